@@ -1,0 +1,70 @@
+#ifndef FOREDRAFT_BASE_BOUNDED_QUEUE_H_
+#define FOREDRAFT_BASE_BOUNDED_QUEUE_H_
+
+// The one queue between threads: bounded, closable, every wait with a deadline. Thread-safe.
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace foredraft {
+
+template <class T>
+class BoundedQueue {
+ public:
+  explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
+
+  // False when full or closed; the value is then untouched.
+  bool TryPush(T&& value) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closed_ || items_.size() >= capacity_) return false;
+      items_.push_back(std::move(value));
+    }
+    changed_.notify_one();
+    return true;
+  }
+
+  // Waits up to `timeout` for an item. Empty on timeout, and at once when closed and drained.
+  std::optional<T> Pop(std::chrono::steady_clock::duration timeout) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_until(lock, std::chrono::steady_clock::now() + timeout,
+                        [this] { return closed_ || !items_.empty(); });
+    if (items_.empty()) return std::nullopt;
+    T value = std::move(items_.front());
+    items_.pop_front();
+    return value;
+  }
+
+  // No push succeeds after this; Pop hands out what is left.
+  void Close() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closed_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  bool closed() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return closed_;
+  }
+  size_t size() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return items_.size();
+  }
+
+ private:
+  const size_t capacity_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<T> items_;  // guarded by mutex_
+  bool closed_ = false;  // guarded by mutex_
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_BASE_BOUNDED_QUEUE_H_

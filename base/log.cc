@@ -1,0 +1,26 @@
+#include "base/log.h"
+
+#include <cstdio>
+#include <utility>
+
+namespace foredraft {
+namespace {
+
+LogSink& Sink() {
+  static LogSink* const sink = new LogSink;  // never destroyed: a CHECK may fail while statics are torn down
+  return *sink;
+}
+
+}  // namespace
+
+void InstallLogSink(LogSink sink) { Sink() = std::move(sink); }
+
+void LogLine(LogLevel level, std::string_view line) {
+  if (Sink()) {
+    Sink()(level, line);
+  } else if (level != LogLevel::kDebug) {
+    std::fprintf(stderr, "foredraft: %.*s\n", static_cast<int>(line.size()), line.data());
+  }
+}
+
+}  // namespace foredraft

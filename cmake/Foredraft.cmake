@@ -1,0 +1,51 @@
+# How every target of the project is built: one standard, one set of warnings, one include root.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+
+# -ffp-contract=off: a product and a sum are fused only where a kernel says so. Otherwise the compiler may fuse
+# them in one copy of a loop and not in another, and the same row would get different bits.
+add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
+# -O2 -g1: line numbers in a crash, at half the link time and disk of -g.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+include_directories(${CMAKE_SOURCE_DIR})
+
+if(FOREDRAFT_SANITIZER)
+  add_compile_options(-fsanitize=${FOREDRAFT_SANITIZER} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${FOREDRAFT_SANITIZER})
+endif()
+
+# foredraft_library(NAME SRCS a.cc ... DEPS other ...): DEPS are the room's arrows, see design in README.md.
+function(foredraft_library NAME)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  if(ARG_SRCS)
+    add_library(${NAME} STATIC ${ARG_SRCS})
+    target_link_libraries(${NAME} PUBLIC ${ARG_DEPS})
+  else()
+    add_library(${NAME} INTERFACE)
+    target_link_libraries(${NAME} INTERFACE ${ARG_DEPS})
+  endif()
+endfunction()
+
+# foredraft_test(NAME SRCS a_test.cc ... DEPS other ... [TIMEOUT s] [LABELS full]): a GoogleTest binary, one ctest
+# entry. The working directory is the source root, so tests open tests/golden/... by relative path.
+function(foredraft_test NAME)
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABELS" "SRCS;DEPS;ARGS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${NAME} ${ARG_SRCS})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  add_test(NAME ${NAME} COMMAND ${NAME} ${ARG_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABELS)
+    set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+endfunction()

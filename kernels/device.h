@@ -1,0 +1,96 @@
+#ifndef FOREDRAFT_KERNELS_DEVICE_H_
+#define FOREDRAFT_KERNELS_DEVICE_H_
+
+// A device: memory, packed weights, streams, graphs and the table of ops. One implementation per backend,
+// chosen once in kernels/device_factory.cc.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/ops.h"
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+// An ordered queue of ops. Ops called on it run in order; what the host sees of their outputs is defined
+// after Synchronize. Used by one thread at a time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void Synchronize() = 0;
+};
+
+// A recorded sequence of ops with their parameters: no closures, nothing of the host's state.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void Replay(Stream& stream) const = 0;
+  virtual size_t node_count() const = 0;
+  // True when both graphs hold the same kernels with the same parameter bytes in the same order.
+  virtual bool SameNodes(const Graph& other) const = 0;
+};
+
+// A weight as the checkpoint has it, in host memory: [n, k] row-major.
+struct HostWeight {
+  DType dtype = DType::kBF16;  // kF32 is rounded to BF16 when packed
+  int32_t n = 0;
+  int32_t k = 0;
+  const void* data = nullptr;
+  const float* scale_inv = nullptr;  // kF8E4M3: [ceil(n / block_n), ceil(k / block_k)], a multiplier
+  int32_t block_n = 128;
+  int32_t block_k = 128;
+};
+
+struct DeviceOptions {
+  int threads = 1;   // CPU: worker threads, the caller included
+  bool pin = false;  // CPU: pin them to cores
+  std::string isa;   // CPU: "", or "avx512_bf16", "avx2", "portable" to force a path (tests)
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // "cpu avx512-bf16": goes into the numerics class.
+  virtual std::string name() const = 0;
+  virtual const Ops& ops() const = 0;
+
+  // Zero-filled memory, 64-byte aligned, that lives as long as the device. RESOURCE_EXHAUSTED names the
+  // bytes.
+  virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
+
+  // Packs `parts` (same k, same dtype class), stacked along n, into one weight. Memory lives as long as the
+  // device.
+  virtual absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) = 0;
+
+  virtual std::unique_ptr<Stream> CreateStream() = 0;
+
+  // Host memory is valid when this returns.
+  virtual void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) = 0;
+  // Defined after stream.Synchronize().
+  virtual void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) = 0;
+
+  // Records the ops `record` submits to `stream`, without running them.
+  virtual std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) = 0;
+
+  template <class T>
+  absl::StatusOr<T*> AllocateArray(size_t count) {
+    auto memory = Allocate(count * sizeof(T));
+    if (!memory.ok()) return memory.status();
+    return static_cast<T*>(*memory);
+  }
+};
+
+// backend: "cpu" (or "cuda" where it was built). UNIMPLEMENTED names what this binary has.
+absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const std::string& backend,
+                                                     const DeviceOptions& options);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_DEVICE_H_

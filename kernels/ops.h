@@ -1,0 +1,342 @@
+#ifndef FOREDRAFT_KERNELS_OPS_H_
+#define FOREDRAFT_KERNELS_OPS_H_
+
+// The one list of ops. A backend is a table of function pointers; a model is a sequence of calls.
+//
+// Rules (engine/README.md, row-independence):
+//  - a row's result depends on that row's inputs alone, bit for bit: not on how many rows there are, which
+//  place it
+//    has, who the others belong to, or how many threads run;
+//  - rows of idle slots (slot -1) are skipped: no cache write, no state change;
+//  - parameters are trivially copyable, because a graph node stores them; outputs come first;
+//  - an op called on a capturing stream is recorded, not run.
+//
+// Letters in shapes: rows R, hidden D, heads H, vocabulary V, experts E, bucket B (decode slots of a step), K
+// draft_len.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/slot_arrays.h"
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+class Stream;
+
+// ---- dense ----
+
+// out[r] = table[ids[r]]. An id outside [0, vocab_size) reads row 0.
+struct EmbedParams {
+  Matrix<float> out;   // [R, D]
+  const bf16* table;   // [V, D]
+  const int32_t* ids;  // [R]
+  int32_t vocab_size;
+};
+
+// y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32. Writes whichever outputs are present; may run
+// in place on `out`.
+struct RmsNormParams {
+  Matrix<float> out;      // [R, D] or absent
+  Matrix<bf16> out_bf16;  // [R, D] or absent
+  Matrix<const float> x;  // [R, D]
+  const float* weight;    // [D]
+  float eps;
+};
+
+// out = x weight^T (+ bias), FP32 accumulation, the K order fixed by the weight's shape alone.
+struct GemmParams {
+  Matrix<float> out;      // [R, n] or absent
+  Matrix<bf16> out_bf16;  // [R, n] or absent
+  Matrix<const bf16> x;   // [R, k]
+  PackedWeight weight;    // [n, k]
+  const float* bias;      // [n] or null
+};
+
+// One small GEMM per head: out[r, h] = x[r, h] heads[h]^T. The absorbed form's q_nope W_UK and W_UV o_lat.
+struct HeadGemmParams {
+  Matrix<bf16> out;           // [R, H * n] with head h at column h * out_head_stride
+  Matrix<const bf16> x;       // [R, ...] with head h at column h * x_head_stride
+  const PackedWeight* heads;  // [H], each [n, k]
+  int32_t head_count;
+  int32_t out_head_stride;
+  int32_t x_head_stride;
+};
+
+// out += x.
+struct AddParams {
+  Matrix<float> out;      // [R, D]
+  Matrix<const float> x;  // [R, D]
+};
+
+// out = silu(gate) * up, gate first.
+struct SiluMulParams {
+  Matrix<bf16> out;             // [R, I]
+  Matrix<const float> gate_up;  // [R, 2 I]
+};
+
+// out[out_index[r]] = x[x_index[r]] for r in [0, rows). A null index counts 0, 1, 2...; a negative one on
+// either side skips the row.
+struct CopyRowsParams {
+  Matrix<float> out;         // [*, D]
+  Matrix<const float> x;     // [*, D]
+  const int32_t* out_index;  // [rows] or null
+  const int32_t* x_index;    // [rows] or null
+  int32_t rows;
+};
+
+// out = bf16(x).
+struct ToBf16Params {
+  Matrix<bf16> out;       // [R, D]
+  Matrix<const float> x;  // [R, D]
+};
+
+// ---- attention (MLA) ----
+
+// Rotates the last rope_dim elements of every head (interleaved pairs 2i, 2i+1) and rounds the whole head to
+// BF16.
+struct RopeQueryParams {
+  Matrix<bf16> out;       // [R, H * head_dim], head_dim = nope + rope
+  Matrix<const float> q;  // [R, H * head_dim]
+  const float* cos_sin;   // [max positions, rope_dim / 2, 2]: cos, sin
+  RowIndex index;
+  int32_t head_count;
+  int32_t head_dim;
+  int32_t rope_dim;
+};
+
+// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position).
+struct KvWriteParams {
+  KvLayer layer;
+  Matrix<const float> ckv;   // [R, latent_dim + rope_dim] = c | k_pe
+  const float* norm_weight;  // [latent_dim]
+  const float* cos_sin;      // [max positions, rope_dim / 2, 2]
+  RowIndex index;
+  float eps;
+};
+
+// Absorbed attention over the paged cache for generated tokens: row r attends positions first_position..its
+// own of its slot. Keys are (c, k_pe), values c. Splits of a fixed size counted from position 0, combined in
+// order.
+struct MlaDecodeParams {
+  Matrix<bf16> out;          // [R, H * latent_dim]: o_lat
+  Matrix<const bf16> q_lat;  // [R, H * latent_dim]
+  Matrix<const bf16> q;      // [R, H * head_dim]: its last rope_dim elements per head are q_pe
+  KvLayer layer;
+  RowIndex index;
+  int32_t head_count;
+  int32_t head_dim;
+  int32_t first_position;  // the level: 0 target, i for MTP module i
+  float scale;
+};
+
+// Copies positions first_position .. first_position + rows - 1 of a slot out of the cache.
+struct GatherKvParams {
+  Matrix<bf16> latent;  // [rows, latent_dim]
+  Matrix<bf16> rope;    // [rows, rope_dim]
+  KvLayer layer;
+  int32_t slot;
+  int32_t first_position;
+};
+
+// Attention in the prefill form for one sequence's chunk: row r of q stands at position chunk_first + r and
+// attends positions first_position..its own, whose keys and values (expanded from the cache) are rows 0.. of
+// kv and k_pe.
+struct MlaPrefillParams {
+  Matrix<bf16> out;         // [chunk, H * value_dim]
+  Matrix<const bf16> q;     // [chunk, H * head_dim]
+  Matrix<const bf16> kv;    // [context, H * (nope_dim + value_dim)]: per head k_nope | v
+  Matrix<const bf16> k_pe;  // [context, rope_dim]
+  int32_t chunk_first;
+  int32_t first_position;  // position of row 0 of kv
+  int32_t head_count;
+  int32_t nope_dim;
+  int32_t rope_dim;
+  int32_t value_dim;
+  float scale;
+};
+
+// ---- mixture of experts ----
+
+// Group-limited sigmoid routing (spec/deepseek-v3.md 3.4). Ties: the lower index wins. Expert ids of a row
+// come in ascending order. Idle rows get expert -1.
+struct RouteExpertsParams {
+  int32_t* expert_ids;         // [R, top_k]
+  float* expert_weights;       // [R, top_k]
+  Matrix<const float> logits;  // [R, E]
+  const float* bias;           // [E]: selects, does not weigh
+  RowIndex index;
+  int32_t n_group;
+  int32_t topk_group;
+  int32_t top_k;
+  int32_t norm_topk_prob;  // 1: weights divided by their sum + 1e-20
+  float routed_scaling_factor;
+};
+
+// Sorts the (row, choice) pairs by expert, rows ascending within one expert.
+struct GroupRowsParams {
+  int32_t* expert_offsets;    // [E + 1]: expert e has grouped rows offsets[e]..offsets[e + 1] - 1
+  int32_t* grouped_rows;      // [R * top_k]: the row of each grouped row
+  int32_t* grouped_index;     // [R, top_k]: where choice j of row r went, -1 for idle rows
+  const int32_t* expert_ids;  // [R, top_k], -1 = none
+  int32_t rows;
+  int32_t top_k;
+  int32_t expert_count;
+};
+
+// out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e; the same bits per
+// row as gemm.
+struct GroupedGemmParams {
+  Matrix<float> out;              // [R * top_k, n]
+  Matrix<const bf16> x;           // [*, k]
+  const int32_t* x_rows;          // [R * top_k] or null
+  const int32_t* expert_offsets;  // [E + 1]
+  const PackedWeight* experts;    // [E]
+  int32_t expert_count;
+};
+
+// hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of design section 5: 8
+// groups of experts [gE/8, (g+1)E/8); within a group FP32 in ascending expert order, rounded to BF16 once;
+// groups added in FP32 by the tree
+// ((0+1)+(2+3))+((4+5)+(6+7)).
+struct CombineExpertsParams {
+  Matrix<float> hidden;            // [R, D], updated
+  Matrix<const float> expert_out;  // [R * top_k, D]
+  Matrix<const float> shared;      // [R, D] or absent
+  const int32_t* grouped_index;    // [R, top_k]
+  const int32_t* expert_ids;       // [R, top_k]
+  const float* expert_weights;     // [R, top_k]
+  int32_t top_k;
+  int32_t expert_count;
+};
+
+// ---- sampling ----
+
+// out[r] = argmax of row r; ties: the lowest id; NaN never wins.
+struct ArgmaxParams {
+  int32_t* out;                // [R]
+  Matrix<const float> logits;  // [R, V]
+};
+
+// The target's own token of each row: penalties, then argmax (temperature 0), or temperature, top-k, top-p,
+// min-p and argmax(log q + Gumbel(seed, position, v)) (spec/mtp.md section 2). Rows of one slot are adjacent;
+// row j of a slot counts, for the penalties, ids[1..j] of its slot's rows on top of the slot's counts. The
+// token chosen by a row stands at the row's position + 1: that is the noise's position.
+struct SampleParams {
+  int32_t* out;                // [R]
+  TokenLogprobs* logprobs;     // [R] or null; written where constants.logprob_count >= 0
+  Matrix<const float> logits;  // [R, V], raw
+  RowIndex index;
+  const int32_t* ids;          // [R]: the rows' own ids (t_p, d_1, ...)
+  const int32_t* row_in_slot;  // [R]: j, or null = all 0
+  SlotArrays slots;
+  float* scratch;  // [R, V]
+};
+
+// ---- slots: the step's own bookkeeping (spec/mtp.md section 1) ----
+
+// Rows of a decode step: K + 1 rows per place of the bucket: ids t_p, d_1..d_v, then a legal fill (0);
+// positions p..p+K. Rows of idle or finished slots get slot -1, as do rows past v: nothing reads what they
+// would compute. Illegal draft ids become 0 in `ids`.
+struct DecodeRowsParams {
+  int32_t* ids;               // [B * (K + 1)]
+  int32_t* row_slots;         // [B * (K + 1)]
+  int32_t* positions;         // [B * (K + 1)]
+  int32_t* row_in_slot;       // [B * (K + 1)]
+  const int32_t* live_slots;  // [B], -1 = idle place
+  SlotArrays slots;
+  int32_t bucket;
+  int32_t draft_len;  // K
+};
+
+// Strict verification, clamp, stop, advance (spec/mtp.md section 1, steps 2-4). Compares draft ids as stored
+// (an illegal one never matches). Updates progress and output_counts, zeroes draft_count, writes one
+// StepOutput per place.
+struct VerifyDraftsParams {
+  StepOutput* outputs;        // [B]
+  const int32_t* target_ids;  // [B * (K + 1)]: g_j
+  const int32_t* live_slots;  // [B]
+  SlotArrays slots;
+  int32_t bucket;
+  int32_t draft_len;  // K
+};
+
+// After a prompt's last chunk: the sampled token t_m of slot slots[i] becomes last_token; length = m; stop
+// ids and length_limit are applied; one StepOutput per entry (emitted_count 1, drafts_verified 0).
+struct AcceptFirstTokenParams {
+  StepOutput* outputs;      // [count]
+  const int32_t* tokens;    // [count]
+  const int32_t* slot_ids;  // [count]
+  SlotArrays slots;
+  int32_t count;
+};
+
+// First forward of the Eagle drafter: K + 1 rows per place, ids e_0..e_K (the emitted ones, then 0),
+// positions p+1..p+K+1, the hidden of row j is the target's row j. Rows past n - 1 are junk that must not be
+// kept: they, and rows of idle places (n = 0), get slot -1. last_row[i] = the row of e_{n-1}, the one draft 1
+// comes from; for idle places the place's first row.
+struct EagleRowsParams {
+  int32_t* ids;               // [B * (K + 1)]
+  int32_t* row_slots;         // [B * (K + 1)]
+  int32_t* positions;         // [B * (K + 1)]
+  int32_t* last_row;          // [B]
+  const StepOutput* outputs;  // [B]
+  int32_t bucket;
+  int32_t draft_len;  // K
+};
+
+// Row of the next recycled forward: id = the last draft, position one further. One row per place.
+struct NextDraftRowsParams {
+  int32_t* ids;               // [B]
+  int32_t* row_slots;         // [B]
+  int32_t* positions;         // [B]
+  const int32_t* draft_ids;   // [B]: draft i
+  const StepOutput* outputs;  // [B]
+  int32_t bucket;
+  int32_t draft_index;  // i: position = length + i (draft i stands at length + i)
+};
+
+// drafts.tokens[draft_index - 1] = draft_ids[place], draft_count = draft_index, for places whose slot is
+// active and not finished.
+struct StoreDraftsParams {
+  const int32_t* draft_ids;   // [B]
+  const StepOutput* outputs;  // [B]: names the slot; emitted_count 0 = skip
+  SlotArrays slots;
+  int32_t bucket;
+  int32_t draft_index;  // 1..K
+};
+
+template <class Params>
+using Op = void (*)(Stream& stream, const Params& params);
+
+struct Ops {
+  Op<EmbedParams> embed;
+  Op<RmsNormParams> rms_norm;
+  Op<GemmParams> gemm;
+  Op<HeadGemmParams> head_gemm;
+  Op<AddParams> add;
+  Op<SiluMulParams> silu_mul;
+  Op<CopyRowsParams> copy_rows;
+  Op<ToBf16Params> to_bf16;
+  Op<RopeQueryParams> rope_query;
+  Op<KvWriteParams> kv_write;
+  Op<MlaDecodeParams> mla_decode;
+  Op<GatherKvParams> gather_kv;
+  Op<MlaPrefillParams> mla_prefill;
+  Op<RouteExpertsParams> route_experts;
+  Op<GroupRowsParams> group_rows;
+  Op<GroupedGemmParams> grouped_gemm;
+  Op<CombineExpertsParams> combine_experts;
+  Op<ArgmaxParams> argmax;
+  Op<SampleParams> sample;
+  Op<DecodeRowsParams> decode_rows;
+  Op<VerifyDraftsParams> verify_drafts;
+  Op<AcceptFirstTokenParams> accept_first_token;
+  Op<EagleRowsParams> eagle_rows;
+  Op<NextDraftRowsParams> next_draft_rows;
+  Op<StoreDraftsParams> store_drafts;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_OPS_H_

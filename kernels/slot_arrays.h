@@ -1,0 +1,79 @@
+#ifndef FOREDRAFT_KERNELS_SLOT_ARRAYS_H_
+#define FOREDRAFT_KERNELS_SLOT_ARRAYS_H_
+
+// The device truth of the running sequences as ops see it: plain structs in arrays indexed by slot.
+// engine/slot_state owns the memory. Split by writer: admission constants (written once per admission),
+// progress (written by accept_first_token and verify_drafts), drafts (written by store_drafts and
+// verify_drafts).
+
+#include <cstdint>
+
+namespace foredraft {
+
+inline constexpr int kMaxDraftLen = 7;
+inline constexpr int kMaxStopIds = 64;
+inline constexpr int kMaxLogprobs = 20;
+
+// What admission fixed for a slot.
+struct SlotConstants {
+  uint64_t seed;
+  float temperature;         // 0 = greedy
+  float top_p;               // 1 = off
+  float min_p;               // 0 = off
+  float repetition_penalty;  // 1 = off; counts prompt and output
+  float presence_penalty;    // 0 = off; counts the output
+  float frequency_penalty;   // 0 = off; counts the output
+  int32_t top_k;             // 0 = off
+  int32_t logprob_count;     // -1 = no logprobs, 0..20 = the chosen token's and so many top ones
+  int32_t draft_cap;         // drafts verified per step at most
+  int32_t prompt_len;        // m
+  int32_t length_limit;      // P never passes this: min(max_seq_len, prompt_len + max_tokens) - 1
+  int32_t stop_id_count;
+  int32_t stop_ids[kMaxStopIds];
+};
+
+// How far a sequence is. t_0..t_length are committed; t_length = last_token is not in the target's cache.
+struct SlotProgress {
+  int32_t length;
+  int32_t last_token;
+  int32_t finished;  // 1: frozen, its rows go to scratch
+  int32_t active;    // 1 from accept_first_token (or swap-in) to release
+};
+
+// The drafts for positions length + 1 .. length + draft_count.
+struct SlotDrafts {
+  int32_t draft_count;
+  int32_t tokens[kMaxDraftLen];
+};
+
+// Logprobs of one emitted token, of the raw target logits.
+struct TokenLogprobs {
+  int32_t token_id;
+  float logprob;
+  int32_t top_count;
+  int32_t top_ids[kMaxLogprobs];
+  float top_logprobs[kMaxLogprobs];  // descending; ties: lower id first
+};
+
+struct SlotArrays {
+  SlotConstants* constants = nullptr;  // [slots]
+  SlotProgress* progress = nullptr;    // [slots]
+  SlotDrafts* drafts = nullptr;        // [slots]
+  int32_t* output_counts = nullptr;    // [slots, vocab_size]: tokens emitted so far, t_prompt_len..t_length
+  uint8_t* prompt_seen = nullptr;      // [slots, vocab_size]: 1 where the prompt has the token
+  int32_t vocab_size = 0;
+};
+
+// What a step gave a slot.
+struct StepOutput {
+  int32_t slot;           // -1: idle place in the bucket
+  int32_t emitted_count;  // n, 0..K+1
+  int32_t token_ids[kMaxDraftLen + 1];
+  int32_t length;           // after the step
+  int32_t drafts_verified;  // v
+  int32_t finished;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_SLOT_ARRAYS_H_

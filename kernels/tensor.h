@@ -1,0 +1,79 @@
+#ifndef FOREDRAFT_KERNELS_TENSOR_H_
+#define FOREDRAFT_KERNELS_TENSOR_H_
+
+// Views of device memory, passed by value inside op parameters. They own nothing and are trivially copyable,
+// because a graph node stores them.
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace foredraft {
+
+// Rows of `cols` adjacent elements, `stride` elements apart. data == nullptr: absent (an optional output,
+// say).
+template <class T>
+struct Matrix {
+  T* data = nullptr;
+  int32_t rows = 0;
+  int32_t cols = 0;
+  int64_t stride = 0;
+
+  T* row(int64_t index) const { return data + index * stride; }
+  explicit operator bool() const { return data != nullptr; }
+  operator Matrix<const T>() const { return {data, rows, cols, stride}; }
+
+  // The first `count` rows.
+  Matrix first_rows(int32_t count) const { return {data, count, cols, stride}; }
+  // Rows [first, first + count).
+  Matrix row_range(int32_t first, int32_t count) const { return {row(first), count, cols, stride}; }
+  // Columns [first, first + count) of every row.
+  Matrix columns(int32_t first, int32_t count) const { return {data + first, rows, count, stride}; }
+};
+
+template <class T>
+Matrix<T> Dense(T* data, int32_t rows, int32_t cols) {
+  return {data, rows, cols, cols};
+}
+
+// A weight [n, k] (y = x W^T) in the backend's own layout: only the backend that packed it reads `data`.
+struct PackedWeight {
+  const void* data = nullptr;
+  const float* scales = nullptr;  // F8E4M3: the block scales, in the backend's layout; else null
+  int32_t n = 0;                  // output features
+  int32_t k = 0;                  // input features
+  DType dtype = DType::kBF16;
+
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// The paged cache of one layer, and how a slot finds its rows in it. Position s of a slot lives in block
+// block_tables[slot * table_stride + s / tokens_per_block], row s % tokens_per_block. Block 0 is scratch:
+// rows of idle slots and unmapped positions go there, and nothing reads them.
+struct KvLayer {
+  bf16* data = nullptr;                   // [block_count, tokens_per_block, latent_dim + rope_dim]
+  const int32_t* block_tables = nullptr;  // [slots, table_stride]
+  int32_t table_stride = 0;               // blocks per slot
+  int32_t tokens_per_block = 0;
+  int32_t latent_dim = 0;  // kv_lora_rank: c, after kv_a_layernorm
+  int32_t rope_dim = 0;    // qk_rope_head_dim: k_pe, after rope
+
+  int32_t row_width() const { return latent_dim + rope_dim; }
+  bf16* row(int32_t slot, int32_t position) const {
+    const int64_t block =
+        block_tables[static_cast<int64_t>(slot) * table_stride + position / tokens_per_block];
+    return data + (block * tokens_per_block + position % tokens_per_block) * row_width();
+  }
+};
+
+// Whose rows a batch holds. A row with slot -1 is idle: ops neither read nor write anything for it but its
+// own place in dense outputs (where they may leave anything).
+struct RowIndex {
+  const int32_t* slots = nullptr;      // [rows], -1 = idle
+  const int32_t* positions = nullptr;  // [rows], position of the row's token in its sequence
+  int32_t rows = 0;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_TENSOR_H_

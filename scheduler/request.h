@@ -1,0 +1,64 @@
+#ifndef FOREDRAFT_SCHEDULER_REQUEST_H_
+#define FOREDRAFT_SCHEDULER_REQUEST_H_
+
+// What a client asked, validated and tokenized, on its way from the server to the scheduler; and what comes
+// back.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "scheduler/plan.h"
+#include "scheduler/sampling_params.h"
+
+namespace foredraft {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+enum class FinishReason : int32_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
+
+struct Request {
+  uint64_t id = 0;  // unique in the process; the client's request_id string stays with the server
+  std::vector<int32_t> prompt_ids;
+  SamplingParams sampling;        // seed resolved
+  int32_t max_tokens = 1;         // >= 1; prompt + max_tokens <= max_seq_len was checked
+  std::vector<int32_t> stop_ids;  // EOS ids (unless ignore_eos) and the request's own, at most kMaxStopIds
+  int32_t logprob_count = -1;
+  int32_t draft_cap = 7;                // per-request cap on drafts verified per step
+  int32_t priority = 0;                 // higher first
+  Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
+  SteadyTime arrival;
+  SteadyTime deadline = SteadyTime::max();
+};
+
+// Figures of one decode step that gave the request tokens: accepted = token count - 1.
+struct StepFigures {
+  int32_t drafts_verified = 0;
+  int32_t accepted = 0;
+  Phase phase = Phase::kAnswer;
+};
+
+// What one iteration (or the end) means for one request. Delivered in order, the last with finish != kNone;
+// none after.
+struct RequestUpdate {
+  uint64_t request_id = 0;
+  std::vector<int32_t> token_ids;
+  std::vector<TokenLogprob> logprobs;  // one per token, if asked
+  bool first_token = false;            // token_ids[0] came from the prefill
+  bool has_step = false;               // a decode step gave tokens: `step` counts
+  StepFigures step;
+  int32_t cached_tokens = 0;  // prompt tokens taken from the prefix index; set with the first token
+  double queue_seconds = 0;   // arrival to admission; set with the first token
+  FinishReason finish = FinishReason::kNone;
+  absl::Status error;  // for kError: UNAVAILABLE where a rank was lost
+};
+
+// Receives all updates of one iteration. Called on the scheduler thread; must not block.
+using UpdateSink = std::function<void(std::vector<RequestUpdate>)>;
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SCHEDULER_REQUEST_H_

@@ -1,0 +1,69 @@
+#ifndef FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
+#define FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
+
+// Keeps one iteration in flight over a list of executors: Plan, Launch, Collect, Commit (design section 4).
+// Owns the scheduler thread. Submit and Cancel may be called from any thread and never block on the engine.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "scheduler/inbox.h"
+#include "scheduler/plan.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+
+namespace foredraft {
+
+// What the loop tells the metrics after each iteration. Plain figures, no registry.
+struct IterationFigures {
+  int draft_len = 0;
+  int decode_bucket = 0;
+  int live_slots = 0;  // over all ranks
+  bool had_prefill = false;
+  double prefill_seconds = 0;  // the slowest rank's
+  double decode_seconds = 0;
+  bool replayed = false;
+  SchedulerLoad load;  // after Commit; its counters are cumulative
+};
+
+struct ServingLoopOptions {
+  bool overlap = true;
+};
+
+class ServingLoop {
+ public:
+  using FiguresSink = std::function<void(const IterationFigures&)>;
+
+  // The executors outlive the loop. updates and figures are called on the scheduler thread and must not
+  // block; figures may be empty.
+  ServingLoop(const ServingLoopOptions& options, std::unique_ptr<Scheduler> scheduler,
+              std::vector<Executor*> executors, UpdateSink updates, FiguresSink figures);
+  ~ServingLoop();  // Stop
+
+  void Start();
+
+  // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE when stopped or a rank was lost, INVALID_ARGUMENT
+  // when the request can never fit the pool.
+  absl::Status Submit(Request request);
+
+  // Asks the loop to end a request with `reason` at the next Commit; unknown or ended ids are ignored.
+  void Cancel(uint64_t request_id, FinishReason reason);
+
+  // Ends all requests as kCancelled, waits for the iteration in flight, joins the thread. Safe to call twice.
+  void Stop();
+
+  // Snapshot as of the last iteration.
+  SchedulerLoad load() const;
+
+  // Not ok once a rank was lost: nothing will be served any more.
+  absl::Status health() const;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
