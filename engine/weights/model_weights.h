@@ -1,0 +1,75 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_MODEL_WEIGHTS_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_MODEL_WEIGHTS_H_
+
+// The weights of a model on a device, fused and packed the way the recipes of engine/model use them. Views
+// only: the memory belongs to the device and lives as long as it does. Written once by LoadWeights, then
+// read-only.
+//
+// Letters in shapes: hidden D, heads H, vocabulary V, experts E, dense width I, expert width M, shared width
+// S.
+
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+// kv_b is one BF16 matrix (dequantised and rounded once if the checkpoint has FP8) in two forms: whole for
+// the prefill form, split per head for the absorbed decode form. So both forms see the same numbers.
+struct MlaWeights {
+  // q_a_proj on top of kv_a_proj_with_mqa. q_lora_rank null: q_proj on top of it, and q_b is absent.
+  PackedWeight qkv_a;                     // [q_lora_rank (or H * qk_head_dim) + kv_lora_rank + rope, D]
+  const float* qkv_a_bias = nullptr;      // [qkv_a.n] or null
+  const float* q_a_layernorm = nullptr;   // [q_lora_rank], null where q_lora_rank is
+  const float* kv_a_layernorm = nullptr;  // [kv_lora_rank]
+  PackedWeight q_b;                       // [H * qk_head_dim, q_lora_rank] or absent
+  PackedWeight kv_b;                      // [H * (nope + v), kv_lora_rank] bf16
+  const PackedWeight* w_uk = nullptr;     // [H], each [kv_lora_rank, nope] bf16: q_nope to q_lat
+  const PackedWeight* w_uv = nullptr;     // [H], each [v, kv_lora_rank] bf16: o_lat to the head's output
+  PackedWeight o_proj;                    // [D, H * v]
+  const float* o_proj_bias = nullptr;     // [D] or null
+};
+
+// down(silu(gate x) * (up x)), gate above up in gate_up.
+struct DenseMlpWeights {
+  PackedWeight gate_up;  // [2 I, D]
+  PackedWeight down;     // [D, I]
+};
+
+struct MoeWeights {
+  PackedWeight router;                             // [E, D]
+  const float* e_score_correction_bias = nullptr;  // [E]
+  const PackedWeight* expert_gate_up = nullptr;    // [E] on the device, each [2 M, D]
+  const PackedWeight* expert_down = nullptr;       // [E] on the device, each [D, M]
+  DenseMlpWeights shared;                          // width S = n_shared_experts * M; absent where that is 0
+};
+
+struct LayerWeights {
+  const float* input_layernorm = nullptr;           // [D]
+  const float* post_attention_layernorm = nullptr;  // [D]
+  MlaWeights self_attn;
+  bool is_moe = false;
+  DenseMlpWeights mlp;  // where !is_moe
+  MoeWeights moe;       // where is_moe
+};
+
+// MTP module i stands in the checkpoint as layer num_hidden_layers + i.
+struct MtpModuleWeights {
+  const float* enorm = nullptr;             // [D]
+  const float* hnorm = nullptr;             // [D]
+  PackedWeight eh_proj;                     // [D, 2 D], embedding half first
+  const float* shared_head_norm = nullptr;  // [D]
+  LayerWeights layer;
+};
+
+struct ModelWeights {
+  const bf16* embed_tokens = nullptr;  // [V, D]
+  const float* norm = nullptr;         // [D]
+  PackedWeight lm_head;                // [V, D]; packed from embed_tokens where they are tied
+  std::vector<LayerWeights> layers;
+  std::vector<MtpModuleWeights> mtp_modules;  // as many as were asked for
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_MODEL_WEIGHTS_H_
