@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Trains abacus: the target and its MTP modules together.
+
+The objective is Megatron's: the next-token loss plus mtp_loss_scaling_factor
+times the mean of the losses of mtp_num_layers sequential MTP modules. From
+--recycle-from on, module 1 is also trained on its own outputs, one and two
+applications deep, which is how Eagle drafting uses it. A run stopped at any
+time goes on from its last checkpoint when started again.
+
+    train.py --tokenizer ../tokenizer.json --work /tmp/abacus --steps 6000
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+
+import torch
+from torch.nn import functional as F
+
+import optimizer
+from dataset import PAD, Batches
+from model import Config, Model, Moe
+
+
+def head_loss(model, hidden, ids, first, depth):
+    """Summed loss, count and hits of predictions made `depth` drafts ahead.
+
+    Row r of `hidden` holds the output for the token at position r + offset, and
+    predicts the one after it; only tokens of the reply count, and a draft only
+    from the first one that can be made.
+    """
+    offset = ids.shape[1] - hidden.shape[1]
+    target = torch.arange(offset + 1, ids.shape[1])
+    counted = (target >= first[:, None] + depth) & (ids[:, offset + 1:] != PAD)
+    chosen = counted.flatten().nonzero().squeeze(1)
+    # Rounded up with row 0, which is then ignored: few shapes, few compiled kernels.
+    extra = -len(chosen) % 128
+    rows = F.pad(chosen, (0, extra))
+    logits = model.lm_head(hidden[:, :-1].flatten(0, 1).index_select(0, rows)).float()
+    wanted = F.pad(ids[:, offset + 1:].flatten()[chosen], (0, extra), value=-100)
+    loss = F.cross_entropy(logits, wanted, ignore_index=-100, reduction="sum")
+    return loss, len(chosen), (logits.detach().argmax(-1) == wanted).sum().item()
+
+
+def losses(model, ids, first, mtp_rows, recycle):
+    """(name, loss sum, count, hits) of the target, of each module, and of recycling."""
+    hidden = model(ids)
+    found = [("main", *head_loss(model, hidden, ids, first, 0))]
+    if not mtp_rows:
+        return found
+    ids, first, hidden = ids[:mtp_rows], first[:mtp_rows], hidden[:mtp_rows]
+    previous, levels, first_output = hidden, [], None
+    for k in range(len(model.mtp)):
+        own = levels if k == 0 else []
+        previous = model.draft(k, ids[:, k + 1:], previous[:, :-1], own)
+        found.append((f"mtp{k + 1}", *head_loss(model, previous, ids, first, k + 1)))
+        first_output = previous if k == 0 else first_output
+    if recycle:
+        output = first_output
+        for depth in (2, 3):
+            # Row 0 receives junk; it lies in the prompt, where nothing is counted.
+            output = model.draft(0, ids[:, 1:], output.roll(1, 1), levels)
+            found.append((f"eagle{depth}", *head_loss(model, output, ids, first, depth)))
+    return found
+
+
+def learning_rate(step, args):
+    """Warm-up, a plateau, then a straight line down to zero."""
+    down = (args.steps - step) / (args.steps * args.decay)
+    return min(1.0, (step + 1) / args.warmup, max(down, 0.0))
+
+
+def train_step(model, optimizers, batches, args, step):
+    recycle = step >= args.recycle_from
+    fraction = args.mtp_fraction if not recycle else args.recycle_fraction
+    totals, micro = {}, [next(batches) for _ in range(args.micro_batches)]
+    tokens = sum(int((ids != PAD).sum() - first.sum()) for ids, first in micro)
+    for ids, first in micro:
+        rows = max(1, round(fraction * len(ids)))
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+            found = losses(model, ids, first, rows if args.mtp_num_layers else 0, recycle)
+        factor = args.mtp_loss_scaling_factor / max(len(found) - 1, 1) / fraction
+        sum(loss if name == "main" else loss * factor for name, loss, _, _ in found).div(tokens).backward()
+        for name, loss, count, hits in found:
+            old = totals.get(name, (0.0, 0, 0))
+            totals[name] = (old[0] + loss.item(), old[1] + count, old[2] + hits)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for each in optimizers:
+        for group in each.param_groups:
+            group["lr"] = group.setdefault("peak_lr", group["lr"]) * learning_rate(step, args)
+        each.step()
+        each.zero_grad(set_to_none=True)
+    speed = args.bias_speed * learning_rate(step, args)
+    for moe in model.modules():
+        if isinstance(moe, Moe):
+            moe.e_score_correction_bias += speed * (moe.load.mean() - moe.load).sign()
+            moe.load.zero_()
+    return totals, tokens
+
+
+def save(path, model, optimizers, batches, step, seconds):
+    state = {"model": model.state_dict(), "optimizers": [each.state_dict() for each in optimizers],
+             "rng": batches.rng.getstate(), "waiting": batches.waiting, "step": step, "seconds": seconds}
+    torch.save(state, path.with_suffix(".part"))
+    path.with_suffix(".part").rename(path)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", type=pathlib.Path, required=True)
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the checkpoint and the log")
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--micro-batches", type=int, default=3, help="micro batches a step")
+    parser.add_argument("--micro-tokens", type=int, default=2048)
+    parser.add_argument("--kinds", nargs="*", help="default: all; a kind named twice is asked twice as often")
+    parser.add_argument("--mtp-num-layers", type=int, default=3)
+    parser.add_argument("--mtp-loss-scaling-factor", type=float, default=0.3)
+    parser.add_argument("--mtp-fraction", type=float, default=1.0, help="share of the rows the modules see")
+    parser.add_argument("--recycle-from", type=int, default=0, help="first step with recycling")
+    parser.add_argument("--recycle-fraction", type=float, default=1.0, help="the share from that step on")
+    parser.add_argument("--muon-lr", type=float, default=0.02)
+    parser.add_argument("--adam-lr", type=float, default=0.004)
+    parser.add_argument("--warmup", type=int, default=50)
+    parser.add_argument("--decay", type=float, default=0.5, help="share of the steps that the rate falls")
+    parser.add_argument("--bias-speed", type=float, default=0.002)
+    parser.add_argument("--no-bf16", dest="bf16", action="store_false")
+    parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
+    parser.add_argument("--log-every", type=int, default=20)
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    args.work.mkdir(parents=True, exist_ok=True)
+    model = Model(Config(num_nextn_predict_layers=args.mtp_num_layers))
+    optimizers = optimizer.build(model, args.muon_lr, args.adam_lr)
+    batches = Batches(args.tokenizer, args.micro_tokens, args.kinds, args.seed)
+    checkpoint, step, before = args.work / "checkpoint.pt", 0, 0.0
+    log = open(args.work / "train.log", "a", buffering=1)
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=False)
+        model.load_state_dict(state["model"])
+        for each, saved in zip(optimizers, state["optimizers"]):
+            each.load_state_dict(saved)
+        batches.rng.setstate(state["rng"])
+        batches.waiting = state["waiting"]
+        step, before = state["step"], state["seconds"]
+    else:
+        print("command: train.py", *sys.argv[1:], file=log)
+        print("parameters:", sum(p.numel() for p in model.parameters()), file=log)
+    started = saved_at = time.time()
+    window = {}
+    tokens_seen, window_start = 0, time.time()
+    while step < args.steps:
+        totals, tokens = train_step(model, optimizers, batches, args, step)
+        step += 1
+        tokens_seen += tokens
+        for name, numbers in totals.items():
+            window[name] = [a + b for a, b in zip(window.get(name, (0, 0, 0)), numbers)]
+        now = time.time()
+        if step % args.log_every == 0 or step == args.steps:
+            heads = " ".join(f"{name} {loss / count:.4f} {100 * hits / count:.1f}%"
+                             for name, (loss, count, hits) in window.items())
+            print(f"step {step} s {before + now - started:.0f} reply-tok/s {tokens_seen / (now - window_start):.0f} {heads}",
+                  file=log)
+            window, tokens_seen, window_start = {}, 0, now
+        if now - saved_at > args.save_every or step == args.steps:
+            save(checkpoint, model, optimizers, batches, step, before + now - started)
+            saved_at = now
+
+
+if __name__ == "__main__":
+    main()
