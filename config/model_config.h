@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,6 +47,9 @@ struct ModelConfig {
   int qk_rope_head_dim = 0;
   int v_head_dim = 0;
   double rms_norm_eps = 1e-6;
+  // q_a_layernorm and kv_a_layernorm: transformers builds them with its class default, whatever rms_norm_eps
+  // is.
+  static constexpr double kLatentNormEps = 1e-6;
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
   bool rope_interleave = true;
@@ -54,8 +58,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   int bos_token_id = -1;  // -1 = none
   std::vector<int> eos_token_ids;
-  bool fp8_blocks = false;  // quantization_config: fp8, e4m3, dynamic
-  int weight_block_n = 128;
+  bool fp8_blocks = false;   // quantization_config: fp8, e4m3, dynamic
+  int weight_block_n = 128;  // the only block the kernels have
   int weight_block_k = 128;
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
@@ -83,8 +87,11 @@ struct GenerationConfig {
 
 // INVALID_ARGUMENT names file, field, value and what is allowed; unknown architectures are refused by name.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path);
+// The same from text; `file` names it in errors.
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);
 // A missing file gives the defaults.
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path);
+absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file);
 
 }  // namespace foredraft
 

@@ -1,0 +1,55 @@
+#ifndef FOREDRAFT_CONFIG_JSON_FIELDS_H_
+#define FOREDRAFT_CONFIG_JSON_FIELDS_H_
+
+// Typed, range-checked access to the fields of one JSON object. The first fault is kept, later ones are
+// dropped, so a reader lists its fields one per line and asks status() once. null counts as absent. Not
+// thread-safe.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+
+namespace foredraft {
+
+class JsonFields {
+ public:
+  // `object` outlives this. `path` is put before field names in errors: "" or "rope_scaling.".
+  JsonFields(const nlohmann::json& object, std::string file, std::string path)
+      : object_(object), file_(std::move(file)), path_(std::move(path)) {}
+
+  // Null where absent.
+  const nlohmann::json* Find(const char* field) const;
+
+  int RequiredInt(const char* field, int64_t low, int64_t high);
+  int OptionalInt(const char* field, int fallback, int64_t low, int64_t high);
+  double OptionalDouble(const char* field, double fallback, double low, double high);
+  double RequiredDouble(const char* field, double low, double high);
+  bool OptionalBool(const char* field, bool fallback);
+  // Absent is fine (the class default is the one allowed value); another value is refused.
+  void AllowOnly(const char* field, const char* allowed);
+  // An id or a list of ids; -1 entries never appear. Absent = empty.
+  std::vector<int> Ids(const char* field, int64_t high);
+
+  // Records a fault: "<file>: <path><field>: <value>, allowed <allowed>".
+  void Refuse(const char* field, const std::string& value, const std::string& allowed);
+  void Keep(const absl::Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+
+  const absl::Status& status() const { return status_; }
+  const std::string& file() const { return file_; }
+
+ private:
+  const nlohmann::json& object_;
+  const std::string file_;
+  const std::string path_;
+  absl::Status status_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_JSON_FIELDS_H_

@@ -1,0 +1,29 @@
+#ifndef FOREDRAFT_CONFIG_JSON_TEXT_H_
+#define FOREDRAFT_CONFIG_JSON_TEXT_H_
+
+// Files that others wrote, read with suspicion: a whole file into memory up to a cap, and JSON without
+// exceptions, duplicate keys or deep nesting.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace foredraft {
+
+// NOT_FOUND or INVALID_ARGUMENT, naming path and cause; a file above max_bytes is refused.
+absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_bytes);
+
+// INVALID_ARGUMENT names `file`, what is wrong and where: syntax, bytes that are not UTF-8, a key given twice
+// in one object, nesting above kMaxJsonDepth.
+inline constexpr int kMaxJsonDepth = 64;
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file);
+
+// A value as an error message shows it: JSON, cut after 80 bytes.
+std::string ShowJson(const nlohmann::json& value);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_JSON_TEXT_H_

@@ -1,0 +1,253 @@
+#include "config/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "config/json_fields.h"
+#include "config/json_text.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+// Caps far above every known model of the family. They keep all products of sizes inside int64, rows of fused
+// weights inside int32, and a hostile file from asking for absurd tables.
+constexpr int64_t kMaxWidth = 1 << 20;  // any feature dimension
+constexpr int64_t kMaxFused = 1 << 24;  // heads times head width
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxExperts = 4096;
+constexpr int64_t kMaxModules = 64;
+
+double Mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+void ReadArchitecture(JsonFields& fields, ModelConfig& config) {
+  constexpr char kAllowed[] = "DeepseekV3ForCausalLM";
+  const nlohmann::json* names = fields.Find("architectures");
+  if (names == nullptr) return fields.Refuse("architectures", "missing", kAllowed);
+  if (!names->is_array() || names->size() != 1 || !(*names)[0].is_string() || (*names)[0] != kAllowed)
+    return fields.Refuse("architectures", ShowJson(*names), kAllowed);
+  config.architecture = kAllowed;
+  fields.AllowOnly("model_type", "deepseek_v3");
+}
+
+void ReadSizes(JsonFields& fields, ModelConfig& config) {
+  config.vocab_size = fields.RequiredInt("vocab_size", 1, 1 << 22);
+  config.hidden_size = fields.RequiredInt("hidden_size", 1, kMaxWidth);
+  config.num_hidden_layers = fields.RequiredInt("num_hidden_layers", 1, kMaxLayers);
+  config.num_nextn_predict_layers = fields.OptionalInt("num_nextn_predict_layers", 0, 0, kMaxModules);
+  config.intermediate_size = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
+  config.max_position_embeddings = fields.RequiredInt("max_position_embeddings", 1, 1 << 30);
+  config.rms_norm_eps = fields.OptionalDouble("rms_norm_eps", 1e-6, 1e-12, 1);
+  config.tie_word_embeddings = fields.OptionalBool("tie_word_embeddings", false);
+  fields.AllowOnly("hidden_act", "silu");
+}
+
+void ReadAttention(JsonFields& fields, ModelConfig& config) {
+  config.num_attention_heads = fields.RequiredInt("num_attention_heads", 1, 4096);
+  const int kv_heads = fields.OptionalInt("num_key_value_heads", config.num_attention_heads, 1, 4096);
+  if (kv_heads != config.num_attention_heads)
+    fields.Refuse("num_key_value_heads", absl::StrFormat("%d", kv_heads),
+                  absl::StrFormat("num_attention_heads, %d", config.num_attention_heads));
+  config.q_lora_rank = fields.OptionalInt("q_lora_rank", 0, 1, kMaxWidth);
+  config.kv_lora_rank = fields.RequiredInt("kv_lora_rank", 1, kMaxWidth);
+  config.qk_nope_head_dim = fields.RequiredInt("qk_nope_head_dim", 1, kMaxWidth);
+  config.qk_rope_head_dim = fields.RequiredInt("qk_rope_head_dim", 2, kMaxWidth);
+  if (config.qk_rope_head_dim % 2 != 0)
+    fields.Refuse("qk_rope_head_dim", absl::StrFormat("%d", config.qk_rope_head_dim), "even numbers");
+  config.v_head_dim = fields.RequiredInt("v_head_dim", 1, kMaxWidth);
+  const int64_t widest = std::max(config.qk_head_dim(), config.qk_nope_head_dim + config.v_head_dim);
+  if (config.num_attention_heads * widest > kMaxFused)
+    fields.Refuse("num_attention_heads", absl::StrFormat("%d", config.num_attention_heads),
+                  absl::StrFormat("at most %d features over all heads", kMaxFused));
+  config.attention_bias = fields.OptionalBool("attention_bias", false);
+  config.rope_interleave = fields.OptionalBool("rope_interleave", true);
+  if (!config.rope_interleave) fields.Refuse("rope_interleave", "false", "true");
+}
+
+void ReadExperts(JsonFields& fields, ModelConfig& config) {
+  config.first_k_dense_replace = fields.OptionalInt("first_k_dense_replace", 0, 0, kMaxLayers + kMaxModules);
+  config.moe_layer_freq = fields.OptionalInt("moe_layer_freq", 1, 1, kMaxLayers);
+  config.n_routed_experts = fields.OptionalInt("n_routed_experts", 0, 0, kMaxExperts);
+  if (config.n_routed_experts == 0) return;
+  config.moe_intermediate_size = fields.RequiredInt("moe_intermediate_size", 1, kMaxWidth);
+  config.n_shared_experts = fields.OptionalInt("n_shared_experts", 0, 0, 256);
+  fields.AllowOnly("scoring_func", "sigmoid");
+  fields.AllowOnly("topk_method", "noaux_tc");
+  config.norm_topk_prob = fields.OptionalBool("norm_topk_prob", true);
+  config.routed_scaling_factor = fields.OptionalDouble("routed_scaling_factor", 1, 0, 1e6);
+  config.n_group = fields.OptionalInt("n_group", 1, 1, kMaxExperts);
+  const int experts = config.n_routed_experts;
+  if (experts % config.n_group != 0)
+    fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
+                  absl::StrFormat("divisors of n_routed_experts, %d", experts));
+  // A group's score is the sum of its best two.
+  if (config.n_group > 1 && experts / config.n_group < 2)
+    fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
+                  absl::StrFormat("at most n_routed_experts / 2, %d", experts / 2));
+  config.topk_group = fields.OptionalInt("topk_group", 1, 1, config.n_group);
+  const int kept_experts = experts / config.n_group * config.topk_group;
+  config.num_experts_per_tok = fields.RequiredInt("num_experts_per_tok", 1, kept_experts);
+}
+
+// transformers and DeepSeek's own code agree on the rotation only where mscale and mscale_all_dim are both
+// given, or neither is; what they do not agree on is refused.
+void ReadYarn(JsonFields& fields, ModelConfig& config) {
+  RopeScaling yarn;
+  yarn.factor = fields.RequiredDouble("factor", 1, 1e6);
+  yarn.original_max_position_embeddings = fields.RequiredInt("original_max_position_embeddings", 1, 1 << 30);
+  yarn.beta_fast = fields.OptionalDouble("beta_fast", 32, 1e-3, 1e6);
+  yarn.beta_slow = fields.OptionalDouble("beta_slow", 1, 1e-3, 1e6);
+  yarn.mscale = fields.OptionalDouble("mscale", 1, 0, 100);
+  yarn.mscale_all_dim = fields.OptionalDouble("mscale_all_dim", 0, 0, 100);
+  const bool both = yarn.mscale > 0 && yarn.mscale_all_dim > 0;
+  if (!both && !(yarn.mscale == 1 && yarn.mscale_all_dim == 0))
+    fields.Refuse("mscale", absl::StrFormat("%g with mscale_all_dim %g", yarn.mscale, yarn.mscale_all_dim),
+                  "both above 0, or both absent");
+  if (const nlohmann::json* factor = fields.Find("attention_factor"))
+    fields.Refuse("attention_factor", ShowJson(*factor), "absent");
+  if (!fields.OptionalBool("truncate", true)) fields.Refuse("truncate", "false", "true");
+  config.rope_scaling = yarn;
+}
+
+// `rope` is rope_scaling (transformers 4) or rope_parameters (5), which has rope_theta inside.
+void ReadRopeObject(const char* name, const nlohmann::json& rope, JsonFields& parent, ModelConfig& config) {
+  if (!rope.is_object()) return parent.Refuse(name, ShowJson(rope), "an object");
+  JsonFields fields(rope, parent.file(), absl::StrFormat("%s.", name));
+  config.rope_theta = fields.OptionalDouble("rope_theta", config.rope_theta, 1.001, 1e12);
+  fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
+  const char* type_field = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
+  const nlohmann::json* type = fields.Find(type_field);
+  if (type == nullptr)
+    fields.Refuse(type_field, "missing", "yarn, default");
+  else if (*type == "yarn")
+    ReadYarn(fields, config);
+  else if (*type != "default")
+    fields.Refuse(type_field, ShowJson(*type), "yarn, default");
+  parent.Keep(fields.status());
+}
+
+void ReadRope(JsonFields& fields, ModelConfig& config) {
+  config.rope_theta = fields.OptionalDouble("rope_theta", 10000, 1.001, 1e12);
+  const nlohmann::json* scaling = fields.Find("rope_scaling");
+  const nlohmann::json* parameters = fields.Find("rope_parameters");
+  if (scaling != nullptr && parameters != nullptr)
+    return fields.Refuse("rope_scaling", "given beside rope_parameters", "one of them");
+  if (scaling != nullptr) ReadRopeObject("rope_scaling", *scaling, fields, config);
+  if (parameters != nullptr) ReadRopeObject("rope_parameters", *parameters, fields, config);
+}
+
+// scale_fmt says how activations are quantised in DeepSeek's own kernels. Ours keep activations in BF16, so
+// it changes nothing here.
+void ReadQuantization(JsonFields& parent, ModelConfig& config) {
+  const nlohmann::json* quantization = parent.Find("quantization_config");
+  if (quantization == nullptr) return;
+  if (!quantization->is_object())
+    return parent.Refuse("quantization_config", ShowJson(*quantization), "an object");
+  JsonFields fields(*quantization, parent.file(), "quantization_config.");
+  if (fields.Find("quant_method") == nullptr) fields.Refuse("quant_method", "missing", "fp8");
+  fields.AllowOnly("quant_method", "fp8");
+  fields.AllowOnly("fmt", "e4m3");
+  fields.AllowOnly("activation_scheme", "dynamic");
+  const nlohmann::json* block = fields.Find("weight_block_size");
+  if (block == nullptr || *block != nlohmann::json::array({config.weight_block_n, config.weight_block_k}))
+    fields.Refuse("weight_block_size", block == nullptr ? "missing" : ShowJson(*block),
+                  absl::StrFormat("[%d,%d]", config.weight_block_n, config.weight_block_k));
+  config.fp8_blocks = true;
+  parent.Keep(fields.status());
+}
+
+void ReadTokenIds(JsonFields& fields, ModelConfig& config) {
+  const int64_t last_id = std::max(config.vocab_size - 1, 0);
+  const std::vector<int> bos = fields.Ids("bos_token_id", last_id);
+  if (bos.size() > 1) fields.Refuse("bos_token_id", "a list", "one id");
+  if (bos.size() == 1) config.bos_token_id = bos[0];
+  config.eos_token_ids = fields.Ids("eos_token_id", last_id);
+}
+
+}  // namespace
+
+double ModelConfig::AttentionScale() const {
+  const double scale = 1 / std::sqrt(static_cast<double>(qk_head_dim()));
+  if (!rope_scaling || rope_scaling->mscale_all_dim == 0) return scale;
+  const double mscale = Mscale(rope_scaling->factor, rope_scaling->mscale_all_dim);
+  return scale * mscale * mscale;
+}
+
+double ModelConfig::RopeMscale() const {
+  if (!rope_scaling) return 1;
+  return Mscale(rope_scaling->factor, rope_scaling->mscale) /
+         Mscale(rope_scaling->factor, rope_scaling->mscale_all_dim);
+}
+
+std::vector<double> ModelConfig::RopeInverseFrequencies() const {
+  const int dim = qk_rope_head_dim;
+  std::vector<double> frequencies(dim / 2);
+  for (int i = 0; i < dim / 2; ++i) frequencies[i] = std::pow(rope_theta, -2.0 * i / dim);
+  if (!rope_scaling) return frequencies;
+  // The pair index at which a full turn happens `turns` times within the original context.
+  const auto pair_with_turns = [&](double turns) {
+    const double context = rope_scaling->original_max_position_embeddings;
+    return dim * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(rope_theta));
+  };
+  double low = std::max(std::floor(pair_with_turns(rope_scaling->beta_fast)), 0.0);
+  double high = std::min(std::ceil(pair_with_turns(rope_scaling->beta_slow)), dim - 1.0);
+  if (low == high) high += 0.001;
+  for (int i = 0; i < dim / 2; ++i) {
+    const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
+    frequencies[i] = frequencies[i] / rope_scaling->factor * ramp + frequencies[i] * (1 - ramp);
+  }
+  return frequencies;
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, file));
+  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrFormat("%s: not a JSON object", file));
+  JsonFields fields(object, file, "");
+  ModelConfig config;
+  ReadArchitecture(fields, config);
+  RETURN_IF_ERROR(fields.status());  // another architecture's fields mean something else
+  ReadSizes(fields, config);
+  ReadAttention(fields, config);
+  ReadExperts(fields, config);
+  ReadRope(fields, config);
+  ReadQuantization(fields, config);
+  ReadTokenIds(fields, config);
+  RETURN_IF_ERROR(fields.status());
+  return config;
+}
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFileText(config_json_path, kMaxConfigBytes));
+  return ParseModelConfig(text, config_json_path);
+}
+
+absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file) {
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, file));
+  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrFormat("%s: not a JSON object", file));
+  JsonFields fields(object, file, "");
+  GenerationConfig config;
+  if (fields.Find("temperature")) config.temperature = fields.OptionalDouble("temperature", 0, 0, 100);
+  if (fields.Find("top_p")) config.top_p = fields.OptionalDouble("top_p", 1, 1e-6, 1);
+  if (fields.Find("top_k")) config.top_k = fields.OptionalInt("top_k", 0, 0, INT32_MAX);
+  if (fields.Find("min_p")) config.min_p = fields.OptionalDouble("min_p", 0, 0, 1);
+  if (fields.Find("repetition_penalty"))
+    config.repetition_penalty = fields.OptionalDouble("repetition_penalty", 1, 1e-6, 100);
+  if (!fields.OptionalBool("do_sample", true)) config.temperature = 0;
+  config.eos_token_ids = fields.Ids("eos_token_id", INT32_MAX);
+  RETURN_IF_ERROR(fields.status());
+  return config;
+}
+
+absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileText(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return GenerationConfig{};
+  RETURN_IF_ERROR(text.status());
+  return ParseGenerationConfig(*text, path);
+}
+
+}  // namespace foredraft

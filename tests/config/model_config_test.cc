@@ -1,0 +1,277 @@
+#include "config/model_config.h"
+
+#include <cmath>
+#include <fstream>
+
+#include "config/json_text.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace foredraft {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// DeepSeek-R1's config.json (spec/deepseek-v3.md section 1).
+json R1() {
+  return json::parse(R"({
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280,
+    "hidden_size": 7168, "num_hidden_layers": 61, "num_nextn_predict_layers": 1, "first_k_dense_replace": 3,
+    "moe_layer_freq": 1, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
+    "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "rms_norm_eps": 1e-6,
+    "rope_theta": 10000, "hidden_act": "silu", "max_position_embeddings": 163840, "attention_bias": false,
+    "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32,
+                     "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+    "tie_word_embeddings": false, "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "seq_aux": true,
+    "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                            "weight_block_size": [128, 128]}})");
+}
+
+absl::StatusOr<ModelConfig> Parse(const json& config) {
+  return ParseModelConfig(config.dump(), "config.json");
+}
+
+ModelConfig ParseOrDie(const json& config) {
+  absl::StatusOr<ModelConfig> parsed = Parse(config);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? *parsed : ModelConfig{};
+}
+
+TEST(ModelConfig, ReadsR1) {
+  const ModelConfig config = ParseOrDie(R1());
+  EXPECT_EQ(config.vocab_size, 129280);
+  EXPECT_EQ(config.hidden_size, 7168);
+  EXPECT_EQ(config.num_hidden_layers, 61);
+  EXPECT_EQ(config.num_nextn_predict_layers, 1);
+  EXPECT_EQ(config.intermediate_size, 18432);
+  EXPECT_EQ(config.moe_intermediate_size, 2048);
+  EXPECT_EQ(config.n_routed_experts, 256);
+  EXPECT_EQ(config.num_experts_per_tok, 8);
+  EXPECT_EQ(config.n_group, 8);
+  EXPECT_EQ(config.topk_group, 4);
+  EXPECT_EQ(config.routed_scaling_factor, 2.5);
+  EXPECT_EQ(config.q_lora_rank, 1536);
+  EXPECT_EQ(config.qk_head_dim(), 192);
+  EXPECT_EQ(config.max_position_embeddings, 163840);
+  EXPECT_EQ(config.bos_token_id, 0);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(1));
+  EXPECT_TRUE(config.fp8_blocks);
+  EXPECT_FALSE(config.IsMoe(2));
+  EXPECT_TRUE(config.IsMoe(3));
+  EXPECT_TRUE(config.IsMoe(61));
+}
+
+TEST(ModelConfig, YarnHasTheGoldenValues) {
+  const ModelConfig config = ParseOrDie(R1());
+  EXPECT_NEAR(config.AttentionScale(), 0.1352337789, 1e-9);
+  EXPECT_DOUBLE_EQ(config.RopeMscale(), 1.0);
+  const std::vector<double> frequencies = config.RopeInverseFrequencies();
+  ASSERT_EQ(frequencies.size(), 32u);
+  const std::pair<int, double> golden[] = {{0, 1.0},           {10, 0.0562341325},  {11, 0.0390069266},
+                                           {16, 0.0055},       {22, 1.77827941e-4}, {23, 3.33380358e-5},
+                                           {31, 3.33380358e-6}};
+  for (const auto& [index, value] : golden) EXPECT_NEAR(frequencies[index], value, value * 1e-8) << index;
+}
+
+TEST(ModelConfig, WithoutScalingRopeIsPlain) {
+  json config = R1();
+  config["rope_scaling"] = nullptr;
+  const ModelConfig plain = ParseOrDie(config);
+  EXPECT_NEAR(plain.AttentionScale(), 0.0721687836, 1e-9);
+  EXPECT_NEAR(plain.RopeInverseFrequencies()[31], std::pow(10000, -62.0 / 64), 1e-12);
+}
+
+TEST(ModelConfig, YarnWithoutMscalesScalesTheRotation) {
+  json config = R1();
+  config["rope_scaling"].erase("mscale");
+  config["rope_scaling"].erase("mscale_all_dim");
+  const ModelConfig yarn = ParseOrDie(config);
+  EXPECT_NEAR(yarn.RopeMscale(), 1.3688879454, 1e-9);
+  EXPECT_NEAR(yarn.AttentionScale(), 0.0721687836, 1e-9);
+}
+
+TEST(ModelConfig, AcceptsRopeParametersOfTransformers5) {
+  json config = R1();
+  config["rope_parameters"] = config["rope_scaling"];
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  config["rope_parameters"].erase("type");
+  config["rope_parameters"]["rope_type"] = "yarn";
+  config["rope_parameters"]["rope_theta"] = 50000.0;
+  const ModelConfig parsed = ParseOrDie(config);
+  EXPECT_EQ(parsed.rope_theta, 50000);
+  ASSERT_TRUE(parsed.rope_scaling.has_value());
+  EXPECT_EQ(parsed.rope_scaling->factor, 40);
+
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  const ModelConfig plain = ParseOrDie(config);
+  EXPECT_EQ(plain.rope_theta, 1e6);
+  EXPECT_FALSE(plain.rope_scaling.has_value());
+}
+
+TEST(ModelConfig, AbsentFieldsHaveTheClassDefaults) {
+  json config = R1();
+  for (const char* field :
+       {"num_nextn_predict_layers", "num_key_value_heads", "scoring_func", "topk_method", "hidden_act",
+        "quantization_config", "model_type", "eos_token_id", "bos_token_id"})
+    config.erase(field);
+  config["q_lora_rank"] = nullptr;
+  const ModelConfig parsed = ParseOrDie(config);
+  EXPECT_EQ(parsed.num_nextn_predict_layers, 0);
+  EXPECT_EQ(parsed.q_lora_rank, 0);
+  EXPECT_FALSE(parsed.fp8_blocks);
+  EXPECT_EQ(parsed.bos_token_id, -1);
+  EXPECT_THAT(parsed.eos_token_ids, IsEmpty());
+}
+
+TEST(ModelConfig, EosMayBeAList) {
+  json config = R1();
+  config["eos_token_id"] = {1, 128805};
+  EXPECT_THAT(ParseOrDie(config).eos_token_ids, ElementsAre(1, 128805));
+}
+
+struct Refusal {
+  const char* name;
+  const char* patch;  // merged into R1's config (RFC 7396)
+  const char* error;  // after "config.json: "
+};
+
+class ModelConfigRefuses : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(ModelConfigRefuses, NamingFieldValueAndAllowed) {
+  json config = R1();
+  config.merge_patch(json::parse(GetParam().patch));
+  if (config["num_hidden_layers"] == "drop") config.erase("num_hidden_layers");
+  const absl::Status status = Parse(config).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("config.json: ") + GetParam().error));
+}
+
+const Refusal kRefusals[] = {
+    {"Architecture", R"({"architectures": ["LlamaForCausalLM"]})",
+     R"(architectures: ["LlamaForCausalLM"], allowed DeepseekV3ForCausalLM)"},
+    {"NoArchitecture", R"({"architectures": null})", "architectures: missing, allowed DeepseekV3ForCausalLM"},
+    {"ModelType", R"({"model_type": "deepseek_v32"})", R"(model_type: "deepseek_v32", allowed deepseek_v3)"},
+    {"ZeroVocab", R"({"vocab_size": 0})", "vocab_size: 0, allowed 1..4194304"},
+    {"NegativeHidden", R"({"hidden_size": -7168})", "hidden_size: -7168, allowed 1..1048576"},
+    {"MissingLayers", R"({"num_hidden_layers": "drop"})", "num_hidden_layers: missing, allowed 1..1024"},
+    {"TextForNumber", R"({"kv_lora_rank": "512"})", R"(kv_lora_rank: "512", allowed 1..1048576)"},
+    {"FractionForInt", R"({"n_group": 8.5})", "n_group: 8.5, allowed 1..4096"},
+    {"HugeInt", R"({"hidden_size": 18446744073709551615})",
+     "hidden_size: 18446744073709551615, allowed 1..1048576"},
+    {"NumberForBool", R"({"norm_topk_prob": 1})", "norm_topk_prob: 1, allowed true, false"},
+    {"Scoring", R"({"scoring_func": "softmax"})", R"(scoring_func: "softmax", allowed sigmoid)"},
+    {"TopkMethod", R"({"topk_method": "group_limited_greedy"})",
+     R"(topk_method: "group_limited_greedy", allowed noaux_tc)"},
+    {"Activation", R"({"hidden_act": "gelu"})", R"(hidden_act: "gelu", allowed silu)"},
+    {"KvHeads", R"({"num_key_value_heads": 8})", "num_key_value_heads: 8, allowed num_attention_heads, 128"},
+    {"OddRope", R"({"qk_rope_head_dim": 63})", "qk_rope_head_dim: 63, allowed even numbers"},
+    {"TooWide", R"({"num_attention_heads": 4096, "num_key_value_heads": 4096, "v_head_dim": 65536})",
+     "num_attention_heads: 4096, allowed at most 16777216 features over all heads"},
+    {"HalfSplitRope", R"({"rope_interleave": false})", "rope_interleave: false, allowed true"},
+    {"RopeType", R"({"rope_scaling": {"type": "linear"}})",
+     R"(rope_scaling.type: "linear", allowed yarn, default)"},
+    {"RopeTypeMissing", R"({"rope_scaling": {"type": null}})",
+     "rope_scaling.type: missing, allowed yarn, default"},
+    {"RopeNotObject", R"({"rope_scaling": 2})", "rope_scaling: 2, allowed an object"},
+    {"BothRopes", R"({"rope_parameters": {"rope_type": "default"}})",
+     "rope_scaling: given beside rope_parameters, allowed one of them"},
+    {"YarnFactor", R"({"rope_scaling": {"factor": 0.5}})", "rope_scaling.factor: 0.5, allowed 1..1e+06"},
+    {"YarnContext", R"({"rope_scaling": {"original_max_position_embeddings": null}})",
+     "rope_scaling.original_max_position_embeddings: missing"},
+    {"YarnOneMscale", R"({"rope_scaling": {"mscale": 0.707, "mscale_all_dim": null}})",
+     "rope_scaling.mscale: 0.707 with mscale_all_dim 0, allowed both above 0, or both absent"},
+    {"YarnAttentionFactor", R"({"rope_scaling": {"attention_factor": 1.2}})",
+     "rope_scaling.attention_factor: 1.2, allowed absent"},
+    {"YarnTruncate", R"({"rope_scaling": {"truncate": false}})",
+     "rope_scaling.truncate: false, allowed true"},
+    {"GroupsDoNotDivide", R"({"n_group": 7})", "n_group: 7, allowed divisors of n_routed_experts, 256"},
+    {"GroupsOfOne", R"({"n_group": 256})", "n_group: 256, allowed at most n_routed_experts / 2, 128"},
+    {"TopkGroup", R"({"topk_group": 9})", "topk_group: 9, allowed 1..8"},
+    {"TopkExperts", R"({"num_experts_per_tok": 129})", "num_experts_per_tok: 129, allowed 1..128"},
+    {"QuantMethod", R"({"quantization_config": {"quant_method": "awq"}})",
+     R"(quantization_config.quant_method: "awq", allowed fp8)"},
+    {"QuantFormat", R"({"quantization_config": {"fmt": "e5m2"}})",
+     R"(quantization_config.fmt: "e5m2", allowed e4m3)"},
+    {"QuantStatic", R"({"quantization_config": {"activation_scheme": "static"}})",
+     R"(quantization_config.activation_scheme: "static", allowed dynamic)"},
+    {"QuantBlock", R"({"quantization_config": {"weight_block_size": [64, 64]}})",
+     "quantization_config.weight_block_size: [64,64], allowed [128,128]"},
+    {"QuantPerTensor", R"({"quantization_config": {"weight_block_size": null}})",
+     "quantization_config.weight_block_size: missing, allowed [128,128]"},
+    {"EosOutOfVocab", R"({"eos_token_id": [1, 129280]})", "eos_token_id: 129280, allowed ids 0..129279"},
+    {"BosNegative", R"({"bos_token_id": -1})", "bos_token_id: -1, allowed ids 0..129279"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, ModelConfigRefuses, ::testing::ValuesIn(kRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+struct BadJson {
+  const char* name;
+  std::string text;
+  const char* error;
+};
+
+class ModelConfigRefusesText : public ::testing::TestWithParam<BadJson> {};
+
+TEST_P(ModelConfigRefusesText, NamingTheFile) {
+  const absl::Status status = ParseModelConfig(GetParam().text, "dir/config.json").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("dir/config.json: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().error));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ModelConfigRefusesText,
+    ::testing::Values(BadJson{"Empty", "", "not JSON"}, BadJson{"Cut", "{\"vocab_size\": 3", "not JSON"},
+                      BadJson{"NoUtf8", "{\"a\": \"\xff\"}", "not JSON"},
+                      BadJson{"List", "[]", "not a JSON object"},
+                      BadJson{"Twice", R"({"vocab_size": 3, "vocab_size": 4})",
+                              R"(key "vocab_size" given twice)"},
+                      BadJson{"Deep", std::string(100000, '['), "nested deeper than 64"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ModelConfig, MissingFileIsNotFound) {
+  const absl::Status status = ReadModelConfig("/nonexistent/config.json").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/config.json"));
+}
+
+TEST(GenerationConfig, ReadsSamplingDefaults) {
+  const auto config = ParseGenerationConfig(
+      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 50, "eos_token_id": [1, 2],
+          "transformers_version": "4.46"})",
+      "generation_config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->temperature, 0.6);
+  EXPECT_EQ(config->top_p, 0.95);
+  EXPECT_EQ(config->top_k, 50);
+  EXPECT_FALSE(config->min_p.has_value());
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(1, 2));
+}
+
+TEST(GenerationConfig, NotSamplingIsTemperatureZero) {
+  const auto config = ParseGenerationConfig(R"({"do_sample": false, "temperature": 0.6})", "g.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->temperature, 0);
+}
+
+TEST(GenerationConfig, RefusesValuesOutOfRange) {
+  EXPECT_THAT(std::string(ParseGenerationConfig(R"({"top_p": 1.5})", "g.json").status().message()),
+              HasSubstr("g.json: top_p: 1.5, allowed"));
+}
+
+TEST(GenerationConfig, MissingFileGivesTheDefaults) {
+  const auto config = ReadGenerationConfig("/nonexistent/generation_config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->temperature.has_value());
+}
+
+}  // namespace
+}  // namespace foredraft
