@@ -1,0 +1,28 @@
+#ifndef FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_
+#define FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_
+
+// The sizes one rank is built for. Fixed for the life of the executor.
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+namespace foredraft {
+
+struct EngineOptions {
+  int max_batch_size = 64;    // slots
+  int max_num_tokens = 8192;  // rows of the largest prefill forward
+  int max_seq_len = 4096;
+  int max_draft_len = 0;  // Kmax; 0 = no drafts, no module rows
+  int tokens_per_block = 32;
+  int block_count = 2049;                       // block 0, scratch, included
+  int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
+  std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
+  bool capture_graphs = true;                   // false = eager
+  bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
+  std::chrono::seconds step_timeout{30};
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_

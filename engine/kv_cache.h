@@ -1,0 +1,60 @@
+#ifndef FOREDRAFT_ENGINE_KV_CACHE_H_
+#define FOREDRAFT_ENGINE_KV_CACHE_H_
+
+// The bytes of a rank's KV blocks: one block id stands for tokens_per_block positions of every layer, target
+// and MTP alike, and for the boundary of its last position (spec/mtp.md section 0). Which blocks are whose is
+// the scheduler's affair (scheduler/kv_block_pool.h). Owner: the executor. Thread: the executor's.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+struct KvCacheShape {
+  int layer_count = 0;  // target layers, then MTP modules
+  int latent_dim = 0;
+  int rope_dim = 0;
+  int boundary_width = 0;  // hidden size; 0 = no boundaries (no MTP)
+  int tokens_per_block = 0;
+  int block_count = 0;
+
+  static KvCacheShape Of(const ModelConfig& config, int module_count, int tokens_per_block, int block_count);
+  // Of one block in all layers; the boundary not counted.
+  int64_t block_bytes() const;
+};
+
+class KvCache {
+ public:
+  // block_tables: [slots, table_stride], device memory that outlives the cache. poison: see EngineOptions.
+  static absl::StatusOr<KvCache> Create(Device& device, const KvCacheShape& shape,
+                                        const int32_t* block_tables, int table_stride, bool poison);
+
+  KvLayer layer(int index) const;
+  const KvCacheShape& shape() const { return shape_; }
+
+  // Output of level 0 at the last position of each block: [block_count, D] f32.
+  Matrix<float> boundaries() const { return boundaries_; }
+
+  // One block of all layers to or from host memory of block_bytes(). Host memory is defined after
+  // Synchronize.
+  void CopyBlockToHost(Device& device, Stream& stream, int block, uint8_t* host) const;
+  void CopyBlockToDevice(Device& device, Stream& stream, int block, const uint8_t* host) const;
+
+ private:
+  int64_t layer_block_elements() const;
+
+  KvCacheShape shape_;
+  std::vector<bf16*> layers_;  // each [block_count, tokens_per_block, latent + rope]
+  Matrix<float> boundaries_;
+  const int32_t* block_tables_ = nullptr;
+  int32_t table_stride_ = 0;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_KV_CACHE_H_

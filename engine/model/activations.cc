@@ -1,0 +1,75 @@
+#include "engine/model/activations.h"
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+template <class T>
+absl::Status AllocateMatrix(Device& device, int rows, int cols, Matrix<T>& out) {
+  ASSIGN_OR_RETURN(T* const data, device.AllocateArray<T>(static_cast<size_t>(rows) * cols));
+  out = Dense(data, rows, cols);
+  return absl::OkStatus();
+}
+
+absl::Status AllocateAttention(Device& device, const ModelConfig& config, int rows, int context,
+                               Activations& a) {
+  const int heads = config.num_attention_heads;
+  const int latent = config.kv_lora_rank;
+  const int q_width = heads * config.qk_head_dim();
+  const int q_a_width = config.q_lora_rank > 0 ? config.q_lora_rank : q_width;
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, q_a_width + latent + config.qk_rope_head_dim, a.qkv_a));
+  if (config.q_lora_rank > 0) {
+    RETURN_IF_ERROR(AllocateMatrix(device, rows, config.q_lora_rank, a.q_a));
+    RETURN_IF_ERROR(AllocateMatrix(device, rows, q_width, a.q));
+  }
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, q_width, a.q_roped));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, heads * latent, a.q_lat));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, heads * latent, a.o_lat));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, heads * config.v_head_dim, a.attention));
+  RETURN_IF_ERROR(AllocateMatrix(device, context, latent, a.latent));
+  RETURN_IF_ERROR(AllocateMatrix(device, context, config.qk_rope_head_dim, a.k_pe));
+  return AllocateMatrix(device, context, heads * (config.qk_nope_head_dim + config.v_head_dim), a.kv);
+}
+
+absl::Status AllocateExperts(Device& device, const ModelConfig& config, int rows, Activations& a) {
+  if (config.n_routed_experts == 0) return absl::OkStatus();
+  const int moe_rows = std::min(rows, kMoeRowsAtOnce);
+  const int grouped = moe_rows * config.num_experts_per_tok;
+  RETURN_IF_ERROR(AllocateMatrix(device, moe_rows, config.n_routed_experts, a.router_logits));
+  ASSIGN_OR_RETURN(a.expert_ids, device.AllocateArray<int32_t>(grouped));
+  ASSIGN_OR_RETURN(a.expert_weights, device.AllocateArray<float>(grouped));
+  ASSIGN_OR_RETURN(a.expert_offsets, device.AllocateArray<int32_t>(config.n_routed_experts + 1));
+  ASSIGN_OR_RETURN(a.grouped_rows, device.AllocateArray<int32_t>(grouped));
+  ASSIGN_OR_RETURN(a.grouped_index, device.AllocateArray<int32_t>(grouped));
+  RETURN_IF_ERROR(AllocateMatrix(device, grouped, 2 * config.moe_intermediate_size, a.expert_gate_up));
+  RETURN_IF_ERROR(AllocateMatrix(device, grouped, config.moe_intermediate_size, a.expert_activated));
+  return AllocateMatrix(device, grouped, config.hidden_size, a.expert_out);
+}
+
+}  // namespace
+
+absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config, int row_capacity,
+                                                int context_capacity) {
+  Activations a;
+  const int rows = row_capacity;
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.hidden));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.normed));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.projected));
+  RETURN_IF_ERROR(AllocateAttention(device, config, rows, context_capacity, a));
+  RETURN_IF_ERROR(AllocateExperts(device, config, rows, a));
+  const int dense =
+      config.first_k_dense_replace > 0 || config.n_routed_experts == 0 || config.moe_layer_freq > 1
+          ? config.intermediate_size
+          : 0;
+  const int widest = std::max(dense, config.n_shared_experts * config.moe_intermediate_size);
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, 2 * widest, a.gate_up));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, widest, a.activated));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.embedded));
+  RETURN_IF_ERROR(AllocateMatrix(device, rows, 2 * config.hidden_size, a.mtp_input));
+  return a;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,58 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_ACTIVATIONS_H_
+#define FOREDRAFT_ENGINE_MODEL_ACTIVATIONS_H_
+
+// Device memory between the ops of one forward, allocated once and shared by all layers. Nothing in it
+// outlives a forward. Owner: DeepseekV3.
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+// Rows of a mixture of experts that are expanded at once: bounds the memory of long prefills.
+inline constexpr int kMoeRowsAtOnce = 512;
+
+// R = row capacity, C = context capacity, M = min(R, kMoeRowsAtOnce), X = experts per token.
+struct Activations {
+  Matrix<float> hidden;  // [R, D] residual stream
+  Matrix<bf16> normed;   // [R, D] input of the next projection
+
+  // Attention.
+  Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
+  Matrix<bf16> q_a;        // [R, q_lora]
+  Matrix<float> q;         // [R, H * qk_head_dim]
+  Matrix<bf16> q_roped;    // [R, H * qk_head_dim]
+  Matrix<bf16> q_lat;      // [R, H * latent] decode form
+  Matrix<bf16> o_lat;      // [R, H * latent] decode form
+  Matrix<bf16> attention;  // [R, H * v]
+  Matrix<bf16> latent;     // [C, latent] prefill form
+  Matrix<bf16> k_pe;       // [C, rope] prefill form
+  Matrix<bf16> kv;         // [C, H * (nope + v)] prefill form
+
+  // Experts and dense MLP.
+  Matrix<float> projected;            // [R, D] what a layer's half adds to the residual stream
+  Matrix<float> gate_up;              // [R, 2 I]
+  Matrix<bf16> activated;             // [R, I]
+  Matrix<float> router_logits;        // [M, E]
+  int32_t* expert_ids = nullptr;      // [M, X]
+  float* expert_weights = nullptr;    // [M, X]
+  int32_t* expert_offsets = nullptr;  // [E + 1]
+  int32_t* grouped_rows = nullptr;    // [M * X]
+  int32_t* grouped_index = nullptr;   // [M, X]
+  Matrix<float> expert_gate_up;       // [M * X, 2 I_e]
+  Matrix<bf16> expert_activated;      // [M * X, I_e]
+  Matrix<float> expert_out;           // [M * X, D]
+
+  // MTP.
+  Matrix<float> embedded;  // [R, D]
+  Matrix<bf16> mtp_input;  // [R, 2 D]: enorm(embedding) | hnorm(previous output)
+};
+
+absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config, int row_capacity,
+                                                int context_capacity);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_ACTIVATIONS_H_

@@ -1,0 +1,32 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_BATCH_H_
+#define FOREDRAFT_ENGINE_MODEL_BATCH_H_
+
+// The rows of one forward, and the form in which attention takes them.
+
+#include <span>
+
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+// Adjacent rows of one sequence's prompt chunk.
+struct PrefillSpan {
+  int32_t slot = 0;
+  int32_t first_row = 0;
+  int32_t row_count = 0;
+  int32_t first_position = 0;
+};
+
+struct Batch {
+  RowIndex index;
+  const int32_t* ids = nullptr;  // [rows], device
+  // Prompt rows, in the prefill form. Empty: generated rows, in the absorbed decode form. The two forms round
+  // differently, so a row keeps the form it was written in (engine/README.md, two-forms).
+  std::span<const PrefillSpan> spans;
+
+  bool prefill_form() const { return !spans.empty(); }
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_BATCH_H_

@@ -1,0 +1,30 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_MLA_H_
+#define FOREDRAFT_ENGINE_MODEL_MLA_H_
+
+// Multi-head latent attention (spec/deepseek-v3.md 3.1-3.3): projections, rope, cache write, then one of two
+// forms. Prefill expands keys and values from the cached latents; decode absorbs W_UK and W_UV and attends
+// the latents.
+
+#include "config/model_config.h"
+#include "engine/model/activations.h"
+#include "engine/model/batch.h"
+#include "engine/weights/model_weights.h"
+#include "kernels/ops.h"
+
+namespace foredraft {
+
+// Where attention looks: the layer's cache, the lowest position of its level, the rope table.
+struct AttentionContext {
+  KvLayer cache;
+  int32_t first_position = 0;      // 0 target, i for MTP module i (spec/mtp.md section 0)
+  const float* cos_sin = nullptr;  // [positions, rope / 2, 2]
+};
+
+// hidden += attention(normed). normed: [R, D].
+void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, const MlaWeights& w,
+                     const Activations& a, const Batch& batch, const AttentionContext& context,
+                     Matrix<const bf16> normed, Matrix<float> hidden);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_MLA_H_

@@ -1,0 +1,21 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_MOE_H_
+#define FOREDRAFT_ENGINE_MODEL_MOE_H_
+
+// Mixture of experts (spec/deepseek-v3.md 3.4): route, the chosen experts' MLPs, ordered combine, shared
+// expert.
+
+#include "config/model_config.h"
+#include "engine/model/activations.h"
+#include "engine/weights/model_weights.h"
+#include "kernels/ops.h"
+
+namespace foredraft {
+
+// hidden += experts(x) + shared(x). x: [R, D]; long batches go in pieces of kMoeRowsAtOnce rows.
+void MixtureOfExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
+                      const Activations& a, const RowIndex& index, Matrix<const bf16> x,
+                      Matrix<float> hidden);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_MOE_H_

@@ -1,0 +1,39 @@
+#ifndef FOREDRAFT_ENGINE_SPEC_DRAFTER_H_
+#define FOREDRAFT_ENGINE_SPEC_DRAFTER_H_
+
+// Makes the drafts of the next step and keeps the MTP modules' cache rows. Drafts cost speed, never tokens.
+// Only ops and fixed buffers, so that Draft can be captured. Owner: the executor. Thread: the executor's.
+
+#include <span>
+
+#include "engine/model/batch.h"
+#include "kernels/device.h"
+#include "kernels/slot_arrays.h"
+
+namespace foredraft {
+
+// What verification (or the prefill) left for each place.
+struct DraftInput {
+  const StepOutput* outputs = nullptr;  // [places]
+  Matrix<const float>
+      target_output;  // [places * (verified_len + 1), D]: level 0 at positions p.. of each place
+  int places = 0;
+  int verified_len = 0;  // K of the step whose outputs these are; 0 after a prefill
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // Module rows of prompt chunks. `previous` and the batch stand in the step buffers: row r is the target's
+  // output one position before row r. Spans start no lower than the module's level.
+  virtual void Prefill(Stream& stream, std::span<const PrefillSpan> spans, int rows) const = 0;
+
+  // Rows of what was just committed, then `draft_count` drafts per place into the slots' drafts; 0 = rows
+  // only, which keeps the cache warm (spec/mtp.md section 3).
+  virtual void Draft(Stream& stream, const DraftInput& input, int draft_count) const = 0;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_SPEC_DRAFTER_H_

@@ -1,0 +1,59 @@
+#include "engine/spec/eagle_drafter.h"
+
+namespace foredraft {
+
+void EagleDrafter::Prefill(Stream& stream, std::span<const PrefillSpan> spans, int rows) const {
+  model_.ForwardMtp(stream, 0, {.index = b_.module.index(rows), .ids = b_.module.ids, .spans = spans}, cache_,
+                    b_.previous.first_rows(rows), b_.module_output.first_rows(rows));
+}
+
+void EagleDrafter::Draft(Stream& stream, const DraftInput& input, int draft_count) const {
+  const int rows = input.places * (input.verified_len + 1);
+  const Matrix<float> last_output = b_.last_output.first_rows(input.places);
+
+  // Positions p+1..p+n with true outputs; draft 1 comes from the last of them.
+  ops_.eagle_rows(stream, {.ids = b_.module.ids,
+                           .row_slots = b_.module.slots,
+                           .positions = b_.module.positions,
+                           .last_row = b_.last_row,
+                           .outputs = input.outputs,
+                           .bucket = input.places,
+                           .draft_len = input.verified_len});
+  model_.ForwardMtp(stream, 0, {.index = b_.module.index(rows), .ids = b_.module.ids}, cache_,
+                    input.target_output, b_.module_output.first_rows(rows));
+  if (draft_count == 0) return;
+  ops_.copy_rows(stream, {.out = last_output,
+                          .x = b_.module_output.first_rows(rows),
+                          .x_index = b_.last_row,
+                          .rows = input.places});
+  PickDraft(stream, input, 1);
+
+  // The module recycled: one row per place, its own output as the hidden.
+  for (int draft = 2; draft <= draft_count; ++draft) {
+    const Matrix<float> output = b_.module_output.first_rows(input.places);
+    ops_.next_draft_rows(stream, {.ids = b_.module.ids,
+                                  .row_slots = b_.module.slots,
+                                  .positions = b_.module.positions,
+                                  .draft_ids = b_.draft_ids,
+                                  .outputs = input.outputs,
+                                  .bucket = input.places,
+                                  .draft_index = draft - 1});
+    model_.ForwardMtp(stream, 0, {.index = b_.module.index(input.places), .ids = b_.module.ids}, cache_,
+                      last_output, output);
+    ops_.copy_rows(stream, {.out = last_output, .x = output, .rows = input.places});
+    PickDraft(stream, input, draft);
+  }
+}
+
+void EagleDrafter::PickDraft(Stream& stream, const DraftInput& input, int draft_index) const {
+  const Matrix<float> logits = b_.logits.first_rows(input.places);
+  model_.Logits(stream, b_.last_output.first_rows(input.places), logits);
+  ops_.argmax(stream, {.out = b_.draft_ids, .logits = logits});
+  ops_.store_drafts(stream, {.draft_ids = b_.draft_ids,
+                             .outputs = input.outputs,
+                             .slots = slots_.arrays(),
+                             .bucket = input.places,
+                             .draft_index = draft_index});
+}
+
+}  // namespace foredraft

@@ -1,0 +1,44 @@
+#include "engine/spec/verifier.h"
+
+namespace foredraft {
+
+void VerifyStrict(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
+                  const StepBuffers& b, int bucket, int draft_len) {
+  const int rows = bucket * (draft_len + 1);
+  const Matrix<float> logits = b.logits.first_rows(rows);
+  model.Logits(stream, b.target_output.first_rows(rows), logits);
+  ops.sample(stream, {.out = b.sampled,
+                      .logprobs = b.logprobs,
+                      .logits = logits,
+                      .index = b.target.index(rows),
+                      .ids = b.target.ids,
+                      .row_in_slot = b.row_in_slot,
+                      .slots = slots.arrays(),
+                      .scratch = b.sample_scratch.data});
+  ops.verify_drafts(stream, {.outputs = b.outputs,
+                             .target_ids = b.sampled,
+                             .live_slots = b.live_slots,
+                             .slots = slots.arrays(),
+                             .bucket = bucket,
+                             .draft_len = draft_len});
+}
+
+void AcceptFirstTokens(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
+                       const StepBuffers& b, int count) {
+  const Matrix<float> logits = b.logits.first_rows(count);
+  model.Logits(stream, b.previous.first_rows(count), logits);
+  ops.sample(stream, {.out = b.sampled,
+                      .logprobs = b.first_logprobs,
+                      .logits = logits,
+                      .index = b.module.index(count),
+                      .ids = b.module.ids,
+                      .slots = slots.arrays(),
+                      .scratch = b.sample_scratch.data});
+  ops.accept_first_token(stream, {.outputs = b.first_outputs,
+                                  .tokens = b.sampled,
+                                  .slot_ids = b.ended_slots,
+                                  .slots = slots.arrays(),
+                                  .count = count});
+}
+
+}  // namespace foredraft

@@ -1,0 +1,25 @@
+#ifndef FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
+#define FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
+
+// Strict acceptance (spec/mtp.md section 2): the target's own token after each row, greedy or by the
+// request's noise; a draft is accepted where it equals it. What is emitted never depends on the drafts.
+
+#include "engine/model/deepseek_v3.h"
+#include "engine/slot_state.h"
+#include "engine/step_buffers.h"
+
+namespace foredraft {
+
+// Rows b.target (bucket * (draft_len + 1) of them), whose outputs stand in b.target_output. Fills b.outputs
+// and b.logprobs, advances the slots.
+void VerifyStrict(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
+                  const StepBuffers& b, int bucket, int draft_len);
+
+// The first token of each prompt that ended: rows [0, count) of b.previous are their last outputs, and rows
+// [0, count) of b.module name their slots and positions. Fills b.first_outputs and b.first_logprobs.
+void AcceptFirstTokens(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
+                       const StepBuffers& b, int count);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
