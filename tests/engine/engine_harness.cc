@@ -1,0 +1,226 @@
+#include "tests/engine/engine_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "engine/local_executor.h"
+#include "engine/weights/weight_loader.h"
+#include "scheduler/serving_loop.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kMaxSeqLen = 384;
+constexpr int kTokensPerBlock = 16;
+constexpr int kSmallPoolBlocks = 49;  // with scratch: about three of the longest test sequences
+constexpr std::chrono::seconds kRunLimit{120};
+
+// Forwards to a LocalExecutor and notes what each request's steps drafted. A request is known by its seed.
+class RecordingExecutor : public Executor {
+ public:
+  RecordingExecutor(std::unique_ptr<RankEngine> engine, RunRecord& record,
+                    const std::map<uint64_t, int>& index)
+      : executor_(std::move(engine), 0), record_(record), request_of_seed_(index) {}
+
+  absl::Status Launch(const IterationPlan& plan) override {
+    const RankPlan& rank = plan.ranks[0];
+    for (const SwapOut& swap : rank.swaps_out) request_of_image_[swap.image_id] = request_of_slot_[swap.slot];
+    for (const SwapIn& swap : rank.swaps_in)
+      request_of_slot_[swap.slot] = request_of_image_.at(swap.image_id);
+    for (const SlotAdmission& admission : rank.admissions) {
+      request_of_slot_[admission.slot] = request_of_seed_.at(admission.sampling.seed);
+    }
+    std::vector<int> requests;
+    for (const int slot : rank.live_slots) requests.push_back(request_of_slot_.at(slot));
+    launched_.push_back(std::move(requests));
+    return executor_.Launch(plan);
+  }
+
+  absl::StatusOr<RankResult> Collect() override {
+    absl::StatusOr<RankResult> result = executor_.Collect();
+    if (!result.ok()) return result;
+    const std::vector<int> requests = std::move(launched_.front());
+    launched_.erase(launched_.begin());
+    ++record_.iterations;
+    record_.replays += result->replayed;
+    for (size_t place = 0; place < result->slots.size(); ++place) Note(requests[place], result->slots[place]);
+    return result;
+  }
+
+ private:
+  void Note(int request, const SlotResult& result) {
+    if (result.token_ids.empty()) return;  // frozen: it ended in an earlier step
+    std::vector<StepRecord>& records = record_.requests[request].records;
+    const int before = records.empty() ? 0 : records.back().token_count;
+    records.push_back({.drafts = result.drafts,
+                       .token_count = before + static_cast<int>(result.token_ids.size()),
+                       .drafts_verified = result.drafts_verified,
+                       .accepted = result.step_token_count() - 1});
+  }
+
+  LocalExecutor executor_;
+  RunRecord& record_;
+  const std::map<uint64_t, int>& request_of_seed_;
+  std::map<int, int> request_of_slot_;
+  std::map<uint64_t, int> request_of_image_;
+  std::vector<std::vector<int>> launched_;  // requests of the live slots of each plan in flight
+};
+
+std::vector<int> BatchSizes(int max_batch_size) {
+  std::vector<int> sizes;
+  for (int size = 1; size < max_batch_size; size = size < 8 ? size * 2 : size + 8) sizes.push_back(size);
+  sizes.push_back(max_batch_size);
+  return sizes;
+}
+
+SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOptions& engine,
+                                    const Setting& setting) {
+  SchedulerOptions options;
+  const KvCacheShape shape =
+      KvCacheShape::Of(model.config, setting.mtp ? 1 : 0, engine.tokens_per_block, engine.block_count);
+  options.max_batch_size = engine.max_batch_size;
+  options.max_num_tokens = engine.max_num_tokens;
+  options.max_seq_len = engine.max_seq_len;
+  options.tokens_per_block = engine.tokens_per_block;
+  options.block_count = engine.block_count;
+  options.enable_block_reuse = setting.reuse;
+  options.host_block_count = engine.host_cache_bytes / shape.block_bytes();
+  options.batch_sizes = engine.batch_sizes;
+  options.max_draft_len = engine.max_draft_len;
+  options.draft_len = setting.draft_len;
+  return options;
+}
+
+// Gathers updates until every request has ended.
+class Gatherer {
+ public:
+  Gatherer(RunRecord& record, const std::vector<Request>& requests)
+      : record_(record), open_(requests.size()) {}
+
+  void Take(const std::vector<RequestUpdate>& updates) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const RequestUpdate& update : updates) {
+      RequestRecord& request = record_.requests[update.request_id];
+      request.token_ids.insert(request.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+      request.logprobs.insert(request.logprobs.end(), update.logprobs.begin(), update.logprobs.end());
+      if (update.first_token) request.cached_tokens = update.cached_tokens;
+      if (update.has_step) {
+        ++request.steps;
+        request.draft_tokens += update.step.drafts_verified;
+        request.accepted_tokens += update.step.accepted;
+        for (int i = 0; i < update.step.accepted; ++i) ++request.accepted_per_position[i];
+      }
+      if (update.finish != FinishReason::kNone) {
+        EXPECT_EQ(request.finish, FinishReason::kNone) << "request " << update.request_id << " ended twice";
+        request.finish = update.finish;
+        --open_;
+      }
+    }
+    changed_.notify_all();
+  }
+
+  bool WaitForAll() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_until(lock, std::chrono::steady_clock::now() + kRunLimit,
+                               [this] { return open_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  RunRecord& record_;  // guarded by mutex_
+  size_t open_;        // guarded by mutex_
+};
+
+}  // namespace
+
+std::string Setting::DebugString() const {
+  return absl::StrCat("K ", draft_len, mtp ? "" : " (no MTP)", ", overlap ", overlap, ", graphs ", graphs,
+                      ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse,
+                      ", small pool ", small_pool, ", draft caps ", draft_caps, ", K changes [",
+                      absl::StrJoin(draft_len_changes, " "), "]");
+}
+
+const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir) {
+  static auto* const models = new std::map<std::string, LoadedModel>;
+  const auto found = models->find(checkpoint_dir);
+  if (found != models->end()) return found->second;
+  LoadedModel model;
+  auto config = ReadModelConfig(checkpoint_dir + "/config.json");
+  CHECK(config.ok()) << config.status().ToString();
+  model.config = *std::move(config);
+  auto device = CreateDevice("cpu", {.threads = 2});
+  CHECK(device.ok()) << device.status().ToString();
+  model.device = *std::move(device);
+  const auto stream = model.device->CreateStream();
+  auto weights = LoadWeights(checkpoint_dir, model.config, model.config.num_nextn_predict_layers > 0 ? 1 : 0,
+                             *model.device, *stream, nullptr);
+  CHECK(weights.ok()) << weights.status().ToString();
+  model.weights = *std::move(weights);
+  return models->emplace(checkpoint_dir, std::move(model)).first->second;
+}
+
+EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) {
+  EngineOptions options;
+  options.max_batch_size = setting.max_batch_size;
+  options.max_num_tokens = setting.max_num_tokens;
+  options.max_seq_len = kMaxSeqLen;
+  options.max_draft_len = setting.mtp ? 7 : 0;
+  options.tokens_per_block = kTokensPerBlock;
+  const int sequence_blocks = (kMaxSeqLen + 14) / kTokensPerBlock + 1;
+  options.block_count = setting.small_pool ? kSmallPoolBlocks : 1 + setting.max_batch_size * sequence_blocks;
+  options.batch_sizes = BatchSizes(setting.max_batch_size);
+  options.capture_graphs = setting.graphs;
+  options.poison_cache = true;
+  (void)model;
+  return options;
+}
+
+RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests) {
+  RunRecord record;
+  record.requests.resize(requests.size());
+  std::map<uint64_t, int> request_of_seed;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].id = i;
+    if (setting.draft_caps) requests[i].draft_cap = static_cast<int>(i * 5 % 8);
+    CHECK(request_of_seed.emplace(requests[i].sampling.seed, static_cast<int>(i)).second);
+  }
+  const EngineOptions engine_options = EngineOptionsOf(model, setting);
+  auto device = CreateDevice("cpu", {.threads = 2});
+  CHECK(device.ok());
+  auto engine = RankEngine::Create(engine_options, model.config, *std::move(device), model.weights);
+  CHECK(engine.ok()) << engine.status().ToString();
+  RecordingExecutor executor(*std::move(engine), record, request_of_seed);
+  Gatherer gatherer(record, requests);
+  auto scheduler = std::make_unique<Scheduler>(SchedulerOptionsOf(model, engine_options, setting));
+  ServingLoop* running = nullptr;
+  size_t change = 0;
+  ServingLoop loop(
+      {.overlap = setting.overlap}, std::move(scheduler), {&executor},
+      [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
+      [&](const IterationFigures&) {
+        if (setting.draft_len_changes.empty()) return;
+        running->SetDraftLen(setting.draft_len_changes[change++ % setting.draft_len_changes.size()]);
+      });
+  running = &loop;
+  loop.Start();
+  for (Request& request : requests) {
+    request.arrival = std::chrono::steady_clock::now();
+    const absl::Status status = loop.Submit(std::move(request));
+    CHECK(status.ok()) << status.ToString();
+  }
+  EXPECT_TRUE(gatherer.WaitForAll()) << "not all requests ended: " << setting.DebugString();
+  loop.Stop();
+  record.load = loop.load();
+  return record;
+}
+
+}  // namespace foredraft

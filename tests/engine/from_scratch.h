@@ -1,0 +1,65 @@
+#ifndef FOREDRAFT_TESTS_ENGINE_FROM_SCRATCH_H_
+#define FOREDRAFT_TESTS_ENGINE_FROM_SCRATCH_H_
+
+// The reference for drafts: everything a sequence's drafts depend on, recomputed from its committed tokens
+// alone, with the engine's ops, each row in the form (prefill or decode) in which the engine last wrote it,
+// on a cache poisoned with NaN (spec/mtp.md sections 0, 3 and 6). It shares the recipes of engine/model with
+// the engine, and none of its bookkeeping: no slots, no plans, no drafter.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "engine/model/deepseek_v3.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class FromScratch {
+ public:
+  // capacity: tokens of the longest sequence. CPU devices only: it writes device memory directly.
+  FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity);
+
+  // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
+  // positions P+1..P+count.
+  std::vector<int32_t> Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count);
+
+  // The target's greedy choice for position P + 1 of t_0..t_P; P >= prompt_len - 1. Valid after Drafts or
+  // alone.
+  int32_t GreedyToken(const std::vector<int32_t>& tokens, int prompt_len);
+
+  // Logits [tokens, V] of every position of a prompt, in one prefill-form forward.
+  std::vector<float> PromptLogits(const std::vector<int32_t>& tokens);
+  // Logits [tokens - 1, V] of module 1 at positions 1.., teacher forced.
+  std::vector<float> ModuleLogits(const std::vector<int32_t>& tokens);
+
+ private:
+  struct Rows {
+    std::vector<int32_t> ids, slots, positions;
+    std::vector<PrefillSpan> spans;
+  };
+  Batch Upload(const Rows& rows);
+  // Level 0 over tokens[0, count): the first prompt_len rows in the prefill form, the rest in the decode
+  // form.
+  void Target(const std::vector<int32_t>& tokens, int prompt_len, int count);
+  void Module(const std::vector<int32_t>& tokens, int prompt_len, int count);
+  void Poison();
+
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<DeepseekV3> model_;
+  KvCache cache_;
+  int capacity_;
+  int32_t* ids_;
+  int32_t* slots_;
+  int32_t* positions_;
+  Matrix<float> target_output_;  // [capacity, D], row = position
+  Matrix<float> module_output_;  // [capacity, D], row = position
+  Matrix<float> logits_;         // [capacity, V]
+  int32_t* argmax_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_ENGINE_FROM_SCRATCH_H_

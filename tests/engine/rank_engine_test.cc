@@ -1,0 +1,191 @@
+// The engine alone, driven by plans written by hand.
+
+#include "engine/rank_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/test_requests.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kBlocksPerSlot = 8;
+
+class RankEngineTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<RankEngine> MakeEngine(const Setting& setting) {
+    auto device = CreateDevice("cpu", {.threads = 2});
+    CHECK(device.ok());
+    auto engine = RankEngine::Create(EngineOptionsOf(model_, setting), model_.config, *std::move(device),
+                                     model_.weights);
+    CHECK(engine.ok()) << engine.status().ToString();
+    return *std::move(engine);
+  }
+
+  // A plan that admits `request` into `slot` with blocks of its own and prefills all of it.
+  static IterationPlan Start(int slot, const Request& request, int draft_len) {
+    IterationPlan plan = Step({slot}, draft_len);
+    RankPlan& rank = plan.ranks[0];
+    const int prompt_len = static_cast<int>(request.prompt_ids.size());
+    rank.admissions.push_back({.slot = slot,
+                               .sampling = request.sampling,
+                               .draft_cap = 7,
+                               .prompt_len = prompt_len,
+                               .length_limit = prompt_len + request.max_tokens - 1,
+                               .stop_ids = request.stop_ids});
+    std::vector<int32_t> blocks(kBlocksPerSlot);
+    std::iota(blocks.begin(), blocks.end(), 1 + slot * kBlocksPerSlot);
+    rank.block_table_deltas.push_back({.slot = slot, .first_index = 0, .block_ids = blocks});
+    rank.prefill_chunks.push_back(
+        {.slot = slot, .first_position = 0, .token_ids = request.prompt_ids, .last = true});
+    plan.prefill_rows = {prompt_len};
+    return plan;
+  }
+
+  static IterationPlan Step(std::vector<int32_t> live_slots, int draft_len) {
+    IterationPlan plan;
+    plan.draft_len = draft_len;
+    plan.decode_bucket = live_slots.size() <= 1 ? 1 : 4;
+    plan.prefill_rows = {0};
+    plan.ranks.resize(1);
+    plan.ranks[0].live_slots = std::move(live_slots);
+    return plan;
+  }
+
+  // A request of at most 90 tokens in all, so that it fits its blocks.
+  static Request ShortRequest(int index) {
+    Request request = TestRequests({})[index];
+    CHECK_LE(request.prompt_ids.size(), 70u);
+    request.max_tokens = 20;
+    return request;
+  }
+
+  const LoadedModel& model_ = LoadModelOnce(kAbacusDir);
+};
+
+TEST_F(RankEngineTest, CapturesTheSameNodesWhateverRanInBetween) {
+  const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  const auto before = engine->CaptureStep(4, 3);
+  EXPECT_GT(before->node_count(), 100u);
+  engine->Run(Start(2, ShortRequest(1), 3), 0);
+  for (int i = 0; i < 3; ++i) engine->Run(Step({2}, 3), 0);
+  EXPECT_TRUE(before->SameNodes(*engine->CaptureStep(4, 3)));
+  EXPECT_TRUE(before->SameNodes(*engine->graphs().Find({4, 3})));
+  EXPECT_FALSE(before->SameNodes(*engine->CaptureStep(4, 2)));
+  EXPECT_FALSE(before->SameNodes(*engine->CaptureStep(2, 3)));
+}
+
+TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {
+  const auto replayed = MakeEngine({.draft_len = 7, .graphs = true, .max_batch_size = 4});
+  const auto eager = MakeEngine({.draft_len = 7, .graphs = false, .max_batch_size = 4});
+  IterationPlan plan = Start(0, ShortRequest(1), 7);
+  for (int step = 0; step < 6; ++step) {
+    const RankResult a = replayed->Run(plan, 0);
+    const RankResult b = eager->Run(plan, 0);
+    EXPECT_TRUE(a.replayed);
+    EXPECT_FALSE(b.replayed);
+    ASSERT_EQ(a.slots.size(), 1u);
+    EXPECT_EQ(a.slots[0].token_ids, b.slots[0].token_ids) << "step " << step;
+    EXPECT_EQ(a.slots[0].drafts, b.slots[0].drafts) << "step " << step;
+    EXPECT_EQ(a.slots[0].length, b.slots[0].length) << "step " << step;
+    plan = Step({0}, 7);
+  }
+}
+
+TEST_F(RankEngineTest, AFirstStepVerifiesTheOneDraftOfThePrefill) {
+  const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  const RankResult result = engine->Run(Start(0, ShortRequest(1), 3), 0);
+  ASSERT_EQ(result.slots.size(), 1u);
+  EXPECT_TRUE(result.slots[0].first_token);
+  EXPECT_EQ(result.slots[0].drafts_verified, 1);
+  EXPECT_EQ(result.slots[0].drafts.size(), 3u);
+}
+
+TEST_F(RankEngineTest, StopsAtTheLimitWithEveryMaxTokens) {
+  const int draft_len = 3;
+  for (int max_tokens = 1; max_tokens <= draft_len + 2; ++max_tokens) {
+    const auto engine = MakeEngine({.draft_len = draft_len, .max_batch_size = 4});
+    Request request = ShortRequest(1);
+    request.max_tokens = max_tokens;
+    request.stop_ids.clear();
+    IterationPlan plan = Start(0, request, draft_len);
+    std::vector<int32_t> tokens;
+    bool finished = false;
+    for (int step = 0; step < 8; ++step) {
+      const SlotResult result = engine->Run(plan, 0).slots[0];
+      EXPECT_TRUE(!finished || result.token_ids.empty()) << "a finished slot is frozen";
+      tokens.insert(tokens.end(), result.token_ids.begin(), result.token_ids.end());
+      finished = result.finished;
+      plan = Step({0}, draft_len);
+    }
+    EXPECT_TRUE(finished);
+    EXPECT_EQ(static_cast<int>(tokens.size()), max_tokens);
+  }
+}
+
+TEST_F(RankEngineTest, NothingFollowsAStopTokenInsideAnAcceptedRun) {
+  const auto engine = MakeEngine({.draft_len = 7, .max_batch_size = 4});
+  Request request = ShortRequest(1);
+  request.stop_ids.clear();
+  std::vector<int32_t> tokens;
+  IterationPlan plan = Start(0, request, 7);
+  for (int step = 0; step < 10; ++step) {
+    const SlotResult result = engine->Run(plan, 0).slots[0];
+    tokens.insert(tokens.end(), result.token_ids.begin(), result.token_ids.end());
+    plan = Step({0}, 7);
+  }
+  // Each token in turn as the stop token of the same request: it must come out last, at its first occurrence.
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int slot = 1 + static_cast<int>(i % 3);
+    request.stop_ids = {tokens[i]};
+    plan = Start(slot, request, 7);
+    std::vector<int32_t> cut;
+    for (int step = 0; step < 10; ++step) {
+      const SlotResult result = engine->Run(plan, 0).slots[0];
+      cut.insert(cut.end(), result.token_ids.begin(), result.token_ids.end());
+      plan = Step({slot}, 7);
+    }
+    const auto end = std::find(tokens.begin(), tokens.end(), tokens[i]) + 1;
+    EXPECT_EQ(cut, std::vector<int32_t>(tokens.begin(), end)) << "stop token at " << i;
+    IterationPlan release = Step({}, 7);
+    release.ranks[0].releases = {slot};
+    engine->Run(release, 0);
+  }
+}
+
+TEST_F(RankEngineTest, ASwappedSequenceComesBackToTheBit) {
+  const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  const auto untouched = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  const Request request = ShortRequest(1);
+  IterationPlan plan = Start(0, request, 3);
+  EXPECT_EQ(engine->Run(plan, 0).slots[0].token_ids, untouched->Run(plan, 0).slots[0].token_ids);
+
+  std::vector<int32_t> blocks(kBlocksPerSlot);
+  std::iota(blocks.begin(), blocks.end(), 1);
+  IterationPlan out = Step({}, 3);
+  out.decode_bucket = 0;
+  out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = blocks}};
+  engine->Run(out, 0);
+  EXPECT_EQ(engine->swap_store().image_count(), 1u);
+  engine->Run(Start(0, ShortRequest(2), 3), 0);  // somebody else in its slot and blocks
+
+  std::iota(blocks.begin(), blocks.end(), 1 + 3 * kBlocksPerSlot);
+  IterationPlan in = Step({3}, 3);
+  in.ranks[0].swaps_in = {{.image_id = 5, .slot = 3, .block_ids = blocks}};
+  in.ranks[0].block_table_deltas = {{.slot = 3, .first_index = 0, .block_ids = blocks}};
+  for (int step = 0; step < 5; ++step) {
+    const SlotResult a = engine->Run(step == 0 ? in : Step({3}, 3), 0).slots[0];
+    const SlotResult b = untouched->Run(Step({0}, 3), 0).slots[0];
+    EXPECT_EQ(a.token_ids, b.token_ids) << "step " << step;
+    EXPECT_EQ(a.drafts, b.drafts) << "step " << step;
+  }
+  EXPECT_EQ(engine->swap_store().used_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace foredraft

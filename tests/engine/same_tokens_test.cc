@@ -1,0 +1,201 @@
+// The project's promise (README.md): tokens do not depend on how they were computed, and every draft is the
+// one a from-scratch computation gives. Fast tier: a pairwise covering array of all settings; with
+// FOREDRAFT_FULL_MATRIX set in the environment: the whole product.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/engine/covering_array.h"
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/from_scratch.h"
+#include "tests/engine/test_requests.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kDraftLens[] = {0, 1, 3, 7};
+// K, overlap, graphs, batch, budget, reuse, small pool, draft caps, K changing on the way, no module, sampled
+const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2};
+
+struct Case {
+  Setting setting;
+  bool sampled = false;
+};
+
+Case CaseOf(const std::vector<int>& row) {
+  Case c;
+  c.setting.draft_len = kDraftLens[row[0]];
+  c.setting.overlap = row[1] == 0;
+  c.setting.graphs = row[2] == 0;
+  c.setting.max_batch_size = row[3] == 0 ? 32 : 1;
+  c.setting.max_num_tokens = row[4] == 0 ? 8192 : 16;
+  c.setting.reuse = row[5] == 0;
+  c.setting.small_pool = row[6] == 1;
+  c.setting.draft_caps = row[7] == 1;
+  if (row[8] == 1) c.setting.draft_len_changes = {3, 0, 7, 1, 1, 2};
+  c.setting.mtp = row[9] == 0 || c.setting.draft_len > 0 || row[8] == 1;
+  c.sampled = row[10] == 1;
+  return c;
+}
+
+class SameTokens : public ::testing::Test {
+ protected:
+  // Tokens of the plainest run there is: eager, no module, no overlap, one request at a time, no reuse.
+  const RunRecord& Baseline(bool sampled) {
+    static auto* const baselines = new std::map<bool, RunRecord>;
+    const auto found = baselines->find(sampled);
+    if (found != baselines->end()) return found->second;
+    Setting plain;
+    plain.mtp = false;
+    plain.overlap = false;
+    plain.graphs = false;
+    plain.max_batch_size = 1;
+    plain.reuse = false;
+    return baselines->emplace(sampled, RunRequests(model_, plain, TestRequests({.sampled = sampled})))
+        .first->second;
+  }
+
+  // The seven drafts after the first `token_count` output tokens of a request. What was drafted never changes
+  // those of the next step, so one recomputation serves all settings.
+  const std::vector<int32_t>& Reference(const Case& c, const Request& request, int id, int token_count,
+                                        const std::vector<int32_t>& output) {
+    static auto* const drafts = new std::map<std::tuple<bool, int, int>, std::vector<int32_t>>;
+    static auto* const scratch = new FromScratch(*model_.device, model_.config, model_.weights, 400);
+    std::vector<int32_t>& entry = (*drafts)[{c.sampled, id, token_count}];
+    if (entry.empty()) {
+      std::vector<int32_t> tokens = request.prompt_ids;
+      tokens.insert(tokens.end(), output.begin(), output.begin() + token_count);
+      entry = scratch->Drafts(tokens, static_cast<int>(request.prompt_ids.size()), 7);
+    }
+    return entry;
+  }
+
+  void ExpectSameTokens(const Case& c, const RunRecord& run) {
+    const RunRecord& baseline = Baseline(c.sampled);
+    for (size_t id = 0; id < run.requests.size(); ++id) {
+      const RequestRecord& request = run.requests[id];
+      ASSERT_EQ(request.token_ids, baseline.requests[id].token_ids) << "tokens of request " << id;
+      ASSERT_EQ(request.finish, baseline.requests[id].finish) << "request " << id;
+      ASSERT_EQ(static_cast<int>(request.token_ids.size()), 1 + request.steps + request.accepted_tokens)
+          << "books of request " << id;
+    }
+  }
+
+  void ExpectDraftsFromScratch(const Case& c, const RunRecord& run, const std::vector<Request>& requests) {
+    for (size_t id = 0; id < run.requests.size(); ++id) {
+      const RequestRecord& request = run.requests[id];
+      for (const StepRecord& step : request.records) {
+        if (step.drafts.empty()) continue;
+        const std::vector<int32_t>& reference =
+            Reference(c, requests[id], static_cast<int>(id), step.token_count, request.token_ids);
+        const std::vector<int32_t> expected(reference.begin(), reference.begin() + step.drafts.size());
+        ASSERT_EQ(step.drafts, expected)
+            << "drafts of request " << id << " after " << step.token_count << " tokens";
+      }
+    }
+  }
+
+  const LoadedModel& model_ = LoadModelOnce(kAbacusDir);
+};
+
+TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
+  const bool full = std::getenv("FOREDRAFT_FULL_MATRIX") != nullptr;
+  const auto rows = full ? FullProduct(kLevels) : PairwiseCoveringArray(kLevels);
+  bool swapped = false;
+  bool reused = false;
+  int drafts_checked = 0;
+  for (const std::vector<int>& row : rows) {
+    const Case c = CaseOf(row);
+    SCOPED_TRACE(absl::StrCat(c.setting.DebugString(), c.sampled ? ", sampled" : ", greedy", ", row [",
+                              absl::StrJoin(row, " "), "]"));
+    const std::vector<Request> requests = TestRequests({.sampled = c.sampled});
+    const RunRecord run = RunRequests(model_, c.setting, requests);
+    ExpectSameTokens(c, run);
+    ExpectDraftsFromScratch(c, run, requests);
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(run.load.blocks_used, 0);
+    EXPECT_EQ(run.load.slots_used, 0);
+    EXPECT_EQ(run.replays > 0, c.setting.graphs);
+    swapped |= run.load.preemptions > 0;
+    reused |= run.load.prefix_hit_tokens > 0;
+    for (const RequestRecord& request : run.requests) {
+      for (const StepRecord& step : request.records) drafts_checked += static_cast<int>(step.drafts.size());
+    }
+  }
+  // The settings did what they are there for.
+  EXPECT_TRUE(swapped);
+  EXPECT_TRUE(reused);
+  EXPECT_GT(drafts_checked, 1000);
+}
+
+// Wrong drafts cost speed, not tokens: the counts show them.
+TEST_F(SameTokens, AcceptancePerPositionIsTheSameWithOverlapAndWithCacheHits) {
+  Setting plain{.draft_len = 3, .overlap = false, .max_batch_size = 32, .reuse = false};
+  std::vector<Setting> settings(4, plain);
+  settings[1].overlap = true;
+  settings[2].reuse = true;
+  settings[3] = {.draft_len = 3, .max_batch_size = 2, .max_num_tokens = 16};
+  const RunRecord reference = RunRequests(model_, plain, TestRequests({}));
+  for (const Setting& setting : settings) {
+    SCOPED_TRACE(setting.DebugString());
+    const RunRecord run = RunRequests(model_, setting, TestRequests({}));
+    for (size_t id = 0; id < run.requests.size(); ++id) {
+      EXPECT_EQ(run.requests[id].accepted_per_position, reference.requests[id].accepted_per_position);
+      EXPECT_EQ(run.requests[id].draft_tokens, reference.requests[id].draft_tokens);
+      EXPECT_EQ(run.requests[id].steps, reference.requests[id].steps);
+    }
+  }
+}
+
+TEST_F(SameTokens, TokensOfGreedyRequestsAreThoseOfAFromScratchForward) {
+  const std::vector<Request> requests = TestRequests({.count = 6});
+  const RunRecord run = RunRequests(model_, {.draft_len = 3}, requests);
+  FromScratch scratch(*model_.device, model_.config, model_.weights, 400);
+  for (size_t id = 0; id < requests.size(); ++id) {
+    std::vector<int32_t> tokens = requests[id].prompt_ids;
+    for (const int32_t token : run.requests[id].token_ids) {
+      ASSERT_EQ(token, scratch.GreedyToken(tokens, static_cast<int>(requests[id].prompt_ids.size())))
+          << "request " << id << " at position " << tokens.size();
+      tokens.push_back(token);
+    }
+  }
+}
+
+TEST_F(SameTokens, LogprobsHaveTheSameBitsInEveryMode) {
+  const RunRecord plain =
+      RunRequests(model_, {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1},
+                  TestRequests({.logprobs = true}));
+  const RunRecord busy =
+      RunRequests(model_, {.draft_len = 3, .max_num_tokens = 16}, TestRequests({.logprobs = true}));
+  for (size_t id = 0; id < plain.requests.size(); ++id) {
+    ASSERT_EQ(plain.requests[id].logprobs.size(), busy.requests[id].logprobs.size());
+    for (size_t i = 0; i < plain.requests[id].logprobs.size(); ++i) {
+      const TokenLogprob& a = plain.requests[id].logprobs[i];
+      const TokenLogprob& b = busy.requests[id].logprobs[i];
+      EXPECT_EQ(a.token_id, b.token_id);
+      EXPECT_EQ(a.logprob, b.logprob);
+      ASSERT_EQ(a.top.size(), b.top.size());
+      for (size_t j = 0; j < a.top.size(); ++j) EXPECT_EQ(a.top[j].logprob, b.top[j].logprob);
+    }
+  }
+}
+
+TEST_F(SameTokens, DraftsPaySoMostStepsEmitMoreThanOneToken) {
+  const RunRecord run = RunRequests(model_, {.draft_len = 3}, TestRequests({}));
+  int steps = 0;
+  int accepted = 0;
+  for (const RequestRecord& request : run.requests) {
+    steps += request.steps;
+    accepted += request.accepted_tokens;
+  }
+  ASSERT_GT(steps, 0);
+  EXPECT_GT(1.0 + double(accepted) / steps, 1.3) << "acceptance length";
+}
+
+}  // namespace
+}  // namespace foredraft
