@@ -1,0 +1,53 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_H_
+
+// The tensors of a Hugging Face checkpoint directory: model.safetensors, or the shards that
+// model.safetensors.index.json names. Knows files and names, not what a tensor means.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/weights/safetensors.h"
+
+namespace foredraft {
+
+// Where a tensor is. Points into the Checkpoint.
+struct TensorLocation {
+  const SafetensorsFile* file = nullptr;
+  const TensorEntry* entry = nullptr;
+};
+
+// Read-only after Open; any thread.
+class Checkpoint {
+ public:
+  // Opens and checks every file. INVALID_ARGUMENT or NOT_FOUND names the file: no checkpoint, a weight_map
+  // value that is not a plain file name, a missing shard, a tensor in another shard than the index says.
+  static absl::StatusOr<Checkpoint> Open(const std::string& dir);
+
+  // {null, null} where there is no such tensor.
+  TensorLocation Find(const std::string& name) const;
+  // By file, then by offset.
+  const std::vector<TensorLocation>& tensors() const { return tensors_; }
+  // The index file, or the single model.safetensors: what to name when a tensor is missing.
+  const std::string& main_file() const { return main_file_; }
+
+ private:
+  absl::Status OpenShards(const std::string& dir);
+
+  std::string main_file_;
+  std::vector<SafetensorsFile> files_;  // constant after Open: locations point into it
+  std::vector<TensorLocation> tensors_;
+  absl::flat_hash_map<std::string, size_t> index_;
+};
+
+// The rules of the index file alone: tensor name to shard file name. `file` names it in errors.
+absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ParseShardIndex(std::string_view json,
+                                                                              const std::string& file);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_H_

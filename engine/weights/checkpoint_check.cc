@@ -1,0 +1,75 @@
+#include "engine/weights/checkpoint_check.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "engine/weights/tensor_names.h"
+
+namespace foredraft {
+namespace {
+
+absl::Status Refuse(const std::string& file, const std::string& tensor, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: %s", file, tensor, what));
+}
+
+absl::Status CheckShape(const TensorLocation& found, const std::vector<int64_t>& shape) {
+  if (found.entry->shape == shape) return absl::OkStatus();
+  return Refuse(found.file->path(), found.entry->name,
+                absl::StrFormat("shape: [%s], config.json makes it [%s]",
+                                absl::StrJoin(found.entry->shape, ", "), absl::StrJoin(shape, ", ")));
+}
+
+absl::Status CheckDType(const TensorLocation& found, bool f8_allowed) {
+  const std::string& dtype = found.entry->dtype;
+  if (dtype == "BF16" || dtype == "F32" || (f8_allowed && dtype == "F8_E4M3")) return absl::OkStatus();
+  return Refuse(found.file->path(), found.entry->name,
+                absl::StrFormat("dtype: %s, allowed BF16, F32%s", dtype, f8_allowed ? ", F8_E4M3" : ""));
+}
+
+// An FP8 weight has a scale grid in F32, another weight has none.
+absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config,
+                        const TensorLocation& weight) {
+  const std::string name = weight.entry->name + kScaleSuffix;
+  const TensorLocation scale = checkpoint.Find(name);
+  if (weight.entry->dtype != "F8_E4M3") {
+    if (scale.entry == nullptr) return absl::OkStatus();
+    return Refuse(scale.file->path(), name, absl::StrFormat("scales of a weight in %s", weight.entry->dtype));
+  }
+  if (scale.entry == nullptr) return Refuse(weight.file->path(), name, "missing beside a weight in F8_E4M3");
+  if (scale.entry->dtype != "F32")
+    return Refuse(scale.file->path(), name, absl::StrFormat("dtype: %s, allowed F32", scale.entry->dtype));
+  return CheckShape(scale, ScaleShape(config, weight.entry->shape));
+}
+
+}  // namespace
+
+absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config) {
+  absl::flat_hash_set<std::string> known;
+  for (const TensorSpec& spec : ExpectedTensors(config, config.num_nextn_predict_layers)) {
+    const TensorLocation found = checkpoint.Find(spec.name);
+    if (found.entry == nullptr) {
+      if (spec.kind == TensorKind::kCopy) continue;
+      return Refuse(checkpoint.main_file(), spec.name, "missing");
+    }
+    known.insert(spec.name);
+    const bool f8_allowed = config.fp8_blocks && spec.kind == TensorKind::kLinear;
+    RETURN_IF_ERROR(CheckDType(found, f8_allowed));
+    RETURN_IF_ERROR(CheckShape(found, spec.shape));
+    if (spec.kind != TensorKind::kLinear) continue;
+    RETURN_IF_ERROR(CheckScale(checkpoint, config, found));
+    known.insert(spec.name + kScaleSuffix);
+  }
+  for (const TensorLocation& tensor : checkpoint.tensors())
+    if (!known.contains(tensor.entry->name) && !IsIgnoredTensor(tensor.entry->name))
+      return Refuse(
+          tensor.file->path(), tensor.entry->name,
+          absl::StrFormat("not part of %s with num_hidden_layers %d, num_nextn_predict_layers %d",
+                          config.architecture, config.num_hidden_layers, config.num_nextn_predict_layers));
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,17 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_CHECK_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_CHECK_H_
+
+#include "absl/status/status.h"
+#include "config/model_config.h"
+#include "engine/weights/checkpoint.h"
+
+namespace foredraft {
+
+// Compares the tensors of a checkpoint with what config.json says it has, MTP modules included.
+// INVALID_ARGUMENT names file and tensor: missing, extra, wrong shape, wrong dtype, FP8 without scales,
+// scales without FP8.
+absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_CHECK_H_

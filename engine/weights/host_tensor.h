@@ -1,0 +1,47 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_HOST_TENSOR_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_HOST_TENSOR_H_
+
+// A checkpoint tensor in host memory, on its way to the device.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/weights/checkpoint.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+struct HostTensor {
+  DType dtype = DType::kBF16;
+  int32_t n = 0;  // rows; 1 for a vector
+  int32_t k = 0;  // columns
+  std::unique_ptr<char[]> data;
+  std::vector<float> scale_inv;  // F8_E4M3: [ceil(n / block_n), ceil(k / block_k)]
+  int32_t block_n = 0;
+  int32_t block_k = 0;
+  int64_t file_bytes = 0;  // read from the checkpoint for it, scales included
+
+  int64_t element_count() const { return int64_t{n} * k; }
+  // Valid while this lives and is not moved from.
+  HostWeight View() const;
+};
+
+// Reads a tensor that CheckTensors has seen (a broken invariant otherwise), with its scales where it is FP8.
+absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
+                                      const std::string& name);
+
+// The same values as BF16 (FP8: code times scale, rounded once) or as FP32 (from FP32 or BF16: exact).
+HostTensor ToBf16(HostTensor tensor);
+std::vector<float> ToFloats(const HostTensor& tensor);
+
+// Rows [first, first + count) of a BF16 tensor, as they are or transposed to [k, count].
+std::vector<bf16> CopyRows(const HostTensor& tensor, int32_t first, int32_t count);
+std::vector<bf16> TransposeRows(const HostTensor& tensor, int32_t first, int32_t count);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_HOST_TENSOR_H_
