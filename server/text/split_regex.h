@@ -1,0 +1,63 @@
+#ifndef FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_
+#define FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_
+
+// A regex of a tokenizer.json, and the cutting of text at its matches. The file means Oniguruma's dialect
+// with Unicode 16's tables; we match with PCRE2 (Unicode 14 in Debian 12), so the pattern is translated, and
+// what the two read differently is refused by name.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+struct pcre2_real_code_8;
+
+namespace foredraft {
+
+// What a match needs besides the regex. Owner: one thread at a time; may serve any number of regexes.
+class RegexScratch {
+ public:
+  RegexScratch();
+  ~RegexScratch();
+  RegexScratch(const RegexScratch&) = delete;
+  RegexScratch& operator=(const RegexScratch&) = delete;
+
+ private:
+  friend class SplitRegex;
+  struct Buffers;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+// Immutable; thread-safe.
+class SplitRegex {
+ public:
+  static absl::StatusOr<SplitRegex> Compile(std::string_view pattern);
+  static absl::StatusOr<SplitRegex> CompileLiteral(std::string_view text);
+
+  // Cuts `text` (valid UTF-8): every match and every stretch between matches is a piece of its own, in order,
+  // appended to `pieces` as views of `text`. Look-around sees nothing beyond `text`. Fails where a match
+  // needs more than its limits; `pieces` is then of no use.
+  absl::Status Split(std::string_view text, RegexScratch& scratch,
+                     std::vector<std::string_view>& pieces) const;
+
+ private:
+  struct FreeCode {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+  using Code = std::unique_ptr<pcre2_real_code_8, FreeCode>;
+
+  explicit SplitRegex(Code code) : code_(std::move(code)) {}
+  static absl::StatusOr<SplitRegex> CompileTranslated(std::string_view pattern, uint32_t options);
+
+  Code code_;
+};
+
+// The same regex for PCRE2; INVALID_ARGUMENT names what has no faithful translation.
+absl::StatusOr<std::string> TranslateOniguruma(std::string_view pattern);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_

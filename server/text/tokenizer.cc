@@ -1,0 +1,206 @@
+#include "server/text/tokenizer.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "server/text/byte_alphabet.h"
+#include "server/text/detokenizer.h"
+#include "server/text/tokenizer_json.h"
+#include "server/text/utf8.h"
+
+namespace foredraft {
+namespace {
+
+constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
+using IdsByContent = absl::flat_hash_map<std::string_view, int32_t>;
+
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
+  return std::move(text).str();
+}
+
+// Text of an optional file; empty if there is none.
+absl::StatusOr<std::string> ReadFileIfPresent(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::string();
+  return ReadFile(path);
+}
+
+absl::Status Prefix(std::string_view where, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrFormat("%s: %s", where, status.message()));
+}
+
+absl::StatusOr<PreTokenizer> MakePreTokenizer(const TokenizerJson& file) {
+  std::vector<SplitRegex> splits;
+  for (const TokenizerJson::Split& split : file.splits) {
+    absl::StatusOr<SplitRegex> regex =
+        split.literal ? SplitRegex::CompileLiteral(split.pattern) : SplitRegex::Compile(split.pattern);
+    if (!regex.ok()) return Prefix("pre_tokenizer: pattern", regex.status());
+    splits.push_back(*std::move(regex));
+  }
+  return PreTokenizer(std::move(splits));
+}
+
+absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file) {
+  IdsByContent ids;
+  for (size_t id = 0; id < file.tokens.size(); ++id) {
+    if (!file.tokens[id].empty()) ids.emplace(file.tokens[id], static_cast<int32_t>(id));
+  }
+  std::array<int32_t, 256> byte_ids;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string letter;
+    AppendUtf8(ByteAlphabet()[byte], letter);
+    const auto found = ids.find(letter);
+    if (found == ids.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("model.vocab: no token \"%s\" for byte 0x%02X", letter, byte));
+    }
+    byte_ids[byte] = found->second;
+  }
+
+  Bpe bpe(byte_ids);
+  for (size_t rank = 0; rank < file.merges.size(); ++rank) {
+    const auto& [left, right] = file.merges[rank];
+    int32_t parts[3];
+    int part = 0;
+    for (const std::string& content : {left, right, left + right}) {
+      const auto found = ids.find(content);
+      if (found == ids.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("model.merges[%d]: \"%s\" is not in model.vocab", rank, content));
+      }
+      parts[part++] = found->second;
+    }
+    bpe.AddMerge(parts[0], parts[1], {static_cast<int32_t>(rank), parts[2]});
+  }
+  if (file.ignore_merges) {
+    for (const auto& [content, id] : ids) {
+      if (auto bytes = BytesOfToken(content)) bpe.AddWholePiece(*std::move(bytes), id);
+    }
+  }
+  return bpe;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe)
+    : pre_tokenizer_(std::move(pre_tokenizer)),
+      bpe_(std::move(bpe)),
+      token_bytes_(file.tokens.size()),
+      special_(file.tokens.size(), false),
+      bos_id_(file.bos_id),
+      adds_bos_(file.bos_id >= 0) {
+  for (size_t id = 0; id < file.tokens.size(); ++id) {
+    // A token with a character outside the alphabet is itself, as in Hugging Face's ByteLevel decoder.
+    token_bytes_[id] = BytesOfToken(file.tokens[id]).value_or(file.tokens[id]);
+  }
+  for (const TokenizerJson::AddedToken& token : file.added_tokens) {
+    added_tokens_.Add(token.content, token.id, token.normalized);
+    added_ids_.emplace(token.content, token.id);
+    special_[token.id] = token.special;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_json,
+                                                            std::string_view tokenizer_config_json) {
+  const absl::StatusOr<TokenizerJson> file = ReadTokenizerJson(tokenizer_json);
+  if (!file.ok()) return Prefix("tokenizer.json", file.status());
+  absl::StatusOr<PreTokenizer> pre_tokenizer = MakePreTokenizer(*file);
+  if (!pre_tokenizer.ok()) return Prefix("tokenizer.json", pre_tokenizer.status());
+  absl::StatusOr<Bpe> bpe = MakeBpe(*file);
+  if (!bpe.ok()) return Prefix("tokenizer.json", bpe.status());
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(*file, *std::move(pre_tokenizer), *std::move(bpe)));
+
+  if (!tokenizer_config_json.empty()) {
+    const absl::StatusOr<TokenizerConfigJson> config = ReadTokenizerConfigJson(tokenizer_config_json);
+    const absl::Status status = config.ok() ? tokenizer->ApplyConfig(*config) : config.status();
+    if (!status.ok()) return Prefix("tokenizer_config.json", status);
+  }
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& tokenizer_json_path) {
+  const std::filesystem::path folder = std::filesystem::path(tokenizer_json_path).parent_path();
+  ASSIGN_OR_RETURN(const std::string json, ReadFile(tokenizer_json_path));
+  ASSIGN_OR_RETURN(const std::string config, ReadFileIfPresent(folder / "tokenizer_config.json"));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Parse(json, config);
+  if (!tokenizer.ok()) return Prefix(folder.string(), tokenizer.status());
+  // Newer checkpoints keep the template in a file of its own, which then wins.
+  ASSIGN_OR_RETURN(std::string chat_template, ReadFileIfPresent(folder / "chat_template.jinja"));
+  if (!chat_template.empty()) (*tokenizer)->chat_template_ = std::move(chat_template);
+  return tokenizer;
+}
+
+absl::Status Tokenizer::ApplyConfig(const TokenizerConfigJson& config) {
+  const auto find = [&](std::string_view field, const std::string& content, int32_t& id) -> absl::Status {
+    if (content.empty()) return absl::OkStatus();
+    const std::optional<int32_t> found = AddedTokenId(content);
+    if (!found.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: \"%s\", allowed: an added token of tokenizer.json", field, content));
+    }
+    id = *found;
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(find("bos_token", config.bos_token, bos_id_));
+  RETURN_IF_ERROR(find("eos_token", config.eos_token, eos_id_));
+  adds_bos_ = config.add_bos_token.value_or(adds_bos_);
+  if (adds_bos_ && bos_id_ < 0) {
+    return absl::InvalidArgumentError("add_bos_token: true, allowed: false without a bos_token");
+  }
+  chat_template_ = config.chat_template;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
+                                                       const EncodeOptions& options) const {
+  if (text.size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d bytes, allowed: up to %d", text.size(), kMaxTextBytes));
+  }
+  if (const size_t invalid = FirstInvalidUtf8(text); invalid != text.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("not UTF-8 at byte %d", invalid));
+  }
+  std::vector<int32_t> ids;
+  if (options.add_bos && adds_bos_) ids.push_back(bos_id_);
+  const std::vector<TextSegment> segments =
+      options.parse_special ? added_tokens_.Cut(text) : std::vector<TextSegment>{{text, -1}};
+  RegexScratch scratch;
+  for (const TextSegment& segment : segments) {
+    if (segment.added_id >= 0) {
+      ids.push_back(segment.added_id);
+      continue;
+    }
+    ASSIGN_OR_RETURN(const std::vector<std::string_view> pieces, pre_tokenizer_.Cut(segment.text, scratch));
+    for (const std::string_view piece : pieces) bpe_.Encode(piece, ids);
+  }
+  return ids;
+}
+
+std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special) const {
+  Detokenizer detokenizer(*this, skip_special);
+  std::string text = detokenizer.Append(ids);
+  return text + detokenizer.Flush();
+}
+
+std::string_view Tokenizer::TokenBytes(int32_t id) const {
+  return id >= 0 && id < vocab_size() ? std::string_view(token_bytes_[id]) : std::string_view();
+}
+
+bool Tokenizer::IsSpecial(int32_t id) const { return id >= 0 && id < vocab_size() && special_[id]; }
+
+std::optional<int32_t> Tokenizer::AddedTokenId(std::string_view content) const {
+  const auto found = added_ids_.find(std::string(content));
+  return found == added_ids_.end() ? std::nullopt : std::optional<int32_t>(found->second);
+}
+
+}  // namespace foredraft

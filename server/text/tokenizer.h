@@ -1,0 +1,83 @@
+#ifndef FOREDRAFT_SERVER_TEXT_TOKENIZER_H_
+#define FOREDRAFT_SERVER_TEXT_TOKENIZER_H_
+
+// Text to token ids and back: byte-level BPE as a Hugging Face tokenizer.json describes it, with the same ids
+// as the Hugging Face library gives.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/text/added_tokens.h"
+#include "server/text/bpe.h"
+#include "server/text/pre_tokenizer.h"
+
+namespace foredraft {
+
+struct TokenizerJson;
+struct TokenizerConfigJson;
+
+struct EncodeOptions {
+  // Added tokens written out in the text become those tokens. Off: the text is only text, also where it
+  // spells
+  // "<｜Assistant｜>" or "</think>".
+  bool parse_special = false;
+  // BOS in front, if the checkpoint's tokenizer adds one (adds_bos).
+  bool add_bos = true;
+};
+
+// Immutable; thread-safe.
+class Tokenizer {
+ public:
+  // Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja beside it where they exist.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& tokenizer_json_path);
+  // The same from texts; an empty `tokenizer_config_json` = none.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
+                                                          std::string_view tokenizer_config_json);
+
+  // INVALID_ARGUMENT for text that is not UTF-8, over 1 GiB, or beyond the limits of the file's regexes; the
+  // caller puts the name of its field in front.
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  // The text of `ids`; bytes that are not UTF-8 read as U+FFFD, ids that the tokenizer does not know as
+  // nothing.
+  std::string Decode(absl::Span<const int32_t> ids, bool skip_special = true) const;
+
+  // The bytes that `id` stands for; empty for an id that the tokenizer does not know.
+  std::string_view TokenBytes(int32_t id) const;
+  // Special as the file says: such a token is markup, skipped in decoded text. R1's <think> is not special.
+  bool IsSpecial(int32_t id) const;
+  std::optional<int32_t> AddedTokenId(std::string_view content) const;
+
+  int32_t vocab_size() const { return static_cast<int32_t>(token_bytes_.size()); }  // highest id + 1
+  int32_t bos_id() const { return bos_id_; }                                        // -1 = none
+  int32_t eos_id() const { return eos_id_; }                                        // -1 = none named
+  bool adds_bos() const { return adds_bos_; }
+  // Jinja source; nothing if the checkpoint has none.
+  const std::optional<std::string>& chat_template() const { return chat_template_; }
+
+ private:
+  Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe);
+  absl::Status ApplyConfig(const TokenizerConfigJson& config);
+
+  PreTokenizer pre_tokenizer_;
+  Bpe bpe_;
+  AddedTokens added_tokens_;
+  absl::flat_hash_map<std::string, int32_t> added_ids_;  // by content
+  std::vector<std::string> token_bytes_;                 // [vocab_size]
+  std::vector<bool> special_;                            // [vocab_size]
+  int32_t bos_id_ = -1;
+  int32_t eos_id_ = -1;
+  bool adds_bos_ = false;
+  std::optional<std::string> chat_template_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_TEXT_TOKENIZER_H_

@@ -1,0 +1,51 @@
+#ifndef FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_
+#define FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_
+
+// Reads tokenizer.json and tokenizer_config.json into plain structs. What the tokenizer does not do exactly
+// as Hugging Face's library does is refused here, naming the field, its value and what is allowed.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace foredraft {
+
+struct TokenizerJson {
+  struct AddedToken {
+    std::string content;
+    int32_t id;
+    bool special;
+    bool normalized;
+  };
+  struct Split {
+    std::string pattern;
+    bool literal;  // text instead of a regex
+  };
+
+  std::vector<std::string> tokens;                          // [vocab size] by id; empty = no such token
+  std::vector<std::pair<std::string, std::string>> merges;  // by rank
+  bool ignore_merges = false;
+  std::vector<AddedToken> added_tokens;
+  std::vector<Split> splits;
+  int32_t bos_id = -1;  // the token that the post-processor puts in front; -1 = none
+};
+
+absl::StatusOr<TokenizerJson> ReadTokenizerJson(std::string_view json);
+
+struct TokenizerConfigJson {
+  std::optional<bool> add_bos_token;
+  std::string bos_token;  // content; empty = none
+  std::string eos_token;
+  std::optional<std::string> chat_template;
+};
+
+absl::StatusOr<TokenizerConfigJson> ReadTokenizerConfigJson(std::string_view json);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_
