@@ -98,6 +98,9 @@ struct IterationPlan {
   std::string DebugString() const;
 };
 
+// True when no rank has anything to do for this plan.
+bool IsEmpty(const IterationPlan& plan);
+
 struct TopLogprob {
   int32_t token_id = 0;
   float logprob = 0;

@@ -4,13 +4,37 @@
 // Decides, for all ranks, what every iteration does: Plan and Commit (design section 4). No clock, device,
 // thread or callback: data in, data out; time is an argument. Thread: one (the scheduler's).
 
+//
+// Blocks, by address (positions as in spec/mtp.md section 1.6; all bounds are tight):
+//   plan-bound      a sequence live in a plan owns positions 0 .. length_upper + K + Kmax, where length_upper
+//   =
+//                   min(length + sum of (K_j + 1) over unresolved steps, length_limit)
+//   rewind          Commit gives back blocks wholly at or past length + sum of (K_j + 1) + Kmax, over the
+//   steps
+//                   that are still unresolved: MTP rows length .. length + Kmax - 1 are live
+//   image-bound     a swap takes positions 0 .. length_upper + Kmax - 1; a sequence that the launched plan
+//   swaps
+//                   out is not rewound, and if it ended its image is dropped
+//   stream-order    a plan may hand out what a sequence gave up before it, since ranks carry plans out in
+//                   order; an ended sequence keeps slot and blocks until no launched plan names it
+//   offer           a block enters the prefix index when the iteration that filled its last prompt row is
+//                   committed, and is never written again by anyone
+//   table-mirror, reservation (rank_state.h), block-conservation (kv_block_pool.h)
+
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "scheduler/plan.h"
+#include "scheduler/rank_state.h"
 #include "scheduler/request.h"
+#include "scheduler/sequence.h"
 
 namespace foredraft {
 
@@ -57,22 +81,24 @@ struct SchedulerLoad {
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
-  ~Scheduler();
 
-  // Queues a request. RESOURCE_EXHAUSTED: queue full. INVALID_ARGUMENT: larger than the whole pool, limit
-  // named.
+  // Queues a request. RESOURCE_EXHAUSTED: queue full. INVALID_ARGUMENT: see CheckRequest.
   absl::Status Submit(Request request);
 
-  // Ends a request at the next Commit or Plan; its blocks return as soon as no launched plan uses them.
+  // INVALID_ARGUMENT, limit named, for a request that could never run. Reads only `options()`: any thread.
+  absl::Status CheckRequest(const Request& request) const;
+
+  // Ends a request: its last update is ready at once, its blocks return as soon as no launched plan uses
+  // them. Unknown or ended ids are ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
 
-  // The next iteration, on upper bounds where a plan is in flight. Deadlines that passed by `now` end their
-  // requests. No work: decode_bucket 0, no prefill rows, empty() true. Plans must be launched in order, all
-  // of them unless nothing is in them.
+  // The next iteration, on upper bounds where a plan is in flight (one at most). Deadlines that passed by
+  // `now` end their requests. A plan that is not IsEmpty must be launched; an empty one must not, and its
+  // number is used again.
   IterationPlan Plan(SteadyTime now);
 
   // Results of the oldest plan not yet committed, one per rank.
-  void Commit(const std::vector<RankResult>& results, SteadyTime now);
+  void Commit(const std::vector<RankResult>& results);
 
   // Updates gathered since the last call, in order.
   std::vector<RequestUpdate> TakeUpdates();
@@ -88,13 +114,73 @@ class Scheduler {
   void SetDraftLen(int draft_len);
 
   SchedulerLoad load() const;
+  const SchedulerOptions& options() const { return options_; }
 
-  // Block conservation per rank: CHECKs free + held + cached = capacity and every reference count.
+  // CHECKs block-conservation, every reference count and reservation of every rank.
   void CheckInvariants() const;
-};
 
-// True when a rank would have nothing to do for this plan.
-bool IsEmpty(const IterationPlan& plan);
+ private:
+  // What Commit needs to know of a plan. Sequences outlive it (Sequence::plans_in_flight).
+  struct LaunchedRank {
+    std::vector<Sequence*> live;                        // as the plan's live_slots
+    std::vector<std::pair<Sequence*, int32_t>> chunks;  // and the position each ends before
+    std::vector<Sequence*> named;                       // each once
+  };
+  struct LaunchedPlan {
+    uint64_t number = 0;
+    int32_t draft_len = 0;
+    std::vector<LaunchedRank> ranks;
+  };
+  struct Placement {  // where a waiting request could go
+    int rank = -1;    // -1 = nowhere now
+    bool swappable = false;
+    PrefixMatch match;
+  };
+
+  // Ends of sequences (scheduler.cc).
+  void ExpireDeadlines(SteadyTime now);
+  void End(Sequence* sequence, FinishReason reason, const absl::Status& error);
+  void End(Sequence* sequence, RequestUpdate last_update);
+  void FreeIfUnused(Sequence* sequence);
+
+  // Phases of Plan (scheduler_plan.cc, scheduler_admit.cc).
+  void PlanReleases(IterationPlan* plan);
+  void PlanGrowth(int rank, IterationPlan* plan);
+  void GrowByPreemption(int rank, IterationPlan* plan);
+  void SwapOutSequence(Sequence* sequence, IterationPlan* plan);
+  void PlanSwapsIn(int rank, IterationPlan* plan);
+  void PlanAdmissions(SteadyTime now, IterationPlan* plan);
+  bool FitsRank(const Sequence& sequence, int rank, Placement* placement) const;
+  Placement Place(const Sequence& sequence) const;
+  void Admit(Sequence* sequence, const Placement& placement, SteadyTime now, IterationPlan* plan);
+  bool PrefillIsDue(const IterationPlan& plan) const;
+  void PlanPrefill(IterationPlan* plan);
+  void PlanDecode(IterationPlan* plan);
+  void Name(Sequence* sequence, uint64_t plan_number);
+
+  // Parts of Commit (scheduler_commit.cc).
+  void CommitToken(Sequence* sequence, int32_t token_id);
+  void CommitResult(Sequence* sequence, const SlotResult& result, int draft_len);
+  void CommitRank(const LaunchedPlan& launched, int rank, const RankResult& result);
+
+  int OwnPositions(const Sequence& sequence, int draft_len) const;
+  int DecodingCount(int rank) const;
+
+  const SchedulerOptions options_;
+  int draft_len_;
+  std::deque<RankState> ranks_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by request id, until freed
+  std::set<Sequence*, ComesFirst> waiting_;
+  std::map<std::pair<SteadyTime, uint64_t>, Sequence*> deadlines_;  // (deadline, arrival number), not ended
+  std::deque<LaunchedPlan> in_flight_;                              // at most 2, between Plan and Commit
+  LaunchedPlan planning_;                                           // of the plan being made
+  std::vector<RequestUpdate> updates_;
+  uint64_t next_plan_ = 1;
+  uint64_t next_arrival_ = 1;
+  uint64_t next_image_ = 1;
+  int running_ = 0;
+  SchedulerLoad counters_;  // the cumulative ones
+};
 
 }  // namespace foredraft
 

@@ -5,6 +5,7 @@
 // Owns the scheduler thread. Submit and Cancel may be called from any thread and never block on the engine.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "scheduler/inbox.h"
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
@@ -51,8 +53,11 @@ class ServingLoop {
   // when the request can never fit the pool.
   absl::Status Submit(Request request);
 
-  // Asks the loop to end a request with `reason` at the next Commit; unknown or ended ids are ignored.
+  // Asks the loop to end a request with `reason` before the next Plan; unknown or ended ids are ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
+
+  // Takes effect at the next iteration. K <= max_draft_len.
+  void SetDraftLen(int draft_len);
 
   // Ends all requests as kCancelled, waits for the iteration in flight, joins the thread. Safe to call twice.
   void Stop();
@@ -62,6 +67,45 @@ class ServingLoop {
 
   // Not ok once a rank was lost: nothing will be served any more.
   absl::Status health() const;
+
+ private:
+  void Run();
+  void TakeInbox();
+  absl::Status Launch(const IterationPlan& plan);
+  absl::StatusOr<std::vector<RankResult>> Collect();
+  void Report(const std::vector<RankResult>& results);
+  void Deliver();
+  void LoseRank(const absl::Status& error);
+
+  // What Report says of a plan in flight.
+  struct LaunchedFigures {
+    int draft_len = 0;
+    int decode_bucket = 0;
+    int live_slots = 0;
+    bool had_prefill = false;
+  };
+
+  // Constant after construction.
+  const ServingLoopOptions options_;
+  const std::vector<Executor*> executors_;
+  const UpdateSink updates_;
+  const FiguresSink figures_;
+
+  // Own lock.
+  Inbox inbox_;
+
+  // Scheduler thread only, but for CheckRequest and options(), which read what is constant.
+  const std::unique_ptr<Scheduler> scheduler_;
+  std::deque<LaunchedFigures> in_flight_;
+  bool ending_ = false;  // the inbox was closed, all requests are ended
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  SchedulerLoad load_;
+  absl::Status health_;
+
+  std::mutex thread_mutex_;
+  std::thread thread_;  // guarded by thread_mutex_
 };
 
 }  // namespace foredraft

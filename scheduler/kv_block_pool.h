@@ -1,0 +1,68 @@
+#ifndef FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
+#define FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
+
+// The block ids of one rank: who holds them, which wait for reuse, which are free. No bytes: those are
+// KvCache's. Owner: RankState, one per rank. Thread: scheduler.
+//
+// A block is in one of three states:
+//   free     no reference, not in the prefix index
+//   held     one reference per sequence that has it in its block table
+//   cached   no reference, but in the prefix index: kept for reuse, evicted least recently used first
+//
+// Invariant block-conservation: free + held + cached = capacity, and the references counted here are those of
+// the sequences. Block 0 (scratch) is never handed out.
+
+#include <cstdint>
+#include <vector>
+
+namespace foredraft {
+
+class KvBlockPool {
+ public:
+  // `block_count` includes the scratch block.
+  explicit KvBlockPool(int block_count);
+
+  // Appends `count` blocks with one reference each: free ones first, then cached ones, whose ids are appended
+  // to `evicted` too (the prefix index must forget them). All or nothing; false = the pool is unchanged.
+  bool Allocate(int count, std::vector<int32_t>* blocks, std::vector<int32_t>* evicted);
+
+  // One more reference to a held or cached block.
+  void Share(int32_t block);
+
+  // One reference less; the last one makes the block free, or cached if it is indexed.
+  void Release(int32_t block);
+
+  // The prefix index took a held block in.
+  void MarkIndexed(int32_t block);
+
+  int capacity() const { return static_cast<int>(blocks_.size()) - 1; }
+  int free_count() const { return static_cast<int>(free_.size()); }
+  int cached_count() const { return cached_count_; }
+  int held_count() const { return held_count_; }
+  int available() const { return free_count() + cached_count(); }  // what Allocate can hand out
+  int ref_count(int32_t block) const { return blocks_[block].ref_count; }
+  bool indexed(int32_t block) const { return blocks_[block].indexed; }
+
+  // CHECKs block-conservation against a count of every block.
+  void CheckInvariants() const;
+
+ private:
+  struct Block {
+    int32_t ref_count = 0;
+    bool indexed = false;
+    int32_t older = 0;  // neighbours in the list of cached blocks; 0 = the list's head
+    int32_t newer = 0;
+  };
+
+  void AppendToCached(int32_t block);
+  void RemoveFromCached(int32_t block);
+
+  std::vector<Block> blocks_;  // [block_count]; entry 0 is the head of the ring of cached blocks
+  std::vector<int32_t> free_;  // a stack
+  int cached_count_ = 0;
+  int held_count_ = 0;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_

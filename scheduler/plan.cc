@@ -1,0 +1,64 @@
+#include "scheduler/plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace foredraft {
+namespace {
+
+std::string RankLine(const RankPlan& rank) {
+  std::string line;
+  if (!rank.releases.empty()) absl::StrAppend(&line, " release ", absl::StrJoin(rank.releases, ","));
+  if (!rank.dropped_images.empty())
+    absl::StrAppend(&line, " drop #", absl::StrJoin(rank.dropped_images, ",#"));
+  for (const SwapOut& swap : rank.swaps_out) {
+    absl::StrAppend(&line, " out #", swap.image_id, " slot ", swap.slot, " [",
+                    absl::StrJoin(swap.block_ids, " "), "]");
+  }
+  for (const SwapIn& swap : rank.swaps_in) {
+    absl::StrAppend(&line, " in #", swap.image_id, " slot ", swap.slot, " [",
+                    absl::StrJoin(swap.block_ids, " "), "]");
+  }
+  for (const SlotAdmission& admission : rank.admissions) {
+    absl::StrAppend(&line, " admit ", admission.slot, " m ", admission.prompt_len, " limit ",
+                    admission.length_limit);
+    if (admission.reused_len > 0) {
+      absl::StrAppend(&line, " reused ", admission.reused_len, " boundary ", admission.boundary_block);
+    }
+  }
+  for (const BlockTableDelta& delta : rank.block_table_deltas) {
+    absl::StrAppend(&line, " table ", delta.slot, "@", delta.first_index, " [",
+                    absl::StrJoin(delta.block_ids, " "), "]");
+  }
+  for (const PrefillChunk& chunk : rank.prefill_chunks) {
+    absl::StrAppend(&line, " prefill ", chunk.slot, " ", chunk.first_position, "..",
+                    chunk.first_position + chunk.token_ids.size(), chunk.last ? " last" : "");
+  }
+  if (!rank.live_slots.empty()) absl::StrAppend(&line, " live ", absl::StrJoin(rank.live_slots, ","));
+  return line;
+}
+
+}  // namespace
+
+std::string IterationPlan::DebugString() const {
+  std::string text;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank > 0) text += '\n';
+    absl::StrAppendFormat(&text, "iteration %d K %d bucket %d rank %d:%s", number, draft_len, decode_bucket,
+                          rank, RankLine(ranks[rank]));
+  }
+  return text;
+}
+
+bool IsEmpty(const IterationPlan& plan) {
+  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [](const RankPlan& rank) {
+    return rank.releases.empty() && rank.dropped_images.empty() && rank.swaps_out.empty() &&
+           rank.swaps_in.empty() && rank.admissions.empty() && rank.block_table_deltas.empty() &&
+           rank.prefill_chunks.empty() && rank.live_slots.empty();
+  });
+}
+
+}  // namespace foredraft

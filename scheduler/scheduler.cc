@@ -1,0 +1,224 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+// 3900 as 3,900.
+std::string Thousands(int64_t value) {
+  std::string text = std::to_string(value);
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(at, 1, ',');
+  return text;
+}
+
+int32_t LengthLimit(const SchedulerOptions& options, const Request& request) {
+  const int64_t end = static_cast<int64_t>(request.prompt_ids.size()) + request.max_tokens;
+  return static_cast<int32_t>(std::min<int64_t>(options.max_seq_len, end)) - 1;
+}
+
+// plan-bound at its largest: length_upper = length_limit, K = Kmax.
+int ExtentBlocks(const SchedulerOptions& options, int32_t length_limit) {
+  const int positions = length_limit + 2 * options.max_draft_len + 1;
+  return (positions + options.tokens_per_block - 1) / options.tokens_per_block;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options) : options_(options), draft_len_(options.draft_len) {
+  CHECK_GT(options.rank_count, 0);
+  CHECK_GT(options.max_num_tokens, 0);
+  CHECK(!options.batch_sizes.empty());
+  CHECK(std::is_sorted(options.batch_sizes.begin(), options.batch_sizes.end()));
+  CHECK_GE(options.batch_sizes.back(), options.max_batch_size);
+  CHECK_LE(options.draft_len, options.max_draft_len);
+  CHECK_GE(options.reuse_reserve, 1) << "the last prompt token's logits must be computed";
+  for (int rank = 0; rank < options.rank_count; ++rank) {
+    ranks_.emplace_back(options.block_count, options.tokens_per_block, options.max_batch_size);
+  }
+}
+
+absl::Status Scheduler::CheckRequest(const Request& request) const {
+  const int64_t prompt_len = static_cast<int64_t>(request.prompt_ids.size());
+  if (prompt_len == 0) return absl::InvalidArgumentError("prompt: empty");
+  if (request.max_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("max_tokens: %d, must be at least 1", request.max_tokens));
+  }
+  if (prompt_len >= options_.max_seq_len) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("prompt: %s tokens leave no room for one more, max_seq_len is %s",
+                        Thousands(prompt_len), Thousands(options_.max_seq_len)));
+  }
+  if (!options_.enable_chunked_prefill && prompt_len > options_.max_num_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("prompt: %s tokens, max_num_tokens is %s and enable_chunked_prefill is false",
+                        Thousands(prompt_len), Thousands(options_.max_num_tokens)));
+  }
+  const int needed = ExtentBlocks(options_, LengthLimit(options_, request));
+  if (needed > options_.block_count - 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "max_tokens: prompt %s + max_tokens %s needs %s blocks, the pool has %s", Thousands(prompt_len),
+        Thousands(request.max_tokens), Thousands(needed), Thousands(options_.block_count - 1)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Scheduler::Submit(Request request) {
+  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+  if (static_cast<int>(waiting_.size()) >= options_.max_queue_size) {
+    return absl::ResourceExhaustedError(absl::StrFormat("queue full: %s requests wait, max_queue_size is %s",
+                                                        Thousands(waiting_.size()),
+                                                        Thousands(options_.max_queue_size)));
+  }
+  auto owned = std::make_unique<Sequence>();
+  Sequence* sequence = owned.get();
+  sequence->request = std::move(request);
+  sequence->arrival_number = next_arrival_++;
+  sequence->prompt_len = static_cast<int32_t>(sequence->request.prompt_ids.size());
+  sequence->length_limit = LengthLimit(options_, sequence->request);
+  sequence->extent_blocks = ExtentBlocks(options_, sequence->length_limit);
+  sequence->phase = sequence->request.prompt_phase;
+  const bool is_new = sequences_.emplace(sequence->request.id, std::move(owned)).second;
+  CHECK(is_new) << "request id " << sequence->request.id << " is in use";
+  waiting_.insert(sequence);
+  if (sequence->request.deadline != SteadyTime::max()) {
+    deadlines_.emplace(std::make_pair(sequence->request.deadline, sequence->arrival_number), sequence);
+  }
+  return absl::OkStatus();
+}
+
+void Scheduler::Cancel(uint64_t request_id, FinishReason reason) {
+  auto found = sequences_.find(request_id);
+  if (found == sequences_.end() || found->second->state == SequenceState::kEnded) return;
+  End(found->second.get(), reason, absl::OkStatus());
+}
+
+void Scheduler::ExpireDeadlines(SteadyTime now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first.first <= now) {
+    End(deadlines_.begin()->second, FinishReason::kDeadline, absl::OkStatus());
+  }
+}
+
+void Scheduler::EndAll(FinishReason reason, const absl::Status& error) {
+  std::vector<Sequence*> open;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->state != SequenceState::kEnded) open.push_back(sequence.get());
+  }
+  std::sort(open.begin(), open.end(),
+            [](const Sequence* a, const Sequence* b) { return a->arrival_number < b->arrival_number; });
+  for (Sequence* sequence : open) End(sequence, reason, error);
+}
+
+void Scheduler::End(Sequence* sequence, FinishReason reason, const absl::Status& error) {
+  RequestUpdate update;
+  update.request_id = sequence->request.id;
+  update.finish = reason;
+  update.error = error;
+  End(sequence, std::move(update));
+}
+
+void Scheduler::End(Sequence* sequence, RequestUpdate last_update) {
+  CHECK(last_update.finish != FinishReason::kNone);
+  updates_.push_back(std::move(last_update));
+  if (sequence->request.deadline != SteadyTime::max()) {
+    deadlines_.erase({sequence->request.deadline, sequence->arrival_number});
+  }
+  switch (sequence->state) {
+    case SequenceState::kWaiting:
+      waiting_.erase(sequence);
+      break;
+    case SequenceState::kPrefilling: {
+      RankState& rank = ranks_[sequence->rank];
+      rank.prefilling.erase(sequence);
+      if (sequence->swappable) rank.prefilling_held -= static_cast<int>(sequence->blocks.size());
+      --running_;
+      break;
+    }
+    case SequenceState::kSwapped: {
+      RankState& rank = ranks_[sequence->rank];
+      rank.swapped.erase(sequence);
+      rank.dropped_images.push_back(sequence->image_id);
+      rank.host_reserved -= sequence->extent_blocks;
+      break;
+    }
+    case SequenceState::kDecoding:
+      --running_;
+      break;
+    case SequenceState::kEnded:
+      CHECK(false) << "request " << sequence->request.id << " ended twice";
+  }
+  sequence->state = SequenceState::kEnded;
+  FreeIfUnused(sequence);
+}
+
+void Scheduler::FreeIfUnused(Sequence* sequence) {
+  if (sequence->state != SequenceState::kEnded || sequence->plans_in_flight > 0) return;
+  if (sequence->slot >= 0) {
+    RankState& rank = ranks_[sequence->rank];
+    rank.releases.push_back(sequence->slot);
+    rank.Vacate(sequence);
+    if (sequence->swappable) {
+      rank.host_reserved -= sequence->extent_blocks;
+    } else {
+      rank.pool_reserved -= sequence->extent_blocks;
+    }
+  }
+  sequences_.erase(sequence->request.id);
+}
+
+std::vector<RequestUpdate> Scheduler::TakeUpdates() { return std::exchange(updates_, {}); }
+
+bool Scheduler::HasWork() const {
+  if (!sequences_.empty() || !in_flight_.empty()) return true;
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& rank) {
+    return !rank.releases.empty() || !rank.dropped_images.empty();
+  });
+}
+
+void Scheduler::SetDraftLen(int draft_len) {
+  CHECK_GE(draft_len, 0);
+  CHECK_LE(draft_len, options_.max_draft_len);
+  draft_len_ = draft_len;
+}
+
+SchedulerLoad Scheduler::load() const {
+  SchedulerLoad load = counters_;
+  load.running = running_;
+  load.waiting = static_cast<int>(waiting_.size());
+  load.draft_len = draft_len_;
+  for (const RankState& rank : ranks_) {
+    load.swapped += static_cast<int>(rank.swapped.size());
+    load.slots_used += rank.slots_used();
+    load.blocks_used += rank.pool().held_count();
+    load.blocks_free += rank.pool().free_count();
+    load.blocks_cached += rank.pool().cached_count();
+  }
+  return load;
+}
+
+void Scheduler::CheckInvariants() const {
+  std::vector<int64_t> host_reserved(ranks_.size());
+  std::vector<int> pool_reserved(ranks_.size());
+  for (const auto& [id, sequence] : sequences_) {
+    const bool admitted = sequence->slot >= 0 || sequence->state == SequenceState::kSwapped;
+    if (!admitted) continue;
+    if (sequence->swappable) {
+      host_reserved[sequence->rank] += sequence->extent_blocks;
+    } else {
+      pool_reserved[sequence->rank] += sequence->extent_blocks;
+    }
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    ranks_[rank].CheckInvariants();
+    CHECK_EQ(host_reserved[rank], ranks_[rank].host_reserved) << "reservation, rank " << rank;
+    CHECK_EQ(pool_reserved[rank], ranks_[rank].pool_reserved) << "reservation, rank " << rank;
+    CHECK_LE(host_reserved[rank], options_.host_block_count) << "reservation, rank " << rank;
+  }
+}
+
+}  // namespace foredraft

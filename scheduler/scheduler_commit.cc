@@ -1,0 +1,96 @@
+// Commit: what an iteration's results mean for its sequences.
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace foredraft {
+
+void Scheduler::Commit(const std::vector<RankResult>& results) {
+  CHECK(!in_flight_.empty());
+  LaunchedPlan launched = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  CHECK_EQ(results.size(), ranks_.size());
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    CommitRank(launched, static_cast<int>(rank), results[rank]);
+  }
+}
+
+void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, const RankResult& result) {
+  const LaunchedRank& expected = launched.ranks[rank];
+  CHECK_EQ(result.number, launched.number) << "rank " << rank;
+  CHECK_EQ(result.slots.size(), expected.live.size()) << "rank " << rank << ", iteration " << launched.number;
+  RankState& state = ranks_[rank];
+  if (options_.enable_block_reuse) {
+    for (const auto& [sequence, end] : expected.chunks) {
+      if (!sequence->may_offer || sequence->state == SequenceState::kEnded) continue;
+      state.Offer(sequence, std::min(end, sequence->prompt_len - options_.offer_margin));
+    }
+  }
+  for (size_t i = 0; i < expected.live.size(); ++i) {
+    Sequence* sequence = expected.live[i];
+    sequence->unresolved_rows -= launched.draft_len + 1;
+    --sequence->unresolved_steps;
+    if (sequence->state == SequenceState::kEnded) {
+      ++counters_.wasted_steps;
+      continue;
+    }
+    CHECK(sequence->slot < 0 || sequence->slot == result.slots[i].slot) << "iteration " << launched.number;
+    CommitResult(sequence, result.slots[i], launched.draft_len);
+    if (sequence->state == SequenceState::kDecoding) {  // rewind
+      counters_.rewound_blocks +=
+          state.Shrink(sequence, sequence->length + sequence->unresolved_rows + options_.max_draft_len);
+    }
+  }
+  for (Sequence* sequence : expected.named) {
+    --sequence->plans_in_flight;
+    FreeIfUnused(sequence);
+  }
+}
+
+void Scheduler::CommitResult(Sequence* sequence, const SlotResult& result, int draft_len) {
+  const int step_tokens = result.step_token_count();
+  CHECK(step_tokens >= 0 && step_tokens <= draft_len + 1) << "emitted " << step_tokens << ", K " << draft_len;
+  CHECK(step_tokens > 0 || result.finished) << "a live sequence got no token";
+  CHECK_EQ(result.length, sequence->length + step_tokens) << "request " << sequence->request.id;
+  CHECK_LE(result.length, sequence->length_limit);
+  sequence->length = result.length;
+
+  RequestUpdate update;
+  update.request_id = sequence->request.id;
+  update.token_ids = result.token_ids;
+  update.logprobs = result.logprobs;
+  update.first_token = result.first_token;
+  if (result.first_token) {
+    CommitToken(sequence, result.token_ids.front());
+    update.cached_tokens = sequence->reused_len;
+    update.queue_seconds = sequence->queue_seconds;
+  }
+  if (step_tokens > 0) {
+    update.has_step = true;
+    update.step = {.drafts_verified = result.drafts_verified,
+                   .accepted = step_tokens - 1,
+                   .phase = sequence->phase};  // of the step's first row
+    for (size_t i = result.first_token ? 1 : 0; i < result.token_ids.size(); ++i) {
+      CommitToken(sequence, result.token_ids[i]);
+    }
+  }
+  if (!result.finished) {
+    updates_.push_back(std::move(update));
+    return;
+  }
+  const std::vector<int32_t>& stop_ids = sequence->request.stop_ids;
+  const bool stopped = !update.token_ids.empty() &&
+                       std::find(stop_ids.begin(), stop_ids.end(), update.token_ids.back()) != stop_ids.end();
+  CHECK(stopped || result.length == sequence->length_limit) << "finished for no reason";
+  update.finish = stopped ? FinishReason::kStop : FinishReason::kLength;
+  End(sequence, std::move(update));
+}
+
+void Scheduler::CommitToken(Sequence* sequence, int32_t token_id) {
+  if (token_id == options_.begin_thinking_id) sequence->phase = Phase::kThinking;
+  if (token_id == options_.end_thinking_id) sequence->phase = Phase::kAnswer;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,238 @@
+// Plan: what the next iteration does, phase by phase.
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace foredraft {
+
+IterationPlan Scheduler::Plan(SteadyTime now) {
+  CHECK_LE(in_flight_.size(), 1u) << "one plan in flight while the next is made";
+  ExpireDeadlines(now);
+
+  IterationPlan plan;
+  plan.number = next_plan_;
+  plan.draft_len = draft_len_;
+  plan.prefill_rows.assign(ranks_.size(), 0);
+  plan.ranks.resize(ranks_.size());
+  planning_ = {.number = plan.number, .draft_len = plan.draft_len, .ranks = {}};
+  planning_.ranks.resize(ranks_.size());
+
+  PlanReleases(&plan);
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    PlanGrowth(rank, &plan);
+    PlanSwapsIn(rank, &plan);
+  }
+  PlanAdmissions(now, &plan);
+  PlanPrefill(&plan);
+  PlanDecode(&plan);
+  if (IsEmpty(plan)) return plan;  // entries to clear stay dirty: nothing runs that could write through them
+
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    ranks_[rank].TakeTableDeltas(&plan.ranks[rank].block_table_deltas);
+  }
+  ++next_plan_;
+  in_flight_.push_back(std::move(planning_));
+  return plan;
+}
+
+void Scheduler::PlanReleases(IterationPlan* plan) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    plan->ranks[rank].releases = std::exchange(ranks_[rank].releases, {});
+    plan->ranks[rank].dropped_images = std::exchange(ranks_[rank].dropped_images, {});
+  }
+}
+
+// plan-bound. Past the reach of the step itself (length_upper + K) lie Kmax MTP rows.
+int Scheduler::OwnPositions(const Sequence& sequence, int draft_len) const {
+  return sequence.length_upper() + draft_len + options_.max_draft_len + 1;
+}
+
+// Every decoding sequence gets the blocks of its next step; where they do not suffice for all, the last in
+// order are swapped out.
+void Scheduler::PlanGrowth(int rank, IterationPlan* plan) {
+  RankState& state = ranks_[rank];
+  int lacking = 0;
+  for (const Sequence* sequence : state.slots()) {
+    if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
+    if (sequence->surely_finished()) continue;
+    lacking += state.Lacks(*sequence, OwnPositions(*sequence, plan->draft_len));
+  }
+  if (lacking > state.pool().available()) {
+    GrowByPreemption(rank, plan);
+    return;
+  }
+  for (Sequence* sequence : state.slots()) {
+    if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
+    if (sequence->surely_finished()) continue;
+    CHECK(state.Grow(sequence, OwnPositions(*sequence, plan->draft_len)));
+    sequence->live_in = plan->number;
+  }
+}
+
+void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
+  RankState& state = ranks_[rank];
+  std::vector<Sequence*> decoding;
+  bool blocks_return_soon = false;  // a sequence that is over waits for the plan in flight
+  for (Sequence* sequence : state.slots()) {
+    if (sequence == nullptr || sequence->state == SequenceState::kPrefilling) continue;
+    if (sequence->state == SequenceState::kEnded || sequence->surely_finished()) {
+      blocks_return_soon = true;
+    } else {
+      decoding.push_back(sequence);
+    }
+  }
+  std::sort(decoding.begin(), decoding.end(), ComesFirst());
+  std::vector<Sequence*> swappable;  // the next to go is the last
+  std::copy_if(decoding.begin(), decoding.end(), std::back_inserter(swappable),
+               [](const Sequence* sequence) { return sequence->swappable; });
+  // Those with a promise from the pool first: nobody is then swapped out after it was given blocks here.
+  std::stable_partition(decoding.begin(), decoding.end(),
+                        [](const Sequence* sequence) { return !sequence->swappable; });
+
+  for (Sequence* sequence : decoding) {
+    const int positions = OwnPositions(*sequence, plan->draft_len);
+    while (sequence->state == SequenceState::kDecoding && !state.Grow(sequence, positions)) {
+      if (blocks_return_soon) break;  // sits this iteration out: cheaper than a swap
+      CHECK(!swappable.empty()) << "reservation: " << state.Lacks(*sequence, positions) << " blocks, rank "
+                                << rank << ", iteration " << plan->number;
+      SwapOutSequence(swappable.back(), plan);  // may be `sequence` itself
+      swappable.pop_back();
+    }
+    if (sequence->state == SequenceState::kDecoding && state.Lacks(*sequence, positions) == 0) {
+      sequence->live_in = plan->number;
+    }
+  }
+}
+
+// image-bound. By stream order the image holds what the step in flight leaves behind.
+void Scheduler::SwapOutSequence(Sequence* sequence, IterationPlan* plan) {
+  RankState& state = ranks_[sequence->rank];
+  const int image_blocks = state.BlocksFor(sequence->length_upper() + options_.max_draft_len);
+  CHECK_LE(image_blocks, static_cast<int>(sequence->blocks.size()));
+  sequence->image_id = next_image_++;
+  sequence->image_block_count = image_blocks;
+  plan->ranks[sequence->rank].swaps_out.push_back(
+      {.image_id = sequence->image_id,
+       .slot = sequence->slot,
+       .block_ids = {sequence->blocks.begin(), sequence->blocks.begin() + image_blocks}});
+  state.Vacate(sequence);
+  sequence->state = SequenceState::kSwapped;
+  sequence->may_offer = false;
+  state.swapped.insert(sequence);
+  --running_;
+  ++counters_.preemptions;
+}
+
+int Scheduler::DecodingCount(int rank) const {
+  const std::vector<Sequence*>& slots = ranks_[rank].slots();
+  return static_cast<int>(std::count_if(slots.begin(), slots.end(), [](const Sequence* sequence) {
+    return sequence != nullptr && sequence->state == SequenceState::kDecoding;
+  }));
+}
+
+// Swapped sequences come back in order, before any new admission, as soon as there is room for a while: their
+// next step and a block's worth of tokens, and a block for each sequence that decodes beside them.
+void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
+  RankState& state = ranks_[rank];
+  RankPlan& rank_plan = plan->ranks[rank];
+  if (!rank_plan.swaps_out.empty()) return;
+  while (!state.swapped.empty() && state.has_free_slot()) {
+    Sequence* sequence = *state.swapped.begin();
+    CHECK_EQ(sequence->unresolved_steps, 0);
+    const int kmax = options_.max_draft_len;
+    const int room =
+        std::min(sequence->length + options_.tokens_per_block, sequence->length_limit) + 2 * kmax + 1;
+    const int wanted = std::max(sequence->image_block_count, state.BlocksFor(room));
+    if (wanted + DecodingCount(rank) > state.pool().available()) return;
+
+    state.swapped.erase(sequence);
+    state.TakeSlot(sequence);
+    CHECK(state.Grow(sequence, sequence->image_block_count * options_.tokens_per_block));
+    rank_plan.swaps_in.push_back(
+        {.image_id = sequence->image_id, .slot = sequence->slot, .block_ids = sequence->blocks});
+    CHECK(state.Grow(sequence, OwnPositions(*sequence, plan->draft_len)));
+    sequence->state = SequenceState::kDecoding;
+    sequence->live_in = plan->number;
+    ++running_;
+  }
+}
+
+// A prefill reads all weights again, so it waits for company while decodes run.
+bool Scheduler::PrefillIsDue(const IterationPlan& plan) const {
+  bool decoding = false;
+  for (const RankState& rank : ranks_) {
+    int64_t queued = 0;
+    for (const Sequence* sequence : rank.prefilling) {
+      queued += sequence->prompt_len - sequence->prompt_planned;
+      const int64_t waited = static_cast<int64_t>(plan.number - sequence->admitted_in);
+      if (waited >= options_.batching_wait_iters) return true;
+    }
+    if (queued >= options_.max_num_tokens) return true;
+    for (const Sequence* sequence : rank.slots()) {
+      decoding |= sequence != nullptr && sequence->live_in == plan.number;
+    }
+  }
+  return !decoding;
+}
+
+void Scheduler::PlanPrefill(IterationPlan* plan) {
+  if (!PrefillIsDue(*plan)) return;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    RankState& state = ranks_[rank];
+    int budget = options_.max_num_tokens;
+    while (!state.prefilling.empty() && budget > 0) {
+      Sequence* sequence = *state.prefilling.begin();
+      const int32_t first = sequence->prompt_planned;
+      const int32_t remaining = sequence->prompt_len - first;
+      if (remaining > budget && !options_.enable_chunked_prefill) break;
+      const int32_t end = first + std::min(remaining, budget);
+      const std::vector<int32_t>& prompt = sequence->request.prompt_ids;
+      plan->ranks[rank].prefill_chunks.push_back({.slot = sequence->slot,
+                                                  .first_position = first,
+                                                  .token_ids = {prompt.begin() + first, prompt.begin() + end},
+                                                  .last = end == sequence->prompt_len});
+      plan->prefill_rows[rank] += end - first;
+      budget -= end - first;
+      sequence->prompt_planned = end;
+      planning_.ranks[rank].chunks.emplace_back(sequence, end);
+      Name(sequence, plan->number);
+      if (end < sequence->prompt_len) break;  // the budget is spent
+      state.prefilling.erase(state.prefilling.begin());
+      if (sequence->swappable) state.prefilling_held -= static_cast<int>(sequence->blocks.size());
+      sequence->state = SequenceState::kDecoding;
+      sequence->length = sequence->prompt_len;
+      sequence->live_in = plan->number;
+    }
+  }
+}
+
+void Scheduler::PlanDecode(IterationPlan* plan) {
+  size_t most_live = 0;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    std::vector<int32_t>& live_slots = plan->ranks[rank].live_slots;
+    for (Sequence* sequence : ranks_[rank].slots()) {
+      if (sequence == nullptr || sequence->live_in != plan->number) continue;
+      CHECK_EQ(ranks_[rank].Lacks(*sequence, OwnPositions(*sequence, plan->draft_len)), 0) << "plan-bound";
+      live_slots.push_back(sequence->slot);
+      planning_.ranks[rank].live.push_back(sequence);
+      Name(sequence, plan->number);
+      sequence->unresolved_rows += plan->draft_len + 1;
+      ++sequence->unresolved_steps;
+    }
+    most_live = std::max(most_live, live_slots.size());
+  }
+  if (most_live == 0) return;
+  plan->decode_bucket = *std::lower_bound(options_.batch_sizes.begin(), options_.batch_sizes.end(),
+                                          static_cast<int>(most_live));
+}
+
+void Scheduler::Name(Sequence* sequence, uint64_t plan_number) {
+  if (sequence->last_plan == plan_number) return;
+  sequence->last_plan = plan_number;
+  ++sequence->plans_in_flight;
+  planning_.ranks[sequence->rank].named.push_back(sequence);
+}
+
+}  // namespace foredraft

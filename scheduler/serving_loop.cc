@@ -1,0 +1,181 @@
+#include "scheduler/serving_loop.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/log.h"
+
+namespace foredraft {
+namespace {
+
+constexpr std::chrono::seconds kIdleWait(1);  // nothing waits without a deadline; a submit ends it at once
+
+}  // namespace
+
+ServingLoop::ServingLoop(const ServingLoopOptions& options, std::unique_ptr<Scheduler> scheduler,
+                         std::vector<Executor*> executors, UpdateSink updates, FiguresSink figures)
+    : options_(options),
+      executors_(std::move(executors)),
+      updates_(std::move(updates)),
+      figures_(std::move(figures)),
+      inbox_(scheduler->options().max_queue_size),
+      scheduler_(std::move(scheduler)),
+      load_(scheduler_->load()) {
+  CHECK_EQ(executors_.size(), static_cast<size_t>(scheduler_->options().rank_count));
+}
+
+ServingLoop::~ServingLoop() { Stop(); }
+
+// One iteration stays in flight: N + 1 is launched before N is collected. Without overlap N is.
+void ServingLoop::Run() {
+  const size_t kept_in_flight = options_.overlap ? 1 : 0;
+  for (;;) {
+    TakeInbox();
+    if (ending_ && !scheduler_->HasWork()) break;
+
+    const IterationPlan plan = scheduler_->Plan(std::chrono::steady_clock::now());
+    inbox_.SetWaiting(scheduler_->load().waiting);
+    const bool launched = !IsEmpty(plan);
+    if (launched) {
+      if (absl::Status status = Launch(plan); !status.ok()) return LoseRank(status);
+    }
+    if (!in_flight_.empty() && (in_flight_.size() > kept_in_flight || !launched)) {
+      absl::StatusOr<std::vector<RankResult>> results = Collect();
+      if (!results.ok()) return LoseRank(results.status());
+      scheduler_->Commit(*results);
+      Report(*results);
+    }
+    Deliver();
+  }
+  Deliver();
+}
+
+// Waits only when nothing else is to be done.
+void ServingLoop::TakeInbox() {
+  const bool idle = !scheduler_->HasWork() && !ending_;
+  const bool closed = inbox_.closed();  // before taking: what came before Close is then taken too
+  for (InboxItem& item : inbox_.TakeAll(idle ? kIdleWait : std::chrono::seconds(0))) {
+    if (auto* request = std::get_if<Request>(&item)) {
+      const uint64_t id = request->id;
+      absl::Status status = scheduler_->Submit(*std::move(request));
+      CHECK(status.ok()) << "request " << id << " was admitted to the inbox: " << status.ToString();
+    } else if (const auto* cancel = std::get_if<CancelOrder>(&item)) {
+      scheduler_->Cancel(cancel->request_id, cancel->reason);
+    } else {
+      scheduler_->SetDraftLen(std::get<DraftLenOrder>(item).draft_len);
+    }
+  }
+  if (closed && !ending_) {
+    ending_ = true;
+    scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus());
+  }
+}
+
+absl::Status ServingLoop::Launch(const IterationPlan& plan) {
+  LaunchedFigures figures{.draft_len = plan.draft_len, .decode_bucket = plan.decode_bucket};
+  for (const RankPlan& rank : plan.ranks) figures.live_slots += static_cast<int>(rank.live_slots.size());
+  for (int32_t rows : plan.prefill_rows) figures.had_prefill |= rows > 0;
+  in_flight_.push_back(figures);
+  for (size_t rank = 0; rank < executors_.size(); ++rank) {
+    if (absl::Status status = executors_[rank]->Launch(plan); !status.ok()) {
+      return absl::UnavailableError(absl::StrFormat("rank %d lost: %s", rank, status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<RankResult>> ServingLoop::Collect() {
+  std::vector<RankResult> results;
+  for (size_t rank = 0; rank < executors_.size(); ++rank) {
+    absl::StatusOr<RankResult> result = executors_[rank]->Collect();
+    if (!result.ok()) {
+      return absl::UnavailableError(absl::StrFormat("rank %d lost: %s", rank, result.status().message()));
+    }
+    results.push_back(*std::move(result));
+  }
+  return results;
+}
+
+void ServingLoop::Report(const std::vector<RankResult>& results) {
+  const LaunchedFigures launched = in_flight_.front();
+  in_flight_.pop_front();
+  IterationFigures figures{.draft_len = launched.draft_len,
+                           .decode_bucket = launched.decode_bucket,
+                           .live_slots = launched.live_slots,
+                           .had_prefill = launched.had_prefill,
+                           .load = scheduler_->load()};
+  for (const RankResult& result : results) {
+    figures.prefill_seconds = std::max(figures.prefill_seconds, result.prefill_seconds);
+    figures.decode_seconds = std::max(figures.decode_seconds, result.decode_seconds);
+    figures.replayed |= result.replayed;
+  }
+  if (figures_) figures_(figures);
+}
+
+void ServingLoop::Deliver() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    load_ = scheduler_->load();
+  }
+  std::vector<RequestUpdate> updates = scheduler_->TakeUpdates();
+  if (!updates.empty()) updates_(std::move(updates));
+}
+
+// Final: what the other ranks still compute is not waited for.
+void ServingLoop::LoseRank(const absl::Status& error) {
+  Log(LogLevel::kError, "%s", error.message());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    health_ = error;
+  }
+  inbox_.Close(error);
+  for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) {
+    if (auto* request = std::get_if<Request>(&item)) {
+      CHECK(scheduler_->Submit(*std::move(request)).ok());
+    }
+  }
+  scheduler_->EndAll(FinishReason::kError, error);
+  Deliver();
+}
+
+void ServingLoop::Start() {
+  std::lock_guard<std::mutex> lock(thread_mutex_);
+  CHECK(!thread_.joinable());
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "scheduler");
+    Run();
+  });
+}
+
+absl::Status ServingLoop::Submit(Request request) {
+  if (absl::Status status = scheduler_->CheckRequest(request); !status.ok()) return status;
+  return inbox_.Submit(std::move(request));
+}
+
+void ServingLoop::Cancel(uint64_t request_id, FinishReason reason) {
+  inbox_.Order(CancelOrder{.request_id = request_id, .reason = reason});
+}
+
+void ServingLoop::SetDraftLen(int draft_len) { inbox_.Order(DraftLenOrder{.draft_len = draft_len}); }
+
+void ServingLoop::Stop() {
+  inbox_.Close(absl::UnavailableError("stopped"));
+  std::lock_guard<std::mutex> lock(thread_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+SchedulerLoad ServingLoop::load() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return load_;
+}
+
+absl::Status ServingLoop::health() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return health_;
+}
+
+}  // namespace foredraft
