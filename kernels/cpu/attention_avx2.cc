@@ -1,0 +1,82 @@
+// Scores and weighted sums of attention with AVX2 and FMA.
+
+#include <immintrin.h>
+
+#include "kernels/cpu/isa.h"
+
+namespace foredraft {
+namespace {
+
+inline __m256 LoadBf16(const uint16_t* x) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+// The first `count` of 8 elements, zeros behind.
+inline __m256 LoadBf16Tail(const uint16_t* x, int32_t count) {
+  uint16_t padded[8] = {};
+  for (int32_t i = 0; i < count; ++i) padded[i] = x[i];
+  return LoadBf16(padded);
+}
+
+inline void AddDot(const uint16_t* a, const uint16_t* b, int32_t len, __m256 (&sums)[4]) {
+  int32_t i = 0;
+  for (; i + 32 <= len; i += 32) {
+    for (int chain = 0; chain < 4; ++chain) {
+      sums[chain] = _mm256_fmadd_ps(LoadBf16(a + i + 8 * chain), LoadBf16(b + i + 8 * chain), sums[chain]);
+    }
+  }
+  for (int chain = 0; i < len; i += 8, ++chain) {
+    const int32_t left = len - i;
+    sums[chain] = left >= 8
+                      ? _mm256_fmadd_ps(LoadBf16(a + i), LoadBf16(b + i), sums[chain])
+                      : _mm256_fmadd_ps(LoadBf16Tail(a + i, left), LoadBf16Tail(b + i, left), sums[chain]);
+  }
+}
+
+inline float Reduce(__m256 x) {
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+
+// Columns [first, first + 8 N): the sums stay in registers over all rows.
+template <int N>
+void SumColumns(const WeightedSumArgs& args, int32_t first) {
+  __m256 sums[N];
+  for (int i = 0; i < N; ++i) sums[i] = _mm256_setzero_ps();
+  for (int32_t t = 0; t < args.count; ++t) {
+    const __m256 weight = _mm256_set1_ps(args.weights[t]);
+    const uint16_t* row = args.rows[t] + first;
+    for (int i = 0; i < N; ++i) sums[i] = _mm256_fmadd_ps(weight, LoadBf16(row + 8 * i), sums[i]);
+  }
+  for (int i = 0; i < N; ++i) _mm256_storeu_ps(args.out + first + 8 * i, sums[i]);
+}
+
+}  // namespace
+
+void AttentionScoresAvx2(const AttentionScoresArgs& args) {
+  for (int32_t t = 0; t < args.count; ++t) {
+    __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+    AddDot(args.a, args.a_rows[t], args.a_len, sums);
+    AddDot(args.b, args.b_rows[t], args.b_len, sums);
+    args.scores[t] = Reduce(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+  }
+}
+
+void WeightedSumAvx2(const WeightedSumArgs& args) {
+  int32_t i = 0;
+  for (; i + 64 <= args.len; i += 64) SumColumns<8>(args, i);
+  for (; i + 8 <= args.len; i += 8) SumColumns<1>(args, i);
+  for (; i < args.len; ++i) {
+    float sum = 0.0f;
+    for (int32_t t = 0; t < args.count; ++t) {
+      const float value = _mm_cvtss_f32(_mm_castsi128_ps(
+          _mm_cvtsi32_si128(static_cast<int32_t>(static_cast<uint32_t>(args.rows[t][i]) << 16))));
+      sum = __builtin_fmaf(args.weights[t], value, sum);
+    }
+    args.out[i] = sum;
+  }
+}
+
+}  // namespace foredraft

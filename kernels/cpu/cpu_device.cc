@@ -1,0 +1,119 @@
+#include "kernels/cpu/cpu_device.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/cpu/packed_weight.h"
+
+namespace foredraft {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+struct IsaChoice {
+  IsaKernels kernels;
+  bool (*supported)();
+};
+
+// Widest first: the default is the first the machine has. __builtin_cpu_supports also asks whether the
+// operating system saves the registers.
+const IsaChoice kIsaChoices[] = {
+#if defined(__x86_64__)
+    {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, AttentionScoresAvx512,
+      WeightedSumAvx512},
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512bf16");
+     }},
+    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, AttentionScoresAvx2, WeightedSumAvx2},
+     [] {
+       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("f16c");
+     }},
+#endif
+    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, AttentionScoresPortable,
+      WeightedSumPortable},
+     [] { return true; }},
+};
+
+absl::StatusOr<const IsaKernels*> ChooseIsa(const std::string& option) {
+  std::string known;
+  for (const IsaChoice& choice : kIsaChoices) {
+    if (option.empty() && choice.supported()) return &choice.kernels;
+    if (option == choice.kernels.option) {
+      if (choice.supported()) return &choice.kernels;
+      return absl::FailedPreconditionError(absl::StrFormat("isa: %s, this machine does not have it", option));
+    }
+    absl::StrAppend(&known, known.empty() ? "" : ", ", choice.kernels.option);
+  }
+  return absl::InvalidArgumentError(absl::StrFormat("isa: \"%s\", allowed %s", option, known));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& options) {
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat("threads: %d, allowed from 1", options.threads));
+  }
+  absl::StatusOr<const IsaKernels*> isa = ChooseIsa(options.isa);
+  if (!isa.ok()) return isa.status();
+  return std::make_unique<CpuDevice>(options, **isa);
+}
+
+CpuDevice::CpuDevice(const DeviceOptions& options, const IsaKernels& isa)
+    : isa_(isa), pool_(options.threads, options.pin) {}
+
+CpuDevice::~CpuDevice() {
+  for (void* allocation : allocations_) std::free(allocation);
+}
+
+std::string CpuDevice::name() const { return isa_.name; }
+
+const Ops& CpuDevice::ops() const { return CpuOps(); }
+
+absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
+  // calloc: a large pool costs no memory before it is touched. It promises 16 bytes of alignment only.
+  void* allocation =
+      bytes <= std::numeric_limits<size_t>::max() - kAlignment ? std::calloc(1, bytes + kAlignment) : nullptr;
+  if (allocation == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrFormat("no memory for %d bytes", bytes));
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    allocations_.push_back(allocation);
+  }
+  const uintptr_t address = reinterpret_cast<uintptr_t>(allocation);
+  return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+absl::StatusOr<PackedWeight> CpuDevice::PackWeight(std::span<const HostWeight> parts) {
+  return PackParts(parts, pool_, [this](size_t bytes) { return Allocate(bytes); });
+}
+
+std::unique_ptr<Stream> CpuDevice::CreateStream() {
+  return std::make_unique<CpuStream>(CpuContext{pool_, isa_});
+}
+
+void CpuDevice::CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) {
+  CHECK(!static_cast<CpuStream&>(stream).capturing()) << "copy inside a capture";
+  if (bytes > 0) std::memcpy(device, host, bytes);
+}
+
+void CpuDevice::CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) {
+  CHECK(!static_cast<CpuStream&>(stream).capturing()) << "copy inside a capture";
+  if (bytes > 0) std::memcpy(host, device, bytes);
+}
+
+std::unique_ptr<Graph> CpuDevice::Capture(Stream& stream, const std::function<void()>& record) {
+  auto& cpu_stream = static_cast<CpuStream&>(stream);
+  cpu_stream.BeginCapture();
+  record();
+  return cpu_stream.EndCapture();
+}
+
+}  // namespace foredraft

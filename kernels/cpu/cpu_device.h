@@ -1,0 +1,49 @@
+#ifndef FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_
+#define FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_
+
+// The CPU as a device: host memory, a thread pool, and the widest instruction path the machine has.
+// Thread-safe but for the streams, which are used by one thread at a time.
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class CpuDevice : public Device {
+ public:
+  // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one this machine does not have.
+  static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
+
+  CpuDevice(const DeviceOptions& options, const IsaKernels& isa);
+  ~CpuDevice() override;
+
+  std::string name() const override;
+  const Ops& ops() const override;
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
+  std::unique_ptr<Stream> CreateStream() override;
+  void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
+  void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override;
+  std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override;
+
+ private:
+  const IsaKernels& isa_;
+  ThreadPool pool_;
+
+  std::mutex mutex_;
+  std::vector<void*> allocations_;  // guarded by mutex_; as calloc gave them
+};
+
+// The table of ops (kernels/cpu/cpu_ops.cc).
+const Ops& CpuOps();
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_

@@ -1,0 +1,39 @@
+// The table of ops of the CPU backend: one line per op.
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/kernels.h"
+
+namespace foredraft {
+
+const Ops& CpuOps() {
+  static constexpr Ops kOps = {
+      .embed = Submit<EmbedParams, cpu::Embed>,
+      .rms_norm = Submit<RmsNormParams, cpu::RmsNorm>,
+      .gemm = Submit<GemmParams, cpu::Gemm>,
+      .head_gemm = Submit<HeadGemmParams, cpu::HeadGemm>,
+      .add = Submit<AddParams, cpu::Add>,
+      .silu_mul = Submit<SiluMulParams, cpu::SiluMul>,
+      .copy_rows = Submit<CopyRowsParams, cpu::CopyRows>,
+      .to_bf16 = Submit<ToBf16Params, cpu::ToBf16Rows>,
+      .rope_query = Submit<RopeQueryParams, cpu::RopeQuery>,
+      .kv_write = Submit<KvWriteParams, cpu::KvWrite>,
+      .mla_decode = Submit<MlaDecodeParams, cpu::MlaDecode>,
+      .gather_kv = Submit<GatherKvParams, cpu::GatherKv>,
+      .mla_prefill = Submit<MlaPrefillParams, cpu::MlaPrefill>,
+      .route_experts = Submit<RouteExpertsParams, cpu::RouteExperts>,
+      .group_rows = Submit<GroupRowsParams, cpu::GroupRows>,
+      .grouped_gemm = Submit<GroupedGemmParams, cpu::GroupedGemm>,
+      .combine_experts = Submit<CombineExpertsParams, cpu::CombineExperts>,
+      .argmax = Submit<ArgmaxParams, cpu::Argmax>,
+      .sample = Submit<SampleParams, cpu::Sample>,
+      .decode_rows = Submit<DecodeRowsParams, cpu::DecodeRows>,
+      .verify_drafts = Submit<VerifyDraftsParams, cpu::VerifyDrafts>,
+      .accept_first_token = Submit<AcceptFirstTokenParams, cpu::AcceptFirstToken>,
+      .eagle_rows = Submit<EagleRowsParams, cpu::EagleRows>,
+      .next_draft_rows = Submit<NextDraftRowsParams, cpu::NextDraftRows>,
+      .store_drafts = Submit<StoreDraftsParams, cpu::StoreDrafts>,
+  };
+  return kOps;
+}
+
+}  // namespace foredraft

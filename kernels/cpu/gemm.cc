@@ -1,0 +1,32 @@
+#include "kernels/cpu/gemm_driver.h"
+#include "kernels/cpu/kernels.h"
+
+namespace foredraft::cpu {
+
+void Gemm(const CpuContext& context, const GemmParams& p) {
+  CHECK_EQ(p.x.cols, p.weight.k);
+  const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
+  const auto x_row = [&](int64_t r) { return p.x.row(r); };
+  const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
+    float biased[kMaxTilePanels * kPanelWidth];
+    if (p.bias != nullptr) {
+      for (int32_t i = 0; i < count; ++i) biased[i] = values[i] + p.bias[first + i];
+      values = biased;
+    }
+    if (p.out) std::copy_n(values, count, p.out.row(r) + first);
+    if (p.out_bf16) {
+      bf16* out = p.out_bf16.row(r) + first;
+      for (int32_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
+    }
+  };
+  const int64_t cost = TileCost(p.weight, std::min(p.x.rows, kMaxTileRows));
+  context.pool.ParallelFor(TileColumns(p.weight) * row_tiles, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t row = item % row_tiles * kMaxTileRows;
+      ComputeTiles(context.isa, p.weight, item / row_tiles, row,
+                   std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
+    }
+  });
+}
+
+}  // namespace foredraft::cpu

@@ -1,0 +1,126 @@
+// The tile kernel with AVX2, FMA and F16C: a panel is two registers of 8 outputs; weights are widened to
+// FP32.
+
+#include <immintrin.h>
+
+#include "kernels/cpu/isa.h"
+
+namespace foredraft {
+namespace {
+
+inline __m256 Bf16Broadcast(const uint16_t* x) {
+  return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int32_t>(static_cast<uint32_t>(*x) << 16)));
+}
+
+// 8 outputs of one k pair.
+struct Pair {
+  __m256 even;
+  __m256 odd;
+};
+
+struct Bf16Weights {
+  static constexpr int kPairBytes = 64;
+  static constexpr float kScale = 1.0f;
+  static Pair Load(const unsigned char* w, int half) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * half));
+    return {
+        _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)),
+        _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u))))};
+  }
+};
+
+// E4M3 by way of half floats: exponent and mantissa moved over give the value / 256, exactly, subnormals
+// included. The 256 is made up for with the block scale.
+struct F8Weights {
+  static constexpr int kPairBytes = 32;
+  static constexpr float kScale = 256.0f;
+  static Pair Load(const unsigned char* w, int half) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16 * half));
+    const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i words = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(codes, split));  // 8 even, 8 odd
+    const __m256i magnitude = _mm256_and_si256(words, _mm256_set1_epi16(0x7f));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(words, _mm256_set1_epi16(0x80)), 8);
+    const __m256i nan =
+        _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(0x7e00));
+    const __m256i halves = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(magnitude, 7), sign), nan);
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+  }
+};
+
+// R rows x one panel, one k block: even and odd k in two chains per 8 outputs.
+template <class Weights, int R>
+void BlockDot(const unsigned char* w, const uint16_t* const* x, int32_t first, int32_t len,
+              __m256 (&sums)[R][2]) {
+  __m256 even[R][2], odd[R][2];
+  for (int i = 0; i < R; ++i) {
+    for (int half = 0; half < 2; ++half) even[i][half] = odd[i][half] = _mm256_setzero_ps();
+  }
+  for (int32_t k = 0; k + 2 <= len; k += 2, w += Weights::kPairBytes) {
+    for (int half = 0; half < 2; ++half) {
+      const Pair pair = Weights::Load(w, half);
+      for (int i = 0; i < R; ++i) {
+        even[i][half] = _mm256_fmadd_ps(pair.even, Bf16Broadcast(x[i] + first + k), even[i][half]);
+        odd[i][half] = _mm256_fmadd_ps(pair.odd, Bf16Broadcast(x[i] + first + k + 1), odd[i][half]);
+      }
+    }
+  }
+  if (len % 2 != 0) {
+    for (int half = 0; half < 2; ++half) {
+      const Pair pair = Weights::Load(w, half);
+      for (int i = 0; i < R; ++i) {
+        even[i][half] = _mm256_fmadd_ps(pair.even, Bf16Broadcast(x[i] + first + len - 1), even[i][half]);
+      }
+    }
+  }
+  for (int i = 0; i < R; ++i) {
+    for (int half = 0; half < 2; ++half) sums[i][half] = _mm256_add_ps(even[i][half], odd[i][half]);
+  }
+}
+
+template <class Weights, int R>
+void Block(const GemmTileArgs& args, int row, int panel) {
+  const int32_t k_blocks = (args.k + args.block_k - 1) / args.block_k;
+  const unsigned char* w = args.panels + panel * args.panel_bytes;
+  __m256 total[R][2];
+  for (int i = 0; i < R; ++i) total[i][0] = total[i][1] = _mm256_setzero_ps();
+  for (int32_t block = 0; block < k_blocks; ++block) {
+    const int32_t first = block * args.block_k;
+    const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
+    __m256 sums[R][2];
+    BlockDot<Weights, R>(w, args.x + row, first, len, sums);
+    w += static_cast<int64_t>((len + 1) / 2) * Weights::kPairBytes;
+    for (int half = 0; half < 2; ++half) {
+      __m256 scale = _mm256_set1_ps(Weights::kScale);
+      if (args.scales != nullptr) {
+        const int64_t offset = (static_cast<int64_t>(panel) * k_blocks + block) * kPanelWidth + 8 * half;
+        scale = _mm256_mul_ps(scale, _mm256_loadu_ps(args.scales + offset));
+      }
+      for (int i = 0; i < R; ++i) {
+        total[i][half] = _mm256_add_ps(total[i][half], _mm256_mul_ps(sums[i][half], scale));
+      }
+    }
+  }
+  for (int i = 0; i < R; ++i) {
+    float* out = args.tile + ((row + i) * args.panel_count + panel) * kPanelWidth;
+    _mm256_storeu_ps(out, total[i][0]);
+    _mm256_storeu_ps(out + 8, total[i][1]);
+  }
+}
+
+template <class Weights>
+void Tile(const GemmTileArgs& args) {
+  for (int panel = 0; panel < args.panel_count; ++panel) {
+    int row = 0;
+    for (; row + 3 <= args.rows; row += 3) Block<Weights, 3>(args, row, panel);
+    if (args.rows - row == 2) Block<Weights, 2>(args, row, panel);
+    if (args.rows - row == 1) Block<Weights, 1>(args, row, panel);
+  }
+}
+
+}  // namespace
+
+void GemmBf16Avx2(const GemmTileArgs& args) { Tile<Bf16Weights>(args); }
+void GemmF8Avx2(const GemmTileArgs& args) { Tile<F8Weights>(args); }
+
+}  // namespace foredraft

@@ -1,0 +1,28 @@
+#include "kernels/cpu/gemm_driver.h"
+#include "kernels/cpu/kernels.h"
+
+namespace foredraft::cpu {
+
+void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
+  if (p.head_count == 0) return;
+  const int64_t tile_columns = TileColumns(p.heads[0]);
+  const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
+  const int64_t cost = TileCost(p.heads[0], std::min(p.x.rows, kMaxTileRows));
+  const int64_t items = p.head_count * tile_columns * row_tiles;
+  context.pool.ParallelFor(items, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t row = item % row_tiles * kMaxTileRows;
+      const int64_t tile_column = item / row_tiles % tile_columns;
+      const int64_t head = item / row_tiles / tile_columns;
+      const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
+      const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
+        bf16* out = p.out.row(r) + head * p.out_head_stride + first;
+        for (int32_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
+      };
+      ComputeTiles(context.isa, p.heads[head], tile_column, row,
+                   std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
+    }
+  });
+}
+
+}  // namespace foredraft::cpu

@@ -1,0 +1,86 @@
+#ifndef FOREDRAFT_KERNELS_CPU_ISA_H_
+#define FOREDRAFT_KERNELS_CPU_ISA_H_
+
+// The inner loops that exist once per instruction path, and the choice among them. Everything else of the
+// backend is compiled for the baseline.
+//
+// The files behind this (gemm_<path>.cc, attention_<path>.cc) are compiled with the path's own flags. They
+// include nothing but this header and intrinsics, and call no inline function of the project: the linker
+// keeps one copy of an inline function, and it could be the one a lesser machine cannot run.
+
+#include <cstdint>
+
+namespace foredraft {
+
+// Outputs per panel of a packed weight, see kernels/cpu/packed_weight.h.
+inline constexpr int kPanelWidth = 16;
+inline constexpr int kMaxTileRows = 32;
+inline constexpr int kMaxTilePanels = 4;
+
+// Rows x panels of one GEMM. Each (row, output) is computed by the same operations in the same order whatever
+// `rows` and `panels` are: even and odd k pairs in two chains per k block, added; blocks added in order.
+struct GemmTileArgs {
+  float* tile;                  // [rows, panels * 16]
+  const uint16_t* const* x;     // [rows] -> [k] bf16 bits
+  const unsigned char* panels;  // the first panel
+  const float* scales;          // f8: [panels, k_blocks, 16]; bf16: null
+  int64_t panel_bytes;
+  int32_t rows;         // 1..kMaxTileRows
+  int32_t panel_count;  // 1..kMaxTilePanels
+  int32_t k;
+  int32_t block_k;  // bf16: k
+};
+using GemmTileFn = void (*)(const GemmTileArgs& args);
+
+// scores[t] = a . a_rows[t] + b . b_rows[t]
+struct AttentionScoresArgs {
+  float* scores;                  // [count]
+  const uint16_t* a;              // [a_len] bf16 bits
+  const uint16_t* b;              // [b_len]
+  const uint16_t* const* a_rows;  // [count] -> [a_len]
+  const uint16_t* const* b_rows;  // [count] -> [b_len]
+  int32_t a_len;
+  int32_t b_len;
+  int32_t count;
+};
+using AttentionScoresFn = void (*)(const AttentionScoresArgs& args);
+
+// out[i] = sum over t, ascending, of weights[t] * rows[t][i]
+struct WeightedSumArgs {
+  float* out;                   // [len]
+  const float* weights;         // [count]
+  const uint16_t* const* rows;  // [count] -> [len] bf16 bits
+  int32_t count;
+  int32_t len;
+};
+using WeightedSumFn = void (*)(const WeightedSumArgs& args);
+
+struct IsaKernels {
+  const char* option;  // DeviceOptions.isa
+  const char* name;    // as in Device::name
+  GemmTileFn gemm_bf16;
+  GemmTileFn gemm_f8;
+  AttentionScoresFn attention_scores;
+  WeightedSumFn weighted_sum;
+};
+
+void GemmBf16Portable(const GemmTileArgs& args);
+void GemmF8Portable(const GemmTileArgs& args);
+void AttentionScoresPortable(const AttentionScoresArgs& args);
+void WeightedSumPortable(const WeightedSumArgs& args);
+
+#if defined(__x86_64__)
+void GemmBf16Avx2(const GemmTileArgs& args);
+void GemmF8Avx2(const GemmTileArgs& args);
+void AttentionScoresAvx2(const AttentionScoresArgs& args);
+void WeightedSumAvx2(const WeightedSumArgs& args);
+
+void GemmBf16Avx512(const GemmTileArgs& args);
+void GemmF8Avx512(const GemmTileArgs& args);
+void AttentionScoresAvx512(const AttentionScoresArgs& args);
+void WeightedSumAvx512(const WeightedSumArgs& args);
+#endif
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CPU_ISA_H_

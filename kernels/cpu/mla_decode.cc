@@ -1,0 +1,40 @@
+#include "kernels/cpu/attend.h"
+#include "kernels/cpu/kernels.h"
+
+namespace foredraft::cpu {
+
+void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
+  constexpr int32_t kHeadBlock = 8;  // heads that share a pass over the cache rows
+  const int64_t head_blocks = (p.head_count + kHeadBlock - 1) / kHeadBlock;
+  const int32_t latent = p.layer.latent_dim;
+  const int32_t rope = p.layer.rope_dim;
+  int64_t positions = 0;
+  for (int32_t r = 0; r < p.index.rows; ++r) {
+    if (p.index.slots[r] >= 0) positions += p.index.positions[r] + 1;
+  }
+  const int64_t items = p.index.rows * head_blocks;
+  if (items == 0) return;
+  const int64_t item_cost = positions * p.head_count * (2 * latent + rope) / 8 / items;
+  context.pool.ParallelFor(items, item_cost, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t r = item / head_blocks;
+      const int32_t slot = p.index.slots[r];
+      if (slot < 0) continue;
+      const int32_t first_head = static_cast<int32_t>(item % head_blocks) * kHeadBlock;
+      const int32_t heads = std::min(kHeadBlock, p.head_count - first_head);
+      HeadQuery queries[kHeadBlock];
+      for (int32_t i = 0; i < heads; ++i) {
+        const int64_t head = first_head + i;
+        queries[i] = {p.q_lat.row(r) + head * latent, p.q.row(r) + (head + 1) * p.head_dim - rope,
+                      p.out.row(r) + head * latent};
+      }
+      const AttendShape shape = {latent, rope, latent, p.first_position, p.index.positions[r], p.scale};
+      AttendRow(context.isa, shape, queries, heads, [&](int32_t position) {
+        const bf16* row = p.layer.row(slot, position);
+        return KeyRows{row, row + latent, row};
+      });
+    }
+  });
+}
+
+}  // namespace foredraft::cpu

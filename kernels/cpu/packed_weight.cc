@@ -1,0 +1,142 @@
+#include "kernels/cpu/packed_weight.h"
+
+#include <algorithm>
+#include <new>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+bool IsF8(const HostWeight& part) { return part.dtype == DType::kF8E4M3; }
+
+absl::Status CheckParts(std::span<const HostWeight> parts) {
+  if (parts.empty()) return absl::InvalidArgumentError("weight: no parts");
+  for (const HostWeight& part : parts) {
+    if (part.n < 1 || part.k < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("weight: shape [%d, %d], allowed from [1, 1]", part.n, part.k));
+    }
+    if (part.k != parts[0].k) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("weight: stacked parts have %d and %d inputs", parts[0].k, part.k));
+    }
+    if (IsF8(part) != IsF8(parts[0])) {
+      return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts are %s and %s",
+                                                        DTypeName(parts[0].dtype), DTypeName(part.dtype)));
+    }
+    if (!IsF8(part)) continue;
+    if (part.scale_inv == nullptr || part.block_n < 1 || part.block_k < 1) {
+      return absl::InvalidArgumentError("weight: F8_E4M3 without block scales");
+    }
+    if (part.block_k != parts[0].block_k) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "weight: stacked parts have scale blocks of %d and %d", parts[0].block_k, part.block_k));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Output `index` of the stacked weight: the part and the row in it; null past the end.
+struct SourceRow {
+  const HostWeight* part = nullptr;
+  int64_t row = 0;
+};
+
+SourceRow FindRow(std::span<const HostWeight> parts, int64_t index) {
+  for (const HostWeight& part : parts) {
+    if (index < part.n) return {&part, index};
+    index -= part.n;
+  }
+  return {};
+}
+
+uint16_t Bf16BitsAt(const HostWeight& part, int64_t index) {
+  if (part.dtype == DType::kF32) return ToBf16(static_cast<const float*>(part.data)[index]).bits;
+  return static_cast<const uint16_t*>(part.data)[index];
+}
+
+uint8_t F8BitsAt(const HostWeight& part, int64_t index) {
+  return static_cast<const uint8_t*>(part.data)[index];
+}
+
+// Writes one panel; it is zero before.
+template <class Element, Element (*at)(const HostWeight&, int64_t)>
+void FillPanel(std::span<const HostWeight> parts, const PackedHeader& header, int64_t panel, Element* out) {
+  const int32_t k = parts[0].k;
+  for (int lane = 0; lane < kPanelWidth; ++lane) {
+    const SourceRow source = FindRow(parts, panel * kPanelWidth + lane);
+    if (source.part == nullptr) return;
+    int64_t pair = 0;  // first pair of the k block
+    for (int32_t block_first = 0; block_first < k; block_first += header.block_k) {
+      const int32_t block_len = std::min(header.block_k, k - block_first);
+      for (int32_t i = 0; i < block_len; ++i) {
+        out[((pair + i / 2) * kPanelWidth + lane) * 2 + i % 2] =
+            at(*source.part, source.row * k + block_first + i);
+      }
+      pair += (block_len + 1) / 2;
+    }
+  }
+}
+
+void FillScales(std::span<const HostWeight> parts, const PackedHeader& header, int64_t panel, float* out) {
+  for (int lane = 0; lane < kPanelWidth; ++lane) {
+    const SourceRow source = FindRow(parts, panel * kPanelWidth + lane);
+    for (int32_t block = 0; block < header.k_blocks; ++block) {
+      const float* scales = source.part != nullptr ? source.part->scale_inv : nullptr;
+      out[block * kPanelWidth + lane] =
+          scales != nullptr ? scales[source.row / source.part->block_n * header.k_blocks + block] : 0.0f;
+    }
+  }
+}
+
+PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
+  const int32_t k = parts[0].k;
+  PackedHeader header{};
+  header.panel_count = static_cast<int32_t>((n + kPanelWidth - 1) / kPanelWidth);
+  header.block_k = IsF8(parts[0]) ? std::min(parts[0].block_k, k) : k;
+  header.k_blocks = (k + header.block_k - 1) / header.block_k;
+  const int64_t last_len = k - static_cast<int64_t>(header.k_blocks - 1) * header.block_k;
+  const int64_t pairs =
+      static_cast<int64_t>(header.k_blocks - 1) * ((header.block_k + 1) / 2) + (last_len + 1) / 2;
+  header.panel_bytes = pairs * 2 * kPanelWidth * (IsF8(parts[0]) ? 1 : 2);
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
+                                       const std::function<absl::StatusOr<void*>(size_t)>& allocate) {
+  RETURN_IF_ERROR(CheckParts(parts));
+  int64_t n = 0;
+  for (const HostWeight& part : parts) n += part.n;
+  const PackedHeader header = MakeHeader(parts, n);
+  const bool f8 = IsF8(parts[0]);
+
+  ASSIGN_OR_RETURN(void* memory, allocate(sizeof(PackedHeader) + header.panel_bytes * header.panel_count));
+  auto* panels = static_cast<unsigned char*>(memory) + sizeof(PackedHeader);
+  new (memory) PackedHeader(header);
+  float* scales = nullptr;
+  const int64_t panel_scales = static_cast<int64_t>(header.k_blocks) * kPanelWidth;
+  if (f8) {
+    ASSIGN_OR_RETURN(void* scale_memory, allocate(panel_scales * header.panel_count * sizeof(float)));
+    scales = static_cast<float*>(scale_memory);
+  }
+  const int64_t panel_cost = static_cast<int64_t>(parts[0].k) * kPanelWidth;
+  pool.ParallelFor(header.panel_count, panel_cost, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      unsigned char* out = panels + panel * header.panel_bytes;
+      if (f8) {
+        FillPanel<uint8_t, F8BitsAt>(parts, header, panel, out);
+        FillScales(parts, header, panel, scales + panel * panel_scales);
+      } else {
+        FillPanel<uint16_t, Bf16BitsAt>(parts, header, panel, reinterpret_cast<uint16_t*>(out));
+      }
+    }
+  });
+  return PackedWeight{memory, scales, static_cast<int32_t>(n), parts[0].k,
+                      f8 ? DType::kF8E4M3 : DType::kBF16};
+}
+
+}  // namespace foredraft

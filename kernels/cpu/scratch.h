@@ -1,0 +1,22 @@
+#ifndef FOREDRAFT_KERNELS_CPU_SCRATCH_H_
+#define FOREDRAFT_KERNELS_CPU_SCRATCH_H_
+
+// Working memory of one kernel on one thread. It grows to the largest size asked for and stays, so a warm op
+// does not allocate.
+
+#include <cstddef>
+#include <vector>
+
+namespace foredraft {
+
+// At least `count` elements, contents undefined, valid until the thread's next call with the same type.
+template <class T>
+T* ThreadScratch(size_t count) {
+  thread_local std::vector<T> memory;
+  if (memory.size() < count) memory.resize(count);
+  return memory.data();
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CPU_SCRATCH_H_

@@ -1,0 +1,149 @@
+// The step's own bookkeeping (spec/mtp.md sections 1 and 3): a few integers per place, on the caller.
+
+#include <algorithm>
+
+#include "kernels/cpu/kernels.h"
+
+namespace foredraft::cpu {
+namespace {
+
+// A slot whose rows may compute and change.
+bool Runs(const SlotArrays& slots, int32_t slot) {
+  return slot >= 0 && slots.progress[slot].active != 0 && slots.progress[slot].finished == 0;
+}
+
+// v: the drafts of a slot that a step with draft_len K verifies.
+int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
+  const int32_t cap = std::max(0, slots.constants[slot].draft_cap);
+  return std::max(0, std::min({slots.drafts[slot].draft_count, cap, draft_len}));
+}
+
+bool IsStop(const SlotConstants& constants, int32_t token) {
+  const int32_t* end = constants.stop_ids + constants.stop_id_count;
+  return std::find(constants.stop_ids, end, token) != end;
+}
+
+// Commits emitted tokens: counts, position, whether the sequence ends.
+void Advance(const SlotArrays& slots, int32_t slot, const int32_t* tokens, int32_t count, int32_t length) {
+  const SlotConstants& constants = slots.constants[slot];
+  SlotProgress& progress = slots.progress[slot];
+  int32_t* counts = slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size;
+  for (int32_t i = 0; i < count; ++i) ++counts[tokens[i]];
+  progress.length = length;
+  progress.last_token = tokens[count - 1];
+  progress.finished = length >= constants.length_limit || IsStop(constants, tokens[count - 1]) ? 1 : 0;
+}
+
+void VerifyPlace(const VerifyDraftsParams& p, int32_t place) {
+  const SlotArrays& slots = p.slots;
+  const int32_t slot = p.live_slots[place];
+  StepOutput& out = p.outputs[place];
+  out = StepOutput{};
+  out.slot = slot;
+  if (slot < 0) return;
+  SlotProgress& progress = slots.progress[slot];
+  out.length = progress.length;
+  out.finished = progress.finished;
+  if (!Runs(slots, slot)) return;
+
+  const SlotConstants& constants = slots.constants[slot];
+  const int32_t* target = p.target_ids + static_cast<int64_t>(place) * (p.draft_len + 1);
+  const int32_t verify_len = VerifyLen(slots, slot, p.draft_len);
+  int32_t emitted = 1;
+  while (emitted <= verify_len && slots.drafts[slot].tokens[emitted - 1] == target[emitted - 1]) ++emitted;
+  emitted = std::min(emitted, constants.length_limit - progress.length);
+  CHECK_GE(emitted, 1) << "slot " << slot << " runs at its length limit " << constants.length_limit;
+  for (int32_t i = 0; i < emitted; ++i) {
+    out.token_ids[i] = target[i];
+    if (IsStop(constants, target[i])) emitted = i + 1;
+  }
+  Advance(slots, slot, target, emitted, progress.length + emitted);
+  slots.drafts[slot].draft_count = 0;
+  out.emitted_count = emitted;
+  out.length = progress.length;
+  out.drafts_verified = verify_len;
+  out.finished = progress.finished;
+}
+
+}  // namespace
+
+void DecodeRows(const CpuContext&, const DecodeRowsParams& p) {
+  const int32_t rows_per_place = p.draft_len + 1;
+  for (int32_t place = 0; place < p.bucket; ++place) {
+    const int32_t slot = p.live_slots[place];
+    const bool runs = Runs(p.slots, slot);
+    const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
+    const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
+    for (int32_t j = 0; j < rows_per_place; ++j) {
+      const int32_t row = place * rows_per_place + j;
+      int32_t id = 0;
+      if (j <= verify_len) {
+        id = j == 0 ? p.slots.progress[slot].last_token : p.slots.drafts[slot].tokens[j - 1];
+      }
+      p.ids[row] = id >= 0 && id < p.slots.vocab_size ? id : 0;
+      p.row_slots[row] = j <= verify_len ? slot : -1;
+      p.positions[row] = first_position + j;
+      p.row_in_slot[row] = j;
+    }
+  }
+}
+
+void VerifyDrafts(const CpuContext&, const VerifyDraftsParams& p) {
+  for (int32_t place = 0; place < p.bucket; ++place) VerifyPlace(p, place);
+}
+
+void AcceptFirstToken(const CpuContext&, const AcceptFirstTokenParams& p) {
+  for (int32_t i = 0; i < p.count; ++i) {
+    const int32_t slot = p.slot_ids[i];
+    StepOutput& out = p.outputs[i];
+    out = StepOutput{};
+    out.slot = slot;
+    if (slot < 0) continue;
+    SlotProgress& progress = p.slots.progress[slot];
+    progress.active = 1;
+    Advance(p.slots, slot, p.tokens + i, 1, p.slots.constants[slot].prompt_len);
+    p.slots.drafts[slot].draft_count = 0;
+    out.emitted_count = 1;
+    out.token_ids[0] = p.tokens[i];
+    out.length = progress.length;
+    out.finished = progress.finished;
+  }
+}
+
+void EagleRows(const CpuContext&, const EagleRowsParams& p) {
+  const int32_t rows_per_place = p.draft_len + 1;
+  for (int32_t place = 0; place < p.bucket; ++place) {
+    const StepOutput& output = p.outputs[place];
+    const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;
+    const int32_t first_position = emitted > 0 ? output.length - emitted + 1 : 1;
+    for (int32_t j = 0; j < rows_per_place; ++j) {
+      const int32_t row = place * rows_per_place + j;
+      p.ids[row] = j < emitted ? output.token_ids[j] : 0;
+      p.row_slots[row] = j < emitted ? output.slot : -1;
+      p.positions[row] = first_position + j;
+    }
+    p.last_row[place] = place * rows_per_place + std::max(0, emitted - 1);
+  }
+}
+
+void NextDraftRows(const CpuContext&, const NextDraftRowsParams& p) {
+  for (int32_t place = 0; place < p.bucket; ++place) {
+    const StepOutput& output = p.outputs[place];
+    const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
+    p.ids[place] = drafts ? p.draft_ids[place] : 0;
+    p.row_slots[place] = drafts ? output.slot : -1;
+    p.positions[place] = (drafts ? output.length : 0) + p.draft_index;
+  }
+}
+
+void StoreDrafts(const CpuContext&, const StoreDraftsParams& p) {
+  for (int32_t place = 0; place < p.bucket; ++place) {
+    const StepOutput& output = p.outputs[place];
+    if (output.emitted_count == 0 || !Runs(p.slots, output.slot)) continue;
+    SlotDrafts& drafts = p.slots.drafts[output.slot];
+    drafts.tokens[p.draft_index - 1] = p.draft_ids[place];
+    drafts.draft_count = p.draft_index;
+  }
+}
+
+}  // namespace foredraft::cpu

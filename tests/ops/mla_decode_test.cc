@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <cmath>
+
+#include "tests/ops/kv_fixture.h"
+#include "tests/ops/op_harness.h"
+
+namespace foredraft {
+namespace {
+
+struct Shape {
+  const char* name;
+  int heads;
+  int latent;
+  int rope;
+  int nope;
+  int tokens_per_block;
+  int first_position;
+};
+
+const Shape kShapes[] = {
+    {"abacus", 4, 64, 16, 32, 32, 0},
+    {"abacus, module 1", 4, 64, 16, 32, 32, 1},
+    {"R1 slice", 16, 512, 64, 128, 64, 0},
+    {"ragged", 9, 37, 6, 11, 5, 3},
+};
+
+// Last positions attended: around block and split borders.
+const int kPositions[] = {3, 31, 32, 62, 63, 64, 65, 127, 128, 190};
+constexpr int kRows = 10;
+
+// softmax(scale q . k) v of one head over the slot's positions, in double.
+void CheckHead(const Shape& shape, const KvFixture& kv, int slot, int last, const bf16* q_lat,
+               const bf16* q_pe, double scale, const bf16* out) {
+  const int count = last + 1 - shape.first_position;
+  std::vector<double> scores(count);
+  double magnitude = 0.0;  // of a score's products
+  for (int t = 0; t < count; ++t) {
+    const bf16* row = kv.Row(slot, shape.first_position + t);
+    double products = 0.0;
+    for (int i = 0; i < shape.latent + shape.rope; ++i) {
+      const double q = ToFloat(i < shape.latent ? q_lat[i] : q_pe[i - shape.latent]);
+      scores[t] += scale * q * ToFloat(row[i]);
+      products += std::abs(scale * q * ToFloat(row[i]));
+    }
+    magnitude = std::max(magnitude, products);
+  }
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  double sum = 0.0;
+  for (double& score : scores) sum += score = std::exp(score - largest);
+  // A score errs by its dot product's roundings; e^x turns that into a relative error of each weight, and the
+  // weights' sum errs alike: twice. Exp itself, the sums over positions and the merges: one rounding per
+  // term.
+  const double score_error = (shape.latent + shape.rope + 4) * kF32Roundoff * magnitude;
+  const double relative = 2 * score_error + (3 * count + 64) * kF32Roundoff;
+  for (int i = 0; i < shape.latent; ++i) {
+    double expected = 0.0;
+    double expected_magnitude = 0.0;
+    for (int t = 0; t < count; ++t) {
+      const double term = scores[t] / sum * ToFloat(kv.Row(slot, shape.first_position + t)[i]);
+      expected += term;
+      expected_magnitude += std::abs(term);
+    }
+    const double tolerance = relative * expected_magnitude + kBf16Roundoff * std::abs(expected) * 1.01;
+    ASSERT_NEAR(ToFloat(out[i]), expected, tolerance) << "element " << i;
+  }
+}
+
+OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf16>& q_lat,
+                  const std::vector<bf16>& q) {
+  const int head_dim = shape.nope + shape.rope;
+  const int lat_width = shape.heads * shape.latent;
+  const int q_width = shape.heads * head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  OpCase op_case;
+  op_case.name = shape.name;
+  op_case.row_count = kRows;
+  op_case.run = [=, &kv, &q_lat, &q](OpRig& rig, const std::vector<int>& rows) {
+    // An idle row between any two: its slot is -1, its queries are NaN.
+    const int count = 2 * static_cast<int>(rows.size());
+    std::vector<bf16> lat_in(count * lat_width, bf16{0x7fc0}), q_in(count * q_width, bf16{0x7fc0});
+    std::vector<int32_t> slots(count, -1), positions(count, 0);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::copy_n(&q_lat[rows[i] * lat_width], lat_width, &lat_in[2 * i * lat_width]);
+      std::copy_n(&q[rows[i] * q_width], q_width, &q_in[2 * i * q_width]);
+      slots[2 * i] = rows[i] % kv.slot_count();
+      positions[2 * i] = kPositions[rows[i]];
+    }
+    bf16* out = rig.Poisoned<bf16>(count * lat_width);
+    const MlaDecodeParams params = {.out = Dense(out, count, lat_width),
+                                    .q_lat = Dense<const bf16>(rig.Put(lat_in), count, lat_width),
+                                    .q = Dense<const bf16>(rig.Put(q_in), count, q_width),
+                                    .layer = kv.Put(rig),
+                                    .index = {rig.Put(slots), rig.Put(positions), count},
+                                    .head_count = shape.heads,
+                                    .head_dim = head_dim,
+                                    .first_position = shape.first_position,
+                                    .scale = scale};
+    rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
+    const std::vector<bf16> values = rig.Get(out, count * lat_width);
+    std::vector<Bytes> outputs;
+    for (size_t i = 0; i < rows.size(); ++i)
+      outputs.push_back(BytesOf(&values[2 * i * lat_width], lat_width));
+    return outputs;
+  };
+  op_case.check = [=, &kv, &q_lat, &q](int row, const Bytes& output) {
+    const std::vector<bf16> values = FromBytes<bf16>(output);
+    for (int h = 0; h < shape.heads; ++h) {
+      SCOPED_TRACE("row " + std::to_string(row) + ", head " + std::to_string(h));
+      CheckHead(shape, kv, row % kv.slot_count(), kPositions[row], &q_lat[row * lat_width + h * shape.latent],
+                &q[row * q_width + h * head_dim + shape.nope], scale, &values[h * shape.latent]);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  };
+  return op_case;
+}
+
+TEST(MlaDecode, Holds) {
+  for (const Shape& shape : kShapes) {
+    Noise noise(11);
+    const std::vector<bf16> q_lat = noise.Bf16s(kRows * shape.heads * shape.latent);
+    const std::vector<bf16> q = noise.Bf16s(kRows * shape.heads * (shape.nope + shape.rope));
+    // Written up to the last position the slot's rows attend; everything else is NaN.
+    KvFixture kv(noise, 3, 200, shape.tokens_per_block, shape.latent, shape.rope);
+    ExpectOpHolds(DecodeCase(shape, kv, q_lat, q));
+    if (HasFailure()) return;
+  }
+}
+
+TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
+  const Shape& shape = kShapes[0];
+  Noise noise(13);
+  const std::vector<bf16> q_lat = noise.Bf16s(kRows * shape.heads * shape.latent);
+  const std::vector<bf16> q = noise.Bf16s(kRows * shape.heads * (shape.nope + shape.rope));
+  const KvFixture whole(noise, 3, 200, shape.tokens_per_block, shape.latent, shape.rope);
+  for (int row = 0; row < kRows; ++row) {
+    KvFixture masked = whole;
+    masked.Poison(row % 3, kPositions[row] + 1, 200);
+    masked.Poison(row % 3, 0, shape.first_position);
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);
+      EXPECT_EQ(DecodeCase(shape, masked, q_lat, q).run(rig, {row}),
+                DecodeCase(shape, whole, q_lat, q).run(other, {row}))
+          << "row " << row << ", isa " << isa;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,60 @@
+#include "tests/ops/op_harness.h"
+
+#include <numeric>
+
+namespace foredraft {
+namespace {
+
+constexpr int kCompanySizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33};
+
+std::vector<Bytes> RunAlone(const OpCase& op_case, const std::string& isa) {
+  std::vector<Bytes> outputs;
+  for (int row = 0; row < op_case.row_count; ++row) {
+    OpRig rig({.threads = 1, .isa = isa}, RunMode::kEager);
+    outputs.push_back(op_case.run(rig, {row})[0]);
+  }
+  return outputs;
+}
+
+void ExpectSameRows(const OpCase& op_case, const std::vector<int>& rows, const std::vector<Bytes>& outputs,
+                    const std::vector<Bytes>& alone) {
+  ASSERT_EQ(outputs.size(), rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(outputs[i], alone[rows[i]]) << op_case.name << ": row " << rows[i] << " at place " << i
+                                          << " of " << rows.size() << " differs from the row alone";
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> SupportedIsas() {
+  std::vector<std::string> isas;
+  for (const char* isa : {"avx512_bf16", "avx2", "portable"}) {
+    if (CreateDevice("cpu", {.isa = isa}).ok()) isas.push_back(isa);
+  }
+  return isas;
+}
+
+void ExpectOpHolds(const OpCase& op_case) {
+  Noise noise(1);
+  for (const std::string& isa : SupportedIsas()) {
+    SCOPED_TRACE(op_case.name + ", isa " + isa);
+    const std::vector<Bytes> alone = RunAlone(op_case, isa);
+    for (int row = 0; row < op_case.row_count; ++row) op_case.check(row, alone[row]);
+    for (const int threads : {1, 3}) {
+      SCOPED_TRACE("threads " + std::to_string(threads));
+      for (const int size : kCompanySizes) {
+        std::vector<int> rows(size);
+        for (int& row : rows) row = noise.Int(0, op_case.row_count - 1);
+        for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+          SCOPED_TRACE(mode == RunMode::kEager ? "eager" : "replayed");
+          OpRig rig({.threads = threads, .isa = isa}, mode);
+          ExpectSameRows(op_case, rows, op_case.run(rig, rows), alone);
+          if (testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace foredraft

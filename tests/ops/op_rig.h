@@ -1,0 +1,132 @@
+#ifndef FOREDRAFT_TESTS_OPS_OP_RIG_H_
+#define FOREDRAFT_TESTS_OPS_OP_RIG_H_
+
+// A device with a stream, and the moves every op test makes: put inputs there, ask for poisoned outputs, run
+// an op eagerly or from a graph, get the outputs back. Uses nothing but the Device interface.
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+enum class RunMode { kEager, kReplayed };
+
+class OpRig {
+ public:
+  OpRig(const DeviceOptions& options, RunMode mode) : mode_(mode) {
+    auto device = CreateDevice("cpu", options);
+    EXPECT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    stream_ = device_->CreateStream();
+  }
+
+  Device& device() { return *device_; }
+  Stream& stream() { return *stream_; }
+  const Ops& ops() { return device_->ops(); }
+
+  template <class T>
+  T* Put(const std::vector<T>& values) {
+    T* memory = *device_->AllocateArray<T>(values.size());
+    device_->CopyToDevice(*stream_, memory, values.data(), values.size() * sizeof(T));
+    return memory;
+  }
+
+  // All bits set: NaN as a float or bf16, -1 as an integer. What an op leaves like this it did not write.
+  template <class T>
+  T* Poisoned(size_t count) {
+    std::vector<unsigned char> bytes(count * sizeof(T), 0xff);
+    T* memory = *device_->AllocateArray<T>(count);
+    device_->CopyToDevice(*stream_, memory, bytes.data(), bytes.size());
+    return memory;
+  }
+
+  template <class T>
+  std::vector<T> Get(const T* memory, size_t count) {
+    std::vector<T> values(count);
+    device_->CopyToHost(*stream_, values.data(), memory, count * sizeof(T));
+    stream_->Synchronize();
+    return values;
+  }
+
+  PackedWeight Pack(const std::vector<HostWeight>& parts) {
+    auto packed = device_->PackWeight(parts);
+    EXPECT_TRUE(packed.ok()) << packed.status();
+    return *packed;
+  }
+
+  // Runs what `submit` submits, at once or by way of a graph.
+  void Run(const std::function<void()>& submit) {
+    if (mode_ == RunMode::kEager) {
+      submit();
+    } else {
+      device_->Capture(*stream_, submit)->Replay(*stream_);
+    }
+    stream_->Synchronize();
+  }
+
+ private:
+  const RunMode mode_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+};
+
+// The instruction paths of this machine, as DeviceOptions.isa.
+std::vector<std::string> SupportedIsas();
+
+// ---- values ----
+
+// Seeded noise for inputs.
+class Noise {
+ public:
+  explicit Noise(uint64_t seed) : engine_(seed) {}
+
+  float Normal() { return normal_(engine_); }
+  // In [low, high].
+  int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine_); }
+  std::vector<float> Floats(size_t count, float scale = 1.0f) {
+    std::vector<float> values(count);
+    for (float& value : values) value = Normal() * scale;
+    return values;
+  }
+  std::vector<bf16> Bf16s(size_t count, float scale = 1.0f) {
+    std::vector<bf16> values(count);
+    for (bf16& value : values) value = ToBf16(Normal() * scale);
+    return values;
+  }
+
+ private:
+  std::mt19937_64 engine_;
+  std::normal_distribution<float> normal_;
+};
+
+// Unit roundoffs: the relative error of one rounding.
+inline constexpr double kF32Roundoff = 0x1p-24;
+inline constexpr double kBf16Roundoff = 0x1p-8;
+
+// The bytes of count elements from x on.
+template <class T>
+std::vector<unsigned char> BytesOf(const T* x, size_t count) {
+  std::vector<unsigned char> bytes(count * sizeof(T));
+  std::memcpy(bytes.data(), x, bytes.size());
+  return bytes;
+}
+
+template <class T>
+std::vector<T> FromBytes(const std::vector<unsigned char>& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_OPS_OP_RIG_H_
