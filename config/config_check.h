@@ -1,0 +1,17 @@
+#ifndef FOREDRAFT_CONFIG_CONFIG_CHECK_H_
+#define FOREDRAFT_CONFIG_CONFIG_CHECK_H_
+
+#include "absl/status/status.h"
+#include "config/config_reader.h"
+
+namespace foredraft {
+
+// What several keys must agree on.
+absl::Status CheckConfig(const LoadedConfig& loaded);
+
+// What the contract names and this build cannot do yet: one row each, deleted when it can.
+absl::Status CheckSupported(const LoadedConfig& loaded);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_CONFIG_CHECK_H_

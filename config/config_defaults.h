@@ -1,0 +1,34 @@
+#ifndef FOREDRAFT_CONFIG_CONFIG_DEFAULTS_H_
+#define FOREDRAFT_CONFIG_CONFIG_DEFAULTS_H_
+
+// The defaults that depend on the machine, the backend or the model.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "config/config_reader.h"
+#include "config/model_config.h"
+
+namespace foredraft {
+
+struct HostFacts {
+  int cores = 1;
+  int64_t ram_bytes = 0;
+};
+
+// Of this process: cores it may run on, RAM of the machine (or of its cgroup, if less).
+HostFacts ReadHostFacts();
+
+// MTP modules that the configuration runs: 0 without speculative_config, 1 for Eagle.
+int MtpModuleCount(const Config& config);
+
+// Bytes of one token in the KV cache: all layers of the target and of the MTP modules that run.
+int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count);
+
+// Fills what is still unset: served_model_name, tokens_per_block, batch_sizes, cpu.threads and pin; with a
+// model (may be null) also max_seq_len and kv_cache_config.max_tokens, and checks the rest against it.
+absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_CONFIG_DEFAULTS_H_

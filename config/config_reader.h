@@ -1,0 +1,63 @@
+#ifndef FOREDRAFT_CONFIG_CONFIG_READER_H_
+#define FOREDRAFT_CONFIG_CONFIG_READER_H_
+
+// From YAML, environment and --set to a checked Config. Strict: unknown and duplicate keys, wrong types and
+// values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>" (an
+// override is named
+// "--set" or by its variable instead). All errors are INVALID_ARGUMENT, or NOT_FOUND for the file.
+//
+// Order: ReadConfig (or ParseConfig), then ReadModelConfig on config.model, then ResolveDefaults
+// (config_defaults.h).
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "config/config.h"
+
+namespace foredraft {
+
+// "speculative_config.max_draft_len=3": a key path and a value in YAML.
+struct ConfigOverride {
+  std::string path;
+  std::string value;
+};
+
+// A malformed --set is a usage error (exit 2), unlike a value that ParseConfig refuses (exit 1).
+absl::StatusOr<ConfigOverride> ParseOverride(const std::string& text);
+
+// What a configuration is made of; later members win over earlier ones.
+struct ConfigSources {
+  std::string file;  // its name, for errors
+  std::string text;
+  std::map<std::string, std::string>
+      environment;                        // of the process; FOREDRAFT_<PATH>, upper case, '.' as "__"
+  std::vector<ConfigOverride> overrides;  // of the command line; the last of a path wins
+};
+
+// A configuration, and where each key was set: "r1.yaml:12", "--set", "FOREDRAFT_MODEL". Keys with defaults
+// are not in origins.
+struct LoadedConfig {
+  Config config;
+  std::map<std::string, std::string> origins;
+  std::string file;
+};
+
+// Parses and checks what can be checked without the model: CheckConfig and CheckSupported are included.
+absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources);
+
+// ParseConfig on a file's text.
+absl::StatusOr<LoadedConfig> ReadConfig(const std::string& path,
+                                        std::map<std::string, std::string> environment,
+                                        std::vector<ConfigOverride> overrides);
+
+// INVALID_ARGUMENT in the usual form, naming where `path` was set.
+absl::Status RefuseKey(const LoadedConfig& loaded, const std::string& path, const std::string& value,
+                       const std::string& allowed);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_CONFIG_READER_H_

@@ -1,0 +1,29 @@
+#ifndef FOREDRAFT_CONFIG_CONFIG_YAML_H_
+#define FOREDRAFT_CONFIG_CONFIG_YAML_H_
+
+// A Config as text, and what two of them differ in.
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace foredraft {
+
+// Every key with its value, in the order of config_fields, null where a value is still unset. Read back it
+// gives the same Config.
+std::string EmitYaml(const Config& config);
+
+// Changed keys of a reload, by path.
+struct ConfigDifference {
+  std::vector<std::string> reloaded;      // take effect at an iteration border
+  std::vector<std::string> need_restart;  // keep the value they were started with
+};
+
+// `started` is the configuration the process was started with, `current` what earlier reloads made of it,
+// `next` the file as it is now. max_draft_len may go down and up again, not above `started`'s.
+ConfigDifference ReloadableDifference(const Config& started, const Config& current, const Config& next);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_CONFIG_YAML_H_

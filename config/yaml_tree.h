@@ -1,0 +1,32 @@
+#ifndef FOREDRAFT_CONFIG_YAML_TREE_H_
+#define FOREDRAFT_CONFIG_YAML_TREE_H_
+
+// YAML as a tree that remembers lines. Built from yaml-cpp's event stream, because its own tree forgets
+// duplicate keys. Caps: one document, depth 32, 10,000 nodes after aliases are expanded, a megabyte of text.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace foredraft {
+
+struct YamlNode {
+  enum Kind { kNull, kScalar, kList, kMap } kind = kNull;
+  int line = 0;                                           // 1-based
+  bool quoted = false;                                    // kScalar: a string whatever it looks like
+  std::string text;                                       // kScalar
+  std::vector<YamlNode> items;                            // kList
+  std::vector<std::pair<std::string, YamlNode>> entries;  // kMap, in order; an entry's line is its key's
+
+  // As an error message shows it: the scalar (quoted if it was), "a list", "a mapping", "null".
+  std::string Show() const;
+};
+
+// INVALID_ARGUMENT "<file>:<line>: <what>"; a duplicate key is named by its path.
+absl::StatusOr<YamlNode> ParseYaml(const std::string& text, const std::string& file);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_YAML_TREE_H_
