@@ -1,6 +1,6 @@
 // The project's promise (README.md): tokens do not depend on how they were computed, and every draft is the
 // one a from-scratch computation gives. Fast tier: a pairwise covering array of all settings; with
-// FOREDRAFT_FULL_MATRIX set in the environment: the whole product.
+// FOREDRAFT_FULL set in the environment: the whole product.
 
 #include <gtest/gtest.h>
 
@@ -104,7 +104,7 @@ class SameTokens : public ::testing::Test {
 };
 
 TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  const bool full = std::getenv("FOREDRAFT_FULL_MATRIX") != nullptr;
+  const bool full = std::getenv("FOREDRAFT_FULL") != nullptr;
   const auto rows = full ? FullProduct(kLevels) : PairwiseCoveringArray(kLevels);
   bool swapped = false;
   bool reused = false;
