@@ -1,0 +1,97 @@
+#include "server/text/split_regex.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace foredraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> Split(const SplitRegex& regex, std::string_view text) {
+  RegexScratch scratch;
+  std::vector<std::string_view> pieces;
+  const absl::Status status = regex.Split(text, scratch, pieces);
+  EXPECT_TRUE(status.ok()) << status;
+  return {pieces.begin(), pieces.end()};
+}
+
+std::vector<std::string> Split(std::string_view pattern, std::string_view text) {
+  const auto regex = SplitRegex::Compile(pattern);
+  EXPECT_TRUE(regex.ok()) << regex.status();
+  return regex.ok() ? Split(*regex, text) : std::vector<std::string>();
+}
+
+TEST(SplitRegex, IsolatesMatchesAndWhatLiesBetween) {
+  EXPECT_THAT(Split(R"(\p{N}{1,3})", "ab12345c"), ElementsAre("ab", "123", "45", "c"));
+  EXPECT_THAT(Split("x", "xxa"), ElementsAre("x", "x", "a"));
+  EXPECT_THAT(Split("x", ""), ElementsAre());
+}
+
+TEST(SplitRegex, LooksAheadNoFurtherThanThePiece) {
+  EXPECT_THAT(Split(R"(\s+(?!\S)|\s+)", "a   b"), ElementsAre("a", "  ", " ", "b"));
+  EXPECT_THAT(Split(R"(\s+(?!\S)|\s+)", "a   "), ElementsAre("a", "   "));
+}
+
+// Where PCRE2 left alone would differ from Oniguruma: U+180E is no white space; Unicode 15 and 16 are known.
+TEST(SplitRegex, ReadsCharactersAsOnigurumaDoes) {
+  EXPECT_THAT(Split(R"(\s)", "a\u180eb\u3000c"), ElementsAre("a\u180eb", "\u3000", "c"));
+  EXPECT_THAT(Split(R"( ?[\p{S}]+)", "a 🫨🫩"), ElementsAre("a", " 🫨🫩"));
+  EXPECT_THAT(Split(R"(\p{L}+)", "1\U00031350\u1c89 2"), ElementsAre("1", "\U00031350\u1c89", " 2"));
+  EXPECT_THAT(Split(R"(\P{L}+)", "a\U00031350 "), ElementsAre("a\U00031350", " "));
+  EXPECT_THAT(Split("(?i:'s)", "'S'ſ"), ElementsAre("'S", "'ſ"));
+  EXPECT_THAT(Split(".+", "a\r\nb\u2028c"), ElementsAre("a\r", "\n", "b\u2028c"));
+}
+
+TEST(SplitRegex, TakesALiteralAsItIs) {
+  const auto regex = SplitRegex::CompileLiteral("a.b");
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  EXPECT_THAT(Split(*regex, "axba.bc"), ElementsAre("axb", "a.b", "c"));
+}
+
+struct RefusedRegex {
+  const char* name;
+  const char* pattern;
+  const char* message;
+};
+
+TEST(SplitRegex, RefusesWhatTheDialectsReadDifferently) {
+  const RefusedRegex cases[] = {
+      {"Intersection", "[a-z&&x]", "an intersection of sets at byte 4"},
+      {"NestedSet", "[a[b]]", "a set inside a class at byte 2"},
+      {"Anchor", "^a", "an anchor at byte 0"},
+      {"HexDigit", R"(\h)", "the escape \\h at byte 0"},
+      {"Word", R"(\w+)", "the escape \\w"},
+      {"Script", R"(\p{Han})", "a Unicode class other than"},
+      {"NegatedInClass", R"([\P{L}])", "\\P inside a class"},
+      {"OpenCount", "a{,2}", "this use of {"},
+      {"PossessiveCount", "a{1,2}+", "+ after a count"},
+      {"Verb", "(*UTF)a", "this kind of group"},
+      {"Option", "(?m)a", "this kind of group"},
+      {"BracketFirst", "[]a]", "] as the first of a class"},
+      {"OpenClass", "[ab", "a class without its ]"},
+      {"LoneBackslash", "a\\", "a lone backslash"},
+      {"EmptyMatch", "a*", "matches the empty text"},
+      {"OpenGroup", "(a", "missing closing parenthesis"},
+  };
+  for (const RefusedRegex& test_case : cases) {
+    const auto regex = SplitRegex::Compile(test_case.pattern);
+    ASSERT_FALSE(regex.ok()) << test_case.name;
+    EXPECT_THAT(std::string(regex.status().message()), HasSubstr(test_case.message)) << test_case.name;
+  }
+}
+
+TEST(SplitRegex, EndsARunawayMatchWithAnError) {
+  const auto regex = SplitRegex::Compile(R"((?:a+)+\s)");
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  RegexScratch scratch;
+  std::vector<std::string_view> pieces;
+  const std::string text(40, 'a');
+  const absl::Status status = regex->Split(text, scratch, pieces);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("limit"));
+}
+
+}  // namespace
+}  // namespace foredraft
