@@ -1,0 +1,117 @@
+#ifndef FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_
+#define FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_
+
+// One rank without a model: carries plans out in device order on a memory in which every KV row says which
+// tokens it was computed from, and checks each access. A plan runs whole when it is launched, which is what
+// stream order means; Collect hands out the results in that order.
+//
+// Tokens are a pure function of (seed, position); how many drafts a step accepts is scripted by (seed,
+// position, K), so that schedules differ in lengths but never in tokens. Row contents:
+//   target row s   the hash of tokens 0..s of its sequence
+//   MTP row s      the same where s <= P; for P < s < P + Kmax a tag of (sequence, step) that the next step
+//   must
+//                  find again (accepted drafts' rows are not rewritten: spec/mtp.md section 1.6)
+//   0              poison: what a block holds when it is handed out
+//
+// Breaches of the rules are collected as text in `faults`, the first ones only.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "scheduler/plan.h"
+
+namespace foredraft {
+
+// The token at `position` of the request with this seed, for positions past its prompt.
+int32_t ScriptedToken(uint64_t seed, int position);
+
+struct FakeRankOptions {
+  int rank = 0;
+  int slot_count = 4;
+  int block_count = 33;
+  int tokens_per_block = 4;
+  int max_seq_len = 128;
+  int max_num_tokens = 32;
+  int max_draft_len = 0;  // Kmax
+  bool vanilla = false;   // MTP windows reach back to P - Kmax
+  int offer_margin = 0;
+  int64_t host_block_count = 0;
+  // Beyond the rules, to show that they are tight: positions a step writes, and MTP rows that must survive.
+  int extra_reach = 0;
+  int extra_live = 0;
+};
+
+class FakeRank : public Executor {
+ public:
+  // `prompt_of` finds a request's prompt by its seed.
+  FakeRank(const FakeRankOptions& options,
+           std::function<const std::vector<int32_t>&(uint64_t seed)> prompt_of);
+
+  absl::Status Launch(const IterationPlan& plan) override;
+  absl::StatusOr<RankResult> Collect() override;
+
+  const std::vector<std::string>& faults() const { return faults_; }
+  // True when no slot, table entry or image is left.
+  bool IsBare() const;
+
+  int reused_tokens() const { return reused_tokens_; }
+
+ private:
+  struct Row {
+    uint64_t target = 0;
+    uint64_t mtp = 0;
+  };
+  struct Block {
+    std::vector<Row> rows;   // [tokens_per_block]
+    uint64_t boundary = 0;   // the outputs kept for reuse: the hash of the tokens up to the block's end
+    bool read_only = false;  // full of prompt rows that others may read
+    int map_count = 0;       // table entries of all slots that name it
+  };
+  struct Slot {
+    bool active = false;
+    SlotAdmission admission;
+    std::vector<int32_t> tokens;   // t_0..t_length
+    std::vector<uint64_t> hashes;  // of tokens 0..s
+    int prefilled = 0;             // prompt positions in the cache
+    int length = -1;               // p; -1 = the prompt is not complete
+    bool finished = false;
+    int draft_count = 0;
+    std::vector<uint64_t> live_rows;  // tags of the MTP rows p + 1 .. that must survive
+  };
+  struct Image {
+    Slot slot;
+    std::vector<Block> blocks;
+  };
+
+  void Fault(const std::string& text);
+  void TakeOut(const RankPlan& plan);
+  void TakeIn(const RankPlan& plan);
+  void ApplyDeltas(const RankPlan& plan);
+  void Prefill(const PrefillChunk& chunk);
+  SlotResult Step(int slot_index, int draft_len, bool first_token);
+  void CheckStepReads(int slot_index);
+  void Append(Slot* slot, int32_t token);
+  Row* ReadRow(int slot_index, int position);
+  Row* WriteRow(int slot_index, int position);
+
+  const FakeRankOptions options_;
+  const std::function<const std::vector<int32_t>&(uint64_t)> prompt_of_;
+  std::vector<Block> blocks_;
+  std::vector<Slot> slots_;
+  std::vector<std::vector<int32_t>> tables_;  // [slots][blocks of max_seq_len + 2 Kmax]
+  std::map<uint64_t, Image> images_;
+  int64_t image_blocks_ = 0;
+  std::vector<int> kept_entries_;  // [slots]: leading entries that this plan maps to blocks with contents
+  std::deque<RankResult> results_;
+  std::vector<std::string> faults_;
+  uint64_t number_ = 0;
+  int reused_tokens_ = 0;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_

@@ -1,0 +1,149 @@
+// Random courses through Plan and Commit under every kind of setting, on ranks that check each access
+// (fake_rank.h). A failure prints setting, seed and the last plans.
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+
+#include "base/log.h"
+#include "tests/scheduler/scheduler_run.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kIterations = 10000;  // per setting
+constexpr int kRequestsPerCourse = 40;
+
+const RunSetting kSettings[] = {
+    {.name = "NoMtp", .max_draft_len = 0},
+    {.name = "NoMtpSync", .overlap = false, .max_draft_len = 0},
+    {.name = "NoMtpSwaps", .blocks = 33, .host_blocks = 96, .max_draft_len = 0, .expect_swaps = true},
+    {.name = "Eagle1", .max_draft_len = 1},
+    {.name = "Eagle3", .blocks = 65},
+    {.name = "Eagle3Sync", .overlap = false},
+    {.name = "Eagle7", .blocks = 65, .max_draft_len = 7},
+    {.name = "Eagle7OneTokenBlocks", .blocks = 150, .tokens_per_block = 1, .max_draft_len = 7},
+    {.name = "Eagle3FixedK", .vary_draft_len = false},
+    {.name = "Swaps", .slots = 6, .blocks = 33, .host_blocks = 200, .expect_swaps = true},
+    {.name = "SwapsSync",
+     .overlap = false,
+     .slots = 6,
+     .blocks = 33,
+     .host_blocks = 200,
+     .expect_swaps = true},
+    {.name = "SwapsOneTokenBlocks",
+     .slots = 6,
+     .blocks = 125,
+     .tokens_per_block = 1,
+     .host_blocks = 700,
+     .max_draft_len = 7,
+     .expect_swaps = true},
+    {.name = "SwapsBigBlocks",
+     .slots = 8,
+     .blocks = 9,
+     .tokens_per_block = 16,
+     .host_blocks = 64,
+     .max_draft_len = 5,
+     .expect_swaps = true},
+    {.name = "SmallHostStore", .slots = 6, .blocks = 45, .host_blocks = 30, .expect_swaps = true},
+    {.name = "NoReuse", .slots = 6, .host_blocks = 100, .reuse = false, .expect_swaps = true},
+    {.name = "Vanilla3", .slots = 6, .blocks = 49, .host_blocks = 200, .vanilla = true, .expect_swaps = true},
+    {.name = "Vanilla7Sync",
+     .overlap = false,
+     .blocks = 40,
+     .host_blocks = 200,
+     .max_draft_len = 7,
+     .vanilla = true,
+     .expect_swaps = true},
+    {.name = "WholePrompts", .chunked = false, .budget = 40},
+    {.name = "TinyBudget", .budget = 3, .batching_wait_iters = 0},
+    {.name = "PatientPrefill", .budget = 200, .batching_wait_iters = 20},
+    {.name = "TwoRanksSwaps", .ranks = 2, .slots = 5, .host_blocks = 200, .expect_swaps = true},
+    {.name = "EightRanks", .ranks = 8, .slots = 3, .blocks = 29, .host_blocks = 100},
+    {.name = "EightRanksSync", .ranks = 8, .overlap = false, .slots = 3, .blocks = 29},
+};
+
+class SchedulerProperty : public testing::TestWithParam<RunSetting> {};
+
+// A CHECK that fails in mid-course must name the course too.
+const SchedulerRun* current_run = nullptr;
+
+void PrintCourse(LogLevel, std::string_view line) {
+  std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  if (current_run == nullptr) return;
+  std::fprintf(stderr, "%s\n", current_run->name().c_str());
+  for (const std::string& plan : current_run->plan_log()) std::fprintf(stderr, "%s\n", plan.c_str());
+}
+
+TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
+  const RunSetting& setting = GetParam();
+  InstallLogSink(PrintCourse);
+  RunTotals totals;
+  for (uint64_t seed = 1; totals.iterations < kIterations; ++seed) {
+    SchedulerRun run(setting, seed);
+    current_run = &run;
+    const std::string failure = run.Run(kRequestsPerCourse, &totals);
+    current_run = nullptr;
+    ASSERT_EQ(failure, "");
+  }
+  InstallLogSink(nullptr);
+  std::printf(
+      "%s: %d iterations, %d requests, %d to their end, %d cancelled, %d expired, %lu preemptions, "
+      "%lu images dropped, %lu hit tokens, %lu wasted steps, %lu rewound blocks\n",
+      setting.name, totals.iterations, totals.requests, totals.stopped, totals.cancelled, totals.expired,
+      totals.preemptions, totals.dropped_images, totals.hit_tokens, totals.wasted_steps,
+      totals.rewound_blocks);
+  EXPECT_GT(totals.stopped, 100);
+  EXPECT_GT(totals.cancelled, 0);
+  EXPECT_GT(totals.expired, 0);
+  if (setting.expect_swaps) {
+    EXPECT_GT(totals.preemptions, 50u);
+    EXPECT_GT(totals.dropped_images, 0u);
+  }
+  if (setting.host_blocks == 0) {
+    EXPECT_EQ(totals.preemptions, 0u);
+  }
+  EXPECT_EQ(totals.hit_tokens > 0, setting.reuse);
+  if (setting.overlap) {
+    EXPECT_GT(totals.wasted_steps, 0u);
+  }
+  if (setting.max_draft_len > 0) {
+    EXPECT_GT(totals.rewound_blocks, 0u);
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<RunSetting>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(All, SchedulerProperty, testing::ValuesIn(kSettings), NameOf);
+
+// The bounds are tight: ranks that reach one position further than spec/mtp.md says catch the scheduler out.
+struct Excess {
+  const char* name;
+  int extra_reach;
+  int extra_live;
+  const char* fault;
+};
+
+class SchedulerBounds : public testing::TestWithParam<Excess> {};
+
+TEST_P(SchedulerBounds, AreTight) {
+  const RunSetting setting{
+      .name = "Tight", .slots = 6, .blocks = 150, .tokens_per_block = 1, .host_blocks = 400};
+  std::string failure;
+  for (uint64_t seed = 1; seed <= 20 && failure.empty(); ++seed) {
+    RunTotals totals;
+    SchedulerRun run(setting, seed, GetParam().extra_reach, GetParam().extra_live);
+    failure = run.Run(kRequestsPerCourse, &totals);
+  }
+  EXPECT_NE(failure.find(GetParam().fault), std::string::npos) << failure;
+}
+
+const Excess kExcesses[] = {
+    {"Reach", 1, 0, "which it does not own"},
+    {"LiveRows", 0, 1, "lost live MTP row"},
+};
+INSTANTIATE_TEST_SUITE_P(All, SchedulerBounds, testing::ValuesIn(kExcesses),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,240 @@
+#include "tests/scheduler/scheduler_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int32_t kBeginThinking = 3;
+constexpr int32_t kEndThinking = 4;
+constexpr int kLastPlans = 12;
+
+SchedulerOptions OptionsOf(const RunSetting& setting) {
+  SchedulerOptions options;
+  options.rank_count = setting.ranks;
+  options.max_batch_size = setting.slots;
+  options.max_num_tokens = setting.budget;
+  options.max_seq_len = setting.max_seq_len;
+  options.max_queue_size = 1000;
+  options.enable_chunked_prefill = setting.chunked;
+  options.batching_wait_iters = setting.batching_wait_iters;
+  options.tokens_per_block = setting.tokens_per_block;
+  options.block_count = setting.blocks;
+  options.enable_block_reuse = setting.reuse;
+  options.host_block_count = setting.host_blocks;
+  options.batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
+  options.max_draft_len = setting.max_draft_len;
+  options.draft_len = setting.max_draft_len;
+  options.reuse_reserve = setting.vanilla ? std::max(1, setting.max_draft_len) : 1;
+  options.offer_margin = setting.vanilla ? std::max(0, setting.max_draft_len - 1) : 0;
+  options.begin_thinking_id = kBeginThinking;
+  options.end_thinking_id = kEndThinking;
+  return options;
+}
+
+}  // namespace
+
+SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_reach, int extra_live)
+    : setting_(setting), seed_(seed), random_(seed) {
+  const SchedulerOptions options = OptionsOf(setting);
+  scheduler_ = std::make_unique<Scheduler>(options);
+  for (int rank = 0; rank < setting.ranks; ++rank) {
+    FakeRankOptions fake;
+    fake.rank = rank;
+    fake.slot_count = setting.slots;
+    fake.block_count = setting.blocks;
+    fake.tokens_per_block = setting.tokens_per_block;
+    fake.max_seq_len = setting.max_seq_len;
+    fake.max_num_tokens = setting.budget;
+    fake.max_draft_len = setting.max_draft_len;
+    fake.vanilla = setting.vanilla;
+    fake.offer_margin = options.offer_margin;
+    fake.host_block_count = setting.host_blocks;
+    fake.extra_reach = extra_reach;
+    fake.extra_live = extra_live;
+    ranks_.push_back(std::make_unique<FakeRank>(fake, [this](uint64_t id) -> const std::vector<int32_t>& {
+      return clients_.at(id).request.prompt_ids;
+    }));
+  }
+  for (int i = 0; i < 3; ++i) {
+    std::vector<int32_t> prefix(Random(setting.tokens_per_block, setting.max_seq_len / 2));
+    for (int32_t& token : prefix) token = Random(0, 39);
+    common_prefixes_.push_back(std::move(prefix));
+  }
+}
+
+std::string SchedulerRun::name() const { return absl::StrCat(setting_.name, ", seed ", seed_); }
+
+void SchedulerRun::Fail(const std::string& text) {
+  if (!failure_.empty()) return;
+  failure_ = absl::StrCat(name(), ": ", text, "\n", absl::StrJoin(plan_log_, "\n"));
+}
+
+void SchedulerRun::SubmitRandom() {
+  Request request;
+  request.id = seed_ * 100000 + ++submitted_;
+  int prompt_limit = setting_.max_seq_len - 1;
+  if (!setting_.chunked) prompt_limit = std::min(prompt_limit, setting_.budget);
+  const int prompt_len = Random(1, Chance(20) ? prompt_limit : std::max(1, prompt_limit / 3));
+  if (Chance(60)) request.prompt_ids = common_prefixes_[Random(0, 2)];
+  request.prompt_ids.resize(std::min<size_t>(request.prompt_ids.size(), prompt_len));
+  while (static_cast<int>(request.prompt_ids.size()) < prompt_len)
+    request.prompt_ids.push_back(Random(0, 39));
+  request.sampling.seed = request.id;
+  if (Chance(30)) request.sampling.presence_penalty = 1;
+  const int room = setting_.max_seq_len - prompt_len;
+  request.max_tokens = Chance(20) ? std::min(room, Random(1, setting_.max_draft_len + 2)) : Random(1, room);
+  if (Chance(40)) request.stop_ids = {Random(0, 39), Random(0, 39)};
+  if (Chance(20)) request.draft_cap = Random(0, setting_.max_draft_len);
+  if (Chance(20)) request.priority = Random(-1, 1);
+  if (Chance(30)) request.prompt_phase = Phase::kThinking;
+  request.arrival = now_;
+  if (Chance(8)) request.deadline = now_ + std::chrono::milliseconds(Random(0, 60));
+
+  Client client{.request = request};
+  client.phase = request.prompt_phase;
+  for (int i = 0; i < request.max_tokens; ++i) {
+    client.expected.push_back(ScriptedToken(request.id, prompt_len + i));
+    if (std::count(request.stop_ids.begin(), request.stop_ids.end(), client.expected.back()) > 0) break;
+  }
+  const bool fits = scheduler_->CheckRequest(request).ok();
+  const absl::Status status = scheduler_->Submit(request);
+  if (fits != status.ok()) Fail(absl::StrCat("Submit and CheckRequest differ: ", status.ToString()));
+  if (!status.ok()) return;
+  ++open_;
+  clients_.emplace(request.id, std::move(client));
+}
+
+void SchedulerRun::Disturb(int requests_left) {
+  if (requests_left > 0 && Chance(25)) {
+    const int burst = Chance(20) ? Random(1, 2 * setting_.slots) : 1;
+    for (int i = 0; i < std::min(burst, requests_left); ++i) SubmitRandom();
+  }
+  if (Chance(4) && !clients_.empty()) {
+    auto client = std::next(clients_.begin(), Random(0, static_cast<int>(clients_.size()) - 1));
+    if (client->second.finish == FinishReason::kNone) client->second.cancelled = true;
+    scheduler_->Cancel(client->first, FinishReason::kCancelled);
+  }
+  if (setting_.vary_draft_len && Chance(15)) scheduler_->SetDraftLen(Random(0, setting_.max_draft_len));
+}
+
+// One turn of the serving loop.
+void SchedulerRun::Iterate(RunTotals* totals) {
+  now_ += std::chrono::milliseconds(1);
+  IterationPlan plan = scheduler_->Plan(now_);
+  const bool launched = !IsEmpty(plan);
+  if (launched) {
+    plan_log_.push_back(plan.DebugString());
+    if (plan_log_.size() > kLastPlans) plan_log_.erase(plan_log_.begin());
+    for (auto& rank : ranks_) {
+      if (!rank->Launch(plan).ok()) Fail("Launch");
+      if (!rank->faults().empty()) Fail(absl::StrJoin(rank->faults(), "\n"));
+    }
+    for (const RankPlan& rank : plan.ranks) totals->dropped_images += rank.dropped_images.size();
+    ++plans_in_flight_;
+    ++totals->iterations;
+  } else if (plans_in_flight_ == 0 && scheduler_->HasWork()) {
+    Fail("nothing is planned, nothing in flight, and yet there is work: it would wait forever");
+  }
+  scheduler_->CheckInvariants();
+  if (plans_in_flight_ > (setting_.overlap ? 1 : 0) || (!launched && plans_in_flight_ > 0)) {
+    std::vector<RankResult> results;
+    for (auto& rank : ranks_) results.push_back(*rank->Collect());
+    scheduler_->Commit(results);
+    --plans_in_flight_;
+    scheduler_->CheckInvariants();
+  }
+  TakeUpdates(totals);
+}
+
+void SchedulerRun::TakeUpdates(RunTotals* totals) {
+  for (const RequestUpdate& update : scheduler_->TakeUpdates()) CheckUpdate(update, totals);
+}
+
+void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
+  Client& client = clients_.at(update.request_id);
+  const std::string who = absl::StrCat("request ", update.request_id, ": ");
+  if (client.finish != FinishReason::kNone) Fail(who + "update after its end");
+  if (update.first_token != (client.tokens.empty() && !update.token_ids.empty())) Fail(who + "first_token");
+  CheckStep(update, &client);
+  if (client.tokens.size() > client.expected.size() ||
+      !std::equal(client.tokens.begin(), client.tokens.end(), client.expected.begin())) {
+    Fail(who + "wrong tokens");
+  }
+  client.finish = update.finish;
+  if (update.finish == FinishReason::kNone) return;
+  --open_;
+  switch (update.finish) {
+    case FinishReason::kStop:
+    case FinishReason::kLength: {
+      const std::vector<int32_t>& stops = client.request.stop_ids;
+      const bool stop = std::count(stops.begin(), stops.end(), client.expected.back()) > 0;
+      if (client.tokens != client.expected) Fail(who + "ended early");
+      if (stop != (update.finish == FinishReason::kStop)) Fail(who + "finish reason");
+      ++totals->stopped;
+      break;
+    }
+    case FinishReason::kCancelled:
+      if (!client.cancelled) Fail(who + "cancelled by nobody");
+      ++totals->cancelled;
+      break;
+    case FinishReason::kDeadline:
+      if (client.request.deadline > now_) Fail(who + "deadline not reached");
+      ++totals->expired;
+      break;
+    default:
+      Fail(who + "finish");
+  }
+}
+
+// Appends the tokens; phase and figures of the step are recomputed from them.
+void SchedulerRun::CheckStep(const RequestUpdate& update, Client* client) {
+  const std::string who = absl::StrCat("request ", update.request_id, ": ");
+  const int step_tokens = static_cast<int>(update.token_ids.size()) - (update.first_token ? 1 : 0);
+  if (update.has_step != (step_tokens > 0)) Fail(who + "has_step");
+  for (size_t i = 0; i < update.token_ids.size(); ++i) {
+    if (i == (update.first_token ? 1u : 0u)) {
+      if (update.step.phase != client->phase) Fail(who + "phase of the step");
+      if (update.step.accepted != step_tokens - 1) Fail(who + "accepted");
+      if (update.step.drafts_verified < update.step.accepted) Fail(who + "drafts_verified");
+    }
+    client->tokens.push_back(update.token_ids[i]);
+    if (update.token_ids[i] == kBeginThinking) client->phase = Phase::kThinking;
+    if (update.token_ids[i] == kEndThinking) client->phase = Phase::kAnswer;
+  }
+}
+
+std::string SchedulerRun::Run(int request_count, RunTotals* totals) {
+  int turns = 0;
+  while (failure_.empty() && (submitted_ < request_count || scheduler_->HasWork())) {
+    Disturb(request_count - submitted_);
+    Iterate(totals);
+    if (++turns > 1000 * request_count) Fail("no end in sight");
+  }
+  if (!failure_.empty()) return failure_;
+
+  const SchedulerLoad load = scheduler_->load();
+  if (open_ != 0) Fail(absl::StrCat(open_, " requests never ended"));
+  if (load.running + load.waiting + load.swapped + load.slots_used != 0 || load.blocks_used != 0 ||
+      load.blocks_free + load.blocks_cached != int64_t{setting_.ranks} * (setting_.blocks - 1)) {
+    Fail("something is left behind in the scheduler");
+  }
+  int reused = 0;
+  for (auto& rank : ranks_) {
+    if (!rank->IsBare()) Fail("something is left behind on a rank");
+    reused += rank->reused_tokens();
+  }
+  if (static_cast<uint64_t>(reused) != load.prefix_hit_tokens) Fail("prefix_hit_tokens");
+  totals->requests += submitted_;
+  totals->preemptions += load.preemptions;
+  totals->hit_tokens += load.prefix_hit_tokens;
+  totals->wasted_steps += load.wasted_steps;
+  totals->rewound_blocks += load.rewound_blocks;
+  return failure_;
+}
+
+}  // namespace foredraft

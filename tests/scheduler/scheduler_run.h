@@ -1,0 +1,100 @@
+#ifndef FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
+#define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
+
+// A scheduler, its fake ranks and a random crowd of requests: submits, cancels, deadlines, priorities,
+// changes of K; then everything is checked after every iteration. One seed, one course.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/fake_rank.h"
+
+namespace foredraft {
+
+struct RunSetting {
+  const char* name;
+  int ranks = 1;
+  bool overlap = true;
+  int slots = 4;
+  int blocks = 33;  // per rank, scratch included
+  int tokens_per_block = 4;
+  int64_t host_blocks = 0;  // per rank
+  int max_seq_len = 96;
+  int max_draft_len = 3;  // Kmax
+  bool vanilla = false;
+  bool reuse = true;
+  bool chunked = true;
+  int budget = 32;  // max_num_tokens
+  int batching_wait_iters = 3;
+  bool vary_draft_len = true;
+  // What a course over all seeds must have seen, lest the setting proves nothing.
+  bool expect_swaps = false;
+};
+
+struct RunTotals {
+  int iterations = 0;
+  int requests = 0;
+  int stopped = 0;
+  int cancelled = 0;
+  int expired = 0;
+  uint64_t preemptions = 0;
+  uint64_t hit_tokens = 0;
+  uint64_t wasted_steps = 0;
+  uint64_t rewound_blocks = 0;
+  uint64_t dropped_images = 0;
+};
+
+class SchedulerRun {
+ public:
+  SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_reach = 0, int extra_live = 0);
+
+  // Runs `request_count` random requests to their ends. Empty, or what went wrong, with seed and last plans.
+  std::string Run(int request_count, RunTotals* totals);
+
+  std::string name() const;                                               // setting and seed
+  const std::vector<std::string>& plan_log() const { return plan_log_; }  // the last few
+
+ private:
+  struct Client {
+    Request request;
+    std::vector<int32_t> expected;  // all tokens it would get if left alone
+    std::vector<int32_t> tokens;
+    bool cancelled = false;
+    FinishReason finish = FinishReason::kNone;
+    Phase phase = Phase::kAnswer;
+  };
+
+  int Random(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  bool Chance(int percent) { return Random(1, 100) <= percent; }
+  void Disturb(int requests_left);
+  void SubmitRandom();
+  void Iterate(RunTotals* totals);
+  void TakeUpdates(RunTotals* totals);
+  void CheckUpdate(const RequestUpdate& update, RunTotals* totals);
+  void CheckStep(const RequestUpdate& update, Client* client);
+  void Fail(const std::string& text);
+
+  const RunSetting setting_;
+  const uint64_t seed_;
+  std::mt19937_64 random_;
+  std::map<uint64_t, Client> clients_;  // by request id = sampling seed
+  std::vector<std::vector<int32_t>> common_prefixes_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<FakeRank>> ranks_;
+  int plans_in_flight_ = 0;
+  int submitted_ = 0;
+  int open_ = 0;
+  SteadyTime now_;
+  std::vector<std::string> plan_log_;
+  std::string failure_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_

@@ -1,0 +1,381 @@
+#include "scheduler/serving_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "tests/scheduler/fake_rank.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+constexpr seconds kPatience(30);  // a hung loop fails the test, it does not hang it
+
+// A rank whose results are held back until the test lets them through, and which can be lost.
+class GatedRank : public Executor {
+ public:
+  GatedRank(const FakeRankOptions& options, std::function<const std::vector<int32_t>&(uint64_t)> prompt_of)
+      : rank_(options, std::move(prompt_of)) {}
+
+  absl::Status Launch(const IterationPlan& plan) override {
+    if (++launches_ == fail_launch_at_) return absl::InternalError("no such device");
+    return rank_.Launch(plan);
+  }
+  absl::StatusOr<RankResult> Collect() override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!changed_.wait_for(lock, kPatience, [this] { return permits_ > 0; })) {
+      return absl::DeadlineExceededError("gate never opened");
+    }
+    --permits_;
+    if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("step timed out");
+    return rank_.Collect();
+  }
+  void Let(int64_t count) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      permits_ = count;
+    }
+    changed_.notify_all();
+  }
+  void Open() { Let(int64_t{1} << 40); }
+
+  int fail_launch_at_ = 0;
+  int fail_collect_at_ = 0;
+  FakeRank rank_;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t permits_ = 0;
+  int launches_ = 0;
+  int collects_ = 0;
+};
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  FinishReason finish = FinishReason::kNone;
+  absl::Status error;
+};
+
+// A loop over gated fake ranks, and the clients' side of it.
+class Harness {
+ public:
+  struct Options {
+    bool overlap = true;
+    int ranks = 1;
+    int slots = 4;
+    int max_queue_size = 100;
+    int max_seq_len = 96;
+    int max_draft_len = 3;
+  };
+
+  explicit Harness(const Options& options) {
+    SchedulerOptions scheduler;
+    scheduler.rank_count = options.ranks;
+    scheduler.max_batch_size = options.slots;
+    scheduler.max_queue_size = options.max_queue_size;
+    scheduler.max_seq_len = options.max_seq_len;
+    scheduler.tokens_per_block = 4;
+    scheduler.block_count = options.slots * (options.max_seq_len + 8) / 4;
+    scheduler.host_block_count = 1000;
+    scheduler.max_num_tokens = 64;
+    scheduler.max_draft_len = options.max_draft_len;
+    scheduler.draft_len = options.max_draft_len;
+    FakeRankOptions fake;
+    fake.slot_count = options.slots;
+    fake.block_count = scheduler.block_count;
+    fake.max_seq_len = options.max_seq_len;
+    fake.max_num_tokens = 64;
+    fake.max_draft_len = options.max_draft_len;
+    fake.host_block_count = 1000;
+    std::vector<Executor*> executors;
+    for (fake.rank = 0; fake.rank < options.ranks; ++fake.rank) {
+      ranks_.push_back(std::make_unique<GatedRank>(
+          fake, [](uint64_t seed) -> const std::vector<int32_t>& { return PromptOf(seed); }));
+      executors.push_back(ranks_.back().get());
+    }
+    loop_ = std::make_unique<ServingLoop>(
+        ServingLoopOptions{.overlap = options.overlap}, std::make_unique<Scheduler>(scheduler), executors,
+        [this](std::vector<RequestUpdate> updates) { Receive(std::move(updates)); },
+        [this](const IterationFigures& figures) { last_draft_len_ = figures.draft_len; });
+  }
+  ~Harness() {
+    Open();
+    loop_->Stop();
+    for (auto& rank : ranks_) EXPECT_THAT(rank->rank_.faults(), testing::IsEmpty());
+  }
+
+  // Prompts are a function of the seed, so that ranks may look them up on any thread.
+  static const std::vector<int32_t>& PromptOf(uint64_t seed) {
+    static const std::vector<std::vector<int32_t>> prompts = [] {
+      std::vector<std::vector<int32_t>> made(64);
+      for (size_t i = 0; i < made.size(); ++i) {
+        for (size_t s = 0; s < 1 + i % 40; ++s) made[i].push_back(static_cast<int32_t>((i / 8 + s) % 40));
+      }
+      return made;
+    }();
+    return prompts.at(seed);
+  }
+  static Request MakeRequest(uint64_t id, int max_tokens) {
+    Request request{.id = id, .prompt_ids = PromptOf(id), .max_tokens = max_tokens};
+    request.sampling.seed = id;
+    request.arrival = std::chrono::steady_clock::now();
+    return request;
+  }
+  static std::vector<int32_t> ExpectedTokens(uint64_t id, int max_tokens) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < max_tokens; ++i) {
+      tokens.push_back(ScriptedToken(id, static_cast<int>(PromptOf(id).size()) + i));
+    }
+    return tokens;
+  }
+
+  void Open() {
+    for (auto& rank : ranks_) rank->Open();
+  }
+  void Let(int64_t count) {
+    for (auto& rank : ranks_) rank->Let(count);
+  }
+
+  // False when the condition did not come true in time.
+  bool WaitUntil(const std::function<bool()>& condition) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kPatience, condition);
+  }
+  bool WaitForEnds(int count) {
+    return WaitUntil([&] { return ended_ >= count; });
+  }
+  bool WaitForToken(uint64_t id) {
+    return WaitUntil([&] { return !outcomes_[id].tokens.empty(); });
+  }
+  Outcome outcome(uint64_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return outcomes_[id];
+  }
+
+  std::vector<std::unique_ptr<GatedRank>> ranks_;
+  std::atomic<int> last_draft_len_ = -1;
+  std::unique_ptr<ServingLoop> loop_;
+
+ private:
+  void Receive(std::vector<RequestUpdate> updates) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (RequestUpdate& update : updates) {
+        Outcome& outcome = outcomes_[update.request_id];
+        EXPECT_EQ(outcome.finish, FinishReason::kNone) << "an update after the last";
+        outcome.tokens.insert(outcome.tokens.end(), update.token_ids.begin(), update.token_ids.end());
+        outcome.finish = update.finish;
+        outcome.error = update.error;
+        if (update.finish != FinishReason::kNone) ++ended_;
+      }
+    }
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, Outcome> outcomes_;  // guarded by mutex_
+  int ended_ = 0;                         // guarded by mutex_
+};
+
+struct LoopSetting {
+  const char* name;
+  bool overlap;
+  int ranks;
+};
+
+class ServingLoopTokens : public testing::TestWithParam<LoopSetting> {};
+
+TEST_P(ServingLoopTokens, AreThoseOfEachRequestAlone) {
+  Harness harness({.overlap = GetParam().overlap, .ranks = GetParam().ranks});
+  harness.Open();
+  harness.loop_->Start();
+  for (uint64_t id = 1; id <= 40; ++id) {
+    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 1 + id % 50)).ok());
+  }
+  ASSERT_TRUE(harness.WaitForEnds(40));
+  for (uint64_t id = 1; id <= 40; ++id) {
+    EXPECT_EQ(harness.outcome(id).tokens, Harness::ExpectedTokens(id, 1 + id % 50)) << id;
+    EXPECT_EQ(harness.outcome(id).finish, FinishReason::kLength);
+  }
+  harness.loop_->Stop();
+  EXPECT_EQ(harness.loop_->load().blocks_used, 0);
+  EXPECT_EQ(harness.loop_->load().slots_used, 0);
+  for (auto& rank : harness.ranks_) EXPECT_TRUE(rank->rank_.IsBare());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ServingLoopTokens,
+                         testing::Values(LoopSetting{"Overlap", true, 1}, LoopSetting{"Sync", false, 1},
+                                         LoopSetting{"OverlapEightRanks", true, 8},
+                                         LoopSetting{"SyncTwoRanks", false, 2}),
+                         [](const auto& info) { return info.param.name; });
+
+struct Loss {
+  const char* name;
+  int launch;
+  int collect;
+  const char* text;
+};
+
+class ServingLoopLoss : public testing::TestWithParam<Loss> {};
+
+TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
+  InstallLogSink([](LogLevel, std::string_view) {});
+  Harness harness({.ranks = 2});
+  harness.ranks_[1]->fail_launch_at_ = GetParam().launch;
+  harness.ranks_[1]->fail_collect_at_ = GetParam().collect;
+  harness.Open();
+  for (uint64_t id = 1; id <= 20; ++id) {
+    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+  }
+  EXPECT_TRUE(harness.loop_->health().ok());
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.WaitForEnds(20));
+  for (uint64_t id = 1; id <= 20; ++id) {
+    const Outcome outcome = harness.outcome(id);
+    EXPECT_EQ(outcome.finish, FinishReason::kError);
+    EXPECT_EQ(outcome.error.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(outcome.error.message()), HasSubstr(GetParam().text));
+  }
+  EXPECT_THAT(std::string(harness.loop_->health().message()), HasSubstr(GetParam().text));
+  const absl::Status refused = harness.loop_->Submit(Harness::MakeRequest(21, 5));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(GetParam().text));
+  harness.loop_->Cancel(1, FinishReason::kCancelled);  // of no effect
+  harness.loop_->Stop();
+  InstallLogSink(nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ServingLoopLoss,
+                         testing::Values(Loss{"FirstLaunch", 1, 0, "rank 1 lost: no such device"},
+                                         Loss{"LaterLaunch", 4, 0, "rank 1 lost: no such device"},
+                                         Loss{"FirstCollect", 0, 1, "rank 1 lost: step timed out"},
+                                         Loss{"LaterCollect", 0, 4, "rank 1 lost: step timed out"}),
+                         [](const auto& info) { return info.param.name; });
+
+class ServingLoopTest : public testing::TestWithParam<bool> {};  // overlap
+
+INSTANTIATE_TEST_SUITE_P(All, ServingLoopTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Overlap" : "Sync"; });
+
+TEST_P(ServingLoopTest, CancelEndsOneRequestInFlight) {
+  Harness harness({.overlap = GetParam()});
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 50)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 40)).ok());
+  harness.Let(3);  // the engine now waits in mid-request
+  ASSERT_TRUE(harness.WaitForToken(1));
+  harness.loop_->Cancel(1, FinishReason::kCancelled);
+  harness.loop_->Cancel(99, FinishReason::kCancelled);  // unknown: ignored
+  harness.Open();
+  ASSERT_TRUE(harness.WaitForEnds(2));
+  EXPECT_EQ(harness.outcome(1).finish, FinishReason::kCancelled);
+  EXPECT_LT(harness.outcome(1).tokens.size(), 50u);
+  EXPECT_EQ(harness.outcome(2).tokens, Harness::ExpectedTokens(2, 40));
+}
+
+TEST_P(ServingLoopTest, CancelEndsAQueuedRequest) {
+  Harness harness({.overlap = GetParam(), .slots = 1});
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 20)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 20)).ok());
+  harness.loop_->Cancel(2, FinishReason::kStop);  // the output thread's word for a stop string
+  harness.Open();
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.WaitForEnds(2));
+  EXPECT_EQ(harness.outcome(2).finish, FinishReason::kStop);
+  EXPECT_TRUE(harness.outcome(2).tokens.empty());
+  EXPECT_EQ(harness.outcome(1).tokens, Harness::ExpectedTokens(1, 20));
+}
+
+TEST_P(ServingLoopTest, DeadlinesEndRequestsInQueueAndInFlight) {
+  // Far more tokens than can be made before the deadline.
+  Harness harness({.overlap = GetParam(), .slots = 1, .max_seq_len = 200000, .max_draft_len = 0});
+  Request in_flight = Harness::MakeRequest(1, 190000);
+  in_flight.deadline = in_flight.arrival + std::chrono::milliseconds(20);
+  Request in_queue = Harness::MakeRequest(2, 20);
+  in_queue.deadline = in_queue.arrival;
+  harness.Open();
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.loop_->Submit(in_flight).ok());
+  ASSERT_TRUE(harness.loop_->Submit(in_queue).ok());
+  ASSERT_TRUE(harness.WaitForEnds(2));
+  EXPECT_EQ(harness.outcome(1).finish, FinishReason::kDeadline);
+  EXPECT_EQ(harness.outcome(2).finish, FinishReason::kDeadline);
+  EXPECT_TRUE(harness.outcome(2).tokens.empty());
+}
+
+TEST_P(ServingLoopTest, RefusesAtOnceWhenTheQueueIsFull) {
+  Harness harness({.overlap = GetParam(), .slots = 1, .max_queue_size = 3});
+  for (uint64_t id = 1; id <= 3; ++id) {  // before Start all of them wait
+    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 5)).ok());
+  }
+  const absl::Status refused = harness.loop_->Submit(Harness::MakeRequest(4, 5));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("max_queue_size is 3"));
+
+  harness.loop_->Start();
+  harness.Let(1);
+  ASSERT_TRUE(harness.WaitForToken(1));  // so 1 runs, 2 and 3 wait, and the engine is stuck
+  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(5, 5)).ok());
+  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(6, 5)).code(), absl::StatusCode::kResourceExhausted);
+
+  harness.Open();
+  ASSERT_TRUE(harness.WaitForEnds(4));
+  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(7, 5)).ok());
+  ASSERT_TRUE(harness.WaitForEnds(5));
+}
+
+TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
+  Harness harness({.overlap = GetParam(), .slots = 2});
+  harness.loop_->Start();
+  for (uint64_t id = 1; id <= 10; ++id) {
+    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+  }
+  harness.Let(2);
+  ASSERT_TRUE(harness.WaitForToken(1));
+  std::thread stopper([&] { harness.loop_->Stop(); });
+  harness.Open();
+  stopper.join();
+  harness.loop_->Stop();
+  EXPECT_TRUE(harness.WaitForEnds(10));
+  int cancelled = 0;
+  for (uint64_t id = 1; id <= 10; ++id) cancelled += harness.outcome(id).finish == FinishReason::kCancelled;
+  EXPECT_GE(cancelled, 8);  // the two that ran may have come to their ends
+  EXPECT_TRUE(harness.ranks_[0]->rank_.IsBare());
+  EXPECT_EQ(harness.loop_->load().blocks_used, 0);
+  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(11, 5)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(harness.loop_->health().ok());
+}
+
+TEST_P(ServingLoopTest, RefusesWhatCanNeverFit) {
+  Harness harness({.overlap = GetParam()});
+  Request request = Harness::MakeRequest(1, 5);
+  request.prompt_ids.clear();
+  EXPECT_EQ(harness.loop_->Submit(request).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(ServingLoopTest, ChangesDraftLenAtAnIterationBorder) {
+  Harness harness({.overlap = GetParam()});
+  harness.loop_->SetDraftLen(1);
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 30)).ok());
+  harness.Open();
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.WaitForEnds(1));
+  EXPECT_EQ(harness.last_draft_len_, 1);
+  EXPECT_EQ(harness.outcome(1).tokens, Harness::ExpectedTokens(1, 30));
+}
+
+}  // namespace
+}  // namespace foredraft
