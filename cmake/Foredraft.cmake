@@ -11,7 +11,8 @@ find_package(absl REQUIRED)
 
 # -ffp-contract=off: a product and a sum are fused only where a kernel says so. Otherwise the compiler may fuse
 # them in one copy of a loop and not in another, and the same row would get different bits.
-add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
+add_compile_options(
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-ffp-contract=off>")
 # -O2 -g1: line numbers in a crash, at half the link time and disk of -g.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 include_directories(${CMAKE_SOURCE_DIR})
