@@ -81,6 +81,16 @@ void RankEngine::CaptureSteps() {
   }
 }
 
+int RankEngine::WarmUp() {
+  if (graphs_.size() == 0) return 0;
+  for (const int bucket : options_.batch_sizes) {
+    for (int draft_len = 0; draft_len <= options_.max_draft_len; ++draft_len) {
+      RunDecodeStep(RankPlan{}, bucket, draft_len);
+    }
+  }
+  return static_cast<int>(graphs_.size());
+}
+
 std::unique_ptr<Graph> RankEngine::CaptureStep(int bucket, int draft_len) {
   return device_->Capture(*stream_, [&] { DecodeStep(bucket, draft_len); });
 }

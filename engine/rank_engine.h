@@ -33,6 +33,10 @@ class RankEngine {
   // `rank` is the index of this rank's plan.
   RankResult Run(const IterationPlan& plan, int rank);
 
+  // Replays every captured step with no live slot, so that the first request finds code and memory warm.
+  // Returns how many there are. Before the first Run.
+  int WarmUp();
+
   // The decode step of (bucket, K) as it would be recorded now; equal to the cached one, whatever ran in
   // between.
   std::unique_ptr<Graph> CaptureStep(int bucket, int draft_len);
