@@ -1,0 +1,167 @@
+#include "server/frontend.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_builder.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "server/request_log.h"
+#include "server/tls.h"
+
+namespace foredraft {
+namespace {
+
+void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(config.max_message_mib << 20);
+  // Two daemons on one port would share its connections unnoticed.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Gateways ping every 30 s, also while idle; a dead peer is found within a minute.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 40'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options,
+                                                           FrontendHooks hooks) {
+  std::unique_ptr<Frontend> frontend(new Frontend(options, std::move(hooks)));
+  RETURN_IF_ERROR(frontend->ListenMetrics());
+  RETURN_IF_ERROR(frontend->ListenGrpc());
+  return frontend;
+}
+
+Frontend::Frontend(const FrontendOptions& options, FrontendHooks hooks)
+    : options_(options),
+      metrics_(std::make_shared<Metrics>(options.metrics)),
+      generation_(options.generation, health_, *metrics_),
+      admin_(MakeAdminHooks(std::move(hooks))) {}
+
+Frontend::~Frontend() { Shutdown(); }
+
+absl::Status Frontend::ListenMetrics() {
+  ASSIGN_OR_RETURN(exposer_, ExposeMetrics(options_.server.metrics_address, metrics_));
+  const std::vector<int> ports = exposer_->GetListeningPorts();
+  metrics_port_ = ports.empty() ? 0 : ports.front();
+  return absl::OkStatus();
+}
+
+absl::Status Frontend::ListenGrpc() {
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials,
+                   ServerCredentials(options_.server.tls));
+  grpc::EnableDefaultHealthCheckService(true);
+  if (options_.server.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetChannelOptions(options_.server, builder);
+  builder.AddListeningPort(options_.server.grpc_address, credentials, &grpc_port_);
+  builder.RegisterService(&generation_);
+  builder.RegisterService(&admin_);
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr || grpc_port_ == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("server.grpc_address: ", options_.server.grpc_address,
+                     ": cannot listen there: port in use or address not of this host"));
+  }
+  health_.Attach(grpc_server_.get());
+  return absl::OkStatus();
+}
+
+AdminHooks Frontend::MakeAdminHooks(FrontendHooks hooks) {
+  AdminHooks admin;
+  admin.config_yaml = std::move(hooks.config_yaml);
+  admin.reload = std::move(hooks.reload);
+  admin.drain = [this, drain = std::move(hooks.drain)] {
+    drain();
+    return open_calls();
+  };
+  admin.load = [this] {
+    const SchedulerLoad load = Load();
+    v1::GetLoadResponse response;
+    response.set_running(load.running);
+    response.set_waiting(load.waiting);
+    response.set_swapped(load.swapped);
+    response.set_slots_used(load.slots_used);
+    response.set_blocks_used(load.blocks_used);
+    response.set_blocks_free(load.blocks_free);
+    response.set_blocks_cached(load.blocks_cached);
+    response.set_draft_len(load.draft_len);
+    response.set_open_streams(open_calls());
+    response.set_state(ServingStateName(health_.state()));
+    return response;
+  };
+  return admin;
+}
+
+void Frontend::Serve(ServedModel model) {
+  CHECK(loop_ == nullptr) << "the frontend serves already";
+  tokenizer_ = std::move(model.tokenizer);
+  if (absl::StatusOr<ChatFormat> format = ChatFormat::Create(*tokenizer_); format.ok()) {
+    chat_format_ = *std::move(format);
+  } else {
+    Log(LogLevel::kInfo, "no chat: %s", format.status().message());
+  }
+  validator_ = std::make_unique<RequestValidator>(std::move(model.limits), *tokenizer_,
+                                                  chat_format_.has_value() ? &*chat_format_ : nullptr);
+  output_ = std::make_unique<OutputThread>(
+      options_.output, *metrics_, [this](uint64_t id, FinishReason reason) { loop_->Cancel(id, reason); });
+  const int max_draft_len = model.scheduler.max_draft_len;
+  loop_ = std::make_unique<ServingLoop>(
+      model.loop, std::make_unique<Scheduler>(model.scheduler), std::move(model.executors),
+      [this](std::vector<RequestUpdate> updates) { output_->Deliver(std::move(updates)); },
+      [this](const IterationFigures& figures) { metrics_->RecordIteration(figures); });
+  loop_->Start();
+  serving_loop_.store(loop_.get());
+  metrics_->ReadLoadFrom([this] { return Load(); });
+  generation_.Open({.tokenizer = tokenizer_.get(),
+                    .validator = validator_.get(),
+                    .loop = loop_.get(),
+                    .output = output_.get(),
+                    .max_draft_len = max_draft_len,
+                    .forced_acceptance = model.forced_acceptance,
+                    .model = std::move(model.description)});
+  health_.Enter(ServingState::kServing);
+}
+
+SchedulerLoad Frontend::Load() const {
+  const ServingLoop* loop = serving_loop_.load();
+  return loop == nullptr ? SchedulerLoad{} : loop->load();
+}
+
+absl::Status Frontend::CheckRanks() {
+  const ServingLoop* loop = serving_loop_.load();
+  const absl::Status status = loop == nullptr ? absl::OkStatus() : loop->health();
+  if (!status.ok() && !rank_lost_) {
+    rank_lost_ = true;
+    health_.Enter(ServingState::kFailed);
+    metrics_->RecordRankFailure();
+  }
+  return status;
+}
+
+void Frontend::SetDraftLen(int draft_len) {
+  if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetDraftLen(draft_len);
+}
+
+void Frontend::Shutdown() {
+  if (grpc_server_ == nullptr) return;
+  BeginDrain();
+  if (output_ != nullptr) {
+    output_->EndAll(absl::UnavailableError("draining: the daemon stopped before the request ended"));
+    constexpr auto kLastWrites = std::chrono::milliseconds(500);
+    WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);
+  }
+  health_.Attach(nullptr);
+  grpc_server_->Shutdown(std::chrono::system_clock::now());
+  grpc_server_->Wait();
+  exposer_.reset();
+  if (loop_ != nullptr) loop_->Stop();
+  if (output_ != nullptr) output_->Stop();
+  grpc_server_.reset();
+}
+
+}  // namespace foredraft

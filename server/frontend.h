@@ -1,0 +1,113 @@
+#ifndef FOREDRAFT_SERVER_FRONTEND_H_
+#define FOREDRAFT_SERVER_FRONTEND_H_
+
+// All that clients and operators reach: the gRPC server with its services, health and reflection, the metrics
+// page, the output thread and the serving loop behind them. It knows executors by their interface only.
+//
+// Life: Listen (answers UNAVAILABLE), Serve once the model is warmed up, BeginDrain, Shutdown. Threads:
+// Listen, Serve and Shutdown belong to the owner's thread; the rest may be called from any thread.
+
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "scheduler/serving_loop.h"
+#include "server/admin_service.h"
+#include "server/generation_service.h"
+#include "server/health.h"
+#include "server/metrics.h"
+#include "server/output_thread.h"
+#include "server/request_validator.h"
+
+namespace foredraft {
+
+struct FrontendOptions {
+  ServerConfig server;
+  MetricsOptions metrics;
+  GenerationOptions generation;
+  OutputThreadOptions output;
+};
+
+// A model that is ready to serve. The executors outlive the frontend.
+struct ServedModel {
+  std::unique_ptr<Tokenizer> tokenizer;
+  RequestLimits limits;
+  SchedulerOptions scheduler;
+  ServingLoopOptions loop;
+  std::vector<Executor*> executors;
+  bool forced_acceptance = false;
+  v1::GetModelResponse description;
+};
+
+// What the admin service needs of the daemon; the frontend knows the load itself.
+struct FrontendHooks {
+  std::function<std::string()> config_yaml;
+  std::function<absl::StatusOr<ReloadReport>()> reload;
+  std::function<void()> drain;
+};
+
+class Frontend {
+ public:
+  // Errors name the address or the TLS file.
+  static absl::StatusOr<std::unique_ptr<Frontend>> Listen(const FrontendOptions& options,
+                                                          FrontendHooks hooks);
+  ~Frontend();  // Shutdown, at once
+
+  void Serve(ServedModel model);
+  // Not serving, no new requests; those in flight go on.
+  void BeginDrain() { health_.Enter(ServingState::kDraining); }
+  // False: the deadline came first.
+  bool WaitForNoCalls(SteadyTime deadline) const { return generation_.WaitForNoCalls(deadline); }
+  // Ends what is left with UNAVAILABLE and closes the ports. Safe to call twice.
+  void Shutdown();
+
+  // Ok, or why nothing is served any more: a rank was lost. The first failure seen counts in the metrics.
+  absl::Status CheckRanks();
+
+  void SetDraftLen(int draft_len);
+  void SetRequestTimeout(int seconds) { generation_.SetRequestTimeout(seconds); }
+
+  Metrics& metrics() { return *metrics_; }
+  const Health& health() const { return health_; }
+  int open_calls() const { return generation_.open_calls(); }
+  int grpc_port() const { return grpc_port_; }
+  int metrics_port() const { return metrics_port_; }
+  // For clients in this process.
+  std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_server_->InProcessChannel({}); }
+
+ private:
+  Frontend(const FrontendOptions& options, FrontendHooks hooks);
+  absl::Status ListenGrpc();
+  absl::Status ListenMetrics();
+  AdminHooks MakeAdminHooks(FrontendHooks hooks);
+  SchedulerLoad Load() const;
+
+  const FrontendOptions options_;
+  Health health_;
+  std::shared_ptr<Metrics> metrics_;
+
+  // From Serve on; outlive the services' calls, so they stand before them.
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatFormat> chat_format_;
+  std::unique_ptr<RequestValidator> validator_;
+  std::unique_ptr<OutputThread> output_;
+  std::unique_ptr<ServingLoop> loop_;
+  std::atomic<ServingLoop*> serving_loop_ = nullptr;  // loop_ once started, for other threads
+
+  GenerationService generation_;
+  AdminService admin_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  int grpc_port_ = 0;
+  int metrics_port_ = 0;
+  bool rank_lost_ = false;  // owner's thread
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_FRONTEND_H_
