@@ -4,6 +4,7 @@
 // The defaults that depend on the machine, the backend or the model.
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "config/config_reader.h"
@@ -16,7 +17,7 @@ struct HostFacts {
   int64_t ram_bytes = 0;
 };
 
-// Of this process: cores it may run on, RAM of the machine (or of its cgroup, if less).
+// Of this process: cores it may run on and RAM of the machine, or what its cgroup grants if that is less.
 HostFacts ReadHostFacts();
 
 // MTP modules that the configuration runs: 0 without speculative_config, 1 for Eagle.
@@ -24,6 +25,10 @@ int MtpModuleCount(const Config& config);
 
 // Bytes of one token in the KV cache: all layers of the target and of the MTP modules that run.
 int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count);
+
+// Batch sizes of decode steps, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else 1,
+// 2, 4, 8, then by 8. Eager steps are padded to the same sizes.
+std::vector<int> DecodeBuckets(const Config& config);
 
 // Fills what is still unset: served_model_name, tokens_per_block, batch_sizes, cpu.threads and pin; with a
 // model (may be null) also max_seq_len and kv_cache_config.max_tokens, and checks the rest against it.

@@ -5,6 +5,7 @@
 // duplicate keys. Caps: one document, depth 32, 10,000 nodes after aliases are expanded, a megabyte of text.
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct YamlNode {
   // As an error message shows it: the scalar (quoted if it was), "a list", "a mapping", "null".
   std::string Show() const;
 };
+
+// Text from outside as part of a one-line message: cut after 80 bytes, control characters as '?'.
+std::string ShowText(std::string_view text);
 
 // INVALID_ARGUMENT "<file>:<line>: <what>"; a duplicate key is named by its path.
 absl::StatusOr<YamlNode> ParseYaml(const std::string& text, const std::string& file);

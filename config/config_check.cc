@@ -1,0 +1,108 @@
+#include "config/config_check.h"
+
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+std::string Number(int64_t value) { return absl::StrFormat("%d", value); }
+
+absl::Status CheckParallel(const LoadedConfig& loaded) {
+  const ParallelConfig& parallel = loaded.config.parallel;
+  for (const auto& [path, value] : {std::pair("parallel.attention_dp", parallel.attention_dp),
+                                    std::pair("parallel.moe_ep", parallel.moe_ep)})
+    if (value != 1 && value != 2 && value != 4 && value != 8)
+      return RefuseKey(loaded, path, Number(value), "1, 2, 4, 8");
+  if (parallel.attention_dp != parallel.moe_ep)
+    return RefuseKey(loaded, "parallel.moe_ep", Number(parallel.moe_ep),
+                     absl::StrFormat("attention_dp, %d", parallel.attention_dp));
+  return absl::OkStatus();
+}
+
+absl::Status CheckTls(const LoadedConfig& loaded) {
+  const TlsConfig& tls = loaded.config.server.tls;
+  if (tls.cert.empty() && !tls.key.empty())
+    return RefuseKey(loaded, "server.tls.cert", "null", "a file beside server.tls.key");
+  if (!tls.cert.empty() && tls.key.empty())
+    return RefuseKey(loaded, "server.tls.key", "null", "a file beside server.tls.cert");
+  if (!tls.client_ca.empty() && tls.cert.empty())
+    return RefuseKey(loaded, "server.tls.client_ca", tls.client_ca, "null without server.tls.cert");
+  return absl::OkStatus();
+}
+
+absl::Status CheckSchedule(const LoadedConfig& loaded, const SpeculativeConfig& speculative) {
+  const std::string path = "speculative_config.draft_len_schedule";
+  const bool scheduled = speculative.draft_policy == "schedule";
+  if (scheduled && speculative.draft_len_schedule.empty())
+    return RefuseKey(loaded, path, "null", "a mapping like {4: 3, 16: 2}, draft_policy is schedule");
+  if (!scheduled && !speculative.draft_len_schedule.empty())
+    return RefuseKey(loaded, path, "set", "null where draft_policy is " + speculative.draft_policy);
+  for (const auto& [bucket, draft_len] : speculative.draft_len_schedule)
+    if (draft_len > speculative.max_draft_len)
+      return RefuseKey(loaded, path, absl::StrFormat("%d: %d", bucket, draft_len),
+                       absl::StrFormat("0..%d, max_draft_len", speculative.max_draft_len));
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpeculative(const LoadedConfig& loaded) {
+  if (!loaded.config.speculative_config) return absl::OkStatus();
+  const SpeculativeConfig& speculative = *loaded.config.speculative_config;
+  RETURN_IF_ERROR(CheckSchedule(loaded, speculative));
+  if (speculative.forced_acceptance_length &&
+      *speculative.forced_acceptance_length > speculative.max_draft_len + 1)
+    return RefuseKey(loaded, "speculative_config.forced_acceptance_length",
+                     absl::StrFormat("%g", *speculative.forced_acceptance_length),
+                     absl::StrFormat("1..%d, max_draft_len + 1", speculative.max_draft_len + 1));
+  return absl::OkStatus();
+}
+
+// One line of what this build cannot do.
+struct Unsupported {
+  bool asked;
+  const char* path;
+  std::string value;
+  const char* allowed;
+};
+
+}  // namespace
+
+absl::Status CheckConfig(const LoadedConfig& loaded) {
+  const Config& config = loaded.config;
+  if (config.model.empty())
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: model: missing, allowed a checkpoint directory", loaded.file));
+  RETURN_IF_ERROR(CheckParallel(loaded));
+  RETURN_IF_ERROR(CheckTls(loaded));
+  if (config.cuda_graph_config && !config.cuda_graph_config->batch_sizes.empty() &&
+      config.cuda_graph_config->batch_sizes.back() > config.max_batch_size)
+    return RefuseKey(loaded, "cuda_graph_config.batch_sizes",
+                     Number(config.cuda_graph_config->batch_sizes.back()),
+                     absl::StrFormat("1..%d, max_batch_size", config.max_batch_size));
+  return CheckSpeculative(loaded);
+}
+
+absl::Status CheckSupported(const LoadedConfig& loaded) {
+  const Config& config = loaded.config;
+  const SpeculativeConfig speculative = config.speculative_config.value_or(SpeculativeConfig{});
+  const Unsupported rows[] = {
+      {config.load_format == "dummy", "load_format", config.load_format, "auto"},
+      {config.parallel.attention_dp != 1, "parallel.attention_dp", Number(config.parallel.attention_dp), "1"},
+      {config.parallel.restart == "group", "parallel.restart", config.parallel.restart, "exit"},
+      {speculative.use_mtp_vanilla, "speculative_config.use_mtp_vanilla", "true", "false"},
+      {speculative.use_relaxed_acceptance_for_thinking,
+       "speculative_config.use_relaxed_acceptance_for_thinking", "true", "false"},
+      {speculative.draft_policy != "fixed", "speculative_config.draft_policy", speculative.draft_policy,
+       "fixed"},
+      {speculative.forced_acceptance_length.has_value(), "speculative_config.forced_acceptance_length", "set",
+       "null"},
+  };
+  for (const Unsupported& row : rows)
+    if (row.asked)
+      return RefuseKey(loaded, row.path, row.value + ", not supported by this build", row.allowed);
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,126 @@
+#include "config/config_defaults.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kDefaultMaxSeqLen = 4096;
+constexpr int kKvElementBytes = 2;  // bf16
+
+// The first number of a cgroup v2 file; 0 where there is none ("max", no such file).
+int64_t ReadLimit(std::ifstream& file) {
+  int64_t value = 0;
+  return file >> value ? value : 0;
+}
+
+int CoresOfCgroup() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");  // "quota period", in microseconds
+  const int64_t quota = ReadLimit(file);
+  const int64_t period = ReadLimit(file);
+  return quota > 0 && period > 0 ? static_cast<int>(std::max<int64_t>(1, quota / period)) : 0;
+}
+
+std::string LastPart(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.rfind('/') + 1);
+}
+
+absl::Status CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loaded) {
+  const Config& config = loaded.config;
+  const int modules = MtpModuleCount(config);
+  if (modules > model.num_nextn_predict_layers)
+    return RefuseKey(loaded, "speculative_config.max_draft_len",
+                     absl::StrFormat("%d", config.speculative_config->max_draft_len),
+                     model.num_nextn_predict_layers == 0
+                         ? "0, the model has no MTP modules"
+                         : absl::StrFormat("0..%d, the model's MTP modules", model.num_nextn_predict_layers));
+  if (config.max_seq_len > model.max_position_embeddings)
+    return RefuseKey(loaded, "max_seq_len", absl::StrFormat("%d", config.max_seq_len),
+                     absl::StrFormat("2..%d, max_position_embeddings", model.max_position_embeddings));
+  if (!config.enable_chunked_prefill && config.max_num_tokens < config.max_seq_len)
+    return RefuseKey(loaded, "enable_chunked_prefill", "false",
+                     absl::StrFormat("true where max_num_tokens, %d, is below max_seq_len, %d",
+                                     config.max_num_tokens, config.max_seq_len));
+  if (!config.speculative_config) return absl::OkStatus();
+  const SpeculativeConfig& speculative = *config.speculative_config;
+  for (const auto& [path, id] :
+       {std::pair("speculative_config.begin_thinking_phase_token", speculative.begin_thinking_phase_token),
+        std::pair("speculative_config.end_thinking_phase_token", speculative.end_thinking_phase_token)})
+    if (id && *id >= model.vocab_size)
+      return RefuseKey(loaded, path, absl::StrFormat("%d", *id),
+                       absl::StrFormat("0..%d, the vocabulary", model.vocab_size - 1));
+  return absl::OkStatus();
+}
+
+void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config) {
+  KvCacheConfig& cache = config.kv_cache_config;
+  if (cache.max_tokens != 0 || config.backend != "cpu") return;
+  const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
+  const int64_t fits = host.ram_bytes / 4 / KvBytesPerToken(model, MtpModuleCount(config));
+  const int64_t blocks = std::min(wanted, fits) / cache.tokens_per_block;
+  cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
+}
+
+}  // namespace
+
+HostFacts ReadHostFacts() {
+  HostFacts host;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) host.cores = std::max(CPU_COUNT(&cores), 1);
+  if (const int granted = CoresOfCgroup(); granted > 0) host.cores = std::min(host.cores, granted);
+  host.ram_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  std::ifstream memory("/sys/fs/cgroup/memory.max");
+  if (const int64_t granted = ReadLimit(memory); granted > 0)
+    host.ram_bytes = std::min(host.ram_bytes, granted);
+  return host;
+}
+
+int MtpModuleCount(const Config& config) {
+  if (!config.speculative_config) return 0;
+  return config.speculative_config->use_mtp_vanilla ? config.speculative_config->max_draft_len : 1;
+}
+
+int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count) {
+  const int64_t layers = model.num_hidden_layers + mtp_module_count;
+  return layers * (model.kv_lora_rank + model.qk_rope_head_dim) * kKvElementBytes;
+}
+
+std::vector<int> DecodeBuckets(const Config& config) {
+  std::vector<int> buckets;
+  if (config.cuda_graph_config) buckets = config.cuda_graph_config->batch_sizes;
+  if (buckets.empty()) {
+    buckets = {1, 2, 4, 8};
+    while (buckets.back() + 8 <= config.max_batch_size) buckets.push_back(buckets.back() + 8);
+  }
+  while (!buckets.empty() && buckets.back() >= config.max_batch_size) buckets.pop_back();
+  buckets.push_back(config.max_batch_size);
+  return buckets;
+}
+
+absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded) {
+  Config& config = loaded.config;
+  if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
+  if (config.kv_cache_config.tokens_per_block == 0)
+    config.kv_cache_config.tokens_per_block = config.backend == "cuda" ? 64 : 32;
+  if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);
+  if (config.cpu.threads == 0) config.cpu.threads = host.cores;
+  if (!config.cpu.pin) config.cpu.pin = config.cpu.threads <= host.cores;
+  if (model == nullptr) return absl::OkStatus();
+  if (config.max_seq_len == 0)
+    config.max_seq_len = std::min(model->max_position_embeddings, kDefaultMaxSeqLen);
+  RETURN_IF_ERROR(CheckAgainstModel(*model, loaded));
+  ResolvePool(host, *model, config);
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

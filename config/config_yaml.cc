@@ -1,0 +1,79 @@
+#include "config/config_yaml.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "absl/strings/str_format.h"
+#include "config/config_fields.h"
+
+namespace foredraft {
+namespace {
+
+std::vector<std::string_view> BlocksOf(std::string_view path) {
+  std::vector<std::string_view> blocks;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
+    blocks.push_back(path.substr(0, dot));
+  return blocks;
+}
+
+std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+bool SameField(const ConfigField& field, const Config& a, const Config& b) {
+  return ShowField(field, a) == ShowField(field, b);
+}
+
+}  // namespace
+
+std::string EmitYaml(const Config& config) {
+  std::string yaml;
+  std::vector<std::string_view> open;  // blocks whose heading is written
+  for (const ConfigField& field : ConfigFields()) {
+    const std::vector<std::string_view> blocks = BlocksOf(field.path);
+    bool present = true;
+    for (size_t depth = 0; depth < blocks.size(); ++depth) {
+      present = present && BlockPresent(config, blocks[depth]);
+      if (std::find(open.begin(), open.end(), blocks[depth]) != open.end()) continue;
+      open.push_back(blocks[depth]);
+      yaml += absl::StrFormat("%s%s:%s\n", std::string(2 * depth, ' '), LastPart(blocks[depth]),
+                              present ? "" : " null");
+    }
+    if (present)
+      yaml += absl::StrFormat("%s%s: %s\n", std::string(2 * blocks.size(), ' '), LastPart(field.path),
+                              ShowField(field, config));
+  }
+  return yaml;
+}
+
+// Without speculative_config the modules are not loaded: turning it on needs a restart, turning it off is
+// draft length 0, with the modules kept warm.
+ConfigDifference ReloadableDifference(const Config& started, const Config& current, const Config& next) {
+  ConfigDifference difference;
+  const auto draft_len = [](const Config& config) {
+    return config.speculative_config ? config.speculative_config->max_draft_len : 0;
+  };
+  const bool drafts_need_restart = draft_len(next) > draft_len(started);
+  for (const ConfigField& field : ConfigFields()) {
+    const bool speculative = field.path.starts_with("speculative_config.");
+    const bool is_draft_len = field.path == "speculative_config.max_draft_len";
+    if (speculative && !is_draft_len && (!next.speculative_config || !started.speculative_config)) continue;
+    Config before = field.change == ConfigChange::kRestart ? started : current;
+    Config after = next;
+    if (is_draft_len) {
+      if (draft_len(next) == draft_len(current)) continue;
+      (drafts_need_restart ? difference.need_restart : difference.reloaded).emplace_back(field.path);
+      continue;
+    }
+    if (field.path.starts_with("cuda_graph_config.") &&
+        started.cuda_graph_config.has_value() != next.cuda_graph_config.has_value()) {
+      if (difference.need_restart.empty() || difference.need_restart.back() != "cuda_graph_config")
+        difference.need_restart.emplace_back("cuda_graph_config");
+      continue;
+    }
+    if (SameField(field, before, after)) continue;
+    (field.change == ConfigChange::kRestart ? difference.need_restart : difference.reloaded)
+        .emplace_back(field.path);
+  }
+  return difference;
+}
+
+}  // namespace foredraft

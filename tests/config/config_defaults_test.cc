@@ -1,0 +1,148 @@
+#include "config/config_defaults.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr HostFacts kHost = {.cores = 4, .ram_bytes = int64_t{1} << 30};
+
+// 2 layers of 100 + 28 values in BF16: 512 bytes of cache per token, 768 with a module.
+ModelConfig SmallModel() {
+  ModelConfig model;
+  model.vocab_size = 100;
+  model.num_hidden_layers = 2;
+  model.num_nextn_predict_layers = 1;
+  model.kv_lora_rank = 100;
+  model.qk_rope_head_dim = 28;
+  model.max_position_embeddings = 10000;
+  return model;
+}
+
+LoadedConfig LoadOrDie(const std::string& text) {
+  absl::StatusOr<LoadedConfig> loaded = ParseConfig({"c.yaml", text, {}, {}});
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? *loaded : LoadedConfig{};
+}
+
+Config Resolve(const std::string& text) {
+  LoadedConfig loaded = LoadOrDie(text);
+  const ModelConfig model = SmallModel();
+  EXPECT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
+  return loaded.config;
+}
+
+TEST(ResolveDefaults, FillsWhatIsUnset) {
+  const Config config = Resolve("model: /models/abacus/\nmax_batch_size: 20");
+  EXPECT_EQ(config.served_model_name, "abacus");
+  EXPECT_EQ(config.max_seq_len, 4096);
+  EXPECT_EQ(config.kv_cache_config.tokens_per_block, 32);
+  EXPECT_EQ(config.kv_cache_config.max_tokens, 20 * 4096);
+  EXPECT_THAT(config.cuda_graph_config->batch_sizes, ElementsAre(1, 2, 4, 8, 16, 20));
+  EXPECT_EQ(config.cpu.threads, 4);
+  EXPECT_EQ(config.cpu.pin, true);
+}
+
+TEST(ResolveDefaults, KeepsWhatIsSet) {
+  const Config config = Resolve(
+      "model: /m\nserved_model_name: n\nmax_seq_len: 9000\ncpu: {threads: 8}\n"
+      "kv_cache_config: {tokens_per_block: 16, max_tokens: 77}");
+  EXPECT_EQ(config.served_model_name, "n");
+  EXPECT_EQ(config.max_seq_len, 9000);
+  EXPECT_EQ(config.kv_cache_config.tokens_per_block, 16);
+  EXPECT_EQ(config.kv_cache_config.max_tokens, 77);
+  EXPECT_EQ(config.cpu.pin, false) << "8 threads do not fit 4 cores";
+}
+
+TEST(ResolveDefaults, ThePoolIsAtMostAQuarterOfRam) {
+  EXPECT_EQ(Resolve("model: /m\nmax_batch_size: 4096").kv_cache_config.max_tokens, (int64_t{1} << 28) / 512);
+  EXPECT_EQ(Resolve("model: /m\nmax_batch_size: 4096\nspeculative_config: {}").kv_cache_config.max_tokens,
+            (int64_t{1} << 28) / 768 / 32 * 32);
+}
+
+TEST(ResolveDefaults, WithoutAModelItsKeysStayUnset) {
+  LoadedConfig loaded = LoadOrDie("model: /m");
+  ASSERT_EQ(ResolveDefaults(kHost, nullptr, loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.config.max_seq_len, 0);
+  EXPECT_EQ(loaded.config.served_model_name, "m");
+}
+
+struct Refusal {
+  const char* name;
+  const char* keys;
+  const char* error;
+};
+
+class ResolveDefaultsRefuses : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(ResolveDefaultsRefuses, WhatTheModelCannotDo) {
+  LoadedConfig loaded = LoadOrDie(std::string("model: /m\n") + GetParam().keys);
+  const ModelConfig model = SmallModel();
+  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()), GetParam().error);
+}
+
+const Refusal kRefusals[] = {
+    {"TooLong", "max_seq_len: 10001",
+     "c.yaml:2: max_seq_len: 10001, allowed 2..10000, max_position_embeddings"},
+    {"PromptsThatCannotBeCut", "max_num_tokens: 16\nenable_chunked_prefill: false",
+     "c.yaml:3: enable_chunked_prefill: false, allowed true where max_num_tokens, 16, is below max_seq_len, "
+     "4096"},
+    {"ThinkingToken", "speculative_config: {begin_thinking_phase_token: 100}",
+     "c.yaml:2: speculative_config.begin_thinking_phase_token: 100, allowed 0..99, the vocabulary"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, ResolveDefaultsRefuses, ::testing::ValuesIn(kRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ResolveDefaults, DraftsNeedAModule) {
+  LoadedConfig loaded = LoadOrDie("model: /m\nspeculative_config:\n  max_draft_len: 3");
+  ModelConfig model = SmallModel();
+  model.num_nextn_predict_layers = 0;
+  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
+            "c.yaml:3: speculative_config.max_draft_len: 3, allowed 0, the model has no MTP modules");
+}
+
+struct Buckets {
+  const char* name;
+  const char* keys;
+  std::vector<int> buckets;
+};
+
+class DecodeBucketsTest : public ::testing::TestWithParam<Buckets> {};
+
+TEST_P(DecodeBucketsTest, EndAtMaxBatchSize) {
+  EXPECT_EQ(DecodeBuckets(LoadOrDie(std::string("model: /m\n") + GetParam().keys).config),
+            GetParam().buckets);
+}
+
+const Buckets kBuckets[] = {
+    {"Default", "", {1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64}},
+    {"One", "max_batch_size: 1", {1}},
+    {"Three", "max_batch_size: 3", {1, 2, 3}},
+    {"Eight", "max_batch_size: 8", {1, 2, 4, 8}},
+    {"Eager", "max_batch_size: 9\ncuda_graph_config: null", {1, 2, 4, 8, 9}},
+    {"Given", "cuda_graph_config: {batch_sizes: [3, 64]}", {3, 64}},
+    {"GivenTooShort", "cuda_graph_config: {batch_sizes: [3]}", {3, 64}},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, DecodeBucketsTest, ::testing::ValuesIn(kBuckets),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(HostFacts, AreSane) {
+  const HostFacts host = ReadHostFacts();
+  EXPECT_GE(host.cores, 1);
+  EXPECT_GT(host.ram_bytes, int64_t{1} << 26);
+}
+
+TEST(KvBytesPerToken, IsTheSpecsForR1) {
+  ModelConfig r1;
+  r1.num_hidden_layers = 61;
+  r1.kv_lora_rank = 512;
+  r1.qk_rope_head_dim = 64;
+  EXPECT_EQ(KvBytesPerToken(r1, 1), 71424);
+}
+
+}  // namespace
+}  // namespace foredraft

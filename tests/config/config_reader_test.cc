@@ -1,0 +1,395 @@
+#include "config/config_reader.h"
+
+#include <functional>
+
+#include "absl/strings/str_format.h"
+#include "config/config_fields.h"
+#include "config/config_yaml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using Environment = std::map<std::string, std::string>;
+
+absl::StatusOr<LoadedConfig> Parse(const std::string& text, const Environment& environment = {},
+                                   const std::vector<std::string>& flags = {}) {
+  ConfigSources sources{.file = "r1.yaml", .text = text, .environment = environment, .overrides = {}};
+  for (const std::string& flag : flags) {
+    absl::StatusOr<ConfigOverride> override = ParseOverride(flag);
+    if (!override.ok()) return override.status();
+    sources.overrides.push_back(*override);
+  }
+  return ParseConfig(sources);
+}
+
+Config ParseOrDie(const std::string& text, const Environment& environment = {},
+                  const std::vector<std::string>& flags = {}) {
+  absl::StatusOr<LoadedConfig> loaded = Parse(text, environment, flags);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? loaded->config : Config{};
+}
+
+// The keys of README.md's and the contract's table, in its order.
+constexpr const char* kContractKeys[] = {
+    "model",
+    "served_model_name",
+    "backend",
+    "load_format",
+    "max_batch_size",
+    "max_num_tokens",
+    "max_seq_len",
+    "max_queue_size",
+    "request_timeout_s",
+    "enable_chunked_prefill",
+    "disable_overlap_scheduler",
+    "server.grpc_address",
+    "server.metrics_address",
+    "server.max_message_mib",
+    "server.reflection",
+    "server.drain_timeout_s",
+    "server.tls.cert",
+    "server.tls.key",
+    "server.tls.client_ca",
+    "parallel.attention_dp",
+    "parallel.moe_ep",
+    "parallel.leader_address",
+    "parallel.local_workers",
+    "parallel.interface",
+    "parallel.step_timeout_s",
+    "parallel.restart",
+    "attention_dp_config.batching_wait_iters",
+    "kv_cache_config.tokens_per_block",
+    "kv_cache_config.enable_block_reuse",
+    "kv_cache_config.free_gpu_memory_fraction",
+    "kv_cache_config.max_tokens",
+    "kv_cache_config.host_cache_size",
+    "kv_cache_config.dtype",
+    "cuda_graph_config.enable_padding",
+    "cuda_graph_config.batch_sizes",
+    "cublaslt.tuning_file",
+    "cpu.threads",
+    "cpu.pin",
+    "speculative_config.decoding_type",
+    "speculative_config.max_draft_len",
+    "speculative_config.use_mtp_vanilla",
+    "speculative_config.use_relaxed_acceptance_for_thinking",
+    "speculative_config.relaxed_topk",
+    "speculative_config.relaxed_delta",
+    "speculative_config.begin_thinking_phase_token",
+    "speculative_config.end_thinking_phase_token",
+    "speculative_config.draft_policy",
+    "speculative_config.draft_len_schedule",
+    "speculative_config.forced_acceptance_length",
+    "log.level",
+    "log.format",
+};
+
+TEST(ConfigFields, AreTheContractsKeys) {
+  std::vector<std::string> paths;
+  for (const ConfigField& field : ConfigFields()) {
+    paths.emplace_back(field.path);
+    EXPECT_FALSE(field.help.empty()) << field.path;
+  }
+  EXPECT_EQ(paths, std::vector<std::string>(std::begin(kContractKeys), std::end(kContractKeys)));
+}
+
+TEST(ConfigFields, DefaultsAreTheContracts) {
+  const Config config = ParseOrDie("model: /m");
+  EXPECT_EQ(config.max_batch_size, 64);
+  EXPECT_EQ(config.server.grpc_address, "127.0.0.1:50051");
+  EXPECT_EQ(config.kv_cache_config.host_cache_size, int64_t{1} << 30);
+  EXPECT_FALSE(config.speculative_config.has_value());
+  EXPECT_TRUE(config.cuda_graph_config.has_value());
+  EXPECT_EQ(ParseOrDie("model: /m\nspeculative_config: {}").speculative_config->max_draft_len, 1);
+}
+
+TEST(ParseConfig, ReadsEveryKindOfValue) {
+  const Config config = ParseOrDie(R"(
+model: "/models/abacus"   # a comment
+max_batch_size: 32
+enable_chunked_prefill: false
+max_num_tokens: 5000
+server: {grpc_address: "unix:/tmp/s", tls: {cert: c.pem, key: k.pem}}
+kv_cache_config:
+  host_cache_size: 5000000000
+  free_gpu_memory_fraction: 0.5
+cuda_graph_config:
+  batch_sizes: [1, 2, 32]
+cpu:
+  pin: true
+speculative_config:
+  max_draft_len: 3
+  begin_thinking_phase_token: 17
+)");
+  EXPECT_EQ(config.model, "/models/abacus");
+  EXPECT_EQ(config.max_batch_size, 32);
+  EXPECT_FALSE(config.enable_chunked_prefill);
+  EXPECT_EQ(config.server.grpc_address, "unix:/tmp/s");
+  EXPECT_EQ(config.server.tls.key, "k.pem");
+  EXPECT_EQ(config.kv_cache_config.host_cache_size, 5000000000);
+  EXPECT_EQ(config.kv_cache_config.free_gpu_memory_fraction, 0.5);
+  EXPECT_THAT(config.cuda_graph_config->batch_sizes, ElementsAre(1, 2, 32));
+  EXPECT_EQ(config.cpu.pin, true);
+  EXPECT_EQ(config.speculative_config->max_draft_len, 3);
+  EXPECT_EQ(config.speculative_config->begin_thinking_phase_token, 17);
+}
+
+TEST(ParseConfig, NullTurnsOptionalBlocksOff) {
+  const Config config = ParseOrDie("model: /m\ncuda_graph_config: null\nspeculative_config:\nserver:\n");
+  EXPECT_FALSE(config.cuda_graph_config.has_value());
+  EXPECT_FALSE(config.speculative_config.has_value());
+  EXPECT_EQ(config.server.grpc_address, "127.0.0.1:50051");
+}
+
+TEST(ParseConfig, DraftLengthZeroLoadsNoModule) {
+  EXPECT_FALSE(
+      ParseOrDie("model: /m\nspeculative_config: {max_draft_len: 0}").speculative_config.has_value());
+}
+
+TEST(ParseConfig, AcceptsTensorRtLlmsNameOfTheDraftLength) {
+  const Config config = ParseOrDie("model: /m\nspeculative_config: {num_nextn_predict_layers: 2}");
+  EXPECT_EQ(config.speculative_config->max_draft_len, 2);
+}
+
+TEST(ParseConfig, AliasesExpand) {
+  const Config config = ParseOrDie("model: &m /m\nserved_model_name: *m\n");
+  EXPECT_EQ(config.served_model_name, "/m");
+}
+
+TEST(ParseConfig, FlagOverEnvironmentOverFile) {
+  const std::string text = "model: /m\nmax_batch_size: 1\nmax_queue_size: 1\nrequest_timeout_s: 1\n";
+  const Environment environment = {{"FOREDRAFT_MAX_QUEUE_SIZE", "2"}, {"FOREDRAFT_REQUEST_TIMEOUT_S", "2"}};
+  const absl::StatusOr<LoadedConfig> loaded =
+      Parse(text, environment, {"request_timeout_s=3", "request_timeout_s=4"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->config.max_batch_size, 1);
+  EXPECT_EQ(loaded->config.max_queue_size, 2);
+  EXPECT_EQ(loaded->config.request_timeout_s, 4);
+  EXPECT_THAT(loaded->origins, ::testing::IsSupersetOf({Pair("max_batch_size", "r1.yaml:2"),
+                                                        Pair("max_queue_size", "FOREDRAFT_MAX_QUEUE_SIZE"),
+                                                        Pair("request_timeout_s", "--set")}));
+}
+
+TEST(ParseConfig, OverridesReachIntoBlocks) {
+  const Environment environment = {{"FOREDRAFT_SPECULATIVE_CONFIG__MAX_DRAFT_LEN", "3"}};
+  const Config config = ParseOrDie("model: /m\nspeculative_config: null", environment,
+                                   {"cuda_graph_config.batch_sizes=[1, 8]", "server.tls.cert=/a: b",
+                                    "server.tls.key=true", "speculative_config.relaxed_delta=0.25"});
+  EXPECT_EQ(config.speculative_config->max_draft_len, 3);
+  EXPECT_EQ(config.speculative_config->relaxed_delta, 0.25);
+  EXPECT_THAT(config.cuda_graph_config->batch_sizes, ElementsAre(1, 8));
+  EXPECT_EQ(config.server.tls.cert, "/a: b");
+  EXPECT_EQ(config.server.tls.key, "true");
+}
+
+TEST(ParseConfig, AnOverrideOfABlockReplacesIt) {
+  const std::string text = "model: /m\nspeculative_config: {max_draft_len: 3, relaxed_topk: 5}";
+  EXPECT_FALSE(ParseOrDie(text, {}, {"speculative_config=null"}).speculative_config.has_value());
+  const Config config = ParseOrDie(text, {}, {"speculative_config={max_draft_len: 2}"});
+  EXPECT_EQ(config.speculative_config->max_draft_len, 2);
+  EXPECT_EQ(config.speculative_config->relaxed_topk, 1);
+}
+
+TEST(ParseConfig, LeavesForeignVariablesAlone) {
+  ParseOrDie("model: /m", {{"FOREDRAFT_PORT", "tcp://10.0.0.1:50051"},
+                           {"FOREDRAFT_SERVICE_HOST", "10.0.0.1"},
+                           {"FOREDRAFT_PORT_50051_TCP_PROTO", "tcp"},
+                           {"FOREDRAFT_FULL", "1"},
+                           {"HOME", "/"}});
+}
+
+TEST(ParseOverride, WithoutAValueIsMalformed) {
+  EXPECT_THAT(std::string(ParseOverride("max_batch_size").status().message()),
+              HasSubstr("--set max_batch_size"));
+  EXPECT_FALSE(ParseOverride("=3").ok());
+}
+
+struct Refusal {
+  const char* name;
+  std::string text;
+  const char* error;
+};
+
+class ParseConfigRefuses : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(ParseConfigRefuses, WithOneLine) {
+  const absl::Status status = Parse(GetParam().text).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()), GetParam().error);
+}
+
+const Refusal kRefusals[] = {
+    {"Empty", "", "r1.yaml: model: missing, allowed a checkpoint directory"},
+    {"NotAMapping", "- model", "r1.yaml:1: a list, allowed a mapping of keys"},
+    {"NotYaml", "model: /m\n  x: [", "r1.yaml:2: not YAML: illegal map value"},
+    {"TwoDocuments", "model: /m\n---\nmodel: /n\n", "r1.yaml:3: a second document, allowed one"},
+    {"OutOfRange", "model: /m\nspeculative_config:\n  max_draft_len: 9\n",
+     "r1.yaml:3: speculative_config.max_draft_len: 9, allowed 0..7"},
+    {"OutOfRangeByAlias", "model: /m\nspeculative_config:\n  num_nextn_predict_layers: 8\n",
+     "r1.yaml:3: speculative_config.num_nextn_predict_layers: 8, allowed 0..7"},
+    {"UnknownKey", "model: /m\nspeculative_config:\n  max_draft_length: 9\n",
+     "r1.yaml:3: speculative_config.max_draft_length: unknown key, nearest is max_draft_len"},
+    {"UnknownTopKey", "model: /m\nmax_batchsize: 9\n",
+     "r1.yaml:2: max_batchsize: unknown key, nearest is max_batch_size"},
+    {"KeyInTheWrongBlock", "model: /m\nserver: {tokens_per_block: 32}\n",
+     "r1.yaml:2: server.tokens_per_block: unknown key, nearest is kv_cache_config.tokens_per_block"},
+    {"DuplicateKey", "model: /m\nserver:\n  reflection: true\n  reflection: true\n",
+     "r1.yaml:4: server.reflection: given twice"},
+    {"DuplicateBlock", "model: /m\nlog: {}\nlog: {}\n", "r1.yaml:3: log: given twice"},
+    {"DuplicateByAlias", "model: /m\nspeculative_config: {max_draft_len: 1, num_nextn_predict_layers: 1}",
+     "r1.yaml:2: speculative_config.num_nextn_predict_layers: given twice, also as "
+     "speculative_config.max_draft_len"},
+    {"TextForNumber", "model: /m\nmax_batch_size: many", "r1.yaml:2: max_batch_size: many, allowed 1..4096"},
+    {"QuotedNumber", "model: /m\nmax_batch_size: \"8\"", "r1.yaml:2: max_batch_size: \"8\", allowed 1..4096"},
+    {"Fraction", "model: /m\nmax_batch_size: 8.5", "r1.yaml:2: max_batch_size: 8.5, allowed 1..4096"},
+    {"NullForNumber", "model: /m\nmax_batch_size:", "r1.yaml:2: max_batch_size: null, allowed 1..4096"},
+    {"ListForNumber", "model: /m\nmax_batch_size: [8]", "r1.yaml:2: max_batch_size: [8], allowed 1..4096"},
+    {"HugeNumber", "model: /m\nmax_batch_size: 99999999999999999999",
+     "r1.yaml:2: max_batch_size: 99999999999999999999, allowed 1..4096"},
+    {"YesForTrue", "model: /m\nserver: {reflection: yes}",
+     "r1.yaml:2: server.reflection: yes, allowed true, false"},
+    {"OptionalBool", "model: /m\ncpu: {pin: 1}", "r1.yaml:2: cpu.pin: 1, allowed true, false, null"},
+    {"Choice", "model: /m\nbackend: tpu", "r1.yaml:2: backend: tpu, allowed cpu, cuda"},
+    {"Level", "model: /m\nlog: {level: warn}",
+     "r1.yaml:2: log.level: warn, allowed debug, info, warning, error"},
+    {"Address", "model: /m\nserver: {grpc_address: 50051}",
+     "r1.yaml:2: server.grpc_address: 50051, allowed host:port, unix:path"},
+    {"Port", "model: /m\nserver: {grpc_address: 'h:70000'}",
+     "r1.yaml:2: server.grpc_address: \"h:70000\", allowed host:port, unix:path"},
+    {"Infinity", "model: /m\nkv_cache_config: {free_gpu_memory_fraction: inf}",
+     "r1.yaml:2: kv_cache_config.free_gpu_memory_fraction: inf, allowed 0.01..1"},
+    {"NotANumber", "model: /m\nkv_cache_config: {free_gpu_memory_fraction: nan}",
+     "r1.yaml:2: kv_cache_config.free_gpu_memory_fraction: nan, allowed 0.01..1"},
+    {"BlockAsScalar", "model: /m\nserver: 5", "r1.yaml:2: server: 5, allowed a mapping"},
+    {"OptionalBlockAsScalar", "model: /m\nspeculative_config: MTP",
+     "r1.yaml:2: speculative_config: MTP, allowed a mapping, null"},
+    {"BatchSizesUnsorted", "model: /m\ncuda_graph_config: {batch_sizes: [2, 1]}",
+     "r1.yaml:2: cuda_graph_config.batch_sizes: [2, 1], allowed an ascending list of 1..4096, null"},
+    {"BatchSizesTooBig", "model: /m\ncuda_graph_config: {batch_sizes: [1, 65]}",
+     "r1.yaml:2: cuda_graph_config.batch_sizes: 65, allowed 1..64, max_batch_size"},
+    {"ListAsKey", "model: /m\n? [a]\n: 1", "r1.yaml:2: a list as a key, allowed names"},
+    {"Ranks", "model: /m\nparallel: {attention_dp: 3, moe_ep: 3}",
+     "r1.yaml:2: parallel.attention_dp: 3, allowed 1, 2, 4, 8"},
+    {"RanksDiffer", "model: /m\nparallel: {attention_dp: 2}",
+     "r1.yaml: parallel.moe_ep: 1, allowed attention_dp, 2"},
+    {"CertWithoutKey", "model: /m\nserver: {tls: {cert: c}}",
+     "r1.yaml: server.tls.key: null, allowed a file beside server.tls.cert"},
+    {"CaWithoutCert", "model: /m\nserver: {tls: {client_ca: c}}",
+     "r1.yaml:2: server.tls.client_ca: c, allowed null without server.tls.cert"},
+    {"ScheduleMissing", "model: /m\nspeculative_config: {draft_policy: schedule}",
+     "r1.yaml: speculative_config.draft_len_schedule: null, allowed a mapping like {4: 3, 16: 2}, "
+     "draft_policy is "
+     "schedule"},
+    {"ScheduleUnused", "model: /m\nspeculative_config: {draft_len_schedule: {4: 1}}",
+     "r1.yaml:2: speculative_config.draft_len_schedule: set, allowed null where draft_policy is fixed"},
+    {"ScheduleOverMax",
+     "model: /m\nspeculative_config: {max_draft_len: 2, draft_policy: schedule, draft_len_schedule: {4: 3}}",
+     "r1.yaml:2: speculative_config.draft_len_schedule: 4: 3, allowed 0..2, max_draft_len"},
+    {"ScheduleKey", "model: /m\nspeculative_config: {draft_len_schedule: {x: 3}}",
+     "r1.yaml:2: speculative_config.draft_len_schedule: {x: 3}, allowed a mapping of batch sizes to 0..7, "
+     "null"},
+    {"ForcedOverMax", "model: /m\nspeculative_config: {max_draft_len: 2, forced_acceptance_length: 4}",
+     "r1.yaml:2: speculative_config.forced_acceptance_length: 4, allowed 1..3, max_draft_len + 1"},
+    {"Dummy", "model: /m\nload_format: dummy",
+     "r1.yaml:2: load_format: dummy, not supported by this build, allowed auto"},
+    {"TwoRanks", "model: /m\nparallel: {attention_dp: 2, moe_ep: 2}",
+     "r1.yaml:2: parallel.attention_dp: 2, not supported by this build, allowed 1"},
+    {"Vanilla", "model: /m\nspeculative_config: {use_mtp_vanilla: true}",
+     "r1.yaml:2: speculative_config.use_mtp_vanilla: true, not supported by this build, allowed false"},
+    {"Relaxed", "model: /m\nspeculative_config: {use_relaxed_acceptance_for_thinking: true}",
+     "r1.yaml:2: speculative_config.use_relaxed_acceptance_for_thinking: true, not supported by this build, "
+     "allowed "
+     "false"},
+    {"Adaptive", "model: /m\nspeculative_config: {draft_policy: adaptive}",
+     "r1.yaml:2: speculative_config.draft_policy: adaptive, not supported by this build, allowed fixed"},
+    {"Forced", "model: /m\nspeculative_config: {forced_acceptance_length: 1.5}",
+     "r1.yaml:2: speculative_config.forced_acceptance_length: set, not supported by this build, allowed "
+     "null"},
+    {"Deep", "model: " + std::string(40, '[') + std::string(40, ']'), "r1.yaml:1: nested deeper than 32"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, ParseConfigRefuses, ::testing::ValuesIn(kRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+// Nine levels of nine aliases each: 3.9e8 values if all were expanded.
+TEST(ParseConfig, AliasBombsAreRefused) {
+  std::string text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
+  for (int level = 1; level < 9; ++level) {
+    text += absl::StrFormat("a%d: &a%d [", level, level);
+    for (int i = 0; i < 9; ++i) text += absl::StrFormat("%s*a%d", i == 0 ? "" : ", ", level - 1);
+    text += "]\n";
+  }
+  EXPECT_THAT(std::string(Parse(text).status().message()),
+              HasSubstr("more than 10000 values, aliases expanded"));
+}
+
+TEST(ParseConfig, AliasesCannotNestPastTheDepth) {
+  std::string text = "a0: &a0 [x]\n";
+  for (int level = 1; level < 60; ++level)
+    text += absl::StrFormat("a%d: &a%d [*a%d]\n", level, level, level - 1);
+  EXPECT_THAT(std::string(Parse(text).status().message()), HasSubstr("nested deeper than 32"));
+}
+
+TEST(ParseConfig, AnAliasInsideItsAnchorIsRefused) {
+  EXPECT_THAT(std::string(Parse("model: &a [*a]").status().message()), HasSubstr("r1.yaml:1:"));
+}
+
+struct OverrideRefusal {
+  const char* name;
+  Environment environment;
+  std::vector<std::string> flags;
+  const char* error;
+};
+
+class OverridesRefuse : public ::testing::TestWithParam<OverrideRefusal> {};
+
+TEST_P(OverridesRefuse, NamingTheFlagOrVariable) {
+  const absl::Status status = Parse("model: /m", GetParam().environment, GetParam().flags).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()), GetParam().error);
+}
+
+const OverrideRefusal kOverrideRefusals[] = {
+    {"FlagRange",
+     {},
+     {"speculative_config.max_draft_len=9"},
+     "--set: speculative_config.max_draft_len: 9, allowed 0..7"},
+    {"FlagUnknown",
+     {},
+     {"speculative_config.max_draft=1"},
+     "--set: speculative_config.max_draft: unknown key, nearest is max_draft_len"},
+    {"FlagChoice", {}, {"backend=tpu"}, "--set: backend: tpu, allowed cpu, cuda"},
+    {"FlagBlock", {}, {"server=3"}, "--set: server: 3, allowed a mapping"},
+    {"VariableRange",
+     {{"FOREDRAFT_LOG__LEVEL", "warn"}},
+     {},
+     "FOREDRAFT_LOG__LEVEL: log.level: warn, allowed debug, info, warning, error"},
+    {"VariableUnknown",
+     {{"FOREDRAFT_SPECULATIVE_CONFIG__MAX_DRAFT_LENGTH", "3"}},
+     {},
+     "FOREDRAFT_SPECULATIVE_CONFIG__MAX_DRAFT_LENGTH: unknown key, nearest is "
+     "FOREDRAFT_SPECULATIVE_CONFIG__MAX_DRAFT_LEN"},
+    {"VariableTypo",
+     {{"FOREDRAFT_MAX_BATCHSIZE", "3"}},
+     {},
+     "FOREDRAFT_MAX_BATCHSIZE: unknown key, nearest is FOREDRAFT_MAX_BATCH_SIZE"},
+    {"VariableTwice",
+     {{"FOREDRAFT_SPECULATIVE_CONFIG__MAX_DRAFT_LEN", "3"},
+      {"FOREDRAFT_SPECULATIVE_CONFIG__NUM_NEXTN_PREDICT_LAYERS", "3"}},
+     {},
+     "FOREDRAFT_SPECULATIVE_CONFIG__NUM_NEXTN_PREDICT_LAYERS: given twice, also as "
+     "FOREDRAFT_SPECULATIVE_CONFIG__MAX_DRAFT_LEN"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, OverridesRefuse, ::testing::ValuesIn(kOverrideRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ReadConfig, MissingFileIsNotFound) {
+  EXPECT_EQ(ReadConfig("/nonexistent/r1.yaml", {}, {}).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace foredraft
