@@ -7,7 +7,7 @@
 //   key      (low, high 32 bits of the seed)
 //   counter  (v / 4, position, 0, 0), its four outputs belong to the token ids 4 (v / 4) + 0..3
 //   uniform  u = (x + 0.5) 2^-32, inside (0, 1), exact in double
-//   Gumbel   g = float(-log(-log(u))), logarithms in double; from -3.14 to 22.88
+//   Gumbel   g = float(-log(-log(u))), logarithms in double; from -3.13 to 22.88
 
 #include <array>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/ops/attention_reference.h"
 #include "tests/ops/kv_fixture.h"
 #include "tests/ops/op_harness.h"
 
@@ -28,40 +29,15 @@ const Shape kShapes[] = {
 const int kPositions[] = {3, 31, 32, 62, 63, 64, 65, 127, 128, 190};
 constexpr int kRows = 10;
 
-// softmax(scale q . k) v of one head over the slot's positions, in double.
 void CheckHead(const Shape& shape, const KvFixture& kv, int slot, int last, const bf16* q_lat,
                const bf16* q_pe, double scale, const bf16* out) {
-  const int count = last + 1 - shape.first_position;
-  std::vector<double> scores(count);
-  double magnitude = 0.0;  // of a score's products
-  for (int t = 0; t < count; ++t) {
-    const bf16* row = kv.Row(slot, shape.first_position + t);
-    double products = 0.0;
-    for (int i = 0; i < shape.latent + shape.rope; ++i) {
-      const double q = ToFloat(i < shape.latent ? q_lat[i] : q_pe[i - shape.latent]);
-      scores[t] += scale * q * ToFloat(row[i]);
-      products += std::abs(scale * q * ToFloat(row[i]));
-    }
-    magnitude = std::max(magnitude, products);
-  }
-  const double largest = *std::max_element(scores.begin(), scores.end());
-  double sum = 0.0;
-  for (double& score : scores) sum += score = std::exp(score - largest);
-  // A score errs by its dot product's roundings; e^x turns that into a relative error of each weight, and the
-  // weights' sum errs alike: twice. Exp itself, the sums over positions and the merges: one rounding per
-  // term.
-  const double score_error = (shape.latent + shape.rope + 4) * kF32Roundoff * magnitude;
-  const double relative = 2 * score_error + (3 * count + 64) * kF32Roundoff;
+  const auto row = [&](int t) { return kv.Row(slot, shape.first_position + t); };
+  const HeadReference reference = ReferenceAttention(
+      Joined(Floats(q_lat, shape.latent), Floats(q_pe, shape.rope)), scale, last + 1 - shape.first_position,
+      [&](int t) { return Floats(row(t), shape.latent + shape.rope); },
+      [&](int t) { return Floats(row(t), shape.latent); });
   for (int i = 0; i < shape.latent; ++i) {
-    double expected = 0.0;
-    double expected_magnitude = 0.0;
-    for (int t = 0; t < count; ++t) {
-      const double term = scores[t] / sum * ToFloat(kv.Row(slot, shape.first_position + t)[i]);
-      expected += term;
-      expected_magnitude += std::abs(term);
-    }
-    const double tolerance = relative * expected_magnitude + kBf16Roundoff * std::abs(expected) * 1.01;
-    ASSERT_NEAR(ToFloat(out[i]), expected, tolerance) << "element " << i;
+    ASSERT_NEAR(ToFloat(out[i]), reference.out[i], reference.tolerance[i]) << "element " << i;
   }
 }
 

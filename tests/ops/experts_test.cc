@@ -1,0 +1,247 @@
+// group_rows, grouped_gemm, combine_experts.
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/ops/op_harness.h"
+#include "tests/ops/weights.h"
+
+namespace foredraft {
+namespace {
+
+struct Grouped {
+  std::vector<int32_t> offsets, rows, index;
+};
+
+Grouped Group(OpRig& rig, const std::vector<int32_t>& ids, int top_k, int experts) {
+  const int rows = static_cast<int>(ids.size()) / top_k;
+  int32_t* offsets = rig.Poisoned<int32_t>(experts + 1);
+  int32_t* grouped = rig.Poisoned<int32_t>(ids.size());
+  int32_t* index = rig.Poisoned<int32_t>(ids.size());
+  const GroupRowsParams params = {offsets, grouped, index, rig.Put(ids), rows, top_k, experts};
+  rig.Run([&] { rig.ops().group_rows(rig.stream(), params); });
+  return {rig.Get(offsets, experts + 1), rig.Get(grouped, ids.size()), rig.Get(index, ids.size())};
+}
+
+TEST(GroupRows, SortsPairsByExpertRowsAscending) {
+  for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+    OpRig rig({}, mode);
+    const Grouped g = Group(rig, {1, 3, -1, -1, 0, 3, 1, 2}, 2, 5);
+    EXPECT_EQ(g.offsets, (std::vector<int32_t>{0, 1, 3, 4, 6, 6}));
+    EXPECT_EQ(std::vector<int32_t>(g.rows.begin(), g.rows.begin() + 6),
+              (std::vector<int32_t>{2, 0, 3, 3, 0, 2}));
+    EXPECT_EQ(g.index, (std::vector<int32_t>{1, 4, -1, -1, 0, 5, 2, 3}));
+  }
+}
+
+TEST(GroupRows, AcceptsNoLiveRow) {
+  OpRig rig({}, RunMode::kEager);
+  EXPECT_EQ(Group(rig, {-1, -1}, 2, 3).offsets, (std::vector<int32_t>{0, 0, 0, 0}));
+}
+
+// A row's experts: a fixed function of the row, so that the same row has the same ones in any company.
+std::vector<int32_t> ExpertsOf(int row, int top_k, int experts) {
+  std::vector<int32_t> ids;
+  for (int j = 0; j < top_k; ++j) ids.push_back((row * 3 + j * 5) % experts);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+struct GemmShape {
+  const char* name;
+  int experts, top_k, n, k;
+  DType dtype;
+};
+
+const GemmShape kGemmShapes[] = {
+    {"abacus", 8, 2, 96, 128, DType::kBF16},
+    {"ragged", 7, 3, 21, 45, DType::kBF16},
+    {"f8, R1 slice", 16, 4, 64, 512, DType::kF8E4M3},
+};
+
+OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& experts,
+                       const std::vector<bf16>& x) {
+  OpCase op_case;
+  op_case.name = s.name;
+  op_case.row_count = static_cast<int>(x.size()) / s.k;
+  op_case.run = [=, &experts, &x](OpRig& rig, const std::vector<int>& rows) {
+    std::vector<int32_t> ids;
+    std::vector<bf16> inputs;
+    for (const int row : rows) {
+      for (const int32_t id : ExpertsOf(row, s.top_k, s.experts)) ids.push_back(id);
+      inputs.insert(inputs.end(), x.begin() + row * s.k, x.begin() + (row + 1) * s.k);
+    }
+    const Grouped grouped = Group(rig, ids, s.top_k, s.experts);
+    std::vector<PackedWeight> packed;
+    for (const TestWeight& expert : experts) packed.push_back(rig.Pack(expert.parts));
+    const int pairs = static_cast<int>(ids.size());
+    float* out = rig.Poisoned<float>(pairs * s.n);
+    const GroupedGemmParams params = {
+        Dense(out, pairs, s.n), Dense<const bf16>(rig.Put(inputs), static_cast<int>(rows.size()), s.k),
+        rig.Put(grouped.rows),  rig.Put(grouped.offsets),
+        rig.Put(packed),        s.experts};
+    rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), params); });
+    const std::vector<float> values = rig.Get(out, pairs * s.n);
+    std::vector<Bytes> outputs;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::vector<float> row;  // [top_k, n]
+      for (int j = 0; j < s.top_k; ++j) {
+        const float* pair = &values[grouped.index[i * s.top_k + j] * s.n];
+        row.insert(row.end(), pair, pair + s.n);
+      }
+      outputs.push_back(BytesOf(row.data(), row.size()));
+    }
+    return outputs;
+  };
+  op_case.check = [=, &experts, &x](int row, const Bytes& output) {
+    const std::vector<float> values = FromBytes<float>(output);
+    const std::vector<int32_t> ids = ExpertsOf(row, s.top_k, s.experts);
+    for (int j = 0; j < s.top_k; ++j) {
+      for (int i = 0; i < s.n; ++i) {
+        const DotReference dot = ReferenceDot(&experts[ids[j]].values[i * s.k], &x[row * s.k], s.k);
+        ASSERT_NEAR(values[j * s.n + i], dot.sum, (s.k + 4) * kF32Roundoff * dot.magnitude) << "choice " << j;
+      }
+    }
+  };
+  return op_case;
+}
+
+TEST(GroupedGemm, Holds) {
+  for (const GemmShape& s : kGemmShapes) {
+    Noise noise(31);
+    std::vector<TestWeight> experts;
+    for (int e = 0; e < s.experts; ++e)
+      experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128));
+    ExpectOpHolds(GroupedGemmCase(s, experts, noise.Bf16s(6 * s.k)));
+  }
+}
+
+TEST(GroupedGemm, HasTheBitsOfGemm) {
+  Noise noise(32);
+  const TestWeight weight = MakeTestWeight(noise, {50}, 300, DType::kF8E4M3, 128, 128);
+  const std::vector<bf16> x = noise.Bf16s(10 * 300);
+  for (const std::string& isa : SupportedIsas()) {
+    OpRig rig({.isa = isa}, RunMode::kEager);
+    const PackedWeight packed = rig.Pack(weight.parts);
+    const Matrix<const bf16> in = Dense<const bf16>(rig.Put(x), 10, 300);
+    float* expected = rig.Poisoned<float>(500);
+    float* out = rig.Poisoned<float>(500);
+    rig.ops().gemm(rig.stream(), {.out = Dense(expected, 10, 50), .x = in, .weight = packed});
+    // One expert has 3 rows, one none, one 7.
+    rig.ops().grouped_gemm(rig.stream(),
+                           {Dense(out, 10, 50), in, nullptr, rig.Put(std::vector<int32_t>{0, 3, 3, 10}),
+                            rig.Put(std::vector<PackedWeight>(3, packed)), 3});
+    EXPECT_EQ(BytesOf(out, 500), BytesOf(expected, 500)) << isa;
+  }
+}
+
+// ---- combine_experts ----
+
+struct CombineShape {
+  const char* name;
+  int experts, top_k, width;
+  bool shared;
+};
+
+const CombineShape kCombineShapes[] = {
+    {"abacus", 8, 2, 128, true},
+    {"several of a group", 16, 8, 70, true},
+    {"no shared expert", 64, 6, 65, false},
+    {"fewer experts than groups", 4, 3, 5, true},
+};
+
+// The canonical order of design section 5, spelled out.
+float CombinedElement(const CombineShape& s, const std::vector<int32_t>& ids, const float* weights,
+                      const std::vector<float>& expert_out, int column, float shared, float hidden) {
+  float groups[8];
+  for (int g = 0; g < 8; ++g) {
+    float sum = 0.0f;
+    for (int j = 0; j < s.top_k; ++j) {
+      const bool inside = ids[j] >= g * s.experts / 8 && ids[j] < (g + 1) * s.experts / 8;
+      if (!inside) continue;
+      const float product = weights[j] * expert_out[j * s.width + column];
+      sum += product;
+    }
+    groups[g] = ToFloat(ToBf16(sum));
+  }
+  const float low = (groups[0] + groups[1]) + (groups[2] + groups[3]);
+  const float high = (groups[4] + groups[5]) + (groups[6] + groups[7]);
+  return hidden + (s.shared ? shared + (low + high) : low + high);
+}
+
+OpCase CombineCase(const CombineShape& s, int row_count) {
+  Noise noise(33);
+  const std::vector<float> hidden = noise.Floats(row_count * s.width);
+  const std::vector<float> shared = noise.Floats(row_count * s.width);
+  const std::vector<float> expert_out = noise.Floats(row_count * s.top_k * s.width);
+  const std::vector<float> weights = noise.Floats(row_count * s.top_k);
+  OpCase op_case;
+  op_case.name = s.name;
+  op_case.row_count = row_count;
+  op_case.run = [=](OpRig& rig, const std::vector<int>& rows) {
+    const int count = static_cast<int>(rows.size());
+    std::vector<int32_t> ids;
+    std::vector<float> hidden_in, shared_in, weights_in, grouped_out(count * s.top_k * s.width);
+    for (const int row : rows) {
+      for (const int32_t id : ExpertsOf(row, s.top_k, s.experts)) ids.push_back(id);
+      hidden_in.insert(hidden_in.end(), &hidden[row * s.width], &hidden[row * s.width] + s.width);
+      shared_in.insert(shared_in.end(), &shared[row * s.width], &shared[row * s.width] + s.width);
+      weights_in.insert(weights_in.end(), &weights[row * s.top_k], &weights[row * s.top_k] + s.top_k);
+    }
+    const Grouped grouped = Group(rig, ids, s.top_k, s.experts);
+    for (int i = 0; i < count; ++i) {
+      for (int j = 0; j < s.top_k; ++j) {
+        std::copy_n(&expert_out[(rows[i] * s.top_k + j) * s.width], s.width,
+                    &grouped_out[grouped.index[i * s.top_k + j] * s.width]);
+      }
+    }
+    float* out = rig.Put(hidden_in);
+    CombineExpertsParams params = {
+        .hidden = Dense(out, count, s.width),
+        .expert_out = Dense<const float>(rig.Put(grouped_out), count * s.top_k, s.width),
+        .grouped_index = rig.Put(grouped.index),
+        .expert_ids = rig.Put(ids),
+        .expert_weights = rig.Put(weights_in),
+        .top_k = s.top_k,
+        .expert_count = s.experts};
+    if (s.shared) params.shared = Dense<const float>(rig.Put(shared_in), count, s.width);
+    rig.Run([&] { rig.ops().combine_experts(rig.stream(), params); });
+    const std::vector<float> values = rig.Get(out, count * s.width);
+    std::vector<Bytes> outputs;
+    for (int i = 0; i < count; ++i) outputs.push_back(BytesOf(&values[i * s.width], s.width));
+    return outputs;
+  };
+  op_case.check = [=](int row, const Bytes& output) {
+    const std::vector<float> values = FromBytes<float>(output);
+    const std::vector<float> row_out(&expert_out[row * s.top_k * s.width],
+                                     &expert_out[row * s.top_k * s.width] + s.top_k * s.width);
+    for (int i = 0; i < s.width; ++i) {
+      const float expected =
+          CombinedElement(s, ExpertsOf(row, s.top_k, s.experts), &weights[row * s.top_k], row_out, i,
+                          shared[row * s.width + i], hidden[row * s.width + i]);
+      ASSERT_EQ(values[i], expected) << "row " << row << " column " << i;
+    }
+  };
+  return op_case;
+}
+
+TEST(CombineExperts, HoldsTheCanonicalOrderToTheBit) {
+  for (const CombineShape& s : kCombineShapes) ExpectOpHolds(CombineCase(s, 6));
+}
+
+TEST(CombineExperts, LeavesIdleRowsAlone) {
+  OpRig rig({}, RunMode::kEager);
+  float* hidden = rig.Put(std::vector<float>{1.0f, 2.0f});
+  rig.ops().combine_experts(rig.stream(), {.hidden = Dense(hidden, 1, 2),
+                                           .expert_out = Dense<const float>(rig.Poisoned<float>(4), 2, 2),
+                                           .shared = Dense<const float>(rig.Poisoned<float>(2), 1, 2),
+                                           .grouped_index = rig.Put(std::vector<int32_t>{-1, -1}),
+                                           .expert_ids = rig.Put(std::vector<int32_t>{-1, -1}),
+                                           .expert_weights = rig.Poisoned<float>(2),
+                                           .top_k = 2,
+                                           .expert_count = 8});
+  EXPECT_EQ(rig.Get(hidden, 2), (std::vector<float>{1.0f, 2.0f}));
+}
+
+}  // namespace
+}  // namespace foredraft

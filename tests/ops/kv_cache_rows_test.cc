@@ -1,0 +1,182 @@
+// rope_query, kv_write, gather_kv.
+
+#include <cmath>
+
+#include "tests/ops/kv_fixture.h"
+#include "tests/ops/op_harness.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kPositions = 300;
+
+// [positions, rope / 2, 2]: plain RoPE.
+std::vector<float> CosSin(int rope) {
+  std::vector<float> table;
+  for (int position = 0; position < kPositions; ++position) {
+    for (int i = 0; i < rope / 2; ++i) {
+      const double angle = position * std::pow(10000.0, -2.0 * i / rope);
+      table.push_back(static_cast<float>(std::cos(angle)));
+      table.push_back(static_cast<float>(std::sin(angle)));
+    }
+  }
+  return table;
+}
+
+// Interleaved pairs: (x[2i], x[2i+1]) is turned by the angle of pair i.
+void CheckRotated(const float* x, const float* cos_sin, int rope, const bf16* out) {
+  for (int i = 0; i < rope; ++i) {
+    const double cos = cos_sin[i / 2 * 2];
+    const double sin = cos_sin[i / 2 * 2 + 1];
+    const double a = (i % 2 == 0 ? cos : sin) * x[i / 2 * 2];
+    const double b = (i % 2 == 0 ? -sin : cos) * x[i / 2 * 2 + 1];
+    const double error = 2 * kF32Roundoff * (std::abs(a) + std::abs(b));
+    ASSERT_NEAR(ToFloat(out[i]), a + b, error + kBf16Roundoff * (std::abs(a + b) + error)) << "element " << i;
+  }
+}
+
+struct QueryShape {
+  int heads, head_dim, rope;
+};
+
+TEST(RopeQuery, Holds) {
+  for (const QueryShape& s : {QueryShape{4, 48, 16}, {16, 192, 64}, {3, 9, 2}}) {
+    Noise noise(51);
+    const int width = s.heads * s.head_dim;
+    const std::vector<float> q = noise.Floats(6 * width);
+    const std::vector<int32_t> position_of = {0, 1, 17, 100, 255, 299};
+    const std::vector<float> table = CosSin(s.rope);
+    OpCase op_case;
+    op_case.name = "head_dim " + std::to_string(s.head_dim);
+    op_case.row_count = 6;
+    op_case.run = [&](OpRig& rig, const std::vector<int>& rows) {
+      const int count = static_cast<int>(rows.size());
+      std::vector<float> inputs;
+      std::vector<int32_t> positions;
+      for (const int row : rows) {
+        inputs.insert(inputs.end(), &q[row * width], &q[row * width] + width);
+        positions.push_back(position_of[row]);
+      }
+      bf16* out = rig.Poisoned<bf16>(count * width);
+      const RopeQueryParams params = {
+          .out = Dense(out, count, width),
+          .q = Dense<const float>(rig.Put(inputs), count, width),
+          .cos_sin = rig.Put(table),
+          .index = {rig.Put(std::vector<int32_t>(count, 0)), rig.Put(positions), count},
+          .head_count = s.heads,
+          .head_dim = s.head_dim,
+          .rope_dim = s.rope};
+      rig.Run([&] { rig.ops().rope_query(rig.stream(), params); });
+      const std::vector<bf16> values = rig.Get(out, count * width);
+      std::vector<Bytes> outputs;
+      for (int i = 0; i < count; ++i) outputs.push_back(BytesOf(&values[i * width], width));
+      return outputs;
+    };
+    op_case.check = [&](int row, const Bytes& output) {
+      const std::vector<bf16> values = FromBytes<bf16>(output);
+      const int nope = s.head_dim - s.rope;
+      for (int h = 0; h < s.heads; ++h) {
+        const float* x = &q[row * width + h * s.head_dim];
+        const bf16* out = &values[h * s.head_dim];
+        for (int i = 0; i < nope; ++i) ASSERT_EQ(out[i].bits, ToBf16(x[i]).bits);
+        CheckRotated(x + nope, &table[position_of[row] * s.rope], s.rope, out + nope);
+      }
+    };
+    ExpectOpHolds(op_case);
+  }
+}
+
+struct CacheShape {
+  const char* name;
+  int latent, rope, tokens_per_block;
+};
+
+const CacheShape kCacheShapes[] = {{"abacus", 64, 16, 32}, {"R1", 512, 64, 64}, {"ragged", 37, 6, 5}};
+
+// Two slots of 20 positions; row i of the case is written at position 2 i of slot i % 2.
+OpCase WriteCase(const CacheShape& s, const KvFixture& kv, const std::vector<float>& ckv,
+                 const std::vector<float>& weight, const std::vector<float>& table) {
+  const int width = s.latent + s.rope;
+  OpCase op_case;
+  op_case.name = s.name;
+  op_case.row_count = 6;
+  op_case.run = [=, &kv, &ckv, &weight, &table](OpRig& rig, const std::vector<int>& rows) {
+    // An idle row follows every live one: it must leave no trace anywhere in the cache.
+    const int count = 2 * static_cast<int>(rows.size());
+    std::vector<float> inputs(count * width, 5.0f);
+    std::vector<int32_t> slots(count, -1), positions(count, 0);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::copy_n(&ckv[rows[i] * width], width, &inputs[2 * i * width]);
+      slots[2 * i] = rows[i] % 2;
+      positions[2 * i] = 2 * rows[i];
+    }
+    const KvLayer layer = kv.Put(rig);
+    const KvWriteParams params = {.layer = layer,
+                                  .ckv = Dense<const float>(rig.Put(inputs), count, width),
+                                  .norm_weight = rig.Put(weight),
+                                  .cos_sin = rig.Put(table),
+                                  .index = {rig.Put(slots), rig.Put(positions), count},
+                                  .eps = 1e-6f};
+    rig.Run([&] { rig.ops().kv_write(rig.stream(), params); });
+    std::vector<bf16> cache = rig.Get(layer.data, kv.rows().size());
+    std::vector<Bytes> outputs;
+    for (const int row : rows) {
+      outputs.push_back(BytesOf(&cache[kv.RowOffset(row % 2, 2 * row)], width));
+    }
+    for (const int row : rows) {  // what was not addressed is as before
+      std::copy_n(kv.Row(row % 2, 2 * row), width, &cache[kv.RowOffset(row % 2, 2 * row)]);
+    }
+    EXPECT_EQ(BytesOf(cache.data(), cache.size()), BytesOf(kv.rows().data(), kv.rows().size()));
+    return outputs;
+  };
+  op_case.check = [=, &ckv, &weight, &table](int row, const Bytes& output) {
+    const std::vector<bf16> values = FromBytes<bf16>(output);
+    const float* c = &ckv[row * width];
+    double squares = 0.0;
+    for (int i = 0; i < s.latent; ++i) squares += static_cast<double>(c[i]) * c[i];
+    const double factor = 1.0 / std::sqrt(squares / s.latent + 1e-6f);
+    for (int i = 0; i < s.latent; ++i) {
+      const double expected = weight[i] * c[i] * factor;
+      const double relative = (s.latent / 2.0 + 8) * kF32Roundoff + kBf16Roundoff * 1.001;
+      ASSERT_NEAR(ToFloat(values[i]), expected, relative * std::abs(expected)) << "element " << i;
+    }
+    CheckRotated(c + s.latent, &table[2 * row * s.rope], s.rope, &values[s.latent]);
+  };
+  return op_case;
+}
+
+TEST(KvWrite, HoldsAndWritesNothingElse) {
+  for (const CacheShape& s : kCacheShapes) {
+    Noise noise(52);
+    const KvFixture kv(noise, 2, 20, s.tokens_per_block, s.latent, s.rope);
+    const std::vector<float> ckv = noise.Floats(6 * (s.latent + s.rope));
+    ExpectOpHolds(WriteCase(s, kv, ckv, noise.Floats(s.latent), CosSin(s.rope)));
+    if (HasFailure()) return;
+  }
+}
+
+TEST(GatherKv, CopiesTheSlotsRowsInOrder) {
+  for (const CacheShape& s : kCacheShapes) {
+    Noise noise(53);
+    const KvFixture kv(noise, 3, 100, s.tokens_per_block, s.latent, s.rope);
+    for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+      OpRig rig({.threads = 3}, mode);
+      constexpr int kFirst = 3, kCount = 90;
+      bf16* latent = rig.Poisoned<bf16>(kCount * s.latent);
+      bf16* rope = rig.Poisoned<bf16>(kCount * s.rope);
+      const GatherKvParams params = {Dense(latent, kCount, s.latent), Dense(rope, kCount, s.rope),
+                                     kv.Put(rig), 1, kFirst};
+      rig.Run([&] { rig.ops().gather_kv(rig.stream(), params); });
+      const std::vector<bf16> latents = rig.Get(latent, kCount * s.latent);
+      const std::vector<bf16> ropes = rig.Get(rope, kCount * s.rope);
+      for (int i = 0; i < kCount; ++i) {
+        const bf16* row = kv.Row(1, kFirst + i);
+        EXPECT_EQ(BytesOf(&latents[i * s.latent], s.latent), BytesOf(row, s.latent)) << "row " << i;
+        EXPECT_EQ(BytesOf(&ropes[i * s.rope], s.rope), BytesOf(row + s.latent, s.rope)) << "row " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foredraft

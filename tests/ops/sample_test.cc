@@ -1,0 +1,418 @@
+// argmax and sample.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "kernels/philox.h"
+#include "tests/ops/op_harness.h"
+#include "tests/ops/slot_fixture.h"
+
+namespace foredraft {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST(Philox, GivesThePublishedAnswers) {
+  // The known-answer tests that come with the paper's library.
+  EXPECT_EQ(Philox4x32({0, 0, 0, 0}, 0), (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(Philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t{0}),
+            (PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822),
+            (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Gumbel, StaysInsideItsStatedRange) {
+  EXPECT_NEAR(Gumbel(0), -3.13, 0.001);
+  EXPECT_LT(Gumbel(0xffffffff), kMaxGumbel);
+  EXPECT_GT(Gumbel(0xffffffff), kMaxGumbel - 0.1);
+}
+
+TEST(Argmax, TakesTheLowestIdOfTheLargestAndNeverNaN) {
+  const struct {
+    const char* name;
+    std::vector<float> logits;
+    int expected;
+  } cases[] = {
+      {"plain", {1, 3, 2}, 1},         {"tie", {1, 3, 2, 3}, 1},
+      {"NaN first", {kNaN, 1, 2}, 2},  {"all NaN", {kNaN, kNaN}, 0},
+      {"infinite", {1, kInfinity}, 1}, {"NaN and minus infinity", {kNaN, -kInfinity}, 1},
+  };
+  for (const auto& c : cases) {
+    for (const int copies : {1, 40}) {  // short, and long enough for every lane
+      std::vector<float> logits;
+      for (int i = 0; i < copies; ++i) logits.insert(logits.end(), c.logits.begin(), c.logits.end());
+      const int vocab = static_cast<int>(logits.size());
+      OpRig rig({}, RunMode::kReplayed);
+      int32_t* out = rig.Poisoned<int32_t>(1);
+      const ArgmaxParams params = {out, Dense<const float>(rig.Put(logits), 1, vocab)};
+      rig.Run([&] { rig.ops().argmax(rig.stream(), params); });
+      EXPECT_EQ(rig.Get(out, 1)[0], c.expected) << c.name;
+    }
+  }
+}
+
+// ---- sample: calls ----
+
+struct Row {
+  int slot;
+  int position;
+  std::vector<float> logits;
+  int id = 0;
+  int row_in_slot = 0;
+};
+
+struct Sampled {
+  std::vector<int32_t> tokens;
+  std::vector<TokenLogprobs> logprobs;
+};
+
+Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector<Row>& rows) {
+  const int count = static_cast<int>(rows.size());
+  const int vocab = slots.vocab_size;
+  std::vector<float> logits;
+  std::vector<int32_t> row_slots, positions, ids, row_in_slot;
+  for (const Row& row : rows) {
+    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
+    row_slots.push_back(row.slot);
+    positions.push_back(row.position);
+    ids.push_back(row.id);
+    row_in_slot.push_back(row.row_in_slot);
+  }
+  int32_t* out = rig.Poisoned<int32_t>(count);
+  TokenLogprobs* logprobs = rig.Poisoned<TokenLogprobs>(count);
+  const SampleParams params = {.out = out,
+                               .logprobs = logprobs,
+                               .logits = Dense<const float>(rig.Put(logits), count, vocab),
+                               .index = {rig.Put(row_slots), rig.Put(positions), count},
+                               .ids = rig.Put(ids),
+                               .row_in_slot = rig.Put(row_in_slot),
+                               .slots = slots.Put(rig),
+                               .scratch = rig.Poisoned<float>(count * vocab)};
+  rig.Run([&] { rig.ops().sample(rig.stream(), params); });
+  return {rig.Get(out, count), rig.Get(logprobs, count)};
+}
+
+int SampleOne(const SlotConstants& constants, const std::vector<float>& logits, int position = 5) {
+  SlotFixture slots(1, static_cast<int>(logits.size()));
+  slots.constants[0] = constants;
+  OpRig rig({}, RunMode::kEager);
+  return RunSample(rig, slots, {{0, position, logits}}).tokens[0];
+}
+
+SlotConstants Neutral() { return SlotFixture(1, 1).constants[0]; }
+
+// ---- sample: reference ----
+
+// What is left of the distribution: id -> log q up to a constant. Sorts and doubles only.
+std::map<int, double> ReferenceFilter(const SlotConstants& c, const std::vector<float>& logits) {
+  std::vector<int> ids(logits.size());
+  for (size_t v = 0; v < ids.size(); ++v) ids[v] = static_cast<int>(v);
+  std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  const double top = logits[ids[0]] / c.temperature;
+  const auto mass = [&](int v) { return std::exp(static_cast<double>(logits[v]) / c.temperature - top); };
+  if (c.top_k > 0 && c.top_k < static_cast<int>(ids.size())) ids.resize(c.top_k);
+  double total = 0.0;
+  for (const int v : ids) total += mass(v);
+  std::map<int, double> kept;
+  double sum = 0.0;
+  for (const int v : ids) {
+    if (c.top_p < 1.0f && sum >= c.top_p * total) break;
+    sum += mass(v);
+    if (mass(v) >= c.min_p) kept[v] = std::log(mass(v));
+  }
+  return kept;
+}
+
+int ReferenceSample(const SlotConstants& c, const std::vector<float>& logits, int position) {
+  int best = -1;
+  double best_score = -1e300;
+  for (const auto& [v, log_q] : ReferenceFilter(c, logits)) {
+    const PhiloxBlock block =
+        Philox4x32({static_cast<uint32_t>(v / 4), static_cast<uint32_t>(position + 1), 0, 0}, c.seed);
+    const double u = (block[v % 4] + 0.5) / 4294967296.0;
+    const double score = log_q - std::log(-std::log(u));
+    if (score > best_score) {
+      best = v;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+struct Filters {
+  const char* name;
+  float temperature, top_p, min_p;
+  int top_k;
+};
+
+const Filters kFilters[] = {
+    {"greedy", 0.0f, 1.0f, 0.0f, 0},
+    {"plain", 1.0f, 1.0f, 0.0f, 0},
+    {"cold", 0.3f, 1.0f, 0.0f, 0},
+    {"hot", 2.5f, 1.0f, 0.0f, 0},
+    {"top-k 1", 1.0f, 1.0f, 0.0f, 1},
+    {"top-k 3", 1.0f, 1.0f, 0.0f, 3},
+    {"top-k over vocabulary", 1.0f, 1.0f, 0.0f, 5000},
+    {"top-p", 1.0f, 0.7f, 0.0f, 0},
+    {"top-p of almost nothing", 1.0f, 1e-6f, 0.0f, 0},
+    {"top-p of almost all", 5.0f, 0.9999f, 0.0f, 0},
+    {"min-p", 1.0f, 1.0f, 0.2f, 0},
+    {"min-p 1", 1.0f, 1.0f, 1.0f, 0},
+    {"all", 0.8f, 0.9f, 0.05f, 20},
+    {"top-k and min-p", 1.3f, 1.0f, 0.1f, 50},
+};
+
+SlotConstants ConstantsOf(const Filters& f, uint64_t seed) {
+  SlotConstants c = Neutral();
+  c.temperature = f.temperature;
+  c.top_p = f.top_p;
+  c.min_p = f.min_p;
+  c.top_k = f.top_k;
+  c.seed = seed;
+  return c;
+}
+
+OpCase SampleCase(const Filters& f, int vocab) {
+  constexpr int kRows = 8;
+  Noise noise(71);
+  const std::vector<float> logits = noise.Floats(kRows * vocab, 3.0f);
+  const auto row_logits = [=](int row) {
+    return std::vector<float>(&logits[row * vocab], &logits[row * vocab] + vocab);
+  };
+  const uint64_t first_seed = 0x1234567890abcdef;
+  OpCase op_case;
+  op_case.name = std::string(f.name) + ", vocabulary " + std::to_string(vocab);
+  op_case.row_count = kRows;
+  op_case.run = [=](OpRig& rig, const std::vector<int>& rows) {
+    SlotFixture slots(kRows, vocab);
+    for (int slot = 0; slot < kRows; ++slot) {
+      slots.constants[slot] = ConstantsOf(f, first_seed + slot);
+      slots.constants[slot].logprob_count = 3;
+    }
+    std::vector<Row> batch;
+    for (const int row : rows) {
+      batch.push_back({row, 100 + row, row_logits(row)});
+      batch.push_back({-1, 0, std::vector<float>(vocab, kNaN)});  // an idle row
+    }
+    const Sampled sampled = RunSample(rig, slots, batch);
+    std::vector<Bytes> outputs;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      Bytes bytes = BytesOf(&sampled.tokens[2 * i], 1);
+      const Bytes more = BytesOf(&sampled.logprobs[2 * i].token_id, 3);  // id, logprob, count
+      bytes.insert(bytes.end(), more.begin(), more.end());
+      outputs.push_back(bytes);
+    }
+    return outputs;
+  };
+  op_case.check = [=](int row, const Bytes& output) {
+    const int token = FromBytes<int32_t>(output)[0];
+    if (f.temperature == 0.0f) {
+      const std::vector<float> values = row_logits(row);
+      EXPECT_EQ(token, std::max_element(values.begin(), values.end()) - values.begin());
+    } else {
+      EXPECT_EQ(token, ReferenceSample(ConstantsOf(f, first_seed + row), row_logits(row), 100 + row)) << row;
+    }
+  };
+  return op_case;
+}
+
+TEST(Sample, Holds) {
+  for (const Filters& f : kFilters) {
+    for (const int vocab : {1, 7, 2048}) ExpectOpHolds(SampleCase(f, vocab));
+    if (HasFailure()) return;
+  }
+}
+
+// ---- sample: meaning ----
+
+// Draws `draws` tokens for one distribution, each from a slot with a seed of its own.
+std::vector<int> Draw(const SlotConstants& constants, const std::vector<float>& logits, int draws) {
+  SlotFixture slots(draws, static_cast<int>(logits.size()));
+  std::vector<Row> rows;
+  for (int i = 0; i < draws; ++i) {
+    slots.constants[i] = constants;
+    slots.constants[i].seed = 977 * static_cast<uint64_t>(i) + 13;
+    rows.push_back({i, 40, logits});
+  }
+  OpRig rig({}, RunMode::kEager);
+  std::vector<int> counts(logits.size(), 0);
+  for (const int32_t token : RunSample(rig, slots, rows).tokens) ++counts[token];
+  return counts;
+}
+
+TEST(Sample, DrawsFromTheFilteredDistribution) {
+  const std::vector<float> logits = {1.0f, 0.2f, -0.5f, 2.0f, 1.9f, -3.0f, 0.0f, 1.0f, -40.0f};
+  constexpr int kDraws = 20000;
+  // 99.99% quantiles of chi-square with 0..8 degrees of freedom; the seeds are fixed, so it fails or it does
+  // not.
+  const double kQuantiles[] = {1e-9, 15.1, 18.4, 21.1, 23.5, 25.7, 27.9, 29.9, 31.8};
+  for (const Filters& f : kFilters) {
+    if (f.temperature == 0.0f) continue;
+    const SlotConstants constants = ConstantsOf(f, 0);
+    const std::map<int, double> kept = ReferenceFilter(constants, logits);
+    double total = 0.0;
+    for (const auto& [v, log_q] : kept) total += std::exp(log_q);
+    const std::vector<int> counts = Draw(constants, logits, kDraws);
+    double chi_square = 0.0;
+    int cells = 0;
+    for (int v = 0; v < static_cast<int>(logits.size()); ++v) {
+      const double expected = kept.count(v) ? kDraws * std::exp(kept.at(v)) / total : 0.0;
+      if (expected < 1.0) {
+        EXPECT_LE(counts[v], kept.count(v) ? 3 : 0) << f.name << ", token " << v;
+        continue;
+      }
+      chi_square += (counts[v] - expected) * (counts[v] - expected) / expected;
+      ++cells;
+    }
+    EXPECT_LE(chi_square, kQuantiles[cells - 1]) << f.name;
+  }
+}
+
+TEST(Sample, IsAFunctionOfSeedAndPosition) {
+  const std::vector<float> flat(512, 0.0f);
+  SlotConstants c = Neutral();
+  c.temperature = 1.0f;
+  c.seed = 5;
+  std::set<int> by_position, by_seed;
+  for (int i = 0; i < 8; ++i) {
+    by_position.insert(SampleOne(c, flat, i));
+    SlotConstants other = c;
+    other.seed = uint64_t{5} + (uint64_t{1} << (8 * i));  // every byte of the seed counts
+    by_seed.insert(SampleOne(other, flat, 3));
+    EXPECT_EQ(SampleOne(c, flat, i), SampleOne(c, flat, i));
+  }
+  EXPECT_GE(by_position.size(), 7u);
+  EXPECT_GE(by_seed.size(), 7u);
+}
+
+TEST(Sample, KeepsTheLowerIdsOfATieAtTheBorder) {
+  SlotConstants c = Neutral();
+  c.temperature = 1.0f;
+  c.top_k = 3;
+  const std::vector<int> by_k = Draw(c, {1, 2, 1, 1, 1}, 500);
+  EXPECT_GT(by_k[0], 0);
+  EXPECT_GT(by_k[2], 0);
+  EXPECT_EQ(by_k[3] + by_k[4], 0);
+  c.top_k = 0;
+  c.top_p = 0.5f;
+  const std::vector<int> by_p = Draw(c, {0, 0, 0, 0}, 500);
+  EXPECT_GT(by_p[0], 0);
+  EXPECT_GT(by_p[1], 0);
+  EXPECT_EQ(by_p[2] + by_p[3], 0);
+}
+
+TEST(Sample, NeverTakesNaN) {
+  SlotConstants c = Neutral();
+  EXPECT_EQ(SampleOne(c, {kNaN, 1, kNaN}), 1);
+  c.temperature = 1.0f;
+  EXPECT_EQ(SampleOne(c, {kNaN, 1, kNaN}), 1);
+  c.top_p = 0.9f;
+  EXPECT_EQ(SampleOne(c, {kNaN, 1, kNaN}), 1);
+}
+
+TEST(Sample, EveryFieldChangesTheOutput) {
+  // One slot, vocabulary 4, prompt {0}, output {1, 1, 2}; greedy argmax shows the penalised logits.
+  const struct {
+    const char* name;
+    std::function<void(SlotConstants&)> set;
+    std::vector<float> logits;
+    int neutral, expected;
+  } cases[] = {
+      {"repetition, prompt", [](SlotConstants& c) { c.repetition_penalty = 2.0f; }, {3, 0, 0, 2}, 0, 3},
+      {"repetition, output", [](SlotConstants& c) { c.repetition_penalty = 2.0f; }, {0, 3, 0, 2}, 1, 3},
+      {"repetition, negative logit",
+       [](SlotConstants& c) { c.repetition_penalty = 2.0f; },
+       {-1, -1, -1, -1.5f},
+       0,
+       3},
+      {"presence", [](SlotConstants& c) { c.presence_penalty = 1.5f; }, {0, 3, 0, 2}, 1, 3},
+      {"presence spares the prompt", [](SlotConstants& c) { c.presence_penalty = 1.5f; }, {3, 0, 0, 2}, 0, 0},
+      {"presence counts once", [](SlotConstants& c) { c.presence_penalty = 1.5f; }, {0, 3, 2.5f, 0}, 1, 1},
+      {"frequency counts each", [](SlotConstants& c) { c.frequency_penalty = 1.0f; }, {0, 3, 2.5f, 0}, 1, 2},
+      {"frequency spares the prompt",
+       [](SlotConstants& c) { c.frequency_penalty = 9.0f; },
+       {3, 0, 0, 2},
+       0,
+       0},
+      {"negative presence", [](SlotConstants& c) { c.presence_penalty = -2.0f; }, {0, 0, 1, 2}, 3, 2},
+  };
+  for (const auto& c : cases) {
+    SlotFixture slots(1, 4);
+    slots.prompt_seen = {1, 0, 0, 0};
+    slots.output_counts = {0, 2, 1, 0};
+    OpRig rig({}, RunMode::kEager);
+    EXPECT_EQ(RunSample(rig, slots, {{0, 9, c.logits}}).tokens[0], c.neutral) << c.name;
+    c.set(slots.constants[0]);
+    EXPECT_EQ(RunSample(rig, slots, {{0, 9, c.logits}}).tokens[0], c.expected) << c.name;
+  }
+}
+
+TEST(Sample, CountsEarlierDraftsOfTheStep) {
+  // Row j counts ids[1..j] of its slot's rows, not ids[0] (counted already) and not later ones.
+  SlotFixture slots(3, 5);
+  for (SlotConstants& c : slots.constants) c.frequency_penalty = 1.0f;
+  slots.output_counts[1 * 5 + 4] = 1;  // slot 1's last token
+  const std::vector<float> logits = {0.0f, 2.5f, 2.0f, 1.6f, 1.0f};
+  std::vector<Row> rows = {{0, 3, logits, 4, 0}};  // another slot before
+  const int drafts[] = {4, 1, 1, 2};               // last token, then three drafts
+  for (int j = 0; j < 4; ++j) rows.push_back({1, 8 + j, logits, drafts[j], j});
+  rows.push_back({2, 3, logits, 4, 0});
+  for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+    OpRig rig({.threads = 3}, mode);
+    // Row 0: 2.5 wins. Row 1: token 1 drops to 1.5. Row 2: to 0.5. Row 3: token 2 drops to 1.0.
+    EXPECT_EQ(RunSample(rig, slots, rows).tokens, (std::vector<int32_t>{1, 1, 2, 2, 3, 1}));
+  }
+}
+
+TEST(Sample, LogprobsAreOfTheRawLogits) {
+  constexpr int kVocab = 300;
+  Noise noise(73);
+  const std::vector<float> logits = noise.Floats(kVocab, 4.0f);
+  SlotFixture slots(3, kVocab);
+  slots.constants[0].logprob_count = 20;
+  slots.constants[1].logprob_count = 0;
+  slots.constants[0].temperature = 0.7f;  // none of these may count
+  slots.constants[0].top_k = 2;
+  slots.constants[0].presence_penalty = 3.0f;
+  slots.output_counts[17] = 4;
+  OpRig rig({}, RunMode::kEager);
+  const Sampled sampled = RunSample(rig, slots, {{0, 1, logits}, {1, 1, logits}, {2, 1, logits}});
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  // Exp: 4 roundoffs of a term that is at most the sum; the result is rounded once.
+  const auto expect_logprob = [&](float actual, int token) {
+    const double expected = logits[token] - std::log(sum);
+    EXPECT_NEAR(actual, expected, 8 * kF32Roundoff * (1 + std::abs(expected)));
+  };
+  std::vector<int> order(kVocab);
+  for (int v = 0; v < kVocab; ++v) order[v] = v;
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  const TokenLogprobs& top = sampled.logprobs[0];
+  EXPECT_EQ(top.token_id, sampled.tokens[0]);
+  expect_logprob(top.logprob, top.token_id);
+  ASSERT_EQ(top.top_count, 20);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(top.top_ids[i], order[i]);
+    expect_logprob(top.top_logprobs[i], order[i]);
+  }
+  EXPECT_EQ(sampled.logprobs[1].top_count, 0);
+  expect_logprob(sampled.logprobs[1].logprob, sampled.tokens[1]);
+  EXPECT_EQ(sampled.logprobs[2].token_id, -1) << "written without being asked for";
+}
+
+TEST(Sample, OrdersEqualLogprobsByIdAndStopsAtTheVocabulary) {
+  SlotFixture slots(1, 4);
+  slots.constants[0].logprob_count = 20;
+  OpRig rig({}, RunMode::kEager);
+  const TokenLogprobs top = RunSample(rig, slots, {{0, 1, {1, 2, 1, 2}}}).logprobs[0];
+  ASSERT_EQ(top.top_count, 4);
+  EXPECT_EQ(std::vector<int32_t>(top.top_ids, top.top_ids + 4), (std::vector<int32_t>{1, 3, 0, 2}));
+}
+
+}  // namespace
+}  // namespace foredraft
