@@ -116,6 +116,15 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
 std::string NameOf(const testing::TestParamInfo<RunSetting>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(All, SchedulerProperty, testing::ValuesIn(kSettings), NameOf);
 
+TEST_P(SchedulerProperty, EqualInputsGiveEqualPlans) {
+  RunTotals totals;
+  SchedulerRun first(GetParam(), 7);
+  SchedulerRun second(GetParam(), 7);
+  EXPECT_EQ(first.Run(kRequestsPerCourse, &totals), "");
+  EXPECT_EQ(second.Run(kRequestsPerCourse, &totals), "");
+  EXPECT_EQ(first.plans_digest(), second.plans_digest());
+}
+
 // The bounds are tight: ranks that reach one position further than spec/mtp.md says catch the scheduler out.
 struct Excess {
   const char* name;

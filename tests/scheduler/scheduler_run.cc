@@ -129,6 +129,7 @@ void SchedulerRun::Iterate(RunTotals* totals) {
   const bool launched = !IsEmpty(plan);
   if (launched) {
     plan_log_.push_back(plan.DebugString());
+    plans_digest_ = plans_digest_ * 31 + std::hash<std::string>()(plan_log_.back());
     if (plan_log_.size() > kLastPlans) plan_log_.erase(plan_log_.begin());
     for (auto& rank : ranks_) {
       if (!rank->Launch(plan).ok()) Fail("Launch");

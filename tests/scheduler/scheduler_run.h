@@ -58,6 +58,7 @@ class SchedulerRun {
   std::string Run(int request_count, RunTotals* totals);
 
   std::string name() const;                                               // setting and seed
+  uint64_t plans_digest() const { return plans_digest_; }                 // of all plans so far
   const std::vector<std::string>& plan_log() const { return plan_log_; }  // the last few
 
  private:
@@ -92,6 +93,7 @@ class SchedulerRun {
   int open_ = 0;
   SteadyTime now_;
   std::vector<std::string> plan_log_;
+  uint64_t plans_digest_ = 0;
   std::string failure_;
 };
 

@@ -1,0 +1,475 @@
+// What Plan decides, case by case. That the blocks are right is scheduler_property_test's.
+
+#include "scheduler/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/scheduler/fake_rank.h"
+
+namespace foredraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+SchedulerOptions SmallOptions() {
+  SchedulerOptions options;
+  options.max_batch_size = 4;
+  options.max_num_tokens = 32;
+  options.max_seq_len = 96;
+  options.batching_wait_iters = 3;
+  options.tokens_per_block = 4;
+  options.block_count = 129;
+  options.batch_sizes = {1, 2, 4};
+  return options;
+}
+
+// A scheduler over fake ranks, turned by hand.
+class Stage {
+ public:
+  explicit Stage(const SchedulerOptions& options) : scheduler(options) {
+    for (int rank = 0; rank < options.rank_count; ++rank) {
+      FakeRankOptions fake;
+      fake.rank = rank;
+      fake.slot_count = options.max_batch_size;
+      fake.block_count = options.block_count;
+      fake.tokens_per_block = options.tokens_per_block;
+      fake.max_seq_len = options.max_seq_len;
+      fake.max_num_tokens = options.max_num_tokens;
+      fake.max_draft_len = options.max_draft_len;
+      fake.host_block_count = options.host_block_count;
+      ranks_.push_back(std::make_unique<FakeRank>(
+          fake, [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_.at(seed); }));
+    }
+  }
+  ~Stage() {
+    for (auto& rank : ranks_) EXPECT_THAT(rank->faults(), IsEmpty());
+  }
+
+  Request MakeRequest(uint64_t id, int prompt_len, int max_tokens) {
+    Request request{.id = id, .max_tokens = max_tokens};
+    for (int s = 0; s < prompt_len; ++s) request.prompt_ids.push_back(static_cast<int32_t>((id + s) % 40));
+    request.sampling.seed = id;
+    request.arrival = now;
+    return request;
+  }
+  void Submit(const Request& request) {
+    prompts_[request.id] = request.prompt_ids;
+    ASSERT_TRUE(scheduler.Submit(request).ok());
+  }
+  void Submit(uint64_t id, int prompt_len, int max_tokens) {
+    Submit(MakeRequest(id, prompt_len, max_tokens));
+  }
+
+  // Plans and launches.
+  IterationPlan Launch() {
+    IterationPlan plan = scheduler.Plan(now);
+    if (!IsEmpty(plan)) {
+      for (auto& rank : ranks_) EXPECT_TRUE(rank->Launch(plan).ok());
+    }
+    return plan;
+  }
+  void Commit() {
+    std::vector<RankResult> results;
+    for (auto& rank : ranks_) results.push_back(*rank->Collect());
+    scheduler.Commit(results);
+    scheduler.CheckInvariants();
+  }
+  // One iteration without overlap.
+  IterationPlan Turn() {
+    IterationPlan plan = Launch();
+    if (!IsEmpty(plan)) Commit();
+    return plan;
+  }
+  void Drain() {
+    while (scheduler.HasWork()) ASSERT_FALSE(IsEmpty(Turn()));
+  }
+
+  Scheduler scheduler;
+  SteadyTime now;
+
+ private:
+  std::map<uint64_t, std::vector<int32_t>> prompts_;
+  std::vector<std::unique_ptr<FakeRank>> ranks_;
+};
+
+std::vector<uint64_t> AdmittedSeeds(const IterationPlan& plan, int rank = 0) {
+  std::vector<uint64_t> seeds;
+  for (const SlotAdmission& admission : plan.ranks[rank].admissions) seeds.push_back(admission.sampling.seed);
+  return seeds;
+}
+
+struct Refusal {
+  const char* name;
+  int prompt_len;
+  int max_tokens;
+  bool chunked;
+  const char* text;
+};
+
+class SchedulerRefusal : public testing::TestWithParam<Refusal> {};
+
+TEST_P(SchedulerRefusal, NamesTheLimit) {
+  SchedulerOptions options;
+  options.tokens_per_block = 32;
+  options.block_count = 129;
+  options.max_seq_len = 8192;
+  options.max_num_tokens = 1024;
+  options.max_draft_len = 3;
+  options.enable_chunked_prefill = GetParam().chunked;
+  Scheduler scheduler(options);
+  Request request{.id = 1, .prompt_ids = std::vector<int32_t>(GetParam().prompt_len)};
+  request.max_tokens = GetParam().max_tokens;
+  const absl::Status status = scheduler.Submit(request);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), GetParam().text);
+  EXPECT_FALSE(scheduler.HasWork());
+}
+
+const Refusal kRefusals[] = {
+    {"OverThePool", 3900, 512, true,
+     "max_tokens: prompt 3,900 + max_tokens 512 needs 139 blocks, the pool has 128"},
+    {"EmptyPrompt", 0, 5, true, "prompt: empty"},
+    {"NoTokens", 5, 0, true, "max_tokens: 0, must be at least 1"},
+    {"PromptFillsTheContext", 8192, 1, true,
+     "prompt: 8,192 tokens leave no room for one more, max_seq_len is 8,192"},
+    {"PromptOverTheBudget", 1025, 5, false,
+     "prompt: 1,025 tokens, max_num_tokens is 1,024 and enable_chunked_prefill is false"},
+};
+INSTANTIATE_TEST_SUITE_P(All, SchedulerRefusal, testing::ValuesIn(kRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Scheduler, RefusesWhenTheQueueIsFull) {
+  SchedulerOptions options = SmallOptions();
+  options.max_queue_size = 2;
+  Stage stage(options);
+  stage.Submit(1, 5, 5);
+  stage.Submit(2, 5, 5);
+  const absl::Status status = stage.scheduler.Submit(stage.MakeRequest(3, 5, 5));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  stage.Drain();
+}
+
+TEST(Scheduler, PrefillsAtOnceWhenNothingDecodes) {
+  Stage stage(SmallOptions());
+  stage.Submit(1, 5, 20);
+  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(5));
+}
+
+TEST(Scheduler, LetsAPromptWaitForCompanyWhileDecodesRun) {
+  Stage stage(SmallOptions());
+  stage.Submit(1, 5, 20);
+  stage.Turn();
+  stage.Submit(2, 7, 20);
+  for (int waited = 0; waited < 3; ++waited) EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(0)) << waited;
+  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(7));
+}
+
+TEST(Scheduler, PrefillsAtOnceWhenPromptsFillTheBudget) {
+  Stage stage(SmallOptions());
+  stage.Submit(1, 5, 20);
+  stage.Turn();
+  stage.Submit(2, 20, 20);
+  stage.Submit(3, 20, 20);
+  const IterationPlan plan = stage.Turn();
+  EXPECT_THAT(plan.prefill_rows, ElementsAre(32));
+  ASSERT_EQ(plan.ranks[0].prefill_chunks.size(), 2u);
+  EXPECT_TRUE(plan.ranks[0].prefill_chunks[0].last);
+  EXPECT_FALSE(plan.ranks[0].prefill_chunks[1].last);
+}
+
+TEST(Scheduler, NeverCutsAPromptWithoutChunkedPrefill) {
+  SchedulerOptions options = SmallOptions();
+  options.enable_chunked_prefill = false;
+  Stage stage(options);
+  stage.Submit(1, 20, 20);
+  stage.Submit(2, 20, 20);
+  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(20));
+}
+
+TEST(Scheduler, AdmitsHigherPrioritiesFirstThenEarlierArrivals) {
+  SchedulerOptions options = SmallOptions();
+  options.max_batch_size = 3;
+  Stage stage(options);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    Request request = stage.MakeRequest(id, 5, 5);
+    request.priority = id == 4 ? 1 : 0;
+    stage.Submit(request);
+  }
+  EXPECT_THAT(AdmittedSeeds(stage.Turn()), ElementsAre(4, 1, 2));
+}
+
+TEST(Scheduler, GivesAllRanksOneDraftLenAndOneBucket) {
+  SchedulerOptions options = SmallOptions();
+  options.rank_count = 2;
+  options.max_draft_len = 3;
+  options.draft_len = 3;
+  Stage stage(options);
+  for (uint64_t id = 1; id <= 5; ++id) stage.Submit(id, 5, 50);
+  stage.scheduler.SetDraftLen(2);
+  const IterationPlan plan = stage.Turn();
+  EXPECT_EQ(plan.draft_len, 2);
+  EXPECT_THAT(plan.prefill_rows, ElementsAre(15, 10));
+  EXPECT_EQ(plan.ranks[0].live_slots.size(), 3u);
+  EXPECT_EQ(plan.ranks[1].live_slots.size(), 2u);
+  EXPECT_EQ(plan.decode_bucket, 4);
+}
+
+TEST(Scheduler, PlansAnIdleRankToo) {
+  SchedulerOptions options = SmallOptions();
+  options.rank_count = 8;
+  Stage stage(options);
+  stage.Submit(1, 5, 5);
+  const IterationPlan plan = stage.Turn();
+  EXPECT_EQ(plan.ranks.size(), 8u);
+  EXPECT_THAT(plan.prefill_rows, ElementsAre(5, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(plan.decode_bucket, 1);
+}
+
+TEST(Scheduler, SendsAPromptToTheRankThatHasItsPrefixWhileBalanceAllows) {
+  SchedulerOptions options = SmallOptions();
+  options.rank_count = 2;
+  options.max_num_tokens = 96;
+  Stage stage(options);
+  stage.Submit(1, 20, 1);  // to rank 0
+  stage.Drain();
+  Request request = stage.MakeRequest(2, 20, 50);
+  request.prompt_ids = stage.MakeRequest(1, 20, 1).prompt_ids;
+  for (uint64_t id = 2; id <= 4; ++id) {
+    request.id = request.sampling.seed = id;
+    stage.Submit(request);
+  }
+  const IterationPlan plan = stage.Turn();
+  EXPECT_THAT(AdmittedSeeds(plan, 0), ElementsAre(2, 3));
+  EXPECT_THAT(AdmittedSeeds(plan, 1), ElementsAre(4));  // two ahead would be too far
+}
+
+struct Reuse {
+  const char* name;
+  int reserve;
+  float presence_penalty;
+  int reused_len;
+};
+
+class SchedulerReuse : public testing::TestWithParam<Reuse> {};
+
+TEST_P(SchedulerReuse, TakesFullBlocksAndLeavesTheReserve) {
+  SchedulerOptions options = SmallOptions();
+  options.reuse_reserve = GetParam().reserve;
+  Stage stage(options);
+  stage.Submit(1, 20, 1);
+  stage.Drain();
+  stage.scheduler.TakeUpdates();
+  Request request = stage.MakeRequest(2, 0, 3);
+  request.prompt_ids = stage.MakeRequest(1, 16, 1).prompt_ids;
+  request.sampling.presence_penalty = GetParam().presence_penalty;
+  stage.now += std::chrono::seconds(2);
+  stage.Submit(request);
+  const IterationPlan plan = stage.Turn();
+  const SlotAdmission& admission = plan.ranks[0].admissions.at(0);
+  const BlockTableDelta& delta = plan.ranks[0].block_table_deltas.at(0);
+  EXPECT_EQ(admission.reused_len, GetParam().reused_len);
+  EXPECT_EQ(admission.boundary_block, delta.block_ids.at(GetParam().reused_len / 4 - 1));
+  EXPECT_EQ(admission.reused_ids.size(), GetParam().presence_penalty == 0 ? 0 : GetParam().reused_len);
+  EXPECT_EQ(plan.ranks[0].prefill_chunks.at(0).first_position, GetParam().reused_len);
+  const std::vector<RequestUpdate> updates = stage.scheduler.TakeUpdates();
+  EXPECT_EQ(updates.at(0).cached_tokens, GetParam().reused_len);
+  EXPECT_EQ(updates.at(0).queue_seconds, 2.0);
+  EXPECT_EQ(stage.scheduler.load().prefix_hit_tokens, static_cast<uint64_t>(GetParam().reused_len));
+  EXPECT_EQ(stage.scheduler.load().prefix_queried_tokens, 36u);
+}
+
+const Reuse kReuses[] = {
+    {"Eagle", 1, 0, 12},
+    {"EaglePenalties", 1, 0.5, 12},
+    {"VanillaFour", 4, 0, 12},
+    {"VanillaFive", 5, 0, 8},
+};
+INSTANTIATE_TEST_SUITE_P(All, SchedulerReuse, testing::ValuesIn(kReuses),
+                         [](const auto& info) { return info.param.name; });
+
+// Three sequences whose prompts fit the pool together, but whose outputs do not.
+class SchedulerPreemption : public testing::Test {
+ protected:
+  static SchedulerOptions Options() {
+    SchedulerOptions options = SmallOptions();
+    options.block_count = 25;
+    options.host_block_count = 100;
+    options.max_num_tokens = 96;
+    return options;
+  }
+  // Turns until a plan swaps something out.
+  IterationPlan TurnUntilSwapOut() {
+    for (int turn = 0; turn < 200; ++turn) {
+      IterationPlan plan = stage_.Turn();
+      if (!plan.ranks[0].swaps_out.empty()) return plan;
+    }
+    ADD_FAILURE() << "no swap";
+    return {};
+  }
+  int SlotOf(const IterationPlan& plan, uint64_t seed) {
+    for (const SlotAdmission& admission : plan.ranks[0].admissions) {
+      if (admission.sampling.seed == seed) return admission.slot;
+    }
+    return -1;
+  }
+
+  Stage stage_{Options()};
+};
+
+TEST_F(SchedulerPreemption, TakesTheYoungestOfTheLowestPriority) {
+  stage_.Submit(1, 8, 60);
+  stage_.Submit(2, 8, 60);
+  const int victim = SlotOf(stage_.Turn(), 2);
+  Request urgent = stage_.MakeRequest(3, 8, 60);  // younger, but of a higher priority
+  urgent.priority = 1;
+  stage_.Submit(urgent);
+  const IterationPlan plan = TurnUntilSwapOut();
+  ASSERT_EQ(plan.ranks[0].swaps_out.size(), 1u);
+  EXPECT_EQ(plan.ranks[0].swaps_out[0].slot, victim);
+  EXPECT_EQ(stage_.scheduler.load().swapped, 1);
+  stage_.Drain();
+}
+
+TEST_F(SchedulerPreemption, BringsTheSwappedBackBeforeItAdmitsAnother) {
+  for (uint64_t id = 1; id <= 3; ++id) stage_.Submit(id, 8, 60);
+  stage_.Turn();
+  TurnUntilSwapOut();
+  Request urgent = stage_.MakeRequest(4, 1, 1);
+  urgent.priority = 9;
+  stage_.Submit(urgent);
+  for (;;) {
+    const IterationPlan plan = stage_.Turn();
+    if (!plan.ranks[0].swaps_in.empty()) break;
+    ASSERT_THAT(plan.ranks[0].admissions, IsEmpty());
+  }
+  stage_.Drain();
+}
+
+// Else the same blocks would travel out and in over and over.
+TEST(Scheduler, BringsNobodyBackWhoWouldSoonPushSomebodyOut) {
+  int swaps_in = 0;
+  for (int course = 0; course < 400; ++course) {
+    SchedulerOptions options = SmallOptions();
+    options.block_count = 25;
+    options.host_block_count = 100;
+    options.max_num_tokens = 96;
+    Stage stage(options);
+    stage.Submit(1, 5 + course % 10, 60);
+    stage.Submit(2, 8, 1 + course / 10);  // its end makes room, now more, now less
+    stage.Submit(3, 8, 50);
+    int quiet_turns = 0;
+    while (stage.scheduler.HasWork()) {
+      const IterationPlan plan = stage.Turn();
+      if (quiet_turns-- > 0) {
+        ASSERT_THAT(plan.ranks[0].swaps_out, IsEmpty()) << course;
+      }
+      if (plan.ranks[0].swaps_in.empty()) continue;
+      quiet_turns = options.tokens_per_block;
+      ++swaps_in;
+    }
+  }
+  EXPECT_GT(swaps_in, 20);
+}
+
+TEST_F(SchedulerPreemption, EndsASwappedRequestByDroppingItsImage) {
+  for (uint64_t id = 1; id <= 3; ++id) stage_.Submit(id, 8, 60);
+  stage_.Turn();
+  const uint64_t image = TurnUntilSwapOut().ranks[0].swaps_out.at(0).image_id;
+  stage_.scheduler.Cancel(3, FinishReason::kCancelled);
+  EXPECT_EQ(stage_.scheduler.load().swapped, 0);
+  EXPECT_THAT(stage_.Turn().ranks[0].dropped_images, ElementsAre(image));
+  stage_.Drain();
+}
+
+TEST(Scheduler, WaitsForFullRoomWhenNothingMayBeSwapped) {
+  SchedulerOptions options = SmallOptions();
+  options.block_count = 25;
+  Stage stage(options);
+  for (uint64_t id = 1; id <= 3; ++id) stage.Submit(id, 8, 40);  // 12 blocks each in the end
+  EXPECT_EQ(AdmittedSeeds(stage.Turn()).size(), 2u);
+  stage.Drain();
+  EXPECT_EQ(stage.scheduler.load().preemptions, 0u);
+}
+
+TEST(Scheduler, ReleasesAnEndedSequenceOnceNoPlanInFlightHasItAndReusesTheSlotInThatPlan) {
+  SchedulerOptions options = SmallOptions();
+  options.max_batch_size = 1;
+  Stage stage(options);
+  stage.Submit(1, 5, 50);
+  stage.Submit(2, 5, 50);
+  stage.Launch();                                                   // 1
+  EXPECT_THAT(stage.Launch().ranks[0].live_slots, ElementsAre(0));  // 2
+  stage.Commit();                                                   // 1
+  stage.scheduler.Cancel(1, FinishReason::kCancelled);              // while 2 is in flight
+  EXPECT_TRUE(IsEmpty(stage.Launch()));
+  EXPECT_EQ(stage.scheduler.load().slots_used, 1);
+  stage.Commit();  // 2
+  EXPECT_EQ(stage.scheduler.load().wasted_steps, 1u);
+  const IterationPlan plan = stage.Turn();
+  EXPECT_THAT(plan.ranks[0].releases, ElementsAre(0));
+  EXPECT_THAT(AdmittedSeeds(plan), ElementsAre(2));
+  EXPECT_EQ(plan.ranks[0].admissions[0].slot, 0);
+  stage.Drain();
+}
+
+TEST(Scheduler, PlansNoStepForASequenceThatIsSurelyOver) {
+  Stage stage(SmallOptions());
+  stage.Submit(1, 5, 2);  // the prefill's token and one step's
+  stage.Launch();
+  EXPECT_TRUE(IsEmpty(stage.Launch()));
+  stage.Commit();
+  stage.Drain();
+  EXPECT_EQ(stage.scheduler.load().wasted_steps, 0u);
+}
+
+TEST(Scheduler, EndsQueuedRequestsWithAnUpdateWithoutTokens) {
+  Stage stage(SmallOptions());
+  stage.Submit(1, 5, 5);
+  Request late = stage.MakeRequest(2, 5, 5);
+  late.deadline = stage.now + std::chrono::seconds(1);
+  stage.Submit(late);
+  stage.scheduler.Cancel(1, FinishReason::kCancelled);
+  stage.now += std::chrono::seconds(1);
+  EXPECT_TRUE(IsEmpty(stage.Turn()));
+  const std::vector<RequestUpdate> updates = stage.scheduler.TakeUpdates();
+  ASSERT_EQ(updates.size(), 2u);
+  EXPECT_EQ(updates[0].finish, FinishReason::kCancelled);
+  EXPECT_EQ(updates[1].finish, FinishReason::kDeadline);
+  EXPECT_THAT(updates[1].token_ids, IsEmpty());
+  EXPECT_FALSE(stage.scheduler.HasWork());
+}
+
+TEST(Scheduler, EndsAllInOrderOfArrivalWithTheError) {
+  Stage stage(SmallOptions());
+  for (uint64_t id = 9; id >= 5; --id) stage.Submit(id, 5, 5);
+  stage.scheduler.EndAll(FinishReason::kError, absl::UnavailableError("rank 0 lost"));
+  std::vector<uint64_t> ids;
+  for (const RequestUpdate& update : stage.scheduler.TakeUpdates()) {
+    ids.push_back(update.request_id);
+    EXPECT_EQ(update.error.message(), "rank 0 lost");
+  }
+  EXPECT_THAT(ids, ElementsAre(9, 8, 7, 6, 5));
+}
+
+TEST(IterationPlan, PrintsOneLinePerRank) {
+  SchedulerOptions options = SmallOptions();
+  options.rank_count = 2;
+  Stage stage(options);
+  stage.Submit(1, 5, 5);
+  EXPECT_EQ(
+      stage.Turn().DebugString(),
+      "iteration 1 K 0 bucket 1 rank 0: admit 0 m 5 limit 9 table 0@0 [1 2] prefill 0 0..5 last live 0\n"
+      "iteration 1 K 0 bucket 1 rank 1:");
+  stage.Drain();
+}
+
+}  // namespace
+}  // namespace foredraft
