@@ -50,109 +50,149 @@ struct F8Weights {
   }
 };
 
-// R rows x P panels, all of k.
+// A piece of k inside one k block. Pieces start at multiples of 4 from their block's start, so that a pair's
+// chain does not depend on how k was cut.
+struct Piece {
+  int64_t pair;   // its first pair in a panel
+  int32_t first;  // its first k
+  int32_t len;
+  int32_t block;
+  bool starts_block;
+  bool ends_block;
+};
+
+// The chains of sums between the pieces of one k block.
+struct Chains {
+  __m512 even[kMaxTileRows][2];
+  __m512 odd[kMaxTileRows][2];
+};
+
+// R rows x P panels over one piece. `chains` is used only where a k block has several pieces.
 template <class Weights, int R, int P>
-void Block(const GemmTileArgs& args, const Weights& weights, int row, int panel) {
-  const int32_t k_blocks = (args.k + args.block_k - 1) / args.block_k;
+void Block(const GemmTileArgs& args, const Weights& weights, const Piece& piece, int row, int panel,
+           Chains* chains) {
   const unsigned char* w[P];
-  for (int j = 0; j < P; ++j) w[j] = args.panels + (panel + j) * args.panel_bytes;
-  const uint16_t* const* x = args.x + row;
-  __m512 total[R][P];
-  for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < P; ++j) total[i][j] = _mm512_setzero_ps();
+  for (int j = 0; j < P; ++j) {
+    w[j] = args.panels + (panel + j) * args.panel_bytes + piece.pair * Weights::kPairBytes;
   }
-  for (int32_t block = 0; block < k_blocks; ++block) {
-    const int32_t first = block * args.block_k;
-    const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
-    __m512 even[R][P], odd[R][P];
-    for (int i = 0; i < R; ++i) {
-      for (int j = 0; j < P; ++j) even[i][j] = odd[i][j] = _mm512_setzero_ps();
-    }
-    const auto add_pair = [&](__m512(&sums)[R][P], int32_t pair, int32_t k) {
-      for (int j = 0; j < P; ++j) {
-        const __m512bh wj = AsBf16(weights.Load(w[j] + static_cast<int64_t>(pair) * Weights::kPairBytes));
-        for (int i = 0; i < R; ++i) {
-          sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(LoadPair(x[i] + first + k)));
-        }
-      }
-    };
-    const int32_t pairs = len / 2;
-    int32_t pair = 0;
-    for (; pair + 2 <= pairs; pair += 2) {
-      add_pair(even, pair, 2 * pair);
-      add_pair(odd, pair + 1, 2 * pair + 2);
-    }
-    if (pair < pairs) add_pair(even, pair, 2 * pair);
-    if (len % 2 != 0) {  // the last k alone: what follows x's row is not ours to read
-      for (int j = 0; j < P; ++j) {
-        const __m512bh wj = AsBf16(weights.Load(w[j] + static_cast<int64_t>(pairs) * Weights::kPairBytes));
-        for (int i = 0; i < R; ++i) {
-          const __m512i last = _mm512_set1_epi32(x[i][first + len - 1]);
-          odd[i][j] = _mm512_dpbf16_ps(odd[i][j], wj, AsBf16(last));
-        }
-      }
-    }
+  const uint16_t* x[R];
+  for (int i = 0; i < R; ++i) x[i] = args.x[row + i] + piece.first;
+  __m512 even[R][P], odd[R][P];
+  for (int i = 0; i < R; ++i) {
     for (int j = 0; j < P; ++j) {
-      w[j] += static_cast<int64_t>((len + 1) / 2) * Weights::kPairBytes;
+      if constexpr (P <= 2) {
+        even[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->even[row + i][j];
+        odd[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->odd[row + i][j];
+      } else {
+        even[i][j] = odd[i][j] = _mm512_setzero_ps();
+      }
+    }
+  }
+  const auto add_pair = [&](__m512(&sums)[R][P], int64_t pair) {
+    for (int j = 0; j < P; ++j) {
+      const __m512bh wj = AsBf16(weights.Load(w[j] + pair * Weights::kPairBytes));
+      for (int i = 0; i < R; ++i)
+        sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(LoadPair(x[i] + 2 * pair)));
+    }
+  };
+  const int64_t pairs = piece.len / 2;
+  int64_t pair = 0;
+  for (; pair + 2 <= pairs; pair += 2) {
+    add_pair(even, pair);
+    add_pair(odd, pair + 1);
+  }
+  if (pair < pairs) add_pair(even, pair);
+  if (piece.len % 2 != 0) {  // the last k alone: what follows x's row is not ours to read
+    for (int j = 0; j < P; ++j) {
+      const __m512bh wj = AsBf16(weights.Load(w[j] + pairs * Weights::kPairBytes));
       for (int i = 0; i < R; ++i) {
-        __m512 sum = _mm512_add_ps(even[i][j], odd[i][j]);
-        if (args.scales != nullptr) {
-          const float* scale =
-              args.scales + (static_cast<int64_t>(panel + j) * k_blocks + block) * kPanelWidth;
-          sum = _mm512_mul_ps(sum, _mm512_loadu_ps(scale));
-        }
-        total[i][j] = _mm512_add_ps(total[i][j], sum);
+        odd[i][j] = _mm512_dpbf16_ps(odd[i][j], wj, AsBf16(_mm512_set1_epi32(x[i][piece.len - 1])));
       }
     }
   }
-  for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < P; ++j) {
-      _mm512_storeu_ps(args.tile + ((row + i) * args.panel_count + panel + j) * kPanelWidth, total[i][j]);
+  if (!piece.ends_block) {
+    if constexpr (P <= 2) {
+      for (int i = 0; i < R; ++i) {
+        for (int j = 0; j < P; ++j)
+          chains->even[row + i][j] = even[i][j], chains->odd[row + i][j] = odd[i][j];
+      }
+    }
+    return;
+  }
+  const int32_t k_blocks = (args.k + args.block_k - 1) / args.block_k;
+  for (int j = 0; j < P; ++j) {
+    const float* scale =
+        args.scales + (static_cast<int64_t>(panel + j) * k_blocks + piece.block) * kPanelWidth;
+    for (int i = 0; i < R; ++i) {
+      float* total = args.tile + ((row + i) * args.panel_count + panel + j) * kPanelWidth;
+      __m512 sum = _mm512_add_ps(even[i][j], odd[i][j]);
+      if (args.scales != nullptr) sum = _mm512_mul_ps(sum, _mm512_loadu_ps(scale));
+      if (piece.block > 0) sum = _mm512_add_ps(_mm512_loadu_ps(total), sum);
+      _mm512_storeu_ps(total, sum);
     }
   }
+}
+
+// `count` rows (at most Max) x P panels.
+template <class Weights, int P, int Max>
+void FewRows(const GemmTileArgs& args, const Weights& weights, const Piece& piece, int row, int count,
+             int panel, Chains* chains) {
+  if constexpr (Max > 1) {
+    if (count < Max) return FewRows<Weights, P, Max - 1>(args, weights, piece, row, count, panel, chains);
+  }
+  Block<Weights, Max, P>(args, weights, piece, row, panel, chains);
 }
 
 template <class Weights, int P>
-void Rows(const GemmTileArgs& args, const Weights& weights, int panel) {
+void AllRows(const GemmTileArgs& args, const Weights& weights, const Piece& piece, int panel,
+             Chains* chains) {
   int row = 0;
-  while (row < args.rows) {
-    const int left = args.rows - row;
-    if (left == 1) {
-      Block<Weights, 1, P>(args, weights, row, panel);
-      row += 1;
-    } else if (left == 2) {
-      Block<Weights, 2, P>(args, weights, row, panel);
-      row += 2;
-    } else if (left == 3) {
-      Block<Weights, 3, P>(args, weights, row, panel);
-      row += 3;
-    } else if (left == 5) {
-      Block<Weights, 5, P>(args, weights, row, panel);
-      row += 5;
-    } else if (left == 6) {
-      Block<Weights, 6, P>(args, weights, row, panel);
-      row += 6;
-    } else {  // 8 in two halves, others in fours
-      Block<Weights, 4, P>(args, weights, row, panel);
-      row += 4;
+  for (; args.rows - row > 5; row += 4) Block<Weights, 4, P>(args, weights, piece, row, panel, chains);
+  FewRows<Weights, P, 5>(args, weights, piece, row, args.rows - row, panel, chains);
+}
+
+// Calls body(piece) over all of k.
+template <class Body>
+void ForEachPiece(const GemmTileArgs& args, int32_t max_len, const Body& body) {
+  Piece piece{};
+  for (int32_t block_first = 0; block_first < args.k; block_first += args.block_k, ++piece.block) {
+    const int32_t block_len = args.k - block_first < args.block_k ? args.k - block_first : args.block_k;
+    for (int32_t done = 0; done < block_len; done += piece.len) {
+      piece.first = block_first + done;
+      piece.len = block_len - done < max_len ? block_len - done : max_len;
+      piece.starts_block = done == 0;
+      piece.ends_block = done + piece.len == block_len;
+      body(piece);
+      piece.pair += (piece.len + 1) / 2;
     }
   }
 }
 
-// Few rows: as many panels as there are, for independent chains and memory streams. More rows: two panels, so
-// that the sums stay in registers.
+// How rows, panels and k are cut is a matter of registers and caches, never of bits: one or two rows go with
+// four panels, for independent chains and memory streams; more rows by four or five with two panels, k in
+// pieces whose weights are still in the cache for the next rows.
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
+  constexpr int32_t kAllOfK = 0x7ffffffc;
+  constexpr int32_t kPieceLen = 512;  // two panels: 32 KB of BF16
   const Weights weights;
+  Chains chains;
   int panel = 0;
-  if (args.rows <= 2) {
-    for (; panel + 4 <= args.panel_count; panel += 4) {
-      if (args.rows == 1) Block<Weights, 1, 4>(args, weights, 0, panel);
-      if (args.rows == 2) Block<Weights, 2, 4>(args, weights, 0, panel);
-    }
+  if (args.rows <= 2 && args.panel_count >= 4) {
+    ForEachPiece(args, kAllOfK, [&](const Piece& piece) {
+      FewRows<Weights, 4, 2>(args, weights, piece, 0, args.rows, 0, &chains);
+    });
+    panel = 4;
   }
-  for (; panel + 2 <= args.panel_count; panel += 2) Rows<Weights, 2>(args, weights, panel);
-  if (panel < args.panel_count) Rows<Weights, 1>(args, weights, panel);
+  const int32_t max_len = args.rows <= 5 ? kAllOfK : kPieceLen;
+  for (; panel + 2 <= args.panel_count; panel += 2) {
+    ForEachPiece(args, max_len,
+                 [&](const Piece& piece) { AllRows<Weights, 2>(args, weights, piece, panel, &chains); });
+  }
+  if (panel < args.panel_count) {
+    ForEachPiece(args, max_len,
+                 [&](const Piece& piece) { AllRows<Weights, 1>(args, weights, piece, panel, &chains); });
+  }
 }
 
 }  // namespace

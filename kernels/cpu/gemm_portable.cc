@@ -9,39 +9,43 @@ namespace {
 
 float Bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
+// The weights of one output at an even k and the next one, read as one number: that vectorises, two strided
+// reads do not.
 struct Bf16Weights {
-  using Element = uint16_t;
-  static float Value(uint16_t bits) { return Bf16(bits); }
+  using Pair = uint32_t;
+  static float Even(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
+  static float Odd(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
 };
 
 // E4M3 without branches: exponent and mantissa moved to a float's places, times 2^120 for the difference of
 // the exponents' biases. Subnormals come out right, too.
 struct F8Weights {
-  using Element = uint8_t;
-  static float Value(uint8_t bits) {
+  using Pair = uint16_t;
+  static float Value(uint32_t bits) {
     const uint32_t magnitude = bits & 0x7fu;
     const uint32_t sign = (bits & 0x80u) << 24;
     const float value = std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
     return magnitude == 0x7fu ? std::bit_cast<float>(0x7fc00000u) : value;
   }
+  static float Even(uint32_t pair) { return Value(pair & 0xffu); }
+  static float Odd(uint32_t pair) { return Value(pair >> 8); }
 };
+static_assert(std::endian::native == std::endian::little, "pairs are read as one number");
 
 // One k block of one panel for one row: even and odd k in two chains.
 template <class Weights>
-void BlockDot(const typename Weights::Element* w, const uint16_t* x, int32_t len, float* sums) {
+void BlockDot(const typename Weights::Pair* w, const uint16_t* x, int32_t len, float* sums) {
   float even[kPanelWidth] = {};
   float odd[kPanelWidth] = {};
-  for (int32_t i = 0; i + 2 <= len; i += 2, w += 2 * kPanelWidth) {
+  for (int32_t i = 0; i + 2 <= len; i += 2, w += kPanelWidth) {
     const float x_even = Bf16(x[i]);
     const float x_odd = Bf16(x[i + 1]);
-    for (int lane = 0; lane < kPanelWidth; ++lane) {
-      even[lane] += Weights::Value(w[2 * lane]) * x_even;
-      odd[lane] += Weights::Value(w[2 * lane + 1]) * x_odd;
-    }
+    for (int lane = 0; lane < kPanelWidth; ++lane) even[lane] += Weights::Even(w[lane]) * x_even;
+    for (int lane = 0; lane < kPanelWidth; ++lane) odd[lane] += Weights::Odd(w[lane]) * x_odd;
   }
   if (len % 2 != 0) {
     const float x_even = Bf16(x[len - 1]);
-    for (int lane = 0; lane < kPanelWidth; ++lane) even[lane] += Weights::Value(w[2 * lane]) * x_even;
+    for (int lane = 0; lane < kPanelWidth; ++lane) even[lane] += Weights::Even(w[lane]) * x_even;
   }
   for (int lane = 0; lane < kPanelWidth; ++lane) sums[lane] = even[lane] + odd[lane];
 }
@@ -51,8 +55,7 @@ void Tile(const GemmTileArgs& args) {
   const int32_t k_blocks = (args.k + args.block_k - 1) / args.block_k;
   for (int32_t panel = 0; panel < args.panel_count; ++panel) {
     for (int32_t row = 0; row < args.rows; ++row) {
-      const auto* w =
-          reinterpret_cast<const typename Weights::Element*>(args.panels + panel * args.panel_bytes);
+      const auto* w = reinterpret_cast<const typename Weights::Pair*>(args.panels + panel * args.panel_bytes);
       float* out = args.tile + (row * args.panel_count + panel) * kPanelWidth;
       for (int lane = 0; lane < kPanelWidth; ++lane) out[lane] = 0.0f;
       for (int32_t block = 0; block < k_blocks; ++block) {
@@ -60,7 +63,7 @@ void Tile(const GemmTileArgs& args) {
         const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
         float sums[kPanelWidth];
         BlockDot<Weights>(w, args.x[row] + first, len, sums);
-        w += static_cast<int64_t>((len + 1) / 2) * 2 * kPanelWidth;
+        w += static_cast<int64_t>((len + 1) / 2) * kPanelWidth;
         const float* scale =
             args.scales != nullptr ? args.scales + (panel * k_blocks + block) * kPanelWidth : nullptr;
         for (int lane = 0; lane < kPanelWidth; ++lane) {

@@ -9,8 +9,8 @@ constexpr int kCompanySizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33};
 
 std::vector<Bytes> RunAlone(const OpCase& op_case, const std::string& isa) {
   std::vector<Bytes> outputs;
+  OpRig rig({.threads = 1, .isa = isa}, RunMode::kEager);
   for (int row = 0; row < op_case.row_count; ++row) {
-    OpRig rig({.threads = 1, .isa = isa}, RunMode::kEager);
     outputs.push_back(op_case.run(rig, {row})[0]);
   }
   return outputs;
@@ -42,13 +42,13 @@ void ExpectOpHolds(const OpCase& op_case) {
     const std::vector<Bytes> alone = RunAlone(op_case, isa);
     for (int row = 0; row < op_case.row_count; ++row) op_case.check(row, alone[row]);
     for (const int threads : {1, 3}) {
-      SCOPED_TRACE("threads " + std::to_string(threads));
-      for (const int size : kCompanySizes) {
-        std::vector<int> rows(size);
-        for (int& row : rows) row = noise.Int(0, op_case.row_count - 1);
-        for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
-          SCOPED_TRACE(mode == RunMode::kEager ? "eager" : "replayed");
-          OpRig rig({.threads = threads, .isa = isa}, mode);
+      for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+        SCOPED_TRACE(std::to_string(threads) + " threads, " +
+                     (mode == RunMode::kEager ? "eager" : "replayed"));
+        OpRig rig({.threads = threads, .isa = isa}, mode);
+        for (const int size : kCompanySizes) {
+          std::vector<int> rows(size);
+          for (int& row : rows) row = noise.Int(0, op_case.row_count - 1);
           ExpectSameRows(op_case, rows, op_case.run(rig, rows), alone);
           if (testing::Test::HasFailure()) return;
         }
