@@ -1,0 +1,32 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_
+
+// What `foredraft info` says of a checkpoint.
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+
+namespace foredraft {
+
+struct CheckpointSummary {
+  ModelConfig config;
+  int64_t parameters = 0;         // of the target: embedding and head included, scales and copies not
+  int64_t active_parameters = 0;  // of those, what one token meets: num_experts_per_tok of the routed experts
+  int64_t mtp_parameters = 0;     // of all MTP modules, shared embedding and head not counted
+  int64_t tensor_count = 0;
+  int64_t bytes = 0;                           // of all tensors in the files
+  std::map<std::string, int64_t> dtype_bytes;  // the same by dtype: "BF16", "F8_E4M3"...
+  int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
+  int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
+};
+
+// Reads config.json and the headers, and checks them as LoadWeights does; no weights are read.
+absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_
