@@ -1,0 +1,45 @@
+#ifndef FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_
+#define FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_
+
+// Checkpoints that tests write: well-formed safetensors files from a list of tensors, and raw ones to break
+// rules.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/model_config.h"
+
+namespace foredraft {
+
+struct RawTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+// A fresh empty directory under the test's temporary directory.
+std::string MakeTestDir(const std::string& name);
+
+void WriteFile(const std::string& path, const std::string& bytes);
+
+// Header length, header, data: as they are, whatever they say.
+std::string SafetensorsBytes(const std::string& header, const std::string& data);
+
+void WriteSafetensors(const std::string& path, const std::vector<RawTensor>& tensors);
+
+// A small model with everything: q_lora, a dense layer, experts in groups, a shared expert, two MTP modules.
+ModelConfig TinyConfig();
+
+// All tensors of `config` in F32, element i of tensor t having the value t + i / 1024: exact, and unlike any
+// other.
+std::vector<RawTensor> TensorsFor(const ModelConfig& config);
+float TestValue(size_t tensor_index, int64_t element_index);
+
+// The tensor of this name; fails the test if there is none.
+RawTensor& Named(std::vector<RawTensor>& tensors, const std::string& name);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_

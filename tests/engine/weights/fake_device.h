@@ -1,0 +1,87 @@
+#ifndef FOREDRAFT_TESTS_ENGINE_WEIGHTS_FAKE_DEVICE_H_
+#define FOREDRAFT_TESTS_ENGINE_WEIGHTS_FAKE_DEVICE_H_
+
+// A device for the loader's tests: a packed weight is its dequantised values in plain rows, so a test can
+// look.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class FakeStream : public Stream {
+ public:
+  void Synchronize() override {}
+};
+
+class FakeDevice : public Device {
+ public:
+  std::string name() const override { return "fake"; }
+  const Ops& ops() const override { return ops_; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    if (allocated_ + bytes > limit_bytes)
+      return absl::ResourceExhaustedError(absl::StrFormat("%d bytes of device memory", bytes));
+    allocated_ += bytes;
+    memory_.push_back(std::make_unique<char[]>(bytes));
+    return memory_.back().get();
+  }
+
+  // Rows as floats: what a part's dtype and scales make of its bytes, F32 rounded to BF16.
+  absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override {
+    PackedWeight packed{.n = 0, .k = parts[0].k, .dtype = parts[0].dtype};
+    std::vector<float> values;
+    for (const HostWeight& part : parts) {
+      CHECK_EQ(part.k, packed.k);
+      CHECK_EQ(part.dtype == DType::kF8E4M3, packed.dtype == DType::kF8E4M3);
+      for (int32_t row = 0; row < part.n; ++row)
+        for (int32_t column = 0; column < part.k; ++column) values.push_back(Element(part, row, column));
+      packed.n += part.n;
+    }
+    auto memory = AllocateArray<float>(values.size());
+    if (!memory.ok()) return memory.status();
+    std::memcpy(*memory, values.data(), values.size() * sizeof(float));
+    packed.data = *memory;
+    if (packed.dtype == DType::kF32) packed.dtype = DType::kBF16;
+    return packed;
+  }
+
+  std::unique_ptr<Stream> CreateStream() override { return std::make_unique<FakeStream>(); }
+  void CopyToDevice(Stream&, void* device, const void* host, size_t bytes) override {
+    std::memcpy(device, host, bytes);
+  }
+  void CopyToHost(Stream&, void* host, const void* device, size_t bytes) override {
+    std::memcpy(host, device, bytes);
+  }
+  std::unique_ptr<Graph> Capture(Stream&, const std::function<void()>&) override { return nullptr; }
+
+  static float At(const PackedWeight& weight, int32_t row, int32_t column) {
+    return static_cast<const float*>(weight.data)[int64_t{row} * weight.k + column];
+  }
+
+  size_t limit_bytes = size_t{1} << 30;
+
+ private:
+  static float Element(const HostWeight& part, int32_t row, int32_t column) {
+    const int64_t index = int64_t{row} * part.k + column;
+    if (part.dtype == DType::kF32) return ToFloat(ToBf16(static_cast<const float*>(part.data)[index]));
+    if (part.dtype == DType::kBF16) return ToFloat(static_cast<const bf16*>(part.data)[index]);
+    const int64_t grid_columns = (part.k + part.block_k - 1) / part.block_k;
+    return F8E4M3ToFloat(static_cast<const uint8_t*>(part.data)[index]) *
+           part.scale_inv[row / part.block_n * grid_columns + column / part.block_k];
+  }
+
+  Ops ops_{};
+  size_t allocated_ = 0;
+  std::vector<std::unique_ptr<char[]>> memory_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_ENGINE_WEIGHTS_FAKE_DEVICE_H_
