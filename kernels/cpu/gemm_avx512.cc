@@ -21,23 +21,36 @@ struct Bf16Weights {
   __m512i Load(const unsigned char* w) const { return _mm512_loadu_si512(w); }
 };
 
-// E4M3 to BF16, exactly, by table: the 128 magnitudes in four registers, the sign moved over. (Scaling the
-// exponent instead would make BF16 subnormals of E4M3 subnormals, which VDPBF16PS takes for zero.)
+// The BF16 bits of the 128 magnitudes of E4M3.
+struct F8Table {
+  alignas(64) uint16_t bits[128];
+};
+
+constexpr F8Table MakeF8Table() {
+  F8Table table = {};
+  for (int code = 1; code < 127; ++code) {
+    int exponent = code >> 3;
+    int mantissa = (code & 7) << 1;  // 4 bits
+    if (exponent == 0) {             // subnormal: BF16 has the exponent to normalise it
+      exponent = 1;
+      for (; (mantissa & 16) == 0; mantissa <<= 1) --exponent;
+    }
+    table.bits[code] = static_cast<uint16_t>((exponent - 7 + 127) << 7 | (mantissa & 15) << 3);
+  }
+  table.bits[127] = 0x7fc0;  // NaN
+  return table;
+}
+
+constexpr F8Table kF8Table = MakeF8Table();
+
+// E4M3 to BF16, exactly, by table; the sign is moved over. (Scaling the exponent instead would make BF16
+// subnormals of E4M3 subnormals, which VDPBF16PS takes for zero.)
 struct F8Weights {
   static constexpr int kPairBytes = 32;
   __m512i table[4];
 
   F8Weights() {
-    alignas(64) uint16_t values[128];
-    for (int code = 0; code < 128; ++code) {
-      const float magnitude =
-          code < 8 ? static_cast<float>(code) * 0x1p-9f
-                   : static_cast<float>(8 + code % 8) * 0x1p-10f * static_cast<float>(1 << (code / 8));
-      uint32_t bits;
-      __builtin_memcpy(&bits, &magnitude, sizeof(bits));
-      values[code] = code == 127 ? 0x7fc0 : static_cast<uint16_t>(bits >> 16);
-    }
-    for (int i = 0; i < 4; ++i) table[i] = _mm512_load_si512(values + 32 * i);
+    for (int i = 0; i < 4; ++i) table[i] = _mm512_load_si512(kF8Table.bits + 32 * i);
   }
 
   __m512i Load(const unsigned char* w) const {
@@ -67,14 +80,18 @@ struct Chains {
   __m512 odd[kMaxTileRows][2];
 };
 
+// Where the weights of a piece are: P panels, `stride` bytes apart.
+struct PieceWeights {
+  const unsigned char* first;
+  int64_t stride;
+};
+
 // R rows x P panels over one piece. `chains` is used only where a k block has several pieces.
 template <class Weights, int R, int P>
-void Block(const GemmTileArgs& args, const Weights& weights, const Piece& piece, int row, int panel,
-           Chains* chains) {
+void Block(const GemmTileArgs& args, const Weights& weights, const PieceWeights& at, const Piece& piece,
+           int row, int panel, Chains* chains) {
   const unsigned char* w[P];
-  for (int j = 0; j < P; ++j) {
-    w[j] = args.panels + (panel + j) * args.panel_bytes + piece.pair * Weights::kPairBytes;
-  }
+  for (int j = 0; j < P; ++j) w[j] = at.first + j * at.stride;
   const uint16_t* x[R];
   for (int i = 0; i < R; ++i) x[i] = args.x[row + i] + piece.first;
   __m512 even[R][P], odd[R][P];
@@ -135,20 +152,20 @@ void Block(const GemmTileArgs& args, const Weights& weights, const Piece& piece,
 
 // `count` rows (at most Max) x P panels.
 template <class Weights, int P, int Max>
-void FewRows(const GemmTileArgs& args, const Weights& weights, const Piece& piece, int row, int count,
-             int panel, Chains* chains) {
+void FewRows(const GemmTileArgs& args, const Weights& weights, const PieceWeights& at, const Piece& piece,
+             int row, int count, int panel, Chains* chains) {
   if constexpr (Max > 1) {
-    if (count < Max) return FewRows<Weights, P, Max - 1>(args, weights, piece, row, count, panel, chains);
+    if (count < Max) return FewRows<Weights, P, Max - 1>(args, weights, at, piece, row, count, panel, chains);
   }
-  Block<Weights, Max, P>(args, weights, piece, row, panel, chains);
+  Block<Weights, Max, P>(args, weights, at, piece, row, panel, chains);
 }
 
 template <class Weights, int P>
-void AllRows(const GemmTileArgs& args, const Weights& weights, const Piece& piece, int panel,
-             Chains* chains) {
+void AllRows(const GemmTileArgs& args, const Weights& weights, const PieceWeights& at, const Piece& piece,
+             int panel, Chains* chains) {
   int row = 0;
-  for (; args.rows - row > 5; row += 4) Block<Weights, 4, P>(args, weights, piece, row, panel, chains);
-  FewRows<Weights, P, 5>(args, weights, piece, row, args.rows - row, panel, chains);
+  for (; args.rows - row > 5; row += 4) Block<Weights, 4, P>(args, weights, at, piece, row, panel, chains);
+  FewRows<Weights, P, 5>(args, weights, at, piece, row, args.rows - row, panel, chains);
 }
 
 // Calls body(piece) over all of k.
@@ -168,31 +185,48 @@ void ForEachPiece(const GemmTileArgs& args, int32_t max_len, const Body& body) {
   }
 }
 
+constexpr int32_t kPieceLen = 512;  // two panels: 32 KB of BF16
+constexpr int kFewRows = 5;         // what one block takes with two panels
+
+// P panels from `panel` on, for any number of rows.
+template <class Weights, int P>
+void PanelColumn(const GemmTileArgs& args, const Weights& weights, int panel, Chains* chains) {
+  constexpr int32_t kAllOfK = 0x7ffffffc;
+  constexpr int64_t kWidenedStride = kPieceLen / 2 * Bf16Weights::kPairBytes;
+  ForEachPiece(args, args.rows <= kFewRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
+    const PieceWeights at = {args.panels + panel * args.panel_bytes + piece.pair * Weights::kPairBytes,
+                             args.panel_bytes};
+    if constexpr (P > 2) {
+      FewRows<Weights, P, 2>(args, weights, at, piece, 0, args.rows, panel, chains);
+    } else if (Weights::kPairBytes == Bf16Weights::kPairBytes || args.rows <= kFewRows) {
+      AllRows<Weights, P>(args, weights, at, piece, panel, chains);
+    } else {  // FP8 for several blocks of rows: widen once
+      alignas(64) unsigned char widened[P * kWidenedStride];
+      for (int j = 0; j < P; ++j) {
+        for (int pair = 0; pair < (piece.len + 1) / 2; ++pair) {
+          _mm512_store_si512(widened + j * kWidenedStride + pair * Bf16Weights::kPairBytes,
+                             weights.Load(at.first + j * at.stride + pair * Weights::kPairBytes));
+        }
+      }
+      AllRows<Bf16Weights, P>(args, {}, {widened, kWidenedStride}, piece, panel, chains);
+    }
+  });
+}
+
 // How rows, panels and k are cut is a matter of registers and caches, never of bits: one or two rows go with
 // four panels, for independent chains and memory streams; more rows by four or five with two panels, k in
 // pieces whose weights are still in the cache for the next rows.
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
-  constexpr int32_t kAllOfK = 0x7ffffffc;
-  constexpr int32_t kPieceLen = 512;  // two panels: 32 KB of BF16
   const Weights weights;
   Chains chains;
   int panel = 0;
-  if (args.rows <= 2 && args.panel_count >= 4) {
-    ForEachPiece(args, kAllOfK, [&](const Piece& piece) {
-      FewRows<Weights, 4, 2>(args, weights, piece, 0, args.rows, 0, &chains);
-    });
-    panel = 4;
+  if (args.rows <= 2 && args.panel_count == kMaxTilePanels) {
+    PanelColumn<Weights, kMaxTilePanels>(args, weights, panel, &chains);
+    return;
   }
-  const int32_t max_len = args.rows <= 5 ? kAllOfK : kPieceLen;
-  for (; panel + 2 <= args.panel_count; panel += 2) {
-    ForEachPiece(args, max_len,
-                 [&](const Piece& piece) { AllRows<Weights, 2>(args, weights, piece, panel, &chains); });
-  }
-  if (panel < args.panel_count) {
-    ForEachPiece(args, max_len,
-                 [&](const Piece& piece) { AllRows<Weights, 1>(args, weights, piece, panel, &chains); });
-  }
+  for (; panel + 2 <= args.panel_count; panel += 2) PanelColumn<Weights, 2>(args, weights, panel, &chains);
+  if (panel < args.panel_count) PanelColumn<Weights, 1>(args, weights, panel, &chains);
 }
 
 }  // namespace
