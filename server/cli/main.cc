@@ -1,0 +1,33 @@
+// foredraft: serves DeepSeek-V3-family models over gRPC and drafts ahead with the model's own MTP modules.
+// Exit codes: 0 success, 1 failure, 2 usage.
+
+#include <cstdlib>
+
+#include "server/cli/commands.h"
+#include "server/version.h"
+
+int main(int argc, char** argv) {
+  using namespace foredraft;  // NOLINT: main's alone
+  // gRPC's own log repeats on stderr what our one line says; set the variable to see it.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  CLI::App app(
+      "Serves DeepSeek-V3-family models over gRPC and drafts ahead with the model's own MTP modules.",
+      "foredraft");
+  app.set_version_flag("--version", std::string("foredraft ") + kVersion);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("foredraft: ") + error.what() + " (--help lists what is allowed)\n";
+  });
+  int exit_code = 0;
+  AddServe(app, &exit_code);
+  AddCheckConfig(app, &exit_code);
+  AddGenerate(app, &exit_code);
+  AddInfo(app, &exit_code);
+  AddSynth(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return exit_code;
+}

@@ -1,0 +1,94 @@
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "server/cli/commands.h"
+#include "server/cli/start_screen.h"
+#include "server/daemon.h"
+#include "server/request_log.h"
+
+namespace foredraft {
+namespace {
+
+sigset_t ServeSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  return signals;
+}
+
+// Takes the daemon's signals one by one, on a thread of its own, until the object ends.
+class SignalThread {
+ public:
+  explicit SignalThread(Daemon& daemon) : thread_([this, &daemon] { Run(daemon); }) {
+    pthread_setname_np(thread_.native_handle(), "signals");
+  }
+  ~SignalThread() {
+    ended_.store(true);
+    pthread_kill(thread_.native_handle(), SIGTERM);  // wakes sigwait
+    thread_.join();
+  }
+
+ private:
+  void Run(Daemon& daemon) {
+    const sigset_t signals = ServeSignals();
+    while (true) {
+      int signal = 0;
+      CHECK_EQ(sigwait(&signals, &signal), 0);
+      if (ended_.load()) return;
+      if (signal == SIGHUP) {
+        if (daemon.loaded()) daemon.Reload().status().IgnoreError();  // it logs and counts by itself
+      } else if (daemon.loaded()) {
+        daemon.RequestDrain();
+      } else {
+        Log(LogLevel::kInfo, "stopped while loading");
+        _exit(0);  // no request was ever taken
+      }
+    }
+  }
+
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+absl::Status Serve(const ConfigOptions& options) {
+  // Before any thread exists, so that all inherit it: signals are the signal thread's alone.
+  const sigset_t signals = ServeSignals();
+  CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
+  signal(SIGPIPE, SIG_IGN);
+
+  ASSIGN_OR_RETURN(LoadedConfig loaded, options.Read());
+  ASSIGN_OR_RETURN(ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
+  InstallLog(resolved.loaded.config.log.level, resolved.loaded.config.log.format);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
+                   Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
+  const SignalThread signal_thread(*daemon);
+  StartScreen screen(isatty(STDERR_FILENO) != 0);
+  RETURN_IF_ERROR(daemon->Load(screen));
+  RETURN_IF_ERROR(daemon->Run());
+  Log(LogLevel::kInfo, "stopped");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddServe(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("serve", "Run the daemon");
+  auto options = std::make_shared<ConfigOptions>();
+  options->Add(*command);
+  command->footer(
+      "SIGTERM, SIGINT: drain, then exit 0; a second one ends the drain. SIGHUP: reload the configuration.");
+  command->callback([options, exit_code] {
+    const absl::Status status = Serve(*options);
+    *exit_code = status.ok() ? 0 : Fail(status);
+  });
+}
+
+}  // namespace foredraft

@@ -1,0 +1,97 @@
+#ifndef FOREDRAFT_SERVER_DAEMON_H_
+#define FOREDRAFT_SERVER_DAEMON_H_
+
+// From a configuration to a serving daemon: the one place where config, device, weights, executor, scheduler
+// and services are wired together.
+//
+// Life: Start (ports open, UNAVAILABLE), Load (SERVING), Run until drained or a rank is lost. Request* may be
+// called from any thread, at any time; the rest belongs to the owner's thread.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "config/config_reader.h"
+#include "config/model_config.h"
+#include "scheduler/plan.h"
+#include "server/frontend.h"
+#include "server/reload.h"
+
+namespace foredraft {
+
+// What the start-up screen shows of the model.
+struct ModelFacts {
+  std::string device;          // "cpu avx512-bf16"
+  std::string numerics_class;  // 8 hex digits
+  int64_t parameters = 0;      // of the target and the modules that run
+  int mtp_modules = 0;         // in the checkpoint
+  int64_t cache_blocks = 0;
+  int tokens_per_block = 0;
+};
+
+// Told of the start as it goes, on the owner's thread.
+class StartObserver {
+ public:
+  virtual ~StartObserver() = default;
+  virtual void ModelKnown(const Config& config, const ModelFacts& facts) = 0;
+  virtual void Loading(int64_t done_bytes, int64_t total_bytes) = 0;
+  virtual void WarmedUp(int graph_count, double seconds) = 0;
+  virtual void Serving(const Config& config) = 0;
+};
+
+// A configuration with its defaults resolved against this machine and the model.
+struct ResolvedConfig {
+  LoadedConfig loaded;
+  ModelConfig model;
+};
+absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded);
+
+class Daemon {
+ public:
+  using ReadAgain = std::function<absl::StatusOr<LoadedConfig>()>;
+
+  // Errors are one line that names the file, key or address at fault.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(ResolvedConfig resolved, ReadAgain read_again);
+  ~Daemon();
+
+  absl::Status Load(StartObserver& observer);
+  // Until RequestDrain and the last stream's end. Not ok: a rank was lost, or streams were cut short.
+  absl::Status Run();
+
+  // The first drains; a second ends the drain at once.
+  void RequestDrain();
+  absl::StatusOr<ReloadReport> Reload() { return reloader_->Reload(frontend_->metrics()); }
+  // Load is over: from now on there may be requests to drain.
+  bool loaded() const { return loaded_.load(); }
+
+ private:
+  explicit Daemon(ResolvedConfig resolved)
+      : config_(std::move(resolved.loaded.config)), model_(resolved.model) {}
+
+  absl::Status Listen(ReadAgain read_again);
+  void Apply(const Config& config);
+  absl::Status Drain();
+
+  const Config config_;  // as started
+  const ModelConfig model_;
+  std::unique_ptr<Reloader> reloader_;
+  std::unique_ptr<Executor> executor_;  // outlives the frontend
+  std::unique_ptr<Frontend> frontend_;
+
+  std::atomic<bool> loaded_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int drain_requests_ = 0;   // guarded by mutex_
+  int drain_timeout_s_ = 0;  // guarded by mutex_
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_DAEMON_H_

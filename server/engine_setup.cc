@@ -1,0 +1,121 @@
+#include "server/engine_setup.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "config/config_defaults.h"
+
+namespace foredraft {
+namespace {
+
+int BlockCount(const Config& config) {
+  const int64_t per_block = config.kv_cache_config.tokens_per_block;
+  return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
+         1;  // and scratch
+}
+
+std::vector<int> DecodeBuckets(const Config& config) {
+  std::vector<int> buckets = {1, 2, 4};
+  if (config.cuda_graph_config.has_value() && !config.cuda_graph_config->batch_sizes.empty()) {
+    buckets = config.cuda_graph_config->batch_sizes;
+  } else {
+    for (int bucket = 8; bucket <= config.max_batch_size; bucket += 8) buckets.push_back(bucket);
+  }
+  if (buckets.back() < config.max_batch_size) buckets.push_back(config.max_batch_size);
+  return buckets;
+}
+
+int LongestTokenBytes(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.TokenBytes(id).size());
+  }
+  return static_cast<int>(longest);
+}
+
+}  // namespace
+
+ThinkingIds ThinkingIdsOf(const Config& config, const Tokenizer& tokenizer) {
+  ThinkingIds ids{.begin = tokenizer.AddedTokenId("<think>").value_or(-1),
+                  .end = tokenizer.AddedTokenId("</think>").value_or(-1)};
+  if (config.speculative_config.has_value()) {
+    ids.begin = config.speculative_config->begin_thinking_phase_token.value_or(ids.begin);
+    ids.end = config.speculative_config->end_thinking_phase_token.value_or(ids.end);
+  }
+  return ids;
+}
+
+int MaxDraftLen(const Config& config) {
+  return config.speculative_config.has_value() ? config.speculative_config->max_draft_len : 0;
+}
+
+SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model,
+                                    const ThinkingIds& thinking) {
+  const KvCacheConfig& cache = config.kv_cache_config;
+  const int64_t block_bytes = KvBytesPerToken(model, MtpModuleCount(config)) * cache.tokens_per_block;
+  SchedulerOptions options;
+  options.rank_count = 1;
+  options.max_batch_size = config.max_batch_size;
+  options.max_num_tokens = config.max_num_tokens;
+  options.max_seq_len = config.max_seq_len;
+  options.max_queue_size = config.max_queue_size;
+  options.enable_chunked_prefill = config.enable_chunked_prefill;
+  options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
+  options.tokens_per_block = cache.tokens_per_block;
+  options.block_count = BlockCount(config);
+  options.enable_block_reuse = cache.enable_block_reuse;
+  options.host_block_count = cache.host_cache_size / block_bytes;
+  options.batch_sizes = DecodeBuckets(config);
+  options.max_draft_len = MaxDraftLen(config);
+  options.draft_len = MaxDraftLen(config);
+  options.begin_thinking_id = thinking.begin;
+  options.end_thinking_id = thinking.end;
+  return options;
+}
+
+EngineOptions EngineOptionsOf(const Config& config) {
+  EngineOptions options;
+  options.max_batch_size = config.max_batch_size;
+  options.max_num_tokens = config.max_num_tokens;
+  options.max_seq_len = config.max_seq_len;
+  options.max_draft_len = MaxDraftLen(config);
+  options.tokens_per_block = config.kv_cache_config.tokens_per_block;
+  options.block_count = BlockCount(config);
+  options.host_cache_bytes = config.kv_cache_config.host_cache_size;
+  options.batch_sizes = DecodeBuckets(config);
+  options.capture_graphs = config.cuda_graph_config.has_value();
+  options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);
+  return options;
+}
+
+RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
+                              const GenerationConfig& defaults, const Tokenizer& tokenizer,
+                              const ThinkingIds& thinking) {
+  RequestLimits limits;
+  limits.vocab_size = model.vocab_size;
+  limits.max_seq_len = config.max_seq_len;
+  // The scheduler's largest extent: positions up to the last token, and the rows that drafts write past it.
+  limits.pool_tokens =
+      int64_t{BlockCount(config) - 1} * config.kv_cache_config.tokens_per_block - 2 * MaxDraftLen(config);
+  limits.longest_token_bytes = LongestTokenBytes(tokenizer);
+  const std::vector<int>& eos = defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
+  limits.eos_ids.assign(eos.begin(), eos.end());
+  limits.defaults = defaults;
+  limits.begin_thinking_id = thinking.begin;
+  limits.end_thinking_id = thinking.end;
+  return limits;
+}
+
+std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
+  const std::string facts = absl::StrCat(
+      config.backend, "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
+      config.kv_cache_config.dtype, "|tuning ", config.cublaslt.tuning_file, "|compiler ", __VERSION__);
+  // FNV-1a: the same on every build and machine, unlike absl::Hash.
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char byte : facts) hash = (hash ^ byte) * 0x100000001b3u;
+  return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
+}
+
+}  // namespace foredraft

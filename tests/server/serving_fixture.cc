@@ -1,0 +1,171 @@
+#include "tests/server/serving_fixture.h"
+
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kTokenizerFile[] = "deploy/models/abacus/tokenizer.json";
+constexpr int kVocabSize = 768;
+
+std::unique_ptr<Tokenizer> LoadTokenizer() {
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(kTokenizerFile);
+  CHECK(tokenizer.ok()) << tokenizer.status().ToString();
+  return *std::move(tokenizer);
+}
+
+double ValueOf(const prometheus::ClientMetric& metric, prometheus::MetricType type) {
+  if (type == prometheus::MetricType::Counter) return metric.counter.value;
+  if (type == prometheus::MetricType::Gauge) return metric.gauge.value;
+  return static_cast<double>(metric.histogram.sample_count);
+}
+
+bool HasLabels(const prometheus::ClientMetric& metric, const std::map<std::string, std::string>& labels) {
+  return std::all_of(labels.begin(), labels.end(), [&](const auto& wanted) {
+    return std::any_of(metric.label.begin(), metric.label.end(),
+                       [&](const prometheus::ClientMetric::Label& label) {
+                         return label.name == wanted.first && label.value == wanted.second;
+                       });
+  });
+}
+
+}  // namespace
+
+TestServerOptions::TestServerOptions() {
+  frontend.server.grpc_address = "127.0.0.1:0";
+  frontend.server.metrics_address = "127.0.0.1:0";
+  frontend.metrics.model_name = "scripted";
+  frontend.metrics.max_draft_len = 3;
+  scheduler.max_batch_size = 8;
+  scheduler.max_seq_len = 512;
+  scheduler.max_queue_size = 64;
+  scheduler.tokens_per_block = 16;
+  scheduler.block_count = 1 + 8 * 33;
+  scheduler.batch_sizes = {1, 2, 4, 8};
+  scheduler.enable_block_reuse = false;
+  scheduler.max_draft_len = 3;
+  scheduler.draft_len = 3;
+}
+
+TestServer::TestServer(const TestServerOptions& options)
+    : options_(options), rank_(options.rank), tokenizer_(LoadTokenizer()) {
+  FrontendHooks hooks;
+  hooks.config_yaml = [] { return std::string("model: scripted\n"); };
+  hooks.reload = [] {
+    return absl::InvalidArgumentError("test.yaml:1: modle: unknown key, nearest is model");
+  };
+  hooks.drain = [this] { frontend_->BeginDrain(); };
+  absl::StatusOr<std::unique_ptr<Frontend>> frontend = Frontend::Listen(options.frontend, std::move(hooks));
+  CHECK(frontend.ok()) << frontend.status().ToString();
+  frontend_ = *std::move(frontend);
+  channel_ = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
+  stub_ = v1::GenerationService::NewStub(channel_);
+  admin_ = v1::AdminService::NewStub(channel_);
+  if (options.serve) Serve();
+}
+
+TestServer::~TestServer() {
+  rank_.Release();
+  frontend_->Shutdown();
+}
+
+void TestServer::Serve() {
+  ServedModel model;
+  model.tokenizer = LoadTokenizer();
+  model.limits = {.vocab_size = kVocabSize,
+                  .max_seq_len = options_.scheduler.max_seq_len,
+                  .longest_token_bytes = 32,
+                  .eos_ids = {1},
+                  .begin_thinking_id = *model.tokenizer->AddedTokenId("<think>"),
+                  .end_thinking_id = *model.tokenizer->AddedTokenId("</think>")};
+  model.scheduler = options_.scheduler;
+  model.scheduler.begin_thinking_id = model.limits.begin_thinking_id;
+  model.scheduler.end_thinking_id = model.limits.end_thinking_id;
+  model.executors = {&rank_};
+  model.description.set_name("scripted");
+  model.description.set_vocab_size(kVocabSize);
+  frontend_->Serve(std::move(model));
+}
+
+std::string TestServer::address() const { return absl::StrCat("127.0.0.1:", frontend_->grpc_port()); }
+
+double TestServer::Metric(const std::string& name, const std::map<std::string, std::string>& labels) {
+  for (const prometheus::MetricFamily& family : frontend_->metrics().Collect()) {
+    if (family.name != "foredraft_" + name) continue;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      if (HasLabels(metric, labels)) return ValueOf(metric, family.type);
+    }
+  }
+  ADD_FAILURE() << "no metric foredraft_" << name;
+  return -1;
+}
+
+bool TestServer::Eventually(const std::function<bool()>& condition) {
+  std::mutex mutex;
+  std::condition_variable never;
+  std::unique_lock<std::mutex> lock(mutex);
+  for (int tick = 0; tick < 2000; ++tick) {
+    if (condition()) return true;
+    never.wait_for(lock, std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+bool TestServer::IsIdle() {
+  return frontend_->open_calls() == 0 && Metric("requests_running") == 0 && Metric("requests_waiting") == 0 &&
+         Metric("kv_cache_blocks", {{"state", "used"}}) == 0;
+}
+
+std::string StreamResult::text() const {
+  std::string text;
+  for (const v1::GenerateChunk& chunk : chunks) text += chunk.text();
+  return text;
+}
+
+std::vector<int32_t> StreamResult::token_ids() const {
+  std::vector<int32_t> ids;
+  for (const v1::GenerateChunk& chunk : chunks)
+    ids.insert(ids.end(), chunk.token_ids().begin(), chunk.token_ids().end());
+  return ids;
+}
+
+StreamResult ReadStream(v1::GenerationService::Stub& stub, const v1::GenerateRequest& request,
+                        grpc::ClientContext* context) {
+  grpc::ClientContext own;
+  const auto reader = stub.GenerateStream(context != nullptr ? context : &own, request);
+  StreamResult result;
+  v1::GenerateChunk chunk;
+  while (reader->Read(&chunk)) result.chunks.push_back(chunk);
+  result.status = reader->Finish();
+  return result;
+}
+
+v1::GenerateRequest SimpleRequest(uint64_t seed, int max_tokens) {
+  v1::GenerateRequest request;
+  for (int32_t id : {5, 6, 7}) request.mutable_token_ids()->add_ids(id);
+  request.mutable_sampling()->set_seed(seed);
+  request.set_max_tokens(max_tokens);
+  return request;
+}
+
+void ExpectBooksClose(const v1::Usage& usage, const v1::Speculation& speculation) {
+  EXPECT_EQ(usage.completion_tokens(), 1 + speculation.steps() + speculation.accepted_tokens());
+  const auto& by_position = speculation.accepted_per_position();
+  EXPECT_EQ(std::accumulate(by_position.begin(), by_position.end(), 0), speculation.accepted_tokens());
+  EXPECT_LE(speculation.accepted_tokens(), speculation.draft_tokens());
+  const double length = speculation.steps() == 0
+                            ? 1.0
+                            : 1.0 + static_cast<double>(speculation.accepted_tokens()) / speculation.steps();
+  EXPECT_DOUBLE_EQ(speculation.acceptance_length(), length);
+}
+
+}  // namespace foredraft
