@@ -4,9 +4,9 @@
 // The one list of ops. A backend is a table of function pointers; a model is a sequence of calls.
 //
 // Rules (engine/README.md, row-independence):
-//  - a row's result depends on that row's inputs alone, bit for bit: not on how many rows there are, which
-//  place it
-//    has, who the others belong to, or how many threads run;
+//  - a row's result depends on that row's inputs alone, bit for bit: not on how many rows there are,
+//    which place it has, who the others belong to,
+//    or how many threads run;
 //  - rows of idle slots (slot -1) are skipped: no cache write, no state change;
 //  - parameters are trivially copyable, because a graph node stores them; outputs come first;
 //  - an op called on a capturing stream is recorded, not run.
@@ -195,10 +195,10 @@ struct GroupedGemmParams {
   int32_t expert_count;
 };
 
-// hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of design section 5: 8
-// groups of experts [gE/8, (g+1)E/8); within a group FP32 in ascending expert order, rounded to BF16 once;
-// groups added in FP32 by the tree
-// ((0+1)+(2+3))+((4+5)+(6+7)).
+// hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of design section 5:
+// 8 groups of experts [gE/8, (g+1)E/8); within a group FP32 in ascending expert order, each product rounded
+// before it is added, the sum rounded to BF16 once; groups added in FP32 by the tree
+// ((0+1)+(2+3))+((4+5)+(6+7)). Idle rows stay as they are.
 struct CombineExpertsParams {
   Matrix<float> hidden;            // [R, D], updated
   Matrix<const float> expert_out;  // [R * top_k, D]
@@ -285,7 +285,7 @@ struct EagleRowsParams {
   int32_t draft_len;  // K
 };
 
-// Row of the next recycled forward: id = the last draft, position one further. One row per place.
+// The next recycled forward, one row per place: id = the last draft; slot -1 where idle, frozen or finished.
 struct NextDraftRowsParams {
   int32_t* ids;               // [B]
   int32_t* row_slots;         // [B]
