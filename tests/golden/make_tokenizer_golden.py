@@ -8,10 +8,12 @@ Layout: "cases" [text, ids]; "repeats" {repeat, count, id_count, hash}; "special
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import random
 
+import jinja2
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -77,15 +79,17 @@ def decode_cases(tokenizer):
                "with_special": tokenizer.decode(ids, skip_special_tokens=False)}
 
 
+def message(role, content):
+    return {"role": role, "content": content}
+
+
 def chat_cases(folder, encode):
-    config = json.loads((folder / "tokenizer_config.json").read_text()) if (folder / "tokenizer_config.json").exists() else {}
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.exists() else {}
     if "chat_template" not in config:
         return
-    import jinja2
     template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(config["chat_template"])
-    system, user, assistant = (lambda role: lambda content: {"role": role, "content": content})("system"), None, None
-    user = lambda content: {"role": "user", "content": content}
-    assistant = lambda content: {"role": "assistant", "content": content}
+    system, user, assistant = (functools.partial(message, role) for role in ("system", "user", "assistant"))
     for messages in (
             [user("What is 2+3?")], [system("Be brief."), user("Hi")], [system("One."), user("a"), system("Two."), user("b")],
             [user("q1"), assistant("<think>\nhm</think>\n\n5"), user("and 7?")], [user("q"), assistant("no thinking"), user(" spaced ")],
@@ -111,8 +115,8 @@ def make(name, path):
         repeats.append({"repeat": text, "count": count, "id_count": len(ids), "hash": hash_ids(ids)})
     golden = {
         "maker": "tests/golden/make_tokenizer_golden.py", "tokenizers": tokenizers.__version__, "seed": SEED,
-        "tokenizer": str(path.relative_to(ROOT)), "vocab_size": tokenizer.get_vocab_size(), "with_bos": tokenizer.encode("a").ids, "cases": cases,
-        "repeats": repeats, "special": list(special_cases(encode, encode_plain, added)), "decodes": list(decode_cases(tokenizer)),
+        "tokenizer": str(path.relative_to(ROOT)), "vocab_size": tokenizer.get_vocab_size(),
+        "with_bos": tokenizer.encode("a").ids, "cases": cases, "repeats": repeats, "special": list(special_cases(encode, encode_plain, added)), "decodes": list(decode_cases(tokenizer)),
         "chats": list(chat_cases(path.parent, encode))}
     out = HERE / f"{name}_tokenizer.golden.json"
     out.write_text(json.dumps(golden, ensure_ascii=False, separators=(",", ":")) + "\n")

@@ -1,0 +1,86 @@
+#ifndef FOREDRAFT_TESTS_GOLDEN_GOLDEN_READER_H_
+#define FOREDRAFT_TESTS_GOLDEN_GOLDEN_READER_H_
+
+// Reads <name>_model.golden.json and its .bin: logits of transformers in float32 (make_model_golden.py). A
+// golden that does not hold together fails a CHECK that names the file.
+
+#include <bit>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+
+namespace foredraft {
+
+struct GoldenMtp {
+  int module;                 // from 1
+  int first_position;         // = module
+  std::vector<float> logits;  // [ids.size() - first_position, vocab_size]
+};
+
+struct GoldenPrompt {
+  std::string name;
+  std::vector<int32_t> ids;
+  std::vector<float> logits;   // [ids.size(), vocab_size]
+  std::vector<GoldenMtp> mtp;  // fewer than the model has where the prompt is short, or to save space
+};
+
+struct ModelGolden {
+  std::string checkpoint;  // folder, from the root of the repository
+  int vocab_size = 0;
+  // transformers' own distance when it computes in BF16: largest difference over the reference's root mean
+  // square.
+  double bfloat16_mean_error = 0;
+  double bfloat16_max_error = 0;
+  double bfloat16_argmax_agreement = 0;
+  std::vector<GoldenPrompt> prompts;
+};
+
+// `name`: abacus, grouped, fp8. The working directory is the root of the repository.
+inline ModelGolden ReadModelGolden(const std::string& name) {
+  static_assert(std::endian::native == std::endian::little);
+  const std::string folder = "tests/golden/";
+  const std::string path = folder + name + "_model.golden.json";
+  std::ifstream json_file(path);
+  const nlohmann::json json = nlohmann::json::parse(json_file, nullptr, /*allow_exceptions=*/false);
+  CHECK(json.is_object()) << path;
+  std::ifstream data_file(folder + json["data"].get<std::string>(), std::ios::binary);
+  const std::string data{std::istreambuf_iterator<char>(data_file), std::istreambuf_iterator<char>()};
+  CHECK_EQ(data.size(), json["float_count"].get<size_t>() * sizeof(float)) << path;
+
+  ModelGolden golden;
+  golden.checkpoint = json["checkpoint"].get<std::string>();
+  golden.vocab_size = json["vocab_size"].get<int>();
+  const nlohmann::json& rounded = json["bfloat16"];
+  golden.bfloat16_mean_error = rounded["max_error_over_rms"]["mean"].get<double>();
+  golden.bfloat16_max_error = rounded["max_error_over_rms"]["max"].get<double>();
+  golden.bfloat16_argmax_agreement = rounded["argmax_agreement"].get<double>();
+  const auto floats = [&](const nlohmann::json& offset, size_t rows) {
+    const size_t begin = offset.get<size_t>() * sizeof(float);
+    std::vector<float> values(rows * golden.vocab_size);
+    CHECK_LE(begin + values.size() * sizeof(float), data.size()) << path;
+    data.copy(reinterpret_cast<char*>(values.data()), values.size() * sizeof(float), begin);
+    return values;
+  };
+  for (const nlohmann::json& entry : json["prompts"]) {
+    GoldenPrompt prompt;
+    prompt.name = entry["name"].get<std::string>();
+    prompt.ids = entry["ids"].get<std::vector<int32_t>>();
+    prompt.logits = floats(entry["logits_offset"], prompt.ids.size());
+    for (const nlohmann::json& module : entry["mtp"]) {
+      const int first = module["first_position"].get<int>();
+      prompt.mtp.push_back(
+          {module["module"].get<int>(), first, floats(module["offset"], prompt.ids.size() - first)});
+    }
+    golden.prompts.push_back(std::move(prompt));
+  }
+  return golden;
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_GOLDEN_GOLDEN_READER_H_

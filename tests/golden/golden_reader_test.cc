@@ -1,0 +1,44 @@
+#include "tests/golden/golden_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace foredraft {
+namespace {
+
+class GoldenReader : public testing::TestWithParam<const char*> {};
+
+// A golden of noughts, NaN or one constant would agree with a broken engine.
+TEST_P(GoldenReader, HoldsLogitsThatSaySomething) {
+  const ModelGolden golden = ReadModelGolden(GetParam());
+  ASSERT_GE(golden.prompts.size(), 3u);
+  EXPECT_GT(golden.bfloat16_argmax_agreement, 0.9);
+  bool any_mtp = false;
+  const auto expect_spread = [&](const std::vector<float>& logits, size_t rows) {
+    ASSERT_EQ(logits.size(), rows * golden.vocab_size);
+    for (size_t row = 0; row < rows; ++row) {
+      const float* first = logits.data() + row * golden.vocab_size;
+      const float* last = first + golden.vocab_size;
+      ASSERT_TRUE(std::all_of(first, last, [](float logit) { return std::isfinite(logit); }));
+      EXPECT_GT(*std::max_element(first, last) - *std::min_element(first, last), 2) << "row " << row;
+    }
+  };
+  for (const GoldenPrompt& prompt : golden.prompts) {
+    SCOPED_TRACE(prompt.name);
+    expect_spread(prompt.logits, prompt.ids.size());
+    for (const GoldenMtp& mtp : prompt.mtp) {
+      EXPECT_EQ(mtp.first_position, mtp.module);
+      expect_spread(mtp.logits, prompt.ids.size() - mtp.first_position);
+      any_mtp = true;
+    }
+  }
+  EXPECT_TRUE(any_mtp);
+}
+
+INSTANTIATE_TEST_SUITE_P(, GoldenReader, testing::Values("abacus", "grouped", "fp8"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace foredraft
