@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <random>
 #include <string>
 
 #include "base/log.h"
@@ -12,7 +13,10 @@
 namespace foredraft {
 namespace {
 
-constexpr int kIterations = 10000;  // per setting
+#ifndef FOREDRAFT_PROPERTY_ITERATIONS
+#define FOREDRAFT_PROPERTY_ITERATIONS 10000
+#endif
+constexpr int kIterations = FOREDRAFT_PROPERTY_ITERATIONS;  // per setting
 constexpr int kRequestsPerCourse = 40;
 
 const RunSetting kSettings[] = {
@@ -123,6 +127,43 @@ TEST_P(SchedulerProperty, EqualInputsGiveEqualPlans) {
   EXPECT_EQ(first.Run(kRequestsPerCourse, &totals), "");
   EXPECT_EQ(second.Run(kRequestsPerCourse, &totals), "");
   EXPECT_EQ(first.plans_digest(), second.plans_digest());
+}
+
+// Settings nobody thought of. The seed is all it takes to repeat one.
+RunSetting RandomSetting(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  RunSetting setting{.name = "RandomSetting"};
+  setting.ranks = 1 << pick(0, 2);
+  setting.overlap = pick(0, 3) > 0;
+  setting.slots = pick(1, 9);
+  setting.tokens_per_block = pick(1, 20);
+  setting.max_seq_len = pick(8, 120);
+  setting.max_draft_len = pick(0, 7);
+  const int largest =
+      (setting.max_seq_len + 2 * setting.max_draft_len + setting.tokens_per_block) / setting.tokens_per_block;
+  setting.blocks = 1 + largest * pick(100, 400) / 100;
+  setting.host_blocks = largest * pick(0, 1) * pick(1, 8);
+  setting.vanilla = pick(0, 1) == 1;
+  setting.reuse = pick(0, 3) > 0;
+  setting.chunked = pick(0, 3) > 0;
+  setting.budget = pick(1, 100);
+  setting.batching_wait_iters = pick(0, 12);
+  setting.vary_draft_len = pick(0, 1) == 1;
+  return setting;
+}
+
+TEST(SchedulerRandomSettings, TokensAndBlocksAreRightWhateverHappens) {
+  InstallLogSink(PrintCourse);
+  RunTotals totals;
+  for (uint64_t seed = 1; totals.iterations < 2 * kIterations; ++seed) {
+    SchedulerRun run(RandomSetting(seed), seed);
+    current_run = &run;
+    const std::string failure = run.Run(kRequestsPerCourse, &totals);
+    current_run = nullptr;
+    ASSERT_EQ(failure, "");
+  }
+  InstallLogSink(nullptr);
 }
 
 // The bounds are tight: ranks that reach one position further than spec/mtp.md says catch the scheduler out.

@@ -61,7 +61,7 @@ SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_r
     }));
   }
   for (int i = 0; i < 3; ++i) {
-    std::vector<int32_t> prefix(Random(setting.tokens_per_block, setting.max_seq_len / 2));
+    std::vector<int32_t> prefix(Random(1, setting.max_seq_len / 2));
     for (int32_t& token : prefix) token = Random(0, 39);
     common_prefixes_.push_back(std::move(prefix));
   }

@@ -362,9 +362,9 @@ TEST(Scheduler, BringsNobodyBackWhoWouldSoonPushSomebodyOut) {
     options.host_block_count = 100;
     options.max_num_tokens = 96;
     Stage stage(options);
-    stage.Submit(1, 5 + course % 10, 60);
-    stage.Submit(2, 8, 1 + course / 10);  // its end makes room, now more, now less
-    stage.Submit(3, 8, 50);
+    stage.Submit(1, 60 + course % 16, 20);
+    stage.Submit(2, 4, 1 + course / 16);  // its end makes room, now more, now less
+    stage.Submit(3, 4, 50);
     int quiet_turns = 0;
     while (stage.scheduler.HasWork()) {
       const IterationPlan plan = stage.Turn();
