@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "yaml-cpp/eventhandler.h"
@@ -128,7 +129,7 @@ class TreeBuilder : public YAML::EventHandler {
       TakeKey(parent, node);
     } else {
       node.line = parent.key_line;
-      parent.node.entries.emplace_back(std::move(parent.key), std::move(node));
+      parent.node.entries.push_back({std::move(parent.key), std::move(node)});
       parent.has_key = false;
     }
   }
@@ -199,9 +200,9 @@ absl::StatusOr<YamlNode> ParseYaml(const std::string& text, const std::string& f
   } catch (const Fault& fault) {
     return refuse(fault.line, fault.what);
   } catch (const YAML::Exception& error) {
-    return refuse(error.mark.line + 1, "not YAML: " + error.msg);
+    return refuse(error.mark.line + 1, "not YAML: " + ShowText(error.msg));
   } catch (const std::exception& error) {
-    return refuse(1, std::string("not YAML: ") + error.what());
+    return refuse(1, "not YAML: " + ShowText(error.what()));
   }
 }
 

@@ -6,23 +6,29 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
 namespace foredraft {
 
+struct YamlEntry;
+
 struct YamlNode {
   enum Kind { kNull, kScalar, kList, kMap } kind = kNull;
-  int line = 0;                                           // 1-based
-  bool quoted = false;                                    // kScalar: a string whatever it looks like
-  std::string text;                                       // kScalar
-  std::vector<YamlNode> items;                            // kList
-  std::vector<std::pair<std::string, YamlNode>> entries;  // kMap, in order; an entry's line is its key's
+  int line = 0;                    // 1-based
+  bool quoted = false;             // kScalar: a string whatever it looks like
+  std::string text;                // kScalar
+  std::vector<YamlNode> items;     // kList
+  std::vector<YamlEntry> entries;  // kMap, in order
 
   // As an error message shows it: the scalar (quoted if it was), "a list", "a mapping", "null".
   std::string Show() const;
+};
+
+struct YamlEntry {
+  std::string key;
+  YamlNode value;  // its line is the key's
 };
 
 // Text from outside as part of a one-line message: cut after 80 bytes, control characters as '?'.
