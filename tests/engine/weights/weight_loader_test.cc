@@ -256,5 +256,24 @@ TEST_F(WeightLoaderTest, AFullDeviceIsAnError) {
   EXPECT_EQ(Load(0).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+// Files that other software wrote: PyTorch's writer, and transformers' names.
+class ForeignCheckpoint : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ForeignCheckpoint, LoadsWithAllModules) {
+  const std::string dir = GetParam();
+  const auto config = ReadModelConfig(dir + "/config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  FakeDevice device;
+  FakeStream stream;
+  const int modules = config->num_nextn_predict_layers;
+  const auto weights = LoadWeights(dir, *config, modules, device, stream, nullptr);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ(weights->mtp_modules.size(), static_cast<size_t>(modules));
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, ForeignCheckpoint,
+                         ::testing::Values("deploy/models/abacus", "tests/golden/checkpoints/fp8",
+                                           "tests/golden/checkpoints/grouped"));
+
 }  // namespace
 }  // namespace foredraft
