@@ -173,7 +173,9 @@ OpCase CombineCase(const CombineShape& s, int row_count) {
   Noise noise(33);
   const std::vector<float> hidden = noise.Floats(row_count * s.width);
   const std::vector<float> shared = noise.Floats(row_count * s.width);
-  const std::vector<float> expert_out = noise.Floats(row_count * s.top_k * s.width);
+  std::vector<float> expert_out = noise.Floats(row_count * s.top_k * s.width);
+  // Of all magnitudes: among near ones the sums of BF16 values are exact, and any order would do.
+  for (float& value : expert_out) value = std::ldexp(value, noise.Int(-14, 14));
   const std::vector<float> weights = noise.Floats(row_count * s.top_k);
   OpCase op_case;
   op_case.name = s.name;
