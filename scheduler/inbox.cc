@@ -22,6 +22,16 @@ absl::Status Inbox::Submit(Request request) {
   return absl::OkStatus();
 }
 
+void Inbox::SetMaxQueueSize(int max_queue_size) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!close_reason_.ok()) return;
+    max_queue_size_ = max_queue_size;
+    items_.push_back(QueueSizeOrder{.max_queue_size = max_queue_size});
+  }
+  changed_.notify_one();
+}
+
 void Inbox::Order(InboxItem order) {
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -25,7 +25,10 @@ struct CancelOrder {
 struct DraftLenOrder {
   int draft_len = 0;
 };
-using InboxItem = std::variant<Request, CancelOrder, DraftLenOrder>;
+struct QueueSizeOrder {
+  int max_queue_size = 0;
+};
+using InboxItem = std::variant<Request, CancelOrder, DraftLenOrder, QueueSizeOrder>;
 
 class Inbox {
  public:
@@ -33,6 +36,9 @@ class Inbox {
 
   // RESOURCE_EXHAUSTED when max_queue_size requests wait; the reason of Close once closed.
   absl::Status Submit(Request request);
+
+  // Bounds Submit from now on. The scheduler hears of it in order: what was accepted before, it takes.
+  void SetMaxQueueSize(int max_queue_size);
 
   // Dropped once closed: all requests end then anyway.
   void Order(InboxItem order);
@@ -49,10 +55,10 @@ class Inbox {
   absl::Status close_reason() const;
 
  private:
-  const int max_queue_size_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
+  int max_queue_size_;
   std::vector<InboxItem> items_;
   int requests_here_ = 0;
   int waiting_ = 0;

@@ -29,7 +29,8 @@ int ExtentBlocks(const SchedulerOptions& options, int32_t length_limit) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerOptions& options) : options_(options), draft_len_(options.draft_len) {
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options), draft_len_(options.draft_len), max_queue_size_(options.max_queue_size) {
   CHECK_GT(options.rank_count, 0);
   CHECK_GT(options.max_num_tokens, 0);
   CHECK(!options.batch_sizes.empty());
@@ -70,10 +71,10 @@ absl::Status Scheduler::CheckRequest(const Request& request) const {
 
 absl::Status Scheduler::Submit(Request request) {
   if (absl::Status status = CheckRequest(request); !status.ok()) return status;
-  if (static_cast<int>(waiting_.size()) >= options_.max_queue_size) {
+  if (static_cast<int>(waiting_.size()) >= max_queue_size_) {
     return absl::ResourceExhaustedError(absl::StrFormat("queue full: %s requests wait, max_queue_size is %s",
                                                         Thousands(waiting_.size()),
-                                                        Thousands(options_.max_queue_size)));
+                                                        Thousands(max_queue_size_)));
   }
   auto owned = std::make_unique<Sequence>();
   Sequence* sequence = owned.get();

@@ -113,6 +113,9 @@ class Scheduler {
   // Takes effect at the next Plan. K <= max_draft_len.
   void SetDraftLen(int draft_len);
 
+  // Bounds Submit from now on; what waits already stays.
+  void SetMaxQueueSize(int max_queue_size) { max_queue_size_ = max_queue_size; }
+
   SchedulerLoad load() const;
   const SchedulerOptions& options() const { return options_; }
 
@@ -168,6 +171,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   int draft_len_;
+  int max_queue_size_;
   std::deque<RankState> ranks_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by request id, until freed
   std::set<Sequence*, ComesFirst> waiting_;

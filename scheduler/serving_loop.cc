@@ -58,20 +58,24 @@ void ServingLoop::Run() {
 void ServingLoop::TakeInbox() {
   const bool idle = !scheduler_->HasWork() && !ending_;
   const bool closed = inbox_.closed();  // before taking: what came before Close is then taken too
-  for (InboxItem& item : inbox_.TakeAll(idle ? kIdleWait : std::chrono::seconds(0))) {
-    if (auto* request = std::get_if<Request>(&item)) {
-      const uint64_t id = request->id;
-      absl::Status status = scheduler_->Submit(*std::move(request));
-      CHECK(status.ok()) << "request " << id << " was admitted to the inbox: " << status.ToString();
-    } else if (const auto* cancel = std::get_if<CancelOrder>(&item)) {
-      scheduler_->Cancel(cancel->request_id, cancel->reason);
-    } else {
-      scheduler_->SetDraftLen(std::get<DraftLenOrder>(item).draft_len);
-    }
-  }
+  for (InboxItem& item : inbox_.TakeAll(idle ? kIdleWait : std::chrono::seconds(0))) Accept(&item);
   if (closed && !ending_) {
     ending_ = true;
     scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus());
+  }
+}
+
+void ServingLoop::Accept(InboxItem* item) {
+  if (auto* request = std::get_if<Request>(item)) {
+    const uint64_t id = request->id;
+    absl::Status status = scheduler_->Submit(*std::move(request));
+    CHECK(status.ok()) << "request " << id << " was let into the inbox: " << status.ToString();
+  } else if (const auto* cancel = std::get_if<CancelOrder>(item)) {
+    scheduler_->Cancel(cancel->request_id, cancel->reason);
+  } else if (const auto* queue = std::get_if<QueueSizeOrder>(item)) {
+    scheduler_->SetMaxQueueSize(queue->max_queue_size);
+  } else {
+    scheduler_->SetDraftLen(std::get<DraftLenOrder>(*item).draft_len);
   }
 }
 
@@ -133,11 +137,7 @@ void ServingLoop::LoseRank(const absl::Status& error) {
     health_ = error;
   }
   inbox_.Close(error);
-  for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) {
-    if (auto* request = std::get_if<Request>(&item)) {
-      CHECK(scheduler_->Submit(*std::move(request)).ok());
-    }
-  }
+  for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) Accept(&item);
   scheduler_->EndAll(FinishReason::kError, error);
   Deliver();
 }

@@ -59,6 +59,9 @@ class ServingLoop {
   // Takes effect at the next iteration. K <= max_draft_len.
   void SetDraftLen(int draft_len);
 
+  // Bounds Submit from now on; requests that wait already go on waiting.
+  void SetMaxQueueSize(int max_queue_size) { inbox_.SetMaxQueueSize(max_queue_size); }
+
   // Ends all requests as kCancelled, waits for the iteration in flight, joins the thread. Safe to call twice.
   void Stop();
 
@@ -71,6 +74,7 @@ class ServingLoop {
  private:
   void Run();
   void TakeInbox();
+  void Accept(InboxItem* item);
   absl::Status Launch(const IterationPlan& plan);
   absl::StatusOr<std::vector<RankResult>> Collect();
   void Report(const std::vector<RankResult>& results);

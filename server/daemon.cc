@@ -12,7 +12,7 @@
 #include "config/config_yaml.h"
 #include "engine/local_executor.h"
 #include "engine/rank_engine.h"
-#include "engine/weights/tensor_names.h"
+#include "engine/weights/checkpoint_summary.h"
 #include "engine/weights/weight_loader.h"
 #include "kernels/device.h"
 #include "server/engine_setup.h"
@@ -26,17 +26,6 @@ namespace {
 using std::chrono::steady_clock;
 
 std::string ModelDir(const Config& config) { return config.model; }
-
-int64_t ParameterCount(const ModelConfig& model, int module_count) {
-  int64_t parameters = 0;
-  for (const TensorSpec& tensor : ExpectedTensors(model, module_count)) {
-    if (tensor.kind == TensorKind::kCopy) continue;
-    int64_t elements = 1;
-    for (int64_t extent : tensor.shape) elements *= extent;
-    parameters += elements;
-  }
-  return parameters;
-}
 
 FrontendOptions FrontendOptionsOf(const Config& config) {
   FrontendOptions options;
@@ -128,10 +117,12 @@ absl::Status Daemon::Load(StartObserver& observer) {
   const ThinkingIds thinking = ThinkingIdsOf(config_, *tokenizer);
   const EngineOptions engine_options = EngineOptionsOf(config_);
   const int module_count = MtpModuleCount(config_);
+  ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeCheckpoint(dir));
   const std::string numerics_class = NumericsClass(config_, model_, device->name());
   observer.ModelKnown(config_, {.device = device->name(),
                                 .numerics_class = numerics_class,
-                                .parameters = ParameterCount(model_, module_count),
+                                .parameters = summary.parameters + summary.mtp_parameters,
+                                .bytes = summary.bytes,
                                 .mtp_modules = model_.num_nextn_predict_layers,
                                 .cache_blocks = engine_options.block_count - 1,
                                 .tokens_per_block = engine_options.tokens_per_block});
@@ -158,7 +149,8 @@ absl::Status Daemon::Load(StartObserver& observer) {
   frontend_->metrics().SetBuildLabels({{"version", kVersion}, {"numerics_class", numerics_class}});
   frontend_->Serve(std::move(served));
   loaded_.store(true);
-  if (frontend_->health().state() == ServingState::kServing) observer.Serving(config_);
+  if (frontend_->health().state() == ServingState::kServing)
+    observer.Serving(frontend_->grpc_address(), frontend_->metrics_address());
   return absl::OkStatus();
 }
 
@@ -166,6 +158,7 @@ void Daemon::Apply(const Config& config) {
   SetLogLevel(config.log.level);
   frontend_->SetRequestTimeout(config.request_timeout_s);
   frontend_->SetDraftLen(MaxDraftLen(config));
+  frontend_->SetMaxQueueSize(config.max_queue_size);
   std::lock_guard<std::mutex> lock(mutex_);
   drain_timeout_s_ = config.server.drain_timeout_s;
 }

@@ -29,7 +29,8 @@ namespace foredraft {
 struct ModelFacts {
   std::string device;          // "cpu avx512-bf16"
   std::string numerics_class;  // 8 hex digits
-  int64_t parameters = 0;      // of the target and the modules that run
+  int64_t parameters = 0;      // of the target and all MTP modules
+  int64_t bytes = 0;           // in the checkpoint
   int mtp_modules = 0;         // in the checkpoint
   int64_t cache_blocks = 0;
   int tokens_per_block = 0;
@@ -42,7 +43,7 @@ class StartObserver {
   virtual void ModelKnown(const Config& config, const ModelFacts& facts) = 0;
   virtual void Loading(int64_t done_bytes, int64_t total_bytes) = 0;
   virtual void WarmedUp(int graph_count, double seconds) = 0;
-  virtual void Serving(const Config& config) = 0;
+  virtual void Serving(const std::string& grpc_address, const std::string& metrics_address) = 0;
 };
 
 // A configuration with its defaults resolved against this machine and the model.

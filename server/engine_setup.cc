@@ -16,17 +16,6 @@ int BlockCount(const Config& config) {
          1;  // and scratch
 }
 
-std::vector<int> DecodeBuckets(const Config& config) {
-  std::vector<int> buckets = {1, 2, 4};
-  if (config.cuda_graph_config.has_value() && !config.cuda_graph_config->batch_sizes.empty()) {
-    buckets = config.cuda_graph_config->batch_sizes;
-  } else {
-    for (int bucket = 8; bucket <= config.max_batch_size; bucket += 8) buckets.push_back(bucket);
-  }
-  if (buckets.back() < config.max_batch_size) buckets.push_back(config.max_batch_size);
-  return buckets;
-}
-
 int LongestTokenBytes(const Tokenizer& tokenizer) {
   size_t longest = 1;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {

@@ -26,6 +26,10 @@ void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder)
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
 }
 
+std::string WithPort(const std::string& address, int port) {
+  return address.ends_with(":0") ? absl::StrCat(address.substr(0, address.size() - 1), port) : address;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options,
@@ -143,8 +147,18 @@ absl::Status Frontend::CheckRanks() {
   return status;
 }
 
+std::string Frontend::grpc_address() const { return WithPort(options_.server.grpc_address, grpc_port_); }
+
+std::string Frontend::metrics_address() const {
+  return WithPort(options_.server.metrics_address, metrics_port_);
+}
+
 void Frontend::SetDraftLen(int draft_len) {
   if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetDraftLen(draft_len);
+}
+
+void Frontend::SetMaxQueueSize(int max_queue_size) {
+  if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetMaxQueueSize(max_queue_size);
 }
 
 void Frontend::Shutdown() {

@@ -70,11 +70,15 @@ class Frontend {
   absl::Status CheckRanks();
 
   void SetDraftLen(int draft_len);
+  void SetMaxQueueSize(int max_queue_size);
   void SetRequestTimeout(int seconds) { generation_.SetRequestTimeout(seconds); }
 
   Metrics& metrics() { return *metrics_; }
   const Health& health() const { return health_; }
   int open_calls() const { return generation_.open_calls(); }
+  // As configured, with the port that the kernel chose where it is 0.
+  std::string grpc_address() const;
+  std::string metrics_address() const;
   int grpc_port() const { return grpc_port_; }
   int metrics_port() const { return metrics_port_; }
   // For clients in this process.

@@ -14,6 +14,8 @@ namespace {
 
 // `to` with the values of `keys` as `from` has them.
 Config WithKeys(Config to, Config from, const std::vector<std::string>& keys) {
+  // The block gone from the file means no drafts: K 0.
+  if (!from.speculative_config.has_value()) from.speculative_config.emplace().max_draft_len = 0;
   for (const std::string& key : keys) {
     const ConfigField* field = FindField(key);
     if (field == nullptr) continue;  // a block that came or went; its keys are listed too

@@ -11,7 +11,7 @@ std::map<std::string, std::string> ReadEnvironment() {
   std::map<std::string, std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const char* equals = std::strchr(*entry, '=');
-    if (equals != nullptr) environment.emplace(std::string(*entry, equals), std::string(equals + 1));
+    if (equals != nullptr) environment.emplace(std::string(*entry, equals - *entry), equals + 1);
   }
   return environment;
 }

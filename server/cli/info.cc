@@ -3,48 +3,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "config/config_defaults.h"
-#include "config/model_config.h"
-#include "engine/weights/checkpoint.h"
-#include "engine/weights/tensor_names.h"
+#include "engine/weights/checkpoint_summary.h"
 #include "server/cli/commands.h"
 #include "server/figures.h"
 
 namespace foredraft {
 namespace {
 
-int64_t ParameterCount(const ModelConfig& model, int module_count) {
-  int64_t parameters = 0;
-  for (const TensorSpec& tensor : ExpectedTensors(model, module_count)) {
-    if (tensor.kind == TensorKind::kCopy) continue;
-    int64_t elements = 1;
-    for (int64_t extent : tensor.shape) elements *= extent;
-    parameters += elements;
-  }
-  return parameters;
-}
-
 void Row(const char* name, const std::string& value) { printf("%-20s %s\n", name, value.c_str()); }
 
 absl::Status ShowInfo(const std::string& dir) {
-  ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(dir + "/config.json"));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
-  int64_t bytes = 0;
-  for (const TensorLocation& tensor : checkpoint.tensors()) bytes += tensor.entry->bytes;
-  const int modules = model.num_nextn_predict_layers;
-  const int64_t target = ParameterCount(model, 0);
+  ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeCheckpoint(dir));
+  const ModelConfig& model = summary.config;
+  std::string dtypes;
+  for (const auto& [dtype, bytes] : summary.dtype_bytes)
+    absl::StrAppend(&dtypes, ", ", dtype, " ", Grouped(bytes));
   Row("architecture", model.architecture);
-  Row("parameters", absl::StrCat(Grouped(ParameterCount(model, modules)), "   target ", Grouped(target),
-                                 ", MTP modules ", Grouped(ParameterCount(model, modules) - target)));
-  Row("bytes", absl::StrCat(Grouped(bytes), "   ", model.fp8_blocks ? "FP8 blocks" : "BF16 or F32", ", ",
-                            Grouped(static_cast<int64_t>(checkpoint.tensors().size())), " tensors"));
-  Row("layers", absl::StrCat(model.num_hidden_layers, "   hidden ", Grouped(model.hidden_size),
+  Row("layers", absl::StrCat(model.num_hidden_layers, ", hidden ", Grouped(model.hidden_size),
                              ", vocabulary ", Grouped(model.vocab_size), ", experts ", model.n_routed_experts,
                              " (", model.num_experts_per_tok, " per token)"));
-  Row("MTP modules", absl::StrCat(modules));
-  Row("KV bytes per token", absl::StrCat(Grouped(KvBytesPerToken(model, 0)), "   with Eagle ",
-                                         Grouped(KvBytesPerToken(model, modules > 0 ? 1 : 0)),
-                                         ", with all modules ", Grouped(KvBytesPerToken(model, modules))));
+  Row("parameters", absl::StrCat(Grouped(summary.parameters), ", active ", Grouped(summary.active_parameters),
+                                 ", MTP modules ", Grouped(summary.mtp_parameters)));
+  Row("bytes",
+      absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
+  Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
+  Row("KV bytes per token",
+      absl::StrCat(Grouped(summary.kv_bytes_per_token), ", and ",
+                   Grouped(summary.kv_bytes_per_token_of_module), " per MTP module that runs"));
   return absl::OkStatus();
 }
 

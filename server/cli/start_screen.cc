@@ -43,8 +43,9 @@ void StartScreen::Line(const std::string& text) const {
 void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
   Line(absl::StrCat("foredraft ", kVersion, "   ", facts.device, "   numerics ", facts.numerics_class));
   Line(absl::StrCat("model    ", config.served_model_name, ", ", Short(facts.parameters), " parameters, ",
-                    facts.mtp_modules, facts.mtp_modules == 1 ? " MTP module" : " MTP modules",
-                    "     drafts  ", Drafts(config)));
+                    Megabytes(facts.bytes), " MB, ", facts.mtp_modules,
+                    facts.mtp_modules == 1 ? " MTP module" : " MTP modules", "     drafts  ",
+                    Drafts(config)));
   Line(absl::StrCat("cache    ", Grouped(facts.cache_blocks), " blocks x ", facts.tokens_per_block,
                     " tokens = ", Grouped(facts.cache_blocks * facts.tokens_per_block),
                     " tokens     ranks   1"));
@@ -77,9 +78,8 @@ void StartScreen::WarmedUp(int graph_count, double seconds) {
   }
 }
 
-void StartScreen::Serving(const Config& config) {
-  Line(absl::StrCat("serving  grpc ", config.server.grpc_address, "   metrics http://",
-                    config.server.metrics_address, "/metrics"));
+void StartScreen::Serving(const std::string& grpc_address, const std::string& metrics_address) {
+  Line(absl::StrCat("serving  grpc ", grpc_address, "   metrics http://", metrics_address, "/metrics"));
 }
 
 }  // namespace foredraft

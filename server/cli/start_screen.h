@@ -17,7 +17,7 @@ class StartScreen : public StartObserver {
   void ModelKnown(const Config& config, const ModelFacts& facts) override;
   void Loading(int64_t done_bytes, int64_t total_bytes) override;
   void WarmedUp(int graph_count, double seconds) override;
-  void Serving(const Config& config) override;
+  void Serving(const std::string& grpc_address, const std::string& metrics_address) override;
 
  private:
   void Line(const std::string& text) const;

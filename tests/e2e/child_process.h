@@ -1,0 +1,50 @@
+#ifndef FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_
+#define FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_
+
+// A program under test, its output in files of the test's temporary directory.
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace foredraft {
+
+class ChildProcess {
+ public:
+  // arguments[0] is the program.
+  explicit ChildProcess(const std::vector<std::string>& arguments);
+  ~ChildProcess();  // kills what still runs
+
+  std::string Stdout() const;
+  std::string Stderr() const;
+  void Signal(int signal) const;
+  // Waits until stderr (or stdout) has `text`, the process has ended or 60 s are over. False: it does not
+  // have it.
+  bool WaitForStderr(const std::string& text);
+  bool WaitForStdout(const std::string& text);
+  // The exit code, -signal if one killed it, -1000 after 120 s.
+  int Wait();
+
+ private:
+  bool WaitFor(const std::string& path, const std::string& text);
+  bool HasEnded();  // reaps
+
+  std::string stdout_path_;
+  std::string stderr_path_;
+  pid_t pid_ = -1;
+  bool ended_ = false;
+  int exit_code_ = 0;
+};
+
+struct RunResult {
+  int exit_code;
+  std::string out;
+  std::string err;
+};
+// Runs to the end.
+RunResult RunProgram(const std::vector<std::string>& arguments);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_
