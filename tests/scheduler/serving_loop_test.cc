@@ -337,25 +337,49 @@ TEST_P(ServingLoopTest, RefusesAtOnceWhenTheQueueIsFull) {
   ASSERT_TRUE(harness.WaitForEnds(5));
 }
 
-TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
-  Harness harness({.overlap = GetParam(), .slots = 2});
+TEST_P(ServingLoopTest, MovesTheQueuesBoundWithoutLosingWhatWaits) {
+  Harness harness({.overlap = GetParam(), .slots = 1, .max_queue_size = 2});
+  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 5)).ok());
+  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 5)).ok());
+  harness.loop_->SetMaxQueueSize(4);
+  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(3, 5)).ok());
+  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(4, 5)).ok());
+  harness.loop_->SetMaxQueueSize(1);
+  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(5, 5)).code(), absl::StatusCode::kResourceExhausted);
+  harness.Open();
   harness.loop_->Start();
-  for (uint64_t id = 1; id <= 10; ++id) {
-    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+  ASSERT_TRUE(harness.WaitForEnds(4));
+  for (uint64_t id = 1; id <= 4; ++id) {
+    EXPECT_EQ(harness.outcome(id).tokens, Harness::ExpectedTokens(id, 5));
   }
+}
+
+TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
+  Harness harness({.overlap = GetParam(), .slots = 2, .max_queue_size = 8});
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 50)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 50)).ok());
+  harness.loop_->Start();
   harness.Let(2);
   ASSERT_TRUE(harness.WaitForToken(1));
+  for (uint64_t id = 3; id <= 10; ++id) {
+    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+  }
   std::thread stopper([&] { harness.loop_->Stop(); });
+  // The queue is full, so nothing is let in until Stop refuses for good.
+  absl::Status refused;
+  do {
+    refused = harness.loop_->Submit(Harness::MakeRequest(11, 5));
+    ASSERT_FALSE(refused.ok());
+    std::this_thread::yield();
+  } while (refused.code() == absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   harness.Open();
   stopper.join();
   harness.loop_->Stop();
   EXPECT_TRUE(harness.WaitForEnds(10));
-  int cancelled = 0;
-  for (uint64_t id = 1; id <= 10; ++id) cancelled += harness.outcome(id).finish == FinishReason::kCancelled;
-  EXPECT_GE(cancelled, 8);  // the two that ran may have come to their ends
+  for (uint64_t id = 1; id <= 10; ++id) EXPECT_EQ(harness.outcome(id).finish, FinishReason::kCancelled) << id;
   EXPECT_TRUE(harness.ranks_[0]->rank_.IsBare());
   EXPECT_EQ(harness.loop_->load().blocks_used, 0);
-  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(11, 5)).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(harness.loop_->health().ok());
 }
 
