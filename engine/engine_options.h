@@ -13,7 +13,8 @@ struct EngineOptions {
   int max_batch_size = 64;    // slots
   int max_num_tokens = 8192;  // rows of the largest prefill forward
   int max_seq_len = 4096;
-  int max_draft_len = 0;  // Kmax; 0 = no drafts, no module rows
+  int max_draft_len = 0;         // Kmax; 0 = no drafts, no module rows
+  bool use_mtp_vanilla = false;  // false: Eagle, module 1 recycled; true: Kmax modules in sequence
   int tokens_per_block = 32;
   int block_count = 2049;                       // block 0, scratch, included
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
@@ -21,6 +22,9 @@ struct EngineOptions {
   bool capture_graphs = true;                   // false = eager
   bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
   std::chrono::seconds step_timeout{30};
+
+  // MTP modules in use: M of spec/mtp.md.
+  int module_count() const { return use_mtp_vanilla ? max_draft_len : max_draft_len > 0 ? 1 : 0; }
 };
 
 }  // namespace foredraft

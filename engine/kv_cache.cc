@@ -9,7 +9,8 @@ KvCacheShape KvCacheShape::Of(const ModelConfig& config, int module_count, int t
   return {.layer_count = config.num_hidden_layers + module_count,
           .latent_dim = config.kv_lora_rank,
           .rope_dim = config.qk_rope_head_dim,
-          .boundary_width = module_count > 0 ? config.hidden_size : 0,
+          .level_count = module_count,
+          .boundary_width = config.hidden_size,
           .tokens_per_block = tokens_per_block,
           .block_count = block_count};
 }
@@ -36,10 +37,10 @@ absl::StatusOr<KvCache> KvCache::Create(Device& device, const KvCacheShape& shap
                           nan_block.size() * sizeof(bf16));
     }
   }
-  if (shape.boundary_width > 0) {
+  for (int level = 0; level < shape.level_count; ++level) {
     ASSIGN_OR_RETURN(float* const memory,
                      device.AllocateArray<float>(size_t(shape.block_count) * shape.boundary_width));
-    cache.boundaries_ = Dense(memory, shape.block_count, shape.boundary_width);
+    cache.boundaries_.push_back(Dense(memory, shape.block_count, shape.boundary_width));
   }
   stream->Synchronize();
   return cache;

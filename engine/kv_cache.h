@@ -19,7 +19,8 @@ struct KvCacheShape {
   int layer_count = 0;  // target layers, then MTP modules
   int latent_dim = 0;
   int rope_dim = 0;
-  int boundary_width = 0;  // hidden size; 0 = no boundaries (no MTP)
+  int level_count = 0;     // MTP modules in use, M; 0 = no boundaries
+  int boundary_width = 0;  // hidden size
   int tokens_per_block = 0;
   int block_count = 0;
 
@@ -37,8 +38,10 @@ class KvCache {
   KvLayer layer(int index) const;
   const KvCacheShape& shape() const { return shape_; }
 
-  // Output of level 0 at the last position of each block: [block_count, D] f32.
-  Matrix<float> boundaries() const { return boundaries_; }
+  // Output of level 0..M-1 at the last position of each block: [block_count, D] f32. Absent without MTP.
+  Matrix<float> boundaries(int level) const {
+    return boundaries_.empty() ? Matrix<float>{} : boundaries_[level];
+  }
 
   // One block of all layers to or from host memory of block_bytes(). Host memory is defined after
   // Synchronize.
@@ -49,8 +52,8 @@ class KvCache {
   int64_t layer_block_elements() const;
 
   KvCacheShape shape_;
-  std::vector<bf16*> layers_;  // each [block_count, tokens_per_block, latent + rope]
-  Matrix<float> boundaries_;
+  std::vector<bf16*> layers_;              // each [block_count, tokens_per_block, latent + rope]
+  std::vector<Matrix<float>> boundaries_;  // [M], each [block_count, D]
   const int32_t* block_tables_ = nullptr;
   int32_t table_stride_ = 0;
 };

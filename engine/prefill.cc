@@ -46,45 +46,46 @@ void UploadRows(const PrefillParts& parts, Stream& stream, const RowBuffers& buf
   Upload(parts, stream, buffers.positions, rows.positions);
 }
 
-// Level 1 starts at position 1: a sequence's first row is idle there.
-Rows ModuleRows(const Rows& target) {
+// `level` starts at position `level`: a sequence's lower rows are idle there.
+Rows RowsOfLevel(const Rows& target, int level) {
   Rows rows = target;
   rows.spans.clear();
   for (PrefillSpan span : target.spans) {
-    if (span.first_position == 0) {
-      rows.slots[span.first_row] = -1;
-      ++span.first_row;
-      ++span.first_position;
-      --span.row_count;
-    }
+    const int skipped = std::clamp(level - span.first_position, 0, span.row_count);
+    std::fill_n(rows.slots.begin() + span.first_row, skipped, -1);
+    span.first_row += skipped;
+    span.first_position += skipped;
+    span.row_count -= skipped;
     if (span.row_count > 0) rows.spans.push_back(span);
   }
   return rows;
 }
 
-// buffers.previous = the target's output one position before each row: of the row above, or the carried
+// buffers.previous = the output of `level` one position before each row: of the row above, or the carried
 // boundary.
-void GatherPrevious(const PrefillParts& parts, Stream& stream, const Rows& rows) {
+void GatherPrevious(const PrefillParts& parts, Stream& stream, const Rows& rows, int level,
+                    Matrix<const float> output) {
   std::vector<int32_t> index(rows.count());
   for (int row = 0; row < rows.count(); ++row) index[row] = row - 1;
   for (const PrefillSpan& span : rows.spans) index[span.first_row] = -1;
   Upload(parts, stream, parts.buffers.gather_index, index);
   const Ops& ops = parts.device.ops();
   ops.copy_rows(stream, {.out = parts.buffers.previous,
-                         .x = parts.buffers.target_output,
+                         .x = output,
                          .x_index = parts.buffers.gather_index,
                          .rows = rows.count()});
   for (const PrefillSpan& span : rows.spans) {
     if (span.first_position == 0) continue;
     ops.copy_rows(stream, {.out = parts.buffers.previous.row_range(span.first_row, 1),
-                           .x = parts.slots.boundaries().row_range(span.slot, 1),
+                           .x = parts.slots.boundaries(level).row_range(span.slot, 1),
                            .rows = 1});
   }
 }
 
-// Keeps the output of each chunk's last position for the next chunk, and that of each block's last position
-// with the block, for whoever reuses it.
-void SaveBoundaries(const PrefillParts& parts, Stream& stream, const Rows& rows) {
+// Keeps the output of `level` at each chunk's last position for the next chunk, and that at each block's last
+// position with the block, for whoever reuses it.
+void SaveBoundaries(const PrefillParts& parts, Stream& stream, const Rows& rows, int level,
+                    Matrix<const float> output) {
   const int tokens_per_block = parts.cache.shape().tokens_per_block;
   std::vector<int32_t> block_of_row(rows.count(), -1);
   for (int row = 0; row < rows.count(); ++row) {
@@ -95,25 +96,61 @@ void SaveBoundaries(const PrefillParts& parts, Stream& stream, const Rows& rows)
   }
   Upload(parts, stream, parts.buffers.boundary_index, block_of_row);
   const Ops& ops = parts.device.ops();
-  ops.copy_rows(stream, {.out = parts.cache.boundaries(),
-                         .x = parts.buffers.target_output,
+  ops.copy_rows(stream, {.out = parts.cache.boundaries(level),
+                         .x = output,
                          .out_index = parts.buffers.boundary_index,
                          .rows = rows.count()});
   for (const PrefillSpan& span : rows.spans) {
     const int last_row = span.first_row + span.row_count - 1;
-    ops.copy_rows(stream, {.out = parts.slots.boundaries().row_range(span.slot, 1),
-                           .x = parts.buffers.target_output.row_range(last_row, 1),
+    ops.copy_rows(stream, {.out = parts.slots.boundaries(level).row_range(span.slot, 1),
+                           .x = output.row_range(last_row, 1),
                            .rows = 1});
   }
 }
 
-void PrefillModule(const PrefillParts& parts, Stream& stream, const Rows& target) {
-  const Rows rows = ModuleRows(target);
-  GatherPrevious(parts, stream, target);
-  SaveBoundaries(parts, stream, target);
-  if (rows.spans.empty()) return;
-  UploadRows(parts, stream, parts.buffers.module, rows);
-  parts.drafter->Prefill(stream, rows.spans, rows.count());
+// Vanilla's recent ids and hiddens move on to each chunk's end.
+void SaveRecent(const PrefillParts& parts, Stream& stream, const Rows& rows) {
+  const Ops& ops = parts.device.ops();
+  const int recent_len = parts.slots.recent_len();
+  if (recent_len == 0) return;
+  for (const PrefillSpan& span : rows.spans) {
+    const int kept = std::max(0, recent_len - span.row_count);
+    const int fresh = recent_len - kept;
+    const int first_fresh = span.first_row + span.row_count - fresh;
+    const Matrix<float> recent = parts.slots.recent_hiddens().row_range(span.slot * recent_len, recent_len);
+    std::vector<int32_t> ids(recent_len);
+    int32_t* const device_ids = parts.slots.recent_ids() + int64_t{span.slot} * recent_len;
+    parts.device.CopyToHost(stream, ids.data(), device_ids, ids.size() * sizeof(int32_t));
+    stream.Synchronize();
+    std::copy(ids.end() - kept, ids.end(), ids.begin());
+    std::copy_n(rows.ids.begin() + first_fresh, fresh, ids.begin() + kept);
+    Upload(parts, stream, device_ids, ids);
+    // By way of a buffer: the old rows move within their own matrix.
+    const Matrix<float> moved = parts.buffers.previous.first_rows(recent_len);
+    ops.copy_rows(stream, {.out = moved, .x = recent.row_range(fresh, kept), .rows = kept});
+    ops.copy_rows(stream, {.out = moved.row_range(kept, fresh),
+                           .x = parts.buffers.target_output.row_range(first_fresh, fresh),
+                           .rows = fresh});
+    ops.copy_rows(stream, {.out = recent, .x = moved, .rows = recent_len});
+  }
+}
+
+// The modules' rows of the chunks, level by level: each takes the outputs of the one below.
+void PrefillModules(const PrefillParts& parts, Stream& stream, const Rows& target) {
+  const StepBuffers& b = parts.buffers;
+  Matrix<float> output = b.target_output.first_rows(target.count());
+  for (int level = 0; level < parts.slots.level_count(); ++level) {
+    GatherPrevious(parts, stream, target, level, output);
+    SaveBoundaries(parts, stream, target, level, output);
+    output = b.module_output.first_rows(target.count());
+    const Rows rows = RowsOfLevel(target, level + 1);
+    if (rows.spans.empty()) break;  // nor has any higher level rows
+    UploadRows(parts, stream, b.module, rows);
+    parts.model.ForwardMtp(stream, level,
+                           {.index = b.module.index(rows.count()), .ids = b.module.ids, .spans = rows.spans},
+                           parts.cache, b.previous.first_rows(rows.count()), output);
+  }
+  SaveRecent(parts, stream, target);
 }
 
 void FirstTokens(const PrefillParts& parts, Stream& stream, std::span<const PrefillChunk> chunks,
@@ -137,12 +174,12 @@ void FirstTokens(const PrefillParts& parts, Stream& stream, std::span<const Pref
       stream, {.out = b.previous, .x = b.target_output, .x_index = b.gather_index, .rows = ended.count()});
   AcceptFirstTokens(parts.device.ops(), stream, parts.model, parts.slots, b, ended.count());
   if (parts.drafter == nullptr) return;
-  parts.drafter->Draft(stream,
-                       {.outputs = b.first_outputs,
-                        .target_output = b.previous.first_rows(ended.count()),
-                        .places = ended.count(),
-                        .verified_len = 0},
-                       make_draft ? 1 : 0);
+  parts.drafter->FirstDraft(stream,
+                            {.outputs = b.first_outputs,
+                             .target_output = b.previous.first_rows(ended.count()),
+                             .places = ended.count(),
+                             .verified_len = 0},
+                            make_draft);
 }
 
 }  // namespace
@@ -157,7 +194,7 @@ void RunPrefill(const PrefillParts& parts, Stream& stream, std::span<const Prefi
                        .ids = parts.buffers.target.ids,
                        .spans = rows.spans},
                       parts.cache, parts.buffers.target_output.first_rows(rows.count()));
-  if (parts.drafter != nullptr) PrefillModule(parts, stream, rows);
+  if (parts.drafter != nullptr) PrefillModules(parts, stream, rows);
   FirstTokens(parts, stream, chunks, rows, make_draft);
   stream.Synchronize();
 }

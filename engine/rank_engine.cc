@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "engine/prefill.h"
 #include "engine/spec/eagle_drafter.h"
+#include "engine/spec/vanilla_drafter.h"
 #include "engine/spec/verifier.h"
 
 namespace foredraft {
@@ -41,7 +42,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
                                                                ModelWeights weights) {
   CHECK(!options.batch_sizes.empty() && options.batch_sizes.back() >= options.max_batch_size);
   CHECK_LE(options.max_draft_len, kMaxDraftLen);
-  CHECK(options.max_draft_len == 0 || !weights.mtp_modules.empty());
+  CHECK_LE(options.module_count(), static_cast<int>(weights.mtp_modules.size()));
   std::unique_ptr<RankEngine> engine(new RankEngine(options, std::move(device)));
   RETURN_IF_ERROR(engine->Allocate(config, std::move(weights)));
   if (options.capture_graphs) engine->CaptureSteps();
@@ -56,18 +57,25 @@ absl::Status RankEngine::Allocate(const ModelConfig& config, ModelWeights weight
   const int positions =
       o.max_seq_len + 2 * o.max_draft_len;  // drafting overruns by so much (design section 4)
   const int table_stride = (positions + o.tokens_per_block - 1) / o.tokens_per_block;
-  const int module_count = o.max_draft_len > 0 ? 1 : 0;
+  const int module_count = o.module_count();
   const KvCacheShape shape = KvCacheShape::Of(config, module_count, o.tokens_per_block, o.block_count);
 
   stream_ = device_->CreateStream();
   ASSIGN_OR_RETURN(model_, DeepseekV3::Create(*device_, config, std::move(weights), rows, positions));
-  ASSIGN_OR_RETURN(slots_, SlotState::Create(*device_, o.max_batch_size, config.vocab_size, table_stride,
-                                             shape.boundary_width));
+  ASSIGN_OR_RETURN(slots_,
+                   SlotState::Create(*device_, {.slot_count = o.max_batch_size,
+                                                .vocab_size = config.vocab_size,
+                                                .table_stride = table_stride,
+                                                .hidden_size = config.hidden_size,
+                                                .level_count = module_count,
+                                                .recent_len = o.use_mtp_vanilla ? o.max_draft_len : 0}));
   ASSIGN_OR_RETURN(cache_,
                    KvCache::Create(*device_, shape, slots_.block_tables(), table_stride, o.poison_cache));
   ASSIGN_OR_RETURN(buffers_, AllocateStepBuffers(*device_, rows, step_rows, bucket, config.hidden_size,
                                                  config.vocab_size));
-  if (module_count > 0) {
+  if (module_count > 0 && o.use_mtp_vanilla) {
+    drafter_ = std::make_unique<VanillaDrafter>(device_->ops(), *model_, cache_, slots_, buffers_);
+  } else if (module_count > 0) {
     drafter_ = std::make_unique<EagleDrafter>(device_->ops(), *model_, cache_, slots_, buffers_);
   }
   return absl::OkStatus();
@@ -98,6 +106,7 @@ std::unique_ptr<Graph> RankEngine::CaptureStep(int bucket, int draft_len) {
 RankResult RankEngine::Run(const IterationPlan& plan, int rank) {
   const RankPlan& rank_plan = plan.ranks[rank];
   RankResult result{.number = plan.number};
+  ApplyAcceptance(plan.acceptance);
   ApplyStateChanges(rank_plan);
   if (!rank_plan.prefill_chunks.empty()) {
     const auto start = std::chrono::steady_clock::now();
@@ -119,6 +128,16 @@ RankResult RankEngine::Run(const IterationPlan& plan, int rank) {
   return result;
 }
 
+void RankEngine::ApplyAcceptance(const Acceptance& acceptance) {
+  if (acceptance == acceptance_) return;
+  acceptance_ = acceptance;
+  slots_.SetRule(*stream_, {.relaxed_topk = acceptance.relaxed_topk,
+                            .relaxed_delta = acceptance.relaxed_delta,
+                            .begin_thinking_id = acceptance.begin_thinking_id,
+                            .end_thinking_id = acceptance.end_thinking_id,
+                            .forced_length = acceptance.forced_length});
+}
+
 void RankEngine::ApplyStateChanges(const RankPlan& plan) {
   for (const uint64_t image_id : plan.dropped_images) swap_store_.Drop(image_id);
   for (const int slot : plan.releases) slots_.Release(*stream_, slot);
@@ -129,11 +148,11 @@ void RankEngine::ApplyStateChanges(const RankPlan& plan) {
   for (const SwapIn& swap : plan.swaps_in) swap_store_.SwapIn(*device_, *stream_, swap, cache_, slots_);
   for (const SlotAdmission& admission : plan.admissions) {
     slots_.Admit(*stream_, admission);
-    if (cache_.boundaries() && admission.boundary_block >= 0) {
-      const float* const from = cache_.boundaries().row(admission.boundary_block);
-      const Matrix<const float> x = Dense(from, 1, cache_.boundaries().cols);
+    for (int level = 0; admission.boundary_block >= 0 && level < slots_.level_count(); ++level) {
       device_->ops().copy_rows(*stream_,
-                               {.out = slots_.boundaries().row_range(admission.slot, 1), .x = x, .rows = 1});
+                               {.out = slots_.boundaries(level).row_range(admission.slot, 1),
+                                .x = cache_.boundaries(level).row_range(admission.boundary_block, 1),
+                                .rows = 1});
     }
   }
   for (const BlockTableDelta& delta : plan.block_table_deltas) slots_.ApplyDelta(*stream_, delta);
@@ -154,7 +173,7 @@ void RankEngine::DecodeStep(int bucket, int draft_len) {
                                         .draft_len = draft_len});
   model_->Forward(*stream_, {.index = buffers_.target.index(rows), .ids = buffers_.target.ids}, cache_,
                   target_output);
-  VerifyStrict(device_->ops(), *stream_, *model_, slots_, buffers_, bucket, draft_len);
+  Verify(device_->ops(), *stream_, *model_, slots_, buffers_, bucket, draft_len);
   if (drafter_ == nullptr) return;
   drafter_->Draft(*stream_,
                   {.outputs = buffers_.outputs,
@@ -213,6 +232,7 @@ void RankEngine::ReadResults(const RankPlan& plan, const IterationPlan& iteratio
       slot_result.logprobs.insert(slot_result.logprobs.end(), step.begin(), step.end());
     }
     slot_result.drafts_verified = output.drafts_verified;
+    slot_result.relaxed_count = output.relaxed_count;
     slot_result.finished = output.finished != 0;
     slot_result.drafts.assign(drafts[slot].tokens, drafts[slot].tokens + drafts[slot].draft_count);
   }

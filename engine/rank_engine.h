@@ -5,6 +5,7 @@
 // graph. All that LocalExecutor adds is a thread. Thread: one at a time.
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
@@ -54,6 +55,7 @@ class RankEngine {
   absl::Status Allocate(const ModelConfig& config, ModelWeights weights);
   void CaptureSteps();
 
+  void ApplyAcceptance(const Acceptance& acceptance);
   void ApplyStateChanges(const RankPlan& plan);
   void DecodeStep(int bucket, int draft_len);
   bool RunDecodeStep(const RankPlan& plan, int bucket, int draft_len);
@@ -82,6 +84,7 @@ class RankEngine {
   StepBuffers buffers_;
   std::unique_ptr<Drafter> drafter_;  // null where max_draft_len is 0
   GraphCache graphs_;
+  std::optional<Acceptance> acceptance_;  // what the slots' rule says; nothing before the first plan
 };
 
 }  // namespace foredraft

@@ -21,6 +21,7 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
                           .top_k = sampling.top_k,
                           .logprob_count = admission.logprob_count,
                           .draft_cap = admission.draft_cap,
+                          .strict = admission.strict ? 1 : 0,
                           .prompt_len = admission.prompt_len,
                           .length_limit = admission.length_limit,
                           .stop_id_count = static_cast<int32_t>(admission.stop_ids.size()),
@@ -31,36 +32,48 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
 
 }  // namespace
 
-absl::StatusOr<SlotState> SlotState::Create(Device& device, int slot_count, int vocab_size, int table_stride,
-                                            int boundary_width) {
+absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape& shape) {
   SlotState state;
   state.device_ = &device;
-  state.table_stride_ = table_stride;
-  const size_t vocab_rows = size_t(slot_count) * vocab_size;
-  state.arrays_.vocab_size = vocab_size;
-  ASSIGN_OR_RETURN(state.arrays_.constants, device.AllocateArray<SlotConstants>(slot_count));
-  ASSIGN_OR_RETURN(state.arrays_.progress, device.AllocateArray<SlotProgress>(slot_count));
-  ASSIGN_OR_RETURN(state.arrays_.drafts, device.AllocateArray<SlotDrafts>(slot_count));
-  ASSIGN_OR_RETURN(state.arrays_.output_counts, device.AllocateArray<int32_t>(vocab_rows));
-  ASSIGN_OR_RETURN(state.arrays_.prompt_seen, device.AllocateArray<uint8_t>(vocab_rows));
-  ASSIGN_OR_RETURN(state.block_tables_, device.AllocateArray<int32_t>(size_t(slot_count) * table_stride));
-  if (boundary_width > 0) {
-    ASSIGN_OR_RETURN(float* const memory, device.AllocateArray<float>(size_t(slot_count) * boundary_width));
-    state.boundaries_ = Dense(memory, slot_count, boundary_width);
-  }
-  state.host_tables_.assign(size_t(slot_count) * table_stride, kScratchBlock);
-  state.counts_tokens_.assign(slot_count, false);
-  state.wants_logprobs_.assign(slot_count, false);
-  state.zero_counts_.assign(vocab_size, 0);
-  state.prompt_seen_.assign(vocab_size, 0);
+  state.shape_ = shape;
+  const size_t slots = shape.slot_count;
+  const size_t table_entries = slots * shape.table_stride;
+  state.arrays_.vocab_size = shape.vocab_size;
+  ASSIGN_OR_RETURN(state.rule_, device.AllocateArray<AcceptanceRule>(1));
+  state.arrays_.rule = state.rule_;
+  ASSIGN_OR_RETURN(state.arrays_.constants, device.AllocateArray<SlotConstants>(slots));
+  ASSIGN_OR_RETURN(state.arrays_.progress, device.AllocateArray<SlotProgress>(slots));
+  ASSIGN_OR_RETURN(state.arrays_.drafts, device.AllocateArray<SlotDrafts>(slots));
+  ASSIGN_OR_RETURN(state.arrays_.output_counts, device.AllocateArray<int32_t>(slots * shape.vocab_size));
+  ASSIGN_OR_RETURN(state.arrays_.prompt_seen, device.AllocateArray<uint8_t>(slots * shape.vocab_size));
+  ASSIGN_OR_RETURN(state.block_tables_, device.AllocateArray<int32_t>(table_entries));
+  const int boundary_width = shape.level_count * shape.hidden_size;
+  ASSIGN_OR_RETURN(float* const boundaries, device.AllocateArray<float>(slots * boundary_width));
+  state.boundaries_ = Dense(boundaries, shape.slot_count, boundary_width);
+  const int recent_rows = shape.slot_count * shape.recent_len;
+  ASSIGN_OR_RETURN(state.recent_ids_, device.AllocateArray<int32_t>(recent_rows));
+  ASSIGN_OR_RETURN(float* const hiddens,
+                   device.AllocateArray<float>(size_t(recent_rows) * shape.hidden_size));
+  state.recent_hiddens_ = Dense(hiddens, recent_rows, shape.hidden_size);
+  state.host_tables_.assign(table_entries, kScratchBlock);
+  state.counts_tokens_.assign(slots, false);
+  state.wants_logprobs_.assign(slots, false);
+  state.zero_counts_.assign(shape.vocab_size, 0);
+  state.prompt_seen_.assign(shape.vocab_size, 0);
   return state;
 }
+
+void SlotState::SetRule(Stream& stream, const AcceptanceRule& rule) { Write(stream, rule_, rule); }
 
 void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
   const int slot = admission.slot;
   Write(stream, arrays_.constants + slot, ConstantsOf(admission));
   Write(stream, arrays_.progress + slot,
-        SlotProgress{.length = admission.reused_len, .last_token = 0, .finished = 0, .active = 0});
+        SlotProgress{.length = admission.reused_len,
+                     .last_token = 0,
+                     .finished = 0,
+                     .active = 0,
+                     .thinking = admission.phase == Phase::kThinking ? 1 : 0});
   Write(stream, arrays_.drafts + slot, SlotDrafts{});
   wants_logprobs_[slot] = admission.logprob_count >= 0;
   counts_tokens_[slot] = admission.sampling.counts_tokens();
@@ -82,9 +95,9 @@ void SlotState::CountPrompt(Stream& stream, int slot, std::span<const int32_t> i
 }
 
 void SlotState::ApplyDelta(Stream& stream, const BlockTableDelta& delta) {
-  CHECK_LE(delta.first_index + static_cast<int>(delta.block_ids.size()), table_stride_)
+  CHECK_LE(delta.first_index + static_cast<int>(delta.block_ids.size()), shape_.table_stride)
       << "slot " << delta.slot;
-  const size_t first = size_t(delta.slot) * table_stride_ + delta.first_index;
+  const size_t first = size_t(delta.slot) * shape_.table_stride + delta.first_index;
   std::copy(delta.block_ids.begin(), delta.block_ids.end(), host_tables_.begin() + first);
   device_->CopyToDevice(stream, block_tables_ + first, delta.block_ids.data(),
                         delta.block_ids.size() * sizeof(int32_t));
@@ -92,11 +105,11 @@ void SlotState::ApplyDelta(Stream& stream, const BlockTableDelta& delta) {
 
 void SlotState::Release(Stream& stream, int slot) {
   Write(stream, arrays_.progress + slot,
-        SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0});
-  const size_t first = size_t(slot) * table_stride_;
-  std::fill_n(host_tables_.begin() + first, table_stride_, kScratchBlock);
+        SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0, .thinking = 0});
+  const size_t first = size_t(slot) * shape_.table_stride;
+  std::fill_n(host_tables_.begin() + first, shape_.table_stride, kScratchBlock);
   device_->CopyToDevice(stream, block_tables_ + first, host_tables_.data() + first,
-                        table_stride_ * sizeof(int32_t));
+                        shape_.table_stride * sizeof(int32_t));
 }
 
 void SlotState::SwapOut(Stream& stream, int slot, SlotImage& image) {

@@ -23,23 +23,42 @@ struct SlotImage {
   bool counts_tokens = false;
   std::vector<int32_t> output_counts;  // [V], empty unless counts_tokens
   std::vector<uint8_t> prompt_seen;    // [V], empty unless counts_tokens
-  std::vector<float> boundary;         // [D], empty without MTP
+  std::vector<float> boundary;         // [M, D], empty without MTP
+  std::vector<int32_t> recent_ids;     // [Kmax], empty unless Vanilla
+  std::vector<float> recent_hiddens;   // [Kmax, D], empty unless Vanilla
+};
+
+struct SlotStateShape {
+  int slot_count = 0;
+  int vocab_size = 0;
+  int table_stride = 0;  // block table entries per slot, for max_seq_len + 2 Kmax positions
+  int hidden_size = 0;
+  int level_count = 0;  // MTP modules in use, M; 0 = no boundaries
+  int recent_len = 0;   // Kmax for Vanilla, else 0
 };
 
 class SlotState {
  public:
-  // table_stride: block table entries per slot, for max_seq_len + 2 Kmax positions. boundary_width: 0 = no
-  // MTP.
-  static absl::StatusOr<SlotState> Create(Device& device, int slot_count, int vocab_size, int table_stride,
-                                          int boundary_width);
+  static absl::StatusOr<SlotState> Create(Device& device, const SlotStateShape& shape);
 
   const SlotArrays& arrays() const { return arrays_; }
   const int32_t* block_tables() const { return block_tables_; }
-  int table_stride() const { return table_stride_; }
 
-  // [slots, D]: the output of level 0 at the last prompt position computed, for the next chunk.
-  Matrix<float> boundaries() const { return boundaries_; }
+  // [slots, D]: the output of `level` (0..M-1) at the last prompt position computed, for the next chunk.
+  Matrix<float> boundaries(int level) const {
+    return {boundaries_.data + int64_t{level} * shape_.hidden_size, shape_.slot_count, shape_.hidden_size,
+            int64_t{shape_.level_count} * shape_.hidden_size};
+  }
+  int level_count() const { return shape_.level_count; }
 
+  // Vanilla (spec/mtp.md section 4): tokens p-Kmax+1..p and target hiddens p-Kmax..p-1. While the prompt is
+  // computed up to position b, tokens b-Kmax..b-1 and hiddens b-Kmax..b-1.
+  int32_t* recent_ids() const { return recent_ids_; }               // [slots, Kmax]
+  Matrix<float> recent_hiddens() const { return recent_hiddens_; }  // [slots * Kmax, D]
+  int recent_len() const { return shape_.recent_len; }
+
+  // How drafts are accepted from the next op on.
+  void SetRule(Stream& stream, const AcceptanceRule& rule);
   void Admit(Stream& stream, const SlotAdmission& admission);
   // Prompt tokens pass by: remembered for the repetition penalty.
   void CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids);
@@ -53,7 +72,7 @@ class SlotState {
   bool wants_logprobs(int slot) const { return wants_logprobs_[slot]; }
 
   // The host's copy of a block table entry.
-  int block(int slot, int index) const { return host_tables_[size_t(slot) * table_stride_ + index]; }
+  int block(int slot, int index) const { return host_tables_[size_t(slot) * shape_.table_stride + index]; }
 
  private:
   template <class T>
@@ -61,11 +80,23 @@ class SlotState {
     device_->CopyToDevice(stream, device, &value, sizeof(T));
   }
 
+  template <class T>
+  void WriteAll(Stream& stream, T* device, const std::vector<T>& host) {
+    if (!host.empty()) device_->CopyToDevice(stream, device, host.data(), host.size() * sizeof(T));
+  }
+  template <class T>
+  void Read(Stream& stream, std::vector<T>& host, const T* device) {
+    if (!host.empty()) device_->CopyToHost(stream, host.data(), device, host.size() * sizeof(T));
+  }
+
   Device* device_ = nullptr;
   SlotArrays arrays_;
-  Matrix<float> boundaries_;
-  int32_t* block_tables_ = nullptr;  // [slots, table_stride], device
-  int table_stride_ = 0;
+  AcceptanceRule* rule_ = nullptr;  // arrays_.rule, for writing
+  SlotStateShape shape_;
+  Matrix<float> boundaries_;  // [slots, M * D]
+  int32_t* recent_ids_ = nullptr;
+  Matrix<float> recent_hiddens_;
+  int32_t* block_tables_ = nullptr;   // [slots, table_stride], device
   std::vector<int32_t> host_tables_;  // the same, host
   std::vector<bool> counts_tokens_;   // [slots]
   std::vector<bool> wants_logprobs_;  // [slots]

@@ -25,9 +25,11 @@ absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, int row_capacity
   StepBuffers b;
   RETURN_IF_ERROR(AllocateRows(device, row_capacity, b.target));
   RETURN_IF_ERROR(AllocateRows(device, row_capacity, b.module));
+  RETURN_IF_ERROR(AllocateRows(device, place_capacity, b.pick));
   ASSIGN_OR_RETURN(b.row_in_slot, device.AllocateArray<int32_t>(step_row_capacity));
   ASSIGN_OR_RETURN(b.gather_index, device.AllocateArray<int32_t>(row_capacity));
   ASSIGN_OR_RETURN(b.boundary_index, device.AllocateArray<int32_t>(row_capacity));
+  ASSIGN_OR_RETURN(b.save_index, device.AllocateArray<int32_t>(step_row_capacity));
   RETURN_IF_ERROR(AllocateFloats(device, row_capacity, hidden_size, b.target_output));
   RETURN_IF_ERROR(AllocateFloats(device, row_capacity, hidden_size, b.previous));
   RETURN_IF_ERROR(AllocateFloats(device, row_capacity, hidden_size, b.module_output));
@@ -35,6 +37,7 @@ absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, int row_capacity
   RETURN_IF_ERROR(AllocateFloats(device, step_row_capacity, vocab_size, b.logits));
   RETURN_IF_ERROR(AllocateFloats(device, step_row_capacity, vocab_size, b.sample_scratch));
   ASSIGN_OR_RETURN(b.sampled, device.AllocateArray<int32_t>(step_row_capacity));
+  ASSIGN_OR_RETURN(b.relaxed, device.AllocateArray<int32_t>(step_row_capacity));
   ASSIGN_OR_RETURN(b.logprobs, device.AllocateArray<TokenLogprobs>(step_row_capacity));
   ASSIGN_OR_RETURN(b.live_slots, device.AllocateArray<int32_t>(place_capacity));
   ASSIGN_OR_RETURN(b.outputs, device.AllocateArray<StepOutput>(place_capacity));

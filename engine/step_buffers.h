@@ -23,11 +23,15 @@ struct RowBuffers {
 };
 
 struct StepBuffers {
-  RowBuffers target;                  // [R]
-  RowBuffers module;                  // [R]
-  int32_t* row_in_slot = nullptr;     // [S]
-  int32_t* gather_index = nullptr;    // [R] prefill: where a module row's previous output comes from
-  int32_t* boundary_index = nullptr;  // [R] prefill: which boundary a row's output is saved to
+  RowBuffers target;               // [R]
+  RowBuffers pick;                 // [B] rows of drafts being chosen
+  RowBuffers module;               // [R]
+  int32_t* row_in_slot = nullptr;  // [S]
+  int32_t* gather_index =
+      nullptr;  // [R] where a module row's previous output comes from (Vanilla: recent hiddens)
+  int32_t* boundary_index =
+      nullptr;  // [R] prefill: which boundary a row's output goes to; Vanilla: from which target row
+  int32_t* save_index = nullptr;  // [S] Vanilla: where a row's hidden goes in the recent ones
 
   Matrix<float> target_output;  // [R, D] level 0
   Matrix<float> previous;       // [R, D] what a module's rows take from the level below
@@ -37,6 +41,7 @@ struct StepBuffers {
   Matrix<float> logits;               // [S, V]
   Matrix<float> sample_scratch;       // [S, V]
   int32_t* sampled = nullptr;         // [S] the target's own tokens
+  int32_t* relaxed = nullptr;         // [S] rows that may accept the next row's draft under the relaxed rule
   TokenLogprobs* logprobs = nullptr;  // [S]
 
   int32_t* live_slots = nullptr;            // [B] of the decode step, -1 = idle place

@@ -229,6 +229,22 @@ struct SampleParams {
   RowIndex index;
   const int32_t* ids;          // [R]: the rows' own ids (t_p, d_1, ...)
   const int32_t* row_in_slot;  // [R]: j, or null = all 0
+  int32_t stored_drafts;       // rows that draft: so many of the slot's drafts count as output too
+  SlotArrays slots;
+  float* scratch;  // [R, V]
+};
+
+// Relaxed acceptance (spec/mtp.md section 2): relaxed[r] = 1 where the id of the slot's next row is a
+// candidate of row r: among the relaxed_topk most probable tokens (softmax of the penalised logits at
+// temperature 1; ties: lower id first) and no less probable than the first by more than relaxed_delta. 0
+// where the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. Phases are
+// verify_drafts' affair.
+struct RelaxDraftsParams {
+  int32_t* relaxed;            // [R]
+  Matrix<const float> logits;  // [R, V], raw
+  RowIndex index;
+  const int32_t* ids;          // [R]
+  const int32_t* row_in_slot;  // [R]
   SlotArrays slots;
   float* scratch;  // [R, V]
 };
@@ -249,12 +265,13 @@ struct DecodeRowsParams {
   int32_t draft_len;  // K
 };
 
-// Strict verification, clamp, stop, advance (spec/mtp.md section 1, steps 2-4). Compares draft ids as stored
-// (an illegal one never matches). Updates progress and output_counts, zeroes draft_count, writes one
-// StepOutput per place.
+// Verification under slots.rule, clamp, stop, advance (spec/mtp.md section 1, steps 2-4). Compares draft ids
+// as stored (an illegal one never matches). Updates progress and output_counts, zeroes draft_count, writes
+// one StepOutput per place.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j
+  const int32_t* relaxed;     // [B * (K + 1)]: row j may accept d_{j+1} while the model thinks
   const int32_t* live_slots;  // [B]
   SlotArrays slots;
   int32_t bucket;
@@ -283,6 +300,7 @@ struct EagleRowsParams {
   const StepOutput* outputs;  // [B]
   int32_t bucket;
   int32_t draft_len;  // K
+  int32_t level;      // of the module: rows at lower positions get slot -1
 };
 
 // The next recycled forward, one row per place: id = the last draft; slot -1 where idle, frozen or finished.
@@ -304,6 +322,46 @@ struct StoreDraftsParams {
   SlotArrays slots;
   int32_t bucket;
   int32_t draft_index;  // 1..K
+};
+
+// The window of MTP Vanilla's module 1 (spec/mtp.md section 4): W = Kmax + 1 rows per place at positions
+// P-Kmax..P, and the slots' recent ids moved on to P. Rows below position 1 and those of idle places get slot
+// -1. A row's hidden comes from the recent hiddens or from the target's rows of this step: one of the two
+// indices is -1.
+struct VanillaRowsParams {
+  int32_t* ids;               // [B * W]
+  int32_t* row_slots;         // [B * W]
+  int32_t* positions;         // [B * W]
+  int32_t* recent_index;      // [B * W]: slot * Kmax + entry, or -1
+  int32_t* target_index;      // [B * W]: place * (K + 1) + row, or -1
+  int32_t* save_index;        // [B * W]: where the row's hidden goes in the recent hiddens, or -1
+  int32_t* recent_ids;        // [slots, Kmax]: tokens P-Kmax+1..P, updated
+  const StepOutput* outputs;  // [B]
+  int32_t bucket;
+  int32_t draft_len;  // K of the step
+  int32_t max_draft_len;
+};
+
+// The window of module `level` >= 2: positions P-Kmax+level-1..P+level-1. Ids past P are the slot's drafts as
+// stored so far; rows whose draft was not made get slot -1.
+struct VanillaLevelRowsParams {
+  int32_t* ids;               // [B * W]
+  int32_t* row_slots;         // [B * W]
+  int32_t* positions;         // [B * W]
+  const int32_t* recent_ids;  // [slots, Kmax]
+  const StepOutput* outputs;  // [B]
+  SlotArrays slots;
+  int32_t bucket;
+  int32_t max_draft_len;
+  int32_t level;
+};
+
+// A prompt's first token joins the recent ids: moved by one, the token last.
+struct AppendRecentParams {
+  int32_t* recent_ids;        // [slots, Kmax]
+  const StepOutput* outputs;  // [count]
+  int32_t count;
+  int32_t max_draft_len;
 };
 
 template <class Params>
@@ -329,12 +387,16 @@ struct Ops {
   Op<CombineExpertsParams> combine_experts;
   Op<ArgmaxParams> argmax;
   Op<SampleParams> sample;
+  Op<RelaxDraftsParams> relax_drafts;
   Op<DecodeRowsParams> decode_rows;
   Op<VerifyDraftsParams> verify_drafts;
   Op<AcceptFirstTokenParams> accept_first_token;
   Op<EagleRowsParams> eagle_rows;
   Op<NextDraftRowsParams> next_draft_rows;
   Op<StoreDraftsParams> store_drafts;
+  Op<VanillaRowsParams> vanilla_rows;
+  Op<VanillaLevelRowsParams> vanilla_level_rows;
+  Op<AppendRecentParams> append_recent;
 };
 
 }  // namespace foredraft

@@ -40,10 +40,9 @@ constexpr PhiloxBlock NoiseBlock(uint64_t seed, int32_t position, int32_t block)
   return Philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(position), 0, 0}, seed);
 }
 
-inline float Gumbel(uint32_t x) {
-  const double u = (static_cast<double>(x) + 0.5) * 0x1p-32;
-  return static_cast<float>(-std::log(-std::log(u)));
-}
+constexpr double UnitInterval(uint32_t x) { return (static_cast<double>(x) + 0.5) * 0x1p-32; }
+
+inline float Gumbel(uint32_t x) { return static_cast<float>(-std::log(-std::log(UnitInterval(x)))); }
 
 // Above what any Gumbel(x) can be.
 inline constexpr float kMaxGumbel = 22.9f;

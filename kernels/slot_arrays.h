@@ -14,6 +14,16 @@ inline constexpr int kMaxDraftLen = 7;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogprobs = 20;
 
+// How drafts are accepted (spec/mtp.md section 2). One in device memory, so that a reload reaches captured
+// steps.
+struct AcceptanceRule {
+  int32_t relaxed_topk;       // 0 = strict
+  float relaxed_delta;        // of probabilities, not of their logarithms
+  int32_t begin_thinking_id;  // -1 = the model does not think
+  int32_t end_thinking_id;
+  float forced_length;  // 0 = not forced; else the mean number of tokens a step emits, benchmarks only
+};
+
 // What admission fixed for a slot.
 struct SlotConstants {
   uint64_t seed;
@@ -26,6 +36,7 @@ struct SlotConstants {
   int32_t top_k;             // 0 = off
   int32_t logprob_count;     // -1 = no logprobs, 0..20 = the chosen token's and so many top ones
   int32_t draft_cap;         // drafts verified per step at most
+  int32_t strict;            // 1: never relaxed, whatever the rule says
   int32_t prompt_len;        // m
   int32_t length_limit;      // P never passes this: min(max_seq_len, prompt_len + max_tokens) - 1
   int32_t stop_id_count;
@@ -38,6 +49,7 @@ struct SlotProgress {
   int32_t last_token;
   int32_t finished;  // 1: frozen, its rows go to scratch
   int32_t active;    // 1 from accept_first_token (or swap-in) to release
+  int32_t thinking;  // 1 between the thinking tokens, as of last_token
 };
 
 // The drafts for positions length + 1 .. length + draft_count.
@@ -56,11 +68,12 @@ struct TokenLogprobs {
 };
 
 struct SlotArrays {
-  SlotConstants* constants = nullptr;  // [slots]
-  SlotProgress* progress = nullptr;    // [slots]
-  SlotDrafts* drafts = nullptr;        // [slots]
-  int32_t* output_counts = nullptr;    // [slots, vocab_size]: tokens emitted so far, t_prompt_len..t_length
-  uint8_t* prompt_seen = nullptr;      // [slots, vocab_size]: 1 where the prompt has the token
+  const AcceptanceRule* rule = nullptr;  // one
+  SlotConstants* constants = nullptr;    // [slots]
+  SlotProgress* progress = nullptr;      // [slots]
+  SlotDrafts* drafts = nullptr;          // [slots]
+  int32_t* output_counts = nullptr;      // [slots, vocab_size]: tokens emitted so far, t_prompt_len..t_length
+  uint8_t* prompt_seen = nullptr;        // [slots, vocab_size]: 1 where the prompt has the token
   int32_t vocab_size = 0;
 };
 
@@ -71,6 +84,7 @@ struct StepOutput {
   int32_t token_ids[kMaxDraftLen + 1];
   int32_t length;           // after the step
   int32_t drafts_verified;  // v
+  int32_t relaxed_count;    // emitted drafts that only relaxation accepted
   int32_t finished;
 };
 

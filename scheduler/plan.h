@@ -28,6 +28,16 @@ inline constexpr int kMaxTopLogprobs = 20;
 // row.
 enum class Phase : int32_t { kAnswer = 0, kThinking = 1 };
 
+// How drafts are accepted (spec/mtp.md section 2), from this plan on.
+struct Acceptance {
+  int32_t relaxed_topk = 0;        // 0 = strict; else for greedy requests while the model thinks
+  float relaxed_delta = 0;         // P(candidate) >= P(most probable) - delta
+  int32_t begin_thinking_id = -1;  // -1 = the model does not think
+  int32_t end_thinking_id = -1;
+  float forced_length = 0;  // 0 = not forced; else the mean tokens per step: benchmarks only
+  bool operator==(const Acceptance&) const = default;
+};
+
 // A new sequence takes a batch slot. Its prompt follows in chunks, in this plan or later ones.
 struct SlotAdmission {
   int32_t slot = 0;
@@ -35,6 +45,7 @@ struct SlotAdmission {
   int32_t logprob_count = -1;  // -1 = none, else 0..20 top logprobs beside the chosen token's
   Phase phase = Phase::kAnswer;
   int32_t draft_cap = 0;     // drafts verified per step at most
+  bool strict = false;       // opts out of relaxed acceptance
   int32_t prompt_len = 0;    // m
   int32_t length_limit = 0;  // last position a token may take: min(max_seq_len, m + max_tokens) - 1
   std::vector<int32_t> stop_ids;
@@ -90,6 +101,7 @@ struct RankPlan {
 struct IterationPlan {
   uint64_t number = 0;
   int32_t draft_len = 0;              // K, one for all ranks
+  Acceptance acceptance;              // one for all ranks
   int32_t decode_bucket = 0;          // places in the decode step, one for all ranks; 0 = no decode step
   std::vector<int32_t> prefill_rows;  // [ranks]: tokens each rank prefills; all 0 = no prefill forward
   std::vector<RankPlan> ranks;
@@ -119,6 +131,7 @@ struct SlotResult {
   bool first_token = false;        // token_ids[0] came from the prefill
   int32_t length = 0;  // tokens in the target's cache after the iteration: p, = position of the last token
   int32_t drafts_verified = 0;         // v of the decode step
+  int32_t relaxed_count = 0;           // accepted drafts of that step that the strict rule would have refused
   bool finished = false;               // stop id or length_limit reached on the device
   std::vector<TokenLogprob> logprobs;  // one per token, if asked
   std::vector<int32_t> drafts;         // what was drafted for the next step

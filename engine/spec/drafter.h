@@ -4,9 +4,6 @@
 // Makes the drafts of the next step and keeps the MTP modules' cache rows. Drafts cost speed, never tokens.
 // Only ops and fixed buffers, so that Draft can be captured. Owner: the executor. Thread: the executor's.
 
-#include <span>
-
-#include "engine/model/batch.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
 
@@ -25,9 +22,10 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // Module rows of prompt chunks. `previous` and the batch stand in the step buffers: row r is the target's
-  // output one position before row r. Spans start no lower than the module's level.
-  virtual void Prefill(Stream& stream, std::span<const PrefillSpan> spans, int rows) const = 0;
+  // A prompt ended and its first token is known: row m of every module, then the first draft if asked.
+  // `input` has verified_len 0; the modules' rows of the prompt itself, boundaries and recent rows are there
+  // already.
+  virtual void FirstDraft(Stream& stream, const DraftInput& input, bool make_draft) const = 0;
 
   // Rows of what was just committed, then `draft_count` drafts per place into the slots' drafts; 0 = rows
   // only, which keeps the cache warm (spec/mtp.md section 3).

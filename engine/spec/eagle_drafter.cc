@@ -1,10 +1,11 @@
 #include "engine/spec/eagle_drafter.h"
 
+#include "engine/spec/draft_picker.h"
+
 namespace foredraft {
 
-void EagleDrafter::Prefill(Stream& stream, std::span<const PrefillSpan> spans, int rows) const {
-  model_.ForwardMtp(stream, 0, {.index = b_.module.index(rows), .ids = b_.module.ids, .spans = spans}, cache_,
-                    b_.previous.first_rows(rows), b_.module_output.first_rows(rows));
+void EagleDrafter::FirstDraft(Stream& stream, const DraftInput& input, bool make_draft) const {
+  Draft(stream, input, make_draft ? 1 : 0);
 }
 
 void EagleDrafter::Draft(Stream& stream, const DraftInput& input, int draft_count) const {
@@ -18,7 +19,8 @@ void EagleDrafter::Draft(Stream& stream, const DraftInput& input, int draft_coun
                            .last_row = b_.last_row,
                            .outputs = input.outputs,
                            .bucket = input.places,
-                           .draft_len = input.verified_len});
+                           .draft_len = input.verified_len,
+                           .level = 1});
   model_.ForwardMtp(stream, 0, {.index = b_.module.index(rows), .ids = b_.module.ids}, cache_,
                     input.target_output, b_.module_output.first_rows(rows));
   if (draft_count == 0) return;
@@ -26,7 +28,7 @@ void EagleDrafter::Draft(Stream& stream, const DraftInput& input, int draft_coun
                           .x = b_.module_output.first_rows(rows),
                           .x_index = b_.last_row,
                           .rows = input.places});
-  PickDraft(stream, input, 1);
+  PickDraft(ops_, stream, model_, slots_, b_, input, 1);
 
   // The module recycled: one row per place, its own output as the hidden.
   for (int draft = 2; draft <= draft_count; ++draft) {
@@ -41,19 +43,8 @@ void EagleDrafter::Draft(Stream& stream, const DraftInput& input, int draft_coun
     model_.ForwardMtp(stream, 0, {.index = b_.module.index(input.places), .ids = b_.module.ids}, cache_,
                       last_output, output);
     ops_.copy_rows(stream, {.out = last_output, .x = output, .rows = input.places});
-    PickDraft(stream, input, draft);
+    PickDraft(ops_, stream, model_, slots_, b_, input, draft);
   }
-}
-
-void EagleDrafter::PickDraft(Stream& stream, const DraftInput& input, int draft_index) const {
-  const Matrix<float> logits = b_.logits.first_rows(input.places);
-  model_.Logits(stream, b_.last_output.first_rows(input.places), logits);
-  ops_.argmax(stream, {.out = b_.draft_ids, .logits = logits});
-  ops_.store_drafts(stream, {.draft_ids = b_.draft_ids,
-                             .outputs = input.outputs,
-                             .slots = slots_.arrays(),
-                             .bucket = input.places,
-                             .draft_index = draft_index});
 }
 
 }  // namespace foredraft

@@ -20,12 +20,10 @@ class EagleDrafter : public Drafter {
                const StepBuffers& buffers)
       : ops_(ops), model_(model), cache_(cache), slots_(slots), b_(buffers) {}
 
-  void Prefill(Stream& stream, std::span<const PrefillSpan> spans, int rows) const override;
+  void FirstDraft(Stream& stream, const DraftInput& input, bool make_draft) const override;
   void Draft(Stream& stream, const DraftInput& input, int draft_count) const override;
 
  private:
-  void PickDraft(Stream& stream, const DraftInput& input, int draft_index) const;
-
   const Ops& ops_;
   const DeepseekV3& model_;
   const KvCache& cache_;

@@ -2,8 +2,8 @@
 
 namespace foredraft {
 
-void VerifyStrict(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
-                  const StepBuffers& b, int bucket, int draft_len) {
+void Verify(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
+            const StepBuffers& b, int bucket, int draft_len) {
   const int rows = bucket * (draft_len + 1);
   const Matrix<float> logits = b.logits.first_rows(rows);
   model.Logits(stream, b.target_output.first_rows(rows), logits);
@@ -15,8 +15,16 @@ void VerifyStrict(const Ops& ops, Stream& stream, const DeepseekV3& model, const
                       .row_in_slot = b.row_in_slot,
                       .slots = slots.arrays(),
                       .scratch = b.sample_scratch.data});
+  ops.relax_drafts(stream, {.relaxed = b.relaxed,
+                            .logits = logits,
+                            .index = b.target.index(rows),
+                            .ids = b.target.ids,
+                            .row_in_slot = b.row_in_slot,
+                            .slots = slots.arrays(),
+                            .scratch = b.sample_scratch.data});
   ops.verify_drafts(stream, {.outputs = b.outputs,
                              .target_ids = b.sampled,
+                             .relaxed = b.relaxed,
                              .live_slots = b.live_slots,
                              .slots = slots.arrays(),
                              .bucket = bucket,

@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
 #define FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
 
-// Strict acceptance (spec/mtp.md section 2): the target's own token after each row, greedy or by the
-// request's noise; a draft is accepted where it equals it. What is emitted never depends on the drafts.
+// Acceptance (spec/mtp.md section 2). Strict: the target's own token after each row, greedy or by the
+// request's noise; a draft is accepted where it equals it, so what is emitted never depends on the drafts.
+// Relaxed and forced acceptance are the two named exceptions, off unless the plan's rule asks for them.
 
 #include "engine/model/deepseek_v3.h"
 #include "engine/slot_state.h"
@@ -12,8 +13,8 @@ namespace foredraft {
 
 // Rows b.target (bucket * (draft_len + 1) of them), whose outputs stand in b.target_output. Fills b.outputs
 // and b.logprobs, advances the slots.
-void VerifyStrict(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
-                  const StepBuffers& b, int bucket, int draft_len);
+void Verify(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
+            const StepBuffers& b, int bucket, int draft_len);
 
 // The first token of each prompt that ended: rows [0, count) of b.previous are their last outputs, and rows
 // [0, count) of b.module name their slots and positions. Fills b.first_outputs and b.first_logprobs.

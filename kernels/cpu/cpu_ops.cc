@@ -26,12 +26,16 @@ const Ops& CpuOps() {
       .combine_experts = Submit<CombineExpertsParams, cpu::CombineExperts>,
       .argmax = Submit<ArgmaxParams, cpu::Argmax>,
       .sample = Submit<SampleParams, cpu::Sample>,
+      .relax_drafts = Submit<RelaxDraftsParams, cpu::RelaxDrafts>,
       .decode_rows = Submit<DecodeRowsParams, cpu::DecodeRows>,
       .verify_drafts = Submit<VerifyDraftsParams, cpu::VerifyDrafts>,
       .accept_first_token = Submit<AcceptFirstTokenParams, cpu::AcceptFirstToken>,
       .eagle_rows = Submit<EagleRowsParams, cpu::EagleRows>,
       .next_draft_rows = Submit<NextDraftRowsParams, cpu::NextDraftRows>,
       .store_drafts = Submit<StoreDraftsParams, cpu::StoreDrafts>,
+      .vanilla_rows = Submit<VanillaRowsParams, cpu::VanillaRows>,
+      .vanilla_level_rows = Submit<VanillaLevelRowsParams, cpu::VanillaLevelRows>,
+      .append_recent = Submit<AppendRecentParams, cpu::AppendRecent>,
   };
   return kOps;
 }

@@ -31,6 +31,7 @@ void CombineExperts(const CpuContext& context, const CombineExpertsParams& p);
 
 void Argmax(const CpuContext& context, const ArgmaxParams& p);
 void Sample(const CpuContext& context, const SampleParams& p);
+void RelaxDrafts(const CpuContext& context, const RelaxDraftsParams& p);
 
 void DecodeRows(const CpuContext& context, const DecodeRowsParams& p);
 void VerifyDrafts(const CpuContext& context, const VerifyDraftsParams& p);
@@ -38,6 +39,9 @@ void AcceptFirstToken(const CpuContext& context, const AcceptFirstTokenParams& p
 void EagleRows(const CpuContext& context, const EagleRowsParams& p);
 void NextDraftRows(const CpuContext& context, const NextDraftRowsParams& p);
 void StoreDrafts(const CpuContext& context, const StoreDraftsParams& p);
+void VanillaRows(const CpuContext& context, const VanillaRowsParams& p);
+void VanillaLevelRows(const CpuContext& context, const VanillaLevelRowsParams& p);
+void AppendRecent(const CpuContext& context, const AppendRecentParams& p);
 
 }  // namespace foredraft::cpu
 

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "kernels/cpu/argmax.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/penalties.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/philox.h"
@@ -19,41 +21,6 @@ namespace foredraft::cpu {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// ---- penalties ----
-
-bool HasPenalties(const SlotConstants& c) {
-  return c.repetition_penalty != 1.0f || c.presence_penalty != 0.0f || c.frequency_penalty != 0.0f;
-}
-
-float Penalised(const SlotConstants& c, float logit, bool in_prompt, int32_t output_count) {
-  if (in_prompt || output_count > 0) {
-    logit = logit > 0.0f ? logit / c.repetition_penalty : logit * c.repetition_penalty;
-  }
-  if (output_count > 0) {
-    logit -= c.frequency_penalty * static_cast<float>(output_count) + c.presence_penalty;
-  }
-  return logit;
-}
-
-// Row r's logits after penalties, in its scratch row. Its slot's earlier drafts of this step count as output.
-void WritePenalised(const SampleParams& p, int32_t r, float* out) {
-  const int64_t slot = p.index.slots[r];
-  const int32_t vocab = p.logits.cols;
-  const SlotConstants& c = p.slots.constants[slot];
-  const float* logits = p.logits.row(r);
-  const int32_t* counts = p.slots.output_counts + slot * p.slots.vocab_size;
-  const uint8_t* in_prompt = p.slots.prompt_seen + slot * p.slots.vocab_size;
-  for (int32_t v = 0; v < vocab; ++v) out[v] = Penalised(c, logits[v], in_prompt[v] != 0, counts[v]);
-
-  const int32_t drafts = p.row_in_slot != nullptr ? p.row_in_slot[r] : 0;
-  const int32_t* ids = p.ids + r - drafts + 1;  // ids[1..j] of the slot's rows
-  for (int32_t i = 0; i < drafts; ++i) {
-    const int32_t v = ids[i];
-    const int32_t repeats = static_cast<int32_t>(std::count(ids, ids + drafts, v));
-    out[v] = Penalised(c, logits[v], in_prompt[v] != 0, counts[v] + repeats);
-  }
-}
 
 // ---- filters ----
 
@@ -169,7 +136,11 @@ void SampleRow(const SampleParams& p, int32_t r) {
   const float* logits = p.logits.row(r);
   float* scratch = p.scratch + static_cast<int64_t>(r) * vocab;
   if (HasPenalties(c)) {
-    WritePenalised(p, r, scratch);
+    const std::span<const int32_t> history =
+        p.stored_drafts > 0
+            ? std::span<const int32_t>(p.slots.drafts[slot].tokens, static_cast<size_t>(p.stored_drafts))
+            : EarlierDrafts(p.ids, p.row_in_slot, r);
+    WritePenalised(p.slots, slot, history, logits, scratch);
     logits = scratch;
   }
   if (c.temperature <= 0.0f) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/philox.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -23,12 +24,55 @@ bool IsStop(const SlotConstants& constants, int32_t token) {
   return std::find(constants.stop_ids, end, token) != end;
 }
 
-// Commits emitted tokens: counts, position, whether the sequence ends.
+// Whether the model thinks after `token`, given that it did before.
+bool ThinksAfter(const AcceptanceRule& rule, bool thinking, int32_t token) {
+  return token == rule.begin_thinking_id || (thinking && token != rule.end_thinking_id);
+}
+
+// How many tokens a forced step wants: the whole part of the mean, and one more as often as the rest says, by
+// a fixed stream that knows positions only.
+int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
+  constexpr uint64_t kStream = 0x666f72636564;  // "forced"
+  const int32_t whole = static_cast<int32_t>(rule.forced_length);
+  const float rest = rule.forced_length - static_cast<float>(whole);
+  return whole + (UnitInterval(NoiseBlock(kStream, position, 0)[0]) < rest ? 1 : 0);
+}
+
+// Fills out.token_ids with what the rule lets through of drafts and target tokens; returns n before the
+// clamp.
+int32_t Accept(const VerifyDraftsParams& p, int32_t place, int32_t slot, int32_t verify_len,
+               StepOutput& out) {
+  const AcceptanceRule& rule = *p.slots.rule;
+  const int64_t first_row = static_cast<int64_t>(place) * (p.draft_len + 1);
+  const int32_t* drafts = p.slots.drafts[slot].tokens;
+  const int32_t forced = rule.forced_length > 0.0f ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
+  bool thinking = p.slots.progress[slot].thinking != 0;
+  for (int32_t j = 0;; ++j) {
+    const int32_t target = p.target_ids[first_row + j];
+    out.token_ids[j] = target;
+    if (j == verify_len) return j + 1;
+    const int32_t draft = drafts[j];
+    const bool legal = draft >= 0 && draft < p.slots.vocab_size;
+    if (forced > 0) {
+      if (j + 1 >= forced || !legal) return j + 1;
+      out.token_ids[j] = draft;
+    } else if (draft != target) {
+      if (!thinking || p.relaxed[first_row + j] == 0) return j + 1;
+      out.token_ids[j] = draft;
+    }
+    thinking = ThinksAfter(rule, thinking, out.token_ids[j]);
+  }
+}
+
+// Commits emitted tokens: counts, position, phase, whether the sequence ends.
 void Advance(const SlotArrays& slots, int32_t slot, const int32_t* tokens, int32_t count, int32_t length) {
   const SlotConstants& constants = slots.constants[slot];
   SlotProgress& progress = slots.progress[slot];
   int32_t* counts = slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size;
-  for (int32_t i = 0; i < count; ++i) ++counts[tokens[i]];
+  for (int32_t i = 0; i < count; ++i) {
+    ++counts[tokens[i]];
+    progress.thinking = ThinksAfter(*slots.rule, progress.thinking != 0, tokens[i]);
+  }
   progress.length = length;
   progress.last_token = tokens[count - 1];
   progress.finished = length >= constants.length_limit || IsStop(constants, tokens[count - 1]) ? 1 : 0;
@@ -47,17 +91,20 @@ void VerifyPlace(const VerifyDraftsParams& p, int32_t place) {
   if (!Runs(slots, slot)) return;
 
   const SlotConstants& constants = slots.constants[slot];
-  const int32_t* target = p.target_ids + static_cast<int64_t>(place) * (p.draft_len + 1);
   const int32_t verify_len = VerifyLen(slots, slot, p.draft_len);
-  int32_t emitted = 1;
-  while (emitted <= verify_len && slots.drafts[slot].tokens[emitted - 1] == target[emitted - 1]) ++emitted;
-  emitted = std::min(emitted, constants.length_limit - progress.length);
+  const int32_t accepted = Accept(p, place, slot, verify_len, out);
+  int32_t emitted = std::min(accepted, constants.length_limit - progress.length);
   CHECK_GE(emitted, 1) << "slot " << slot << " runs at its length limit " << constants.length_limit;
   for (int32_t i = 0; i < emitted; ++i) {
-    out.token_ids[i] = target[i];
-    if (IsStop(constants, target[i])) emitted = i + 1;
+    if (IsStop(constants, out.token_ids[i])) emitted = i + 1;
   }
-  Advance(slots, slot, target, emitted, progress.length + emitted);
+  // Of the accepted drafts; the step's last token counts as the target's own, also where a limit cut the step
+  // there.
+  const int32_t* target = p.target_ids + static_cast<int64_t>(place) * (p.draft_len + 1);
+  for (int32_t i = 0; slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
+    out.relaxed_count += out.token_ids[i] != target[i];
+  }
+  Advance(slots, slot, out.token_ids, emitted, progress.length + emitted);
   slots.drafts[slot].draft_count = 0;
   out.emitted_count = emitted;
   out.length = progress.length;
@@ -119,7 +166,7 @@ void EagleRows(const CpuContext&, const EagleRowsParams& p) {
     for (int32_t j = 0; j < rows_per_place; ++j) {
       const int32_t row = place * rows_per_place + j;
       p.ids[row] = j < emitted ? output.token_ids[j] : 0;
-      p.row_slots[row] = j < emitted ? output.slot : -1;
+      p.row_slots[row] = j < emitted && first_position + j >= p.level ? output.slot : -1;
       p.positions[row] = first_position + j;
     }
     p.last_row[place] = place * rows_per_place + std::max(0, emitted - 1);

@@ -85,7 +85,7 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
                                     const Setting& setting) {
   SchedulerOptions options;
   const KvCacheShape shape =
-      KvCacheShape::Of(model.config, setting.mtp ? 1 : 0, engine.tokens_per_block, engine.block_count);
+      KvCacheShape::Of(model.config, engine.module_count(), engine.tokens_per_block, engine.block_count);
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;
   options.max_seq_len = engine.max_seq_len;
@@ -95,7 +95,11 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.host_block_count = engine.host_cache_bytes / shape.block_bytes();
   options.batch_sizes = engine.batch_sizes;
   options.max_draft_len = engine.max_draft_len;
-  options.draft_len = setting.draft_len;
+  options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
+  if (engine.use_mtp_vanilla) {
+    options.reuse_reserve = engine.max_draft_len;
+    options.offer_margin = engine.max_draft_len - 1;
+  }
   return options;
 }
 
@@ -143,10 +147,10 @@ class Gatherer {
 }  // namespace
 
 std::string Setting::DebugString() const {
-  return absl::StrCat("K ", draft_len, mtp ? "" : " (no MTP)", ", overlap ", overlap, ", graphs ", graphs,
-                      ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse,
-                      ", small pool ", small_pool, ", draft caps ", draft_caps, ", K changes [",
-                      absl::StrJoin(draft_len_changes, " "), "]");
+  return absl::StrCat("K ", draft_len, mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ",
+                      overlap, ", graphs ", graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens,
+                      ", reuse ", reuse, ", small pool ", small_pool, ", draft caps ", draft_caps,
+                      ", K changes [", absl::StrJoin(draft_len_changes, " "), "]");
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir) {
@@ -161,7 +165,7 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir) {
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
-  auto weights = LoadWeights(checkpoint_dir, model.config, model.config.num_nextn_predict_layers > 0 ? 1 : 0,
+  auto weights = LoadWeights(checkpoint_dir, model.config, model.config.num_nextn_predict_layers,
                              *model.device, *stream, nullptr);
   CHECK(weights.ok()) << weights.status().ToString();
   model.weights = *std::move(weights);
@@ -173,14 +177,14 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.max_batch_size = setting.max_batch_size;
   options.max_num_tokens = setting.max_num_tokens;
   options.max_seq_len = kMaxSeqLen;
-  options.max_draft_len = setting.mtp ? 7 : 0;
+  options.max_draft_len = !setting.mtp ? 0 : setting.vanilla ? model.config.num_nextn_predict_layers : 7;
+  options.use_mtp_vanilla = setting.mtp && setting.vanilla;
   options.tokens_per_block = kTokensPerBlock;
   const int sequence_blocks = (kMaxSeqLen + 14) / kTokensPerBlock + 1;
   options.block_count = setting.small_pool ? kSmallPoolBlocks : 1 + setting.max_batch_size * sequence_blocks;
   options.batch_sizes = BatchSizes(setting.max_batch_size);
   options.capture_graphs = setting.graphs;
   options.poison_cache = true;
-  (void)model;
   return options;
 }
 
@@ -208,7 +212,8 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
       [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
       [&](const IterationFigures&) {
         if (setting.draft_len_changes.empty()) return;
-        running->SetDraftLen(setting.draft_len_changes[change++ % setting.draft_len_changes.size()]);
+        const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];
+        running->SetDraftLen(std::min(draft_len, engine_options.max_draft_len));
       });
   running = &loop;
   loop.Start();

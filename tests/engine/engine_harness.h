@@ -29,8 +29,9 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir);
 
 // Everything that may change how tokens are computed, and must not change them.
 struct Setting {
-  int draft_len = 0;  // K; Kmax is 7 where `mtp`
-  bool mtp = true;    // false: no module at all
+  int draft_len = 0;     // K; Kmax is 7 where `mtp`
+  bool vanilla = false;  // Kmax is then the modules the checkpoint has
+  bool mtp = true;       // false: no module at all
   bool overlap = true;
   bool graphs = true;
   int max_batch_size = 32;

@@ -27,7 +27,7 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights
   const int blocks = (capacity + kTokensPerBlock - 1) / kTokensPerBlock;
   int32_t* const table = MustAllocate<int32_t>(device, blocks);
   for (int block = 0; block < blocks; ++block) table[block] = block + 1;
-  const KvCacheShape shape = KvCacheShape::Of(config, 1, kTokensPerBlock, blocks + 1);
+  const KvCacheShape shape = KvCacheShape::Of(config, model_->module_count(), kTokensPerBlock, blocks + 1);
   auto cache = KvCache::Create(device, shape, table, blocks, /*poison=*/true);
   CHECK(cache.ok()) << cache.status().ToString();
   cache_ = *std::move(cache);
@@ -35,10 +35,10 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights
   slots_ = MustAllocate<int32_t>(device, capacity);
   positions_ = MustAllocate<int32_t>(device, capacity);
   argmax_ = MustAllocate<int32_t>(device, 1);
-  target_output_ =
-      Dense(MustAllocate<float>(device, size_t(capacity) * config.hidden_size), capacity, config.hidden_size);
-  module_output_ =
-      Dense(MustAllocate<float>(device, size_t(capacity) * config.hidden_size), capacity, config.hidden_size);
+  for (int level = 0; level <= model_->module_count(); ++level) {
+    float* const data = MustAllocate<float>(device, size_t(capacity) * config.hidden_size);
+    outputs_.push_back(Dense(data, capacity, config.hidden_size));
+  }
   logits_ =
       Dense(MustAllocate<float>(device, size_t(capacity) * config.vocab_size), capacity, config.vocab_size);
 }
@@ -73,67 +73,133 @@ void FromScratch::Target(const std::vector<int32_t>& tokens, int prompt_len, int
   }
   const int prompt_rows = static_cast<int>(prompt.ids.size());
   prompt.spans = {{.slot = 0, .first_row = 0, .row_count = prompt_rows, .first_position = 0}};
-  model_->Forward(*stream_, Upload(prompt), cache_, target_output_.first_rows(prompt_rows));
+  model_->Forward(*stream_, Upload(prompt), cache_, outputs_[0].first_rows(prompt_rows));
   if (count > prompt_rows) {
     model_->Forward(*stream_, Upload(generated), cache_,
-                    target_output_.row_range(prompt_rows, count - prompt_rows));
+                    outputs_[0].row_range(prompt_rows, count - prompt_rows));
   }
 }
 
-void FromScratch::Module(const std::vector<int32_t>& tokens, int prompt_len, int count) {
-  Rows prompt;
-  Rows generated;
-  for (int position = 1; position < count; ++position) {
-    Rows& rows = position < prompt_len ? prompt : generated;
-    rows.ids.push_back(tokens[position]);
-    rows.slots.push_back(0);
-    rows.positions.push_back(position);
-  }
-  const int prompt_rows = static_cast<int>(prompt.ids.size());
-  if (prompt_rows > 0) {
-    prompt.spans = {{.slot = 0, .first_row = 0, .row_count = prompt_rows, .first_position = 1}};
-    model_->ForwardMtp(*stream_, 0, Upload(prompt), cache_, target_output_.first_rows(prompt_rows),
-                       module_output_.row_range(1, prompt_rows));
-  }
-  const int generated_rows = static_cast<int>(generated.ids.size());
-  if (generated_rows > 0) {
-    model_->ForwardMtp(*stream_, 0, Upload(generated), cache_,
-                       target_output_.row_range(prompt_rows, generated_rows),
-                       module_output_.row_range(1 + prompt_rows, generated_rows));
+void FromScratch::Module(int level, const std::vector<int32_t>& tokens, int decode_from, int count) {
+  const auto run = [&](int first, int end, bool prefill_form) {
+    if (first >= end) return;
+    Rows rows;
+    for (int position = first; position < end; ++position) {
+      rows.ids.push_back(tokens[position]);
+      rows.slots.push_back(0);
+      rows.positions.push_back(position);
+    }
+    const int row_count = end - first;
+    if (prefill_form) {
+      rows.spans = {{.slot = 0, .first_row = 0, .row_count = row_count, .first_position = first}};
+    }
+    model_->ForwardMtp(*stream_, level - 1, Upload(rows), cache_,
+                       outputs_[level - 1].row_range(first - 1, row_count),
+                       outputs_[level].row_range(first, row_count));
+  };
+  const int border = std::clamp(decode_from, level, std::max(level, count));
+  run(level, border, /*prefill_form=*/true);
+  run(border, count, /*prefill_form=*/false);
+}
+
+int32_t FromScratch::Argmax(Matrix<const float> output) {
+  const Matrix<float> logits = logits_.first_rows(1);
+  model_->Logits(*stream_, output, logits);
+  device_.ops().argmax(*stream_, {.out = argmax_, .logits = logits});
+  return *argmax_;
+}
+
+void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
+                             const SamplingParams& sampling) {
+  constants_ = {.seed = sampling.seed,
+                .temperature = sampling.temperature,
+                .top_p = sampling.top_p,
+                .min_p = sampling.min_p,
+                .repetition_penalty = sampling.repetition_penalty,
+                .presence_penalty = sampling.presence_penalty,
+                .frequency_penalty = sampling.frequency_penalty,
+                .top_k = sampling.top_k,
+                .logprob_count = -1};
+  output_counts_.assign(model_->config().vocab_size, 0);
+  prompt_seen_.assign(model_->config().vocab_size, 0);
+  scratch_.resize(model_->config().vocab_size);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (static_cast<int>(i) < prompt_len) {
+      prompt_seen_[tokens[i]] = 1;
+    } else {
+      ++output_counts_[tokens[i]];
+    }
   }
 }
 
-std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count) {
+int32_t FromScratch::Choose(Matrix<const float> output, int position, const std::vector<int32_t>& drafts) {
+  const Matrix<float> logits = logits_.first_rows(1);
+  model_->Logits(*stream_, output, logits);
+  std::copy(drafts.begin(), drafts.end(), drafts_.tokens);
+  const int32_t slot = 0;
+  const SlotArrays slots = {.rule = &rule_,
+                            .constants = &constants_,
+                            .drafts = &drafts_,
+                            .output_counts = output_counts_.data(),
+                            .prompt_seen = prompt_seen_.data(),
+                            .vocab_size = model_->config().vocab_size};
+  device_.ops().sample(*stream_, {.out = argmax_,
+                                  .logits = logits,
+                                  .index = {.slots = &slot, .positions = &position, .rows = 1},
+                                  .stored_drafts = static_cast<int32_t>(drafts.size()),
+                                  .slots = slots,
+                                  .scratch = scratch_.data()});
+  return *argmax_;
+}
+
+std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                                         const SamplingParams& sampling) {
   const int last = static_cast<int>(tokens.size()) - 1;  // P
   CHECK_GE(last, prompt_len);
   CHECK_LE(last + count, capacity_);
+  SetRequest(tokens, prompt_len, sampling);
   Poison();
   Target(tokens, prompt_len, last);  // rows 0..P-1: t_P is not in the target's cache
-  Module(tokens, prompt_len, last + 1);
+  Module(1, tokens, prompt_len, last + 1);
   std::vector<int32_t> drafts;
-  Matrix<float> output = module_output_.row_range(last, 1);
+  Matrix<float> output = outputs_[1].row_range(last, 1);
   while (true) {
-    const Matrix<float> logits = logits_.first_rows(1);
-    model_->Logits(*stream_, output, logits);
-    device_.ops().argmax(*stream_, {.out = argmax_, .logits = logits});
-    drafts.push_back(*argmax_);
+    drafts.push_back(Choose(output, last + static_cast<int>(drafts.size()), drafts));
     const int made = static_cast<int>(drafts.size());
     if (made == count) return drafts;
     const Rows row{.ids = {drafts.back()}, .slots = {0}, .positions = {last + made}, .spans = {}};
-    const Matrix<float> next = module_output_.row_range(last + made, 1);
+    const Matrix<float> next = outputs_[1].row_range(last + made, 1);
     model_->ForwardMtp(*stream_, 0, Upload(row), cache_, output, next);
     output = next;
   }
+}
+
+std::vector<int32_t> FromScratch::VanillaDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                                                int max_draft_len, int first_step_end,
+                                                const SamplingParams& sampling) {
+  const int last = static_cast<int>(tokens.size()) - 1;  // P
+  CHECK_LE(count, model_->module_count());
+  CHECK_LE(last + count, capacity_);
+  SetRequest(tokens, prompt_len, sampling);
+  Poison();
+  Target(tokens, prompt_len, last);
+  std::vector<int32_t> extended = tokens;
+  std::vector<int32_t> drafts;
+  for (int level = 1; level <= count; ++level) {
+    const int first_window = first_step_end < 0 ? prompt_len : first_step_end - max_draft_len + level - 1;
+    Module(level, extended, std::min(prompt_len, first_window), last + level);
+    const int position = last + level - 1;
+    drafts.push_back(Choose(outputs_[level].row_range(position, 1), position, drafts));
+    extended.push_back(drafts.back());
+  }
+  return drafts;
 }
 
 int32_t FromScratch::GreedyToken(const std::vector<int32_t>& tokens, int prompt_len) {
   const int count = static_cast<int>(tokens.size());
   Poison();
   Target(tokens, prompt_len, count);
-  const Matrix<float> logits = logits_.first_rows(1);
-  model_->Logits(*stream_, target_output_.row_range(count - 1, 1), logits);
-  device_.ops().argmax(*stream_, {.out = argmax_, .logits = logits});
-  return *argmax_;
+  return Argmax(outputs_[0].row_range(count - 1, 1));
 }
 
 std::vector<float> FromScratch::PromptLogits(const std::vector<int32_t>& tokens) {
@@ -141,7 +207,7 @@ std::vector<float> FromScratch::PromptLogits(const std::vector<int32_t>& tokens)
   Poison();
   Target(tokens, count, count);
   const Matrix<float> logits = logits_.first_rows(count);
-  model_->Logits(*stream_, target_output_.first_rows(count), logits);
+  model_->Logits(*stream_, outputs_[0].first_rows(count), logits);
   return std::vector<float>(logits.data, logits.row(count));
 }
 
@@ -149,9 +215,9 @@ std::vector<float> FromScratch::ModuleLogits(const std::vector<int32_t>& tokens)
   const int count = static_cast<int>(tokens.size());
   Poison();
   Target(tokens, count, count);
-  Module(tokens, count, count);
+  Module(1, tokens, count, count);
   const Matrix<float> logits = logits_.first_rows(count - 1);
-  model_->Logits(*stream_, module_output_.row_range(1, count - 1), logits);
+  model_->Logits(*stream_, outputs_[1].row_range(1, count - 1), logits);
   return std::vector<float>(logits.data, logits.row(count - 1));
 }
 

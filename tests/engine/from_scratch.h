@@ -3,8 +3,8 @@
 
 // The reference for drafts: everything a sequence's drafts depend on, recomputed from its committed tokens
 // alone, with the engine's ops, each row in the form (prefill or decode) in which the engine last wrote it,
-// on a cache poisoned with NaN (spec/mtp.md sections 0, 3 and 6). It shares the recipes of engine/model with
-// the engine, and none of its bookkeeping: no slots, no plans, no drafter.
+// on a cache poisoned with NaN (spec/mtp.md sections 0, 3, 4 and 6). It shares the recipes of engine/model
+// with the engine, and none of its bookkeeping: no slots, no plans, no drafter.
 
 #include <cstdint>
 #include <memory>
@@ -13,6 +13,7 @@
 #include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3.h"
 #include "kernels/device.h"
+#include "scheduler/sampling_params.h"
 
 namespace foredraft {
 
@@ -23,7 +24,14 @@ class FromScratch {
 
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
   // positions P+1..P+count.
-  std::vector<int32_t> Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count);
+  std::vector<int32_t> Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                              const SamplingParams& sampling);
+
+  // The same for MTP Vanilla with Kmax = max_draft_len modules, count <= Kmax. first_step_end: P after the
+  // sequence's first decode step, whose windows were the first to rewrite prompt rows in the decode form; -1
+  // if there was none yet.
+  std::vector<int32_t> VanillaDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                                     int max_draft_len, int first_step_end, const SamplingParams& sampling);
 
   // The target's greedy choice for position P + 1 of t_0..t_P; P >= prompt_len - 1. Valid after Drafts or
   // alone.
@@ -43,7 +51,12 @@ class FromScratch {
   // Level 0 over tokens[0, count): the first prompt_len rows in the prefill form, the rest in the decode
   // form.
   void Target(const std::vector<int32_t>& tokens, int prompt_len, int count);
-  void Module(const std::vector<int32_t>& tokens, int prompt_len, int count);
+  // Module `level` over positions level..count - 1: those below decode_from in the prefill form.
+  void Module(int level, const std::vector<int32_t>& tokens, int decode_from, int count);
+  int32_t Argmax(Matrix<const float> output);
+  // The request's own choice for position + 1 (greedy, or with its noise); `drafts` were chosen before.
+  int32_t Choose(Matrix<const float> output, int position, const std::vector<int32_t>& drafts);
+  void SetRequest(const std::vector<int32_t>& tokens, int prompt_len, const SamplingParams& sampling);
   void Poison();
 
   Device& device_;
@@ -54,10 +67,17 @@ class FromScratch {
   int32_t* ids_;
   int32_t* slots_;
   int32_t* positions_;
-  Matrix<float> target_output_;  // [capacity, D], row = position
-  Matrix<float> module_output_;  // [capacity, D], row = position
-  Matrix<float> logits_;         // [capacity, V]
+  std::vector<Matrix<float>> outputs_;  // of each level, [capacity, D], row = position
+  Matrix<float> logits_;                // [capacity, V]
   int32_t* argmax_;
+
+  // The one slot that Choose samples for.
+  SlotConstants constants_{};
+  SlotDrafts drafts_{};
+  AcceptanceRule rule_{};
+  std::vector<int32_t> output_counts_;  // [V]
+  std::vector<uint8_t> prompt_seen_;    // [V]
+  std::vector<float> scratch_;          // [V]
 };
 
 }  // namespace foredraft

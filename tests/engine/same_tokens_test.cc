@@ -19,8 +19,8 @@ namespace foredraft {
 namespace {
 
 constexpr int kDraftLens[] = {0, 1, 3, 7};
-// K, overlap, graphs, batch, budget, reuse, small pool, draft caps, K changing on the way, no module, sampled
-const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2};
+// K, overlap, graphs, batch, budget, reuse, small pool, draft caps, K changing on the way, drafter, sampled
+const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2};
 
 struct Case {
   Setting setting;
@@ -38,7 +38,8 @@ Case CaseOf(const std::vector<int>& row) {
   c.setting.small_pool = row[6] == 1;
   c.setting.draft_caps = row[7] == 1;
   if (row[8] == 1) c.setting.draft_len_changes = {3, 0, 7, 1, 1, 2};
-  c.setting.mtp = row[9] == 0 || c.setting.draft_len > 0 || row[8] == 1;
+  c.setting.vanilla = row[9] == 1;
+  c.setting.mtp = row[9] != 2 || c.setting.draft_len > 0 || row[8] == 1;
   c.sampled = row[10] == 1;
   return c;
 }
@@ -60,17 +61,23 @@ class SameTokens : public ::testing::Test {
         .first->second;
   }
 
-  // The seven drafts after the first `token_count` output tokens of a request. What was drafted never changes
-  // those of the next step, so one recomputation serves all settings.
+  // The drafts after the first `token_count` output tokens of a request. What was drafted never changes those
+  // of the next step, so one recomputation serves all settings (for Vanilla: those with the same first step).
   const std::vector<int32_t>& Reference(const Case& c, const Request& request, int id, int token_count,
-                                        const std::vector<int32_t>& output) {
-    static auto* const drafts = new std::map<std::tuple<bool, int, int>, std::vector<int32_t>>;
+                                        const RequestRecord& record) {
+    static auto* const drafts = new std::map<std::vector<int>, std::vector<int32_t>>;
     static auto* const scratch = new FromScratch(*model_.device, model_.config, model_.weights, 400);
-    std::vector<int32_t>& entry = (*drafts)[{c.sampled, id, token_count}];
+    const int prompt_len = static_cast<int>(request.prompt_ids.size());
+    // Tokens of the first record are the prefill's and the first step's.
+    const int first_step_end = c.setting.vanilla ? prompt_len + record.records.front().token_count - 1 : -1;
+    std::vector<int32_t>& entry = (*drafts)[{c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
     if (entry.empty()) {
       std::vector<int32_t> tokens = request.prompt_ids;
-      tokens.insert(tokens.end(), output.begin(), output.begin() + token_count);
-      entry = scratch->Drafts(tokens, static_cast<int>(request.prompt_ids.size()), 7);
+      tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
+      const int modules = model_.config.num_nextn_predict_layers;
+      entry = c.setting.vanilla ? scratch->VanillaDrafts(tokens, prompt_len, modules, modules, first_step_end,
+                                                         request.sampling)
+                                : scratch->Drafts(tokens, prompt_len, 7, request.sampling);
     }
     return entry;
   }
@@ -92,7 +99,7 @@ class SameTokens : public ::testing::Test {
       for (const StepRecord& step : request.records) {
         if (step.drafts.empty()) continue;
         const std::vector<int32_t>& reference =
-            Reference(c, requests[id], static_cast<int>(id), step.token_count, request.token_ids);
+            Reference(c, requests[id], static_cast<int>(id), step.token_count, request);
         const std::vector<int32_t> expected(reference.begin(), reference.begin() + step.drafts.size());
         ASSERT_EQ(step.drafts, expected)
             << "drafts of request " << id << " after " << step.token_count << " tokens";

@@ -29,7 +29,8 @@ struct SlotFixture {
   }
 
   SlotArrays Put(OpRig& rig) const {
-    return {.constants = rig.Put(constants),
+    return {.rule = rig.Put(std::vector<AcceptanceRule>{rule}),
+            .constants = rig.Put(constants),
             .progress = rig.Put(progress),
             .drafts = rig.Put(drafts),
             .output_counts = rig.Put(output_counts),
@@ -45,6 +46,7 @@ struct SlotFixture {
   }
 
   int vocab_size;
+  AcceptanceRule rule = {.begin_thinking_id = -1, .end_thinking_id = -1};  // strict
   std::vector<SlotConstants> constants;  // neutral: greedy, no penalties, no stop ids
   std::vector<SlotProgress> progress;
   std::vector<SlotDrafts> drafts;

@@ -98,8 +98,9 @@ VerifyOut RunVerify(SlotFixture slots, const Ids& live, int draft_len, const Ids
   OpRig rig({}, mode);
   const SlotArrays arrays = slots.Put(rig);
   StepOutput* outputs = rig.Poisoned<StepOutput>(live.size());
-  const VerifyDraftsParams params = {
-      outputs, rig.Put(target), rig.Put(live), arrays, static_cast<int32_t>(live.size()), draft_len};
+  const VerifyDraftsParams params = {outputs,       rig.Put(target), rig.Put(Ids(target.size(), 0)),
+                                     rig.Put(live), arrays,          static_cast<int32_t>(live.size()),
+                                     draft_len};
   rig.Run([&] { rig.ops().verify_drafts(rig.stream(), params); });
   slots.Get(rig, arrays);
   return {rig.Get(outputs, live.size()), slots};
@@ -277,7 +278,8 @@ TEST(EagleRows, LaysOutEmittedTokensAtTheirPositions) {
                                     rig.Poisoned<int32_t>(4),
                                     rig.Put(DraftingOutputs()),
                                     4,
-                                    3};
+                                    3,
+                                    1};
     rig.Run([&] { rig.ops().eagle_rows(rig.stream(), params); });
     EXPECT_EQ(rig.Get(params.ids, 16), (Ids{5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0}));
     EXPECT_EQ(rig.Get(params.row_slots, 16),

@@ -1,0 +1,154 @@
+// Relaxed and forced acceptance (spec/mtp.md section 2): which drafts are candidates, in which phase they
+// count, how many tokens a forced step emits.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/ops/op_rig.h"
+#include "tests/ops/slot_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+constexpr int kVocab = 8;
+constexpr int kBeginThinking = 6;
+constexpr int kEndThinking = 7;
+
+// One slot at position 10 with `drafts`, and what the ops make of target tokens and relaxed flags.
+SlotFixture OneSlot(const Ids& drafts, bool thinking) {
+  SlotFixture slots(1, kVocab);
+  slots.rule = {.relaxed_topk = 3,
+                .relaxed_delta = 0.3f,
+                .begin_thinking_id = kBeginThinking,
+                .end_thinking_id = kEndThinking};
+  slots.progress[0] = {.length = 10, .last_token = 1, .finished = 0, .active = 1, .thinking = thinking};
+  slots.drafts[0].draft_count = static_cast<int32_t>(drafts.size());
+  std::copy(drafts.begin(), drafts.end(), slots.drafts[0].tokens);
+  return slots;
+}
+
+StepOutput Verify(SlotFixture& slots, const Ids& target, const Ids& relaxed) {
+  OpRig rig({}, RunMode::kReplayed);
+  const SlotArrays arrays = slots.Put(rig);
+  StepOutput* const outputs = rig.Poisoned<StepOutput>(1);
+  const VerifyDraftsParams params = {.outputs = outputs,
+                                     .target_ids = rig.Put(target),
+                                     .relaxed = rig.Put(relaxed),
+                                     .live_slots = rig.Put(Ids{0}),
+                                     .slots = arrays,
+                                     .bucket = 1,
+                                     .draft_len = static_cast<int32_t>(target.size()) - 1};
+  rig.Run([&] { rig.ops().verify_drafts(rig.stream(), params); });
+  slots.Get(rig, arrays);
+  return rig.Get(outputs, 1)[0];
+}
+
+struct PhaseCase {
+  const char* name;
+  bool thinking;
+  Ids drafts;
+  Ids target;
+  Ids relaxed;
+  Ids expected;
+  int relaxed_count;
+  bool thinking_after;
+};
+
+const PhaseCase kPhaseCases[] = {
+    {"candidates are taken while thinking", true, {2, 3}, {4, 5, 1}, {1, 1, 0}, {2, 3, 1}, 2, true},
+    {"not in the answer", false, {2, 3}, {4, 5, 1}, {1, 1, 0}, {4}, 0, false},
+    {"a refused draft ends the run", true, {2, 3}, {4, 5, 1}, {0, 1, 0}, {4}, 0, true},
+    {"equal drafts are not counted as relaxed", true, {4, 3}, {4, 5, 1}, {1, 1, 0}, {4, 3, 1}, 1, true},
+    {"strict from the row after the end token", true, {7, 3}, {7, 5, 1}, {1, 1, 0}, {7, 5}, 0, false},
+    {"relaxed from the row after the begin token", false, {6, 3}, {6, 5, 1}, {1, 1, 0}, {6, 3, 1}, 1, true},
+    {"an accepted end token closes the phase", true, {7, 5}, {4, 5, 1}, {1, 1, 0}, {7, 5, 1}, 1, false},
+};
+
+TEST(RelaxedVerification, FollowsThePhaseRowByRow) {
+  for (const PhaseCase& c : kPhaseCases) {
+    SCOPED_TRACE(c.name);
+    SlotFixture slots = OneSlot(c.drafts, c.thinking);
+    const StepOutput out = Verify(slots, c.target, c.relaxed);
+    EXPECT_EQ(Ids(out.token_ids, out.token_ids + out.emitted_count), c.expected);
+    EXPECT_EQ(out.relaxed_count, c.relaxed_count);
+    EXPECT_EQ(slots.progress[0].thinking != 0, c.thinking_after);
+  }
+}
+
+TEST(ForcedVerification, EmitsTheMeanAndTakesAnyLegalDraft) {
+  for (const float mean : {1.0f, 1.92f, 2.82f, 4.0f}) {
+    int64_t emitted = 0;
+    constexpr int kSteps = 4000;
+    SlotFixture slots = OneSlot({2, 3, 4}, false);
+    slots.rule = {.begin_thinking_id = -1, .end_thinking_id = -1, .forced_length = mean};
+    slots.constants[0].length_limit = 1 << 30;
+    for (int step = 0; step < kSteps; ++step) {
+      slots.drafts[0].draft_count = 3;
+      const StepOutput out = Verify(slots, {5, 5, 5, 5}, {0, 0, 0, 0});
+      EXPECT_EQ(out.token_ids[out.emitted_count - 1], 5);
+      EXPECT_EQ(out.relaxed_count, 0);
+      emitted += out.emitted_count;
+    }
+    // One more token with probability p: the mean of kSteps draws strays by five standard deviations of
+    // sqrt(p (1-p) / n).
+    const double rest = mean - std::floor(mean);
+    const double bound = 5 * std::sqrt(rest * (1 - rest) / kSteps) + 1e-9;
+    EXPECT_NEAR(static_cast<double>(emitted) / kSteps, mean, bound);
+  }
+  SlotFixture slots = OneSlot({2, kVocab, 4}, false);
+  slots.rule.forced_length = 4.0f;
+  EXPECT_EQ(Verify(slots, {5, 5, 5, 5}, {0, 0, 0, 0}).emitted_count, 2) << "an illegal draft ends the run";
+}
+
+struct CandidateCase {
+  const char* name;
+  int draft;
+  int topk;
+  float delta;
+  float temperature;
+  int strict;
+  int expected;
+};
+
+// Probabilities of the row below: 0.4, 0.3, 0.2, 0.1 for ids 0..3.
+const CandidateCase kCandidateCases[] = {
+    {"the most probable", 0, 10, 0.0f, 0, 0, 1}, {"delta 0 admits it alone", 1, 10, 0.0f, 0, 0, 0},
+    {"within delta", 1, 10, 0.15f, 0, 0, 1},     {"outside delta", 2, 10, 0.15f, 0, 0, 0},
+    {"outside the top", 2, 2, 0.5f, 0, 0, 0},    {"inside the top", 2, 3, 0.5f, 0, 0, 1},
+    {"a strict request", 1, 10, 0.5f, 0, 1, 0},  {"a sampled request", 1, 10, 0.5f, 0.7f, 0, 0},
+    {"the rule is off", 0, 0, 0.5f, 0, 0, 0},    {"an illegal id", kVocab, 10, 0.9f, 0, 0, 0},
+    {"a negative id", -1, 10, 0.9f, 0, 0, 0},
+};
+
+TEST(RelaxDrafts, TakesTheTopkWithinDelta) {
+  for (const CandidateCase& c : kCandidateCases) {
+    SCOPED_TRACE(c.name);
+    SlotFixture slots = OneSlot({c.draft}, true);
+    slots.rule.relaxed_topk = c.topk;
+    slots.rule.relaxed_delta = c.delta;
+    slots.constants[0].temperature = c.temperature;
+    slots.constants[0].strict = c.strict;
+    std::vector<float> logits(2 * kVocab, -40.0f);
+    for (int v = 0; v < 4; ++v) logits[v] = std::log(0.4f - 0.1f * static_cast<float>(v));
+    OpRig rig({}, RunMode::kReplayed);
+    int32_t* const relaxed = rig.Poisoned<int32_t>(2);
+    const RelaxDraftsParams params = {.relaxed = relaxed,
+                                      .logits = Dense<const float>(rig.Put(logits), 2, kVocab),
+                                      .index = {rig.Put(Ids{0, 0}), rig.Put(Ids{10, 11}), 2},
+                                      .ids = rig.Put(Ids{1, 0}),
+                                      .row_in_slot = rig.Put(Ids{0, 1}),
+                                      .slots = slots.Put(rig),
+                                      .scratch = rig.Poisoned<float>(2 * kVocab)};
+    rig.Run([&] { rig.ops().relax_drafts(rig.stream(), params); });
+    EXPECT_EQ(rig.Get(relaxed, 2), (Ids{c.expected, 0}));
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
