@@ -85,8 +85,8 @@ void Submit(Stream& stream, const Params& params) {
   }
   Params copy = params;
 #if defined(__GNUC__) && !defined(__clang__)
-  __builtin_clear_padding(
-      &copy);  // SameNodes compares bytes; Clang has no such builtin and may see a difference
+  // SameNodes compares bytes. Clang has no such builtin: its graphs may look different when they are not.
+  __builtin_clear_padding(&copy);
 #endif
   cpu_stream.Append(&RunNode<Params, kernel>, &copy, sizeof(Params));
 }
