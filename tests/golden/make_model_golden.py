@@ -8,7 +8,9 @@ little-endian float32, laid out by the JSON. "prompts": name, ids, and
   mtp             per module: first_position s and offset: [len(ids) - s, vocab_size], the module's logits at
                   positions s.., given the prompt's own tokens: level i at position p takes token p and level i-1's
                   output (after the final norm) at position p-1
-"bfloat16" is transformers' own distance from these logits when it computes in BF16: a scale for what is close.
+"bfloat16" is transformers' own distance from these logits (target and module 1) when it computes in BF16: a scale
+for what is close. Prompts are chosen so that no router has to decide between experts that nearly tie: rounding
+then moves logits a little where it would move them a lot.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer, DeepseekV3ForCausalLM
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
 import random_checkpoint
 
@@ -35,7 +38,7 @@ SEED = 20240229
 LENGTHS = {"grouped": (1, 7, 40, 150), "fp8": (1, 7, 40, 150), "abacus": (1, 7, 40, 80)}
 # Modules past the first are given for one prompt only, to keep the files small.
 DEEP_LENGTH = 40
-CANDIDATES = 64
+CANDIDATES = 48
 
 
 def read_float32(folder):
@@ -74,52 +77,83 @@ def load(folder, config, tensors, dtype):
 
 
 @torch.no_grad()
-def run(target, mtp, ids):
-    """Logits [len(ids), vocab] of the target and of each module, the latter from its first position on."""
-    tokens = torch.tensor([ids])
+def run(target, mtp, prompts):
+    """Logits [prompts, positions, vocab] of the target, and of each module from its first position on."""
+    tokens = torch.tensor(prompts)
+    length = tokens.shape[1]
     hidden = target.model(tokens, use_cache=False).last_hidden_state
-    logits = target.lm_head(hidden)[0].float()
-    cache, modules = MtpCache(config=target.config.get_mtp_config()), []
-    for module in range(mtp.num_mtp_layers):
+    logits = [target.lm_head(hidden).float()]
+    cache = MtpCache(config=target.config.get_mtp_config())
+    for module in range(min(mtp.num_mtp_layers, length - 1)):
         first = module + 1
-        if len(ids) <= first:
-            break
-        hidden = mtp.forward_layer(module, hidden[:, :-1], torch.arange(first, len(ids))[None], cache, input_ids=tokens[:, first:])
-        modules.append(mtp.shared_head(hidden)[0].float())
-    return logits, modules
+        positions = torch.arange(first, length).expand(len(prompts), -1)
+        hidden = mtp.forward_layer(module, hidden[:, :-1], positions, cache, input_ids=tokens[:, first:])
+        logits.append(mtp.shared_head(hidden).float())
+    return logits
 
 
 def distance(reference, other):
-    """Largest difference over the reference's root mean square, per position; and whether the argmax is the same."""
+    """Per position: largest difference over the reference's root mean square, and whether the argmax is the same."""
     scale = reference.pow(2).mean(-1).sqrt()
     return (reference - other).abs().amax(-1) / scale, reference.argmax(-1) == other.argmax(-1)
 
 
-def calmest(exact, rounded, candidates):
-    """The prompt whose logits BF16 moves least: one where no router has to choose between experts that tie."""
-    tokens = torch.tensor(candidates)
-    with torch.no_grad():
-        reference = exact[0](tokens, use_cache=False).logits.float()
-        errors, _ = distance(reference, rounded[0](tokens, use_cache=False).logits.float())
-    return candidates[errors.amax(-1).argmin()]
+def leads(exact, prompts):
+    """Per position [prompts, positions]: by how little any router preferred what it chose to what it left."""
+    tokens = torch.tensor(prompts)
+    result = torch.full(tokens.shape, torch.inf)
+
+    def watch(router, _, output):
+        logits = output[0].view(len(prompts), -1, router.num_experts)
+        choice = logits.sigmoid() + router.e_score_correction_bias
+        groups = choice.unflatten(-1, (router.num_group, -1)).topk(2).values.sum(-1).sort(-1, descending=True)
+        lead = torch.full(choice.shape[:2], torch.inf)
+        if router.num_group > router.topk_group:
+            lead = groups.values[..., router.topk_group - 1] - groups.values[..., router.topk_group]
+            kept = torch.zeros_like(groups.values).scatter(-1, groups.indices[..., :router.topk_group], 1).bool()
+            choice = choice.unflatten(-1, (router.num_group, -1)).masked_fill(~kept[..., None], -torch.inf).flatten(-2)
+        experts = choice.sort(-1, descending=True).values
+        lead = torch.minimum(lead, experts[..., router.top_k - 1] - experts[..., router.top_k])
+        part = result[:, result.shape[1] - lead.shape[1]:]
+        part.copy_(torch.minimum(part, lead))
+
+    routers = [module for model in exact for module in model.modules() if isinstance(module, DeepseekV3TopkRouter)]
+    hooks = [router.register_forward_hook(watch) for router in routers]
+    run(*exact, prompts)
+    for hook in hooks:
+        hook.remove()
+    return result
 
 
-def prompts(name, config, exact, rounded):
-    if name == "abacus":
-        tokenizer = AutoTokenizer.from_pretrained(ABACUS)
-        text = (ABACUS / "heldout.jsonl").read_text().splitlines() if (ABACUS / "heldout.jsonl").exists() else []
-        question = json.loads(text[0]).get("question", "What is 27 + 58?") if text else "What is 27 + 58?"
-        for length in LENGTHS[name]:
-            chat = tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True)
-            ids = tokenizer.encode(chat, add_special_tokens=False)
-            rng = random.Random(SEED + length)
-            while len(ids) < length:
-                ids += tokenizer.encode(f" {rng.randrange(1000)} and {rng.randrange(1000)}, then", add_special_tokens=False)
-            yield ids[:length]
-        return
+def random_prompt(exact, config, rng, length):
+    """Random tokens, each the calmest of a few."""
+    ids = []
+    while len(ids) < length:
+        candidates = [ids + [token] for token in rng.sample(range(config["vocab_size"]), CANDIDATES)]
+        ids = candidates[leads(exact, candidates)[:, -1].argmax()]
+    return ids
+
+
+def abacus_prompt(exact, tokenizer, rng, length):
+    """A question in the chat format, the calmest of a few, going on with the calmest of the likeliest tokens."""
+    def chat():
+        message = {"role": "user", "content": f"What is {rng.randrange(100)} + {rng.randrange(100)}?"}
+        text = tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
+        return tokenizer.encode(text, add_special_tokens=False)[:length]
+
+    ids = max((chat() for _ in range(CANDIDATES)), key=lambda ids: leads(exact, [ids]).amin().item())
+    while len(ids) < length:
+        likeliest = run(*exact, [ids])[0][0, -1].topk(CANDIDATES // 4).indices.tolist()
+        candidates = [ids + [token] for token in likeliest]
+        ids = candidates[leads(exact, candidates)[:, -1].argmax()]
+    return ids
+
+
+def prompts(name, config, exact):
     rng = random.Random(SEED)
+    tokenizer = AutoTokenizer.from_pretrained(ABACUS) if name == "abacus" else None
     for length in LENGTHS[name]:
-        yield calmest(exact, rounded, [[rng.randrange(config["vocab_size"]) for _ in range(length)] for _ in range(CANDIDATES)])
+        yield random_prompt(exact, config, rng, length) if tokenizer is None else abacus_prompt(exact, tokenizer, rng, length)
 
 
 def make(name, checkpoint):
@@ -136,14 +170,15 @@ def make(name, checkpoint):
         size += logits.numel()
         return offset
 
-    for ids in prompts(name, config, exact, rounded):
-        logits, modules = run(*exact, ids)
-        error, agrees = distance(logits, run(*rounded, ids)[0])
-        errors.append(error)
-        agreements.append(agrees)
-        kept = modules if len(ids) == DEEP_LENGTH else modules[:1]
+    for ids in prompts(name, config, exact):
+        levels = [level[0] for level in run(*exact, [ids])]
+        for level, other in zip(levels[:2], run(*rounded, [ids])):
+            error, agrees = distance(level, other[0])
+            errors.append(error)
+            agreements.append(agrees)
+        kept = levels[1:] if len(ids) == DEEP_LENGTH else levels[1:2]
         described.append({
-            "name": f"{len(ids)} tokens", "ids": ids, "logits_offset": append(logits),
+            "name": f"{len(ids)} tokens", "ids": ids, "logits_offset": append(levels[0]),
             "mtp": [{"module": i + 1, "first_position": i + 1, "offset": append(block)} for i, block in enumerate(kept)]})
     errors, agreements = torch.cat(errors), torch.cat(agreements)
     golden = {
