@@ -202,23 +202,23 @@ int32_t FromScratch::GreedyToken(const std::vector<int32_t>& tokens, int prompt_
   return Argmax(outputs_[0].row_range(count - 1, 1));
 }
 
-std::vector<float> FromScratch::PromptLogits(const std::vector<int32_t>& tokens) {
+std::vector<float> FromScratch::TargetLogits(const std::vector<int32_t>& tokens, int prompt_len) {
   const int count = static_cast<int>(tokens.size());
   Poison();
-  Target(tokens, count, count);
+  Target(tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count);
   model_->Logits(*stream_, outputs_[0].first_rows(count), logits);
   return std::vector<float>(logits.data, logits.row(count));
 }
 
-std::vector<float> FromScratch::ModuleLogits(const std::vector<int32_t>& tokens) {
+std::vector<float> FromScratch::ModuleLogits(int level, const std::vector<int32_t>& tokens, int prompt_len) {
   const int count = static_cast<int>(tokens.size());
   Poison();
-  Target(tokens, count, count);
-  Module(1, tokens, count, count);
-  const Matrix<float> logits = logits_.first_rows(count - 1);
-  model_->Logits(*stream_, outputs_[1].row_range(1, count - 1), logits);
-  return std::vector<float>(logits.data, logits.row(count - 1));
+  Target(tokens, prompt_len, count);
+  for (int below = 1; below <= level; ++below) Module(below, tokens, prompt_len, count);
+  const Matrix<float> logits = logits_.first_rows(count - level);
+  model_->Logits(*stream_, outputs_[level].row_range(level, count - level), logits);
+  return std::vector<float>(logits.data, logits.row(count - level));
 }
 
 }  // namespace foredraft

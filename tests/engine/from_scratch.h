@@ -37,10 +37,11 @@ class FromScratch {
   // alone.
   int32_t GreedyToken(const std::vector<int32_t>& tokens, int prompt_len);
 
-  // Logits [tokens, V] of every position of a prompt, in one prefill-form forward.
-  std::vector<float> PromptLogits(const std::vector<int32_t>& tokens);
-  // Logits [tokens - 1, V] of module 1 at positions 1.., teacher forced.
-  std::vector<float> ModuleLogits(const std::vector<int32_t>& tokens);
+  // Logits [tokens, V] of every position, the first prompt_len in the prefill form.
+  std::vector<float> TargetLogits(const std::vector<int32_t>& tokens, int prompt_len);
+  // Logits [tokens - level, V] of module `level` at positions level.., teacher forced; all levels in the same
+  // forms.
+  std::vector<float> ModuleLogits(int level, const std::vector<int32_t>& tokens, int prompt_len);
 
  private:
   struct Rows {

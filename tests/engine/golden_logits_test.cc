@@ -1,0 +1,90 @@
+// Logits against transformers in float32 (tests/golden): every position, target and MTP modules, prefill and
+// decode form.
+//
+// The bound is not fitted: it is the distance at which transformers itself stands from its float32 when it
+// computes in BF16, as measured when the golden was made. foredraft rounds the same inputs to BF16 and keeps
+// the residual stream in FP32, so it has to be at least as near.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/from_scratch.h"
+#include "tests/golden/golden_reader.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kDecodeFrom = 5;  // tokens of the prompt when the rest goes in the decode form
+
+struct Distance {
+  double error_sum = 0;  // of rows: largest difference over the reference row's root mean square
+  double largest_error = 0;
+  int rows = 0;
+  int same_argmax = 0;
+
+  void Add(const std::vector<float>& logits, const std::vector<float>& reference, int vocab_size) {
+    ASSERT_EQ(logits.size(), reference.size());
+    for (size_t first = 0; first < logits.size(); first += vocab_size) {
+      const auto ours = logits.begin() + first;
+      const auto theirs = reference.begin() + first;
+      double squares = 0;
+      double largest = 0;
+      for (int v = 0; v < vocab_size; ++v) {
+        squares += double(theirs[v]) * theirs[v];
+        largest = std::max(largest, std::abs(double(ours[v]) - theirs[v]));
+        ASSERT_FALSE(std::isnan(ours[v])) << "row " << first / vocab_size;
+      }
+      const double error = largest / std::sqrt(squares / vocab_size);
+      error_sum += error;
+      largest_error = std::max(largest_error, error);
+      same_argmax += std::max_element(ours, ours + vocab_size) - ours ==
+                     std::max_element(theirs, theirs + vocab_size) - theirs;
+      ++rows;
+    }
+  }
+  double mean_error() const { return error_sum / rows; }
+  double argmax_agreement() const { return double(same_argmax) / rows; }
+};
+
+class GoldenLogits : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
+  const ModelGolden golden = ReadModelGolden(GetParam());
+  const LoadedModel& model = LoadModelOnce(golden.checkpoint);
+  FromScratch forward(*model.device, model.config, model.weights, 256);
+  for (const bool decode_form : {false, true}) {
+    Distance distance;
+    for (const GoldenPrompt& prompt : golden.prompts) {
+      const int length = static_cast<int>(prompt.ids.size());
+      const int prompt_len = decode_form ? std::min(length, kDecodeFrom) : length;
+      distance.Add(forward.TargetLogits(prompt.ids, prompt_len), prompt.logits, golden.vocab_size);
+      for (const GoldenMtp& mtp : prompt.mtp) {
+        ASSERT_EQ(mtp.first_position, mtp.module);
+        distance.Add(forward.ModuleLogits(mtp.module, prompt.ids, prompt_len), mtp.logits, golden.vocab_size);
+      }
+    }
+    std::cout << absl::StreamFormat(
+        "%s, %s form, %d rows: error over rms %.4f mean, %.4f max (transformers in BF16: %.4f, %.4f), "
+        "argmax %.2f%% (%.2f%%)\n",
+        GetParam(), decode_form ? "decode" : "prefill", distance.rows, distance.mean_error(),
+        distance.largest_error, golden.bfloat16_mean_error, golden.bfloat16_max_error,
+        100 * distance.argmax_agreement(), 100 * golden.bfloat16_argmax_agreement);
+    EXPECT_LE(distance.mean_error(), golden.bfloat16_mean_error);
+    EXPECT_LE(distance.largest_error, golden.bfloat16_max_error);
+    // Near ties fall either way: what `rows` draws at BF16's rate may stray by three standard deviations.
+    const double rate = golden.bfloat16_argmax_agreement;
+    EXPECT_GE(distance.argmax_agreement(), rate - 3 * std::sqrt(rate * (1 - rate) / distance.rows));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogits, ::testing::Values("abacus", "grouped", "fp8"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace foredraft
