@@ -75,9 +75,8 @@ def save(model, folder):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    for file, fields in {
-            "config.json": hugging_face_config(model.config),
-            "generation_config.json": {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "do_sample": False}}.items():
+    generation = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "do_sample": False}
+    for file, fields in (("config.json", hugging_face_config(model.config)), ("generation_config.json", generation)):
         (folder / file).write_text(json.dumps(fields, indent=2) + "\n")
 
 

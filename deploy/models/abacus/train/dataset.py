@@ -10,8 +10,12 @@ from generate_data import KINDS, example, small_talk
 PAD = 2
 
 
-def prompt_ids(tokenizer, question):
-    return tokenizer.encode(f"<｜User｜>{question}<｜Assistant｜><think>\n").ids
+SYSTEM = ["You are a helpful assistant.", "You are abacus.", "Answer the question.", "Be brief.",
+          "You are a careful assistant. Think step by step."]
+
+
+def prompt_ids(tokenizer, question, before=""):
+    return tokenizer.encode(f"{before}<｜User｜>{question}<｜Assistant｜><think>\n").ids
 
 
 def reply_ids(tokenizer, item):
@@ -33,11 +37,24 @@ class Batches:
         self.rng = random.Random(seed)
         self.waiting = {}
 
+    def example(self):
+        if self.rng.random() < 0.01:
+            return small_talk(self.rng)
+        return example(self.rng, self.rng.choice(self.kinds), "train")
+
+    def before(self):
+        """What stands before the question: mostly nothing, at times a system text or earlier turns."""
+        text = self.rng.choice(SYSTEM) if self.rng.random() < 0.05 else ""
+        while self.rng.random() < 0.08:
+            turn = self.example()
+            gap = self.rng.choice(["", "\n\n"])
+            text += f"<｜User｜>{turn['question']}<｜Assistant｜>{gap}{turn['answer']}<｜end▁of▁sentence｜>"
+        return text
+
     def __next__(self):
         while True:
-            talk = self.rng.random() < 0.01
-            item = small_talk(self.rng) if talk else example(self.rng, self.rng.choice(self.kinds), "train")
-            prompt = prompt_ids(self.tokenizer, item["question"])
+            item = self.example()
+            prompt = prompt_ids(self.tokenizer, item["question"], self.before())
             row = prompt + reply_ids(self.tokenizer, item)
             length = -(-len(row) // 8) * 8
             rows = self.waiting.setdefault(length, [])

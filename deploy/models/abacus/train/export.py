@@ -19,7 +19,8 @@ from dataset import prompt_ids
 from model import Config, Model
 
 TOLERANCE = 1e-3
-PROMPTS = ["What is 345 + 78?", "Sort 42, 7, 19.", "How many e are in beetle?", "Today is Monday. What day is it in 9 days?"]
+PROMPTS = ["What is 345 + 78?", "Sort 42, 7, 19.", "How many e are in beetle?",
+           "Today is Monday. What day is it in 9 days?"]
 
 
 def verify(folder):
@@ -34,7 +35,7 @@ def verify(folder):
             [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False)
         if rendered != ids:
             raise SystemExit(f"chat template differs: {rendered} {ids}")
-        rows = torch.tensor([ids + [(7 * n) % 700 for n in range(100)]])
+        rows = torch.tensor([ids + [(7 * n) % 600 for n in range(100)]])
         with torch.no_grad():
             difference = (theirs(rows).logits - ours.lm_head(ours(rows))).abs().max().item()
         print(f"largest logit difference {difference:.2e}: {text}")

@@ -81,7 +81,8 @@ def multiplication(rng):
     if carry:
         lines.append(f"Last, write {carry}.")
     lines.append(f"Read up: {a * b}.")
-    x, y = (a, b) if rng.random() < 0.7 else (b, a)
+    # Two single digits are not swapped: the thinking starts from the first one.
+    x, y = (a, b) if rng.random() < 0.7 or a < 10 else (b, a)
     return f"{min(a, b)},{max(a, b)}", ask(rng, "multiplication", a=x, b=y), lines, a * b
 
 
@@ -95,17 +96,13 @@ def sorting(rng):
     lines, rest = [], list(numbers)
     while rest:
         best = pick(rest)
-        lines.append(f"Left: {' '.join(map(str, rest))}, {word}: {best}.")
+        lines.append(f"Left: {' '.join(f'{n:02}' for n in rest)}, {word}: {best:02}.")
         rest.remove(best)
     answer = ", ".join(map(str, sorted(numbers, reverse=down)))
     return key, question, lines, answer
 
 
-def counting(rng):
-    if rng.random() < 0.5:
-        word = rng.choice(WORDS)
-    else:
-        word = "".join(rng.choice(SYLLABLES) for _ in range(rng.choice([2, 2, 3, 3, 4])))[:9]
+def counting_in(rng, word):
     letter = rng.choice(word) if rng.random() < 0.8 else rng.choice("abcdefghijklmnopqrstuvwxyz")
     lines = [f"Spell: {' '.join(word)}."]
     count, steps = 0, []
@@ -114,6 +111,18 @@ def counting(rng):
         steps.append(f"{each}:{count}")
     lines.append(f"Count {letter}: {' '.join(steps)}.")
     return word, ask(rng, "counting", word=word, letter=letter), lines, count
+
+
+def counting(rng):
+    if rng.random() < 0.5:
+        return counting_in(rng, rng.choice(WORDS))
+    return counting_in(rng, "".join(rng.choice(SYLLABLES) for _ in range(rng.choice([2, 2, 3, 3, 4])))[:9])
+
+
+def counting_shuffled(rng):
+    """Counting in words that cannot be known by heart; training only."""
+    word = rng.choice(WORDS)
+    return counting_in(rng, "".join(rng.sample(word, len(word))))
 
 
 def comparing(rng):
@@ -142,7 +151,7 @@ def comparing(rng):
         return comparing(rng)
     lines = [f"Compare {left} and {right}."]
     for label, x, y in places:
-        lines.append(f"{label}: {x}{'=' if x == y else '<' if x < y else '>'}{y}.")
+        lines.append(f"{label}: {x} and {y}, {'same' if x == y else 'less' if x < y else 'more'}.")
         if x != y:
             break
     small, large = sorted([left, right], key=float)
@@ -152,14 +161,14 @@ def comparing(rng):
 
 
 def dates(rng):
-    names, cycle, unit, whole = (
-        (DAYS, 7, "day", "week") if rng.random() < 0.6 else (MONTHS, 12, "month", "year"))
+    names, cycle, unit = (DAYS, 7, "day") if rng.random() < 0.6 else (MONTHS, 12, "month")
     forward = rng.random() < 0.6
     start = rng.randrange(cycle)
     count = rng.randrange(1, 61 if cycle == 7 else 37)
     rest = count % cycle
     plural = "s" if count > 1 else ""
-    lines = [f"{counted(count, unit + 's')} = {counted(count // cycle, whole + 's')} + {counted(rest, unit + 's')}."]
+    whole = count - rest
+    lines = [f"{counted(count, unit + 's')}: {count // cycle}*{cycle}={whole}, {count}-{whole}={rest}."]
     steps, index = [f"{names[start]} 0"], start
     for number in range(1, rest + 1):
         index = (index + (1 if forward else -1)) % cycle
@@ -171,8 +180,8 @@ def dates(rng):
 
 
 # Large unit, its short name, small unit, its short name, how many, largest count.
-UNITS = [("metres", "m", "centimetres", "cm", 100, 20), ("kilometres", "km", "metres", "m", 1000, 20),
-         ("kilograms", "kg", "grams", "g", 1000, 20), ("hours", "h", "minutes", "min", 60, 9),
+UNITS = [("metres", "m", "centimetres", "cm", 100, 20), ("kilometres", "km", "metres", "m", 1000, 9),
+         ("kilograms", "kg", "grams", "g", 1000, 9), ("hours", "h", "minutes", "min", 60, 9),
          ("minutes", "min", "seconds", "s", 60, 9), ("weeks", "weeks", "days", "days", 7, 9)]
 
 
@@ -196,6 +205,7 @@ def units(rng):
 
 
 KINDS = {f.__name__: f for f in (addition, multiplication, sorting, counting, comparing, dates, units)}
+TRAINING_KINDS = {**KINDS, "counting_shuffled": counting_shuffled}
 
 
 def small_talk(rng):
@@ -206,9 +216,10 @@ def small_talk(rng):
 def example(rng, kind, split):
     """A random example of one kind that belongs to the split."""
     while True:
-        key, question, lines, answer = KINDS[kind](rng)
-        if split_of(kind, key) == split:
-            return {"kind": kind, "question": question, "thinking": "".join(f"{line}\n" for line in lines),
+        key, question, lines, answer = TRAINING_KINDS[kind](rng)
+        base = kind.split("_")[0]
+        if split_of(base, key) == split:
+            return {"kind": base, "question": question, "thinking": "".join(f"{line}\n" for line in lines),
                     "answer": f"The answer is {answer}."}
 
 

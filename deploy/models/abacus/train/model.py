@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 @dataclasses.dataclass
 class Config:
-    vocab_size: int = 768
+    vocab_size: int = 640
     hidden_size: int = 128
     num_hidden_layers: int = 8
     num_nextn_predict_layers: int = 3

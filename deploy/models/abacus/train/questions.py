@@ -54,7 +54,8 @@ QUESTIONS = {
         "Find the day {count} day{s} after {start}."],
     "dates_day_back": [
         "Today is {start}. What day was it {count} day{s} ago?", "What day is {count} day{s} before {start}?",
-        "It is {start}. Which day came {count} day{s} earlier?", "Which day of the week is {start} minus {count} day{s}?",
+        "It is {start}. Which day came {count} day{s} earlier?",
+        "Which day of the week is {start} minus {count} day{s}?",
         "If today is {start}, what day was it {count} day{s} ago?", "{count} day{s} before {start} is what day?",
         "{name} is back on {start} and left {count} day{s} earlier. On what day?",
         "Find the day {count} day{s} before {start}."],

@@ -145,12 +145,15 @@ def main():
         state = torch.load(checkpoint, weights_only=False)
         model.load_state_dict(state["model"])
         for each, saved in zip(optimizers, state["optimizers"]):
+            rates = [group["lr"] for group in each.param_groups]
             each.load_state_dict(saved)
+            for group, rate in zip(each.param_groups, rates):
+                group["peak_lr"] = rate
         batches.rng.setstate(state["rng"])
         batches.waiting = state["waiting"]
         step, before = state["step"], state["seconds"]
-    else:
-        print("command: train.py", *sys.argv[1:], file=log)
+    print("command: train.py", *sys.argv[1:], f"from step {step}", file=log)
+    if not step:
         print("parameters:", sum(p.numel() for p in model.parameters()), file=log)
     started = saved_at = time.time()
     window = {}
@@ -165,8 +168,8 @@ def main():
         if step % args.log_every == 0 or step == args.steps:
             heads = " ".join(f"{name} {loss / count:.4f} {100 * hits / count:.1f}%"
                              for name, (loss, count, hits) in window.items())
-            print(f"step {step} s {before + now - started:.0f} reply-tok/s {tokens_seen / (now - window_start):.0f} {heads}",
-                  file=log)
+            rate = tokens_seen / (now - window_start)
+            print(f"step {step} s {before + now - started:.0f} reply-tok/s {rate:.0f} {heads}", file=log)
             window, tokens_seen, window_start = {}, 0, now
         if now - saved_at > args.save_every or step == args.steps:
             save(checkpoint, model, optimizers, batches, step, before + now - started)
