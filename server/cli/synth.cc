@@ -1,18 +1,39 @@
-#include <cstdio>
-#include <memory>
+#include "engine/weights/synth.h"
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "config/model_config.h"
 #include "server/cli/commands.h"
-#include "server/cli/synth_checkpoint.h"
+#include "server/cli/synth_tokenizer.h"
 #include "server/figures.h"
 
 namespace foredraft {
 namespace {
 
-absl::Status Synth(const SynthOptions& options) {
-  const absl::StatusOr<SynthReport> report = SynthCheckpoint(options);
-  if (!report.ok()) return report.status();
-  printf("%s: %s tensors, %s bytes\n", options.out_dir.c_str(), Grouped(report->tensors).c_str(),
-         Grouped(report->bytes).c_str());
+// So that the daemon can serve the checkpoint.
+absl::Status WriteTokenizer(const RandomCheckpointOptions& options) {
+  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.config_json));
+  const std::string path = (std::filesystem::path(options.out_dir) / "tokenizer.json").string();
+  std::ofstream file(path, std::ios::binary);
+  file << SynthTokenizerJson(config);
+  file.close();
+  if (file.fail()) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+  return absl::OkStatus();
+}
+
+absl::Status Synth(const RandomCheckpointOptions& options) {
+  ASSIGN_OR_RETURN(const RandomCheckpointReport report, WriteRandomCheckpoint(options));
+  RETURN_IF_ERROR(WriteTokenizer(options));
+  printf("%s: %s tensors, %s bytes\n", options.out_dir.c_str(), Grouped(report.tensor_count).c_str(),
+         Grouped(report.bytes).c_str());
   return absl::OkStatus();
 }
 
@@ -21,11 +42,11 @@ absl::Status Synth(const SynthOptions& options) {
 void AddSynth(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "synth", "Write a random checkpoint in the Hugging Face layout, MTP modules included");
-  auto options = std::make_shared<SynthOptions>();
+  auto options = std::make_shared<RandomCheckpointOptions>();
   command->add_option("--config-json", options->config_json, "shape of the model: a config.json")
       ->required()
       ->type_name("F");
-  command->add_option("--out", options->out_dir, "directory to write; made if missing")
+  command->add_option("--out", options->out_dir, "directory to write; made if missing, must be empty")
       ->required()
       ->type_name("DIR");
   command->add_option("--seed", options->seed, "the same seed gives the same bytes")
