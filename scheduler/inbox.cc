@@ -27,7 +27,7 @@ void Inbox::SetMaxQueueSize(int max_queue_size) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!close_reason_.ok()) return;
     max_queue_size_ = max_queue_size;
-    items_.push_back(QueueSizeOrder{.max_queue_size = max_queue_size});
+    items_.emplace_back(QueueSizeOrder{.max_queue_size = max_queue_size});
   }
   changed_.notify_one();
 }

@@ -1,10 +1,10 @@
 #ifndef FOREDRAFT_SCHEDULER_INBOX_H_
 #define FOREDRAFT_SCHEDULER_INBOX_H_
 
-// What other threads ask of the scheduler thread: new requests, cancels, another K. Counts the requests that
-// wait, here or in the scheduler's queue, so that a full queue is refused at once, without asking the
-// scheduler thread. Not a BoundedQueue, whose bound would count cancels (never refused) and forget requests
-// already taken over. Thread-safe.
+// What other threads ask of the scheduler thread: new requests, cancels, a reload's changes. Counts the
+// requests that wait, here or in the scheduler's queue, so that a full queue is refused at once, without
+// asking the scheduler thread. Not a BoundedQueue, whose bound would count cancels (never refused) and forget
+// requests already taken over. Thread-safe.
 
 #include <chrono>
 #include <condition_variable>
@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "scheduler/request.h"
+#include "scheduler/speculation.h"
 
 namespace foredraft {
 
@@ -28,7 +29,7 @@ struct DraftLenOrder {
 struct QueueSizeOrder {
   int max_queue_size = 0;
 };
-using InboxItem = std::variant<Request, CancelOrder, DraftLenOrder, QueueSizeOrder>;
+using InboxItem = std::variant<Request, CancelOrder, Speculation, DraftLenOrder, QueueSizeOrder>;
 
 class Inbox {
  public:

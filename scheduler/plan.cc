@@ -24,7 +24,7 @@ std::string RankLine(const RankPlan& rank) {
   }
   for (const SlotAdmission& admission : rank.admissions) {
     absl::StrAppend(&line, " admit ", admission.slot, " m ", admission.prompt_len, " limit ",
-                    admission.length_limit);
+                    admission.length_limit, admission.strict ? " strict" : "");
     if (admission.reused_len > 0) {
       absl::StrAppend(&line, " reused ", admission.reused_len, " boundary ", admission.boundary_block);
     }
@@ -41,14 +41,21 @@ std::string RankLine(const RankPlan& rank) {
   return line;
 }
 
+// Nothing where drafts are accepted strictly.
+std::string RuleText(const Acceptance& acceptance) {
+  if (acceptance.forced_length > 0) return absl::StrCat(" forced ", acceptance.forced_length);
+  if (acceptance.relaxed_topk == 0) return "";
+  return absl::StrCat(" relaxed top ", acceptance.relaxed_topk, " delta ", acceptance.relaxed_delta);
+}
+
 }  // namespace
 
 std::string IterationPlan::DebugString() const {
   std::string text;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (rank > 0) text += '\n';
-    absl::StrAppendFormat(&text, "iteration %d K %d bucket %d rank %d:%s", number, draft_len, decode_bucket,
-                          rank, RankLine(ranks[rank]));
+    absl::StrAppendFormat(&text, "iteration %d K %d bucket %d%s rank %d:%s", number, draft_len, decode_bucket,
+                          RuleText(acceptance), rank, RankLine(ranks[rank]));
   }
   return text;
 }

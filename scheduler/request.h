@@ -28,6 +28,7 @@ struct Request {
   std::vector<int32_t> stop_ids;  // EOS ids (unless ignore_eos) and the request's own, at most kMaxStopIds
   int32_t logprob_count = -1;
   int32_t draft_cap = 7;                // per-request cap on drafts verified per step
+  bool strict_acceptance = false;       // opts out of relaxed acceptance
   int32_t priority = 0;                 // higher first
   Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
   SteadyTime arrival;
@@ -38,6 +39,7 @@ struct Request {
 struct StepFigures {
   int32_t drafts_verified = 0;
   int32_t accepted = 0;
+  int32_t relaxed = 0;  // of the accepted: only thanks to relaxation
   Phase phase = Phase::kAnswer;
 };
 

@@ -30,14 +30,19 @@ int ExtentBlocks(const SchedulerOptions& options, int32_t length_limit) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
-    : options_(options), draft_len_(options.draft_len), max_queue_size_(options.max_queue_size) {
+    : options_(options),
+      draft_policy_(options.batch_sizes, options.max_draft_len, options.draft_len, options.draft_policy),
+      last_draft_len_(options.draft_len),
+      max_queue_size_(options.max_queue_size) {
   CHECK_GT(options.rank_count, 0);
   CHECK_GT(options.max_num_tokens, 0);
   CHECK(!options.batch_sizes.empty());
   CHECK(std::is_sorted(options.batch_sizes.begin(), options.batch_sizes.end()));
   CHECK_GE(options.batch_sizes.back(), options.max_batch_size);
-  CHECK_LE(options.draft_len, options.max_draft_len);
   CHECK_GE(options.reuse_reserve, 1) << "the last prompt token's logits must be computed";
+  SetSpeculation({.draft_len = options.draft_len,
+                  .acceptance = options.acceptance,
+                  .draft_policy = options.draft_policy});
   for (int rank = 0; rank < options.rank_count; ++rank) {
     ranks_.emplace_back(options.block_count, options.tokens_per_block, options.max_batch_size);
   }
@@ -181,17 +186,28 @@ bool Scheduler::HasWork() const {
   });
 }
 
+void Scheduler::SetSpeculation(const Speculation& speculation) {
+  CHECK_GE(speculation.draft_len, 0);
+  CHECK_LE(speculation.draft_len, options_.max_draft_len);
+  speculation_ = speculation;
+  speculation_.acceptance.begin_thinking_id = options_.begin_thinking_id;
+  speculation_.acceptance.end_thinking_id = options_.end_thinking_id;
+  draft_policy_.Change(speculation.draft_len, speculation.draft_policy);
+  const bool fixed = speculation.draft_policy.kind == DraftPolicyKind::kFixed;
+  last_draft_len_ = fixed ? speculation.draft_len : std::min(last_draft_len_, draft_policy_.upper());
+}
+
 void Scheduler::SetDraftLen(int draft_len) {
-  CHECK_GE(draft_len, 0);
-  CHECK_LE(draft_len, options_.max_draft_len);
-  draft_len_ = draft_len;
+  Speculation changed = speculation_;
+  changed.draft_len = draft_len;
+  SetSpeculation(changed);
 }
 
 SchedulerLoad Scheduler::load() const {
   SchedulerLoad load = counters_;
   load.running = running_;
   load.waiting = static_cast<int>(waiting_.size());
-  load.draft_len = draft_len_;
+  load.draft_len = last_draft_len_;
   for (const RankState& rank : ranks_) {
     load.swapped += static_cast<int>(rank.swapped.size());
     load.slots_used += rank.slots_used();

@@ -31,10 +31,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "scheduler/draft_policy.h"
 #include "scheduler/plan.h"
 #include "scheduler/rank_state.h"
 #include "scheduler/request.h"
 #include "scheduler/sequence.h"
+#include "scheduler/speculation.h"
 
 namespace foredraft {
 
@@ -53,11 +55,15 @@ struct SchedulerOptions {
   std::vector<int> batch_sizes = {1,  2,  4, 8,
                                   16, 32, 64};  // decode buckets, ascending; the last >= max_batch_size
   int max_draft_len = 0;                        // Kmax; 0 = no MTP
-  int draft_len = 0;                            // K in use, <= max_draft_len
+  // The Speculation to start with.
+  int draft_len = 0;  // K, <= max_draft_len
+  Acceptance acceptance;
+  DraftPolicyOptions draft_policy;
   int reuse_reserve = 1;  // prompt tokens reuse must leave to compute: Eagle 1, Vanilla Kmax (spec/mtp.md 4)
   int offer_margin =
       0;  // blocks are offered within the first m - offer_margin prompt tokens: Eagle 0, Vanilla Kmax - 1
-  int begin_thinking_id = -1;  // -1 = the model does not think
+  // Every plan's Acceptance names these two: the device tracks phases by them. -1 = the model does not think.
+  int begin_thinking_id = -1;
   int end_thinking_id = -1;
 };
 
@@ -70,7 +76,7 @@ struct SchedulerLoad {
   int64_t blocks_used = 0;  // over all ranks, scratch not counted
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;  // unreferenced, kept for reuse
-  int draft_len = 0;
+  int draft_len = 0;          // K in use
   uint64_t prefix_queried_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
   uint64_t preemptions = 0;
@@ -110,7 +116,8 @@ class Scheduler {
   // Ends all requests with this reason (UNAVAILABLE text in error for kError).
   void EndAll(FinishReason reason, const absl::Status& error);
 
-  // Takes effect at the next Plan. K <= max_draft_len.
+  // Take effect at the next Plan. K <= max_draft_len. SetDraftLen changes K alone.
+  void SetSpeculation(const Speculation& speculation);
   void SetDraftLen(int draft_len);
 
   // Bounds Submit from now on; what waits already stays.
@@ -132,6 +139,7 @@ class Scheduler {
   struct LaunchedPlan {
     uint64_t number = 0;
     int32_t draft_len = 0;
+    int decode_bucket = 0;
     std::vector<LaunchedRank> ranks;
   };
   struct Placement {  // where a waiting request could go
@@ -164,13 +172,17 @@ class Scheduler {
   // Parts of Commit (scheduler_commit.cc).
   void CommitToken(Sequence* sequence, int32_t token_id);
   void CommitResult(Sequence* sequence, const SlotResult& result, int draft_len);
+  void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results);
   void CommitRank(const LaunchedPlan& launched, int rank, const RankResult& result);
 
+  int DraftCap(const Sequence& sequence) const;
   int OwnPositions(const Sequence& sequence, int draft_len) const;
   int DecodingCount(int rank) const;
 
   const SchedulerOptions options_;
-  int draft_len_;
+  Speculation speculation_;
+  DraftPolicy draft_policy_;
+  int last_draft_len_;  // what load() says
   int max_queue_size_;
   std::deque<RankState> ranks_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by request id, until freed

@@ -12,9 +12,34 @@ void Scheduler::Commit(const std::vector<RankResult>& results) {
   LaunchedPlan launched = std::move(in_flight_.front());
   in_flight_.pop_front();
   CHECK_EQ(results.size(), ranks_.size());
+  if (launched.decode_bucket > 0) ObserveStep(launched, results);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     CommitRank(launched, static_cast<int>(rank), results[rank]);
   }
+}
+
+// What the draft policy learns. The draft after the last accepted one was refused, unless a stop or the limit
+// cut the step there.
+void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results) {
+  StepObservation step{.bucket = launched.decode_bucket,
+                       .draft_len = launched.draft_len,
+                       .tried = std::vector<int>(options_.max_draft_len),
+                       .accepted = std::vector<int>(options_.max_draft_len)};
+  for (const RankResult& result : results) {
+    step.seconds = std::max(step.seconds, result.decode_seconds);
+    for (const SlotResult& slot : result.slots) {
+      const int accepted = slot.step_token_count() - 1;
+      if (accepted < 0) continue;  // it had finished before
+      CHECK_LE(accepted, slot.drafts_verified) << "slot " << slot.slot << ", iteration " << launched.number;
+      CHECK_LE(slot.drafts_verified, launched.draft_len);
+      for (int i = 0; i < accepted; ++i) {
+        ++step.tried[i];
+        ++step.accepted[i];
+      }
+      if (accepted < slot.drafts_verified && !slot.finished) ++step.tried[accepted];
+    }
+  }
+  draft_policy_.Observe(step);
 }
 
 void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, const RankResult& result) {
@@ -55,6 +80,8 @@ void Scheduler::CommitResult(Sequence* sequence, const SlotResult& result, int d
   CHECK(step_tokens > 0 || result.finished) << "a live sequence got no token";
   CHECK_EQ(result.length, sequence->length + step_tokens) << "request " << sequence->request.id;
   CHECK_LE(result.length, sequence->length_limit);
+  CHECK(result.relaxed_count >= 0 && result.relaxed_count <= std::max(0, step_tokens - 1))
+      << "relaxed " << result.relaxed_count << " of " << step_tokens - 1 << " accepted";
   sequence->length = result.length;
 
   RequestUpdate update;
@@ -71,6 +98,7 @@ void Scheduler::CommitResult(Sequence* sequence, const SlotResult& result, int d
     update.has_step = true;
     update.step = {.drafts_verified = result.drafts_verified,
                    .accepted = step_tokens - 1,
+                   .relaxed = result.relaxed_count,
                    .phase = sequence->phase};  // of the step's first row
     for (size_t i = result.first_token ? 1 : 0; i < result.token_ids.size(); ++i) {
       CommitToken(sequence, result.token_ids[i]);

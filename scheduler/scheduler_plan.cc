@@ -13,10 +13,11 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
 
   IterationPlan plan;
   plan.number = next_plan_;
-  plan.draft_len = draft_len_;
+  plan.draft_len = draft_policy_.upper();  // until the decode bucket is known: blocks are taken for this K
+  plan.acceptance = speculation_.acceptance;
   plan.prefill_rows.assign(ranks_.size(), 0);
   plan.ranks.resize(ranks_.size());
-  planning_ = {.number = plan.number, .draft_len = plan.draft_len, .ranks = {}};
+  planning_ = {.number = plan.number};
   planning_.ranks.resize(ranks_.size());
 
   PlanReleases(&plan);
@@ -42,6 +43,10 @@ void Scheduler::PlanReleases(IterationPlan* plan) {
     plan->ranks[rank].releases = std::exchange(ranks_[rank].releases, {});
     plan->ranks[rank].dropped_images = std::exchange(ranks_[rank].dropped_images, {});
   }
+}
+
+int Scheduler::DraftCap(const Sequence& sequence) const {
+  return std::clamp(sequence.request.draft_cap, 0, options_.max_draft_len);
 }
 
 // plan-bound. Past the reach of the step itself (length_upper + K) lie Kmax MTP rows.
@@ -210,22 +215,31 @@ void Scheduler::PlanPrefill(IterationPlan* plan) {
 
 void Scheduler::PlanDecode(IterationPlan* plan) {
   size_t most_live = 0;
+  std::vector<int> live_by_cap(options_.max_draft_len + 1);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     std::vector<int32_t>& live_slots = plan->ranks[rank].live_slots;
     for (Sequence* sequence : ranks_[rank].slots()) {
       if (sequence == nullptr || sequence->live_in != plan->number) continue;
-      CHECK_EQ(ranks_[rank].Lacks(*sequence, OwnPositions(*sequence, plan->draft_len)), 0) << "plan-bound";
       live_slots.push_back(sequence->slot);
       planning_.ranks[rank].live.push_back(sequence);
       Name(sequence, plan->number);
-      sequence->unresolved_rows += plan->draft_len + 1;
-      ++sequence->unresolved_steps;
+      ++live_by_cap[DraftCap(*sequence)];
     }
     most_live = std::max(most_live, live_slots.size());
   }
   if (most_live == 0) return;
   plan->decode_bucket = *std::lower_bound(options_.batch_sizes.begin(), options_.batch_sizes.end(),
                                           static_cast<int>(most_live));
+  plan->draft_len = draft_policy_.Choose(plan->decode_bucket, live_by_cap);
+  last_draft_len_ = planning_.draft_len = plan->draft_len;
+  planning_.decode_bucket = plan->decode_bucket;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    for (Sequence* sequence : planning_.ranks[rank].live) {
+      CHECK_EQ(ranks_[rank].Lacks(*sequence, OwnPositions(*sequence, plan->draft_len)), 0) << "plan-bound";
+      sequence->unresolved_rows += plan->draft_len + 1;
+      ++sequence->unresolved_steps;
+    }
+  }
 }
 
 void Scheduler::Name(Sequence* sequence, uint64_t plan_number) {

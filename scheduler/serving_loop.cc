@@ -72,6 +72,8 @@ void ServingLoop::Accept(InboxItem* item) {
     CHECK(status.ok()) << "request " << id << " was let into the inbox: " << status.ToString();
   } else if (const auto* cancel = std::get_if<CancelOrder>(item)) {
     scheduler_->Cancel(cancel->request_id, cancel->reason);
+  } else if (const auto* speculation = std::get_if<Speculation>(item)) {
+    scheduler_->SetSpeculation(*speculation);
   } else if (const auto* queue = std::get_if<QueueSizeOrder>(item)) {
     scheduler_->SetMaxQueueSize(queue->max_queue_size);
   } else {
@@ -159,6 +161,8 @@ absl::Status ServingLoop::Submit(Request request) {
 void ServingLoop::Cancel(uint64_t request_id, FinishReason reason) {
   inbox_.Order(CancelOrder{.request_id = request_id, .reason = reason});
 }
+
+void ServingLoop::SetSpeculation(const Speculation& speculation) { inbox_.Order(speculation); }
 
 void ServingLoop::SetDraftLen(int draft_len) { inbox_.Order(DraftLenOrder{.draft_len = draft_len}); }
 

@@ -18,6 +18,7 @@
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/speculation.h"
 
 namespace foredraft {
 
@@ -56,7 +57,8 @@ class ServingLoop {
   // Asks the loop to end a request with `reason` before the next Plan; unknown or ended ids are ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
 
-  // Takes effect at the next iteration. K <= max_draft_len.
+  // Take effect at the next iteration, all of it at once. K <= max_draft_len. SetDraftLen changes K alone.
+  void SetSpeculation(const Speculation& speculation);
   void SetDraftLen(int draft_len);
 
   // Bounds Submit from now on; requests that wait already go on waiting.

@@ -44,6 +44,24 @@ void FakeRank::Fault(const std::string& text) {
   }
 }
 
+int FakeRank::relaxed_drafts(uint64_t seed) const {
+  auto found = relaxed_drafts_.find(seed);
+  return found == relaxed_drafts_.end() ? 0 : found->second;
+}
+
+// spec/mtp.md section 2: greedy requests, rows of the thinking phase.
+bool FakeRank::RelaxesNext(const Slot& slot, const Acceptance& acceptance) const {
+  return acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && slot.thinking &&
+         !slot.admission.strict && slot.admission.sampling.temperature == 0;
+}
+
+// The token and the phase after it.
+void FakeRank::Emit(Slot* slot, const Acceptance& acceptance, int32_t token) {
+  Append(slot, token);
+  if (token == acceptance.begin_thinking_id) slot->thinking = true;
+  if (token == acceptance.end_thinking_id) slot->thinking = false;
+}
+
 bool FakeRank::IsBare() const {
   for (const Slot& slot : slots_) {
     if (slot.active) return false;
@@ -66,7 +84,7 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
   int rows = 0;
   std::vector<bool> first_token(slots_.size());
   for (const PrefillChunk& chunk : rank.prefill_chunks) {
-    Prefill(chunk);
+    Prefill(chunk, plan.acceptance);
     rows += static_cast<int>(chunk.token_ids.size());
     if (chunk.last) first_token[chunk.slot] = true;
   }
@@ -75,8 +93,12 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
   if (static_cast<int>(rank.live_slots.size()) > plan.decode_bucket) Fault("more live slots than places");
 
   RankResult result{.number = plan.number};
+  // The more places, the dearer a draft.
+  const int cost = 8 + plan.decode_bucket * plan.decode_bucket * plan.draft_len;
+  const double hiccup = 1 + static_cast<double>(Mix(plan.number, options_.rank) % 100) / 500;
+  if (plan.decode_bucket > 0) result.decode_seconds = 1e-3 * cost * hiccup;
   for (int32_t slot : rank.live_slots) {
-    result.slots.push_back(Step(slot, plan.draft_len, first_token[slot]));
+    result.slots.push_back(Step(slot, plan, first_token[slot]));
     first_token[slot] = false;
   }
   for (size_t slot = 0; slot < first_token.size(); ++slot) {
@@ -147,6 +169,7 @@ void FakeRank::TakeIn(const RankPlan& plan) {
     slot.active = true;
     slot.admission = admission;
     slot.prefilled = admission.reused_len;
+    slot.thinking = admission.phase == Phase::kThinking;
     const std::vector<int32_t>& prompt = prompt_of_(admission.sampling.seed);
     if (static_cast<int>(prompt.size()) != admission.prompt_len) Fault("prompt_len");
     for (int i = 0; i < admission.reused_len; ++i) Append(&slot, prompt[i]);
@@ -226,7 +249,7 @@ FakeRank::Row* FakeRank::WriteRow(int slot, int position) {
   return ReadRow(slot, position);
 }
 
-void FakeRank::Prefill(const PrefillChunk& chunk) {
+void FakeRank::Prefill(const PrefillChunk& chunk, const Acceptance& acceptance) {
   Slot& slot = slots_[chunk.slot];
   const std::vector<int32_t>& prompt = prompt_of_(slot.admission.sampling.seed);
   const int end = chunk.first_position + static_cast<int>(chunk.token_ids.size());
@@ -258,7 +281,7 @@ void FakeRank::Prefill(const PrefillChunk& chunk) {
   if (!chunk.last) return;
   const int m = slot.admission.prompt_len;
   const int32_t token = ScriptedToken(slot.admission.sampling.seed, m);
-  Append(&slot, token);
+  Emit(&slot, acceptance, token);
   slot.length = m;
   const std::vector<int32_t>& stops = slot.admission.stop_ids;
   slot.finished = m >= slot.admission.length_limit || std::count(stops.begin(), stops.end(), token) > 0;
@@ -293,7 +316,8 @@ void FakeRank::CheckStepReads(int slot_index) {
   }
 }
 
-SlotResult FakeRank::Step(int slot_index, int draft_len, bool first_token) {
+SlotResult FakeRank::Step(int slot_index, const IterationPlan& plan, bool first_token) {
+  const int draft_len = plan.draft_len;
   Slot& slot = slots_[slot_index];
   SlotResult result{.slot = slot_index};
   if (!slot.active || slot.length < 0) {
@@ -315,15 +339,19 @@ SlotResult FakeRank::Step(int slot_index, int draft_len, bool first_token) {
     if (Mix(seed, p / 32) % 3 == 0) n = verified + 1;
     n = std::min(n, slot.admission.length_limit - p);
     const std::vector<int32_t>& stops = slot.admission.stop_ids;
+    std::vector<bool> relaxed;  // per emitted token
     for (int j = 1; j <= n; ++j) {
       const int32_t token = ScriptedToken(seed, p + j);
-      Append(&slot, token);
+      relaxed.push_back(RelaxesNext(slot, plan.acceptance) && (Mix(seed, p + j) >> 8) % 4 == 0);
+      Emit(&slot, plan.acceptance, token);
       result.token_ids.push_back(token);
       if (std::count(stops.begin(), stops.end(), token) > 0) {
         slot.finished = true;
         n = j;
       }
     }
+    result.relaxed_count = static_cast<int32_t>(std::count(relaxed.begin(), relaxed.begin() + n - 1, true));
+    relaxed_drafts_[seed] += result.relaxed_count;
     const int last = p + n;  // P
     slot.length = last;
     if (last == slot.admission.length_limit) slot.finished = true;

@@ -13,6 +13,8 @@
 //                  find again (accepted drafts' rows are not rewritten: spec/mtp.md section 1.6)
 //   0              poison: what a block holds when it is handed out
 //
+// Drafts accepted only thanks to relaxation, and the seconds of a step, are scripted too.
+//
 // Breaches of the rules are collected as text in `faults`, the first ones only.
 
 #include <cstdint>
@@ -60,6 +62,9 @@ class FakeRank : public Executor {
 
   int reused_tokens() const { return reused_tokens_; }
 
+  // Drafts of the request with this seed that only relaxation accepted; 0 if it was never here.
+  int relaxed_drafts(uint64_t seed) const;
+
  private:
   struct Row {
     uint64_t target = 0;
@@ -79,6 +84,7 @@ class FakeRank : public Executor {
     int prefilled = 0;             // prompt positions in the cache
     int length = -1;               // p; -1 = the prompt is not complete
     bool finished = false;
+    bool thinking = false;
     int draft_count = 0;
     std::vector<uint64_t> live_rows;  // tags of the MTP rows p + 1 .. that must survive
   };
@@ -91,8 +97,10 @@ class FakeRank : public Executor {
   void TakeOut(const RankPlan& plan);
   void TakeIn(const RankPlan& plan);
   void ApplyDeltas(const RankPlan& plan);
-  void Prefill(const PrefillChunk& chunk);
-  SlotResult Step(int slot_index, int draft_len, bool first_token);
+  void Prefill(const PrefillChunk& chunk, const Acceptance& acceptance);
+  SlotResult Step(int slot_index, const IterationPlan& plan, bool first_token);
+  bool RelaxesNext(const Slot& slot, const Acceptance& acceptance) const;
+  void Emit(Slot* slot, const Acceptance& acceptance, int32_t token);
   void CheckStepReads(int slot_index);
   void Append(Slot* slot, int32_t token);
   Row* ReadRow(int slot_index, int position);
@@ -110,6 +118,7 @@ class FakeRank : public Executor {
   std::vector<std::string> faults_;
   uint64_t number_ = 0;
   int reused_tokens_ = 0;
+  std::map<uint64_t, int> relaxed_drafts_;  // by seed
 };
 
 }  // namespace foredraft

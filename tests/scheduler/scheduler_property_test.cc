@@ -28,7 +28,7 @@ const RunSetting kSettings[] = {
     {.name = "Eagle3Sync", .overlap = false},
     {.name = "Eagle7", .blocks = 65, .max_draft_len = 7},
     {.name = "Eagle7OneTokenBlocks", .blocks = 150, .tokens_per_block = 1, .max_draft_len = 7},
-    {.name = "Eagle3FixedK", .vary_draft_len = false},
+    {.name = "Eagle3FixedK", .vary_speculation = false},
     {.name = "Swaps", .slots = 6, .blocks = 33, .host_blocks = 200, .expect_swaps = true},
     {.name = "SwapsSync",
      .overlap = false,
@@ -94,10 +94,11 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
   InstallLogSink(nullptr);
   std::printf(
       "%s: %d iterations, %d requests, %d to their end, %d cancelled, %d expired, %lu preemptions, "
-      "%lu images dropped, %lu hit tokens, %lu wasted steps, %lu rewound blocks\n",
+      "%lu images dropped, %lu hit tokens, %lu wasted steps, %lu rewound blocks, %d relaxed drafts, "
+      "%d changes of K\n",
       setting.name, totals.iterations, totals.requests, totals.stopped, totals.cancelled, totals.expired,
       totals.preemptions, totals.dropped_images, totals.hit_tokens, totals.wasted_steps,
-      totals.rewound_blocks);
+      totals.rewound_blocks, totals.relaxed_drafts, totals.draft_len_changes);
   EXPECT_GT(totals.stopped, 100);
   EXPECT_GT(totals.cancelled, 0);
   EXPECT_GT(totals.expired, 0);
@@ -115,6 +116,10 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
   if (setting.max_draft_len > 0) {
     EXPECT_GT(totals.rewound_blocks, 0u);
   }
+  EXPECT_GT(totals.strict_admissions, 0);
+  const bool reloads = setting.max_draft_len > 0 && setting.vary_speculation;
+  EXPECT_EQ(totals.relaxed_drafts > 0, reloads);
+  EXPECT_EQ(totals.draft_len_changes > 10, reloads);
 }
 
 std::string NameOf(const testing::TestParamInfo<RunSetting>& info) { return info.param.name; }
@@ -149,7 +154,7 @@ RunSetting RandomSetting(uint64_t seed) {
   setting.chunked = pick(0, 3) > 0;
   setting.budget = pick(1, 100);
   setting.batching_wait_iters = pick(0, 12);
-  setting.vary_draft_len = pick(0, 1) == 1;
+  setting.vary_speculation = pick(0, 1) == 1;
   return setting;
 }
 

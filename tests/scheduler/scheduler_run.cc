@@ -41,6 +41,8 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
 SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_reach, int extra_live)
     : setting_(setting), seed_(seed), random_(seed) {
   const SchedulerOptions options = OptionsOf(setting);
+  speculation_ = {.draft_len = options.draft_len, .acceptance = {}, .draft_policy = {}};
+  last_draft_len_ = options.draft_len;
   scheduler_ = std::make_unique<Scheduler>(options);
   for (int rank = 0; rank < setting.ranks; ++rank) {
     FakeRankOptions fake;
@@ -91,6 +93,8 @@ void SchedulerRun::SubmitRandom() {
   if (Chance(40)) request.stop_ids = {Random(0, 39), Random(0, 39)};
   if (Chance(20)) request.draft_cap = Random(0, setting_.max_draft_len);
   if (Chance(20)) request.priority = Random(-1, 1);
+  request.strict_acceptance = Chance(30);
+  if (Chance(20)) request.sampling.temperature = 1;
   if (Chance(30)) request.prompt_phase = Phase::kThinking;
   request.arrival = now_;
   if (Chance(8)) request.deadline = now_ + std::chrono::milliseconds(Random(0, 60));
@@ -119,7 +123,58 @@ void SchedulerRun::Disturb(int requests_left) {
     if (client->second.finish == FinishReason::kNone) client->second.cancelled = true;
     scheduler_->Cancel(client->first, FinishReason::kCancelled);
   }
-  if (setting_.vary_draft_len && Chance(15)) scheduler_->SetDraftLen(Random(0, setting_.max_draft_len));
+  if (setting_.vary_speculation && Chance(15)) Reload();
+}
+
+Acceptance SchedulerRun::RandomAcceptance() {
+  Acceptance acceptance;
+  if (Chance(50)) {
+    acceptance.relaxed_topk = Random(1, 10);
+    acceptance.relaxed_delta = 0.1f * static_cast<float>(Random(0, 10));
+  } else if (Chance(20)) {
+    acceptance.forced_length = 1.5f;
+  }
+  return acceptance;
+}
+
+void SchedulerRun::Reload() {
+  speculation_.draft_len = Random(0, setting_.max_draft_len);
+  if (Chance(50)) return scheduler_->SetDraftLen(speculation_.draft_len);
+  speculation_.acceptance = RandomAcceptance();
+  speculation_.draft_policy = {};
+  if (Chance(30)) {
+    speculation_.draft_policy.kind = DraftPolicyKind::kAdaptive;
+  } else if (Chance(50)) {
+    speculation_.draft_policy.kind = DraftPolicyKind::kSchedule;
+    for (int bucket = 1; bucket <= setting_.slots; bucket *= 2) {
+      speculation_.draft_policy.schedule[bucket] = Random(0, setting_.max_draft_len);
+    }
+  }
+  scheduler_->SetSpeculation(speculation_);
+}
+
+void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
+  Acceptance expected = speculation_.acceptance;
+  expected.begin_thinking_id = kBeginThinking;
+  expected.end_thinking_id = kEndThinking;
+  if (plan.acceptance != expected) Fail("acceptance of the plan");
+  if (plan.draft_len < 0 || plan.draft_len > speculation_.draft_len) Fail("K is over the configured one");
+  for (const RankPlan& rank : plan.ranks) {
+    totals->dropped_images += rank.dropped_images.size();
+    for (const SlotAdmission& admission : rank.admissions) {
+      if (admission.strict != clients_.at(admission.sampling.seed).request.strict_acceptance) Fail("strict");
+      totals->strict_admissions += admission.strict;
+    }
+  }
+  if (plan.decode_bucket == 0) return;
+  totals->draft_len_changes += plan.draft_len != std::exchange(last_draft_len_, plan.draft_len);
+  const DraftPolicyOptions& policy = speculation_.draft_policy;
+  if (policy.kind == DraftPolicyKind::kFixed && plan.draft_len != speculation_.draft_len) Fail("fixed K");
+  if (policy.kind == DraftPolicyKind::kSchedule) {
+    auto entry = policy.schedule.lower_bound(plan.decode_bucket);
+    const int scheduled = entry == policy.schedule.end() ? 0 : entry->second;
+    if (plan.draft_len != std::min(scheduled, speculation_.draft_len)) Fail("K of the schedule");
+  }
 }
 
 // One turn of the serving loop.
@@ -135,7 +190,7 @@ void SchedulerRun::Iterate(RunTotals* totals) {
       if (!rank->Launch(plan).ok()) Fail("Launch");
       if (!rank->faults().empty()) Fail(absl::StrJoin(rank->faults(), "\n"));
     }
-    for (const RankPlan& rank : plan.ranks) totals->dropped_images += rank.dropped_images.size();
+    CheckPlan(plan, totals);
     ++plans_in_flight_;
     ++totals->iterations;
   } else if (plans_in_flight_ == 0 && scheduler_->HasWork()) {
@@ -175,6 +230,7 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
       const std::vector<int32_t>& stops = client.request.stop_ids;
       const bool stop = std::count(stops.begin(), stops.end(), client.expected.back()) > 0;
       if (client.tokens != client.expected) Fail(who + "ended early");
+      CheckRelaxed(client, totals);
       if (stop != (update.finish == FinishReason::kStop)) Fail(who + "finish reason");
       ++totals->stopped;
       break;
@@ -192,6 +248,15 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
   }
 }
 
+// What the updates said of a request that ran to its end, against what its rank counted.
+void SchedulerRun::CheckRelaxed(const Client& client, RunTotals* totals) {
+  int relaxed = 0;
+  for (const auto& rank : ranks_) relaxed += rank->relaxed_drafts(client.request.id);
+  if (relaxed != client.relaxed_drafts) Fail("relaxed counts do not add up");
+  if (relaxed > 0 && client.request.strict_acceptance) Fail("a strict request was relaxed");
+  totals->relaxed_drafts += relaxed;
+}
+
 // Appends the tokens; phase and figures of the step are recomputed from them.
 void SchedulerRun::CheckStep(const RequestUpdate& update, Client* client) {
   const std::string who = absl::StrCat("request ", update.request_id, ": ");
@@ -202,6 +267,8 @@ void SchedulerRun::CheckStep(const RequestUpdate& update, Client* client) {
       if (update.step.phase != client->phase) Fail(who + "phase of the step");
       if (update.step.accepted != step_tokens - 1) Fail(who + "accepted");
       if (update.step.drafts_verified < update.step.accepted) Fail(who + "drafts_verified");
+      if (update.step.relaxed > update.step.accepted) Fail(who + "relaxed");
+      client->relaxed_drafts += update.step.relaxed;
     }
     client->tokens.push_back(update.token_ids[i]);
     if (update.token_ids[i] == kBeginThinking) client->phase = Phase::kThinking;

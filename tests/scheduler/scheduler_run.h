@@ -2,7 +2,8 @@
 #define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
 
 // A scheduler, its fake ranks and a random crowd of requests: submits, cancels, deadlines, priorities,
-// changes of K; then everything is checked after every iteration. One seed, one course.
+// reloads of K, draft policy and acceptance; then everything is checked after every iteration. One seed, one
+// course.
 
 #include <cstdint>
 #include <deque>
@@ -32,7 +33,7 @@ struct RunSetting {
   bool chunked = true;
   int budget = 32;  // max_num_tokens
   int batching_wait_iters = 3;
-  bool vary_draft_len = true;
+  bool vary_speculation = true;
   // What a course over all seeds must have seen, lest the setting proves nothing.
   bool expect_swaps = false;
 };
@@ -48,6 +49,9 @@ struct RunTotals {
   uint64_t wasted_steps = 0;
   uint64_t rewound_blocks = 0;
   uint64_t dropped_images = 0;
+  int relaxed_drafts = 0;
+  int strict_admissions = 0;
+  int draft_len_changes = 0;  // from one plan to the next
 };
 
 class SchedulerRun {
@@ -69,14 +73,19 @@ class SchedulerRun {
     bool cancelled = false;
     FinishReason finish = FinishReason::kNone;
     Phase phase = Phase::kAnswer;
+    int relaxed_drafts = 0;
   };
 
   int Random(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
   bool Chance(int percent) { return Random(1, 100) <= percent; }
   void Disturb(int requests_left);
   void SubmitRandom();
+  void Reload();
+  Acceptance RandomAcceptance();
+  void CheckPlan(const IterationPlan& plan, RunTotals* totals);
   void Iterate(RunTotals* totals);
   void TakeUpdates(RunTotals* totals);
+  void CheckRelaxed(const Client& client, RunTotals* totals);
   void CheckUpdate(const RequestUpdate& update, RunTotals* totals);
   void CheckStep(const RequestUpdate& update, Client* client);
   void Fail(const std::string& text);
@@ -88,6 +97,8 @@ class SchedulerRun {
   std::vector<std::vector<int32_t>> common_prefixes_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<FakeRank>> ranks_;
+  Speculation speculation_;  // what the next plan must show
+  int last_draft_len_ = 0;
   int plans_in_flight_ = 0;
   int submitted_ = 0;
   int open_ = 0;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -30,6 +31,7 @@ class GatedRank : public Executor {
 
   absl::Status Launch(const IterationPlan& plan) override {
     if (++launches_ == fail_launch_at_) return absl::InternalError("no such device");
+    if (plan.decode_bucket > 0) rules_.emplace_back(plan.draft_len, plan.acceptance);
     return rank_.Launch(plan);
   }
   absl::StatusOr<RankResult> Collect() override {
@@ -53,6 +55,7 @@ class GatedRank : public Executor {
   int fail_launch_at_ = 0;
   int fail_collect_at_ = 0;
   FakeRank rank_;
+  std::vector<std::pair<int, Acceptance>> rules_;  // K and acceptance of every decode step; read after Stop
 
  private:
   std::mutex mutex_;
@@ -399,6 +402,32 @@ TEST_P(ServingLoopTest, ChangesDraftLenAtAnIterationBorder) {
   ASSERT_TRUE(harness.WaitForEnds(1));
   EXPECT_EQ(harness.last_draft_len_, 1);
   EXPECT_EQ(harness.outcome(1).tokens, Harness::ExpectedTokens(1, 30));
+}
+
+TEST_P(ServingLoopTest, ChangesAllOfSpeculationAtOneIterationBorder) {
+  Harness harness({.overlap = GetParam()});
+  const Speculation before = {.draft_len = 3, .acceptance = {}, .draft_policy = {}};
+  const Speculation after = {.draft_len = 2,
+                             .acceptance = {.relaxed_topk = 5, .relaxed_delta = 0.3f},
+                             .draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = {{64, 1}}}};
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 60)).ok());
+  harness.Let(3);
+  ASSERT_TRUE(harness.WaitForToken(1));
+  harness.loop_->SetSpeculation(after);
+  harness.Open();
+  ASSERT_TRUE(harness.WaitForEnds(1));
+  harness.loop_->Stop();
+  EXPECT_EQ(harness.outcome(1).tokens, Harness::ExpectedTokens(1, 60));
+  const std::vector<std::pair<int, Acceptance>>& rules = harness.ranks_[0]->rules_;
+  bool reloaded = false;
+  for (const auto& [draft_len, acceptance] : rules) {
+    reloaded |= acceptance.relaxed_topk > 0;
+    EXPECT_EQ(draft_len, reloaded ? 1 : before.draft_len);
+    EXPECT_EQ(acceptance, reloaded ? after.acceptance : before.acceptance);
+  }
+  EXPECT_TRUE(reloaded);
+  EXPECT_EQ(rules.front().first, 3);
 }
 
 }  // namespace
