@@ -33,8 +33,6 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   options.generation.request_timeout_s = config.request_timeout_s;
   options.metrics.model_name = config.served_model_name;
   options.metrics.max_draft_len = MaxDraftLen(config);
-  options.metrics.forced_acceptance = config.speculative_config.has_value() &&
-                                      config.speculative_config->forced_acceptance_length.has_value();
   options.metrics.build_labels = {{"version", kVersion}, {"numerics_class", ""}};
   options.metrics.config_labels = {
       {"backend", config.backend},
@@ -157,7 +155,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
 void Daemon::Apply(const Config& config) {
   SetLogLevel(config.log.level);
   frontend_->SetRequestTimeout(config.request_timeout_s);
-  frontend_->SetDraftLen(MaxDraftLen(config));
+  frontend_->SetSpeculation(SpeculationOf(config));
   frontend_->SetMaxQueueSize(config.max_queue_size);
   std::lock_guard<std::mutex> lock(mutex_);
   drain_timeout_s_ = config.server.drain_timeout_s;

@@ -10,6 +10,11 @@
 namespace foredraft {
 namespace {
 
+bool UsesVanilla(const Config& config) {
+  return config.speculative_config.has_value() && config.speculative_config->use_mtp_vanilla &&
+         MaxDraftLen(config) > 0;
+}
+
 int BlockCount(const Config& config) {
   const int64_t per_block = config.kv_cache_config.tokens_per_block;
   return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
@@ -40,6 +45,24 @@ int MaxDraftLen(const Config& config) {
   return config.speculative_config.has_value() ? config.speculative_config->max_draft_len : 0;
 }
 
+Speculation SpeculationOf(const Config& config) {
+  Speculation speculation;
+  if (!config.speculative_config.has_value()) return speculation;
+  const SpeculativeConfig& wanted = *config.speculative_config;
+  speculation.draft_len = wanted.max_draft_len;
+  if (wanted.use_relaxed_acceptance_for_thinking) {
+    speculation.acceptance.relaxed_topk = wanted.relaxed_topk;
+    speculation.acceptance.relaxed_delta = static_cast<float>(wanted.relaxed_delta);
+  }
+  speculation.acceptance.forced_length = static_cast<float>(wanted.forced_acceptance_length.value_or(0));
+  if (wanted.draft_policy == "schedule") {
+    speculation.draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = wanted.draft_len_schedule};
+  } else if (wanted.draft_policy == "adaptive") {
+    speculation.draft_policy.kind = DraftPolicyKind::kAdaptive;
+  }
+  return speculation;
+}
+
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model,
                                     const ThinkingIds& thinking) {
   const KvCacheConfig& cache = config.kv_cache_config;
@@ -58,7 +81,14 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.host_block_count = cache.host_cache_size / block_bytes;
   options.batch_sizes = DecodeBuckets(config);
   options.max_draft_len = MaxDraftLen(config);
-  options.draft_len = MaxDraftLen(config);
+  const Speculation speculation = SpeculationOf(config);
+  options.draft_len = speculation.draft_len;
+  options.acceptance = speculation.acceptance;
+  options.draft_policy = speculation.draft_policy;
+  if (UsesVanilla(config)) {
+    options.reuse_reserve = options.max_draft_len;
+    options.offer_margin = options.max_draft_len - 1;
+  }
   options.begin_thinking_id = thinking.begin;
   options.end_thinking_id = thinking.end;
   return options;
@@ -70,6 +100,7 @@ EngineOptions EngineOptionsOf(const Config& config) {
   options.max_num_tokens = config.max_num_tokens;
   options.max_seq_len = config.max_seq_len;
   options.max_draft_len = MaxDraftLen(config);
+  options.use_mtp_vanilla = UsesVanilla(config);
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
   options.block_count = BlockCount(config);
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;

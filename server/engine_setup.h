@@ -22,6 +22,8 @@ struct ThinkingIds {
 ThinkingIds ThinkingIdsOf(const Config& config, const Tokenizer& tokenizer);
 
 int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
+// What a reload may change of it; the scheduler puts the thinking ids in.
+Speculation SpeculationOf(const Config& config);
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model,
                                     const ThinkingIds& thinking);
 EngineOptions EngineOptionsOf(const Config& config);

@@ -49,6 +49,7 @@ Frontend::Frontend(const FrontendOptions& options, FrontendHooks hooks)
 Frontend::~Frontend() { Shutdown(); }
 
 absl::Status Frontend::ListenMetrics() {
+  if (options_.server.metrics_address.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(exposer_, ExposeMetrics(options_.server.metrics_address, metrics_));
   const std::vector<int> ports = exposer_->GetListeningPorts();
   metrics_port_ = ports.empty() ? 0 : ports.front();
@@ -114,6 +115,7 @@ void Frontend::Serve(ServedModel model) {
   output_ = std::make_unique<OutputThread>(
       options_.output, *metrics_, [this](uint64_t id, FinishReason reason) { loop_->Cancel(id, reason); });
   const int max_draft_len = model.scheduler.max_draft_len;
+  const bool forced = model.scheduler.acceptance.forced_length > 0;
   loop_ = std::make_unique<ServingLoop>(
       model.loop, std::make_unique<Scheduler>(model.scheduler), std::move(model.executors),
       [this](std::vector<RequestUpdate> updates) { output_->Deliver(std::move(updates)); },
@@ -126,8 +128,9 @@ void Frontend::Serve(ServedModel model) {
                     .loop = loop_.get(),
                     .output = output_.get(),
                     .max_draft_len = max_draft_len,
-                    .forced_acceptance = model.forced_acceptance,
                     .model = std::move(model.description)});
+  generation_.SetForcedAcceptance(forced);
+  metrics_->SetForced(forced);
   health_.Enter(ServingState::kServing);
 }
 
@@ -153,8 +156,10 @@ std::string Frontend::metrics_address() const {
   return WithPort(options_.server.metrics_address, metrics_port_);
 }
 
-void Frontend::SetDraftLen(int draft_len) {
-  if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetDraftLen(draft_len);
+void Frontend::SetSpeculation(const Speculation& speculation) {
+  generation_.SetForcedAcceptance(speculation.acceptance.forced_length > 0);
+  metrics_->SetForced(speculation.acceptance.forced_length > 0);
+  if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetSpeculation(speculation);
 }
 
 void Frontend::SetMaxQueueSize(int max_queue_size) {

@@ -27,7 +27,7 @@
 namespace foredraft {
 
 struct FrontendOptions {
-  ServerConfig server;
+  ServerConfig server;  // metrics_address empty = no page
   MetricsOptions metrics;
   GenerationOptions generation;
   OutputThreadOptions output;
@@ -40,7 +40,6 @@ struct ServedModel {
   SchedulerOptions scheduler;
   ServingLoopOptions loop;
   std::vector<Executor*> executors;
-  bool forced_acceptance = false;
   v1::GetModelResponse description;
 };
 
@@ -69,7 +68,7 @@ class Frontend {
   // Ok, or why nothing is served any more: a rank was lost. The first failure seen counts in the metrics.
   absl::Status CheckRanks();
 
-  void SetDraftLen(int draft_len);
+  void SetSpeculation(const Speculation& speculation);
   void SetMaxQueueSize(int max_queue_size);
   void SetRequestTimeout(int seconds) { generation_.SetRequestTimeout(seconds); }
 

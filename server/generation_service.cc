@@ -120,7 +120,7 @@ absl::Status GenerationService::Submit(const grpc::CallbackServerContext& contex
   call->Label(request.id, {.request_id = request_id,
                            .seed = request.sampling.seed,
                            .max_draft_len = parts.max_draft_len,
-                           .forced = parts.forced_acceptance});
+                           .forced = forced_acceptance_.load()});
   const uint64_t id = request.id;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   const absl::Status submitted = parts.loop->Submit(std::move(request));

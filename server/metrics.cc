@@ -47,7 +47,6 @@ Metrics::Metrics(const MetricsOptions& options)
   AddSpeculation(options.max_draft_len);
   AddRequests();
   AddEngine();
-  forced_->Set(options.forced_acceptance ? 1 : 0);
   build_info_ = &prometheus::BuildGauge()
                      .Name("foredraft_build_info")
                      .Help("What runs: version and numerics class")
@@ -174,6 +173,7 @@ void Metrics::RecordStep(const StepFigures& step) {
   counters.drafts->Increment();
   counters.draft_tokens->Increment(step.drafts_verified);
   counters.accepted_tokens->Increment(step.accepted);
+  relaxed_tokens_->Increment(step.relaxed);
   for (int i = 0; i < step.accepted; ++i) counters.accepted_at[i]->Increment();
   std::lock_guard<std::mutex> lock(mutex_);
   window_.Add(step.drafts_verified, step.accepted, std::chrono::steady_clock::now());

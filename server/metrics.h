@@ -36,7 +36,6 @@ inline constexpr int kOutcomeCount = 6;
 struct MetricsOptions {
   std::string model_name;  // label of all metrics
   int max_draft_len = 0;   // positions 1..max_draft_len exist
-  bool forced_acceptance = false;
   std::map<std::string, std::string> build_labels;
   std::map<std::string, std::string> config_labels;
 };
@@ -59,6 +58,7 @@ class Metrics : public prometheus::Collectable {
   void RecordIteration(const IterationFigures& figures);
   void RecordReload(bool accepted);
   void RecordRankFailure();
+  void SetForced(bool forced) { forced_->Set(forced ? 1 : 0); }
 
   // Where load gauges and cumulative scheduler counters come from at each scrape; unset = all 0. The source
   // must outlive the metrics or be replaced.

@@ -158,10 +158,13 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
 void OutputStream::CountStep(const StepFigures& step, int emitted) {
   StepFigures counted = step;
   counted.accepted = emitted - 1;
+  // A step cut short does not say which of its drafts were relaxed: as many as may be.
+  counted.relaxed = std::min(step.relaxed, counted.accepted);
   CHECK_LE(counted.accepted, step.drafts_verified);
   ++tally_.steps;
   tally_.draft_tokens += counted.drafts_verified;
   tally_.accepted_tokens += counted.accepted;
+  tally_.relaxed_tokens += counted.relaxed;
   for (int i = 0; i < counted.accepted; ++i) ++tally_.accepted_at[i];
   metrics_.RecordStep(counted);
 }

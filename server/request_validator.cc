@@ -35,6 +35,11 @@ absl::Status CheckRange(const char* field, double value, Range range) {
                 absl::StrFormat("%g", range.high));
 }
 
+// The field that the prompt came in.
+const char* InputField(const v1::GenerateRequest& wire) {
+  return wire.has_text() ? "text" : wire.has_chat() ? "chat" : "token_ids";
+}
+
 bool HasControlBytes(const std::string& text) {
   return std::any_of(text.begin(), text.end(),
                      [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; });
@@ -70,6 +75,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(const v1::GenerateRequest
   if (!wire.ignore_eos()) request.stop_ids = limits_.eos_ids;
   request.stop_ids.insert(request.stop_ids.end(), wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   request.priority = wire.priority();
+  request.strict_acceptance = wire.strict_acceptance();
 
   ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(wire));
   ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(wire, static_cast<int>(request.prompt_ids.size())));
@@ -209,7 +215,7 @@ absl::StatusOr<int> RequestValidator::MaxTokens(const v1::GenerateRequest& wire,
   const int64_t most = pool_binds ? pool : limits_.max_seq_len;
   const char* what = pool_binds ? "the KV pool holds " : "max_seq_len is ";
   if (prompt_len >= most) {
-    return Refuse("prompt: ", Grouped(prompt_len), " tokens, ", what, Grouped(most),
+    return Refuse(InputField(wire), ": prompt of ", Grouped(prompt_len), " tokens, ", what, Grouped(most),
                   " with at least 1 to generate");
   }
   if (!wire.has_max_tokens()) return static_cast<int>(most - prompt_len);

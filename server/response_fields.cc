@@ -17,6 +17,7 @@ void FillSpeculation(const Tally& tally, const ResponseLabels& labels, v1::Specu
   speculation->set_acceptance_length(tally.acceptance_length());
   speculation->clear_accepted_per_position();
   for (int i = 0; i < labels.max_draft_len; ++i) speculation->add_accepted_per_position(tally.accepted_at[i]);
+  speculation->set_relaxed_tokens(tally.relaxed_tokens);
   speculation->set_forced(labels.forced);
 }
 

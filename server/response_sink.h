@@ -24,6 +24,7 @@ struct Tally {
   int steps = 0;
   int draft_tokens = 0;
   int accepted_tokens = 0;
+  int relaxed_tokens = 0;                          // of the accepted: only thanks to relaxation
   std::array<int, kMaxDraftLen> accepted_at = {};  // by place in the step
   double queue_ms = 0;
   double ttft_ms = 0;

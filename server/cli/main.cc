@@ -6,6 +6,23 @@
 #include "server/cli/commands.h"
 #include "server/version.h"
 
+namespace foredraft {
+namespace {
+
+// CLI11 would only say that a subcommand is missing. Empty: it is known, or an option.
+std::string UnknownCommand(const CLI::App& app, const std::string& name) {
+  if (name.empty() || name[0] == '-') return "";
+  std::string allowed;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == name) return "";
+    allowed += (allowed.empty() ? "" : ", ") + command->get_name();
+  }
+  return name + ": unknown command, allowed " + allowed;
+}
+
+}  // namespace
+}  // namespace foredraft
+
 int main(int argc, char** argv) {
   using namespace foredraft;  // NOLINT: main's alone
   // gRPC's own log repeats on stderr what our one line says; set the variable to see it.
@@ -24,6 +41,10 @@ int main(int argc, char** argv) {
   AddGenerate(app, &exit_code);
   AddInfo(app, &exit_code);
   AddSynth(app, &exit_code);
+  if (const std::string unknown = UnknownCommand(app, argc > 1 ? argv[1] : ""); !unknown.empty()) {
+    fprintf(stderr, "foredraft: %s\n", unknown.c_str());
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

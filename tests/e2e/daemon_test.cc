@@ -143,7 +143,7 @@ TEST(CommandLine, ExitCodesTellUsageFromFailure) {
             "range.yaml:3: speculative_config.max_draft_len: 9"},
            {{"check-config", "--config", kConfig, "--set", "max_batch_size=-1"}, 1, "max_batch_size"},
            {{"generate"}, 2, "required"},
-           {{"generate", "--prompt", "a", "--chat", "b"}, 2, "generate"},
+           {{"generate", "--prompt", "a", "--chat", "b"}, 2, "--prompt,--chat"},
            {{"generate", "--prompt", "a", "--max-tokens", "many"}, 2, "--max-tokens"},
            {{"generate", "--server", "127.0.0.1:1", "--prompt", "a"}, 1, "UNAVAILABLE"},
            {{"info", "--checkpoint", dir}, 1, dir},

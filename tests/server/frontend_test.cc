@@ -137,7 +137,9 @@ TEST(Frontend, EveryMetricExistsFromTheStart) {
 }
 
 TEST(Frontend, RefusesPortsInUseByName) {
-  TestServer server;
+  TestServerOptions with_metrics;
+  with_metrics.frontend.server.metrics_address = "127.0.0.1:0";
+  TestServer server(with_metrics);
   FrontendOptions options;
   options.server.grpc_address = server.address();
   options.server.metrics_address = "127.0.0.1:0";
@@ -207,9 +209,9 @@ TEST(Frontend, AdminShowsLoadConfigAndARefusedReload) {
 
 TEST(Frontend, DraftLengthChangesWhileServing) {
   TestServer server;
-  server.frontend().SetDraftLen(0);
+  server.frontend().SetSpeculation({.draft_len = 0});
   const StreamResult none = ReadStream(server.stub(), SimpleRequest(4, 60));
-  server.frontend().SetDraftLen(3);
+  server.frontend().SetSpeculation({.draft_len = 3});
   const StreamResult some = ReadStream(server.stub(), SimpleRequest(4, 60));
   EXPECT_EQ(none.last().speculation().accepted_tokens(), 0);
   EXPECT_GT(some.last().speculation().accepted_tokens(), 0);

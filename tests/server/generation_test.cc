@@ -351,8 +351,8 @@ class Deadline : public testing::TestWithParam<DeadlineCase> {};
 
 TEST_P(Deadline, EndsAStreamAfterItsLastChunkAndAUnaryCallWithoutResponse) {
   TestServerOptions options;
-  options.scheduler.max_batch_size = 1;
-  options.scheduler.batch_sizes = {1};
+  options.scheduler.max_batch_size = GetParam().in_queue ? 1 : 2;
+  options.scheduler.batch_sizes = {options.scheduler.max_batch_size};
   options.rank.step_time = std::chrono::milliseconds(5);
   TestServer server(options);
   grpc::ClientContext busy_context;

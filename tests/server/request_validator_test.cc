@@ -90,7 +90,7 @@ TEST_F(RequestValidatorTest, NamesEveryBadFieldWithValueAndLimit) {
          for (int i = 0; i < 200; ++i) text += "7 ";
          w.set_text(text);
        },
-       {"prompt: ", "max_seq_len is 128"}},
+       {"text: prompt of ", "max_seq_len is 128"}},
       {"max_tokens 0", [](Wire& w) { w.set_max_tokens(0); }, {"max_tokens: 0", "at least 1"}},
       {"max_tokens negative", [](Wire& w) { w.set_max_tokens(-5); }, {"max_tokens: -5", "at least 1"}},
       {"max_tokens too many",

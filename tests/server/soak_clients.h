@@ -1,0 +1,41 @@
+#ifndef FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_
+#define FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_
+
+// 64 clients at once that cancel, run into deadlines and drop their connections at random, and check every
+// token they get. Against any server whose answers are known.
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "foredraft/v1/generation.pb.h"
+
+namespace foredraft {
+
+inline constexpr int kSoakClients = 64;
+
+struct SoakRequest {
+  v1::GenerateRequest request;
+  std::vector<int32_t> token_ids;  // of the whole answer
+};
+
+struct SoakReport {
+  int finished = 0;
+  int cut_short = 0;                // by cancel, deadline or disconnect
+  std::vector<std::string> faults;  // wrong or missing tokens, open books, a status that nobody asked for
+  int64_t middle_bytes = 0;         // resident, half-way
+  int64_t end_bytes = 0;
+};
+
+// 10 s; 60 s where FOREDRAFT_FULL is set.
+std::chrono::seconds SoakLength();
+
+SoakReport RunSoak(const std::string& address, const std::vector<SoakRequest>& requests, uint64_t seed);
+
+// What every soak demands of its report.
+void ExpectSoakPassed(const SoakReport& report);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_
