@@ -86,18 +86,10 @@ absl::Status CheckConfig(const LoadedConfig& loaded) {
 
 absl::Status CheckSupported(const LoadedConfig& loaded) {
   const Config& config = loaded.config;
-  const SpeculativeConfig speculative = config.speculative_config.value_or(SpeculativeConfig{});
   const Unsupported rows[] = {
       {config.load_format == "dummy", "load_format", config.load_format, "auto"},
       {config.parallel.attention_dp != 1, "parallel.attention_dp", Number(config.parallel.attention_dp), "1"},
       {config.parallel.restart == "group", "parallel.restart", config.parallel.restart, "exit"},
-      {speculative.use_mtp_vanilla, "speculative_config.use_mtp_vanilla", "true", "false"},
-      {speculative.use_relaxed_acceptance_for_thinking,
-       "speculative_config.use_relaxed_acceptance_for_thinking", "true", "false"},
-      {speculative.draft_policy != "fixed", "speculative_config.draft_policy", speculative.draft_policy,
-       "fixed"},
-      {speculative.forced_acceptance_length.has_value(), "speculative_config.forced_acceptance_length", "set",
-       "null"},
   };
   for (const Unsupported& row : rows)
     if (row.asked)

@@ -299,17 +299,6 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: load_format: dummy, not supported by this build, allowed auto"},
     {"TwoRanks", "model: /m\nparallel: {attention_dp: 2, moe_ep: 2}",
      "r1.yaml:2: parallel.attention_dp: 2, not supported by this build, allowed 1"},
-    {"Vanilla", "model: /m\nspeculative_config: {use_mtp_vanilla: true}",
-     "r1.yaml:2: speculative_config.use_mtp_vanilla: true, not supported by this build, allowed false"},
-    {"Relaxed", "model: /m\nspeculative_config: {use_relaxed_acceptance_for_thinking: true}",
-     "r1.yaml:2: speculative_config.use_relaxed_acceptance_for_thinking: true, not supported by this build, "
-     "allowed "
-     "false"},
-    {"Adaptive", "model: /m\nspeculative_config: {draft_policy: adaptive}",
-     "r1.yaml:2: speculative_config.draft_policy: adaptive, not supported by this build, allowed fixed"},
-    {"Forced", "model: /m\nspeculative_config: {forced_acceptance_length: 1.5}",
-     "r1.yaml:2: speculative_config.forced_acceptance_length: set, not supported by this build, allowed "
-     "null"},
     {"Deep", "model: " + std::string(40, '[') + std::string(40, ']'), "r1.yaml:1: nested deeper than 32"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, ParseConfigRefuses, ::testing::ValuesIn(kRefusals),
