@@ -10,14 +10,18 @@ namespace foredraft {
 namespace {
 
 // Step times.
-constexpr double kMaxWeight = 50;         // a well known cell moves by a fiftieth of what surprises it
-constexpr double kAgeing = 0.98;          // of a cell's weight, per step of its bucket that does not show it
-constexpr double kLevelGain = 0.2;        // how fast the level follows what the cell does not take on itself
-constexpr double kLargestSurprise = 0.7;  // a factor of 2: one hiccup must not unsettle a cell
-constexpr double kGuessedSlope = 0.08;    // cost of one more draft while nothing is known at all
-constexpr double kLeastShare =
-    0.2;  // of the nearest cell's time: a line drawn from noise must not reach nothing
-constexpr double kLeastSlope = 0.005;  // no draft is free: among equals the smaller K
+constexpr double kMaxWeight = 50;        // a well known cell moves by a fiftieth of what surprises it
+constexpr double kAgeing = 0.98;         // of a cell's weight, per step of its bucket that does not show it
+constexpr double kLevelGain = 0.2;       // how fast the level follows what the cell does not take on itself
+constexpr double kFirstLevelGain = 0.5;  // the same while one cell is known
+constexpr double kLargestRise = 0.3;     // of an estimate at once: a hiccup must not unsettle it,
+constexpr double kLargestFall = 0.7;     // and can only make a step longer
+constexpr double kSettled = 10;          // the weight from which a cell's shape is trusted over ...
+constexpr double kNoise = 0.2;           // ... a surprise larger than this: the machine has changed
+constexpr double kJumpGain = 0.5;        // and the level follows fast
+constexpr double kGuessedSlope = 0.08;   // cost of one more draft while nothing is known at all
+constexpr double kLeastShare = 0.2;      // of the nearest cell's time, where a line drawn from noise falls
+constexpr double kLeastSlope = 0.005;    // no draft is free: among equals the smaller K
 
 // Acceptance.
 constexpr double kWindow = 100;       // drafts of one position that count
@@ -26,6 +30,11 @@ constexpr double kForgetting = 0.99;  // per step in which a position was not tr
 constexpr double kLeastTried = 4;     // what is never quite forgotten
 
 }  // namespace
+
+int StepTimes::CountKnown(const Bucket& bucket) {
+  return static_cast<int>(std::count_if(bucket.cells.begin(), bucket.cells.end(),
+                                        [](const Cell& cell) { return cell.weight > 0; }));
+}
 
 StepTimes::StepTimes(const std::vector<int>& buckets, int max_draft_len) {
   for (int size : buckets) buckets_.push_back({.size = size, .cells = std::vector<Cell>(max_draft_len + 1)});
@@ -42,15 +51,20 @@ void StepTimes::Observe(int bucket, int draft_len, double seconds) {
   if (!(seconds > 0)) return;  // a rank that does not measure
   Bucket& b = buckets_[IndexOf(bucket)];
   Cell& cell = b.cells[draft_len];
-  const double observed = std::log(seconds);
+  if (b.step_count == 0) b.level = std::log(seconds / Estimate(bucket, draft_len));
+  const double estimate = std::log(Estimate(bucket, draft_len));
+  const double surprise = std::clamp(std::log(seconds) - estimate, -kLargestFall, kLargestRise);
+  const int known_count = CountKnown(b);
   for (Cell& other : b.cells) {
     if (&other != &cell && other.weight > 0) other.weight = std::max(1.0, other.weight * kAgeing);
   }
-  if (b.step_count == 0) b.level = observed;
   if (cell.weight == 0) {
-    cell.shape = observed - b.level;
+    cell.shape = estimate + surprise - b.level;
+  } else if (known_count == 1) {  // nothing to compare with: what the first step left is soon forgotten
+    b.level += kFirstLevelGain * std::min(std::log(seconds) - estimate, kLargestRise);
+  } else if (cell.weight > kSettled && std::abs(surprise) > kNoise) {  // not its own affair
+    b.level += kJumpGain * surprise;
   } else {
-    const double surprise = std::clamp(observed - b.level - cell.shape, -kLargestSurprise, kLargestSurprise);
     const double own_share = 1 / (cell.weight + 1);
     cell.shape += own_share * surprise;
     b.level += (1 - own_share) * kLevelGain * surprise;
@@ -98,14 +112,10 @@ double StepTimes::ShapeOf(const Bucket& bucket, int draft_len) const {
 
 // Ties go to the larger bucket, where drafts cost more.
 const StepTimes::Bucket* StepTimes::NearestWithShape(int index) const {
-  auto has_shape = [](const Bucket& bucket) {
-    return std::count_if(bucket.cells.begin(), bucket.cells.end(),
-                         [](const Cell& cell) { return cell.weight > 0; }) >= 2;
-  };
   const int count = static_cast<int>(buckets_.size());
   for (int distance = 0; distance < count; ++distance) {
     for (int near : {index + distance, index - distance}) {
-      if (near >= 0 && near < count && has_shape(buckets_[near])) return &buckets_[near];
+      if (near >= 0 && near < count && CountKnown(buckets_[near]) >= 2) return &buckets_[near];
     }
   }
   return nullptr;
@@ -122,7 +132,7 @@ double StepTimes::Estimate(int bucket, int draft_len) const {
   for (int k = 0; k < static_cast<int>(b.cells.size()); ++k) {
     if (b.cells[k].weight > 0) return std::exp(b.level + b.cells[k].shape + shape(draft_len) - shape(k));
   }
-  return std::exp(shape(draft_len));
+  return std::exp(b.level + shape(draft_len));
 }
 
 AcceptanceCurve::AcceptanceCurve(int max_draft_len) : positions_(max_draft_len) {}

@@ -41,6 +41,7 @@ class StepTimes {
   };
 
   int IndexOf(int bucket) const;
+  static int CountKnown(const Bucket& bucket);
   double ShapeOf(const Bucket& bucket, int draft_len) const;
   const Bucket* NearestWithShape(int index) const;
 

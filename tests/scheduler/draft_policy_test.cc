@@ -11,9 +11,12 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace foredraft {
@@ -82,8 +85,7 @@ class Simulation {
                          .draft_len = draft_len,
                          .tried = std::vector<int>(kMaxDraftLen),
                          .accepted = std::vector<int>(kMaxDraftLen)};
-    step.seconds = machine_.Seconds(bucket, draft_len) * (1 + noise_ * (2 * Uniform() - 1));
-    if (hiccup_every > 0 && chosen.size() % hiccup_every == 0) step.seconds *= 10;
+    step.seconds = slowness * machine_.Seconds(bucket, draft_len) * (1 + noise_ * (2 * Uniform() - 1));
     for (int& drafted : drafted_) {
       tokens += 1;
       for (int i = 0; i < std::min(drafted, draft_len); ++i) {
@@ -95,6 +97,7 @@ class Simulation {
       drafted = draft_len;
     }
     seconds += step.seconds;
+    if (hiccup_every > 0 && random_() % hiccup_every == 0) step.seconds *= 10;
     chosen.push_back(draft_len);
     unobserved_ = step;
   }
@@ -102,7 +105,8 @@ class Simulation {
   double rate() const { return tokens / seconds; }
 
   std::vector<double> curve;
-  int hiccup_every = 0;
+  double slowness = 1;   // of all steps
+  int hiccup_every = 0;  // one in so many steps is measured ten times as long
   double tokens = 0;
   double seconds = 0;
   std::vector<int> chosen;  // K of every step
@@ -265,32 +269,63 @@ TEST(AdaptiveDraftLenTest, RecoversWhenAcceptanceCollapsesAndComesBack) {
   }
 }
 
+int CountChanges(const std::vector<int>& chosen, size_t from) {
+  int changes = 0;
+  for (size_t step = from; step < chosen.size(); ++step) changes += chosen[step] != chosen[step - 1];
+  return changes;
+}
+
 TEST(AdaptiveDraftLenTest, DoesNotFlapAndTriesOthersRarely) {
-  for (const Machine& machine : kMachines) {
-    Simulation simulation(machine, kCurves[1].conditional, 0.1, 3);
+  // Where every K gives the same tokens per second, noise alone would have it jump about.
+  const Machine indifferent{"Indifferent", 20e-3, 0, 10e-3, 0};
+  const Curve all_or_nothing{"AllOrNothing", {0.5, 1, 1, 1, 1, 1, 1}};
+  std::vector<std::pair<Machine, Curve>> settings = {{indifferent, all_or_nothing}};
+  for (const Machine& machine : kMachines) settings.emplace_back(machine, kCurves[1]);
+  for (const auto& [machine, curve] : settings) {
+    Simulation simulation(machine, curve.conditional, 0.1, 3);
     DraftPolicy policy = Adaptive();
     for (int step = 0; step < 3000; ++step) simulation.Step(&policy, 6);
-    int changes = 0;
-    for (size_t step = 1000; step < simulation.chosen.size(); ++step) {
-      changes += simulation.chosen[step] != simulation.chosen[step - 1];
-    }
+    const int changes = CountChanges(simulation.chosen, 1000);
     std::printf("%s: %d changes\n", machine.name, changes);
     EXPECT_GT(changes, 0) << machine.name;
-    EXPECT_LE(changes, 100) << machine.name;  // two per probe, and a few switches
+    EXPECT_LE(changes, 120) << machine.name;  // two per probe, and a few switches
   }
 }
 
+// Steps that take ten times as long for no reason of K's: what they cost themselves does not count here.
 TEST(AdaptiveDraftLenTest, IsNotUnsettledByHiccups) {
-  Simulation simulation(kMachines[1], kCurves[0].conditional, 0.1, 3);
-  Simulation disturbed = simulation;
-  disturbed.hiccup_every = 37;
-  DraftPolicy policy = Adaptive();
-  DraftPolicy disturbed_policy = Adaptive();
-  for (int step = 0; step < 1500; ++step) {
-    simulation.Step(&policy, 4);
-    disturbed.Step(&disturbed_policy, 4);
+  for (const Machine& machine : kMachines) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      Simulation simulation(machine, kCurves[1].conditional, 0.1, seed);
+      const auto four = [](double) { return 4; };
+      const double seconds = 3000 * machine.Seconds(4, 2);
+      const BestFixed best = FindBestFixed(four, seconds, simulation);
+      simulation.hiccup_every = 20;
+      const double rate = RateUnder(four, seconds, Adaptive(), simulation);
+      std::printf("%s with hiccups: %+.1f%%\n", machine.name, 100 * (rate / best.rate - 1));
+      EXPECT_GE(rate, 0.95 * best.rate) << machine.name;
+    }
   }
-  EXPECT_NEAR(SettledDraftLen(disturbed.chosen), SettledDraftLen(simulation.chosen), 1);
+}
+
+// As when another process takes half of the cores for a while, or contexts grow.
+TEST(AdaptiveDraftLenTest, IsNotMisledByAMachineThatSlowsDownAsAWhole) {
+  for (const Machine& machine : kMachines) {
+    auto rate = [&machine](DraftPolicy policy) {
+      Simulation simulation(machine, kCurves[1].conditional, 0.1, 4);
+      for (double slowness : {1, 2, 1, 3, 1}) {
+        simulation.slowness = slowness;
+        for (int step = 0; step < 400; ++step) simulation.Step(&policy, 4);
+      }
+      return simulation.rate();
+    };
+    double best = 0;
+    for (int draft_len = 0; draft_len <= kMaxDraftLen; ++draft_len)
+      best = std::max(best, rate(Fixed(draft_len)));
+    const double adaptive = rate(Adaptive());
+    std::printf("%s slowed down: %+.1f%%\n", machine.name, 100 * (adaptive / best - 1));
+    EXPECT_GE(adaptive, 0.95 * best) << machine.name;
+  }
 }
 
 TEST(AdaptiveDraftLenTest, EqualResultsGiveEqualChoices) {
