@@ -89,14 +89,19 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Gene
   return grpc::SslCredentials(ssl);
 }
 
-// Ctrl-C cancels the call; what has come is still printed. The thread ends with the process: it waits for a
-// signal that may never come, and shares what it touches.
-void CancelOnSignal(std::shared_ptr<grpc::ClientContext> context) {
+// Before gRPC's threads exist, so that they inherit it: signals are for CancelOnSignal alone.
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+// Ctrl-C cancels the call; what has come is still printed. The thread ends with the process: it waits for a
+// signal that may never come, and shares what it touches.
+void CancelOnSignal(const sigset_t& signals, std::shared_ptr<grpc::ClientContext> context) {
   std::thread([signals, context] {
     int signal = 0;
     sigwait(&signals, &signal);
@@ -105,9 +110,10 @@ void CancelOnSignal(std::shared_ptr<grpc::ClientContext> context) {
 }
 
 absl::Status Generate(const GenerateOptions& options) {
+  const sigset_t signals = BlockSignals();
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, Credentials(options));
   const auto context = std::make_shared<grpc::ClientContext>();
-  CancelOnSignal(context);
+  CancelOnSignal(signals, context);
   if (options.timeout_s) {
     // The server ends the request in time; the call's own deadline is for a server that does not answer at
     // all.

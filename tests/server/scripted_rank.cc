@@ -21,7 +21,7 @@ void ScriptedRank::SetScript(uint64_t seed, std::vector<int32_t> token_ids) {
 }
 
 int32_t ScriptedRank::TokenAt(uint64_t seed, int index) const {
-  constexpr int kFirstWord = 300, kWordCount = 400;  // ordinary tokens of abacus's tokenizer
+  constexpr int kFirstWord = 200, kWordCount = 400;  // ordinary tokens of abacus's tokenizer
   std::lock_guard<std::mutex> lock(mutex_);
   const auto script = scripts_.find(seed);
   if (script != scripts_.end() && index < static_cast<int>(script->second.size()))
