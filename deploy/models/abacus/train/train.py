@@ -111,6 +111,7 @@ def parse_arguments():
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True)
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the checkpoint and the log")
     parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--until", type=int, help="stop after this step; default: --steps")
     parser.add_argument("--micro-batches", type=int, default=3, help="micro batches a step")
     parser.add_argument("--micro-tokens", type=int, default=2048)
     parser.add_argument("--kinds", nargs="*", help="default: all; a kind named twice is asked twice as often")
@@ -128,7 +129,9 @@ def parse_arguments():
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
     parser.add_argument("--log-every", type=int, default=20)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.until = min(args.until or args.steps, args.steps)
+    return args
 
 
 def main():
@@ -158,20 +161,20 @@ def main():
     started = saved_at = time.time()
     window = {}
     tokens_seen, window_start = 0, time.time()
-    while step < args.steps:
+    while step < args.until:
         totals, tokens = train_step(model, optimizers, batches, args, step)
         step += 1
         tokens_seen += tokens
         for name, numbers in totals.items():
             window[name] = [a + b for a, b in zip(window.get(name, (0, 0, 0)), numbers)]
         now = time.time()
-        if step % args.log_every == 0 or step == args.steps:
+        if step % args.log_every == 0 or step == args.until:
             heads = " ".join(f"{name} {loss / count:.4f} {100 * hits / count:.1f}%"
                              for name, (loss, count, hits) in window.items())
             rate = tokens_seen / (now - window_start)
             print(f"step {step} s {before + now - started:.0f} reply-tok/s {rate:.0f} {heads}", file=log)
             window, tokens_seen, window_start = {}, 0, now
-        if now - saved_at > args.save_every or step == args.steps:
+        if now - saved_at > args.save_every or step == args.until:
             save(checkpoint, model, optimizers, batches, step, before + now - started)
             saved_at = now
 
