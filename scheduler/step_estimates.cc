@@ -16,9 +16,7 @@ constexpr double kLevelGain = 0.2;       // how fast the level follows what the 
 constexpr double kFirstLevelGain = 0.5;  // the same while one cell is known
 constexpr double kLargestRise = 0.3;     // of an estimate at once: a hiccup must not unsettle it,
 constexpr double kLargestFall = 0.7;     // and can only make a step longer
-constexpr double kSettled = 10;          // the weight from which a cell's shape is trusted over ...
-constexpr double kNoise = 0.2;           // ... a surprise larger than this: the machine has changed
-constexpr double kJumpGain = 0.5;        // and the level follows fast
+constexpr double kNoise = 0.2;           // a rise larger than this is left aside once: it may be a hiccup
 constexpr double kGuessedSlope = 0.08;   // cost of one more draft while nothing is known at all
 constexpr double kLeastShare = 0.2;      // of the nearest cell's time, where a line drawn from noise falls
 constexpr double kLeastSlope = 0.005;    // no draft is free: among equals the smaller K
@@ -54,6 +52,9 @@ void StepTimes::Observe(int bucket, int draft_len, double seconds) {
   if (b.step_count == 0) b.level = std::log(seconds / Estimate(bucket, draft_len));
   const double estimate = std::log(Estimate(bucket, draft_len));
   const double surprise = std::clamp(std::log(seconds) - estimate, -kLargestFall, kLargestRise);
+  ++b.step_count;
+  cell.doubted = surprise > kNoise && !cell.doubted;
+  if (cell.doubted) return;  // a hiccup, unless it happens again
   const int known_count = CountKnown(b);
   for (Cell& other : b.cells) {
     if (&other != &cell && other.weight > 0) other.weight = std::max(1.0, other.weight * kAgeing);
@@ -62,15 +63,13 @@ void StepTimes::Observe(int bucket, int draft_len, double seconds) {
     cell.shape = estimate + surprise - b.level;
   } else if (known_count == 1) {  // nothing to compare with: what the first step left is soon forgotten
     b.level += kFirstLevelGain * std::min(std::log(seconds) - estimate, kLargestRise);
-  } else if (cell.weight > kSettled && std::abs(surprise) > kNoise) {  // not its own affair
-    b.level += kJumpGain * surprise;
   } else {
     const double own_share = 1 / (cell.weight + 1);
     cell.shape += own_share * surprise;
     b.level += (1 - own_share) * kLevelGain * surprise;
   }
   cell.weight = std::min(cell.weight + 1, kMaxWeight);
-  cell.last_step = ++b.step_count;
+  cell.last_step = b.step_count;
 }
 
 bool StepTimes::known(int bucket, int draft_len) const {

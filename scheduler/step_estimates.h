@@ -29,8 +29,9 @@ class StepTimes {
 
  private:
   struct Cell {
-    double weight = 0;  // observations, less those that grew old; 0 = none yet
-    double shape = 0;   // log seconds - level
+    double weight = 0;     // observations, less those that grew old; 0 = none yet
+    double shape = 0;      // log seconds - level
+    bool doubted = false;  // the last observation was far too long, and was left aside
     int last_step = 0;
   };
   struct Bucket {

@@ -295,7 +295,7 @@ TEST(AdaptiveDraftLenTest, DoesNotFlapAndTriesOthersRarely) {
 // Steps that take ten times as long for no reason of K's: what they cost themselves does not count here.
 TEST(AdaptiveDraftLenTest, IsNotUnsettledByHiccups) {
   for (const Machine& machine : kMachines) {
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
       Simulation simulation(machine, kCurves[1].conditional, 0.1, seed);
       const auto four = [](double) { return 4; };
       const double seconds = 3000 * machine.Seconds(4, 2);
