@@ -45,6 +45,7 @@ class RankEngine {
   const DeepseekV3& model() const { return *model_; }
   Device& device() { return *device_; }
   const SwapStore& swap_store() const { return swap_store_; }
+  const SlotState& slot_state() const { return slots_; }
   const GraphCache& graphs() const { return graphs_; }
   const EngineOptions& options() const { return options_; }
 

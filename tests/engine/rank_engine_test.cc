@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "base/check.h"
@@ -185,6 +186,68 @@ TEST_F(RankEngineTest, ASwappedSequenceComesBackToTheBit) {
     EXPECT_EQ(a.drafts, b.drafts) << "step " << step;
   }
   EXPECT_EQ(engine->swap_store().used_bytes(), 0);
+}
+
+// What the drafter made is replaced after every step. Drafts decide how many tokens a step gives, never
+// which.
+struct TestDrafts {
+  const char* name;
+  double first_length;  // of the first step, at most
+  double length;        // of later steps, expected
+  std::function<int32_t(const std::vector<int32_t>& truth, int position)> draft;
+};
+
+TEST_F(RankEngineTest, TokensDoNotDependOnWhatIsDrafted) {
+  constexpr int kDraftLen = 3;
+  Request request = ShortRequest(1);
+  request.max_tokens = 40;
+  request.stop_ids.clear();
+  const int prompt_len = static_cast<int>(request.prompt_ids.size());
+  const RunRecord plain = RunRequests(model_, {.mtp = false, .overlap = false}, {request});
+  std::vector<int32_t> truth = request.prompt_ids;
+  truth.insert(truth.end(), plain.requests[0].token_ids.begin(), plain.requests[0].token_ids.end());
+  uint32_t random = 1;
+  const int vocab = model_.config.vocab_size;
+  const TestDrafts kinds[] = {
+      {"always right", 2, kDraftLen + 1,
+       [](const auto& tokens, int position) {
+         return tokens[std::min<size_t>(position, tokens.size() - 1)];
+       }},
+      {"random", 2, 1,
+       [&](const auto&, int) {
+         return static_cast<int32_t>((random = random * 1664525 + 1013904223) >> 8) % vocab;
+       }},
+      {"past the vocabulary", 1, 1, [&](const auto&, int position) { return vocab + position; }},
+      {"negative", 1, 1, [](const auto&, int) { return -1; }},
+  };
+  for (const TestDrafts& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    const auto engine = MakeEngine({.draft_len = kDraftLen, .max_batch_size = 4});
+    SlotDrafts& drafts = engine->slot_state().arrays().drafts[0];
+    IterationPlan plan = Start(0, request, kDraftLen);
+    // The prompt in an iteration of its own, so that the prefill's draft can be replaced too.
+    plan.ranks[0].live_slots.clear();
+    plan.decode_bucket = 0;
+    engine->Run(plan, 0);
+    std::vector<int32_t> tokens = {truth[prompt_len]};
+    std::vector<int> step_lengths;
+    for (bool finished = false; !finished;) {
+      ASSERT_LT(step_lengths.size(), 60u);
+      for (int i = 0; i < drafts.draft_count; ++i) {
+        drafts.tokens[i] = kind.draft(truth, prompt_len + static_cast<int>(tokens.size()) + i);
+      }
+      const SlotResult result = engine->Run(Step({0}, kDraftLen), 0).slots[0];
+      tokens.insert(tokens.end(), result.token_ids.begin(), result.token_ids.end());
+      step_lengths.push_back(static_cast<int>(result.token_ids.size()));
+      finished = result.finished;
+    }
+    EXPECT_EQ(tokens, plain.requests[0].token_ids);
+    EXPECT_LE(step_lengths.front(), kind.first_length);
+    const std::vector<int> middle(step_lengths.begin() + 1, step_lengths.end() - 1);
+    const double mean =
+        std::accumulate(middle.begin(), middle.end(), 0.0) / static_cast<double>(middle.size());
+    EXPECT_NEAR(mean, kind.length, 0.15);
+  }
 }
 
 }  // namespace

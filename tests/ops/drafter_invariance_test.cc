@@ -1,0 +1,249 @@
+// Strict acceptance of sampled requests (spec/mtp.md section 2) as the engine's ops carry it out, on models
+// small enough to know everything about: a target and a drafter that are tables from the last token to
+// logits. Tokens have exactly the target's filtered distribution, jointly over positions, with drafts and
+// without; and drafts drawn with the target's noise match more often than greedy ones.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "tests/ops/op_rig.h"
+#include "tests/ops/slot_fixture.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kVocab = 6;
+constexpr int kDraftLen = 2;
+constexpr int kTokens = 3;  // the joint that is tested
+constexpr int kTopK = 4;
+constexpr int kSlots = 500;
+constexpr int kSeeds = 100'000;
+
+using Table = std::vector<float>;  // [kVocab, kVocab]: logits after each token
+
+Table RandomTable(uint32_t seed) {
+  Table table(kVocab * kVocab);
+  for (float& logit : table) {
+    seed = seed * 1664525 + 1013904223;
+    logit = static_cast<float>(seed >> 8) / static_cast<float>(1 << 24) * 4 - 2;
+  }
+  return table;
+}
+
+// The drafter is near the target, not equal to it.
+Table NearTable(const Table& target) {
+  const Table other = RandomTable(99);
+  Table table(target.size());
+  for (size_t i = 0; i < table.size(); ++i) table[i] = target[i] + 0.4f * other[i];
+  return table;
+}
+
+// q(v | last): temperature, then the kTopK most probable.
+std::vector<double> Filtered(const Table& table, int last, float temperature) {
+  std::vector<double> q(kVocab);
+  std::vector<float> sorted(table.begin() + last * kVocab, table.begin() + (last + 1) * kVocab);
+  std::sort(sorted.rbegin(), sorted.rend());
+  double sum = 0;
+  for (int v = 0; v < kVocab; ++v) {
+    const float logit = table[last * kVocab + v];
+    if (logit >= sorted[kTopK - 1]) sum += q[v] = std::exp(double{logit} / temperature);
+  }
+  for (double& p : q) p /= sum;
+  return q;
+}
+
+enum class Drafts { kNone, kGreedy, kSameNoise };
+
+struct Outcome {
+  std::map<std::vector<int32_t>, int> joint;
+  std::vector<std::vector<int32_t>> tokens;  // by seed
+  double mean_emitted = 0;
+};
+
+class Simulation {
+ public:
+  Simulation(const Table& target, const Table& drafter, float temperature)
+      : target_(target), drafter_(drafter), temperature_(temperature) {}
+
+  Outcome Run(Drafts drafts) {
+    Outcome outcome;
+    int64_t emitted = 0;
+    int64_t steps = 0;
+    for (int first_seed = 0; first_seed < kSeeds; first_seed += kSlots)
+      RunSlots(first_seed, drafts, outcome, emitted, steps);
+    outcome.mean_emitted = static_cast<double>(emitted) / static_cast<double>(steps);
+    return outcome;
+  }
+
+ private:
+  // The logits of `table` after each of `last`, one row per slot.
+  void FillLogits(const Table& table, const int32_t* last, int rows, float* logits) {
+    for (int row = 0; row < rows; ++row) {
+      const int32_t id = std::clamp(last[row], 0, kVocab - 1);
+      std::copy_n(table.begin() + id * kVocab, kVocab, logits + row * kVocab);
+    }
+  }
+
+  void RunSlots(int first_seed, Drafts drafts, Outcome& outcome, int64_t& emitted, int64_t& steps) {
+    OpRig rig({}, RunMode::kEager);
+    SlotFixture fixture(kSlots, kVocab);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      fixture.constants[slot].seed = first_seed + slot;
+      fixture.constants[slot].temperature = temperature_;
+      fixture.constants[slot].top_k = kTopK;
+      fixture.progress[slot] = {.length = 10, .last_token = 0, .finished = 0, .active = 1, .thinking = 0};
+    }
+    const SlotArrays slots = fixture.Put(rig);
+    std::vector<int32_t> live(kSlots);
+    for (int slot = 0; slot < kSlots; ++slot) live[slot] = slot;
+    int32_t* const live_slots = rig.Put(live);
+    std::vector<std::vector<int32_t>> tokens(kSlots);
+    for (int step = 0; step < kTokens; ++step) {
+      const StepOutput* const outputs = Verify(rig, slots, live_slots);
+      for (int slot = 0; slot < kSlots; ++slot) {
+        const StepOutput& output = outputs[slot];
+        tokens[slot].insert(tokens[slot].end(), output.token_ids, output.token_ids + output.emitted_count);
+        if (step > 0) emitted += output.emitted_count;
+        steps += step > 0;
+      }
+      for (int i = 1; drafts != Drafts::kNone && i <= kDraftLen; ++i) Draft(rig, slots, outputs, drafts, i);
+    }
+    for (std::vector<int32_t>& sequence : tokens) {
+      sequence.resize(kTokens);
+      ++outcome.joint[sequence];
+      outcome.tokens.push_back(sequence);
+    }
+  }
+
+  const StepOutput* Verify(OpRig& rig, const SlotArrays& slots, const int32_t* live_slots) {
+    const int rows = kSlots * (kDraftLen + 1);
+    const Ops& ops = rig.ops();
+    int32_t* const ids = rig.Poisoned<int32_t>(rows);
+    int32_t* const row_slots = rig.Poisoned<int32_t>(rows);
+    int32_t* const positions = rig.Poisoned<int32_t>(rows);
+    int32_t* const row_in_slot = rig.Poisoned<int32_t>(rows);
+    int32_t* const sampled = rig.Poisoned<int32_t>(rows);
+    float* const logits = rig.Poisoned<float>(rows * kVocab);
+    StepOutput* const outputs = rig.Poisoned<StepOutput>(kSlots);
+    ops.decode_rows(rig.stream(), {.ids = ids,
+                                   .row_slots = row_slots,
+                                   .positions = positions,
+                                   .row_in_slot = row_in_slot,
+                                   .live_slots = live_slots,
+                                   .slots = slots,
+                                   .bucket = kSlots,
+                                   .draft_len = kDraftLen});
+    FillLogits(target_, ids, rows, logits);
+    ops.sample(rig.stream(), {.out = sampled,
+                              .logits = Dense<const float>(logits, rows, kVocab),
+                              .index = {row_slots, positions, rows},
+                              .ids = ids,
+                              .row_in_slot = row_in_slot,
+                              .slots = slots,
+                              .scratch = rig.Poisoned<float>(rows * kVocab)});
+    ops.verify_drafts(rig.stream(), {.outputs = outputs,
+                                     .target_ids = sampled,
+                                     .relaxed = rig.Put(std::vector<int32_t>(rows, 0)),
+                                     .live_slots = live_slots,
+                                     .slots = slots,
+                                     .bucket = kSlots,
+                                     .draft_len = kDraftLen});
+    return outputs;
+  }
+
+  void Draft(OpRig& rig, const SlotArrays& slots, const StepOutput* outputs, Drafts kind, int draft_index) {
+    const Ops& ops = rig.ops();
+    int32_t* const ids = rig.Poisoned<int32_t>(kSlots);
+    int32_t* const row_slots = rig.Poisoned<int32_t>(kSlots);
+    int32_t* const positions = rig.Poisoned<int32_t>(kSlots);
+    int32_t* const draft_ids = rig.Poisoned<int32_t>(kSlots);
+    float* const logits = rig.Poisoned<float>(kSlots * kVocab);
+    std::vector<int32_t> last(kSlots);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      last[slot] =
+          draft_index == 1 ? slots.progress[slot].last_token : slots.drafts[slot].tokens[draft_index - 2];
+    }
+    FillLogits(drafter_, last.data(), kSlots, logits);
+    ops.next_draft_rows(rig.stream(), {.ids = ids,
+                                       .row_slots = row_slots,
+                                       .positions = positions,
+                                       .draft_ids = rig.Put(last),
+                                       .outputs = outputs,
+                                       .bucket = kSlots,
+                                       .draft_index = draft_index - 1});
+    if (kind == Drafts::kGreedy) {
+      ops.argmax(rig.stream(), {.out = draft_ids, .logits = Dense<const float>(logits, kSlots, kVocab)});
+    } else {
+      ops.sample(rig.stream(), {.out = draft_ids,
+                                .logits = Dense<const float>(logits, kSlots, kVocab),
+                                .index = {row_slots, positions, kSlots},
+                                .ids = ids,
+                                .stored_drafts = draft_index - 1,
+                                .slots = slots,
+                                .scratch = rig.Poisoned<float>(kSlots * kVocab)});
+    }
+    ops.store_drafts(rig.stream(), {.draft_ids = draft_ids,
+                                    .outputs = outputs,
+                                    .slots = slots,
+                                    .bucket = kSlots,
+                                    .draft_index = draft_index});
+  }
+
+  const Table target_;
+  const Table drafter_;
+  const float temperature_;
+};
+
+TEST(DrafterInvariance, JointOfThreeTokensIsTheTargetsAndTheSameWithDrafts) {
+  const Table target = RandomTable(7);
+  Simulation simulation(target, NearTable(target), 1.0f);
+  const Outcome plain = simulation.Run(Drafts::kNone);
+  EXPECT_EQ(plain.tokens, simulation.Run(Drafts::kGreedy).tokens);
+  EXPECT_EQ(plain.tokens, simulation.Run(Drafts::kSameNoise).tokens);
+
+  double chi_square = 0;
+  int cells = 0;
+  for (int a = 0; a < kVocab; ++a) {
+    for (int b = 0; b < kVocab; ++b) {
+      for (int c = 0; c < kVocab; ++c) {
+        const double expected =
+            kSeeds * Filtered(target, 0, 1)[a] * Filtered(target, a, 1)[b] * Filtered(target, b, 1)[c];
+        const auto found = plain.joint.find({a, b, c});
+        const int observed = found == plain.joint.end() ? 0 : found->second;
+        if (expected == 0) {
+          EXPECT_EQ(observed, 0) << a << " " << b << " " << c << " was filtered out";
+          continue;
+        }
+        EXPECT_GT(expected, 5) << "chi-square wants fuller cells";
+        chi_square += (observed - expected) * (observed - expected) / expected;
+        ++cells;
+      }
+    }
+  }
+  // Mean cells - 1, variance twice that: five standard deviations. The seeds are fixed, so the outcome is
+  // too.
+  EXPECT_EQ(cells, kTopK * kTopK * kTopK);
+  EXPECT_LT(chi_square, cells - 1 + 5 * std::sqrt(2.0 * (cells - 1)));
+}
+
+TEST(DrafterInvariance, SameNoiseMatchesMoreOftenThanGreedyDrafts) {
+  const Table target = RandomTable(7);
+  for (const float temperature : {0.6f, 1.0f}) {
+    Simulation simulation(target, NearTable(target), temperature);
+    const double greedy = simulation.Run(Drafts::kGreedy).mean_emitted;
+    const double same_noise = simulation.Run(Drafts::kSameNoise).mean_emitted;
+    std::cout << absl::StreamFormat(
+        "temperature %.1f: acceptance length %.3f with greedy drafts, %.3f with the same noise\n",
+        temperature, greedy, same_noise);
+    EXPECT_GT(same_noise, greedy);
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
