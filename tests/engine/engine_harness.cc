@@ -18,9 +18,8 @@
 namespace foredraft {
 namespace {
 
-constexpr int kMaxSeqLen = 384;
 constexpr int kTokensPerBlock = 16;
-constexpr int kSmallPoolBlocks = 49;  // with scratch: about three of the longest test sequences
+constexpr int kSmallPoolBlocks = 25;  // with scratch: not two of the longest test sequences
 constexpr std::chrono::seconds kRunLimit{120};
 
 // Forwards to a LocalExecutor and notes what each request's steps drafted. A request is known by its seed.
@@ -81,28 +80,6 @@ std::vector<int> BatchSizes(int max_batch_size) {
   return sizes;
 }
 
-SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOptions& engine,
-                                    const Setting& setting) {
-  SchedulerOptions options;
-  const KvCacheShape shape =
-      KvCacheShape::Of(model.config, engine.module_count(), engine.tokens_per_block, engine.block_count);
-  options.max_batch_size = engine.max_batch_size;
-  options.max_num_tokens = engine.max_num_tokens;
-  options.max_seq_len = engine.max_seq_len;
-  options.tokens_per_block = engine.tokens_per_block;
-  options.block_count = engine.block_count;
-  options.enable_block_reuse = setting.reuse;
-  options.host_block_count = engine.host_cache_bytes / shape.block_bytes();
-  options.batch_sizes = engine.batch_sizes;
-  options.max_draft_len = engine.max_draft_len;
-  options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
-  if (engine.use_mtp_vanilla) {
-    options.reuse_reserve = engine.max_draft_len;
-    options.offer_margin = engine.max_draft_len - 1;
-  }
-  return options;
-}
-
 // Gathers updates until every request has ended.
 class Gatherer {
  public:
@@ -150,7 +127,8 @@ std::string Setting::DebugString() const {
   return absl::StrCat("K ", draft_len, mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ",
                       overlap, ", graphs ", graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens,
                       ", reuse ", reuse, ", small pool ", small_pool, ", draft caps ", draft_caps,
-                      ", K changes [", absl::StrJoin(draft_len_changes, " "), "]");
+                      ", policy ", static_cast<int>(policy), ", K changes [",
+                      absl::StrJoin(draft_len_changes, " "), "]");
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir) {
@@ -185,6 +163,32 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.batch_sizes = BatchSizes(setting.max_batch_size);
   options.capture_graphs = setting.graphs;
   options.poison_cache = true;
+  return options;
+}
+
+SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOptions& engine,
+                                    const Setting& setting) {
+  SchedulerOptions options;
+  const KvCacheShape shape =
+      KvCacheShape::Of(model.config, engine.module_count(), engine.tokens_per_block, engine.block_count);
+  options.max_batch_size = engine.max_batch_size;
+  options.max_num_tokens = engine.max_num_tokens;
+  options.max_seq_len = engine.max_seq_len;
+  options.tokens_per_block = engine.tokens_per_block;
+  options.block_count = engine.block_count;
+  options.enable_block_reuse = setting.reuse;
+  options.host_block_count = engine.host_cache_bytes / shape.block_bytes();
+  options.batch_sizes = engine.batch_sizes;
+  options.max_draft_len = engine.max_draft_len;
+  options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
+  options.draft_policy.kind = setting.policy;
+  if (setting.policy == DraftPolicyKind::kSchedule) {
+    options.draft_policy.schedule = {{2, options.draft_len}, {8, options.draft_len / 2}};
+  }
+  if (engine.use_mtp_vanilla) {
+    options.reuse_reserve = engine.max_draft_len;
+    options.offer_margin = engine.max_draft_len - 1;
+  }
   return options;
 }
 

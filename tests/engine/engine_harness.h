@@ -19,6 +19,8 @@
 
 namespace foredraft {
 
+inline constexpr int kMaxSeqLen = 384;  // of every run
+
 // A checkpoint loaded once per test binary; the weights' device lives as long.
 struct LoadedModel {
   std::unique_ptr<Device> device;
@@ -37,8 +39,9 @@ struct Setting {
   int max_batch_size = 32;
   int max_num_tokens = 8192;
   bool reuse = true;
-  bool small_pool = false;             // so small that sequences are swapped
-  bool draft_caps = false;             // every request has its own
+  bool small_pool = false;                           // so small that sequences are swapped
+  bool draft_caps = false;                           // every request has its own
+  DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 
   std::string DebugString() const;
@@ -75,6 +78,8 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
 
 // Options that `setting` stands for.
 EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting);
+SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOptions& engine,
+                                    const Setting& setting);
 
 }  // namespace foredraft
 

@@ -19,8 +19,11 @@ namespace foredraft {
 namespace {
 
 constexpr int kDraftLens[] = {0, 1, 3, 7};
-// K, overlap, graphs, batch, budget, reuse, small pool, draft caps, K changing on the way, drafter, sampled
-const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2};
+constexpr DraftPolicyKind kPolicies[] = {DraftPolicyKind::kFixed, DraftPolicyKind::kSchedule,
+                                         DraftPolicyKind::kAdaptive};
+// K, overlap, graphs, batch, budget, reuse, small pool, draft caps, K changing on the way, drafter, sampled,
+// policy
+const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 3};
 
 struct Case {
   Setting setting;
@@ -41,6 +44,7 @@ Case CaseOf(const std::vector<int>& row) {
   c.setting.vanilla = row[9] == 1;
   c.setting.mtp = row[9] != 2 || c.setting.draft_len > 0 || row[8] == 1;
   c.sampled = row[10] == 1;
+  c.setting.policy = kPolicies[row[11]];
   return c;
 }
 
@@ -143,10 +147,11 @@ TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
 // Wrong drafts cost speed, not tokens: the counts show them.
 TEST_F(SameTokens, AcceptancePerPositionIsTheSameWithOverlapAndWithCacheHits) {
   Setting plain{.draft_len = 3, .overlap = false, .max_batch_size = 32, .reuse = false};
-  std::vector<Setting> settings(4, plain);
+  std::vector<Setting> settings(5, plain);
   settings[1].overlap = true;
   settings[2].reuse = true;
   settings[3] = {.draft_len = 3, .max_batch_size = 2, .max_num_tokens = 16};
+  settings[4].small_pool = true;  // swapped sequences keep their drafts
   const RunRecord reference = RunRequests(model_, plain, TestRequests({}));
   for (const Setting& setting : settings) {
     SCOPED_TRACE(setting.DebugString());
@@ -188,6 +193,30 @@ TEST_F(SameTokens, LogprobsHaveTheSameBitsInEveryMode) {
       EXPECT_EQ(a.logprob, b.logprob);
       ASSERT_EQ(a.top.size(), b.top.size());
       for (size_t j = 0; j < a.top.size(); ++j) EXPECT_EQ(a.top[j].logprob, b.top[j].logprob);
+    }
+  }
+}
+
+// Drafting overruns the context by up to 2 Kmax rows; the tokens there are those of a run without drafts.
+TEST_F(SameTokens, InTheLastPositionsOfTheContext) {
+  std::vector<Request> requests = TestRequests({.count = 10});
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<int32_t> piece = requests[i].prompt_ids;
+    std::vector<int32_t>& prompt = requests[i].prompt_ids;
+    const size_t length = kMaxSeqLen - 1 - i;  // room for 1 to 10 tokens
+    while (prompt.size() < length) prompt.insert(prompt.end(), piece.begin(), piece.end());
+    prompt.resize(length);
+    requests[i].max_tokens = static_cast<int>(1 + i);
+    requests[i].stop_ids.clear();
+  }
+  const RunRecord plain = RunRequests(model_, {.mtp = false, .overlap = false}, requests);
+  for (const bool vanilla : {false, true}) {
+    const RunRecord run = RunRequests(model_, {.draft_len = 7, .vanilla = vanilla}, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(run.requests[i].token_ids.size(), 1 + i);
+      EXPECT_EQ(run.requests[i].token_ids, plain.requests[i].token_ids)
+          << "request " << i << ", vanilla " << vanilla;
+      EXPECT_EQ(run.requests[i].finish, FinishReason::kLength);
     }
   }
 }
