@@ -41,6 +41,7 @@ struct StepFigures {
   int32_t accepted = 0;
   int32_t relaxed = 0;  // of the accepted: only thanks to relaxation
   Phase phase = Phase::kAnswer;
+  bool forced = false;  // forced acceptance was on: the tokens are not the model's
 };
 
 // What one iteration (or the end) means for one request. Delivered in order, the last with finish != kNone;

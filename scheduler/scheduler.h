@@ -140,6 +140,7 @@ class Scheduler {
     uint64_t number = 0;
     int32_t draft_len = 0;
     int decode_bucket = 0;
+    bool forced = false;
     std::vector<LaunchedRank> ranks;
   };
   struct Placement {  // where a waiting request could go
@@ -171,7 +172,7 @@ class Scheduler {
 
   // Parts of Commit (scheduler_commit.cc).
   void CommitToken(Sequence* sequence, int32_t token_id);
-  void CommitResult(Sequence* sequence, const SlotResult& result, int draft_len);
+  void CommitResult(const LaunchedPlan& launched, Sequence* sequence, const SlotResult& result);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results);
   void CommitRank(const LaunchedPlan& launched, int rank, const RankResult& result);
 

@@ -62,7 +62,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, const RankRes
       continue;
     }
     CHECK(sequence->slot < 0 || sequence->slot == result.slots[i].slot) << "iteration " << launched.number;
-    CommitResult(sequence, result.slots[i], launched.draft_len);
+    CommitResult(launched, sequence, result.slots[i]);
     if (sequence->state == SequenceState::kDecoding) {  // rewind
       counters_.rewound_blocks +=
           state.Shrink(sequence, sequence->length + sequence->unresolved_rows + options_.max_draft_len);
@@ -74,7 +74,8 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, const RankRes
   }
 }
 
-void Scheduler::CommitResult(Sequence* sequence, const SlotResult& result, int draft_len) {
+void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, const SlotResult& result) {
+  const int draft_len = launched.draft_len;
   const int step_tokens = result.step_token_count();
   CHECK(step_tokens >= 0 && step_tokens <= draft_len + 1) << "emitted " << step_tokens << ", K " << draft_len;
   CHECK(step_tokens > 0 || result.finished) << "a live sequence got no token";
@@ -99,7 +100,8 @@ void Scheduler::CommitResult(Sequence* sequence, const SlotResult& result, int d
     update.step = {.drafts_verified = result.drafts_verified,
                    .accepted = step_tokens - 1,
                    .relaxed = result.relaxed_count,
-                   .phase = sequence->phase};  // of the step's first row
+                   .phase = sequence->phase,  // of the step's first row
+                   .forced = launched.forced};
     for (size_t i = result.first_token ? 1 : 0; i < result.token_ids.size(); ++i) {
       CommitToken(sequence, result.token_ids[i]);
     }

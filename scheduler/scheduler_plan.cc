@@ -17,7 +17,7 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
   plan.acceptance = speculation_.acceptance;
   plan.prefill_rows.assign(ranks_.size(), 0);
   plan.ranks.resize(ranks_.size());
-  planning_ = {.number = plan.number};
+  planning_ = {.number = plan.number, .forced = plan.acceptance.forced_length > 0};
   planning_.ranks.resize(ranks_.size());
 
   PlanReleases(&plan);

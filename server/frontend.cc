@@ -129,7 +129,6 @@ void Frontend::Serve(ServedModel model) {
                     .output = output_.get(),
                     .max_draft_len = max_draft_len,
                     .model = std::move(model.description)});
-  generation_.SetForcedAcceptance(forced);
   metrics_->SetForced(forced);
   health_.Enter(ServingState::kServing);
 }
@@ -157,7 +156,6 @@ std::string Frontend::metrics_address() const {
 }
 
 void Frontend::SetSpeculation(const Speculation& speculation) {
-  generation_.SetForcedAcceptance(speculation.acceptance.forced_length > 0);
   metrics_->SetForced(speculation.acceptance.forced_length > 0);
   if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetSpeculation(speculation);
 }

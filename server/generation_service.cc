@@ -117,10 +117,9 @@ absl::Status GenerationService::Submit(const grpc::CallbackServerContext& contex
   request.deadline = spec.deadline =
       DeadlineOf(arrival, context, checked->timeout_s, request_timeout_s_.load());
   spec.request_id = request_id;
-  call->Label(request.id, {.request_id = request_id,
-                           .seed = request.sampling.seed,
-                           .max_draft_len = parts.max_draft_len,
-                           .forced = forced_acceptance_.load()});
+  call->Label(
+      request.id,
+      {.request_id = request_id, .seed = request.sampling.seed, .max_draft_len = parts.max_draft_len});
   const uint64_t id = request.id;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   const absl::Status submitted = parts.loop->Submit(std::move(request));

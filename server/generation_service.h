@@ -42,7 +42,6 @@ class GenerationService final : public v1::GenerationService::CallbackService {
   // Once, before health enters serving.
   void Open(GenerationParts parts);
   void SetRequestTimeout(int seconds) { request_timeout_s_.store(seconds); }
-  void SetForcedAcceptance(bool forced) { forced_acceptance_.store(forced); }
 
   // Generate and GenerateStream calls of which something is left on the wire.
   int open_calls() const;
@@ -75,7 +74,6 @@ class GenerationService final : public v1::GenerationService::CallbackService {
   const Health& health_;
   Metrics& metrics_;
   std::atomic<int> request_timeout_s_;
-  std::atomic<bool> forced_acceptance_ = false;  // responses say so
   std::atomic<uint64_t> next_id_ = 1;
   std::unique_ptr<const GenerationParts> parts_;          // written once, by Open
   std::atomic<const GenerationParts*> opened_ = nullptr;  // parts_ once written

@@ -165,6 +165,7 @@ void OutputStream::CountStep(const StepFigures& step, int emitted) {
   tally_.draft_tokens += counted.drafts_verified;
   tally_.accepted_tokens += counted.accepted;
   tally_.relaxed_tokens += counted.relaxed;
+  tally_.forced |= counted.forced;
   for (int i = 0; i < counted.accepted; ++i) ++tally_.accepted_at[i];
   metrics_.RecordStep(counted);
 }

@@ -137,10 +137,10 @@ void OutputThread::Close(uint64_t id, OutputDelta last) {
       LogLevel::kInfo, opened.stream->spec().request_id,
       absl::StrFormat(
           "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, queue %.1f ms, "
-          "first token %.1f ms, total %.1f ms",
+          "first token %.1f ms, total %.1f ms%s",
           FinishReasonName(opened.stream->end()->finish), tally.prompt_tokens, tally.cached_tokens,
           tally.completion_tokens, tally.steps, tally.accepted_tokens, tally.draft_tokens, tally.queue_ms,
-          tally.ttft_ms, tally.total_ms));
+          tally.ttft_ms, tally.total_ms, tally.forced ? ", forced acceptance" : ""));
   opened.sink->End(std::move(last), *opened.stream->end());
   if (!opened.sink->closed()) {
     closing_.push_back({opened.sink, std::chrono::steady_clock::now() + options_.write_timeout});

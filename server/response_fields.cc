@@ -18,7 +18,7 @@ void FillSpeculation(const Tally& tally, const ResponseLabels& labels, v1::Specu
   speculation->clear_accepted_per_position();
   for (int i = 0; i < labels.max_draft_len; ++i) speculation->add_accepted_per_position(tally.accepted_at[i]);
   speculation->set_relaxed_tokens(tally.relaxed_tokens);
-  speculation->set_forced(labels.forced);
+  speculation->set_forced(tally.forced);
 }
 
 }  // namespace

@@ -18,7 +18,6 @@ struct ResponseLabels {
   std::string request_id;
   uint64_t seed = 0;
   int max_draft_len = 0;  // entries of accepted_per_position
-  bool forced = false;
 };
 
 // Appends a delta to what waits to be sent; text and tokens join, usage and speculation are replaced.

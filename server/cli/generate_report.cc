@@ -105,6 +105,10 @@ std::string GenerateReport::Summary() const {
   } else {
     text += "drafts none";
   }
+  if (speculation.relaxed_tokens() > 0) {
+    absl::StrAppendFormat(&text, "   relaxed %d", speculation.relaxed_tokens());
+  }
+  if (speculation.forced()) text += "   FORCED: not the model's tokens";
   absl::StrAppendFormat(&text, "   seed %u   request %s", whole_.seed(), whole_.request_id());
   return text;
 }

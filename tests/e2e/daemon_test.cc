@@ -293,6 +293,46 @@ TEST(Serve, SighupTakesAGoodFileAndKeepsTheOldOneForABad) {
   EXPECT_EQ(daemon.Metric("spec_decode_draft_length"), 1);
 }
 
+TEST(Serve, DraftersAndPoliciesGiveTheSameTokens) {
+  const std::vector<std::string> ask = {
+      "--chat", "What is 48 + 275?", "--temperature", "0", "--max-tokens", "200", "--json"};
+  const std::string plan = "speculative_config.draft_policy=";
+  json plain;
+  for (const std::vector<std::string>& sets : std::vector<std::vector<std::string>>{
+           {"speculative_config=null"},
+           {"speculative_config.max_draft_len=7"},
+           {"speculative_config.use_mtp_vanilla=true"},
+           {plan + "adaptive"},
+           {plan + "schedule", "speculative_config.draft_len_schedule={1: 2, 4: 1}"}}) {
+    SCOPED_TRACE(sets.back());
+    const json reply = json::parse(Daemon(sets).Generate(ask).out);
+    if (plain.is_null()) plain = reply;
+    EXPECT_EQ(reply["token_ids"], plain["token_ids"]);
+    EXPECT_FALSE(reply["speculation"]["forced"]);
+    EXPECT_EQ(reply["speculation"]["draft_tokens"] == 0, sets.back() == "speculative_config=null");
+  }
+}
+
+TEST(Serve, ForcedAcceptanceIsMarkedEverywhereAndAReloadEndsIt) {
+  const std::string dir = TestDir("forced");
+  const std::string config = dir + "/f.yaml";
+  const std::string head =
+      std::string("model: ") + kModel + "\nspeculative_config: {decoding_type: MTP, max_draft_len: 3";
+  WriteText(config, head + ", forced_acceptance_length: 2.5}\n");
+  Daemon daemon({}, config);
+  const std::vector<std::string> ask = {"--prompt", "1 + 1", "--max-tokens", "200", "--ignore-eos", "--json"};
+  const json forced = json::parse(daemon.Generate(ask).out);
+  EXPECT_TRUE(forced["speculation"]["forced"]);
+  // 199 tokens in steps of two or three by a fixed stream: the mean strays by well under 0.2.
+  EXPECT_NEAR(forced["speculation"]["acceptance_length"].get<double>(), 2.5, 0.2);
+  EXPECT_EQ(daemon.Metric("spec_decode_forced"), 1);
+  EXPECT_TRUE(daemon.process().WaitForStderr("forced acceptance"));
+  WriteText(config, head + "}\n");
+  daemon.process().Signal(SIGHUP);
+  EXPECT_TRUE(daemon.EventuallyMetric("spec_decode_forced", "", 0));
+  EXPECT_FALSE(json::parse(daemon.Generate(ask).out)["speculation"]["forced"]);
+}
+
 TEST(Serve, JsonLogsCarryTheRequestId) {
   Daemon daemon({"log.format=json"});
   ASSERT_EQ(daemon.Generate({"--prompt", "1", "--max-tokens", "2"}).exit_code, 0);
