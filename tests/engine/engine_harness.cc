@@ -19,8 +19,8 @@ namespace foredraft {
 namespace {
 
 constexpr int kTokensPerBlock = 16;
-constexpr int kSmallPoolBlocks = 25;  // with scratch: not two of the longest test sequences
-constexpr std::chrono::seconds kRunLimit{120};
+constexpr int kSmallPoolBlocks = 25;            // with scratch: not two of the longest test sequences
+constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy machine slower
 
 // Forwards to a LocalExecutor and notes what each request's steps drafted. A request is known by its seed.
 class RecordingExecutor : public Executor {
@@ -163,6 +163,7 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.batch_sizes = BatchSizes(setting.max_batch_size);
   options.capture_graphs = setting.graphs;
   options.poison_cache = true;
+  options.step_timeout = kRunLimit;
   return options;
 }
 

@@ -73,7 +73,7 @@ struct RunRecord {
 };
 
 // Ids of requests are their places; every request's seed must be unique, it names the request to the
-// recorder. Fails the test (and returns what there is) when the run does not end within a minute.
+// recorder. Fails the test (and returns what there is) when the run does not end.
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests);
 
 // Options that `setting` stands for.
