@@ -26,7 +26,7 @@ struct Tally {
   int accepted_tokens = 0;
   int relaxed_tokens = 0;                          // of the accepted: only thanks to relaxation
   std::array<int, kMaxDraftLen> accepted_at = {};  // by place in the step
-  bool forced = false;  // some step was of forced acceptance
+  bool forced = false;                             // some step was of forced acceptance
   double queue_ms = 0;
   double ttft_ms = 0;
   double total_ms = 0;

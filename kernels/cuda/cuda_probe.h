@@ -9,8 +9,8 @@
 
 namespace foredraft {
 
-// Launches an empty kernel on device 0. Name and compute capability, "NVIDIA H200, sm_90"; UNAVAILABLE with CUDA's own
-// words where there is no device or it cannot run this binary's code.
+// Launches an empty kernel on device 0. Name and compute capability, "NVIDIA H200, sm_90"; UNAVAILABLE with
+// CUDA's own words where there is no device or it cannot run this binary's code.
 absl::StatusOr<std::string> ProbeCudaDevice();
 
 }  // namespace foredraft

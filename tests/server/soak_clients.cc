@@ -149,7 +149,8 @@ void ExpectSoakPassed(const SoakReport& report) {
       << report.finished + report.cut_short << " requests";
   testing::Test::RecordProperty("finished", report.finished);
   testing::Test::RecordProperty("cut_short", report.cut_short);
-  testing::Test::RecordProperty("growth_kib", static_cast<int>((report.end_bytes - report.middle_bytes) >> 10));
+  testing::Test::RecordProperty("growth_kib",
+                                static_cast<int>((report.end_bytes - report.middle_bytes) >> 10));
 }
 
 }  // namespace foredraft
