@@ -53,3 +53,10 @@ function(foredraft_test NAME)
     set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}")
   endif()
 endfunction()
+
+# foredraft_full_tier(TEST seconds): the same binary once more for tests/run --full, with FOREDRAFT_FULL set: it then
+# runs the whole matrix, or longer.
+function(foredraft_full_tier TEST TIMEOUT)
+  add_test(NAME ${TEST}_full COMMAND ${TEST} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${TEST}_full PROPERTIES LABELS full TIMEOUT ${TIMEOUT} ENVIRONMENT FOREDRAFT_FULL=1)
+endfunction()
