@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -331,6 +332,38 @@ TEST(Serve, ForcedAcceptanceIsMarkedEverywhereAndAReloadEndsIt) {
   daemon.process().Signal(SIGHUP);
   EXPECT_TRUE(daemon.EventuallyMetric("spec_decode_forced", "", 0));
   EXPECT_FALSE(json::parse(daemon.Generate(ask).out)["speculation"]["forced"]);
+}
+
+TEST(Serve, ReloadsUnderLoadLeaveStrictRequestsAlone) {
+  const std::string dir = TestDir("reloads");
+  const std::string config = dir + "/f.yaml";
+  const std::string head =
+      std::string("model: ") + kModel + "\nspeculative_config: {decoding_type: MTP, max_draft_len: 3";
+  const std::string relaxed =
+      ", use_relaxed_acceptance_for_thinking: true, relaxed_topk: 10, relaxed_delta: 0.9}\n";
+  WriteText(config, head + "}\n");
+  Daemon daemon({}, config);
+  const std::vector<std::string> ask = {"--chat", "Sort 41, 7, 88, 19.", "--temperature",
+                                        "0",      "--ignore-eos",        "--max-tokens",
+                                        "400",    "--strict-acceptance", "--json"};
+  const json before = json::parse(daemon.Generate(ask).out);
+  std::vector<std::thread> clients;
+  std::atomic<int> same = 0;
+  for (int client = 0; client < 3; ++client) {
+    clients.emplace_back([&] {
+      for (int i = 0; i < 8; ++i)
+        same += json::parse(daemon.Generate(ask).out)["token_ids"] == before["token_ids"];
+    });
+  }
+  const std::string tails[] = {relaxed, ", draft_policy: adaptive}\n", "}\n"};
+  for (int reload = 0; reload < 9; ++reload) {
+    WriteText(config, head + tails[reload % 3]);
+    daemon.process().Signal(SIGHUP);
+    EXPECT_TRUE(daemon.EventuallyMetric("config_reloads_total", "result=\"accepted\"", reload + 1));
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(same, 24);
+  EXPECT_EQ(daemon.Metric("requests_total", "outcome=\"length\""), 25) << "a request was lost";
 }
 
 TEST(Serve, JsonLogsCarryTheRequestId) {
