@@ -1,26 +1,63 @@
+#include <cstdint>
 #include <memory>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "config/config_defaults.h"
 #include "config/config_yaml.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
+#include "server/figures.h"
 
 namespace foredraft {
 namespace {
 
+std::string Drafting(const Config& config) {
+  if (!config.speculative_config.has_value()) return "none";
+  const SpeculativeConfig& speculative = *config.speculative_config;
+  std::string text =
+      absl::StrCat("up to ", speculative.max_draft_len, " a step, ",
+                   speculative.use_mtp_vanilla ? "vanilla" : "eagle", ", policy ", speculative.draft_policy);
+  if (speculative.forced_acceptance_length.has_value()) {
+    return absl::StrCat(text, ", FORCED acceptance: tokens are not the model's");
+  }
+  if (!speculative.use_relaxed_acceptance_for_thinking) return absl::StrCat(text, ", strict");
+  return absl::StrCat(text, ", relaxed while thinking: top ", speculative.relaxed_topk, ", delta ",
+                      speculative.relaxed_delta);
+}
+
+// What the values come to, as YAML comments above them.
+std::string Explain(const Config& config, const ModelConfig& model) {
+  const KvCacheConfig& cache = config.kv_cache_config;
+  const int64_t bytes = cache.max_tokens * KvBytesPerToken(model, MtpModuleCount(config));
+  return absl::StrCat("# serves  ", config.served_model_name, " on ", config.server.grpc_address,
+                      config.server.tls.cert.empty() ? ", no TLS" : ", TLS", "; metrics on ",
+                      config.server.metrics_address, "\n# drafts  ", Drafting(config), "\n# batch   up to ",
+                      config.max_batch_size, " sequences of up to ", Grouped(config.max_seq_len),
+                      " tokens, prefill ", Grouped(config.max_num_tokens), " tokens an iteration, ",
+                      config.disable_overlap_scheduler ? "no overlap" : "overlapped", ", ",
+                      config.cuda_graph_config.has_value() ? "graphs" : "eager", "\n# cache   ",
+                      Grouped(cache.max_tokens), " tokens in blocks of ", cache.tokens_per_block, ", ",
+                      Grouped(bytes), " bytes, reuse ", cache.enable_block_reuse ? "on" : "off", "; ",
+                      Grouped(cache.host_cache_size), " bytes for swapped sequences\n");
+}
+
 absl::Status CheckConfigFile(const ConfigOptions& options) {
   ASSIGN_OR_RETURN(LoadedConfig loaded, options.Read());
   ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
-  const std::string yaml = EmitYaml(resolved.loaded.config);
-  fwrite(yaml.data(), 1, yaml.size(), stdout);
+  const Config& config = resolved.loaded.config;
+  const std::string text = Explain(config, resolved.model) + EmitYaml(config);
+  fwrite(text.data(), 1, text.size(), stdout);
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddCheckConfig(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "check-config", "Parse and validate a configuration, print the effective one as YAML with defaults");
+  CLI::App* command = app.add_subcommand("check-config",
+                                         "Parse and validate a configuration, say what it comes to, print "
+                                         "the effective one as YAML with defaults");
   auto options = std::make_shared<ConfigOptions>();
   options->Add(*command);
   command->callback([options, exit_code] {
