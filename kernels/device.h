@@ -69,6 +69,12 @@ class Device {
   // device.
   virtual absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) = 0;
 
+  // The parts of weight `index` of an array. The host memory stays valid until the next call.
+  using WeightParts = std::function<absl::StatusOr<std::vector<HostWeight>>(int index)>;
+  // `count` weights packed like PackWeight's, all of one shape and dtype; asked for one after another, so
+  // that the host holds one at a time.
+  virtual absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) = 0;
+
   virtual std::unique_ptr<Stream> CreateStream() = 0;
 
   // Host memory is valid when this returns.

@@ -55,10 +55,9 @@ struct GemmParams {
 
 // One small GEMM per head: out[r, h] = x[r, h] heads[h]^T. The absorbed form's q_nope W_UK and W_UV o_lat.
 struct HeadGemmParams {
-  Matrix<bf16> out;           // [R, H * n] with head h at column h * out_head_stride
-  Matrix<const bf16> x;       // [R, ...] with head h at column h * x_head_stride
-  const PackedWeight* heads;  // [H], each [n, k]
-  int32_t head_count;
+  Matrix<bf16> out;      // [R, H * n] with head h at column h * out_head_stride
+  Matrix<const bf16> x;  // [R, ...] with head h at column h * x_head_stride
+  PackedWeights heads;   // [H], each [n, k]
   int32_t out_head_stride;
   int32_t x_head_stride;
 };
@@ -191,8 +190,7 @@ struct GroupedGemmParams {
   Matrix<const bf16> x;           // [*, k]
   const int32_t* x_rows;          // [R * top_k] or null
   const int32_t* expert_offsets;  // [E + 1]
-  const PackedWeight* experts;    // [E]
-  int32_t expert_count;
+  PackedWeights experts;          // [E], each [n, k]
 };
 
 // hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of design section 5:

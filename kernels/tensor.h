@@ -47,6 +47,18 @@ struct PackedWeight {
   explicit operator bool() const { return data != nullptr; }
 };
 
+// `count` weights of one shape and dtype: the experts of a layer, the heads of W_UK.
+struct PackedWeights {
+  const PackedWeight* items = nullptr;  // [count], device memory
+  int32_t count = 0;
+  PackedWeight first;  // a copy of items[0], for the host
+  int64_t data_stride =
+      0;  // bytes from one item's data to the next's; 0: the backend does not keep them adjacent
+  int64_t scale_stride = 0;  // floats, likewise
+
+  explicit operator bool() const { return items != nullptr; }
+};
+
 // The paged cache of one layer, and how a slot finds its rows in it. Position s of a slot lives in block
 // block_tables[slot * table_stride + s / tokens_per_block], row s % tokens_per_block. Block 0 is scratch:
 // rows of idle slots and unmapped positions go there, and nothing reads them.

@@ -47,7 +47,6 @@ void AttendDecode(const Ops& ops, Stream& stream, const ModelConfig& config, con
   ops.head_gemm(stream, {.out = q_lat,
                          .x = q,
                          .heads = w.w_uk,
-                         .head_count = config.num_attention_heads,
                          .out_head_stride = config.kv_lora_rank,
                          .x_head_stride = config.qk_head_dim()});
   ops.mla_decode(stream, {.out = o_lat,
@@ -62,7 +61,6 @@ void AttendDecode(const Ops& ops, Stream& stream, const ModelConfig& config, con
   ops.head_gemm(stream, {.out = a.attention.first_rows(rows),
                          .x = o_lat,
                          .heads = w.w_uv,
-                         .head_count = config.num_attention_heads,
                          .out_head_stride = config.v_head_dim,
                          .x_head_stride = config.kv_lora_rank});
 }

@@ -38,14 +38,12 @@ void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeW
                             .x = x,
                             .x_rows = a.grouped_rows,
                             .expert_offsets = a.expert_offsets,
-                            .experts = w.expert_gate_up,
-                            .expert_count = config.n_routed_experts});
+                            .experts = w.expert_gate_up});
   ops.silu_mul(stream, {.out = activated, .gate_up = gate_up});
   ops.grouped_gemm(stream, {.out = expert_out,
                             .x = activated,
                             .expert_offsets = a.expert_offsets,
-                            .experts = w.expert_down,
-                            .expert_count = config.n_routed_experts});
+                            .experts = w.expert_down});
   if (w.shared.gate_up) {
     shared = a.projected.first_rows(x.rows);
     DenseMlp(ops, stream, w.shared, a, x, shared);

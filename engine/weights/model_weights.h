@@ -24,8 +24,8 @@ struct MlaWeights {
   const float* kv_a_layernorm = nullptr;  // [kv_lora_rank]
   PackedWeight q_b;                       // [H * qk_head_dim, q_lora_rank] or absent
   PackedWeight kv_b;                      // [H * (nope + v), kv_lora_rank] bf16
-  const PackedWeight* w_uk = nullptr;     // [H], each [kv_lora_rank, nope] bf16: q_nope to q_lat
-  const PackedWeight* w_uv = nullptr;     // [H], each [v, kv_lora_rank] bf16: o_lat to the head's output
+  PackedWeights w_uk;                     // [H], each [kv_lora_rank, nope] bf16: q_nope to q_lat
+  PackedWeights w_uv;                     // [H], each [v, kv_lora_rank] bf16: o_lat to the head's output
   PackedWeight o_proj;                    // [D, H * v]
   const float* o_proj_bias = nullptr;     // [D] or null
 };
@@ -39,8 +39,8 @@ struct DenseMlpWeights {
 struct MoeWeights {
   PackedWeight router;                             // [E, D]
   const float* e_score_correction_bias = nullptr;  // [E]
-  const PackedWeight* expert_gate_up = nullptr;    // [E] on the device, each [2 M, D]
-  const PackedWeight* expert_down = nullptr;       // [E] on the device, each [D, M]
+  PackedWeights expert_gate_up;                    // [E], each [2 M, D]
+  PackedWeights expert_down;                       // [E], each [D, M]
   DenseMlpWeights shared;                          // width S = n_shared_experts * M; absent where that is 0
 };
 

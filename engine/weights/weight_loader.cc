@@ -89,8 +89,27 @@ class Loader {
 
   // Matrices stacked along n. If only some are FP8 (a checkpoint with modules_to_not_convert), all become
   // BF16.
-  absl::StatusOr<PackedWeight> Linear(std::initializer_list<std::string> names) {
+  absl::StatusOr<PackedWeight> Linear(const std::vector<std::string>& names) {
     std::vector<HostTensor> tensors;
+    ASSIGN_OR_RETURN(const std::vector<HostWeight> parts, Stacked(names, tensors));
+    return device_.PackWeight(parts);
+  }
+
+  // One projection, or two stacked, of every expert of a layer.
+  absl::StatusOr<PackedWeights> ExpertWeights(int layer, const std::vector<std::string>& projections) {
+    std::vector<HostTensor> tensors;
+    return device_.PackWeights(config_.n_routed_experts, [&](int expert) {
+      std::vector<std::string> names;
+      for (const std::string& projection : projections)
+        names.push_back(ExpertPrefix(layer, expert) + projection);
+      return Stacked(names, tensors);
+    });
+  }
+
+  // `tensors` keeps the memory of what is returned.
+  absl::StatusOr<std::vector<HostWeight>> Stacked(const std::vector<std::string>& names,
+                                                  std::vector<HostTensor>& tensors) {
+    tensors.clear();
     int64_t bytes = 0;
     int f8_count = 0;
     for (const std::string& name : names) {
@@ -104,9 +123,8 @@ class Loader {
       if (f8_count != static_cast<int>(tensors.size())) tensor = ToBf16(std::move(tensor));
       parts.push_back(tensor.View());
     }
-    ASSIGN_OR_RETURN(const PackedWeight weight, device_.PackWeight(parts));
     Advance(bytes);
-    return weight;
+    return parts;
   }
 
   // A matrix of BF16 rows, unpacked: the embedding.
@@ -139,19 +157,17 @@ class Loader {
     ASSIGN_OR_RETURN(mla.kv_b, device_.PackWeight(std::span(&whole, 1)));
     const int32_t nope = config_.qk_nope_head_dim;
     const int32_t value = config_.v_head_dim;
-    std::vector<PackedWeight> w_uk;
-    std::vector<PackedWeight> w_uv;
-    for (int32_t head = 0; head < config_.num_attention_heads; ++head) {
-      const int32_t first = head * (nope + value);
-      const std::vector<bf16> uk = TransposeRows(kv_b, first, nope);
-      const std::vector<bf16> uv = CopyRows(kv_b, first + nope, value);
-      const HostWeight uk_view = {.dtype = DType::kBF16, .n = kv_b.k, .k = nope, .data = uk.data()};
-      const HostWeight uv_view = {.dtype = DType::kBF16, .n = value, .k = kv_b.k, .data = uv.data()};
-      ASSIGN_OR_RETURN(w_uk.emplace_back(), device_.PackWeight(std::span(&uk_view, 1)));
-      ASSIGN_OR_RETURN(w_uv.emplace_back(), device_.PackWeight(std::span(&uv_view, 1)));
-    }
-    ASSIGN_OR_RETURN(mla.w_uk, Upload(w_uk));
-    ASSIGN_OR_RETURN(mla.w_uv, Upload(w_uv));
+    std::vector<bf16> part;
+    const auto w_uk = [&](int head) -> absl::StatusOr<std::vector<HostWeight>> {
+      part = TransposeRows(kv_b, head * (nope + value), nope);
+      return std::vector<HostWeight>{{.dtype = DType::kBF16, .n = kv_b.k, .k = nope, .data = part.data()}};
+    };
+    const auto w_uv = [&](int head) -> absl::StatusOr<std::vector<HostWeight>> {
+      part = CopyRows(kv_b, head * (nope + value) + nope, value);
+      return std::vector<HostWeight>{{.dtype = DType::kBF16, .n = value, .k = kv_b.k, .data = part.data()}};
+    };
+    ASSIGN_OR_RETURN(mla.w_uk, device_.PackWeights(config_.num_attention_heads, w_uk));
+    ASSIGN_OR_RETURN(mla.w_uv, device_.PackWeights(config_.num_attention_heads, w_uv));
     Advance(bytes);
     return absl::OkStatus();
   }
@@ -197,15 +213,8 @@ class Loader {
     const std::string prefix = LayerPrefix(layer);
     ASSIGN_OR_RETURN(moe.router, Linear({prefix + kRouter}));
     ASSIGN_OR_RETURN(moe.e_score_correction_bias, Vector({prefix + kRouterBias}));
-    std::vector<PackedWeight> gate_up;
-    std::vector<PackedWeight> down;
-    for (int expert = 0; expert < config_.n_routed_experts; ++expert) {
-      ASSIGN_OR_RETURN(const DenseMlpWeights mlp, Mlp(ExpertPrefix(layer, expert)));
-      gate_up.push_back(mlp.gate_up);
-      down.push_back(mlp.down);
-    }
-    ASSIGN_OR_RETURN(moe.expert_gate_up, Upload(gate_up));
-    ASSIGN_OR_RETURN(moe.expert_down, Upload(down));
+    ASSIGN_OR_RETURN(moe.expert_gate_up, ExpertWeights(layer, {kGateProj, kUpProj}));
+    ASSIGN_OR_RETURN(moe.expert_down, ExpertWeights(layer, {kDownProj}));
     if (config_.n_shared_experts > 0) {
       ASSIGN_OR_RETURN(moe.shared, Mlp(prefix + "mlp.shared_experts."));
     }

@@ -95,6 +95,25 @@ absl::StatusOr<PackedWeight> CpuDevice::PackWeight(std::span<const HostWeight> p
   return PackParts(parts, pool_, [this](size_t bytes) { return Allocate(bytes); });
 }
 
+absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightParts& parts) {
+  absl::StatusOr<PackedWeight*> items = AllocateArray<PackedWeight>(count);
+  if (!items.ok()) return items.status();
+  for (int index = 0; index < count; ++index) {
+    const absl::StatusOr<std::vector<HostWeight>> hosts = parts(index);
+    if (!hosts.ok()) return hosts.status();
+    const absl::StatusOr<PackedWeight> packed = PackWeight(*hosts);
+    if (!packed.ok()) return packed.status();
+    (*items)[index] = *packed;
+    const PackedWeight& first = (*items)[0];
+    if (packed->n != first.n || packed->k != first.k || packed->dtype != first.dtype) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("weight %d of an array is [%d, %d] %s, the first [%d, %d] %s", index, packed->n,
+                          packed->k, DTypeName(packed->dtype), first.n, first.k, DTypeName(first.dtype)));
+    }
+  }
+  return PackedWeights{.items = *items, .count = count, .first = count > 0 ? **items : PackedWeight{}};
+}
+
 std::unique_ptr<Stream> CpuDevice::CreateStream() {
   return std::make_unique<CpuStream>(CpuContext{pool_, isa_});
 }

@@ -28,6 +28,7 @@ class CpuDevice : public Device {
   const Ops& ops() const override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
+  absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;
   std::unique_ptr<Stream> CreateStream() override;
   void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
   void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override;

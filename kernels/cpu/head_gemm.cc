@@ -4,11 +4,11 @@
 namespace foredraft::cpu {
 
 void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
-  if (p.head_count == 0) return;
-  const int64_t tile_columns = TileColumns(p.heads[0]);
+  if (p.heads.count == 0) return;
+  const int64_t tile_columns = TileColumns(p.heads.first);
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
-  const int64_t cost = TileCost(p.heads[0], std::min(p.x.rows, kMaxTileRows));
-  const int64_t items = p.head_count * tile_columns * row_tiles;
+  const int64_t cost = TileCost(p.heads.first, std::min(p.x.rows, kMaxTileRows));
+  const int64_t items = p.heads.count * tile_columns * row_tiles;
   context.pool.ParallelFor(items, cost, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item % row_tiles * kMaxTileRows;
@@ -19,7 +19,7 @@ void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
         bf16* out = p.out.row(r) + head * p.out_head_stride + first;
         for (int32_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
       };
-      ComputeTiles(context.isa, p.heads[head], tile_column, row,
+      ComputeTiles(context.isa, p.heads.items[head], tile_column, row,
                    std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
     }
   });

@@ -72,14 +72,12 @@ OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& expert
       inputs.insert(inputs.end(), x.begin() + row * s.k, x.begin() + (row + 1) * s.k);
     }
     const Grouped grouped = Group(rig, ids, s.top_k, s.experts);
-    std::vector<PackedWeight> packed;
-    for (const TestWeight& expert : experts) packed.push_back(rig.Pack(expert.parts));
     const int pairs = static_cast<int>(ids.size());
     float* out = rig.Poisoned<float>(pairs * s.n);
     const GroupedGemmParams params = {
         Dense(out, pairs, s.n), Dense<const bf16>(rig.Put(inputs), static_cast<int>(rows.size()), s.k),
-        rig.Put(grouped.rows),  rig.Put(grouped.offsets),
-        rig.Put(packed),        s.experts};
+        rig.Put(grouped.rows), rig.Put(grouped.offsets),
+        PackAll(rig, s.experts, [&](int e) -> const TestWeight& { return experts[e]; })};
     rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), params); });
     const std::vector<float> values = rig.Get(out, pairs * s.n);
     std::vector<Bytes> outputs;
@@ -130,7 +128,7 @@ TEST(GroupedGemm, HasTheBitsOfGemm) {
     // One expert has 3 rows, one none, one 7.
     rig.ops().grouped_gemm(rig.stream(),
                            {Dense(out, 10, 50), in, nullptr, rig.Put(std::vector<int32_t>{0, 3, 3, 10}),
-                            rig.Put(std::vector<PackedWeight>(3, packed)), 3});
+                            PackAll(rig, 3, [&](int) -> const TestWeight& { return weight; })});
     EXPECT_EQ(BytesOf(out, 500), BytesOf(expected, 500)) << isa;
   }
 }

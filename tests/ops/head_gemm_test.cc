@@ -19,12 +19,6 @@ const Shape kShapes[] = {
     {"f8", 3, 40, 70, 70, DType::kF8E4M3},
 };
 
-std::vector<PackedWeight> PackHeads(OpRig& rig, const std::vector<TestWeight>& heads) {
-  std::vector<PackedWeight> packed;
-  for (const TestWeight& head : heads) packed.push_back(rig.Pack(head.parts));
-  return packed;
-}
-
 TEST(HeadGemm, Holds) {
   for (const Shape& s : kShapes) {
     Noise noise(21);
@@ -35,8 +29,9 @@ TEST(HeadGemm, Holds) {
     ExpectOpHolds(RowCase<bf16, bf16>(
         s.name, noise.Bf16s(5 * x_width), x_width, out_width,
         [&](OpRig& rig, Matrix<bf16> out, Matrix<const bf16> x) {
-          const HeadGemmParams params = {out,     x,   rig.Put(PackHeads(rig, heads)),
-                                         s.heads, s.n, s.x_head_stride};
+          const HeadGemmParams params = {
+              out, x, PackAll(rig, s.heads, [&](int h) -> const TestWeight& { return heads[h]; }), s.n,
+              s.x_head_stride};
           return [&rig, params] { rig.ops().head_gemm(rig.stream(), params); };
         },
         [&](const bf16* x, const bf16* out) {
@@ -63,8 +58,9 @@ TEST(HeadGemm, HasTheBitsOfGemm) {
     bf16* expected = rig.Poisoned<bf16>(11 * 45);
     bf16* out = rig.Poisoned<bf16>(11 * 45);
     rig.ops().gemm(rig.stream(), {.out_bf16 = Dense(expected, 11, 45), .x = in, .weight = packed});
-    const PackedWeight* heads = rig.Put(std::vector<PackedWeight>{packed});
-    rig.ops().head_gemm(rig.stream(), {Dense(out, 11, 45), in, heads, 1, 45, 200});
+    rig.ops().head_gemm(
+        rig.stream(),
+        {Dense(out, 11, 45), in, PackAll(rig, 1, [&](int) -> const TestWeight& { return weight; }), 45, 200});
     EXPECT_EQ(BytesOf(out, 11 * 45), BytesOf(expected, 11 * 45)) << isa;
   }
 }

@@ -18,12 +18,15 @@
 
 namespace foredraft {
 
+// The backend this test binary is about: defined once per binary (tests/ops/test_backend_*.cc).
+std::string TestBackend();
+
 enum class RunMode { kEager, kReplayed };
 
 class OpRig {
  public:
   OpRig(const DeviceOptions& options, RunMode mode) : mode_(mode) {
-    auto device = CreateDevice("cpu", options);
+    auto device = CreateDevice(TestBackend(), options);
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     stream_ = device_->CreateStream();
@@ -79,7 +82,8 @@ class OpRig {
   std::unique_ptr<Stream> stream_;
 };
 
-// The instruction paths of this machine, as DeviceOptions.isa.
+// The instruction paths of this machine, as DeviceOptions.isa; one, the empty one, for a backend that is not
+// the CPU.
 std::vector<std::string> SupportedIsas();
 
 // ---- values ----

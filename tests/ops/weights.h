@@ -81,6 +81,15 @@ inline DotReference ReferenceDot(const double* w, const bf16* x, int k) {
   return dot;
 }
 
+// An array of `count` weights, weight i from of(i).
+template <class Of>
+PackedWeights PackAll(OpRig& rig, int count, const Of& of) {
+  const auto packed = rig.device().PackWeights(
+      count, [&](int index) -> absl::StatusOr<std::vector<HostWeight>> { return of(index).parts; });
+  EXPECT_TRUE(packed.ok()) << packed.status();
+  return *packed;
+}
+
 }  // namespace foredraft
 
 #endif  // FOREDRAFT_TESTS_OPS_WEIGHTS_H_

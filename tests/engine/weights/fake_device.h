@@ -52,6 +52,19 @@ class FakeDevice : public Device {
     return packed;
   }
 
+  absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override {
+    auto items = AllocateArray<PackedWeight>(count);
+    if (!items.ok()) return items.status();
+    for (int index = 0; index < count; ++index) {
+      const auto hosts = parts(index);
+      if (!hosts.ok()) return hosts.status();
+      const auto packed = PackWeight(*hosts);
+      if (!packed.ok()) return packed.status();
+      (*items)[index] = *packed;
+    }
+    return PackedWeights{.items = *items, .count = count, .first = **items};
+  }
+
   std::unique_ptr<Stream> CreateStream() override { return std::make_unique<FakeStream>(); }
   void CopyToDevice(Stream&, void* device, const void* host, size_t bytes) override {
     std::memcpy(device, host, bytes);

@@ -107,9 +107,9 @@ TEST_F(WeightLoaderTest, FusesAndPlacesEveryTensor) {
   ExpectRows(moe.router, 0, "model.layers.1.mlp.gate.weight");
   ExpectVector(moe.e_score_correction_bias, "model.layers.1.mlp.gate.e_score_correction_bias");
   for (int expert = 0; expert < 4; ++expert) {
-    ExpectRows(moe.expert_gate_up[expert], 0, ExpertPrefix(1, expert) + "gate_proj.weight");
-    ExpectRows(moe.expert_gate_up[expert], 6, ExpertPrefix(1, expert) + "up_proj.weight");
-    ExpectRows(moe.expert_down[expert], 0, ExpertPrefix(1, expert) + "down_proj.weight");
+    ExpectRows(moe.expert_gate_up.items[expert], 0, ExpertPrefix(1, expert) + "gate_proj.weight");
+    ExpectRows(moe.expert_gate_up.items[expert], 6, ExpertPrefix(1, expert) + "up_proj.weight");
+    ExpectRows(moe.expert_down.items[expert], 0, ExpertPrefix(1, expert) + "down_proj.weight");
   }
   ExpectRows(moe.shared.gate_up, 6, "model.layers.1.mlp.shared_experts.up_proj.weight");
   ExpectRows(moe.shared.down, 0, "model.layers.1.mlp.shared_experts.down_proj.weight");
@@ -130,16 +130,16 @@ TEST_F(WeightLoaderTest, SplitsKvBPerHead) {
   const MlaWeights& mla = weights.layers[1].self_attn;
   for (int head = 0; head < 2; ++head) {
     const int first = head * (4 + 3);
-    ASSERT_EQ(mla.w_uk[head].n, 6);
-    ASSERT_EQ(mla.w_uk[head].k, 4);
-    ASSERT_EQ(mla.w_uv[head].n, 3);
-    ASSERT_EQ(mla.w_uv[head].k, 6);
+    ASSERT_EQ(mla.w_uk.items[head].n, 6);
+    ASSERT_EQ(mla.w_uk.items[head].k, 4);
+    ASSERT_EQ(mla.w_uv.items[head].n, 3);
+    ASSERT_EQ(mla.w_uv.items[head].k, 6);
     for (int latent = 0; latent < 6; ++latent) {
       for (int nope = 0; nope < 4; ++nope)
-        EXPECT_EQ(FakeDevice::At(mla.w_uk[head], latent, nope),
+        EXPECT_EQ(FakeDevice::At(mla.w_uk.items[head], latent, nope),
                   Rounded(Expected(name, first + nope, latent)));
       for (int v = 0; v < 3; ++v)
-        EXPECT_EQ(FakeDevice::At(mla.w_uv[head], v, latent), Rounded(Expected(name, first + 4 + v, latent)));
+        EXPECT_EQ(FakeDevice::At(mla.w_uv.items[head], v, latent), Rounded(Expected(name, first + 4 + v, latent)));
     }
   }
 }
@@ -151,8 +151,8 @@ TEST_F(WeightLoaderTest, DequantisesKvBOnceForBothForms) {
   EXPECT_EQ(mla.kv_b.dtype, DType::kBF16);
   const float value = Rounded(F8E4M3ToFloat(0x38 + 5) * 0.3f);
   EXPECT_EQ(FakeDevice::At(mla.kv_b, 9, 5), value);
-  EXPECT_EQ(FakeDevice::At(mla.w_uk[1], 5, 2), value);  // row 7 + 2 of kv_b, transposed
-  EXPECT_EQ(FakeDevice::At(mla.w_uv[0], 2, 5), value);
+  EXPECT_EQ(FakeDevice::At(mla.w_uk.items[1], 5, 2), value);  // row 7 + 2 of kv_b, transposed
+  EXPECT_EQ(FakeDevice::At(mla.w_uv.items[0], 2, 5), value);
 }
 
 TEST_F(WeightLoaderTest, KeepsFP8WhereAllPartsHaveIt) {
