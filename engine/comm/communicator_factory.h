@@ -1,0 +1,34 @@
+#ifndef FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_
+#define FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_
+
+// The one place that knows which collectives this binary has.
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/rendezvous.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+struct CommunicatorOptions {
+  int rank = 0;
+  int size = 1;                               // 1, 2, 4, 8
+  std::string backend = "cpu";                // cpu: Gloo; cuda: NCCL
+  std::string interface = "lo";               // parallel.interface: the network the tensors take
+  std::chrono::milliseconds step_timeout{0};  // of every collective
+  std::chrono::seconds connect_timeout{60};   // of forming the group
+};
+
+// Joins the group: returns when all ranks are connected. `device` is the rank's own and outlives the
+// communicator; `store` is used during the call only and may be null where size is 1. DEADLINE_EXCEEDED or
+// UNAVAILABLE, naming rank and peer, when the group does not form in time.
+absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const CommunicatorOptions& options,
+                                                                 Device& device, RendezvousStore* store);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_
