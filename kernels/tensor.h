@@ -19,16 +19,16 @@ struct Matrix {
   int32_t cols = 0;
   int64_t stride = 0;
 
-  T* row(int64_t index) const { return data + index * stride; }
-  explicit operator bool() const { return data != nullptr; }
-  operator Matrix<const T>() const { return {data, rows, cols, stride}; }
+  constexpr T* row(int64_t index) const { return data + index * stride; }
+  constexpr explicit operator bool() const { return data != nullptr; }
+  constexpr operator Matrix<const T>() const { return {data, rows, cols, stride}; }
 
   // The first `count` rows.
-  Matrix first_rows(int32_t count) const { return {data, count, cols, stride}; }
+  constexpr Matrix first_rows(int32_t count) const { return {data, count, cols, stride}; }
   // Rows [first, first + count).
-  Matrix row_range(int32_t first, int32_t count) const { return {row(first), count, cols, stride}; }
+  constexpr Matrix row_range(int32_t first, int32_t count) const { return {row(first), count, cols, stride}; }
   // Columns [first, first + count) of every row.
-  Matrix columns(int32_t first, int32_t count) const { return {data + first, rows, count, stride}; }
+  constexpr Matrix columns(int32_t first, int32_t count) const { return {data + first, rows, count, stride}; }
 };
 
 template <class T>
@@ -44,7 +44,7 @@ struct PackedWeight {
   int32_t k = 0;                  // input features
   DType dtype = DType::kBF16;
 
-  explicit operator bool() const { return data != nullptr; }
+  constexpr explicit operator bool() const { return data != nullptr; }
 };
 
 // `count` weights of one shape and dtype: the experts of a layer, the heads of W_UK.
@@ -56,7 +56,7 @@ struct PackedWeights {
       0;  // bytes from one item's data to the next's; 0: the backend does not keep them adjacent
   int64_t scale_stride = 0;  // floats, likewise
 
-  explicit operator bool() const { return items != nullptr; }
+  constexpr explicit operator bool() const { return items != nullptr; }
 };
 
 // The paged cache of one layer, and how a slot finds its rows in it. Position s of a slot lives in block
@@ -70,8 +70,8 @@ struct KvLayer {
   int32_t latent_dim = 0;  // kv_lora_rank: c, after kv_a_layernorm
   int32_t rope_dim = 0;    // qk_rope_head_dim: k_pe, after rope
 
-  int32_t row_width() const { return latent_dim + rope_dim; }
-  bf16* row(int32_t slot, int32_t position) const {
+  constexpr int32_t row_width() const { return latent_dim + rope_dim; }
+  constexpr bf16* row(int32_t slot, int32_t position) const {
     const int64_t block =
         block_tables[static_cast<int64_t>(slot) * table_stride + position / tokens_per_block];
     return data + (block * tokens_per_block + position % tokens_per_block) * row_width();
