@@ -36,6 +36,8 @@ absl::Status LocalExecutor::Launch(const IterationPlan& plan) {
 absl::StatusOr<RankResult> LocalExecutor::Collect() {
   std::optional<RankResult> result = results_.Pop(engine_->options().step_timeout);
   if (!result) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) return failure_;
     return absl::DeadlineExceededError(absl::StrCat("rank ", rank_, " gave no result within ",
                                                     engine_->options().step_timeout.count(), " s"));
   }
@@ -49,8 +51,15 @@ void LocalExecutor::Run() {
       if (plans_.closed()) return;
       continue;
     }
+    absl::StatusOr<RankResult> result = engine_->Run(*plan, rank_);
+    if (!result.ok()) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      failure_ = result.status();
+      results_.Close();
+      return;
+    }
     // The push fails only when the executor is being destroyed: nobody will ask for the result then.
-    results_.TryPush(engine_->Run(*plan, rank_));
+    results_.TryPush(*std::move(result));
   }
 }
 

@@ -5,6 +5,7 @@
 // runs.
 
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "base/bounded_queue.h"
@@ -28,7 +29,10 @@ class LocalExecutor : public Executor {
   const std::unique_ptr<RankEngine> engine_;  // used by the executor thread alone
   const int rank_;
   BoundedQueue<IterationPlan> plans_;
-  BoundedQueue<RankResult> results_;
+  BoundedQueue<RankResult> results_;  // closed after a failure, or at the end
+  std::mutex mutex_;
+  absl::Status failure_;  // guarded by mutex_; why the results end
+
   std::thread thread_;
 };
 

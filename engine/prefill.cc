@@ -1,12 +1,21 @@
 #include "engine/prefill.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "engine/spec/verifier.h"
 
 namespace foredraft {
 namespace {
+
+RankRows OfRanks(const std::vector<int32_t>& counts) {
+  CHECK_LE(counts.size(), size_t{kMaxRanks});
+  RankRows rows;
+  std::copy(counts.begin(), counts.end(), rows.rows.begin());
+  return rows;
+}
 
 // The rows of the forward, on the host.
 struct Rows {
@@ -136,7 +145,8 @@ void SaveRecent(const PrefillParts& parts, Stream& stream, const Rows& rows) {
 }
 
 // The modules' rows of the chunks, level by level: each takes the outputs of the one below.
-void PrefillModules(const PrefillParts& parts, Stream& stream, const Rows& target) {
+void PrefillModules(const PrefillParts& parts, Stream& stream, const Rows& target,
+                    const RankRows& rank_rows) {
   const StepBuffers& b = parts.buffers;
   Matrix<float> output = b.target_output.first_rows(target.count());
   for (int level = 0; level < parts.slots.level_count(); ++level) {
@@ -144,17 +154,19 @@ void PrefillModules(const PrefillParts& parts, Stream& stream, const Rows& targe
     SaveBoundaries(parts, stream, target, level, output);
     output = b.module_output.first_rows(target.count());
     const Rows rows = RowsOfLevel(target, level + 1);
-    if (rows.spans.empty()) break;  // nor has any higher level rows
     UploadRows(parts, stream, b.module, rows);
     parts.model.ForwardMtp(stream, level,
-                           {.index = b.module.index(rows.count()), .ids = b.module.ids, .spans = rows.spans},
+                           {.index = b.module.index(rows.count()),
+                            .ids = b.module.ids,
+                            .spans = rows.spans,
+                            .rank_rows = &rank_rows},
                            parts.cache, b.previous.first_rows(rows.count()), output);
   }
   SaveRecent(parts, stream, target);
 }
 
 void FirstTokens(const PrefillParts& parts, Stream& stream, std::span<const PrefillChunk> chunks,
-                 const Rows& target, bool make_draft) {
+                 const Rows& target, const RankRows& rank_ended, bool make_draft) {
   Rows ended;
   std::vector<int32_t> last_rows;
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -165,7 +177,7 @@ void FirstTokens(const PrefillParts& parts, Stream& stream, std::span<const Pref
     ended.slots.push_back(target.slots[row]);
     ended.positions.push_back(target.positions[row]);
   }
-  if (last_rows.empty()) return;
+  if (rank_ended.total() == 0) return;
   const StepBuffers& b = parts.buffers;
   Upload(parts, stream, b.gather_index, last_rows);
   Upload(parts, stream, b.ended_slots, ended.slots);
@@ -178,25 +190,29 @@ void FirstTokens(const PrefillParts& parts, Stream& stream, std::span<const Pref
                             {.outputs = b.first_outputs,
                              .target_output = b.previous.first_rows(ended.count()),
                              .places = ended.count(),
-                             .verified_len = 0},
+                             .verified_len = 0,
+                             .rank_places = &rank_ended},
                             make_draft);
 }
 
 }  // namespace
 
-void RunPrefill(const PrefillParts& parts, Stream& stream, std::span<const PrefillChunk> chunks,
-                bool make_draft) {
+void RunPrefill(const PrefillParts& parts, Stream& stream, const IterationPlan& plan, int rank) {
+  const std::vector<PrefillChunk>& chunks = plan.ranks[rank].prefill_chunks;
   const Rows rows = RowsOf(chunks);
+  const RankRows rank_rows = OfRanks(plan.prefill_rows);
+  const RankRows rank_ended = OfRanks(plan.ended_prompts);
+  CHECK_EQ(rows.count(), rank_rows[rank]) << "rank " << rank << ", iteration " << plan.number;
   for (const PrefillChunk& chunk : chunks) parts.slots.CountPrompt(stream, chunk.slot, chunk.token_ids);
   UploadRows(parts, stream, parts.buffers.target, rows);
   parts.model.Forward(stream,
                       {.index = parts.buffers.target.index(rows.count()),
                        .ids = parts.buffers.target.ids,
-                       .spans = rows.spans},
+                       .spans = rows.spans,
+                       .rank_rows = &rank_rows},
                       parts.cache, parts.buffers.target_output.first_rows(rows.count()));
-  if (parts.drafter != nullptr) PrefillModules(parts, stream, rows);
-  FirstTokens(parts, stream, chunks, rows, make_draft);
-  stream.Synchronize();
+  if (parts.drafter != nullptr) PrefillModules(parts, stream, rows, rank_rows);
+  FirstTokens(parts, stream, chunks, rows, rank_ended, plan.draft_len > 0);
 }
 
 }  // namespace foredraft

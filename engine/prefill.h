@@ -2,9 +2,8 @@
 #define FOREDRAFT_ENGINE_PREFILL_H_
 
 // The prefill forward of an iteration: prompt chunks of several sequences in one eager forward of exact size,
-// the MTP module's rows for the same positions, and for prompts that end the first token and its draft.
-
-#include <span>
+// the MTP module's rows for the same positions, and for prompts that end the first token and its draft. If
+// any rank has rows, all run all of it, with the rows they have (lockstep).
 
 #include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3.h"
@@ -25,9 +24,9 @@ struct PrefillParts {
   SlotState& slots;
 };
 
-// Results of ended prompts stand in buffers.first_outputs and first_logprobs, in the order of their chunks.
-void RunPrefill(const PrefillParts& parts, Stream& stream, std::span<const PrefillChunk> chunks,
-                bool make_draft);
+// `rank` is whose part of the plan this is. Results of ended prompts stand in buffers.first_outputs and
+// first_logprobs, in the order of their chunks, once the stream is through.
+void RunPrefill(const PrefillParts& parts, Stream& stream, const IterationPlan& plan, int rank);
 
 }  // namespace foredraft
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/comm/solo_communicator.h"
 #include "engine/prefill.h"
 #include "engine/spec/eagle_drafter.h"
 #include "engine/spec/vanilla_drafter.h"
@@ -39,13 +40,15 @@ RankEngine::~RankEngine() = default;
 absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptions& options,
                                                                const ModelConfig& config,
                                                                std::unique_ptr<Device> device,
-                                                               ModelWeights weights) {
+                                                               ModelWeights weights,
+                                                               std::unique_ptr<Communicator> comm) {
   CHECK(!options.batch_sizes.empty() && options.batch_sizes.back() >= options.max_batch_size);
   CHECK_LE(options.max_draft_len, kMaxDraftLen);
   CHECK_LE(options.module_count(), static_cast<int>(weights.mtp_modules.size()));
-  std::unique_ptr<RankEngine> engine(new RankEngine(options, std::move(device)));
+  if (comm == nullptr) comm = std::make_unique<SoloCommunicator>(device->ops());
+  std::unique_ptr<RankEngine> engine(new RankEngine(options, std::move(device), std::move(comm)));
   RETURN_IF_ERROR(engine->Allocate(config, std::move(weights)));
-  if (options.capture_graphs) engine->CaptureSteps();
+  if (options.capture_graphs) RETURN_IF_ERROR(engine->CaptureSteps());
   return engine;
 }
 
@@ -61,7 +64,7 @@ absl::Status RankEngine::Allocate(const ModelConfig& config, ModelWeights weight
   const KvCacheShape shape = KvCacheShape::Of(config, module_count, o.tokens_per_block, o.block_count);
 
   stream_ = device_->CreateStream();
-  ASSIGN_OR_RETURN(model_, DeepseekV3::Create(*device_, config, std::move(weights), rows, positions));
+  ASSIGN_OR_RETURN(model_, DeepseekV3::Create(*device_, *comm_, config, std::move(weights), rows, positions));
   ASSIGN_OR_RETURN(slots_,
                    SlotState::Create(*device_, {.slot_count = o.max_batch_size,
                                                 .vocab_size = config.vocab_size,
@@ -81,19 +84,23 @@ absl::Status RankEngine::Allocate(const ModelConfig& config, ModelWeights weight
   return absl::OkStatus();
 }
 
-void RankEngine::CaptureSteps() {
+// A collective may connect or allocate when it first meets its buffers, which a capture must not do: with
+// other ranks every step runs once, with no live slot, before it is captured.
+absl::Status RankEngine::CaptureSteps() {
   for (const int bucket : options_.batch_sizes) {
     for (int draft_len = 0; draft_len <= options_.max_draft_len; ++draft_len) {
+      if (comm_->size() > 1) RETURN_IF_ERROR(RunDecodeStep(RankPlan{}, bucket, draft_len).status());
       graphs_.Insert({bucket, draft_len}, CaptureStep(bucket, draft_len));
     }
   }
+  return absl::OkStatus();
 }
 
-int RankEngine::WarmUp() {
+absl::StatusOr<int> RankEngine::WarmUp() {
   if (graphs_.size() == 0) return 0;
   for (const int bucket : options_.batch_sizes) {
     for (int draft_len = 0; draft_len <= options_.max_draft_len; ++draft_len) {
-      RunDecodeStep(RankPlan{}, bucket, draft_len);
+      RETURN_IF_ERROR(RunDecodeStep(RankPlan{}, bucket, draft_len).status());
     }
   }
   return static_cast<int>(graphs_.size());
@@ -103,12 +110,12 @@ std::unique_ptr<Graph> RankEngine::CaptureStep(int bucket, int draft_len) {
   return device_->Capture(*stream_, [&] { DecodeStep(bucket, draft_len); });
 }
 
-RankResult RankEngine::Run(const IterationPlan& plan, int rank) {
+absl::StatusOr<RankResult> RankEngine::Run(const IterationPlan& plan, int rank) {
   const RankPlan& rank_plan = plan.ranks[rank];
   RankResult result{.number = plan.number};
   ApplyAcceptance(plan.acceptance);
   ApplyStateChanges(rank_plan);
-  if (!rank_plan.prefill_chunks.empty()) {
+  if (HasPrefill(plan)) {
     const auto start = std::chrono::steady_clock::now();
     const PrefillParts parts{.device = *device_,
                              .model = *model_,
@@ -116,12 +123,13 @@ RankResult RankEngine::Run(const IterationPlan& plan, int rank) {
                              .buffers = buffers_,
                              .drafter = drafter_.get(),
                              .slots = slots_};
-    RunPrefill(parts, *stream_, rank_plan.prefill_chunks, plan.draft_len > 0);
+    RunPrefill(parts, *stream_, plan, rank);
+    RETURN_IF_ERROR(comm_->Await(*stream_));
     result.prefill_seconds = SecondsSince(start);
   }
   if (plan.decode_bucket > 0) {
     const auto start = std::chrono::steady_clock::now();
-    result.replayed = RunDecodeStep(rank_plan, plan.decode_bucket, plan.draft_len);
+    ASSIGN_OR_RETURN(result.replayed, RunDecodeStep(rank_plan, plan.decode_bucket, plan.draft_len));
     result.decode_seconds = SecondsSince(start);
   }
   ReadResults(rank_plan, plan, result);
@@ -183,7 +191,7 @@ void RankEngine::DecodeStep(int bucket, int draft_len) {
                   draft_len);
 }
 
-bool RankEngine::RunDecodeStep(const RankPlan& plan, int bucket, int draft_len) {
+absl::StatusOr<bool> RankEngine::RunDecodeStep(const RankPlan& plan, int bucket, int draft_len) {
   CHECK_LE(static_cast<int>(plan.live_slots.size()), bucket);
   std::vector<int32_t> live_slots = plan.live_slots;
   live_slots.resize(bucket, -1);
@@ -194,7 +202,7 @@ bool RankEngine::RunDecodeStep(const RankPlan& plan, int bucket, int draft_len) 
   } else {
     DecodeStep(bucket, draft_len);
   }
-  stream_->Synchronize();
+  RETURN_IF_ERROR(comm_->Await(*stream_));
   return graph != nullptr;
 }
 

@@ -50,6 +50,11 @@ std::string RuleText(const Acceptance& acceptance) {
 
 }  // namespace
 
+bool HasPrefill(const IterationPlan& plan) {
+  return std::any_of(plan.prefill_rows.begin(), plan.prefill_rows.end(),
+                     [](int32_t rows) { return rows > 0; });
+}
+
 std::string IterationPlan::DebugString() const {
   std::string text;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -100,10 +100,11 @@ struct RankPlan {
 
 struct IterationPlan {
   uint64_t number = 0;
-  int32_t draft_len = 0;              // K, one for all ranks
-  Acceptance acceptance;              // one for all ranks
-  int32_t decode_bucket = 0;          // places in the decode step, one for all ranks; 0 = no decode step
-  std::vector<int32_t> prefill_rows;  // [ranks]: tokens each rank prefills; all 0 = no prefill forward
+  int32_t draft_len = 0;               // K, one for all ranks
+  Acceptance acceptance;               // one for all ranks
+  int32_t decode_bucket = 0;           // places in the decode step, one for all ranks; 0 = no decode step
+  std::vector<int32_t> prefill_rows;   // [ranks]: tokens each rank prefills; all 0 = no prefill forward
+  std::vector<int32_t> ended_prompts;  // [ranks]: prompts that end in it, of each rank
   std::vector<RankPlan> ranks;
 
   // One line per rank, so that a log line is a test case.
@@ -112,6 +113,9 @@ struct IterationPlan {
 
 // True when no rank has anything to do for this plan.
 bool IsEmpty(const IterationPlan& plan);
+
+// True when some rank prefills: all then run that forward.
+bool HasPrefill(const IterationPlan& plan);
 
 struct TopLogprob {
   int32_t token_id = 0;

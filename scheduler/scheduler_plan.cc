@@ -16,6 +16,7 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
   plan.draft_len = draft_policy_.upper();  // until the decode bucket is known: blocks are taken for this K
   plan.acceptance = speculation_.acceptance;
   plan.prefill_rows.assign(ranks_.size(), 0);
+  plan.ended_prompts.assign(ranks_.size(), 0);
   plan.ranks.resize(ranks_.size());
   planning_ = {.number = plan.number, .forced = plan.acceptance.forced_length > 0};
   planning_.ranks.resize(ranks_.size());
@@ -204,6 +205,7 @@ void Scheduler::PlanPrefill(IterationPlan* plan) {
       planning_.ranks[rank].chunks.emplace_back(sequence, end);
       Name(sequence, plan->number);
       if (end < sequence->prompt_len) break;  // the budget is spent
+      ++plan->ended_prompts[rank];
       state.prefilling.erase(state.prefilling.begin());
       if (sequence->swappable) state.prefilling_held -= static_cast<int>(sequence->blocks.size());
       sequence->state = SequenceState::kDecoding;

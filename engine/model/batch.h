@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "engine/comm/rank_rows.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
@@ -23,6 +24,8 @@ struct Batch {
   // Prompt rows, in the prefill form. Empty: generated rows, in the absorbed decode form. The two forms round
   // differently, so a row keeps the form it was written in (engine/README.md, two-forms).
   std::span<const PrefillSpan> spans;
+  // Rows that every rank brings to this forward. Null: as many as this one, as in a decode step.
+  const RankRows* rank_rows = nullptr;
 
   bool prefill_form() const { return !spans.empty(); }
 };

@@ -32,10 +32,11 @@ absl::StatusOr<const float*> UploadRopeTable(Device& device, const ModelConfig& 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, const ModelConfig& config,
+absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, Communicator& comm,
+                                                               const ModelConfig& config,
                                                                ModelWeights weights, int row_capacity,
                                                                int position_capacity) {
-  std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, config, std::move(weights)));
+  std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, comm, config, std::move(weights)));
   ASSIGN_OR_RETURN(model->activations_, AllocateActivations(device, config, row_capacity, position_capacity));
   ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, position_capacity));
   return model;

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
+#include "engine/comm/communicator.h"
 #include "engine/kv_cache.h"
 #include "engine/model/activations.h"
 #include "engine/model/batch.h"
@@ -23,10 +24,10 @@ namespace foredraft {
 class DeepseekV3 {
  public:
   // row_capacity: rows of the largest forward; position_capacity: positions the rope table and a prefill's
-  // context cover. The device and the weights' memory outlive the model.
-  static absl::StatusOr<std::unique_ptr<DeepseekV3>> Create(Device& device, const ModelConfig& config,
-                                                            ModelWeights weights, int row_capacity,
-                                                            int position_capacity);
+  // context cover. The device, the group of ranks and the weights' memory outlive the model.
+  static absl::StatusOr<std::unique_ptr<DeepseekV3>> Create(Device& device, Communicator& comm,
+                                                            const ModelConfig& config, ModelWeights weights,
+                                                            int row_capacity, int position_capacity);
 
   // Level 0. output: [R, D], the hidden after the final norm: what the head and level 1 take.
   void Forward(Stream& stream, const Batch& batch, const KvCache& cache, Matrix<float> output) const;
@@ -43,12 +44,13 @@ class DeepseekV3 {
   int module_count() const { return static_cast<int>(weights_.mtp_modules.size()); }
 
  private:
-  DeepseekV3(Device& device, const ModelConfig& config, ModelWeights weights)
-      : ops_(device.ops()), config_(config), weights_(std::move(weights)) {}
+  DeepseekV3(Device& device, Communicator& comm, const ModelConfig& config, ModelWeights weights)
+      : ops_(device.ops()), comm_(comm), config_(config), weights_(std::move(weights)) {}
 
   AttentionContext Context(const KvCache& cache, int layer, int level) const;
 
   const Ops& ops_;
+  Communicator& comm_;
   const ModelConfig config_;
   const ModelWeights weights_;
   Activations activations_;

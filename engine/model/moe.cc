@@ -40,10 +40,9 @@ void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeW
                             .expert_offsets = a.expert_offsets,
                             .experts = w.expert_gate_up});
   ops.silu_mul(stream, {.out = activated, .gate_up = gate_up});
-  ops.grouped_gemm(stream, {.out = expert_out,
-                            .x = activated,
-                            .expert_offsets = a.expert_offsets,
-                            .experts = w.expert_down});
+  ops.grouped_gemm(
+      stream,
+      {.out = expert_out, .x = activated, .expert_offsets = a.expert_offsets, .experts = w.expert_down});
   if (w.shared.gate_up) {
     shared = a.projected.first_rows(x.rows);
     DenseMlp(ops, stream, w.shared, a, x, shared);

@@ -21,8 +21,10 @@ void EagleDrafter::Draft(Stream& stream, const DraftInput& input, int draft_coun
                            .bucket = input.places,
                            .draft_len = input.verified_len,
                            .level = 1});
-  model_.ForwardMtp(stream, 0, {.index = b_.module.index(rows), .ids = b_.module.ids}, cache_,
-                    input.target_output, b_.module_output.first_rows(rows));
+  // A place has more than one row only in a decode step, where all ranks have as many.
+  model_.ForwardMtp(stream, 0,
+                    {.index = b_.module.index(rows), .ids = b_.module.ids, .rank_rows = input.rank_places},
+                    cache_, input.target_output, b_.module_output.first_rows(rows));
   if (draft_count == 0) return;
   ops_.copy_rows(stream, {.out = last_output,
                           .x = b_.module_output.first_rows(rows),
@@ -40,8 +42,10 @@ void EagleDrafter::Draft(Stream& stream, const DraftInput& input, int draft_coun
                                   .outputs = input.outputs,
                                   .bucket = input.places,
                                   .draft_index = draft - 1});
-    model_.ForwardMtp(stream, 0, {.index = b_.module.index(input.places), .ids = b_.module.ids}, cache_,
-                      last_output, output);
+    model_.ForwardMtp(
+        stream, 0,
+        {.index = b_.module.index(input.places), .ids = b_.module.ids, .rank_rows = input.rank_places},
+        cache_, last_output, output);
     ops_.copy_rows(stream, {.out = last_output, .x = output, .rows = input.places});
     PickDraft(ops_, stream, model_, slots_, b_, input, draft);
   }

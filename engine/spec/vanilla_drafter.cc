@@ -24,8 +24,10 @@ void VanillaDrafter::FirstDraft(Stream& stream, const DraftInput& input, bool ma
     ops_.copy_rows(
         stream,
         {.out = previous, .x = slots_.boundaries(level - 1), .x_index = b_.module.slots, .rows = places});
-    model_.ForwardMtp(stream, level - 1, {.index = b_.module.index(places), .ids = b_.module.ids}, cache_,
-                      previous, output);
+    model_.ForwardMtp(
+        stream, level - 1,
+        {.index = b_.module.index(places), .ids = b_.module.ids, .rank_rows = input.rank_places}, cache_,
+        previous, output);
     if (level == 1 && make_draft) {
       ops_.copy_rows(stream, {.out = b_.last_output, .x = output, .rows = places});
       PickDraft(ops_, stream, model_, slots_, b_, input, 1);

@@ -43,7 +43,7 @@ class Load {
     CHECK(device.ok());
     auto engine = RankEngine::Create(options, model.config, *std::move(device), model.weights);
     CHECK(engine.ok()) << engine.status().ToString();
-    (*engine)->WarmUp();
+    CHECK((*engine)->WarmUp().ok());
     executor_ = std::make_unique<LocalExecutor>(*std::move(engine), 0);
     loop_ = std::make_unique<ServingLoop>(
         ServingLoopOptions{}, std::make_unique<Scheduler>(SchedulerOptionsOf(model, options, setting)),

@@ -20,8 +20,8 @@ T* MustAllocate(Device& device, size_t count) {
 }  // namespace
 
 FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity)
-    : device_(device), stream_(device.CreateStream()), capacity_(capacity) {
-  auto model = DeepseekV3::Create(device, config, std::move(weights), capacity, capacity);
+    : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
+  auto model = DeepseekV3::Create(device, solo_, config, std::move(weights), capacity, capacity);
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
   const int blocks = (capacity + kTokensPerBlock - 1) / kTokensPerBlock;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/comm/solo_communicator.h"
 #include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3.h"
 #include "kernels/device.h"
@@ -61,6 +62,7 @@ class FromScratch {
   void Poison();
 
   Device& device_;
+  SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DeepseekV3> model_;
   KvCache cache_;

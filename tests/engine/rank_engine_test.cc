@@ -28,6 +28,12 @@ class RankEngineTest : public ::testing::Test {
     return *std::move(engine);
   }
 
+  static RankResult RunPlan(RankEngine& engine, const IterationPlan& plan) {
+    absl::StatusOr<RankResult> result = engine.Run(plan, 0);
+    CHECK(result.ok()) << result.status().ToString();
+    return *std::move(result);
+  }
+
   // A plan that admits `request` into `slot` with blocks of its own and prefills all of it.
   static IterationPlan Start(int slot, const Request& request, int draft_len) {
     IterationPlan plan = Step({slot}, draft_len);
@@ -45,6 +51,7 @@ class RankEngineTest : public ::testing::Test {
     rank.prefill_chunks.push_back(
         {.slot = slot, .first_position = 0, .token_ids = request.prompt_ids, .last = true});
     plan.prefill_rows = {prompt_len};
+    plan.ended_prompts = {1};
     return plan;
   }
 
@@ -53,6 +60,7 @@ class RankEngineTest : public ::testing::Test {
     plan.draft_len = draft_len;
     plan.decode_bucket = live_slots.size() <= 1 ? 1 : 4;
     plan.prefill_rows = {0};
+    plan.ended_prompts = {0};
     plan.ranks.resize(1);
     plan.ranks[0].live_slots = std::move(live_slots);
     return plan;
@@ -73,8 +81,8 @@ TEST_F(RankEngineTest, CapturesTheSameNodesWhateverRanInBetween) {
   const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const auto before = engine->CaptureStep(4, 3);
   EXPECT_GT(before->node_count(), 100u);
-  engine->Run(Start(2, ShortRequest(1), 3), 0);
-  for (int i = 0; i < 3; ++i) engine->Run(Step({2}, 3), 0);
+  RunPlan(*engine, Start(2, ShortRequest(1), 3));
+  for (int i = 0; i < 3; ++i) RunPlan(*engine, Step({2}, 3));
   EXPECT_TRUE(before->SameNodes(*engine->CaptureStep(4, 3)));
   EXPECT_TRUE(before->SameNodes(*engine->graphs().Find({4, 3})));
   EXPECT_FALSE(before->SameNodes(*engine->CaptureStep(4, 2)));
@@ -86,8 +94,8 @@ TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {
   const auto eager = MakeEngine({.draft_len = 7, .graphs = false, .max_batch_size = 4});
   IterationPlan plan = Start(0, ShortRequest(1), 7);
   for (int step = 0; step < 6; ++step) {
-    const RankResult a = replayed->Run(plan, 0);
-    const RankResult b = eager->Run(plan, 0);
+    const RankResult a = RunPlan(*replayed, plan);
+    const RankResult b = RunPlan(*eager, plan);
     EXPECT_TRUE(a.replayed);
     EXPECT_FALSE(b.replayed);
     ASSERT_EQ(a.slots.size(), 1u);
@@ -100,7 +108,7 @@ TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {
 
 TEST_F(RankEngineTest, AFirstStepVerifiesTheOneDraftOfThePrefill) {
   const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
-  const RankResult result = engine->Run(Start(0, ShortRequest(1), 3), 0);
+  const RankResult result = RunPlan(*engine, Start(0, ShortRequest(1), 3));
   ASSERT_EQ(result.slots.size(), 1u);
   EXPECT_TRUE(result.slots[0].first_token);
   EXPECT_EQ(result.slots[0].drafts_verified, 1);
@@ -118,7 +126,7 @@ TEST_F(RankEngineTest, StopsAtTheLimitWithEveryMaxTokens) {
     std::vector<int32_t> tokens;
     bool finished = false;
     for (int step = 0; step < 8; ++step) {
-      const SlotResult result = engine->Run(plan, 0).slots[0];
+      const SlotResult result = RunPlan(*engine, plan).slots[0];
       EXPECT_TRUE(!finished || result.token_ids.empty()) << "a finished slot is frozen";
       tokens.insert(tokens.end(), result.token_ids.begin(), result.token_ids.end());
       finished = result.finished;
@@ -136,7 +144,7 @@ TEST_F(RankEngineTest, NothingFollowsAStopTokenInsideAnAcceptedRun) {
   std::vector<int32_t> tokens;
   IterationPlan plan = Start(0, request, 7);
   for (int step = 0; step < 10; ++step) {
-    const SlotResult result = engine->Run(plan, 0).slots[0];
+    const SlotResult result = RunPlan(*engine, plan).slots[0];
     tokens.insert(tokens.end(), result.token_ids.begin(), result.token_ids.end());
     plan = Step({0}, 7);
   }
@@ -147,7 +155,7 @@ TEST_F(RankEngineTest, NothingFollowsAStopTokenInsideAnAcceptedRun) {
     plan = Start(slot, request, 7);
     std::vector<int32_t> cut;
     for (int step = 0; step < 10; ++step) {
-      const SlotResult result = engine->Run(plan, 0).slots[0];
+      const SlotResult result = RunPlan(*engine, plan).slots[0];
       cut.insert(cut.end(), result.token_ids.begin(), result.token_ids.end());
       plan = Step({slot}, 7);
     }
@@ -155,7 +163,7 @@ TEST_F(RankEngineTest, NothingFollowsAStopTokenInsideAnAcceptedRun) {
     EXPECT_EQ(cut, std::vector<int32_t>(tokens.begin(), end)) << "stop token at " << i;
     IterationPlan release = Step({}, 7);
     release.ranks[0].releases = {slot};
-    engine->Run(release, 0);
+    RunPlan(*engine, release);
   }
 }
 
@@ -164,24 +172,24 @@ TEST_F(RankEngineTest, ASwappedSequenceComesBackToTheBit) {
   const auto untouched = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const Request request = ShortRequest(1);
   IterationPlan plan = Start(0, request, 3);
-  EXPECT_EQ(engine->Run(plan, 0).slots[0].token_ids, untouched->Run(plan, 0).slots[0].token_ids);
+  EXPECT_EQ(RunPlan(*engine, plan).slots[0].token_ids, RunPlan(*untouched, plan).slots[0].token_ids);
 
   std::vector<int32_t> blocks(kBlocksPerSlot);
   std::iota(blocks.begin(), blocks.end(), 1);
   IterationPlan out = Step({}, 3);
   out.decode_bucket = 0;
   out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = blocks}};
-  engine->Run(out, 0);
+  RunPlan(*engine, out);
   EXPECT_EQ(engine->swap_store().image_count(), 1u);
-  engine->Run(Start(0, ShortRequest(2), 3), 0);  // somebody else in its slot and blocks
+  RunPlan(*engine, Start(0, ShortRequest(2), 3));  // somebody else in its slot and blocks
 
   std::iota(blocks.begin(), blocks.end(), 1 + 3 * kBlocksPerSlot);
   IterationPlan in = Step({3}, 3);
   in.ranks[0].swaps_in = {{.image_id = 5, .slot = 3, .block_ids = blocks}};
   in.ranks[0].block_table_deltas = {{.slot = 3, .first_index = 0, .block_ids = blocks}};
   for (int step = 0; step < 5; ++step) {
-    const SlotResult a = engine->Run(step == 0 ? in : Step({3}, 3), 0).slots[0];
-    const SlotResult b = untouched->Run(Step({0}, 3), 0).slots[0];
+    const SlotResult a = RunPlan(*engine, step == 0 ? in : Step({3}, 3)).slots[0];
+    const SlotResult b = RunPlan(*untouched, Step({0}, 3)).slots[0];
     EXPECT_EQ(a.token_ids, b.token_ids) << "step " << step;
     EXPECT_EQ(a.drafts, b.drafts) << "step " << step;
   }
@@ -228,7 +236,7 @@ TEST_F(RankEngineTest, TokensDoNotDependOnWhatIsDrafted) {
     // The prompt in an iteration of its own, so that the prefill's draft can be replaced too.
     plan.ranks[0].live_slots.clear();
     plan.decode_bucket = 0;
-    engine->Run(plan, 0);
+    RunPlan(*engine, plan);
     std::vector<int32_t> tokens = {truth[prompt_len]};
     std::vector<int> step_lengths;
     for (bool finished = false; !finished;) {
@@ -236,7 +244,7 @@ TEST_F(RankEngineTest, TokensDoNotDependOnWhatIsDrafted) {
       for (int i = 0; i < drafts.draft_count; ++i) {
         drafts.tokens[i] = kind.draft(truth, prompt_len + static_cast<int>(tokens.size()) + i);
       }
-      const SlotResult result = engine->Run(Step({0}, kDraftLen), 0).slots[0];
+      const SlotResult result = RunPlan(*engine, Step({0}, kDraftLen)).slots[0];
       tokens.insert(tokens.end(), result.token_ids.begin(), result.token_ids.end());
       step_lengths.push_back(static_cast<int>(result.token_ids.size()));
       finished = result.finished;
