@@ -44,13 +44,18 @@ struct RmsNormParams {
   float eps;
 };
 
-// out = x weight^T (+ bias), FP32 accumulation, the K order fixed by the weight's shape alone.
+// The two forms of a forward (engine/README.md, two-forms): rows of a prompt, or generated ones. A backend
+// may have a kernel for each; it never chooses one by how many rows there are.
+enum class GemmForm : int32_t { kDecode, kPrefill };
+
+// out = x weight^T (+ bias), FP32 accumulation, the K order fixed by the weight's shape and the form alone.
 struct GemmParams {
   Matrix<float> out;      // [R, n] or absent
   Matrix<bf16> out_bf16;  // [R, n] or absent
   Matrix<const bf16> x;   // [R, k]
   PackedWeight weight;    // [n, k]
   const float* bias;      // [n] or null
+  GemmForm form = GemmForm::kDecode;
 };
 
 // One small GEMM per head: out[r, h] = x[r, h] heads[h]^T. The absorbed form's q_nope W_UK and W_UV o_lat.
@@ -181,10 +186,11 @@ struct GroupRowsParams {
   int32_t rows;
   int32_t top_k;
   int32_t expert_count;
+  int32_t first_expert;  // 0 where one rank has all
 };
 
-// out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e; the same bits per
-// row as gemm.
+// out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e. Every row gets the
+// bits it would have as the only one.
 struct GroupedGemmParams {
   Matrix<float> out;              // [R * top_k, n]
   Matrix<const bf16> x;           // [*, k]

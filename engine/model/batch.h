@@ -6,6 +6,7 @@
 #include <span>
 
 #include "engine/comm/rank_rows.h"
+#include "kernels/ops.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
@@ -28,6 +29,7 @@ struct Batch {
   const RankRows* rank_rows = nullptr;
 
   bool prefill_form() const { return !spans.empty(); }
+  GemmForm gemm_form() const { return prefill_form() ? GemmForm::kPrefill : GemmForm::kDecode; }
 };
 
 }  // namespace foredraft

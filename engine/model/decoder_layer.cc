@@ -16,10 +16,10 @@ void DecoderLayer(const Ops& ops, Stream& stream, const ModelConfig& config, con
   LatentAttention(ops, stream, config, w.self_attn, a, batch, context, normed, hidden);
   ops.rms_norm(stream, {.out_bf16 = normed, .x = hidden, .weight = w.post_attention_layernorm, .eps = eps});
   if (w.is_moe) {
-    MixtureOfExperts(ops, stream, config, w.moe, a, batch.index, normed, hidden);
+    MixtureOfExperts(ops, stream, config, w.moe, a, batch, normed, hidden);
   } else {
     const Matrix<float> projected = a.projected.first_rows(rows);
-    DenseMlp(ops, stream, w.mlp, a, normed, projected);
+    DenseMlp(ops, stream, w.mlp, a, batch.gemm_form(), normed, projected);
     ops.add(stream, {.out = hidden, .x = projected});
   }
 }

@@ -16,12 +16,13 @@ void Project(const Ops& ops, Stream& stream, const ModelConfig& config, const Ml
   const int q_width = qkv_a.cols - ckv_width;
   Matrix<float> q = qkv_a.columns(0, q_width);
 
-  ops.gemm(stream, {.out = qkv_a, .x = normed, .weight = w.qkv_a, .bias = w.qkv_a_bias});
+  const GemmForm form = batch.gemm_form();
+  ops.gemm(stream, {.out = qkv_a, .x = normed, .weight = w.qkv_a, .bias = w.qkv_a_bias, .form = form});
   if (w.q_b) {
     const Matrix<bf16> q_a = a.q_a.first_rows(rows);
     ops.rms_norm(stream, {.out_bf16 = q_a, .x = q, .weight = w.q_a_layernorm, .eps = kLoraNormEps});
     q = a.q.first_rows(rows);
-    ops.gemm(stream, {.out = q, .x = q_a, .weight = w.q_b});
+    ops.gemm(stream, {.out = q, .x = q_a, .weight = w.q_b, .form = form});
   }
   ops.rope_query(stream, {.out = a.q_roped.first_rows(rows),
                           .q = q,
@@ -78,7 +79,7 @@ void AttendPrefill(const Ops& ops, Stream& stream, const ModelConfig& config, co
                          .layer = context.cache,
                          .slot = span.slot,
                          .first_position = context.first_position});
-  ops.gemm(stream, {.out_bf16 = kv, .x = latent, .weight = w.kv_b});
+  ops.gemm(stream, {.out_bf16 = kv, .x = latent, .weight = w.kv_b, .form = GemmForm::kPrefill});
   ops.mla_prefill(stream, {.out = a.attention.row_range(span.first_row, span.row_count),
                            .q = a.q_roped.row_range(span.first_row, span.row_count),
                            .kv = kv,
@@ -107,7 +108,8 @@ void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, 
   ops.gemm(stream, {.out = projected,
                     .x = a.attention.first_rows(normed.rows),
                     .weight = w.o_proj,
-                    .bias = w.o_proj_bias});
+                    .bias = w.o_proj_bias,
+                    .form = batch.gemm_form()});
   ops.add(stream, {.out = hidden, .x = projected});
 }
 

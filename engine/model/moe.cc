@@ -8,7 +8,8 @@ namespace foredraft {
 namespace {
 
 void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
-           const Activations& a, const RowIndex& index, Matrix<const bf16> x, Matrix<float> hidden) {
+           const Activations& a, GemmForm form, const RowIndex& index, Matrix<const bf16> x,
+           Matrix<float> hidden) {
   const int grouped = x.rows * config.num_experts_per_tok;
   const Matrix<float> logits = a.router_logits.first_rows(x.rows);
   const Matrix<float> gate_up = a.expert_gate_up.first_rows(grouped);
@@ -16,7 +17,7 @@ void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeW
   const Matrix<float> expert_out = a.expert_out.first_rows(grouped);
   Matrix<float> shared;
 
-  ops.gemm(stream, {.out = logits, .x = x, .weight = w.router});
+  ops.gemm(stream, {.out = logits, .x = x, .weight = w.router, .form = form});
   ops.route_experts(stream, {.expert_ids = a.expert_ids,
                              .expert_weights = a.expert_weights,
                              .logits = logits,
@@ -45,7 +46,7 @@ void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeW
       {.out = expert_out, .x = activated, .expert_offsets = a.expert_offsets, .experts = w.expert_down});
   if (w.shared.gate_up) {
     shared = a.projected.first_rows(x.rows);
-    DenseMlp(ops, stream, w.shared, a, x, shared);
+    DenseMlp(ops, stream, w.shared, a, form, x, shared);
   }
   ops.combine_experts(stream, {.hidden = hidden,
                                .expert_out = expert_out,
@@ -60,13 +61,13 @@ void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeW
 }  // namespace
 
 void MixtureOfExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
-                      const Activations& a, const RowIndex& index, Matrix<const bf16> x,
-                      Matrix<float> hidden) {
+                      const Activations& a, const Batch& batch, Matrix<const bf16> x, Matrix<float> hidden) {
   for (int first = 0; first < x.rows; first += kMoeRowsAtOnce) {
     const int count = std::min(kMoeRowsAtOnce, x.rows - first);
     const RowIndex piece = {
-        .slots = index.slots + first, .positions = index.positions + first, .rows = count};
-    Piece(ops, stream, config, w, a, piece, x.row_range(first, count), hidden.row_range(first, count));
+        .slots = batch.index.slots + first, .positions = batch.index.positions + first, .rows = count};
+    Piece(ops, stream, config, w, a, batch.gemm_form(), piece, x.row_range(first, count),
+          hidden.row_range(first, count));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "config/model_config.h"
 #include "engine/model/activations.h"
+#include "engine/model/batch.h"
 #include "engine/weights/model_weights.h"
 #include "kernels/ops.h"
 
@@ -13,8 +14,7 @@ namespace foredraft {
 
 // hidden += experts(x) + shared(x). x: [R, D]; long batches go in pieces of kMoeRowsAtOnce rows.
 void MixtureOfExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
-                      const Activations& a, const RowIndex& index, Matrix<const bf16> x,
-                      Matrix<float> hidden);
+                      const Activations& a, const Batch& batch, Matrix<const bf16> x, Matrix<float> hidden);
 
 }  // namespace foredraft
 

@@ -20,7 +20,7 @@ void MtpLayer(const Ops& ops, Stream& stream, const ModelConfig& config, const M
   ops.rms_norm(stream, {.out_bf16 = input.columns(0, width), .x = embedded, .weight = w.enorm, .eps = eps});
   ops.rms_norm(stream,
                {.out_bf16 = input.columns(width, width), .x = previous, .weight = w.hnorm, .eps = eps});
-  ops.gemm(stream, {.out = hidden, .x = input, .weight = w.eh_proj});
+  ops.gemm(stream, {.out = hidden, .x = input, .weight = w.eh_proj, .form = batch.gemm_form()});
   DecoderLayer(ops, stream, config, w.layer, a, batch, context);
   ops.rms_norm(stream, {.out = output, .x = hidden, .weight = w.shared_head_norm, .eps = eps});
 }
