@@ -177,11 +177,13 @@ struct RouteExpertsParams {
   float routed_scaling_factor;
 };
 
-// Sorts the (row, choice) pairs by expert, rows ascending within one expert.
+// Sorts the (row, choice) pairs by expert, rows ascending within one expert. Only those of the experts this
+// rank has: first_expert and the expert_count - 1 after it.
 struct GroupRowsParams {
-  int32_t* expert_offsets;    // [E + 1]: expert e has grouped rows offsets[e]..offsets[e + 1] - 1
-  int32_t* grouped_rows;      // [R * top_k]: the row of each grouped row
-  int32_t* grouped_index;     // [R, top_k]: where choice j of row r went, -1 for idle rows
+  int32_t* expert_offsets;  // [expert_count + 1]: this rank's expert e has grouped rows
+                            // offsets[e]..offsets[e + 1] - 1
+  int32_t* grouped_rows;    // [R * top_k]: the row of each grouped row
+  int32_t* grouped_index;   // [R, top_k]: where choice j of row r went, -1 for idle rows and others' experts
   const int32_t* expert_ids;  // [R, top_k], -1 = none
   int32_t rows;
   int32_t top_k;
@@ -212,6 +214,34 @@ struct CombineExpertsParams {
   const float* expert_weights;     // [R, top_k]
   int32_t top_k;
   int32_t expert_count;
+};
+
+// combine_experts in two halves, where ranks have an eighth, a quarter or half of the groups each
+// (engine/README.md, expert-exchange). First: every rank, for the rows of all, the value of the tree over its
+// own groups first_group .. first_group + group_count - 1. Idle rows may hold anything.
+struct ExpertPartialsParams {
+  Matrix<float> out;               // [R, D] or absent
+  Matrix<bf16> out_bf16;           // [R, D] or absent; for a single group, whose sum is a BF16 value
+  Matrix<const float> expert_out;  // [grouped rows, D]
+  const int32_t* grouped_index;    // [R, top_k], -1: not one of this rank's experts
+  const int32_t* expert_ids;       // [R, top_k]
+  const float* expert_weights;     // [R, top_k]
+  int32_t top_k;
+  int32_t expert_count;  // E, of all ranks
+  int32_t first_group;
+  int32_t group_count;  // 1, 2, 4, 8
+};
+
+// Second: a row's owner, hidden[r] += shared[r] + the partial values of all ranks, added by the rest of the
+// tree. Idle rows stay as they are.
+struct AddPartialsParams {
+  Matrix<float> hidden;              // [R, D], updated
+  Matrix<const float> partials;      // [ranks * R, D]: rank s's value of row r is row s * R + r; or absent
+  Matrix<const bf16> partials_bf16;  // likewise: one of the two
+  Matrix<const float> shared;        // [R, D] or absent
+  const int32_t* expert_ids;         // [R, top_k]: -1 where the row is idle
+  int32_t top_k;
+  int32_t rank_count;  // 1, 2, 4, 8
 };
 
 // ---- sampling ----
@@ -389,6 +419,8 @@ struct Ops {
   Op<GroupRowsParams> group_rows;
   Op<GroupedGemmParams> grouped_gemm;
   Op<CombineExpertsParams> combine_experts;
+  Op<ExpertPartialsParams> expert_partials;
+  Op<AddPartialsParams> add_partials;
   Op<ArgmaxParams> argmax;
   Op<SampleParams> sample;
   Op<RelaxDraftsParams> relax_drafts;

@@ -24,6 +24,8 @@ const Ops& CpuOps() {
       .group_rows = Submit<GroupRowsParams, cpu::GroupRows>,
       .grouped_gemm = Submit<GroupedGemmParams, cpu::GroupedGemm>,
       .combine_experts = Submit<CombineExpertsParams, cpu::CombineExperts>,
+      .expert_partials = Submit<ExpertPartialsParams, cpu::ExpertPartials>,
+      .add_partials = Submit<AddPartialsParams, cpu::AddPartials>,
       .argmax = Submit<ArgmaxParams, cpu::Argmax>,
       .sample = Submit<SampleParams, cpu::Sample>,
       .relax_drafts = Submit<RelaxDraftsParams, cpu::RelaxDrafts>,

@@ -28,6 +28,8 @@ void RouteExperts(const CpuContext& context, const RouteExpertsParams& p);
 void GroupRows(const CpuContext& context, const GroupRowsParams& p);
 void GroupedGemm(const CpuContext& context, const GroupedGemmParams& p);
 void CombineExperts(const CpuContext& context, const CombineExpertsParams& p);
+void ExpertPartials(const CpuContext& context, const ExpertPartialsParams& p);
+void AddPartials(const CpuContext& context, const AddPartialsParams& p);
 
 void Argmax(const CpuContext& context, const ArgmaxParams& p);
 void Sample(const CpuContext& context, const SampleParams& p);

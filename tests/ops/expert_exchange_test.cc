@@ -1,0 +1,171 @@
+// group_rows over a part of the experts, expert_partials, add_partials: together, over any number of ranks,
+// they have the bits of combine_experts.
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/ops/op_harness.h"
+
+namespace foredraft {
+namespace {
+
+struct Shape {
+  const char* name;
+  int experts, top_k, width, rows;
+  bool shared;
+};
+
+const Shape kShapes[] = {
+    {"abacus", 8, 2, 128, 5, true},
+    {"several of a group", 16, 8, 70, 7, true},
+    {"no shared expert", 64, 6, 65, 6, false},
+    {"one row", 64, 8, 33, 1, true},
+    {"fewer experts than groups", 4, 3, 5, 4, true},
+    {"groups of unequal size", 13, 4, 20, 9, true},
+};
+
+// A batch of rows, the third of them idle, with expert outputs of all magnitudes: among near ones the sums of
+// BF16 values are exact, and any order would do.
+struct Rows {
+  explicit Rows(const Shape& s) : hidden(noise.Floats(s.rows * s.width)) {
+    shared = noise.Floats(s.rows * s.width);
+    weights = noise.Floats(s.rows * s.top_k);
+    pair_out = noise.Floats(s.rows * s.top_k * s.width);
+    for (float& value : pair_out) value = std::ldexp(value, noise.Int(-14, 14));
+    for (int row = 0; row < s.rows; ++row) {
+      std::vector<int32_t> chosen(s.experts);
+      for (int e = 0; e < s.experts; ++e) chosen[e] = e;
+      for (int j = 0; j < s.top_k; ++j) std::swap(chosen[j], chosen[noise.Int(j, s.experts - 1)]);
+      chosen.resize(s.top_k);
+      std::sort(chosen.begin(), chosen.end());
+      if (row % 3 == 2) std::fill(chosen.begin(), chosen.end(), -1);
+      ids.insert(ids.end(), chosen.begin(), chosen.end());
+    }
+  }
+
+  Noise noise{41};
+  std::vector<float> hidden, shared, weights;
+  std::vector<float> pair_out;  // [rows, top_k, width]: what the expert of a choice gives
+  std::vector<int32_t> ids;
+};
+
+class ExchangeRig {
+ public:
+  ExchangeRig(const Shape& shape, RunMode mode) : s_(shape), rows_(shape), rig_({}, mode) {}
+
+  std::vector<float> Combined() {
+    const int32_t* index = GroupOf(0, s_.experts);
+    float* const hidden = rig_.Put(rows_.hidden);
+    CombineExpertsParams params = {.hidden = Dense(hidden, s_.rows, s_.width),
+                                   .expert_out = ExpertOut(),
+                                   .grouped_index = index,
+                                   .expert_ids = rig_.Put(rows_.ids),
+                                   .expert_weights = rig_.Put(rows_.weights),
+                                   .top_k = s_.top_k,
+                                   .expert_count = s_.experts};
+    if (s_.shared) params.shared = Dense<const float>(rig_.Put(rows_.shared), s_.rows, s_.width);
+    rig_.Run([&] { rig_.ops().combine_experts(rig_.stream(), params); });
+    return rig_.Get(hidden, rows_.hidden.size());
+  }
+
+  std::vector<float> Exchanged(int ranks) {
+    const bool rounded = ranks == 8;
+    const size_t elements = static_cast<size_t>(s_.rows) * s_.width;
+    float* const partials = rig_.Poisoned<float>(ranks * elements);
+    bf16* const partials_bf16 = rig_.Poisoned<bf16>(ranks * elements);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int first = rank * s_.experts / ranks;
+      const int32_t* index = GroupOf(first, (rank + 1) * s_.experts / ranks - first);
+      ExpertPartialsParams params = {.expert_out = ExpertOut(),
+                                     .grouped_index = index,
+                                     .expert_ids = rig_.Put(rows_.ids),
+                                     .expert_weights = rig_.Put(rows_.weights),
+                                     .top_k = s_.top_k,
+                                     .expert_count = s_.experts,
+                                     .first_group = 8 / ranks * rank,
+                                     .group_count = 8 / ranks};
+      if (rounded) params.out_bf16 = Dense(partials_bf16 + rank * elements, s_.rows, s_.width);
+      if (!rounded) params.out = Dense(partials + rank * elements, s_.rows, s_.width);
+      rig_.Run([&] { rig_.ops().expert_partials(rig_.stream(), params); });
+    }
+    float* const hidden = rig_.Put(rows_.hidden);
+    AddPartialsParams params = {.hidden = Dense(hidden, s_.rows, s_.width),
+                                .expert_ids = rig_.Put(rows_.ids),
+                                .top_k = s_.top_k,
+                                .rank_count = ranks};
+    if (rounded) params.partials_bf16 = Dense<const bf16>(partials_bf16, ranks * s_.rows, s_.width);
+    if (!rounded) params.partials = Dense<const float>(partials, ranks * s_.rows, s_.width);
+    if (s_.shared) params.shared = Dense<const float>(rig_.Put(rows_.shared), s_.rows, s_.width);
+    rig_.Run([&] { rig_.ops().add_partials(rig_.stream(), params); });
+    return rig_.Get(hidden, rows_.hidden.size());
+  }
+
+ private:
+  // Groups the rows over these experts and lays their outputs out for ExpertOut; outputs of others are NaN.
+  const int32_t* GroupOf(int first_expert, int expert_count) {
+    const size_t pairs = rows_.ids.size();
+    int32_t* const offsets = rig_.Poisoned<int32_t>(expert_count + 1);
+    int32_t* const grouped = rig_.Poisoned<int32_t>(pairs);
+    int32_t* const index = rig_.Poisoned<int32_t>(pairs);
+    const GroupRowsParams params = {.expert_offsets = offsets,
+                                    .grouped_rows = grouped,
+                                    .grouped_index = index,
+                                    .expert_ids = rig_.Put(rows_.ids),
+                                    .rows = s_.rows,
+                                    .top_k = s_.top_k,
+                                    .expert_count = expert_count,
+                                    .first_expert = first_expert};
+    rig_.Run([&] { rig_.ops().group_rows(rig_.stream(), params); });
+    const std::vector<int32_t> host_offsets = rig_.Get(offsets, expert_count + 1);
+    const std::vector<int32_t> places = rig_.Get(index, pairs);
+    grouped_out_.assign(pairs * s_.width, NAN);
+    for (size_t pair = 0; pair < pairs; ++pair) {
+      const int expert = rows_.ids[pair] - first_expert;
+      const bool local = rows_.ids[pair] >= 0 && expert >= 0 && expert < expert_count;
+      EXPECT_EQ(places[pair] >= 0, local) << "pair " << pair << " from expert " << first_expert;
+      if (!local) continue;
+      EXPECT_GE(places[pair], host_offsets[expert]);
+      EXPECT_LT(places[pair], host_offsets[expert + 1]);
+      std::copy_n(&rows_.pair_out[pair * s_.width], s_.width, &grouped_out_[places[pair] * s_.width]);
+    }
+    return index;
+  }
+
+  Matrix<const float> ExpertOut() {
+    return Dense<const float>(rig_.Put(grouped_out_), static_cast<int32_t>(rows_.ids.size()), s_.width);
+  }
+
+  const Shape s_;
+  const Rows rows_;
+  OpRig rig_;
+  std::vector<float> grouped_out_;  // [pairs, width], as grouped
+};
+
+TEST(ExpertExchange, HasTheBitsOfCombineExpertsOverAnyNumberOfRanks) {
+  for (const Shape& shape : kShapes) {
+    for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+      ExchangeRig rig(shape, mode);
+      const std::vector<float> combined = rig.Combined();
+      for (const int ranks : {1, 2, 4, 8}) {
+        SCOPED_TRACE(std::string(shape.name) + ", ranks " + std::to_string(ranks));
+        const std::vector<float> exchanged = rig.Exchanged(ranks);
+        EXPECT_EQ(BytesOf(exchanged.data(), exchanged.size()), BytesOf(combined.data(), combined.size()));
+      }
+    }
+  }
+}
+
+TEST(ExpertExchange, LeavesIdleRowsAlone) {
+  OpRig rig({}, RunMode::kEager);
+  float* const hidden = rig.Put(std::vector<float>{1.0f, 2.0f});
+  rig.ops().add_partials(rig.stream(), {.hidden = Dense(hidden, 1, 2),
+                                        .partials = Dense<const float>(rig.Poisoned<float>(4), 2, 2),
+                                        .shared = Dense<const float>(rig.Poisoned<float>(2), 1, 2),
+                                        .expert_ids = rig.Put(std::vector<int32_t>{-1, -1}),
+                                        .top_k = 2,
+                                        .rank_count = 2});
+  EXPECT_EQ(rig.Get(hidden, 2), (std::vector<float>{1.0f, 2.0f}));
+}
+
+}  // namespace
+}  // namespace foredraft
