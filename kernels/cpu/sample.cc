@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include "kernels/cpu/argmax.h"
 #include "kernels/cpu/kernels.h"
@@ -136,10 +135,9 @@ void SampleRow(const SampleParams& p, int32_t r) {
   const float* logits = p.logits.row(r);
   float* scratch = p.scratch + static_cast<int64_t>(r) * vocab;
   if (HasPenalties(c)) {
-    const std::span<const int32_t> history =
-        p.stored_drafts > 0
-            ? std::span<const int32_t>(p.slots.drafts[slot].tokens, static_cast<size_t>(p.stored_drafts))
-            : EarlierDrafts(p.ids, p.row_in_slot, r);
+    const DraftHistory history = p.stored_drafts > 0
+                                     ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
+                                     : EarlierDrafts(p.ids, p.row_in_slot, r);
     WritePenalised(p.slots, slot, history, logits, scratch);
     logits = scratch;
   }

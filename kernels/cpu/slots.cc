@@ -1,196 +1,35 @@
-// The step's own bookkeeping (spec/mtp.md sections 1 and 3): a few integers per place, on the caller.
-
-#include <algorithm>
+// The step's own bookkeeping: a few integers per place, on the caller.
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/philox.h"
+#include "kernels/slot_logic.h"
 
 namespace foredraft::cpu {
-namespace {
-
-// A slot whose rows may compute and change.
-bool Runs(const SlotArrays& slots, int32_t slot) {
-  return slot >= 0 && slots.progress[slot].active != 0 && slots.progress[slot].finished == 0;
-}
-
-// v: the drafts of a slot that a step with draft_len K verifies.
-int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
-  const int32_t cap = std::max(0, slots.constants[slot].draft_cap);
-  return std::max(0, std::min({slots.drafts[slot].draft_count, cap, draft_len}));
-}
-
-bool IsStop(const SlotConstants& constants, int32_t token) {
-  const int32_t* end = constants.stop_ids + constants.stop_id_count;
-  return std::find(constants.stop_ids, end, token) != end;
-}
-
-// Whether the model thinks after `token`, given that it did before.
-bool ThinksAfter(const AcceptanceRule& rule, bool thinking, int32_t token) {
-  return token == rule.begin_thinking_id || (thinking && token != rule.end_thinking_id);
-}
-
-// How many tokens a forced step wants: the whole part of the mean, and one more as often as the rest says, by
-// a fixed stream that knows positions only.
-int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
-  constexpr uint64_t kStream = 0x666f72636564;  // "forced"
-  const int32_t whole = static_cast<int32_t>(rule.forced_length);
-  const float rest = rule.forced_length - static_cast<float>(whole);
-  return whole + (UnitInterval(NoiseBlock(kStream, position, 0)[0]) < rest ? 1 : 0);
-}
-
-// Fills out.token_ids with what the rule lets through of drafts and target tokens; returns n before the
-// clamp.
-int32_t Accept(const VerifyDraftsParams& p, int32_t place, int32_t slot, int32_t verify_len,
-               StepOutput& out) {
-  const AcceptanceRule& rule = *p.slots.rule;
-  const int64_t first_row = static_cast<int64_t>(place) * (p.draft_len + 1);
-  const int32_t* drafts = p.slots.drafts[slot].tokens;
-  const int32_t forced = rule.forced_length > 0.0f ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
-  bool thinking = p.slots.progress[slot].thinking != 0;
-  for (int32_t j = 0;; ++j) {
-    const int32_t target = p.target_ids[first_row + j];
-    out.token_ids[j] = target;
-    if (j == verify_len) return j + 1;
-    const int32_t draft = drafts[j];
-    const bool legal = draft >= 0 && draft < p.slots.vocab_size;
-    if (forced > 0) {
-      if (j + 1 >= forced || !legal) return j + 1;
-      out.token_ids[j] = draft;
-    } else if (draft != target) {
-      if (!thinking || p.relaxed[first_row + j] == 0) return j + 1;
-      out.token_ids[j] = draft;
-    }
-    thinking = ThinksAfter(rule, thinking, out.token_ids[j]);
-  }
-}
-
-// Commits emitted tokens: counts, position, phase, whether the sequence ends.
-void Advance(const SlotArrays& slots, int32_t slot, const int32_t* tokens, int32_t count, int32_t length) {
-  const SlotConstants& constants = slots.constants[slot];
-  SlotProgress& progress = slots.progress[slot];
-  int32_t* counts = slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size;
-  for (int32_t i = 0; i < count; ++i) {
-    ++counts[tokens[i]];
-    progress.thinking = ThinksAfter(*slots.rule, progress.thinking != 0, tokens[i]);
-  }
-  progress.length = length;
-  progress.last_token = tokens[count - 1];
-  progress.finished = length >= constants.length_limit || IsStop(constants, tokens[count - 1]) ? 1 : 0;
-}
-
-void VerifyPlace(const VerifyDraftsParams& p, int32_t place) {
-  const SlotArrays& slots = p.slots;
-  const int32_t slot = p.live_slots[place];
-  StepOutput& out = p.outputs[place];
-  out = StepOutput{};
-  out.slot = slot;
-  if (slot < 0) return;
-  SlotProgress& progress = slots.progress[slot];
-  out.length = progress.length;
-  out.finished = progress.finished;
-  if (!Runs(slots, slot)) return;
-
-  const SlotConstants& constants = slots.constants[slot];
-  const int32_t verify_len = VerifyLen(slots, slot, p.draft_len);
-  const int32_t accepted = Accept(p, place, slot, verify_len, out);
-  int32_t emitted = std::min(accepted, constants.length_limit - progress.length);
-  CHECK_GE(emitted, 1) << "slot " << slot << " runs at its length limit " << constants.length_limit;
-  for (int32_t i = 0; i < emitted; ++i) {
-    if (IsStop(constants, out.token_ids[i])) emitted = i + 1;
-  }
-  // Of the accepted drafts; the step's last token counts as the target's own, also where a limit cut the step
-  // there.
-  const int32_t* target = p.target_ids + static_cast<int64_t>(place) * (p.draft_len + 1);
-  for (int32_t i = 0; slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
-    out.relaxed_count += out.token_ids[i] != target[i];
-  }
-  Advance(slots, slot, out.token_ids, emitted, progress.length + emitted);
-  slots.drafts[slot].draft_count = 0;
-  out.emitted_count = emitted;
-  out.length = progress.length;
-  out.drafts_verified = verify_len;
-  out.finished = progress.finished;
-}
-
-}  // namespace
 
 void DecodeRows(const CpuContext&, const DecodeRowsParams& p) {
-  const int32_t rows_per_place = p.draft_len + 1;
-  for (int32_t place = 0; place < p.bucket; ++place) {
-    const int32_t slot = p.live_slots[place];
-    const bool runs = Runs(p.slots, slot);
-    const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
-    const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
-    for (int32_t j = 0; j < rows_per_place; ++j) {
-      const int32_t row = place * rows_per_place + j;
-      int32_t id = 0;
-      if (j <= verify_len) {
-        id = j == 0 ? p.slots.progress[slot].last_token : p.slots.drafts[slot].tokens[j - 1];
-      }
-      p.ids[row] = id >= 0 && id < p.slots.vocab_size ? id : 0;
-      p.row_slots[row] = j <= verify_len ? slot : -1;
-      p.positions[row] = first_position + j;
-      p.row_in_slot[row] = j;
-    }
-  }
+  for (int32_t place = 0; place < p.bucket; ++place) FillDecodeRows(p, place);
 }
 
 void VerifyDrafts(const CpuContext&, const VerifyDraftsParams& p) {
-  for (int32_t place = 0; place < p.bucket; ++place) VerifyPlace(p, place);
+  for (int32_t place = 0; place < p.bucket; ++place) {
+    CHECK(VerifyPlace(p, place)) << "slot " << p.live_slots[place] << " runs at its length limit "
+                                 << p.slots.constants[p.live_slots[place]].length_limit;
+  }
 }
 
 void AcceptFirstToken(const CpuContext&, const AcceptFirstTokenParams& p) {
-  for (int32_t i = 0; i < p.count; ++i) {
-    const int32_t slot = p.slot_ids[i];
-    StepOutput& out = p.outputs[i];
-    out = StepOutput{};
-    out.slot = slot;
-    if (slot < 0) continue;
-    SlotProgress& progress = p.slots.progress[slot];
-    progress.active = 1;
-    Advance(p.slots, slot, p.tokens + i, 1, p.slots.constants[slot].prompt_len);
-    p.slots.drafts[slot].draft_count = 0;
-    out.emitted_count = 1;
-    out.token_ids[0] = p.tokens[i];
-    out.length = progress.length;
-    out.finished = progress.finished;
-  }
+  for (int32_t i = 0; i < p.count; ++i) AcceptFirst(p, i);
 }
 
 void EagleRows(const CpuContext&, const EagleRowsParams& p) {
-  const int32_t rows_per_place = p.draft_len + 1;
-  for (int32_t place = 0; place < p.bucket; ++place) {
-    const StepOutput& output = p.outputs[place];
-    const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;
-    const int32_t first_position = emitted > 0 ? output.length - emitted + 1 : 1;
-    for (int32_t j = 0; j < rows_per_place; ++j) {
-      const int32_t row = place * rows_per_place + j;
-      p.ids[row] = j < emitted ? output.token_ids[j] : 0;
-      p.row_slots[row] = j < emitted && first_position + j >= p.level ? output.slot : -1;
-      p.positions[row] = first_position + j;
-    }
-    p.last_row[place] = place * rows_per_place + std::max(0, emitted - 1);
-  }
+  for (int32_t place = 0; place < p.bucket; ++place) FillEagleRows(p, place);
 }
 
 void NextDraftRows(const CpuContext&, const NextDraftRowsParams& p) {
-  for (int32_t place = 0; place < p.bucket; ++place) {
-    const StepOutput& output = p.outputs[place];
-    const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
-    p.ids[place] = drafts ? p.draft_ids[place] : 0;
-    p.row_slots[place] = drafts ? output.slot : -1;
-    p.positions[place] = (drafts ? output.length : 0) + p.draft_index;
-  }
+  for (int32_t place = 0; place < p.bucket; ++place) FillNextDraftRow(p, place);
 }
 
 void StoreDrafts(const CpuContext&, const StoreDraftsParams& p) {
-  for (int32_t place = 0; place < p.bucket; ++place) {
-    const StepOutput& output = p.outputs[place];
-    if (output.emitted_count == 0 || !Runs(p.slots, output.slot)) continue;
-    SlotDrafts& drafts = p.slots.drafts[output.slot];
-    drafts.tokens[p.draft_index - 1] = p.draft_ids[place];
-    drafts.draft_count = p.draft_index;
-  }
+  for (int32_t place = 0; place < p.bucket; ++place) StoreDraft(p, place);
 }
 
 }  // namespace foredraft::cpu

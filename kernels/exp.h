@@ -1,0 +1,40 @@
+#ifndef FOREDRAFT_KERNELS_EXP_H_
+#define FOREDRAFT_KERNELS_EXP_H_
+
+// The exponential every backend agrees on: only IEEE additions and products, no fused ones (the CPU is built
+// with -ffp-contract=off, CUDA with --fmad=false), no library call. So a loop over it vectorises without
+// changing a bit, and device code gets the same bits.
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+namespace foredraft {
+
+// e^x within 2 units in the last place; 0 below -87.3, infinity above 88.3 (where e^x would leave the normal
+// floats), NaN for NaN.
+constexpr float Exp(float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  constexpr float kLn2High = 0.69314575195f;  // 0x3f317200: 9 trailing zeros, so n * kLn2High is exact
+  constexpr float kLn2Low = 1.42860677e-6f;
+  const float shifted = x * 1.44269504f + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * kLn2High) - n * kLn2Low;  // |r| <= ln 2 / 2
+  // Taylor to the 7th power: the rest is below 6e-9.
+  float y = 1.0f / 5040.0f;
+  y = y * r + 1.0f / 720.0f;
+  y = y * r + 1.0f / 120.0f;
+  y = y * r + 1.0f / 24.0f;
+  y = y * r + 1.0f / 6.0f;
+  y = y * r + 0.5f;
+  y = y * (r * r) + r + 1.0f;
+  const float scale = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) + 127u) << 23);
+  const float result = y * scale;
+  return x < -87.3f ? 0.0f : x > 88.3f ? std::numeric_limits<float>::infinity() : result;
+}
+
+constexpr float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_EXP_H_

@@ -1,0 +1,70 @@
+#ifndef FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
+#define FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
+
+// MTP Vanilla's windows (spec/mtp.md section 4), one place of the bucket at a time; shared by the backends
+// like kernels/slot_logic.h.
+
+#include "kernels/ops.h"
+
+namespace foredraft {
+
+constexpr bool Emitted(const StepOutput& output) { return output.slot >= 0 && output.emitted_count > 0; }
+
+constexpr void FillVanillaRows(const VanillaRowsParams& p, int32_t place) {
+  const int32_t kmax = p.max_draft_len;
+  const int32_t first_row = place * (kmax + 1);
+  const StepOutput& output = p.outputs[place];
+  if (!Emitted(output)) {
+    for (int32_t row = first_row; row <= first_row + kmax; ++row) {
+      p.ids[row] = 0;
+      p.positions[row] = 0;
+      p.row_slots[row] = p.recent_index[row] = p.target_index[row] = p.save_index[row] = -1;
+    }
+    return;
+  }
+  int32_t* const recent = p.recent_ids + static_cast<int64_t>(output.slot) * kmax;
+  for (int32_t r = 0; r <= kmax; ++r) {
+    const int32_t row = first_row + r;
+    const int32_t entry = output.emitted_count - 1 + r;  // of the recent ones followed by this step's
+    const int32_t position = output.length - kmax + r;
+    const bool exists = position >= 1;
+    const bool old = entry < kmax;
+    p.ids[row] = !exists ? 0 : old ? recent[entry] : output.token_ids[entry - kmax];
+    p.positions[row] = position > 0 ? position : 0;
+    p.row_slots[row] = exists ? output.slot : -1;
+    p.recent_index[row] = exists && old ? output.slot * kmax + entry : -1;
+    p.target_index[row] = exists && !old ? place * (p.draft_len + 1) + entry - kmax : -1;
+    p.save_index[row] = exists && r > 0 ? output.slot * kmax + r - 1 : -1;
+  }
+  for (int32_t i = 0; i < kmax; ++i) recent[i] = p.ids[first_row + 1 + i];
+}
+
+constexpr void FillVanillaLevelRows(const VanillaLevelRowsParams& p, int32_t place) {
+  const int32_t kmax = p.max_draft_len;
+  const StepOutput& output = p.outputs[place];
+  const bool drafts = Emitted(output);
+  const int32_t made = drafts ? p.slots.drafts[output.slot].draft_count : 0;
+  for (int32_t r = 0; r <= kmax; ++r) {
+    const int32_t row = place * (kmax + 1) + r;
+    const int32_t ahead = p.level - 1 - kmax + r;  // position - P
+    const int32_t position = drafts ? output.length + ahead : 0;
+    const bool exists = drafts && position >= p.level && ahead <= made;
+    p.row_slots[row] = exists ? output.slot : -1;
+    p.positions[row] = position > 0 ? position : 0;
+    p.ids[row] = !exists     ? 0
+                 : ahead > 0 ? p.slots.drafts[output.slot].tokens[ahead - 1]
+                             : p.recent_ids[static_cast<int64_t>(output.slot) * kmax + kmax - 1 + ahead];
+  }
+}
+
+constexpr void AppendToRecent(const AppendRecentParams& p, int32_t entry) {
+  const StepOutput& output = p.outputs[entry];
+  if (!Emitted(output)) return;
+  int32_t* const recent = p.recent_ids + static_cast<int64_t>(output.slot) * p.max_draft_len;
+  for (int32_t i = 0; i + 1 < p.max_draft_len; ++i) recent[i] = recent[i + 1];
+  recent[p.max_draft_len - 1] = output.token_ids[0];
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
