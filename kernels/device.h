@@ -4,6 +4,7 @@
 // A device: memory, packed weights, streams, graphs and the table of ops. One implementation per backend,
 // chosen once in kernels/device_factory.cc.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -36,6 +37,19 @@ class Graph {
   virtual bool SameNodes(const Graph& other) const = 0;
 };
 
+// A point in a stream's order, which the host can wait for and measure from. Used by one thread at a time,
+// but for Wait and SecondsSince, which another thread may call once Record has returned.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // The point after all that was submitted to `stream` so far; recording again moves it.
+  virtual void Record(Stream& stream) = 0;
+  // Waits until the stream has passed the point; false where it has not by the deadline.
+  virtual bool Wait(std::chrono::steady_clock::time_point deadline) const = 0;
+  // On the device's own clock. Both points are passed.
+  virtual double SecondsSince(const Event& earlier) const = 0;
+};
+
 // A weight as the checkpoint has it, in host memory: [n, k] row-major.
 struct HostWeight {
   DType dtype = DType::kBF16;  // kF32 is rounded to BF16 when packed
@@ -53,6 +67,11 @@ struct DeviceOptions {
   std::string isa;   // CPU: "", or "avx512_bf16", "avx2", "portable" to force a path (tests)
 };
 
+struct DeviceMemory {
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -62,8 +81,17 @@ class Device {
   virtual const Ops& ops() const = 0;
 
   // Zero-filled memory, 64-byte aligned, that lives as long as the device. RESOURCE_EXHAUSTED names the
-  // bytes.
+  // bytes, what they were for, and where a backend has memory of its own, who holds the rest.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
+  // What the allocations that follow are for: "weights", "activations", "KV cache".
+  virtual void BeginPurpose(const std::string& purpose) = 0;
+  // Host memory, zero-filled, that lives as long as the device and that its copies reach without waiting
+  // (page-locked where that matters).
+  virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
+  // Of the device: the host's where that is the device.
+  virtual DeviceMemory memory() const = 0;
+  // The warm-up is over: from now on Allocate and Capture are broken invariants.
+  virtual void Freeze() = 0;
 
   // Packs `parts` (same k, same dtype class), stacked along n, into one weight. Memory lives as long as the
   // device.
@@ -76,15 +104,25 @@ class Device {
   virtual absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) = 0;
 
   virtual std::unique_ptr<Stream> CreateStream() = 0;
+  virtual std::unique_ptr<Event> CreateEvent() = 0;
 
-  // Host memory is valid when this returns.
+  // Host memory may change when this returns.
   virtual void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) = 0;
-  // Defined after stream.Synchronize().
+  // The same from memory of AllocatePinned, which is read when the stream gets there.
+  virtual void CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) = 0;
+  // Defined once the stream has passed it (Synchronize, or an Event). Waits, unless `host` is of
+  // AllocatePinned.
   virtual void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) = 0;
 
   // Records the ops `record` submits to `stream`, without running them.
   virtual std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) = 0;
 
+  template <class T>
+  absl::StatusOr<T*> AllocatePinnedArray(size_t count) {
+    auto memory = AllocatePinned(count * sizeof(T));
+    if (!memory.ok()) return memory.status();
+    return static_cast<T*>(*memory);
+  }
   template <class T>
   absl::StatusOr<T*> AllocateArray(size_t count) {
     auto memory = Allocate(count * sizeof(T));

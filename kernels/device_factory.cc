@@ -5,8 +5,7 @@
 #include "kernels/device.h"
 
 #ifdef FOREDRAFT_HAS_CUDA
-#include "base/status_macros.h"
-#include "kernels/cuda/cuda_probe.h"
+#include "kernels/cuda/cuda_device.h"
 #endif
 
 namespace foredraft {
@@ -15,13 +14,12 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const std::string& backend,
                                                      const DeviceOptions& options) {
   if (backend == "cpu") return CpuDevice::Create(options);
 #ifdef FOREDRAFT_HAS_CUDA
-  if (backend == "cuda") {
-    ASSIGN_OR_RETURN(const std::string device, ProbeCudaDevice());
-    return absl::UnimplementedError(
-        absl::StrFormat("backend: cuda, found %s, but this binary has no CUDA ops yet; allowed cpu", device));
-  }
+  if (backend == "cuda") return CudaDevice::Create(options);
+  constexpr char kBackends[] = "cpu, cuda";
+#else
+  constexpr char kBackends[] = "cpu";
 #endif
-  return absl::UnimplementedError(absl::StrFormat("backend: \"%s\", this binary has cpu", backend));
+  return absl::UnimplementedError(absl::StrFormat("backend: \"%s\", this binary has %s", backend, kBackends));
 }
 
 }  // namespace foredraft

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_device.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -77,18 +79,42 @@ std::string CpuDevice::name() const { return isa_.name; }
 const Ops& CpuDevice::ops() const { return CpuOps(); }
 
 absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    CHECK(!frozen_) << "device memory asked for after the warm-up: " << bytes << " bytes for " << purpose_;
+  }
+  return AllocateZeroed(bytes);
+}
+
+absl::StatusOr<void*> CpuDevice::AllocateZeroed(size_t bytes) {
   // calloc: a large pool costs no memory before it is touched. It promises 16 bytes of alignment only.
   void* allocation =
       bytes <= std::numeric_limits<size_t>::max() - kAlignment ? std::calloc(1, bytes + kAlignment) : nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
   if (allocation == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrFormat("no memory for %d bytes", bytes));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("no memory for %d bytes%s%s", bytes, purpose_.empty() ? "" : " of ", purpose_));
   }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    allocations_.push_back(allocation);
-  }
+  allocations_.push_back(allocation);
   const uintptr_t address = reinterpret_cast<uintptr_t>(allocation);
   return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+void CpuDevice::BeginPurpose(const std::string& purpose) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  purpose_ = purpose;
+}
+
+absl::StatusOr<void*> CpuDevice::AllocatePinned(size_t bytes) { return AllocateZeroed(bytes); }
+
+DeviceMemory CpuDevice::memory() const {
+  const int64_t page = sysconf(_SC_PAGE_SIZE);
+  return {.free_bytes = sysconf(_SC_AVPHYS_PAGES) * page, .total_bytes = sysconf(_SC_PHYS_PAGES) * page};
+}
+
+void CpuDevice::Freeze() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  frozen_ = true;
 }
 
 absl::StatusOr<PackedWeight> CpuDevice::PackWeight(std::span<const HostWeight> parts) {
@@ -118,9 +144,15 @@ std::unique_ptr<Stream> CpuDevice::CreateStream() {
   return std::make_unique<CpuStream>(CpuContext{pool_, isa_});
 }
 
+std::unique_ptr<Event> CpuDevice::CreateEvent() { return std::make_unique<CpuEvent>(); }
+
 void CpuDevice::CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) {
   CHECK(!static_cast<CpuStream&>(stream).capturing()) << "copy inside a capture";
   if (bytes > 0) std::memcpy(device, host, bytes);
+}
+
+void CpuDevice::CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) {
+  CopyToDevice(stream, device, host, bytes);
 }
 
 void CpuDevice::CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) {
@@ -129,6 +161,10 @@ void CpuDevice::CopyToHost(Stream& stream, void* host, const void* device, size_
 }
 
 std::unique_ptr<Graph> CpuDevice::Capture(Stream& stream, const std::function<void()>& record) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    CHECK(!frozen_) << "capture after the warm-up";
+  }
   auto& cpu_stream = static_cast<CpuStream&>(stream);
   cpu_stream.BeginCapture();
   record();

@@ -27,10 +27,16 @@ class CpuDevice : public Device {
   std::string name() const override;
   const Ops& ops() const override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void BeginPurpose(const std::string& purpose) override;
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
+  DeviceMemory memory() const override;
+  void Freeze() override;
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
   absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;
   std::unique_ptr<Stream> CreateStream() override;
+  std::unique_ptr<Event> CreateEvent() override;
   void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
+  void CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
   void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override;
   std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override;
 
@@ -38,8 +44,13 @@ class CpuDevice : public Device {
   const IsaKernels& isa_;
   ThreadPool pool_;
 
+  absl::StatusOr<void*> AllocateZeroed(size_t bytes);
+
   std::mutex mutex_;
-  std::vector<void*> allocations_;  // guarded by mutex_; as calloc gave them
+  // Guarded by mutex_.
+  std::vector<void*> allocations_;  // as calloc gave them
+  std::string purpose_;
+  bool frozen_ = false;
 };
 
 // The table of ops (kernels/cpu/cpu_ops.cc).

@@ -6,6 +6,7 @@
 //
 // Owner: whoever asked the device for it. Thread: one at a time.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -65,6 +66,19 @@ class CpuStream : public Stream {
  private:
   const CpuContext context_;
   std::unique_ptr<CpuGraph> graph_;  // while capturing
+};
+
+// Ops have run when they return, so the point is passed when it is recorded.
+class CpuEvent : public Event {
+ public:
+  void Record(Stream&) override { time_ = std::chrono::steady_clock::now(); }
+  bool Wait(std::chrono::steady_clock::time_point) const override { return true; }
+  double SecondsSince(const Event& earlier) const override {
+    return std::chrono::duration<double>(time_ - static_cast<const CpuEvent&>(earlier).time_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point time_;
 };
 
 template <class Params, CpuKernel<Params> kernel>

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUDA_PROBE_H_
 #define FOREDRAFT_KERNELS_CUDA_CUDA_PROBE_H_
 
-// Whether this machine could run the CUDA backend: says in one line what is missing.
+// Whether this machine can run the CUDA backend: says in one line what is missing.
 
 #include <string>
 
@@ -9,9 +9,15 @@
 
 namespace foredraft {
 
-// Launches an empty kernel on device 0. Name and compute capability, "NVIDIA H200, sm_90"; UNAVAILABLE with
-// CUDA's own words where there is no device or it cannot run this binary's code.
-absl::StatusOr<std::string> ProbeCudaDevice();
+struct CudaProbe {
+  std::string gpu;  // "NVIDIA H200"
+  int major = 0;    // compute capability
+  int minor = 0;
+};
+
+// Launches an empty kernel on device 0. UNAVAILABLE with CUDA's own words where there is no device or it
+// cannot run this binary's code.
+absl::StatusOr<CudaProbe> ProbeCudaDevice();
 
 }  // namespace foredraft
 

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUDA_STREAM_H_
 #define FOREDRAFT_KERNELS_CUDA_CUDA_STREAM_H_
 
-// The CUDA backend's stream and graph, and Launch, the one way a kernel is started.
+// The CUDA backend's stream, and Launch, the one way a kernel is started.
 //
 // Rules for kernels (files kernels/cuda/*.cu):
 //  - one trivially copyable parameter struct, taken as `const __grid_constant__ P p`; the graph node stores
@@ -19,12 +19,14 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cuda/cuda_memory.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -39,7 +41,7 @@ struct LaunchShape {
 
 // What SameNodes compares, kept beside CUDA's own graph.
 struct CudaNode {
-  const void* kernel = nullptr;
+  const void* kernel = nullptr;  // or, of a library's kernels, the function that was called
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
@@ -48,25 +50,63 @@ struct CudaNode {
 
 class CudaStream : public Stream {
  public:
-  ~CudaStream() override = default;
+  // `memory` outlives the stream.
+  CudaStream(CudaMemory& memory, int multiprocessor_count);
+  ~CudaStream() override;  // waits for what runs
 
-  virtual cudaStream_t handle() const = 0;
-  virtual bool capturing() const = 0;
+  void Synchronize() override;
+
+  cudaStream_t handle() const { return handle_; }
+  bool capturing() const { return capturing_; }
+  int multiprocessor_count() const { return multiprocessor_count_; }
 
   // Device memory for the inside of one op: at least `bytes`, 1024-byte aligned, undefined content. The next
   // op on this stream gets the same memory. It grows while the engine warms up; a graph keeps the address it
-  // saw, so what was handed out is never freed.
-  virtual void* Scratch(size_t bytes) = 0;
+  // saw, so what a capture was given is never freed.
+  void* Scratch(size_t bytes);
 
-  // Called before a launch: raises the kernel's shared memory limit, and notes the node while capturing.
-  virtual void Note(const void* kernel, const LaunchShape& shape, const void* params, size_t bytes) = 0;
+  // Called before a launch: raises the kernel's shared memory limit, and notes the node while capturing. A
+  // call into a library notes itself likewise, with that function's address and no shared memory.
+  void Note(const void* kernel, const LaunchShape& shape, const void* params, size_t bytes);
   // CHECKs that CUDA took what was submitted.
-  virtual void Submitted(cudaError_t error, const char* what) = 0;
+  void Submitted(cudaError_t error, const char* what) { CheckCuda(error, what); }
 
-  int multiprocessor_count() const { return multiprocessor_count_; }
+  // By way of page-locked memory, so the host's bytes are free at once; waits only when the device is
+  // kStagingChunks chunks behind.
+  void CopyToDevice(void* device, const void* host, size_t bytes);
 
- protected:
-  int multiprocessor_count_ = 0;
+  // Thread-local capture: what other threads do to the device meanwhile is their affair.
+  void BeginCapture();
+  // The graph belongs to the caller.
+  cudaGraph_t EndCapture(std::vector<CudaNode>& nodes);
+
+ private:
+  struct StagingChunk {
+    unsigned char* memory = nullptr;  // [kStagingChunkBytes], page-locked; made at first use
+    cudaEvent_t passed = nullptr;     // recorded after the chunk's last copy
+    size_t used = 0;
+  };
+  static constexpr size_t kStagingChunkBytes = size_t{1} << 20;
+  static constexpr int kStagingChunks = 4;
+
+  void GrowScratch(size_t bytes);
+  // The chunk to write to, with room for at least one byte.
+  StagingChunk& Staging();
+
+  CudaMemory& memory_;
+  const int multiprocessor_count_;
+  cudaStream_t handle_ = nullptr;
+
+  void* scratch_ = nullptr;        // as allocated
+  size_t scratch_bytes_ = 0;       // after alignment
+  bool scratch_captured_ = false;  // some graph holds its address
+
+  std::array<StagingChunk, kStagingChunks> staging_;
+  int staging_index_ = 0;
+
+  std::map<const void*, size_t> shared_limits_;  // of kernels raised above the default
+  bool capturing_ = false;
+  std::vector<CudaNode> nodes_;  // of the capture that runs
 };
 
 template <class Params>

@@ -33,6 +33,13 @@ class FakeDevice : public Device {
     return memory_.back().get();
   }
 
+  void BeginPurpose(const std::string&) override {}
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override { return Allocate(bytes); }
+  DeviceMemory memory() const override {
+    return {static_cast<int64_t>(limit_bytes - allocated_), static_cast<int64_t>(limit_bytes)};
+  }
+  void Freeze() override {}
+
   // Rows as floats: what a part's dtype and scales make of its bytes, F32 rounded to BF16.
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override {
     PackedWeight packed{.n = 0, .k = parts[0].k, .dtype = parts[0].dtype};
@@ -65,9 +72,13 @@ class FakeDevice : public Device {
     return PackedWeights{.items = *items, .count = count, .first = **items};
   }
 
+  std::unique_ptr<Event> CreateEvent() override { return nullptr; }
   std::unique_ptr<Stream> CreateStream() override { return std::make_unique<FakeStream>(); }
   void CopyToDevice(Stream&, void* device, const void* host, size_t bytes) override {
     std::memcpy(device, host, bytes);
+  }
+  void CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) override {
+    CopyToDevice(stream, device, host, bytes);
   }
   void CopyToHost(Stream&, void* host, const void* device, size_t bytes) override {
     std::memcpy(host, device, bytes);

@@ -1,0 +1,63 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
+#define FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
+
+// One NVIDIA GPU: device 0 of those the process may see (CUDA_VISIBLE_DEVICES says which that is; one process
+// per GPU). Thread-safe but for the streams, which are used by one thread at a time.
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/packed_weight.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class CudaDevice : public Device {
+ public:
+  // UNAVAILABLE with CUDA's own words where there is no GPU, or none that runs this binary's code.
+  static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
+
+  CudaDevice(std::string name, std::string gpu, int multiprocessor_count);
+  ~CudaDevice() override;
+
+  // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0": all that may change a bit.
+  std::string name() const override { return name_; }
+  const Ops& ops() const override;
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void BeginPurpose(const std::string& purpose) override { memory_.set_purpose(purpose); }
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
+  DeviceMemory memory() const override;
+  void Freeze() override { memory_.Freeze(); }
+  absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
+  absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;
+  std::unique_ptr<Stream> CreateStream() override;
+  std::unique_ptr<Event> CreateEvent() override;
+  void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
+  void CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
+  void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override;
+  std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override;
+
+ private:
+  // The first of `count` adjacent weights, undefined content.
+  absl::StatusOr<PackedWeight> AllocateWeights(const WeightLayout& layout, int count);
+  // Them as an array, once their bytes are on the way.
+  absl::StatusOr<PackedWeights> ArrayOf(const WeightLayout& layout, const PackedWeight& first, int count);
+
+  const std::string name_;
+  const int multiprocessor_count_;
+  CudaMemory memory_;  // before the stream, which gives its own back
+
+  std::mutex setup_mutex_;
+  CudaStream setup_stream_;  // guarded by setup_mutex_: zero fills and weights
+};
+
+// The table of ops (kernels/cuda/cuda_ops.cc).
+const Ops& CudaOps();
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_

@@ -1,0 +1,29 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_EVENT_H_
+#define FOREDRAFT_KERNELS_CUDA_CUDA_EVENT_H_
+
+#include <cuda_runtime.h>
+
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class CudaEvent : public Event {
+ public:
+  CudaEvent();
+  ~CudaEvent() override;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  void Record(Stream& stream) override;
+  // Asks again and again, asleep between: CUDA's own wait has no deadline. How late it sees the end does not
+  // matter to the device, which has the next step already.
+  bool Wait(std::chrono::steady_clock::time_point deadline) const override;
+  double SecondsSince(const Event& earlier) const override;
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_EVENT_H_

@@ -1,0 +1,35 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_
+#define FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_
+
+// A captured step, instantiated and on the device: a replay is one launch. Beside it the nodes as they were
+// noted, for SameNodes. Outlived by the device.
+
+#include <cuda_runtime.h>
+
+#include <vector>
+
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class CudaGraph : public Graph {
+ public:
+  // Ends the capture of `stream`.
+  explicit CudaGraph(CudaStream& stream);
+  ~CudaGraph() override;
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  void Replay(Stream& stream) const override;
+  size_t node_count() const override { return nodes_.size(); }
+  bool SameNodes(const Graph& other) const override;
+
+ private:
+  std::vector<CudaNode> nodes_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_

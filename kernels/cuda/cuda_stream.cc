@@ -1,0 +1,132 @@
+#include "kernels/cuda/cuda_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+constexpr size_t kSharedDefaultBytes = 48 * 1024;  // more must be asked for, kernel by kernel
+constexpr size_t kScratchGranule = size_t{1} << 20;
+constexpr size_t kScratchAlignment = 1024;  // of TMA destinations and swizzled tiles
+
+}  // namespace
+
+CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count)
+    : memory_(memory), multiprocessor_count_(multiprocessor_count) {
+  // Non-blocking: the legacy default stream, which libraries may use, is not waited for.
+  CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create a stream");
+}
+
+CudaStream::~CudaStream() {
+  CHECK(!capturing_);
+  CheckCuda(cudaStreamSynchronize(handle_), "finish a stream");
+  if (scratch_ != nullptr && !scratch_captured_) memory_.Free(scratch_);
+  for (const StagingChunk& chunk : staging_) {
+    if (chunk.memory == nullptr) continue;
+    memory_.FreePinned(chunk.memory);
+    CheckCuda(cudaEventDestroy(chunk.passed), "destroy an event");
+  }
+  CheckCuda(cudaStreamDestroy(handle_), "destroy a stream");
+}
+
+void CudaStream::Synchronize() {
+  CHECK(!capturing_) << "synchronize inside a capture";
+  CheckCuda(cudaStreamSynchronize(handle_), "synchronize");
+}
+
+void* CudaStream::Scratch(size_t bytes) {
+  if (bytes > scratch_bytes_) GrowScratch(bytes);
+  scratch_captured_ |= capturing_;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(scratch_);
+  return reinterpret_cast<void*>((address + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment);
+}
+
+void CudaStream::GrowScratch(size_t bytes) {
+  const size_t rounded = (bytes + kScratchGranule - 1) / kScratchGranule * kScratchGranule;
+  // A capture forbids its thread to allocate, unless it says that it knows what it does.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (capturing_) CheckCuda(cudaThreadExchangeStreamCaptureMode(&mode), "capture mode");
+  // Ops in flight may use the old memory: cudaFree waits for them.
+  if (scratch_ != nullptr && !scratch_captured_) memory_.Free(scratch_);
+  const absl::StatusOr<void*> memory = memory_.Allocate(rounded + kScratchAlignment, "op workspace");
+  CHECK(memory.ok()) << memory.status().message();
+  if (capturing_) CheckCuda(cudaThreadExchangeStreamCaptureMode(&mode), "capture mode");
+  scratch_ = *memory;
+  scratch_bytes_ = rounded;
+  scratch_captured_ = false;
+}
+
+void CudaStream::Note(const void* kernel, const LaunchShape& shape, const void* params, size_t bytes) {
+  if (shape.shared_bytes > kSharedDefaultBytes) {
+    size_t& limit = shared_limits_[kernel];
+    if (limit < shape.shared_bytes) {
+      limit = shape.shared_bytes;
+      CheckCuda(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(limit)),
+          "raise the shared memory of a kernel");
+    }
+  }
+  if (!capturing_) return;
+  const auto* first = static_cast<const std::byte*>(params);
+  nodes_.push_back({.kernel = kernel,
+                    .grid = shape.grid,
+                    .block = shape.block,
+                    .shared_bytes = shape.shared_bytes,
+                    .params = {first, first + bytes}});
+}
+
+CudaStream::StagingChunk& CudaStream::Staging() {
+  StagingChunk* chunk = &staging_[staging_index_];
+  if (chunk->used == kStagingChunkBytes) {
+    CheckCuda(cudaEventRecord(chunk->passed, handle_), "record");
+    staging_index_ = (staging_index_ + 1) % kStagingChunks;
+    chunk = &staging_[staging_index_];
+    if (chunk->memory != nullptr) CheckCuda(cudaEventSynchronize(chunk->passed), "wait for a copy");
+    chunk->used = 0;
+  }
+  if (chunk->memory == nullptr) {
+    const absl::StatusOr<void*> memory = memory_.AllocatePinned(kStagingChunkBytes);
+    CHECK(memory.ok()) << memory.status().message();
+    chunk->memory = static_cast<unsigned char*>(*memory);
+    CheckCuda(cudaEventCreateWithFlags(&chunk->passed, cudaEventDisableTiming), "create an event");
+  }
+  return *chunk;
+}
+
+void CudaStream::CopyToDevice(void* device, const void* host, size_t bytes) {
+  CHECK(!capturing_) << "copy inside a capture";
+  auto* to = static_cast<unsigned char*>(device);
+  const auto* from = static_cast<const unsigned char*>(host);
+  while (bytes > 0) {
+    StagingChunk& chunk = Staging();
+    const size_t piece = std::min(bytes, kStagingChunkBytes - chunk.used);
+    unsigned char* const staged = chunk.memory + chunk.used;
+    std::memcpy(staged, from, piece);
+    CheckCuda(cudaMemcpyAsync(to, staged, piece, cudaMemcpyHostToDevice, handle_), "copy to the device");
+    chunk.used += piece;
+    to += piece;
+    from += piece;
+    bytes -= piece;
+  }
+}
+
+void CudaStream::BeginCapture() {
+  CHECK(!capturing_) << "capture inside a capture";
+  CheckCuda(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal), "begin a capture");
+  capturing_ = true;
+}
+
+cudaGraph_t CudaStream::EndCapture(std::vector<CudaNode>& nodes) {
+  CHECK(capturing_);
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  CheckCuda(cudaStreamEndCapture(handle_, &graph), "end a capture");
+  nodes = std::exchange(nodes_, {});
+  return graph;
+}
+
+}  // namespace foredraft
