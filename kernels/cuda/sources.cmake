@@ -7,4 +7,9 @@ set(foredraft_cuda_sources
     cuda_ops.cc
     cuda_probe.cu
     cuda_stream.cc
-    packed_weight.cc)
+    gemm.cu
+    gemm_tile.cu
+    grouped_gemm.cu
+    head_gemm.cu
+    packed_weight.cc
+    quantize.cu)

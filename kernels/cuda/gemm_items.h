@@ -1,0 +1,79 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
+#define FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
+
+// How the GEMM kernels find their work: an item is one output tile of one group (an expert, a head, or the
+// whole of a plain GEMM). Groups may have their row counts in device memory, so every block works out the
+// same prefix sum of row tiles and takes every gridDim.x-th item. Which block computes an item changes no
+// bit.
+//
+// Order: group, tile of outputs, tile of rows innermost: neighbours share the weight tile, so that it comes
+// from memory once.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace foredraft::cuda {
+
+inline constexpr int32_t kMaxGroups = 512;
+
+struct GemmItem {
+  int32_t group;
+  int32_t tile_n;  // tile of outputs
+  int32_t first_row;
+  int32_t end_row;  // of the group
+};
+
+// The groups' rows: offsets[g] .. offsets[g + 1] - 1, or, where offsets is null, 0 .. rows - 1 for each.
+struct GroupRowRanges {
+  const int32_t* offsets;
+  int32_t rows;
+  int32_t groups;
+
+  __device__ int32_t begin(int32_t group) const { return offsets != nullptr ? offsets[group] : 0; }
+  __device__ int32_t end(int32_t group) const { return offsets != nullptr ? offsets[group + 1] : rows; }
+};
+
+// tile_starts[g] = row tiles of the groups before g, [groups + 1], in shared memory. Called by one whole
+// warp.
+inline __device__ void FillTileStarts(const GroupRowRanges& ranges, int32_t rows_per_tile,
+                                      int32_t* tile_starts) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+  int32_t total = 0;
+  for (int32_t first = 0; first < ranges.groups; first += 32) {
+    const int32_t group = first + lane;
+    int32_t sum = 0;
+    if (group < ranges.groups) {
+      sum = (ranges.end(group) - ranges.begin(group) + rows_per_tile - 1) / rows_per_tile;
+    }
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int32_t before = __shfl_up_sync(0xffffffffu, sum, distance);
+      if (lane >= distance) sum += before;
+    }
+    if (group < ranges.groups) tile_starts[group + 1] = total + sum;
+    total += __shfl_sync(0xffffffffu, sum, 31);
+  }
+  if (lane == 0) tile_starts[0] = 0;
+}
+
+inline __device__ GemmItem FindItem(const GroupRowRanges& ranges, const int32_t* tile_starts,
+                                    int32_t rows_per_tile, int32_t n_tiles, int64_t index) {
+  // The last group that starts at or before the item: groups without rows have no items and are passed over.
+  int32_t low = 0;
+  int32_t high = ranges.groups - 1;
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (static_cast<int64_t>(tile_starts[middle]) * n_tiles <= index) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const int32_t row_tiles = tile_starts[low + 1] - tile_starts[low];
+  const int32_t inside = static_cast<int32_t>(index - static_cast<int64_t>(tile_starts[low]) * n_tiles);
+  return {low, inside / row_tiles, ranges.begin(low) + inside % row_tiles * rows_per_tile, ranges.end(low)};
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
