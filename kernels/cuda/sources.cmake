@@ -11,5 +11,8 @@ set(foredraft_cuda_sources
     gemm_tile.cu
     grouped_gemm.cu
     head_gemm.cu
+    mla_decode.cu
+    mla_decode_items.cu
+    mla_prefill.cu
     packed_weight.cc
     quantize.cu)

@@ -1,0 +1,394 @@
+// The attention of one row, up to 64 heads and a split of positions: mma.sync over tiles of 64 keys which
+// cp.async brings from the paged cache.
+//
+// Scores: warp w has heads 16 * (w % kHeadTiles).. and kKeysPerWarp of the tile's keys. Sums: every warp has
+// all the item's heads and its share of the latent columns. In between, maxima and weights cross through
+// shared memory. Each score and each sum is one chain of MmaBf16, in ascending order of the row's elements
+// and of the keys: how many warps and heads an item has does not show in the bits.
+
+#include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/mla_decode_search.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr int kKeyGroups = kKeyTile / 16;  // a row's weights are summed per 16 keys of the tiles
+
+template <class Shape>
+struct DecodeShared {
+  RowTile<Shape::kHeads, Shape::kStride> query;
+  RowTile<kKeyTile, Shape::kStride> keys[2];
+  RowTile<Shape::kHeads, kKeyTile> weights;                       // of the tile's keys
+  float tile_max[kKeyTile / Shape::kKeysPerWarp][Shape::kHeads];  // of the raw scores
+  float sums[kKeyGroups][Shape::kHeads];
+  float2 folded[Shape::kHeads];  // max, sum of the splits so far
+  ItemSearch search;
+};
+
+// One item's attention by one block; the members are the thread's own.
+template <class Shape>
+class ItemAttention {
+ public:
+  using Shared = DecodeShared<Shape>;
+
+  __device__ __forceinline__ ItemAttention(const DecodePlan& p, const DecodeItem& item, Shared& shared)
+      : p_(p),
+        item_(item),
+        shared_(shared),
+        lane_(threadIdx.x % kWarpLanes),
+        warp_(threadIdx.x / kWarpLanes),
+        latent_(Shape::Latent(p.op.layer)),
+        width_(Shape::Width(p.op.layer)),
+        last_position_(p.op.index.positions[item.row]) {}
+
+  __device__ __forceinline__ void Run() {
+    LoadQuery();
+    for (int32_t i = 0; i < item_.split_count; ++i) {
+      AttendSplit(item_.first_split + i);
+      if (item_.partial >= 0) {
+        StorePartial();
+      } else {
+        if (item_.split_count > 1) FoldSplit(i == 0);
+        if (i + 1 == item_.split_count) StoreOutput();
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes copy a row
+  static constexpr int kScoreTiles = Shape::kKeysPerWarp / 8;
+  static constexpr int kScoreGroups = kScoreTiles / 2;
+
+  __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
+  __device__ __forceinline__ int PaddedWidth() const { return (width_ + 15) / 16 * 16; }
+  __device__ __forceinline__ int ScoreHeadTile() const { return warp_ % Shape::kHeadTiles; }
+  __device__ __forceinline__ int FirstScoreKey() const {
+    return warp_ / Shape::kHeadTiles * Shape::kKeysPerWarp;
+  }
+  // The head, within the item, of this thread's fragment rows.
+  __device__ __forceinline__ int Head(int tile, int half) const { return tile * 16 + half * 8 + lane_ / 4; }
+  __device__ __forceinline__ int BlockColumn(int block) const { return (block * Shape::kWarps + warp_) * 16; }
+  // The first of the two columns this thread has in half `side` of a column block.
+  __device__ __forceinline__ int Column(int block, int side) const {
+    return BlockColumn(block) + side * 8 + lane_ % 4 * 2;
+  }
+
+  __device__ __forceinline__ void LoadQuery() {
+    for (int i = warp_ * 4 + lane_ / 8; i < Shape::kHeads; i += Shape::kWarps * 4) {
+      const int64_t head = item_.head_tile * Shape::kHeads + i;
+      const bool present = head < p_.op.head_count;
+      const RowParts row = {present ? p_.op.q_lat.row(item_.row) + head * latent_ : nullptr,
+                            p_.op.q.row(item_.row) + (head + 1) * p_.op.head_dim - (width_ - latent_),
+                            latent_, width_};
+      for (int column = lane_ % 8 * 8; column < PaddedWidth(); column += 64) {
+        FillChunk(shared_.query.At(i, column), row, column, Aligned(), p_.op.layer.data);
+      }
+    }
+  }
+
+  __device__ __forceinline__ int CopiedKey(int round) const {
+    return (round * Shape::kWarps + warp_) * 4 + lane_ / 8;
+  }
+  // Finds the cache rows this thread will copy: a tile ahead, as the block table takes its time.
+  __device__ __forceinline__ void LocateKeys(int32_t tile) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int32_t position = tile * kKeyTile + CopiedKey(round);
+      const bool attended = position >= p_.op.first_position && position <= last_position_;
+      key_rows_[round] = attended ? p_.op.layer.row(p_.op.index.slots[item_.row], position) : nullptr;
+    }
+  }
+  // Masked rows become zeros: what stands in the cache there is not read.
+  __device__ __forceinline__ void LoadKeyTile(int stage) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const RowParts row = {key_rows_[round], nullptr, width_, width_};
+#pragma unroll 3
+      for (int column = lane_ % 8 * 8; column < PaddedWidth(); column += 64) {
+        FillChunk(shared_.keys[stage].At(CopiedKey(round), column), row, column, Aligned(), p_.op.layer.data);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void AttendSplit(int32_t split) {
+    Clear();
+    constexpr int32_t kTiles = kSplitLen / kKeyTile;
+    const int32_t begin = max(split * kTiles, p_.op.first_position / kKeyTile);
+    const int32_t end = min((split + 1) * kTiles, last_position_ / kKeyTile + 1);
+    LocateKeys(begin);
+    LoadKeyTile(0);
+    CpAsyncCommit();
+    LocateKeys(begin + 1);
+    for (int32_t tile = begin; tile < end; ++tile) {
+      const int stage = (tile - begin) % 2;
+      CpAsyncWait<0>();
+      __syncthreads();  // this tile has come, and the one before is done with
+      if (tile + 1 < end) {
+        LoadKeyTile(1 - stage);
+        CpAsyncCommit();
+        LocateKeys(tile + 2);
+      }
+      float scores[kScoreTiles][4];
+      Score(shared_.keys[stage], tile * kKeyTile + FirstScoreKey(), scores);
+      __syncthreads();
+      Weigh(scores);
+      __syncthreads();
+      AddValues(shared_.keys[stage]);
+    }
+    ShareSums();
+  }
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
+      max_[tile][0] = max_[tile][1] = kFirstMax;
+#pragma unroll
+      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) out_[tile][block][i / 4][i % 4] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int group = 0; group < kScoreGroups; ++group) sum_[group][0] = sum_[group][1] = 0.0f;
+  }
+
+  // Raw scores of this warp's heads and keys, the first of which stands at `position`; shares their maxima.
+  __device__ __forceinline__ void Score(RowTile<kKeyTile, Shape::kStride>& keys, int32_t position,
+                                        float (&scores)[kScoreTiles][4]) {
+#pragma unroll
+    for (int i = 0; i < kScoreTiles * 4; ++i) scores[i / 4][i % 4] = 0.0f;
+#pragma unroll 4
+    for (int column = 0; column < PaddedWidth(); column += 16) {
+      uint32_t a[4];
+      LoadA(a, shared_.query, ScoreHeadTile() * 16, column, lane_);
+#pragma unroll
+      for (int group = 0; group < kScoreGroups; ++group) {
+        uint32_t b[4];
+        LoadKeys(b, keys, FirstScoreKey() + group * 16, column, lane_);
+        MmaPair(scores[2 * group], scores[2 * group + 1], a, b);
+      }
+    }
+    float largest[2] = {kMaskedScore, kMaskedScore};
+#pragma unroll
+    for (int i = 0; i < kScoreTiles * 4; ++i) {
+      const int32_t at = position + i / 4 * 8 + lane_ % 4 * 2 + i % 2;
+      float& score = scores[i / 4][i % 4];
+      if (at < p_.op.first_position || at > last_position_) score = kMaskedScore;
+      largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], score);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float row_max = QuadMax(largest[half]);
+      if (lane_ % 4 == 0) {
+        shared_.tile_max[warp_ / Shape::kHeadTiles][Head(ScoreHeadTile(), half)] = row_max;
+      }
+    }
+  }
+
+  // Moves the running maximum on, rescales what was summed under the old one, and shares this warp's weights.
+  __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4]) {
+    float own_max[2] = {};
+    float own_keep[2] = {};
+#pragma unroll
+    for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
+      const int tile = i / 2, half = i % 2;
+      float tile_max = kMaskedScore;
+#pragma unroll
+      for (int group = 0; group < kKeyTile / Shape::kKeysPerWarp; ++group) {
+        tile_max = fmaxf(tile_max, shared_.tile_max[group][Head(tile, half)]);
+      }
+      const float next = fmaxf(max_[tile][half], tile_max * p_.score_scale);
+      const float keep = exp2f(max_[tile][half] - next);
+      max_[tile][half] = next;
+#pragma unroll
+      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) out_[tile][block][j / 2][half * 2 + j % 2] *= keep;
+      }
+      if (tile == ScoreHeadTile()) {
+        own_max[half] = next;
+        own_keep[half] = keep;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kScoreGroups * 2; ++i) {
+      const int group = i / 2, half = i % 2;
+      float pairs[2];
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        const float* pair = &scores[2 * group + side][half * 2];
+        const float w0 = exp2f(fmaf(pair[0], p_.score_scale, -own_max[half]));
+        const float w1 = exp2f(fmaf(pair[1], p_.score_scale, -own_max[half]));
+        const int key = FirstScoreKey() + group * 16 + side * 8 + lane_ % 4 * 2;
+        *reinterpret_cast<uint32_t*>(shared_.weights.At(Head(ScoreHeadTile(), half), key)) = PackBf16(w0, w1);
+        pairs[side] = w0 + w1;
+      }
+      sum_[group][half] = fmaf(sum_[group][half], own_keep[half], pairs[0] + pairs[1]);
+    }
+  }
+
+  __device__ __forceinline__ void AddValues(RowTile<kKeyTile, Shape::kStride>& keys) {
+#pragma unroll 1
+    for (int key = 0; key < kKeyTile; key += 16) {
+      uint32_t a[Shape::kHeadTiles][4];
+#pragma unroll
+      for (int tile = 0; tile < Shape::kHeadTiles; ++tile)
+        LoadA(a[tile], shared_.weights, tile * 16, key, lane_);
+#pragma unroll
+      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
+        if (BlockColumn(block) >= latent_) continue;
+        uint32_t b[4];
+        LoadValues(b, keys, key, BlockColumn(block), lane_);
+#pragma unroll
+        for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
+          MmaPair(out_[tile][block][0], out_[tile][block][1], a[tile], b);
+        }
+      }
+    }
+  }
+
+  // The split's sums of weights, for every warp.
+  __device__ __forceinline__ void ShareSums() {
+#pragma unroll
+    for (int i = 0; i < kScoreGroups * 2; ++i) {
+      const float sum = QuadSum(sum_[i / 2][i % 2]);
+      if (lane_ % 4 == 0) shared_.sums[FirstScoreKey() / 16 + i / 2][Head(ScoreHeadTile(), i % 2)] = sum;
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ float SplitSum(int head) const {
+    return (shared_.sums[0][head] + shared_.sums[1][head]) + (shared_.sums[2][head] + shared_.sums[3][head]);
+  }
+
+  // Calls visit(tile, half, block, side, column, count) for the thread's pairs of sums that exist: `count` of
+  // the pair's columns are the row's.
+  template <class Visit>
+  __device__ __forceinline__ void ForEachPair(const Visit& visit) {
+#pragma unroll
+    for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
+      if (item_.head_tile * Shape::kHeads + Head(i / 2, i % 2) >= p_.op.head_count) continue;
+#pragma unroll
+      for (int j = 0; j < Shape::kColumnBlocks * 2; ++j) {
+        const int count = latent_ - Column(j / 2, j % 2);
+        if (count > 0) visit(i / 2, i % 2, j / 2, j % 2, Column(j / 2, j % 2), min(count, 2));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void StorePartial() {
+    const int64_t first_head = static_cast<int64_t>(item_.partial) * Shape::kHeads;
+    if (threadIdx.x % kWarpLanes % 4 == 0 && warp_ == 0) {
+#pragma unroll
+      for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
+        const int head = Head(i / 2, i % 2);
+        p_.partial_stats[first_head + head] = make_float2(max_[i / 2][i % 2], SplitSum(head));
+      }
+    }
+    ForEachPair([&](int tile, int half, int block, int side, int column, int count) {
+      float* out = p_.partials + (first_head + Head(tile, half)) * latent_ + column;
+      const float* sums = &out_[tile][block][side][half * 2];
+      if (Aligned()) {
+        *reinterpret_cast<float2*>(out) = make_float2(sums[0], sums[1]);
+      } else {
+        out[0] = sums[0];
+        if (count > 1) out[1] = sums[1];
+      }
+    });
+  }
+
+  // Folds this split into those before; the state so far lies in this thread's own part of `folds`.
+  __device__ __forceinline__ void FoldSplit(bool first) {
+    float4* so_far =
+        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats);
+#pragma unroll
+    for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
+      FoldStep step[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float before = first ? max_[tile][half] : shared_.folded[Head(tile, half)].x;
+        step[half] = Fold(before, max_[tile][half]);
+      }
+#pragma unroll
+      for (int j = 0; j < Shape::kColumnBlocks * 2; ++j) {
+        float(&sums)[4] = out_[tile][j / 2][j % 2];
+        float4& stored = so_far[(tile * Shape::kColumnBlocks * 2 + j) * Shape::kThreads + threadIdx.x];
+        if (!first) {
+          const float4 before = stored;
+          sums[0] = FoldSum(before.x, sums[0], step[0]);
+          sums[1] = FoldSum(before.y, sums[1], step[0]);
+          sums[2] = FoldSum(before.z, sums[2], step[1]);
+          sums[3] = FoldSum(before.w, sums[3], step[1]);
+        }
+        stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
+      }
+    }
+    __syncthreads();  // everyone has read `folded`
+    if (warp_ == 0 && lane_ % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
+        const int head = Head(i / 2, i % 2);
+        float2& folded = shared_.folded[head];
+        const float sum = SplitSum(head);
+        const FoldStep step = Fold(folded.x, max_[i / 2][i % 2]);
+        folded = first ? make_float2(max_[i / 2][i % 2], sum)
+                       : make_float2(step.max, FoldSum(folded.y, sum, step));
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void StoreOutput() {
+    ForEachPair([&](int tile, int half, int block, int side, int column, int count) {
+      const int head = Head(tile, half);
+      const float factor = 1.0f / (item_.split_count > 1 ? shared_.folded[head].y : SplitSum(head));
+      bf16* out = p_.op.out.row(item_.row) +
+                  static_cast<int64_t>(item_.head_tile * Shape::kHeads + head) * latent_ + column;
+      const float* sums = &out_[tile][block][side][half * 2];
+      StorePair(out, sums[0] * factor, sums[1] * factor, count, Aligned());
+    });
+  }
+
+  const DecodePlan& p_;
+  const DecodeItem item_;
+  Shared& shared_;
+  const int lane_;
+  const int warp_;
+  const int latent_;
+  const int width_;
+  const int32_t last_position_;
+
+  const bf16* key_rows_[kRounds];                             // of the next tile; null: masked
+  float max_[Shape::kHeadTiles][2];                           // of Head(tile, half), units of log2
+  float sum_[kScoreGroups][2];                                // of this thread's weights
+  float out_[Shape::kHeadTiles][Shape::kColumnBlocks][2][4];  // two MmaBf16 results each
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
+    MlaDecodeItems(const __grid_constant__ DecodePlan p) {
+  auto& shared = SharedStorage<DecodeShared<Shape>>();
+  GridDependencyWait();
+  DecodeItem item;
+  for (int64_t number = blockIdx.x; FindItem<Shape::kWarps>(p, number, shared.search, &item);
+       number += gridDim.x) {
+    ItemAttention<Shape>(p, item, shared).Run();
+  }
+}
+
+}  // namespace
+
+template <class Shape>
+void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks) {
+  const LaunchShape shape = {.grid = dim3(blocks),
+                             .block = dim3(Shape::kThreads),
+                             .shared_bytes = sizeof(DecodeShared<Shape>),
+                             .after_previous = true};
+  Launch(stream, MlaDecodeItems<Shape>, shape, plan);
+}
+
+template void LaunchDecodeItems<R1DecodeShape>(Stream&, const DecodePlan&, int32_t);
+template void LaunchDecodeItems<WideDecodeShape>(Stream&, const DecodePlan&, int32_t);
+template void LaunchDecodeItems<NarrowDecodeShape>(Stream&, const DecodePlan&, int32_t);
+
+}  // namespace foredraft::cuda
