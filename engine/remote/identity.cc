@@ -1,0 +1,107 @@
+#include "engine/remote/identity.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace foredraft {
+namespace {
+
+// FNV-1a, fed piece by piece.
+class Fnv {
+ public:
+  void Add(std::string_view bytes) {
+    for (unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 0x100000001b3u;
+  }
+  std::string Hex() const { return absl::StrFormat("%08x", static_cast<uint32_t>(hash_ ^ (hash_ >> 32))); }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325u;
+};
+
+constexpr int kSamples = 16;
+constexpr int64_t kSampleBytes = 4096;
+
+absl::Status AddSamples(const std::filesystem::path& path, Fnv& hash) {
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const int64_t size = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (!file || error) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
+  hash.Add(absl::StrCat(path.filename().string(), ":", size, ";"));
+  std::string sample(kSampleBytes, '\0');
+  for (int i = 0; i < kSamples; ++i) {
+    const int64_t last_start = std::max<int64_t>(size - kSampleBytes, 0);
+    file.clear();
+    file.seekg(last_start * i / (kSamples - 1));
+    file.read(sample.data(), kSampleBytes);
+    hash.Add(std::string_view(sample.data(), static_cast<size_t>(file.gcount())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Differs(const std::string& what, const std::string& worker, const std::string& leader) {
+  return absl::FailedPreconditionError(absl::StrCat(what, ": ", worker, ", the leader has ", leader));
+}
+
+}  // namespace
+
+std::string ShortHash(std::string_view bytes) {
+  Fnv hash;
+  hash.Add(bytes);
+  return hash.Hex();
+}
+
+std::string ConfigHash(const std::vector<std::string>& config_keys) {
+  return ShortHash(absl::StrJoin(config_keys, "\n"));
+}
+
+absl::StatusOr<std::string> ModelHash(const std::string& checkpoint_dir) {
+  Fnv hash;
+  std::ifstream config(checkpoint_dir + "/config.json", std::ios::binary);
+  std::ostringstream text;
+  if (!config || !(text << config.rdbuf())) {
+    return absl::NotFoundError(absl::StrCat(checkpoint_dir, "/config.json: cannot be read"));
+  }
+  hash.Add(text.str());
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint_dir, error)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const std::filesystem::path& file : files) {
+    if (absl::Status status = AddSamples(file, hash); !status.ok()) return status;
+  }
+  return hash.Hex();
+}
+
+absl::Status CheckSameIdentity(const GroupIdentity& leader, const GroupIdentity& worker) {
+  if (worker.version != leader.version) return Differs("version", worker.version, leader.version);
+  if (worker.model_hash != leader.model_hash) {
+    return Differs("model hash", worker.model_hash, leader.model_hash);
+  }
+  const std::string worker_hash = ConfigHash(worker.config_keys);
+  const std::string leader_hash = ConfigHash(leader.config_keys);
+  if (worker_hash != leader_hash) {
+    const auto [mine, theirs] = std::mismatch(worker.config_keys.begin(), worker.config_keys.end(),
+                                              leader.config_keys.begin(), leader.config_keys.end());
+    const std::string first = mine == worker.config_keys.end() ? "a key less" : *mine;
+    const std::string second = theirs == leader.config_keys.end() ? "a key less" : *theirs;
+    return Differs("config hash", absl::StrCat(worker_hash, " (", first, ")"),
+                   absl::StrCat(leader_hash, " (", second, ")"));
+  }
+  if (!leader.numerics_class.empty() && worker.numerics_class != leader.numerics_class) {
+    return absl::FailedPreconditionError(absl::StrCat("numerics class: ", worker.numerics_class,
+                                                      ", the ranks that joined before have ",
+                                                      leader.numerics_class));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,84 @@
+#include "engine/remote/leader_stream.h"
+
+#include <string>
+#include <utility>
+
+namespace foredraft {
+
+LeaderStream::LeaderStream(Leader& leader, grpc::CallbackServerContext& context)
+    : leader_(leader), context_(context) {
+  leader_.StreamOpened();
+  StartRead(&incoming_);
+}
+
+void LeaderStream::End(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!end_known_) {
+      end_status_ = grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+    }
+    end_known_ = true;
+  }
+  Start(outbox_.End());
+}
+
+void LeaderStream::Cut() {
+  outbox_.Break();
+  context_.TryCancel();
+  End(absl::CancelledError("cut"));
+}
+
+void LeaderStream::OnReadDone(bool ok) {
+  if (!ok) {
+    leader_.StreamBroke(this);
+    End(absl::OkStatus());
+    return;
+  }
+  if (joined_) {
+    leader_.Receive(this, std::move(incoming_));
+  } else {
+    const absl::Status status = incoming_.has_join()
+                                    ? leader_.Join(this, incoming_.join())
+                                    : absl::InvalidArgumentError("the first message of a worker is join");
+    if (!status.ok()) return End(status);
+    joined_ = true;
+  }
+  incoming_.Clear();
+  StartRead(&incoming_);
+}
+
+void LeaderStream::OnWriteDone(bool ok) { Start(outbox_.Written(ok)); }
+
+void LeaderStream::OnCancel() {
+  leader_.StreamBroke(this);
+  outbox_.Break();
+  End(absl::CancelledError("cut"));
+}
+
+void LeaderStream::OnDone() {
+  leader_.StreamBroke(this);
+  Leader& leader = leader_;
+  delete this;
+  leader.StreamGone();
+}
+
+void LeaderStream::Start(Outbox<v1::LeaderMessage>::Next next) {
+  switch (next) {
+    case Outbox<v1::LeaderMessage>::Next::kWrite:
+      StartWrite(&outbox_.current());
+      break;
+    case Outbox<v1::LeaderMessage>::Next::kEnd: {
+      grpc::Status status;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        status = end_status_;
+      }
+      Finish(status);
+      break;
+    }
+    case Outbox<v1::LeaderMessage>::Next::kNothing:
+      break;
+  }
+}
+
+}  // namespace foredraft
