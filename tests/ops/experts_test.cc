@@ -95,8 +95,9 @@ OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& expert
     const std::vector<float> values = FromBytes<float>(output);
     const std::vector<int32_t> ids = ExpertsOf(row, s.top_k, s.experts);
     for (int j = 0; j < s.top_k; ++j) {
+      const std::vector<double> inputs = ReferenceInputs(experts[ids[j]], &x[row * s.k], s.k);
       for (int i = 0; i < s.n; ++i) {
-        const DotReference dot = ReferenceDot(&experts[ids[j]].values[i * s.k], &x[row * s.k], s.k);
+        const DotReference dot = ReferenceDot(experts[ids[j]], i, inputs);
         ASSERT_NEAR(values[j * s.n + i], dot.sum, (s.k + 4) * kF32Roundoff * dot.magnitude) << "choice " << j;
       }
     }

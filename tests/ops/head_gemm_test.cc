@@ -36,8 +36,9 @@ TEST(HeadGemm, Holds) {
         },
         [&](const bf16* x, const bf16* out) {
           for (int h = 0; h < s.heads; ++h) {
+            const std::vector<double> inputs = ReferenceInputs(heads[h], x + h * s.x_head_stride, s.k);
             for (int i = 0; i < s.n; ++i) {
-              const DotReference dot = ReferenceDot(&heads[h].values[i * s.k], x + h * s.x_head_stride, s.k);
+              const DotReference dot = ReferenceDot(heads[h], i, inputs);
               const double error = (s.k + 4) * kF32Roundoff * dot.magnitude;
               const double tolerance = error + kBf16Roundoff * (std::abs(dot.sum) + error);
               ASSERT_NEAR(ToFloat(out[h * s.n + i]), dot.sum, tolerance) << "head " << h << " output " << i;

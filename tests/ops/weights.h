@@ -1,8 +1,13 @@
 #ifndef FOREDRAFT_TESTS_OPS_WEIGHTS_H_
 #define FOREDRAFT_TESTS_OPS_WEIGHTS_H_
 
-// Random weights as a checkpoint has them, with the values they stand for.
+// Random weights as a checkpoint has them, with the values they stand for, and what the backend under test
+// says it multiplies.
+//
+// The CPU widens FP8 exactly. CUDA rounds the inputs of an FP8 weight to E4M3, too (kernels/cuda/quantize.h);
+// a weight whose blocks are not 128 x 128 it keeps as BF16 (kernels/cuda/packed_weight.h).
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <vector>
@@ -15,6 +20,7 @@ struct TestWeight {
   int n = 0;
   std::vector<HostWeight> parts;  // points into the deques below
   std::vector<double> values;     // [n, k], what an exact GEMM multiplies with
+  bool quantises_inputs = false;
   std::deque<std::vector<uint16_t>> bf16_data;
   std::deque<std::vector<float>> f32_data;
   std::deque<std::vector<uint8_t>> f8_data;
@@ -36,7 +42,9 @@ inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, T
     if ((code & 0x7f) == 0x7f) code = 0;  // NaN has a test of its own
     codes.push_back(code);
     const float scale = scales[i / k / block_n * k_blocks + i % k / block_k];
-    weight->values.push_back(static_cast<double>(F8E4M3ToFloat(code)) * scale);
+    const double value = static_cast<double>(F8E4M3ToFloat(code)) * scale;
+    const bool as_bf16 = TestBackend() == "cuda" && !weight->quantises_inputs;
+    weight->values.push_back(as_bf16 ? ToFloat(ToBf16(static_cast<float>(value))) : value);
   }
   weight->parts.push_back({DType::kF8E4M3, n, k, codes.data(), scales.data(), block_n, block_k});
 }
@@ -44,6 +52,9 @@ inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, T
 inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, int k, DType dtype,
                                  int block_n, int block_k) {
   TestWeight weight;
+  const bool own_grid = dtype == DType::kF8E4M3 && block_n == 128 && block_k == 128;
+  weight.quantises_inputs = TestBackend() == "cuda" && own_grid &&
+                            std::all_of(part_n.begin(), part_n.end() - 1, [](int n) { return n % 128 == 0; });
   for (const int n : part_n) {
     weight.n += n;
     if (dtype == DType::kF8E4M3) {
@@ -71,10 +82,38 @@ struct DotReference {
   double magnitude = 0.0;  // sum of |products|: what rounding errors scale with
 };
 
-inline DotReference ReferenceDot(const double* w, const bf16* x, int k) {
+// The nearest E4M3 value, ties to the even code, saturating.
+inline float NearestF8(float x) {
+  uint8_t best = 0;
+  for (int code = 0; code < 0x7f; ++code) {
+    const float distance = std::abs(F8E4M3ToFloat(code) - std::abs(x));
+    const float shortest = std::abs(F8E4M3ToFloat(best) - std::abs(x));
+    if (distance < shortest || (distance == shortest && code % 2 == 0)) best = static_cast<uint8_t>(code);
+  }
+  return std::copysign(F8E4M3ToFloat(best), x);
+}
+
+// A row of k inputs, as they are multiplied with the weight.
+inline std::vector<double> ReferenceInputs(const TestWeight& weight, const bf16* x, int k) {
+  std::vector<double> inputs(k);
+  for (int i = 0; i < k; ++i) inputs[i] = ToFloat(x[i]);
+  if (!weight.quantises_inputs) return inputs;
+  for (int first = 0; first < k; first += 128) {
+    const int end = std::min(k, first + 128);
+    float largest = 1e-4f;
+    for (int i = first; i < end; ++i) largest = std::max(largest, std::abs(ToFloat(x[i])));
+    const float scale = largest / 448.0f;
+    for (int i = first; i < end; ++i) inputs[i] = double{NearestF8(ToFloat(x[i]) / scale)} * scale;
+  }
+  return inputs;
+}
+
+// Of output `output` of a weight with k inputs.
+inline DotReference ReferenceDot(const TestWeight& weight, int output, const std::vector<double>& inputs) {
+  const size_t k = inputs.size();
   DotReference dot;
-  for (int i = 0; i < k; ++i) {
-    const double product = w[i] * ToFloat(x[i]);
+  for (size_t i = 0; i < k; ++i) {
+    const double product = weight.values[output * k + i] * inputs[i];
     dot.sum += product;
     dot.magnitude += std::abs(product);
   }
