@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "tests/ops/attention_reference.h"
 #include "tests/ops/kv_fixture.h"
@@ -16,18 +17,26 @@ struct Shape {
   int nope;
   int tokens_per_block;
   int first_position;
+  std::vector<int> positions;  // of the rows: the last each attends
+
+  int row_count() const { return static_cast<int>(positions.size()); }
+  int cache_len() const { return *std::max_element(positions.begin(), positions.end()) + 10; }
 };
+
+// Around the borders of blocks, tiles and the CPU's splits; around those of CUDA's splits.
+const std::vector<int> kShort = {3, 31, 32, 62, 63, 64, 65, 127, 128, 190};
+const std::vector<int> kLong = {5, 1022, 1023, 1024, 1025, 1500, 2047, 2048, 3071, 3100};
 
 const Shape kShapes[] = {
-    {"abacus", 4, 64, 16, 32, 32, 0},
-    {"abacus, module 1", 4, 64, 16, 32, 32, 1},
-    {"R1 slice", 16, 512, 64, 128, 64, 0},
-    {"ragged", 9, 37, 6, 11, 5, 3},
+    {"abacus", 4, 64, 16, 32, 32, 0, kShort},
+    {"abacus, module 1", 4, 64, 16, 32, 32, 1, kShort},
+    {"R1 slice", 16, 512, 64, 128, 64, 0, kShort},
+    {"64 heads of R1", 64, 512, 64, 128, 64, 2, {3, 63, 64, 128}},
+    {"two blocks of heads", 20, 256, 32, 64, 16, 0, {4, 64, 100}},
+    {"ragged", 9, 37, 6, 11, 5, 3, kShort},
+    {"abacus, long", 4, 64, 16, 32, 64, 0, kLong},
+    {"module 3, long", 4, 64, 16, 32, 16, 3, kLong},
 };
-
-// Last positions attended: around block and split borders.
-const int kPositions[] = {3, 31, 32, 62, 63, 64, 65, 127, 128, 190};
-constexpr int kRows = 10;
 
 void CheckHead(const Shape& shape, const KvFixture& kv, int slot, int last, const bf16* q_lat,
                const bf16* q_pe, double scale, const bf16* out) {
@@ -49,8 +58,8 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   OpCase op_case;
   op_case.name = shape.name;
-  op_case.row_count = kRows;
-  op_case.run = [=, &kv, &q_lat, &q](OpRig& rig, const std::vector<int>& rows) {
+  op_case.row_count = shape.row_count();
+  op_case.run = [=, &shape, &kv, &q_lat, &q](OpRig& rig, const std::vector<int>& rows) {
     // An idle row between any two: its slot is -1, its queries are NaN.
     const int count = 2 * static_cast<int>(rows.size());
     std::vector<bf16> lat_in(count * lat_width, bf16{0x7fc0}), q_in(count * q_width, bf16{0x7fc0});
@@ -59,7 +68,7 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
       std::copy_n(&q_lat[rows[i] * lat_width], lat_width, &lat_in[2 * i * lat_width]);
       std::copy_n(&q[rows[i] * q_width], q_width, &q_in[2 * i * q_width]);
       slots[2 * i] = rows[i] % kv.slot_count();
-      positions[2 * i] = kPositions[rows[i]];
+      positions[2 * i] = shape.positions[rows[i]];
     }
     bf16* out = rig.Poisoned<bf16>(count * lat_width);
     const MlaDecodeParams params = {.out = Dense(out, count, lat_width),
@@ -78,12 +87,13 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
       outputs.push_back(BytesOf(&values[2 * i * lat_width], lat_width));
     return outputs;
   };
-  op_case.check = [=, &kv, &q_lat, &q](int row, const Bytes& output) {
+  op_case.check = [=, &shape, &kv, &q_lat, &q](int row, const Bytes& output) {
     const std::vector<bf16> values = FromBytes<bf16>(output);
     for (int h = 0; h < shape.heads; ++h) {
       SCOPED_TRACE("row " + std::to_string(row) + ", head " + std::to_string(h));
-      CheckHead(shape, kv, row % kv.slot_count(), kPositions[row], &q_lat[row * lat_width + h * shape.latent],
-                &q[row * q_width + h * head_dim + shape.nope], scale, &values[h * shape.latent]);
+      CheckHead(shape, kv, row % kv.slot_count(), shape.positions[row],
+                &q_lat[row * lat_width + h * shape.latent], &q[row * q_width + h * head_dim + shape.nope],
+                scale, &values[h * shape.latent]);
       if (testing::Test::HasFatalFailure()) return;
     }
   };
@@ -93,10 +103,9 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
 TEST(MlaDecode, Holds) {
   for (const Shape& shape : kShapes) {
     Noise noise(11);
-    const std::vector<bf16> q_lat = noise.Bf16s(kRows * shape.heads * shape.latent);
-    const std::vector<bf16> q = noise.Bf16s(kRows * shape.heads * (shape.nope + shape.rope));
-    // Written up to the last position the slot's rows attend; everything else is NaN.
-    KvFixture kv(noise, 3, 200, shape.tokens_per_block, shape.latent, shape.rope);
+    const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
+    const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
+    const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
     ExpectOpHolds(DecodeCase(shape, kv, q_lat, q));
     if (HasFailure()) return;
   }
@@ -105,12 +114,12 @@ TEST(MlaDecode, Holds) {
 TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
   const Shape& shape = kShapes[0];
   Noise noise(13);
-  const std::vector<bf16> q_lat = noise.Bf16s(kRows * shape.heads * shape.latent);
-  const std::vector<bf16> q = noise.Bf16s(kRows * shape.heads * (shape.nope + shape.rope));
-  const KvFixture whole(noise, 3, 200, shape.tokens_per_block, shape.latent, shape.rope);
-  for (int row = 0; row < kRows; ++row) {
+  const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
+  const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
+  const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
+  for (int row = 0; row < shape.row_count(); ++row) {
     KvFixture masked = whole;
-    masked.Poison(row % 3, kPositions[row] + 1, 200);
+    masked.Poison(row % 3, shape.positions[row] + 1, shape.cache_len());
     masked.Poison(row % 3, 0, shape.first_position);
     for (const std::string& isa : SupportedIsas()) {
       OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);

@@ -14,10 +14,9 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {"abacus", 4, 32, 16, 32, 0, 150},
-    {"abacus, module 1", 4, 32, 16, 32, 1, 150},
-    {"R1 slice", 2, 128, 64, 128, 0, 70},
-    {"ragged", 3, 11, 6, 19, 2, 131},
+    {"abacus", 4, 32, 16, 32, 0, 150},    {"abacus, module 1", 4, 32, 16, 32, 1, 150},
+    {"R1 slice", 2, 128, 64, 128, 0, 70}, {"ragged", 3, 11, 6, 19, 2, 131},
+    {"wide heads", 2, 64, 32, 96, 0, 67},
 };
 
 struct Inputs {
@@ -102,7 +101,7 @@ TEST(MlaPrefill, ChunkBordersThreadsAndGraphsLeaveNoTrace) {
     for (const std::string& isa : SupportedIsas()) {
       OpRig whole_rig({.isa = isa}, RunMode::kEager);
       const std::vector<bf16> whole = RunChunk(whole_rig, s, in, s.first_position, s.length);
-      for (const int chunk : {1, 7, 16, 63, 64, 65}) {
+      for (const int chunk : {1, 7, 16, 63, 64, 65, 129}) {
         for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
           std::vector<bf16> joined;
           for (int begin = s.first_position; begin < s.length; begin += chunk) {
