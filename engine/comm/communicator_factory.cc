@@ -1,0 +1,22 @@
+#include "engine/comm/communicator_factory.h"
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "engine/comm/gloo_communicator.h"
+#include "engine/comm/solo_communicator.h"
+
+namespace foredraft {
+
+absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const CommunicatorOptions& options,
+                                                                 Device& device, RendezvousStore* store) {
+  CHECK(options.size == 1 || options.size == 2 || options.size == 4 || options.size == 8) << options.size;
+  CHECK(options.rank >= 0 && options.rank < options.size) << "rank " << options.rank;
+  if (options.size == 1) return std::make_unique<SoloCommunicator>(device.ops());
+  CHECK(store != nullptr);
+  CHECK_GT(options.step_timeout.count(), 0);
+  if (options.backend == "cpu") return GlooCommunicator::Create(options, *store);
+  return absl::UnimplementedError(absl::StrFormat(
+      "backend: \"%s\" with %d ranks, this binary joins ranks of cpu", options.backend, options.size));
+}
+
+}  // namespace foredraft

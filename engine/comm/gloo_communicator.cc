@@ -1,0 +1,288 @@
+#include "engine/comm/gloo_communicator.h"
+
+#include <gloo/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "engine/comm/gloo_connect.h"
+#include "kernels/cpu/cpu_stream.h"
+
+namespace foredraft {
+namespace {
+
+using gloo::transport::UnboundBuffer;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kOperationNames[] = {"all_gather", "all_to_all", "all_reduce", "broadcast", "barrier"};
+
+// Thrown when Abort ends a wait.
+struct Aborted : std::exception {
+  const char* what() const noexcept override { return "aborted"; }
+};
+
+// A collective as a node of a graph.
+template <class Params>
+struct CollectiveNode {
+  GlooCommunicator* comm;
+  void (*run)(GlooCommunicator* comm, const Params& params);
+  Params params;
+};
+
+template <class Params>
+void RunCollective(const CpuContext&, const CollectiveNode<Params>& node) {
+  node.run(node.comm, node.params);
+}
+
+template <class Params>
+void SubmitCollective(Stream& stream, const CollectiveNode<Params>& node) {
+  Submit<CollectiveNode<Params>, RunCollective<Params>>(stream, node);
+}
+
+void CopyUnlessInPlace(void* out, const void* in, int64_t bytes) {
+  if (out != in && bytes > 0) std::memcpy(out, in, static_cast<size_t>(bytes));
+}
+
+void Reduce(std::span<int64_t> values, std::span<const int64_t> other, Reduction reduction) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    switch (reduction) {
+      case Reduction::kSum:
+        values[i] += other[i];
+        break;
+      case Reduction::kMin:
+        values[i] = std::min(values[i], other[i]);
+        break;
+      case Reduction::kMax:
+        values[i] = std::max(values[i], other[i]);
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Create(const CommunicatorOptions& options,
+                                                                       RendezvousStore& store) {
+  std::signal(SIGPIPE, SIG_IGN);
+  absl::StatusOr<std::shared_ptr<gloo::Context>> context = ConnectGloo(options, store);
+  if (!context.ok()) return context.status();
+  return std::unique_ptr<Communicator>(new GlooCommunicator(options, *std::move(context)));
+}
+
+GlooCommunicator::GlooCommunicator(const CommunicatorOptions& options, std::shared_ptr<gloo::Context> context)
+    : rank_(options.rank),
+      size_(options.size),
+      step_timeout_(options.step_timeout),
+      context_(std::move(context)) {}
+
+GlooCommunicator::~GlooCommunicator() = default;
+
+void GlooCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
+  SubmitCollective<AllGatherParams>(
+      stream, {this, [](GlooCommunicator* comm, const AllGatherParams& p) { comm->GatherNow(p); }, params});
+}
+
+void GlooCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
+  SubmitCollective<AllToAllParams>(
+      stream, {this, [](GlooCommunicator* comm, const AllToAllParams& p) { comm->ToAllNow(p); }, params});
+}
+
+absl::Status GlooCommunicator::Await(Stream& stream) {
+  stream.Synchronize();
+  return status();
+}
+
+void GlooCommunicator::GatherNow(const AllGatherParams& params) {
+  const int64_t part_count = std::count_if(params.parts.begin(), params.parts.end(),
+                                           [](const GatherPart& part) { return part.row_bytes > 0; });
+  if (part_count == 1) {
+    GatherOnePart(params, params.parts[0]);
+  } else {
+    GatherPacked(params);
+  }
+}
+
+void GlooCommunicator::GatherOnePart(const AllGatherParams& params, const GatherPart& part) {
+  auto* const out = static_cast<std::byte*>(part.out);
+  Blocks outgoing;
+  Blocks incoming;
+  for (int rank = 0; rank < size_; ++rank) {
+    outgoing[rank] = {const_cast<void*>(part.in), params.rows[rank_] * part.row_bytes};
+    incoming[rank] = {out + params.rows.offset(rank) * part.row_bytes, params.rows[rank] * part.row_bytes};
+  }
+  Exchange(Operation::kAllGather, outgoing, incoming);
+  CopyUnlessInPlace(incoming[rank_].data, part.in, incoming[rank_].bytes);
+}
+
+// One message per rank, the parts one after another: a message costs more than a copy of its few rows.
+void GlooCommunicator::GatherPacked(const AllGatherParams& params) {
+  int64_t row_bytes = 0;
+  for (const GatherPart& part : params.parts) row_bytes += part.row_bytes;
+  packed_out_.resize(static_cast<size_t>(params.rows[rank_] * row_bytes));
+  packed_in_.resize(static_cast<size_t>(params.rows.total() * row_bytes));
+  std::byte* next = packed_out_.data();
+  for (const GatherPart& part : params.parts) {
+    const int64_t bytes = params.rows[rank_] * part.row_bytes;
+    CopyUnlessInPlace(next, part.in, bytes);
+    next += bytes;
+  }
+  Blocks outgoing;
+  Blocks incoming;
+  for (int rank = 0; rank < size_; ++rank) {
+    outgoing[rank] = {packed_out_.data(), static_cast<int64_t>(packed_out_.size())};
+    incoming[rank] = {packed_in_.data() + params.rows.offset(rank) * row_bytes,
+                      params.rows[rank] * row_bytes};
+  }
+  Exchange(Operation::kAllGather, outgoing, incoming);
+  if (status_.failed()) return;
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto* from = static_cast<const std::byte*>(incoming[rank].data);
+    for (const GatherPart& part : params.parts) {
+      const int64_t bytes = params.rows[rank] * part.row_bytes;
+      void* const to = static_cast<std::byte*>(part.out) + params.rows.offset(rank) * part.row_bytes;
+      CopyUnlessInPlace(to, rank == rank_ ? part.in : from, bytes);
+      from += bytes;
+    }
+  }
+}
+
+void GlooCommunicator::ToAllNow(const AllToAllParams& params) {
+  const int64_t own_bytes = params.rows[rank_] * params.row_bytes;
+  auto* const in = static_cast<std::byte*>(const_cast<void*>(params.in));
+  auto* const out = static_cast<std::byte*>(params.out);
+  Blocks outgoing;
+  Blocks incoming;
+  for (int rank = 0; rank < size_; ++rank) {
+    outgoing[rank] = {in + params.rows.offset(rank) * params.row_bytes, params.rows[rank] * params.row_bytes};
+    incoming[rank] = {out + rank * own_bytes, own_bytes};
+  }
+  Exchange(Operation::kAllToAll, outgoing, incoming);
+  CopyUnlessInPlace(incoming[rank_].data, outgoing[rank_].data, own_bytes);
+}
+
+absl::Status GlooCommunicator::AllReduce(std::span<int64_t> values, Reduction reduction) {
+  reduce_buffer_.resize(values.size() * size_);
+  Blocks outgoing;
+  Blocks incoming;
+  for (int rank = 0; rank < size_; ++rank) {
+    outgoing[rank] = {values.data(), static_cast<int64_t>(values.size_bytes())};
+    incoming[rank] = {&reduce_buffer_[rank * values.size()], static_cast<int64_t>(values.size_bytes())};
+  }
+  Exchange(Operation::kAllReduce, outgoing, incoming);
+  if (status_.failed()) return status();
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    Reduce(values, std::span(&reduce_buffer_[rank * values.size()], values.size()), reduction);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GlooCommunicator::Broadcast(std::span<std::byte> bytes, int root) {
+  const Block block = {bytes.data(), static_cast<int64_t>(bytes.size())};
+  Blocks outgoing;
+  Blocks incoming;
+  if (rank_ == root) outgoing.fill(block);
+  incoming[root] = block;
+  Exchange(Operation::kBroadcast, outgoing, incoming);
+  return status();
+}
+
+absl::Status GlooCommunicator::Barrier() {
+  Exchange(Operation::kBarrier, {}, {});
+  return status();
+}
+
+void GlooCommunicator::Exchange(Operation operation, const Blocks& outgoing, const Blocks& incoming) {
+  if (status_.failed()) return;
+  const Clock::time_point deadline = Clock::now() + step_timeout_;
+  const char* const name = kOperationNames[static_cast<int>(operation)];
+  try {
+    ExchangeOrThrow(operation, outgoing, incoming);
+    return;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    const size_t reason = text.find("] ");  // Gloo puts its own file and line in front
+    if (Clock::now() >= deadline) {
+      status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: nothing from rank %d within %d ms",
+                                                          rank_, name, waiting_for_, step_timeout_.count())));
+    } else {
+      status_.Fail(absl::UnavailableError(
+          absl::StrFormat("rank %d: %s with rank %d: %s", rank_, name, waiting_for_,
+                          reason == std::string_view::npos ? text : text.substr(reason + 2))));
+    }
+  }
+  CloseConnections();
+}
+
+void GlooCommunicator::ExchangeOrThrow(Operation operation, const Blocks& outgoing, const Blocks& incoming) {
+  // What a rank sends for one exchange is never taken for another, nor for one of another kind.
+  const uint64_t tag = exchange_count_++ << 8 | static_cast<uint64_t>(operation);
+  const Clock::time_point deadline = Clock::now() + step_timeout_;
+  const auto remaining = [&] {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    return std::max(left, std::chrono::milliseconds(1));  // Gloo reads -1 as its own default
+  };
+  std::array<std::unique_ptr<UnboundBuffer>, kMaxRanks> sends;
+  std::array<std::unique_ptr<UnboundBuffer>, kMaxRanks> receives;
+  // The buffers go before anybody can abort them no more.
+  struct InFlight {
+    GlooCommunicator& comm;
+    ~InFlight() {
+      std::lock_guard<std::mutex> lock(comm.mutex_);
+      comm.in_flight_.clear();
+    }
+  } in_flight{*this};
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.failed()) throw Aborted();
+    for (int step = 1; step < size_; ++step) {
+      const int peer = Peer(step);
+      sends[peer] = context_->createUnboundBuffer(outgoing[peer].data, outgoing[peer].bytes);
+      receives[peer] = context_->createUnboundBuffer(incoming[peer].data, incoming[peer].bytes);
+      in_flight_.push_back(sends[peer].get());
+      in_flight_.push_back(receives[peer].get());
+    }
+  }
+  const auto for_each_peer = [&](const auto& action) {
+    for (int step = 1; step < size_; ++step) {
+      waiting_for_ = Peer(step);
+      action(waiting_for_);
+    }
+  };
+  for_each_peer([&](int peer) { receives[peer]->recv(peer, tag); });
+  for_each_peer([&](int peer) { sends[peer]->send(peer, tag); });
+  for_each_peer([&](int peer) {
+    if (!receives[peer]->waitRecv(remaining())) throw Aborted();
+  });
+  for_each_peer([&](int peer) {
+    if (!sends[peer]->waitSend(remaining())) throw Aborted();
+  });
+}
+
+void GlooCommunicator::Abort(const absl::Status& reason) {
+  if (!status_.Fail(reason)) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (UnboundBuffer* buffer : in_flight_) {
+      buffer->abortWaitRecv();
+      buffer->abortWaitSend();
+    }
+  }
+  CloseConnections();
+}
+
+void GlooCommunicator::CloseConnections() {
+  try {
+    context_->closeConnections();
+  } catch (const std::exception&) {
+    // The group is over already, with its reason; a connection that cannot be closed ends with the process.
+  }
+}
+
+}  // namespace foredraft
