@@ -1,0 +1,158 @@
+#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_
+#define FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_
+
+// Runs one block of a grid after another: its threads are fibers of this host thread, switched where they
+// wait (barriers, warp intrinsics, polling), in an order drawn by a seeded generator.
+//
+// Owner and thread: one per thread of the host (BlockRunnerOfThisThread).
+
+#include <atomic>
+#include <boost/context/fiber.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cuda_on_host/device_thread.h"
+
+namespace cuda_on_host {
+
+inline constexpr size_t kMaxSharedBytes = 232448;  // of a block on Hopper
+inline constexpr int kMaxBlockThreads = 1024;
+
+struct GridWork {
+  std::function<void()> thread;  // what each thread runs
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+  bool after_previous = false;  // launched with leave to start before its predecessor ended
+  uint64_t seed = 0;
+  std::atomic<bool> waited{false};  // some thread has waited for the predecessor
+};
+
+// splitmix64: small and good enough to shuffle with.
+class Shuffler {
+ public:
+  explicit Shuffler(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  uint32_t Below(uint32_t count) { return static_cast<uint32_t>((Next() >> 32) * count >> 32); }
+
+ private:
+  uint64_t state_;
+};
+
+struct PendingCopy {
+  void* to;
+  const void* from;  // null: zeros
+  size_t bytes;
+  int group;
+};
+
+enum class ThreadState { kReady, kMeeting, kBarrier, kNamedBarrier, kPolling, kEnded };
+
+// One thread of the block, and what it waits for.
+struct DeviceThread {
+  boost::context::fiber context;
+  uint3 index = {};
+  int number = 0;
+  ThreadState state = ThreadState::kReady;
+  Place place = {};
+  // kMeeting
+  uint32_t mask = 0;
+  void (*run)(uint32_t, LaneArguments, const Place&) = nullptr;
+  void* argument = nullptr;
+  // kNamedBarrier
+  int barrier_id = 0;
+  // kPolling
+  bool (*ready)(void*) = nullptr;
+
+  std::vector<PendingCopy> copies;
+  int open_group = 0;
+
+  // For the sanitizers.
+  const void* stack_bottom = nullptr;
+  size_t stack_bytes = 0;
+  void* fake_stack = nullptr;
+  void* tsan_fiber = nullptr;
+};
+
+class BlockRunner {
+ public:
+  BlockRunner();
+  BlockRunner(const BlockRunner&) = delete;
+  BlockRunner& operator=(const BlockRunner&) = delete;
+
+  void Run(GridWork& work, uint3 block);
+
+  // ---- from a thread of the block ----
+  DeviceThread& current() { return *current_; }
+  GridWork& work() { return *work_; }
+  std::byte* shared() { return shared_; }
+  void Barrier(const Place& place);
+  void Named(int id, int thread_count, bool wait, const Place& place);
+  void Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const Place&), void* argument,
+            const Place& place);
+  void Poll(bool (*ready)(void*), void* argument, const Place& place);
+  // Who waits for what, a line for each place.
+  std::string Report() const;
+
+ private:
+  struct NamedBarrierState {
+    int arrived = 0;
+    int thread_count = 0;
+  };
+
+  void Prepare();
+  void AddThread();
+  void RunWarp(int warp);
+  int PickWarp();
+  void WakePolling();
+  void Wake(DeviceThread& thread);
+  void Resume(DeviceThread& thread);
+  void Wait(ThreadState state, const Place& place);  // of the current thread, until woken
+  void ReleaseBarrier();
+  void ThreadMain(DeviceThread& thread, boost::context::fiber&& hub);
+  void FillShared();
+  void CheckShared() const;
+
+  std::vector<std::unique_ptr<DeviceThread>> threads_;  // grows; the first thread_count_ are the block's
+  boost::context::fiber hub_;
+  DeviceThread* current_ = nullptr;
+  GridWork* work_ = nullptr;
+  Shuffler shuffler_{0};
+  int thread_count_ = 0;
+  int live_ = 0;
+  int at_barrier_ = 0;
+  int polling_ = 0;
+  std::vector<uint32_t> ready_;    // [warps]: lanes that can run
+  std::vector<uint32_t> meeting_;  // [warps]: lanes that wait for others
+  std::vector<int> ready_warps_;   // those with ready lanes
+  NamedBarrierState named_[16];
+  bool sticky_ = false;  // one warp runs as far as it gets before another starts
+  int last_warp_ = -1;
+
+  std::unique_ptr<std::byte[]> shared_memory_;
+  std::byte* shared_ = nullptr;  // 1024-byte aligned, with a guard on both sides
+
+  // For the sanitizers.
+  const void* hub_bottom_ = nullptr;
+  size_t hub_bytes_ = 0;
+  void* hub_fake_stack_ = nullptr;
+  void* hub_tsan_fiber_ = nullptr;
+};
+
+BlockRunner& BlockRunnerOfThisThread();
+
+// While a kernel runs on this thread of the host, who runs it.
+inline thread_local constinit BlockRunner* running = nullptr;
+
+}  // namespace cuda_on_host
+
+#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_

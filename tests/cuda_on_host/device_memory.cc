@@ -1,0 +1,97 @@
+#include "tests/cuda_on_host/device_memory.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "cuda_on_host/device_thread.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(pointer, bytes) ((void)(pointer), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(pointer, bytes) ((void)(pointer), (void)(bytes))
+#endif
+
+namespace cuda_on_host {
+namespace {
+
+constexpr size_t kAlignment = 256;  // as CUDA's
+constexpr size_t kGuardBytes = 256;
+constexpr size_t kPage = 4096;
+constexpr int kGuard = 0xa5;
+
+size_t RoundUp(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
+
+}  // namespace
+
+DeviceMemory::DeviceMemory() {
+  void* memory = mmap(nullptr, kAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) KernelFault({__FILE__, __LINE__}, "no addresses for the device's memory");
+  first_ = static_cast<std::byte*>(memory);
+}
+
+void* DeviceMemory::Allocate(size_t bytes) {
+  const size_t whole = RoundUp(bytes, kAlignment) + kGuardBytes;
+  if (whole > kAddresses - used_) return nullptr;
+  std::byte* pointer = first_ + used_;
+  used_ += whole;
+  bytes_in_use_ += bytes;
+  allocations_[pointer] = bytes;
+  if (open_ > 0) Protect(PROT_READ | PROT_WRITE);
+  OpenMemory open(*this);
+  ASAN_UNPOISON_MEMORY_REGION(pointer, whole);
+  std::memset(pointer, 0xff, bytes);
+  std::memset(pointer + bytes, kGuard, whole - bytes);
+  ASAN_POISON_MEMORY_REGION(pointer + bytes, whole - bytes);
+  return pointer;
+}
+
+bool DeviceMemory::Free(void* pointer) {
+  const auto at = allocations_.find(static_cast<std::byte*>(pointer));
+  if (at == allocations_.end()) return false;
+  const size_t bytes = at->second;
+  const size_t whole = RoundUp(bytes, kAlignment) + kGuardBytes;
+  OpenMemory open(*this);
+  ASAN_UNPOISON_MEMORY_REGION(at->first, whole);
+  for (size_t i = bytes; i < whole; ++i) {
+    if (at->first[i] != static_cast<std::byte>(kGuard)) {
+      KernelFault({"device memory", 0}, "written past the end of an allocation of " + std::to_string(bytes) +
+                                            " bytes, at byte " + std::to_string(i));
+    }
+  }
+  std::memset(pointer, 0xff, bytes);
+  ASAN_POISON_MEMORY_REGION(pointer, whole);
+  bytes_in_use_ -= bytes;
+  allocations_.erase(at);
+  if (allocations_.empty()) {
+    madvise(first_, RoundUp(used_, kPage), MADV_DONTNEED);
+    Protect(PROT_NONE);
+    used_ = 0;
+  }
+  return true;
+}
+
+bool DeviceMemory::Holds(const void* pointer, size_t bytes) const {
+  const std::byte* first = static_cast<const std::byte*>(pointer);
+  auto at = allocations_.upper_bound(first);
+  if (at == allocations_.begin()) return false;
+  --at;
+  return first + bytes <= at->first + at->second;
+}
+
+void DeviceMemory::Open() {
+  if (open_++ == 0) Protect(PROT_READ | PROT_WRITE);
+}
+
+void DeviceMemory::Close() {
+  if (--open_ == 0) Protect(PROT_NONE);
+}
+
+void DeviceMemory::Protect(int protection) {
+  if (used_ > 0) mprotect(first_, RoundUp(used_, kPage), protection);
+}
+
+}  // namespace cuda_on_host

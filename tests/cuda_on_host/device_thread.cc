@@ -1,0 +1,84 @@
+// The block's services to a kernel's thread (cuda_on_host/device_thread.h).
+
+#include "cuda_on_host/device_thread.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "tests/cuda_on_host/block_runner.h"
+
+namespace cuda_on_host {
+
+void KernelFault(const Place& place, const std::string& what) {
+  std::fprintf(stderr, "kernel fault: %s:%d: %s\n", place.file, place.line, what.c_str());
+  if (InKernel()) {
+    std::fprintf(stderr, "  block (%u, %u, %u) of (%u, %u, %u), thread (%u, %u, %u) of (%u, %u, %u)\n",
+                 blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z, threadIdx.x,
+                 threadIdx.y, threadIdx.z, blockDim.x, blockDim.y, blockDim.z);
+  }
+  std::abort();
+}
+
+bool InKernel() { return running != nullptr; }
+int ThreadInBlock() { return running->current().number; }
+
+void BlockBarrier(const Place& place) { running->Barrier(place); }
+
+void NamedBarrier(int id, int thread_count, const Place& place) {
+  running->Named(id, thread_count, true, place);
+}
+void NamedBarrierArrive(int id, int thread_count, const Place& place) {
+  running->Named(id, thread_count, false, place);
+}
+
+void MeetLanes(uint32_t mask, void (*run)(uint32_t, LaneArguments, const Place&), void* argument,
+               const Place& place) {
+  running->Meet(mask, run, argument, place);
+}
+
+void WaitUntil(bool (*ready)(void*), void* argument, const Place& place) {
+  running->Poll(ready, argument, place);
+}
+
+std::byte* SharedMemory() { return running->shared(); }
+size_t SharedBytes() { return running->work().shared_bytes; }
+
+void WaitForPredecessor() { running->work().waited.store(true, std::memory_order_relaxed); }
+
+void StartCopy(void* shared, const void* global, size_t bytes, bool valid, const Place& place) {
+  BlockRunner& runner = *running;
+  const std::byte* to = static_cast<const std::byte*>(shared);
+  if (to < runner.shared() || to + bytes > runner.shared() + runner.work().shared_bytes) {
+    KernelFault(place, "cp.async: the destination is not in the block's shared memory");
+  }
+  if (reinterpret_cast<uintptr_t>(shared) % bytes != 0) {
+    KernelFault(place, "cp.async: the destination is not aligned");
+  }
+  if (valid && reinterpret_cast<uintptr_t>(global) % bytes != 0) {
+    KernelFault(place, "cp.async: the source is not aligned");
+  }
+  std::memset(shared, 0xff, bytes);  // until it has come
+  DeviceThread& thread = runner.current();
+  thread.copies.push_back({shared, valid ? global : nullptr, bytes, thread.open_group});
+}
+
+void CommitCopies() { ++running->current().open_group; }
+
+void AwaitCopies(int pending_groups) {
+  DeviceThread& thread = running->current();
+  const int done = thread.open_group - pending_groups;  // groups below it
+  size_t count = 0;
+  for (; count < thread.copies.size() && thread.copies[count].group < done; ++count) {
+    const PendingCopy& copy = thread.copies[count];
+    if (copy.from != nullptr) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+  thread.copies.erase(thread.copies.begin(), thread.copies.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+}  // namespace cuda_on_host

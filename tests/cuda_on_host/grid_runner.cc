@@ -1,0 +1,119 @@
+#include "tests/cuda_on_host/grid_runner.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda_on_host/counts.h"
+
+namespace cuda_on_host {
+namespace {
+
+// A grid in work: its blocks are taken one by one.
+struct OpenGrid {
+  GridWork* work = nullptr;
+  std::vector<uint32_t> order;
+  std::atomic<size_t> next{0};
+
+  void TakeBlocks() {
+    BlockRunner& runner = BlockRunnerOfThisThread();
+    const dim3& grid = work->grid;
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < order.size();) {
+      const uint32_t block = order[i];
+      runner.Run(*work, {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y});
+    }
+  }
+};
+
+// The threads beside the caller's.
+class Workers {
+ public:
+  ~Workers() { SetCount(0); }
+
+  void SetCount(int count) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    stop_ = false;
+    count_ = count;
+  }
+
+  void Help(OpenGrid& grid) {
+    while (static_cast<int>(threads_.size()) < count_) threads_.emplace_back([this] { Work(); });
+    if (!threads_.empty() && grid.order.size() > 1) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        grid_ = &grid;
+        ++round_;
+        busy_ = static_cast<int>(threads_.size());
+      }
+      changed_.notify_all();
+      grid.TakeBlocks();
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return busy_ == 0; });
+      grid_ = nullptr;
+    } else {
+      grid.TakeBlocks();
+    }
+  }
+
+ private:
+  void Work() {
+    uint64_t seen = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    seen = grid_ != nullptr ? round_ - 1 : round_;
+    while (true) {
+      changed_.wait(lock, [&] { return stop_ || round_ != seen; });
+      if (stop_) return;
+      seen = round_;
+      OpenGrid* grid = grid_;
+      lock.unlock();
+      grid->TakeBlocks();
+      lock.lock();
+      if (--busy_ == 0) changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  OpenGrid* grid_ = nullptr;
+  uint64_t round_ = 0;
+  int busy_ = 0;
+  bool stop_ = false;
+  int count_ = 1;
+  std::vector<std::thread> threads_;
+};
+
+Workers& AllWorkers() {
+  static Workers workers;
+  return workers;
+}
+
+}  // namespace
+
+void SetBlockThreads(int count) { AllWorkers().SetCount(count - 1); }
+
+void RunGrid(GridWork& work) {
+  OpenGrid grid;
+  grid.work = &work;
+  grid.order.resize(static_cast<size_t>(work.grid.x) * work.grid.y * work.grid.z);
+  std::iota(grid.order.begin(), grid.order.end(), 0u);
+  Shuffler shuffler(work.seed);
+  for (size_t i = grid.order.size(); i > 1; --i) {
+    std::swap(grid.order[i - 1], grid.order[shuffler.Below(static_cast<uint32_t>(i))]);
+  }
+  AllWorkers().Help(grid);
+  if (work.after_previous && !work.waited) {
+    KernelFault({"the kernel's end", 0}, "launched after_previous, but no thread called GridDependencyWait");
+  }
+}
+
+}  // namespace cuda_on_host

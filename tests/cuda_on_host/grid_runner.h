@@ -1,0 +1,15 @@
+#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_
+#define FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_
+
+// Runs the blocks of a grid, in a random order, on a few threads of the host.
+
+#include "tests/cuda_on_host/block_runner.h"
+
+namespace cuda_on_host {
+
+// Returns when all blocks have ended. One grid at a time.
+void RunGrid(GridWork& work);
+
+}  // namespace cuda_on_host
+
+#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_

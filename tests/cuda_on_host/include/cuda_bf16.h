@@ -1,0 +1,31 @@
+#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_
+#define FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_
+
+// CUDA's BF16 type, as far as it is used. Kernels should take kernels/dtype.h's bf16, which has the same
+// bits.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+struct alignas(4) __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+
+inline constexpr float __bfloat162float(__nv_bfloat16 x) {
+  return foredraft::ToFloat(foredraft::bf16{x.bits});
+}
+inline constexpr __nv_bfloat16 __float2bfloat16_rn(float x) { return {foredraft::ToBf16(x).bits}; }
+inline constexpr __nv_bfloat16 __float2bfloat16(float x) { return __float2bfloat16_rn(x); }
+inline constexpr __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+  return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
+inline constexpr uint16_t __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
+inline constexpr __nv_bfloat16 __ushort_as_bfloat16(uint16_t bits) { return {bits}; }
+
+#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_

@@ -1,0 +1,129 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_PTX_H_
+#define FOREDRAFT_KERNELS_CUDA_PTX_H_
+
+// The host's version of kernels/cuda/ptx.h: the same functions, in software. What an instruction does in the
+// background happens here at the wait for it, so that a missing wait is seen.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/dtype.h"
+
+namespace foredraft::cuda {
+
+template <class T>
+T& SharedStorage(CUDA_ON_HOST_PLACE) {
+  if (sizeof(T) > cuda_on_host::SharedBytes()) {
+    cuda_on_host::KernelFault({file, line}, "shared memory: the struct has " + std::to_string(sizeof(T)) +
+                                                " bytes, the launch " +
+                                                std::to_string(cuda_on_host::SharedBytes()));
+  }
+  return *reinterpret_cast<T*>(cuda_on_host::SharedMemory());
+}
+
+inline void GridDependencyWait() { cuda_on_host::WaitForPredecessor(); }
+inline void GridDependencyLaunch() {}
+
+inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+inline void CpAsync16(void* shared, const void* global, bool valid = true, CUDA_ON_HOST_PLACE) {
+  cuda_on_host::StartCopy(shared, global, 16, valid, {file, line});
+}
+inline void CpAsyncCommit() { cuda_on_host::CommitCopies(); }
+template <int pending>
+void CpAsyncWait() {
+  cuda_on_host::AwaitCopies(pending);
+}
+
+namespace on_host {
+
+struct LdMatrixLane {
+  const void* row;
+  uint32_t* out;
+};
+
+template <bool transposed>
+void RunLdMatrix4(uint32_t mask, cuda_on_host::LaneArguments lanes, const cuda_on_host::Place& place) {
+  uint16_t elements[4][8][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const void* row = static_cast<LdMatrixLane*>(lanes[lane])->row;
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+      cuda_on_host::KernelFault(
+          place, "ldmatrix: the row of lane " + std::to_string(lane) + " is not 16-byte aligned");
+    }
+    std::memcpy(elements[lane / 8][lane % 8], row, 16);
+  }
+  (void)mask;
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const int row = lane / 4, column = lane % 4 * 2;
+      const uint16_t low = transposed ? elements[matrix][column][row] : elements[matrix][row][column];
+      const uint16_t high =
+          transposed ? elements[matrix][column + 1][row] : elements[matrix][row][column + 1];
+      static_cast<LdMatrixLane*>(lanes[lane])->out[matrix] = static_cast<uint32_t>(high) << 16 | low;
+    }
+  }
+}
+
+struct MmaLane {
+  float* d;
+  const uint32_t* a;
+  const uint32_t* b;
+};
+
+inline float Half(uint32_t pair, int index) {
+  return ToFloat(bf16{static_cast<uint16_t>(pair >> (16 * index))});
+}
+
+inline void RunMmaBf16(uint32_t, cuda_on_host::LaneArguments lanes, const cuda_on_host::Place&) {
+  float a[16][16], b[8][16];  // b as [n][k]
+  for (int lane = 0; lane < 32; ++lane) {
+    const MmaLane& own = *static_cast<MmaLane*>(lanes[lane]);
+    const int g = lane / 4, t = lane % 4;
+    for (int half = 0; half < 2; ++half) {
+      a[g][2 * t + half] = Half(own.a[0], half);
+      a[g + 8][2 * t + half] = Half(own.a[1], half);
+      a[g][2 * t + 8 + half] = Half(own.a[2], half);
+      a[g + 8][2 * t + 8 + half] = Half(own.a[3], half);
+      b[g][2 * t + half] = Half(own.b[0], half);
+      b[g][2 * t + 8 + half] = Half(own.b[1], half);
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const MmaLane& own = *static_cast<MmaLane*>(lanes[lane]);
+    for (int i = 0; i < 4; ++i) {
+      const float* x = a[lane / 4 + i / 2 * 8];
+      const float* y = b[lane % 4 * 2 + i % 2];
+      float products[16];
+      for (int k = 0; k < 16; ++k) products[k] = x[k] * y[k];  // exact
+      float sum = own.d[i];
+      for (int k = 0; k < 16; ++k) sum += products[k];
+      own.d[i] = sum;
+    }
+  }
+}
+
+}  // namespace on_host
+
+inline void LdMatrix4(uint32_t (&out)[4], const void* shared_row, CUDA_ON_HOST_PLACE) {
+  on_host::LdMatrixLane lane = {shared_row, out};
+  cuda_on_host::MeetLanes(0xffffffffu, &on_host::RunLdMatrix4<false>, &lane, {file, line});
+}
+inline void LdMatrix4Transposed(uint32_t (&out)[4], const void* shared_row, CUDA_ON_HOST_PLACE) {
+  on_host::LdMatrixLane lane = {shared_row, out};
+  cuda_on_host::MeetLanes(0xffffffffu, &on_host::RunLdMatrix4<true>, &lane, {file, line});
+}
+
+inline void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_ON_HOST_PLACE) {
+  on_host::MmaLane lane = {d, a, b};
+  cuda_on_host::MeetLanes(0xffffffffu, &on_host::RunMmaBf16, &lane, {file, line});
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_PTX_H_

@@ -1,0 +1,372 @@
+// Errors, device, memory, copies and launches of cuda_on_host/runtime_api.h.
+
+#include "cuda_on_host/runtime_api.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "tests/cuda_on_host/grid_runner.h"
+#include "tests/cuda_on_host/runtime_state.h"
+
+namespace cuda_on_host {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+constexpr int kDefaultSharedBytes = 48 * 1024;
+
+bool Pinned(const RuntimeState& state, const void* pointer, size_t bytes) {
+  auto at = state.pinned.upper_bound(pointer);
+  if (at == state.pinned.begin()) return false;
+  --at;
+  return static_cast<const std::byte*>(pointer) + bytes <=
+         static_cast<const std::byte*>(at->first) + at->second;
+}
+
+// The sides of a copy are what `kind` says, and lie in one allocation.
+bool Legal(const RuntimeState& state, const void* pointer, size_t bytes, bool device, cudaMemcpyKind kind) {
+  if (kind == cudaMemcpyDefault) device = state.memory.Inside(pointer);
+  return device ? state.memory.Holds(pointer, bytes) : !state.memory.Inside(pointer);
+}
+
+cudaError_t CheckCopy(const RuntimeState& state, const void* to, const void* from, size_t bytes,
+                      cudaMemcpyKind kind) {
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  return Legal(state, to, bytes, to_device, kind) && Legal(state, from, bytes, from_device, kind)
+             ? cudaSuccess
+             : cudaErrorInvalidValue;
+}
+
+bool LegalShape(const dim3& grid, const dim3& block) {
+  return grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && block.x >= 1 && block.y >= 1 && block.z >= 1 &&
+         grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 && block.x <= 1024 && block.y <= 1024 &&
+         block.z <= 64 && static_cast<uint64_t>(block.x) * block.y * block.z <= kMaxBlockThreads;
+}
+
+}  // namespace
+
+RuntimeState& State() {
+  static RuntimeState& state = *new RuntimeState;  // streams may outlive static objects
+  return state;
+}
+
+cudaError_t Result(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+Counts CurrentCounts() {
+  std::lock_guard<std::mutex> lock(State().mutex);
+  return State().counts;
+}
+
+void SetSeed(uint64_t seed) {
+  std::lock_guard<std::mutex> lock(State().mutex);
+  State().shuffler = Shuffler(seed);
+}
+
+void SetDeviceMemory(size_t bytes) {
+  std::lock_guard<std::mutex> lock(State().mutex);
+  State().memory_bytes = bytes;
+}
+
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
+  RuntimeState& state = State();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return Result(Append(state, stream, std::move(work)));
+}
+
+cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread) {
+  RuntimeState& state = State();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  if (!LegalShape(config.gridDim, config.blockDim)) return Result(cudaErrorInvalidConfiguration);
+  const auto limit = state.shared_limits.find(kernel);
+  const int shared_limit = limit != state.shared_limits.end() ? limit->second : kDefaultSharedBytes;
+  if (config.dynamicSmemBytes > static_cast<size_t>(shared_limit)) return Result(cudaErrorInvalidValue);
+  bool after_previous = false;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+      after_previous = attribute.val.programmaticStreamSerializationAllowed != 0;
+    } else if (attribute.id != cudaLaunchAttributeIgnore) {
+      return Result(cudaErrorNotSupported);
+    }
+  }
+  if (StreamOf(config.stream).capture == nullptr) ++state.counts.launches;
+  return Result(Append(state, config.stream,
+                       [&state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
+                        shared = config.dynamicSmemBytes, after_previous] {
+                         GridWork work;
+                         work.thread = thread;
+                         work.grid = grid;
+                         work.block = block;
+                         work.shared_bytes = shared;
+                         work.after_previous = after_previous;
+                         work.seed = state.shuffler.Next();
+                         RunGrid(work);
+                       }));
+}
+
+}  // namespace cuda_on_host
+
+using cuda_on_host::Append;
+using cuda_on_host::CaptureForbids;
+using cuda_on_host::Result;
+using cuda_on_host::RuntimeState;
+using cuda_on_host::State;
+using cuda_on_host::StreamOf;
+using Lock = std::lock_guard<std::mutex>;
+
+// ---- errors, device ----
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureUnjoined:
+      return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation:
+      return "cudaErrorStreamCaptureIsolation";
+    default:
+      return "cudaErrorUnknown";
+  }
+}
+const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
+
+cudaError_t cudaGetLastError() { return std::exchange(cuda_on_host::last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return cuda_on_host::last_error; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return Result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device != 0) return Result(cudaErrorInvalidDevice);
+  *properties = {};
+  std::strcpy(properties->name, "CUDA on the host");
+  properties->totalGlobalMem = State().memory_bytes;
+  properties->sharedMemPerBlock = cuda_on_host::kDefaultSharedBytes;
+  properties->sharedMemPerBlockOptin = cuda_on_host::kMaxSharedBytes;
+  properties->sharedMemPerMultiprocessor = 233472;
+  properties->regsPerBlock = 65536;
+  properties->warpSize = 32;
+  properties->maxThreadsPerBlock = cuda_on_host::kMaxBlockThreads;
+  properties->major = 9;
+  properties->minor = 0;
+  properties->multiProcessorCount = 3;  // few and odd: grids of this size stay small, and share work unevenly
+  properties->l2CacheSize = 50 << 20;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  cudaDeviceProp properties;
+  const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+  if (error != cudaSuccess) return error;
+  switch (attribute) {
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(properties.sharedMemPerBlock);
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = properties.multiProcessorCount;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = properties.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = properties.minor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(properties.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(properties.sharedMemPerBlockOptin);
+      break;
+    default:
+      return Result(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
+cudaError_t cudaDeviceSynchronize() {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.syncs;
+  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+  cuda_on_host::RunEverything(state);
+  return Result(cudaSuccess);
+}
+
+// ---- memory ----
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.mallocs;
+  *pointer = nullptr;
+  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+  if (bytes == 0) return Result(cudaSuccess);
+  if (bytes > state.memory_bytes || state.memory.bytes_in_use() > state.memory_bytes - bytes) {
+    return Result(cudaErrorMemoryAllocation);
+  }
+  *pointer = state.memory.Allocate(bytes);
+  return Result(*pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFree(void* pointer) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (pointer == nullptr) return Result(cudaSuccess);
+  ++state.counts.frees;
+  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+  cuda_on_host::RunEverything(state);
+  return Result(state.memory.Free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned int) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.mallocs;
+  *pointer = nullptr;
+  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+  if (bytes == 0) return Result(cudaSuccess);
+  *pointer = std::malloc(bytes);
+  if (*pointer == nullptr) return Result(cudaErrorMemoryAllocation);
+  std::memset(*pointer, 0xff, bytes);
+  state.pinned[*pointer] = bytes;
+  return Result(cudaSuccess);
+}
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
+  return cudaMallocHost(pointer, bytes, flags);
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (pointer == nullptr) return Result(cudaSuccess);
+  ++state.counts.frees;
+  cuda_on_host::RunEverything(state);
+  if (state.pinned.erase(pointer) == 0) return Result(cudaErrorInvalidValue);
+  std::free(pointer);
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  *total_bytes = state.memory_bytes;
+  *free_bytes = state.memory_bytes - state.memory.bytes_in_use();
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (bytes == 0) return Result(cudaSuccess);
+  const cudaError_t error = cuda_on_host::CheckCopy(state, to, from, bytes, kind);
+  if (error != cudaSuccess) return Result(error);
+  const bool captured = StreamOf(stream).capture != nullptr;
+  if (!captured) ++state.counts.copies;
+  const bool pageable = !state.memory.Inside(from) && !cuda_on_host::Pinned(state, from, bytes);
+  if (pageable && !captured) {  // staged at once: the caller may change it when this returns
+    const std::byte* first = static_cast<const std::byte*>(from);
+    return Result(Append(state, stream, [to, copy = std::vector<std::byte>(first, first + bytes)] {
+      std::memcpy(to, copy.data(), copy.size());
+    }));
+  }
+  return Result(Append(state, stream, [to, from, bytes] { std::memmove(to, from, bytes); }));
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.copies;
+  ++state.counts.syncs;
+  if (bytes == 0) return Result(cudaSuccess);
+  const cudaError_t error = cuda_on_host::CheckCopy(state, to, from, bytes, kind);
+  if (error != cudaSuccess) return Result(error);
+  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+  cuda_on_host::RunBlockingStreams(state);
+  cuda_on_host::OpenMemory open(state.memory);
+  std::memmove(to, from, bytes);
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (bytes == 0) return Result(cudaSuccess);
+  if (!state.memory.Holds(to, bytes)) return Result(cudaErrorInvalidValue);
+  if (StreamOf(stream).capture == nullptr) ++state.counts.memsets;
+  return Result(Append(state, stream, [to, value, bytes] { std::memset(to, value, bytes); }));
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  {
+    RuntimeState& state = State();
+    Lock lock(state.mutex);
+    if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+    cuda_on_host::RunBlockingStreams(state);
+  }
+  return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+
+// ---- launches ----
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return Result(cudaSuccess);
+  if (value < 0 || static_cast<size_t>(value) > cuda_on_host::kMaxSharedBytes)
+    return Result(cudaErrorInvalidValue);
+  state.shared_limits[kernel] = value;
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  const auto limit = state.shared_limits.find(kernel);
+  *attributes = {};
+  attributes->maxThreadsPerBlock = cuda_on_host::kMaxBlockThreads;
+  attributes->numRegs = 64;
+  attributes->maxDynamicSharedSizeBytes =
+      limit != state.shared_limits.end() ? limit->second : cuda_on_host::kDefaultSharedBytes;
+  return Result(cudaSuccess);
+}

@@ -1,0 +1,315 @@
+// The host's CUDA itself: what it computes, and that it sees what would be a fault on a device.
+
+#include <cuda_runtime.h>
+
+#include <functional>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/ptx.h"
+#include "tests/cuda_on_host/counts.h"
+
+namespace cuda_on_host {
+namespace {
+
+template <class T>
+T* Device(const std::vector<T>& values) {
+  T* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, values.size() * sizeof(T)), cudaSuccess);
+  EXPECT_EQ(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
+            cudaSuccess);
+  return memory;
+}
+template <class T>
+std::vector<T> Host(const T* memory, size_t count) {
+  std::vector<T> values(count);
+  EXPECT_EQ(cudaMemcpy(values.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+  return values;
+}
+
+template <class P>
+void Start(void (*kernel)(P), dim3 grid, dim3 block, size_t shared, const P& p,
+           cudaStream_t stream = nullptr) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  ASSERT_EQ(cudaLaunchKernelEx(&config, kernel, p), cudaSuccess);
+}
+
+struct SumParams {
+  int* out;  // [blocks]
+  const int* x;
+};
+struct SumShared {
+  int sums[32];
+};
+
+// Sum of a block's elements by shuffles, then through shared memory.
+template <bool with_barrier>
+__global__ void Sum(const __grid_constant__ SumParams p) {
+  SumShared& shared = foredraft::cuda::SharedStorage<SumShared>();
+  int sum = p.x[blockIdx.x * blockDim.x + threadIdx.x];
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  if (threadIdx.x % 32 == 0) shared.sums[threadIdx.x / 32] = sum;
+  if (with_barrier) __syncthreads();
+  if (threadIdx.x == 0) {
+    int total = 0;
+    for (unsigned i = 0; i < blockDim.x / 32; ++i) total += shared.sums[i];
+    p.out[blockIdx.x] = total;
+  }
+}
+
+bool SumIsRight(void (*kernel)(SumParams)) {
+  std::vector<int> x(8 * 256);
+  std::vector<int> expected(8);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<int>(i * i % 97);
+    expected[i / 256] += x[i];
+  }
+  int* out = Device(std::vector<int>(8));
+  int* in = Device(x);
+  Start(kernel, 8, 256, sizeof(SumShared), {out, in});
+  const bool right = Host(out, 8) == expected;
+  cudaFree(out);
+  cudaFree(in);
+  return right;
+}
+
+TEST(Block, MeetsAtBarriersAndInShuffles) {
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(SumIsRight(&Sum<true>));
+}
+
+TEST(Block, AMissingBarrierIsSeen) { EXPECT_FALSE(SumIsRight(&Sum<false>)); }
+
+struct Nothing {};
+
+__global__ void DivergentBarrier(const __grid_constant__ Nothing) {
+  if (threadIdx.x < 32) __syncthreads();
+}
+__global__ void TwoBarriers(const __grid_constant__ Nothing) {
+  if (threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void MissingLane(const __grid_constant__ Nothing) {
+  if (threadIdx.x != 5) __syncwarp();
+}
+__global__ void PastSharedMemory(const __grid_constant__ Nothing) {
+  foredraft::cuda::SharedStorage<SumShared>().sums[blockDim.x / 2] = 1;
+}
+
+TEST(BlockDeathTest, FaultsAbortAndSayWhere) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto run = [](void (*kernel)(Nothing)) {
+    Start(kernel, 1, 64, sizeof(SumShared), {});
+    cudaDeviceSynchronize();
+  };
+  EXPECT_DEATH(run(&DivergentBarrier),
+               "32 threads have ended(.|\n)*32 threads wait at __syncthreads, .*runtime_test.cc");
+  EXPECT_DEATH(run(&TwoBarriers), "different places");
+  EXPECT_DEATH(run(&MissingLane), "31 threads wait for the lanes of their mask");
+  EXPECT_DEATH(run(&PastSharedMemory), "written past its 128 bytes");
+}
+
+struct MmaParams {
+  float* d;           // [16, 8]
+  const uint16_t* a;  // [16, 16] BF16
+  const uint16_t* b;  // [16, 8]
+};
+struct MmaShared {
+  uint16_t a[16][16];
+  uint16_t b[16][16];  // the upper 8 columns 0
+};
+
+// One tile by cp.async, ldmatrix and mma.
+template <bool with_wait>
+__global__ void Mma(const __grid_constant__ MmaParams p) {
+  MmaShared& shared = foredraft::cuda::SharedStorage<MmaShared>();
+  const int lane = static_cast<int>(threadIdx.x);
+  foredraft::cuda::CpAsync16(&shared.a[lane / 2][lane % 2 * 8], p.a + lane / 2 * 16 + lane % 2 * 8);
+  foredraft::cuda::CpAsync16(&shared.b[lane / 2][lane % 2 * 8], p.b + lane / 2 * 8, lane % 2 == 0);
+  foredraft::cuda::CpAsyncCommit();
+  if (with_wait) foredraft::cuda::CpAsyncWait<0>();
+  __syncthreads();
+  uint32_t a[4], b[4];
+  foredraft::cuda::LdMatrix4(a, &shared.a[lane % 16][lane / 16 * 8]);
+  foredraft::cuda::LdMatrix4Transposed(b, &shared.b[lane % 16][lane / 16 * 8]);
+  float d[4] = {};
+  foredraft::cuda::MmaBf16(d, a, {b[0], b[1]});
+  for (int i = 0; i < 4; ++i) p.d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
+}
+
+std::vector<float> MmaOf(void (*kernel)(MmaParams), const std::vector<uint16_t>& a,
+                         const std::vector<uint16_t>& b) {
+  const MmaParams params = {Device(std::vector<float>(128)), Device(a), Device(b)};
+  Start(kernel, 1, 32, sizeof(MmaShared), params);
+  return Host(params.d, 128);
+}
+
+TEST(Warp, MmaIsTheProductAndAMissingWaitIsSeen) {
+  std::vector<uint16_t> a, b;
+  for (int i = 0; i < 256; ++i) a.push_back(foredraft::ToBf16(static_cast<float>(i % 13 - 6)).bits);
+  for (int i = 0; i < 128; ++i) b.push_back(foredraft::ToBf16(static_cast<float>(i % 7 - 3)).bits);
+  std::vector<float> expected(128);
+  for (int i = 0; i < 128; ++i) {
+    for (int k = 0; k < 16; ++k) {
+      expected[i] += foredraft::ToFloat({a[i / 8 * 16 + k]}) * foredraft::ToFloat({b[k * 8 + i % 8]});
+    }
+  }
+  EXPECT_EQ(MmaOf(&Mma<true>, a, b), expected);
+  for (const float value : MmaOf(&Mma<false>, a, b)) EXPECT_NE(value, value);  // NaN
+}
+
+struct WarpParams {
+  int* out;  // [8, 32]
+};
+__global__ void Intrinsics(const __grid_constant__ WarpParams p) {
+  const int lane = static_cast<int>(threadIdx.x);
+  constexpr uint32_t kAll = 0xffffffffu;
+  const int value = (lane * 7) % 32;
+  p.out[lane] = __shfl_sync(kAll, value, 3);
+  p.out[32 + lane] = __shfl_up_sync(kAll, value, 2);
+  p.out[64 + lane] = __shfl_down_sync(kAll, value, 2, 8);
+  p.out[96 + lane] = static_cast<int>(__ballot_sync(kAll, value > 16));
+  p.out[128 + lane] = __reduce_max_sync(kAll, value);
+  p.out[160 + lane] = __reduce_add_sync(kAll, value);
+  p.out[192 + lane] =
+      lane < 16 ? __reduce_min_sync(0xffffu, value + 100) : __reduce_min_sync(0xffff0000u, value);
+  p.out[224 + lane] = static_cast<int>(__match_any_sync(kAll, value % 2));
+}
+
+TEST(Warp, IntrinsicsAreThePlainLoops) {
+  int* out = Device(std::vector<int>(256));
+  Start(&Intrinsics, 1, 32, 0, WarpParams{out});
+  const std::vector<int> got = Host(out, 256);
+  uint32_t ballot = 0, odd = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (lane * 7 % 32 > 16) ballot |= 1u << lane;
+    if (lane * 7 % 32 % 2 == 1) odd |= 1u << lane;
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    EXPECT_EQ(got[lane], 21);
+    EXPECT_EQ(got[32 + lane], (lane < 2 ? lane : lane - 2) * 7 % 32);
+    EXPECT_EQ(got[64 + lane], (lane % 8 < 6 ? lane + 2 : lane) * 7 % 32);
+    EXPECT_EQ(static_cast<uint32_t>(got[96 + lane]), ballot);
+    EXPECT_EQ(got[128 + lane], 31);
+    EXPECT_EQ(got[160 + lane], 31 * 16);
+    EXPECT_EQ(got[192 + lane], lane < 16 ? 100 : 1);
+    EXPECT_EQ(static_cast<uint32_t>(got[224 + lane]), lane * 7 % 32 % 2 == 1 ? odd : ~odd);
+  }
+}
+
+struct StoreParams {
+  int* to;
+  const int* from;
+  int add;
+};
+__global__ void Store(const __grid_constant__ StoreParams p) { *p.to = *p.from + p.add; }
+
+TEST(Stream, WorkIsDoneAtTheWaitAndNotBefore) {
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  int* x = Device(std::vector<int>{1});
+  int result = -1;
+  Start(&Store, 1, 1, 0, StoreParams{x, x, 5}, stream);
+  ASSERT_EQ(cudaMemcpyAsync(&result, x, sizeof(int), cudaMemcpyDeviceToHost, stream), cudaSuccess);
+  EXPECT_EQ(result, -1);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(result, 6);
+  ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST(Stream, AnEventOrdersTwoStreams) {
+  cudaStream_t first, second;
+  cudaEvent_t event;
+  cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking);
+  cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking);
+  cudaEventCreate(&event);
+  int* x = Device(std::vector<int>{1, 0});
+  Start(&Store, 1, 1, 0, StoreParams{x, x, 1}, first);
+  cudaEventRecord(event, first);
+  cudaStreamWaitEvent(second, event);
+  Start(&Store, 1, 1, 0, StoreParams{x + 1, x, 1}, second);
+  cudaStreamSynchronize(second);
+  EXPECT_EQ(Host(x, 2), (std::vector<int>{2, 3}));
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+}
+
+TEST(Graph, RunsItsNodesInAnyOrderTheEdgesAllow) {
+  cudaStream_t main, side;
+  cudaEvent_t fork, join;
+  cudaStreamCreateWithFlags(&main, cudaStreamNonBlocking);
+  cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+  cudaEventCreate(&fork);
+  cudaEventCreate(&join);
+  // x[1] = x[0] + 1 on the side, x[2] = x[0] + 2, then x[3] = x[1] + 3; without a join the last may come
+  // first.
+  const auto capture = [&](bool joined, int* x, cudaGraph_t* graph) {
+    EXPECT_EQ(cudaStreamBeginCapture(main, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    cudaEventRecord(fork, main);
+    cudaStreamWaitEvent(side, fork);
+    Start(&Store, 1, 1, 0, StoreParams{x + 1, x, 1}, side);
+    Start(&Store, 1, 1, 0, StoreParams{x + 2, x, 2}, main);
+    cudaEventRecord(join, side);
+    if (joined) cudaStreamWaitEvent(main, join);
+    Start(&Store, 1, 1, 0, StoreParams{x + 3, x + 1, 3}, main);
+    return cudaStreamEndCapture(main, graph);
+  };
+  int* x = Device(std::vector<int>{10, 0, 0, 0});
+  cudaGraph_t graph;
+  EXPECT_EQ(capture(false, x, &graph), cudaErrorStreamCaptureUnjoined);
+  ASSERT_EQ(capture(true, x, &graph), cudaSuccess);
+  EXPECT_EQ(Host(x, 4), (std::vector<int>{10, 0, 0, 0})) << "a capture runs nothing";
+  cudaGraphExec_t exec;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+  const Counts before = CurrentCounts();
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(cudaGraphLaunch(exec, main), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(main), cudaSuccess);
+    EXPECT_EQ(Host(x, 4), (std::vector<int>{10, 11, 12, 14}));
+  }
+  EXPECT_EQ(CurrentCounts().graph_launches - before.graph_launches, 10);
+  EXPECT_EQ(CurrentCounts().launches, before.launches);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+}
+
+TEST(Capture, ForbidsAllocationsAndWaits) {
+  cudaStream_t stream;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorStreamCaptureUnsupported);
+  cudaGraph_t graph;
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+}
+
+TEST(Launch, RefusesWhatADeviceRefuses) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = 1;
+  config.blockDim = 1025;
+  EXPECT_EQ(cudaLaunchKernelEx(&config, &Store, StoreParams{}), cudaErrorInvalidConfiguration);
+  config.blockDim = 32;
+  config.dynamicSmemBytes = 100000;
+  EXPECT_EQ(cudaLaunchKernelEx(&config, &Store, StoreParams{}), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(&Store, cudaFuncAttributeMaxDynamicSharedMemorySize, 232449),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST(MemoryDeathTest, TheHostMayNotFollowADevicePointer) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  int* x = Device(std::vector<int>{1});
+  EXPECT_DEATH(std::fprintf(stderr, "read %d\n", *static_cast<volatile int*>(x)), "");
+  Start(&Store, 1, 1, 0, StoreParams{x + 1, x, 1});
+  EXPECT_DEATH(cudaFree(x), "written past the end of an allocation of 4 bytes");
+}
+
+}  // namespace
+}  // namespace cuda_on_host

@@ -1,0 +1,56 @@
+#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_
+#define FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_
+
+// Tells AddressSanitizer and ThreadSanitizer about switches between fibers; nothing without them.
+
+#include <cstddef>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace cuda_on_host {
+
+// Before a switch to the stack [bottom, bottom + bytes); `save` keeps the own fake stack.
+inline void LeaveStack([[maybe_unused]] void** save, [[maybe_unused]] const void* bottom,
+                       [[maybe_unused]] size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(save, bottom, bytes);
+#endif
+}
+
+// After a switch; says which stack it came from.
+inline void ArriveOnStack([[maybe_unused]] void* saved, [[maybe_unused]] const void** old_bottom,
+                          [[maybe_unused]] size_t* old_bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(saved, old_bottom, old_bytes);
+#endif
+}
+
+inline void* CreateTsanFiber() {
+#if defined(__SANITIZE_THREAD__)
+  return __tsan_create_fiber(0);
+#else
+  return nullptr;
+#endif
+}
+
+inline void EnterTsanFiber([[maybe_unused]] void* fiber, [[maybe_unused]] void** hub) {
+#if defined(__SANITIZE_THREAD__)
+  *hub = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fiber, 0);
+#endif
+}
+
+inline void LeaveTsanFiber([[maybe_unused]] void* hub) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(hub, 0);
+#endif
+}
+
+}  // namespace cuda_on_host
+
+#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_

@@ -1,0 +1,360 @@
+// Streams, events, capture and graphs of cuda_on_host/runtime_api.h.
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/cuda_on_host/runtime_state.h"
+
+namespace cuda_on_host {
+
+CUstream_st& StreamOf(cudaStream_t stream) { return stream != nullptr ? *stream : State().null_stream; }
+
+cudaError_t Append(RuntimeState& state, cudaStream_t handle, std::function<void()> work) {
+  CUstream_st& stream = StreamOf(handle);
+  if (stream.capture == nullptr) {
+    if (handle == nullptr && !state.captures.empty() && CaptureForbids(state)) {
+      return cudaErrorStreamCaptureUnsupported;  // the null stream would wait for the capturing one
+    }
+    stream.items.push_back({.work = std::move(work)});
+    return cudaSuccess;
+  }
+  Capture& capture = *stream.capture;
+  capture.nodes.push_back({std::move(work), stream.tails});
+  stream.tails = {static_cast<int>(capture.nodes.size()) - 1};
+  return cudaSuccess;
+}
+
+void RunOne(RuntimeState& state, CUstream_st& stream) {
+  StreamItem item = std::move(stream.items.front());
+  stream.items.pop_front();
+  if (item.wait != nullptr) {
+    while (item.wait->done < item.version) RunOne(state, StreamOf(item.wait->stream));
+  } else if (item.record != nullptr) {
+    item.record->done = std::max(item.record->done, item.version);
+    item.record->time = std::chrono::steady_clock::now();
+  } else {
+    OpenMemory open(state.memory);
+    item.work();
+  }
+}
+
+void RunAll(RuntimeState& state, CUstream_st& stream) {
+  OpenMemory open(state.memory);
+  while (!stream.items.empty()) RunOne(state, stream);
+}
+
+void RunBlockingStreams(RuntimeState& state) {
+  RunAll(state, state.null_stream);
+  for (cudaStream_t stream : state.streams) {
+    if (!stream->non_blocking) RunAll(state, *stream);
+  }
+}
+
+void RunEverything(RuntimeState& state) {
+  OpenMemory open(state.memory);
+  std::vector<CUstream_st*> open_streams;
+  while (true) {
+    open_streams.clear();
+    if (!state.null_stream.items.empty()) open_streams.push_back(&state.null_stream);
+    for (cudaStream_t stream : state.streams) {
+      if (!stream->items.empty()) open_streams.push_back(stream);
+    }
+    if (open_streams.empty()) return;
+    RunOne(state, *open_streams[state.shuffler.Below(static_cast<uint32_t>(open_streams.size()))]);
+  }
+}
+
+thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+
+bool CaptureForbids(RuntimeState& state) {
+  if (thread_mode == cudaStreamCaptureModeRelaxed) return false;
+  for (const auto& capture : state.captures) {
+    const bool ours = capture->thread == std::this_thread::get_id();
+    if (capture->mode == cudaStreamCaptureModeGlobal ||
+        (capture->mode == cudaStreamCaptureModeThreadLocal && ours)) {
+      capture->invalid = true;
+      return true;
+    }
+  }
+  return false;
+}
+
+namespace {
+
+// All nodes, each after those it names, otherwise in a random order.
+void RunGraph(RuntimeState& state, const std::vector<GraphNode>& nodes) {
+  std::vector<int> missing(nodes.size());
+  std::vector<std::vector<int>> next(nodes.size());
+  std::vector<int> ready;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    missing[i] = static_cast<int>(nodes[i].after.size());
+    for (const int before : nodes[i].after) next[before].push_back(static_cast<int>(i));
+    if (missing[i] == 0) ready.push_back(static_cast<int>(i));
+  }
+  while (!ready.empty()) {
+    std::swap(ready[state.shuffler.Below(static_cast<uint32_t>(ready.size()))], ready.back());
+    const int node = ready.back();
+    ready.pop_back();
+    nodes[node].run();
+    for (const int after : next[node]) {
+      if (--missing[after] == 0) ready.push_back(after);
+    }
+  }
+}
+
+// Every captured node comes before some tail of the stream the capture began on.
+bool Joined(const Capture& capture, const std::vector<int>& tails) {
+  std::vector<char> seen(capture.nodes.size(), 0);
+  std::vector<int> open = tails;
+  while (!open.empty()) {
+    const int node = open.back();
+    open.pop_back();
+    if (seen[node]) continue;
+    seen[node] = 1;
+    open.insert(open.end(), capture.nodes[node].after.begin(), capture.nodes[node].after.end());
+  }
+  return std::all_of(seen.begin(), seen.end(), [](char s) { return s != 0; });
+}
+
+}  // namespace
+}  // namespace cuda_on_host
+
+using cuda_on_host::Capture;
+using cuda_on_host::Result;
+using cuda_on_host::RuntimeState;
+using cuda_on_host::State;
+using cuda_on_host::StreamOf;
+using Lock = std::lock_guard<std::mutex>;
+
+// ---- streams ----
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  *stream = new CUstream_st;
+  (*stream)->non_blocking = (flags & cudaStreamNonBlocking) != 0;
+  state.streams.insert(*stream);
+  return Result(cudaSuccess);
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (state.streams.erase(stream) == 0) return Result(cudaErrorInvalidResourceHandle);
+  if (stream->capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
+  cuda_on_host::RunAll(state, *stream);
+  for (cudaEvent_t event : state.events) {
+    if (event->stream == stream) event->stream = nullptr;
+  }
+  delete stream;
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.syncs;
+  CUstream_st& stream = StreamOf(handle);
+  if (stream.capture != nullptr || cuda_on_host::CaptureForbids(state)) {
+    return Result(cudaErrorStreamCaptureUnsupported);
+  }
+  if (handle == nullptr) {
+    cuda_on_host::RunBlockingStreams(state);
+  } else {
+    cuda_on_host::RunAll(state, stream);
+  }
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.queries;
+  CUstream_st& stream = StreamOf(handle);
+  if (stream.capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
+  if (!stream.items.empty()) cuda_on_host::RunOne(state, stream);
+  return stream.items.empty() ? Result(cudaSuccess) : cudaErrorNotReady;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  return Result(cuda_on_host::Append(state, stream, [function, data] { function(data); }));
+}
+
+// ---- events ----
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  *event = new CUevent_st;
+  state.events.insert(*event);
+  return Result(cudaSuccess);
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (state.events.count(event) == 0) return Result(cudaErrorInvalidResourceHandle);
+  cuda_on_host::RunEverything(state);  // nobody waits for it any more
+  state.events.erase(event);
+  delete event;
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  CUstream_st& stream = StreamOf(handle);
+  event->capture = stream.capture;
+  if (stream.capture != nullptr) {
+    event->tails = stream.tails;
+    return Result(cudaSuccess);
+  }
+  event->stream = handle;
+  stream.items.push_back({.record = event, .version = ++event->recorded});
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  CUstream_st& stream = StreamOf(handle);
+  if (event->capture != nullptr) {
+    if (stream.capture != nullptr && stream.capture != event->capture)
+      return Result(cudaErrorStreamCaptureIsolation);
+    if (stream.capture == nullptr) {
+      stream.capture = event->capture;
+      stream.capture->streams.insert(handle);
+      stream.tails.clear();
+    }
+    for (const int node : event->tails) {
+      if (std::find(stream.tails.begin(), stream.tails.end(), node) == stream.tails.end())
+        stream.tails.push_back(node);
+    }
+    return Result(cudaSuccess);
+  }
+  if (stream.capture != nullptr) return Result(cudaErrorStreamCaptureIsolation);
+  if (event->recorded > event->done) stream.items.push_back({.wait = event, .version = event->recorded});
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.syncs;
+  if (event->capture != nullptr || cuda_on_host::CaptureForbids(state)) {
+    return Result(cudaErrorStreamCaptureUnsupported);
+  }
+  cuda_on_host::OpenMemory open(state.memory);
+  while (event->done < event->recorded) cuda_on_host::RunOne(state, StreamOf(event->stream));
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.queries;
+  if (event->capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
+  if (event->done < event->recorded) cuda_on_host::RunOne(state, StreamOf(event->stream));
+  return event->done < event->recorded ? cudaErrorNotReady : Result(cudaSuccess);
+}
+
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (start->done < start->recorded || end->done < end->recorded) return cudaErrorNotReady;
+  *ms = std::chrono::duration<float, std::milli>(end->time - start->time).count();
+  return Result(cudaSuccess);
+}
+
+// ---- capture, graphs ----
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (stream == nullptr || stream->capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
+  ++state.counts.captures;
+  auto capture = std::make_shared<Capture>();
+  capture->origin = stream;
+  capture->mode = mode;
+  capture->thread = std::this_thread::get_id();
+  capture->streams.insert(stream);
+  state.captures.push_back(capture);
+  stream->capture = std::move(capture);
+  stream->tails.clear();
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  *graph = nullptr;
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture == nullptr || capture->origin != stream) return Result(cudaErrorInvalidValue);
+  const bool joined = cuda_on_host::Joined(*capture, stream->tails);
+  for (cudaStream_t each : capture->streams) {
+    each->capture = nullptr;
+    each->tails.clear();
+  }
+  for (cudaEvent_t event : state.events) {
+    if (event->capture == capture) event->capture = nullptr;
+  }
+  std::erase(state.captures, capture);
+  if (capture->invalid) return Result(cudaErrorStreamCaptureInvalidated);
+  if (!joined) return Result(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st{std::move(capture->nodes)};
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, cuda_on_host::thread_mode);
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  Lock lock(State().mutex);
+  *status = StreamOf(stream).capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  if (nodes != nullptr) return Result(cudaErrorNotSupported);
+  *count = graph->nodes.size();
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  ++state.counts.instantiations;
+  *exec = new CUgraphExec_st{std::make_shared<const std::vector<cuda_on_host::GraphNode>>(graph->nodes)};
+  return Result(cudaSuccess);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return Result(cudaSuccess); }
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  RuntimeState& state = State();
+  Lock lock(state.mutex);
+  if (StreamOf(stream).capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
+  ++state.counts.graph_launches;
+  return Result(cuda_on_host::Append(
+      state, stream, [&state, nodes = exec->nodes] { cuda_on_host::RunGraph(state, *nodes); }));
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return Result(cudaSuccess);
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return Result(cudaSuccess);
+}

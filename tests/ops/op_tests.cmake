@@ -1,0 +1,14 @@
+# Relative to tests/ops. What holds for the ops of every backend; test_backend_*.cc says which one a binary is about.
+set(op_tests
+    acceptance_test.cc
+    dense_test.cc
+    drafter_invariance_test.cc
+    experts_test.cc
+    gemm_test.cc
+    head_gemm_test.cc
+    kv_cache_rows_test.cc
+    mla_decode_test.cc
+    mla_prefill_test.cc
+    route_experts_test.cc
+    sample_test.cc
+    slots_test.cc)
