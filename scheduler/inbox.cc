@@ -67,6 +67,14 @@ void Inbox::Close(absl::Status reason) {
   changed_.notify_all();
 }
 
+void Inbox::Reopen() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  close_reason_ = absl::OkStatus();
+  items_ = {QueueSizeOrder{.max_queue_size = max_queue_size_}};
+  requests_here_ = 0;
+  waiting_ = 0;
+}
+
 bool Inbox::closed() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !close_reason_.ok();

@@ -29,7 +29,10 @@ struct DraftLenOrder {
 struct QueueSizeOrder {
   int max_queue_size = 0;
 };
-using InboxItem = std::variant<Request, CancelOrder, Speculation, DraftLenOrder, QueueSizeOrder>;
+struct RankLoss {
+  absl::Status error;
+};
+using InboxItem = std::variant<Request, CancelOrder, Speculation, DraftLenOrder, QueueSizeOrder, RankLoss>;
 
 class Inbox {
  public:
@@ -52,6 +55,8 @@ class Inbox {
 
   // Submit answers `reason` (not ok) from now on. The first reason stays.
   void Close(absl::Status reason);
+  // As new, but for the bound. Nothing that came before is left.
+  void Reopen();
   bool closed() const;
   absl::Status close_reason() const;
 

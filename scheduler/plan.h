@@ -152,9 +152,10 @@ struct RankResult {
   bool replayed = false;  // the decode step was a graph replay
 };
 
-// One rank of the engine. Launch and Collect are called by one thread, the scheduler's. Launch queues work
-// and returns; Collect waits for the oldest launched plan, with a deadline (DEADLINE_EXCEEDED). At most two
-// plans are in flight. An error is final: the rank is lost.
+// One rank of the engine. Launch is called by one thread and Collect by one, the same or another. Launch
+// queues work and returns; Collect waits for the oldest launched plan, with a deadline (DEADLINE_EXCEEDED).
+// At most two plans are in flight. An error is final and names the rank: it is lost, and with it its group,
+// whose other executors then fail without waiting, once they have handed out the results that are there.
 class Executor {
  public:
   virtual ~Executor() = default;

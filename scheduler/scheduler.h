@@ -25,6 +25,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -106,6 +107,10 @@ class Scheduler {
   // Results of the oldest plan not yet committed, one per rank.
   void Commit(const std::vector<RankResult>& results);
 
+  // The last Commit, of the plan in which a rank was lost: results of the ranks that answered. Their tokens
+  // are the clients'; only EndAll and TakeUpdates may follow.
+  void CommitAnswered(const std::vector<std::optional<RankResult>>& results);
+
   // Updates gathered since the last call, in order.
   std::vector<RequestUpdate> TakeUpdates();
 
@@ -124,6 +129,8 @@ class Scheduler {
   void SetMaxQueueSize(int max_queue_size) { max_queue_size_ = max_queue_size; }
 
   SchedulerLoad load() const;
+  // Goes on counting where another scheduler ended.
+  void CarryCounters(const Scheduler& ended) { counters_ = ended.counters_; }
   const SchedulerOptions& options() const { return options_; }
 
   // CHECKs block-conservation, every reference count and reservation of every rank.

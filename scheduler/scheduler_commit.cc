@@ -18,6 +18,14 @@ void Scheduler::Commit(const std::vector<RankResult>& results) {
   }
 }
 
+void Scheduler::CommitAnswered(const std::vector<std::optional<RankResult>>& results) {
+  CHECK(!in_flight_.empty());
+  CHECK_EQ(results.size(), ranks_.size());
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (results[rank]) CommitRank(in_flight_.front(), static_cast<int>(rank), *results[rank]);
+  }
+}
+
 // What the draft policy learns. The draft after the last accepted one was refused, unless a stop or the limit
 // cut the step there.
 void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results) {

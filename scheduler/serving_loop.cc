@@ -3,9 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -13,6 +13,8 @@ namespace foredraft {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait(1);  // nothing waits without a deadline; a submit ends it at once
+
+absl::Status Lost(const absl::Status& error) { return absl::UnavailableError(error.message()); }
 
 }  // namespace
 
@@ -35,19 +37,20 @@ void ServingLoop::Run() {
   const size_t kept_in_flight = options_.overlap ? 1 : 0;
   for (;;) {
     TakeInbox();
+    if (!reported_loss_.ok()) return LoseRank(reported_loss_);
     if (ending_ && !scheduler_->HasWork()) break;
 
     const IterationPlan plan = scheduler_->Plan(std::chrono::steady_clock::now());
     inbox_.SetWaiting(scheduler_->load().waiting);
     const bool launched = !IsEmpty(plan);
     if (launched) {
-      if (absl::Status status = Launch(plan); !status.ok()) return LoseRank(status);
+      if (absl::Status status = Launch(plan); !status.ok()) {
+        if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // what is there is the clients'
+        return LoseRank(status);
+      }
     }
     if (!in_flight_.empty() && (in_flight_.size() > kept_in_flight || !launched)) {
-      absl::StatusOr<std::vector<RankResult>> results = Collect();
-      if (!results.ok()) return LoseRank(results.status());
-      scheduler_->Commit(*results);
-      Report(*results);
+      if (absl::Status status = CollectAndCommit(); !status.ok()) return LoseRank(status);
     }
     Deliver();
   }
@@ -76,6 +79,8 @@ void ServingLoop::Accept(InboxItem* item) {
     scheduler_->SetSpeculation(*speculation);
   } else if (const auto* queue = std::get_if<QueueSizeOrder>(item)) {
     scheduler_->SetMaxQueueSize(queue->max_queue_size);
+  } else if (const auto* loss = std::get_if<RankLoss>(item)) {
+    reported_loss_ = loss->error;
   } else {
     scheduler_->SetDraftLen(std::get<DraftLenOrder>(*item).draft_len);
   }
@@ -86,24 +91,34 @@ absl::Status ServingLoop::Launch(const IterationPlan& plan) {
   for (const RankPlan& rank : plan.ranks) figures.live_slots += static_cast<int>(rank.live_slots.size());
   for (int32_t rows : plan.prefill_rows) figures.had_prefill |= rows > 0;
   in_flight_.push_back(figures);
-  for (size_t rank = 0; rank < executors_.size(); ++rank) {
-    if (absl::Status status = executors_[rank]->Launch(plan); !status.ok()) {
-      return absl::UnavailableError(absl::StrFormat("rank %d lost: %s", rank, status.message()));
-    }
+  for (Executor* executor : executors_) {
+    if (absl::Status status = executor->Launch(plan); !status.ok()) return Lost(status);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<RankResult>> ServingLoop::Collect() {
+// Of the oldest plan. Where a rank was lost, what the others have computed is committed.
+absl::Status ServingLoop::CollectAndCommit() {
+  std::vector<std::optional<RankResult>> answers;
   std::vector<RankResult> results;
-  for (size_t rank = 0; rank < executors_.size(); ++rank) {
-    absl::StatusOr<RankResult> result = executors_[rank]->Collect();
-    if (!result.ok()) {
-      return absl::UnavailableError(absl::StrFormat("rank %d lost: %s", rank, result.status().message()));
+  absl::Status lost;
+  for (Executor* executor : executors_) {
+    absl::StatusOr<RankResult> result = executor->Collect();
+    if (result.ok()) {
+      results.push_back(*result);
+      answers.emplace_back(*std::move(result));
+    } else {
+      if (lost.ok()) lost = Lost(result.status());
+      answers.emplace_back();
     }
-    results.push_back(*std::move(result));
   }
-  return results;
+  if (!lost.ok()) {
+    scheduler_->CommitAnswered(answers);
+    return lost;
+  }
+  scheduler_->Commit(results);
+  Report(results);
+  return absl::OkStatus();
 }
 
 void ServingLoop::Report(const std::vector<RankResult>& results) {
@@ -154,12 +169,37 @@ void ServingLoop::Start() {
 }
 
 absl::Status ServingLoop::Submit(Request request) {
-  if (absl::Status status = scheduler_->CheckRequest(request); !status.ok()) return status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (absl::Status status = scheduler_->CheckRequest(request); !status.ok()) return status;
+  }
   return inbox_.Submit(std::move(request));
 }
 
 void ServingLoop::Cancel(uint64_t request_id, FinishReason reason) {
   inbox_.Order(CancelOrder{.request_id = request_id, .reason = reason});
+}
+
+void ServingLoop::ReportLoss(const absl::Status& error) { inbox_.Order(RankLoss{Lost(error)}); }
+
+void ServingLoop::Restart(std::unique_ptr<Scheduler> scheduler) {
+  {
+    std::lock_guard<std::mutex> lock(thread_mutex_);
+    if (thread_.joinable()) thread_.join();
+  }
+  CHECK_EQ(executors_.size(), static_cast<size_t>(scheduler->options().rank_count));
+  scheduler->CarryCounters(*scheduler_);
+  in_flight_.clear();
+  reported_loss_ = absl::OkStatus();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    CHECK(!health_.ok()) << "a loop that serves cannot be restarted";
+    scheduler_ = std::move(scheduler);
+    load_ = scheduler_->load();
+    health_ = absl::OkStatus();
+  }
+  inbox_.Reopen();
+  Start();
 }
 
 void ServingLoop::SetSpeculation(const Speculation& speculation) { inbox_.Order(speculation); }

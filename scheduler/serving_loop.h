@@ -54,6 +54,13 @@ class ServingLoop {
   // when the request can never fit the pool.
   absl::Status Submit(Request request);
 
+  // A rank was lost, as somebody saw who was not waiting for a result: all requests end, as when a Launch or
+  // Collect fails.
+  void ReportLoss(const absl::Status& error);
+
+  // After a loss: serves again, on the same executors, which are bare again. The counters go on.
+  void Restart(std::unique_ptr<Scheduler> scheduler);
+
   // Asks the loop to end a request with `reason` before the next Plan; unknown or ended ids are ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
 
@@ -78,7 +85,7 @@ class ServingLoop {
   void TakeInbox();
   void Accept(InboxItem* item);
   absl::Status Launch(const IterationPlan& plan);
-  absl::StatusOr<std::vector<RankResult>> Collect();
+  absl::Status CollectAndCommit();
   void Report(const std::vector<RankResult>& results);
   void Deliver();
   void LoseRank(const absl::Status& error);
@@ -100,10 +107,11 @@ class ServingLoop {
   // Own lock.
   Inbox inbox_;
 
-  // Scheduler thread only, but for CheckRequest and options(), which read what is constant.
-  const std::unique_ptr<Scheduler> scheduler_;
+  // Scheduler thread only, but for CheckRequest, which reads what is constant.
+  std::unique_ptr<Scheduler> scheduler_;  // replaced under mutex_ while there is no such thread
   std::deque<LaunchedFigures> in_flight_;
-  bool ending_ = false;  // the inbox was closed, all requests are ended
+  bool ending_ = false;         // the inbox was closed, all requests are ended
+  absl::Status reported_loss_;  // by ReportLoss
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,12 +28,12 @@ constexpr seconds kPatience(30);  // a hung loop fails the test, it does not han
 class GatedRank : public Executor {
  public:
   GatedRank(const FakeRankOptions& options, std::function<const std::vector<int32_t>&(uint64_t)> prompt_of)
-      : rank_(options, std::move(prompt_of)) {}
+      : options_(options), prompt_of_(std::move(prompt_of)), rank_(FakeRank(options_, prompt_of_)) {}
 
   absl::Status Launch(const IterationPlan& plan) override {
-    if (++launches_ == fail_launch_at_) return absl::InternalError("no such device");
+    if (++launches_ == fail_launch_at_) return absl::InternalError("rank lost: no such device");
     if (plan.decode_bucket > 0) rules_.emplace_back(plan.draft_len, plan.acceptance);
-    return rank_.Launch(plan);
+    return rank_->Launch(plan);
   }
   absl::StatusOr<RankResult> Collect() override {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -40,9 +41,13 @@ class GatedRank : public Executor {
       return absl::DeadlineExceededError("gate never opened");
     }
     --permits_;
-    if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("step timed out");
-    return rank_.Collect();
+    if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("rank lost: step timed out");
+    absl::StatusOr<RankResult> result = rank_->Collect();
+    for (const SlotResult& slot : result->slots) tokens_given_ += static_cast<int>(slot.token_ids.size());
+    return result;
   }
+  // A new process in its place.
+  void Replace() { rank_.emplace(options_, prompt_of_); }
   void Let(int64_t count) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -54,10 +59,15 @@ class GatedRank : public Executor {
 
   int fail_launch_at_ = 0;
   int fail_collect_at_ = 0;
-  FakeRank rank_;
+  int tokens_given_ = 0;                           // read after Stop
   std::vector<std::pair<int, Acceptance>> rules_;  // K and acceptance of every decode step; read after Stop
+  const std::vector<std::string>& faults() const { return rank_->faults(); }
+  bool IsBare() const { return rank_->IsBare(); }
 
  private:
+  const FakeRankOptions options_;
+  const std::function<const std::vector<int32_t>&(uint64_t)> prompt_of_;
+  std::optional<FakeRank> rank_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t permits_ = 0;
@@ -84,7 +94,7 @@ class Harness {
   };
 
   explicit Harness(const Options& options) {
-    SchedulerOptions scheduler;
+    SchedulerOptions& scheduler = scheduler_options_;
     scheduler.rank_count = options.ranks;
     scheduler.max_batch_size = options.slots;
     scheduler.max_queue_size = options.max_queue_size;
@@ -116,7 +126,7 @@ class Harness {
   ~Harness() {
     Open();
     loop_->Stop();
-    for (auto& rank : ranks_) EXPECT_THAT(rank->rank_.faults(), testing::IsEmpty());
+    for (auto& rank : ranks_) EXPECT_THAT(rank->faults(), testing::IsEmpty());
   }
 
   // Prompts are a function of the seed, so that ranks may look them up on any thread.
@@ -154,7 +164,12 @@ class Harness {
   // False when the condition did not come true in time.
   bool WaitUntil(const std::function<bool()>& condition) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, kPatience, condition);
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      changed_.wait_for(lock, std::chrono::milliseconds(10));  // not every change is told
+    }
+    return true;
   }
   bool WaitForEnds(int count) {
     return WaitUntil([&] { return ended_ >= count; });
@@ -167,6 +182,7 @@ class Harness {
     return outcomes_[id];
   }
 
+  SchedulerOptions scheduler_options_;
   std::vector<std::unique_ptr<GatedRank>> ranks_;
   std::atomic<int> last_draft_len_ = -1;
   std::unique_ptr<ServingLoop> loop_;
@@ -216,7 +232,7 @@ TEST_P(ServingLoopTokens, AreThoseOfEachRequestAlone) {
   harness.loop_->Stop();
   EXPECT_EQ(harness.loop_->load().blocks_used, 0);
   EXPECT_EQ(harness.loop_->load().slots_used, 0);
-  for (auto& rank : harness.ranks_) EXPECT_TRUE(rank->rank_.IsBare());
+  for (auto& rank : harness.ranks_) EXPECT_TRUE(rank->IsBare());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ServingLoopTokens,
@@ -227,6 +243,7 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopTokens,
 
 struct Loss {
   const char* name;
+  int rank;
   int launch;
   int collect;
   const char* text;
@@ -237,8 +254,8 @@ class ServingLoopLoss : public testing::TestWithParam<Loss> {};
 TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
   InstallLogSink([](LogLevel, std::string_view) {});
   Harness harness({.ranks = 2});
-  harness.ranks_[1]->fail_launch_at_ = GetParam().launch;
-  harness.ranks_[1]->fail_collect_at_ = GetParam().collect;
+  harness.ranks_[GetParam().rank]->fail_launch_at_ = GetParam().launch;
+  harness.ranks_[GetParam().rank]->fail_collect_at_ = GetParam().collect;
   harness.Open();
   for (uint64_t id = 1; id <= 20; ++id) {
     ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
@@ -246,11 +263,13 @@ TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
   EXPECT_TRUE(harness.loop_->health().ok());
   harness.loop_->Start();
   ASSERT_TRUE(harness.WaitForEnds(20));
+  int tokens_received = 0;
   for (uint64_t id = 1; id <= 20; ++id) {
     const Outcome outcome = harness.outcome(id);
     EXPECT_EQ(outcome.finish, FinishReason::kError);
     EXPECT_EQ(outcome.error.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(outcome.error.message()), HasSubstr(GetParam().text));
+    EXPECT_EQ(outcome.error.message(), GetParam().text);
+    tokens_received += static_cast<int>(outcome.tokens.size());
   }
   EXPECT_THAT(std::string(harness.loop_->health().message()), HasSubstr(GetParam().text));
   const absl::Status refused = harness.loop_->Submit(Harness::MakeRequest(21, 5));
@@ -258,15 +277,61 @@ TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr(GetParam().text));
   harness.loop_->Cancel(1, FinishReason::kCancelled);  // of no effect
   harness.loop_->Stop();
+  EXPECT_EQ(tokens_received, harness.ranks_[0]->tokens_given_ + harness.ranks_[1]->tokens_given_)
+      << "what the ranks have computed is delivered, that of the iteration in which one was lost included";
+  EXPECT_EQ(tokens_received > 0, GetParam().launch != 1);
   InstallLogSink(nullptr);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ServingLoopLoss,
-                         testing::Values(Loss{"FirstLaunch", 1, 0, "rank 1 lost: no such device"},
-                                         Loss{"LaterLaunch", 4, 0, "rank 1 lost: no such device"},
-                                         Loss{"FirstCollect", 0, 1, "rank 1 lost: step timed out"},
-                                         Loss{"LaterCollect", 0, 4, "rank 1 lost: step timed out"}),
+                         testing::Values(Loss{"FirstLaunch", 1, 1, 0, "rank lost: no such device"},
+                                         Loss{"LaterLaunch", 1, 4, 0, "rank lost: no such device"},
+                                         Loss{"FirstCollect", 1, 0, 1, "rank lost: step timed out"},
+                                         Loss{"LaterCollect", 1, 0, 4, "rank lost: step timed out"},
+                                         Loss{"LaterCollectOfTheFirst", 0, 0, 4,
+                                              "rank lost: step timed out"}),
                          [](const auto& info) { return info.param.name; });
+
+TEST(ServingLoopRestart, ServesAgainAndCountsOn) {
+  InstallLogSink([](LogLevel, std::string_view) {});
+  Harness harness({.ranks = 2});
+  harness.ranks_[0]->fail_collect_at_ = 6;
+  harness.Open();
+  for (uint64_t id = 1; id <= 20; ++id) {
+    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+  }
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.WaitForEnds(20));
+  ASSERT_TRUE(harness.WaitUntil([&] { return !harness.loop_->health().ok(); }));
+  const uint64_t queried = harness.loop_->load().prefix_queried_tokens;
+  EXPECT_GT(queried, 0u);
+  for (auto& rank : harness.ranks_) rank->Replace();
+  harness.loop_->Restart(std::make_unique<Scheduler>(harness.scheduler_options_));
+  EXPECT_TRUE(harness.loop_->health().ok());
+  for (uint64_t id = 21; id <= 40; ++id) {
+    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 30)).ok());
+  }
+  ASSERT_TRUE(harness.WaitForEnds(40));
+  for (uint64_t id = 21; id <= 40; ++id) {
+    EXPECT_EQ(harness.outcome(id).tokens, Harness::ExpectedTokens(id, 30)) << id;
+  }
+  EXPECT_GT(harness.loop_->load().prefix_queried_tokens, queried);
+  harness.loop_->Stop();
+  InstallLogSink(nullptr);
+}
+
+TEST(ServingLoopRestart, ALossIsReportedWhereNothingRuns) {
+  InstallLogSink([](LogLevel, std::string_view) {});
+  Harness harness({.ranks = 2});
+  harness.Open();
+  harness.loop_->Start();
+  harness.loop_->ReportLoss(absl::InternalError("rank 1 lost: its stream ended"));
+  ASSERT_TRUE(harness.WaitUntil([&] { return !harness.loop_->health().ok(); }));
+  EXPECT_EQ(harness.loop_->health(), absl::UnavailableError("rank 1 lost: its stream ended"));
+  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(1, 5)).code(), absl::StatusCode::kUnavailable);
+  harness.loop_->Stop();
+  InstallLogSink(nullptr);
+}
 
 class ServingLoopTest : public testing::TestWithParam<bool> {};  // overlap
 
@@ -381,7 +446,7 @@ TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
   harness.loop_->Stop();
   EXPECT_TRUE(harness.WaitForEnds(10));
   for (uint64_t id = 1; id <= 10; ++id) EXPECT_EQ(harness.outcome(id).finish, FinishReason::kCancelled) << id;
-  EXPECT_TRUE(harness.ranks_[0]->rank_.IsBare());
+  EXPECT_TRUE(harness.ranks_[0]->IsBare());
   EXPECT_EQ(harness.loop_->load().blocks_used, 0);
   EXPECT_TRUE(harness.loop_->health().ok());
 }
