@@ -32,9 +32,10 @@ struct ParallelConfig {
   int attention_dp = 1;
   int moe_ep = 1;
   std::string leader_address = "127.0.0.1:50052";
-  std::string local_workers = "auto";
+  std::string local_workers = "auto";  // auto, or a number: the ranks this host runs
   std::string interface = "lo";
   int step_timeout_s = 30;
+  int heartbeat_timeout_s = 10;
   std::string restart = "exit";  // exit, group
 };
 

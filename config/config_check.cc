@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 
@@ -19,6 +20,15 @@ absl::Status CheckParallel(const LoadedConfig& loaded) {
   if (parallel.attention_dp != parallel.moe_ep)
     return RefuseKey(loaded, "parallel.moe_ep", Number(parallel.moe_ep),
                      absl::StrFormat("attention_dp, %d", parallel.attention_dp));
+  if (parallel.attention_dp == 1) return absl::OkStatus();
+  int local_workers = 0;
+  if (parallel.local_workers != "auto" && (!absl::SimpleAtoi(parallel.local_workers, &local_workers) ||
+                                           local_workers < 0 || local_workers > parallel.attention_dp))
+    return RefuseKey(loaded, "parallel.local_workers", parallel.local_workers,
+                     absl::StrFormat("auto, 0..%d", parallel.attention_dp));
+  if (!IsLoopback(parallel.leader_address) && loaded.config.server.tls.client_ca.empty())
+    return RefuseKey(loaded, "parallel.leader_address", parallel.leader_address,
+                     "a loopback address, or any with server.tls.cert, key and client_ca");
   return absl::OkStatus();
 }
 
@@ -68,6 +78,10 @@ struct Unsupported {
 };
 
 }  // namespace
+
+bool IsLoopback(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("localhost:") || address.starts_with("[::1]:");
+}
 
 absl::Status CheckConfig(const LoadedConfig& loaded) {
   const Config& config = loaded.config;

@@ -12,6 +12,9 @@ absl::Status CheckConfig(const LoadedConfig& loaded);
 // What the contract names and this build cannot do yet: one row each, deleted when it can.
 absl::Status CheckSupported(const LoadedConfig& loaded);
 
+// True for 127.x.y.z:port, localhost:port, [::1]:port.
+bool IsLoopback(const std::string& address);
+
 }  // namespace foredraft
 
 #endif  // FOREDRAFT_CONFIG_CONFIG_CHECK_H_

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 
@@ -61,11 +62,22 @@ absl::Status CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loa
   return absl::OkStatus();
 }
 
+absl::Status CheckRanks(const ModelConfig& model, const LoadedConfig& loaded) {
+  const Config& config = loaded.config;
+  if (model.n_routed_experts % config.parallel.moe_ep != 0)
+    return RefuseKey(loaded, "parallel.moe_ep", absl::StrFormat("%d", config.parallel.moe_ep),
+                     absl::StrFormat("a divisor of the model's %d experts", model.n_routed_experts));
+  if (LocalRankCount(config) > 1 && config.cpu.pin.value_or(false))
+    return RefuseKey(loaded, "cpu.pin", "true", "false where ranks share a host");
+  return absl::OkStatus();
+}
+
 void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config) {
   KvCacheConfig& cache = config.kv_cache_config;
   if (cache.max_tokens != 0 || config.backend != "cpu") return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
-  const int64_t fits = host.ram_bytes / 4 / KvBytesPerToken(model, MtpModuleCount(config));
+  const int64_t fits =
+      host.ram_bytes / 4 / LocalRankCount(config) / KvBytesPerToken(model, MtpModuleCount(config));
   const int64_t blocks = std::min(wanted, fits) / cache.tokens_per_block;
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
@@ -83,6 +95,13 @@ HostFacts ReadHostFacts() {
   if (const int64_t granted = ReadLimit(memory); granted > 0)
     host.ram_bytes = std::min(host.ram_bytes, granted);
   return host;
+}
+
+int LocalRankCount(const Config& config) {
+  int count = config.parallel.attention_dp;
+  if (config.parallel.local_workers != "auto" && !absl::SimpleAtoi(config.parallel.local_workers, &count))
+    return 1;  // CheckConfig has refused it
+  return std::clamp(count, 1, config.parallel.attention_dp);
 }
 
 int MtpModuleCount(const Config& config) {
@@ -113,8 +132,10 @@ absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, Lo
   if (config.kv_cache_config.tokens_per_block == 0)
     config.kv_cache_config.tokens_per_block = config.backend == "cuda" ? 64 : 32;
   if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);
-  if (config.cpu.threads == 0) config.cpu.threads = host.cores;
-  if (!config.cpu.pin) config.cpu.pin = config.cpu.threads <= host.cores;
+  const int local_ranks = LocalRankCount(config);
+  if (config.cpu.threads == 0) config.cpu.threads = std::max(1, host.cores / local_ranks);
+  if (model != nullptr) RETURN_IF_ERROR(CheckRanks(*model, loaded));
+  if (!config.cpu.pin) config.cpu.pin = local_ranks == 1 && config.cpu.threads <= host.cores;
   if (model == nullptr) return absl::OkStatus();
   if (config.max_seq_len == 0)
     config.max_seq_len = std::min(model->max_position_embeddings, kDefaultMaxSeqLen);

@@ -20,6 +20,9 @@ struct HostFacts {
 // Of this process: cores it may run on and RAM of the machine, or what its cgroup grants if that is less.
 HostFacts ReadHostFacts();
 
+// Ranks that run on this host, 1 without parallel: what they share is divided by it.
+int LocalRankCount(const Config& config);
+
 // MTP modules that the configuration runs: 0 without speculative_config, 1 for Eagle.
 int MtpModuleCount(const Config& config);
 
@@ -30,7 +33,8 @@ int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count);
 // 2, 4, 8, then by 8. Eager steps are padded to the same sizes.
 std::vector<int> DecodeBuckets(const Config& config);
 
-// Fills what is still unset: served_model_name, tokens_per_block, batch_sizes, cpu.threads and pin; with a
+// Fills what is still unset: served_model_name, tokens_per_block, batch_sizes, cpu.threads and pin (ranks of
+// one host share its cores, and are not pinned); with a
 // model (may be null) also max_seq_len and kv_cache_config.max_tokens, and checks the rest against it.
 absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded);
 

@@ -64,6 +64,36 @@ TEST(ResolveDefaults, ThePoolIsAtMostAQuarterOfRam) {
             (int64_t{1} << 28) / 768 / 32 * 32);
 }
 
+// attention_dp 2 is set behind the reader's back, whose build may not support it.
+TEST(ResolveDefaults, RanksShareTheirHost) {
+  struct Case {
+    const char* local_workers;
+    int threads;
+    int64_t max_tokens;
+  };
+  const int64_t quarter = (int64_t{1} << 28) / 512;
+  for (const Case& test : {Case{"auto", 2, quarter / 2}, Case{"2", 2, quarter / 2}, Case{"1", 4, quarter},
+                           Case{"0", 4, quarter}}) {
+    LoadedConfig loaded = LoadOrDie("model: /m\nmax_batch_size: 4096");
+    loaded.config.parallel.attention_dp = loaded.config.parallel.moe_ep = 2;
+    loaded.config.parallel.local_workers = test.local_workers;
+    const ModelConfig model = SmallModel();
+    ASSERT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
+    EXPECT_EQ(loaded.config.cpu.threads, test.threads) << test.local_workers;
+    EXPECT_EQ(loaded.config.cpu.pin, test.threads == 4) << test.local_workers;
+    EXPECT_EQ(loaded.config.kv_cache_config.max_tokens, test.max_tokens) << test.local_workers;
+  }
+}
+
+TEST(ResolveDefaults, RanksDivideTheExperts) {
+  LoadedConfig loaded = LoadOrDie("model: /m");
+  loaded.config.parallel.attention_dp = loaded.config.parallel.moe_ep = 4;
+  ModelConfig model = SmallModel();
+  model.n_routed_experts = 6;
+  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
+            "c.yaml: parallel.moe_ep: 4, allowed a divisor of the model's 6 experts");
+}
+
 TEST(ResolveDefaults, WithoutAModelItsKeysStayUnset) {
   LoadedConfig loaded = LoadOrDie("model: /m");
   ASSERT_EQ(ResolveDefaults(kHost, nullptr, loaded), absl::OkStatus());

@@ -61,6 +61,7 @@ constexpr const char* kContractKeys[] = {
     "parallel.local_workers",
     "parallel.interface",
     "parallel.step_timeout_s",
+    "parallel.heartbeat_timeout_s",
     "parallel.restart",
     "attention_dp_config.batching_wait_iters",
     "kv_cache_config.tokens_per_block",
@@ -96,6 +97,13 @@ TEST(ConfigFields, AreTheContractsKeys) {
     EXPECT_FALSE(field.help.empty()) << field.path;
   }
   EXPECT_EQ(paths, std::vector<std::string>(std::begin(kContractKeys), std::end(kContractKeys)));
+}
+
+TEST(ParseConfig, TakesALeaderOffLoopbackWithTls) {
+  const Config config = ParseOrDie(
+      "model: /m\nserver: {tls: {cert: c, key: k, client_ca: a}}\n"
+      "parallel: {attention_dp: 1, moe_ep: 1, leader_address: '0.0.0.0:50052'}");
+  EXPECT_EQ(config.parallel.leader_address, "0.0.0.0:50052");
 }
 
 TEST(ConfigFields, DefaultsAreTheContracts) {
@@ -277,6 +285,14 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: parallel.attention_dp: 3, allowed 1, 2, 4, 8"},
     {"RanksDiffer", "model: /m\nparallel: {attention_dp: 2}",
      "r1.yaml: parallel.moe_ep: 1, allowed attention_dp, 2"},
+    {"MoreWorkersThanRanks", "model: /m\nparallel: {attention_dp: 2, moe_ep: 2, local_workers: 3}",
+     "r1.yaml:2: parallel.local_workers: 3, allowed auto, 0..2"},
+    {"WorkersInWords", "model: /m\nparallel: {attention_dp: 2, moe_ep: 2, local_workers: some}",
+     "r1.yaml:2: parallel.local_workers: some, allowed auto, 0..2"},
+    {"LeaderOffLoopback",
+     "model: /m\nparallel: {attention_dp: 2, moe_ep: 2, leader_address: '0.0.0.0:50052'}",
+     "r1.yaml:2: parallel.leader_address: 0.0.0.0:50052, allowed a loopback address, or any with "
+     "server.tls.cert, key and client_ca"},
     {"CertWithoutKey", "model: /m\nserver: {tls: {cert: c}}",
      "r1.yaml: server.tls.key: null, allowed a file beside server.tls.cert"},
     {"CaWithoutCert", "model: /m\nserver: {tls: {client_ca: c}}",
