@@ -16,13 +16,17 @@ struct EngineOptions {
   int max_draft_len = 0;         // Kmax; 0 = no drafts, no module rows
   bool use_mtp_vanilla = false;  // false: Eagle, module 1 recycled; true: Kmax modules in sequence
   int tokens_per_block = 32;
-  int block_count = 2049;                       // block 0, scratch, included
+  int block_count = 2049;             // block 0, scratch, included; 0 = what the device has room for
+  double free_memory_fraction = 0.9;  // of what weights and workspaces leave free, where block_count is 0
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
   std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
   bool capture_graphs = true;                   // false = eager
   bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
   std::chrono::seconds step_timeout{30};
 
+  // Drafting overruns the longest sequence by so much (design section 4).
+  int position_count() const { return max_seq_len + 2 * max_draft_len; }
+  int blocks_per_slot() const { return (position_count() + tokens_per_block - 1) / tokens_per_block; }
   // MTP modules in use: M of spec/mtp.md.
   int module_count() const { return use_mtp_vanilla ? max_draft_len : max_draft_len > 0 ? 1 : 0; }
 };

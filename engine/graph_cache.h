@@ -1,31 +1,43 @@
 #ifndef FOREDRAFT_ENGINE_GRAPH_CACHE_H_
 #define FOREDRAFT_ENGINE_GRAPH_CACHE_H_
 
-// The captured decode steps, one per (bucket, K). Filled at start; nothing is captured afterwards. Owner: the
-// executor.
+// The captured decode steps, one per (bucket, K, choice of tokens). Filled at start; nothing is captured
+// afterwards. Owner: the executor.
 
 #include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "engine/spec/token_choice.h"
 #include "kernels/device.h"
 
 namespace foredraft {
 
+// Which decode step: the shape of its forwards, and what stands behind their logits.
+struct StepKey {
+  int bucket = 0;
+  int draft_len = 0;  // K
+  TokenChoice choice = TokenChoice::kSample;
+
+  bool operator==(const StepKey&) const = default;
+  template <class H>
+  friend H AbslHashValue(H hash, const StepKey& key) {
+    return H::combine(std::move(hash), key.bucket, key.draft_len, key.choice);
+  }
+};
+
 class GraphCache {
  public:
-  using Key = std::pair<int, int>;  // bucket, K
-
-  void Insert(Key key, std::unique_ptr<Graph> graph) { graphs_[key] = std::move(graph); }
+  void Insert(const StepKey& key, std::unique_ptr<Graph> graph) { graphs_[key] = std::move(graph); }
   // Null where nothing was captured.
-  const Graph* Find(Key key) const {
+  const Graph* Find(const StepKey& key) const {
     const auto found = graphs_.find(key);
     return found == graphs_.end() ? nullptr : found->second.get();
   }
   size_t size() const { return graphs_.size(); }
 
  private:
-  absl::flat_hash_map<Key, std::unique_ptr<Graph>> graphs_;
+  absl::flat_hash_map<StepKey, std::unique_ptr<Graph>> graphs_;
 };
 
 }  // namespace foredraft

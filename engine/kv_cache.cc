@@ -70,7 +70,7 @@ void KvCache::CopyBlockToHost(Device& device, Stream& stream, int block, uint8_t
 void KvCache::CopyBlockToDevice(Device& device, Stream& stream, int block, const uint8_t* host) const {
   const size_t bytes = layer_block_elements() * sizeof(bf16);
   for (bf16* const layer : layers_) {
-    device.CopyToDevice(stream, layer + block * layer_block_elements(), host, bytes);
+    device.CopyPinnedToDevice(stream, layer + block * layer_block_elements(), host, bytes);
     host += bytes;
   }
 }

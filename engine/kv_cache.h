@@ -43,8 +43,8 @@ class KvCache {
     return boundaries_.empty() ? Matrix<float>{} : boundaries_[level];
   }
 
-  // One block of all layers to or from host memory of block_bytes(). Host memory is defined after
-  // Synchronize.
+  // One block of all layers to or from block_bytes() of Device::AllocatePinned, which are written or read
+  // when the stream gets there.
   void CopyBlockToHost(Device& device, Stream& stream, int block, uint8_t* host) const;
   void CopyBlockToDevice(Device& device, Stream& stream, int block, const uint8_t* host) const;
 

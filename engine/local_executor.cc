@@ -11,37 +11,40 @@
 namespace foredraft {
 namespace {
 
-constexpr size_t kPlansInFlight = 2;  // the overlap loop's (engine/README.md, one-in-flight)
+constexpr int kPlansInFlight = 2;  // the overlap loop's (engine/README.md, one-in-flight)
 constexpr std::chrono::hours kIdle{1};
 
 }  // namespace
 
 LocalExecutor::LocalExecutor(std::unique_ptr<RankEngine> engine, int rank)
-    : engine_(std::move(engine)), rank_(rank), plans_(kPlansInFlight), results_(kPlansInFlight) {
+    : engine_(std::move(engine)), rank_(rank), plans_(kPlansInFlight), submitted_(kPlansInFlight) {
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "executor");
 }
 
 LocalExecutor::~LocalExecutor() {
   plans_.Close();
-  results_.Close();
+  submitted_.Close();
   thread_.join();
 }
 
 absl::Status LocalExecutor::Launch(const IterationPlan& plan) {
-  CHECK(plans_.TryPush(IterationPlan(plan))) << "more than two plans in flight, iteration " << plan.number;
+  CHECK_LE(++in_flight_, kPlansInFlight) << "iteration " << plan.number;
+  CHECK(plans_.TryPush(IterationPlan(plan))) << "iteration " << plan.number;
   return absl::OkStatus();
 }
 
 absl::StatusOr<RankResult> LocalExecutor::Collect() {
-  std::optional<RankResult> result = results_.Pop(engine_->options().step_timeout);
-  if (!result) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!failure_.ok()) return failure_;
+  const auto deadline = std::chrono::steady_clock::now() + engine_->options().step_timeout;
+  const std::optional<uint64_t> number = submitted_.Pop(engine_->options().step_timeout);
+  if (!number) {
     return absl::DeadlineExceededError(absl::StrCat("rank ", rank_, " gave no result within ",
                                                     engine_->options().step_timeout.count(), " s"));
   }
-  return *std::move(result);
+  absl::StatusOr<RankResult> result = engine_->Finish(deadline);
+  CHECK(!result.ok() || result->number == *number) << "iteration " << *number;
+  --in_flight_;
+  return result;
 }
 
 void LocalExecutor::Run() {
@@ -51,15 +54,9 @@ void LocalExecutor::Run() {
       if (plans_.closed()) return;
       continue;
     }
-    absl::StatusOr<RankResult> result = engine_->Run(*plan, rank_);
-    if (!result.ok()) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      failure_ = result.status();
-      results_.Close();
-      return;
-    }
+    engine_->Submit(*plan, rank_);
     // The push fails only when the executor is being destroyed: nobody will ask for the result then.
-    results_.TryPush(*std::move(result));
+    submitted_.TryPush(uint64_t{plan->number});
   }
 }
 

@@ -1,11 +1,14 @@
 #ifndef FOREDRAFT_ENGINE_LOCAL_EXECUTOR_H_
 #define FOREDRAFT_ENGINE_LOCAL_EXECUTOR_H_
 
-// An Executor in this process: a RankEngine behind a thread of its own, so that the scheduler plans while it
-// runs.
+// An Executor in this process: a RankEngine behind a thread of its own, which submits plans as they come, so
+// that the scheduler plans while it runs. On a CPU submitting a plan is carrying it out; on a GPU it is not,
+// and the device gets the next plan while it runs this one. Launch and Collect may be called from two
+// threads.
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "base/bounded_queue.h"
@@ -26,12 +29,11 @@ class LocalExecutor : public Executor {
  private:
   void Run();  // the executor thread
 
-  const std::unique_ptr<RankEngine> engine_;  // used by the executor thread alone
+  const std::unique_ptr<RankEngine> engine_;  // Submit: the executor thread; Finish: whoever calls Collect
   const int rank_;
+  std::atomic<int> in_flight_{0};  // launched and not collected
   BoundedQueue<IterationPlan> plans_;
-  BoundedQueue<RankResult> results_;  // closed after a failure, or at the end
-  std::mutex mutex_;
-  absl::Status failure_;  // guarded by mutex_; why the results end
+  BoundedQueue<uint64_t> submitted_;  // numbers of the plans that the device has
 
   std::thread thread_;
 };

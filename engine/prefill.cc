@@ -127,13 +127,9 @@ void SaveRecent(const PrefillParts& parts, Stream& stream, const Rows& rows) {
     const int fresh = recent_len - kept;
     const int first_fresh = span.first_row + span.row_count - fresh;
     const Matrix<float> recent = parts.slots.recent_hiddens().row_range(span.slot * recent_len, recent_len);
-    std::vector<int32_t> ids(recent_len);
-    int32_t* const device_ids = parts.slots.recent_ids() + int64_t{span.slot} * recent_len;
-    parts.device.CopyToHost(stream, ids.data(), device_ids, ids.size() * sizeof(int32_t));
-    stream.Synchronize();
-    std::copy(ids.end() - kept, ids.end(), ids.begin());
-    std::copy_n(rows.ids.begin() + first_fresh, fresh, ids.begin() + kept);
-    Upload(parts, stream, device_ids, ids);
+    const std::span<const int32_t> fresh_ids(rows.ids.data() + first_fresh, fresh);
+    Upload(parts, stream, parts.slots.recent_ids() + int64_t{span.slot} * recent_len,
+           parts.slots.PassRecentPrompt(span.slot, fresh_ids));
     // By way of a buffer: the old rows move within their own matrix.
     const Matrix<float> moved = parts.buffers.previous.first_rows(recent_len);
     ops.copy_rows(stream, {.out = moved, .x = recent.row_range(fresh, kept), .rows = kept});
@@ -167,10 +163,12 @@ void PrefillModules(const PrefillParts& parts, Stream& stream, const Rows& targe
 
 void FirstTokens(const PrefillParts& parts, Stream& stream, std::span<const PrefillChunk> chunks,
                  const Rows& target, const RankRows& rank_ended, bool make_draft) {
+  TokenChoice choice = TokenChoice::kArgmax;
   Rows ended;
   std::vector<int32_t> last_rows;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (!chunks[i].last) continue;
+    if (!parts.slots.greedy(chunks[i].slot)) choice = TokenChoice::kSample;
     const int row = target.spans[i].first_row + target.spans[i].row_count - 1;
     last_rows.push_back(row);
     ended.ids.push_back(target.ids[row]);
@@ -184,13 +182,14 @@ void FirstTokens(const PrefillParts& parts, Stream& stream, std::span<const Pref
   UploadRows(parts, stream, b.module, ended);
   parts.device.ops().copy_rows(
       stream, {.out = b.previous, .x = b.target_output, .x_index = b.gather_index, .rows = ended.count()});
-  AcceptFirstTokens(parts.device.ops(), stream, parts.model, parts.slots, b, ended.count());
+  AcceptFirstTokens(parts.device.ops(), stream, parts.model, parts.slots, b, ended.count(), choice);
   if (parts.drafter == nullptr) return;
   parts.drafter->FirstDraft(stream,
                             {.outputs = b.first_outputs,
                              .target_output = b.previous.first_rows(ended.count()),
                              .places = ended.count(),
                              .verified_len = 0,
+                             .choice = choice,
                              .rank_places = &rank_ended},
                             make_draft);
 }

@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/comm/solo_communicator.h"
+#include "engine/kv_budget.h"
 #include "engine/prefill.h"
 #include "engine/spec/eagle_drafter.h"
 #include "engine/spec/vanilla_drafter.h"
@@ -17,21 +19,8 @@
 namespace foredraft {
 namespace {
 
-std::vector<TokenLogprob> ToHost(std::span<const TokenLogprobs> tokens) {
-  std::vector<TokenLogprob> out;
-  for (const TokenLogprobs& token : tokens) {
-    TokenLogprob& added =
-        out.emplace_back(TokenLogprob{.token_id = token.token_id, .logprob = token.logprob});
-    for (int i = 0; i < token.top_count; ++i) {
-      added.top.push_back({.token_id = token.top_ids[i], .logprob = token.top_logprobs[i]});
-    }
-  }
-  return out;
-}
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+// How often a step that is late is asked whether its group still exists.
+constexpr std::chrono::milliseconds kGroupCheck(50);
 
 }  // namespace
 
@@ -48,6 +37,10 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   if (comm == nullptr) comm = std::make_unique<SoloCommunicator>(device->ops());
   std::unique_ptr<RankEngine> engine(new RankEngine(options, std::move(device), std::move(comm)));
   RETURN_IF_ERROR(engine->Allocate(config, std::move(weights)));
+  if (engine->device_->needs_first_runs() || engine->comm_->size() > 1) {
+    RETURN_IF_ERROR(engine->FirstRuns());
+  }
+  RETURN_IF_ERROR(engine->SizeCache());
   if (options.capture_graphs) RETURN_IF_ERROR(engine->CaptureSteps());
   return engine;
 }
@@ -57,25 +50,26 @@ absl::Status RankEngine::Allocate(const ModelConfig& config, ModelWeights weight
   const int bucket = o.batch_sizes.back();
   const int step_rows = bucket * (o.max_draft_len + 1);
   const int rows = std::max(step_rows, o.max_num_tokens);
-  const int positions =
-      o.max_seq_len + 2 * o.max_draft_len;  // drafting overruns by so much (design section 4)
-  const int table_stride = (positions + o.tokens_per_block - 1) / o.tokens_per_block;
   const int module_count = o.module_count();
-  const KvCacheShape shape = KvCacheShape::Of(config, module_count, o.tokens_per_block, o.block_count);
 
   stream_ = device_->CreateStream();
-  ASSIGN_OR_RETURN(model_, DeepseekV3::Create(*device_, *comm_, config, std::move(weights), rows, positions));
+  places_.resize(bucket);
+  device_->BeginPurpose("activations");
+  ASSIGN_OR_RETURN(
+      model_, DeepseekV3::Create(*device_, *comm_, config, std::move(weights), rows, o.position_count()));
+  ASSIGN_OR_RETURN(buffers_, AllocateStepBuffers(*device_, rows, step_rows, bucket, config.hidden_size,
+                                                 config.vocab_size));
+  device_->BeginPurpose("slots");
   ASSIGN_OR_RETURN(slots_,
                    SlotState::Create(*device_, {.slot_count = o.max_batch_size,
                                                 .vocab_size = config.vocab_size,
-                                                .table_stride = table_stride,
+                                                .table_stride = o.blocks_per_slot(),
                                                 .hidden_size = config.hidden_size,
                                                 .level_count = module_count,
                                                 .recent_len = o.use_mtp_vanilla ? o.max_draft_len : 0}));
-  ASSIGN_OR_RETURN(cache_,
-                   KvCache::Create(*device_, shape, slots_.block_tables(), table_stride, o.poison_cache));
-  ASSIGN_OR_RETURN(buffers_, AllocateStepBuffers(*device_, rows, step_rows, bucket, config.hidden_size,
-                                                 config.vocab_size));
+  for (PendingStep& step : pending_) {
+    ASSIGN_OR_RETURN(step, PendingStep::Create(*device_, o.max_batch_size, bucket, step_rows));
+  }
   if (module_count > 0 && o.use_mtp_vanilla) {
     drafter_ = std::make_unique<VanillaDrafter>(device_->ops(), *model_, cache_, slots_, buffers_);
   } else if (module_count > 0) {
@@ -84,39 +78,117 @@ absl::Status RankEngine::Allocate(const ModelConfig& config, ModelWeights weight
   return absl::OkStatus();
 }
 
-// A collective may connect or allocate when it first meets its buffers, which a capture must not do: with
-// other ranks every step runs once, with no live slot, before it is captured.
-absl::Status RankEngine::CaptureSteps() {
-  for (const int bucket : options_.batch_sizes) {
-    for (int draft_len = 0; draft_len <= options_.max_draft_len; ++draft_len) {
-      if (comm_->size() > 1) RETURN_IF_ERROR(RunDecodeStep(RankPlan{}, bucket, draft_len).status());
-      graphs_.Insert({bucket, draft_len}, CaptureStep(bucket, draft_len));
-    }
+absl::Status RankEngine::AllocateCache(int block_count, bool poison) {
+  const EngineOptions& o = options_;
+  const KvCacheShape shape =
+      KvCacheShape::Of(model_->config(), o.module_count(), o.tokens_per_block, block_count);
+  device_->BeginPurpose("KV cache");
+  ASSIGN_OR_RETURN(cache_,
+                   KvCache::Create(*device_, shape, slots_.block_tables(), o.blocks_per_slot(), poison));
+  return absl::OkStatus();
+}
+
+// The KV cache takes what is left, so it comes after everything that grows at its first use: the largest
+// prefill and every step run on a cache of the scratch block alone, which is where unmapped rows go.
+absl::Status RankEngine::FirstRuns() {
+  RETURN_IF_ERROR(AllocateCache(/*block_count=*/1, /*poison=*/false));
+  if (device_->needs_first_runs()) RETURN_IF_ERROR(FirstPrefill());
+  for (const StepKey& key : AllSteps()) {
+    SubmitDecodeStep({}, key);
+    RETURN_IF_ERROR(comm_->Await(*stream_));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> RankEngine::WarmUp() {
-  if (graphs_.size() == 0) return 0;
+absl::Status RankEngine::FirstPrefill() {
+  const int rank = comm_->rank();
+  const IterationPlan prefill = LargestPrefill();
+  RETURN_IF_ERROR(Run(prefill, rank).status());
+  IterationPlan release;
+  release.ranks.resize(comm_->size());
+  for (const SlotAdmission& admission : prefill.ranks[rank].admissions) {
+    release.ranks[rank].releases.push_back(admission.slot);
+  }
+  return Run(release, rank).status();
+}
+
+// As many rows as fit, the first prompt as long as it may be.
+IterationPlan RankEngine::LargestPrefill() const {
+  IterationPlan plan;
+  plan.ranks.resize(comm_->size());
+  RankPlan& rank = plan.ranks[comm_->rank()];
+  const int longest = options_.max_seq_len - 1;
+  int rows = 0;
+  for (int slot = 0; slot < options_.max_batch_size && rows < options_.max_num_tokens; ++slot) {
+    const int count = std::min(longest, options_.max_num_tokens - rows);
+    rank.admissions.push_back({.slot = slot, .prompt_len = longest, .length_limit = longest});
+    rank.prefill_chunks.push_back({.slot = slot,
+                                   .first_position = longest - count,
+                                   .token_ids = std::vector<int32_t>(count, 0),
+                                   .last = true});
+    rows += count;
+  }
+  plan.draft_len = options_.max_draft_len;
+  plan.prefill_rows.assign(comm_->size(), rows);
+  plan.ended_prompts.assign(comm_->size(), static_cast<int32_t>(rank.admissions.size()));
+  return plan;
+}
+
+absl::Status RankEngine::SizeCache() {
+  if (options_.block_count == 0) {
+    const KvCacheShape shape =
+        KvCacheShape::Of(model_->config(), options_.module_count(), options_.tokens_per_block, 1);
+    ASSIGN_OR_RETURN(options_.block_count, BlocksThatFit(device_->memory(), options_.free_memory_fraction,
+                                                         shape, options_.blocks_per_slot()));
+    int64_t smallest = options_.block_count;  // one scheduler plans for all ranks
+    RETURN_IF_ERROR(comm_->AllReduce({&smallest, 1}, Reduction::kMin));
+    options_.block_count = static_cast<int>(smallest);
+  }
+  RETURN_IF_ERROR(AllocateCache(options_.block_count, options_.poison_cache));
+  ASSIGN_OR_RETURN(swap_store_, SwapStore::Create(*device_, options_.host_cache_bytes,
+                                                  cache_.shape().block_bytes(), slots_.image_bytes()));
+  return absl::OkStatus();
+}
+
+std::vector<StepKey> RankEngine::AllSteps() const {
+  std::vector<StepKey> steps;
   for (const int bucket : options_.batch_sizes) {
     for (int draft_len = 0; draft_len <= options_.max_draft_len; ++draft_len) {
-      RETURN_IF_ERROR(RunDecodeStep(RankPlan{}, bucket, draft_len).status());
+      for (const TokenChoice choice : {TokenChoice::kSample, TokenChoice::kArgmax}) {
+        steps.push_back({.bucket = bucket, .draft_len = draft_len, .choice = choice});
+      }
     }
   }
+  return steps;
+}
+
+absl::Status RankEngine::CaptureSteps() {
+  for (const StepKey& key : AllSteps()) graphs_.Insert(key, CaptureStep(key));
+  return comm_->status();
+}
+
+std::unique_ptr<Graph> RankEngine::CaptureStep(const StepKey& key) {
+  return device_->Capture(*stream_, [&] { DecodeStep(key); });
+}
+
+absl::StatusOr<int> RankEngine::WarmUp() {
+  if (options_.capture_graphs) {
+    for (const StepKey& key : AllSteps()) {
+      SubmitDecodeStep({}, key);
+      RETURN_IF_ERROR(comm_->Await(*stream_));
+    }
+  }
+  device_->Freeze();
   return static_cast<int>(graphs_.size());
 }
 
-std::unique_ptr<Graph> RankEngine::CaptureStep(int bucket, int draft_len) {
-  return device_->Capture(*stream_, [&] { DecodeStep(bucket, draft_len); });
-}
-
-absl::StatusOr<RankResult> RankEngine::Run(const IterationPlan& plan, int rank) {
+void RankEngine::Submit(const IterationPlan& plan, int rank) {
   const RankPlan& rank_plan = plan.ranks[rank];
-  RankResult result{.number = plan.number};
+  PendingStep& pending = pending_[submitted_count_++ % pending_.size()];
+  pending.Begin(*stream_, plan, rank);
   ApplyAcceptance(plan.acceptance);
   ApplyStateChanges(rank_plan);
   if (HasPrefill(plan)) {
-    const auto start = std::chrono::steady_clock::now();
     const PrefillParts parts{.device = *device_,
                              .model = *model_,
                              .cache = cache_,
@@ -124,16 +196,33 @@ absl::StatusOr<RankResult> RankEngine::Run(const IterationPlan& plan, int rank) 
                              .drafter = drafter_.get(),
                              .slots = slots_};
     RunPrefill(parts, *stream_, plan, rank);
-    RETURN_IF_ERROR(comm_->Await(*stream_));
-    result.prefill_seconds = SecondsSince(start);
   }
+  pending.EndPrefill(*stream_, slots_);
+  bool replayed = false;
   if (plan.decode_bucket > 0) {
-    const auto start = std::chrono::steady_clock::now();
-    ASSIGN_OR_RETURN(result.replayed, RunDecodeStep(rank_plan, plan.decode_bucket, plan.draft_len));
-    result.decode_seconds = SecondsSince(start);
+    replayed = SubmitDecodeStep(rank_plan.live_slots, {.bucket = plan.decode_bucket,
+                                                       .draft_len = plan.draft_len,
+                                                       .choice = ChoiceFor(rank_plan.live_slots)});
   }
-  ReadResults(rank_plan, plan, result);
-  return result;
+  pending.Download(*device_, *stream_, buffers_, slots_, replayed);
+}
+
+absl::StatusOr<RankResult> RankEngine::Finish(std::chrono::steady_clock::time_point deadline) {
+  const PendingStep& pending = pending_[finished_count_++ % pending_.size()];
+  while (!pending.Wait(std::min(deadline, std::chrono::steady_clock::now() + kGroupCheck))) {
+    RETURN_IF_ERROR(comm_->status());
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrFormat("rank %d: a step did not end within %d s",
+                                                         comm_->rank(), options_.step_timeout.count()));
+    }
+  }
+  RETURN_IF_ERROR(comm_->status());
+  return pending.Result();
+}
+
+absl::StatusOr<RankResult> RankEngine::Run(const IterationPlan& plan, int rank) {
+  Submit(plan, rank);
+  return Finish(std::chrono::steady_clock::now() + options_.step_timeout);
 }
 
 void RankEngine::ApplyAcceptance(const Acceptance& acceptance) {
@@ -150,10 +239,10 @@ void RankEngine::ApplyStateChanges(const RankPlan& plan) {
   for (const uint64_t image_id : plan.dropped_images) swap_store_.Drop(image_id);
   for (const int slot : plan.releases) slots_.Release(*stream_, slot);
   for (const SwapOut& swap : plan.swaps_out) {
-    swap_store_.SwapOut(*device_, *stream_, swap, cache_, slots_);
+    swap_store_.SwapOut(*stream_, swap, cache_, slots_);
     slots_.Release(*stream_, swap.slot);
   }
-  for (const SwapIn& swap : plan.swaps_in) swap_store_.SwapIn(*device_, *stream_, swap, cache_, slots_);
+  for (const SwapIn& swap : plan.swaps_in) swap_store_.SwapIn(*stream_, swap, cache_, slots_);
   for (const SlotAdmission& admission : plan.admissions) {
     slots_.Admit(*stream_, admission);
     for (int level = 0; admission.boundary_block >= 0 && level < slots_.level_count(); ++level) {
@@ -163,13 +252,14 @@ void RankEngine::ApplyStateChanges(const RankPlan& plan) {
                                 .rows = 1});
     }
   }
-  for (const BlockTableDelta& delta : plan.block_table_deltas) slots_.ApplyDelta(*stream_, delta);
+  for (const BlockTableDelta& delta : plan.block_table_deltas) slots_.ApplyDelta(delta);
+  slots_.FlushTables(*stream_);
 }
 
 // The decode step: all of it runs on the device, from fixed buffers, so that it can be captured. Never
 // branches on what was accepted.
-void RankEngine::DecodeStep(int bucket, int draft_len) {
-  const int rows = bucket * (draft_len + 1);
+void RankEngine::DecodeStep(const StepKey& key) {
+  const int rows = key.bucket * (key.draft_len + 1);
   const Matrix<float> target_output = buffers_.target_output.first_rows(rows);
   device_->ops().decode_rows(*stream_, {.ids = buffers_.target.ids,
                                         .row_slots = buffers_.target.slots,
@@ -177,73 +267,38 @@ void RankEngine::DecodeStep(int bucket, int draft_len) {
                                         .row_in_slot = buffers_.row_in_slot,
                                         .live_slots = buffers_.live_slots,
                                         .slots = slots_.arrays(),
-                                        .bucket = bucket,
-                                        .draft_len = draft_len});
+                                        .bucket = key.bucket,
+                                        .draft_len = key.draft_len});
   model_->Forward(*stream_, {.index = buffers_.target.index(rows), .ids = buffers_.target.ids}, cache_,
                   target_output);
-  Verify(device_->ops(), *stream_, *model_, slots_, buffers_, bucket, draft_len);
+  Verify(device_->ops(), *stream_, *model_, slots_, buffers_, key);
   if (drafter_ == nullptr) return;
   drafter_->Draft(*stream_,
                   {.outputs = buffers_.outputs,
                    .target_output = target_output,
-                   .places = bucket,
-                   .verified_len = draft_len},
-                  draft_len);
+                   .places = key.bucket,
+                   .verified_len = key.draft_len,
+                   .choice = key.choice},
+                  key.draft_len);
 }
 
-absl::StatusOr<bool> RankEngine::RunDecodeStep(const RankPlan& plan, int bucket, int draft_len) {
-  CHECK_LE(static_cast<int>(plan.live_slots.size()), bucket);
-  std::vector<int32_t> live_slots = plan.live_slots;
-  live_slots.resize(bucket, -1);
-  Upload(buffers_.live_slots, live_slots);
-  const Graph* const graph = graphs_.Find({bucket, draft_len});
+TokenChoice RankEngine::ChoiceFor(std::span<const int32_t> slots) const {
+  const bool greedy =
+      std::all_of(slots.begin(), slots.end(), [this](int32_t slot) { return slots_.greedy(slot); });
+  return greedy ? TokenChoice::kArgmax : TokenChoice::kSample;
+}
+
+bool RankEngine::SubmitDecodeStep(std::span<const int32_t> live_slots, const StepKey& key) {
+  CHECK_LE(static_cast<int>(live_slots.size()), key.bucket);
+  std::fill(std::copy(live_slots.begin(), live_slots.end(), places_.begin()), places_.end(), -1);
+  device_->CopyToDevice(*stream_, buffers_.live_slots, places_.data(), key.bucket * sizeof(int32_t));
+  const Graph* const graph = graphs_.Find(key);
   if (graph != nullptr) {
     graph->Replay(*stream_);
   } else {
-    DecodeStep(bucket, draft_len);
+    DecodeStep(key);
   }
-  RETURN_IF_ERROR(comm_->Await(*stream_));
   return graph != nullptr;
-}
-
-// Results of the plan's live slots: what the prefill gave those whose prompt ended, then the decode step's.
-void RankEngine::ReadResults(const RankPlan& plan, const IterationPlan& iteration, RankResult& result) {
-  const int live_count = static_cast<int>(plan.live_slots.size());
-  const int rows_per_place = iteration.draft_len + 1;
-  std::vector<int> ended_slots;
-  for (const PrefillChunk& chunk : plan.prefill_chunks) {
-    if (chunk.last) ended_slots.push_back(chunk.slot);
-  }
-  const std::vector<StepOutput> first = Download(buffers_.first_outputs, ended_slots.size());
-  const std::vector<TokenLogprobs> first_logprobs = Download(buffers_.first_logprobs, ended_slots.size());
-  const std::vector<StepOutput> outputs = Download(buffers_.outputs, live_count);
-  const std::vector<TokenLogprobs> logprobs =
-      Download(buffers_.logprobs, size_t(live_count) * rows_per_place);
-  const std::vector<SlotDrafts> drafts = Download(slots_.arrays().drafts, options_.max_batch_size);
-
-  for (int place = 0; place < live_count; ++place) {
-    const int slot = plan.live_slots[place];
-    const StepOutput& output = outputs[place];
-    CHECK_EQ(output.slot, slot) << "iteration " << iteration.number;
-    SlotResult& slot_result = result.slots.emplace_back(SlotResult{.slot = slot, .length = output.length});
-    const auto ended = std::find(ended_slots.begin(), ended_slots.end(), slot);
-    if (ended != ended_slots.end()) {
-      const size_t index = ended - ended_slots.begin();
-      slot_result.first_token = true;
-      slot_result.token_ids.push_back(first[index].token_ids[0]);
-      if (slots_.wants_logprobs(slot)) slot_result.logprobs = ToHost({&first_logprobs[index], 1});
-    }
-    slot_result.token_ids.insert(slot_result.token_ids.end(), output.token_ids,
-                                 output.token_ids + output.emitted_count);
-    if (slots_.wants_logprobs(slot)) {
-      const auto step = ToHost({&logprobs[size_t(place) * rows_per_place], size_t(output.emitted_count)});
-      slot_result.logprobs.insert(slot_result.logprobs.end(), step.begin(), step.end());
-    }
-    slot_result.drafts_verified = output.drafts_verified;
-    slot_result.relaxed_count = output.relaxed_count;
-    slot_result.finished = output.finished != 0;
-    slot_result.drafts.assign(drafts[slot].tokens, drafts[slot].tokens + drafts[slot].draft_count);
-  }
 }
 
 }  // namespace foredraft

@@ -1,6 +1,7 @@
 #include "engine/slot_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -56,10 +57,11 @@ absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape
                    device.AllocateArray<float>(size_t(recent_rows) * shape.hidden_size));
   state.recent_hiddens_ = Dense(hiddens, recent_rows, shape.hidden_size);
   state.host_tables_.assign(table_entries, kScratchBlock);
-  state.counts_tokens_.assign(slots, false);
-  state.wants_logprobs_.assign(slots, false);
+  state.dirty_.assign(slots, {});
+  state.facts_.assign(slots, {});
   state.zero_counts_.assign(shape.vocab_size, 0);
-  state.prompt_seen_.assign(shape.vocab_size, 0);
+  const std::vector<ImagePart> parts = state.ImageParts(0, /*counts_tokens=*/true);
+  state.image_bytes_ = parts.back().offset + parts.back().bytes;
   return state;
 }
 
@@ -75,79 +77,119 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
                      .active = 0,
                      .thinking = admission.phase == Phase::kThinking ? 1 : 0});
   Write(stream, arrays_.drafts + slot, SlotDrafts{});
-  wants_logprobs_[slot] = admission.logprob_count >= 0;
-  counts_tokens_[slot] = admission.sampling.counts_tokens();
-  if (!counts_tokens_[slot]) return;
+  SlotFacts& facts = facts_[slot];
+  facts.wants_logprobs = admission.logprob_count >= 0;
+  facts.counts_tokens = admission.sampling.counts_tokens();
+  facts.greedy = admission.sampling.temperature == 0 && !facts.counts_tokens && !facts.wants_logprobs;
+  facts.recent_prompt_ids.assign(shape_.recent_len, 0);
+  facts.prompt_seen.clear();
+  if (!facts.counts_tokens) return;
   const size_t vocab = zero_counts_.size();
+  facts.prompt_seen.assign(vocab, 0);
   device_->CopyToDevice(stream, arrays_.output_counts + slot * vocab, zero_counts_.data(),
                         vocab * sizeof(int32_t));
-  device_->CopyToDevice(stream, arrays_.prompt_seen + slot * vocab, zero_counts_.data(), vocab);
+  device_->CopyToDevice(stream, arrays_.prompt_seen + slot * vocab, facts.prompt_seen.data(), vocab);
   CountPrompt(stream, slot, admission.reused_ids);
 }
 
 void SlotState::CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids) {
-  if (!counts_tokens_[slot] || ids.empty()) return;
-  uint8_t* const row = arrays_.prompt_seen + slot * prompt_seen_.size();
-  device_->CopyToHost(stream, prompt_seen_.data(), row, prompt_seen_.size());
-  stream.Synchronize();
-  for (const int32_t id : ids) prompt_seen_[id] = 1;
-  device_->CopyToDevice(stream, row, prompt_seen_.data(), prompt_seen_.size());
+  std::vector<uint8_t>& seen = facts_[slot].prompt_seen;
+  if (seen.empty() || ids.empty()) return;
+  for (const int32_t id : ids) seen[id] = 1;
+  device_->CopyToDevice(stream, arrays_.prompt_seen + slot * seen.size(), seen.data(), seen.size());
 }
 
-void SlotState::ApplyDelta(Stream& stream, const BlockTableDelta& delta) {
-  CHECK_LE(delta.first_index + static_cast<int>(delta.block_ids.size()), shape_.table_stride)
-      << "slot " << delta.slot;
-  const size_t first = size_t(delta.slot) * shape_.table_stride + delta.first_index;
-  std::copy(delta.block_ids.begin(), delta.block_ids.end(), host_tables_.begin() + first);
-  device_->CopyToDevice(stream, block_tables_ + first, delta.block_ids.data(),
-                        delta.block_ids.size() * sizeof(int32_t));
+const std::vector<int32_t>& SlotState::PassRecentPrompt(int slot, std::span<const int32_t> ids) {
+  std::vector<int32_t>& recent = facts_[slot].recent_prompt_ids;
+  const size_t fresh = std::min(recent.size(), ids.size());
+  std::copy(recent.begin() + fresh, recent.end(), recent.begin());
+  std::copy(ids.end() - fresh, ids.end(), recent.end() - fresh);
+  return recent;
 }
 
 void SlotState::Release(Stream& stream, int slot) {
   Write(stream, arrays_.progress + slot,
         SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0, .thinking = 0});
-  const size_t first = size_t(slot) * shape_.table_stride;
-  std::fill_n(host_tables_.begin() + first, shape_.table_stride, kScratchBlock);
-  device_->CopyToDevice(stream, block_tables_ + first, host_tables_.data() + first,
-                        shape_.table_stride * sizeof(int32_t));
+  std::fill_n(host_tables_.begin() + size_t(slot) * shape_.table_stride, shape_.table_stride, kScratchBlock);
+  MarkDirty(slot, 0, shape_.table_stride);
 }
 
-void SlotState::SwapOut(Stream& stream, int slot, SlotImage& image) {
-  const size_t vocab = zero_counts_.size();
-  device_->CopyToHost(stream, &image.constants, arrays_.constants + slot, sizeof(SlotConstants));
-  device_->CopyToHost(stream, &image.progress, arrays_.progress + slot, sizeof(SlotProgress));
-  device_->CopyToHost(stream, &image.drafts, arrays_.drafts + slot, sizeof(SlotDrafts));
-  image.counts_tokens = counts_tokens_[slot];
-  if (image.counts_tokens) {
-    image.output_counts.resize(vocab);
-    image.prompt_seen.resize(vocab);
-    device_->CopyToHost(stream, image.output_counts.data(), arrays_.output_counts + slot * vocab,
-                        vocab * sizeof(int32_t));
-    device_->CopyToHost(stream, image.prompt_seen.data(), arrays_.prompt_seen + slot * vocab, vocab);
-  }
-  if (boundaries_) {
-    image.boundary.resize(boundaries_.cols);
-    device_->CopyToHost(stream, image.boundary.data(), boundaries_.row(slot),
-                        boundaries_.cols * sizeof(float));
-  }
+void SlotState::ApplyDelta(const BlockTableDelta& delta) {
+  const int last = delta.first_index + static_cast<int>(delta.block_ids.size());
+  CHECK_LE(last, shape_.table_stride) << "slot " << delta.slot;
+  const size_t first = size_t(delta.slot) * shape_.table_stride + delta.first_index;
+  std::copy(delta.block_ids.begin(), delta.block_ids.end(), host_tables_.begin() + first);
+  MarkDirty(delta.slot, delta.first_index, last);
 }
 
-void SlotState::SwapIn(Stream& stream, int slot, const SlotImage& image) {
-  const size_t vocab = zero_counts_.size();
-  Write(stream, arrays_.constants + slot, image.constants);
-  Write(stream, arrays_.progress + slot, image.progress);
-  Write(stream, arrays_.drafts + slot, image.drafts);
-  wants_logprobs_[slot] = image.constants.logprob_count >= 0;
-  counts_tokens_[slot] = image.counts_tokens;
-  if (image.counts_tokens) {
-    device_->CopyToDevice(stream, arrays_.output_counts + slot * vocab, image.output_counts.data(),
-                          vocab * sizeof(int32_t));
-    device_->CopyToDevice(stream, arrays_.prompt_seen + slot * vocab, image.prompt_seen.data(), vocab);
+void SlotState::MarkDirty(int slot, int first, int last) {
+  DirtyEntries& dirty = dirty_[slot];
+  dirty.first = dirty.last == 0 ? first : std::min(dirty.first, first);
+  dirty.last = std::max(dirty.last, last);
+}
+
+void SlotState::FlushTables(Stream& stream) {
+  constexpr size_t kSlackEntries = 1024;  // copied needlessly rather than starting another copy
+  size_t first = 0;
+  size_t last = 0;  // the run to copy next; empty at first
+  const auto copy_run = [&] {
+    if (last > first) {
+      device_->CopyToDevice(stream, block_tables_ + first, host_tables_.data() + first,
+                            (last - first) * sizeof(int32_t));
+    }
+  };
+  for (size_t slot = 0; slot < dirty_.size(); ++slot) {
+    DirtyEntries& dirty = dirty_[slot];
+    if (dirty.last == 0) continue;
+    const size_t row = slot * shape_.table_stride;
+    if (last == 0 || row + dirty.first > last + kSlackEntries) {
+      copy_run();
+      first = row + dirty.first;
+    }
+    last = row + dirty.last;
+    dirty = {};
   }
-  if (boundaries_) {
-    device_->CopyToDevice(stream, boundaries_.row(slot), image.boundary.data(),
-                          boundaries_.cols * sizeof(float));
+  copy_run();
+}
+
+std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_tokens) const {
+  std::vector<ImagePart> parts;
+  size_t offset = 0;
+  const auto add = [&](auto* device, size_t count) {
+    const size_t bytes = count * sizeof(*device);
+    parts.push_back({device, bytes, offset});
+    offset += (bytes + 63) / 64 * 64;
+  };
+  add(arrays_.constants + slot, 1);
+  add(arrays_.progress + slot, 1);
+  add(arrays_.drafts + slot, 1);
+  if (boundaries_) add(boundaries_.row(slot), boundaries_.cols);
+  if (shape_.recent_len > 0) {
+    add(recent_ids_ + int64_t{slot} * shape_.recent_len, shape_.recent_len);
+    add(recent_hiddens_.row(int64_t{slot} * shape_.recent_len),
+        size_t(shape_.recent_len) * shape_.hidden_size);
   }
+  // Last, because it is the one part that may be absent.
+  if (counts_tokens) add(arrays_.output_counts + size_t(slot) * shape_.vocab_size, shape_.vocab_size);
+  return parts;
+}
+
+SlotFacts SlotState::SwapOut(Stream& stream, int slot, uint8_t* image) {
+  for (const ImagePart& part : ImageParts(slot, facts_[slot].counts_tokens)) {
+    device_->CopyToHost(stream, image + part.offset, part.device, part.bytes);
+  }
+  return facts_[slot];
+}
+
+void SlotState::SwapIn(Stream& stream, int slot, const uint8_t* image, SlotFacts facts) {
+  for (const ImagePart& part : ImageParts(slot, facts.counts_tokens)) {
+    device_->CopyPinnedToDevice(stream, part.device, image + part.offset, part.bytes);
+  }
+  if (facts.counts_tokens) {
+    device_->CopyToDevice(stream, arrays_.prompt_seen + size_t(slot) * shape_.vocab_size,
+                          facts.prompt_seen.data(), facts.prompt_seen.size());
+  }
+  facts_[slot] = std::move(facts);
 }
 
 }  // namespace foredraft

@@ -15,17 +15,13 @@
 
 namespace foredraft {
 
-// Everything of a slot but its blocks, in host memory: the other half of a swapped sequence.
-struct SlotImage {
-  SlotConstants constants;
-  SlotProgress progress;
-  SlotDrafts drafts;
+// What the host knows of a slot and the device does not.
+struct SlotFacts {
   bool counts_tokens = false;
-  std::vector<int32_t> output_counts;  // [V], empty unless counts_tokens
-  std::vector<uint8_t> prompt_seen;    // [V], empty unless counts_tokens
-  std::vector<float> boundary;         // [M, D], empty without MTP
-  std::vector<int32_t> recent_ids;     // [Kmax], empty unless Vanilla
-  std::vector<float> recent_hiddens;   // [Kmax, D], empty unless Vanilla
+  bool wants_logprobs = false;
+  bool greedy = true;                      // neither of the two, and temperature 0
+  std::vector<uint8_t> prompt_seen;        // [V], empty unless counts_tokens: SlotArrays::prompt_seen's row
+  std::vector<int32_t> recent_prompt_ids;  // [Kmax], empty unless Vanilla: the last prompt tokens computed
 };
 
 struct SlotStateShape {
@@ -62,14 +58,24 @@ class SlotState {
   void Admit(Stream& stream, const SlotAdmission& admission);
   // Prompt tokens pass by: remembered for the repetition penalty.
   void CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids);
-  void ApplyDelta(Stream& stream, const BlockTableDelta& delta);
+  // The last prompt tokens of a slot after `ids` passed by, [Kmax], for recent_ids(). Vanilla.
+  const std::vector<int32_t>& PassRecentPrompt(int slot, std::span<const int32_t> ids);
   void Release(Stream& stream, int slot);
-  // Host memory is defined after Synchronize.
-  void SwapOut(Stream& stream, int slot, SlotImage& image);
-  void SwapIn(Stream& stream, int slot, const SlotImage& image);
+
+  // Block tables change here, and on the device with FlushTables.
+  void ApplyDelta(const BlockTableDelta& delta);
+  // One copy for all that changed, where that is not much more than it need be.
+  void FlushTables(Stream& stream);
+
+  // Bytes of a slot's image but its blocks and facts.
+  size_t image_bytes() const { return image_bytes_; }
+  // `image`: [image_bytes()] of Device::AllocatePinned, written when the stream gets there.
+  SlotFacts SwapOut(Stream& stream, int slot, uint8_t* image);
+  void SwapIn(Stream& stream, int slot, const uint8_t* image, SlotFacts facts);
 
   // The slot's request asked for logprobs.
-  bool wants_logprobs(int slot) const { return wants_logprobs_[slot]; }
+  bool wants_logprobs(int slot) const { return facts_[slot].wants_logprobs; }
+  bool greedy(int slot) const { return facts_[slot].greedy; }
 
   // The host's copy of a block table entry.
   int block(int slot, int index) const { return host_tables_[size_t(slot) * shape_.table_stride + index]; }
@@ -80,16 +86,23 @@ class SlotState {
     device_->CopyToDevice(stream, device, &value, sizeof(T));
   }
 
-  template <class T>
-  void WriteAll(Stream& stream, T* device, const std::vector<T>& host) {
-    if (!host.empty()) device_->CopyToDevice(stream, device, host.data(), host.size() * sizeof(T));
-  }
-  template <class T>
-  void Read(Stream& stream, std::vector<T>& host, const T* device) {
-    if (!host.empty()) device_->CopyToHost(stream, host.data(), device, host.size() * sizeof(T));
-  }
+  // A slot's arrays on the device, and where they stand in its image.
+  struct ImagePart {
+    void* device;
+    size_t bytes;
+    size_t offset;
+  };
+  std::vector<ImagePart> ImageParts(int slot, bool counts_tokens) const;
+
+  // Entries [first, last) of a slot's block table that the device does not have yet.
+  struct DirtyEntries {
+    int first = 0;
+    int last = 0;  // 0 = none
+  };
+  void MarkDirty(int slot, int first, int last);
 
   Device* device_ = nullptr;
+  size_t image_bytes_ = 0;
   SlotArrays arrays_;
   AcceptanceRule* rule_ = nullptr;  // arrays_.rule, for writing
   SlotStateShape shape_;
@@ -98,10 +111,9 @@ class SlotState {
   Matrix<float> recent_hiddens_;
   int32_t* block_tables_ = nullptr;   // [slots, table_stride], device
   std::vector<int32_t> host_tables_;  // the same, host
-  std::vector<bool> counts_tokens_;   // [slots]
-  std::vector<bool> wants_logprobs_;  // [slots]
+  std::vector<DirtyEntries> dirty_;   // [slots]
+  std::vector<SlotFacts> facts_;      // [slots]
   std::vector<int32_t> zero_counts_;  // [V]
-  std::vector<uint8_t> prompt_seen_;  // [V] scratch of CountPrompt
 };
 
 }  // namespace foredraft

@@ -2,12 +2,15 @@
 #define FOREDRAFT_ENGINE_SWAP_STORE_H_
 
 // Host memory of preempted sequences: the bytes of their blocks and their slot state, by image id. The
-// scheduler counts what fits; the store only checks. Owner: the executor. Thread: the executor's.
+// scheduler counts what fits; the store only checks. Copies go in stream order, to and from page-locked
+// frames, and nothing waits for them: a frame given back is written again only by a later copy of the same
+// stream. Owner: the executor. Thread: the executor's.
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
 #include "engine/kv_cache.h"
 #include "engine/slot_state.h"
 
@@ -15,25 +18,34 @@ namespace foredraft {
 
 class SwapStore {
  public:
-  explicit SwapStore(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+  // Room for the blocks that capacity_bytes hold; slot images are not counted. `device` outlives the store.
+  static absl::StatusOr<SwapStore> Create(Device& device, int64_t capacity_bytes, int64_t block_bytes,
+                                          size_t slot_image_bytes);
 
-  // The slot's blocks and state are in the store when this returns; the slot itself is left as it was.
-  void SwapOut(Device& device, Stream& stream, const SwapOut& swap, const KvCache& cache, SlotState& slots);
+  // The slot itself is left as it was.
+  void SwapOut(Stream& stream, const SwapOut& swap, const KvCache& cache, SlotState& slots);
   // The image is freed.
-  void SwapIn(Device& device, Stream& stream, const SwapIn& swap, const KvCache& cache, SlotState& slots);
+  void SwapIn(Stream& stream, const SwapIn& swap, const KvCache& cache, SlotState& slots);
   void Drop(uint64_t image_id);
 
-  int64_t used_bytes() const { return used_bytes_; }
+  int64_t used_bytes() const { return used_blocks_ * block_bytes_; }
   size_t image_count() const { return images_.size(); }
 
  private:
   struct Image {
-    SlotImage slot;
-    std::vector<uint8_t> blocks;  // [block count, block_bytes]
+    SlotFacts facts;
+    uint8_t* slot = nullptr;       // [slot_image_bytes]
+    std::vector<uint8_t*> blocks;  // each [block_bytes]
   };
 
-  const int64_t capacity_bytes_;  // of blocks; slot images are not counted
-  int64_t used_bytes_ = 0;
+  uint8_t* TakeSlotFrame();
+
+  Device* device_ = nullptr;
+  int64_t block_bytes_ = 0;
+  size_t slot_image_bytes_ = 0;
+  int64_t used_blocks_ = 0;
+  std::vector<uint8_t*> free_blocks_;
+  std::vector<uint8_t*> free_slots_;
   absl::flat_hash_map<uint64_t, Image> images_;
 };
 

@@ -90,6 +90,9 @@ class Device {
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   // Of the device: the host's where that is the device.
   virtual DeviceMemory memory() const = 0;
+  // Where an op that runs for the first time may load code or make itself a workspace: all of them must run
+  // once, on the largest shapes, before the first capture.
+  virtual bool needs_first_runs() const = 0;
   // The warm-up is over: from now on Allocate and Capture are broken invariants.
   virtual void Freeze() = 0;
 

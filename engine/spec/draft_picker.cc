@@ -14,13 +14,14 @@ void PickDraft(const Ops& ops, Stream& stream, const DeepseekV3& model, const Sl
                                .outputs = input.outputs,
                                .bucket = input.places,
                                .draft_index = draft_index - 1});
-  ops.sample(stream, {.out = b.draft_ids,
-                      .logits = logits,
-                      .index = b.pick.index(input.places),
-                      .ids = b.pick.ids,
-                      .stored_drafts = draft_index - 1,
-                      .slots = slots.arrays(),
-                      .scratch = b.sample_scratch.data});
+  ChooseTokens(ops, stream, input.choice,
+               {.out = b.draft_ids,
+                .logits = logits,
+                .index = b.pick.index(input.places),
+                .ids = b.pick.ids,
+                .stored_drafts = draft_index - 1,
+                .slots = slots.arrays(),
+                .scratch = b.sample_scratch.data});
   ops.store_drafts(stream, {.draft_ids = b.draft_ids,
                             .outputs = input.outputs,
                             .slots = slots.arrays(),

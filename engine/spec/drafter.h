@@ -5,6 +5,7 @@
 // Only ops and fixed buffers, so that Draft can be captured. Owner: the executor. Thread: the executor's.
 
 #include "engine/comm/rank_rows.h"
+#include "engine/spec/token_choice.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
 
@@ -17,6 +18,7 @@ struct DraftInput {
       target_output;  // [places * (verified_len + 1), D]: level 0 at positions p.. of each place
   int places = 0;
   int verified_len = 0;  // K of the step whose outputs these are; 0 after a prefill
+  TokenChoice choice = TokenChoice::kSample;
   const RankRows* rank_places = nullptr;  // places of every rank; null: as many as here, as in a decode step
 };
 

@@ -30,6 +30,7 @@ class CpuDevice : public Device {
   void BeginPurpose(const std::string& purpose) override;
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   DeviceMemory memory() const override;
+  bool needs_first_runs() const override { return false; }
   void Freeze() override;
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
   absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;

@@ -79,14 +79,14 @@ class RankEngineTest : public ::testing::Test {
 
 TEST_F(RankEngineTest, CapturesTheSameNodesWhateverRanInBetween) {
   const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
-  const auto before = engine->CaptureStep(4, 3);
+  const auto before = engine->CaptureStep({4, 3});
   EXPECT_GT(before->node_count(), 100u);
   RunPlan(*engine, Start(2, ShortRequest(1), 3));
   for (int i = 0; i < 3; ++i) RunPlan(*engine, Step({2}, 3));
-  EXPECT_TRUE(before->SameNodes(*engine->CaptureStep(4, 3)));
+  EXPECT_TRUE(before->SameNodes(*engine->CaptureStep({4, 3})));
   EXPECT_TRUE(before->SameNodes(*engine->graphs().Find({4, 3})));
-  EXPECT_FALSE(before->SameNodes(*engine->CaptureStep(4, 2)));
-  EXPECT_FALSE(before->SameNodes(*engine->CaptureStep(2, 3)));
+  EXPECT_FALSE(before->SameNodes(*engine->CaptureStep({4, 2})));
+  EXPECT_FALSE(before->SameNodes(*engine->CaptureStep({2, 3})));
 }
 
 TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {

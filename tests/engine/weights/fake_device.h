@@ -38,6 +38,7 @@ class FakeDevice : public Device {
   DeviceMemory memory() const override {
     return {static_cast<int64_t>(limit_bytes - allocated_), static_cast<int64_t>(limit_bytes)};
   }
+  bool needs_first_runs() const override { return false; }
   void Freeze() override {}
 
   // Rows as floats: what a part's dtype and scales make of its bytes, F32 rounded to BF16.

@@ -1,0 +1,19 @@
+#ifndef FOREDRAFT_ENGINE_KV_BUDGET_H_
+#define FOREDRAFT_ENGINE_KV_BUDGET_H_
+
+// How many KV blocks a device has room for, once everything else is allocated. Pure.
+
+#include "absl/status/statusor.h"
+#include "engine/kv_cache.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+// The blocks that `fraction` of the free memory holds, scratch included. RESOURCE_EXHAUSTED shows the
+// arithmetic where that is not one sequence of sequence_blocks.
+absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, double fraction, const KvCacheShape& shape,
+                                  int sequence_blocks);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_KV_BUDGET_H_

@@ -1,0 +1,25 @@
+#ifndef FOREDRAFT_ENGINE_SPEC_TOKEN_CHOICE_H_
+#define FOREDRAFT_ENGINE_SPEC_TOKEN_CHOICE_H_
+
+// How a step turns logits into tokens. Where every live request is greedy, without penalties and logprobs,
+// argmax alone gives the same tokens as full sampling, sooner; the host knows this before the step, so there
+// is a captured step for either.
+
+#include "kernels/ops.h"
+
+namespace foredraft {
+
+enum class TokenChoice { kSample, kArgmax };
+
+// Fills p.out, and with kSample p.logprobs where a request wants them.
+inline void ChooseTokens(const Ops& ops, Stream& stream, TokenChoice choice, const SampleParams& p) {
+  if (choice == TokenChoice::kArgmax) {
+    ops.argmax(stream, {.out = p.out, .logits = p.logits});
+  } else {
+    ops.sample(stream, p);
+  }
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_SPEC_TOKEN_CHOICE_H_
