@@ -27,6 +27,8 @@ void RouteExperts(Stream& stream, const RouteExpertsParams& p);
 void GroupRows(Stream& stream, const GroupRowsParams& p);
 void GroupedGemm(Stream& stream, const GroupedGemmParams& p);
 void CombineExperts(Stream& stream, const CombineExpertsParams& p);
+void ExpertPartials(Stream& stream, const ExpertPartialsParams& p);
+void AddPartials(Stream& stream, const AddPartialsParams& p);
 
 void Argmax(Stream& stream, const ArgmaxParams& p);
 void Sample(Stream& stream, const SampleParams& p);

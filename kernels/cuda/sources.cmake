@@ -1,5 +1,7 @@
 # Relative to kernels/cuda.
 set(foredraft_cuda_sources
+    argmax.cu
+    combine_experts.cu
     cuda_device.cc
     cuda_event.cc
     cuda_graph.cc
@@ -9,10 +11,16 @@ set(foredraft_cuda_sources
     cuda_stream.cc
     gemm.cu
     gemm_tile.cu
+    group_rows.cu
     grouped_gemm.cu
     head_gemm.cu
     mla_decode.cu
     mla_decode_items.cu
     mla_prefill.cu
     packed_weight.cc
-    quantize.cu)
+    quantize.cu
+    relax_drafts.cu
+    route_experts.cu
+    sample.cu
+    slots.cu
+    vanilla_rows.cu)

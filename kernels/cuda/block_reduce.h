@@ -1,0 +1,49 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_
+#define FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_
+
+// One value of a block's threads, joined in a fixed order: lanes by a butterfly, then warps ascending. The
+// order depends on the block's size alone.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace foredraft::cuda {
+
+inline constexpr int kMaxWarps = 32;
+
+struct Largest {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+struct Sum {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+// Every thread gets the result. `shared` has room for a T per warp; whoever used it before has passed a
+// barrier, and after this call it is free again.
+template <class T, class Join>
+__device__ T BlockReduce(T value, Join join, T* shared) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = join(value, __shfl_xor_sync(0xffffffffu, value, distance));
+  }
+  const int warps = static_cast<int>(blockDim.x / 32);
+  if (warps == 1) return value;
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = shared[0];
+  for (int warp = 1; warp < warps; ++warp) value = join(value, shared[warp]);
+  __syncthreads();
+  return value;
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_

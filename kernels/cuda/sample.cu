@@ -1,0 +1,245 @@
+// The target's own token of each row, a block per row (the pipeline: kernels/cpu/sample.cc). Ties, borders
+// and noise are the CPU's, but for two things: masses are summed in fixed point, 2^44 to that of the most
+// probable token, so a token that stands within V 2^-44 (2^-27 for 129,280) of top-p's border may fall on its
+// other side; and the noise's logarithms are CUDA's, within a unit in the last place of a double before they
+// become floats.
+
+#include "base/check.h"
+#include "kernels/cuda/block_reduce.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/logit_row.h"
+#include "kernels/cuda/ordered_key.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/radix_select.h"
+#include "kernels/exp.h"
+#include "kernels/philox.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr float kMassOne = 0x1p44f;     // the most probable token's
+constexpr int32_t kMaxVocab = 1 << 19;  // so many of them fit a Weight
+// Coarse bins are 1/64 nat wide, counted from the largest logit down. The last begins 32 nats below, where
+// masses are 0.
+constexpr float kBinsPerNat = 64.0f;
+constexpr int32_t kNoLimit = 0x7fffffff;
+
+struct SampleShared {
+  SelectShared select;
+  unsigned long long keys[kMaxWarps];
+  Weight masses[kMaxWarps];
+  double sums[kMaxWarps];
+  int32_t top_count;  // of the entries below
+  int32_t top_ids[kMaxLogprobs];
+  float top_logits[kMaxLogprobs];
+};
+
+// ---- filters ----
+
+// Which tokens are left: those with a larger key, and of the ones with this key those up to last_id.
+struct Survivors {
+  uint32_t key = 0;
+  int32_t last_id = kNoLimit;
+
+  __device__ bool Has(uint32_t other, int32_t v) const {
+    return other > key || (other == key && v <= last_id);
+  }
+};
+
+__device__ int32_t CoarseBin(float largest, float logit) {
+  const float bin = (largest - logit) * kBinsPerNat;
+  return bin < static_cast<float>(kLastBin) ? static_cast<int32_t>(bin) : kLastBin;  // NaN: the last
+}
+
+__device__ Weight MassOf(float largest, float logit) {
+  const float mass = Exp(logit - largest);
+  return mass > 0.0f ? static_cast<Weight>(mass * kMassOne) : 0;  // NaN: 0
+}
+
+// The `wanted` lowest ids of those that have `key`, out of `found`.
+__device__ Survivors KeepTies(const float* logits, int32_t vocab, uint32_t key, Weight wanted, Weight found,
+                              SampleShared& shared) {
+  if (wanted >= found) return {key, kNoLimit};
+  const Selected last = Select(shared.select, wanted, [&](const auto& visit) {
+    ForEachLogit(logits, vocab, [&](int32_t v, float x) {
+      if (OrderedKey(x) == key) visit(0, ~static_cast<uint32_t>(v), 1);
+    });
+  });
+  return {key, static_cast<int32_t>(~last.key)};
+}
+
+// The k largest; among equals the lower id goes first.
+__device__ Survivors KeepTopK(const float* logits, float largest, int32_t vocab, int32_t k,
+                              SampleShared& shared) {
+  const Weight wanted = static_cast<Weight>(k);
+  const Selected at_k = Select(shared.select, wanted, [&](const auto& visit) {
+    ForEachLogit(logits, vocab, [&](int32_t, float x) { visit(CoarseBin(largest, x), OrderedKey(x), 1); });
+  });
+  return KeepTies(logits, vocab, at_k.key, wanted - at_k.above, at_k.at, shared);
+}
+
+// Of `left`, the shortest prefix in order of probability that has p of their mass.
+__device__ Survivors KeepTopP(const float* logits, float largest, int32_t vocab, float p,
+                              const Survivors& left, SampleShared& shared) {
+  Weight total = 0;
+  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
+    if (left.Has(OrderedKey(x), v)) total += MassOf(largest, x);
+  });
+  total = BlockReduce(total, Sum(), shared.masses);
+  const Weight wanted = static_cast<Weight>(ceil(static_cast<double>(p) * static_cast<double>(total)));
+  // What top-k excluded stands after all that are left, so it need not be told apart here.
+  const Weight target = max(wanted, Weight{1});
+  const Selected at_p = Select(shared.select, target, [&](const auto& visit) {
+    ForEachLogit(logits, vocab,
+                 [&](int32_t, float x) { visit(CoarseBin(largest, x), OrderedKey(x), MassOf(largest, x)); });
+  });
+  const Weight mass = MassOf(largest, FromOrderedKey(at_p.key));
+  if (mass == 0) return left;  // rounding has left the border beyond the last token that weighs anything
+  const Survivors kept =
+      KeepTies(logits, vocab, at_p.key, (target - at_p.above + mass - 1) / mass, at_p.at / mass, shared);
+  // At top-k's own border that one may be narrower.
+  return kept.key == left.key  ? Survivors{kept.key, min(kept.last_id, left.last_id)}
+         : kept.key > left.key ? kept
+                               : left;
+}
+
+// ---- the draw ----
+
+// Gumbel() of kernels/philox.h with the device's logarithm, of token v out of its block.
+__device__ float GumbelOf(const PhiloxBlock& block, int32_t v) {
+  const uint32_t x = v % 4 == 0 ? block[0] : v % 4 == 1 ? block[1] : v % 4 == 2 ? block[2] : block[3];
+  return static_cast<float>(-log(-log(UnitInterval(x))));
+}
+
+// argmax of logit - largest + noise over the survivors; ties: the lowest id. `top` is the most probable one,
+// which always survives.
+__device__ int32_t DrawToken(const SlotConstants& c, const float* logits, int32_t vocab, int32_t top,
+                             int32_t position, const Survivors& survivors, SampleShared& shared) {
+  const float largest = logits[top];
+  float best_score = GumbelOf(NoiseBlock(c.seed, position, top / 4), top);
+  int32_t best_id = top;
+  int32_t block = -1;
+  PhiloxBlock noise = {};
+  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
+    const float score = x - largest;
+    // Most tokens could not win with the largest noise there is: spare them the generator.
+    if (!(score + kMaxGumbel >= best_score) || v == top || !survivors.Has(OrderedKey(x), v)) return;
+    if (c.min_p > 0.0f && !(Exp(score) >= c.min_p)) return;
+    if (block != v / 4) {
+      block = v / 4;
+      noise = NoiseBlock(c.seed, position, block);
+    }
+    const float noisy = score + GumbelOf(noise, v);
+    if (noisy > best_score || (noisy == best_score && v < best_id)) {
+      best_score = noisy;
+      best_id = v;
+    }
+  });
+  const unsigned long long key = IndexedKey(OrderedKey(best_score), best_id);
+  return IndexOf(BlockReduce(key, Largest(), shared.keys));
+}
+
+__device__ int32_t SampleToken(const SlotConstants& c, const float* logits, int32_t vocab, int32_t top,
+                               int32_t position, SampleShared& shared) {
+  const float largest = logits[top];
+  Survivors survivors;
+  if (c.top_k > 0 && c.top_k < vocab) survivors = KeepTopK(logits, largest, vocab, c.top_k, shared);
+  if (c.top_p < 1.0f) survivors = KeepTopP(logits, largest, vocab, c.top_p, survivors, shared);
+  return DrawToken(c, logits, vocab, top, position, survivors, shared);
+}
+
+// ---- logprobs ----
+
+__device__ void WriteTopLogprobs(const float* logits, float largest, int32_t vocab, double log_sum,
+                                 TokenLogprobs* out, SampleShared& shared) {
+  const int32_t count = out->top_count;
+  const Survivors top = KeepTopK(logits, largest, vocab, count, shared);
+  if (threadIdx.x == 0) shared.top_count = 0;
+  __syncthreads();
+  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
+    if (!top.Has(OrderedKey(x), v)) return;
+    const int32_t place = atomicAdd(&shared.top_count, 1);  // in any order: sorted below
+    shared.top_ids[place] = v;
+    shared.top_logits[place] = x;
+  });
+  __syncthreads();
+  const int32_t own = static_cast<int32_t>(threadIdx.x);
+  if (own >= count) return;
+  const auto key = [&](int32_t i) { return IndexedKey(OrderedKey(shared.top_logits[i]), shared.top_ids[i]); };
+  int32_t rank = 0;
+  for (int32_t i = 0; i < count; ++i) rank += key(i) > key(own) ? 1 : 0;
+  out->top_ids[rank] = shared.top_ids[own];
+  out->top_logprobs[rank] = static_cast<float>(static_cast<double>(shared.top_logits[own]) - log_sum);
+}
+
+// Of the raw logits.
+__device__ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count,
+                              TokenLogprobs* out, SampleShared& shared) {
+  unsigned long long best = 0;
+  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
+    best = Largest()(best, static_cast<unsigned long long>(IndexedKey(OrderedKey(x), v)));
+  });
+  const float largest = logits[IndexOf(BlockReduce(best, Largest(), shared.keys))];
+  double sum = 0.0;
+  ForEachLogit(logits, vocab, [&](int32_t, float x) { sum += static_cast<double>(Exp(x - largest)); });
+  const double log_sum = static_cast<double>(largest) + log(BlockReduce(sum, Sum(), shared.sums));
+  if (threadIdx.x == 0) {
+    out->token_id = token;
+    out->logprob = static_cast<float>(static_cast<double>(logits[token]) - log_sum);
+    out->top_count = min(min(top_count, vocab), kMaxLogprobs);
+  }
+  __syncthreads();
+  if (out->top_count > 0) WriteTopLogprobs(logits, largest, vocab, log_sum, out, shared);
+}
+
+// ---- the kernel ----
+
+__global__ void __launch_bounds__(kMaxRowThreads) SampleKernel(const __grid_constant__ SampleParams p) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = p.index.slots[r];
+  if (slot < 0) {
+    if (threadIdx.x == 0) p.out[r] = 0;
+    return;
+  }
+  SampleShared& shared = SharedStorage<SampleShared>();
+  const SlotConstants& c = p.slots.constants[slot];
+  const int32_t vocab = p.logits.cols;
+  const bool greedy = c.temperature <= 0.0f;
+  // Each thread reads back only the columns it wrote, but for the largest.
+  float* const scaled = p.scratch + static_cast<int64_t>(r) * vocab;
+  const PenalisedLogits penalised(p.slots, slot,
+                                  p.stored_drafts > 0
+                                      ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
+                                      : EarlierDrafts(p.ids, p.row_in_slot, r));
+  unsigned long long best = 0;
+  ForEachLogit(p.logits.row(r), vocab, [&](int32_t v, float x) {
+    x = penalised(v, x);
+    if (!greedy) {
+      x /= c.temperature;
+      if (x != x) x = FromOrderedKey(kMinusInfinityKey);
+      scaled[v] = x;
+    }
+    best = Largest()(best, static_cast<unsigned long long>(IndexedKey(OrderedKey(x), v)));
+  });
+  __syncthreads();
+  int32_t token = IndexOf(BlockReduce(best, Largest(), shared.keys));
+  if (!greedy) token = SampleToken(c, scaled, vocab, token, p.index.positions[r] + 1, shared);
+  if (threadIdx.x == 0) p.out[r] = token;
+  if (p.logprobs != nullptr && c.logprob_count >= 0) {
+    WriteLogprobs(p.logits.row(r), vocab, token, c.logprob_count, p.logprobs + r, shared);
+  }
+}
+
+}  // namespace
+
+void Sample(Stream& stream, const SampleParams& p) {
+  CHECK_LE(p.logits.cols, kMaxVocab);
+  Launch(stream, SampleKernel,
+         {.grid = dim3(p.index.rows),
+          .block = dim3(ThreadsPerRow(p.logits.cols)),
+          .shared_bytes = sizeof(SampleShared)},
+         p);
+}
+
+}  // namespace foredraft::cuda
