@@ -9,17 +9,20 @@ set(foredraft_cuda_sources
     cuda_ops.cc
     cuda_probe.cu
     cuda_stream.cc
+    dense.cu
     gemm.cu
     gemm_tile.cu
     group_rows.cu
     grouped_gemm.cu
     head_gemm.cu
+    kv_cache_rows.cu
     mla_decode.cu
     mla_decode_items.cu
     mla_prefill.cu
     packed_weight.cc
     quantize.cu
     relax_drafts.cu
+    rms_norm.cu
     route_experts.cu
     sample.cu
     slots.cu

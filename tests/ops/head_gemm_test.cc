@@ -62,7 +62,9 @@ TEST(HeadGemm, HasTheBitsOfGemm) {
     rig.ops().head_gemm(
         rig.stream(),
         {Dense(out, 11, 45), in, PackAll(rig, 1, [&](int) -> const TestWeight& { return weight; }), 45, 200});
-    EXPECT_EQ(BytesOf(out, 11 * 45), BytesOf(expected, 11 * 45)) << isa;
+    EXPECT_EQ(BytesOf(rig.Get(out, 11 * 45).data(), 11 * 45),
+              BytesOf(rig.Get(expected, 11 * 45).data(), 11 * 45))
+        << isa;
   }
 }
 

@@ -1,0 +1,95 @@
+// embed, add, silu_mul, copy_rows, to_bf16: one pass over each row.
+
+#include "kernels/cuda/fours.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/exp.h"
+
+namespace foredraft::cuda {
+namespace {
+
+template <bool aligned>
+__global__ void __launch_bounds__(kFoursThreads) EmbedKernel(const __grid_constant__ EmbedParams p) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t first = FirstColumnOfThread();
+  if (first >= p.out.cols) return;
+  const int32_t id = p.ids[r];
+  const int64_t row = id >= 0 && id < p.vocab_size ? id : 0;
+  const Four x = LoadFour<aligned>(p.table + row * p.out.cols, first, p.out.cols);
+  StoreFour<aligned>(p.out.row(r), first, p.out.cols, x);
+}
+
+template <bool aligned>
+__global__ void __launch_bounds__(kFoursThreads) AddKernel(const __grid_constant__ AddParams p) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t first = FirstColumnOfThread();
+  if (first >= p.out.cols) return;
+  const Four x = LoadFour<aligned>(p.x.row(r), first, p.out.cols);
+  Four sum = LoadFour<aligned>(static_cast<const float*>(p.out.row(r)), first, p.out.cols);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum.x[i] = __fadd_rn(sum.x[i], x.x[i]);
+  StoreFour<aligned>(p.out.row(r), first, p.out.cols, sum);
+}
+
+template <bool aligned>
+__global__ void __launch_bounds__(kFoursThreads) SiluMulKernel(const __grid_constant__ SiluMulParams p) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t first = FirstColumnOfThread();
+  const int32_t width = p.out.cols;
+  if (first >= width) return;
+  const Four gate = LoadFour<aligned>(p.gate_up.row(r), first, width);
+  const Four up = LoadFour<aligned>(p.gate_up.row(r) + width, first, width);
+  Four out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out.x[i] = __fmul_rn(__fmul_rn(gate.x[i], Sigmoid(gate.x[i])), up.x[i]);
+  }
+  StoreFour<aligned>(p.out.row(r), first, width, out);
+}
+
+template <bool aligned>
+__global__ void __launch_bounds__(kFoursThreads) CopyRowsKernel(const __grid_constant__ CopyRowsParams p) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t first = FirstColumnOfThread();
+  const int32_t to = p.out_index != nullptr ? p.out_index[r] : r;
+  const int32_t from = p.x_index != nullptr ? p.x_index[r] : r;
+  if (first >= p.out.cols || to < 0 || from < 0) return;
+  StoreFour<aligned>(p.out.row(to), first, p.out.cols, LoadFour<aligned>(p.x.row(from), first, p.out.cols));
+}
+
+template <bool aligned>
+__global__ void __launch_bounds__(kFoursThreads) ToBf16Kernel(const __grid_constant__ ToBf16Params p) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t first = FirstColumnOfThread();
+  if (first >= p.out.cols) return;
+  StoreFour<aligned>(p.out.row(r), first, p.out.cols, LoadFour<aligned>(p.x.row(r), first, p.out.cols));
+}
+
+}  // namespace
+
+void Embed(Stream& stream, const EmbedParams& p) {
+  const bool aligned = InFours(p.out) && InFours(p.table, p.out.cols, p.out.cols);
+  Launch(stream, aligned ? EmbedKernel<true> : EmbedKernel<false>, FoursOfRows(p.out.rows, p.out.cols), p);
+}
+
+void Add(Stream& stream, const AddParams& p) {
+  const bool aligned = InFours(p.out) && InFours(p.x);
+  Launch(stream, aligned ? AddKernel<true> : AddKernel<false>, FoursOfRows(p.out.rows, p.out.cols), p);
+}
+
+void SiluMul(Stream& stream, const SiluMulParams& p) {
+  const bool aligned = InFours(p.out) && InFours(p.gate_up.data, p.gate_up.stride, p.out.cols);
+  Launch(stream, aligned ? SiluMulKernel<true> : SiluMulKernel<false>, FoursOfRows(p.out.rows, p.out.cols),
+         p);
+}
+
+void CopyRows(Stream& stream, const CopyRowsParams& p) {
+  const bool aligned = InFours(p.out) && InFours(p.x);
+  Launch(stream, aligned ? CopyRowsKernel<true> : CopyRowsKernel<false>, FoursOfRows(p.rows, p.out.cols), p);
+}
+
+void ToBf16Rows(Stream& stream, const ToBf16Params& p) {
+  const bool aligned = InFours(p.out) && InFours(p.x);
+  Launch(stream, aligned ? ToBf16Kernel<true> : ToBf16Kernel<false>, FoursOfRows(p.out.rows, p.out.cols), p);
+}
+
+}  // namespace foredraft::cuda

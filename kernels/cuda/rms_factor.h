@@ -1,0 +1,42 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_RMS_FACTOR_H_
+#define FOREDRAFT_KERNELS_CUDA_RMS_FACTOR_H_
+
+// The factor of an RMS norm, worked out by one block for one row. Columns 4 g .. 4 g + 3 belong to thread
+// g % blockDim.x, and blockDim.x follows from the column count: so does the order of the sum.
+
+#include "kernels/cuda/block_reduce.h"
+#include "kernels/cuda/fours.h"
+
+namespace foredraft::cuda {
+
+// A thread's own sum goes on, in ascending order.
+__device__ __forceinline__ float AddSquares(float sum, const Four& four) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum = __fadd_rn(sum, __fmul_rn(four.x[i], four.x[i]));
+  return sum;
+}
+
+// 1 / sqrt(mean(x^2) + eps) from the threads' sums; every thread gets it. `shared`: a float per warp.
+__device__ __forceinline__ float RmsFactor(float sum, int32_t cols, float eps, float* shared) {
+  sum = BlockReduce(sum, Sum{}, shared);
+  const float mean = __fdiv_rn(sum, static_cast<float>(cols));
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+// weight * (x * factor).
+__device__ __forceinline__ Four Normed(const Four& x, const Four& weight, float factor) {
+  Four y;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) y.x[i] = __fmul_rn(weight.x[i], __fmul_rn(x.x[i], factor));
+  return y;
+}
+
+// Threads of the block for `cols` columns, `per_thread` (a multiple of 4) each; more where a block ends.
+inline uint32_t RmsThreads(int32_t cols, int32_t per_thread) {
+  const int32_t warps = (cols + 32 * per_thread - 1) / (32 * per_thread);
+  return static_cast<uint32_t>(32 * (warps < 1 ? 1 : warps > kMaxWarps ? kMaxWarps : warps));
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_RMS_FACTOR_H_

@@ -1,0 +1,101 @@
+// What holds for CUDA's mla_decode beside tests/ops/mla_decode_test.cc: how its work is cut does not show.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cuda/mla_decode.h"
+#include "tests/ops/kv_fixture.h"
+#include "tests/ops/op_rig.h"
+
+namespace foredraft {
+namespace {
+
+struct Shape {
+  const char* name;
+  int heads, latent, rope, nope;
+  std::vector<int> positions;  // of the rows; -1: an idle row
+};
+
+const int kLast = 3100;
+
+// Queries and a cache for the rows of a shape, two rows per sequence.
+struct Inputs {
+  explicit Inputs(const Shape& s)
+      : shape(s),
+        row_count(static_cast<int>(s.positions.size())),
+        noise(29),
+        q_lat(noise.Bf16s(row_count * s.heads * s.latent)),
+        q(noise.Bf16s(row_count * s.heads * (s.nope + s.rope))),
+        kv(noise, (row_count + 1) / 2, kLast + 1, 64, s.latent, s.rope) {}
+
+  // Heads [first_head, first_head + head_count) of all rows.
+  std::vector<bf16> Run(int first_head, int head_count, int64_t partial_count) const {
+    OpRig rig({}, RunMode::kEager);
+    const int head_dim = shape.nope + shape.rope;
+    std::vector<int32_t> slots(row_count), positions(row_count);
+    for (int r = 0; r < row_count; ++r) {
+      slots[r] = shape.positions[r] < 0 ? -1 : r / 2;
+      positions[r] = std::max(0, shape.positions[r]);
+    }
+    const int out_width = head_count * shape.latent;
+    bf16* out = rig.Poisoned<bf16>(row_count * out_width);
+    const MlaDecodeParams params = {
+        .out = Dense(out, row_count, out_width),
+        .q_lat = Dense<const bf16>(rig.Put(q_lat), row_count, shape.heads * shape.latent)
+                     .columns(first_head * shape.latent, out_width),
+        .q = Dense<const bf16>(rig.Put(q), row_count, shape.heads * head_dim)
+                 .columns(first_head * head_dim, head_count * head_dim),
+        .layer = kv.Put(rig),
+        .index = {rig.Put(slots), rig.Put(positions), row_count},
+        .head_count = head_count,
+        .head_dim = head_dim,
+        .first_position = 1,
+        .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
+    cuda::MlaDecodeWithin(rig.stream(), params, partial_count);
+    rig.stream().Synchronize();
+    return rig.Get(out, row_count * out_width);
+  }
+
+  Shape shape;
+  int row_count;
+  Noise noise;
+  std::vector<bf16> q_lat, q;
+  KvFixture kv;
+};
+
+constexpr int64_t kAnyNumber = std::numeric_limits<int32_t>::max();
+
+TEST(MlaDecodeItems, RoomForPartialsDoesNotShow) {
+  const Shape shapes[] = {
+      {"two blocks of heads", 20, 64, 16, 32, {5, 1500, -1, 3100, 2047, 1030, 2048}},
+      {"odd elements", 3, 37, 5, 11, {1024, 2100}},
+      {"R1", 64, 512, 64, 128, {1100, -1, 2100}},
+  };
+  for (const Shape& s : shapes) {
+    const Inputs inputs(s);
+    const std::vector<bf16> ample = inputs.Run(0, s.heads, kAnyNumber);
+    for (const int64_t partial_count : {0, 1, 2, 5, 8, 9}) {
+      const std::vector<bf16> out = inputs.Run(0, s.heads, partial_count);
+      EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(ample.data(), ample.size()))
+          << s.name << ", room for " << partial_count;
+    }
+  }
+}
+
+TEST(MlaDecodeItems, HowManyHeadsABlockHasDoesNotShow) {
+  const Inputs inputs({"R1", 64, 512, 64, 128, {1, 63, 64, 200, 1024}});
+  const int width = 16 * 512;
+  const std::vector<bf16> together = inputs.Run(0, 64, kAnyNumber);
+  for (int tile = 0; tile < 4; ++tile) {
+    const std::vector<bf16> apart = inputs.Run(tile * 16, 16, kAnyNumber);
+    for (int r = 0; r < inputs.row_count; ++r) {
+      EXPECT_EQ(BytesOf(&apart[r * width], width), BytesOf(&together[(r * 4 + tile) * width], width))
+          << "heads from " << tile * 16 << ", row " << r;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
