@@ -104,8 +104,8 @@ TEST(MlaPrefill, ChunkBordersThreadsAndGraphsLeaveNoTrace) {
       for (const int chunk : {1, 7, 16, 63, 64, 65, 129}) {
         for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
           std::vector<bf16> joined;
+          OpRig rig({.threads = chunk % 2 == 0 ? 3 : 1, .isa = isa}, mode);
           for (int begin = s.first_position; begin < s.length; begin += chunk) {
-            OpRig rig({.threads = chunk % 2 == 0 ? 3 : 1, .isa = isa}, mode);
             const std::vector<bf16> part = RunChunk(rig, s, in, begin, std::min(begin + chunk, s.length));
             joined.insert(joined.end(), part.begin(), part.end());
           }
