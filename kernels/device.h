@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
+#include "kernels/random_weight.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
@@ -105,6 +106,9 @@ class Device {
   // `count` weights packed like PackWeight's, all of one shape and dtype; asked for one after another, so
   // that the host holds one at a time.
   virtual absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) = 0;
+
+  // `count` weights of random elements; no host memory where the device can do without.
+  virtual absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) = 0;
 
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;

@@ -6,10 +6,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/cpu/packed_weight.h"
+#include "kernels/cpu/random_weight.h"
 
 namespace foredraft {
 namespace {
@@ -138,6 +140,14 @@ absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightPart
     }
   }
   return PackedWeights{.items = *items, .count = count, .first = count > 0 ? **items : PackedWeight{}};
+}
+
+absl::StatusOr<PackedWeights> CpuDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
+  std::optional<RandomHostWeight> host;
+  return PackWeights(count, [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
+    host.emplace(weight, index, pool_);
+    return std::vector<HostWeight>{host->View()};
+  });
 }
 
 std::unique_ptr<Stream> CpuDevice::CreateStream() {

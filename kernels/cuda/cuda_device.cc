@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_graph.h"
 #include "kernels/cuda/cuda_probe.h"
 #include "kernels/cuda/packed_weight.h"
+#include "kernels/cuda/random_weight.h"
 
 namespace foredraft {
 namespace {
@@ -105,6 +106,16 @@ absl::StatusOr<PackedWeights> CudaDevice::PackWeights(int count, const WeightPar
     }
     std::lock_guard<std::mutex> lock(setup_mutex_);
     UploadWeight(setup_stream_, layout, hosts, layout.Item(first, index));
+  }
+  return ArrayOf(layout, first, count);
+}
+
+absl::StatusOr<PackedWeights> CudaDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
+  const WeightLayout layout{.n = weight.n, .k = weight.k, .dtype = weight.dtype};
+  ASSIGN_OR_RETURN(const PackedWeight first, AllocateWeights(layout, count));
+  {
+    std::lock_guard<std::mutex> lock(setup_mutex_);
+    FillRandomWeights(setup_stream_, weight, layout, first, count);
   }
   return ArrayOf(layout, first, count);
 }

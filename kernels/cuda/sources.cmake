@@ -21,6 +21,7 @@ set(foredraft_cuda_sources
     mla_prefill.cu
     packed_weight.cc
     quantize.cu
+    random_weight.cu
     relax_drafts.cu
     rms_norm.cu
     route_experts.cu

@@ -73,6 +73,20 @@ class FakeDevice : public Device {
     return PackedWeights{.items = *items, .count = count, .first = **items};
   }
 
+  absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) override {
+    std::vector<float> values(static_cast<size_t>(weight.n) * weight.k);
+    return PackWeights(count, [&](int item) -> absl::StatusOr<std::vector<HostWeight>> {
+      for (int64_t row = 0; row < weight.n; ++row)
+        for (int64_t column = 0; column < weight.k; ++column) {
+          const int64_t number = weight.number(item, row, column);
+          values[row * weight.k + column] =
+              weight.dtype == DType::kF8E4M3 ? F8E4M3ToFloat(RandomF8(weight, number)) * RandomF8Scale(weight)
+                                             : ToFloat(RandomBf16(weight, number));
+        }
+      return std::vector<HostWeight>{
+          {.dtype = DType::kF32, .n = weight.n, .k = weight.k, .data = values.data()}};
+    });
+  }
   std::unique_ptr<Event> CreateEvent() override { return nullptr; }
   std::unique_ptr<Stream> CreateStream() override { return std::make_unique<FakeStream>(); }
   void CopyToDevice(Stream&, void* device, const void* host, size_t bytes) override {

@@ -1,0 +1,27 @@
+#ifndef FOREDRAFT_KERNELS_CPU_RANDOM_WEIGHT_H_
+#define FOREDRAFT_KERNELS_CPU_RANDOM_WEIGHT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/device.h"
+#include "kernels/random_weight.h"
+
+namespace foredraft {
+
+// One random weight in host memory, as a checkpoint would have it.
+class RandomHostWeight {
+ public:
+  RandomHostWeight(const RandomWeight& weight, int item, ThreadPool& pool);
+  HostWeight View() const;
+
+ private:
+  RandomWeight weight_;
+  std::vector<uint8_t> data_;
+  std::vector<float> scales_;  // empty unless FP8
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CPU_RANDOM_WEIGHT_H_

@@ -1,0 +1,15 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_RANDOM_WEIGHT_H_
+#define FOREDRAFT_KERNELS_CUDA_RANDOM_WEIGHT_H_
+
+#include "kernels/cuda/packed_weight.h"
+#include "kernels/random_weight.h"
+
+namespace foredraft {
+
+// Fills `count` adjacent weights of one layout, `first` and those after it, with random elements.
+void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
+                       const PackedWeight& first, int count);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CUDA_RANDOM_WEIGHT_H_
