@@ -9,7 +9,8 @@
 //    or how many threads run;
 //  - rows of idle slots (slot -1) are skipped: no cache write, no state change;
 //  - parameters are trivially copyable, because a graph node stores them; outputs come first;
-//  - an op called on a capturing stream is recorded, not run.
+//  - an op called on a capturing stream is recorded, not run;
+//  - a batch may have no rows: then an op does nothing.
 //
 // Letters in shapes: rows R, hidden D, heads H, vocabulary V, experts E, bucket B (decode slots of a step), K
 // draft_len.
@@ -77,6 +78,7 @@ struct AddParams {
 struct SiluMulParams {
   Matrix<bf16> out;             // [R, I]
   Matrix<const float> gate_up;  // [R, 2 I]
+  const int32_t* row_count;     // null, or how many of the R rows count, if the device alone knows
 };
 
 // out[out_index[r]] = x[x_index[r]] for r in [0, rows). A null index counts 0, 1, 2...; a negative one on

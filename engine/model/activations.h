@@ -4,6 +4,8 @@
 // Device memory between the ops of one forward, allocated once and shared by all layers. Nothing in it
 // outlives a forward. Owner: DeepseekV3.
 
+#include <algorithm>
+
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
 #include "kernels/device.h"
@@ -11,10 +13,11 @@
 
 namespace foredraft {
 
-// Rows of a mixture of experts that are expanded at once: bounds the memory of long prefills.
-inline constexpr int kMoeRowsAtOnce = 512;
+// Rows of each rank that a mixture of experts expands at once: bounds the memory of long prefills. No more
+// than 2048 of all ranks, since one rank's experts may be chosen by all of them.
+constexpr int MoeRowsAtOnce(int ranks) { return std::min(512, 2048 / ranks); }
 
-// R = row capacity, C = context capacity, M = min(R, kMoeRowsAtOnce), X = experts per token.
+// R = row capacity, C = context capacity, N = ranks, M = min(R, MoeRowsAtOnce(N)), X = experts per token.
 struct Activations {
   Matrix<float> hidden;  // [R, D] residual stream
   Matrix<bf16> normed;   // [R, D] input of the next projection
@@ -39,11 +42,20 @@ struct Activations {
   int32_t* expert_ids = nullptr;      // [M, X]
   float* expert_weights = nullptr;    // [M, X]
   int32_t* expert_offsets = nullptr;  // [E + 1]
-  int32_t* grouped_rows = nullptr;    // [M * X]
-  int32_t* grouped_index = nullptr;   // [M, X]
-  Matrix<float> expert_gate_up;       // [M * X, 2 I_e]
-  Matrix<bf16> expert_activated;      // [M * X, I_e]
-  Matrix<float> expert_out;           // [M * X, D]
+  int32_t* grouped_rows = nullptr;    // [N * M * X]
+  int32_t* grouped_index = nullptr;   // [N * M, X]
+  Matrix<float> expert_gate_up;       // [N * M * X, 2 I_e]
+  Matrix<bf16> expert_activated;      // [N * M * X, I_e]
+  Matrix<float> expert_out;           // [N * M * X, D]
+
+  // The exchange with other ranks; absent where N = 1. Partial sums are BF16 where N = 8, else FP32.
+  Matrix<bf16> gathered_x;            // [N * M, D] rows of all ranks
+  int32_t* gathered_ids = nullptr;    // [N * M, X]
+  float* gathered_weights = nullptr;  // [N * M, X]
+  Matrix<float> partials_out;         // [N * M, D] this rank's experts' part of every row
+  Matrix<float> partials_in;          // [N, M, D] every rank's part of this rank's rows
+  Matrix<bf16> partials_out_bf16;
+  Matrix<bf16> partials_in_bf16;
 
   // MTP.
   Matrix<float> embedded;  // [R, D]
@@ -51,7 +63,7 @@ struct Activations {
 };
 
 absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config, int row_capacity,
-                                                int context_capacity);
+                                                int context_capacity, int ranks);
 
 }  // namespace foredraft
 

@@ -5,8 +5,9 @@
 
 namespace foredraft {
 
-void DecoderLayer(const Ops& ops, Stream& stream, const ModelConfig& config, const LayerWeights& w,
-                  const Activations& a, const Batch& batch, const AttentionContext& context) {
+void DecoderLayer(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
+                  const LayerWeights& w, const Activations& a, const Batch& batch,
+                  const AttentionContext& context) {
   const int rows = batch.index.rows;
   const float eps = static_cast<float>(config.rms_norm_eps);
   const Matrix<float> hidden = a.hidden.first_rows(rows);
@@ -16,7 +17,7 @@ void DecoderLayer(const Ops& ops, Stream& stream, const ModelConfig& config, con
   LatentAttention(ops, stream, config, w.self_attn, a, batch, context, normed, hidden);
   ops.rms_norm(stream, {.out_bf16 = normed, .x = hidden, .weight = w.post_attention_layernorm, .eps = eps});
   if (w.is_moe) {
-    MixtureOfExperts(ops, stream, config, w.moe, a, batch, normed, hidden);
+    MixtureOfExperts(ops, stream, comm, config, w.moe, a, batch, normed, hidden);
   } else {
     const Matrix<float> projected = a.projected.first_rows(rows);
     DenseMlp(ops, stream, w.mlp, a, batch.gemm_form(), normed, projected);

@@ -3,13 +3,15 @@
 
 // One layer: norm, attention, residual, norm, MLP or experts, residual.
 
+#include "engine/comm/communicator.h"
 #include "engine/model/mla.h"
 
 namespace foredraft {
 
-// Updates a.hidden, [R, D].
-void DecoderLayer(const Ops& ops, Stream& stream, const ModelConfig& config, const LayerWeights& w,
-                  const Activations& a, const Batch& batch, const AttentionContext& context);
+// Updates a.hidden, [R, D]. `comm` joins the ranks that the experts are spread over.
+void DecoderLayer(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
+                  const LayerWeights& w, const Activations& a, const Batch& batch,
+                  const AttentionContext& context);
 
 }  // namespace foredraft
 

@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, C
                                                                ModelWeights weights, int row_capacity,
                                                                int position_capacity) {
   std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, comm, config, std::move(weights)));
-  ASSIGN_OR_RETURN(model->activations_, AllocateActivations(device, config, row_capacity, position_capacity));
+  ASSIGN_OR_RETURN(model->activations_,
+                   AllocateActivations(device, config, row_capacity, position_capacity, comm.size()));
   ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, position_capacity));
   return model;
 }
@@ -53,7 +54,7 @@ void DeepseekV3::Forward(Stream& stream, const Batch& batch, const KvCache& cach
       stream,
       {.out = hidden, .table = weights_.embed_tokens, .ids = batch.ids, .vocab_size = config_.vocab_size});
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
-    DecoderLayer(ops_, stream, config_, weights_.layers[layer], activations_, batch,
+    DecoderLayer(ops_, stream, comm_, config_, weights_.layers[layer], activations_, batch,
                  Context(cache, layer, 0));
   }
   ops_.rms_norm(
@@ -63,8 +64,8 @@ void DeepseekV3::Forward(Stream& stream, const Batch& batch, const KvCache& cach
 
 void DeepseekV3::ForwardMtp(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                             Matrix<const float> previous, Matrix<float> output) const {
-  MtpLayer(ops_, stream, config_, weights_.mtp_modules[module], weights_.embed_tokens, activations_, batch,
-           Context(cache, config_.num_hidden_layers + module, module + 1), previous, output);
+  MtpLayer(ops_, stream, comm_, config_, weights_.mtp_modules[module], weights_.embed_tokens, activations_,
+           batch, Context(cache, config_.num_hidden_layers + module, module + 1), previous, output);
 }
 
 void DeepseekV3::Logits(Stream& stream, Matrix<const float> outputs, Matrix<float> logits) const {

@@ -2,21 +2,17 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "engine/model/dense_mlp.h"
+#include "engine/model/expert_exchange.h"
 
 namespace foredraft {
 namespace {
 
-void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
-           const Activations& a, GemmForm form, const RowIndex& index, Matrix<const bf16> x,
-           Matrix<float> hidden) {
-  const int grouped = x.rows * config.num_experts_per_tok;
+// The experts' choice of each row.
+RoutedRows Route(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
+                 const Activations& a, GemmForm form, const RowIndex& index, Matrix<const bf16> x) {
   const Matrix<float> logits = a.router_logits.first_rows(x.rows);
-  const Matrix<float> gate_up = a.expert_gate_up.first_rows(grouped);
-  const Matrix<bf16> activated = a.expert_activated.first_rows(grouped);
-  const Matrix<float> expert_out = a.expert_out.first_rows(grouped);
-  Matrix<float> shared;
-
   ops.gemm(stream, {.out = logits, .x = x, .weight = w.router, .form = form});
   ops.route_experts(stream, {.expert_ids = a.expert_ids,
                              .expert_weights = a.expert_weights,
@@ -28,46 +24,67 @@ void Piece(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeW
                              .top_k = config.num_experts_per_tok,
                              .norm_topk_prob = config.norm_topk_prob,
                              .routed_scaling_factor = static_cast<float>(config.routed_scaling_factor)});
+  return {.x = x, .ids = a.expert_ids, .weights = a.expert_weights};
+}
+
+// This rank's experts over the rows that chose them: a.expert_out, with the places in a.grouped_index.
+void RunExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
+                const Activations& a, const ExpertShard& shard, const RoutedRows& rows) {
+  const int pairs = rows.x.rows * config.num_experts_per_tok;  // at most
+  const int expert_count = shard.expert_count_here(config.n_routed_experts);
+  const Matrix<float> gate_up = a.expert_gate_up.first_rows(pairs);
+  const Matrix<bf16> activated = a.expert_activated.first_rows(pairs);
+  CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
   ops.group_rows(stream, {.expert_offsets = a.expert_offsets,
                           .grouped_rows = a.grouped_rows,
                           .grouped_index = a.grouped_index,
-                          .expert_ids = a.expert_ids,
-                          .rows = x.rows,
+                          .expert_ids = rows.ids,
+                          .rows = rows.x.rows,
                           .top_k = config.num_experts_per_tok,
-                          .expert_count = config.n_routed_experts});
+                          .expert_count = expert_count,
+                          .first_expert = shard.first_expert(config.n_routed_experts)});
   ops.grouped_gemm(stream, {.out = gate_up,
-                            .x = x,
+                            .x = rows.x,
                             .x_rows = a.grouped_rows,
                             .expert_offsets = a.expert_offsets,
                             .experts = w.expert_gate_up});
-  ops.silu_mul(stream, {.out = activated, .gate_up = gate_up});
-  ops.grouped_gemm(
-      stream,
-      {.out = expert_out, .x = activated, .expert_offsets = a.expert_offsets, .experts = w.expert_down});
-  if (w.shared.gate_up) {
-    shared = a.projected.first_rows(x.rows);
-    DenseMlp(ops, stream, w.shared, a, form, x, shared);
-  }
-  ops.combine_experts(stream, {.hidden = hidden,
-                               .expert_out = expert_out,
-                               .shared = shared,
-                               .grouped_index = a.grouped_index,
-                               .expert_ids = a.expert_ids,
-                               .expert_weights = a.expert_weights,
-                               .top_k = config.num_experts_per_tok,
-                               .expert_count = config.n_routed_experts});
+  ops.silu_mul(stream, {.out = activated, .gate_up = gate_up, .row_count = a.expert_offsets + expert_count});
+  ops.grouped_gemm(stream, {.out = a.expert_out.first_rows(pairs),
+                            .x = activated,
+                            .expert_offsets = a.expert_offsets,
+                            .experts = w.expert_down});
 }
 
 }  // namespace
 
-void MixtureOfExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
-                      const Activations& a, const Batch& batch, Matrix<const bf16> x, Matrix<float> hidden) {
-  for (int first = 0; first < x.rows; first += kMoeRowsAtOnce) {
-    const int count = std::min(kMoeRowsAtOnce, x.rows - first);
-    const RowIndex piece = {
-        .slots = batch.index.slots + first, .positions = batch.index.positions + first, .rows = count};
-    Piece(ops, stream, config, w, a, batch.gemm_form(), piece, x.row_range(first, count),
-          hidden.row_range(first, count));
+void MixtureOfExperts(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
+                      const MoeWeights& w, const Activations& a, const Batch& batch, Matrix<const bf16> x,
+                      Matrix<float> hidden) {
+  const RankRows rank_rows =
+      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(comm.size(), x.rows);
+  const int rows_at_once = MoeRowsAtOnce(comm.size());
+  for (int first = 0; first < rank_rows.largest(); first += rows_at_once) {
+    RankRows round;
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      round[rank] = std::clamp(rank_rows[rank] - first, 0, rows_at_once);
+    }
+    const int own_first = std::min(first, x.rows);
+    const int own_count = round[comm.rank()];
+    const Matrix<const bf16> own_x = x.row_range(own_first, own_count);
+    const RowIndex index = {.slots = batch.index.slots + own_first,
+                            .positions = batch.index.positions + own_first,
+                            .rows = own_count};
+    const ExpertExchange exchange(ops, stream, comm, config, a, round);
+
+    const RoutedRows own = Route(ops, stream, config, w, a, batch.gemm_form(), index, own_x);
+    const RoutedRows gathered = exchange.Gather(own);
+    RunExperts(ops, stream, config, w, a, exchange.shard(), gathered);
+    Matrix<float> shared;
+    if (w.shared.gate_up) {
+      shared = a.projected.first_rows(own_count);
+      DenseMlp(ops, stream, w.shared, a, batch.gemm_form(), own_x, shared);
+    }
+    exchange.Combine(own, gathered, shared, hidden.row_range(own_first, own_count));
   }
 }
 

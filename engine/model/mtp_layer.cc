@@ -4,8 +4,8 @@
 
 namespace foredraft {
 
-void MtpLayer(const Ops& ops, Stream& stream, const ModelConfig& config, const MtpModuleWeights& w,
-              const bf16* embed_tokens, const Activations& a, const Batch& batch,
+void MtpLayer(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
+              const MtpModuleWeights& w, const bf16* embed_tokens, const Activations& a, const Batch& batch,
               const AttentionContext& context, Matrix<const float> previous, Matrix<float> output) {
   const int rows = batch.index.rows;
   const int width = config.hidden_size;
@@ -21,7 +21,7 @@ void MtpLayer(const Ops& ops, Stream& stream, const ModelConfig& config, const M
   ops.rms_norm(stream,
                {.out_bf16 = input.columns(width, width), .x = previous, .weight = w.hnorm, .eps = eps});
   ops.gemm(stream, {.out = hidden, .x = input, .weight = w.eh_proj, .form = batch.gemm_form()});
-  DecoderLayer(ops, stream, config, w.layer, a, batch, context);
+  DecoderLayer(ops, stream, comm, config, w.layer, a, batch, context);
   ops.rms_norm(stream, {.out = output, .x = hidden, .weight = w.shared_head_norm, .eps = eps});
 }
 

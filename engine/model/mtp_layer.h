@@ -3,14 +3,15 @@
 
 // One Multi-Token Prediction module (DeepSeek-V3 report 2.2; spec/deepseek-v3.md section 5).
 
+#include "engine/comm/communicator.h"
 #include "engine/model/mla.h"
 
 namespace foredraft {
 
 // output = shared_head.norm(layer(eh_proj(enorm(E[t_s]) | hnorm(previous)))), [R, D]. `context` carries the
 // module's cache layer and level.
-void MtpLayer(const Ops& ops, Stream& stream, const ModelConfig& config, const MtpModuleWeights& w,
-              const bf16* embed_tokens, const Activations& a, const Batch& batch,
+void MtpLayer(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
+              const MtpModuleWeights& w, const bf16* embed_tokens, const Activations& a, const Batch& batch,
               const AttentionContext& context, Matrix<const float> previous, Matrix<float> output);
 
 }  // namespace foredraft

@@ -39,8 +39,8 @@ struct DenseMlpWeights {
 struct MoeWeights {
   PackedWeight router;                             // [E, D]
   const float* e_score_correction_bias = nullptr;  // [E]
-  PackedWeights expert_gate_up;                    // [E], each [2 M, D]
-  PackedWeights expert_down;                       // [E], each [D, M]
+  PackedWeights expert_gate_up;                    // [this rank's experts], each [2 M, D]
+  PackedWeights expert_down;                       // [this rank's experts], each [D, M]
   DenseMlpWeights shared;                          // width S = n_shared_experts * M; absent where that is 0
 };
 

@@ -11,15 +11,15 @@ class SpecList {
  public:
   SpecList(const ModelConfig& config, std::vector<TensorSpec>& specs) : config_(config), specs_(specs) {}
 
-  void Add(TensorKind kind, std::string name, std::vector<int64_t> shape) {
-    specs_.push_back({std::move(name), std::move(shape), kind});
+  void Add(TensorKind kind, std::string name, std::vector<int64_t> shape, int expert = -1) {
+    specs_.push_back({std::move(name), std::move(shape), kind, expert});
   }
 
-  void AddMlp(const std::string& prefix, int64_t width) {
+  void AddMlp(const std::string& prefix, int64_t width, int expert = -1) {
     const int64_t hidden = config_.hidden_size;
-    Add(TensorKind::kLinear, prefix + kGateProj, {width, hidden});
-    Add(TensorKind::kLinear, prefix + kUpProj, {width, hidden});
-    Add(TensorKind::kLinear, prefix + kDownProj, {hidden, width});
+    Add(TensorKind::kLinear, prefix + kGateProj, {width, hidden}, expert);
+    Add(TensorKind::kLinear, prefix + kUpProj, {width, hidden}, expert);
+    Add(TensorKind::kLinear, prefix + kDownProj, {hidden, width}, expert);
   }
 
   void AddAttention(const std::string& prefix) {
@@ -54,7 +54,7 @@ class SpecList {
     Add(TensorKind::kMatrix, prefix + kRouter, {c.n_routed_experts, c.hidden_size});
     Add(TensorKind::kVector, prefix + kRouterBias, {c.n_routed_experts});
     for (int expert = 0; expert < c.n_routed_experts; ++expert)
-      AddMlp(ExpertPrefix(layer, expert), c.moe_intermediate_size);
+      AddMlp(ExpertPrefix(layer, expert), c.moe_intermediate_size, expert);
     if (c.n_shared_experts > 0)
       AddMlp(prefix + "mlp.shared_experts.", int64_t{c.n_shared_experts} * c.moe_intermediate_size);
   }

@@ -25,6 +25,7 @@ struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
   TensorKind kind;
+  int expert = -1;  // the routed expert it belongs to, -1: none
 };
 
 // All tensors of a checkpoint with `mtp_module_count` MTP modules, in the order of the layers. Scale tensors

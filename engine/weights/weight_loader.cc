@@ -23,8 +23,14 @@ constexpr int64_t kTablePieceBytes = int64_t{64} << 20;
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, Stream& stream,
-         const LoadProgress& progress)
-      : checkpoint_(checkpoint), config_(config), device_(device), stream_(stream), progress_(progress) {}
+         const LoadProgress& progress, const ExpertShard& shard)
+      : checkpoint_(checkpoint),
+        config_(config),
+        device_(device),
+        stream_(stream),
+        progress_(progress),
+        first_expert_(shard.first_expert(config.n_routed_experts)),
+        expert_count_(shard.expert_count_here(config.n_routed_experts)) {}
 
   absl::StatusOr<ModelWeights> Load(int mtp_module_count) {
     total_bytes_ = BytesToRead(mtp_module_count);
@@ -52,12 +58,16 @@ class Loader {
         bytes += found.entry->bytes;
     };
     for (const TensorSpec& spec : ExpectedTensors(config_, mtp_module_count)) {
-      if (spec.kind == TensorKind::kCopy) continue;
+      if (spec.kind == TensorKind::kCopy || !IsHere(spec)) continue;
       add(spec.name);
       add(spec.name + kScaleSuffix);
     }
     if (config_.tie_word_embeddings) add(kEmbedTokens);  // read again, for the head's packing
     return bytes;
+  }
+
+  bool IsHere(const TensorSpec& spec) const {
+    return spec.expert < 0 || (spec.expert >= first_expert_ && spec.expert < first_expert_ + expert_count_);
   }
 
   void Advance(int64_t bytes) {
@@ -95,10 +105,12 @@ class Loader {
     return device_.PackWeight(parts);
   }
 
-  // One projection, or two stacked, of every expert of a layer.
+  // One projection, or two stacked, of every expert of a layer that is here.
   absl::StatusOr<PackedWeights> ExpertWeights(int layer, const std::vector<std::string>& projections) {
     std::vector<HostTensor> tensors;
-    return device_.PackWeights(config_.n_routed_experts, [&](int expert) {
+    if (expert_count_ == 0) return PackedWeights{};
+    return device_.PackWeights(expert_count_, [&](int index) {
+      const int expert = first_expert_ + index;
       std::vector<std::string> names;
       for (const std::string& projection : projections)
         names.push_back(ExpertPrefix(layer, expert) + projection);
@@ -252,6 +264,8 @@ class Loader {
   Device& device_;
   Stream& stream_;
   const LoadProgress& progress_;
+  const int first_expert_;
+  const int expert_count_;
   int64_t done_bytes_ = 0;
   int64_t total_bytes_ = 0;
 };
@@ -260,14 +274,14 @@ class Loader {
 
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                          int mtp_module_count, Device& device, Stream& stream,
-                                         const LoadProgress& progress) {
+                                         const LoadProgress& progress, const ExpertShard& shard) {
   if (mtp_module_count < 0 || mtp_module_count > config.num_nextn_predict_layers)
     return absl::InvalidArgumentError(absl::StrFormat("%s: MTP modules: %d asked for, the checkpoint has %d",
                                                       checkpoint_dir, mtp_module_count,
                                                       config.num_nextn_predict_layers));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(checkpoint_dir));
   RETURN_IF_ERROR(CheckTensors(checkpoint, config));
-  Loader loader(checkpoint, config, device, stream, progress);
+  Loader loader(checkpoint, config, device, stream, progress, shard);
   return loader.Load(mtp_module_count);
 }
 

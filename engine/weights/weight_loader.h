@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
+#include "engine/weights/expert_shard.h"
 #include "engine/weights/model_weights.h"
 #include "kernels/device.h"
 
@@ -21,10 +22,10 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 // whole checkpoint is checked before a byte is read, modules that are not asked for included: a missing,
 // extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor. Host memory
 // stays bounded by the largest fused group of tensors (embedding and head: streamed, or once for the head).
-// `progress` may be empty.
+// Of the experts only those of `shard` are read, here and by `progress`, which may be empty.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                          int mtp_module_count, Device& device, Stream& stream,
-                                         const LoadProgress& progress);
+                                         const LoadProgress& progress, const ExpertShard& shard = {});
 
 }  // namespace foredraft
 

@@ -1,5 +1,6 @@
 // embed, rms_norm, add, silu_mul, copy_rows, to_bf16: one pass over each row.
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
@@ -49,7 +50,8 @@ void Add(const CpuContext& context, const AddParams& p) {
 
 void SiluMul(const CpuContext& context, const SiluMulParams& p) {
   const int64_t width = p.out.cols;
-  context.pool.ParallelFor(p.out.rows, 16 * width, [&](int64_t begin, int64_t end) {
+  const int64_t rows = p.row_count != nullptr ? std::min(*p.row_count, p.out.rows) : p.out.rows;
+  context.pool.ParallelFor(rows, 16 * width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = p.gate_up.row(r);
       const float* up = gate + width;

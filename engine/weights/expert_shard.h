@@ -1,0 +1,33 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
+
+// Which experts a rank has: rank r of N those of the canonical groups [8r/N, 8(r+1)/N), adjacent ones
+// (engine/README.md, expert-exchange). N is 1, 2, 4 or 8.
+
+#include <cstdint>
+
+namespace foredraft {
+
+inline constexpr int kExpertGroupCount = 8;
+
+struct ExpertShard {
+  int rank = 0;
+  int size = 1;
+
+  // Group g holds experts [gE/8, (g+1)E/8), so rank r [rE/N, (r+1)E/N). Some have none where experts are few.
+  int first_expert(int expert_count) const { return Border(rank, expert_count); }
+  int expert_count_here(int expert_count) const {
+    return Border(rank + 1, expert_count) - Border(rank, expert_count);
+  }
+  int group_count() const { return kExpertGroupCount / size; }
+  int first_group() const { return rank * group_count(); }
+
+ private:
+  int Border(int border_rank, int expert_count) const {
+    return static_cast<int>(int64_t{border_rank} * expert_count / size);
+  }
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
