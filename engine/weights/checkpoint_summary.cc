@@ -3,6 +3,7 @@
 #include "base/status_macros.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/checkpoint_check.h"
+#include "engine/weights/dummy_weights.h"
 #include "engine/weights/tensor_names.h"
 
 namespace foredraft {
@@ -29,24 +30,35 @@ int64_t CountIdle(const ModelConfig& config) {
   return moe_layers * (config.n_routed_experts - config.num_experts_per_tok) * expert;
 }
 
-}  // namespace
-
-absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
-  CheckpointSummary summary;
-  ASSIGN_OR_RETURN(summary.config, ReadModelConfig(dir + "/config.json"));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
-  const ModelConfig& config = summary.config;
-  RETURN_IF_ERROR(CheckTensors(checkpoint, config));
+// What config.json alone decides.
+CheckpointSummary SummarizeShape(const ModelConfig& config) {
+  CheckpointSummary summary{.config = config};
   summary.parameters = CountParameters(config, 0);
   summary.active_parameters = summary.parameters - CountIdle(config);
   summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers) - summary.parameters;
+  summary.kv_bytes_per_token_of_module = (config.kv_lora_rank + config.qk_rope_head_dim) * kKvElementBytes;
+  summary.kv_bytes_per_token = config.num_hidden_layers * summary.kv_bytes_per_token_of_module;
+  return summary;
+}
+
+}  // namespace
+
+CheckpointSummary SummarizeConfig(const ModelConfig& config) {
+  CheckpointSummary summary = SummarizeShape(config);
+  summary.bytes = DummyBytes(config, config.num_nextn_predict_layers);
+  return summary;
+}
+
+absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
+  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(dir + "/config.json"));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  RETURN_IF_ERROR(CheckTensors(checkpoint, config));
+  CheckpointSummary summary = SummarizeShape(config);
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     ++summary.tensor_count;
     summary.bytes += tensor.entry->bytes;
     summary.dtype_bytes[tensor.entry->dtype] += tensor.entry->bytes;
   }
-  summary.kv_bytes_per_token_of_module = (config.kv_lora_rank + config.qk_rope_head_dim) * kKvElementBytes;
-  summary.kv_bytes_per_token = config.num_hidden_layers * summary.kv_bytes_per_token_of_module;
   return summary;
 }
 

@@ -24,6 +24,9 @@ struct CheckpointSummary {
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
 };
 
+// Of a checkpoint that is not there: what load_format dummy makes of a config.json.
+CheckpointSummary SummarizeConfig(const ModelConfig& config);
+
 // Reads config.json and the headers, and checks them as LoadWeights does; no weights are read.
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir);
 

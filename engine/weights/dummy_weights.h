@@ -1,0 +1,30 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_DUMMY_WEIGHTS_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_DUMMY_WEIGHTS_H_
+
+// Random weights in the shapes of a checkpoint, made on the device (load_format: dummy): true shapes and
+// traffic without files. The tokens mean nothing.
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/weights/expert_shard.h"
+#include "engine/weights/model_weights.h"
+#include "engine/weights/weight_loader.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+// The model and `mtp_module_count` MTP modules. Projections have FP8 blocks where config.fp8_blocks says so,
+// the rest is BF16, as in R1. Scaled so that activations stay of order one; norms are 1. The same config
+// gives the same numbers on every backend; of the routed experts only those of `shard` are made.
+absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count, Device& device,
+                                              Stream& stream, const LoadProgress& progress,
+                                              const ExpertShard& shard = {});
+
+// Bytes of a checkpoint of that kind, all its tensors: projections FP8 with scales or BF16, the rest BF16.
+int64_t DummyBytes(const ModelConfig& config, int mtp_module_count);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_DUMMY_WEIGHTS_H_

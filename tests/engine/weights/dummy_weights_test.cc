@@ -1,0 +1,164 @@
+#include "engine/weights/dummy_weights.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/weights/checkpoint_summary.h"
+#include "gtest/gtest.h"
+#include "kernels/random_weight.h"
+#include "tests/engine/weights/checkpoint_files.h"
+#include "tests/engine/weights/fake_device.h"
+
+namespace foredraft {
+namespace {
+
+// The weights of a layer by name, absent ones included.
+std::vector<std::pair<const char*, PackedWeight>> WeightsOf(const LayerWeights& layer) {
+  const MlaWeights& mla = layer.self_attn;
+  const MoeWeights& moe = layer.moe;
+  return {{"qkv_a", mla.qkv_a},
+          {"q_b", mla.q_b},
+          {"kv_b", mla.kv_b},
+          {"w_uk", mla.w_uk.first},
+          {"w_uv", mla.w_uv.first},
+          {"o_proj", mla.o_proj},
+          {"mlp.gate_up", layer.mlp.gate_up},
+          {"mlp.down", layer.mlp.down},
+          {"router", moe.router},
+          {"expert_gate_up", moe.expert_gate_up.first},
+          {"expert_down", moe.expert_down.first},
+          {"shared.gate_up", moe.shared.gate_up},
+          {"shared.down", moe.shared.down}};
+}
+
+void ExpectSameShapes(const LayerWeights& loaded, const LayerWeights& made) {
+  EXPECT_EQ(made.is_moe, loaded.is_moe);
+  EXPECT_EQ(made.moe.expert_down.count, loaded.moe.expert_down.count);
+  EXPECT_EQ(made.self_attn.w_uk.count, loaded.self_attn.w_uk.count);
+  const auto want = WeightsOf(loaded);
+  const auto have = WeightsOf(made);
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(have[i].second.n, want[i].second.n) << want[i].first;
+    EXPECT_EQ(have[i].second.k, want[i].second.k) << want[i].first;
+  }
+}
+
+ModelWeights MakeOrDie(const ModelConfig& config, int modules, FakeDevice& device) {
+  FakeStream stream;
+  auto weights = MakeDummyWeights(config, modules, device, stream, nullptr);
+  EXPECT_TRUE(weights.ok()) << weights.status();
+  return *std::move(weights);
+}
+
+TEST(DummyWeights, HaveTheShapesOfACheckpoint) {
+  const ModelConfig config = TinyConfig();
+  const std::string dir = MakeTestDir("model");
+  WriteSafetensors(dir + "/model.safetensors", TensorsFor(config));
+  FakeDevice device;
+  FakeStream stream;
+  const auto loaded = LoadWeights(dir, config, 2, device, stream, nullptr);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const ModelWeights made = MakeOrDie(config, 2, device);
+  ASSERT_EQ(made.layers.size(), loaded->layers.size());
+  for (size_t i = 0; i < made.layers.size(); ++i) {
+    SCOPED_TRACE(i);
+    ExpectSameShapes(loaded->layers[i], made.layers[i]);
+  }
+  ASSERT_EQ(made.mtp_modules.size(), 2u);
+  ExpectSameShapes(loaded->mtp_modules[1].layer, made.mtp_modules[1].layer);
+  EXPECT_EQ(made.mtp_modules[1].eh_proj.k, loaded->mtp_modules[1].eh_proj.k);
+  EXPECT_EQ(made.lm_head.n, loaded->lm_head.n);
+}
+
+TEST(DummyWeights, HeadsAreViewsOfKvB) {
+  const ModelConfig config = TinyConfig();
+  FakeDevice device;
+  const ModelWeights made = MakeOrDie(config, 0, device);
+  const MlaWeights& mla = made.layers[0].self_attn;
+  const int nope = config.qk_nope_head_dim;
+  const int value = config.v_head_dim;
+  for (int head = 0; head < config.num_attention_heads; ++head) {
+    for (int latent = 0; latent < config.kv_lora_rank; ++latent) {
+      for (int i = 0; i < nope; ++i) {
+        ASSERT_EQ(FakeDevice::At(mla.w_uk.items[head], latent, i),
+                  FakeDevice::At(mla.kv_b, head * (nope + value) + i, latent));
+      }
+      for (int i = 0; i < value; ++i) {
+        ASSERT_EQ(FakeDevice::At(mla.w_uv.items[head], i, latent),
+                  FakeDevice::At(mla.kv_b, head * (nope + value) + nope + i, latent));
+      }
+    }
+  }
+}
+
+TEST(DummyWeights, AreTheSameEveryTimeAndUnlikeEachOther) {
+  const ModelConfig config = TinyConfig();
+  FakeDevice device;
+  const ModelWeights a = MakeOrDie(config, 1, device);
+  const ModelWeights b = MakeOrDie(config, 1, device);
+  const PackedWeight down_a = a.mtp_modules[0].layer.moe.expert_down.items[1];
+  const PackedWeight down_b = b.mtp_modules[0].layer.moe.expert_down.items[1];
+  EXPECT_EQ(FakeDevice::At(down_a, 1, 2), FakeDevice::At(down_b, 1, 2));
+  EXPECT_NE(FakeDevice::At(a.mtp_modules[0].layer.moe.expert_down.items[0], 1, 2),
+            FakeDevice::At(down_a, 1, 2));
+  EXPECT_NE(FakeDevice::At(a.layers[0].self_attn.o_proj, 0, 0),
+            FakeDevice::At(a.layers[1].self_attn.o_proj, 0, 0));
+}
+
+TEST(DummyWeights, ARankMakesTheExpertsItHas) {
+  const ModelConfig config = TinyConfig();
+  FakeDevice device;
+  FakeStream stream;
+  const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
+  const ExpertShard shard{.rank = 1, .size = 2};
+  const auto weights = MakeDummyWeights(config, 0, device, stream, nullptr, shard);
+  ASSERT_TRUE(weights.ok());
+  const MoeWeights& here = weights->layers.back().moe;
+  ASSERT_EQ(here.expert_down.count, shard.expert_count_here(config.n_routed_experts));
+  const int first = shard.first_expert(config.n_routed_experts);
+  EXPECT_EQ(FakeDevice::At(here.expert_down.items[0], 1, 2),
+            FakeDevice::At(all.expert_down.items[first], 1, 2));
+}
+
+TEST(RandomWeight, HasTheAmplitudeItIsAskedFor) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    constexpr int kCount = 100000;
+    const RandomWeight weight = DenseRandomWeight(1, kCount, dtype, 0.25f, 7);
+    double squares = 0;
+    double sum = 0;
+    for (int i = 0; i < kCount; ++i) {
+      const float x = dtype == DType::kBF16 ? ToFloat(RandomBf16(weight, i))
+                                            : F8E4M3ToFloat(RandomF8(weight, i)) * RandomF8Scale(weight);
+      ASSERT_TRUE(std::isfinite(x));
+      squares += double{x} * x;
+      sum += x;
+    }
+    EXPECT_NEAR(std::sqrt(squares / kCount), 0.25, 0.002) << DTypeName(dtype);
+    EXPECT_NEAR(sum / kCount, 0, 0.004) << DTypeName(dtype);
+  }
+}
+
+TEST(DummyWeights, CountTheirBytesAndTheirProgress) {
+  ModelConfig config = TinyConfig();
+  const CheckpointSummary bf16_summary = SummarizeConfig(config);
+  EXPECT_EQ(bf16_summary.bytes, 2 * (bf16_summary.parameters + bf16_summary.mtp_parameters));
+  config.fp8_blocks = true;
+  EXPECT_LT(SummarizeConfig(config).bytes, bf16_summary.bytes);
+  FakeDevice device;
+  FakeStream stream;
+  int64_t last_done = 0;
+  int64_t last_total = 0;
+  const auto weights = MakeDummyWeights(config, 2, device, stream, [&](int64_t done, int64_t total) {
+    EXPECT_GT(done, last_done);
+    last_done = done;
+    last_total = total;
+  });
+  ASSERT_TRUE(weights.ok());
+  EXPECT_EQ(last_done, last_total);
+  EXPECT_EQ(last_total, DummyBytes(config, 2));
+}
+
+}  // namespace
+}  // namespace foredraft
