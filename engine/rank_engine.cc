@@ -230,8 +230,6 @@ void RankEngine::ApplyAcceptance(const Acceptance& acceptance) {
   acceptance_ = acceptance;
   slots_.SetRule(*stream_, {.relaxed_topk = acceptance.relaxed_topk,
                             .relaxed_delta = acceptance.relaxed_delta,
-                            .begin_thinking_id = acceptance.begin_thinking_id,
-                            .end_thinking_id = acceptance.end_thinking_id,
                             .forced_length = acceptance.forced_length});
 }
 

@@ -23,6 +23,8 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
                           .logprob_count = admission.logprob_count,
                           .draft_cap = admission.draft_cap,
                           .strict = admission.strict ? 1 : 0,
+                          .begin_thinking_id = admission.thinking.begin,
+                          .end_thinking_id = admission.thinking.end,
                           .prompt_len = admission.prompt_len,
                           .length_limit = admission.length_limit,
                           .stop_id_count = static_cast<int32_t>(admission.stop_ids.size()),

@@ -17,28 +17,28 @@ inline constexpr int kMaxLogprobs = 20;
 // How drafts are accepted (spec/mtp.md section 2). One in device memory, so that a reload reaches captured
 // steps.
 struct AcceptanceRule {
-  int32_t relaxed_topk;       // 0 = strict
-  float relaxed_delta;        // of probabilities, not of their logarithms
-  int32_t begin_thinking_id;  // -1 = the model does not think
-  int32_t end_thinking_id;
-  float forced_length;  // 0 = not forced; else the mean number of tokens a step emits, benchmarks only
+  int32_t relaxed_topk;  // 0 = strict
+  float relaxed_delta;   // of probabilities, not of their logarithms
+  float forced_length;   // 0 = not forced; else the mean number of tokens a step emits, benchmarks only
 };
 
 // What admission fixed for a slot.
 struct SlotConstants {
   uint64_t seed;
-  float temperature;         // 0 = greedy
-  float top_p;               // 1 = off
-  float min_p;               // 0 = off
-  float repetition_penalty;  // 1 = off; counts prompt and output
-  float presence_penalty;    // 0 = off; counts the output
-  float frequency_penalty;   // 0 = off; counts the output
-  int32_t top_k;             // 0 = off
-  int32_t logprob_count;     // -1 = no logprobs, 0..20 = the chosen token's and so many top ones
-  int32_t draft_cap;         // drafts verified per step at most
-  int32_t strict;            // 1: never relaxed, whatever the rule says
-  int32_t prompt_len;        // m
-  int32_t length_limit;      // P never passes this: min(max_seq_len, prompt_len + max_tokens) - 1
+  float temperature;          // 0 = greedy
+  float top_p;                // 1 = off
+  float min_p;                // 0 = off
+  float repetition_penalty;   // 1 = off; counts prompt and output
+  float presence_penalty;     // 0 = off; counts the output
+  float frequency_penalty;    // 0 = off; counts the output
+  int32_t top_k;              // 0 = off
+  int32_t logprob_count;      // -1 = no logprobs, 0..20 = the chosen token's and so many top ones
+  int32_t draft_cap;          // drafts verified per step at most
+  int32_t strict;             // 1: never relaxed, whatever the rule says
+  int32_t begin_thinking_id;  // -1 = the model does not think
+  int32_t end_thinking_id;
+  int32_t prompt_len;    // m
+  int32_t length_limit;  // P never passes this: min(max_seq_len, prompt_len + max_tokens) - 1
   int32_t stop_id_count;
   int32_t stop_ids[kMaxStopIds];
 };

@@ -31,8 +31,8 @@ constexpr bool IsStop(const SlotConstants& constants, int32_t token) {
 }
 
 // Whether the model thinks after `token`, given that it did before.
-constexpr bool ThinksAfter(const AcceptanceRule& rule, bool thinking, int32_t token) {
-  return token == rule.begin_thinking_id || (thinking && token != rule.end_thinking_id);
+constexpr bool ThinksAfter(const SlotConstants& constants, bool thinking, int32_t token) {
+  return token == constants.begin_thinking_id || (thinking && token != constants.end_thinking_id);
 }
 
 // How many tokens a forced step wants: the whole part of the mean, and one more as often as the rest says, by
@@ -88,7 +88,7 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t place, int32
       if (!thinking || p.relaxed[first_row + j] == 0) return j + 1;
       out.token_ids[j] = draft;
     }
-    thinking = ThinksAfter(rule, thinking, out.token_ids[j]);
+    thinking = ThinksAfter(p.slots.constants[slot], thinking, out.token_ids[j]);
   }
 }
 
@@ -100,7 +100,7 @@ constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t*
   int32_t* counts = slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size;
   for (int32_t i = 0; i < count; ++i) {
     ++counts[tokens[i]];
-    progress.thinking = ThinksAfter(*slots.rule, progress.thinking != 0, tokens[i]) ? 1 : 0;
+    progress.thinking = ThinksAfter(constants, progress.thinking != 0, tokens[i]) ? 1 : 0;
   }
   progress.length = length;
   progress.last_token = tokens[count - 1];

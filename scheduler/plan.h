@@ -28,13 +28,19 @@ inline constexpr int kMaxTopLogprobs = 20;
 // row.
 enum class Phase : int32_t { kAnswer = 0, kThinking = 1 };
 
+// The tokens between which a model thinks; -1 = it does not. A request keeps those it came with, so that a
+// reload never leaves it in a phase that was found with other ones.
+struct ThinkingIds {
+  int32_t begin = -1;
+  int32_t end = -1;
+  bool operator==(const ThinkingIds&) const = default;
+};
+
 // How drafts are accepted (spec/mtp.md section 2), from this plan on.
 struct Acceptance {
-  int32_t relaxed_topk = 0;        // 0 = strict; else for greedy requests while the model thinks
-  float relaxed_delta = 0;         // P(candidate) >= P(most probable) - delta
-  int32_t begin_thinking_id = -1;  // -1 = the model does not think
-  int32_t end_thinking_id = -1;
-  float forced_length = 0;  // 0 = not forced; else the mean tokens per step: benchmarks only
+  int32_t relaxed_topk = 0;  // 0 = strict; else for greedy requests while the model thinks
+  float relaxed_delta = 0;   // P(candidate) >= P(most probable) - delta
+  float forced_length = 0;   // 0 = not forced; else the mean tokens per step: benchmarks only
   bool operator==(const Acceptance&) const = default;
 };
 
@@ -44,6 +50,7 @@ struct SlotAdmission {
   SamplingParams sampling;
   int32_t logprob_count = -1;  // -1 = none, else 0..20 top logprobs beside the chosen token's
   Phase phase = Phase::kAnswer;
+  ThinkingIds thinking;
   int32_t draft_cap = 0;     // drafts verified per step at most
   bool strict = false;       // opts out of relaxed acceptance
   int32_t prompt_len = 0;    // m

@@ -31,6 +31,7 @@ struct Request {
   bool strict_acceptance = false;       // opts out of relaxed acceptance
   int32_t priority = 0;                 // higher first
   Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
+  ThinkingIds thinking;
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();
 };

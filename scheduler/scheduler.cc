@@ -190,8 +190,6 @@ void Scheduler::SetSpeculation(const Speculation& speculation) {
   CHECK_GE(speculation.draft_len, 0);
   CHECK_LE(speculation.draft_len, options_.max_draft_len);
   speculation_ = speculation;
-  speculation_.acceptance.begin_thinking_id = options_.begin_thinking_id;
-  speculation_.acceptance.end_thinking_id = options_.end_thinking_id;
   draft_policy_.Change(speculation.draft_len, speculation.draft_policy);
   const bool fixed = speculation.draft_policy.kind == DraftPolicyKind::kFixed;
   last_draft_len_ = fixed ? speculation.draft_len : std::min(last_draft_len_, draft_policy_.upper());

@@ -63,9 +63,6 @@ struct SchedulerOptions {
   int reuse_reserve = 1;  // prompt tokens reuse must leave to compute: Eagle 1, Vanilla Kmax (spec/mtp.md 4)
   int offer_margin =
       0;  // blocks are offered within the first m - offer_margin prompt tokens: Eagle 0, Vanilla Kmax - 1
-  // Every plan's Acceptance names these two: the device tracks phases by them. -1 = the model does not think.
-  int begin_thinking_id = -1;
-  int end_thinking_id = -1;
 };
 
 // Load and cumulative counters.

@@ -101,6 +101,7 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
                           .sampling = request.sampling,
                           .logprob_count = request.logprob_count,
                           .phase = request.prompt_phase,
+                          .thinking = request.thinking,
                           .draft_cap = DraftCap(*sequence),
                           .strict = request.strict_acceptance,
                           .prompt_len = sequence->prompt_len,

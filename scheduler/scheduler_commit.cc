@@ -127,8 +127,8 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, c
 }
 
 void Scheduler::CommitToken(Sequence* sequence, int32_t token_id) {
-  if (token_id == options_.begin_thinking_id) sequence->phase = Phase::kThinking;
-  if (token_id == options_.end_thinking_id) sequence->phase = Phase::kAnswer;
+  if (token_id == sequence->request.thinking.begin) sequence->phase = Phase::kThinking;
+  if (token_id == sequence->request.thinking.end) sequence->phase = Phase::kAnswer;
 }
 
 }  // namespace foredraft

@@ -54,8 +54,6 @@ v1::GetModelResponse Describe(const Config& config, const ModelConfig& model, co
   description.set_max_draft_len(MaxDraftLen(config));
   description.mutable_eos_token_ids()->Add(limits.eos_ids.begin(), limits.eos_ids.end());
   description.set_bos_token_id(model.bos_token_id);
-  description.set_begin_thinking_token_id(limits.begin_thinking_id);
-  description.set_end_thinking_token_id(limits.end_thinking_id);
   v1::SamplingParams* sampling = description.mutable_default_sampling();
   sampling->set_temperature(static_cast<float>(limits.defaults.temperature.value_or(0)));
   sampling->set_top_p(static_cast<float>(limits.defaults.top_p.value_or(1)));
@@ -112,7 +110,8 @@ absl::Status Daemon::Load(StartObserver& observer) {
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                    CreateDevice(config_.backend,
                                 {.threads = config_.cpu.threads, .pin = config_.cpu.pin.value_or(false)}));
-  const ThinkingIds thinking = ThinkingIdsOf(config_, *tokenizer);
+  const ThinkingIds tokenizer_thinking = TokenizerThinkingIds(*tokenizer);
+  const ThinkingIds thinking = ThinkingIdsOf(config_, tokenizer_thinking);
   const EngineOptions engine_options = EngineOptionsOf(config_);
   const int module_count = MtpModuleCount(config_);
   ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeCheckpoint(dir));
@@ -135,7 +134,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   const int graph_count = static_cast<int>(engine->graphs().size());
   executor_ = std::make_unique<LocalExecutor>(std::move(engine), /*rank=*/0);
   ServedModel served;
-  served.scheduler = SchedulerOptionsOf(config_, model_, thinking);
+  served.scheduler = SchedulerOptionsOf(config_, model_);
   RETURN_IF_ERROR(WarmUp(served.scheduler, {executor_.get()}));
   observer.WarmedUp(graph_count, std::chrono::duration<double>(steady_clock::now() - warm_up_start).count());
 
@@ -147,6 +146,11 @@ absl::Status Daemon::Load(StartObserver& observer) {
   frontend_->metrics().SetBuildLabels({{"version", kVersion}, {"numerics_class", numerics_class}});
   frontend_->Serve(std::move(served));
   loaded_.store(true);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tokenizer_thinking_ = tokenizer_thinking;
+  }
+  reloader_->ApplyCurrent();  // a reload that came while the model loaded
   if (frontend_->health().state() == ServingState::kServing)
     observer.Serving(frontend_->grpc_address(), frontend_->metrics_address());
   return absl::OkStatus();
@@ -155,9 +159,9 @@ absl::Status Daemon::Load(StartObserver& observer) {
 void Daemon::Apply(const Config& config) {
   SetLogLevel(config.log.level);
   frontend_->SetRequestTimeout(config.request_timeout_s);
-  frontend_->SetSpeculation(SpeculationOf(config));
   frontend_->SetMaxQueueSize(config.max_queue_size);
   std::lock_guard<std::mutex> lock(mutex_);
+  frontend_->SetSpeculation(SpeculationOf(config), ThinkingIdsOf(config, tokenizer_thinking_));
   drain_timeout_s_ = config.server.drain_timeout_s;
 }
 

@@ -89,8 +89,9 @@ class Daemon {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  int drain_requests_ = 0;   // guarded by mutex_
-  int drain_timeout_s_ = 0;  // guarded by mutex_
+  int drain_requests_ = 0;          // guarded by mutex_
+  int drain_timeout_s_ = 0;         // guarded by mutex_
+  ThinkingIds tokenizer_thinking_;  // guarded by mutex_; until the tokenizer is loaded: none
 };
 
 }  // namespace foredraft

@@ -31,9 +31,13 @@ int LongestTokenBytes(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-ThinkingIds ThinkingIdsOf(const Config& config, const Tokenizer& tokenizer) {
-  ThinkingIds ids{.begin = tokenizer.AddedTokenId("<think>").value_or(-1),
-                  .end = tokenizer.AddedTokenId("</think>").value_or(-1)};
+ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer) {
+  return {.begin = tokenizer.AddedTokenId("<think>").value_or(-1),
+          .end = tokenizer.AddedTokenId("</think>").value_or(-1)};
+}
+
+ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer) {
+  ThinkingIds ids = of_tokenizer;
   if (config.speculative_config.has_value()) {
     ids.begin = config.speculative_config->begin_thinking_phase_token.value_or(ids.begin);
     ids.end = config.speculative_config->end_thinking_phase_token.value_or(ids.end);
@@ -63,8 +67,7 @@ Speculation SpeculationOf(const Config& config) {
   return speculation;
 }
 
-SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model,
-                                    const ThinkingIds& thinking) {
+SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   const int64_t block_bytes = KvBytesPerToken(model, MtpModuleCount(config)) * cache.tokens_per_block;
   SchedulerOptions options;
@@ -89,8 +92,6 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
     options.reuse_reserve = options.max_draft_len;
     options.offer_margin = options.max_draft_len - 1;
   }
-  options.begin_thinking_id = thinking.begin;
-  options.end_thinking_id = thinking.end;
   return options;
 }
 
@@ -123,8 +124,7 @@ RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
   const std::vector<int>& eos = defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
   limits.eos_ids.assign(eos.begin(), eos.end());
   limits.defaults = defaults;
-  limits.begin_thinking_id = thinking.begin;
-  limits.end_thinking_id = thinking.end;
+  limits.thinking = thinking;
   return limits;
 }
 

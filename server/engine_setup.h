@@ -14,18 +14,14 @@
 
 namespace foredraft {
 
-// The token ids between which the model thinks; -1 = it does not.
-struct ThinkingIds {
-  int begin = -1;
-  int end = -1;
-};
-ThinkingIds ThinkingIdsOf(const Config& config, const Tokenizer& tokenizer);
+// <think> and </think>, where the tokenizer has them.
+ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer);
+// As configured, else the tokenizer's.
+ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer);
 
 int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
-// What a reload may change of it; the scheduler puts the thinking ids in.
 Speculation SpeculationOf(const Config& config);
-SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model,
-                                    const ThinkingIds& thinking);
+SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
 EngineOptions EngineOptionsOf(const Config& config);
 RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
                               const GenerationConfig& defaults, const Tokenizer& tokenizer,

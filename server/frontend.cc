@@ -155,9 +155,12 @@ std::string Frontend::metrics_address() const {
   return WithPort(options_.server.metrics_address, metrics_port_);
 }
 
-void Frontend::SetSpeculation(const Speculation& speculation) {
+void Frontend::SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking) {
   metrics_->SetForced(speculation.acceptance.forced_length > 0);
-  if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetSpeculation(speculation);
+  ServingLoop* const loop = serving_loop_.load();
+  if (loop == nullptr) return;  // still loading: the daemon applies it afterwards
+  loop->SetSpeculation(speculation);
+  validator_->SetThinking(thinking);
 }
 
 void Frontend::SetMaxQueueSize(int max_queue_size) {

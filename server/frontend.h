@@ -68,7 +68,9 @@ class Frontend {
   // Ok, or why nothing is served any more: a rank was lost. The first failure seen counts in the metrics.
   absl::Status CheckRanks();
 
-  void SetSpeculation(const Speculation& speculation);
+  // The acceptance rule and K from the next iteration on; the thinking tokens for requests that come from now
+  // on.
+  void SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking);
   void SetMaxQueueSize(int max_queue_size);
   void SetRequestTimeout(int seconds) { generation_.SetRequestTimeout(seconds); }
 

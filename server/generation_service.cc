@@ -151,7 +151,12 @@ grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContex
                                                       const v1::GetModelRequest*,
                                                       v1::GetModelResponse* response) {
   const absl::StatusOr<const GenerationParts*> parts = Parts();
-  if (parts.ok()) *response = (*parts)->model;
+  if (parts.ok()) {
+    *response = (*parts)->model;
+    const ThinkingIds thinking = (*parts)->validator->thinking();
+    response->set_begin_thinking_token_id(thinking.begin);
+    response->set_end_thinking_token_id(thinking.end);
+  }
   return FinishNow(context, parts.status());
 }
 

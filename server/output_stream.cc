@@ -125,9 +125,9 @@ bool OutputStream::Match(std::string_view piece, std::string* text) {
 }
 
 void OutputStream::CountPhase(int32_t token_id) {
-  if (token_id == spec_.begin_thinking_id && token_id >= 0) {
+  if (token_id == spec_.thinking.begin && token_id >= 0) {
     phase_ = Phase::kThinking;
-  } else if (token_id == spec_.end_thinking_id && token_id >= 0) {
+  } else if (token_id == spec_.thinking.end && token_id >= 0) {
     phase_ = Phase::kAnswer;
   } else if (phase_ == Phase::kThinking) {
     ++tally_.thinking_tokens;

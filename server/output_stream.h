@@ -29,8 +29,7 @@ struct OutputSpec {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;  // the request's own, EOS not among them
   Phase prompt_phase = Phase::kAnswer;
-  int begin_thinking_id = -1;
-  int end_thinking_id = -1;
+  ThinkingIds thinking;
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();
 };

@@ -51,6 +51,11 @@ absl::StatusOr<ReloadReport> Reloader::Take() {
   return ReloadReport{.applied_keys = difference.reloaded, .restart_keys = difference.need_restart};
 }
 
+void Reloader::ApplyCurrent() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  apply_(current_);
+}
+
 Config Reloader::current() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return current_;

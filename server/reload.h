@@ -35,6 +35,8 @@ class Reloader {
   absl::StatusOr<ReloadReport> Reload(Metrics& metrics);
 
   Config current() const;
+  // Puts the current configuration in force once more: for who was not there yet when it changed.
+  void ApplyCurrent();
 
  private:
   absl::StatusOr<ReloadReport> Take();  // holds mutex_

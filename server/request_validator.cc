@@ -50,6 +50,14 @@ uint64_t DrawSeed() {
   return generator();
 }
 
+Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& prompt_ids) {
+  for (auto id = prompt_ids.rbegin(); id != prompt_ids.rend(); ++id) {
+    if (*id == thinking.end) return Phase::kAnswer;
+    if (*id == thinking.begin) return Phase::kThinking;
+  }
+  return Phase::kAnswer;
+}
+
 }  // namespace
 
 absl::StatusOr<CheckedRequest> RequestValidator::Check(const v1::GenerateRequest& wire) const {
@@ -79,14 +87,14 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(const v1::GenerateRequest
 
   ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(wire));
   ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(wire, static_cast<int>(request.prompt_ids.size())));
-  request.prompt_phase = PromptPhase(request.prompt_ids);
+  request.thinking = thinking_.load();
+  request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
 
   checked.spec.prompt_tokens = static_cast<int>(request.prompt_ids.size());
   checked.spec.stop.assign(wire.stop().begin(), wire.stop().end());
   checked.spec.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   checked.spec.prompt_phase = request.prompt_phase;
-  checked.spec.begin_thinking_id = limits_.begin_thinking_id;
-  checked.spec.end_thinking_id = limits_.end_thinking_id;
+  checked.spec.thinking = request.thinking;
   return checked;
 }
 
@@ -225,14 +233,6 @@ absl::StatusOr<int> RequestValidator::MaxTokens(const v1::GenerateRequest& wire,
                   " is ", Grouped(total), ", ", what, Grouped(most));
   }
   return wire.max_tokens();
-}
-
-Phase RequestValidator::PromptPhase(const std::vector<int32_t>& prompt_ids) const {
-  for (auto id = prompt_ids.rbegin(); id != prompt_ids.rend(); ++id) {
-    if (*id == limits_.end_thinking_id) return Phase::kAnswer;
-    if (*id == limits_.begin_thinking_id) return Phase::kThinking;
-  }
-  return Phase::kAnswer;
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::CheckTokenize(const v1::TokenizeRequest& wire) const {

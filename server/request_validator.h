@@ -2,8 +2,9 @@
 #define FOREDRAFT_SERVER_REQUEST_VALIDATOR_H_
 
 // From what a client sent to what the scheduler takes: every bad field is refused by name, value and limit
-// (INVALID_ARGUMENT). Lengths are checked before anything looks at contents. Pure; any thread.
+// (INVALID_ARGUMENT). Lengths are checked before anything looks at contents. Any thread.
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,8 +33,7 @@ struct RequestLimits {
   int longest_token_bytes = 1;
   std::vector<int32_t> eos_ids;
   GenerationConfig defaults;
-  int begin_thinking_id = -1;
-  int end_thinking_id = -1;
+  ThinkingIds thinking;  // to start with
 };
 
 struct CheckedRequest {
@@ -46,7 +46,14 @@ class RequestValidator {
  public:
   // Tokenizer and chat format outlive the validator; no chat format: chat is refused.
   RequestValidator(RequestLimits limits, const Tokenizer& tokenizer, const ChatFormat* chat_format)
-      : limits_(std::move(limits)), tokenizer_(tokenizer), chat_format_(chat_format) {}
+      : limits_(std::move(limits)),
+        tokenizer_(tokenizer),
+        chat_format_(chat_format),
+        thinking_(limits_.thinking) {}
+
+  // For requests checked from now on; any thread.
+  void SetThinking(const ThinkingIds& thinking) { thinking_.store(thinking); }
+  ThinkingIds thinking() const { return thinking_.load(); }
 
   absl::StatusOr<CheckedRequest> Check(const v1::GenerateRequest& wire) const;
   absl::StatusOr<std::vector<int32_t>> CheckTokenize(const v1::TokenizeRequest& wire) const;
@@ -63,11 +70,11 @@ class RequestValidator {
   absl::Status CheckIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids) const;
   absl::StatusOr<SamplingParams> Sampling(const v1::SamplingParams& wire) const;
   absl::StatusOr<int> MaxTokens(const v1::GenerateRequest& wire, int prompt_len) const;
-  Phase PromptPhase(const std::vector<int32_t>& prompt_ids) const;
 
   const RequestLimits limits_;
   const Tokenizer& tokenizer_;
   const ChatFormat* const chat_format_;
+  std::atomic<ThinkingIds> thinking_;
 };
 
 }  // namespace foredraft

@@ -41,16 +41,12 @@ std::vector<Swap> TakeSwaps(const google::protobuf::RepeatedPtrField<v1::PlanSwa
 void EncodeAcceptance(const Acceptance& acceptance, v1::PlanAcceptance* message) {
   message->set_relaxed_topk(acceptance.relaxed_topk);
   message->set_relaxed_delta(acceptance.relaxed_delta);
-  message->set_begin_thinking_id(acceptance.begin_thinking_id);
-  message->set_end_thinking_id(acceptance.end_thinking_id);
   message->set_forced_length(acceptance.forced_length);
 }
 
 Acceptance DecodeAcceptance(const v1::PlanAcceptance& message) {
   return {.relaxed_topk = message.relaxed_topk(),
           .relaxed_delta = message.relaxed_delta(),
-          .begin_thinking_id = message.begin_thinking_id(),
-          .end_thinking_id = message.end_thinking_id(),
           .forced_length = message.forced_length()};
 }
 
@@ -81,6 +77,8 @@ void EncodeAdmission(const SlotAdmission& admission, v1::PlanAdmission* message)
   EncodeSampling(admission.sampling, message->mutable_sampling());
   message->set_logprob_count(admission.logprob_count);
   message->set_phase(static_cast<int32_t>(admission.phase));
+  message->set_begin_thinking_id(admission.thinking.begin);
+  message->set_end_thinking_id(admission.thinking.end);
   message->set_draft_cap(admission.draft_cap);
   message->set_strict(admission.strict);
   message->set_prompt_len(admission.prompt_len);
@@ -96,6 +94,7 @@ SlotAdmission DecodeAdmission(const v1::PlanAdmission& message) {
           .sampling = DecodeSampling(message.sampling()),
           .logprob_count = message.logprob_count(),
           .phase = static_cast<Phase>(message.phase()),
+          .thinking = {.begin = message.begin_thinking_id(), .end = message.end_thinking_id()},
           .draft_cap = message.draft_cap(),
           .strict = message.strict(),
           .prompt_len = message.prompt_len(),

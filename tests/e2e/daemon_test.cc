@@ -334,6 +334,28 @@ TEST(Serve, ForcedAcceptanceIsMarkedEverywhereAndAReloadEndsIt) {
   EXPECT_FALSE(json::parse(daemon.Generate(ask).out)["speculation"]["forced"]);
 }
 
+TEST(Serve, ThinkingTokensAreReloaded) {
+  const std::string dir = TestDir("thinking");
+  const std::string config = dir + "/f.yaml";
+  const std::string head =
+      std::string("model: ") + kModel + "\nspeculative_config: {decoding_type: MTP, max_draft_len: 3";
+  WriteText(config, head + "}\n");
+  Daemon daemon({}, config);
+  const std::vector<std::string> ask = {"--chat", "What is 12 + 7?", "--temperature", "0", "--json"};
+  const json before = json::parse(daemon.Generate(ask).out);
+  const int thinking = before["usage"]["thinking_tokens"];
+  ASSERT_GT(thinking, 4);
+  // The third token of the thought now ends it: it counts, what follows does not.
+  const int end = before["token_ids"][2];
+  WriteText(config, head + ", end_thinking_phase_token: " + std::to_string(end) + "}\n");
+  daemon.process().Signal(SIGHUP);
+  EXPECT_TRUE(daemon.EventuallyMetric("config_reloads_total", "result=\"accepted\"", 1));
+  const json after = json::parse(daemon.Generate(ask).out);
+  EXPECT_EQ(after["token_ids"], before["token_ids"]);
+  EXPECT_LE(after["usage"]["thinking_tokens"], 3);
+  EXPECT_GE(daemon.Metric("spec_decode_draft_tokens_total", "phase=\"answer\""), 1);
+}
+
 TEST(Serve, ReloadsUnderLoadLeaveStrictRequestsAlone) {
   const std::string dir = TestDir("reloads");
   const std::string config = dir + "/f.yaml";

@@ -97,6 +97,7 @@ class Gatherer {
         ++request.steps;
         request.draft_tokens += update.step.drafts_verified;
         request.accepted_tokens += update.step.accepted;
+        request.relaxed_tokens += update.step.relaxed;
         for (int i = 0; i < update.step.accepted; ++i) ++request.accepted_per_position[i];
       }
       if (update.finish != FinishReason::kNone) {
@@ -182,6 +183,7 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.batch_sizes = engine.batch_sizes;
   options.max_draft_len = engine.max_draft_len;
   options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
+  options.acceptance = setting.acceptance;
   options.draft_policy.kind = setting.policy;
   if (setting.policy == DraftPolicyKind::kSchedule) {
     options.draft_policy.schedule = {{2, options.draft_len}, {8, options.draft_len / 2}};

@@ -42,6 +42,7 @@ struct Setting {
   bool small_pool = false;                           // so small that sequences are swapped
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose
+  Acceptance acceptance;                             // strict: the only one that keeps the target's tokens
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 
   std::string DebugString() const;
@@ -62,6 +63,7 @@ struct RequestRecord {
   int steps = 0;
   int accepted_tokens = 0;
   int draft_tokens = 0;
+  int relaxed_tokens = 0;
   std::vector<int> accepted_per_position = std::vector<int>(8, 0);
   std::vector<StepRecord> records;
 };

@@ -23,10 +23,9 @@ constexpr int kEndThinking = 7;
 // One slot at position 10 with `drafts`, and what the ops make of target tokens and relaxed flags.
 SlotFixture OneSlot(const Ids& drafts, bool thinking) {
   SlotFixture slots(1, kVocab);
-  slots.rule = {.relaxed_topk = 3,
-                .relaxed_delta = 0.3f,
-                .begin_thinking_id = kBeginThinking,
-                .end_thinking_id = kEndThinking};
+  slots.rule = {.relaxed_topk = 3, .relaxed_delta = 0.3f};
+  slots.constants[0].begin_thinking_id = kBeginThinking;
+  slots.constants[0].end_thinking_id = kEndThinking;
   slots.progress[0] = {.length = 10, .last_token = 1, .finished = 0, .active = 1, .thinking = thinking};
   slots.drafts[0].draft_count = static_cast<int32_t>(drafts.size());
   std::copy(drafts.begin(), drafts.end(), slots.drafts[0].tokens);
@@ -86,7 +85,7 @@ TEST(ForcedVerification, EmitsTheMeanAndTakesAnyLegalDraft) {
     int64_t emitted = 0;
     constexpr int kSteps = 4000;
     SlotFixture slots = OneSlot({2, 3, 4}, false);
-    slots.rule = {.begin_thinking_id = -1, .end_thinking_id = -1, .forced_length = mean};
+    slots.rule = {.forced_length = mean};
     slots.constants[0].length_limit = 1 << 30;
     for (int step = 0; step < kSteps; ++step) {
       slots.drafts[0].draft_count = 3;

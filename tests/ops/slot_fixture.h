@@ -23,6 +23,8 @@ struct SlotFixture {
       c.top_p = 1.0f;
       c.repetition_penalty = 1.0f;
       c.logprob_count = -1;
+      c.begin_thinking_id = -1;
+      c.end_thinking_id = -1;
       c.draft_cap = kMaxDraftLen;
       c.length_limit = 1000;
     }
@@ -46,7 +48,7 @@ struct SlotFixture {
   }
 
   int vocab_size;
-  AcceptanceRule rule = {.begin_thinking_id = -1, .end_thinking_id = -1};  // strict
+  AcceptanceRule rule = {};              // strict
   std::vector<SlotConstants> constants;  // neutral: greedy, no penalties, no stop ids
   std::vector<SlotProgress> progress;
   std::vector<SlotDrafts> drafts;

@@ -56,10 +56,10 @@ bool FakeRank::RelaxesNext(const Slot& slot, const Acceptance& acceptance) const
 }
 
 // The token and the phase after it.
-void FakeRank::Emit(Slot* slot, const Acceptance& acceptance, int32_t token) {
+void FakeRank::Emit(Slot* slot, int32_t token) {
   Append(slot, token);
-  if (token == acceptance.begin_thinking_id) slot->thinking = true;
-  if (token == acceptance.end_thinking_id) slot->thinking = false;
+  if (token == slot->admission.thinking.begin) slot->thinking = true;
+  if (token == slot->admission.thinking.end) slot->thinking = false;
 }
 
 bool FakeRank::IsBare() const {
@@ -84,7 +84,7 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
   int rows = 0;
   std::vector<bool> first_token(slots_.size());
   for (const PrefillChunk& chunk : rank.prefill_chunks) {
-    Prefill(chunk, plan.acceptance);
+    Prefill(chunk);
     rows += static_cast<int>(chunk.token_ids.size());
     if (chunk.last) first_token[chunk.slot] = true;
   }
@@ -249,7 +249,7 @@ FakeRank::Row* FakeRank::WriteRow(int slot, int position) {
   return ReadRow(slot, position);
 }
 
-void FakeRank::Prefill(const PrefillChunk& chunk, const Acceptance& acceptance) {
+void FakeRank::Prefill(const PrefillChunk& chunk) {
   Slot& slot = slots_[chunk.slot];
   const std::vector<int32_t>& prompt = prompt_of_(slot.admission.sampling.seed);
   const int end = chunk.first_position + static_cast<int>(chunk.token_ids.size());
@@ -281,7 +281,7 @@ void FakeRank::Prefill(const PrefillChunk& chunk, const Acceptance& acceptance) 
   if (!chunk.last) return;
   const int m = slot.admission.prompt_len;
   const int32_t token = ScriptedToken(slot.admission.sampling.seed, m);
-  Emit(&slot, acceptance, token);
+  Emit(&slot, token);
   slot.length = m;
   const std::vector<int32_t>& stops = slot.admission.stop_ids;
   slot.finished = m >= slot.admission.length_limit || std::count(stops.begin(), stops.end(), token) > 0;
@@ -343,7 +343,7 @@ SlotResult FakeRank::Step(int slot_index, const IterationPlan& plan, bool first_
     for (int j = 1; j <= n; ++j) {
       const int32_t token = ScriptedToken(seed, p + j);
       relaxed.push_back(RelaxesNext(slot, plan.acceptance) && (Mix(seed, p + j) >> 8) % 4 == 0);
-      Emit(&slot, plan.acceptance, token);
+      Emit(&slot, token);
       result.token_ids.push_back(token);
       if (std::count(stops.begin(), stops.end(), token) > 0) {
         slot.finished = true;

@@ -97,10 +97,10 @@ class FakeRank : public Executor {
   void TakeOut(const RankPlan& plan);
   void TakeIn(const RankPlan& plan);
   void ApplyDeltas(const RankPlan& plan);
-  void Prefill(const PrefillChunk& chunk, const Acceptance& acceptance);
+  void Prefill(const PrefillChunk& chunk);
   SlotResult Step(int slot_index, const IterationPlan& plan, bool first_token);
   bool RelaxesNext(const Slot& slot, const Acceptance& acceptance) const;
-  void Emit(Slot* slot, const Acceptance& acceptance, int32_t token);
+  void Emit(Slot* slot, int32_t token);
   void CheckStepReads(int slot_index);
   void Append(Slot* slot, int32_t token);
   Row* ReadRow(int slot_index, int position);

@@ -9,8 +9,8 @@
 namespace foredraft {
 namespace {
 
-constexpr int32_t kBeginThinking = 3;
-constexpr int32_t kEndThinking = 4;
+// As requests bring them: a reload can change them while others run.
+constexpr ThinkingIds kThinking[] = {{.begin = 3, .end = 4}, {.begin = 5, .end = 3}, {}};
 constexpr int kLastPlans = 12;
 
 SchedulerOptions OptionsOf(const RunSetting& setting) {
@@ -31,8 +31,6 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   options.draft_len = setting.max_draft_len;
   options.reuse_reserve = setting.vanilla ? std::max(1, setting.max_draft_len) : 1;
   options.offer_margin = setting.vanilla ? std::max(0, setting.max_draft_len - 1) : 0;
-  options.begin_thinking_id = kBeginThinking;
-  options.end_thinking_id = kEndThinking;
   return options;
 }
 
@@ -96,6 +94,7 @@ void SchedulerRun::SubmitRandom() {
   request.strict_acceptance = Chance(30);
   if (Chance(20)) request.sampling.temperature = 1;
   if (Chance(30)) request.prompt_phase = Phase::kThinking;
+  request.thinking = kThinking[Random(0, 2)];
   request.arrival = now_;
   if (Chance(8)) request.deadline = now_ + std::chrono::milliseconds(Random(0, 60));
 
@@ -154,10 +153,7 @@ void SchedulerRun::Reload() {
 }
 
 void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
-  Acceptance expected = speculation_.acceptance;
-  expected.begin_thinking_id = kBeginThinking;
-  expected.end_thinking_id = kEndThinking;
-  if (plan.acceptance != expected) Fail("acceptance of the plan");
+  if (plan.acceptance != speculation_.acceptance) Fail("acceptance of the plan");
   if (plan.draft_len < 0 || plan.draft_len > speculation_.draft_len) Fail("K is over the configured one");
   for (const RankPlan& rank : plan.ranks) {
     totals->dropped_images += rank.dropped_images.size();
@@ -271,8 +267,8 @@ void SchedulerRun::CheckStep(const RequestUpdate& update, Client* client) {
       client->relaxed_drafts += update.step.relaxed;
     }
     client->tokens.push_back(update.token_ids[i]);
-    if (update.token_ids[i] == kBeginThinking) client->phase = Phase::kThinking;
-    if (update.token_ids[i] == kEndThinking) client->phase = Phase::kAnswer;
+    if (update.token_ids[i] == client->request.thinking.begin) client->phase = Phase::kThinking;
+    if (update.token_ids[i] == client->request.thinking.end) client->phase = Phase::kAnswer;
   }
 }
 

@@ -271,23 +271,18 @@ struct AcceptanceCase {
 
 class SchedulerAcceptance : public testing::TestWithParam<AcceptanceCase> {};
 
-TEST_P(SchedulerAcceptance, StandsInEveryPlanWithTheThinkingIds) {
+TEST_P(SchedulerAcceptance, StandsInEveryPlan) {
   SchedulerOptions options = SmallOptions();
   options.acceptance = GetParam().acceptance;
-  options.begin_thinking_id = 38;
-  options.end_thinking_id = 39;
   Stage stage(options);
   stage.Submit(1, 5, 50);
-  Acceptance expected = GetParam().acceptance;
-  expected.begin_thinking_id = 38;
-  expected.end_thinking_id = 39;
   for (int turn = 0; turn < 2; ++turn) {
     const IterationPlan plan = stage.Turn();
-    EXPECT_EQ(plan.acceptance, expected);
+    EXPECT_EQ(plan.acceptance, GetParam().acceptance);
     EXPECT_THAT(plan.DebugString(), HasSubstr(GetParam().text));
   }
   stage.scheduler.SetSpeculation({});
-  EXPECT_EQ(stage.Turn().acceptance, (Acceptance{.begin_thinking_id = 38, .end_thinking_id = 39}));
+  EXPECT_EQ(stage.Turn().acceptance, Acceptance{});
   stage.Drain();
 }
 
@@ -295,7 +290,6 @@ const AcceptanceCase kAcceptances[] = {
     {"Strict", {}, " bucket 1 rank 0:"},
     {"Relaxed", {.relaxed_topk = 10, .relaxed_delta = 0.5f}, " bucket 1 relaxed top 10 delta 0.5 rank 0:"},
     {"Forced", {.forced_length = 2.5f}, " bucket 1 forced 2.5 rank 0:"},
-    {"IdsOfAnotherModel", {.begin_thinking_id = 1, .end_thinking_id = 2}, " bucket 1 rank 0:"},
 };
 INSTANTIATE_TEST_SUITE_P(All, SchedulerAcceptance, testing::ValuesIn(kAcceptances),
                          [](const auto& info) { return info.param.name; });

@@ -209,13 +209,18 @@ TEST(Frontend, AdminShowsLoadConfigAndARefusedReload) {
 
 TEST(Frontend, DraftLengthChangesWhileServing) {
   TestServer server;
-  server.frontend().SetSpeculation({.draft_len = 0});
+  server.frontend().SetSpeculation({.draft_len = 0}, {});
   const StreamResult none = ReadStream(server.stub(), SimpleRequest(4, 60));
-  server.frontend().SetSpeculation({.draft_len = 3});
+  server.frontend().SetSpeculation({.draft_len = 3}, {.begin = 7, .end = 8});
   const StreamResult some = ReadStream(server.stub(), SimpleRequest(4, 60));
   EXPECT_EQ(none.last().speculation().accepted_tokens(), 0);
   EXPECT_GT(some.last().speculation().accepted_tokens(), 0);
   EXPECT_EQ(none.token_ids(), some.token_ids());
+  v1::GetModelResponse model;
+  grpc::ClientContext context;
+  ASSERT_TRUE(server.stub().GetModel(&context, {}, &model).ok());
+  EXPECT_EQ(model.begin_thinking_token_id(), 7);
+  EXPECT_EQ(model.end_thinking_token_id(), 8);
 }
 
 // Certificates made by openssl in the test's own directory: one authority, a server and a client it signed,

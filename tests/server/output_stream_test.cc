@@ -27,8 +27,8 @@ class OutputStreamTest : public testing::Test {
     spec.prompt_tokens = 3;
     spec.stop = std::move(stop);
     spec.stop_token_ids = {9};
-    spec.begin_thinking_id = *tokenizer_->AddedTokenId("<think>");
-    spec.end_thinking_id = *tokenizer_->AddedTokenId("</think>");
+    spec.thinking.begin = *tokenizer_->AddedTokenId("<think>");
+    spec.thinking.end = *tokenizer_->AddedTokenId("</think>");
     spec.arrival = std::chrono::steady_clock::now();
     return OutputStream(std::move(spec), *tokenizer_, metrics_);
   }

@@ -29,8 +29,8 @@ class RequestValidatorTest : public testing::Test {
             .max_seq_len = kMaxSeqLen,
             .longest_token_bytes = 32,
             .eos_ids = {1},
-            .begin_thinking_id = *tokenizer_->AddedTokenId("<think>"),
-            .end_thinking_id = *tokenizer_->AddedTokenId("</think>")};
+            .thinking = {.begin = *tokenizer_->AddedTokenId("<think>"),
+                         .end = *tokenizer_->AddedTokenId("</think>")}};
   }
   absl::StatusOr<CheckedRequest> Check(const v1::GenerateRequest& wire) { return Check(wire, Limits()); }
   absl::StatusOr<CheckedRequest> Check(const v1::GenerateRequest& wire, const RequestLimits& limits) {
@@ -234,13 +234,27 @@ TEST_F(RequestValidatorTest, FindsThePhaseAfterTheWholePrompt) {
   };
   for (const Case& test :
        std::vector<Case>{{{5}, Phase::kAnswer},
-                         {{5, limits.begin_thinking_id, 6}, Phase::kThinking},
-                         {{limits.begin_thinking_id, limits.end_thinking_id, 6}, Phase::kAnswer},
-                         {{limits.end_thinking_id, limits.begin_thinking_id}, Phase::kThinking}}) {
+                         {{5, limits.thinking.begin, 6}, Phase::kThinking},
+                         {{limits.thinking.begin, limits.thinking.end, 6}, Phase::kAnswer},
+                         {{limits.thinking.end, limits.thinking.begin}, Phase::kThinking}}) {
     v1::GenerateRequest wire;
     wire.mutable_token_ids()->mutable_ids()->Assign(test.ids.begin(), test.ids.end());
     EXPECT_EQ(Check(wire)->request.prompt_phase, test.phase);
   }
+}
+
+TEST_F(RequestValidatorTest, NewThinkingTokensAreForRequestsThatComeAfterThem) {
+  RequestValidator validator(Limits(), *tokenizer_, &*chat_format_);
+  v1::GenerateRequest wire;
+  wire.mutable_token_ids()->add_ids(5);
+  const absl::StatusOr<CheckedRequest> before = validator.Check(wire);
+  validator.SetThinking({.begin = 5, .end = 6});
+  const absl::StatusOr<CheckedRequest> after = validator.Check(wire);
+  EXPECT_EQ(before->request.thinking, Limits().thinking);
+  EXPECT_EQ(before->request.prompt_phase, Phase::kAnswer);
+  EXPECT_EQ(after->request.thinking, (ThinkingIds{.begin = 5, .end = 6}));
+  EXPECT_EQ(after->request.prompt_phase, Phase::kThinking);
+  EXPECT_EQ(after->spec.thinking, after->request.thinking);
 }
 
 TEST_F(RequestValidatorTest, TextGetsBosAndTokenIdsNever) {

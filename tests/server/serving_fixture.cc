@@ -85,11 +85,9 @@ void TestServer::Serve() {
                   .max_seq_len = options_.scheduler.max_seq_len,
                   .longest_token_bytes = 32,
                   .eos_ids = {1},
-                  .begin_thinking_id = *model.tokenizer->AddedTokenId("<think>"),
-                  .end_thinking_id = *model.tokenizer->AddedTokenId("</think>")};
+                  .thinking = {.begin = *model.tokenizer->AddedTokenId("<think>"),
+                               .end = *model.tokenizer->AddedTokenId("</think>")}};
   model.scheduler = options_.scheduler;
-  model.scheduler.begin_thinking_id = model.limits.begin_thinking_id;
-  model.scheduler.end_thinking_id = model.limits.end_thinking_id;
   model.executors = {&rank_};
   model.description.set_name("scripted");
   model.description.set_vocab_size(kVocabSize);

@@ -33,11 +33,7 @@ void FindUnset(const Message& message, const std::string& where, std::string* un
 IterationPlan FullPlan() {
   IterationPlan plan{.number = 1'000'000'000'007,
                      .draft_len = 3,
-                     .acceptance = {.relaxed_topk = 5,
-                                    .relaxed_delta = 0.25f,
-                                    .begin_thinking_id = 11,
-                                    .end_thinking_id = 12,
-                                    .forced_length = 1.5f},
+                     .acceptance = {.relaxed_topk = 5, .relaxed_delta = 0.25f, .forced_length = 1.5f},
                      .decode_bucket = 16,
                      .prefill_rows = {17, 0, 9},
                      .ended_prompts = {1, 0, 2}};
@@ -59,6 +55,7 @@ IterationPlan FullPlan() {
                                    .seed = ~0ull},
                       .logprob_count = -1,
                       .phase = Phase::kThinking,
+                      .thinking = {.begin = 11, .end = 12},
                       .draft_cap = 2,
                       .strict = true,
                       .prompt_len = 100,
@@ -95,10 +92,11 @@ RankResult FullResult() {
 TEST(PlanCodec, KnowsEveryField) {
   const IterationPlan plan = FullPlan();
   [[maybe_unused]] const auto& [number, draft_len, acceptance, bucket, rows, ended, ranks] = plan;
-  [[maybe_unused]] const auto& [topk, delta, begin_id, end_id, forced] = acceptance;
+  [[maybe_unused]] const auto& [topk, delta, forced] = acceptance;
   [[maybe_unused]] const auto& [releases, images, outs, ins, admissions, deltas, chunks, live] = ranks[1];
-  [[maybe_unused]] const auto& [slot, sampling, logprobs, phase, cap, strict, prompt, limit, stops, reused,
-                                boundary, ids] = admissions[0];
+  [[maybe_unused]] const auto& [slot, sampling, logprobs, phase, thinking, cap, strict, prompt, limit, stops,
+                                reused, boundary, ids] = admissions[0];
+  [[maybe_unused]] const auto& [begin_id, end_id] = thinking;
   [[maybe_unused]] const auto& [temperature, top_p, top_k, min_p, repetition, presence, frequency, seed] =
       sampling;
   [[maybe_unused]] const auto& [delta_slot, first_index, delta_blocks] = deltas[0];
