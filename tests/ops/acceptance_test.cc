@@ -32,21 +32,33 @@ SlotFixture OneSlot(const Ids& drafts, bool thinking) {
   return slots;
 }
 
-StepOutput Verify(SlotFixture& slots, const Ids& target, const Ids& relaxed) {
-  OpRig rig({}, RunMode::kReplayed);
-  const SlotArrays arrays = slots.Put(rig);
-  StepOutput* const outputs = rig.Poisoned<StepOutput>(1);
-  const VerifyDraftsParams params = {.outputs = outputs,
-                                     .target_ids = rig.Put(target),
-                                     .relaxed = rig.Put(relaxed),
-                                     .live_slots = rig.Put(Ids{0}),
-                                     .slots = arrays,
-                                     .bucket = 1,
-                                     .draft_len = static_cast<int32_t>(target.size()) - 1};
-  rig.Run([&] { rig.ops().verify_drafts(rig.stream(), params); });
-  slots.Get(rig, arrays);
-  return rig.Get(outputs, 1)[0];
-}
+// verify_drafts on the slot, as often as wanted.
+class Verification {
+ public:
+  Verification(const SlotFixture& slots, const Ids& target, const Ids& relaxed)
+      : rig_({}, RunMode::kReplayed),
+        params_{.outputs = rig_.Poisoned<StepOutput>(1),
+                .target_ids = rig_.Put(target),
+                .relaxed = rig_.Put(relaxed),
+                .live_slots = rig_.Put(Ids{0}),
+                .slots = slots.Put(rig_),
+                .bucket = 1,
+                .draft_len = static_cast<int32_t>(target.size()) - 1} {}
+
+  StepOutput Run() {
+    rig_.Run([&] { rig_.ops().verify_drafts(rig_.stream(), params_); });
+    return rig_.Get(params_.outputs, 1)[0];
+  }
+
+  void Draft(const SlotDrafts& drafts) {
+    rig_.device().CopyToDevice(rig_.stream(), params_.slots.drafts, &drafts, sizeof(drafts));
+  }
+  SlotProgress progress() { return rig_.Get(params_.slots.progress, 1)[0]; }
+
+ private:
+  OpRig rig_;
+  const VerifyDraftsParams params_;
+};
 
 struct PhaseCase {
   const char* name;
@@ -72,11 +84,11 @@ const PhaseCase kPhaseCases[] = {
 TEST(RelaxedVerification, FollowsThePhaseRowByRow) {
   for (const PhaseCase& c : kPhaseCases) {
     SCOPED_TRACE(c.name);
-    SlotFixture slots = OneSlot(c.drafts, c.thinking);
-    const StepOutput out = Verify(slots, c.target, c.relaxed);
+    Verification verification(OneSlot(c.drafts, c.thinking), c.target, c.relaxed);
+    const StepOutput out = verification.Run();
     EXPECT_EQ(Ids(out.token_ids, out.token_ids + out.emitted_count), c.expected);
     EXPECT_EQ(out.relaxed_count, c.relaxed_count);
-    EXPECT_EQ(slots.progress[0].thinking != 0, c.thinking_after);
+    EXPECT_EQ(verification.progress().thinking != 0, c.thinking_after);
   }
 }
 
@@ -87,9 +99,10 @@ TEST(ForcedVerification, EmitsTheMeanAndTakesAnyLegalDraft) {
     SlotFixture slots = OneSlot({2, 3, 4}, false);
     slots.rule = {.forced_length = mean};
     slots.constants[0].length_limit = 1 << 30;
+    Verification verification(slots, {5, 5, 5, 5}, {0, 0, 0, 0});
     for (int step = 0; step < kSteps; ++step) {
-      slots.drafts[0].draft_count = 3;
-      const StepOutput out = Verify(slots, {5, 5, 5, 5}, {0, 0, 0, 0});
+      verification.Draft(slots.drafts[0]);
+      const StepOutput out = verification.Run();
       EXPECT_EQ(out.token_ids[out.emitted_count - 1], 5);
       EXPECT_EQ(out.relaxed_count, 0);
       emitted += out.emitted_count;
@@ -102,7 +115,8 @@ TEST(ForcedVerification, EmitsTheMeanAndTakesAnyLegalDraft) {
   }
   SlotFixture slots = OneSlot({2, kVocab, 4}, false);
   slots.rule.forced_length = 4.0f;
-  EXPECT_EQ(Verify(slots, {5, 5, 5, 5}, {0, 0, 0, 0}).emitted_count, 2) << "an illegal draft ends the run";
+  EXPECT_EQ(Verification(slots, {5, 5, 5, 5}, {0, 0, 0, 0}).Run().emitted_count, 2)
+      << "an illegal draft ends the run";
 }
 
 struct CandidateCase {
