@@ -1,0 +1,233 @@
+// What CudaDevice promises beyond its ops, on the host's CUDA.
+
+#include "kernels/cuda/cuda_device.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/packed_weight.h"
+#include "tests/cuda_on_host/counts.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = CreateDevice("cuda", {});
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    stream_ = device_->CreateStream();
+  }
+
+  template <class T>
+  std::vector<T> Get(const T* memory, size_t count) {
+    std::vector<T> values(count);
+    device_->CopyToHost(*stream_, values.data(), memory, count * sizeof(T));
+    stream_->Synchronize();
+    return values;
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+};
+
+TEST_F(CudaDeviceTest, NamesWhatMayChangeABit) {
+  EXPECT_THAT(device_->name(), ::testing::StartsWith("cuda "));
+  EXPECT_THAT(device_->name(), HasSubstr(" SMs, cublasLt "));
+}
+
+TEST_F(CudaDeviceTest, ARefusalShowsTheSum) {
+  device_->BeginPurpose("weights");
+  ASSERT_TRUE(device_->Allocate(size_t{100} << 20).ok());
+  ASSERT_TRUE(device_->Allocate(size_t{28} << 20).ok());
+  device_->BeginPurpose("KV cache");
+  const DeviceMemory before = device_->memory();
+  const auto refused = device_->Allocate(size_t{1} << 40);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(), HasSubstr("asked 1024.00 GiB for KV cache, free "));
+  EXPECT_THAT(refused.status().message(), HasSubstr("held: weights 128.00 MiB"));
+  EXPECT_EQ(device_->memory().free_bytes, before.free_bytes);
+  EXPECT_TRUE(device_->Allocate(1).ok()) << "a refusal is not the end";
+}
+
+TEST_F(CudaDeviceTest, HostBytesAreFreeOnceTheyAreSubmitted) {
+  std::vector<int32_t> values(3 << 20);  // more than all staging memory
+  std::iota(values.begin(), values.end(), 7);
+  const std::vector<int32_t> sent = values;
+  int32_t* const memory = *device_->AllocateArray<int32_t>(values.size());
+  device_->CopyToDevice(*stream_, memory, values.data(), values.size() * sizeof(int32_t));
+  std::fill(values.begin(), values.end(), -1);
+  EXPECT_EQ(Get(memory, sent.size()), sent);
+}
+
+TEST_F(CudaDeviceTest, PinnedCopiesWaitForNothing) {
+  int32_t* const host = *device_->AllocatePinnedArray<int32_t>(2);
+  int32_t* const memory = *device_->AllocateArray<int32_t>(1);
+  const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
+  host[0] = 5;
+  device_->CopyPinnedToDevice(*stream_, memory, host, sizeof(int32_t));
+  device_->CopyToHost(*stream_, host + 1, memory, sizeof(int32_t));
+  EXPECT_EQ(cuda_on_host::CurrentCounts().syncs, before.syncs);
+  const std::unique_ptr<Event> event = device_->CreateEvent();
+  event->Record(*stream_);
+  EXPECT_TRUE(event->Wait(std::chrono::steady_clock::now() + std::chrono::seconds(60)));
+  EXPECT_EQ(host[1], 5);
+}
+
+TEST_F(CudaDeviceTest, AnEventThatIsNotPassedEndsAtTheDeadline) {
+  float* const memory = *device_->AllocateArray<float>(64);
+  for (int i = 0; i < 50; ++i) {
+    device_->ops().add(*stream_, {.out = Dense(memory, 1, 64), .x = Dense<const float>(memory, 1, 64)});
+  }
+  const std::unique_ptr<Event> event = device_->CreateEvent();
+  event->Record(*stream_);
+  EXPECT_FALSE(event->Wait(std::chrono::steady_clock::now()));
+  EXPECT_TRUE(event->Wait(std::chrono::steady_clock::now() + std::chrono::seconds(60)));
+}
+
+TEST_F(CudaDeviceTest, AnArrayOfWeightsIsOneAllocation) {
+  std::vector<std::vector<bf16>> values(3, std::vector<bf16>(5 * 7));
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t j = 0; j < values[i].size(); ++j) values[i][j] = ToBf16(static_cast<float>(100 * i + j));
+  }
+  const auto packed = device_->PackWeights(3, [&](int i) -> absl::StatusOr<std::vector<HostWeight>> {
+    return std::vector<HostWeight>{{.n = 5, .k = 7, .data = values[i].data()}};
+  });
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  EXPECT_EQ(packed->data_stride, 256);
+  const std::vector<PackedWeight> items = Get(packed->items, 3);
+  for (int i = 0; i < 3; ++i) {
+    const auto* const data = static_cast<const unsigned char*>(packed->first.data) + i * packed->data_stride;
+    EXPECT_EQ(items[i].data, data);
+    const std::vector<bf16> stored = Get(reinterpret_cast<const bf16*>(data), 5 * 7);
+    EXPECT_EQ(std::memcmp(stored.data(), values[i].data(), 5 * 7 * sizeof(bf16)), 0) << i;
+  }
+}
+
+// Two FP8 parts, one above the other.
+struct F8Parts {
+  F8Parts(int first_n, int second_n, int k, int block)
+      : codes((first_n + second_n) * k), scales(2, std::vector<float>(64)) {
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(0x30 + i % 16);
+    for (int i = 0; i < 64; ++i) scales[0][i] = 1.0f + i, scales[1][i] = 100.0f + i;
+    const auto part = [&](int row, int n, const std::vector<float>& grid) {
+      return HostWeight{.dtype = DType::kF8E4M3,
+                        .n = n,
+                        .k = k,
+                        .data = codes.data() + row * k,
+                        .scale_inv = grid.data(),
+                        .block_n = block,
+                        .block_k = block};
+    };
+    parts = {part(0, first_n, scales[0]), part(first_n, second_n, scales[1])};
+  }
+
+  std::vector<uint8_t> codes;
+  std::vector<std::vector<float>> scales;
+  std::vector<HostWeight> parts;
+};
+
+TEST_F(CudaDeviceTest, BlockScalesStandInRowsOfFours) {
+  const F8Parts f8(128, 130, 300, 128);  // 3 blocks of k; 1 and 2 of n
+  const auto packed = device_->PackWeight(f8.parts);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  EXPECT_EQ(packed->dtype, DType::kF8E4M3);
+  EXPECT_EQ(packed->n, 258);
+  EXPECT_EQ(Get(packed->scales, 12), (std::vector<float>{1, 2, 3, 0, 100, 101, 102, 0, 103, 104, 105, 0}));
+  EXPECT_EQ(Get(static_cast<const uint8_t*>(packed->data), f8.codes.size()), f8.codes);
+}
+
+TEST_F(CudaDeviceTest, AGridThatCannotBeStackedBecomesBf16) {
+  const struct {
+    const char* name;
+    F8Parts parts;
+  } cases[] = {{"parts meet inside a block", F8Parts(100, 28, 130, 128)},
+               {"blocks of another size", F8Parts(128, 128, 130, 64)}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto packed = device_->PackWeight(c.parts.parts);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    ASSERT_EQ(packed->dtype, DType::kBF16);
+    EXPECT_EQ(packed->scales, nullptr);
+    const HostWeight& second = c.parts.parts[1];
+    const int32_t row = c.parts.parts[0].n + 3;
+    const std::vector<bf16> stored = Get(static_cast<const bf16*>(packed->data), int64_t{packed->n} * 130);
+    const float scale = second.scale_inv[129 / second.block_k];
+    EXPECT_EQ(ToFloat(stored[row * 130 + 129]),
+              ToFloat(ToBf16(F8E4M3ToFloat(c.parts.codes[row * 130 + 129]) * scale)));
+  }
+}
+
+TEST_F(CudaDeviceTest, RandomWeightsAreThoseOfTheirNumbers) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    RandomWeight weight = DenseRandomWeight(70, 130, dtype, 0.5f, 9);
+    weight.offset = 11;
+    const auto made = device_->MakeRandomWeights(3, weight);
+    ASSERT_TRUE(made.ok()) << made.status();
+    const auto* const data = static_cast<const uint8_t*>(made->first.data);
+    const std::vector<uint8_t> bytes = Get(data, 2 * made->data_stride + 70 * 130 * DTypeBytes(dtype));
+    for (const auto& [item, row, column] : {std::array{0, 0, 0}, {1, 69, 129}, {2, 3, 64}}) {
+      const int64_t place = int64_t{row} * 130 + column;
+      const int64_t number = weight.number(item, row, column);
+      const uint8_t* const at = bytes.data() + item * made->data_stride + place * DTypeBytes(dtype);
+      if (dtype == DType::kF8E4M3) {
+        EXPECT_EQ(*at, RandomF8(weight, number));
+      } else {
+        bf16 value;
+        std::memcpy(&value, at, sizeof(value));
+        EXPECT_EQ(value.bits, RandomBf16(weight, number).bits);
+      }
+    }
+    if (dtype == DType::kF8E4M3) {
+      const float scale = RandomF8Scale(weight);
+      EXPECT_EQ(Get(made->first.scales + 2 * made->scale_stride, 4),
+                (std::vector<float>{scale, scale, 0, 0}));
+    }
+  }
+}
+
+TEST_F(CudaDeviceTest, GraphsAreEqualWhenTheirNodesAre) {
+  float* const memory = *device_->AllocateArray<float>(64);
+  const auto capture = [&](int rows, bool twice) {
+    return device_->Capture(*stream_, [&, rows, twice] {
+      for (int i = 0; i < (twice ? 2 : 1); ++i) {
+        device_->ops().add(*stream_,
+                           {.out = Dense(memory, rows, 16), .x = Dense<const float>(memory, rows, 16)});
+      }
+    });
+  };
+  const auto graph = capture(2, false);
+  EXPECT_EQ(graph->node_count(), 1u);
+  EXPECT_TRUE(graph->SameNodes(*capture(2, false)));
+  EXPECT_FALSE(graph->SameNodes(*capture(3, false)));
+  EXPECT_FALSE(graph->SameNodes(*capture(2, true)));
+  const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
+  graph->Replay(*stream_);
+  EXPECT_EQ(cuda_on_host::CurrentCounts().graph_launches, before.graph_launches + 1);
+  stream_->Synchronize();
+}
+
+using CudaDeviceDeathTest = CudaDeviceTest;
+
+TEST_F(CudaDeviceDeathTest, AFrozenDeviceNeitherAllocatesNorCaptures) {
+  auto& stream = static_cast<CudaStream&>(*stream_);
+  void* const scratch = stream.Scratch(1000);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(scratch) % 1024, 0u);
+  device_->Freeze();
+  EXPECT_EQ(stream.Scratch(1000), scratch);
+  EXPECT_TRUE(device_->AllocatePinned(16).ok()) << "host memory is another matter";
+  EXPECT_DEATH(device_->Allocate(16).IgnoreError(), "device memory asked for after the warm-up");
+  EXPECT_DEATH(stream.Scratch(size_t{64} << 20), "for op workspace");
+  EXPECT_DEATH(device_->Capture(*stream_, [] {}), "capture after the warm-up");
+}
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,229 @@
+// The engine on backend cuda: what a step asks of the device, and that nothing waits or allocates on the way.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/rank_engine.h"
+#include "engine/weights/dummy_weights.h"
+#include "tests/cuda_on_host/counts.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kBlocksPerSlot = 4;
+constexpr int kVocab = 96;
+
+ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.architecture = "DeepseekV3ForCausalLM";
+  config.vocab_size = kVocab;
+  config.hidden_size = 32;
+  config.num_hidden_layers = 2;
+  config.num_nextn_predict_layers = 2;
+  config.first_k_dense_replace = 1;
+  config.intermediate_size = 32;
+  config.moe_intermediate_size = 16;
+  config.n_routed_experts = 8;
+  config.num_experts_per_tok = 2;
+  config.n_shared_experts = 1;
+  config.num_attention_heads = 2;
+  config.q_lora_rank = 16;
+  config.kv_lora_rank = 32;
+  config.qk_nope_head_dim = 16;
+  config.qk_rope_head_dim = 16;
+  config.v_head_dim = 16;
+  config.max_position_embeddings = 64;
+  return config;
+}
+
+EngineOptions SmallOptions() {
+  EngineOptions options;
+  options.max_batch_size = 2;
+  options.max_num_tokens = 24;
+  options.max_seq_len = 48;
+  options.max_draft_len = 2;
+  options.tokens_per_block = 16;
+  options.block_count = 1 + 3 * kBlocksPerSlot;
+  options.batch_sizes = {2};
+  options.host_cache_bytes = 1 << 20;
+  options.step_timeout = std::chrono::seconds(300);
+  return options;
+}
+
+std::unique_ptr<RankEngine> MakeEngine(const std::string& backend, const EngineOptions& options) {
+  const ModelConfig config = SmallConfig();
+  auto device = CreateDevice(backend, {});
+  CHECK(device.ok()) << device.status().ToString();
+  const auto stream = (*device)->CreateStream();
+  auto weights = MakeDummyWeights(config, options.module_count(), **device, *stream, nullptr);
+  CHECK(weights.ok()) << weights.status().ToString();
+  auto engine = RankEngine::Create(options, config, *std::move(device), *std::move(weights));
+  CHECK(engine.ok()) << engine.status().ToString();
+  return *std::move(engine);
+}
+
+std::vector<int32_t> BlocksOf(int slot) {
+  std::vector<int32_t> blocks(kBlocksPerSlot);
+  std::iota(blocks.begin(), blocks.end(), 1 + slot * kBlocksPerSlot);
+  return blocks;
+}
+
+IterationPlan Step(std::vector<int32_t> live_slots, int draft_len) {
+  IterationPlan plan;
+  plan.draft_len = draft_len;
+  plan.decode_bucket = 2;
+  plan.prefill_rows = {0};
+  plan.ended_prompts = {0};
+  plan.ranks.resize(1);
+  plan.ranks[0].live_slots = std::move(live_slots);
+  return plan;
+}
+
+IterationPlan Start(int slot, const SamplingParams& sampling, int logprob_count, int draft_len) {
+  IterationPlan plan = Step({slot}, draft_len);
+  RankPlan& rank = plan.ranks[0];
+  const std::vector<int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
+  const int prompt_len = static_cast<int>(prompt.size());
+  rank.admissions.push_back({.slot = slot,
+                             .sampling = sampling,
+                             .logprob_count = logprob_count,
+                             .draft_cap = 7,
+                             .prompt_len = prompt_len,
+                             .length_limit = 40});
+  rank.block_table_deltas.push_back({.slot = slot, .first_index = 0, .block_ids = BlocksOf(slot)});
+  rank.prefill_chunks.push_back({.slot = slot, .first_position = 0, .token_ids = prompt, .last = true});
+  plan.prefill_rows = {prompt_len};
+  plan.ended_prompts = {1};
+  return plan;
+}
+
+RankResult RunPlan(RankEngine& engine, const IterationPlan& plan) {
+  auto result = engine.Run(plan, 0);
+  CHECK(result.ok()) << result.status().ToString();
+  return *std::move(result);
+}
+
+void ExpectFrozen(const cuda_on_host::Counts& before, const cuda_on_host::Counts& after) {
+  EXPECT_EQ(after.mallocs, before.mallocs);
+  EXPECT_EQ(after.captures, before.captures);
+  EXPECT_EQ(after.instantiations, before.instantiations);
+  EXPECT_EQ(after.syncs, before.syncs);
+}
+
+TEST(EngineOnHost, AStepIsOneGraphLaunchAFewCopiesAndOneWait) {
+  const auto engine = MakeEngine("cuda", SmallOptions());
+  ASSERT_TRUE(engine->WarmUp().ok());
+  RunPlan(*engine, Start(0, {}, -1, 2));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
+  engine->Submit(Step({0}, 2), 0);
+  for (int step = 0; step < 3; ++step) {
+    const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
+    engine->Submit(Step({0}, 2), 0);  // while the one before is unfinished
+    const cuda_on_host::Counts submitted = cuda_on_host::CurrentCounts();
+    ExpectFrozen(before, submitted);
+    EXPECT_EQ(submitted.graph_launches, before.graph_launches + 1);
+    EXPECT_EQ(submitted.launches, before.launches);
+    EXPECT_EQ(submitted.copies, before.copies + 3) << "live slots in, outputs and drafts out";
+    EXPECT_EQ(submitted.queries, before.queries);
+    const auto result = engine->Finish(deadline);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->replayed);
+    EXPECT_EQ(result->slots.size(), 1u);
+    ExpectFrozen(submitted, cuda_on_host::CurrentCounts());
+  }
+  ASSERT_TRUE(engine->Finish(deadline).ok());
+}
+
+// Whatever a plan may hold: penalties and logprobs, a prompt, a swap out and in.
+TEST(EngineOnHost, NoPlanWaitsOrAllocates) {
+  for (const bool vanilla : {false, true}) {
+    SCOPED_TRACE(vanilla ? "vanilla" : "eagle");
+    EngineOptions options = SmallOptions();
+    options.use_mtp_vanilla = vanilla;
+    const auto engine = MakeEngine("cuda", options);
+    ASSERT_TRUE(engine->WarmUp().ok());
+    const SamplingParams sampled{.temperature = 0.8f, .repetition_penalty = 1.1f, .seed = 5};
+    IterationPlan out = Step({}, 2);
+    out.decode_bucket = 0;
+    out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = BlocksOf(0)}};
+    IterationPlan in = Step({1}, 2);
+    in.ranks[0].swaps_in = {{.image_id = 5, .slot = 1, .block_ids = BlocksOf(1)}};
+    in.ranks[0].block_table_deltas = {{.slot = 1, .first_index = 0, .block_ids = BlocksOf(1)}};
+    for (const IterationPlan& plan : {Start(0, sampled, 3, 2), Step({0}, 2), out, in, Step({1}, 1)}) {
+      const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
+      engine->Submit(plan, 0);
+      ExpectFrozen(before, cuda_on_host::CurrentCounts());
+      EXPECT_EQ(cuda_on_host::CurrentCounts().queries, before.queries);
+      const auto result = engine->Finish(std::chrono::steady_clock::now() + std::chrono::minutes(5));
+      ASSERT_TRUE(result.ok()) << result.status();
+    }
+  }
+}
+
+TEST(EngineOnHost, SwappingChangesNothing) {
+  for (const bool vanilla : {false, true}) {
+    SCOPED_TRACE(vanilla ? "vanilla" : "eagle");
+    EngineOptions options = SmallOptions();
+    options.use_mtp_vanilla = vanilla;
+    options.capture_graphs = false;
+    const auto engine = MakeEngine("cuda", options);
+    const auto untouched = MakeEngine("cuda", options);
+    const SamplingParams sampled{.temperature = 0.8f, .frequency_penalty = 0.5f, .seed = 5};
+    for (RankEngine* one : {engine.get(), untouched.get()}) {
+      RunPlan(*one, Start(0, sampled, -1, 2));
+      RunPlan(*one, Step({0}, 2));
+    }
+    IterationPlan out = Step({}, 2);
+    out.decode_bucket = 0;
+    out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = BlocksOf(0)}};
+    IterationPlan in = Step({1}, 2);
+    in.ranks[0].swaps_in = {{.image_id = 5, .slot = 1, .block_ids = BlocksOf(2)}};
+    in.ranks[0].block_table_deltas = {{.slot = 1, .first_index = 0, .block_ids = BlocksOf(2)}};
+    // All submitted before anything is waited for: stream order alone keeps the image whole.
+    engine->Submit(out, 0);
+    engine->Submit(in, 0);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
+    ASSERT_TRUE(engine->Finish(deadline).ok());
+    const auto a = engine->Finish(deadline);
+    ASSERT_TRUE(a.ok());
+    const RankResult b = RunPlan(*untouched, Step({0}, 2));
+    EXPECT_EQ(a->slots[0].token_ids, b.slots[0].token_ids);
+    EXPECT_EQ(a->slots[0].drafts, b.slots[0].drafts);
+  }
+}
+
+// The same weights on both backends: they differ in how sums are ordered, not in what they sum.
+TEST(EngineOnHost, LogprobsAreNearTheCpus) {
+  EngineOptions options = SmallOptions();
+  options.capture_graphs = false;
+  const auto gpu = MakeEngine("cuda", options);
+  const auto cpu = MakeEngine("cpu", options);
+  const SlotResult a = RunPlan(*gpu, Start(0, {}, 20, 0)).slots[0];
+  const SlotResult b = RunPlan(*cpu, Start(0, {}, 20, 0)).slots[0];
+  ASSERT_EQ(a.token_ids, b.token_ids);
+  for (size_t token = 0; token < a.logprobs.size(); ++token) {
+    EXPECT_NEAR(a.logprobs[token].logprob, b.logprobs[token].logprob, 0.05) << "token " << token;
+  }
+}
+
+TEST(EngineOnHost, TheKvCacheTakesItsShareOfWhatIsLeft) {
+  EngineOptions options = SmallOptions();
+  options.capture_graphs = false;
+  options.block_count = 0;
+  options.free_memory_fraction = 0.5;
+  cuda_on_host::SetDeviceMemory(size_t{64} << 20);
+  const auto engine = MakeEngine("cuda", options);
+  const int64_t block_bytes = KvCacheShape::Of(SmallConfig(), 1, 16, 1).block_bytes();
+  const int64_t cache_bytes = engine->options().block_count * block_bytes;
+  EXPECT_GT(cache_bytes, int64_t{20} << 20);
+  EXPECT_LT(cache_bytes, int64_t{32} << 20);
+  cuda_on_host::SetDeviceMemory(size_t{1} << 30);
+}
+
+}  // namespace
+}  // namespace foredraft
