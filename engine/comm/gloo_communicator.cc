@@ -1,8 +1,5 @@
 #include "engine/comm/gloo_communicator.h"
 
-#include <gloo/context.h>
-#include <gloo/transport/unbound_buffer.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstring>
@@ -10,22 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "base/check.h"
-#include "engine/comm/gloo_connect.h"
+#include "base/status_macros.h"
 #include "kernels/cpu/cpu_stream.h"
 
 namespace foredraft {
 namespace {
 
-using gloo::transport::UnboundBuffer;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kOperationNames[] = {"all_gather", "all_to_all", "all_reduce", "broadcast", "barrier"};
-
-// Thrown when Abort ends a wait.
-struct Aborted : std::exception {
-  const char* what() const noexcept override { return "aborted"; }
-};
 
 // A collective as a node of a graph.
 template <class Params>
@@ -70,16 +60,12 @@ void Reduce(std::span<int64_t> values, std::span<const int64_t> other, Reduction
 absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Create(const CommunicatorOptions& options,
                                                                        RendezvousStore& store) {
   std::signal(SIGPIPE, SIG_IGN);
-  absl::StatusOr<std::shared_ptr<gloo::Context>> context = ConnectGloo(options, store);
-  if (!context.ok()) return context.status();
-  return std::unique_ptr<Communicator>(new GlooCommunicator(options, *std::move(context)));
+  ASSIGN_OR_RETURN(std::unique_ptr<GlooMesh> mesh, GlooMesh::Connect(options, store));
+  return std::unique_ptr<Communicator>(new GlooCommunicator(options, std::move(mesh)));
 }
 
-GlooCommunicator::GlooCommunicator(const CommunicatorOptions& options, std::shared_ptr<gloo::Context> context)
-    : rank_(options.rank),
-      size_(options.size),
-      step_timeout_(options.step_timeout),
-      context_(std::move(context)) {}
+GlooCommunicator::GlooCommunicator(const CommunicatorOptions& options, std::unique_ptr<GlooMesh> mesh)
+    : rank_(options.rank), size_(options.size), step_timeout_(options.step_timeout), mesh_(std::move(mesh)) {}
 
 GlooCommunicator::~GlooCommunicator() = default;
 
@@ -184,7 +170,7 @@ absl::Status GlooCommunicator::AllReduce(std::span<int64_t> values, Reduction re
 }
 
 absl::Status GlooCommunicator::Broadcast(std::span<std::byte> bytes, int root) {
-  const Block block = {bytes.data(), static_cast<int64_t>(bytes.size())};
+  const GlooMesh::Block block = {bytes.data(), static_cast<int64_t>(bytes.size())};
   Blocks outgoing;
   Blocks incoming;
   if (rank_ == root) outgoing.fill(block);
@@ -203,86 +189,26 @@ void GlooCommunicator::Exchange(Operation operation, const Blocks& outgoing, con
   const Clock::time_point deadline = Clock::now() + step_timeout_;
   const char* const name = kOperationNames[static_cast<int>(operation)];
   try {
-    ExchangeOrThrow(operation, outgoing, incoming);
+    mesh_->Exchange(static_cast<uint32_t>(operation), outgoing, incoming);
     return;
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     const size_t reason = text.find("] ");  // Gloo puts its own file and line in front
+    const int peer = mesh_->waiting_for();
     if (Clock::now() >= deadline) {
       status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: nothing from rank %d within %d ms",
-                                                          rank_, name, waiting_for_, step_timeout_.count())));
+                                                          rank_, name, peer, step_timeout_.count())));
     } else {
       status_.Fail(absl::UnavailableError(
-          absl::StrFormat("rank %d: %s with rank %d: %s", rank_, name, waiting_for_,
+          absl::StrFormat("rank %d: %s with rank %d: %s", rank_, name, peer,
                           reason == std::string_view::npos ? text : text.substr(reason + 2))));
     }
   }
-  CloseConnections();
-}
-
-void GlooCommunicator::ExchangeOrThrow(Operation operation, const Blocks& outgoing, const Blocks& incoming) {
-  // What a rank sends for one exchange is never taken for another, nor for one of another kind.
-  const uint64_t tag = exchange_count_++ << 8 | static_cast<uint64_t>(operation);
-  const Clock::time_point deadline = Clock::now() + step_timeout_;
-  const auto remaining = [&] {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    return std::max(left, std::chrono::milliseconds(1));  // Gloo reads -1 as its own default
-  };
-  std::array<std::unique_ptr<UnboundBuffer>, kMaxRanks> sends;
-  std::array<std::unique_ptr<UnboundBuffer>, kMaxRanks> receives;
-  // The buffers go before anybody can abort them no more.
-  struct InFlight {
-    GlooCommunicator& comm;
-    ~InFlight() {
-      std::lock_guard<std::mutex> lock(comm.mutex_);
-      comm.in_flight_.clear();
-    }
-  } in_flight{*this};
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (status_.failed()) throw Aborted();
-    for (int step = 1; step < size_; ++step) {
-      const int peer = Peer(step);
-      sends[peer] = context_->createUnboundBuffer(outgoing[peer].data, outgoing[peer].bytes);
-      receives[peer] = context_->createUnboundBuffer(incoming[peer].data, incoming[peer].bytes);
-      in_flight_.push_back(sends[peer].get());
-      in_flight_.push_back(receives[peer].get());
-    }
-  }
-  const auto for_each_peer = [&](const auto& action) {
-    for (int step = 1; step < size_; ++step) {
-      waiting_for_ = Peer(step);
-      action(waiting_for_);
-    }
-  };
-  for_each_peer([&](int peer) { receives[peer]->recv(peer, tag); });
-  for_each_peer([&](int peer) { sends[peer]->send(peer, tag); });
-  for_each_peer([&](int peer) {
-    if (!receives[peer]->waitRecv(remaining())) throw Aborted();
-  });
-  for_each_peer([&](int peer) {
-    if (!sends[peer]->waitSend(remaining())) throw Aborted();
-  });
+  mesh_->Close();
 }
 
 void GlooCommunicator::Abort(const absl::Status& reason) {
-  if (!status_.Fail(reason)) return;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (UnboundBuffer* buffer : in_flight_) {
-      buffer->abortWaitRecv();
-      buffer->abortWaitSend();
-    }
-  }
-  CloseConnections();
-}
-
-void GlooCommunicator::CloseConnections() {
-  try {
-    context_->closeConnections();
-  } catch (const std::exception&) {
-    // The group is over already, with its reason; a connection that cannot be closed ends with the process.
-  }
+  if (status_.Fail(reason)) mesh_->Close();
 }
 
 }  // namespace foredraft

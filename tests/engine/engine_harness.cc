@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,7 @@
 #include "engine/local_executor.h"
 #include "engine/weights/weight_loader.h"
 #include "scheduler/serving_loop.h"
+#include "tests/engine/comm/rank_threads.h"
 
 namespace foredraft {
 namespace {
@@ -25,12 +28,16 @@ constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy m
 // Forwards to a LocalExecutor and notes what each request's steps drafted. A request is known by its seed.
 class RecordingExecutor : public Executor {
  public:
-  RecordingExecutor(std::unique_ptr<RankEngine> engine, RunRecord& record,
+  RecordingExecutor(std::unique_ptr<RankEngine> engine, int rank, RunRecord& record,
                     const std::map<uint64_t, int>& index)
-      : executor_(std::move(engine), 0), record_(record), request_of_seed_(index) {}
+      : executor_(std::move(engine), rank), rank_(rank), record_(record), request_of_seed_(index) {}
 
   absl::Status Launch(const IterationPlan& plan) override {
-    const RankPlan& rank = plan.ranks[0];
+    const RankPlan& rank = plan.ranks[rank_];
+    const int prefill_rows = plan.prefill_rows[rank_];
+    record_.requests_of_rank[rank_] += static_cast<int>(rank.admissions.size());
+    record_.most_prefill_rows[rank_] = std::max(record_.most_prefill_rows[rank_], prefill_rows);
+    record_.lonely_prefills += HasPrefill(plan) && prefill_rows == 0;
     for (const SwapOut& swap : rank.swaps_out) request_of_image_[swap.image_id] = request_of_slot_[swap.slot];
     for (const SwapIn& swap : rank.swaps_in)
       request_of_slot_[swap.slot] = request_of_image_.at(swap.image_id);
@@ -48,8 +55,8 @@ class RecordingExecutor : public Executor {
     if (!result.ok()) return result;
     const std::vector<int> requests = std::move(launched_.front());
     launched_.erase(launched_.begin());
-    ++record_.iterations;
-    record_.replays += result->replayed;
+    record_.iterations += rank_ == 0;
+    record_.replays += rank_ == 0 && result->replayed;
     for (size_t place = 0; place < result->slots.size(); ++place) Note(requests[place], result->slots[place]);
     return result;
   }
@@ -66,6 +73,7 @@ class RecordingExecutor : public Executor {
   }
 
   LocalExecutor executor_;
+  const int rank_;
   RunRecord& record_;
   const std::map<uint64_t, int>& request_of_seed_;
   std::map<int, int> request_of_slot_;
@@ -109,10 +117,13 @@ class Gatherer {
     changed_.notify_all();
   }
 
-  bool WaitForAll() {
+  bool WaitForAll() { return WaitForOpen(0); }
+
+  // Requests not submitted yet count as open.
+  bool WaitForOpen(size_t most) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_until(lock, std::chrono::steady_clock::now() + kRunLimit,
-                               [this] { return open_ == 0; });
+                               [&] { return open_ <= most; });
   }
 
  private:
@@ -125,18 +136,25 @@ class Gatherer {
 }  // namespace
 
 std::string Setting::DebugString() const {
-  return absl::StrCat("K ", draft_len, mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ",
-                      overlap, ", graphs ", graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens,
-                      ", reuse ", reuse, ", small pool ", small_pool, ", draft caps ", draft_caps,
-                      ", policy ", static_cast<int>(policy), ", K changes [",
-                      absl::StrJoin(draft_len_changes, " "), "]");
+  return absl::StrCat("ranks ", ranks, ", open ", max_open, ", K ", draft_len, " of ", max_draft_len,
+                      mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ",
+                      graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse,
+                      ", small pool ", small_pool, ", draft caps ", draft_caps, ", policy ",
+                      static_cast<int>(policy), ", K changes [", absl::StrJoin(draft_len_changes, " "), "]");
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir) {
-  static auto* const models = new std::map<std::string, LoadedModel>;
-  const auto found = models->find(checkpoint_dir);
+  return LoadModelOnce(checkpoint_dir, {});
+}
+
+const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const ExpertShard& shard) {
+  using Key = std::tuple<std::string, int, int>;
+  static auto* const models = new std::map<Key, LoadedModel>;
+  const Key key = {checkpoint_dir, shard.rank, shard.size};
+  const auto found = models->find(key);
   if (found != models->end()) return found->second;
   LoadedModel model;
+  model.dir = checkpoint_dir;
   auto config = ReadModelConfig(checkpoint_dir + "/config.json");
   CHECK(config.ok()) << config.status().ToString();
   model.config = *std::move(config);
@@ -145,10 +163,10 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir) {
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
   auto weights = LoadWeights(checkpoint_dir, model.config, model.config.num_nextn_predict_layers,
-                             *model.device, *stream, nullptr);
+                             *model.device, *stream, nullptr, shard);
   CHECK(weights.ok()) << weights.status().ToString();
   model.weights = *std::move(weights);
-  return models->emplace(checkpoint_dir, std::move(model)).first->second;
+  return models->emplace(key, std::move(model)).first->second;
 }
 
 EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) {
@@ -156,7 +174,9 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.max_batch_size = setting.max_batch_size;
   options.max_num_tokens = setting.max_num_tokens;
   options.max_seq_len = kMaxSeqLen;
-  options.max_draft_len = !setting.mtp ? 0 : setting.vanilla ? model.config.num_nextn_predict_layers : 7;
+  options.max_draft_len = !setting.mtp      ? 0
+                          : setting.vanilla ? model.config.num_nextn_predict_layers
+                                            : setting.max_draft_len;
   options.use_mtp_vanilla = setting.mtp && setting.vanilla;
   options.tokens_per_block = kTokensPerBlock;
   const int sequence_blocks = (kMaxSeqLen + 14) / kTokensPerBlock + 1;
@@ -171,6 +191,7 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
 SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOptions& engine,
                                     const Setting& setting) {
   SchedulerOptions options;
+  options.rank_count = setting.ranks;
   const KvCacheShape shape =
       KvCacheShape::Of(model.config, engine.module_count(), engine.tokens_per_block, engine.block_count);
   options.max_batch_size = engine.max_batch_size;
@@ -195,6 +216,30 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   return options;
 }
 
+std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
+                                                       int ranks) {
+  std::vector<RankParts> parts;
+  if (ranks == 1) {
+    auto device = CreateDevice("cpu", {.threads = 2});
+    CHECK(device.ok());
+    parts.push_back({*std::move(device), nullptr});
+  } else {
+    parts = ConnectRanks(ranks, kRunLimit);
+  }
+  std::vector<const LoadedModel*> shards;
+  for (int rank = 0; rank < ranks; ++rank) {
+    shards.push_back(&LoadModelOnce(model.dir, {.rank = rank, .size = ranks}));
+  }
+  std::vector<std::unique_ptr<RankEngine>> engines(ranks);
+  ForEachRank(ranks, [&](int rank) {
+    auto engine = RankEngine::Create(options, model.config, std::move(parts[rank].device),
+                                     shards[rank]->weights, std::move(parts[rank].comm));
+    CHECK(engine.ok()) << engine.status().ToString();
+    engines[rank] = *std::move(engine);
+  });
+  return engines;
+}
+
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests) {
   RunRecord record;
   record.requests.resize(requests.size());
@@ -205,17 +250,22 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     CHECK(request_of_seed.emplace(requests[i].sampling.seed, static_cast<int>(i)).second);
   }
   const EngineOptions engine_options = EngineOptionsOf(model, setting);
-  auto device = CreateDevice("cpu", {.threads = 2});
-  CHECK(device.ok());
-  auto engine = RankEngine::Create(engine_options, model.config, *std::move(device), model.weights);
-  CHECK(engine.ok()) << engine.status().ToString();
-  RecordingExecutor executor(*std::move(engine), record, request_of_seed);
+  record.requests_of_rank.resize(setting.ranks);
+  record.most_prefill_rows.resize(setting.ranks);
+  std::vector<std::unique_ptr<RecordingExecutor>> executors;
+  std::vector<Executor*> executor_pointers;
+  for (std::unique_ptr<RankEngine>& engine : CreateEngines(model, engine_options, setting.ranks)) {
+    const int rank = static_cast<int>(executors.size());
+    executors.push_back(
+        std::make_unique<RecordingExecutor>(std::move(engine), rank, record, request_of_seed));
+    executor_pointers.push_back(executors.back().get());
+  }
   Gatherer gatherer(record, requests);
   auto scheduler = std::make_unique<Scheduler>(SchedulerOptionsOf(model, engine_options, setting));
   ServingLoop* running = nullptr;
   size_t change = 0;
   ServingLoop loop(
-      {.overlap = setting.overlap}, std::move(scheduler), {&executor},
+      {.overlap = setting.overlap}, std::move(scheduler), executor_pointers,
       [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
       [&](const IterationFigures&) {
         if (setting.draft_len_changes.empty()) return;
@@ -224,7 +274,12 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
       });
   running = &loop;
   loop.Start();
+  size_t unsubmitted = requests.size();
   for (Request& request : requests) {
+    if (setting.max_open > 0) {
+      CHECK(gatherer.WaitForOpen(unsubmitted + setting.max_open - 1)) << setting.DebugString();
+    }
+    --unsubmitted;
     request.arrival = std::chrono::steady_clock::now();
     const absl::Status status = loop.Submit(std::move(request));
     CHECK(status.ok()) << status.ToString();

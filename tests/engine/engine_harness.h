@@ -12,6 +12,7 @@
 
 #include "config/model_config.h"
 #include "engine/rank_engine.h"
+#include "engine/weights/expert_shard.h"
 #include "engine/weights/model_weights.h"
 #include "kernels/device.h"
 #include "scheduler/request.h"
@@ -23,17 +24,24 @@ inline constexpr int kMaxSeqLen = 384;  // of every run
 
 // A checkpoint loaded once per test binary; the weights' device lives as long.
 struct LoadedModel {
+  std::string dir;
   std::unique_ptr<Device> device;
   ModelConfig config;
   ModelWeights weights;
 };
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir);
 
+// Those of one rank, with its experts alone; likewise loaded once.
+const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const ExpertShard& shard);
+
 // Everything that may change how tokens are computed, and must not change them.
 struct Setting {
-  int draft_len = 0;     // K; Kmax is 7 where `mtp`
-  bool vanilla = false;  // Kmax is then the modules the checkpoint has
-  bool mtp = true;       // false: no module at all
+  int ranks = 1;          // threads of this process, joined over loopback as processes would be
+  int max_open = 0;       // requests open at once: the next comes when one ends; 0 = all come at the start
+  int draft_len = 0;      // K
+  int max_draft_len = 7;  // Kmax, where `mtp`
+  bool vanilla = false;   // Kmax is then the modules the checkpoint has
+  bool mtp = true;        // false: no module at all
   bool overlap = true;
   bool graphs = true;
   int max_batch_size = 32;
@@ -69,10 +77,17 @@ struct RequestRecord {
 };
 struct RunRecord {
   std::vector<RequestRecord> requests;  // in the order given
+  std::vector<int> requests_of_rank;    // admitted on each
+  std::vector<int> most_prefill_rows;   // of one iteration, of each rank
+  int lonely_prefills = 0;              // prefill forwards that some rank ran without a row of its own
   SchedulerLoad load;                   // at the end
   int iterations = 0;
   int replays = 0;
 };
+
+// One engine per rank, with what it loads alone, joined and ready.
+std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
+                                                       int ranks);
 
 // Ids of requests are their places; every request's seed must be unique, it names the request to the
 // recorder. Fails the test (and returns what there is) when the run does not end.

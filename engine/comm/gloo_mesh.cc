@@ -1,0 +1,242 @@
+#include "engine/comm/gloo_mesh.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/buffer.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+using gloo::transport::UnboundBuffer;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kSmallBytes = 32 << 10;
+
+// In front of every small block: what both sides must agree on.
+struct Header {
+  uint64_t exchange;
+  uint32_t operation;
+  uint32_t bytes;
+};
+
+// Gloo's view of the store. Its own wait ignores its timeout in the base class: here everything ends by one
+// deadline. Errors leave as exceptions, which Connect catches.
+class GlooStore : public gloo::rendezvous::Store {
+ public:
+  GlooStore(RendezvousStore& store, Clock::time_point deadline) : store_(store), deadline_(deadline) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    Check(store_.Set(Key(key), std::string(data.begin(), data.end())));
+  }
+
+  std::vector<char> get(const std::string& key) override {
+    const absl::StatusOr<std::string> value = store_.Get(Key(key), deadline_);
+    Check(value.status());
+    return {value->begin(), value->end()};
+  }
+
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) get(key);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+
+ private:
+  static std::string Key(const std::string& key) { return "gloo/" + key; }
+  static void Check(const absl::Status& status) {
+    if (!status.ok()) throw gloo::IoException(std::string(status.message()));
+  }
+
+  RendezvousStore& store_;
+  const Clock::time_point deadline_;
+};
+
+}  // namespace
+
+// Of one peer: memory that small blocks come into and go out from. Two of each, used in turn: a rank sends
+// for exchange n + 2 when it has the peer's block of n + 1, which the peer sent when it was done with n.
+struct GlooMesh::Channel {
+  struct Small {
+    Header header;
+    std::byte data[kSmallBytes];
+  };
+  std::array<Small, 2> in;
+  std::array<Small, 2> out;
+  std::array<std::unique_ptr<gloo::transport::Buffer>, 2> receive;
+  std::array<std::unique_ptr<gloo::transport::Buffer>, 2> send;
+  // Of large blocks, while an exchange runs.
+  std::unique_ptr<UnboundBuffer> large_in;
+  std::unique_ptr<UnboundBuffer> large_out;
+};
+
+absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const CommunicatorOptions& options,
+                                                            RendezvousStore& store) {
+  std::shared_ptr<gloo::transport::Device> device;
+  try {
+    gloo::transport::tcp::attr attributes;
+    attributes.iface = options.interface;
+    device = gloo::transport::tcp::CreateDevice(attributes);
+  } catch (const std::exception&) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "parallel.interface: \"%s\", this host has no such interface with an address", options.interface));
+  }
+  try {
+    auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+    // What a small block is waited for; to connect, once both sides are there, Gloo takes five times as long.
+    context->setTimeout(options.step_timeout);
+    GlooStore gloo_store(store, Clock::now() + options.connect_timeout);
+    context->connectFullMesh(gloo_store, device);
+    std::unique_ptr<GlooMesh> mesh(new GlooMesh(options, std::move(context)));
+    // Nobody sends before all have their memory ready.
+    for (int rank = 0; rank < options.size; ++rank) {
+      const std::string key = "ready/" + std::to_string(rank);
+      rank == options.rank ? gloo_store.set(key, {}) : gloo_store.wait({key});
+    }
+    return mesh;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    const size_t reason = text.find("] ");  // Gloo puts its own file and line in front
+    return absl::UnavailableError(absl::StrFormat(
+        "rank %d: the %d ranks did not come together within %d s: %s", options.rank, options.size,
+        options.connect_timeout.count(), reason == std::string_view::npos ? text : text.substr(reason + 2)));
+  }
+}
+
+GlooMesh::GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Context> context)
+    : rank_(options.rank),
+      size_(options.size),
+      step_timeout_(options.step_timeout),
+      context_(std::move(context)) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    channels_[peer] = std::make_unique<Channel>();
+    Channel& channel = *channels_[peer];
+    for (int turn = 0; turn < 2; ++turn) {
+      auto& pair = context_->getPair(peer);
+      channel.receive[turn] = pair->createRecvBuffer(turn, &channel.in[turn], sizeof(Channel::Small));
+      channel.send[turn] = pair->createSendBuffer(turn, &channel.out[turn], sizeof(Channel::Small));
+    }
+  }
+}
+
+GlooMesh::~GlooMesh() = default;
+
+void GlooMesh::Exchange(uint32_t operation, const Blocks& outgoing, const Blocks& incoming) {
+  ++exchange_count_;
+  deadline_ = Clock::now() + step_timeout_;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) throw gloo::IoException("the group is over");
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      Channel& channel = *channels_[peer];
+      if (outgoing[peer].bytes > kSmallBytes) {
+        channel.large_out = context_->createUnboundBuffer(outgoing[peer].data, outgoing[peer].bytes);
+        in_flight_.push_back(channel.large_out.get());
+      }
+      if (incoming[peer].bytes > kSmallBytes) {
+        channel.large_in = context_->createUnboundBuffer(incoming[peer].data, incoming[peer].bytes);
+        in_flight_.push_back(channel.large_in.get());
+      }
+    }
+  }
+  // However the exchange ends, its buffers go, and nobody may abort them any more.
+  struct InFlight {
+    GlooMesh& mesh;
+    ~InFlight() {
+      std::lock_guard<std::mutex> lock(mesh.mutex_);
+      mesh.in_flight_.clear();
+      for (const auto& channel : mesh.channels_) {
+        if (channel == nullptr) continue;
+        channel->large_in.reset();
+        channel->large_out.reset();
+      }
+    }
+  } in_flight{*this};
+  const auto for_each_peer = [&](const auto& action) {
+    for (int step = 1; step < size_; ++step) {
+      waiting_for_ = (rank_ + step) % size_;
+      action(waiting_for_);
+    }
+  };
+  for_each_peer([&](int peer) {
+    if (Channel& channel = *channels_[peer]; channel.large_in) channel.large_in->recv(peer, exchange_count_);
+  });
+  for_each_peer([&](int peer) { Send(peer, operation, outgoing[peer]); });
+  for_each_peer([&](int peer) { Receive(peer, operation, incoming[peer]); });
+  for_each_peer([&](int peer) {
+    Channel& channel = *channels_[peer];
+    if (channel.large_out == nullptr) {
+      channel.send[exchange_count_ % 2]->waitSend();
+    } else if (!channel.large_out->waitSend(Remaining())) {
+      throw gloo::IoException("the group is over");
+    }
+  });
+}
+
+void GlooMesh::Send(int peer, uint32_t operation, const Block& block) {
+  Channel& channel = *channels_[peer];
+  if (channel.large_out != nullptr) {
+    channel.large_out->send(peer, exchange_count_);
+    return;
+  }
+  const int turn = static_cast<int>(exchange_count_ % 2);
+  Channel::Small& small = channel.out[turn];
+  small.header = {exchange_count_, operation, static_cast<uint32_t>(block.bytes)};
+  if (block.bytes > 0) std::memcpy(small.data, block.data, static_cast<size_t>(block.bytes));
+  channel.send[turn]->send(0, sizeof(Header) + static_cast<size_t>(block.bytes));
+}
+
+void GlooMesh::Receive(int peer, uint32_t operation, const Block& block) {
+  Channel& channel = *channels_[peer];
+  if (channel.large_in != nullptr) {
+    if (!channel.large_in->waitRecv(Remaining())) throw gloo::IoException("the group is over");
+    return;
+  }
+  const int turn = static_cast<int>(exchange_count_ % 2);
+  channel.receive[turn]->waitRecv();
+  const Channel::Small& small = channel.in[turn];
+  CHECK(small.header.exchange == exchange_count_ && small.header.operation == operation &&
+        small.header.bytes == block.bytes)
+      << "lockstep: rank " << peer << " is in exchange " << small.header.exchange << ", operation "
+      << small.header.operation << " of " << small.header.bytes << " bytes, rank " << rank_ << " in exchange "
+      << exchange_count_ << ", operation " << operation << " of " << block.bytes << " bytes";
+  if (block.bytes > 0) std::memcpy(block.data, small.data, static_cast<size_t>(block.bytes));
+}
+
+std::chrono::milliseconds GlooMesh::Remaining() const {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+  return std::max(left, std::chrono::milliseconds(1));  // Gloo reads -1 as its own default
+}
+
+// A wait that runs out makes Gloo fail everything that is pending on any connection, and close them all: the
+// one way to reach those who wait for small blocks.
+void GlooMesh::Close() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    for (UnboundBuffer* buffer : in_flight_) {
+      buffer->abortWaitRecv();
+      buffer->abortWaitSend();
+    }
+  }
+  try {
+    std::byte nothing;
+    context_->createUnboundBuffer(&nothing, 1)->waitRecv(std::chrono::milliseconds(1));
+  } catch (const std::exception&) {
+    // As meant to be.
+  }
+}
+
+}  // namespace foredraft
