@@ -1,12 +1,12 @@
-// gemm, head_gemm and grouped_gemm: activations quantised where the weights are FP8, then one of the kernels.
-
 #include "base/check.h"
+#include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/quantize.h"
 
 namespace foredraft::cuda {
 
+// One group, whose rows the host knows. FP8 weights: the activations are quantised first.
 void Gemm(Stream& stream, const GemmParams& p) {
   CHECK_EQ(p.x.cols, p.weight.k);
   GemmProblem problem = {.out = p.out,
@@ -15,12 +15,19 @@ void Gemm(Stream& stream, const GemmParams& p) {
                          .bias = p.bias,
                          .weight = p.weight,
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
-  if (p.weight.dtype == DType::kF8E4M3) {
+  const bool f8 = p.weight.dtype == DType::kF8E4M3;
+  if (f8) {
     const QuantizedShape shape(p.x.rows, p.x.cols);
     problem.x_f8 = shape.Place(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
     QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
   }
-  TileGemm(stream, problem);
+  // FP8: the weight's shape alone decides. BF16: both kernels give the same bits, so that the place of x may
+  // choose, too.
+  if (HopperTakes(p.weight) && (f8 || HopperReads(p.x, 0))) {
+    HopperGemm(stream, problem);
+  } else {
+    TileGemm(stream, problem);
+  }
 }
 
 }  // namespace foredraft::cuda

@@ -1,14 +1,20 @@
 #include "base/check.h"
+#include "kernels/cuda/gemm_gather.h"
+#include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/quantize.h"
 
 namespace foredraft::cuda {
 
+// The experts are groups whose rows lie one after another in grouped order.
 void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
-  if (p.experts.count == 0) return;
+  if (p.experts.count == 0 || p.out.rows == 0) return;
+  auto& cuda = static_cast<CudaStream&>(stream);
   const PackedWeight& first = p.experts.first;
   CHECK_EQ(p.x.cols, first.k);
+  const bool hopper = HopperTakes(first);
+  const int32_t* row_count = p.expert_offsets + p.experts.count;
   GemmProblem problem = {
       .out = p.out,
       .x = p.x,
@@ -19,10 +25,21 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
       .ranges = {.offsets = p.expert_offsets, .rows = p.out.rows, .groups = p.experts.count}};
   if (first.dtype == DType::kF8E4M3) {
     const QuantizedShape shape(p.out.rows, first.k);
-    problem.x_f8 = shape.Place(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
-    QuantizeRows(stream, problem.x_f8, p.x, p.x_rows, p.expert_offsets + p.experts.count, p.out.rows);
+    problem.x_f8 = shape.Place(cuda.Scratch(shape.bytes));
+    QuantizeRows(stream, problem.x_f8, p.x, p.x_rows, row_count, p.out.rows);
+    problem.x_rows = nullptr;
+  } else if (hopper && (p.x_rows != nullptr || !HopperReads(p.x, 0))) {
+    void* const memory = cuda.Scratch(sizeof(bf16) * p.out.rows * first.k);
+    const Matrix<bf16> grouped = Dense(static_cast<bf16*>(memory), p.out.rows, first.k);
+    GatherRows(stream, grouped, p.x, p.x_rows, row_count, p.out.rows);
+    problem.x = grouped;
+    problem.x_rows = nullptr;
   }
-  TileGemm(stream, problem);
+  if (hopper) {
+    HopperGemm(stream, problem);
+  } else {
+    TileGemm(stream, problem);
+  }
 }
 
 }  // namespace foredraft::cuda

@@ -1,36 +1,51 @@
 #include "base/check.h"
+#include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/quantize.h"
 
 namespace foredraft::cuda {
+namespace {
+
+// Every head quantises its own columns: one after another, as no model of size keeps these weights in FP8.
+void HeadByHead(Stream& stream, const HeadGemmParams& p) {
+  const PackedWeight& first = p.heads.first;
+  const QuantizedShape shape(p.x.rows, first.k);
+  const QuantizedRows x_f8 = shape.Place(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
+  for (int32_t head = 0; head < p.heads.count; ++head) {
+    const Matrix<const bf16> x = p.x.columns(head * p.x_head_stride, first.k);
+    QuantizeRows(stream, x_f8, x, nullptr, nullptr, x.rows);
+    PackedWeight weight = first;
+    weight.data = static_cast<const unsigned char*>(first.data) + head * p.heads.data_stride;
+    weight.scales = first.scales + head * p.heads.scale_stride;
+    TileGemm(stream, {.out_bf16 = p.out.columns(head * p.out_head_stride, first.n),
+                      .x_f8 = x_f8,
+                      .weight = weight,
+                      .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}});
+  }
+}
+
+}  // namespace
 
 // The heads are groups that all have the same rows, each with its own columns of x and of the output.
 void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
-  const PackedWeight& first = p.heads.first;
-  const bool f8 = first.dtype == DType::kF8E4M3;
-  GemmProblem problem = {.out_bf16 = p.out,
-                         .x = p.x,
-                         .weight = first,
-                         .data_stride = p.heads.data_stride,
-                         .scale_stride = p.heads.scale_stride,
-                         .x_group_stride = p.x_head_stride,
-                         .out_group_stride = p.out_head_stride,
-                         .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
-  if (!f8) {
-    TileGemm(stream, problem);
+  if (p.heads.first.dtype == DType::kF8E4M3) {
+    HeadByHead(stream, p);
     return;
   }
-  // Every head quantises its own columns: one after another, as no real model keeps these weights in FP8.
-  const QuantizedShape shape(p.x.rows, first.k);
-  problem.x_f8 = shape.Place(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
-  problem.ranges.groups = 1;
-  for (int32_t head = 0; head < p.heads.count; ++head) {
-    const Matrix<const bf16> x = p.x.columns(head * p.x_head_stride, first.k);
-    QuantizeRows(stream, problem.x_f8, x, nullptr, nullptr, x.rows);
-    problem.weight.data = static_cast<const unsigned char*>(first.data) + head * p.heads.data_stride;
-    problem.weight.scales = first.scales + head * p.heads.scale_stride;
-    problem.out_bf16 = p.out.columns(head * p.out_head_stride, first.n);
+  const GemmProblem problem = {.out_bf16 = p.out,
+                               .x = p.x.columns(0, p.heads.first.k),
+                               .weight = p.heads.first,
+                               .data_stride = p.heads.data_stride,
+                               .scale_stride = p.heads.scale_stride,
+                               .x_group_stride = p.x_head_stride,
+                               .out_group_stride = p.out_head_stride,
+                               .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
+  // Both kernels give BF16 the same bits, so that the place of x may choose, too.
+  if (HopperTakes(p.heads.first) && HopperReads(p.x, p.x_head_stride)) {
+    HopperGemm(stream, problem);
+  } else {
     TileGemm(stream, problem);
   }
 }

@@ -11,6 +11,8 @@ set(foredraft_cuda_sources
     cuda_stream.cc
     dense.cu
     gemm.cu
+    gemm_gather.cu
+    gemm_hopper.cu
     gemm_tile.cu
     group_rows.cu
     grouped_gemm.cu

@@ -72,7 +72,8 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
       const DotReference dot = ReferenceDot(weight, j, inputs);
       const double expected = dot.sum + (shape.bias ? bias[j] : 0.0);
       // Up to k products and as many sums, a scale per block and a bias, each rounded once.
-      const double tolerance = (k + 4) * kF32Roundoff * (dot.magnitude + std::abs(expected));
+      const double tolerance =
+          dot.coarse_error + (k + 4) * kF32Roundoff * (dot.magnitude + std::abs(expected));
       ASSERT_NEAR(values[j], expected, tolerance) << "output " << j;
     }
   };

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <numeric>
 #include <vector>
 
 #include "tests/ops/op_rig.h"
@@ -21,6 +22,7 @@ struct TestWeight {
   std::vector<HostWeight> parts;  // points into the deques below
   std::vector<double> values;     // [n, k], what an exact GEMM multiplies with
   bool quantises_inputs = false;
+  bool sums_coarsely = false;  // FP8 on Hopper's wgmma (kernels/cuda/gemm_hopper.h)
   std::deque<std::vector<uint16_t>> bf16_data;
   std::deque<std::vector<float>> f32_data;
   std::deque<std::vector<uint8_t>> f8_data;
@@ -74,13 +76,27 @@ inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, i
       weight.parts.push_back({.dtype = dtype, .n = n, .k = k, .data = weight.f32_data.back().data()});
     }
   }
+  weight.sums_coarsely = weight.quantises_inputs && k % 128 == 0 && weight.n % 8 == 0;
   return weight;
 }
 
 struct DotReference {
   double sum = 0.0;
-  double magnitude = 0.0;  // sum of |products|: what rounding errors scale with
+  double magnitude = 0.0;     // sum of |products|: what rounding errors scale with
+  double coarse_error = 0.0;  // what comes on top where sums are coarse
 };
+
+// Hopper adds a sum and 32 products at a time, cut to 13 fraction bits below the largest of them, and cuts
+// the result likewise.
+inline double CoarseError(double before, const double* products) {
+  double largest = std::abs(before);
+  double after = before;
+  for (int i = 0; i < 32; ++i) {
+    largest = std::max(largest, std::abs(products[i]));
+    after += products[i];
+  }
+  return (33 * largest + std::abs(after)) * 0x1p-13;
+}
 
 // The nearest E4M3 value, ties to the even code, saturating.
 inline float NearestF8(float x) {
@@ -112,10 +128,18 @@ inline std::vector<double> ReferenceInputs(const TestWeight& weight, const bf16*
 inline DotReference ReferenceDot(const TestWeight& weight, int output, const std::vector<double>& inputs) {
   const size_t k = inputs.size();
   DotReference dot;
+  std::vector<double> products(k);
   for (size_t i = 0; i < k; ++i) {
-    const double product = weight.values[output * k + i] * inputs[i];
-    dot.sum += product;
-    dot.magnitude += std::abs(product);
+    products[i] = weight.values[output * k + i] * inputs[i];
+    dot.sum += products[i];
+    dot.magnitude += std::abs(products[i]);
+  }
+  if (!weight.sums_coarsely) return dot;
+  double block_sum = 0.0;
+  for (size_t first = 0; first < k; first += 32) {
+    if (first % 128 == 0) block_sum = 0.0;
+    dot.coarse_error += CoarseError(block_sum, &products[first]);
+    block_sum = std::accumulate(&products[first], &products[first] + 32, block_sum);
   }
   return dot;
 }

@@ -1,0 +1,361 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/gemm_hopper.h"
+#include "kernels/cuda/packed_weight.h"
+#include "kernels/cuda/ptx_hopper.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr int kTileN = 128;  // one block of weight scales
+constexpr int kGroupThreads = 128;
+constexpr int kProductsPerStep = kTileRowBytes / 32;
+
+struct HopperGemmParams {
+  TensorMap x;         // {k, groups or 1, rows}
+  TensorMap weight;    // {k, n, groups}
+  TensorMap x_scales;  // {rows, k blocks, 1}; FP8
+  float* out;
+  bf16* out_bf16;
+  const float* bias;
+  const float* weight_scales;  // [groups][n blocks, weight_scale_pitch]
+  int64_t out_stride;
+  int64_t out_bf16_stride;
+  int64_t out_group_stride;
+  int64_t weight_scale_stride;
+  int32_t weight_scale_pitch;
+  int32_t n;
+  int32_t steps;        // of 128 bytes along k
+  int32_t x_grouped;    // group g reads matrix g of x, not matrix 0
+  int32_t pair_stores;  // outputs 2 i and 2 i + 1 of a row may be stored together
+  GroupRowRanges ranges;
+};
+
+template <int kConsumers>
+struct HopperShared {
+  static constexpr int kTileRows = 64 * kConsumers;
+  static constexpr int kStages = kConsumers == 1 ? 8 : 6;
+  alignas(1024) unsigned char x[kStages][kTileRows * kTileRowBytes];
+  alignas(1024) unsigned char weight[kStages][kTileN * kTileRowBytes];
+  alignas(128) float x_scales[kStages][kTileRows];
+  PhaseBarrier full[kStages];   // the stage's bytes are there
+  PhaseBarrier empty[kStages];  // every consumer warp is done with them
+  int32_t tile_starts[kMaxGroups + 1];
+};
+
+// Walks the stages of the ring; the n-th visit of a stage belongs to phase n.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Calls visit(item) for this block's items, in the same order in every thread that asks.
+template <int kConsumers, class Visit>
+__device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_t* tile_starts,
+                                         const Visit& visit) {
+  constexpr int kTileRows = HopperShared<kConsumers>::kTileRows;
+  const int32_t n_tiles = (p.n + kTileN - 1) / kTileN;
+  const int64_t items = int64_t{tile_starts[p.ranges.groups]} * n_tiles;
+  for (int64_t index = blockIdx.x; index < items; index += gridDim.x) {
+    visit(FindItem(p.ranges, tile_starts, kTileRows, n_tiles, index));
+  }
+}
+
+template <bool kF8, int kConsumers>
+__device__ void Produce(const HopperGemmParams& p, HopperShared<kConsumers>& shared) {
+  using Shared = HopperShared<kConsumers>;
+  constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
+  constexpr uint32_t kBytes = (Shared::kTileRows + kTileN) * kTileRowBytes +
+                              (kF8 ? Shared::kTileRows * static_cast<int>(sizeof(float)) : 0);
+  const uint64_t once = CachePolicy<Keep::kBriefly>();
+  const uint64_t often = CachePolicy<Keep::kLong>();
+  Ring<Shared::kStages> ring;
+  ForItems<kConsumers>(p, shared.tile_starts, [&](const GemmItem& item) {
+    const int32_t x_group = p.x_grouped != 0 ? item.group : 0;
+    for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
+      PhaseBarrier& full = shared.full[ring.stage];
+      WaitPhase(shared.empty[ring.stage], ring.parity ^ 1);
+      ArriveAndExpect(full, kBytes);
+      CopyBox(shared.weight[ring.stage], p.weight, step * kStepInputs, item.tile_n * kTileN, item.group, full,
+              once);
+      CopyBox(shared.x[ring.stage], p.x, step * kStepInputs, x_group, item.first_row, full, often);
+      if constexpr (kF8) {
+        CopyBox(shared.x_scales[ring.stage], p.x_scales, item.first_row, step, 0, full, often);
+      }
+    }
+  });
+}
+
+// The tile of one consumer group: 64 rows, as Product64x128F8 lays them over its threads.
+struct ConsumerTile {
+  int32_t row;     // of the tile: this thread has this one and the one 8 further
+  int32_t output;  // of the tile: this thread has this one and the next, and those 8 further, ...
+
+  __device__ ConsumerTile() {
+    const int32_t thread = static_cast<int32_t>(threadIdx.x);
+    row = thread / 32 * 16 + thread % 32 / 4;  // warps of group c stand at rows 64 c + 16 w
+    output = thread % 4 * 2;
+  }
+};
+
+__device__ __forceinline__ void StoreOutputs(const HopperGemmParams& p, int64_t row, int64_t column,
+                                             int32_t output, float first, float second) {
+  if (output >= p.n) return;
+  const bool both = output + 1 < p.n;
+  if (p.bias != nullptr) {
+    first += p.bias[output];
+    if (both) second += p.bias[output + 1];
+  }
+  if (p.out != nullptr) {
+    float* out = p.out + row * p.out_stride + column;
+    if (p.pair_stores != 0) {
+      *reinterpret_cast<float2*>(out) = make_float2(first, second);
+    } else {
+      out[0] = first;
+      if (both) out[1] = second;
+    }
+  }
+  if (p.out_bf16 != nullptr) {
+    bf16* out = p.out_bf16 + row * p.out_bf16_stride + column;
+    if (p.pair_stores != 0) {
+      *reinterpret_cast<uint32_t*>(out) = ToBf16(first).bits | static_cast<uint32_t>(ToBf16(second).bits)
+                                                                   << 16;
+    } else {
+      out[0] = ToBf16(first);
+      if (both) out[1] = ToBf16(second);
+    }
+  }
+}
+
+__device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmItem& item,
+                                          const ConsumerTile& tile, const float (&sum)[64]) {
+  const int64_t group_column = item.group * p.out_group_stride;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int32_t row = item.first_row + tile.row + 8 * half;
+    if (row >= item.end_row) continue;
+#pragma unroll
+    for (int j = 0; j < kTileN / 8; ++j) {
+      const int32_t output = item.tile_n * kTileN + 8 * j + tile.output;
+      StoreOutputs(p, row, group_column + output, output, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+    }
+  }
+}
+
+// One stage's products into `d`; from zero unless `add`.
+template <bool kF8>
+__device__ __forceinline__ void Multiply(float (&d)[64], const unsigned char* x, const unsigned char* weight,
+                                         bool add) {
+  const uint64_t a = TileDescriptor(x);
+  const uint64_t b = TileDescriptor(weight);
+  ProductsFence();
+#pragma unroll
+  for (int i = 0; i < kProductsPerStep; ++i) {
+    if constexpr (kF8) {
+      Product64x128F8(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+    } else {
+      Product64x128Bf16(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+    }
+  }
+  ProductsCommit();
+}
+
+__device__ __forceinline__ void Release(PhaseBarrier& empty) {
+  __syncwarp();  // all lanes have read what they read of the stage
+  if (threadIdx.x % 32 == 0) Arrive(empty);
+}
+
+template <int kConsumers>
+__device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<kConsumers>& shared) {
+  const ConsumerTile tile;
+  const int group = static_cast<int>(threadIdx.x / kGroupThreads);
+  Ring<HopperShared<kConsumers>::kStages> ring;
+  ForItems<kConsumers>(p, shared.tile_starts, [&](const GemmItem& item) {
+    const float* weight_scales =
+        p.weight_scales + item.group * p.weight_scale_stride + int64_t{item.tile_n} * p.weight_scale_pitch;
+    float sum[64];
+#pragma unroll
+    for (float& value : sum) value = 0.0f;
+    for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
+      const float weight_scale = __ldg(weight_scales + step);
+      float block[64];
+      WaitPhase(shared.full[ring.stage], ring.parity);
+      Multiply<true>(block, shared.x[ring.stage] + group * 64 * kTileRowBytes, shared.weight[ring.stage],
+                     false);
+      const float scale[2] = {__fmul_rn(shared.x_scales[ring.stage][tile.row], weight_scale),
+                              __fmul_rn(shared.x_scales[ring.stage][tile.row + 8], weight_scale)};
+      ProductsDone(block);
+      Release(shared.empty[ring.stage]);
+#pragma unroll
+      for (int i = 0; i < 64; ++i) sum[i] = fmaf(scale[i / 2 % 2], block[i], sum[i]);
+    }
+    StoreTile(p, item, tile, sum);
+  });
+}
+
+template <int kConsumers>
+__device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<kConsumers>& shared) {
+  const ConsumerTile tile;
+  const int group = static_cast<int>(threadIdx.x / kGroupThreads);
+  Ring<HopperShared<kConsumers>::kStages> ring;
+  ForItems<kConsumers>(p, shared.tile_starts, [&](const GemmItem& item) {
+    float sum[64];
+    int last = 0;  // the stage whose products may still run
+    for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
+      WaitPhase(shared.full[ring.stage], ring.parity);
+      Multiply<false>(sum, shared.x[ring.stage] + group * 64 * kTileRowBytes, shared.weight[ring.stage],
+                      step > 0);
+      ProductsWait<1>();
+      if (step > 0) Release(shared.empty[last]);
+      last = ring.stage;
+    }
+    ProductsDone(sum);
+    Release(shared.empty[last]);
+    StoreTile(p, item, tile, sum);
+  });
+}
+
+template <bool kF8, int kConsumers>
+__global__ void __launch_bounds__((kConsumers + 1) * kGroupThreads, 1)
+    HopperGemmKernel(const __grid_constant__ HopperGemmParams p) {
+  using Shared = HopperShared<kConsumers>;
+  auto& shared = SharedStorage<Shared>();
+  if (threadIdx.x < 32) FillTileStarts(p.ranges, Shared::kTileRows, shared.tile_starts);
+  if (threadIdx.x == 0) {
+    PrefetchTensorMap(p.x);
+    PrefetchTensorMap(p.weight);
+    for (int stage = 0; stage < Shared::kStages; ++stage) {
+      InitBarrier(shared.full[stage], 1);
+      InitBarrier(shared.empty[stage], kConsumers * kGroupThreads / 32);
+    }
+    FenceBarrierInit();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers * kGroupThreads) {
+    if constexpr (kConsumers == 2) GiveRegisters<40>();
+    if (threadIdx.x == kConsumers * kGroupThreads) Produce<kF8, kConsumers>(p, shared);
+  } else {
+    if constexpr (kConsumers == 2) TakeRegisters<232>();
+    if constexpr (kF8) {
+      ConsumeF8<kConsumers>(p, shared);
+    } else {
+      ConsumeBf16<kConsumers>(p, shared);
+    }
+  }
+}
+
+template <int kConsumers>
+HopperGemmParams MakeParams(const GemmProblem& q) {
+  constexpr uint32_t kTileRows = HopperShared<kConsumers>::kTileRows;
+  const bool f8 = q.weight.dtype == DType::kF8E4M3;
+  const int32_t element = static_cast<int32_t>(DTypeBytes(q.weight.dtype));
+  const uint32_t box_columns = kTileRowBytes / element;
+  const uint64_t k = q.weight.k, n = q.weight.n, groups = q.ranges.groups;
+  const uint64_t row_bytes = k * element;
+
+  HopperGemmParams p = {};
+  p.weight = EncodeTensorMap(
+      {.data = q.weight.data,
+       .element_bytes = element,
+       .extent = {k, n, groups},
+       .pitch = {row_bytes, groups > 1 ? static_cast<uint64_t>(q.data_stride) : row_bytes * n},
+       .box = {box_columns, kTileN, 1},
+       .swizzled = true});
+  if (f8) {
+    const uint64_t capacity = q.x_f8.row_capacity, pitch = q.x_f8.pitch;
+    p.x = EncodeTensorMap({.data = q.x_f8.codes,
+                           .element_bytes = element,
+                           .extent = {k, 1, capacity},
+                           .pitch = {pitch, pitch},
+                           .box = {box_columns, 1, kTileRows},
+                           .swizzled = true});
+    const uint64_t scale_row_bytes = capacity * sizeof(float), k_blocks = k / kScaleBlock;
+    p.x_scales = EncodeTensorMap({.data = q.x_f8.scales,
+                                  .element_bytes = sizeof(float),
+                                  .extent = {capacity, k_blocks, 1},
+                                  .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
+                                  .box = {kTileRows, 1, 1},
+                                  .swizzled = false});
+  } else {
+    const bool grouped = q.x_group_stride != 0;
+    const uint64_t row_pitch = q.x.stride * sizeof(bf16);
+    p.x = EncodeTensorMap({.data = q.x.data,
+                           .element_bytes = element,
+                           .extent = {k, grouped ? groups : 1, static_cast<uint64_t>(q.x.rows)},
+                           .pitch = {grouped ? q.x_group_stride * sizeof(bf16) : row_pitch, row_pitch},
+                           .box = {box_columns, 1, kTileRows},
+                           .swizzled = true});
+    p.x_grouped = grouped;
+  }
+  p.out = q.out.data;
+  p.out_bf16 = q.out_bf16.data;
+  p.bias = q.bias;
+  p.weight_scales = q.weight.scales;
+  p.out_stride = q.out.stride;
+  p.out_bf16_stride = q.out_bf16.stride;
+  p.out_group_stride = q.out_group_stride;
+  p.weight_scale_stride = q.scale_stride;
+  p.weight_scale_pitch = ScalePitch(q.weight.k);
+  p.n = q.weight.n;
+  p.steps = static_cast<int32_t>(row_bytes / kTileRowBytes);
+  p.pair_stores = (reinterpret_cast<uintptr_t>(p.out) % 8 | reinterpret_cast<uintptr_t>(p.out_bf16) % 4 |
+                   p.out_stride % 2 | p.out_bf16_stride % 2 | p.out_group_stride % 2 | p.n % 2) == 0;
+  p.ranges = q.ranges;
+  return p;
+}
+
+template <int kConsumers>
+void LaunchHopper(Stream& stream, const GemmProblem& q) {
+  using Shared = HopperShared<kConsumers>;
+  const int64_t n_tiles = (q.weight.n + kTileN - 1) / kTileN;
+  const int64_t full_tiles = (q.ranges.rows + Shared::kTileRows - 1) / Shared::kTileRows;
+  const int64_t row_tiles = q.ranges.offsets != nullptr
+                                ? std::min<int64_t>(q.ranges.rows, full_tiles + q.ranges.groups)
+                                : full_tiles * q.ranges.groups;
+  const int64_t multiprocessors = static_cast<CudaStream&>(stream).multiprocessor_count();
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<uint32_t>(std::min(row_tiles * n_tiles, multiprocessors)));
+  shape.block = dim3((kConsumers + 1) * kGroupThreads);
+  shape.shared_bytes = sizeof(Shared);
+  const HopperGemmParams params = MakeParams<kConsumers>(q);
+  if (q.weight.dtype == DType::kF8E4M3) {
+    Launch(stream, &HopperGemmKernel<true, kConsumers>, shape, params);
+  } else {
+    Launch(stream, &HopperGemmKernel<false, kConsumers>, shape, params);
+  }
+}
+
+}  // namespace
+
+bool HopperTakes(const PackedWeight& weight) {
+  return weight.k * static_cast<int64_t>(DTypeBytes(weight.dtype)) % kTileRowBytes == 0 && weight.n % 8 == 0;
+}
+
+bool HopperReads(Matrix<const bf16> x, int64_t x_group_stride) {
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0 && x_group_stride % 8 == 0;
+}
+
+void HopperGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile) {
+  CHECK_LE(problem.ranges.groups, kMaxGroups);
+  CHECK(problem.x_rows == nullptr);
+  if (problem.ranges.rows == 0) return;
+  // With counts on the device, the mean decides; the bits are the same.
+  const int64_t groups = problem.ranges.offsets != nullptr ? problem.ranges.groups : 1;
+  const bool few_rows = problem.ranges.rows <= 64 * groups;
+  if (rows_per_tile == 64 || (rows_per_tile == 0 && few_rows)) {
+    LaunchHopper<1>(stream, problem);
+  } else {
+    LaunchHopper<2>(stream, problem);
+  }
+}
+
+}  // namespace foredraft::cuda

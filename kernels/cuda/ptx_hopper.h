@@ -1,0 +1,225 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
+#define FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
+
+// Hopper's own instructions (sm_90a), one function per instruction, as in kernels/cuda/ptx.h: barriers in
+// shared memory, the bulk tensor copy (TMA), the matrix product of a warp group (wgmma).
+//
+// A tile is rows of 128 bytes in the layout SWIZZLE_128B: 16-byte chunk c of row r stands at chunk c ^ (r %
+// 8). It starts at a multiple of 1024 bytes.
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "kernels/cuda/ptx.h"
+
+namespace foredraft::cuda {
+
+inline constexpr int kTileRowBytes = 128;
+
+// ---- barriers ----
+
+// A phase ends when all arrivals have come and all bytes promised by ArriveAndExpect are there.
+struct alignas(8) PhaseBarrier {
+  uint64_t state;
+};
+
+__device__ __forceinline__ void InitBarrier(PhaseBarrier& barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(&barrier)), "r"(arrivals)
+               : "memory");
+}
+// After InitBarrier, before __syncthreads: the copy engine sees the barriers, too.
+__device__ __forceinline__ void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void Arrive(PhaseBarrier& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(&barrier)) : "memory");
+}
+__device__ __forceinline__ void ArriveAndExpect(PhaseBarrier& barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(&barrier)),
+               "r"(bytes)
+               : "memory");
+}
+// Waits for the end of the phase of this parity: a fresh barrier is in phase 0, and the one before it (parity
+// 1) has ended.
+__device__ __forceinline__ void WaitPhase(PhaseBarrier& barrier, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "again:\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+      "@done bra.uni ended;\n\t"
+      "bra.uni again;\n"
+      "ended:\n\t}" ::"r"(SharedAddress(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- bulk tensor copies ----
+
+// A tensor of three dimensions in global memory as the copy engine sees it. Goes to the kernel inside its
+// parameters.
+struct TensorMap {
+  CUtensorMap map;
+};
+
+// Innermost dimension first.
+struct TensorShape {
+  const void* data;       // 16-byte aligned
+  int32_t element_bytes;  // 1, 2 or 4
+  uint64_t extent[3];     // elements; what a copy reads past them is zero
+  uint64_t pitch[2];  // bytes from one index to the next in dimensions 1 and 2, multiples of 16, ascending
+  uint32_t box[3];    // elements of a copy
+  bool swizzled;      // SWIZZLE_128B: box[0] is 128 bytes
+};
+
+inline TensorMap EncodeTensorMap(const TensorShape& t) {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static const Encode encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                               cudaEnableDefault, &found);
+    CHECK(error == cudaSuccess && found == cudaDriverEntryPointSuccess) << "no cuTensorMapEncodeTiled";
+    return reinterpret_cast<Encode>(function);
+  }();
+  const CUtensorMapDataType type = t.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : t.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const cuuint64_t extents[3] = {t.extent[0], t.extent[1], t.extent[2]};
+  const cuuint64_t pitches[2] = {t.pitch[0], t.pitch[1]};
+  const cuuint32_t box[3] = {t.box[0], t.box[1], t.box[2]};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  TensorMap tensor = {};
+  const CUresult result = encode(&tensor.map, type, 3, const_cast<void*>(t.data), extents, pitches, box,
+                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 t.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS)) << "cuTensorMapEncodeTiled";
+  return tensor;
+}
+
+__device__ __forceinline__ void PrefetchTensorMap(const TensorMap& tensor) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&tensor.map) : "memory");
+}
+
+// How long what a copy reads should stay in L2.
+enum class Keep { kBriefly, kLong };
+template <Keep keep>
+__device__ __forceinline__ uint64_t CachePolicy() {
+  uint64_t policy;
+  if constexpr (keep == Keep::kBriefly) {
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+
+// Starts the copy of the box at (c0, c1, c2); the barrier counts its bytes, those outside the tensor too.
+// `shared` is 128-byte aligned, 1024 where swizzled. One thread.
+__device__ __forceinline__ void CopyBox(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1,
+                                        int32_t c2, PhaseBarrier& barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(SharedAddress(shared)),
+      "l"(&tensor.map), "r"(c0), "r"(c1), "r"(c2), "r"(SharedAddress(&barrier)), "l"(policy)
+      : "memory");
+}
+
+// ---- warp group products ----
+
+// A swizzled tile of rows of 128 bytes as wgmma's operand; + 2 moves on by 32 bytes of every row.
+__device__ __forceinline__ uint64_t TileDescriptor(const void* tile) {
+  constexpr uint64_t kEightRows = 1024;
+  return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) | uint64_t{1} << 16 |
+         (kEightRows >> 4) << 32 | uint64_t{1} << 62;
+}
+inline constexpr uint64_t kDescriptor32Bytes = 2;
+
+// Before the first product, and after registers of an accumulator were touched.
+__device__ __forceinline__ void ProductsFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void ProductsCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until at most `pending` groups are not done; the tiles of the others may be overwritten after it.
+template <int pending>
+__device__ __forceinline__ void ProductsWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+// Waits for all groups; d may be read after it. Names d, or the compiler would move reads of it in front.
+__device__ __forceinline__ void ProductsDone(float (&d)[64]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+                 "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+                 "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+                 "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+                 "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+                 "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+                 "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+                 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
+                 "+f"(d[63])::"memory");
+}
+
+// d = a b^T (+ d where `add`) over one group of inputs (k16 BF16, k32 E4M3: 32 bytes), a of 64 rows, b of
+// 128; started by all four warps of a group. With w = warp % 4, g = lane / 4, t = lane % 4: d[4 j .. 4 j + 1]
+// hold D[16 w + g][8 j + 2 t ..], d[4 j + 2 .. 4 j + 3] D[16 w + g + 8][8 j + 2 t ..].
+__device__ __forceinline__ void Product64x128Bf16(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+      "}, %64, %65, add, 1, 1, 0, 0;\n\t}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
+        "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+        "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+        "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+__device__ __forceinline__ void Product64x128F8(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+      "}, %64, %65, add, 1, 1;\n\t}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
+        "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+        "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+        "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+// ---- registers ----
+
+template <int count>
+__device__ __forceinline__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+__device__ __forceinline__ void GiveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
