@@ -108,6 +108,17 @@ RankResult RunPlan(RankEngine& engine, const IterationPlan& plan) {
   return *std::move(result);
 }
 
+// Vanilla's recent hiddens of a slot, [Kmax, D].
+std::vector<float> RecentHiddens(RankEngine& engine, int slot) {
+  const int rows = engine.slot_state().recent_len();
+  std::vector<float> hiddens(static_cast<size_t>(rows) * SmallConfig().hidden_size);
+  const auto stream = engine.device().CreateStream();
+  engine.device().CopyToHost(*stream, hiddens.data(), engine.slot_state().recent_hiddens().row(slot * rows),
+                             hiddens.size() * sizeof(float));
+  stream->Synchronize();
+  return hiddens;
+}
+
 void ExpectFrozen(const cuda_on_host::Counts& before, const cuda_on_host::Counts& after) {
   EXPECT_EQ(after.mallocs, before.mallocs);
   EXPECT_EQ(after.captures, before.captures);
@@ -194,6 +205,7 @@ TEST(EngineOnHost, SwappingChangesNothing) {
     const RankResult b = RunPlan(*untouched, Step({0}, 2));
     EXPECT_EQ(a->slots[0].token_ids, b.slots[0].token_ids);
     EXPECT_EQ(a->slots[0].drafts, b.slots[0].drafts);
+    EXPECT_EQ(RecentHiddens(*engine, 1), RecentHiddens(*untouched, 0));
   }
 }
 
