@@ -1,5 +1,7 @@
 #include "tests/cuda_on_host/block_runner.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +17,7 @@ namespace cuda_on_host {
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
+constexpr size_t kPage = 4096;
 constexpr size_t kGuardBytes = 1024;
 constexpr std::byte kGuard{0xa5};
 
@@ -47,7 +50,7 @@ BlockRunner::BlockRunner() {
   shared_ = reinterpret_cast<std::byte*>((first + 1023) / 1024 * 1024);
 }
 
-// ---- the hub: what runs next ----
+// ---- what runs next ----
 
 void BlockRunner::Run(GridWork& work, uint3 block) {
   running = this;
@@ -55,21 +58,19 @@ void BlockRunner::Run(GridWork& work, uint3 block) {
   blockIdx = block;
   blockDim = work.block;
   gridDim = work.grid;
-  const uint64_t number =
-      block.x + static_cast<uint64_t>(work.grid.x) * (block.y + static_cast<uint64_t>(work.grid.y) * block.z);
+  const uint64_t number = block.x + uint64_t{work.grid.x} * (block.y + uint64_t{work.grid.y} * block.z);
   shuffler_ = Shuffler(work.seed ^ (number * 0x9e3779b97f4a7c15u));
   Prepare();
   FillShared();
   while (live_ > 0) {
-    if (polling_ > 0 && (ready_warps_.empty() || shuffler_.Below(8) == 0)) WakePolling();
+    if (polling_ > 0) WakePolling();
     if (ready_warps_.empty()) {
-      current_ = threads_[0].get();
-      KernelFault(current_->place, "no thread of the block can go on\n" + Report());
+      KernelFault(threads_[0]->place, "no thread of the block can go on\n" + Report());
     }
-    RunWarp(PickWarp());
+    OpenWarp();
+    SwitchTo(NextThread());
   }
   CheckShared();
-  current_ = nullptr;
   work_ = nullptr;
   running = nullptr;
 }
@@ -78,15 +79,18 @@ void BlockRunner::Prepare() {
   const dim3 block = work_->block;
   thread_count_ = static_cast<int>(block.x * block.y * block.z);
   while (static_cast<int>(threads_.size()) < thread_count_) AddThread();
-  const int warps = (thread_count_ + 31) / 32;
-  ready_.assign(warps, 0);
-  meeting_.assign(warps, 0);
+  warps_.resize((thread_count_ + 31) / 32);
+  for (Warp& warp : warps_) {
+    warp.ready = 0;
+    warp.meetings.clear();
+  }
   ready_warps_.clear();
   for (NamedBarrierState& named : named_) named = {};
   live_ = thread_count_;
   at_barrier_ = 0;
   polling_ = 0;
-  last_warp_ = -1;
+  open_warp_ = -1;
+  lane_count_ = 0;
   sticky_ = shuffler_.Below(2) == 0;
   for (int i = 0; i < thread_count_; ++i) {
     DeviceThread& thread = *threads_[i];
@@ -100,72 +104,99 @@ void BlockRunner::Prepare() {
 }
 
 void BlockRunner::AddThread() {
-  auto thread = std::make_unique<DeviceThread>();
-  DeviceThread* address = thread.get();
-  thread->number = static_cast<int>(threads_.size());
-  thread->tsan_fiber = CreateTsanFiber();
-  boost::context::protected_fixedsize_stack allocator(kStackBytes);
-  boost::context::stack_context stack = allocator.allocate();
-  thread->stack_bottom = static_cast<std::byte*>(stack.sp) - stack.size;
-  thread->stack_bytes = stack.size;
-  thread->context =
-      boost::context::fiber(std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack),
-                            allocator, [this, address](boost::context::fiber&& hub) {
-                              ThreadMain(*address, std::move(hub));
-                              return std::move(hub_);
-                            });
-  threads_.push_back(std::move(thread));
+  threads_.push_back(std::make_unique<DeviceThread>());
+  DeviceThread& thread = *threads_.back();
+  thread.number = static_cast<int>(threads_.size()) - 1;
+  thread.tsan_fiber = CreateTsanFiber();
+  void* memory =
+      mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED || mprotect(memory, kPage, PROT_NONE) != 0) {
+    KernelFault({__FILE__, __LINE__}, "no memory for the stack of a thread");
+  }
+  thread.stack_bottom = static_cast<std::byte*>(memory) + kPage;
+  thread.stack_bytes = kStackBytes - kPage;
+  // Stacks at the same offset of their pages would share a few cache lines' worth of places.
+  const size_t stagger = static_cast<size_t>(thread.number % 61) * 320;
+  thread.context = boost::context::detail::make_fcontext(
+      static_cast<std::byte*>(memory) + kStackBytes - stagger, kStackBytes - kPage - stagger, &EnterThread);
 }
 
-int BlockRunner::PickWarp() {
-  if (sticky_ && last_warp_ >= 0 && ready_[last_warp_] != 0) return last_warp_;
-  last_warp_ = ready_warps_[shuffler_.Below(static_cast<uint32_t>(ready_warps_.size()))];
-  return last_warp_;
+// Takes a random warp, or goes on with the one that ran.
+void BlockRunner::OpenWarp() {
+  if (!sticky_ || open_warp_ < 0 || warps_[open_warp_].ready == 0) {
+    open_warp_ = ready_warps_[shuffler_.Below(static_cast<uint32_t>(ready_warps_.size()))];
+  }
+  ready_warps_.erase(std::find(ready_warps_.begin(), ready_warps_.end(), open_warp_));
+  uint32_t ready = std::exchange(warps_[open_warp_].ready, 0);
+  lane_count_ = 0;
+  for (; ready != 0; ready &= ready - 1) lanes_[lane_count_++] = __builtin_ctz(ready);
+  for (int i = lane_count_ - 1; i > 0; --i) {
+    std::swap(lanes_[i], lanes_[shuffler_.Below(static_cast<uint32_t>(i + 1))]);
+  }
 }
 
-// Every lane that is ready now, once, in a random order.
-void BlockRunner::RunWarp(int warp) {
-  uint32_t lanes = ready_[warp];
-  ready_[warp] = 0;
-  ready_warps_.erase(std::find(ready_warps_.begin(), ready_warps_.end(), warp));
-  int order[32];
-  int count = 0;
-  for (; lanes != 0; lanes &= lanes - 1) order[count++] = __builtin_ctz(lanes);
-  for (int i = count - 1; i > 0; --i)
-    std::swap(order[i], order[shuffler_.Below(static_cast<uint32_t>(i + 1))]);
-  for (int i = 0; i < count; ++i) Resume(*threads_[32 * warp + order[i]]);
+DeviceThread* BlockRunner::NextThread() {
+  if (lane_count_ == 0) {
+    if (ready_warps_.empty() || (polling_ > 0 && shuffler_.Below(8) == 0)) return nullptr;
+    OpenWarp();
+  }
+  return threads_[32 * open_warp_ + lanes_[--lane_count_]].get();
 }
 
-void BlockRunner::Wake(DeviceThread& thread) {
-  thread.state = ThreadState::kReady;
-  const int warp = thread.number / 32;
-  if (ready_[warp] == 0) ready_warps_.push_back(warp);
-  ready_[warp] |= 1u << (thread.number % 32);
+void BlockRunner::WakeLanes(int warp, uint32_t lanes) {
+  if (warps_[warp].ready == 0) ready_warps_.push_back(warp);
+  warps_[warp].ready |= lanes;
 }
 
 void BlockRunner::WakePolling() {
   for (int i = 0; i < thread_count_; ++i) {
     DeviceThread& thread = *threads_[i];
-    if (thread.state != ThreadState::kPolling || !thread.ready(thread.argument)) continue;
+    if (thread.state != ThreadState::kPolling || !thread.ready(thread.ready_argument)) continue;
     --polling_;
+    thread.state = ThreadState::kRuns;
     Wake(thread);
   }
 }
 
-void BlockRunner::Resume(DeviceThread& thread) {
-  current_ = &thread;
-  threadIdx = thread.index;
-  LeaveStack(&hub_fake_stack_, thread.stack_bottom, thread.stack_bytes);
-  EnterTsanFiber(thread.tsan_fiber, &hub_tsan_fiber_);
-  thread.context = std::move(thread.context).resume();
-  ArriveOnStack(hub_fake_stack_, nullptr, nullptr);
+void BlockRunner::SwitchTo(DeviceThread* next) {
+  DeviceThread* const own = current_;
+  if (next == own) return;
+  current_ = next;
+  void** const save = own != nullptr ? &own->fake_stack : &hub_fake_stack_;
+  if (next != nullptr) {
+    threadIdx = next->index;
+    LeaveStack(save, next->stack_bottom, next->stack_bytes);
+    EnterTsanFiber(next->tsan_fiber, own == nullptr ? &hub_tsan_fiber_ : nullptr);
+  } else {
+    LeaveStack(save, hub_bottom_, hub_bytes_);
+    EnterTsanFiber(hub_tsan_fiber_, nullptr);
+  }
+  const auto from = boost::context::detail::jump_fcontext(next != nullptr ? next->context : hub_, own);
+  Arrive(*save, from);
+}
+
+// On a stack again, or for the first time: keeps where we came from.
+void BlockRunner::Arrive(void* fake_stack, boost::context::detail::transfer_t from) {
+  const void* bottom = nullptr;
+  size_t bytes = 0;
+  ArriveOnStack(fake_stack, &bottom, &bytes);
+  if (from.data != nullptr) {
+    static_cast<DeviceThread*>(from.data)->context = from.fctx;
+  } else {
+    hub_ = from.fctx;
+    hub_bottom_ = bottom;
+    hub_bytes_ = bytes;
+  }
+}
+
+void BlockRunner::EnterThread(boost::context::detail::transfer_t from) {
+  running->Arrive(nullptr, from);
+  running->ThreadMain();
 }
 
 // ---- from a thread ----
 
-void BlockRunner::ThreadMain(DeviceThread& thread, boost::context::fiber&& hub) {
-  hub_ = std::move(hub);
-  ArriveOnStack(thread.fake_stack, &hub_bottom_, &hub_bytes_);
+void BlockRunner::ThreadMain() {
   while (true) {
     work_->thread();
     --live_;
@@ -174,20 +205,16 @@ void BlockRunner::ThreadMain(DeviceThread& thread, boost::context::fiber&& hub) 
 }
 
 void BlockRunner::Wait(ThreadState state, const Place& place) {
-  DeviceThread& thread = *current_;
-  thread.state = state;
-  thread.place = place;
-  LeaveStack(&thread.fake_stack, hub_bottom_, hub_bytes_);
-  LeaveTsanFiber(hub_tsan_fiber_);
-  hub_ = std::move(hub_).resume();
-  ArriveOnStack(thread.fake_stack, &hub_bottom_, &hub_bytes_);
+  current_->state = state;
+  current_->place = place;
+  SwitchTo(NextThread());
+  current_->state = ThreadState::kRuns;
 }
 
 void BlockRunner::Barrier(const Place& place) {
   current_->place = place;
-  current_->state = ThreadState::kBarrier;
-  if (++at_barrier_ == thread_count_) ReleaseBarrier();  // also wakes this one: it need not go on first
-  Wait(current_->state, place);
+  if (++at_barrier_ == thread_count_) ReleaseBarrier();  // wakes this one too: it need not go on first
+  Wait(ThreadState::kBarrier, place);
 }
 
 void BlockRunner::ReleaseBarrier() {
@@ -200,8 +227,10 @@ void BlockRunner::ReleaseBarrier() {
   }
   at_barrier_ = 0;
   sticky_ = shuffler_.Below(2) == 0;
-  last_warp_ = -1;
-  for (int i = 0; i < thread_count_; ++i) Wake(*threads_[i]);
+  for (int first = 0; first < thread_count_; first += 32) {
+    const int lanes = std::min(32, thread_count_ - first);
+    WakeLanes(first / 32, lanes == 32 ? 0xffffffffu : (1u << lanes) - 1);
+  }
 }
 
 void BlockRunner::Named(int id, int thread_count, bool wait, const Place& place) {
@@ -220,43 +249,40 @@ void BlockRunner::Named(int id, int thread_count, bool wait, const Place& place)
   named = {};
   for (int i = 0; i < thread_count_; ++i) {
     DeviceThread& thread = *threads_[i];
-    if (thread.state == ThreadState::kNamedBarrier && thread.barrier_id == id) Wake(thread);
+    if (thread.state == ThreadState::kNamedBarrier && thread.barrier_id == id) {
+      thread.state = ThreadState::kRuns;
+      Wake(thread);
+    }
   }
 }
 
 void BlockRunner::Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const Place&), void* argument,
                        const Place& place) {
-  DeviceThread& own = *current_;
-  const int warp = own.number / 32;
-  const uint32_t bit = 1u << (own.number % 32);
-  own.mask = mask;
-  own.run = run;
-  own.argument = argument;
-  if ((mask & bit) == 0) KernelFault(place, "a warp intrinsic by a lane that its mask does not name");
-  meeting_[warp] |= bit;
-  bool complete = (mask & ~meeting_[warp]) == 0;
-  void* arguments[32] = {};
-  for (uint32_t lanes = mask; complete && lanes != 0; lanes &= lanes - 1) {
-    const int lane = __builtin_ctz(lanes);
-    const DeviceThread& other = *threads_[32 * warp + lane];
-    if (other.mask != mask || other.run != run) complete = false;
-    arguments[lane] = other.argument;
-  }
-  if (!complete) {
+  const int lane = current_->number % 32;
+  const int warp_index = current_->number / 32;
+  std::vector<Meeting>& meetings = warps_[warp_index].meetings;
+  if ((mask >> lane & 1u) == 0) KernelFault(place, "a warp intrinsic by a lane that its mask does not name");
+  size_t i = 0;
+  while (i < meetings.size() && (meetings[i].mask != mask || meetings[i].run != run)) ++i;
+  if (i == meetings.size()) meetings.push_back({mask, run, 0, {}});
+  Meeting& meeting = meetings[i];
+  meeting.arguments[lane] = argument;
+  meeting.arrived |= 1u << lane;
+  if (meeting.arrived != mask) {
+    current_->mask = mask;
     Wait(ThreadState::kMeeting, place);
     return;
   }
-  run(mask, arguments, place);
-  meeting_[warp] &= ~mask;
-  for (uint32_t lanes = mask & ~bit; lanes != 0; lanes &= lanes - 1) {
-    Wake(*threads_[32 * warp + __builtin_ctz(lanes)]);
-  }
+  run(mask, meeting.arguments, place);
+  if (i + 1 < meetings.size()) meetings[i] = meetings.back();
+  meetings.pop_back();
+  if (const uint32_t others = mask & ~(1u << lane); others != 0) WakeLanes(warp_index, others);
 }
 
 void BlockRunner::Poll(bool (*ready)(void*), void* argument, const Place& place) {
   if (ready(argument)) return;
   current_->ready = ready;
-  current_->argument = argument;
+  current_->ready_argument = argument;
   ++polling_;
   Wait(ThreadState::kPolling, place);
 }
@@ -264,7 +290,7 @@ void BlockRunner::Poll(bool (*ready)(void*), void* argument, const Place& place)
 // ---- faults ----
 
 std::string BlockRunner::Report() const {
-  static const char* const kNames[] = {"can run",
+  static const char* const kNames[] = {"run",
                                        "wait for the lanes of their mask",
                                        "wait at __syncthreads",
                                        "wait at a named barrier",
@@ -299,8 +325,9 @@ void BlockRunner::FillShared() {
 }
 
 void BlockRunner::CheckShared() const {
+  static const std::vector<std::byte> guard(kGuardBytes, kGuard);
   const auto touched = [](const std::byte* from) {
-    return std::any_of(from, from + kGuardBytes, [](std::byte b) { return b != kGuard; });
+    return std::memcmp(from, guard.data(), kGuardBytes) != 0;
   };
   if (touched(shared_ - kGuardBytes)) KernelFault({"shared memory", 0}, "written before its start");
   if (touched(shared_ + work_->shared_bytes)) {

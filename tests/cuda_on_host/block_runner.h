@@ -55,23 +55,19 @@ struct PendingCopy {
   int group;
 };
 
-enum class ThreadState { kReady, kMeeting, kBarrier, kNamedBarrier, kPolling, kEnded };
+enum class ThreadState { kRuns, kMeeting, kBarrier, kNamedBarrier, kPolling, kEnded };
 
 // One thread of the block, and what it waits for.
 struct DeviceThread {
-  boost::context::fiber context;
-  uint3 index = {};
+  boost::context::detail::fcontext_t context = nullptr;  // while another one runs
   int number = 0;
-  ThreadState state = ThreadState::kReady;
+  uint3 index = {};
+  ThreadState state = ThreadState::kRuns;  // out of date while its warp says it is ready
   Place place = {};
-  // kMeeting
-  uint32_t mask = 0;
-  void (*run)(uint32_t, LaneArguments, const Place&) = nullptr;
-  void* argument = nullptr;
-  // kNamedBarrier
-  int barrier_id = 0;
-  // kPolling
-  bool (*ready)(void*) = nullptr;
+  uint32_t mask = 0;               // kMeeting
+  int barrier_id = 0;              // kNamedBarrier
+  bool (*ready)(void*) = nullptr;  // kPolling
+  void* ready_argument = nullptr;
 
   std::vector<PendingCopy> copies;
   int open_group = 0;
@@ -81,6 +77,19 @@ struct DeviceThread {
   size_t stack_bytes = 0;
   void* fake_stack = nullptr;
   void* tsan_fiber = nullptr;
+};
+
+// Lanes on their way to one warp intrinsic.
+struct Meeting {
+  uint32_t mask;
+  void (*run)(uint32_t, LaneArguments, const Place&);
+  uint32_t arrived;
+  void* arguments[32];
+};
+
+struct Warp {
+  uint32_t ready = 0;             // lanes that can run
+  std::vector<Meeting> meetings;  // not complete
 };
 
 class BlockRunner {
@@ -111,32 +120,41 @@ class BlockRunner {
 
   void Prepare();
   void AddThread();
-  void RunWarp(int warp);
-  int PickWarp();
-  void WakePolling();
-  void Wake(DeviceThread& thread);
-  void Resume(DeviceThread& thread);
+  [[noreturn]] void ThreadMain();
+  static void EnterThread(boost::context::detail::transfer_t from);
+
+  // The thread to run next: the rest of the warp that runs, else of another. Null: none can run, or it is
+  // time to ask those that poll.
+  DeviceThread* NextThread();
+  void OpenWarp();
+  void Arrive(void* fake_stack, boost::context::detail::transfer_t from);
+  void SwitchTo(DeviceThread* next);                 // null: back to Run
   void Wait(ThreadState state, const Place& place);  // of the current thread, until woken
+  void Wake(DeviceThread& thread) { WakeLanes(thread.number / 32, 1u << (thread.number % 32)); }
+  void WakeLanes(int warp, uint32_t lanes);
+  void WakePolling();
   void ReleaseBarrier();
-  void ThreadMain(DeviceThread& thread, boost::context::fiber&& hub);
   void FillShared();
   void CheckShared() const;
 
   std::vector<std::unique_ptr<DeviceThread>> threads_;  // grows; the first thread_count_ are the block's
-  boost::context::fiber hub_;
-  DeviceThread* current_ = nullptr;
+  boost::context::detail::fcontext_t hub_ = nullptr;    // of Run, while a thread runs
+  DeviceThread* current_ = nullptr;                     // null: Run
   GridWork* work_ = nullptr;
   Shuffler shuffler_{0};
   int thread_count_ = 0;
   int live_ = 0;
   int at_barrier_ = 0;
   int polling_ = 0;
-  std::vector<uint32_t> ready_;    // [warps]: lanes that can run
-  std::vector<uint32_t> meeting_;  // [warps]: lanes that wait for others
-  std::vector<int> ready_warps_;   // those with ready lanes
+  std::vector<Warp> warps_;
+  std::vector<int> ready_warps_;  // those with ready lanes
   NamedBarrierState named_[16];
   bool sticky_ = false;  // one warp runs as far as it gets before another starts
-  int last_warp_ = -1;
+  // The warp that runs: its lanes that were ready when it was picked, in a random order; then those woken
+  // since.
+  int open_warp_ = -1;
+  int lanes_[32];
+  int lane_count_ = 0;
 
   std::unique_ptr<std::byte[]> shared_memory_;
   std::byte* shared_ = nullptr;  // 1024-byte aligned, with a guard on both sides

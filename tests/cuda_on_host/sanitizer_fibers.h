@@ -38,16 +38,11 @@ inline void* CreateTsanFiber() {
 #endif
 }
 
-inline void EnterTsanFiber([[maybe_unused]] void* fiber, [[maybe_unused]] void** hub) {
+// Before a switch; `save`, if any, gets the fiber that is left.
+inline void EnterTsanFiber([[maybe_unused]] void* fiber, [[maybe_unused]] void** save) {
 #if defined(__SANITIZE_THREAD__)
-  *hub = __tsan_get_current_fiber();
+  if (save != nullptr) *save = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(fiber, 0);
-#endif
-}
-
-inline void LeaveTsanFiber([[maybe_unused]] void* hub) {
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(hub, 0);
 #endif
 }
 

@@ -80,31 +80,31 @@ inline float Half(uint32_t pair, int index) {
   return ToFloat(bf16{static_cast<uint16_t>(pair >> (16 * index))});
 }
 
+// Each output adds its products in FP32, k ascending.
 inline void RunMmaBf16(uint32_t, cuda_on_host::LaneArguments lanes, const cuda_on_host::Place&) {
-  float a[16][16], b[8][16];  // b as [n][k]
+  float a[16][16], b[16][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const MmaLane& own = *static_cast<MmaLane*>(lanes[lane]);
-    const int g = lane / 4, t = lane % 4;
+    const int g = lane / 4, t = lane % 4 * 2;
     for (int half = 0; half < 2; ++half) {
-      a[g][2 * t + half] = Half(own.a[0], half);
-      a[g + 8][2 * t + half] = Half(own.a[1], half);
-      a[g][2 * t + 8 + half] = Half(own.a[2], half);
-      a[g + 8][2 * t + 8 + half] = Half(own.a[3], half);
-      b[g][2 * t + half] = Half(own.b[0], half);
-      b[g][2 * t + 8 + half] = Half(own.b[1], half);
+      a[g][t + half] = Half(own.a[0], half);
+      a[g + 8][t + half] = Half(own.a[1], half);
+      a[g][t + 8 + half] = Half(own.a[2], half);
+      a[g + 8][t + 8 + half] = Half(own.a[3], half);
+      b[t + half][g] = Half(own.b[0], half);
+      b[t + 8 + half][g] = Half(own.b[1], half);
+      d[g][t + half] = own.d[half];
+      d[g + 8][t + half] = own.d[2 + half];
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
     }
   }
   for (int lane = 0; lane < 32; ++lane) {
     const MmaLane& own = *static_cast<MmaLane*>(lanes[lane]);
-    for (int i = 0; i < 4; ++i) {
-      const float* x = a[lane / 4 + i / 2 * 8];
-      const float* y = b[lane % 4 * 2 + i % 2];
-      float products[16];
-      for (int k = 0; k < 16; ++k) products[k] = x[k] * y[k];  // exact
-      float sum = own.d[i];
-      for (int k = 0; k < 16; ++k) sum += products[k];
-      own.d[i] = sum;
-    }
+    for (int i = 0; i < 4; ++i) own.d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
   }
 }
 
