@@ -5,6 +5,10 @@
 #include "engine/comm/gloo_communicator.h"
 #include "engine/comm/solo_communicator.h"
 
+#ifdef FOREDRAFT_HAS_CUDA
+#include "engine/comm/nccl_communicator.h"
+#endif
+
 namespace foredraft {
 
 absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const CommunicatorOptions& options,
@@ -15,6 +19,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const Communica
   CHECK(store != nullptr);
   CHECK_GT(options.step_timeout.count(), 0);
   if (options.backend == "cpu") return GlooCommunicator::Create(options, *store);
+#ifdef FOREDRAFT_HAS_CUDA
+  if (options.backend == "cuda") return NcclCommunicator::Create(options, device, *store);
+#endif
   return absl::UnimplementedError(absl::StrFormat(
       "backend: \"%s\" with %d ranks, this binary joins ranks of cpu", options.backend, options.size));
 }

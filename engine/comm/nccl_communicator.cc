@@ -1,0 +1,259 @@
+#include "engine/comm/nccl_communicator.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/cuda_stream.h"
+
+namespace foredraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kStagingBytes = size_t{1} << 20;
+constexpr int kMaxCtas = 8;  // small messages: more blocks would only take them from the kernels beside
+constexpr char kIdKey[] = "nccl/id";
+// How long a stream may take to end once its collectives are revoked.
+constexpr std::chrono::seconds kRevokeGrace{5};
+
+cudaStream_t HandleOf(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
+
+// What SameNodes compares of a captured collective: the parameters as they were given.
+template <class Params>
+void NoteCollective(Stream& stream, const void* function, const Params& params) {
+  static_assert(std::is_trivially_copyable_v<Params>);
+  Params copy = params;
+  __builtin_clear_padding(&copy);
+  static_cast<CudaStream&>(stream).Note(function, LaunchShape{}, &copy, sizeof(Params));
+}
+
+// Sleeps a little more the longer something takes: a step is short, a rank that is late may be late for long.
+class Backoff {
+ public:
+  void Wait() {
+    if (++polls_ < 1000) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(polls_ < 2000 ? 20 : 500));
+  }
+
+ private:
+  int polls_ = 0;
+};
+
+bool AllEqual(const RankRows& rows, int ranks) {
+  return std::all_of(rows.rows.begin(), rows.rows.begin() + ranks,
+                     [&](int32_t count) { return count == rows[0]; });
+}
+
+ncclRedOp_t OpOf(Reduction reduction) {
+  return reduction == Reduction::kSum ? ncclSum : reduction == Reduction::kMin ? ncclMin : ncclMax;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Create(const CommunicatorOptions& options,
+                                                                       Device& device,
+                                                                       RendezvousStore& store) {
+  // NCCL has no other way to be told the interface; what the operator set stays.
+  setenv("NCCL_SOCKET_IFNAME", options.interface.c_str(), /*overwrite=*/0);
+  std::unique_ptr<NcclCommunicator> comm(new NcclCommunicator(options, device));
+  comm->host_stream_ = device.CreateStream();
+  ASSIGN_OR_RETURN(comm->staging_, device.Allocate(kStagingBytes));
+  RETURN_IF_ERROR(comm->Join(store, options.connect_timeout));
+  return std::unique_ptr<Communicator>(std::move(comm));
+}
+
+NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options, Device& device)
+    : rank_(options.rank), size_(options.size), step_timeout_(options.step_timeout), device_(device) {}
+
+// Abort, not destroy: it waits for no other rank.
+NcclCommunicator::~NcclCommunicator() {
+  if (comm_ != nullptr) ncclCommAbort(comm_);
+}
+
+absl::Status NcclCommunicator::Join(RendezvousStore& store, std::chrono::seconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  ncclUniqueId id;
+  if (rank_ == 0) {
+    if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess) {
+      return absl::UnavailableError(absl::StrFormat("rank 0: NCCL: %s", ncclGetErrorString(result)));
+    }
+    RETURN_IF_ERROR(store.Set(kIdKey, std::string(id.internal, sizeof(id.internal))));
+  } else {
+    ASSIGN_OR_RETURN(const std::string bytes, store.Get(kIdKey, deadline));
+    if (bytes.size() != sizeof(id.internal)) {
+      return absl::UnavailableError(absl::StrFormat("rank %d: NCCL: the group's id has %d bytes, not %d",
+                                                    rank_, bytes.size(), sizeof(id.internal)));
+    }
+    std::memcpy(id.internal, bytes.data(), sizeof(id.internal));
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.maxCTAs = kMaxCtas;
+  const ncclResult_t result = ncclCommInitRankConfig(&comm_, size_, id, rank_, &config);
+  if (result != ncclSuccess && result != ncclInProgress) {
+    return absl::UnavailableError(
+        absl::StrFormat("rank %d: NCCL: joining %d ranks: %s", rank_, size_, ncclGetErrorString(result)));
+  }
+  return Settle("joining the group", deadline);
+}
+
+absl::Status NcclCommunicator::Settle(const char* operation, Clock::time_point deadline) {
+  Backoff backoff;
+  while (true) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+    if (asked != ncclSuccess) state = asked;
+    if (state == ncclSuccess) return absl::OkStatus();
+    if (state != ncclInProgress) {
+      return absl::UnavailableError(absl::StrFormat("rank %d: %s: NCCL: %s: %s", rank_, operation,
+                                                    ncclGetErrorString(state), ncclGetLastError(comm_)));
+    }
+    if (status_.failed()) return status();
+    if (Clock::now() >= deadline) {
+      return absl::UnavailableError(
+          absl::StrFormat("rank %d: %s: NCCL is not through within its time", rank_, operation));
+    }
+    backoff.Wait();
+  }
+}
+
+void NcclCommunicator::Enqueue(const char* operation, const std::function<ncclResult_t()>& submit) {
+  if (status_.failed()) return;
+  const auto refused = [](ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; };
+  ncclResult_t result = ncclGroupStart();
+  if (!refused(result)) result = submit();
+  const ncclResult_t ended = ncclGroupEnd();
+  if (!refused(result)) result = ended;
+  if (refused(result)) return Fail(operation, ncclGetErrorString(result));
+  if (const absl::Status settled = Settle(operation, Clock::now() + step_timeout_); !settled.ok()) {
+    Fail(operation, std::string(settled.message()));
+  }
+}
+
+void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
+  status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: %s", rank_, operation, reason)));
+  ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
+}
+
+void NcclCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
+  const RankRows& rows = params.rows;
+  NoteCollective(stream, reinterpret_cast<const void*>(&ncclAllGather), params);
+  Enqueue("all_gather", [&] {
+    ncclResult_t result = ncclSuccess;
+    const auto call = [&](ncclResult_t called) {
+      if (called != ncclSuccess && called != ncclInProgress) result = called;
+    };
+    for (const GatherPart& part : params.parts) {
+      if (part.row_bytes == 0) continue;
+      const int64_t own_bytes = rows[rank_] * part.row_bytes;
+      if (AllEqual(rows, size_)) {
+        if (own_bytes == 0) continue;
+        call(ncclAllGather(part.in, part.out, own_bytes, ncclInt8, comm_, HandleOf(stream)));
+        continue;
+      }
+      for (int peer = 0; peer < size_; ++peer) {
+        auto* const place = static_cast<std::byte*>(part.out) + rows.offset(peer) * part.row_bytes;
+        if (own_bytes > 0) call(ncclSend(part.in, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+        if (rows[peer] == 0) continue;
+        call(ncclRecv(place, rows[peer] * part.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+      }
+    }
+    return result;
+  });
+}
+
+void NcclCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
+  const RankRows& rows = params.rows;
+  const int64_t own_bytes = rows[rank_] * params.row_bytes;
+  NoteCollective(stream, reinterpret_cast<const void*>(&ncclAlltoAll), params);
+  Enqueue("all_to_all", [&] {
+    if (AllEqual(rows, size_)) {
+      if (own_bytes == 0) return ncclSuccess;
+      return ncclAlltoAll(params.in, params.out, own_bytes, ncclInt8, comm_, HandleOf(stream));
+    }
+    ncclResult_t result = ncclSuccess;
+    const auto call = [&](ncclResult_t called) {
+      if (called != ncclSuccess && called != ncclInProgress) result = called;
+    };
+    for (int peer = 0; peer < size_; ++peer) {
+      const auto* from = static_cast<const std::byte*>(params.in) + rows.offset(peer) * params.row_bytes;
+      auto* const to = static_cast<std::byte*>(params.out) + peer * own_bytes;
+      if (rows[peer] > 0) {
+        call(ncclSend(from, rows[peer] * params.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+      }
+      if (own_bytes > 0) call(ncclRecv(to, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+    }
+    return result;
+  });
+}
+
+absl::Status NcclCommunicator::Await(Stream& stream) {
+  Clock::time_point deadline = Clock::now() + step_timeout_;
+  bool revoked = status_.failed();
+  Backoff backoff;
+  while (true) {
+    const cudaError_t state = cudaStreamQuery(HandleOf(stream));
+    if (state == cudaSuccess) break;
+    if (state != cudaErrorNotReady) {
+      Fail("step", cudaGetErrorString(state));
+      return status();
+    }
+    ncclResult_t error = ncclSuccess;
+    ncclCommGetAsyncError(comm_, &error);
+    if (error == ncclInProgress) error = ncclSuccess;
+    if (!revoked && (status_.failed() || error != ncclSuccess || Clock::now() >= deadline)) {
+      Fail("step", error != ncclSuccess
+                       ? absl::StrFormat("NCCL: %s: %s", ncclGetErrorString(error), ncclGetLastError(comm_))
+                       : absl::StrFormat("not through within %d ms", step_timeout_.count()));
+      revoked = true;
+      deadline = Clock::now() + kRevokeGrace;
+    }
+    if (revoked && Clock::now() >= deadline) return status();  // the process ends, and the GPU's work with it
+    backoff.Wait();
+  }
+  return status();
+}
+
+absl::Status NcclCommunicator::AllReduce(std::span<int64_t> values, Reduction reduction) {
+  CHECK_LE(values.size_bytes(), kStagingBytes);
+  if (status_.failed()) return status();
+  device_.CopyToDevice(*host_stream_, staging_, values.data(), values.size_bytes());
+  Enqueue("all_reduce", [&] {
+    return ncclAllReduce(staging_, staging_, values.size(), ncclInt64, OpOf(reduction), comm_,
+                         HandleOf(*host_stream_));
+  });
+  RETURN_IF_ERROR(Await(*host_stream_));
+  device_.CopyToHost(*host_stream_, values.data(), staging_, values.size_bytes());
+  return Await(*host_stream_);
+}
+
+absl::Status NcclCommunicator::Broadcast(std::span<std::byte> bytes, int root) {
+  if (status_.failed()) return status();
+  for (size_t first = 0; first < bytes.size(); first += kStagingBytes) {
+    const std::span<std::byte> piece = bytes.subspan(first, std::min(kStagingBytes, bytes.size() - first));
+    if (rank_ == root) device_.CopyToDevice(*host_stream_, staging_, piece.data(), piece.size());
+    Enqueue("broadcast", [&] {
+      return ncclBroadcast(staging_, staging_, piece.size(), ncclInt8, root, comm_, HandleOf(*host_stream_));
+    });
+    RETURN_IF_ERROR(Await(*host_stream_));
+    device_.CopyToHost(*host_stream_, piece.data(), staging_, piece.size());
+    RETURN_IF_ERROR(Await(*host_stream_));
+  }
+  return status();
+}
+
+absl::Status NcclCommunicator::Barrier() {
+  int64_t nothing = 0;
+  return AllReduce(std::span(&nothing, 1), Reduction::kSum);
+}
+
+}  // namespace foredraft
