@@ -144,6 +144,16 @@ void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
   ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
 }
 
+absl::Status NcclCommunicator::status() const {
+  ncclResult_t error = ncclSuccess;
+  if (!status_.failed() && comm_ != nullptr && ncclCommGetAsyncError(comm_, &error) == ncclSuccess &&
+      error != ncclSuccess && error != ncclInProgress) {
+    status_.Fail(absl::UnavailableError(
+        absl::StrFormat("rank %d: NCCL: %s: %s", rank_, ncclGetErrorString(error), ncclGetLastError(comm_))));
+  }
+  return status_.status();
+}
+
 void NcclCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
   const RankRows& rows = params.rows;
   NoteCollective(stream, reinterpret_cast<const void*>(&ncclAllGather), params);

@@ -10,7 +10,7 @@
 // itself goes when this object does, which must be after the graphs that captured it: NCCL waits for them.
 //
 // Abort from another thread only leaves its reason: NCCL wants no second thread inside, so the thread that
-// waits (Await polls) does the rest.
+// waits (Await polls) does the rest. status() may ask NCCL for errors from any thread.
 
 #include <nccl.h>
 
@@ -46,7 +46,7 @@ class NcclCommunicator : public Communicator {
   absl::Status Barrier() override;
 
   void Abort(const absl::Status& reason) override { status_.Fail(reason); }
-  absl::Status status() const override { return status_.status(); }
+  absl::Status status() const override;
 
  private:
   NcclCommunicator(const CommunicatorOptions& options, Device& device);
@@ -67,7 +67,7 @@ class NcclCommunicator : public Communicator {
   ncclComm_t comm_ = nullptr;
   std::unique_ptr<Stream> host_stream_;  // of the collectives between steps
   void* staging_ = nullptr;              // [kStagingBytes], device memory, likewise
-  GroupStatus status_;
+  mutable GroupStatus status_;           // status() asks NCCL, too
 };
 
 }  // namespace foredraft

@@ -224,7 +224,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {
-    parts = ConnectRanks(ranks, kRunLimit);
+    parts = ConnectRanks(ranks, options.step_timeout);
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -104,6 +104,8 @@ class FakeDevice : public Device {
     return static_cast<const float*>(weight.data)[int64_t{row} * weight.k + column];
   }
 
+  size_t allocated_bytes() const { return allocated_; }
+
   size_t limit_bytes = size_t{1} << 30;
 
  private:
