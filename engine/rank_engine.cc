@@ -24,7 +24,10 @@ constexpr std::chrono::milliseconds kGroupCheck(50);
 
 }  // namespace
 
-RankEngine::~RankEngine() = default;
+RankEngine::~RankEngine() {
+  // A step that waits for a lost peer would hold up the stream's end.
+  if (stream_ != nullptr && !comm_->status().ok()) comm_->Await(*stream_).IgnoreError();
+}
 
 absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptions& options,
                                                                const ModelConfig& config,
@@ -92,7 +95,12 @@ absl::Status RankEngine::AllocateCache(int block_count, bool poison) {
 // prefill and every step run on a cache of the scratch block alone, which is where unmapped rows go.
 absl::Status RankEngine::FirstRuns() {
   RETURN_IF_ERROR(AllocateCache(/*block_count=*/1, /*poison=*/false));
-  if (device_->needs_first_runs()) RETURN_IF_ERROR(FirstPrefill());
+  if (device_->needs_first_runs()) {
+    // The largest for the workspaces, small ones for the kernels that take over there.
+    for (const int rows : {options_.max_num_tokens, std::min(64, options_.max_num_tokens), 1}) {
+      RETURN_IF_ERROR(FirstPrefill(rows));
+    }
+  }
   for (const StepKey& key : AllSteps()) {
     SubmitDecodeStep({}, key);
     RETURN_IF_ERROR(comm_->Await(*stream_));
@@ -100,9 +108,9 @@ absl::Status RankEngine::FirstRuns() {
   return absl::OkStatus();
 }
 
-absl::Status RankEngine::FirstPrefill() {
+absl::Status RankEngine::FirstPrefill(int row_limit) {
   const int rank = comm_->rank();
-  const IterationPlan prefill = LargestPrefill();
+  const IterationPlan prefill = PrefillOf(row_limit);
   RETURN_IF_ERROR(Run(prefill, rank).status());
   IterationPlan release;
   release.ranks.resize(comm_->size());
@@ -112,15 +120,15 @@ absl::Status RankEngine::FirstPrefill() {
   return Run(release, rank).status();
 }
 
-// As many rows as fit, the first prompt as long as it may be.
-IterationPlan RankEngine::LargestPrefill() const {
+// The ends of prompts as long as they may be, `row_limit` rows of them or as many as there are.
+IterationPlan RankEngine::PrefillOf(int row_limit) const {
   IterationPlan plan;
   plan.ranks.resize(comm_->size());
   RankPlan& rank = plan.ranks[comm_->rank()];
   const int longest = options_.max_seq_len - 1;
   int rows = 0;
-  for (int slot = 0; slot < options_.max_batch_size && rows < options_.max_num_tokens; ++slot) {
-    const int count = std::min(longest, options_.max_num_tokens - rows);
+  for (int slot = 0; slot < options_.max_batch_size && rows < row_limit; ++slot) {
+    const int count = std::min(longest, row_limit - rows);
     rank.admissions.push_back({.slot = slot, .prompt_len = longest, .length_limit = longest});
     rank.prefill_chunks.push_back({.slot = slot,
                                    .first_position = longest - count,
@@ -211,10 +219,11 @@ absl::StatusOr<RankResult> RankEngine::Finish(std::chrono::steady_clock::time_po
   const PendingStep& pending = pending_[finished_count_++ % pending_.size()];
   while (!pending.Wait(std::min(deadline, std::chrono::steady_clock::now() + kGroupCheck))) {
     RETURN_IF_ERROR(comm_->status());
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrFormat("rank %d: a step did not end within %d s",
-                                                         comm_->rank(), options_.step_timeout.count()));
-    }
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    const absl::Status late = absl::DeadlineExceededError(absl::StrFormat(
+        "rank %d: a step did not end within %d s", comm_->rank(), options_.step_timeout.count()));
+    comm_->Abort(late);
+    return late;
   }
   RETURN_IF_ERROR(comm_->status());
   return pending.Result();

@@ -77,11 +77,11 @@ class RankEngine {
   absl::Status Allocate(const ModelConfig& config, ModelWeights weights);
   absl::Status AllocateCache(int block_count, bool poison);
   absl::Status FirstRuns();
-  absl::Status FirstPrefill();
+  absl::Status FirstPrefill(int row_limit);
   absl::Status SizeCache();
   absl::Status CaptureSteps();
   std::vector<StepKey> AllSteps() const;
-  IterationPlan LargestPrefill() const;
+  IterationPlan PrefillOf(int row_limit) const;
 
   void ApplyAcceptance(const Acceptance& acceptance);
   void ApplyStateChanges(const RankPlan& plan);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <numeric>
 
@@ -103,6 +104,57 @@ TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {
     EXPECT_EQ(a.slots[0].drafts, b.slots[0].drafts) << "step " << step;
     EXPECT_EQ(a.slots[0].length, b.slots[0].length) << "step " << step;
     plan = Step({0}, 7);
+  }
+}
+
+// Logprobs need full sampling: the same request with and without them takes either choice.
+TEST_F(RankEngineTest, TheArgmaxIsWhatFullSamplingChooses) {
+  const auto argmax = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  const auto sampling = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  ASSERT_FALSE(argmax->CaptureStep({1, 3, TokenChoice::kArgmax})->SameNodes(*argmax->CaptureStep({1, 3})));
+  IterationPlan a = Start(0, ShortRequest(1), 3);
+  IterationPlan b = a;
+  b.ranks[0].admissions[0].logprob_count = 0;
+  for (int step = 0; step < 6; ++step) {
+    const SlotResult x = RunPlan(*argmax, a).slots[0];
+    const SlotResult y = RunPlan(*sampling, b).slots[0];
+    EXPECT_TRUE(argmax->slot_state().greedy(0));
+    EXPECT_FALSE(sampling->slot_state().greedy(0));
+    EXPECT_EQ(x.token_ids, y.token_ids) << "step " << step;
+    EXPECT_EQ(x.drafts, y.drafts) << "step " << step;
+    EXPECT_EQ(y.logprobs.size(), y.token_ids.size()) << "step " << step;
+    a = b = Step({0}, 3);
+  }
+}
+
+TEST_F(RankEngineTest, ServesFrozen) {
+  const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  const auto graphs = engine->WarmUp();
+  ASSERT_TRUE(graphs.ok());
+  EXPECT_EQ(*graphs, 3 * 8 * 2) << "buckets 1, 2, 4; K 0..7; either choice of tokens";
+  const auto cold = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  EXPECT_EQ(RunPlan(*engine, Start(0, ShortRequest(1), 3)).slots[0].token_ids,
+            RunPlan(*cold, Start(0, ShortRequest(1), 3)).slots[0].token_ids);
+}
+
+// Two plans are on the device before the first is waited for.
+TEST_F(RankEngineTest, FinishesInTheOrderOfSubmission) {
+  const auto overlapped = MakeEngine({.draft_len = 2, .max_batch_size = 4});
+  const auto alone = MakeEngine({.draft_len = 2, .max_batch_size = 4});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
+  IterationPlan plan = Start(0, ShortRequest(1), 2);
+  std::vector<RankResult> expected;
+  for (int step = 0; step < 5; ++step) {
+    plan.number = step;
+    expected.push_back(RunPlan(*alone, plan));
+    overlapped->Submit(plan, 0);
+    if (step > 0) {
+      const auto result = overlapped->Finish(deadline);
+      ASSERT_TRUE(result.ok());
+      EXPECT_EQ(result->number, static_cast<uint64_t>(step - 1));
+      EXPECT_EQ(result->slots[0].token_ids, expected[step - 1].slots[0].token_ids) << "step " << step - 1;
+    }
+    plan = Step({0}, 2);
   }
 }
 
