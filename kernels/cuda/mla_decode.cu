@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cuda/kernels.h"
@@ -79,12 +80,14 @@ class ScratchLayout {
 };
 
 template <class Shape>
-void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t partial_count) {
+void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t partial_count,
+                 void (*launch)(Stream&, const DecodePlan&, int32_t)) {
   const int32_t head_tiles = (p.head_count + Shape::kHeads - 1) / Shape::kHeads;
   const int64_t reach = static_cast<int64_t>(p.layer.table_stride) * p.layer.tokens_per_block;
   const int64_t max_splits = (reach + kSplitLen - 1) / kSplitLen - p.first_position / kSplitLen;
   const int64_t max_items = p.index.rows * max_splits * head_tiles;
   const int64_t partials = max_splits < 2 ? 0 : std::min(partial_count, max_items);
+  CHECK_LE(max_items, std::numeric_limits<int32_t>::max());
   auto& cuda = static_cast<CudaStream&>(stream);
   const int64_t blocks = std::min<int64_t>(max_items, cuda.multiprocessor_count() * Shape::kBlocksPerSm);
 
@@ -107,7 +110,7 @@ void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t partial_count
                            .partial_stats = reinterpret_cast<float2*>(scratch + stats),
                            .partials = reinterpret_cast<float*>(scratch + sums),
                            .folds = reinterpret_cast<float*>(scratch + folds)};
-  LaunchDecodeItems<Shape>(stream, plan, static_cast<int32_t>(blocks));
+  launch(stream, plan, static_cast<int32_t>(blocks));
   if (partials == 0) return;
   const LaunchShape shape = {.grid = dim3(p.index.rows, (p.head_count + kCombineWarps - 1) / kCombineWarps),
                              .block = dim3(kCombineWarps * kWarpLanes),
@@ -117,25 +120,28 @@ void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t partial_count
 
 }  // namespace
 
-void MlaDecodeWithin(Stream& stream, const MlaDecodeParams& p, int64_t partial_count) {
+void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p) {
   const KvLayer& layer = p.layer;
   CHECK_LE(layer.latent_dim, kMaxLatent);
   CHECK_LE(layer.row_width(), kMaxWidth);
   CHECK_GT(p.scale, 0.0f);
   if (p.index.rows == 0) return;
+  const int64_t partials = choice.partial_count;
   if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p)) {
-    MlaDecodeAs<R1DecodeShape>(stream, p, partial_count);
+    const bool hopper = choice.hopper && HopperTakesDecode(layer);
+    MlaDecodeAs<R1DecodeShape>(stream, p, partials,
+                               hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {
-    MlaDecodeAs<NarrowDecodeShape>(stream, p, partial_count);
+    MlaDecodeAs<NarrowDecodeShape>(stream, p, partials, LaunchDecodeItems<NarrowDecodeShape>);
   } else {
-    MlaDecodeAs<WideDecodeShape>(stream, p, partial_count);
+    MlaDecodeAs<WideDecodeShape>(stream, p, partials, LaunchDecodeItems<WideDecodeShape>);
   }
 }
 
 void MlaDecode(Stream& stream, const MlaDecodeParams& p) {
   const int64_t heads = p.head_count % 64 == 0 ? 64 : 16;
-  MlaDecodeWithin(stream, p,
-                  kPartialBytes / (heads * p.layer.latent_dim * static_cast<int64_t>(sizeof(float))));
+  const int64_t state_bytes = heads * p.layer.latent_dim * static_cast<int64_t>(sizeof(float));
+  MlaDecodeBy({.partial_count = kPartialBytes / state_bytes}, stream, p);
 }
 
 }  // namespace foredraft::cuda

@@ -88,8 +88,16 @@ using NarrowDecodeShape = DecodeShape<1, 4, 128, 0, 0, 4>;  // up to 128 togethe
 template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);
 
-// MlaDecode with room for at most `partial_count` items' states; any value gives the same bits.
-void MlaDecodeWithin(Stream& stream, const MlaDecodeParams& p, int64_t partial_count);
+// R1DecodeShape's items by Hopper's own instructions; the layers whose blocks it can copy.
+void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks);
+bool HopperTakesDecode(const KvLayer& layer);
+
+// How MlaDecode does its work; nothing here changes a bit.
+struct DecodeChoice {
+  int64_t partial_count;  // room for at most so many items' states
+  bool hopper = true;     // LaunchDecodeHopper where it can
+};
+void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p);
 
 }  // namespace foredraft::cuda
 

@@ -23,7 +23,6 @@ struct DecodeShared {
   float tile_max[kKeyTile / Shape::kKeysPerWarp][Shape::kHeads];  // of the raw scores
   float sums[kKeyGroups][Shape::kHeads];
   float2 folded[Shape::kHeads];  // max, sum of the splits so far
-  ItemSearch search;
 };
 
 // One item's attention by one block; the members are the thread's own.
@@ -113,9 +112,7 @@ class ItemAttention {
 
   __device__ __forceinline__ void AttendSplit(int32_t split) {
     Clear();
-    constexpr int32_t kTiles = kSplitLen / kKeyTile;
-    const int32_t begin = max(split * kTiles, p_.op.first_position / kKeyTile);
-    const int32_t end = min((split + 1) * kTiles, last_position_ / kKeyTile + 1);
+    const auto [begin, end] = SplitTiles(p_.op, split, last_position_);
     LocateKeys(begin);
     LoadKeyTile(0);
     CpAsyncCommit();
@@ -369,9 +366,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     MlaDecodeItems(const __grid_constant__ DecodePlan p) {
   auto& shared = SharedStorage<DecodeShared<Shape>>();
   GridDependencyWait();
+  ItemCursor cursor;
   DecodeItem item;
-  for (int64_t number = blockIdx.x; FindItem<Shape::kWarps>(p, number, shared.search, &item);
-       number += gridDim.x) {
+  for (int32_t number = blockIdx.x; FindItem(p, number, cursor, &item); number += gridDim.x) {
     ItemAttention<Shape>(p, item, shared).Run();
   }
 }

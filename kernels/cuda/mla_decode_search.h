@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SEARCH_H_
 #define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SEARCH_H_
 
-// Which work item a block has: prefix sums over the rows' splits, made by every block for itself.
+// Which work item a block has: prefix sums over the rows' splits, made by every warp for itself.
 
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/mla_decode.h"
@@ -9,74 +9,75 @@
 namespace foredraft::cuda {
 
 // How many splits row `row` has; 0: idle.
-__device__ __forceinline__ int RowSplits(const MlaDecodeParams& op, int row) {
-  const int last = op.index.positions[row];
+__device__ __forceinline__ int32_t RowSplits(const MlaDecodeParams& op, int32_t row) {
+  const int32_t last = op.index.positions[row];
   if (op.index.slots[row] < 0 || last < op.first_position) return 0;
   return last / kSplitLen - op.first_position / kSplitLen + 1;
 }
 
-struct ItemSearch {
-  int32_t warp_sums[2][32];  // double-buffered: one scan's readers may be behind the next one's writers
-  DecodeItem found;
+// Tiles of keys, counted from position 0, that a split has for a row: [begin, end).
+struct TileRange {
+  int32_t begin;
+  int32_t end;
 };
+__device__ __forceinline__ TileRange SplitTiles(const MlaDecodeParams& op, int32_t split,
+                                                int32_t last_position) {
+  constexpr int32_t kTiles = kSplitLen / kKeyTile;
+  return {max(split * kTiles, op.first_position / kKeyTile),
+          min((split + 1) * kTiles, last_position / kKeyTile + 1)};
+}
 
-// Inclusive prefix sum over the block's threads; `total` is everyone's. Every thread takes part.
-template <int kWarps>
-__device__ __forceinline__ int BlockPrefixSum(int x, int32_t (&warp_sums)[32], int* total) {
+// Over the warp's lanes, the lane's own included.
+__device__ __forceinline__ int32_t WarpPrefixSum(int32_t x) {
   const int lane = threadIdx.x % kWarpLanes;
-  const int warp = threadIdx.x / kWarpLanes;
+#pragma unroll
   for (int step = 1; step < kWarpLanes; step *= 2) {
-    const int below = __shfl_up_sync(kAllLanes, x, step);
+    const int32_t below = __shfl_up_sync(kAllLanes, x, step);
     if (lane >= step) x += below;
-  }
-  if (lane == kWarpLanes - 1) warp_sums[warp] = x;
-  __syncthreads();
-  *total = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) x += warp_sums[w];
-    *total += warp_sums[w];
   }
   return x;
 }
 
-// Item number `number`, counted over the rows in order; within a row by split, then head tile, so that
-// neighbours read the same keys. False: there are not so many. Every thread of the block calls it with the
-// same number.
-template <int kWarps>
-__device__ bool FindItem(const DecodePlan& p, int64_t number, ItemSearch& search, DecodeItem* item) {
-  int64_t items_before = 0;
+// Where a warp's search stands: everything before 32 rows.
+struct ItemCursor {
+  int32_t first_row = 0;
+  int32_t items_before = 0;
   int32_t partials_before = 0;
-  for (int32_t base = 0; base < p.op.index.rows; base += kWarps * kWarpLanes) {
-    const int32_t row = base + static_cast<int32_t>(threadIdx.x);
-    const int splits = row < p.op.index.rows ? RowSplits(p.op, row) : 0;
-    const int wanted = splits > 1 ? splits * p.head_tiles : 0;
-    int all_wanted = 0;
-    const int partials_end =
-        partials_before + BlockPrefixSum<kWarps>(wanted, search.warp_sums[0], &all_wanted);
+};
+
+// Item number `number`, counted over the rows in order; within a row by split, then head tile, so that
+// neighbours read the same keys. False: there are not so many. All lanes of a warp ask for the same number,
+// which never falls from one call with a cursor to the next.
+__device__ __forceinline__ bool FindItem(const DecodePlan& p, int32_t number, ItemCursor& cursor,
+                                         DecodeItem* item) {
+  for (; cursor.first_row < p.op.index.rows; cursor.first_row += kWarpLanes) {
+    const int32_t row = cursor.first_row + static_cast<int32_t>(threadIdx.x % kWarpLanes);
+    const int32_t splits = row < p.op.index.rows ? RowSplits(p.op, row) : 0;
+    const int32_t wanted = splits > 1 ? splits * p.head_tiles : 0;
+    const int32_t partials_end = cursor.partials_before + WarpPrefixSum(wanted);
     const bool apart = wanted > 0 && partials_end <= p.partial_count;
-    const int count = splits == 0 ? 0 : apart ? wanted : p.head_tiles;
-    int all_items = 0;
-    const int64_t end = items_before + BlockPrefixSum<kWarps>(count, search.warp_sums[1], &all_items);
-    const int64_t begin = end - count;
-    if (begin <= number && number < end) {
-      const int32_t offset = static_cast<int32_t>(number - begin);
-      const int32_t first = p.op.first_position / kSplitLen;
-      search.found = {.row = row,
-                      .head_tile = offset % p.head_tiles,
-                      .first_split = first + offset / p.head_tiles,
-                      .split_count = apart ? 1 : splits,
-                      .partial = apart ? partials_end - wanted + offset : -1};
-      if (offset == 0) p.row_partials[row] = apart ? partials_end - wanted : -1;
+    const int32_t count = splits == 0 ? 0 : apart ? wanted : p.head_tiles;
+    const int32_t items_end = WarpPrefixSum(count);
+    const int32_t all_items = __shfl_sync(kAllLanes, items_end, kWarpLanes - 1);
+    if (number < cursor.items_before + all_items) {
+      const int32_t place = number - cursor.items_before;
+      const int lane = __popc(__ballot_sync(kAllLanes, items_end <= place));  // of the row it belongs to
+      const int32_t offset = place - __shfl_sync(kAllLanes, items_end - count, lane);
+      const int32_t row_splits = __shfl_sync(kAllLanes, splits, lane);
+      const int32_t row_partial = __shfl_sync(kAllLanes, apart ? partials_end - wanted : -1, lane);
+      const bool row_apart = row_partial >= 0;
+      *item = {.row = cursor.first_row + lane,
+               .head_tile = offset % p.head_tiles,
+               .first_split = p.op.first_position / kSplitLen + offset / p.head_tiles,
+               .split_count = row_apart ? 1 : row_splits,
+               .partial = row_apart ? row_partial + offset : -1};
+      if (offset == 0 && threadIdx.x == 0) p.row_partials[item->row] = row_partial;
+      return true;
     }
-    items_before += all_items;
-    partials_before += all_wanted;
-    if (number < items_before) break;
+    cursor.items_before += all_items;
+    cursor.partials_before = __shfl_sync(kAllLanes, partials_end, kWarpLanes - 1);
   }
-  if (number >= items_before) return false;
-  __syncthreads();
-  *item = search.found;
-  __syncthreads();
-  return true;
+  return false;
 }
 
 }  // namespace foredraft::cuda

@@ -19,6 +19,7 @@ set(foredraft_cuda_sources
     head_gemm.cu
     kv_cache_rows.cu
     mla_decode.cu
+    mla_decode_hopper.cu
     mla_decode_items.cu
     mla_prefill.cu
     packed_weight.cc

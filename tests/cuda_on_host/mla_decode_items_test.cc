@@ -16,9 +16,8 @@ struct Shape {
   const char* name;
   int heads, latent, rope, nope;
   std::vector<int> positions;  // of the rows; -1: an idle row
+  int tokens_per_block = 64;
 };
-
-const int kLast = 3100;
 
 // Queries and a cache for the rows of a shape, two rows per sequence.
 struct Inputs {
@@ -28,10 +27,11 @@ struct Inputs {
         noise(29),
         q_lat(noise.Bf16s(row_count * s.heads * s.latent)),
         q(noise.Bf16s(row_count * s.heads * (s.nope + s.rope))),
-        kv(noise, (row_count + 1) / 2, kLast + 1, 64, s.latent, s.rope) {}
+        kv(noise, (row_count + 1) / 2, *std::max_element(s.positions.begin(), s.positions.end()) + 1,
+           s.tokens_per_block, s.latent, s.rope) {}
 
   // Heads [first_head, first_head + head_count) of all rows.
-  std::vector<bf16> Run(int first_head, int head_count, int64_t partial_count) const {
+  std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice) const {
     OpRig rig({}, RunMode::kEager);
     const int head_dim = shape.nope + shape.rope;
     std::vector<int32_t> slots(row_count), positions(row_count);
@@ -53,7 +53,7 @@ struct Inputs {
         .head_dim = head_dim,
         .first_position = 1,
         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
-    cuda::MlaDecodeWithin(rig.stream(), params, partial_count);
+    cuda::MlaDecodeBy(choice, rig.stream(), params);
     rig.stream().Synchronize();
     return rig.Get(out, row_count * out_width);
   }
@@ -65,7 +65,7 @@ struct Inputs {
   KvFixture kv;
 };
 
-constexpr int64_t kAnyNumber = std::numeric_limits<int32_t>::max();
+constexpr int64_t kAmple = std::numeric_limits<int32_t>::max();
 
 TEST(MlaDecodeItems, RoomForPartialsDoesNotShow) {
   const Shape shapes[] = {
@@ -75,11 +75,14 @@ TEST(MlaDecodeItems, RoomForPartialsDoesNotShow) {
   };
   for (const Shape& s : shapes) {
     const Inputs inputs(s);
-    const std::vector<bf16> ample = inputs.Run(0, s.heads, kAnyNumber);
-    for (const int64_t partial_count : {0, 1, 2, 5, 8, 9}) {
-      const std::vector<bf16> out = inputs.Run(0, s.heads, partial_count);
-      EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(ample.data(), ample.size()))
-          << s.name << ", room for " << partial_count;
+    const std::vector<bf16> ample = inputs.Run(0, s.heads, {.partial_count = kAmple, .hopper = false});
+    for (const bool hopper : {false, true}) {
+      if (hopper && s.latent != 512) continue;
+      for (const int64_t partial_count : {0, 1, 2, 5, 8, 9}) {
+        const std::vector<bf16> out = inputs.Run(0, s.heads, {partial_count, hopper});
+        EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(ample.data(), ample.size()))
+            << s.name << ", room for " << partial_count << ", hopper " << hopper;
+      }
     }
   }
 }
@@ -87,12 +90,27 @@ TEST(MlaDecodeItems, RoomForPartialsDoesNotShow) {
 TEST(MlaDecodeItems, HowManyHeadsABlockHasDoesNotShow) {
   const Inputs inputs({"R1", 64, 512, 64, 128, {1, 63, 64, 200, 1024}});
   const int width = 16 * 512;
-  const std::vector<bf16> together = inputs.Run(0, 64, kAnyNumber);
+  const std::vector<bf16> together = inputs.Run(0, 64, {.partial_count = kAmple, .hopper = false});
   for (int tile = 0; tile < 4; ++tile) {
-    const std::vector<bf16> apart = inputs.Run(tile * 16, 16, kAnyNumber);
+    const std::vector<bf16> apart = inputs.Run(tile * 16, 16, {.partial_count = kAmple});
     for (int r = 0; r < inputs.row_count; ++r) {
       EXPECT_EQ(BytesOf(&apart[r * width], width), BytesOf(&together[(r * 4 + tile) * width], width))
           << "heads from " << tile * 16 << ", row " << r;
+    }
+  }
+}
+
+// On the device this says, too, that both kinds of instruction add up the same way.
+TEST(MlaDecodeItems, HopperGivesTheSameBits) {
+  for (const int tokens_per_block : {64, 32, 16, 128}) {
+    const Inputs inputs(
+        {"R1", 128, 512, 64, 128, {1, 31, 62, -1, 63, 64, 65, 130, 1023, 1056}, tokens_per_block});
+    const std::vector<bf16> out = inputs.Run(0, 128, {.partial_count = kAmple, .hopper = true});
+    const std::vector<bf16> expected = inputs.Run(0, 128, {.partial_count = kAmple, .hopper = false});
+    for (int r = 0; r < inputs.row_count; ++r) {
+      const int width = 128 * 512;
+      EXPECT_EQ(BytesOf(&out[r * width], width), BytesOf(&expected[r * width], width))
+          << "blocks of " << tokens_per_block << ", row " << r;
     }
   }
 }

@@ -189,10 +189,12 @@ inline constexpr uint64_t kDescriptor32Bytes = 2;
 namespace on_host {
 
 struct LateProduct {
-  float* d;  // [64]
+  float* d;  // [columns / 2]
   uint64_t a, b;
   bool add;
   bool f8;
+  int columns = 128;
+  bool by_input = false;  // b's rows are inputs, not outputs
 };
 
 // Of each thread of the block: groups that were committed, the open one last.
@@ -210,6 +212,19 @@ inline void ReadOperand(uint64_t descriptor, int row, unsigned char (&bytes)[32]
   for (int i = 0; i < 32; ++i) {
     // SharedAddress counts from 1024.
     std::memcpy(&bytes[i], cuda_on_host::SharedMemory() + Swizzle(first + i) - 1024, 1);
+  }
+}
+
+// The 16 BF16 inputs of output `column` of a tile whose rows are inputs; every 64 outputs have a tile of
+// their own.
+inline void ReadOperandByInput(uint64_t descriptor, int column, unsigned char (&bytes)[32]) {
+  CHECK_EQ(descriptor >> 62, 1u) << "no SWIZZLE_128B";
+  const uintptr_t start = (descriptor & 0x3fffu) << 4;
+  const uintptr_t next_64 = (descriptor >> 16 & 0x3fffu) << 4;
+  const uintptr_t eight_rows = (descriptor >> 32 & 0x3fffu) << 4;
+  for (int row = 0; row < 16; ++row) {
+    const uintptr_t at = start + column / 64 * next_64 + row / 8 * eight_rows + row % 8 * kTileRowBytes;
+    std::memcpy(&bytes[2 * row], cuda_on_host::SharedMemory() + Swizzle(at + column % 64 * 2) - 1024, 2);
   }
 }
 
@@ -272,9 +287,9 @@ inline void RunProduct(const LateProduct& product, int thread) {
   unsigned char a[2][32], b[32];
   ReadOperand(product.a, row, a[0]);
   ReadOperand(product.a, row + 8, a[1]);
-  for (int j = 0; j < 16; ++j) {
+  for (int j = 0; j < product.columns / 8; ++j) {
     for (int next = 0; next < 2; ++next) {
-      ReadOperand(product.b, 8 * j + column + next, b);
+      (product.by_input ? ReadOperandByInput : ReadOperand)(product.b, 8 * j + column + next, b);
       for (int half = 0; half < 2; ++half) {
         float& d = product.d[4 * j + 2 * half + next];
         const float c = product.add ? d : 0.0f;

@@ -1,0 +1,445 @@
+// mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys which the copy engine brings.
+//
+// Two consumer groups of 128 threads and a producer warp. Group w computes the scores of keys 32 w..32 w + 31
+// of a tile for 64 heads and sums 256 of the 512 latent columns; maxima and weights cross through shared
+// memory. Threads of both groups have rows (heads) 16 (warp % 4) + lane / 4 and 8 further.
+//
+// Every score and sum is the same chain of 16-wide products as in mla_decode_items.cu, every other number the
+// same formula in the same order.
+
+#include <algorithm>
+
+#include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/mla_decode_search.h"
+#include "kernels/cuda/ptx_attention.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr int kHeads = 64;
+constexpr int kLatent = 512;
+constexpr int kChunkColumns = 64;  // of a swizzled tile: 128 bytes
+constexpr int kChunks = 9;         // 512 + 64 columns
+constexpr int kValueChunks = 4;    // of a group
+constexpr int kStages = 2;
+constexpr int kGroupThreads = 128;
+constexpr int kConsumerThreads = 2 * kGroupThreads;
+constexpr int kConsumerWarps = kConsumerThreads / kWarpLanes;
+constexpr int kThreads = kConsumerThreads + kGroupThreads;  // registers are dealt to whole groups
+constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each 8 of its 256 columns
+constexpr int kConsumersBarrier = 1;
+
+using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
+
+struct HopperDecodePlan {
+  DecodePlan plan;
+  TensorMap q_lat;    // {latent, heads, rows}
+  TensorMap q;        // {head_dim, heads, rows}
+  TensorMap cache;    // {row width, tokens_per_block, blocks}
+  int32_t page_rows;  // of a copy: a block's, or a tile's where blocks are larger
+};
+
+struct HopperDecodeShared {
+  alignas(1024) Chunk query[kChunks];
+  alignas(1024) Chunk keys[kStages][kChunks];
+  alignas(1024) Chunk weights;  // of the tile's keys
+  float tile_max[2][kHeads];    // of the raw scores of a group's keys
+  float sums[4][kHeads];        // of the split's weights, per 16 keys of the tiles
+  float2 folded[kHeads];        // max, sum of the splits so far
+  PhaseBarrier query_full, query_empty;
+  PhaseBarrier full[kStages], empty[kStages];
+};
+
+// Walks the stages; the n-th visit of a stage belongs to phase n.
+struct StageRing {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Next() {
+    stage ^= 1;
+    if (stage == 0) parity ^= 1;
+  }
+};
+
+// Calls visit(item) for this block's items; all lanes of a warp.
+template <class Visit>
+__device__ __forceinline__ void ForItems(const DecodePlan& p, const Visit& visit) {
+  ItemCursor cursor;
+  DecodeItem item;
+  for (int32_t number = blockIdx.x; FindItem(p, number, cursor, &item); number += gridDim.x) visit(item);
+}
+
+// ---- the producer ----
+
+// The pages of a tile that hold positions up to last_position; past it a sequence need not have any.
+__device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile, int32_t last_position) {
+  const int32_t rows = min(kKeyTile, last_position + 1 - tile * kKeyTile);
+  return (rows + p.page_rows - 1) / p.page_rows;
+}
+
+__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared,
+                                         const DecodeItem& item, int32_t tile, int32_t pages,
+                                         const StageRing& ring, uint64_t policy) {
+  const KvLayer& layer = p.plan.op.layer;
+  const int32_t* table =
+      layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
+  PhaseBarrier& full = shared.full[ring.stage];
+  WaitPhase(shared.empty[ring.stage], ring.parity ^ 1);
+  ArriveAndExpect(full, pages * p.page_rows * kChunks * kTileRowBytes);
+  for (int32_t page = 0; page < pages; ++page) {
+    const int32_t position = tile * kKeyTile + page * p.page_rows;
+    const int32_t block = table[position / layer.tokens_per_block];
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      CopyBox(shared.keys[ring.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
+              chunk * kChunkColumns, position % layer.tokens_per_block, block, full, policy);
+    }
+  }
+}
+
+__device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeShared& shared) {
+  const bool leads = threadIdx.x % kWarpLanes == 0;
+  const uint64_t policy = CachePolicy<Keep::kBriefly>();
+  StageRing ring;
+  uint32_t query_parity = 0;
+  ForItems(p.plan, [&](const DecodeItem& item) {
+    if (leads) {
+      WaitPhase(shared.query_empty, query_parity ^ 1);
+      ArriveAndExpect(shared.query_full, sizeof(shared.query));
+      for (int chunk = 0; chunk < kChunks - 1; ++chunk) {
+        CopyBox(&shared.query[chunk], p.q_lat, chunk * kChunkColumns, item.head_tile * kHeads, item.row,
+                shared.query_full, policy);
+      }
+      CopyBox(&shared.query[kChunks - 1], p.q, p.plan.op.head_dim - kChunkColumns, item.head_tile * kHeads,
+              item.row, shared.query_full, policy);
+    }
+    query_parity ^= 1;
+    const int32_t last_position = p.plan.op.index.positions[item.row];
+    for (int32_t split = item.first_split; split < item.first_split + item.split_count; ++split) {
+      const auto [begin, end] = SplitTiles(p.plan.op, split, last_position);
+      for (int32_t tile = begin; tile < end; ++tile, ring.Next()) {
+        if (leads) CopyTile(p, shared, item, tile, TilePages(p, tile, last_position), ring, policy);
+      }
+    }
+    __syncwarp();
+  });
+}
+
+// ---- the consumers ----
+
+__device__ __forceinline__ void SyncConsumers() { SyncThreads<kConsumersBarrier, kConsumerThreads>(); }
+
+// One item's attention; the members are the thread's own.
+class HopperItem {
+ public:
+  __device__ __forceinline__ HopperItem(const DecodePlan& p, HopperDecodeShared& shared)
+      : p_(p),
+        shared_(shared),
+        lane_(threadIdx.x % kWarpLanes),
+        group_(threadIdx.x / kGroupThreads),
+        row_(threadIdx.x % kGroupThreads / kWarpLanes * 16 + lane_ / 4) {}
+
+  __device__ __forceinline__ void Run(const DecodeItem& item) {
+    last_position_ = p_.op.index.positions[item.row];
+    WaitPhase(shared_.query_full, query_parity_);
+    query_parity_ ^= 1;
+    for (int32_t i = 0; i < item.split_count; ++i) {
+      Clear();
+      const auto [begin, end] = SplitTiles(p_.op, item.first_split + i, last_position_);
+      for (int32_t tile = begin; tile < end; ++tile, ring_.Next()) {
+        const bool last = i + 1 == item.split_count && tile + 1 == end;
+        AttendTile(tile * kKeyTile, last);
+      }
+      ShareSums();
+      if (item.partial >= 0) {
+        StorePartial(item);
+      } else {
+        if (item.split_count > 1) FoldSplit(i == 0);
+        if (i + 1 == item.split_count) StoreOutput(item);
+      }
+      SyncConsumers();  // the sums have been read
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int Row(int half) const { return row_ + half * 8; }
+  __device__ __forceinline__ bool LeadsRow() const { return lane_ % 4 == 0; }
+  // The first of the two columns sums 4 j.. and 4 j + 2.. of out_ belong to.
+  __device__ __forceinline__ int Column(int j) const {
+    return group_ * (kLatent / 2) + j * 8 + lane_ % 4 * 2;
+  }
+  __device__ __forceinline__ bool Attended(int32_t position) const {
+    return position >= p_.op.first_position && position <= last_position_;
+  }
+  static __device__ __forceinline__ void Release(PhaseBarrier& barrier) {
+    __syncwarp();
+    if (threadIdx.x % kWarpLanes == 0) Arrive(barrier);
+  }
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      max_[half] = kFirstMax;
+      sum_[0][half] = sum_[1][half] = 0.0f;
+    }
+#pragma unroll
+    for (float& sum : out_) sum = 0.0f;
+  }
+
+  __device__ __forceinline__ void AttendTile(int32_t first_position, bool last) {
+    Chunk(&keys)[kChunks] = shared_.keys[ring_.stage];
+    WaitPhase(shared_.full[ring_.stage], ring_.parity);
+    if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1))
+      ClearMasked(keys, first_position);
+    float scores[16];
+    Score(keys, scores);
+    if (last) Release(shared_.query_empty);
+    ShareMax(first_position + group_ * 32, scores);
+    SyncConsumers();
+    Weigh(scores);
+    FenceSharedForProducts();
+    SyncConsumers();
+    AddValues(keys);
+    Release(shared_.empty[ring_.stage]);
+  }
+
+  // What the copy brought of positions that are not attended may be anything, and what it did not bring is
+  // what was there: a weight of 0 is not enough.
+  __device__ __forceinline__ void ClearMasked(Chunk (&keys)[kChunks], int32_t first_position) {
+    constexpr int kVectors = kTileRowBytes / 16;
+    for (int i = threadIdx.x; i < kKeyTile * kChunks * kVectors; i += kConsumerThreads) {
+      const int key = i / (kChunks * kVectors), vector = i % (kChunks * kVectors);
+      if (Attended(first_position + key)) continue;
+      reinterpret_cast<uint4*>(keys[vector / kVectors].elements + key * kChunkColumns)[vector % kVectors] =
+          make_uint4(0, 0, 0, 0);
+    }
+    FenceSharedForProducts();
+    SyncConsumers();
+  }
+
+  __device__ __forceinline__ void Score(Chunk (&keys)[kChunks], float (&scores)[16]) {
+    const uint64_t a = TileDescriptor(shared_.query);
+    const uint64_t b = TileDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
+    constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
+    ProductsFence();
+#pragma unroll
+    for (int i = 0; i < kChunks * 4; ++i) {
+      const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
+      Product64x32Bf16(scores, a + offset, b + offset, i > 0);
+    }
+    ProductsCommit();
+    ProductsDone(scores);
+  }
+
+  // Masks scores, the first of which belongs to `first_position`, and shares the maxima of this group's keys.
+  __device__ __forceinline__ void ShareMax(int32_t first_position, float (&scores)[16]) {
+    float largest[2] = {kMaskedScore, kMaskedScore};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (!Attended(first_position + i / 4 * 8 + lane_ % 4 * 2 + i % 2)) scores[i] = kMaskedScore;
+      largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float row_max = QuadMax(largest[half]);
+      if (LeadsRow()) shared_.tile_max[group_][Row(half)] = row_max;
+    }
+  }
+
+  // Moves the running maximum on, rescales what was summed under the old one, and shares this group's
+  // weights.
+  __device__ __forceinline__ void Weigh(const float (&scores)[16]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float tile_max = fmaxf(shared_.tile_max[0][Row(half)], shared_.tile_max[1][Row(half)]);
+      const float next = fmaxf(max_[half], tile_max * p_.score_scale);
+      const float keep = exp2f(max_[half] - next);
+      max_[half] = next;
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) out_[i / 2 * 4 + half * 2 + i % 2] *= keep;
+#pragma unroll
+      for (int keys = 0; keys < 2; ++keys) {
+        float pairs[2];
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+          const int j = keys * 2 + side;
+          const float w0 = exp2f(fmaf(scores[4 * j + 2 * half], p_.score_scale, -next));
+          const float w1 = exp2f(fmaf(scores[4 * j + 2 * half + 1], p_.score_scale, -next));
+          *reinterpret_cast<uint32_t*>(shared_.weights.At(Row(half), group_ * 32 + j * 8 + lane_ % 4 * 2)) =
+              PackBf16(w0, w1);
+          pairs[side] = w0 + w1;
+        }
+        sum_[keys][half] = fmaf(sum_[keys][half], keep, pairs[0] + pairs[1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void AddValues(Chunk (&keys)[kChunks]) {
+    const uint64_t a = TileDescriptor(&shared_.weights);
+    const uint64_t b = ByInputDescriptor(&keys[group_ * kValueChunks], sizeof(Chunk));
+    ProductsFence();
+#pragma unroll
+    for (int i = 0; i < kKeyTile / 16; ++i) {
+      Product64x256Bf16ByInput(out_, a + i * kDescriptor32Bytes, b + i * kDescriptor16Rows, true);
+    }
+    ProductsCommit();
+    ProductsDone(out_);
+  }
+
+  __device__ __forceinline__ void ShareSums() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float sum = QuadSum(sum_[i / 2][i % 2]);
+      if (LeadsRow()) shared_.sums[group_ * 2 + i / 2][Row(i % 2)] = sum;
+    }
+    SyncConsumers();
+  }
+  __device__ __forceinline__ float SplitSum(int row) const {
+    return (shared_.sums[0][row] + shared_.sums[1][row]) + (shared_.sums[2][row] + shared_.sums[3][row]);
+  }
+
+  __device__ __forceinline__ void StorePartial(const DecodeItem& item) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t head = static_cast<int64_t>(item.partial) * kHeads + Row(half);
+      if (group_ == 0 && LeadsRow()) p_.partial_stats[head] = make_float2(max_[half], SplitSum(Row(half)));
+#pragma unroll
+      for (int j = 0; j < kSums / 2; ++j) {
+        *reinterpret_cast<float2*>(p_.partials + head * kLatent + Column(j)) =
+            make_float2(out_[4 * j + 2 * half], out_[4 * j + 2 * half + 1]);
+      }
+    }
+  }
+
+  // Folds this split into those before; the state so far lies in this thread's own part of `folds`.
+  __device__ __forceinline__ void FoldSplit(bool first) {
+    float4* so_far =
+        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent);
+    FoldStep step[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      step[half] = Fold(first ? max_[half] : shared_.folded[Row(half)].x, max_[half]);
+    }
+#pragma unroll
+    for (int j = 0; j < kSums / 2; ++j) {
+      float4& stored = so_far[j * kConsumerThreads + threadIdx.x];
+      float* sums = &out_[4 * j];
+      if (!first) {
+        const float4 before = stored;
+        sums[0] = FoldSum(before.x, sums[0], step[0]);
+        sums[1] = FoldSum(before.y, sums[1], step[0]);
+        sums[2] = FoldSum(before.z, sums[2], step[1]);
+        sums[3] = FoldSum(before.w, sums[3], step[1]);
+      }
+      stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    }
+    SyncConsumers();  // everyone has read `folded`
+    if (group_ == 0 && LeadsRow()) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float2& folded = shared_.folded[Row(half)];
+        const float sum = SplitSum(Row(half));
+        folded = first ? make_float2(max_[half], sum)
+                       : make_float2(step[half].max, FoldSum(folded.y, sum, step[half]));
+      }
+    }
+    SyncConsumers();
+  }
+
+  __device__ __forceinline__ void StoreOutput(const DecodeItem& item) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = Row(half);
+      const float factor = 1.0f / (item.split_count > 1 ? shared_.folded[row].y : SplitSum(row));
+      bf16* out = p_.op.out.row(item.row) + static_cast<int64_t>(item.head_tile * kHeads + row) * kLatent;
+#pragma unroll
+      for (int j = 0; j < kSums / 2; ++j) {
+        const float* sums = &out_[4 * j + 2 * half];
+        StorePair(out + Column(j), sums[0] * factor, sums[1] * factor, 2, true);
+      }
+    }
+  }
+
+  const DecodePlan& p_;
+  HopperDecodeShared& shared_;
+  const int lane_;
+  const int group_;
+  const int row_;  // of the heads: the first of the two this thread has
+  StageRing ring_;
+  uint32_t query_parity_ = 0;
+  int32_t last_position_ = 0;  // of the item's row
+
+  float max_[2];     // of Row(half), units of log2
+  float sum_[2][2];  // of this thread's weights: per 16 of the group's keys and row
+  float out_[2 * kSums];
+};
+
+__global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_constant__ HopperDecodePlan p) {
+  auto& shared = SharedStorage<HopperDecodeShared>();
+  if (threadIdx.x == 0) {
+    PrefetchTensorMap(p.q_lat);
+    PrefetchTensorMap(p.q);
+    PrefetchTensorMap(p.cache);
+    InitBarrier(shared.query_full, 1);
+    InitBarrier(shared.query_empty, kConsumerWarps);
+    for (int stage = 0; stage < kStages; ++stage) {
+      InitBarrier(shared.full[stage], 1);
+      InitBarrier(shared.empty[stage], kConsumerWarps);
+    }
+    FenceBarrierInit();
+  }
+  __syncthreads();
+  GridDependencyWait();
+  if (threadIdx.x >= kConsumerThreads) {
+    GiveRegisters<40>();
+    if (threadIdx.x < kConsumerThreads + kWarpLanes) Produce(p, shared);
+  } else {
+    TakeRegisters<232>();
+    HopperItem attention(p.plan, shared);
+    ForItems(p.plan, [&](const DecodeItem& item) { attention.Run(item); });
+  }
+}
+
+TensorMap QueryMap(Matrix<const bf16> rows, int32_t head_count, int32_t head_width) {
+  return EncodeTensorMap({.data = rows.data,
+                          .element_bytes = sizeof(bf16),
+                          .extent = {static_cast<uint64_t>(head_width), static_cast<uint64_t>(head_count),
+                                     static_cast<uint64_t>(rows.rows)},
+                          .pitch = {head_width * sizeof(bf16), rows.stride * sizeof(bf16)},
+                          .box = {kChunkColumns, kHeads, 1},
+                          .swizzled = true});
+}
+
+}  // namespace
+
+bool HopperTakesDecode(const KvLayer& layer) {
+  const int32_t page = layer.tokens_per_block;
+  // Swizzling repeats every 8 rows.
+  return page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0);
+}
+
+void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) {
+  const MlaDecodeParams& op = plan.op;
+  const uint64_t width = op.layer.row_width(), page = op.layer.tokens_per_block;
+  const int32_t page_rows = std::min(op.layer.tokens_per_block, kKeyTile);
+  // A layer does not know how many blocks it has; block tables hold none that are not there.
+  constexpr uint64_t kManyBlocks = uint64_t{1} << 24;
+  const HopperDecodePlan p = {
+      .plan = plan,
+      .q_lat = QueryMap(op.q_lat, op.head_count, kLatent),
+      .q = QueryMap(op.q, op.head_count, op.head_dim),
+      .cache = EncodeTensorMap({.data = op.layer.data,
+                                .element_bytes = sizeof(bf16),
+                                .extent = {width, page, kManyBlocks},
+                                .pitch = {width * sizeof(bf16), page * width * sizeof(bf16)},
+                                .box = {kChunkColumns, static_cast<uint32_t>(page_rows), 1},
+                                .swizzled = true}),
+      .page_rows = page_rows};
+  const LaunchShape shape = {.grid = dim3(blocks),
+                             .block = dim3(kThreads),
+                             .shared_bytes = sizeof(HopperDecodeShared),
+                             .after_previous = true};
+  Launch(stream, MlaDecodeHopper, shape, p);
+}
+
+}  // namespace foredraft::cuda

@@ -1,0 +1,62 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
+#define FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
+
+// The host's version of kernels/cuda/ptx_attention.h.
+
+#include "kernels/cuda/ptx_hopper.h"
+
+namespace foredraft::cuda {
+
+inline void FenceSharedForProducts() {}
+
+namespace on_host {
+
+struct NamedBarrier {
+  int arrived = 0;
+  int generation = 0;
+};
+// Of the block that runs on this thread of the host.
+inline thread_local NamedBarrier named_barriers[16];
+
+struct NamedWait {
+  NamedBarrier* barrier;
+  int generation;
+};
+inline bool GenerationEnded(void* argument) {
+  const auto& wait = *static_cast<NamedWait*>(argument);
+  return wait.barrier->generation != wait.generation;
+}
+
+}  // namespace on_host
+
+template <int barrier, int threads>
+void SyncThreads(CUDA_ON_HOST_PLACE) {
+  static_assert(barrier > 0 && barrier < 16 && threads % 32 == 0);
+  on_host::NamedBarrier& named = on_host::named_barriers[barrier];
+  on_host::NamedWait wait = {&named, named.generation};
+  if (++named.arrived == threads) {
+    named.arrived = 0;
+    ++named.generation;
+  }
+  cuda_on_host::WaitUntil(&on_host::GenerationEnded, &wait, {file, line});
+}
+
+inline uint64_t ByInputDescriptor(const void* tile, int bytes_to_next) {
+  constexpr uint64_t kEightRows = 1024;
+  return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) |
+         static_cast<uint64_t>(bytes_to_next >> 4) << 16 | (kEightRows >> 4) << 32 | uint64_t{1} << 62;
+}
+inline constexpr uint64_t kDescriptor16Rows = 16 * kTileRowBytes >> 4;
+
+inline void Product64x32Bf16(float (&d)[16], uint64_t a, uint64_t b, bool add) {
+  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 32});
+}
+inline void Product64x256Bf16ByInput(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 256, .by_input = true});
+}
+inline void ProductsDone(float (&)[16]) { on_host::FinishProducts(0); }
+inline void ProductsDone(float (&)[128]) { on_host::FinishProducts(0); }
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
