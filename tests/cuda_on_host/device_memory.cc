@@ -22,6 +22,8 @@ constexpr size_t kAlignment = 256;  // as CUDA's
 constexpr size_t kGuardBytes = 256;
 constexpr size_t kPage = 4096;
 constexpr int kGuard = 0xa5;
+constexpr size_t kCheapBytes = 256 * 1024;  // closing so much costs less than what was done meanwhile
+constexpr int kSeldom = 16;
 
 size_t RoundUp(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
 
@@ -40,8 +42,8 @@ void* DeviceMemory::Allocate(size_t bytes) {
   used_ += whole;
   bytes_in_use_ += bytes;
   allocations_[pointer] = bytes;
-  if (open_ > 0) Protect(PROT_READ | PROT_WRITE);
   OpenMemory open(*this);
+  Protect(PROT_READ | PROT_WRITE);
   ASAN_UNPOISON_MEMORY_REGION(pointer, whole);
   std::memset(pointer, 0xff, bytes);
   std::memset(pointer + bytes, kGuard, whole - bytes);
@@ -70,6 +72,7 @@ bool DeviceMemory::Free(void* pointer) {
     madvise(first_, RoundUp(used_, kPage), MADV_DONTNEED);
     Protect(PROT_NONE);
     used_ = 0;
+    protected_bytes_ = 0;
   }
   return true;
 }
@@ -87,11 +90,16 @@ void DeviceMemory::Open() {
 }
 
 void DeviceMemory::Close() {
-  if (--open_ == 0) Protect(PROT_NONE);
+  if (--open_ > 0) return;
+  if (used_ <= kCheapBytes || ++closes_ % kSeldom == 0) Protect(PROT_NONE);
 }
 
 void DeviceMemory::Protect(int protection) {
-  if (used_ > 0) mprotect(first_, RoundUp(used_, kPage), protection);
+  const size_t bytes = RoundUp(used_, kPage);
+  if (bytes == 0 || (protection == protection_ && bytes == protected_bytes_)) return;
+  mprotect(first_, bytes, protection);
+  protection_ = protection;
+  protected_bytes_ = bytes;
 }
 
 }  // namespace cuda_on_host

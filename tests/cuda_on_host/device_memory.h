@@ -2,7 +2,8 @@
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MEMORY_H_
 
 // What cudaMalloc hands out: one stretch of addresses which only kernels and copies may touch. Host code that
-// follows a device pointer ends in a segmentation fault, as it would with a device.
+// follows a device pointer ends in a segmentation fault, as it would with a device; where closing is dear,
+// because much is in use, it is left out most of the times.
 //
 // Thread: guarded by the runtime's lock.
 
@@ -36,8 +37,10 @@ class DeviceMemory {
   std::byte* first_ = nullptr;
   size_t used_ = 0;  // bytes from first_ that were handed out; 0 again when all are freed
   size_t bytes_in_use_ = 0;
-  size_t limit_ = kAddresses;
   int open_ = 0;
+  int closes_ = 0;
+  int protection_ = PROT_NONE;  // of the first protected_bytes_
+  size_t protected_bytes_ = 0;
   std::map<const std::byte*, size_t> allocations_;  // first byte, bytes
 };
 

@@ -5,12 +5,15 @@
 namespace foredraft {
 namespace {
 
-constexpr int kCompanySizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33};
-
-// Threads of the host are the CPU's affair.
+// Threads of the host are the CPU's affair. A backend that is not the CPU may be its twin in software, where
+// rows are dear.
 std::vector<int> ThreadCounts() {
   if (TestBackend() != "cpu") return {1};
   return {1, 3};
+}
+std::vector<int> CompanySizes() {
+  if (TestBackend() != "cpu") return {1, 2, 5, 33};
+  return {1, 2, 3, 4, 5, 6, 7, 8, 9, 33};
 }
 
 std::vector<Bytes> RunAlone(const OpCase& op_case, const std::string& isa) {
@@ -53,7 +56,7 @@ void ExpectOpHolds(const OpCase& op_case) {
         SCOPED_TRACE(std::to_string(threads) + " threads, " +
                      (mode == RunMode::kEager ? "eager" : "replayed"));
         OpRig rig({.threads = threads, .isa = isa}, mode);
-        for (const int size : kCompanySizes) {
+        for (const int size : CompanySizes()) {
           std::vector<int> rows(size);
           for (int& row : rows) row = noise.Int(0, op_case.row_count - 1);
           ExpectSameRows(op_case, rows, op_case.run(rig, rows), alone);
