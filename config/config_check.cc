@@ -20,6 +20,8 @@ absl::Status CheckParallel(const LoadedConfig& loaded) {
   if (parallel.attention_dp != parallel.moe_ep)
     return RefuseKey(loaded, "parallel.moe_ep", Number(parallel.moe_ep),
                      absl::StrFormat("attention_dp, %d", parallel.attention_dp));
+  if (parallel.attention_dp == 1 && parallel.restart == "group")
+    return RefuseKey(loaded, "parallel.restart", "group", "exit where attention_dp is 1: no process is left");
   if (parallel.attention_dp == 1) return absl::OkStatus();
   int local_workers = 0;
   if (parallel.local_workers != "auto" && (!absl::SimpleAtoi(parallel.local_workers, &local_workers) ||
@@ -102,8 +104,6 @@ absl::Status CheckSupported(const LoadedConfig& loaded) {
   const Config& config = loaded.config;
   const Unsupported rows[] = {
       {config.load_format == "dummy", "load_format", config.load_format, "auto"},
-      {config.parallel.attention_dp != 1, "parallel.attention_dp", Number(config.parallel.attention_dp), "1"},
-      {config.parallel.restart == "group", "parallel.restart", config.parallel.restart, "exit"},
   };
   for (const Unsupported& row : rows)
     if (row.asked)

@@ -62,16 +62,6 @@ absl::Status CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loa
   return absl::OkStatus();
 }
 
-absl::Status CheckRanks(const ModelConfig& model, const LoadedConfig& loaded) {
-  const Config& config = loaded.config;
-  if (model.n_routed_experts % config.parallel.moe_ep != 0)
-    return RefuseKey(loaded, "parallel.moe_ep", absl::StrFormat("%d", config.parallel.moe_ep),
-                     absl::StrFormat("a divisor of the model's %d experts", model.n_routed_experts));
-  if (LocalRankCount(config) > 1 && config.cpu.pin.value_or(false))
-    return RefuseKey(loaded, "cpu.pin", "true", "false where ranks share a host");
-  return absl::OkStatus();
-}
-
 void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config) {
   KvCacheConfig& cache = config.kv_cache_config;
   if (cache.max_tokens != 0 || config.backend != "cpu") return;
@@ -134,7 +124,8 @@ absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, Lo
   if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);
   const int local_ranks = LocalRankCount(config);
   if (config.cpu.threads == 0) config.cpu.threads = std::max(1, host.cores / local_ranks);
-  if (model != nullptr) RETURN_IF_ERROR(CheckRanks(*model, loaded));
+  if (local_ranks > 1 && config.cpu.pin.value_or(false))
+    return RefuseKey(loaded, "cpu.pin", "true", "false where ranks share a host");
   if (!config.cpu.pin) config.cpu.pin = local_ranks == 1 && config.cpu.threads <= host.cores;
   if (model == nullptr) return absl::OkStatus();
   if (config.max_seq_len == 0)

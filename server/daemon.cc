@@ -3,29 +3,28 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
 #include "config/config_yaml.h"
-#include "engine/local_executor.h"
-#include "engine/rank_engine.h"
 #include "engine/weights/checkpoint_summary.h"
-#include "engine/weights/weight_loader.h"
-#include "kernels/device.h"
 #include "server/engine_setup.h"
+#include "server/local_rank.h"
+#include "server/model_files.h"
 #include "server/request_log.h"
 #include "server/version.h"
 #include "server/warm_up.h"
+#include "server/worker_ranks.h"
 
 namespace foredraft {
 namespace {
 
 using std::chrono::steady_clock;
-
-std::string ModelDir(const Config& config) { return config.model; }
 
 FrontendOptions FrontendOptionsOf(const Config& config) {
   FrontendOptions options;
@@ -68,11 +67,37 @@ v1::GetModelResponse Describe(const Config& config, const ModelConfig& model, co
   return description;
 }
 
+GroupObserver ObserverOf(const Config& config, const ModelConfig& model, const CheckpointSummary& summary,
+                         StartObserver& observer) {
+  return {
+      .waiting = [&observer](const std::string& what) { observer.Waiting(what); },
+      .known =
+          [&config, &model, &summary, &observer](const GroupFacts& facts) {
+            const EngineOptions engine = EngineOptionsOf(config);
+            observer.ModelKnown(config, {.device = facts.device,
+                                         .numerics_class = facts.numerics_class,
+                                         .parameters = summary.parameters + summary.mtp_parameters,
+                                         .bytes = summary.bytes,
+                                         .mtp_modules = model.num_nextn_predict_layers,
+                                         .cache_blocks = std::max(engine.block_count - 1, 0),
+                                         .tokens_per_block = engine.tokens_per_block,
+                                         .ranks = config.parallel.attention_dp});
+          },
+      .loading = [&observer](int rank, int64_t done, int64_t total) { observer.Loading(rank, done, total); }};
+}
+
+// A restart is told in the log alone.
+GroupObserver QuietObserver() {
+  return {.waiting = [](const std::string& what) { Log(LogLevel::kInfo, "waiting  %s", what); },
+          .known = [](const GroupFacts&) {},
+          .loading = [](int, int64_t, int64_t) {}};
+}
+
 }  // namespace
 
 absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded) {
   ResolvedConfig resolved{.loaded = std::move(loaded)};
-  ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ModelDir(resolved.loaded.config) + "/config.json"));
+  ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonOf(resolved.loaded.config)));
   RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &resolved.model, resolved.loaded));
   return resolved;
 }
@@ -104,45 +129,42 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
 }
 
 absl::Status Daemon::Load(StartObserver& observer) {
-  const std::string dir = ModelDir(config_);
-  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(dir + "/tokenizer.json"));
-  ASSIGN_OR_RETURN(const GenerationConfig defaults, ReadGenerationConfig(dir + "/generation_config.json"));
-  ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                   CreateDevice(config_.backend,
-                                {.threads = config_.cpu.threads, .pin = config_.cpu.pin.value_or(false)}));
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(config_, model_));
+  ASSIGN_OR_RETURN(const GenerationConfig defaults, LoadGenerationConfig(config_));
   const ThinkingIds tokenizer_thinking = TokenizerThinkingIds(*tokenizer);
   const ThinkingIds thinking = ThinkingIdsOf(config_, tokenizer_thinking);
-  const EngineOptions engine_options = EngineOptionsOf(config_);
-  const int module_count = MtpModuleCount(config_);
-  ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeCheckpoint(dir));
-  const std::string numerics_class = NumericsClass(config_, model_, device->name());
-  observer.ModelKnown(config_, {.device = device->name(),
-                                .numerics_class = numerics_class,
-                                .parameters = summary.parameters + summary.mtp_parameters,
-                                .bytes = summary.bytes,
-                                .mtp_modules = model_.num_nextn_predict_layers,
-                                .cache_blocks = engine_options.block_count - 1,
-                                .tokens_per_block = engine_options.tokens_per_block});
-  const std::unique_ptr<Stream> stream = device->CreateStream();
-  ASSIGN_OR_RETURN(ModelWeights weights,
-                   LoadWeights(dir, model_, module_count, *device, *stream,
-                               [&observer](int64_t done, int64_t total) { observer.Loading(done, total); }));
+  ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeModel(config_, model_));
+  if (config_.parallel.attention_dp == 1) {
+    ranks_ = std::make_unique<LocalRank>(config_, model_);
+  } else {
+    ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_));
+  }
+  RETURN_IF_ERROR(ranks_->Start(ObserverOf(config_, model_, summary, observer), [] { return false; }));
+
+  if (config_.kv_cache_config.max_tokens == 0) {
+    const int blocks = ranks_->facts().block_count - 1;
+    const int tokens_per_block = config_.kv_cache_config.tokens_per_block;
+    Log(LogLevel::kInfo, "cache    %d blocks x %d tokens = %d tokens", blocks, tokens_per_block,
+        int64_t{blocks} * tokens_per_block);
+  }
 
   const steady_clock::time_point warm_up_start = steady_clock::now();
-  ASSIGN_OR_RETURN(std::unique_ptr<RankEngine> engine,
-                   RankEngine::Create(engine_options, model_, std::move(device), std::move(weights)));
-  const int graph_count = static_cast<int>(engine->graphs().size());
-  executor_ = std::make_unique<LocalExecutor>(std::move(engine), /*rank=*/0);
-  ServedModel served;
-  served.scheduler = SchedulerOptionsOf(config_, model_);
-  RETURN_IF_ERROR(WarmUp(served.scheduler, {executor_.get()}));
-  observer.WarmedUp(graph_count, std::chrono::duration<double>(steady_clock::now() - warm_up_start).count());
+  Config sized = config_;  // with the cache that the ranks have
+  sized.kv_cache_config.max_tokens =
+      int64_t{ranks_->facts().block_count - 1} * config_.kv_cache_config.tokens_per_block;
+  scheduler_ = SchedulerOptionsOf(sized, model_);
+  RETURN_IF_ERROR(WarmUp(scheduler_, ranks_->executors()));
+  observer.WarmedUp(ranks_->facts().graph_count,
+                    std::chrono::duration<double>(steady_clock::now() - warm_up_start).count());
 
-  served.limits = RequestLimitsOf(config_, model_, defaults, *tokenizer, thinking);
+  const std::string& numerics_class = ranks_->facts().numerics_class;
+  ServedModel served;
+  served.scheduler = scheduler_;
+  served.limits = RequestLimitsOf(sized, model_, defaults, *tokenizer, thinking);
   served.description = Describe(config_, model_, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
   served.loop.overlap = !config_.disable_overlap_scheduler;
-  served.executors = {executor_.get()};
+  served.executors = ranks_->executors();
   frontend_->metrics().SetBuildLabels({{"version", kVersion}, {"numerics_class", numerics_class}});
   frontend_->Serve(std::move(served));
   loaded_.store(true);
@@ -174,15 +196,55 @@ void Daemon::RequestDrain() {
   changed_.notify_all();
 }
 
+bool Daemon::WaitForDrain(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, timeout, [this] { return drain_requests_ > 0; });
+}
+
+absl::Status Daemon::CheckRanks() {
+  if (const absl::Status status = ranks_->health(); !status.ok()) frontend_->ReportLoss(status);
+  return frontend_->CheckRanks();
+}
+
 absl::Status Daemon::Run() {
   constexpr auto kRankCheck = std::chrono::milliseconds(100);
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (!changed_.wait_for(lock, kRankCheck, [this] { return drain_requests_ > 0; })) {
-      RETURN_IF_ERROR(frontend_->CheckRanks());
-    }
+  while (!WaitForDrain(kRankCheck)) {
+    const absl::Status lost = CheckRanks();
+    if (lost.ok()) continue;
+    ranks_->Abort(lost);
+    if (config_.parallel.restart != "group") return lost;
+    RETURN_IF_ERROR(Restart(lost));
   }
   return Drain();
+}
+
+// Until the group serves again, or a drain was asked for; not ok: no more.
+absl::Status Daemon::Restart(const absl::Status& lost) {
+  const auto drains = [this] { return WaitForDrain(std::chrono::milliseconds(0)); };
+  absl::Status last = lost;
+  while (!drains()) {
+    const std::optional<std::chrono::seconds> pause = restarts_.Take(steady_clock::now());
+    if (!pause.has_value()) {
+      return absl::UnavailableError(absl::StrFormat("%d restarts within %d min, the last one because: %s",
+                                                    RestartBudget::kRestarts, RestartBudget::kWindow.count(),
+                                                    last.message()));
+    }
+    Log(LogLevel::kWarning, "starting all ranks again in %d s: %s", pause->count(), last.message());
+    if (WaitForDrain(*pause)) break;
+    const steady_clock::time_point start = steady_clock::now();
+    last = ranks_->Start(QuietObserver(), drains);
+    if (last.ok()) last = WarmUp(scheduler_, ranks_->executors());
+    if (!last.ok()) {
+      ranks_->Abort(last);
+      continue;
+    }
+    frontend_->Resume(scheduler_);
+    Apply(reloader_->current());
+    Log(LogLevel::kInfo, "serving again after %.1f s",
+        std::chrono::duration<double>(steady_clock::now() - start).count());
+    return absl::OkStatus();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Daemon::Drain() {
@@ -194,13 +256,14 @@ absl::Status Daemon::Drain() {
   while (!finished && drain_requests_ < 2 && steady_clock::now() < deadline) {
     lock.unlock();
     finished = frontend_->WaitForNoCalls(std::min(deadline, steady_clock::now() + kTick));
-    const absl::Status ranks = frontend_->CheckRanks();
+    const absl::Status ranks = CheckRanks();
     lock.lock();
     if (!ranks.ok()) return ranks;
   }
   lock.unlock();
   const int cut_short = finished ? 0 : frontend_->open_calls();
   frontend_->Shutdown();
+  ranks_->Stop();
   if (cut_short == 0) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("drain ended with ", cut_short, " calls cut short"));
 }

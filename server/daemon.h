@@ -8,6 +8,7 @@
 // called from any thread, at any time; the rest belongs to the owner's thread.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -19,32 +20,13 @@
 #include "absl/status/statusor.h"
 #include "config/config_reader.h"
 #include "config/model_config.h"
-#include "scheduler/plan.h"
 #include "server/frontend.h"
+#include "server/rank_group.h"
 #include "server/reload.h"
+#include "server/restart_budget.h"
+#include "server/start_observer.h"
 
 namespace foredraft {
-
-// What the start-up screen shows of the model.
-struct ModelFacts {
-  std::string device;          // "cpu avx512-bf16"
-  std::string numerics_class;  // 8 hex digits
-  int64_t parameters = 0;      // of the target and all MTP modules
-  int64_t bytes = 0;           // in the checkpoint
-  int mtp_modules = 0;         // in the checkpoint
-  int64_t cache_blocks = 0;
-  int tokens_per_block = 0;
-};
-
-// Told of the start as it goes, on the owner's thread.
-class StartObserver {
- public:
-  virtual ~StartObserver() = default;
-  virtual void ModelKnown(const Config& config, const ModelFacts& facts) = 0;
-  virtual void Loading(int64_t done_bytes, int64_t total_bytes) = 0;
-  virtual void WarmedUp(int graph_count, double seconds) = 0;
-  virtual void Serving(const std::string& grpc_address, const std::string& metrics_address) = 0;
-};
 
 // A configuration with its defaults resolved against this machine and the model.
 struct ResolvedConfig {
@@ -62,7 +44,8 @@ class Daemon {
   ~Daemon();
 
   absl::Status Load(StartObserver& observer);
-  // Until RequestDrain and the last stream's end. Not ok: a rank was lost, or streams were cut short.
+  // Until RequestDrain and the last stream's end. Not ok: a rank was lost for good, or streams were cut
+  // short.
   absl::Status Run();
 
   // The first drains; a second ends the drain at once.
@@ -77,12 +60,17 @@ class Daemon {
 
   absl::Status Listen(ReadAgain read_again);
   void Apply(const Config& config);
+  absl::Status CheckRanks();
+  absl::Status Restart(const absl::Status& lost);
+  bool WaitForDrain(std::chrono::milliseconds timeout);
   absl::Status Drain();
 
   const Config config_;  // as started
   const ModelConfig model_;
   std::unique_ptr<Reloader> reloader_;
-  std::unique_ptr<Executor> executor_;  // outlives the frontend
+  std::unique_ptr<RankGroup> ranks_;  // outlives the frontend
+  SchedulerOptions scheduler_;        // once loaded
+  RestartBudget restarts_;
   std::unique_ptr<Frontend> frontend_;
 
   std::atomic<bool> loaded_ = false;

@@ -71,7 +71,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   const KvCacheConfig& cache = config.kv_cache_config;
   const int64_t block_bytes = KvBytesPerToken(model, MtpModuleCount(config)) * cache.tokens_per_block;
   SchedulerOptions options;
-  options.rank_count = 1;
+  options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
   options.max_seq_len = config.max_seq_len;
@@ -103,7 +103,8 @@ EngineOptions EngineOptionsOf(const Config& config) {
   options.max_draft_len = MaxDraftLen(config);
   options.use_mtp_vanilla = UsesVanilla(config);
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
-  options.block_count = BlockCount(config);
+  options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0;
+  options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;
   options.batch_sizes = DecodeBuckets(config);
   options.capture_graphs = config.cuda_graph_config.has_value();

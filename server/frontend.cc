@@ -149,6 +149,13 @@ absl::Status Frontend::CheckRanks() {
   return status;
 }
 
+void Frontend::Resume(const SchedulerOptions& scheduler) {
+  loop_->Restart(std::make_unique<Scheduler>(scheduler));
+  rank_lost_ = false;
+  metrics_->RecordGroupRestart();
+  health_.Enter(ServingState::kServing);
+}
+
 std::string Frontend::grpc_address() const { return WithPort(options_.server.grpc_address, grpc_port_); }
 
 std::string Frontend::metrics_address() const {

@@ -67,6 +67,10 @@ class Frontend {
 
   // Ok, or why nothing is served any more: a rank was lost. The first failure seen counts in the metrics.
   absl::Status CheckRanks();
+  // A loss that the loop need not have seen: nothing may be in flight.
+  void ReportLoss(const absl::Status& error) { loop_->ReportLoss(error); }
+  // After a loss: serves again, on the same executors.
+  void Resume(const SchedulerOptions& scheduler);
 
   // The acceptance rule and K from the next iteration on; the thinking tokens for requests that come from now
   // on.

@@ -8,7 +8,7 @@ namespace {
 bool MayFollow(ServingState from, ServingState to) {
   switch (to) {
     case ServingState::kServing:
-      return from == ServingState::kLoading;
+      return from == ServingState::kLoading || from == ServingState::kFailed;
     case ServingState::kFailed:
       return from == ServingState::kServing;
     case ServingState::kDraining:
@@ -62,7 +62,7 @@ absl::Status Health::Admits() const {
     case ServingState::kDraining:
       return absl::UnavailableError("draining: the daemon takes no new requests");
     case ServingState::kFailed:
-      return absl::UnavailableError("rank lost: the daemon serves no more");
+      return absl::UnavailableError("rank lost: its group is down");
   }
   return absl::OkStatus();
 }

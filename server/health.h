@@ -8,7 +8,7 @@
 // | loading | NOT_SERVING | UNAVAILABLE | serving, draining |
 // | serving | SERVING | taken | draining, failed |
 // | draining | NOT_SERVING | UNAVAILABLE | - |
-// | failed (a rank was lost) | NOT_SERVING | UNAVAILABLE | draining |
+// | failed (a rank was lost) | NOT_SERVING | UNAVAILABLE | serving (restart: group), draining |
 
 #include <grpcpp/server.h>
 

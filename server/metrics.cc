@@ -196,6 +196,8 @@ void Metrics::RecordIteration(const IterationFigures& figures) {
 
 void Metrics::RecordReload(bool accepted) { (accepted ? reloads_ok_ : reloads_refused_)->Increment(); }
 
+void Metrics::RecordGroupRestart() { group_restarts_->Increment(); }
+
 void Metrics::RecordRankFailure() { rank_failures_->Increment(); }
 
 void Metrics::ReadLoadFrom(std::function<SchedulerLoad()> source) {

@@ -58,6 +58,7 @@ class Metrics : public prometheus::Collectable {
   void RecordIteration(const IterationFigures& figures);
   void RecordReload(bool accepted);
   void RecordRankFailure();
+  void RecordGroupRestart();
   void SetForced(bool forced) { forced_->Set(forced ? 1 : 0); }
 
   // Where load gauges and cumulative scheduler counters come from at each scrape; unset = all 0. The source

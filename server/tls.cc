@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "config/config_check.h"
 
 namespace foredraft {
 namespace {
@@ -70,6 +71,26 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const
     options.client_certificate_request = GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
   }
   return grpc::SslServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> WorkerPortCredentials(const TlsConfig& tls) {
+  return ServerCredentials(tls.client_ca.empty() ? TlsConfig{} : tls);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(const TlsConfig& tls,
+                                                                            const std::string& leader) {
+  if (tls.client_ca.empty()) {
+    if (IsLoopback(leader)) return grpc::InsecureChannelCredentials();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--leader: ", leader,
+                     ", allowed a loopback address, or any with server.tls.cert, key and client_ca"));
+  }
+  RETURN_IF_ERROR(ServerCredentials(tls).status());  // the same files, the same errors
+  grpc::SslCredentialsOptions options;
+  ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile("server.tls.client_ca", tls.client_ca));
+  ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile("server.tls.cert", tls.cert));
+  ASSIGN_OR_RETURN(options.pem_private_key, ReadFile("server.tls.key", tls.key));
+  return grpc::SslCredentials(options);
 }
 
 }  // namespace foredraft

@@ -237,6 +237,7 @@ absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerJoin& join) {
                  .numerics_class = join.numerics_class(),
                  .host = join.host(),
                  .pid = join.pid()};
+  Log(LogLevel::kInfo, "rank %d joined: process %d on %s", rank, join.pid(), join.host());
   v1::LeaderMessage welcome;
   welcome.mutable_welcome();
   stream->Send(std::move(welcome));

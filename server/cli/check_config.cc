@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
 #include "config/config_yaml.h"
+#include "engine/weights/dummy_weights.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
 #include "server/figures.h"
@@ -27,10 +28,23 @@ std::string Drafting(const Config& config) {
                       speculative.relaxed_delta);
 }
 
+// The pool: so many tokens, or the rule by which the device's memory decides at the start.
+std::string Pool(const Config& config, const ModelConfig& model) {
+  const KvCacheConfig& cache = config.kv_cache_config;
+  const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config));
+  if (cache.max_tokens > 0) {
+    return absl::StrCat(Grouped(cache.max_tokens), " tokens in blocks of ", cache.tokens_per_block, ", ",
+                        Grouped(cache.max_tokens * token_bytes), " bytes");
+  }
+  const int64_t weight_bytes = DummyBytes(model, MtpModuleCount(config));
+  return absl::StrCat(cache.free_gpu_memory_fraction, " of what the GPU has left after the weights (about ",
+                      Grouped(weight_bytes), " bytes on one rank) and workspaces, in blocks of ",
+                      cache.tokens_per_block, ", ", Grouped(token_bytes), " bytes a token");
+}
+
 // What the values come to, as YAML comments above them.
 std::string Explain(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  const int64_t bytes = cache.max_tokens * KvBytesPerToken(model, MtpModuleCount(config));
   return absl::StrCat("# serves  ", config.served_model_name, " on ", config.server.grpc_address,
                       config.server.tls.cert.empty() ? ", no TLS" : ", TLS", "; metrics on ",
                       config.server.metrics_address, "\n# drafts  ", Drafting(config), "\n# batch   up to ",
@@ -38,8 +52,7 @@ std::string Explain(const Config& config, const ModelConfig& model) {
                       " tokens, prefill ", Grouped(config.max_num_tokens), " tokens an iteration, ",
                       config.disable_overlap_scheduler ? "no overlap" : "overlapped", ", ",
                       config.cuda_graph_config.has_value() ? "graphs" : "eager", "\n# cache   ",
-                      Grouped(cache.max_tokens), " tokens in blocks of ", cache.tokens_per_block, ", ",
-                      Grouped(bytes), " bytes, reuse ", cache.enable_block_reuse ? "on" : "off", "; ",
+                      Pool(config, model), ", reuse ", cache.enable_block_reuse ? "on" : "off", "; ",
                       Grouped(cache.host_cache_size), " bytes for swapped sequences\n");
 }
 

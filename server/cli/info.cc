@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -12,8 +13,16 @@ namespace {
 
 void Row(const char* name, const std::string& value) { printf("%-20s %s\n", name, value.c_str()); }
 
-absl::Status ShowInfo(const std::string& dir) {
-  ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeCheckpoint(dir));
+// A config.json alone is what load_format dummy would make of it.
+absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return SummarizeCheckpoint(path);
+  ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(path));
+  return SummarizeConfig(model);
+}
+
+absl::Status ShowInfo(const std::string& path) {
+  ASSIGN_OR_RETURN(const CheckpointSummary summary, Summarize(path));
   const ModelConfig& model = summary.config;
   std::string dtypes;
   for (const auto& [dtype, bytes] : summary.dtype_bytes)
@@ -25,7 +34,9 @@ absl::Status ShowInfo(const std::string& dir) {
   Row("parameters", absl::StrCat(Grouped(summary.parameters), ", active ", Grouped(summary.active_parameters),
                                  ", MTP modules ", Grouped(summary.mtp_parameters)));
   Row("bytes",
-      absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
+      summary.tensor_count == 0
+          ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", model.fp8_blocks ? "FP8" : "BF16")
+          : absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
   Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
   Row("KV bytes per token",
       absl::StrCat(Grouped(summary.kv_bytes_per_token), ", and ",
@@ -39,7 +50,7 @@ void AddInfo(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "info", "Architecture, parameters, bytes, MTP modules and KV bytes per token of a checkpoint");
   auto dir = std::make_shared<std::string>();
-  command->add_option("--checkpoint", *dir, "Hugging Face checkpoint directory")
+  command->add_option("--checkpoint", *dir, "Hugging Face checkpoint directory, or a config.json alone")
       ->required()
       ->type_name("DIR");
   command->callback([dir, exit_code] {

@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   });
   int exit_code = 0;
   AddServe(app, &exit_code);
+  AddWorker(app, &exit_code);
   AddCheckConfig(app, &exit_code);
   AddGenerate(app, &exit_code);
   AddInfo(app, &exit_code);

@@ -46,27 +46,54 @@ void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
                     Megabytes(facts.bytes), " MB, ", facts.mtp_modules,
                     facts.mtp_modules == 1 ? " MTP module" : " MTP modules", "     drafts  ",
                     Drafts(config)));
-  Line(absl::StrCat("cache    ", Grouped(facts.cache_blocks), " blocks x ", facts.tokens_per_block,
-                    " tokens = ", Grouped(facts.cache_blocks * facts.tokens_per_block),
-                    " tokens     ranks   1"));
+  const std::string cache =
+      facts.cache_blocks == 0
+          ? absl::StrCat(config.kv_cache_config.free_gpu_memory_fraction, " of what the weights leave free")
+          : absl::StrCat(Grouped(facts.cache_blocks), " blocks x ", facts.tokens_per_block,
+                         " tokens = ", Grouped(facts.cache_blocks * facts.tokens_per_block), " tokens");
+  Line(absl::StrCat("cache    ", cache, "     ranks   ", facts.ranks));
+  ranks_.resize(facts.ranks);
 }
 
-void StartScreen::Loading(int64_t done_bytes, int64_t total_bytes) {
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const int64_t whole = std::max<int64_t>(total_bytes, 1);
-  if (!terminal_) {
-    const int64_t tenths = done_bytes * 10 / whole;
-    if (tenths == shown_) return;
-    shown_ = tenths;
-    LogLine(LogLevel::kInfo, absl::StrFormat("loading  %d%%  %s / %s MB   %.1f s", tenths * 10,
-                                             Megabytes(done_bytes), Megabytes(total_bytes), seconds));
-    return;
+void StartScreen::Waiting(const std::string& what) { Line(absl::StrCat("waiting  ", what)); }
+
+std::string StartScreen::Label(int rank) const {
+  return ranks_.size() == 1 ? "loading" : absl::StrCat("loading  rank ", rank);
+}
+
+void StartScreen::Loading(int rank, int64_t done_bytes, int64_t total_bytes) {
+  Progress& progress = ranks_[rank];
+  progress.done_bytes = done_bytes;
+  progress.total_bytes = total_bytes;
+  if (terminal_) return DrawBars();
+  const int64_t tenths = done_bytes * 10 / std::max<int64_t>(total_bytes, 1);
+  const int64_t step = ranks_.size() == 1 ? 1 : 5;
+  if (progress.logged_tenths >= 0 && tenths < progress.logged_tenths + step) return;
+  progress.logged_tenths = tenths - tenths % step;
+  LogLine(LogLevel::kInfo, absl::StrFormat("%s  %d%%  %s / %s MB   %.1f s", Label(rank), tenths * 10,
+                                           Megabytes(done_bytes), Megabytes(total_bytes), Seconds()));
+}
+
+// A line per rank, drawn over the last ones; the cursor stays at the end of the last.
+void StartScreen::DrawBars() {
+  if (drawn_ && ranks_.size() > 1) fprintf(stderr, "\x1b[%zuA", ranks_.size() - 1);
+  drawn_ = true;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const Progress& progress = ranks_[rank];
+    const int64_t whole = std::max<int64_t>(progress.total_bytes, 1);
+    std::string bar;
+    for (int cell = 0; cell < kBarCells; ++cell) {
+      bar += cell * whole < progress.done_bytes * kBarCells ? "█" : "░";
+    }
+    fprintf(stderr, "%s\r%s  %s %s / %s MB   %.1f s", rank > 0 ? "\n" : "",
+            Label(static_cast<int>(rank)).c_str(), bar.c_str(), Megabytes(progress.done_bytes).c_str(),
+            Megabytes(progress.total_bytes).c_str(), Seconds());
   }
-  std::string bar;
-  for (int cell = 0; cell < kBarCells; ++cell) bar += cell * whole < done_bytes * kBarCells ? "█" : "░";
-  fprintf(stderr, "\rloading  %s %s / %s MB   %.1f s", bar.c_str(), Megabytes(done_bytes).c_str(),
-          Megabytes(total_bytes).c_str(), seconds);
   fflush(stderr);
+}
+
+double StartScreen::Seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
 void StartScreen::WarmedUp(int graph_count, double seconds) {

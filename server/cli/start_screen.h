@@ -1,12 +1,14 @@
 #ifndef FOREDRAFT_SERVER_CLI_START_SCREEN_H_
 #define FOREDRAFT_SERVER_CLI_START_SCREEN_H_
 
-// What `foredraft serve` shows while it starts, on stderr: a few lines and a bar on a terminal, the same
-// facts as log lines (a line per 10% loaded) otherwise.
+// What `foredraft serve` shows while it starts, on stderr: a few lines and a bar per rank on a terminal, the
+// same facts as log lines (one per 10% loaded, of several ranks one per half) otherwise.
 
 #include <chrono>
+#include <string>
+#include <vector>
 
-#include "server/daemon.h"
+#include "server/start_observer.h"
 
 namespace foredraft {
 
@@ -14,17 +16,29 @@ class StartScreen : public StartObserver {
  public:
   explicit StartScreen(bool terminal) : terminal_(terminal) {}
 
+  void Waiting(const std::string& what) override;
   void ModelKnown(const Config& config, const ModelFacts& facts) override;
-  void Loading(int64_t done_bytes, int64_t total_bytes) override;
+  void Loading(int rank, int64_t done_bytes, int64_t total_bytes) override;
   void WarmedUp(int graph_count, double seconds) override;
   void Serving(const std::string& grpc_address, const std::string& metrics_address) override;
 
  private:
+  // Of one rank.
+  struct Progress {
+    int64_t done_bytes = 0;
+    int64_t total_bytes = 0;
+    int64_t logged_tenths = -1;
+  };
+
   void Line(const std::string& text) const;
+  std::string Label(int rank) const;
+  void DrawBars();
+  double Seconds() const;  // since the start
 
   const bool terminal_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  int64_t shown_ = -1;  // tenths already logged, or bytes already drawn
+  std::vector<Progress> ranks_;
+  bool drawn_ = false;
 };
 
 }  // namespace foredraft

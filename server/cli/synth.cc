@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "config/model_config.h"
 #include "server/cli/commands.h"
-#include "server/cli/synth_tokenizer.h"
+#include "server/synth_tokenizer.h"
 #include "server/figures.h"
 
 namespace foredraft {

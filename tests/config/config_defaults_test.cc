@@ -64,7 +64,6 @@ TEST(ResolveDefaults, ThePoolIsAtMostAQuarterOfRam) {
             (int64_t{1} << 28) / 768 / 32 * 32);
 }
 
-// attention_dp 2 is set behind the reader's back, whose build may not support it.
 TEST(ResolveDefaults, RanksShareTheirHost) {
   struct Case {
     const char* local_workers;
@@ -85,13 +84,10 @@ TEST(ResolveDefaults, RanksShareTheirHost) {
   }
 }
 
-TEST(ResolveDefaults, RanksDivideTheExperts) {
-  LoadedConfig loaded = LoadOrDie("model: /m");
-  loaded.config.parallel.attention_dp = loaded.config.parallel.moe_ep = 4;
-  ModelConfig model = SmallModel();
-  model.n_routed_experts = 6;
-  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
-            "c.yaml: parallel.moe_ep: 4, allowed a divisor of the model's 6 experts");
+TEST(ResolveDefaults, RanksOfOneHostAreNotPinned) {
+  LoadedConfig loaded = LoadOrDie("model: /m\ncpu: {pin: true}\nparallel: {attention_dp: 4, moe_ep: 4}");
+  EXPECT_EQ(std::string(ResolveDefaults(kHost, nullptr, loaded).message()),
+            "c.yaml:2: cpu.pin: true, allowed false where ranks share a host");
 }
 
 TEST(ResolveDefaults, WithoutAModelItsKeysStayUnset) {

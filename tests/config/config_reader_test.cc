@@ -313,8 +313,8 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: speculative_config.forced_acceptance_length: 4, allowed 1..3, max_draft_len + 1"},
     {"Dummy", "model: /m\nload_format: dummy",
      "r1.yaml:2: load_format: dummy, not supported by this build, allowed auto"},
-    {"TwoRanks", "model: /m\nparallel: {attention_dp: 2, moe_ep: 2}",
-     "r1.yaml:2: parallel.attention_dp: 2, not supported by this build, allowed 1"},
+    {"RestartOfNoGroup", "model: /m\nparallel: {restart: group}",
+     "r1.yaml:2: parallel.restart: group, allowed exit where attention_dp is 1: no process is left"},
     {"Deep", "model: " + std::string(40, '[') + std::string(40, ']'), "r1.yaml:1: nested deeper than 32"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, ParseConfigRefuses, ::testing::ValuesIn(kRefusals),

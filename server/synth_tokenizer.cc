@@ -1,4 +1,4 @@
-#include "server/cli/synth_tokenizer.h"
+#include "server/synth_tokenizer.h"
 
 #include <nlohmann/json.hpp>
 #include <set>

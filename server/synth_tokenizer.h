@@ -1,5 +1,5 @@
-#ifndef FOREDRAFT_SERVER_CLI_SYNTH_TOKENIZER_H_
-#define FOREDRAFT_SERVER_CLI_SYNTH_TOKENIZER_H_
+#ifndef FOREDRAFT_SERVER_SYNTH_TOKENIZER_H_
+#define FOREDRAFT_SERVER_SYNTH_TOKENIZER_H_
 
 #include <string>
 
@@ -13,4 +13,4 @@ std::string SynthTokenizerJson(const ModelConfig& config);
 
 }  // namespace foredraft
 
-#endif  // FOREDRAFT_SERVER_CLI_SYNTH_TOKENIZER_H_
+#endif  // FOREDRAFT_SERVER_SYNTH_TOKENIZER_H_

@@ -1,0 +1,36 @@
+#ifndef FOREDRAFT_SERVER_MODEL_FILES_H_
+#define FOREDRAFT_SERVER_MODEL_FILES_H_
+
+// Where a configuration's model comes from: a checkpoint directory, or with load_format dummy a directory
+// without weights, or a config.json and nothing else.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "config/model_config.h"
+#include "engine/weights/checkpoint_summary.h"
+#include "engine/weights/weight_loader.h"
+#include "kernels/device.h"
+#include "server/text/tokenizer.h"
+
+namespace foredraft {
+
+std::string ConfigJsonOf(const Config& config);
+
+// The checkpoint's; where a dummy has none, a token per byte and the chat markup.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model);
+
+// Sampling defaults; a dummy may have none.
+absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config);
+
+absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
+
+// The weights of what the configuration runs, by load_format; of the experts those of `shard`.
+absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
+                                       const LoadProgress& progress, const ExpertShard& shard);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_MODEL_FILES_H_
