@@ -1,6 +1,7 @@
-// The promise over ranks: tokens, drafts and acceptance do not depend on how many ranks share the work. Every
-// rank is a whole engine, with its own experts only, joined to the others by the communicator that worker
-// processes use.
+// The promise over ranks: tokens, logprobs to the bit, drafts and acceptance do not depend on how many ranks
+// share the work. Every rank is a whole engine, with its own experts only, joined to the others by the
+// communicator that worker processes use. With FOREDRAFT_FULL set in the environment: the product of all
+// settings.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "engine/model/activations.h"
 #include "engine/weights/synth.h"
+#include "tests/engine/comm/rank_threads.h"
+#include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/test_requests.h"
@@ -54,6 +58,7 @@ std::vector<Request> RandomRequests(int count, bool sampled) {
     request.max_tokens = 4 + i * 7 % 20;
     request.stop_ids = {1};
     request.sampling.seed = 100 + i;
+    request.logprob_count = i % 3;
     if (sampled) {
       request.sampling.temperature = 0.7f;
       request.sampling.top_p = 0.9f;
@@ -70,16 +75,20 @@ const LoadedModel& ModelOf(Model model) {
   return LoadModelOnce(model == Model::kAbacus ? kAbacusDir : many_experts);
 }
 
+constexpr int kRequestCount = 10;  // more than ranks
+
 std::vector<Request> RequestsOf(Model model, bool sampled) {
-  return model == Model::kAbacus ? TestRequests({.count = 14, .sampled = sampled})
-                                 : RandomRequests(14, sampled);
+  return model == Model::kAbacus
+             ? TestRequests({.count = kRequestCount, .sampled = sampled, .logprobs = true})
+             : RandomRequests(kRequestCount, sampled);
 }
 
 struct Case {
-  const char* name;
+  std::string name;
   Model model;
   bool sampled;
-  Setting setting;  // ranks aside
+  Setting setting;             // ranks aside
+  std::vector<int> fast_tier;  // for how many ranks it belongs there
 };
 
 Setting Small(int draft_len) {
@@ -91,31 +100,68 @@ Setting Changed(Setting setting, const Change& change) {
   return setting;
 }
 
-const std::vector<Case>& Cases() {
-  static const auto* const cases = new std::vector<Case>{
-      {"abacus, greedy, K 3", Model::kAbacus, false, Small(3)},
+std::vector<Case> FastCases() {
+  const std::vector<int> all = {1, 2, 4, 8};
+  return {
+      {"abacus, greedy, K 3", Model::kAbacus, false, Small(3), all},
       {"abacus, sampled, K 3, all at once", Model::kAbacus, true,
-       Changed(Small(3), [](Setting& s) { s.max_open = 0; })},
+       Changed(Small(3), [](Setting& s) { s.max_open = 0; }), all},
       {"abacus, greedy, K 0, prompts in chunks", Model::kAbacus, false,
-       Changed(Small(0), [](Setting& s) { s.max_num_tokens = 16; })},
-      {"64 experts, greedy, K 0", Model::kManyExperts, false, Small(0)},
-      {"64 experts, greedy, K 3, eager", Model::kManyExperts, false,
-       Changed(Small(3), [](Setting& s) { s.graphs = false; })},
-      {"64 experts, sampled, K 3, one after another", Model::kManyExperts, true,
-       Changed(Small(3), [](Setting& s) { s.max_open = 1; })},
-      {"abacus, sampled, vanilla, K changing", Model::kAbacus, true,
+       Changed(Small(0), [](Setting& s) { s.max_num_tokens = 16; }), all},
+      {"64 experts, greedy, K 0", Model::kManyExperts, false, Small(0), all},
+      {"64 experts, greedy, K 3, eager",
+       Model::kManyExperts,
+       false,
+       Changed(Small(3), [](Setting& s) { s.graphs = false; }),
+       {1, 2, 8}},
+      {"64 experts, sampled, K 3, four at a time", Model::kManyExperts, true,
+       Changed(Small(3), [](Setting& s) { s.max_open = 4; }), all},
+      {"abacus, sampled, vanilla, K changing",
+       Model::kAbacus,
+       true,
        Changed(Small(3),
                [](Setting& s) {
                  s.vanilla = true;
                  s.draft_len_changes = {3, 0, 1, 2};
-               })},
-      {"64 experts, greedy, K 3, swaps", Model::kManyExperts, false,
-       Changed(Small(3), [](Setting& s) { s.small_pool = true; })},
+               }),
+       {1, 2}},
+      {"64 experts, greedy, K 3, swaps",
+       Model::kManyExperts,
+       false,
+       Changed(Small(3), [](Setting& s) { s.small_pool = true; }),
+       {1, 4}},
   };
+}
+
+// Choices: model, sampled, vanilla, K, overlap, graphs, budget, pool, arrival.
+std::vector<Case> AllCases() {
+  std::vector<Case> cases = FastCases();
+  for (const std::vector<int>& row : FullProduct({2, 2, 2, 2, 2, 2, 2, 2, 2})) {
+    Setting setting = Small(row[3] == 0 ? 3 : 0);
+    setting.vanilla = row[2] == 1;
+    setting.overlap = row[4] == 0;
+    setting.graphs = row[5] == 0;
+    if (row[6] == 1) setting.max_num_tokens = 16;
+    setting.small_pool = row[7] == 1;
+    setting.max_open = row[8] == 0 ? 9 : 3;
+    const bool sampled = row[1] == 1;
+    cases.push_back({absl::StrCat("model ", row[0], sampled ? ", sampled, " : ", ", setting.DebugString()),
+                     row[0] == 0 ? Model::kAbacus : Model::kManyExperts,
+                     sampled,
+                     setting,
+                     {}});
+  }
+  return cases;
+}
+
+bool InFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
+
+const std::vector<Case>& Cases() {
+  static const auto* const cases = new std::vector<Case>(InFullTier() ? AllCases() : FastCases());
   return *cases;
 }
 
-class RanksSameTokens : public ::testing::TestWithParam<int> {
+class RanksSameTokensOver : public ::testing::TestWithParam<int> {
  protected:
   // Tokens of the plainest run there is, of one rank.
   static const RunRecord& Baseline(Model model, bool sampled) {
@@ -153,6 +199,19 @@ class RanksSameTokens : public ::testing::TestWithParam<int> {
     return entry;
   }
 
+  // A sum in another order shows here long before it changes a token.
+  static void ExpectSameBits(const std::vector<TokenLogprob>& got,
+                             const std::vector<TokenLogprob>& expected) {
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i].logprob, expected[i].logprob) << "token " << i;
+      ASSERT_EQ(got[i].top.size(), expected[i].top.size());
+      for (size_t j = 0; j < got[i].top.size(); ++j) {
+        ASSERT_EQ(got[i].top[j].logprob, expected[i].top[j].logprob) << "token " << i << ", top " << j;
+      }
+    }
+  }
+
   static void ExpectDraftsFromScratch(const Case& c, const RunRecord& run) {
     const std::vector<Request> requests = RequestsOf(c.model, c.sampled);
     for (size_t id = 0; id < requests.size(); ++id) {
@@ -168,13 +227,15 @@ class RanksSameTokens : public ::testing::TestWithParam<int> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RanksSameTokens, ::testing::Values(1, 2, 4, 8),
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksSameTokensOver, ::testing::Values(1, 2, 4, 8),
                          [](const auto& info) { return absl::StrCat("R", info.param); });
 
-TEST_P(RanksSameTokens, DraftsAndAcceptance) {
+TEST_P(RanksSameTokensOver, DraftsAndAcceptance) {
   static auto* const alone = new std::map<std::string, RunRecord>;  // of one rank, which is tested first
   int lonely_prefills = 0;
   for (const Case& c : Cases()) {
+    const bool fast = std::count(c.fast_tier.begin(), c.fast_tier.end(), GetParam()) > 0;
+    if (!fast && !InFullTier()) continue;
     SCOPED_TRACE(absl::StrCat(c.name, ", ranks ", GetParam()));
     Setting setting = c.setting;
     setting.ranks = GetParam();
@@ -185,6 +246,7 @@ TEST_P(RanksSameTokens, DraftsAndAcceptance) {
       const RequestRecord& request = run.requests[id];
       ASSERT_EQ(request.token_ids, baseline.requests[id].token_ids) << "request " << id;
       ASSERT_EQ(request.finish, baseline.requests[id].finish) << "request " << id;
+      ExpectSameBits(request.logprobs, baseline.requests[id].logprobs);
       ASSERT_EQ(static_cast<int>(request.token_ids.size()), 1 + request.steps + request.accepted_tokens)
           << "request " << id;
       ASSERT_EQ(
@@ -198,7 +260,7 @@ TEST_P(RanksSameTokens, DraftsAndAcceptance) {
     if (HasFatalFailure()) return;
     EXPECT_EQ(run.load.blocks_used, 0);
     EXPECT_EQ(run.replays > 0, setting.graphs);
-    if (setting.max_open != 1) {
+    if (setting.max_open == 0 || setting.max_open >= setting.ranks) {
       EXPECT_GT(*std::min_element(run.requests_of_rank.begin(), run.requests_of_rank.end()), 0)
           << "a rank had nothing to do";
     }
@@ -206,6 +268,71 @@ TEST_P(RanksSameTokens, DraftsAndAcceptance) {
   }
   if (GetParam() > 1) {
     EXPECT_GT(lonely_prefills, 0) << "no rank ever took part without a prompt of its own";
+  }
+}
+
+// ---- rounds of long prefills ----
+
+constexpr int kLongPrompt = 300;
+
+// Slots [0, prompts) take prompts of `length` tokens each, prefilled and stepped once in this iteration.
+RankPlan PromptsOf(int first_seed, int prompts, int length, int vocab_size) {
+  RankPlan plan;
+  const int blocks_per_slot = (kMaxSeqLen + 15) / 16;
+  for (int slot = 0; slot < prompts; ++slot) {
+    std::mt19937 random(first_seed + slot);
+    std::vector<int32_t> ids(length);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % vocab_size);
+    std::vector<int32_t> blocks(blocks_per_slot);
+    std::iota(blocks.begin(), blocks.end(), 1 + slot * blocks_per_slot);
+    plan.admissions.push_back(
+        {.slot = slot, .draft_cap = 3, .prompt_len = length, .length_limit = length + 20});
+    plan.block_table_deltas.push_back({.slot = slot, .first_index = 0, .block_ids = blocks});
+    plan.prefill_chunks.push_back({.slot = slot, .first_position = 0, .token_ids = ids, .last = true});
+    plan.live_slots.push_back(slot);
+  }
+  return plan;
+}
+
+IterationPlan PlanOf(const std::vector<RankPlan>& ranks) {
+  IterationPlan plan{.draft_len = 3, .decode_bucket = 4, .ranks = ranks};
+  for (const RankPlan& rank : ranks) {
+    int rows = 0;
+    for (const PrefillChunk& chunk : rank.prefill_chunks) rows += static_cast<int>(chunk.token_ids.size());
+    plan.prefill_rows.push_back(rows);
+    plan.ended_prompts.push_back(static_cast<int32_t>(rank.prefill_chunks.size()));
+  }
+  return plan;
+}
+
+TEST(RanksSameTokens, WhereRanksNeedDifferentNumbersOfRounds) {
+  const LoadedModel& model = ModelOf(Model::kManyExperts);
+  const Setting setting = {.max_draft_len = 3, .max_batch_size = 4};
+  EngineOptions options = EngineOptionsOf(model, setting);
+  options.step_timeout = std::chrono::seconds(60);  // ranks that lose step wait for each other
+  for (const int ranks : {2, 8}) {
+    // Rank 0 has four prompts, three rounds or more; the next one prompt; the others nothing.
+    static_assert(4 * kLongPrompt > 2 * MoeRowsAtOnce(2) && kLongPrompt > MoeRowsAtOnce(8));
+    std::vector<RankPlan> plans(ranks);
+    plans[0] = PromptsOf(100, 4, kLongPrompt, model.config.vocab_size);
+    plans[1] = PromptsOf(200, 1, kLongPrompt, model.config.vocab_size);
+    const auto engines = CreateEngines(model, options, ranks);
+    std::vector<RankResult> results(ranks);
+    ForEachRank(ranks, [&](int rank) {
+      auto result = engines[rank]->Run(PlanOf(plans), rank);
+      ASSERT_TRUE(result.ok()) << result.status();
+      results[rank] = *std::move(result);
+    });
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto alone = CreateEngines(model, options, 1);
+      const auto expected = alone[0]->Run(PlanOf({plans[rank]}), 0);
+      ASSERT_TRUE(expected.ok()) << expected.status();
+      ASSERT_EQ(results[rank].slots.size(), expected->slots.size());
+      for (size_t i = 0; i < expected->slots.size(); ++i) {
+        EXPECT_EQ(results[rank].slots[i].token_ids, expected->slots[i].token_ids) << "rank " << rank;
+        EXPECT_EQ(results[rank].slots[i].drafts, expected->slots[i].drafts) << "rank " << rank;
+      }
+    }
   }
 }
 
