@@ -307,8 +307,11 @@ TEST(MemoryDeathTest, TheHostMayNotFollowADevicePointer) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   int* x = Device(std::vector<int>{1});
   EXPECT_DEATH(std::fprintf(stderr, "read %d\n", *static_cast<volatile int*>(x)), "");
-  Start(&Store, 1, 1, 0, StoreParams{x + 1, x, 1});
-  EXPECT_DEATH(cudaFree(x), "written past the end of an allocation of 4 bytes");
+  const auto write_past_the_end = [x] {
+    Start(&Store, 1, 1, 0, StoreParams{x + 1, x, 1});
+    cudaFree(x);
+  };
+  EXPECT_DEATH(write_past_the_end(), "written past the end of an allocation of 4 bytes|use-after-poison");
 }
 
 }  // namespace
