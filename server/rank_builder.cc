@@ -13,7 +13,9 @@
 namespace foredraft {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
-  return CreateDevice(config.backend, {.threads = config.cpu.threads, .pin = config.cpu.pin.value_or(false)});
+  return CreateDevice(config.backend, {.threads = config.cpu.threads,
+                                       .pin = config.cpu.pin.value_or(false),
+                                       .ranks_here = LocalRankCount(config)});
 }
 
 absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,

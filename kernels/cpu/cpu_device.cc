@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& o
 }
 
 CpuDevice::CpuDevice(const DeviceOptions& options, const IsaKernels& isa)
-    : isa_(isa), pool_(options.threads, options.pin) {}
+    : isa_(isa), pool_(options.threads, options.pin, options.ranks_here) {}
 
 CpuDevice::~CpuDevice() {
   for (void* allocation : allocations_) std::free(allocation);

@@ -43,14 +43,14 @@ std::vector<int> AllowedCores() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, bool pin)
-    : spin_limit_(threads <= static_cast<int>(AllowedCores().size()) ? kSpinLimit : 0) {
+ThreadPool::ThreadPool(int threads, bool pin, int pools)
+    : spin_limit_(threads * pools <= static_cast<int>(AllowedCores().size()) ? kSpinLimit : 0),
+      pinned_(pin && pools == 1 && threads <= static_cast<int>(AllowedCores().size())) {
   CHECK_GE(threads, 1);
   const std::vector<int> cores = AllowedCores();
-  const bool pin_workers = pin && threads <= static_cast<int>(cores.size());
   for (int index = 1; index < threads; ++index) {
     workers_.emplace_back([this, index] { WorkerLoop(index); });
-    if (pin_workers) {
+    if (pinned_) {
       cpu_set_t set;
       CPU_ZERO(&set);
       CPU_SET(cores[index], &set);

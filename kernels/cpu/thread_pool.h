@@ -6,7 +6,8 @@
 // call.
 //
 // Owner: CpuDevice. Thread: ParallelFor may be called from any thread, calls run one at a time. Workers spin
-// briefly after a job, then park; with more threads than cores they never spin and are never pinned.
+// briefly after a job, then park; with more threads than cores, those of all pools counted, they never spin
+// and are never pinned. Nor are those of several pools: they would all take the same cores.
 
 #include <atomic>
 #include <condition_variable>
@@ -20,12 +21,15 @@ namespace foredraft {
 class ThreadPool {
  public:
   // `threads` includes the caller of ParallelFor. Workers are named cpu-1, cpu-2...
-  ThreadPool(int threads, bool pin);
+  // `pools`: how many such pools share this machine's cores, one per rank.
+  ThreadPool(int threads, bool pin, int pools = 1);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int thread_count() const { return static_cast<int>(workers_.size()) + 1; }
+  bool spins() const { return spin_limit_ > 0; }
+  bool pinned() const { return pinned_; }
 
   // Calls body(begin, end) over disjoint ranges that cover [0, count). `item_cost` is roughly the elementary
   // operations of one item: work too small to share stays on the caller.
@@ -57,6 +61,7 @@ class ThreadPool {
   bool WaitForJob(uint64_t* seen);
 
   const int spin_limit_;
+  const bool pinned_;
   std::vector<std::thread> workers_;
 
   std::mutex run_mutex_;  // one job at a time

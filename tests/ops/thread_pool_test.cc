@@ -77,5 +77,20 @@ TEST(ThreadPool, WorkersRunPinnedWhereTheyFit) {
   EXPECT_EQ(sum, 6400);
 }
 
+TEST(ThreadPool, NeitherSpinsNorPinsWherePoolsOutnumberCores) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  struct Case {
+    int threads, pools;
+    bool spins, pinned;
+  };
+  for (const Case& c :
+       {Case{cores, 1, true, true}, Case{cores + 1, 1, false, false}, Case{1, cores, true, false},
+        Case{1, cores + 1, false, false}, Case{cores, 2, false, false}}) {
+    const ThreadPool pool(c.threads, /*pin=*/true, c.pools);
+    EXPECT_EQ(pool.spins(), c.spins) << c.threads << " threads of each of " << c.pools;
+    EXPECT_EQ(pool.pinned(), c.pinned) << c.threads << " threads of each of " << c.pools;
+  }
+}
+
 }  // namespace
 }  // namespace foredraft
