@@ -143,22 +143,16 @@ std::string Setting::DebugString() const {
                       static_cast<int>(policy), ", K changes [", absl::StrJoin(draft_len_changes, " "), "]");
 }
 
-const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir) {
-  return LoadModelOnce(checkpoint_dir, {});
-}
-
-const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const ExpertShard& shard) {
-  using Key = std::tuple<std::string, int, int>;
-  static auto* const models = new std::map<Key, LoadedModel>;
-  const Key key = {checkpoint_dir, shard.rank, shard.size};
-  const auto found = models->find(key);
+const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend) {
+  static auto* const models = new std::map<std::pair<std::string, std::string>, LoadedModel>;
+  const auto found = models->find({checkpoint_dir, backend});
   if (found != models->end()) return found->second;
   LoadedModel model;
   model.dir = checkpoint_dir;
   auto config = ReadModelConfig(checkpoint_dir + "/config.json");
   CHECK(config.ok()) << config.status().ToString();
   model.config = *std::move(config);
-  auto device = CreateDevice("cpu", {.threads = 2});
+  auto device = CreateDevice(backend, {.threads = 2});
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
@@ -220,7 +214,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
                                                        int ranks) {
   std::vector<RankParts> parts;
   if (ranks == 1) {
-    auto device = CreateDevice("cpu", {.threads = 2});
+    auto device = CreateDevice(TestBackend(), {.threads = 2});
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_ENGINE_ENGINE_HARNESS_H_
 #define FOREDRAFT_TESTS_ENGINE_ENGINE_HARNESS_H_
 
-// Runs requests through scheduler, serving loop and engine in process, under any setting that must not change
-// tokens, and records what the engine drafted on the way.
+// Runs requests through scheduler, serving loop and engine in process, on the binary's TestBackend(), under
+// any setting that must not change tokens, and records what the engine drafted on the way.
 
 #include <cstdint>
 #include <map>
@@ -17,19 +17,21 @@
 #include "kernels/device.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "tests/ops/test_backend.h"
 
 namespace foredraft {
 
 inline constexpr int kMaxSeqLen = 384;  // of every run
 
-// A checkpoint loaded once per test binary; the weights' device lives as long.
+// A checkpoint loaded once per test binary and backend; the weights' device lives as long.
 struct LoadedModel {
   std::string dir;
   std::unique_ptr<Device> device;
   ModelConfig config;
   ModelWeights weights;
 };
-const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir);
+const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
+                                 const std::string& backend = TestBackend());
 
 // Those of one rank, with its experts alone; likewise loaded once.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const ExpertShard& shard);

@@ -1,6 +1,7 @@
 #include "tests/engine/from_scratch.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -25,8 +26,10 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
   const int blocks = (capacity + kTokensPerBlock - 1) / kTokensPerBlock;
+  std::vector<int32_t> blocks_in_order(blocks);
+  std::iota(blocks_in_order.begin(), blocks_in_order.end(), 1);
   int32_t* const table = MustAllocate<int32_t>(device, blocks);
-  for (int block = 0; block < blocks; ++block) table[block] = block + 1;
+  Put(table, blocks_in_order.data(), blocks_in_order.size());
   const KvCacheShape shape = KvCacheShape::Of(config, model_->module_count(), kTokensPerBlock, blocks + 1);
   auto cache = KvCache::Create(device, shape, table, blocks, /*poison=*/true);
   CHECK(cache.ok()) << cache.status().ToString();
@@ -41,22 +44,42 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights
   }
   logits_ =
       Dense(MustAllocate<float>(device, size_t(capacity) * config.vocab_size), capacity, config.vocab_size);
+  poison_.assign(size_t(shape.block_count) * shape.tokens_per_block * (shape.latent_dim + shape.rope_dim),
+                 bf16{0x7fc0});
+  slot_ = {.rule = MustAllocate<AcceptanceRule>(device, 1),
+           .constants = MustAllocate<SlotConstants>(device, 1),
+           .progress = nullptr,
+           .drafts = MustAllocate<SlotDrafts>(device, 1),
+           .output_counts = MustAllocate<int32_t>(device, config.vocab_size),
+           .prompt_seen = MustAllocate<uint8_t>(device, config.vocab_size),
+           .vocab_size = config.vocab_size};
+  scratch_ = MustAllocate<float>(device, config.vocab_size);
+}
+
+template <class T>
+void FromScratch::Put(T* device, const T* host, size_t count) {
+  device_.CopyToDevice(*stream_, device, host, count * sizeof(T));
+}
+
+template <class T>
+std::vector<T> FromScratch::Get(const T* device, size_t count) {
+  std::vector<T> host(count);
+  device_.CopyToHost(*stream_, host.data(), device, count * sizeof(T));
+  stream_->Synchronize();
+  return host;
 }
 
 void FromScratch::Poison() {
-  const KvCacheShape& shape = cache_.shape();
-  const size_t elements =
-      size_t(shape.block_count) * shape.tokens_per_block * (shape.latent_dim + shape.rope_dim);
-  for (int layer = 0; layer < shape.layer_count; ++layer) {
-    std::fill_n(cache_.layer(layer).data, elements, bf16{0x7fc0});
+  for (int layer = 0; layer < cache_.shape().layer_count; ++layer) {
+    Put(cache_.layer(layer).data, poison_.data(), poison_.size());
   }
 }
 
 Batch FromScratch::Upload(const Rows& rows) {
   const size_t count = rows.ids.size();
-  std::copy_n(rows.ids.begin(), count, ids_);
-  std::copy_n(rows.slots.begin(), count, slots_);
-  std::copy_n(rows.positions.begin(), count, positions_);
+  Put(ids_, rows.ids.data(), count);
+  Put(slots_, rows.slots.data(), count);
+  Put(positions_, rows.positions.data(), count);
   return {.index = {.slots = slots_, .positions = positions_, .rows = static_cast<int32_t>(count)},
           .ids = ids_,
           .spans = rows.spans};
@@ -106,50 +129,50 @@ int32_t FromScratch::Argmax(Matrix<const float> output) {
   const Matrix<float> logits = logits_.first_rows(1);
   model_->Logits(*stream_, output, logits);
   device_.ops().argmax(*stream_, {.out = argmax_, .logits = logits});
-  return *argmax_;
+  return Get(argmax_, 1)[0];
 }
 
 void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
                              const SamplingParams& sampling) {
-  constants_ = {.seed = sampling.seed,
-                .temperature = sampling.temperature,
-                .top_p = sampling.top_p,
-                .min_p = sampling.min_p,
-                .repetition_penalty = sampling.repetition_penalty,
-                .presence_penalty = sampling.presence_penalty,
-                .frequency_penalty = sampling.frequency_penalty,
-                .top_k = sampling.top_k,
-                .logprob_count = -1};
-  output_counts_.assign(model_->config().vocab_size, 0);
-  prompt_seen_.assign(model_->config().vocab_size, 0);
-  scratch_.resize(model_->config().vocab_size);
+  const SlotConstants constants = {.seed = sampling.seed,
+                                   .temperature = sampling.temperature,
+                                   .top_p = sampling.top_p,
+                                   .min_p = sampling.min_p,
+                                   .repetition_penalty = sampling.repetition_penalty,
+                                   .presence_penalty = sampling.presence_penalty,
+                                   .frequency_penalty = sampling.frequency_penalty,
+                                   .top_k = sampling.top_k,
+                                   .logprob_count = -1};
+  std::vector<int32_t> output_counts(slot_.vocab_size, 0);
+  std::vector<uint8_t> prompt_seen(slot_.vocab_size, 0);
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (static_cast<int>(i) < prompt_len) {
-      prompt_seen_[tokens[i]] = 1;
+      prompt_seen[tokens[i]] = 1;
     } else {
-      ++output_counts_[tokens[i]];
+      ++output_counts[tokens[i]];
     }
   }
+  Put(slot_.constants, &constants, 1);
+  Put(slot_.output_counts, output_counts.data(), output_counts.size());
+  Put(slot_.prompt_seen, prompt_seen.data(), prompt_seen.size());
 }
 
 int32_t FromScratch::Choose(Matrix<const float> output, int position, const std::vector<int32_t>& drafts) {
   const Matrix<float> logits = logits_.first_rows(1);
   model_->Logits(*stream_, output, logits);
-  std::copy(drafts.begin(), drafts.end(), drafts_.tokens);
+  SlotDrafts stored = {};
+  std::copy(drafts.begin(), drafts.end(), stored.tokens);
+  Put(slot_.drafts, &stored, 1);
   const int32_t slot = 0;
-  const SlotArrays slots = {.rule = &rule_,
-                            .constants = &constants_,
-                            .drafts = &drafts_,
-                            .output_counts = output_counts_.data(),
-                            .prompt_seen = prompt_seen_.data(),
-                            .vocab_size = model_->config().vocab_size};
+  Put(slots_, &slot, 1);
+  Put(positions_, &position, 1);
   device_.ops().sample(*stream_, {.out = argmax_,
                                   .logits = logits,
-                                  .index = {.slots = &slot, .positions = &position, .rows = 1},
+                                  .index = {.slots = slots_, .positions = positions_, .rows = 1},
                                   .stored_drafts = static_cast<int32_t>(drafts.size()),
-                                  .slots = slots,
-                                  .scratch = scratch_.data()});
-  return *argmax_;
+                                  .slots = slot_,
+                                  .scratch = scratch_});
+  return Get(argmax_, 1)[0];
 }
 
 std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
@@ -208,7 +231,7 @@ std::vector<float> FromScratch::TargetLogits(const std::vector<int32_t>& tokens,
   Target(tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count);
   model_->Logits(*stream_, outputs_[0].first_rows(count), logits);
-  return std::vector<float>(logits.data, logits.row(count));
+  return Get(logits.data, size_t(count) * logits.cols);
 }
 
 std::vector<float> FromScratch::ModuleLogits(int level, const std::vector<int32_t>& tokens, int prompt_len) {
@@ -218,7 +241,7 @@ std::vector<float> FromScratch::ModuleLogits(int level, const std::vector<int32_
   for (int below = 1; below <= level; ++below) Module(below, tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count - level);
   model_->Logits(*stream_, outputs_[level].row_range(level, count - level), logits);
-  return std::vector<float>(logits.data, logits.row(count - level));
+  return Get(logits.data, size_t(count - level) * logits.cols);
 }
 
 }  // namespace foredraft

@@ -20,7 +20,7 @@ namespace foredraft {
 
 class FromScratch {
  public:
-  // capacity: tokens of the longest sequence. CPU devices only: it writes device memory directly.
+  // capacity: tokens of the longest sequence.
   FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity);
 
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
@@ -60,6 +60,10 @@ class FromScratch {
   int32_t Choose(Matrix<const float> output, int position, const std::vector<int32_t>& drafts);
   void SetRequest(const std::vector<int32_t>& tokens, int prompt_len, const SamplingParams& sampling);
   void Poison();
+  template <class T>
+  void Put(T* device, const T* host, size_t count);
+  template <class T>
+  std::vector<T> Get(const T* device, size_t count);
 
   Device& device_;
   SoloCommunicator solo_;
@@ -74,13 +78,11 @@ class FromScratch {
   Matrix<float> logits_;                // [capacity, V]
   int32_t* argmax_;
 
-  // The one slot that Choose samples for.
-  SlotConstants constants_{};
-  SlotDrafts drafts_{};
-  AcceptanceRule rule_{};
-  std::vector<int32_t> output_counts_;  // [V]
-  std::vector<uint8_t> prompt_seen_;    // [V]
-  std::vector<float> scratch_;          // [V]
+  std::vector<bf16> poison_;  // of a layer
+
+  // The one slot that Choose samples for, on the device.
+  SlotArrays slot_;
+  float* scratch_;  // [V]
 };
 
 }  // namespace foredraft

@@ -15,18 +15,17 @@
 
 #include "gtest/gtest.h"
 #include "kernels/device.h"
+#include "tests/ops/test_backend.h"
 
 namespace foredraft {
-
-// The backend this test binary is about: defined once per binary (tests/ops/test_backend_*.cc).
-std::string TestBackend();
 
 enum class RunMode { kEager, kReplayed };
 
 class OpRig {
  public:
-  OpRig(const DeviceOptions& options, RunMode mode) : mode_(mode) {
-    auto device = CreateDevice(TestBackend(), options);
+  OpRig(const DeviceOptions& options, RunMode mode, const std::string& backend = TestBackend())
+      : mode_(mode) {
+    auto device = CreateDevice(backend, options);
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     stream_ = device_->CreateStream();

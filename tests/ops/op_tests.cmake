@@ -3,6 +3,7 @@ set(op_tests
     acceptance_test.cc
     dense_test.cc
     drafter_invariance_test.cc
+    expert_exchange_test.cc
     experts_test.cc
     gemm_test.cc
     head_gemm_test.cc

@@ -1,4 +1,4 @@
-#include "tests/ops/op_rig.h"
+#include "tests/ops/test_backend.h"
 
 namespace foredraft {
 
