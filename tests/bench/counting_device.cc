@@ -1,0 +1,79 @@
+#include "tests/bench/counting_device.h"
+
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+struct Count {
+  const Ops* ops = nullptr;  // the real ones; null while there is no CountingDevice
+  bool counting = false;
+  StepShape shape;
+  OpCost cost;
+};
+Count count;
+
+template <class Params, Op<Params> Ops::*op>
+void Counted(Stream& stream, const Params& params) {
+  if (count.counting) count.cost += CostOf(params, count.shape);
+  (count.ops->*op)(stream, params);
+}
+
+}  // namespace
+
+CountingDevice::CountingDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {
+  CHECK(count.ops == nullptr) << "one counting device at a time";
+  count = {.ops = &device_->ops()};
+}
+
+CountingDevice::~CountingDevice() { count = {}; }
+
+void CountingDevice::StartCounting(const StepShape& shape) {
+  count.counting = true;
+  count.shape = shape;
+  count.cost = {};
+}
+
+OpCost CountingDevice::TakeCost() {
+  count.counting = false;
+  return std::exchange(count.cost, OpCost{});
+}
+
+const Ops& CountingDevice::ops() const {
+  static constexpr Ops kOps = {
+      .embed = Counted<EmbedParams, &Ops::embed>,
+      .rms_norm = Counted<RmsNormParams, &Ops::rms_norm>,
+      .gemm = Counted<GemmParams, &Ops::gemm>,
+      .head_gemm = Counted<HeadGemmParams, &Ops::head_gemm>,
+      .add = Counted<AddParams, &Ops::add>,
+      .silu_mul = Counted<SiluMulParams, &Ops::silu_mul>,
+      .copy_rows = Counted<CopyRowsParams, &Ops::copy_rows>,
+      .to_bf16 = Counted<ToBf16Params, &Ops::to_bf16>,
+      .rope_query = Counted<RopeQueryParams, &Ops::rope_query>,
+      .kv_write = Counted<KvWriteParams, &Ops::kv_write>,
+      .mla_decode = Counted<MlaDecodeParams, &Ops::mla_decode>,
+      .gather_kv = Counted<GatherKvParams, &Ops::gather_kv>,
+      .mla_prefill = Counted<MlaPrefillParams, &Ops::mla_prefill>,
+      .route_experts = Counted<RouteExpertsParams, &Ops::route_experts>,
+      .group_rows = Counted<GroupRowsParams, &Ops::group_rows>,
+      .grouped_gemm = Counted<GroupedGemmParams, &Ops::grouped_gemm>,
+      .combine_experts = Counted<CombineExpertsParams, &Ops::combine_experts>,
+      .expert_partials = Counted<ExpertPartialsParams, &Ops::expert_partials>,
+      .add_partials = Counted<AddPartialsParams, &Ops::add_partials>,
+      .argmax = Counted<ArgmaxParams, &Ops::argmax>,
+      .sample = Counted<SampleParams, &Ops::sample>,
+      .relax_drafts = Counted<RelaxDraftsParams, &Ops::relax_drafts>,
+      .decode_rows = Counted<DecodeRowsParams, &Ops::decode_rows>,
+      .verify_drafts = Counted<VerifyDraftsParams, &Ops::verify_drafts>,
+      .accept_first_token = Counted<AcceptFirstTokenParams, &Ops::accept_first_token>,
+      .eagle_rows = Counted<EagleRowsParams, &Ops::eagle_rows>,
+      .next_draft_rows = Counted<NextDraftRowsParams, &Ops::next_draft_rows>,
+      .store_drafts = Counted<StoreDraftsParams, &Ops::store_drafts>,
+      .vanilla_rows = Counted<VanillaRowsParams, &Ops::vanilla_rows>,
+      .vanilla_level_rows = Counted<VanillaLevelRowsParams, &Ops::vanilla_level_rows>,
+      .append_recent = Counted<AppendRecentParams, &Ops::append_recent>,
+  };
+  return kOps;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,64 @@
+#ifndef FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_
+#define FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_
+
+// A device that adds up what its ops cost (op_cost.h) on their way to the real one: so the roofline of a step
+// is counted from the ops it submits, not from a model of it. At most one at a time: the table of ops has no
+// object to go with it.
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/device.h"
+#include "tests/bench/op_cost.h"
+
+namespace foredraft {
+
+class CountingDevice : public Device {
+ public:
+  explicit CountingDevice(std::unique_ptr<Device> device);
+  ~CountingDevice() override;
+
+  // From now on, until TakeCost.
+  void StartCounting(const StepShape& shape);
+  OpCost TakeCost();
+
+  std::string name() const override { return device_->name(); }
+  const Ops& ops() const override;
+  absl::StatusOr<void*> Allocate(size_t bytes) override { return device_->Allocate(bytes); }
+  void BeginPurpose(const std::string& purpose) override { device_->BeginPurpose(purpose); }
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override { return device_->AllocatePinned(bytes); }
+  DeviceMemory memory() const override { return device_->memory(); }
+  bool needs_first_runs() const override { return device_->needs_first_runs(); }
+  void Freeze() override { device_->Freeze(); }
+  absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override {
+    return device_->PackWeight(parts);
+  }
+  absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override {
+    return device_->PackWeights(count, parts);
+  }
+  absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) override {
+    return device_->MakeRandomWeights(count, weight);
+  }
+  std::unique_ptr<Stream> CreateStream() override { return device_->CreateStream(); }
+  std::unique_ptr<Event> CreateEvent() override { return device_->CreateEvent(); }
+  void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) override {
+    device_->CopyToDevice(stream, device, host, bytes);
+  }
+  void CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) override {
+    device_->CopyPinnedToDevice(stream, device, host, bytes);
+  }
+  void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override {
+    device_->CopyToHost(stream, host, device, bytes);
+  }
+  std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override {
+    return device_->Capture(stream, record);
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_

@@ -1,0 +1,386 @@
+// Each op at DeepSeek-R1's shapes: time, traffic and products per second, the share of what the device was
+// measured to do, and the library's time beside it where there is one. Weights are cycled through, so that
+// none is found in a cache.
+//
+// usage: gpu_ops [--backend cuda|cpu] [--only WORD] [--small]
+//   --only   ops whose name has WORD
+//   --small  widths by 16: tries the program, measures nothing worth knowing
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "kernels/device.h"
+#include "tests/bench/device_timer.h"
+#include "tests/bench/library_figures.h"
+#include "tests/bench/op_cost.h"
+
+namespace foredraft {
+namespace {
+
+constexpr double kColdBytes = 256e6;  // five times an H200's L2
+constexpr int kRows[] = {1, 8, 32, 128};
+
+struct Options {
+  std::string backend = "cuda";
+  std::string only;
+  bool small = false;
+};
+
+class Bench {
+ public:
+  Bench(const Options& options, std::unique_ptr<Device> device)
+      : options_(options), device_(std::move(device)), stream_(device_->CreateStream()) {
+    rates_ = MeasureRates(*device_, options_.small);
+    std::cout << absl::StreamFormat("%s\ncopy %.0f GB/s, BF16 %.0f TFLOPS measured; FP8 taken for %.0f\n\n",
+                                    device_->name(), rates_.bytes_per_second / 1e9, rates_.bf16_flops / 1e12,
+                                    rates_.fp8_flops / 1e12);
+    std::cout << absl::StreamFormat("%-34s %5s %10s %8s %8s %7s %-7s %10s\n", "op", "rows", "us", "GB/s",
+                                    "TFLOPS", "share", "bound", "library us");
+  }
+
+  const Ops& ops() { return device_->ops(); }
+  Stream& stream() { return *stream_; }
+  bool Wants(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
+  int Width(int r1) const { return options_.small ? std::max(1, r1 / 16) : r1; }
+
+  // Device memory that holds zeros; every line has its own, and the device keeps all.
+  template <class T>
+  T* Zeros(size_t count) {
+    auto memory = device_->AllocateArray<T>(count);
+    CHECK(memory.ok()) << memory.status().ToString();
+    return *memory;
+  }
+  template <class T>
+  Matrix<T> Rows(int rows, int cols) {
+    return Dense(Zeros<std::remove_const_t<T>>(size_t(rows) * cols), rows, cols);
+  }
+  template <class T>
+  T* Put(const std::vector<T>& values) {
+    T* const memory = Zeros<T>(values.size());
+    device_->CopyToDevice(*stream_, memory, values.data(), values.size() * sizeof(T));
+    return memory;
+  }
+  PackedWeights Random(int count, int n, int k, DType dtype) {
+    auto weights = device_->MakeRandomWeights(count, DenseRandomWeight(n, k, dtype, 0.02f, 7));
+    CHECK(weights.ok()) << weights.status().ToString();
+    return *weights;
+  }
+  // Enough of them that none is read twice while it is still in a cache.
+  std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype) {
+    const double bytes = double(count) * n * k * DTypeBytes(dtype);
+    const int copies = options_.small ? 1 : std::clamp(static_cast<int>(kColdBytes / bytes), 1, 64);
+    std::vector<PackedWeights> weights;
+    for (int i = 0; i < copies; ++i) weights.push_back(Random(count, n, k, dtype));
+    return weights;
+  }
+
+  // `library`: its seconds for the same, or nothing.
+  void Line(
+      const std::string& name, int rows, const OpCost& cost, const std::function<void(int)>& submit,
+      const std::function<std::optional<double>()>& library = [] { return std::nullopt; }) {
+    const double seconds = MedianSeconds(*device_, *stream_, submit);
+    const double roofline = RooflineSeconds(cost, rates_);
+    const bool memory_bound = cost.bytes / rates_.bytes_per_second >= roofline;
+    const std::optional<double> library_seconds = library();
+    std::cout << absl::StreamFormat("%-34s %5d %10.2f %8.0f %8.1f %6.1f%% %-7s %10s\n", name, rows,
+                                    seconds * 1e6, cost.bytes / seconds / 1e9,
+                                    (cost.bf16_flops + cost.fp8_flops) / seconds / 1e12,
+                                    100 * roofline / seconds, memory_bound ? "memory" : "matrix",
+                                    library_seconds ? absl::StrFormat("%.2f", *library_seconds * 1e6) : "-")
+              << std::flush;
+  }
+
+ private:
+  const Options options_;
+  const std::unique_ptr<Device> device_;
+  const std::unique_ptr<Stream> stream_;
+  DeviceRates rates_;
+};
+
+void Gemms(Bench& bench) {
+  const struct {
+    const char* name;
+    int n, k;
+    DType dtype;
+  } shapes[] = {
+      {"q_a and kv_a", 2112, 7168, DType::kF8E4M3}, {"q_b", 24576, 1536, DType::kF8E4M3},
+      {"o", 7168, 16384, DType::kF8E4M3},           {"shared gate and up", 4096, 7168, DType::kF8E4M3},
+      {"shared down", 7168, 2048, DType::kF8E4M3},  {"dense gate and up", 36864, 7168, DType::kF8E4M3},
+      {"dense down", 7168, 18432, DType::kF8E4M3},  {"router", 256, 7168, DType::kBF16},
+      {"q_b in BF16", 24576, 1536, DType::kBF16},   {"head", 129280, 7168, DType::kBF16},
+      {"eh_proj", 7168, 14336, DType::kBF16}};
+  for (const auto& s : shapes) {
+    const std::string name = absl::StrCat("gemm ", s.name);
+    if (!bench.Wants(name)) continue;
+    const int n = bench.Width(s.n);
+    const int k = bench.Width(s.k);
+    const std::vector<PackedWeights> weights = bench.ColdWeights(1, n, k, s.dtype);
+    for (const int rows : kRows) {
+      GemmParams p = {.out = bench.Rows<float>(rows, n), .x = bench.Rows<const bf16>(rows, k)};
+      p.weight = weights[0].first;
+      bench.Line(
+          name, rows, CostOf(p),
+          [&bench, &weights, p](int i) mutable {
+            p.weight = weights[i % weights.size()].first;
+            bench.ops().gemm(bench.stream(), p);
+          },
+          [&]() -> std::optional<double> {
+            if (s.dtype != DType::kBF16) return std::nullopt;
+            return LibraryGemmSeconds(rows, n, k);
+          });
+    }
+  }
+}
+
+void HeadGemms(Bench& bench) {
+  const struct {
+    const char* name;
+    int n, k;
+  } shapes[] = {{"head_gemm W_UK", 512, 128}, {"head_gemm W_UV", 128, 512}};
+  const int heads = bench.Width(128);
+  for (const auto& s : shapes) {
+    if (!bench.Wants(s.name)) continue;
+    const std::vector<PackedWeights> weights = bench.ColdWeights(heads, s.n, s.k, DType::kBF16);
+    for (const int rows : kRows) {
+      HeadGemmParams p = {.out = bench.Rows<bf16>(rows, heads * s.n),
+                          .x = bench.Rows<const bf16>(rows, heads * s.k),
+                          .heads = weights[0],
+                          .out_head_stride = s.n,
+                          .x_head_stride = s.k};
+      bench.Line(s.name, rows, CostOf(p), [&bench, &weights, p](int i) mutable {
+        p.heads = weights[i % weights.size()];
+        bench.ops().head_gemm(bench.stream(), p);
+      });
+    }
+  }
+}
+
+// One rank's share of EP8: 32 experts, all with the same number of rows.
+void GroupedGemms(Bench& bench) {
+  constexpr int kExperts = 32;
+  const struct {
+    const char* name;
+    int n, k;
+  } shapes[] = {{"gate and up", 4096, 7168}, {"down", 7168, 2048}};
+  for (const DType dtype : {DType::kF8E4M3, DType::kBF16}) {
+    for (const auto& s : shapes) {
+      const std::string name =
+          absl::StrCat("grouped_gemm ", s.name, dtype == DType::kBF16 ? ", BF16" : ", FP8");
+      if (!bench.Wants(name)) continue;
+      const int n = bench.Width(s.n);
+      const int k = bench.Width(s.k);
+      const PackedWeights experts = bench.Random(kExperts, n, k, dtype);
+      for (const int rows_per_expert : {1, 4, 16, 64, 256}) {
+        const int pairs = kExperts * rows_per_expert;
+        std::vector<int32_t> offsets(kExperts + 1);
+        for (int e = 0; e <= kExperts; ++e) offsets[e] = e * rows_per_expert;
+        const GroupedGemmParams p = {.out = bench.Rows<float>(pairs, n),
+                                     .x = bench.Rows<const bf16>(pairs, k),
+                                     .x_rows = nullptr,
+                                     .expert_offsets = bench.Put(offsets),
+                                     .experts = experts};
+        OpCost cost = CostOf(p);
+        // All experts are met here.
+        cost.bytes += (kExperts - ExpectedExperts(pairs, kExperts)) * WeightBytes(experts.first);
+        bench.Line(name, pairs, cost, [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); });
+      }
+    }
+  }
+}
+
+void Attention(Bench& bench) {
+  const int context = bench.Width(4096);
+  const int heads = bench.Width(128);
+  constexpr int kLatent = 512, kRope = 64, kNope = 128, kTokensPerBlock = 64;
+  const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
+  for (const int rows_per_sequence : {1, 4}) {
+    const std::string name = absl::StrCat("mla_decode, ", rows_per_sequence, " rows a sequence");
+    if (!bench.Wants(name)) continue;
+    for (const int rows : kRows) {
+      if (rows < rows_per_sequence) continue;
+      const int sequences = rows / rows_per_sequence;
+      std::vector<int32_t> tables(sequences * blocks), slots(rows), positions(rows, context - 1);
+      for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
+      for (int row = 0; row < rows; ++row) slots[row] = row / rows_per_sequence;
+      const size_t cache_elements = (tables.size() + 1) * kTokensPerBlock * (kLatent + kRope);
+      const MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, heads * kLatent),
+                                 .q_lat = bench.Rows<const bf16>(rows, heads * kLatent),
+                                 .q = bench.Rows<const bf16>(rows, heads * (kNope + kRope)),
+                                 .layer = {.data = bench.Zeros<bf16>(cache_elements),
+                                           .block_tables = bench.Put(tables),
+                                           .table_stride = blocks,
+                                           .tokens_per_block = kTokensPerBlock,
+                                           .latent_dim = kLatent,
+                                           .rope_dim = kRope},
+                                 .index = {bench.Put(slots), bench.Put(positions), rows},
+                                 .head_count = heads,
+                                 .head_dim = kNope + kRope,
+                                 .first_position = 0,
+                                 .scale = 0.1f};
+      bench.Line(name, rows, CostOf(p, {.context = context, .rows_per_sequence = rows_per_sequence}),
+                 [&bench, p](int) { bench.ops().mla_decode(bench.stream(), p); });
+    }
+  }
+}
+
+void RowOps(Bench& bench) {
+  const int hidden = bench.Width(7168);
+  for (const int rows : kRows) {
+    if (bench.Wants("rms_norm")) {
+      const RmsNormParams p = {.out_bf16 = bench.Rows<bf16>(rows, hidden),
+                               .x = bench.Rows<const float>(rows, hidden),
+                               .weight = bench.Zeros<float>(hidden),
+                               .eps = 1e-6f};
+      bench.Line("rms_norm", rows, CostOf(p), [&bench, p](int) { bench.ops().rms_norm(bench.stream(), p); });
+    }
+    if (bench.Wants("silu_mul")) {
+      const int width = bench.Width(2048);
+      const SiluMulParams p = {.out = bench.Rows<bf16>(8 * rows, width),
+                               .gate_up = bench.Rows<const float>(8 * rows, 2 * width)};
+      bench.Line("silu_mul", 8 * rows, CostOf(p),
+                 [&bench, p](int) { bench.ops().silu_mul(bench.stream(), p); });
+    }
+  }
+}
+
+void Routing(Bench& bench) {
+  constexpr int kExperts = 256, kTopK = 8;
+  const int hidden = bench.Width(7168);
+  for (const int rows : kRows) {
+    const RowIndex index = {bench.Zeros<int32_t>(rows), bench.Zeros<int32_t>(rows), rows};
+    const RouteExpertsParams route = {.expert_ids = bench.Zeros<int32_t>(rows * kTopK),
+                                      .expert_weights = bench.Zeros<float>(rows * kTopK),
+                                      .logits = bench.Rows<const float>(rows, kExperts),
+                                      .bias = bench.Zeros<float>(kExperts),
+                                      .index = index,
+                                      .n_group = 8,
+                                      .topk_group = 4,
+                                      .top_k = kTopK,
+                                      .norm_topk_prob = 1,
+                                      .routed_scaling_factor = 2.5f};
+    const GroupRowsParams group = {.expert_offsets = bench.Zeros<int32_t>(kExperts + 1),
+                                   .grouped_rows = bench.Zeros<int32_t>(rows * kTopK),
+                                   .grouped_index = bench.Zeros<int32_t>(rows * kTopK),
+                                   .expert_ids = route.expert_ids,
+                                   .rows = rows,
+                                   .top_k = kTopK,
+                                   .expert_count = kExperts};
+    const CombineExpertsParams combine = {.hidden = bench.Rows<float>(rows, hidden),
+                                          .expert_out = bench.Rows<const float>(rows * kTopK, hidden),
+                                          .shared = bench.Rows<const float>(rows, hidden),
+                                          .grouped_index = group.grouped_index,
+                                          .expert_ids = route.expert_ids,
+                                          .expert_weights = route.expert_weights,
+                                          .top_k = kTopK,
+                                          .expert_count = kExperts};
+    if (bench.Wants("route_experts")) {
+      bench.Line("route_experts", rows, CostOf(route),
+                 [&](int) { bench.ops().route_experts(bench.stream(), route); });
+    }
+    if (bench.Wants("group_rows")) {
+      bench.ops().route_experts(bench.stream(), route);
+      bench.Line("group_rows", rows, CostOf(group),
+                 [&](int) { bench.ops().group_rows(bench.stream(), group); });
+    }
+    if (bench.Wants("combine_experts")) {
+      bench.ops().route_experts(bench.stream(), route);
+      bench.ops().group_rows(bench.stream(), group);
+      bench.Line("combine_experts", rows, CostOf(combine),
+                 [&](int) { bench.ops().combine_experts(bench.stream(), combine); });
+    }
+  }
+}
+
+void Sampling(Bench& bench) {
+  const int vocab = bench.Width(129280);
+  const struct {
+    const char* name;
+    float temperature, top_p;
+    int32_t top_k;
+  } kinds[] = {{"sample greedy", 0, 1, 0},
+               {"sample T 1", 1, 1, 0},
+               {"sample T 0.6, top-p 0.95", 0.6f, 0.95f, 0},
+               {"sample T 1, top-k 40", 1, 1, 40}};
+  for (const int rows : kRows) {
+    std::vector<float> values(size_t(rows) * vocab);
+    uint32_t state = 1;
+    for (float& value : values) {  // a bell of four uniforms, some nats wide
+      value = 0;
+      for (int i = 0; i < 4; ++i) {
+        state = state * 1664525 + 1013904223;
+        value += static_cast<float>(state >> 8) * 0x1p-22f - 2;
+      }
+    }
+    const Matrix<const float> logits = Dense<const float>(bench.Put(values), rows, vocab);
+    if (bench.Wants("argmax")) {
+      const ArgmaxParams p = {bench.Zeros<int32_t>(rows), logits};
+      bench.Line("argmax", rows, CostOf(p), [&](int) { bench.ops().argmax(bench.stream(), p); });
+    }
+    for (const auto& kind : kinds) {
+      if (!bench.Wants(kind.name)) continue;
+      std::vector<int32_t> slots(rows), positions(rows, 100);
+      for (int row = 0; row < rows; ++row) slots[row] = row;
+      std::vector<SlotConstants> constants(rows);
+      for (SlotConstants& c : constants) {
+        c.temperature = kind.temperature;
+        c.top_p = kind.top_p;
+        c.top_k = kind.top_k;
+        c.repetition_penalty = 1;
+        c.logprob_count = -1;
+      }
+      const SampleParams p = {.out = bench.Zeros<int32_t>(rows),
+                              .logits = logits,
+                              .index = {bench.Put(slots), bench.Put(positions), rows},
+                              .ids = bench.Zeros<int32_t>(rows),
+                              .slots = {.constants = bench.Put(constants),
+                                        .drafts = bench.Zeros<SlotDrafts>(rows),
+                                        .output_counts = bench.Zeros<int32_t>(size_t(rows) * vocab),
+                                        .prompt_seen = bench.Zeros<uint8_t>(size_t(rows) * vocab),
+                                        .vocab_size = vocab},
+                              .scratch = bench.Zeros<float>(size_t(rows) * vocab)};
+      bench.Line(kind.name, rows, CostOf(p), [&](int) { bench.ops().sample(bench.stream(), p); });
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--small") {
+      options.small = true;
+    } else if ((flag == "--backend" || flag == "--only") && i + 1 < argc) {
+      (flag == "--only" ? options.only : options.backend) = argv[++i];
+    } else {
+      std::cerr << "gpu_ops: " << flag << ": unknown argument, allowed --backend, --only, --small\n";
+      return 2;
+    }
+  }
+  auto device = CreateDevice(options.backend, {.threads = 2});
+  if (!device.ok()) {
+    std::cerr << "gpu_ops: " << device.status().message() << "\n";
+    return 1;
+  }
+  Bench bench(options, *std::move(device));
+  GroupedGemms(bench);
+  Gemms(bench);
+  HeadGemms(bench);
+  Attention(bench);
+  RowOps(bench);
+  Routing(bench);
+  Sampling(bench);
+  return 0;
+}
+
+}  // namespace
+}  // namespace foredraft
+
+int main(int argc, char** argv) { return foredraft::Main(argc, argv); }

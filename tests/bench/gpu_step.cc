@@ -1,0 +1,243 @@
+// Decode steps of a whole model of random weights: time by rows, K, graph or eager, overlapped or not, the
+// idle time of the device between two steps, and the roofline counted from the ops the step submits.
+//
+// usage: gpu_step [--backend cuda|cpu] [--model CONFIG_JSON] [--context N] [--max-rows N]
+//   --model    default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
+//   --context  positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
+//
+// A step is timed by the device's clock (events around it); the period from one to the next by the host's,
+// over all of them. Idle is the period less the mean step. Drafts are accepted at the lengths published for
+// R1.
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "config/model_config.h"
+#include "engine/rank_engine.h"
+#include "engine/weights/dummy_weights.h"
+#include "tests/bench/counting_device.h"
+#include "tests/bench/library_figures.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kRows[] = {1, 8, 32, 128};
+constexpr int kMaxDraftLen = 3;
+constexpr float kAcceptedLength[] = {1.0f, 1.9f, 2.4f, 2.82f};  // by K
+constexpr int kTokensPerBlock = 64;
+constexpr int kWarmSteps = 3;
+constexpr int kTimedSteps = 24;
+constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence: both ways to submit
+
+struct Options {
+  std::string backend = "cuda";
+  std::string model = "deploy/configs/r1-shape-61x32.json";
+  int context = 4096;
+  int max_rows = 128;
+};
+
+struct Timing {
+  double step_seconds = 0;    // median, of the device
+  double idle_seconds = 0;    // mean, between two steps
+  double period_seconds = 0;  // mean
+};
+
+class StepBench {
+ public:
+  StepBench(const Options& options, const ModelConfig& config, bool graphs)
+      : context_((options.context + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock) {
+    EngineOptions engine;
+    engine.max_batch_size = options.max_rows;
+    engine.max_num_tokens = options.max_rows;
+    engine.max_seq_len = context_ + 2 + kMaxSteps * (kMaxDraftLen + 1);
+    engine.max_draft_len = kMaxDraftLen;
+    engine.tokens_per_block = kTokensPerBlock;
+    blocks_per_slot_ = engine.blocks_per_slot();
+    engine.block_count = 1 + options.max_rows * blocks_per_slot_;
+    for (const int rows : kRows) {
+      if (rows < options.max_rows) engine.batch_sizes.push_back(rows);
+    }
+    engine.batch_sizes.push_back(options.max_rows);
+    engine.host_cache_bytes = 0;
+    engine.capture_graphs = graphs;
+    engine.step_timeout = std::chrono::seconds(300);
+
+    auto device = CreateDevice(options.backend, {.threads = 2});
+    CHECK(device.ok()) << device.status().ToString();
+    auto counting = std::make_unique<CountingDevice>(*std::move(device));
+    device_ = counting.get();
+    const auto stream = counting->CreateStream();
+    auto weights = MakeDummyWeights(config, engine.module_count(), *counting, *stream, nullptr);
+    CHECK(weights.ok()) << weights.status().ToString();
+    auto created = RankEngine::Create(engine, config, std::move(counting), *std::move(weights));
+    CHECK(created.ok()) << created.status().ToString();
+    engine_ = *std::move(created);
+    CHECK(engine_->WarmUp().ok());
+    length_limit_ = engine.max_seq_len - 1;
+  }
+
+  // Brings `rows` sequences to the context; their slots stay live until the next call.
+  void Start(int rows, int draft_len) {
+    IterationPlan plan = Step(rows, draft_len);
+    RankPlan& rank = plan.ranks[0];
+    for (int slot = 0; slot < live_; ++slot) rank.releases.push_back(slot);
+    for (int slot = 0; slot < rows; ++slot) {
+      std::vector<int32_t> blocks(blocks_per_slot_);
+      std::iota(blocks.begin(), blocks.end(), 1 + slot * blocks_per_slot_);
+      rank.admissions.push_back({.slot = slot,
+                                 .draft_cap = kMaxDraftLen,
+                                 .prompt_len = context_ + 1,
+                                 .length_limit = length_limit_,
+                                 .reused_len = context_,
+                                 .boundary_block = blocks[context_ / kTokensPerBlock - 1]});
+      rank.block_table_deltas.push_back({.slot = slot, .first_index = 0, .block_ids = std::move(blocks)});
+      rank.prefill_chunks.push_back(
+          {.slot = slot, .first_position = context_, .token_ids = {5}, .last = true});
+    }
+    plan.prefill_rows = {rows};
+    plan.ended_prompts = {rows};
+    live_ = rows;
+    engine_->Submit(plan, 0);
+    Finish();
+  }
+
+  // Of the decode step that Start left ready.
+  OpCost Cost(int draft_len) {
+    device_->StartCounting({.context = context_, .rows_per_sequence = draft_len + 1});
+    engine_->Submit(Step(live_, draft_len), 0);
+    const OpCost cost = device_->TakeCost();
+    Finish();
+    return cost;
+  }
+
+  Timing Time(int draft_len, bool overlap) {
+    std::vector<double> steps;
+    std::chrono::steady_clock::time_point start;
+    if (overlap) engine_->Submit(Step(live_, draft_len), 0);
+    for (int i = 0; i < kWarmSteps + kTimedSteps; ++i) {
+      if (i == kWarmSteps) start = std::chrono::steady_clock::now();
+      engine_->Submit(Step(live_, draft_len), 0);
+      const double seconds = Finish();
+      if (i >= kWarmSteps) steps.push_back(seconds);
+    }
+    const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
+    if (overlap) Finish();
+    const double busy = std::accumulate(steps.begin(), steps.end(), 0.0);
+    std::nth_element(steps.begin(), steps.begin() + kTimedSteps / 2, steps.end());
+    return {.step_seconds = steps[kTimedSteps / 2],
+            .idle_seconds = (wall.count() - busy) / kTimedSteps,
+            .period_seconds = wall.count() / kTimedSteps};
+  }
+
+  CountingDevice& device() { return *device_; }
+
+ private:
+  IterationPlan Step(int rows, int draft_len) {
+    IterationPlan plan;
+    plan.number = ++number_;
+    plan.draft_len = draft_len;
+    if (draft_len > 0) plan.acceptance.forced_length = kAcceptedLength[draft_len];
+    plan.decode_bucket = rows;
+    plan.prefill_rows = {0};
+    plan.ended_prompts = {0};
+    plan.ranks.resize(1);
+    for (int slot = 0; slot < rows; ++slot) plan.ranks[0].live_slots.push_back(slot);
+    return plan;
+  }
+
+  // Seconds of the decode step.
+  double Finish() {
+    const auto result = engine_->Finish(std::chrono::steady_clock::now() + std::chrono::seconds(300));
+    CHECK(result.ok()) << result.status().ToString();
+    return result->decode_seconds;
+  }
+
+  const int context_;
+  int blocks_per_slot_ = 0;
+  int length_limit_ = 0;
+  int live_ = 0;
+  uint64_t number_ = 0;
+  CountingDevice* device_ = nullptr;  // the engine's
+  std::unique_ptr<RankEngine> engine_;
+};
+
+void Print(int rows, int draft_len, bool graphs, bool overlap, const Timing& timing, const OpCost& cost,
+           const DeviceRates& rates) {
+  const double roofline = RooflineSeconds(cost, rates);
+  std::cout << absl::StreamFormat(
+                   "%5d %3d %-6s %-7s %10.1f %10.1f %9.1f %9.2f %10.1f %6.2f %9.1f\n", rows, draft_len,
+                   graphs ? "graph" : "eager", overlap ? "on" : "off", timing.step_seconds * 1e6,
+                   timing.period_seconds * 1e6, timing.idle_seconds * 1e6, cost.bytes / 1e9, roofline * 1e6,
+                   timing.step_seconds / roofline, kAcceptedLength[draft_len] / timing.period_seconds)
+            << std::flush;
+}
+
+int Run(const Options& options) {
+  const auto config = ReadModelConfig(options.model);
+  if (!config.ok()) {
+    std::cerr << "gpu_step: " << config.status().message() << "\n";
+    return 1;
+  }
+  auto probe = CreateDevice(options.backend, {.threads = 2});
+  if (!probe.ok()) {
+    std::cerr << "gpu_step: " << probe.status().message() << "\n";
+    return 1;
+  }
+  const DeviceRates rates = MeasureRates(**probe, options.backend == "cpu");
+  std::cout << absl::StreamFormat("%s\n%s, context %d, copy %.0f GB/s, BF16 %.0f TFLOPS measured\n\n",
+                                  (*probe)->name(), options.model, options.context,
+                                  rates.bytes_per_second / 1e9, rates.bf16_flops / 1e12);
+  probe->reset();
+  std::cout << absl::StreamFormat("%5s %3s %-6s %-7s %10s %10s %9s %9s %10s %6s %9s\n", "rows", "K", "how",
+                                  "overlap", "step us", "period us", "idle us", "GB", "roofline", "ratio",
+                                  "tok/s/row");
+  std::map<std::pair<int, int>, OpCost> costs;  // by rows and K, counted where ops are submitted: eagerly
+  for (const bool graphs : {false, true}) {
+    StepBench bench(options, *config, graphs);
+    for (const int rows : kRows) {
+      if (rows > options.max_rows) continue;
+      for (int draft_len = 0; draft_len <= kMaxDraftLen; ++draft_len) {
+        bench.Start(rows, draft_len);
+        if (!graphs) costs[{rows, draft_len}] = bench.Cost(draft_len);
+        for (const bool overlap : {false, true}) {
+          Print(rows, draft_len, graphs, overlap, bench.Time(draft_len, overlap), costs[{rows, draft_len}],
+                rates);
+        }
+      }
+    }
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    const std::string value = argv[i + 1];
+    if (flag == "--backend") {
+      options.backend = value;
+    } else if (flag == "--model") {
+      options.model = value;
+    } else if (!((flag == "--context" && absl::SimpleAtoi(value, &options.context) && options.context > 0) ||
+                 (flag == "--max-rows" && absl::SimpleAtoi(value, &options.max_rows) &&
+                  options.max_rows > 0))) {
+      std::cerr << "gpu_step: " << flag << " " << value
+                << ": not understood, allowed --backend, --model, --context, --max-rows\n";
+      return 2;
+    }
+  }
+  return Run(options);
+}
+
+}  // namespace
+}  // namespace foredraft
+
+int main(int argc, char** argv) { return foredraft::Main(argc, argv); }

@@ -1,0 +1,141 @@
+#include "tests/bench/op_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace foredraft {
+namespace {
+
+constexpr double kF8Block = 128;
+
+// Of a matrix's elements, 0 where it is absent.
+template <class T>
+double BytesOf(const Matrix<T>& x) {
+  return x ? double(x.rows) * x.cols * sizeof(T) : 0;
+}
+
+OpCost MatrixWork(double flops, DType dtype) {
+  OpCost cost;
+  (dtype == DType::kF8E4M3 ? cost.fp8_flops : cost.bf16_flops) = flops;
+  return cost;
+}
+
+}  // namespace
+
+OpCost& OpCost::operator+=(const OpCost& other) {
+  bytes += other.bytes;
+  bf16_flops += other.bf16_flops;
+  fp8_flops += other.fp8_flops;
+  return *this;
+}
+
+double RooflineSeconds(const OpCost& cost, const DeviceRates& rates) {
+  const double matrix = cost.bf16_flops / rates.bf16_flops + cost.fp8_flops / rates.fp8_flops;
+  return std::max(cost.bytes / rates.bytes_per_second, matrix);
+}
+
+double ExpectedExperts(double pairs, int32_t experts) {
+  return experts * (1 - std::pow(1 - 1.0 / experts, pairs));
+}
+
+double WeightBytes(const PackedWeight& weight) {
+  const double elements = double(weight.n) * weight.k * DTypeBytes(weight.dtype);
+  if (weight.dtype != DType::kF8E4M3) return elements;
+  return elements + 4 * std::ceil(weight.n / kF8Block) * std::ceil(weight.k / kF8Block);
+}
+
+OpCost CostOf(const EmbedParams& p, const StepShape&) {
+  return {.bytes = BytesOf(p.out) + double(p.out.rows) * p.out.cols * sizeof(bf16)};
+}
+
+OpCost CostOf(const RmsNormParams& p, const StepShape&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.x) + 4.0 * p.x.cols};
+}
+
+OpCost CostOf(const GemmParams& p, const StepShape&) {
+  OpCost cost = MatrixWork(2.0 * p.x.rows * p.weight.n * p.weight.k, p.weight.dtype);
+  cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.x) + WeightBytes(p.weight);
+  return cost;
+}
+
+OpCost CostOf(const HeadGemmParams& p, const StepShape&) {
+  const PackedWeight& head = p.heads.first;
+  OpCost cost = MatrixWork(2.0 * p.x.rows * p.heads.count * head.n * head.k, head.dtype);
+  cost.bytes = p.heads.count * (WeightBytes(head) + double(p.x.rows) * (head.n + head.k) * sizeof(bf16));
+  return cost;
+}
+
+OpCost CostOf(const AddParams& p, const StepShape&) { return {.bytes = 2 * BytesOf(p.out) + BytesOf(p.x)}; }
+
+OpCost CostOf(const SiluMulParams& p, const StepShape&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.gate_up)};
+}
+
+OpCost CostOf(const CopyRowsParams& p, const StepShape&) {
+  return {.bytes = 2.0 * p.rows * p.out.cols * sizeof(float)};
+}
+
+OpCost CostOf(const ToBf16Params& p, const StepShape&) { return {.bytes = BytesOf(p.out) + BytesOf(p.x)}; }
+
+OpCost CostOf(const RopeQueryParams& p, const StepShape&) { return {.bytes = BytesOf(p.out) + BytesOf(p.q)}; }
+
+OpCost CostOf(const KvWriteParams& p, const StepShape&) {
+  return {.bytes = BytesOf(p.ckv) + double(p.ckv.rows) * p.ckv.cols * sizeof(bf16)};
+}
+
+OpCost CostOf(const MlaDecodeParams& p, const StepShape& shape) {
+  const double rows = p.index.rows;
+  const double sequences = std::ceil(rows / shape.rows_per_sequence);
+  const double width = p.layer.row_width();
+  const double products = width + p.layer.latent_dim;  // per row, head and key: q k, then p v
+  return {.bytes = BytesOf(p.out) + BytesOf(p.q_lat) + rows * p.head_count * p.layer.rope_dim * sizeof(bf16) +
+                   sequences * shape.context * width * sizeof(bf16),
+          .bf16_flops = 2 * rows * p.head_count * shape.context * products};
+}
+
+OpCost CostOf(const GatherKvParams& p, const StepShape&) {
+  return {.bytes = 2 * (BytesOf(p.latent) + BytesOf(p.rope))};
+}
+
+OpCost CostOf(const MlaPrefillParams& p, const StepShape&) {
+  const double rows = p.q.rows;
+  const double keys = p.chunk_first - p.first_position + (rows + 1) / 2;  // of a row, on average
+  const double products = p.nope_dim + p.rope_dim + p.value_dim;
+  return {.bytes = BytesOf(p.out) + BytesOf(p.q) + BytesOf(p.kv) + BytesOf(p.k_pe),
+          .bf16_flops = 2 * rows * keys * p.head_count * products};
+}
+
+OpCost CostOf(const RouteExpertsParams& p, const StepShape&) {
+  return {.bytes = BytesOf(p.logits) + 4.0 * p.logits.cols + 8.0 * p.index.rows * p.top_k};
+}
+
+OpCost CostOf(const GroupRowsParams& p, const StepShape&) { return {.bytes = 12.0 * p.rows * p.top_k}; }
+
+OpCost CostOf(const GroupedGemmParams& p, const StepShape&) {
+  const PackedWeight& expert = p.experts.first;
+  const double pairs = p.out.rows;
+  OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.dtype);
+  cost.bytes = BytesOf(p.out) + BytesOf(p.x) + ExpectedExperts(pairs, p.experts.count) * WeightBytes(expert);
+  return cost;
+}
+
+OpCost CostOf(const CombineExpertsParams& p, const StepShape&) {
+  return {.bytes = 2 * BytesOf(p.hidden) + BytesOf(p.shared) + BytesOf(p.expert_out)};
+}
+
+OpCost CostOf(const ExpertPartialsParams& p, const StepShape&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.expert_out)};
+}
+
+OpCost CostOf(const AddPartialsParams& p, const StepShape&) {
+  return {.bytes =
+              2 * BytesOf(p.hidden) + BytesOf(p.shared) + BytesOf(p.partials) + BytesOf(p.partials_bf16)};
+}
+
+OpCost CostOf(const ArgmaxParams& p, const StepShape&) { return {.bytes = BytesOf(p.logits)}; }
+
+OpCost CostOf(const SampleParams& p, const StepShape&) { return {.bytes = BytesOf(p.logits)}; }
+
+OpCost CostOf(const RelaxDraftsParams&, const StepShape&) { return {}; }  // off, it reads no logits
+
+}  // namespace foredraft

@@ -1,0 +1,71 @@
+#ifndef FOREDRAFT_TESTS_BENCH_OP_COST_H_
+#define FOREDRAFT_TESTS_BENCH_OP_COST_H_
+
+// What an op must move and compute at the least, counted from its parameters: every input read once, every
+// output written once, no reuse between ops. A roofline is this over what the device was measured to do.
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace foredraft {
+
+struct OpCost {
+  double bytes = 0;
+  double bf16_flops = 0;  // of matrix units, by the weight's dtype
+  double fp8_flops = 0;
+
+  OpCost& operator+=(const OpCost& other);
+};
+
+struct DeviceRates {
+  double bytes_per_second = 0;
+  double bf16_flops = 0;  // per second
+  double fp8_flops = 0;
+};
+
+// Bytes and matrix units work at the same time; the two kinds of products do not.
+double RooflineSeconds(const OpCost& cost, const DeviceRates& rates);
+
+// What parameters in host memory do not say.
+struct StepShape {
+  int32_t context = 0;            // positions a decode row attends
+  int32_t rows_per_sequence = 1;  // which share one read of their keys
+};
+
+// Distinct experts that `pairs` choices meet when each falls on any of them alike.
+double ExpectedExperts(double pairs, int32_t experts);
+
+double WeightBytes(const PackedWeight& weight);
+
+OpCost CostOf(const EmbedParams& p, const StepShape& shape = {});
+OpCost CostOf(const RmsNormParams& p, const StepShape& shape = {});
+OpCost CostOf(const GemmParams& p, const StepShape& shape = {});
+OpCost CostOf(const HeadGemmParams& p, const StepShape& shape = {});
+OpCost CostOf(const AddParams& p, const StepShape& shape = {});
+OpCost CostOf(const SiluMulParams& p, const StepShape& shape = {});
+OpCost CostOf(const CopyRowsParams& p, const StepShape& shape = {});
+OpCost CostOf(const ToBf16Params& p, const StepShape& shape = {});
+OpCost CostOf(const RopeQueryParams& p, const StepShape& shape = {});
+OpCost CostOf(const KvWriteParams& p, const StepShape& shape = {});
+OpCost CostOf(const MlaDecodeParams& p, const StepShape& shape);
+OpCost CostOf(const GatherKvParams& p, const StepShape& shape = {});
+OpCost CostOf(const MlaPrefillParams& p, const StepShape& shape = {});
+OpCost CostOf(const RouteExpertsParams& p, const StepShape& shape = {});
+OpCost CostOf(const GroupRowsParams& p, const StepShape& shape = {});
+OpCost CostOf(const GroupedGemmParams& p, const StepShape& shape = {});
+OpCost CostOf(const CombineExpertsParams& p, const StepShape& shape = {});
+OpCost CostOf(const ExpertPartialsParams& p, const StepShape& shape = {});
+OpCost CostOf(const AddPartialsParams& p, const StepShape& shape = {});
+OpCost CostOf(const ArgmaxParams& p, const StepShape& shape = {});
+OpCost CostOf(const SampleParams& p, const StepShape& shape = {});
+OpCost CostOf(const RelaxDraftsParams& p, const StepShape& shape = {});
+// The slots' bookkeeping: a few integers per place.
+template <class SlotParams>
+OpCost CostOf(const SlotParams&, const StepShape&) {
+  return {};
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_BENCH_OP_COST_H_

@@ -1,0 +1,91 @@
+#include "tests/bench/op_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/bench/counting_device.h"
+
+namespace foredraft {
+namespace {
+
+PackedWeight WeightOf(int n, int k, DType dtype) {
+  static const char data = 0;
+  return {.data = &data, .n = n, .k = k, .dtype = dtype};
+}
+
+template <class T>
+Matrix<T> Shape(int rows, int cols) {
+  static std::remove_const_t<T> element;
+  return Dense<T>(&element, rows, cols);
+}
+
+TEST(OpCost, WeightsAreCountedOnceWithTheirScales) {
+  EXPECT_EQ(WeightBytes(WeightOf(256, 7168, DType::kBF16)), 256 * 7168 * 2);
+  EXPECT_EQ(WeightBytes(WeightOf(2112, 7168, DType::kF8E4M3)), 2112 * 7168 + 17 * 56 * 4);
+}
+
+TEST(OpCost, OfAGemm) {
+  const GemmParams p = {.out = Shape<float>(32, 24576),
+                        .x = Shape<const bf16>(32, 1536),
+                        .weight = WeightOf(24576, 1536, DType::kF8E4M3)};
+  const OpCost cost = CostOf(p);
+  EXPECT_EQ(cost.bytes, 24576.0 * 1536 + 192 * 12 * 4 + 32 * 24576 * 4 + 32 * 1536 * 2);
+  EXPECT_EQ(cost.fp8_flops, 2.0 * 32 * 24576 * 1536);
+  EXPECT_EQ(cost.bf16_flops, 0);
+}
+
+TEST(OpCost, OfAttentionReadsASequencesKeysOnce) {
+  MlaDecodeParams p = {.out = Shape<bf16>(8, 128 * 512),
+                       .q_lat = Shape<const bf16>(8, 128 * 512),
+                       .layer = {.latent_dim = 512, .rope_dim = 64},
+                       .index = {.rows = 8},
+                       .head_count = 128};
+  const OpCost alone = CostOf(p, {.context = 4096, .rows_per_sequence = 1});
+  const OpCost together = CostOf(p, {.context = 4096, .rows_per_sequence = 4});
+  EXPECT_EQ(alone.bytes - together.bytes, 6.0 * 4096 * 576 * 2);
+  EXPECT_EQ(alone.bf16_flops, 8.0 * 128 * 4096 * 1088 * 2);
+  EXPECT_EQ(together.bf16_flops, alone.bf16_flops);
+}
+
+TEST(OpCost, ExpertsAreCountedAsOftenAsTheyAreMet) {
+  EXPECT_DOUBLE_EQ(ExpectedExperts(1, 256), 1);
+  EXPECT_NEAR(ExpectedExperts(8, 256), 7.89, 0.01);
+  EXPECT_NEAR(ExpectedExperts(1024, 256), 251.3, 0.1);
+  const GroupedGemmParams p = {.out = Shape<float>(8, 4096),
+                               .x = Shape<const bf16>(1, 7168),
+                               .experts = {.count = 1, .first = WeightOf(4096, 7168, DType::kF8E4M3)}};
+  EXPECT_EQ(CostOf(p).bytes, 8.0 * 4096 * 4 + 7168 * 2 + 4096.0 * 7168 + 32 * 56 * 4);
+}
+
+TEST(OpCost, RooflineIsTheSlowerOfMemoryAndMatrixUnits) {
+  const DeviceRates rates = {.bytes_per_second = 4e12, .bf16_flops = 8e14, .fp8_flops = 16e14};
+  EXPECT_DOUBLE_EQ(RooflineSeconds({.bytes = 4e9, .bf16_flops = 8e10}, rates), 1e-3);
+  EXPECT_DOUBLE_EQ(RooflineSeconds({.bytes = 4e9, .bf16_flops = 8e11, .fp8_flops = 16e11}, rates), 2e-3);
+}
+
+TEST(CountingDevice, AddsUpWhatIsSubmittedAndRunsIt) {
+  CountingDevice device(*CreateDevice("cpu", {}));
+  float* const x = *device.AllocateArray<float>(2 * 16);
+  float* const out = *device.AllocateArray<float>(2 * 16);
+  const auto stream = device.CreateStream();
+  const std::vector<float> ones(32, 1.0f);
+  device.CopyToDevice(*stream, x, ones.data(), ones.size() * sizeof(float));
+  const AddParams p = {Dense(out, 2, 16), Dense<const float>(x, 2, 16)};
+  device.ops().add(*stream, p);
+  EXPECT_EQ(device.TakeCost().bytes, 0) << "not asked to count";
+  device.StartCounting({});
+  device.ops().add(*stream, p);
+  const auto graph = device.Capture(*stream, [&] { device.ops().add(*stream, p); });
+  EXPECT_EQ(device.TakeCost().bytes, 2 * 3 * 32 * sizeof(float));
+  graph->Replay(*stream);
+  stream->Synchronize();
+  std::vector<float> values(32);
+  device.CopyToHost(*stream, values.data(), out, values.size() * sizeof(float));
+  stream->Synchronize();
+  EXPECT_EQ(values, std::vector<float>(32, 3.0f));
+}
+
+}  // namespace
+}  // namespace foredraft
