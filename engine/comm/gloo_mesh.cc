@@ -129,40 +129,45 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Con
   }
 }
 
-GlooMesh::~GlooMesh() = default;
+// Closed first: Gloo's thread may be writing to a channel's memory.
+GlooMesh::~GlooMesh() { Close(); }
+
+void GlooMesh::BeginLarge(const Blocks& outgoing, const Blocks& incoming) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_) throw gloo::IoException("the group is over");
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    Channel& channel = *channels_[peer];
+    if (outgoing[peer].bytes > kSmallBytes) {
+      channel.large_out = context_->createUnboundBuffer(outgoing[peer].data, outgoing[peer].bytes);
+      in_flight_.push_back(channel.large_out.get());
+    }
+    if (incoming[peer].bytes > kSmallBytes) {
+      channel.large_in = context_->createUnboundBuffer(incoming[peer].data, incoming[peer].bytes);
+      in_flight_.push_back(channel.large_in.get());
+    }
+  }
+}
+
+void GlooMesh::EndLarge() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  in_flight_.clear();
+  for (const auto& channel : channels_) {
+    if (channel == nullptr) continue;
+    channel->large_in.reset();
+    channel->large_out.reset();
+  }
+}
 
 void GlooMesh::Exchange(uint32_t operation, const Blocks& outgoing, const Blocks& incoming) {
   ++exchange_count_;
   deadline_ = Clock::now() + step_timeout_;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_) throw gloo::IoException("the group is over");
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      Channel& channel = *channels_[peer];
-      if (outgoing[peer].bytes > kSmallBytes) {
-        channel.large_out = context_->createUnboundBuffer(outgoing[peer].data, outgoing[peer].bytes);
-        in_flight_.push_back(channel.large_out.get());
-      }
-      if (incoming[peer].bytes > kSmallBytes) {
-        channel.large_in = context_->createUnboundBuffer(incoming[peer].data, incoming[peer].bytes);
-        in_flight_.push_back(channel.large_in.get());
-      }
-    }
-  }
-  // However the exchange ends, its buffers go, and nobody may abort them any more.
-  struct InFlight {
+  // However the exchange ends, its large buffers go, and nobody may abort them any more.
+  struct Large {
     GlooMesh& mesh;
-    ~InFlight() {
-      std::lock_guard<std::mutex> lock(mesh.mutex_);
-      mesh.in_flight_.clear();
-      for (const auto& channel : mesh.channels_) {
-        if (channel == nullptr) continue;
-        channel->large_in.reset();
-        channel->large_out.reset();
-      }
-    }
-  } in_flight{*this};
+    ~Large() { mesh.EndLarge(); }
+  } large{*this};
+  BeginLarge(outgoing, incoming);
   const auto for_each_peer = [&](const auto& action) {
     for (int step = 1; step < size_; ++step) {
       waiting_for_ = (rank_ + step) % size_;

@@ -62,6 +62,9 @@ class GlooMesh {
 
   GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Context> context);
 
+  // Of an exchange: buffers for its large blocks, and their end.
+  void BeginLarge(const Blocks& outgoing, const Blocks& incoming);
+  void EndLarge();
   void Send(int peer, uint32_t operation, const Block& block);
   void Receive(int peer, uint32_t operation, const Block& block);
   std::chrono::milliseconds Remaining() const;
