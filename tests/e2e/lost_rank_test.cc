@@ -1,0 +1,196 @@
+// The table of faults (engine/README.md, lost-rank): what ends a worker x when it meets the group. Streams
+// end with UNAVAILABLE after all their tokens, nothing is left running within the bound, the metrics count
+// it; with restart: group, service comes back by itself.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "tests/e2e/rank_cluster.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+enum class Fault { kKill, kStop, kCut };
+enum class Moment { kStart, kPrefill, kDecode, kDrain };
+
+struct FaultCase {
+  const char* name;
+  Fault fault;
+  Moment moment;
+  bool restart_group;
+  bool fast;  // in the fast tier too
+};
+
+constexpr FaultCase kCases[] = {
+    {"KillAtStart", Fault::kKill, Moment::kStart, false, true},
+    {"KillInPrefill", Fault::kKill, Moment::kPrefill, false, false},
+    {"KillInDecode", Fault::kKill, Moment::kDecode, false, false},
+    {"KillInDrain", Fault::kKill, Moment::kDrain, false, false},
+    {"StopAtStart", Fault::kStop, Moment::kStart, false, false},
+    {"StopInPrefill", Fault::kStop, Moment::kPrefill, false, false},
+    {"StopInDecode", Fault::kStop, Moment::kDecode, false, false},
+    {"StopInDrain", Fault::kStop, Moment::kDrain, false, false},
+    {"CutAtStart", Fault::kCut, Moment::kStart, false, false},
+    {"CutInPrefill", Fault::kCut, Moment::kPrefill, false, false},
+    {"CutInDecode", Fault::kCut, Moment::kDecode, false, false},
+    {"CutInDrain", Fault::kCut, Moment::kDrain, false, false},
+    {"KillInPrefillOfAGroup", Fault::kKill, Moment::kPrefill, true, false},
+    {"KillInDecodeOfAGroup", Fault::kKill, Moment::kDecode, true, true},
+    {"StopInPrefillOfAGroup", Fault::kStop, Moment::kPrefill, true, false},
+    {"StopInDecodeOfAGroup", Fault::kStop, Moment::kDecode, true, false},
+    {"CutInPrefillOfAGroup", Fault::kCut, Moment::kPrefill, true, false},
+    {"CutInDecodeOfAGroup", Fault::kCut, Moment::kDecode, true, false},
+};
+
+std::vector<FaultCase> CasesOfThisTier() {
+  std::vector<FaultCase> cases;
+  for (const FaultCase& fault_case : kCases) {
+    if (fault_case.fast || std::getenv("FOREDRAFT_FULL") != nullptr) cases.push_back(fault_case);
+  }
+  return cases;
+}
+
+// The bounds of the contract, and what a busy machine adds. A dead process is seen at once, a silent one
+// after the heartbeat timeout; then 1 s to close streams, 2 s from SIGTERM to SIGKILL; a worker that lost its
+// leader is gone 3 s later.
+constexpr double kSlackS = 5;
+double SeenWithin(Fault fault) { return (fault == Fault::kKill ? 0 : kHeartbeatTimeoutS + 1) + kSlackS; }
+double GoneWithin(Fault fault) { return SeenWithin(fault) + 3 + 3; }
+
+// What these requests answer, alone and undisturbed, on one rank.
+const std::vector<std::vector<int32_t>>& Expected() {
+  static const std::vector<std::vector<int32_t>> expected = [] {
+    std::vector<std::vector<int32_t>> answers;
+    RankCluster cluster({.ranks = 1, .local_workers = 1});
+    for (int seed = 0; seed < 4; ++seed) {
+      ClientStream stream(cluster.stub(), TokenRequest(seed, 12, 400));
+      EXPECT_TRUE(stream.End().ok());
+      answers.push_back(stream.token_ids());
+    }
+    return answers;
+  }();
+  return expected;
+}
+
+class LostRank : public testing::TestWithParam<FaultCase> {
+ protected:
+  // Rank 1 is behind a proxy where the network is cut.
+  static ClusterOptions OptionsOf(const FaultCase& fault_case) {
+    ClusterOptions options;
+    options.restart_group = fault_case.restart_group;
+    options.local_workers = fault_case.fault == Fault::kCut ? 1 : 2;
+    options.sets = {"max_num_tokens=64"};  // long prompts take many iterations
+    return options;
+  }
+  void Strike(RankCluster& cluster) {
+    switch (GetParam().fault) {
+      case Fault::kKill:
+        kill(cluster.WorkerPid(1), SIGKILL);
+        break;
+      case Fault::kStop:
+        kill(cluster.WorkerPid(1), SIGSTOP);
+        break;
+      case Fault::kCut:
+        cluster.proxy(1).Cut();
+        break;
+    }
+  }
+};
+
+void ExpectTokensSoFar(ClientStream& stream, int seed) {
+  const std::vector<int32_t> tokens = stream.token_ids();
+  const std::vector<int32_t>& whole = Expected()[seed];
+  ASSERT_LT(tokens.size(), whole.size()) << "the fault came too late";
+  EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.begin())) << "seed " << seed;
+}
+
+// Streams on both ranks; those of the decode cases have tokens before this returns.
+std::vector<std::unique_ptr<ClientStream>> StartStreams(RankCluster& cluster, Moment moment) {
+  std::vector<std::unique_ptr<ClientStream>> streams;
+  for (int seed = 0; seed < 4; ++seed) {
+    const bool prefill = moment == Moment::kPrefill;
+    streams.push_back(std::make_unique<ClientStream>(
+        cluster.stub(), prefill ? TokenRequest(seed, 3000, 4) : TokenRequest(seed, 12, 400)));
+  }
+  if (moment == Moment::kPrefill) {
+    for (int tick = 0; tick < 6000 && cluster.Metric("requests_running") < 4; ++tick) {
+    }
+  } else {
+    for (auto& stream : streams) EXPECT_TRUE(stream->WaitForTokens(8));
+  }
+  return streams;
+}
+
+void ExpectServiceIsBack(RankCluster& cluster, const FaultCase& fault_case) {
+  const auto start = steady_clock::now();
+  if (fault_case.fault == Fault::kCut) {
+    EXPECT_EQ(cluster.remote(1).Wait(), 1) << "a worker that has lost its leader ends by itself";
+    cluster.StartRemote(1);
+  }
+  ASSERT_TRUE(cluster.leader().WaitForStderr("serving again")) << cluster.leader().Stderr();
+  ASSERT_TRUE(cluster.WaitServing());
+  testing::Test::RecordProperty("back_after_s",
+                                static_cast<int>((steady_clock::now() - start) / std::chrono::seconds(1)));
+  for (int seed = 0; seed < 2; ++seed) {
+    ClientStream stream(cluster.stub(), TokenRequest(seed, 12, 400));
+    EXPECT_TRUE(stream.End().ok()) << stream.End().error_message();
+    EXPECT_EQ(stream.token_ids(), Expected()[seed]);
+  }
+  EXPECT_EQ(cluster.Metric("rank_failures_total"), 1);
+  EXPECT_EQ(cluster.Metric("group_restarts_total"), 1);
+  cluster.leader().Signal(SIGTERM);
+  EXPECT_EQ(cluster.leader().Wait(), 0) << cluster.leader().Stderr();
+}
+
+TEST_P(LostRank, EndsStreamsAndLeavesNothing) {
+  const FaultCase& fault_case = GetParam();
+  if (fault_case.moment != Moment::kStart) Expected();
+  ClusterOptions options = OptionsOf(fault_case);
+  if (fault_case.moment == Moment::kStart) {
+    options.wait_until_serving = false;
+    options.ranks = 4;  // 2 and 3 do not come: the others wait for them
+    options.absent_ranks = 2;
+  }
+  RankCluster cluster(options);
+  std::vector<std::unique_ptr<ClientStream>> streams;
+  if (fault_case.moment == Moment::kStart) {
+    ASSERT_TRUE(cluster.leader().WaitForStderr("rank 1 joined")) << cluster.leader().Stderr();
+  } else {
+    streams = StartStreams(cluster, fault_case.moment);
+  }
+  if (fault_case.moment == Moment::kDrain) {
+    cluster.leader().Signal(SIGTERM);
+    ASSERT_TRUE(cluster.leader().WaitForStderr("draining: 4 calls open")) << cluster.leader().Stderr();
+  }
+
+  const auto strike = steady_clock::now();
+  Strike(cluster);
+  for (size_t seed = 0; seed < streams.size(); ++seed) {
+    const grpc::Status status = streams[seed]->End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr("lost"));
+    if (fault_case.moment != Moment::kPrefill) ExpectTokensSoFar(*streams[seed], static_cast<int>(seed));
+  }
+  const double seen = std::chrono::duration<double>(steady_clock::now() - strike).count();
+  EXPECT_LT(seen, SeenWithin(fault_case.fault));
+  if (fault_case.restart_group) return ExpectServiceIsBack(cluster, fault_case);
+  EXPECT_EQ(cluster.leader().Wait(), 1) << cluster.leader().Stderr();
+  EXPECT_EQ(cluster.LeftRunning(GoneWithin(fault_case.fault)), "");
+  const double gone = std::chrono::duration<double>(steady_clock::now() - strike).count();
+  EXPECT_LT(gone, GoneWithin(fault_case.fault));
+  RecordProperty("seen_ms", static_cast<int>(seen * 1000));
+  RecordProperty("gone_ms", static_cast<int>(gone * 1000));
+  printf("%s: streams ended after %.1f s, all gone after %.1f s\n", fault_case.name, seen, gone);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, LostRank, testing::ValuesIn(CasesOfThisTier()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace foredraft
