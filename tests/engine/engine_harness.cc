@@ -143,9 +143,12 @@ std::string Setting::DebugString() const {
                       static_cast<int>(policy), ", K changes [", absl::StrJoin(draft_len_changes, " "), "]");
 }
 
-const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend) {
-  static auto* const models = new std::map<std::pair<std::string, std::string>, LoadedModel>;
-  const auto found = models->find({checkpoint_dir, backend});
+const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
+                                 const ExpertShard& shard) {
+  using Key = std::tuple<std::string, std::string, int, int>;
+  static auto* const models = new std::map<Key, LoadedModel>;
+  const Key key = {checkpoint_dir, backend, shard.rank, shard.size};
+  const auto found = models->find(key);
   if (found != models->end()) return found->second;
   LoadedModel model;
   model.dir = checkpoint_dir;
@@ -222,7 +225,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {
-    shards.push_back(&LoadModelOnce(model.dir, {.rank = rank, .size = ranks}));
+    shards.push_back(ranks == 1 ? &model : &LoadModelOnce(model.dir, "cpu", {.rank = rank, .size = ranks}));
   }
   std::vector<std::unique_ptr<RankEngine>> engines(ranks);
   ForEachRank(ranks, [&](int rank) {

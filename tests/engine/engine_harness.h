@@ -30,11 +30,9 @@ struct LoadedModel {
   ModelConfig config;
   ModelWeights weights;
 };
+// With `shard` what one rank has: the rest, and its experts alone.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
-                                 const std::string& backend = TestBackend());
-
-// Those of one rank, with its experts alone; likewise loaded once.
-const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const ExpertShard& shard);
+                                 const std::string& backend = TestBackend(), const ExpertShard& shard = {});
 
 // Everything that may change how tokens are computed, and must not change them.
 struct Setting {
