@@ -67,6 +67,7 @@ struct DeviceOptions {
   bool pin = false;    // CPU: pin them to cores
   int ranks_here = 1;  // CPU: ranks on this machine, this one included, whose threads share the cores
   std::string isa;     // CPU: "", or "avx512_bf16", "avx2", "portable" to force a path (tests)
+  std::string tuning_file;  // CUDA: what `foredraft tune` wrote, or ""
 };
 
 struct DeviceMemory {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/cublaslt_gemm.h"
 #include "kernels/cuda/cuda_event.h"
 #include "kernels/cuda/cuda_graph.h"
 #include "kernels/cuda/cuda_probe.h"
@@ -32,19 +33,30 @@ int Attribute(cudaDeviceAttr attribute) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions&) {
+absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const CudaProbe probe, ProbeCudaDevice());
   const int multiprocessors = Attribute(cudaDevAttrMultiProcessorCount);
   // The code is that of sm_90a (CMakeLists.txt), which runs on 9.0 alone.
   std::string name = absl::StrFormat("cuda %s sm_%d%da %d SMs, cublasLt %s", probe.gpu, probe.major,
                                      probe.minor, multiprocessors, CublasLtVersion());
-  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors);
+  const TunedFor here = {.cublaslt = static_cast<int64_t>(cublasLtGetVersion()),
+                         .gpu = probe.gpu,
+                         .multiprocessors = multiprocessors};
+  ASSIGN_OR_RETURN(const auto algorithms, LoadTunedAlgorithms(options.tuning_file, here));
+  std::unique_ptr<TunedGemms> tuned_gemms;
+  if (!algorithms.empty()) {
+    absl::StrAppendFormat(&name, ", tuning %08x", TuningHash(algorithms));
+    tuned_gemms = std::make_unique<TunedGemms>(algorithms);
+  }
+  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, std::move(tuned_gemms));
 }
 
-CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count)
+CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count,
+                       std::unique_ptr<TunedGemms> tuned_gemms)
     : name_(std::move(name)),
       multiprocessor_count_(multiprocessor_count),
       memory_(std::move(gpu)),
+      tuned_gemms_(std::move(tuned_gemms)),
       setup_stream_(memory_, multiprocessor_count) {}
 
 CudaDevice::~CudaDevice() { CheckCuda(cudaDeviceSynchronize(), "finish the device"); }
@@ -136,7 +148,7 @@ absl::StatusOr<PackedWeights> CudaDevice::ArrayOf(const WeightLayout& layout, co
 }
 
 std::unique_ptr<Stream> CudaDevice::CreateStream() {
-  return std::make_unique<CudaStream>(memory_, multiprocessor_count_);
+  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get());
 }
 
 std::unique_ptr<Event> CudaDevice::CreateEvent() { return std::make_unique<CudaEvent>(); }

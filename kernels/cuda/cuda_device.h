@@ -12,6 +12,7 @@
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/packed_weight.h"
+#include "kernels/cuda/tuning_file.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -21,10 +22,11 @@ class CudaDevice : public Device {
   // UNAVAILABLE with CUDA's own words where there is no GPU, or none that runs this binary's code.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
-  CudaDevice(std::string name, std::string gpu, int multiprocessor_count);
+  CudaDevice(std::string name, std::string gpu, int multiprocessor_count,
+             std::unique_ptr<TunedGemms> tuned_gemms);
   ~CudaDevice() override;
 
-  // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0": all that may change a bit.
+  // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0, tuning 1f0a7c22": all that may change a bit.
   std::string name() const override { return name_; }
   const Ops& ops() const override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
@@ -51,7 +53,8 @@ class CudaDevice : public Device {
 
   const std::string name_;
   const int multiprocessor_count_;
-  CudaMemory memory_;  // before the stream, which gives its own back
+  CudaMemory memory_;                              // before the stream, which gives its own back
+  const std::unique_ptr<TunedGemms> tuned_gemms_;  // null: none are tuned
 
   std::mutex setup_mutex_;
   CudaStream setup_stream_;  // guarded by setup_mutex_: zero fills and weights

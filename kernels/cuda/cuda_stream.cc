@@ -15,8 +15,8 @@ constexpr size_t kScratchAlignment = 1024;  // of TMA destinations and swizzled 
 
 }  // namespace
 
-CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count)
-    : memory_(memory), multiprocessor_count_(multiprocessor_count) {
+CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms)
+    : memory_(memory), multiprocessor_count_(multiprocessor_count), tuned_gemms_(tuned_gemms) {
   // Non-blocking: the legacy default stream, which libraries may use, is not waited for.
   CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create a stream");
 }

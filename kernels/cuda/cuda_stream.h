@@ -31,6 +31,8 @@
 
 namespace foredraft {
 
+class TunedGemms;
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;
@@ -50,8 +52,8 @@ struct CudaNode {
 
 class CudaStream : public Stream {
  public:
-  // `memory` outlives the stream.
-  CudaStream(CudaMemory& memory, int multiprocessor_count);
+  // `memory` and `tuned_gemms` (or null) outlive the stream.
+  CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr);
   ~CudaStream() override;  // waits for what runs
 
   void Synchronize() override;
@@ -59,6 +61,7 @@ class CudaStream : public Stream {
   cudaStream_t handle() const { return handle_; }
   bool capturing() const { return capturing_; }
   int multiprocessor_count() const { return multiprocessor_count_; }
+  TunedGemms* tuned_gemms() const { return tuned_gemms_; }
 
   // Device memory for the inside of one op: at least `bytes`, 1024-byte aligned, undefined content. The next
   // op on this stream gets the same memory. It grows while the engine warms up; a graph keeps the address it
@@ -95,6 +98,7 @@ class CudaStream : public Stream {
 
   CudaMemory& memory_;
   const int multiprocessor_count_;
+  TunedGemms* const tuned_gemms_;
   cudaStream_t handle_ = nullptr;
 
   void* scratch_ = nullptr;        // as allocated

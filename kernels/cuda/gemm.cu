@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "kernels/cuda/cublaslt_gemm.h"
 #include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/kernels.h"
@@ -6,9 +7,22 @@
 
 namespace foredraft::cuda {
 
-// One group, whose rows the host knows. FP8 weights: the activations are quantised first.
+// One group, whose rows the host knows. FP8 weights: the activations are quantised first. Which kernel runs:
+//
+//   weight                            | without a tuning file | where the tuning file has the shape and form
+//   FP8 or BF16, rows of whole 128 B  | HopperGemm            | cuBLASLt, the entry's algorithm
+//   any other                         | TileGemm              | TileGemm
+//
+// head_gemm and grouped_gemm: HopperGemm or TileGemm by the same rule. cuBLASLt has no place of its own
+// without a file: that its algorithm gives a row the same bits in all numbers of rows is what `foredraft
+// tune` proves.
 void Gemm(Stream& stream, const GemmParams& p) {
   CHECK_EQ(p.x.cols, p.weight.k);
+  auto& cuda = static_cast<CudaStream&>(stream);
+  if (cuda.tuned_gemms() != nullptr && cuda.tuned_gemms()->Takes(p)) {
+    cuda.tuned_gemms()->Run(cuda, p);
+    return;
+  }
   GemmProblem problem = {.out = p.out,
                          .out_bf16 = p.out_bf16,
                          .x = p.x,
@@ -18,7 +32,7 @@ void Gemm(Stream& stream, const GemmParams& p) {
   const bool f8 = p.weight.dtype == DType::kF8E4M3;
   if (f8) {
     const QuantizedShape shape(p.x.rows, p.x.cols);
-    problem.x_f8 = shape.Place(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
+    problem.x_f8 = shape.Place(cuda.Scratch(shape.bytes));
     QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
   }
   // FP8: the weight's shape alone decides. BF16: both kernels give the same bits, so that the place of x may

@@ -7,7 +7,6 @@ namespace foredraft::cuda {
 namespace {
 
 constexpr int kGroupsPerBlock = 8;  // a warp each
-constexpr int64_t kRowPad = 128;    // the largest tile of rows
 constexpr float kSmallestAmax = 1e-4f;
 constexpr float kLargestCode = 448.0f;
 
@@ -61,9 +60,9 @@ __global__ void __launch_bounds__(32 * kGroupsPerBlock)
 
 }  // namespace
 
-QuantizedShape::QuantizedShape(int64_t rows, int32_t k)
+QuantizedShape::QuantizedShape(int64_t rows, int32_t k, int64_t row_unit)
     : pitch(RoundUp(k, 16)),
-      row_capacity(RoundUp(rows, kRowPad)),
+      row_capacity(RoundUp(rows, row_unit)),
       code_bytes(RoundUp(row_capacity * pitch, 1024)),
       bytes(code_bytes + row_capacity * ((k + kQuantGroup - 1) / kQuantGroup) * int64_t{sizeof(float)}) {}
 

@@ -23,7 +23,8 @@ struct QuantizedRows {
 
 // The shape of `rows` quantised rows of k inputs, and the bytes they take; Place says where.
 struct QuantizedShape {
-  QuantizedShape(int64_t rows, int32_t k);
+  // row_unit: what the capacity is a multiple of, for whoever reads tiles.
+  QuantizedShape(int64_t rows, int32_t k, int64_t row_unit = 128);
   QuantizedRows Place(void* memory) const;  // 1024-byte aligned
 
   int64_t pitch;

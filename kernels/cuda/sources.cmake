@@ -2,6 +2,8 @@
 set(foredraft_cuda_sources
     argmax.cu
     combine_experts.cu
+    cublaslt_gemm.cc
+    cublaslt_tune.cc
     cuda_device.cc
     cuda_event.cc
     cuda_graph.cc
@@ -30,4 +32,5 @@ set(foredraft_cuda_sources
     route_experts.cu
     sample.cu
     slots.cu
+    tuning_file.cc
     vanilla_rows.cu)

@@ -1,0 +1,43 @@
+#ifndef FOREDRAFT_KERNELS_GEMM_TUNING_H_
+#define FOREDRAFT_KERNELS_GEMM_TUNING_H_
+
+// `foredraft tune`: the fastest algorithm of each GEMM whose rows keep their bits, found once on the device
+// that will serve.
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/ops.h"
+
+namespace foredraft {
+
+// What an algorithm is chosen by. The number of rows is not in it: that is the point.
+struct GemmShape {
+  int32_t n = 0;
+  int32_t k = 0;
+  DType weight = DType::kBF16;  // kBF16 or kF8E4M3
+  DType out = DType::kF32;      // kF32 or kBF16
+  GemmForm form = GemmForm::kDecode;
+
+  auto operator<=>(const GemmShape&) const = default;
+};
+
+struct GemmToTune {
+  std::string name;  // of the weight, for people
+  GemmShape shape;
+  std::vector<int32_t> rows;  // ascending: those it will run with, or samples of them
+};
+
+// Text of the tuning file. `report` gets a line per GEMM as it goes. UNAVAILABLE without the device,
+// FAILED_PRECONDITION for a backend that has nothing to tune.
+absl::StatusOr<std::string> TuneGemms(const std::string& backend, std::span<const GemmToTune> gemms,
+                                      const std::function<void(const std::string&)>& report);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_GEMM_TUNING_H_
