@@ -51,6 +51,8 @@ struct HopperDecodeShared {
   PhaseBarrier full[kStages], empty[kStages];
 };
 
+static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "what a block may have");
+
 // Walks the stages; the n-th visit of a stage belongs to phase n.
 struct StageRing {
   int stage = 0;
@@ -145,11 +147,7 @@ class HopperItem {
     query_parity_ ^= 1;
     for (int32_t i = 0; i < item.split_count; ++i) {
       Clear();
-      const auto [begin, end] = SplitTiles(p_.op, item.first_split + i, last_position_);
-      for (int32_t tile = begin; tile < end; ++tile, ring_.Next()) {
-        const bool last = i + 1 == item.split_count && tile + 1 == end;
-        AttendTile(tile * kKeyTile, last);
-      }
+      AttendTiles(SplitTiles(p_.op, item.first_split + i, last_position_), i + 1 == item.split_count);
       ShareSums();
       if (item.partial >= 0) {
         StorePartial(item);
@@ -186,21 +184,30 @@ class HopperItem {
     for (float& sum : out_) sum = 0.0f;
   }
 
-  __device__ __forceinline__ void AttendTile(int32_t first_position, bool last) {
-    Chunk(&keys)[kChunks] = shared_.keys[ring_.stage];
-    WaitPhase(shared_.full[ring_.stage], ring_.parity);
-    if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1))
-      ClearMasked(keys, first_position);
+  // A tile's scores are asked for behind the values of the one before, so that the tensor cores have work
+  // while the end of those is noticed.
+  __device__ __forceinline__ void AttendTiles(const TileRange& tiles, bool last) {
     float scores[16];
-    Score(keys, scores);
+    StartScores(tiles.begin, ring_, scores);
+    ProductsDone(scores);
+    for (int32_t tile = tiles.begin; tile + 1 < tiles.end; ++tile) {
+      ShareWeights(tile, scores);
+      StartValues();
+      StageRing next = ring_;
+      next.Next();
+      StartScores(tile + 1, next, scores);
+      ProductsWait<1>();
+      Release(shared_.empty[ring_.stage]);
+      ring_ = next;
+      ProductsDone(scores);
+      ProductsDone(out_);
+    }
     if (last) Release(shared_.query_empty);
-    ShareMax(first_position + group_ * 32, scores);
-    SyncConsumers();
-    Weigh(scores);
-    FenceSharedForProducts();
-    SyncConsumers();
-    AddValues(keys);
+    ShareWeights(tiles.end - 1, scores);
+    StartValues();
+    ProductsDone(out_);
     Release(shared_.empty[ring_.stage]);
+    ring_.Next();
   }
 
   // What the copy brought of positions that are not attended may be anything, and what it did not bring is
@@ -217,7 +224,12 @@ class HopperItem {
     SyncConsumers();
   }
 
-  __device__ __forceinline__ void Score(Chunk (&keys)[kChunks], float (&scores)[16]) {
+  __device__ __forceinline__ void StartScores(int32_t tile, const StageRing& ring, float (&scores)[16]) {
+    Chunk(&keys)[kChunks] = shared_.keys[ring.stage];
+    const int32_t first_position = tile * kKeyTile;
+    WaitPhase(shared_.full[ring.stage], ring.parity);
+    if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1))
+      ClearMasked(keys, first_position);
     const uint64_t a = TileDescriptor(shared_.query);
     const uint64_t b = TileDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
     constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
@@ -228,7 +240,14 @@ class HopperItem {
       Product64x32Bf16(scores, a + offset, b + offset, i > 0);
     }
     ProductsCommit();
-    ProductsDone(scores);
+  }
+
+  __device__ __forceinline__ void ShareWeights(int32_t tile, float (&scores)[16]) {
+    ShareMax(tile * kKeyTile + group_ * 32, scores);
+    SyncConsumers();
+    Weigh(scores);
+    FenceSharedForProducts();
+    SyncConsumers();
   }
 
   // Masks scores, the first of which belongs to `first_position`, and shares the maxima of this group's keys.
@@ -249,14 +268,13 @@ class HopperItem {
   // Moves the running maximum on, rescales what was summed under the old one, and shares this group's
   // weights.
   __device__ __forceinline__ void Weigh(const float (&scores)[16]) {
+    float keep[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float tile_max = fmaxf(shared_.tile_max[0][Row(half)], shared_.tile_max[1][Row(half)]);
       const float next = fmaxf(max_[half], tile_max * p_.score_scale);
-      const float keep = exp2f(max_[half] - next);
+      keep[half] = exp2f(max_[half] - next);
       max_[half] = next;
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) out_[i / 2 * 4 + half * 2 + i % 2] *= keep;
 #pragma unroll
       for (int keys = 0; keys < 2; ++keys) {
         float pairs[2];
@@ -269,21 +287,25 @@ class HopperItem {
               PackBf16(w0, w1);
           pairs[side] = w0 + w1;
         }
-        sum_[keys][half] = fmaf(sum_[keys][half], keep, pairs[0] + pairs[1]);
+        sum_[keys][half] = fmaf(sum_[keys][half], keep[half], pairs[0] + pairs[1]);
       }
+    }
+    // Most tiles do not move the maximum, and times 1 is nothing.
+    if (__any_sync(kAllLanes, keep[0] != 1.0f || keep[1] != 1.0f)) {
+#pragma unroll
+      for (int i = 0; i < 2 * kSums; ++i) out_[i] *= keep[i / 2 % 2];
     }
   }
 
-  __device__ __forceinline__ void AddValues(Chunk (&keys)[kChunks]) {
+  __device__ __forceinline__ void StartValues() {
     const uint64_t a = TileDescriptor(&shared_.weights);
-    const uint64_t b = ByInputDescriptor(&keys[group_ * kValueChunks], sizeof(Chunk));
+    const uint64_t b = ByInputDescriptor(&shared_.keys[ring_.stage][group_ * kValueChunks], sizeof(Chunk));
     ProductsFence();
 #pragma unroll
     for (int i = 0; i < kKeyTile / 16; ++i) {
       Product64x256Bf16ByInput(out_, a + i * kDescriptor32Bytes, b + i * kDescriptor16Rows, true);
     }
     ProductsCommit();
-    ProductsDone(out_);
   }
 
   __device__ __forceinline__ void ShareSums() {
@@ -391,10 +413,10 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
   __syncthreads();
   GridDependencyWait();
   if (threadIdx.x >= kConsumerThreads) {
-    GiveRegisters<40>();
+    GiveRegisters<56>();
     if (threadIdx.x < kConsumerThreads + kWarpLanes) Produce(p, shared);
   } else {
-    TakeRegisters<232>();
+    TakeRegisters<224>();
     HopperItem attention(p.plan, shared);
     ForItems(p.plan, [&](const DecodeItem& item) { attention.Run(item); });
   }
