@@ -89,6 +89,8 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
     if (chunk.last) first_token[chunk.slot] = true;
   }
   if (rows != plan.prefill_rows[options_.rank]) Fault("prefill_rows do not match the chunks");
+  if (std::count(first_token.begin(), first_token.end(), true) != plan.ended_prompts[options_.rank])
+    Fault("ended_prompts do not match the chunks");
   if (rows > options_.max_num_tokens) Fault("prefill budget exceeded");
   if (static_cast<int>(rank.live_slots.size()) > plan.decode_bucket) Fault("more live slots than places");
 
