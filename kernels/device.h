@@ -63,10 +63,10 @@ struct HostWeight {
 };
 
 struct DeviceOptions {
-  int threads = 1;     // CPU: worker threads, the caller included
-  bool pin = false;    // CPU: pin them to cores
-  int ranks_here = 1;  // CPU: ranks on this machine, this one included, whose threads share the cores
-  std::string isa;     // CPU: "", or "avx512_bf16", "avx2", "portable" to force a path (tests)
+  int threads = 1;          // CPU: worker threads, the caller included
+  bool pin = false;         // CPU: pin them to cores
+  int ranks_here = 1;       // CPU: ranks on this machine, this one included, whose threads share the cores
+  std::string isa;          // CPU: "", or "avx512_bf16", "avx2", "portable" to force a path (tests)
   std::string tuning_file;  // CUDA: what `foredraft tune` wrote, or ""
 };
 

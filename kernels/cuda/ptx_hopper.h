@@ -14,10 +14,9 @@
 
 #include "base/check.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/tile_descriptor.h"
 
 namespace foredraft::cuda {
-
-inline constexpr int kTileRowBytes = 128;
 
 // ---- barriers ----
 
@@ -49,8 +48,8 @@ __device__ __forceinline__ void WaitPhase(PhaseBarrier& barrier, uint32_t parity
       "{\n\t.reg .pred done;\n"
       "again:\n\t"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-      "@done bra.uni ended;\n\t"
-      "bra.uni again;\n"
+      "@done bra ended;\n\t"
+      "bra again;\n"
       "ended:\n\t}" ::"r"(SharedAddress(&barrier)),
       "r"(parity)
       : "memory");
@@ -131,14 +130,6 @@ __device__ __forceinline__ void CopyBox(void* shared, const TensorMap& tensor, i
 }
 
 // ---- warp group products ----
-
-// A swizzled tile of rows of 128 bytes as wgmma's operand; + 2 moves on by 32 bytes of every row.
-__device__ __forceinline__ uint64_t TileDescriptor(const void* tile) {
-  constexpr uint64_t kEightRows = 1024;
-  return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) | uint64_t{1} << 16 |
-         (kEightRows >> 4) << 32 | uint64_t{1} << 62;
-}
-inline constexpr uint64_t kDescriptor32Bytes = 2;
 
 // Before the first product, and after registers of an accumulator were touched.
 __device__ __forceinline__ void ProductsFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -17,11 +17,10 @@
 
 #include "base/check.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/tile_descriptor.h"
 #include "kernels/dtype.h"
 
 namespace foredraft::cuda {
-
-inline constexpr int kTileRowBytes = 128;
 
 // ---- barriers ----
 
@@ -178,13 +177,6 @@ inline void CopyBox(void* shared, const TensorMap& tensor, int32_t c0, int32_t c
 }
 
 // ---- warp group products ----
-
-inline uint64_t TileDescriptor(const void* tile) {
-  constexpr uint64_t kEightRows = 1024;
-  return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) | uint64_t{1} << 16 |
-         (kEightRows >> 4) << 32 | uint64_t{1} << 62;
-}
-inline constexpr uint64_t kDescriptor32Bytes = 2;
 
 namespace on_host {
 

@@ -1,0 +1,28 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_TILE_DESCRIPTOR_H_
+#define FOREDRAFT_KERNELS_CUDA_TILE_DESCRIPTOR_H_
+
+// How wgmma is told where an operand stands. No instruction in it, so that the host reads the very same bits.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx.h"
+
+namespace foredraft::cuda {
+
+inline constexpr int kTileRowBytes = 128;
+
+// A SWIZZLE_128B tile of rows of 128 bytes, k within a row (PTX ISA, matrix descriptor): bits 0-13 the address,
+// 32-45 the distance of eight rows, both / 16; 16-29 are not used in this layout; 62-63 the swizzle.
+__device__ __forceinline__ uint64_t TileDescriptor(const void* tile) {
+  constexpr uint64_t kEightRows = 8 * kTileRowBytes;
+  return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) | uint64_t{1} << 16 |
+         (kEightRows >> 4) << 32 | uint64_t{1} << 62;
+}
+// Added to a descriptor: 32 bytes on in every row, the next k group of a product.
+inline constexpr uint64_t kDescriptor32Bytes = 32 >> 4;
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_TILE_DESCRIPTOR_H_
