@@ -10,7 +10,10 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace foredraft {
 namespace {
@@ -39,6 +42,27 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
+// The daemon's, but for its configuration, which would win over the one on stdin.
+std::vector<std::string> EnvironmentOf(const WorkerCommand& command) {
+  constexpr char kGpus[] = "CUDA_VISIBLE_DEVICES=";
+  std::vector<std::string> environment;
+  std::vector<std::string> gpus;  // empty: all of the machine, by number
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const absl::string_view variable(*entry);
+    if (absl::StartsWith(variable, "FOREDRAFT_")) continue;
+    if (command.visible_gpu.has_value() && absl::StartsWith(variable, kGpus)) {
+      gpus = absl::StrSplit(absl::StripPrefix(variable, kGpus), ',', absl::SkipEmpty());
+    } else {
+      environment.emplace_back(*entry);
+    }
+  }
+  if (command.visible_gpu.has_value()) {
+    const size_t index = static_cast<size_t>(*command.visible_gpu);
+    environment.push_back(absl::StrCat(kGpus, index < gpus.size() ? gpus[index] : absl::StrCat(index)));
+  }
+  return environment;
+}
+
 }  // namespace
 
 absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command) {
@@ -61,8 +85,7 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command)
 
   std::vector<std::string> arguments = {"foredraft"};
   arguments.insert(arguments.end(), command.arguments.begin(), command.arguments.end());
-  std::vector<std::string> environment = command.environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  const std::vector<std::string> environment = EnvironmentOf(command);
   pid_t pid = -1;
   const int error = posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, Pointers(arguments).data(),
                                 Pointers(environment).data());

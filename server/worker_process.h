@@ -16,9 +16,10 @@
 namespace foredraft {
 
 struct WorkerCommand {
-  std::vector<std::string> arguments;    // after the program's name
-  std::vector<std::string> environment;  // "A=b", in addition to the daemon's
-  std::string input;                     // what it reads from stdin
+  std::vector<std::string> arguments;  // after the program's name
+  std::string input;                   // what it reads from stdin: its configuration, environment included
+  // The only GPU it sees, as an index into those that the daemon sees.
+  std::optional<int> visible_gpu;
 };
 
 class WorkerProcess {
