@@ -107,13 +107,13 @@ namespace on_host {
 
 struct BulkCopy {
   std::byte* shared;
-  const TensorShape* tensor;
+  TensorShape tensor;  // a copy: the thread whose parameter it is may end before the copy happens
   int32_t at[3];
   cuda_on_host::Place place;
 };
 
 inline void RunCopy(const BulkCopy& copy, PhaseBarrier& barrier) {
-  const TensorShape& t = *copy.tensor;
+  const TensorShape& t = copy.tensor;
   const int64_t element = t.element_bytes;
   std::byte* to = copy.shared;
   for (uint32_t i2 = 0; i2 < t.box[2]; ++i2) {
@@ -168,7 +168,7 @@ inline void CopyBox(void* shared, const TensorMap& tensor, int32_t c0, int32_t c
     cuda_on_host::KernelFault({file, line},
                               "copy to a place that is not " + std::to_string(alignment) + "-byte aligned");
   }
-  const on_host::BulkCopy copy = {static_cast<std::byte*>(shared), &tensor.shape, {c0, c1, c2}, {file, line}};
+  const on_host::BulkCopy copy = {static_cast<std::byte*>(shared), tensor.shape, {c0, c1, c2}, {file, line}};
   if (++on_host::copy_number % 3 == 0) {
     on_host::RunCopy(copy, barrier);
   } else {
