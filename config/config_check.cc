@@ -71,14 +71,6 @@ absl::Status CheckSpeculative(const LoadedConfig& loaded) {
   return absl::OkStatus();
 }
 
-// One line of what this build cannot do.
-struct Unsupported {
-  bool asked;
-  const char* path;
-  std::string value;
-  const char* allowed;
-};
-
 }  // namespace
 
 bool IsLoopback(const std::string& address) {
@@ -98,17 +90,6 @@ absl::Status CheckConfig(const LoadedConfig& loaded) {
                      Number(config.cuda_graph_config->batch_sizes.back()),
                      absl::StrFormat("1..%d, max_batch_size", config.max_batch_size));
   return CheckSpeculative(loaded);
-}
-
-absl::Status CheckSupported(const LoadedConfig& loaded) {
-  const Config& config = loaded.config;
-  const Unsupported rows[] = {
-      {config.load_format == "dummy", "load_format", config.load_format, "auto"},
-  };
-  for (const Unsupported& row : rows)
-    if (row.asked)
-      return RefuseKey(loaded, row.path, row.value + ", not supported by this build", row.allowed);
-  return absl::OkStatus();
 }
 
 }  // namespace foredraft

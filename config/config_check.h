@@ -9,9 +9,6 @@ namespace foredraft {
 // What several keys must agree on.
 absl::Status CheckConfig(const LoadedConfig& loaded);
 
-// What the contract names and this build cannot do yet: one row each, deleted when it can.
-absl::Status CheckSupported(const LoadedConfig& loaded);
-
 // True for 127.x.y.z:port, localhost:port, [::1]:port.
 bool IsLoopback(const std::string& address);
 

@@ -34,7 +34,8 @@ SpeculativeConfig& Speculative(Config& c) {
   [](Config & c) -> auto& { return expression; }
 
 const ConfigField kFields[] = {
-    {"model", MEMBER(c.model), Any(), kRestart, false, "Hugging Face checkpoint directory, required"},
+    {"model", MEMBER(c.model), Any(), kRestart, false,
+     "Hugging Face checkpoint directory; with load_format dummy also a config.json; required"},
     {"served_model_name", MEMBER(c.served_model_name), Any(), kRestart, kNullable,
      "unset = last part of model"},
     {"backend", MEMBER(c.backend), OneOf("cpu, cuda"), kRestart, false, "device"},

@@ -148,7 +148,6 @@ absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources) {
     RETURN_IF_ERROR(ApplyText(override.path, override.value, "--set", builder));
   LoadedConfig loaded = std::move(builder.loaded());
   RETURN_IF_ERROR(CheckConfig(loaded));
-  RETURN_IF_ERROR(CheckSupported(loaded));
   std::optional<SpeculativeConfig>& speculative = loaded.config.speculative_config;
   if (speculative && speculative->max_draft_len == 0) speculative.reset();
   return loaded;

@@ -46,7 +46,7 @@ struct LoadedConfig {
   std::string file;
 };
 
-// Parses and checks what can be checked without the model: CheckConfig and CheckSupported are included.
+// Parses and checks what can be checked without the model: CheckConfig is included.
 absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources);
 
 // ParseConfig on a file's text.

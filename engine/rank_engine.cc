@@ -102,6 +102,8 @@ absl::Status RankEngine::FirstRuns() {
     }
   }
   for (const StepKey& key : AllSteps()) {
+    // Exchanges are the same whatever stands behind the logits.
+    if (key.choice == TokenChoice::kArgmax && !device_->needs_first_runs()) continue;
     SubmitDecodeStep({}, key);
     RETURN_IF_ERROR(comm_->Await(*stream_));
   }
@@ -180,7 +182,7 @@ std::unique_ptr<Graph> RankEngine::CaptureStep(const StepKey& key) {
 }
 
 absl::StatusOr<int> RankEngine::WarmUp() {
-  if (options_.capture_graphs) {
+  if (options_.capture_graphs && device_->needs_first_runs()) {
     for (const StepKey& key : AllSteps()) {
       SubmitDecodeStep({}, key);
       RETURN_IF_ERROR(comm_->Await(*stream_));

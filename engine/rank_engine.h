@@ -53,9 +53,8 @@ class RankEngine {
   // Both, one after the other, within options().step_timeout.
   absl::StatusOr<RankResult> Run(const IterationPlan& plan, int rank);
 
-  // Replays every captured step with no live slot, so that the first request finds code and memory warm, and
-  // freezes the device: from then on nothing is allocated or captured. Returns how many steps there are.
-  // All ranks together.
+  // Replays every captured step with no live slot, where first runs cost, and freezes the device: from then
+  // on nothing is allocated or captured. Returns how many captured steps there are. All ranks together.
   absl::StatusOr<int> WarmUp();
 
   // The decode step as it would be recorded now; equal to the cached one, whatever ran in between.

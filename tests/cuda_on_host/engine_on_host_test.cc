@@ -18,8 +18,9 @@ namespace {
 constexpr int kBlocksPerSlot = 4;
 constexpr int kVocab = 96;
 
-ModelConfig SmallConfig() {
+ModelConfig SmallConfig(bool fp8 = false) {
   ModelConfig config;
+  config.fp8_blocks = fp8;
   config.architecture = "DeepseekV3ForCausalLM";
   config.vocab_size = kVocab;
   config.hidden_size = 32;
@@ -55,8 +56,9 @@ EngineOptions SmallOptions() {
   return options;
 }
 
-std::unique_ptr<RankEngine> MakeEngine(const std::string& backend, const EngineOptions& options) {
-  const ModelConfig config = SmallConfig();
+std::unique_ptr<RankEngine> MakeEngine(const std::string& backend, const EngineOptions& options,
+                                       bool fp8 = false) {
+  const ModelConfig config = SmallConfig(fp8);
   auto device = CreateDevice(backend, {});
   CHECK(device.ok()) << device.status().ToString();
   const auto stream = (*device)->CreateStream();
@@ -209,17 +211,19 @@ TEST(EngineOnHost, SwappingChangesNothing) {
   }
 }
 
-// The same weights on both backends: they differ in how sums are ordered, not in what they sum.
+// The same weights on both backends: BF16 sums differ in their order, FP8 products also in how their inputs
+// are rounded.
 TEST(EngineOnHost, LogprobsAreNearTheCpus) {
   EngineOptions options = SmallOptions();
   options.capture_graphs = false;
-  const auto gpu = MakeEngine("cuda", options);
-  const auto cpu = MakeEngine("cpu", options);
-  const SlotResult a = RunPlan(*gpu, Start(0, {}, 20, 0)).slots[0];
-  const SlotResult b = RunPlan(*cpu, Start(0, {}, 20, 0)).slots[0];
-  ASSERT_EQ(a.token_ids, b.token_ids);
-  for (size_t token = 0; token < a.logprobs.size(); ++token) {
-    EXPECT_NEAR(a.logprobs[token].logprob, b.logprobs[token].logprob, 0.05) << "token " << token;
+  for (const bool fp8 : {false, true}) {
+    SCOPED_TRACE(fp8 ? "fp8" : "bf16");
+    const auto gpu = MakeEngine("cuda", options, fp8);
+    const auto cpu = MakeEngine("cpu", options, fp8);
+    const TokenLogprob a = RunPlan(*gpu, Start(0, {}, 20, 0)).slots[0].logprobs[0];
+    const TokenLogprob b = RunPlan(*cpu, Start(0, {}, 20, 0)).slots[0].logprobs[0];
+    EXPECT_EQ(a.token_id, b.token_id);
+    EXPECT_NEAR(a.logprob, b.logprob, fp8 ? 0.3 : 0.05);
   }
 }
 

@@ -151,6 +151,8 @@ TEST(CommandLine, ExitCodesTellUsageFromFailure) {
            {{"synth", "--config-json", dir + "/none.json", "--out", dir + "/out", "--seed", "1"},
             1,
             "none.json"},
+           {{"tune", "--config", kConfig}, 2, "--out"},
+           {{"tune", "--config", kConfig, "--out", dir + "/tuning.json"}, 1, "backend: cpu"},
            {{"--help"}, 0, ""},
            {{"serve", "--help"}, 0, ""},
            {{"--version"}, 0, ""},
@@ -181,6 +183,17 @@ TEST(CommandLine, InfoTellsTheCheckpointsFigures) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("DeepseekV3ForCausalLM"), HasSubstr("MTP modules          3"),
                                 HasSubstr("KV bytes per token")));
+}
+
+TEST(CommandLine, TheShapesOfR1AreExplained) {
+  const std::string stem = "deploy/configs/r1-shape-61x32";
+  const RunResult info = Foredraft({"info", "--checkpoint", stem + ".json"});
+  ASSERT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out, AllOf(HasSubstr("experts 32 (8 per token)"), HasSubstr("as a checkpoint of FP8")));
+  const RunResult check = Foredraft({"check-config", "--config", stem + ".yaml"});
+  ASSERT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, AllOf(HasSubstr("0.9 of what the GPU has left after the weights"),
+                               HasSubstr("in blocks of 64"), HasSubstr("FORCED acceptance")));
 }
 
 TEST(Serve, AnswersWithBooksThatCloseAndDrainsOnSigterm) {
@@ -417,7 +430,9 @@ TEST(Serve, EnvironmentFaultsEndTheStartWithOneLineAndExit1) {
                                             {"model=" + dir + "/none", dir + "/none"},
                                             {"model=" + dir + "/cut", "model.safetensors"},
                                             {"model=" + dir + "/garbled", "model.safetensors"},
-                                            {"model=" + dir + "/untokenized", "tokenizer.json"}}) {
+                                            {"model=" + dir + "/untokenized", "tokenizer.json"},
+                                            {"backend=cuda", "backend: "}}) {
+    if (test.set == "backend=cuda" && std::filesystem::exists("/dev/nvidia0")) continue;  // it might serve
     const RunResult result = Foredraft({"serve", "--config", kConfig, "--set", "log.level=error", "--set",
                                         "server.metrics_address=127.0.0.1:0", "--set",
                                         "server.grpc_address=127.0.0.1:0", "--set", test.set});
@@ -440,6 +455,19 @@ TEST(Serve, ASynthesizedCheckpointLoadsAndGenerates) {
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(json::parse(result.out)["usage"]["completion_tokens"], 12);
   }
+}
+
+// No weights, no tokenizer: a config.json is all there is.
+TEST(Serve, ADummyOfAConfigJsonGenerates) {
+  Daemon daemon({"load_format=dummy", std::string("model=") + kModel + "/config.json"});
+  const std::vector<std::string> call = {"--token-ids", "5,6,7", "--max-tokens", "12", "--ignore-eos",
+                                         "--logprobs",  "1",     "--json"};
+  const RunResult first = daemon.Generate(call);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const json answer = json::parse(first.out);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 12);
+  for (const json& token : answer["logprobs"]) EXPECT_LE(token["logprob"], 0) << "and a number";
+  EXPECT_EQ(json::parse(daemon.Generate(call).out)["token_ids"], answer["token_ids"]);
 }
 
 }  // namespace

@@ -160,5 +160,15 @@ TEST(DummyWeights, CountTheirBytesAndTheirProgress) {
   EXPECT_EQ(last_total, DummyBytes(config, 2));
 }
 
+// One GPU of 141 GB has room for either, and for a cache.
+TEST(DummyWeights, OfR1sShapesFitOneGpu) {
+  for (const auto& [file, gigabytes] : {std::pair("deploy/configs/r1-shape-61x32.json", 102.4),
+                                        std::pair("deploy/configs/r1-shape-small.json", 51.4)}) {
+    const auto config = ReadModelConfig(file);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_NEAR(static_cast<double>(SummarizeConfig(*config).bytes) / 1e9, gigabytes, 0.5) << file;
+  }
+}
+
 }  // namespace
 }  // namespace foredraft
