@@ -5,6 +5,7 @@
 #include <gloo/transport/buffer.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <ifaddrs.h>
 
 #include <algorithm>
 #include <cstring>
@@ -61,6 +62,19 @@ class GlooStore : public gloo::rendezvous::Store {
   const Clock::time_point deadline_;
 };
 
+// Gloo would say so too, and leak.
+bool HasAddress(const std::string& interface) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return false;
+  bool found = false;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const int family = entry->ifa_addr != nullptr ? entry->ifa_addr->sa_family : AF_UNSPEC;
+    found |= interface == entry->ifa_name && (family == AF_INET || family == AF_INET6);
+  }
+  freeifaddrs(list);
+  return found;
+}
+
 }  // namespace
 
 // Of one peer: memory that small blocks come into and go out from. Two of each, used in turn: a rank sends
@@ -81,16 +95,14 @@ struct GlooMesh::Channel {
 
 absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const CommunicatorOptions& options,
                                                             RendezvousStore& store) {
-  std::shared_ptr<gloo::transport::Device> device;
-  try {
-    gloo::transport::tcp::attr attributes;
-    attributes.iface = options.interface;
-    device = gloo::transport::tcp::CreateDevice(attributes);
-  } catch (const std::exception&) {
+  if (!HasAddress(options.interface)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "parallel.interface: \"%s\", this host has no such interface with an address", options.interface));
   }
   try {
+    gloo::transport::tcp::attr attributes;
+    attributes.iface = options.interface;
+    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
     // What a small block is waited for; to connect, once both sides are there, Gloo takes five times as long.
     context->setTimeout(options.step_timeout);

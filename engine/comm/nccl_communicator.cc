@@ -141,7 +141,7 @@ void NcclCommunicator::Enqueue(const char* operation, const std::function<ncclRe
 
 void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
   status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: %s", rank_, operation, reason)));
-  ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
+  if (!std::exchange(revoked_, true)) ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
 }
 
 absl::Status NcclCommunicator::status() const {
@@ -207,30 +207,23 @@ void NcclCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
 }
 
 absl::Status NcclCommunicator::Await(Stream& stream) {
-  Clock::time_point deadline = Clock::now() + step_timeout_;
-  bool revoked = status_.failed();
+  Clock::time_point deadline = Clock::now() + (revoked_ ? kRevokeGrace : step_timeout_);
   Backoff backoff;
   while (true) {
     const cudaError_t state = cudaStreamQuery(HandleOf(stream));
-    if (state == cudaSuccess) break;
+    if (state == cudaSuccess) return status();
     if (state != cudaErrorNotReady) {
       Fail("step", cudaGetErrorString(state));
       return status();
     }
-    ncclResult_t error = ncclSuccess;
-    ncclCommGetAsyncError(comm_, &error);
-    if (error == ncclInProgress) error = ncclSuccess;
-    if (!revoked && (status_.failed() || error != ncclSuccess || Clock::now() >= deadline)) {
-      Fail("step", error != ncclSuccess
-                       ? absl::StrFormat("NCCL: %s: %s", ncclGetErrorString(error), ncclGetLastError(comm_))
-                       : absl::StrFormat("not through within %d ms", step_timeout_.count()));
-      revoked = true;
+    const bool late = Clock::now() >= deadline;
+    if (revoked_ && late) return status();  // the process ends, and with it what the GPU still does
+    if (!revoked_ && (late || !status().ok())) {
+      Fail("step", absl::StrFormat("not through within %d ms", step_timeout_.count()));  // if nothing else
       deadline = Clock::now() + kRevokeGrace;
     }
-    if (revoked && Clock::now() >= deadline) return status();  // the process ends, and the GPU's work with it
     backoff.Wait();
   }
-  return status();
 }
 
 absl::Status NcclCommunicator::AllReduce(std::span<int64_t> values, Reduction reduction) {

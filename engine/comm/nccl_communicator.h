@@ -17,6 +17,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
@@ -57,6 +58,7 @@ class NcclCommunicator : public Communicator {
   void Enqueue(const char* operation, const std::function<ncclResult_t()>& submit);
   // Waits until the communicator is not busy with what it was asked.
   absl::Status Settle(const char* operation, std::chrono::steady_clock::time_point deadline);
+  // Keeps the reason, unless there is one, and stops what runs.
   void Fail(const char* operation, const std::string& reason);
 
   const int rank_;
@@ -67,7 +69,8 @@ class NcclCommunicator : public Communicator {
   ncclComm_t comm_ = nullptr;
   std::unique_ptr<Stream> host_stream_;  // of the collectives between steps
   void* staging_ = nullptr;              // [kStagingBytes], device memory, likewise
-  mutable GroupStatus status_;           // status() asks NCCL, too
+  bool revoked_ = false;
+  mutable GroupStatus status_;  // status() asks NCCL, too
 };
 
 }  // namespace foredraft
