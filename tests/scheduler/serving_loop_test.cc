@@ -33,6 +33,7 @@ class GatedRank : public Executor {
   absl::Status Launch(const IterationPlan& plan) override {
     if (++launches_ == fail_launch_at_) return absl::InternalError("rank lost: no such device");
     if (plan.decode_bucket > 0) rules_.emplace_back(plan.draft_len, plan.acceptance);
+    ++uncollected_;
     return rank_->Launch(plan);
   }
   absl::StatusOr<RankResult> Collect() override {
@@ -43,6 +44,7 @@ class GatedRank : public Executor {
     --permits_;
     if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("rank lost: step timed out");
     absl::StatusOr<RankResult> result = rank_->Collect();
+    --uncollected_;
     for (const SlotResult& slot : result->slots) tokens_given_ += static_cast<int>(slot.token_ids.size());
     return result;
   }
@@ -59,6 +61,7 @@ class GatedRank : public Executor {
 
   int fail_launch_at_ = 0;
   int fail_collect_at_ = 0;
+  int uncollected_ = 0;                            // plans; read after Stop
   int tokens_given_ = 0;                           // read after Stop
   std::vector<std::pair<int, Acceptance>> rules_;  // K and acceptance of every decode step; read after Stop
   const std::vector<std::string>& faults() const { return rank_->faults(); }
@@ -279,6 +282,9 @@ TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
   harness.loop_->Stop();
   EXPECT_EQ(tokens_received, harness.ranks_[0]->tokens_given_ + harness.ranks_[1]->tokens_given_)
       << "what the ranks have computed is delivered, that of the iteration in which one was lost included";
+  if (GetParam().launch > 0) {
+    EXPECT_EQ(harness.ranks_[GetParam().rank]->uncollected_, 0) << "it had all of the plan before";
+  }
   EXPECT_EQ(tokens_received > 0, GetParam().launch != 1);
   InstallLogSink(nullptr);
 }
@@ -308,6 +314,7 @@ TEST(ServingLoopRestart, ServesAgainAndCountsOn) {
   for (auto& rank : harness.ranks_) rank->Replace();
   harness.loop_->Restart(std::make_unique<Scheduler>(harness.scheduler_options_));
   EXPECT_TRUE(harness.loop_->health().ok());
+  EXPECT_GE(harness.loop_->load().prefix_queried_tokens, queried);
   for (uint64_t id = 21; id <= 40; ++id) {
     ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 30)).ok());
   }
