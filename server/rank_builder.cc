@@ -15,7 +15,8 @@ namespace foredraft {
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
   return CreateDevice(config.backend, {.threads = config.cpu.threads,
                                        .pin = config.cpu.pin.value_or(false),
-                                       .ranks_here = LocalRankCount(config)});
+                                       .ranks_here = LocalRankCount(config),
+                                       .tuning_file = config.cublaslt.tuning_file});
 }
 
 absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,

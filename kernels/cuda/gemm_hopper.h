@@ -5,9 +5,9 @@
 // (TMA) some stages ahead, one or two warp groups multiply (wgmma). For experts, heads and decode-form GEMMs,
 // which are bound by the weights' bytes.
 //
-// Bits of an output: BF16 weights as kernels/cuda/gemm_tile.h. FP8 weights likewise, but the tensor core sums
-// a block's k32 groups with 13 fraction bits (shared/reference of the chip: MMA-Sim); so a weight is taken by
-// this kernel or by that one, which its shape alone decides.
+// Bits of an output: BF16 weights as kernels/cuda/gemm_tile.h. FP8 weights likewise, but the tensor core adds
+// a block's k32 groups with 13 fraction bits (found by microsoft/MMA-Sim); so a weight is taken by this
+// kernel or by that one, which its shape alone decides.
 
 #include "kernels/cuda/gemm_tile.h"
 

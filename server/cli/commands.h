@@ -23,6 +23,7 @@ void AddWorker(CLI::App& app, int* exit_code);
 void AddGenerate(CLI::App& app, int* exit_code);
 void AddInfo(CLI::App& app, int* exit_code);
 void AddSynth(CLI::App& app, int* exit_code);
+void AddTune(CLI::App& app, int* exit_code);
 
 // One line on stderr; gives the exit code of a failure.
 int Fail(const absl::Status& status);
