@@ -12,8 +12,8 @@
 #include "base/status_macros.h"
 #include "config/model_config.h"
 #include "server/cli/commands.h"
-#include "server/synth_tokenizer.h"
 #include "server/figures.h"
+#include "server/synth_tokenizer.h"
 
 namespace foredraft {
 namespace {
