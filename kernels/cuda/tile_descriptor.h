@@ -13,8 +13,8 @@ namespace foredraft::cuda {
 
 inline constexpr int kTileRowBytes = 128;
 
-// A SWIZZLE_128B tile of rows of 128 bytes, k within a row (PTX ISA, matrix descriptor): bits 0-13 the address,
-// 32-45 the distance of eight rows, both / 16; 16-29 are not used in this layout; 62-63 the swizzle.
+// A SWIZZLE_128B tile of rows of 128 bytes, k within a row (PTX ISA, matrix descriptor): bits 0-13 the
+// address, 32-45 the distance of eight rows, both / 16; 16-29 are not used in this layout; 62-63 the swizzle.
 __device__ __forceinline__ uint64_t TileDescriptor(const void* tile) {
   constexpr uint64_t kEightRows = 8 * kTileRowBytes;
   return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) | uint64_t{1} << 16 |
