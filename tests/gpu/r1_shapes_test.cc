@@ -1,0 +1,250 @@
+// The ops at DeepSeek-R1's own shapes: a sample of each row's outputs against the plain-loop reference, and
+// every row bit-equal alone and in companies of up to 256, eager and replayed.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/ops/attention_reference.h"
+#include "tests/ops/kv_fixture.h"
+#include "tests/ops/op_harness.h"
+#include "tests/ops/weights.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kRows = 6;  // distinct ones
+constexpr int kCompanySizes[] = {2, 7, 8, 16, 33, 64, 65, 128, 129, 256};
+
+// Large weights are packed once: the rigs live as long as the binary.
+OpRig& Rig(RunMode mode) {
+  static auto* const eager = new OpRig({}, RunMode::kEager);
+  static auto* const replayed = new OpRig({}, RunMode::kReplayed);
+  return mode == RunMode::kEager ? *eager : *replayed;
+}
+
+// Runs the rows named by index, in this order, repeats allowed; one output per row.
+using RunRows = std::function<std::vector<Bytes>(RunMode mode, const std::vector<int>& rows)>;
+
+// The rows alone, after they were found to have the same bits in any company.
+std::vector<Bytes> ExpectRowsAlone(const std::string& name, const RunRows& run) {
+  std::vector<Bytes> alone;
+  for (int row = 0; row < kRows; ++row) alone.push_back(run(RunMode::kEager, {row})[0]);
+  for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+    for (const int size : kCompanySizes) {
+      std::vector<int> rows(size);
+      for (int i = 0; i < size; ++i) rows[i] = (i * 5 + size) % kRows;
+      const std::vector<Bytes> outputs = run(mode, rows);
+      for (int i = 0; i < size; ++i) {
+        EXPECT_EQ(outputs[i], alone[rows[i]])
+            << name << ": row " << rows[i] << " at place " << i << " of " << size
+            << (mode == RunMode::kEager ? ", eager" : ", replayed") << " differs from the row alone";
+        if (testing::Test::HasFailure()) return alone;
+      }
+    }
+  }
+  return alone;
+}
+
+template <class T>
+std::vector<T> RowsOf(const std::vector<T>& x, int width, const std::vector<int>& rows) {
+  std::vector<T> picked;
+  for (const int row : rows) {
+    picked.insert(picked.end(), x.begin() + size_t(row) * width, x.begin() + size_t(row + 1) * width);
+  }
+  return picked;
+}
+
+template <class T>
+std::vector<Bytes> SplitRows(const std::vector<T>& values, int width) {
+  std::vector<Bytes> rows;
+  for (size_t first = 0; first < values.size(); first += width)
+    rows.push_back(BytesOf(&values[first], width));
+  return rows;
+}
+
+// Of n outputs, some 40 spread over all: every tile has its turn.
+void ExpectSampledDots(const TestWeight& weight, const bf16* x, int k, const Bytes& output) {
+  const std::vector<float> values = FromBytes<float>(output);
+  const std::vector<double> inputs = ReferenceInputs(weight, x, k);
+  for (int i = 0; i < weight.n; i += weight.n / 40 + 1) {
+    const DotReference dot = ReferenceDot(weight, i, inputs);
+    ASSERT_NEAR(values[i], dot.sum, (k + 4) * kF32Roundoff * dot.magnitude + dot.coarse_error)
+        << "output " << i;
+  }
+}
+
+struct GemmShape {
+  const char* name;
+  int n, k;
+  DType dtype;
+};
+
+const GemmShape kGemmShapes[] = {
+    {"q_a and kv_a", 2112, 7168, DType::kF8E4M3},
+    {"q_b", 24576, 1536, DType::kF8E4M3},
+    {"o", 7168, 16384, DType::kF8E4M3},
+    {"shared gate and up", 4096, 7168, DType::kF8E4M3},
+    {"shared down", 7168, 2048, DType::kF8E4M3},
+    {"router", 256, 7168, DType::kBF16},
+    {"a slice of the head", 4040, 7168, DType::kBF16},
+};
+
+TEST(R1Shapes, Gemm) {
+  for (const GemmShape& s : kGemmShapes) {
+    SCOPED_TRACE(s.name);
+    Noise noise(51);
+    const TestWeight weight = MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128);
+    const std::vector<bf16> x = noise.Bf16s(size_t(kRows) * s.k);
+    const PackedWeight packed[] = {Rig(RunMode::kEager).Pack(weight.parts),
+                                   Rig(RunMode::kReplayed).Pack(weight.parts)};
+    for (const GemmForm form : {GemmForm::kDecode, GemmForm::kPrefill}) {
+      const std::vector<Bytes> alone =
+          ExpectRowsAlone(s.name, [&](RunMode mode, const std::vector<int>& rows) {
+            OpRig& rig = Rig(mode);
+            const int count = static_cast<int>(rows.size());
+            float* const out = rig.Poisoned<float>(size_t(count) * s.n);
+            const GemmParams params = {.out = Dense(out, count, s.n),
+                                       .x = Dense<const bf16>(rig.Put(RowsOf(x, s.k, rows)), count, s.k),
+                                       .weight = packed[mode == RunMode::kReplayed],
+                                       .form = form};
+            rig.Run([&] { rig.ops().gemm(rig.stream(), params); });
+            return SplitRows(rig.Get(out, size_t(count) * s.n), s.n);
+          });
+      for (int row = 0; row < kRows; ++row) ExpectSampledDots(weight, &x[size_t(row) * s.k], s.k, alone[row]);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(R1Shapes, GroupedGemm) {
+  constexpr int kExperts = 3;
+  const GemmShape shapes[] = {{"gate and up", 4096, 7168, DType::kF8E4M3},
+                              {"down", 7168, 2048, DType::kF8E4M3}};
+  for (const GemmShape& s : shapes) {
+    SCOPED_TRACE(s.name);
+    Noise noise(52);
+    std::vector<TestWeight> experts;
+    for (int e = 0; e < kExperts; ++e)
+      experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128));
+    const std::vector<bf16> x = noise.Bf16s(size_t(kRows) * s.k);
+    const auto of = [&](int e) -> const TestWeight& { return experts[e]; };
+    const PackedWeights packed[] = {PackAll(Rig(RunMode::kEager), kExperts, of),
+                                    PackAll(Rig(RunMode::kReplayed), kExperts, of)};
+    // Row r goes to expert r % 3 alone: companies of all sizes per expert, and experts without rows.
+    const std::vector<Bytes> alone = ExpectRowsAlone(s.name, [&](RunMode mode, const std::vector<int>& rows) {
+      OpRig& rig = Rig(mode);
+      const int count = static_cast<int>(rows.size());
+      std::vector<int32_t> grouped, offsets = {0}, place(count);
+      for (int e = 0; e < kExperts; ++e) {
+        for (int i = 0; i < count; ++i) {
+          if (rows[i] % kExperts != e) continue;
+          place[i] = static_cast<int32_t>(grouped.size());
+          grouped.push_back(i);
+        }
+        offsets.push_back(static_cast<int32_t>(grouped.size()));
+      }
+      float* const out = rig.Poisoned<float>(size_t(count) * s.n);
+      const GroupedGemmParams params = {.out = Dense(out, count, s.n),
+                                        .x = Dense<const bf16>(rig.Put(RowsOf(x, s.k, rows)), count, s.k),
+                                        .x_rows = rig.Put(grouped),
+                                        .expert_offsets = rig.Put(offsets),
+                                        .experts = packed[mode == RunMode::kReplayed]};
+      rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), params); });
+      return SplitRows(RowsOf(rig.Get(out, size_t(count) * s.n), s.n, place), s.n);
+    });
+    for (int row = 0; row < kRows; ++row) {
+      ExpectSampledDots(experts[row % kExperts], &x[size_t(row) * s.k], s.k, alone[row]);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(R1Shapes, RmsNorm) {
+  constexpr int kWidth = 7168;
+  Noise noise(53);
+  const std::vector<float> x = noise.Floats(size_t(kRows) * kWidth, 3.0f);
+  const std::vector<float> weight = noise.Floats(kWidth);
+  const std::vector<Bytes> alone = ExpectRowsAlone("rms_norm", [&](RunMode mode,
+                                                                   const std::vector<int>& rows) {
+    OpRig& rig = Rig(mode);
+    const int count = static_cast<int>(rows.size());
+    float* const out = rig.Poisoned<float>(size_t(count) * kWidth);
+    const RmsNormParams params = {.out = Dense(out, count, kWidth),
+                                  .x = Dense<const float>(rig.Put(RowsOf(x, kWidth, rows)), count, kWidth),
+                                  .weight = rig.Put(weight),
+                                  .eps = 1e-6f};
+    rig.Run([&] { rig.ops().rms_norm(rig.stream(), params); });
+    return SplitRows(rig.Get(out, size_t(count) * kWidth), kWidth);
+  });
+  for (int row = 0; row < kRows; ++row) {
+    const std::vector<float> values = FromBytes<float>(alone[row]);
+    const float* const in = &x[size_t(row) * kWidth];
+    double squares = 0.0;
+    for (int i = 0; i < kWidth; ++i) squares += double(in[i]) * in[i];
+    const double factor = 1.0 / std::sqrt(squares / kWidth + 1e-6);
+    for (int i = 0; i < kWidth; ++i) {
+      const double expected = weight[i] * factor * in[i];
+      // The sum of squares, halved by the root, and four roundings.
+      ASSERT_NEAR(values[i], expected, (kWidth / 2 + 4) * kF32Roundoff * std::abs(expected))
+          << "element " << i;
+    }
+  }
+}
+
+TEST(R1Shapes, MlaDecode) {
+  constexpr int kHeads = 128, kLatent = 512, kRope = 64, kNope = 128, kHeadDim = kNope + kRope;
+  constexpr int kPositions[kRows] = {0, 63, 1023, 1024, 2500, 4095};
+  const float scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
+  Noise noise(54);
+  const std::vector<bf16> q_lat = noise.Bf16s(size_t(kRows) * kHeads * kLatent, 0.3f);
+  const std::vector<bf16> q = noise.Bf16s(size_t(kRows) * kHeads * kHeadDim, 0.3f);
+  for (const int tokens_per_block : {32, 64}) {
+    const KvFixture kv(noise, 2, 4106, tokens_per_block, kLatent, kRope);
+    const KvLayer layers[] = {kv.Put(Rig(RunMode::kEager)), kv.Put(Rig(RunMode::kReplayed))};
+    const std::vector<Bytes> alone =
+        ExpectRowsAlone("mla_decode", [&](RunMode mode, const std::vector<int>& rows) {
+          OpRig& rig = Rig(mode);
+          const int count = static_cast<int>(rows.size());
+          std::vector<int32_t> slots, positions;
+          for (const int row : rows) {
+            slots.push_back(row % 2);
+            positions.push_back(kPositions[row]);
+          }
+          const int width = kHeads * kLatent;
+          bf16* const out = rig.Poisoned<bf16>(size_t(count) * width);
+          const MlaDecodeParams params = {
+              .out = Dense(out, count, width),
+              .q_lat = Dense<const bf16>(rig.Put(RowsOf(q_lat, width, rows)), count, width),
+              .q = Dense<const bf16>(rig.Put(RowsOf(q, kHeads * kHeadDim, rows)), count, kHeads * kHeadDim),
+              .layer = layers[mode == RunMode::kReplayed],
+              .index = {rig.Put(slots), rig.Put(positions), count},
+              .head_count = kHeads,
+              .head_dim = kHeadDim,
+              .first_position = 0,
+              .scale = scale};
+          rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
+          return SplitRows(rig.Get(out, size_t(count) * width), width);
+        });
+    for (int row = 0; row < kRows; ++row) {
+      const std::vector<bf16> values = FromBytes<bf16>(alone[row]);
+      for (const int head : {0, 63, 64, 127}) {
+        const bf16* const lat = &q_lat[(size_t(row) * kHeads + head) * kLatent];
+        const bf16* const pe = &q[(size_t(row) * kHeads + head) * kHeadDim + kNope];
+        const HeadReference reference = ReferenceAttention(
+            Joined(Floats(lat, kLatent), Floats(pe, kRope)), scale, kPositions[row] + 1,
+            [&](int t) { return Floats(kv.Row(row % 2, t), kLatent + kRope); },
+            [&](int t) { return Floats(kv.Row(row % 2, t), kLatent); });
+        for (int i = 0; i < kLatent; ++i) {
+          ASSERT_NEAR(ToFloat(values[head * kLatent + i]), reference.out[i], reference.tolerance[i])
+              << "row " << row << ", head " << head << ", element " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
