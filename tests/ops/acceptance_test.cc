@@ -139,6 +139,23 @@ const CandidateCase kCandidateCases[] = {
     {"a negative id", -1, 10, 0.9f, 0, 0, 0},
 };
 
+// What relax_drafts says of the first row of two, the second of which is the draft's.
+int Relaxed(const SlotFixture& slots, std::vector<float> logits) {
+  logits.resize(2 * kVocab, -40.0f);
+  OpRig rig({}, RunMode::kReplayed);
+  int32_t* const relaxed = rig.Poisoned<int32_t>(2);
+  const RelaxDraftsParams params = {.relaxed = relaxed,
+                                    .logits = Dense<const float>(rig.Put(logits), 2, kVocab),
+                                    .index = {rig.Put(Ids{0, 0}), rig.Put(Ids{10, 11}), 2},
+                                    .ids = rig.Put(Ids{1, 0}),
+                                    .row_in_slot = rig.Put(Ids{0, 1}),
+                                    .slots = slots.Put(rig),
+                                    .scratch = rig.Poisoned<float>(2 * kVocab)};
+  rig.Run([&] { rig.ops().relax_drafts(rig.stream(), params); });
+  EXPECT_EQ(rig.Get(relaxed, 2)[1], 0) << "no draft follows the last row";
+  return rig.Get(relaxed, 2)[0];
+}
+
 TEST(RelaxDrafts, TakesTheTopkWithinDelta) {
   for (const CandidateCase& c : kCandidateCases) {
     SCOPED_TRACE(c.name);
@@ -147,19 +164,18 @@ TEST(RelaxDrafts, TakesTheTopkWithinDelta) {
     slots.rule.relaxed_delta = c.delta;
     slots.constants[0].temperature = c.temperature;
     slots.constants[0].strict = c.strict;
-    std::vector<float> logits(2 * kVocab, -40.0f);
+    std::vector<float> logits(4);
     for (int v = 0; v < 4; ++v) logits[v] = std::log(0.4f - 0.1f * static_cast<float>(v));
-    OpRig rig({}, RunMode::kReplayed);
-    int32_t* const relaxed = rig.Poisoned<int32_t>(2);
-    const RelaxDraftsParams params = {.relaxed = relaxed,
-                                      .logits = Dense<const float>(rig.Put(logits), 2, kVocab),
-                                      .index = {rig.Put(Ids{0, 0}), rig.Put(Ids{10, 11}), 2},
-                                      .ids = rig.Put(Ids{1, 0}),
-                                      .row_in_slot = rig.Put(Ids{0, 1}),
-                                      .slots = slots.Put(rig),
-                                      .scratch = rig.Poisoned<float>(2 * kVocab)};
-    rig.Run([&] { rig.ops().relax_drafts(rig.stream(), params); });
-    EXPECT_EQ(rig.Get(relaxed, 2), (Ids{c.expected, 0}));
+    EXPECT_EQ(Relaxed(slots, logits), c.expected);
+  }
+}
+
+TEST(RelaxDrafts, CountsTheLowerIdsOfATieFirst) {
+  for (const int draft : {1, 2}) {
+    SlotFixture slots = OneSlot({draft}, true);
+    slots.rule.relaxed_topk = 2;
+    slots.rule.relaxed_delta = 0.9f;
+    EXPECT_EQ(Relaxed(slots, {2.0f, 1.0f, 1.0f}), draft == 1) << "draft " << draft;
   }
 }
 
