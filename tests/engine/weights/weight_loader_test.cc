@@ -139,7 +139,8 @@ TEST_F(WeightLoaderTest, SplitsKvBPerHead) {
         EXPECT_EQ(FakeDevice::At(mla.w_uk.items[head], latent, nope),
                   Rounded(Expected(name, first + nope, latent)));
       for (int v = 0; v < 3; ++v)
-        EXPECT_EQ(FakeDevice::At(mla.w_uv.items[head], v, latent), Rounded(Expected(name, first + 4 + v, latent)));
+        EXPECT_EQ(FakeDevice::At(mla.w_uv.items[head], v, latent),
+                  Rounded(Expected(name, first + 4 + v, latent)));
     }
   }
 }
