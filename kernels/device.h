@@ -26,6 +26,12 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void Synchronize() = 0;
+
+  // Opens a branch: ops on the stream that Fork returns come after all that was submitted here, and may run
+  // beside what is submitted here until Join; what follows Join comes after both. One branch at a time. A
+  // device that runs one op after another returns this stream.
+  virtual Stream& Fork() { return *this; }
+  virtual void Join() {}
 };
 
 // A recorded sequence of ops with their parameters: no closures, nothing of the host's state.

@@ -18,6 +18,12 @@ void Project(const Ops& ops, Stream& stream, const ModelConfig& config, const Ml
 
   const GemmForm form = batch.gemm_form();
   ops.gemm(stream, {.out = qkv_a, .x = normed, .weight = w.qkv_a, .bias = w.qkv_a_bias, .form = form});
+  ops.kv_write(stream.Fork(), {.layer = context.cache,
+                               .ckv = qkv_a.columns(q_width, ckv_width),
+                               .norm_weight = w.kv_a_layernorm,
+                               .cos_sin = context.cos_sin,
+                               .index = batch.index,
+                               .eps = kLoraNormEps});
   if (w.q_b) {
     const Matrix<bf16> q_a = a.q_a.first_rows(rows);
     ops.rms_norm(stream, {.out_bf16 = q_a, .x = q, .weight = w.q_a_layernorm, .eps = kLoraNormEps});
@@ -31,12 +37,7 @@ void Project(const Ops& ops, Stream& stream, const ModelConfig& config, const Ml
                           .head_count = config.num_attention_heads,
                           .head_dim = config.qk_head_dim(),
                           .rope_dim = config.qk_rope_head_dim});
-  ops.kv_write(stream, {.layer = context.cache,
-                        .ckv = qkv_a.columns(q_width, ckv_width),
-                        .norm_weight = w.kv_a_layernorm,
-                        .cos_sin = context.cos_sin,
-                        .index = batch.index,
-                        .eps = kLoraNormEps});
+  stream.Join();
 }
 
 void AttendDecode(const Ops& ops, Stream& stream, const ModelConfig& config, const MlaWeights& w,

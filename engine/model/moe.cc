@@ -76,14 +76,17 @@ void MixtureOfExperts(const Ops& ops, Stream& stream, Communicator& comm, const 
                             .rows = own_count};
     const ExpertExchange exchange(ops, stream, comm, config, a, round);
 
-    const RoutedRows own = Route(ops, stream, config, w, a, batch.gemm_form(), index, own_x);
-    const RoutedRows gathered = exchange.Gather(own);
-    RunExperts(ops, stream, config, w, a, exchange.shard(), gathered);
+    // The shared expert beside the routed ones: they share nothing but x.
+    Stream& beside = stream.Fork();
     Matrix<float> shared;
     if (w.shared.gate_up) {
       shared = a.projected.first_rows(own_count);
-      DenseMlp(ops, stream, w.shared, a, batch.gemm_form(), own_x, shared);
+      DenseMlp(ops, beside, w.shared, a, batch.gemm_form(), own_x, shared);
     }
+    const RoutedRows own = Route(ops, stream, config, w, a, batch.gemm_form(), index, own_x);
+    const RoutedRows gathered = exchange.Gather(own);
+    RunExperts(ops, stream, config, w, a, exchange.shard(), gathered);
+    stream.Join();
     exchange.Combine(own, gathered, shared, hidden.row_range(own_first, own_count));
   }
 }

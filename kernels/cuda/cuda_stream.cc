@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -22,7 +23,12 @@ CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms*
 }
 
 CudaStream::~CudaStream() {
-  CHECK(!capturing_);
+  CHECK(!capturing_ && !branch_open_);
+  if (branch_ != nullptr) {
+    branch_.reset();
+    CheckCuda(cudaEventDestroy(forked_), "destroy an event");
+    CheckCuda(cudaEventDestroy(joined_), "destroy an event");
+  }
   CheckCuda(cudaStreamSynchronize(handle_), "finish a stream");
   if (scratch_ != nullptr && !scratch_captured_) memory_.Free(scratch_);
   for (const StagingChunk& chunk : staging_) {
@@ -36,6 +42,30 @@ CudaStream::~CudaStream() {
 void CudaStream::Synchronize() {
   CHECK(!capturing_) << "synchronize inside a capture";
   CheckCuda(cudaStreamSynchronize(handle_), "synchronize");
+}
+
+Stream& CudaStream::Fork() {
+  CHECK(!branch_open_) << "a branch is open";
+  if (branch_ == nullptr) {
+    branch_ = std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_);
+    CheckCuda(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "create an event");
+    CheckCuda(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "create an event");
+  }
+  branch_open_ = true;
+  branch_->capturing_ = capturing_;
+  CheckCuda(cudaEventRecord(forked_, handle_), "fork");
+  CheckCuda(cudaStreamWaitEvent(branch_->handle_, forked_, 0), "fork");
+  return *branch_;
+}
+
+void CudaStream::Join() {
+  CHECK(branch_open_) << "no branch is open";
+  branch_open_ = false;
+  branch_->capturing_ = false;
+  CheckCuda(cudaEventRecord(joined_, branch_->handle_), "join");
+  CheckCuda(cudaStreamWaitEvent(handle_, joined_, 0), "join");
+  std::move(branch_->nodes_.begin(), branch_->nodes_.end(), std::back_inserter(nodes_));
+  branch_->nodes_.clear();
 }
 
 void* CudaStream::Scratch(size_t bytes) {
@@ -121,7 +151,7 @@ void CudaStream::BeginCapture() {
 }
 
 cudaGraph_t CudaStream::EndCapture(std::vector<CudaNode>& nodes) {
-  CHECK(capturing_);
+  CHECK(capturing_ && !branch_open_);
   capturing_ = false;
   cudaGraph_t graph = nullptr;
   CheckCuda(cudaStreamEndCapture(handle_, &graph), "end a capture");

@@ -57,6 +57,10 @@ class CudaStream : public Stream {
   ~CudaStream() override;  // waits for what runs
 
   void Synchronize() override;
+  // A stream of its own, made at the first fork; in a capture, two branches of the graph. Its ops have
+  // scratch memory of their own.
+  Stream& Fork() override;
+  void Join() override;
 
   cudaStream_t handle() const { return handle_; }
   bool capturing() const { return capturing_; }
@@ -111,6 +115,11 @@ class CudaStream : public Stream {
   std::map<const void*, size_t> shared_limits_;  // of kernels raised above the default
   bool capturing_ = false;
   std::vector<CudaNode> nodes_;  // of the capture that runs
+
+  std::unique_ptr<CudaStream> branch_;
+  bool branch_open_ = false;
+  cudaEvent_t forked_ = nullptr;
+  cudaEvent_t joined_ = nullptr;
 };
 
 template <class Params>

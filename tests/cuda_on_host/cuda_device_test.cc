@@ -217,6 +217,37 @@ TEST_F(CudaDeviceTest, GraphsAreEqualWhenTheirNodesAre) {
 
 using CudaDeviceDeathTest = CudaDeviceTest;
 
+// The host's CUDA runs a graph in any order that its edges allow, and a stream when it is waited for.
+TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
+  float* const x = *device_->AllocateArray<float>(4);
+  float* const beside = *device_->AllocateArray<float>(4);
+  const auto add = [&](Stream& stream, float* out, const float* in) {
+    device_->ops().add(stream, {.out = Dense(out, 1, 4), .x = Dense<const float>(in, 1, 4)});
+  };
+  const auto submit = [&] {
+    add(*stream_, x, x);  // doubled
+    Stream& branch = stream_->Fork();
+    EXPECT_NE(&branch, stream_.get());
+    add(branch, beside, x);
+    stream_->Join();
+    add(*stream_, x, beside);  // doubled again, only if the branch took the doubled one
+  };
+  const auto graph = device_->Capture(*stream_, submit);
+  EXPECT_EQ(graph->node_count(), 3u);
+  for (int round = 0; round < 16; ++round) {
+    const std::vector<float> start = {1, 2, 3, 4};
+    const std::vector<float> zero(4);
+    device_->CopyToDevice(*stream_, x, start.data(), sizeof(float) * 4);
+    device_->CopyToDevice(*stream_, beside, zero.data(), sizeof(float) * 4);
+    if (round % 2 == 0) {
+      submit();
+    } else {
+      graph->Replay(*stream_);
+    }
+    EXPECT_THAT(Get(x, 4), ::testing::ElementsAre(4, 8, 12, 16)) << "round " << round;
+  }
+}
+
 TEST_F(CudaDeviceDeathTest, AFrozenDeviceNeitherAllocatesNorCaptures) {
   auto& stream = static_cast<CudaStream&>(*stream_);
   void* const scratch = stream.Scratch(1000);
