@@ -36,10 +36,11 @@ struct EmbedParams {
 };
 
 // y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32. Writes whichever outputs are present; may run
-// in place on `out`.
+// in place on `out`. out_f8 holds the BF16 values quantised; only where Device::quantizes_rows.
 struct RmsNormParams {
   Matrix<float> out;      // [R, D] or absent
   Matrix<bf16> out_bf16;  // [R, D] or absent
+  QuantizedRows out_f8;   // [R, D] or absent
   Matrix<const float> x;  // [R, D]
   const float* weight;    // [D]
   float eps;
@@ -53,7 +54,8 @@ enum class GemmForm : int32_t { kDecode, kPrefill };
 struct GemmParams {
   Matrix<float> out;      // [R, n] or absent
   Matrix<bf16> out_bf16;  // [R, n] or absent
-  Matrix<const bf16> x;   // [R, k]
+  Matrix<const bf16> x;   // [R, k]; where x_f8 is read instead, its data may be null
+  QuantizedRows x_f8;     // x quantised, read where the weight is FP8; absent: the op does that itself
   PackedWeight weight;    // [n, k]
   const float* bias;      // [n] or null
   GemmForm form = GemmForm::kDecode;
@@ -74,9 +76,10 @@ struct AddParams {
   Matrix<const float> x;  // [R, D]
 };
 
-// out = silu(gate) * up, gate first.
+// out = silu(gate) * up, gate first. Writes whichever outputs are present; out_f8 as rms_norm's.
 struct SiluMulParams {
-  Matrix<bf16> out;             // [R, I]
+  Matrix<bf16> out;             // [R, I] or absent
+  QuantizedRows out_f8;         // [R, I] or absent
   Matrix<const float> gate_up;  // [R, 2 I]
   const int32_t* row_count;     // null, or how many of the R rows count, if the device alone knows
 };
@@ -197,7 +200,8 @@ struct GroupRowsParams {
 // bits it would have as the only one.
 struct GroupedGemmParams {
   Matrix<float> out;              // [R * top_k, n]
-  Matrix<const bf16> x;           // [*, k]
+  Matrix<const bf16> x;           // [*, k]; as gemm's
+  QuantizedRows x_f8;             // as gemm's
   const int32_t* x_rows;          // [R * top_k] or null
   const int32_t* expert_offsets;  // [E + 1]
   PackedWeights experts;          // [E], each [n, k]

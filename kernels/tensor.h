@@ -59,6 +59,33 @@ struct PackedWeights {
   constexpr explicit operator bool() const { return items != nullptr; }
 };
 
+// Rows quantised for FP8 weights: E4M3 codes with one scale per row and 128 columns; a code stands for code *
+// scale. scale = max(largest |x| of the 128, 1e-4) / 448, code = e4m3(x / scale), x a BF16 value, both
+// divisions rounded to nearest. Past the last column a row's codes may be anything.
+struct QuantizedRows {
+  uint8_t* codes = nullptr;  // [rows, pitch]
+  float* scales = nullptr;   // [ceil(cols / 128), scale_pitch]
+  int32_t rows = 0;
+  int32_t cols = 0;
+  int64_t pitch = 0;        // bytes, a multiple of 16
+  int64_t scale_pitch = 0;  // floats, a multiple of 4
+
+  constexpr explicit operator bool() const { return codes != nullptr; }
+
+  constexpr QuantizedRows first_rows(int32_t count) const {
+    return {codes, scales, count, cols, pitch, scale_pitch};
+  }
+  // Rows [first, first + count), first a multiple of 4: scales are read 16 bytes at a time.
+  constexpr QuantizedRows row_range(int32_t first, int32_t count) const {
+    return {codes + first * pitch, scales + first, count, cols, pitch, scale_pitch};
+  }
+  constexpr QuantizedRows first_columns(int32_t count) const {
+    return {codes, scales, rows, count, pitch, scale_pitch};
+  }
+};
+
+inline constexpr int32_t kQuantGroup = 128;  // columns that share a scale
+
 // The paged cache of one layer, and how a slot finds its rows in it. Position s of a slot lives in block
 // block_tables[slot * table_stride + s / tokens_per_block], row s % tokens_per_block. Block 0 is scratch:
 // rows of idle slots and unmapped positions go there, and nothing reads them.

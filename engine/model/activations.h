@@ -17,14 +17,41 @@ namespace foredraft {
 // than 2048 of all ranks, since one rank's experts may be chosen by all of them.
 constexpr int MoeRowsAtOnce(int ranks) { return std::min(512, 2048 / ranks); }
 
+// Rows on their way into products. On a device that quantizes_rows the op that makes them writes, for an FP8
+// weight, the quantised form, so that the product need not.
+struct InputRows {
+  Matrix<bf16> as_bf16;
+  QuantizedRows as_f8;  // absent on other devices
+
+  int32_t rows() const { return as_bf16.rows; }
+  InputRows first_rows(int32_t count) const { return {as_bf16.first_rows(count), as_f8.first_rows(count)}; }
+  // first: a multiple of 4.
+  InputRows row_range(int32_t first, int32_t count) const {
+    return {as_bf16.row_range(first, count), as_f8 ? as_f8.row_range(first, count) : as_f8};
+  }
+  InputRows first_columns(int32_t count) const {
+    return {as_bf16.columns(0, count), as_f8.first_columns(count)};
+  }
+  // Both forms, if the weight reads the quantised one.
+  InputRows BothFor(const PackedWeight& weight) const {
+    return {as_bf16, weight.dtype == DType::kF8E4M3 ? as_f8 : QuantizedRows{}};
+  }
+  // The form that the weight reads, alone; of the other one the shape.
+  InputRows For(const PackedWeight& weight) const {
+    InputRows rows = BothFor(weight);
+    if (rows.as_f8) rows.as_bf16.data = nullptr;
+    return rows;
+  }
+};
+
 // R = row capacity, C = context capacity, N = ranks, M = min(R, MoeRowsAtOnce(N)), X = experts per token.
 struct Activations {
   Matrix<float> hidden;  // [R, D] residual stream
-  Matrix<bf16> normed;   // [R, D] input of the next projection
+  InputRows normed;      // [R, D] input of the next projection
 
   // Attention.
   Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
-  Matrix<bf16> q_a;        // [R, q_lora]
+  InputRows q_a;           // [R, q_lora]
   Matrix<float> q;         // [R, H * qk_head_dim]
   Matrix<bf16> q_roped;    // [R, H * qk_head_dim]
   Matrix<bf16> q_lat;      // [R, H * latent] decode form
@@ -37,7 +64,7 @@ struct Activations {
   // Experts and dense MLP.
   Matrix<float> projected;            // [R, D] what a layer's half adds to the residual stream
   Matrix<float> gate_up;              // [R, 2 I]
-  Matrix<bf16> activated;             // [R, I]
+  InputRows activated;                // [R, I]
   Matrix<float> router_logits;        // [M, E]
   int32_t* expert_ids = nullptr;      // [M, X]
   float* expert_weights = nullptr;    // [M, X]
@@ -45,7 +72,7 @@ struct Activations {
   int32_t* grouped_rows = nullptr;    // [N * M * X]
   int32_t* grouped_index = nullptr;   // [N * M, X]
   Matrix<float> expert_gate_up;       // [N * M * X, 2 I_e]
-  Matrix<bf16> expert_activated;      // [N * M * X, I_e]
+  InputRows expert_activated;         // [N * M * X, I_e]
   Matrix<float> expert_out;           // [N * M * X, D]
 
   // The exchange with other ranks; absent where N = 1. Partial sums are BF16 where N = 8, else FP32.

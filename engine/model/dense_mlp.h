@@ -11,7 +11,7 @@ namespace foredraft {
 
 // out and x: [R, D]. Uses gate_up and activated of `a`.
 void DenseMlp(const Ops& ops, Stream& stream, const DenseMlpWeights& w, const Activations& a, GemmForm form,
-              Matrix<const bf16> x, Matrix<float> out);
+              const InputRows& x, Matrix<float> out);
 
 }  // namespace foredraft
 

@@ -6,14 +6,14 @@ namespace foredraft {
 
 RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
   if (comm_.size() == 1) return own;
-  CHECK_EQ(own.x.rows, rank_rows_[comm_.rank()]);
-  CHECK_EQ(own.x.stride, int64_t{own.x.cols});  // rows travel as one piece
+  CHECK_EQ(own.x.rows(), rank_rows_[comm_.rank()]);
+  CHECK_EQ(own.x.as_bf16.stride, int64_t{own.x.as_bf16.cols});  // rows travel as one piece
   const int64_t choice_bytes = int64_t{config_.num_experts_per_tok} * 4;
-  const RoutedRows all = {.x = a_.gathered_x.first_rows(rank_rows_.total()),
+  const RoutedRows all = {.x = {.as_bf16 = a_.gathered_x.first_rows(rank_rows_.total())},
                           .ids = a_.gathered_ids,
                           .weights = a_.gathered_weights};
   AllGatherParams params = {.rows = rank_rows_};
-  params.parts[0] = {a_.gathered_x.data, own.x.data, own.x.cols * int64_t{sizeof(bf16)}};
+  params.parts[0] = {a_.gathered_x.data, own.x.as_bf16.data, own.x.as_bf16.cols * int64_t{sizeof(bf16)}};
   params.parts[1] = {a_.gathered_ids, own.ids, choice_bytes};
   params.parts[2] = {a_.gathered_weights, own.weights, choice_bytes};
   comm_.AllGather(stream_, params);
@@ -36,8 +36,8 @@ void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, 
   }
   // Where every rank has one group, its sum is a BF16 value and travels as one (half the bytes).
   const bool rounded = a_.partials_out_bf16.data != nullptr;
-  const Matrix<float> out = rounded ? Matrix<float>{} : a_.partials_out.first_rows(gathered.x.rows);
-  const Matrix<bf16> out_bf16 = rounded ? a_.partials_out_bf16.first_rows(gathered.x.rows) : Matrix<bf16>{};
+  const Matrix<float> out = rounded ? Matrix<float>{} : a_.partials_out.first_rows(gathered.x.rows());
+  const Matrix<bf16> out_bf16 = rounded ? a_.partials_out_bf16.first_rows(gathered.x.rows()) : Matrix<bf16>{};
   ops_.expert_partials(stream_, {.out = out,
                                  .out_bf16 = out_bf16,
                                  .expert_out = a_.expert_out,
@@ -55,7 +55,7 @@ void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, 
   } else {
     comm_.AllToAll(stream_, {a_.partials_in.data, out.data, width * int64_t{sizeof(float)}, rank_rows_});
   }
-  const int own_rows = own.x.rows;
+  const int own_rows = own.x.rows();
   ops_.add_partials(
       stream_, {.hidden = hidden,
                 .partials = rounded ? Matrix<float>{} : a_.partials_in.first_rows(ranks * own_rows),

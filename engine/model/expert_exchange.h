@@ -15,7 +15,7 @@ namespace foredraft {
 
 // Rows, of one rank or of all, and the experts they chose.
 struct RoutedRows {
-  Matrix<const bf16> x;            // [rows, D]
+  InputRows x;                     // [rows, D]; of all ranks BF16 alone
   const int32_t* ids = nullptr;    // [rows, X], -1 = idle
   const float* weights = nullptr;  // [rows, X]
 };

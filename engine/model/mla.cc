@@ -9,15 +9,20 @@ constexpr float kLoraNormEps = 1e-6f;
 // Queries to a.q_roped, cache rows to their blocks.
 void Project(const Ops& ops, Stream& stream, const ModelConfig& config, const MlaWeights& w,
              const Activations& a, const Batch& batch, const AttentionContext& context,
-             Matrix<const bf16> normed) {
-  const int rows = normed.rows;
+             const InputRows& normed) {
+  const int rows = normed.rows();
   const Matrix<float> qkv_a = a.qkv_a.first_rows(rows);
   const int ckv_width = config.kv_lora_rank + config.qk_rope_head_dim;
   const int q_width = qkv_a.cols - ckv_width;
   Matrix<float> q = qkv_a.columns(0, q_width);
 
   const GemmForm form = batch.gemm_form();
-  ops.gemm(stream, {.out = qkv_a, .x = normed, .weight = w.qkv_a, .bias = w.qkv_a_bias, .form = form});
+  ops.gemm(stream, {.out = qkv_a,
+                    .x = normed.as_bf16,
+                    .x_f8 = normed.as_f8,
+                    .weight = w.qkv_a,
+                    .bias = w.qkv_a_bias,
+                    .form = form});
   ops.kv_write(stream.Fork(), {.layer = context.cache,
                                .ckv = qkv_a.columns(q_width, ckv_width),
                                .norm_weight = w.kv_a_layernorm,
@@ -25,10 +30,14 @@ void Project(const Ops& ops, Stream& stream, const ModelConfig& config, const Ml
                                .index = batch.index,
                                .eps = kLoraNormEps});
   if (w.q_b) {
-    const Matrix<bf16> q_a = a.q_a.first_rows(rows);
-    ops.rms_norm(stream, {.out_bf16 = q_a, .x = q, .weight = w.q_a_layernorm, .eps = kLoraNormEps});
+    const InputRows q_a = a.q_a.first_rows(rows).For(w.q_b);
+    ops.rms_norm(stream, {.out_bf16 = q_a.as_bf16,
+                          .out_f8 = q_a.as_f8,
+                          .x = q,
+                          .weight = w.q_a_layernorm,
+                          .eps = kLoraNormEps});
     q = a.q.first_rows(rows);
-    ops.gemm(stream, {.out = q, .x = q_a, .weight = w.q_b, .form = form});
+    ops.gemm(stream, {.out = q, .x = q_a.as_bf16, .x_f8 = q_a.as_f8, .weight = w.q_b, .form = form});
   }
   ops.rope_query(stream, {.out = a.q_roped.first_rows(rows),
                           .q = q,
@@ -98,8 +107,8 @@ void AttendPrefill(const Ops& ops, Stream& stream, const ModelConfig& config, co
 
 void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, const MlaWeights& w,
                      const Activations& a, const Batch& batch, const AttentionContext& context,
-                     Matrix<const bf16> normed, Matrix<float> hidden) {
-  const Matrix<float> projected = a.projected.first_rows(normed.rows);
+                     const InputRows& normed, Matrix<float> hidden) {
+  const Matrix<float> projected = a.projected.first_rows(normed.rows());
   Project(ops, stream, config, w, a, batch, context, normed);
   if (batch.prefill_form()) {
     for (const PrefillSpan& span : batch.spans) AttendPrefill(ops, stream, config, w, a, span, context);
@@ -107,7 +116,7 @@ void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, 
     AttendDecode(ops, stream, config, w, a, batch, context);
   }
   ops.gemm(stream, {.out = projected,
-                    .x = a.attention.first_rows(normed.rows),
+                    .x = a.attention.first_rows(normed.rows()),
                     .weight = w.o_proj,
                     .bias = w.o_proj_bias,
                     .form = batch.gemm_form()});

@@ -11,9 +11,9 @@ namespace {
 
 // The experts' choice of each row.
 RoutedRows Route(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
-                 const Activations& a, GemmForm form, const RowIndex& index, Matrix<const bf16> x) {
-  const Matrix<float> logits = a.router_logits.first_rows(x.rows);
-  ops.gemm(stream, {.out = logits, .x = x, .weight = w.router, .form = form});
+                 const Activations& a, GemmForm form, const RowIndex& index, const InputRows& x) {
+  const Matrix<float> logits = a.router_logits.first_rows(x.rows());
+  ops.gemm(stream, {.out = logits, .x = x.as_bf16, .weight = w.router, .form = form});
   ops.route_experts(stream, {.expert_ids = a.expert_ids,
                              .expert_weights = a.expert_weights,
                              .logits = logits,
@@ -30,27 +30,32 @@ RoutedRows Route(const Ops& ops, Stream& stream, const ModelConfig& config, cons
 // This rank's experts over the rows that chose them: a.expert_out, with the places in a.grouped_index.
 void RunExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const MoeWeights& w,
                 const Activations& a, const ExpertShard& shard, const RoutedRows& rows) {
-  const int pairs = rows.x.rows * config.num_experts_per_tok;  // at most
+  const int pairs = rows.x.rows() * config.num_experts_per_tok;  // at most
   const int expert_count = shard.expert_count_here(config.n_routed_experts);
   const Matrix<float> gate_up = a.expert_gate_up.first_rows(pairs);
-  const Matrix<bf16> activated = a.expert_activated.first_rows(pairs);
+  const InputRows activated = a.expert_activated.first_rows(pairs).For(w.expert_down.first);
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
   ops.group_rows(stream, {.expert_offsets = a.expert_offsets,
                           .grouped_rows = a.grouped_rows,
                           .grouped_index = a.grouped_index,
                           .expert_ids = rows.ids,
-                          .rows = rows.x.rows,
+                          .rows = rows.x.rows(),
                           .top_k = config.num_experts_per_tok,
                           .expert_count = expert_count,
                           .first_expert = shard.first_expert(config.n_routed_experts)});
   ops.grouped_gemm(stream, {.out = gate_up,
-                            .x = rows.x,
+                            .x = rows.x.as_bf16,
+                            .x_f8 = rows.x.as_f8,
                             .x_rows = a.grouped_rows,
                             .expert_offsets = a.expert_offsets,
                             .experts = w.expert_gate_up});
-  ops.silu_mul(stream, {.out = activated, .gate_up = gate_up, .row_count = a.expert_offsets + expert_count});
+  ops.silu_mul(stream, {.out = activated.as_bf16,
+                        .out_f8 = activated.as_f8,
+                        .gate_up = gate_up,
+                        .row_count = a.expert_offsets + expert_count});
   ops.grouped_gemm(stream, {.out = a.expert_out.first_rows(pairs),
-                            .x = activated,
+                            .x = activated.as_bf16,
+                            .x_f8 = activated.as_f8,
                             .expert_offsets = a.expert_offsets,
                             .experts = w.expert_down});
 }
@@ -58,19 +63,19 @@ void RunExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const
 }  // namespace
 
 void MixtureOfExperts(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
-                      const MoeWeights& w, const Activations& a, const Batch& batch, Matrix<const bf16> x,
+                      const MoeWeights& w, const Activations& a, const Batch& batch, const InputRows& x,
                       Matrix<float> hidden) {
   const RankRows rank_rows =
-      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(comm.size(), x.rows);
+      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(comm.size(), x.rows());
   const int rows_at_once = MoeRowsAtOnce(comm.size());
   for (int first = 0; first < rank_rows.largest(); first += rows_at_once) {
     RankRows round;
     for (int rank = 0; rank < comm.size(); ++rank) {
       round[rank] = std::clamp(rank_rows[rank] - first, 0, rows_at_once);
     }
-    const int own_first = std::min(first, x.rows);
+    const int own_first = std::min(first, x.rows());
     const int own_count = round[comm.rank()];
-    const Matrix<const bf16> own_x = x.row_range(own_first, own_count);
+    const InputRows own_x = x.row_range(own_first, own_count);
     const RowIndex index = {.slots = batch.index.slots + own_first,
                             .positions = batch.index.positions + own_first,
                             .rows = own_count};

@@ -13,10 +13,11 @@
 
 namespace foredraft {
 
-// hidden += experts(x) + shared(x). x: [R, D]. Long batches go in rounds of MoeRowsAtOnce rows of every rank,
-// as many as the rank with most rows needs: all ranks take part in all of them.
+// hidden += experts(x) + shared(x). x: [R, D], the BF16 form at least. Long batches go in rounds of
+// MoeRowsAtOnce rows of every rank, as many as the rank with most rows needs: all ranks take part in all of
+// them.
 void MixtureOfExperts(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
-                      const MoeWeights& w, const Activations& a, const Batch& batch, Matrix<const bf16> x,
+                      const MoeWeights& w, const Activations& a, const Batch& batch, const InputRows& x,
                       Matrix<float> hidden);
 
 }  // namespace foredraft

@@ -218,20 +218,26 @@ void TunedGemms::Run(CudaStream& stream, const GemmParams& p) {
   }
 }
 
-// Rows in fours straight to the output; the last one to three by way of four rows of scratch memory.
+// Rows in fours straight to the output; the last one to three by way of four rows of scratch memory. The
+// library takes scales only as [k / 128, rows] without a gap: rows that come quantised in another pitch are
+// copied.
 void TunedGemms::RunF8(CudaStream& stream, const GemmParams& p, CublasLtProduct product) {
   const int32_t rest = p.x.rows % kF8RowUnit;
   const int32_t whole = p.x.rows - rest;
-  const cuda::QuantizedShape whole_shape(whole, p.x.cols, kF8RowUnit);
-  const cuda::QuantizedShape rest_shape(rest, p.x.cols, kF8RowUnit);
+  const cuda::QuantizedShape whole_shape(whole, p.x.cols);
+  const cuda::QuantizedShape rest_shape(rest, p.x.cols);
   const int64_t rest_bytes = int64_t{kF8RowUnit} * p.weight.n * static_cast<int64_t>(sizeof(float));
   const int64_t rest_begin = (whole_shape.bytes + 1023) / 1024 * 1024;
   const int64_t out_begin = rest_begin + (rest_shape.bytes + 1023) / 1024 * 1024;
   auto* const memory = static_cast<unsigned char*>(stream.Scratch(out_begin + rest_bytes));
 
-  const auto run = [&](const cuda::QuantizedRows& x_f8, int32_t first, int32_t count, int64_t rows, void* out,
+  const auto run = [&](const QuantizedRows& x_f8, int32_t first, int32_t count, int64_t rows, void* out,
                        int64_t out_stride) {
-    cuda::QuantizeRows(stream, x_f8, p.x.row_range(first, count), nullptr, nullptr, count);
+    if (!p.x_f8) {
+      cuda::QuantizeRows(stream, x_f8, p.x.row_range(first, count), nullptr, nullptr, count);
+    } else if (x_f8.codes != p.x_f8.codes) {
+      cuda::CopyQuantizedRows(stream, x_f8, p.x_f8.row_range(first, count), nullptr, nullptr, count);
+    }
     product.rows = rows;
     product.x = x_f8.codes;
     product.x_stride = x_f8.pitch;
@@ -240,7 +246,10 @@ void TunedGemms::RunF8(CudaStream& stream, const GemmParams& p, CublasLtProduct 
     product.out_stride = out_stride;
     RunChecked(stream, product);
   };
-  if (whole > 0) run(whole_shape.Place(memory), 0, whole, whole, product.out, product.out_stride);
+  const bool as_it_is = p.x_f8 && p.x_f8.scale_pitch == whole;
+  if (whole > 0) {
+    run(as_it_is ? p.x_f8 : whole_shape.Place(memory), 0, whole, whole, product.out, product.out_stride);
+  }
   if (rest == 0) return;
   void* const four = memory + out_begin;
   run(rest_shape.Place(memory + rest_begin), whole, rest, kF8RowUnit, four, p.weight.n);

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/fours.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/quantize_four.h"
 #include "kernels/exp.h"
 
 namespace foredraft::cuda {
@@ -34,16 +35,20 @@ template <bool aligned>
 __global__ void __launch_bounds__(kFoursThreads) SiluMulKernel(const __grid_constant__ SiluMulParams p) {
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
-  const int32_t width = p.out.cols;
-  if (first >= width) return;
-  const Four gate = LoadFour<aligned>(p.gate_up.row(r), first, width);
-  const Four up = LoadFour<aligned>(p.gate_up.row(r) + width, first, width);
+  const int32_t width = p.gate_up.cols / 2;
+  // By whole warps, which have a group of 128 columns each.
+  if (first / kQuantGroup * kQuantGroup >= width) return;
+  if (p.row_count != nullptr && r >= *p.row_count) return;
+  const bool inside = first < width;
+  const Four gate = inside ? LoadFour<aligned>(p.gate_up.row(r), first, width) : Four{};
+  const Four up = inside ? LoadFour<aligned>(p.gate_up.row(r) + width, first, width) : Four{};
   Four out;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     out.x[i] = __fmul_rn(__fmul_rn(gate.x[i], Sigmoid(gate.x[i])), up.x[i]);
   }
-  StoreFour<aligned>(p.out.row(r), first, width, out);
+  if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(out));
+  if (p.out && inside) StoreFour<aligned>(p.out.row(r), first, width, out);
 }
 
 template <bool aligned>
@@ -77,9 +82,9 @@ void Add(Stream& stream, const AddParams& p) {
 }
 
 void SiluMul(Stream& stream, const SiluMulParams& p) {
-  const bool aligned = InFours(p.out) && InFours(p.gate_up.data, p.gate_up.stride, p.out.cols);
-  Launch(stream, aligned ? SiluMulKernel<true> : SiluMulKernel<false>, FoursOfRows(p.out.rows, p.out.cols),
-         p);
+  const int32_t width = p.gate_up.cols / 2;
+  const bool aligned = InFours(p.out) && InFours(p.gate_up.data, p.gate_up.stride, width);
+  Launch(stream, aligned ? SiluMulKernel<true> : SiluMulKernel<false>, FoursOfRows(p.gate_up.rows, width), p);
 }
 
 void CopyRows(Stream& stream, const CopyRowsParams& p) {

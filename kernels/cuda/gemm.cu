@@ -7,7 +7,8 @@
 
 namespace foredraft::cuda {
 
-// One group, whose rows the host knows. FP8 weights: the activations are quantised first. Which kernel runs:
+// One group, whose rows the host knows. FP8 weights: rows that come as BF16 are quantised first. Which kernel
+// runs:
 //
 //   weight                            | without a tuning file | where the tuning file has the shape and form
 //   FP8 or BF16, rows of whole 128 B  | HopperGemm            | cuBLASLt, the entry's algorithm
@@ -30,7 +31,9 @@ void Gemm(Stream& stream, const GemmParams& p) {
                          .weight = p.weight,
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
   const bool f8 = p.weight.dtype == DType::kF8E4M3;
-  if (f8) {
+  if (f8 && p.x_f8) {
+    problem.x_f8 = p.x_f8;
+  } else if (f8) {
     const QuantizedShape shape(p.x.rows, p.x.cols);
     problem.x_f8 = shape.Place(cuda.Scratch(shape.bytes));
     QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);

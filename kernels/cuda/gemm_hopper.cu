@@ -271,17 +271,17 @@ HopperGemmParams MakeParams(const GemmProblem& q) {
        .box = {box_columns, kTileN, 1},
        .swizzled = true});
   if (f8) {
-    const uint64_t capacity = q.x_f8.row_capacity, pitch = q.x_f8.pitch;
+    const uint64_t rows = q.x_f8.rows, pitch = q.x_f8.pitch;
     p.x = EncodeTensorMap({.data = q.x_f8.codes,
                            .element_bytes = element,
-                           .extent = {k, 1, capacity},
+                           .extent = {k, 1, rows},
                            .pitch = {pitch, pitch},
                            .box = {box_columns, 1, kTileRows},
                            .swizzled = true});
-    const uint64_t scale_row_bytes = capacity * sizeof(float), k_blocks = k / kScaleBlock;
+    const uint64_t scale_row_bytes = q.x_f8.scale_pitch * sizeof(float), k_blocks = k / kScaleBlock;
     p.x_scales = EncodeTensorMap({.data = q.x_f8.scales,
                                   .element_bytes = sizeof(float),
-                                  .extent = {capacity, k_blocks, 1},
+                                  .extent = {rows, k_blocks, 1},
                                   .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
                                   .box = {kTileRows, 1, 1},
                                   .swizzled = false});

@@ -318,7 +318,7 @@ TileGemmParams MakeParams(const GemmProblem& q) {
   p.out_stride = q.out.stride;
   p.out_bf16_stride = q.out_bf16.stride;
   p.out_group_stride = q.out_group_stride;
-  p.x_scale_pitch = q.x_f8.row_capacity;
+  p.x_scale_pitch = q.x_f8.scale_pitch;
   p.weight_scale_stride = q.scale_stride;
   p.weight_scale_pitch = ScalePitch(q.weight.k);
   p.n = q.weight.n;

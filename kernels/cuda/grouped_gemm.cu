@@ -25,8 +25,16 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
       .ranges = {.offsets = p.expert_offsets, .rows = p.out.rows, .groups = p.experts.count}};
   if (first.dtype == DType::kF8E4M3) {
     const QuantizedShape shape(p.out.rows, first.k);
-    problem.x_f8 = shape.Place(cuda.Scratch(shape.bytes));
-    QuantizeRows(stream, problem.x_f8, p.x, p.x_rows, row_count, p.out.rows);
+    if (p.x_f8 && p.x_rows == nullptr) {
+      problem.x_f8 = p.x_f8;
+    } else {
+      problem.x_f8 = shape.Place(cuda.Scratch(shape.bytes));
+      if (p.x_f8) {
+        CopyQuantizedRows(stream, problem.x_f8, p.x_f8, p.x_rows, row_count, p.out.rows);
+      } else {
+        QuantizeRows(stream, problem.x_f8, p.x, p.x_rows, row_count, p.out.rows);
+      }
+    }
     problem.x_rows = nullptr;
   } else if (hopper && (p.x_rows != nullptr || !HopperReads(p.x, 0))) {
     void* const memory = cuda.Scratch(sizeof(bf16) * p.out.rows * first.k);

@@ -1,5 +1,6 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/quantize_four.h"
 #include "kernels/cuda/rms_factor.h"
 
 namespace foredraft::cuda {
@@ -11,16 +12,25 @@ struct RmsNormShared {
   float sums[kMaxWarps];
 };
 
+// Columns first .. first + 3, or none where they are past the last: but the whole warp calls.
+template <bool aligned>
+__device__ Four LoadInside(const float* row, int32_t first, int32_t cols) {
+  return first < cols ? LoadFour<aligned>(row, first, cols) : Four{};
+}
+
 template <bool aligned>
 __device__ void StoreNormed(const RmsNormParams& p, int32_t r, int32_t first, const Four& x, float factor) {
   const int32_t cols = p.x.cols;
-  const Four y = Normed(x, LoadFour<aligned>(p.weight, first, cols), factor);
+  const Four y = Normed(x, LoadInside<aligned>(p.weight, first, cols), factor);
+  if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(y));
+  if (first >= cols) return;
   if (p.out_bf16) StoreFour<aligned>(p.out_bf16.row(r), first, cols, y);
   if (p.out) StoreFour<aligned>(p.out.row(r), first, cols, y);
 }
 
 // A block per row, which stays in registers between the two passes; what is past kHeld fours (rows wider than
-// 16,384) is read again. A thread writes no column but those it reads: `out` may be x.
+// 16,384) is read again. A thread writes no column but those it reads: `out` may be x. A warp has 128
+// adjacent columns at a time, and goes on while the first of them is in the row: so it can quantise them.
 template <bool aligned>
 __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_constant__ RmsNormParams p) {
   RmsNormShared& shared = SharedStorage<RmsNormShared>();
@@ -28,13 +38,14 @@ __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_con
   const int32_t cols = p.x.cols;
   const float* const x = p.x.row(r);
   const int32_t first = static_cast<int32_t>(threadIdx.x) * 4;
+  const int32_t first_of_warp = first / kQuantGroup * kQuantGroup;
   const int32_t step = static_cast<int32_t>(blockDim.x) * 4;
   Four held[kHeld];
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    if (first + i * step >= cols) break;
-    held[i] = LoadFour<aligned>(x, first + i * step, cols);
+    if (first_of_warp + i * step >= cols) break;
+    held[i] = LoadInside<aligned>(x, first + i * step, cols);
     sum = AddSquares(sum, held[i]);
   }
   for (int32_t column = first + kHeld * step; column < cols; column += step) {
@@ -43,11 +54,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_con
   const float factor = RmsFactor(sum, cols, p.eps, shared.sums);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    if (first + i * step >= cols) break;
+    if (first_of_warp + i * step >= cols) break;
     StoreNormed<aligned>(p, r, first + i * step, held[i], factor);
   }
-  for (int32_t column = first + kHeld * step; column < cols; column += step) {
-    StoreNormed<aligned>(p, r, column, LoadFour<aligned>(x, column, cols), factor);
+  for (int32_t later = kHeld * step; first_of_warp + later < cols; later += step) {
+    StoreNormed<aligned>(p, r, first + later, LoadInside<aligned>(x, first + later, cols), factor);
   }
 }
 

@@ -62,6 +62,13 @@ class Bench {
   Matrix<T> Rows(int rows, int cols) {
     return Dense(Zeros<std::remove_const_t<T>>(size_t(rows) * cols), rows, cols);
   }
+  // Absent where the device's ops know no such rows.
+  QuantizedRows F8Rows(int rows, int cols) {
+    if (!device_->quantizes_rows()) return {};
+    const int64_t pitch = (cols + 15) / 16 * 16, scale_pitch = (rows + 3) / 4 * 4;
+    const int64_t groups = (cols + kQuantGroup - 1) / kQuantGroup;
+    return {Zeros<uint8_t>(rows * pitch), Zeros<float>(groups * scale_pitch), rows, cols, pitch, scale_pitch};
+  }
   template <class T>
   T* Put(const std::vector<T>& values) {
     T* const memory = Zeros<T>(values.size());
@@ -126,6 +133,7 @@ void Gemms(Bench& bench) {
     for (const int rows : kRows) {
       GemmParams p = {.out = bench.Rows<float>(rows, n), .x = bench.Rows<const bf16>(rows, k)};
       p.weight = weights[0].first;
+      if (s.dtype == DType::kF8E4M3) p.x_f8 = bench.F8Rows(rows, k);  // as norms and activations leave them
       bench.Line(
           name, rows, CostOf(p),
           [&bench, &weights, p](int i) mutable {
@@ -182,11 +190,13 @@ void GroupedGemms(Bench& bench) {
         const int pairs = kExperts * rows_per_expert;
         std::vector<int32_t> offsets(kExperts + 1);
         for (int e = 0; e <= kExperts; ++e) offsets[e] = e * rows_per_expert;
-        const GroupedGemmParams p = {.out = bench.Rows<float>(pairs, n),
-                                     .x = bench.Rows<const bf16>(pairs, k),
-                                     .x_rows = nullptr,
-                                     .expert_offsets = bench.Put(offsets),
-                                     .experts = experts};
+        const GroupedGemmParams p = {
+            .out = bench.Rows<float>(pairs, n),
+            .x = bench.Rows<const bf16>(pairs, k),
+            .x_f8 = dtype == DType::kF8E4M3 ? bench.F8Rows(pairs, k) : QuantizedRows{},
+            .x_rows = nullptr,
+            .expert_offsets = bench.Put(offsets),
+            .experts = experts};
         OpCost cost = CostOf(p);
         // All experts are met here.
         cost.bytes += (kExperts - ExpectedExperts(pairs, kExperts)) * WeightBytes(experts.first);
@@ -240,6 +250,13 @@ void RowOps(Bench& bench) {
                                .weight = bench.Zeros<float>(hidden),
                                .eps = 1e-6f};
       bench.Line("rms_norm", rows, CostOf(p), [&bench, p](int) { bench.ops().rms_norm(bench.stream(), p); });
+      RmsNormParams f8 = p;
+      f8.out_bf16 = {};
+      f8.out_f8 = bench.F8Rows(rows, hidden);
+      if (f8.out_f8) {
+        bench.Line("rms_norm to FP8", rows, CostOf(f8),
+                   [&bench, f8](int) { bench.ops().rms_norm(bench.stream(), f8); });
+      }
     }
     if (bench.Wants("silu_mul")) {
       const int width = bench.Width(2048);
@@ -247,6 +264,13 @@ void RowOps(Bench& bench) {
                                .gate_up = bench.Rows<const float>(8 * rows, 2 * width)};
       bench.Line("silu_mul", 8 * rows, CostOf(p),
                  [&bench, p](int) { bench.ops().silu_mul(bench.stream(), p); });
+      SiluMulParams f8 = p;
+      f8.out = {};
+      f8.out_f8 = bench.F8Rows(8 * rows, width);
+      if (f8.out_f8) {
+        bench.Line("silu_mul to FP8", 8 * rows, CostOf(f8),
+                   [&bench, f8](int) { bench.ops().silu_mul(bench.stream(), f8); });
+      }
     }
   }
 }

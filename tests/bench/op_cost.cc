@@ -14,6 +14,16 @@ double BytesOf(const Matrix<T>& x) {
   return x ? double(x.rows) * x.cols * sizeof(T) : 0;
 }
 
+double BytesOf(const QuantizedRows& x) {
+  return x ? double(x.rows) * (x.cols + sizeof(float) * std::ceil(double(x.cols) / kQuantGroup)) : 0;
+}
+
+// What a GEMM reads of its rows.
+template <class Params>
+double InputBytes(const Params& p, DType weight) {
+  return p.x_f8 && weight == DType::kF8E4M3 ? BytesOf(p.x_f8) : BytesOf(p.x);
+}
+
 OpCost MatrixWork(double flops, DType dtype) {
   OpCost cost;
   (dtype == DType::kF8E4M3 ? cost.fp8_flops : cost.bf16_flops) = flops;
@@ -49,12 +59,12 @@ OpCost CostOf(const EmbedParams& p, const StepShape&) {
 }
 
 OpCost CostOf(const RmsNormParams& p, const StepShape&) {
-  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.x) + 4.0 * p.x.cols};
+  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.out_f8) + BytesOf(p.x) + 4.0 * p.x.cols};
 }
 
 OpCost CostOf(const GemmParams& p, const StepShape&) {
   OpCost cost = MatrixWork(2.0 * p.x.rows * p.weight.n * p.weight.k, p.weight.dtype);
-  cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.x) + WeightBytes(p.weight);
+  cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + InputBytes(p, p.weight.dtype) + WeightBytes(p.weight);
   return cost;
 }
 
@@ -68,7 +78,7 @@ OpCost CostOf(const HeadGemmParams& p, const StepShape&) {
 OpCost CostOf(const AddParams& p, const StepShape&) { return {.bytes = 2 * BytesOf(p.out) + BytesOf(p.x)}; }
 
 OpCost CostOf(const SiluMulParams& p, const StepShape&) {
-  return {.bytes = BytesOf(p.out) + BytesOf(p.gate_up)};
+  return {.bytes = BytesOf(p.out) + BytesOf(p.out_f8) + BytesOf(p.gate_up)};
 }
 
 OpCost CostOf(const CopyRowsParams& p, const StepShape&) {
@@ -115,7 +125,8 @@ OpCost CostOf(const GroupedGemmParams& p, const StepShape&) {
   const PackedWeight& expert = p.experts.first;
   const double pairs = p.out.rows;
   OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.dtype);
-  cost.bytes = BytesOf(p.out) + BytesOf(p.x) + ExpectedExperts(pairs, p.experts.count) * WeightBytes(expert);
+  cost.bytes = BytesOf(p.out) + InputBytes(p, expert.dtype) +
+               ExpectedExperts(pairs, p.experts.count) * WeightBytes(expert);
   return cost;
 }
 

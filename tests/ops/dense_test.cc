@@ -102,7 +102,7 @@ TEST(SiluMul, Holds) {
     ExpectOpHolds(RowCase<bf16, float>(
         "silu_mul " + std::to_string(width), gate_up, 2 * width, width,
         [&](OpRig& rig, Matrix<bf16> out, Matrix<const float> in) {
-          const SiluMulParams params = {out, in};
+          const SiluMulParams params = {.out = out, .gate_up = in};
           return [&rig, params] { rig.ops().silu_mul(rig.stream(), params); };
         },
         [&](const float* in, const bf16* out) {

@@ -75,9 +75,11 @@ OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& expert
     const int pairs = static_cast<int>(ids.size());
     float* out = rig.Poisoned<float>(pairs * s.n);
     const GroupedGemmParams params = {
-        Dense(out, pairs, s.n), Dense<const bf16>(rig.Put(inputs), static_cast<int>(rows.size()), s.k),
-        rig.Put(grouped.rows), rig.Put(grouped.offsets),
-        PackAll(rig, s.experts, [&](int e) -> const TestWeight& { return experts[e]; })};
+        .out = Dense(out, pairs, s.n),
+        .x = Dense<const bf16>(rig.Put(inputs), static_cast<int>(rows.size()), s.k),
+        .x_rows = rig.Put(grouped.rows),
+        .expert_offsets = rig.Put(grouped.offsets),
+        .experts = PackAll(rig, s.experts, [&](int e) -> const TestWeight& { return experts[e]; })};
     rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), params); });
     const std::vector<float> values = rig.Get(out, pairs * s.n);
     std::vector<Bytes> outputs;
@@ -129,8 +131,11 @@ TEST(GroupedGemm, HasTheBitsOfGemm) {
     rig.ops().gemm(rig.stream(), {.out = Dense(expected, 10, 50), .x = in, .weight = packed});
     // One expert has 3 rows, one none, one 7.
     rig.ops().grouped_gemm(rig.stream(),
-                           {Dense(out, 10, 50), in, nullptr, rig.Put(std::vector<int32_t>{0, 3, 3, 10}),
-                            PackAll(rig, 3, [&](int) -> const TestWeight& { return weight; })});
+                           {.out = Dense(out, 10, 50),
+                            .x = in,
+                            .x_rows = nullptr,
+                            .expert_offsets = rig.Put(std::vector<int32_t>{0, 3, 3, 10}),
+                            .experts = PackAll(rig, 3, [&](int) -> const TestWeight& { return weight; })});
     EXPECT_EQ(BytesOf(rig.Get(out, 500).data(), 500), BytesOf(rig.Get(expected, 500).data(), 500)) << isa;
   }
 }

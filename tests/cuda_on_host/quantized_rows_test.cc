@@ -1,0 +1,182 @@
+// Rows quantised by the op that makes them (rms_norm, silu_mul) against rows that the GEMM quantises itself:
+// the same codes and scales, so the same bits.
+
+#include <fstream>
+
+#include "kernels/cuda/cuda_probe.h"
+#include "kernels/cuda/quantize.h"
+#include "kernels/cuda/tuning_file.h"
+#include "tests/ops/op_harness.h"
+#include "tests/ops/weights.h"
+
+namespace foredraft {
+namespace {
+
+// Groups that end inside a warp, inside a four, and rows wider than a block keeps.
+constexpr int kWidths[] = {1, 30, 128, 200, 1152, 7168, 16640};
+constexpr int kRows = 5;
+
+QuantizedRows PoisonedRows(OpRig& rig, int rows, int cols) {
+  const cuda::QuantizedShape shape(rows, cols);
+  return shape.Place(rig.Poisoned<unsigned char>(shape.bytes));
+}
+
+// Codes and scales of all rows, without what lies between them.
+Bytes BytesOfRows(OpRig& rig, const QuantizedRows& rows) {
+  const std::vector<uint8_t> codes = rig.Get(rows.codes, rows.rows * rows.pitch);
+  const int groups = (rows.cols + kQuantGroup - 1) / kQuantGroup;
+  const std::vector<float> scales = rig.Get(rows.scales, groups * rows.scale_pitch);
+  Bytes bytes;
+  for (int r = 0; r < rows.rows; ++r) {
+    bytes.insert(bytes.end(), codes.begin() + r * rows.pitch, codes.begin() + r * rows.pitch + rows.cols);
+    for (int g = 0; g < groups; ++g) {
+      EXPECT_GT(scales[g * rows.scale_pitch + r], 0.0f) << "row " << r << " group " << g;
+      const Bytes scale = BytesOf(&scales[g * rows.scale_pitch + r], 1);
+      bytes.insert(bytes.end(), scale.begin(), scale.end());
+    }
+  }
+  return bytes;
+}
+
+// What QuantizeRows makes of BF16 rows.
+Bytes BytesOfQuantized(OpRig& rig, Matrix<const bf16> x) {
+  const QuantizedRows rows = PoisonedRows(rig, x.rows, x.cols);
+  cuda::QuantizeRows(rig.stream(), rows, x, nullptr, nullptr, x.rows);
+  return BytesOfRows(rig, rows);
+}
+
+// Zeros, a NaN and an infinity among the noise.
+std::vector<float> Awkward(Noise& noise, size_t count) {
+  std::vector<float> x = noise.Floats(count, 3.0f);
+  std::fill_n(x.begin(), count / kRows, 0.0f);
+  x[count - 1] = NAN;
+  x[count / 2] = INFINITY;
+  return x;
+}
+
+TEST(QuantizedRows, RmsNormWritesWhatTheGemmWould) {
+  for (const int width : kWidths) {
+    SCOPED_TRACE(width);
+    Noise noise(61);
+    OpRig rig({}, RunMode::kReplayed);
+    RmsNormParams p = {.out_bf16 = Dense(rig.Poisoned<bf16>(kRows * width), kRows, width),
+                       .out_f8 = PoisonedRows(rig, kRows, width),
+                       .x = Dense<const float>(rig.Put(Awkward(noise, kRows * width)), kRows, width),
+                       .weight = rig.Put(noise.Floats(width)),
+                       .eps = 1e-6f};
+    rig.Run([&] { rig.ops().rms_norm(rig.stream(), p); });
+    const Bytes separate = BytesOfQuantized(rig, p.out_bf16);
+    EXPECT_EQ(BytesOfRows(rig, p.out_f8), separate);
+    p.out_bf16 = {};
+    p.out_f8 = PoisonedRows(rig, kRows, width);
+    rig.Run([&] { rig.ops().rms_norm(rig.stream(), p); });
+    EXPECT_EQ(BytesOfRows(rig, p.out_f8), separate) << "alone";
+  }
+}
+
+TEST(QuantizedRows, SiluMulWritesWhatTheGemmWould) {
+  for (const int width : kWidths) {
+    SCOPED_TRACE(width);
+    Noise noise(62);
+    OpRig rig({}, RunMode::kReplayed);
+    SiluMulParams p = {
+        .out = Dense(rig.Poisoned<bf16>(kRows * width), kRows, width),
+        .out_f8 = PoisonedRows(rig, kRows, width),
+        .gate_up = Dense<const float>(rig.Put(Awkward(noise, kRows * 2 * width)), kRows, 2 * width)};
+    rig.Run([&] { rig.ops().silu_mul(rig.stream(), p); });
+    const Bytes separate = BytesOfQuantized(rig, p.out);
+    EXPECT_EQ(BytesOfRows(rig, p.out_f8), separate);
+    p.out = {};
+    p.out_f8 = PoisonedRows(rig, kRows, width);
+    rig.Run([&] { rig.ops().silu_mul(rig.stream(), p); });
+    EXPECT_EQ(BytesOfRows(rig, p.out_f8), separate) << "alone";
+  }
+}
+
+TEST(QuantizedRows, SiluMulStopsAtTheRowsThatCount) {
+  constexpr int kWidth = 48;
+  Noise noise(63);
+  OpRig rig({}, RunMode::kEager);
+  bf16* const out = rig.Poisoned<bf16>(kRows * kWidth);
+  const SiluMulParams p = {
+      .out = Dense(out, kRows, kWidth),
+      .gate_up = Dense<const float>(rig.Put(noise.Floats(kRows * 2 * kWidth)), kRows, 2 * kWidth),
+      .row_count = rig.Put(std::vector<int32_t>{2})};
+  rig.Run([&] { rig.ops().silu_mul(rig.stream(), p); });
+  const std::vector<bf16> values = rig.Get(out, kRows * kWidth);
+  for (int i = 0; i < kRows * kWidth; ++i) EXPECT_EQ(values[i].bits == 0xffff, i >= 2 * kWidth) << i;
+}
+
+// gemm over rows `first` .. of BF16 rows, quantised by the op itself or beforehand in a larger array.
+void ExpectGemmIndifferent(const DeviceOptions& options, int n, int k, GemmForm form) {
+  Noise noise(64);
+  OpRig rig(options, RunMode::kReplayed);
+  const TestWeight weight = MakeTestWeight(noise, {n}, k, DType::kF8E4M3, 128, 128);
+  constexpr int kCapacity = 30;
+  const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kCapacity * k)), kCapacity, k);
+  const QuantizedRows x_f8 = PoisonedRows(rig, kCapacity, k);
+  cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kCapacity);
+  GemmParams p = {.weight = rig.Pack(weight.parts), .form = form};
+  for (const auto& [first, rows] : {std::pair{0, 1}, {4, 3}, {8, 4}, {0, 30}, {12, 17}}) {
+    SCOPED_TRACE(std::to_string(rows) + " rows from " + std::to_string(first));
+    const auto run = [&](bool quantized) {
+      p.out = Dense(rig.Poisoned<float>(rows * n), rows, n);
+      p.x = x.row_range(first, rows);
+      p.x_f8 = quantized ? x_f8.row_range(first, rows) : QuantizedRows{};
+      if (quantized) p.x.data = nullptr;
+      rig.Run([&] { rig.ops().gemm(rig.stream(), p); });
+      return BytesOf(rig.Get(p.out.data, rows * n).data(), rows * n);
+    };
+    EXPECT_EQ(run(true), run(false));
+  }
+}
+
+TEST(QuantizedRows, GemmDoesNotMindWhoQuantised) {
+  ExpectGemmIndifferent({}, 136, 256, GemmForm::kDecode);  // HopperGemm
+  ExpectGemmIndifferent({}, 50, 200, GemmForm::kDecode);   // TileGemm
+}
+
+TEST(QuantizedRows, TheLibraryDoesNotMindEither) {
+  const GemmShape shape = {128, 256, DType::kF8E4M3, DType::kF32, GemmForm::kPrefill};
+  TuningFile file;
+  file.tuned_for = {.cublaslt = 130100, .gpu = ProbeCudaDevice()->gpu};
+  cudaDeviceGetAttribute(&file.tuned_for.multiprocessors, cudaDevAttrMultiProcessorCount, 0);
+  file.algorithms[shape] = {.name = "test"};
+  const std::string path = testing::TempDir() + "/quantized_rows.json";
+  std::ofstream(path) << WriteTuningFile(file);
+  ExpectGemmIndifferent({.tuning_file = path}, shape.n, shape.k, shape.form);
+}
+
+TEST(QuantizedRows, GroupedGemmTakesThemInAnyOrder) {
+  constexpr int kExperts = 3, kN = 136, kTokens = 6;
+  for (const int k : {256, 200}) {
+    SCOPED_TRACE(k);
+    Noise noise(65);
+    OpRig rig({}, RunMode::kReplayed);
+    std::vector<TestWeight> experts;
+    for (int e = 0; e < kExperts; ++e) {
+      experts.push_back(MakeTestWeight(noise, {kN}, k, DType::kF8E4M3, 128, 128));
+    }
+    const std::vector<int32_t> grouped = {5, 0, 0, 3, 4, 1, 2, -1, -1};  // the last two: places nobody has
+    const int pairs = static_cast<int>(grouped.size());
+    const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kTokens * k)), kTokens, k);
+    const QuantizedRows x_f8 = PoisonedRows(rig, kTokens, k);
+    cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kTokens);
+    GroupedGemmParams p = {
+        .x = x,
+        .x_rows = rig.Put(grouped),
+        .expert_offsets = rig.Put(std::vector<int32_t>{0, 2, 2, 7}),
+        .experts = PackAll(rig, kExperts, [&](int e) -> const TestWeight& { return experts[e]; })};
+    const auto run = [&](bool quantized) {
+      p.out = Dense(rig.Poisoned<float>(pairs * kN), pairs, kN);
+      p.x.data = quantized ? nullptr : x.data;
+      p.x_f8 = quantized ? x_f8 : QuantizedRows{};
+      rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), p); });
+      return BytesOf(rig.Get(p.out.data, pairs * kN).data(), pairs * kN);
+    };
+    EXPECT_EQ(run(true), run(false));
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
