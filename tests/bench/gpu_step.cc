@@ -1,8 +1,11 @@
 // Decode steps of a whole model of random weights: time by rows, K, graph or eager, overlapped or not, the
 // idle time of the device between two steps, and the roofline counted from the ops the step submits.
 //
-// usage: gpu_step [--backend cuda|cpu] [--model CONFIG_JSON] [--context N] [--max-rows N]
+// usage: gpu_step [--backend cuda|cpu] [--model CONFIG_JSON] [--ranks N] [--context N] [--max-rows N]
 //   --model    default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
+//   --ranks    1, 2, 4 or 8: the model's experts are the share of one of so many ranks, and the exchange with
+//              the others is copies of the same size (copy_communicator.h); default 8 with the default model,
+//              else 1
 //   --context  positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
 //
 // A step is timed by the device's clock (events around it); the period from one to the next by the host's,
@@ -23,6 +26,7 @@
 #include "config/model_config.h"
 #include "engine/rank_engine.h"
 #include "engine/weights/dummy_weights.h"
+#include "tests/bench/copy_communicator.h"
 #include "tests/bench/counting_device.h"
 #include "tests/bench/library_figures.h"
 
@@ -40,6 +44,7 @@ constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence:
 struct Options {
   std::string backend = "cuda";
   std::string model = "deploy/configs/r1-shape-61x32.json";
+  int ranks = 8;
   int context = 4096;
   int max_rows = 128;
 };
@@ -52,8 +57,10 @@ struct Timing {
 
 class StepBench {
  public:
+  // config: all ranks' experts.
   StepBench(const Options& options, const ModelConfig& config, bool graphs)
-      : context_((options.context + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock) {
+      : ranks_(options.ranks),
+        context_((options.context + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock) {
     EngineOptions engine;
     engine.max_batch_size = options.max_rows;
     engine.max_num_tokens = options.max_rows;
@@ -75,9 +82,20 @@ class StepBench {
     auto counting = std::make_unique<CountingDevice>(*std::move(device));
     device_ = counting.get();
     const auto stream = counting->CreateStream();
-    auto weights = MakeDummyWeights(config, engine.module_count(), *counting, *stream, nullptr);
+    auto weights = MakeDummyWeights(config, engine.module_count(), *counting, *stream, nullptr,
+                                    {.rank = 0, .size = ranks_});
     CHECK(weights.ok()) << weights.status().ToString();
-    auto created = RankEngine::Create(engine, config, std::move(counting), *std::move(weights));
+    std::unique_ptr<Communicator> others;
+    if (ranks_ > 1) {
+      const int experts = config.n_routed_experts;
+      ChooseOwnExperts(*counting, *weights, experts, experts / ranks_);
+      const int rows = std::min(options.max_rows * (kMaxDraftLen + 1), MoeRowsAtOnce(ranks_));
+      auto copies = CopyCommunicator::Create(*counting, ranks_, experts, rows * config.num_experts_per_tok);
+      CHECK(copies.ok()) << copies.status().ToString();
+      others = *std::move(copies);
+    }
+    auto created =
+        RankEngine::Create(engine, config, std::move(counting), *std::move(weights), std::move(others));
     CHECK(created.ok()) << created.status().ToString();
     engine_ = *std::move(created);
     CHECK(engine_->WarmUp().ok());
@@ -102,8 +120,8 @@ class StepBench {
       rank.prefill_chunks.push_back(
           {.slot = slot, .first_position = context_, .token_ids = {5}, .last = true});
     }
-    plan.prefill_rows = {rows};
-    plan.ended_prompts = {rows};
+    plan.prefill_rows.assign(ranks_, rows);
+    plan.ended_prompts.assign(ranks_, rows);
     live_ = rows;
     engine_->Submit(plan, 0);
     Finish();
@@ -146,9 +164,9 @@ class StepBench {
     plan.draft_len = draft_len;
     if (draft_len > 0) plan.acceptance.forced_length = kAcceptedLength[draft_len];
     plan.decode_bucket = rows;
-    plan.prefill_rows = {0};
-    plan.ended_prompts = {0};
-    plan.ranks.resize(1);
+    plan.prefill_rows.assign(ranks_, 0);
+    plan.ended_prompts.assign(ranks_, 0);
+    plan.ranks.resize(ranks_);
     for (int slot = 0; slot < rows; ++slot) plan.ranks[0].live_slots.push_back(slot);
     return plan;
   }
@@ -160,6 +178,7 @@ class StepBench {
     return result->decode_seconds;
   }
 
+  const int ranks_;
   const int context_;
   int blocks_per_slot_ = 0;
   int length_limit_ = 0;
@@ -181,20 +200,21 @@ void Print(int rows, int draft_len, bool graphs, bool overlap, const Timing& tim
 }
 
 int Run(const Options& options) {
-  const auto config = ReadModelConfig(options.model);
+  auto config = ReadModelConfig(options.model);
   if (!config.ok()) {
     std::cerr << "gpu_step: " << config.status().message() << "\n";
     return 1;
   }
+  config->n_routed_experts *= options.ranks;
   auto probe = CreateDevice(options.backend, {.threads = 2});
   if (!probe.ok()) {
     std::cerr << "gpu_step: " << probe.status().message() << "\n";
     return 1;
   }
   const DeviceRates rates = MeasureRates(**probe, options.backend == "cpu");
-  std::cout << absl::StreamFormat("%s\n%s, context %d, copy %.0f GB/s, BF16 %.0f TFLOPS measured\n\n",
-                                  (*probe)->name(), options.model, options.context,
-                                  rates.bytes_per_second / 1e9, rates.bf16_flops / 1e12);
+  std::cout << absl::StreamFormat(
+      "%s\n%s, rank 0 of %d, context %d, copy %.0f GB/s, BF16 %.0f TFLOPS measured\n\n", (*probe)->name(),
+      options.model, options.ranks, options.context, rates.bytes_per_second / 1e9, rates.bf16_flops / 1e12);
   probe->reset();
   std::cout << absl::StreamFormat("%5s %3s %-6s %-7s %10s %10s %9s %9s %10s %6s %9s\n", "rows", "K", "how",
                                   "overlap", "step us", "period us", "idle us", "GB", "roofline", "ratio",
@@ -219,6 +239,7 @@ int Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
+  bool ranks_given = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     const std::string value = argv[i + 1];
@@ -226,11 +247,15 @@ int Main(int argc, char** argv) {
       options.backend = value;
     } else if (flag == "--model") {
       options.model = value;
+      if (!ranks_given) options.ranks = 1;
+    } else if (flag == "--ranks" && (value == "1" || value == "2" || value == "4" || value == "8")) {
+      options.ranks = value[0] - '0';
+      ranks_given = true;
     } else if (!((flag == "--context" && absl::SimpleAtoi(value, &options.context) && options.context > 0) ||
                  (flag == "--max-rows" && absl::SimpleAtoi(value, &options.max_rows) &&
                   options.max_rows > 0))) {
       std::cerr << "gpu_step: " << flag << " " << value
-                << ": not understood, allowed --backend, --model, --context, --max-rows\n";
+                << ": not understood, allowed --backend, --model, --ranks 1|2|4|8, --context, --max-rows\n";
       return 2;
     }
   }
