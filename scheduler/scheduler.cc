@@ -121,16 +121,15 @@ void Scheduler::EndAll(FinishReason reason, const absl::Status& error) {
 }
 
 void Scheduler::End(Sequence* sequence, FinishReason reason, const absl::Status& error) {
-  RequestUpdate update;
+  CHECK(reason != FinishReason::kNone);
+  RequestUpdate& update = updates_.emplace_back();
   update.request_id = sequence->request.id;
   update.finish = reason;
   update.error = error;
-  End(sequence, std::move(update));
+  Leave(sequence);
 }
 
-void Scheduler::End(Sequence* sequence, RequestUpdate last_update) {
-  CHECK(last_update.finish != FinishReason::kNone);
-  updates_.push_back(std::move(last_update));
+void Scheduler::Leave(Sequence* sequence) {
   if (sequence->request.deadline != SteadyTime::max()) {
     deadlines_.erase({sequence->request.deadline, sequence->arrival_number});
   }

@@ -102,11 +102,11 @@ class Scheduler {
   IterationPlan Plan(SteadyTime now);
 
   // Results of the oldest plan not yet committed, one per rank.
-  void Commit(const std::vector<RankResult>& results);
+  void Commit(std::vector<RankResult> results);
 
   // The last Commit, of the plan in which a rank was lost: results of the ranks that answered. Their tokens
   // are the clients'; only EndAll and TakeUpdates may follow.
-  void CommitAnswered(const std::vector<std::optional<RankResult>>& results);
+  void CommitAnswered(std::vector<std::optional<RankResult>> results);
 
   // Updates gathered since the last call, in order.
   std::vector<RequestUpdate> TakeUpdates();
@@ -156,7 +156,7 @@ class Scheduler {
   // Ends of sequences (scheduler.cc).
   void ExpireDeadlines(SteadyTime now);
   void End(Sequence* sequence, FinishReason reason, const absl::Status& error);
-  void End(Sequence* sequence, RequestUpdate last_update);
+  void Leave(Sequence* sequence);  // its last update is among updates_
   void FreeIfUnused(Sequence* sequence);
 
   // Phases of Plan (scheduler_plan.cc, scheduler_admit.cc).
@@ -176,9 +176,9 @@ class Scheduler {
 
   // Parts of Commit (scheduler_commit.cc).
   void CommitToken(Sequence* sequence, int32_t token_id);
-  void CommitResult(const LaunchedPlan& launched, Sequence* sequence, const SlotResult& result);
+  void CommitResult(const LaunchedPlan& launched, Sequence* sequence, SlotResult* result);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results);
-  void CommitRank(const LaunchedPlan& launched, int rank, const RankResult& result);
+  void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
 
   int DraftCap(const Sequence& sequence) const;
   int OwnPositions(const Sequence& sequence, int draft_len) const;

@@ -7,22 +7,25 @@
 
 namespace foredraft {
 
-void Scheduler::Commit(const std::vector<RankResult>& results) {
+void Scheduler::Commit(std::vector<RankResult> results) {
   CHECK(!in_flight_.empty());
   LaunchedPlan launched = std::move(in_flight_.front());
   in_flight_.pop_front();
   CHECK_EQ(results.size(), ranks_.size());
   if (launched.decode_bucket > 0) ObserveStep(launched, results);
+  size_t live_count = 0;
+  for (const LaunchedRank& rank : launched.ranks) live_count += rank.live.size();
+  updates_.reserve(updates_.size() + live_count);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    CommitRank(launched, static_cast<int>(rank), results[rank]);
+    CommitRank(launched, static_cast<int>(rank), &results[rank]);
   }
 }
 
-void Scheduler::CommitAnswered(const std::vector<std::optional<RankResult>>& results) {
+void Scheduler::CommitAnswered(std::vector<std::optional<RankResult>> results) {
   CHECK(!in_flight_.empty());
   CHECK_EQ(results.size(), ranks_.size());
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (results[rank]) CommitRank(in_flight_.front(), static_cast<int>(rank), *results[rank]);
+    if (results[rank]) CommitRank(in_flight_.front(), static_cast<int>(rank), &*results[rank]);
   }
 }
 
@@ -50,10 +53,11 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
   draft_policy_.Observe(step);
 }
 
-void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, const RankResult& result) {
+void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* result) {
   const LaunchedRank& expected = launched.ranks[rank];
-  CHECK_EQ(result.number, launched.number) << "rank " << rank;
-  CHECK_EQ(result.slots.size(), expected.live.size()) << "rank " << rank << ", iteration " << launched.number;
+  CHECK_EQ(result->number, launched.number) << "rank " << rank;
+  CHECK_EQ(result->slots.size(), expected.live.size())
+      << "rank " << rank << ", iteration " << launched.number;
   RankState& state = ranks_[rank];
   if (options_.enable_block_reuse) {
     for (const auto& [sequence, end] : expected.chunks) {
@@ -69,8 +73,8 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, const RankRes
       ++counters_.wasted_steps;
       continue;
     }
-    CHECK(sequence->slot < 0 || sequence->slot == result.slots[i].slot) << "iteration " << launched.number;
-    CommitResult(launched, sequence, result.slots[i]);
+    CHECK(sequence->slot < 0 || sequence->slot == result->slots[i].slot) << "iteration " << launched.number;
+    CommitResult(launched, sequence, &result->slots[i]);
     if (sequence->state == SequenceState::kDecoding) {  // rewind
       counters_.rewound_blocks +=
           state.Shrink(sequence, sequence->length + sequence->unresolved_rows + options_.max_draft_len);
@@ -82,48 +86,46 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, const RankRes
   }
 }
 
-void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, const SlotResult& result) {
+// The tokens are the update's from here on.
+void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, SlotResult* result) {
   const int draft_len = launched.draft_len;
-  const int step_tokens = result.step_token_count();
+  const int step_tokens = result->step_token_count();
   CHECK(step_tokens >= 0 && step_tokens <= draft_len + 1) << "emitted " << step_tokens << ", K " << draft_len;
-  CHECK(step_tokens > 0 || result.finished) << "a live sequence got no token";
-  CHECK_EQ(result.length, sequence->length + step_tokens) << "request " << sequence->request.id;
-  CHECK_LE(result.length, sequence->length_limit);
-  CHECK(result.relaxed_count >= 0 && result.relaxed_count <= std::max(0, step_tokens - 1))
-      << "relaxed " << result.relaxed_count << " of " << step_tokens - 1 << " accepted";
-  sequence->length = result.length;
+  CHECK(step_tokens > 0 || result->finished) << "a live sequence got no token";
+  CHECK_EQ(result->length, sequence->length + step_tokens) << "request " << sequence->request.id;
+  CHECK_LE(result->length, sequence->length_limit);
+  CHECK(result->relaxed_count >= 0 && result->relaxed_count <= std::max(0, step_tokens - 1))
+      << "relaxed " << result->relaxed_count << " of " << step_tokens - 1 << " accepted";
+  sequence->length = result->length;
 
-  RequestUpdate update;
+  RequestUpdate& update = updates_.emplace_back();
   update.request_id = sequence->request.id;
-  update.token_ids = result.token_ids;
-  update.logprobs = result.logprobs;
-  update.first_token = result.first_token;
-  if (result.first_token) {
-    CommitToken(sequence, result.token_ids.front());
+  update.token_ids = std::move(result->token_ids);
+  update.logprobs = std::move(result->logprobs);
+  update.first_token = result->first_token;
+  if (update.first_token) {
+    CommitToken(sequence, update.token_ids.front());
     update.cached_tokens = sequence->reused_len;
     update.queue_seconds = sequence->queue_seconds;
   }
   if (step_tokens > 0) {
     update.has_step = true;
-    update.step = {.drafts_verified = result.drafts_verified,
+    update.step = {.drafts_verified = result->drafts_verified,
                    .accepted = step_tokens - 1,
-                   .relaxed = result.relaxed_count,
+                   .relaxed = result->relaxed_count,
                    .phase = sequence->phase,  // of the step's first row
                    .forced = launched.forced};
-    for (size_t i = result.first_token ? 1 : 0; i < result.token_ids.size(); ++i) {
-      CommitToken(sequence, result.token_ids[i]);
+    for (size_t i = update.first_token ? 1 : 0; i < update.token_ids.size(); ++i) {
+      CommitToken(sequence, update.token_ids[i]);
     }
   }
-  if (!result.finished) {
-    updates_.push_back(std::move(update));
-    return;
-  }
+  if (!result->finished) return;
   const std::vector<int32_t>& stop_ids = sequence->request.stop_ids;
   const bool stopped = !update.token_ids.empty() &&
                        std::find(stop_ids.begin(), stop_ids.end(), update.token_ids.back()) != stop_ids.end();
-  CHECK(stopped || result.length == sequence->length_limit) << "finished for no reason";
+  CHECK(stopped || result->length == sequence->length_limit) << "finished for no reason";
   update.finish = stopped ? FinishReason::kStop : FinishReason::kLength;
-  End(sequence, std::move(update));
+  Leave(sequence);
 }
 
 void Scheduler::CommitToken(Sequence* sequence, int32_t token_id) {

@@ -20,6 +20,8 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
   plan.ranks.resize(ranks_.size());
   planning_ = {.number = plan.number, .forced = plan.acceptance.forced_length > 0};
   planning_.ranks.resize(ranks_.size());
+  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+    planning_.ranks[rank].named.reserve(ranks_[rank].slots_used());
 
   PlanReleases(&plan);
   for (int rank = 0; rank < options_.rank_count; ++rank) {
@@ -220,6 +222,8 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
   std::vector<int> live_by_cap(options_.max_draft_len + 1);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     std::vector<int32_t>& live_slots = plan->ranks[rank].live_slots;
+    live_slots.reserve(ranks_[rank].slots_used());
+    planning_.ranks[rank].live.reserve(ranks_[rank].slots_used());
     for (Sequence* sequence : ranks_[rank].slots()) {
       if (sequence == nullptr || sequence->live_in != plan->number) continue;
       live_slots.push_back(sequence->slot);

@@ -100,12 +100,10 @@ absl::Status ServingLoop::Launch(const IterationPlan& plan) {
 // Of the oldest plan. Where a rank was lost, what the others have computed is committed.
 absl::Status ServingLoop::CollectAndCommit() {
   std::vector<std::optional<RankResult>> answers;
-  std::vector<RankResult> results;
   absl::Status lost;
   for (Executor* executor : executors_) {
     absl::StatusOr<RankResult> result = executor->Collect();
     if (result.ok()) {
-      results.push_back(*result);
       answers.emplace_back(*std::move(result));
     } else {
       if (lost.ok()) lost = Lost(result.status());
@@ -113,28 +111,32 @@ absl::Status ServingLoop::CollectAndCommit() {
     }
   }
   if (!lost.ok()) {
-    scheduler_->CommitAnswered(answers);
+    scheduler_->CommitAnswered(std::move(answers));
     return lost;
   }
-  scheduler_->Commit(results);
-  Report(results);
+  std::vector<RankResult> results;
+  for (std::optional<RankResult>& answer : answers) results.push_back(*std::move(answer));
+  IterationFigures figures = FiguresOfOldest(results);
+  scheduler_->Commit(std::move(results));
+  figures.load = scheduler_->load();
+  if (figures_) figures_(figures);
   return absl::OkStatus();
 }
 
-void ServingLoop::Report(const std::vector<RankResult>& results) {
+// All but the load.
+IterationFigures ServingLoop::FiguresOfOldest(const std::vector<RankResult>& results) {
   const LaunchedFigures launched = in_flight_.front();
   in_flight_.pop_front();
   IterationFigures figures{.draft_len = launched.draft_len,
                            .decode_bucket = launched.decode_bucket,
                            .live_slots = launched.live_slots,
-                           .had_prefill = launched.had_prefill,
-                           .load = scheduler_->load()};
+                           .had_prefill = launched.had_prefill};
   for (const RankResult& result : results) {
     figures.prefill_seconds = std::max(figures.prefill_seconds, result.prefill_seconds);
     figures.decode_seconds = std::max(figures.decode_seconds, result.decode_seconds);
     figures.replayed |= result.replayed;
   }
-  if (figures_) figures_(figures);
+  return figures;
 }
 
 void ServingLoop::Deliver() {

@@ -86,11 +86,11 @@ class ServingLoop {
   void Accept(InboxItem* item);
   absl::Status Launch(const IterationPlan& plan);
   absl::Status CollectAndCommit();
-  void Report(const std::vector<RankResult>& results);
+  IterationFigures FiguresOfOldest(const std::vector<RankResult>& results);
   void Deliver();
   void LoseRank(const absl::Status& error);
 
-  // What Report says of a plan in flight.
+  // What the figures say of a plan in flight.
   struct LaunchedFigures {
     int draft_len = 0;
     int decode_bucket = 0;
