@@ -1,5 +1,7 @@
 #include "tests/bench/counting_device.h"
 
+#include <chrono>
+
 #include "base/check.h"
 
 namespace foredraft {
@@ -7,36 +9,76 @@ namespace {
 
 struct Count {
   const Ops* ops = nullptr;  // the real ones; null while there is no CountingDevice
+  int devices = 0;
   bool counting = false;
   StepShape shape;
-  OpCost cost;
+  int32_t head_width = 0;
+  OpTallies tallies;
 };
 Count count;
 
+template <class Params>
+OpKind KindOf(const Params&) {
+  return OpKind::kSmall;
+}
+OpKind KindOf(const GemmParams& p) { return p.weight.n == count.head_width ? OpKind::kHead : OpKind::kGemm; }
+OpKind KindOf(const ArgmaxParams&) { return OpKind::kHead; }
+OpKind KindOf(const GroupedGemmParams&) { return OpKind::kGroupedGemm; }
+OpKind KindOf(const HeadGemmParams&) { return OpKind::kHeadGemm; }
+OpKind KindOf(const MlaDecodeParams&) { return OpKind::kAttention; }
+OpKind KindOf(const RouteExpertsParams&) { return OpKind::kRouting; }
+OpKind KindOf(const GroupRowsParams&) { return OpKind::kRouting; }
+OpKind KindOf(const CombineExpertsParams&) { return OpKind::kRouting; }
+
 template <class Params, Op<Params> Ops::*op>
 void Counted(Stream& stream, const Params& params) {
-  if (count.counting) count.cost += CostOf(params, count.shape);
+  if (!count.counting) {
+    (count.ops->*op)(stream, params);
+    return;
+  }
+  OpTally& tally = count.tallies[static_cast<int>(KindOf(params))];
+  tally.cost += CostOf(params, count.shape);
+  const auto start = std::chrono::steady_clock::now();
   (count.ops->*op)(stream, params);
+  tally.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ++tally.calls;
 }
 
 }  // namespace
 
-CountingDevice::CountingDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {
-  CHECK(count.ops == nullptr) << "one counting device at a time";
-  count = {.ops = &device_->ops()};
+const char* OpKindName(OpKind kind) {
+  static constexpr const char* kNames[] = {"gemm",       "grouped_gemm", "head, argmax", "head_gemm",
+                                           "mla_decode", "routing",      "small ops"};
+  return kNames[static_cast<int>(kind)];
 }
 
-CountingDevice::~CountingDevice() { count = {}; }
+CountingDevice::CountingDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {
+  CHECK(count.ops == nullptr || count.ops == &device_->ops()) << "counting devices of two backends";
+  count.ops = &device_->ops();
+  ++count.devices;
+}
 
-void CountingDevice::StartCounting(const StepShape& shape) {
+CountingDevice::~CountingDevice() {
+  if (--count.devices == 0) count = {};
+}
+
+void CountingDevice::StartCounting(const StepShape& shape, int32_t head_width) {
+  CHECK(!count.counting) << "one device counts at a time";
   count.counting = true;
   count.shape = shape;
-  count.cost = {};
+  count.head_width = head_width;
+  count.tallies = {};
+}
+
+OpTallies CountingDevice::TakeTallies() {
+  count.counting = false;
+  return std::exchange(count.tallies, OpTallies{});
 }
 
 OpCost CountingDevice::TakeCost() {
-  count.counting = false;
-  return std::exchange(count.cost, OpCost{});
+  OpCost sum;
+  for (const OpTally& tally : TakeTallies()) sum += tally.cost;
+  return sum;
 }
 
 const Ops& CountingDevice::ops() const {

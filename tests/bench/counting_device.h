@@ -2,9 +2,12 @@
 #define FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_
 
 // A device that adds up what its ops cost (op_cost.h) on their way to the real one: so the roofline of a step
-// is counted from the ops it submits, not from a model of it. At most one at a time: the table of ops has no
-// object to go with it.
+// is counted from the ops it submits, not from a model of it. And how long they take to return, which is how
+// long they run where ops run when they are called (the CPU, eagerly). Any number of them on one backend,
+// of which one counts at a time: the table of ops has no object to go with it.
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,14 +17,27 @@
 
 namespace foredraft {
 
+// Where a step's time goes.
+enum class OpKind { kGemm, kGroupedGemm, kHead, kHeadGemm, kAttention, kRouting, kSmall };
+inline constexpr int kOpKindCount = 7;
+const char* OpKindName(OpKind kind);
+
+struct OpTally {
+  int64_t calls = 0;
+  double seconds = 0;
+  OpCost cost;
+};
+using OpTallies = std::array<OpTally, kOpKindCount>;  // by OpKind
+
 class CountingDevice : public Device {
  public:
   explicit CountingDevice(std::unique_ptr<Device> device);
   ~CountingDevice() override;
 
-  // From now on, until TakeCost.
-  void StartCounting(const StepShape& shape);
+  // From now on, until one of the two below. `head_width`: gemms this wide are the head's.
+  void StartCounting(const StepShape& shape, int32_t head_width = 0);
   OpCost TakeCost();
+  OpTallies TakeTallies();
 
   std::string name() const override { return device_->name(); }
   const Ops& ops() const override;

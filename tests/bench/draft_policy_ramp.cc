@@ -2,23 +2,21 @@
 // from 1 to 64 streams and back. Rounds are interleaved; figures are medians over rounds, so that they
 // compare within one run.
 //
-// usage: draft_policy_ramp [ROUNDS], from the repository's root
+// usage: draft_policy_ramp [ROUNDS] [--markdown], from the repository's root
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "engine/local_executor.h"
-#include "scheduler/serving_loop.h"
-#include "tests/engine/engine_harness.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "tests/bench/closed_loop.h"
+#include "tests/bench/spread.h"
+#include "tests/bench/table.h"
 #include "tests/engine/test_requests.h"
 
 namespace foredraft {
@@ -28,110 +26,58 @@ constexpr int kMaxDraftLen = 7;
 constexpr int kStreams[] = {1, 2, 4, 8, 16, 32, 64, 32, 16, 8, 4, 2, 1};
 constexpr int kRequestsPerStage = 96;
 
-struct Stage {
-  int64_t tokens = 0;
-  double seconds = 0;
-};
-
-// A closed loop of clients on one engine.
-class Load {
- public:
-  Load(const LoadedModel& model, const Setting& setting) {
-    EngineOptions options = EngineOptionsOf(model, setting);
-    options.poison_cache = false;
-    auto device = CreateDevice("cpu", {.threads = 2});
-    CHECK(device.ok());
-    auto engine = RankEngine::Create(options, model.config, *std::move(device), model.weights);
-    CHECK(engine.ok()) << engine.status().ToString();
-    CHECK((*engine)->WarmUp().ok());
-    executor_ = std::make_unique<LocalExecutor>(*std::move(engine), 0);
-    loop_ = std::make_unique<ServingLoop>(
-        ServingLoopOptions{}, std::make_unique<Scheduler>(SchedulerOptionsOf(model, options, setting)),
-        std::vector<Executor*>{executor_.get()},
-        [this](std::vector<RequestUpdate> updates) { Take(updates); }, ServingLoop::FiguresSink());
-    loop_->Start();
-  }
-  ~Load() { loop_->Stop(); }
-
-  Stage Run(int streams, const std::vector<Request>& requests) {
-    const auto start = std::chrono::steady_clock::now();
-    tokens_ = 0;
-    size_t submitted = 0;
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (submitted < requests.size() || open_ > 0) {
-      for (; submitted < requests.size() && open_ < streams; ++submitted, ++open_) {
-        Request request = requests[submitted];
-        request.id = next_id_++;
-        request.arrival = std::chrono::steady_clock::now();
-        CHECK(loop_->Submit(std::move(request)).ok());
-      }
-      changed_.wait_for(lock, std::chrono::seconds(1));
-    }
-    return {tokens_, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
-  }
-
- private:
-  void Take(const std::vector<RequestUpdate>& updates) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (const RequestUpdate& update : updates) {
-      tokens_ += static_cast<int64_t>(update.token_ids.size());
-      open_ -= update.finish != FinishReason::kNone;
-    }
-    changed_.notify_all();
-  }
-
-  std::unique_ptr<LocalExecutor> executor_;
-  std::unique_ptr<ServingLoop> loop_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int open_ = 0;        // guarded by mutex_
-  int64_t tokens_ = 0;  // guarded by mutex_
-  uint64_t next_id_ = 0;
-};
-
 struct Contender {
   std::string name;
-  std::unique_ptr<Load> load;
+  std::unique_ptr<ClosedLoop> load;
   std::vector<double> totals;               // tokens per second of each round
   std::vector<std::vector<double>> stages;  // [round][stage] tokens per second
 };
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void RunRound(Contender& contender, const std::vector<Request>& requests) {
-  Stage total;
+  ClosedLoop::Stage total;
   contender.stages.emplace_back();
   for (const int streams : kStreams) {
-    const Stage stage = contender.load->Run(streams, requests);
-    contender.stages.back().push_back(stage.tokens / stage.seconds);
+    const ClosedLoop::Stage stage = contender.load->Run(streams, requests);
+    contender.stages.back().push_back(stage.rate());
     total.tokens += stage.tokens;
     total.seconds += stage.seconds;
   }
-  contender.totals.push_back(total.tokens / total.seconds);
+  contender.totals.push_back(total.rate());
 }
 
-void Print(const std::vector<Contender>& contenders) {
-  std::printf("%-10s", "streams");
-  for (const int streams : kStreams) std::printf("%8d", streams);
-  std::printf("%10s\n", "all");
+void Print(const std::vector<Contender>& contenders, int rounds, bool markdown) {
+  if (markdown) {
+    std::printf(
+        "## Draft policies on a ramp\n\n`build/cpu/bin/draft_policy_ramp %d --markdown`: abacus in process, "
+        "2 "
+        "threads, %d requests per stage, tokens per second, medians of %d interleaved rounds; the last "
+        "column "
+        "with its quartiles.\n\n",
+        rounds, kRequestsPerStage, rounds);
+  }
+  std::vector<std::string> head = {"streams"};
+  for (const int streams : kStreams) head.push_back(std::to_string(streams));
+  head.push_back("all");
+  Table table(head);
   double best = 0;
   for (const Contender& contender : contenders) {
-    std::printf("%-10s", contender.name.c_str());
+    std::vector<std::string> row = {contender.name};
     for (size_t stage = 0; stage < std::size(kStreams); ++stage) {
-      std::vector<double> rounds;
-      for (const std::vector<double>& round : contender.stages) rounds.push_back(round[stage]);
-      std::printf("%8.0f", Median(rounds));
+      std::vector<double> rounds_of_stage;
+      for (const std::vector<double>& round : contender.stages) rounds_of_stage.push_back(round[stage]);
+      row.push_back(absl::StrFormat("%.0f", Spread::Of(rounds_of_stage).median));
     }
-    std::printf("%10.0f\n", Median(contender.totals));
-    if (&contender != &contenders.back()) best = std::max(best, Median(contender.totals));
+    const Spread all = Spread::Of(contender.totals);
+    row.push_back(absl::StrFormat("%.0f (%.0f-%.0f)", all.median, all.low, all.high));
+    table.Add(row);
+    if (&contender != &contenders.back()) best = std::max(best, all.median);
   }
-  std::printf("adaptive over the best fixed K: %.3f\n", Median(contenders.back().totals) / best);
+  std::fflush(stdout);
+  table.Print(markdown);
+  std::printf("Adaptive over the best fixed K: %.3f\n", Spread::Of(contenders.back().totals).median / best);
 }
 
-void Main(int rounds) {
+void Main(int rounds, bool markdown) {
   const LoadedModel& model = LoadModelOnce(kAbacusDir);
   std::vector<Request> requests = TestRequests({.count = kRequestsPerStage});
   for (Request& request : requests) request.max_tokens = 120;
@@ -139,26 +85,36 @@ void Main(int rounds) {
   for (const int draft_len : {0, 1, 2, 3, 5, 7}) {
     contenders.push_back(
         {"K = " + std::to_string(draft_len),
-         std::make_unique<Load>(model, Setting{.draft_len = draft_len, .max_batch_size = 64}),
+         std::make_unique<ClosedLoop>(model, Setting{.draft_len = draft_len, .max_batch_size = 64}),
          {},
          {}});
   }
   contenders.push_back({"adaptive",
-                        std::make_unique<Load>(model, Setting{.draft_len = kMaxDraftLen,
-                                                              .max_batch_size = 64,
-                                                              .policy = DraftPolicyKind::kAdaptive}),
+                        std::make_unique<ClosedLoop>(model, Setting{.draft_len = kMaxDraftLen,
+                                                                    .max_batch_size = 64,
+                                                                    .policy = DraftPolicyKind::kAdaptive}),
                         {},
                         {}});
   for (int round = 0; round < rounds; ++round) {
     for (Contender& contender : contenders) RunRound(contender, requests);
   }
-  Print(contenders);
+  Print(contenders, rounds, markdown);
 }
 
 }  // namespace
 }  // namespace foredraft
 
 int main(int argc, char** argv) {
-  foredraft::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 3);
-  return 0;
+  int rounds = 3;
+  bool markdown = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--markdown") == 0) {
+      markdown = true;
+    } else if (!absl::SimpleAtoi(argv[i], &rounds) || rounds < 1) {
+      std::fprintf(stderr, "draft_policy_ramp: %s: not understood, allowed rounds from 1, --markdown\n",
+                   argv[i]);
+      return 2;
+    }
+  }
+  foredraft::Main(rounds, markdown);
 }

@@ -21,6 +21,7 @@
 #include "tests/bench/device_timer.h"
 #include "tests/bench/library_figures.h"
 #include "tests/bench/op_cost.h"
+#include "tests/bench/op_memory.h"
 
 namespace foredraft {
 namespace {
@@ -34,66 +35,29 @@ struct Options {
   bool small = false;
 };
 
-class Bench {
+class Bench : public OpMemory {
  public:
-  Bench(const Options& options, std::unique_ptr<Device> device)
-      : options_(options), device_(std::move(device)), stream_(device_->CreateStream()) {
-    rates_ = MeasureRates(*device_, options_.small);
+  Bench(const Options& options, std::unique_ptr<Device> gpu) : OpMemory(std::move(gpu)), options_(options) {
+    rates_ = MeasureRates(device(), options_.small);
     std::cout << absl::StreamFormat("%s\ncopy %.0f GB/s, BF16 %.0f TFLOPS measured; FP8 taken for %.0f\n\n",
-                                    device_->name(), rates_.bytes_per_second / 1e9, rates_.bf16_flops / 1e12,
+                                    device().name(), rates_.bytes_per_second / 1e9, rates_.bf16_flops / 1e12,
                                     rates_.fp8_flops / 1e12);
     std::cout << absl::StreamFormat("%-34s %5s %10s %8s %8s %7s %-7s %10s\n", "op", "rows", "us", "GB/s",
                                     "TFLOPS", "share", "bound", "library us");
   }
 
-  const Ops& ops() { return device_->ops(); }
-  Stream& stream() { return *stream_; }
   bool Wants(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
   int Width(int r1) const { return options_.small ? std::max(1, r1 / 16) : r1; }
 
-  // Device memory that holds zeros; every line has its own, and the device keeps all.
-  template <class T>
-  T* Zeros(size_t count) {
-    auto memory = device_->AllocateArray<T>(count);
-    CHECK(memory.ok()) << memory.status().ToString();
-    return *memory;
-  }
-  template <class T>
-  Matrix<T> Rows(int rows, int cols) {
-    return Dense(Zeros<std::remove_const_t<T>>(size_t(rows) * cols), rows, cols);
-  }
-  // Absent where the device's ops know no such rows.
-  QuantizedRows F8Rows(int rows, int cols) {
-    if (!device_->quantizes_rows()) return {};
-    const int64_t pitch = (cols + 15) / 16 * 16, scale_pitch = (rows + 3) / 4 * 4;
-    const int64_t groups = (cols + kQuantGroup - 1) / kQuantGroup;
-    return {Zeros<uint8_t>(rows * pitch), Zeros<float>(groups * scale_pitch), rows, cols, pitch, scale_pitch};
-  }
-  template <class T>
-  T* Put(const std::vector<T>& values) {
-    T* const memory = Zeros<T>(values.size());
-    device_->CopyToDevice(*stream_, memory, values.data(), values.size() * sizeof(T));
-    return memory;
-  }
-  PackedWeights Random(int count, int n, int k, DType dtype) {
-    auto weights = device_->MakeRandomWeights(count, DenseRandomWeight(n, k, dtype, 0.02f, 7));
-    CHECK(weights.ok()) << weights.status().ToString();
-    return *weights;
-  }
-  // Enough of them that none is read twice while it is still in a cache.
   std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype) {
-    const double bytes = double(count) * n * k * DTypeBytes(dtype);
-    const int copies = options_.small ? 1 : std::clamp(static_cast<int>(kColdBytes / bytes), 1, 64);
-    std::vector<PackedWeights> weights;
-    for (int i = 0; i < copies; ++i) weights.push_back(Random(count, n, k, dtype));
-    return weights;
+    return OpMemory::ColdWeights(count, n, k, dtype, options_.small ? 0 : kColdBytes);
   }
 
   // `library`: its seconds for the same, or nothing.
   void Line(
       const std::string& name, int rows, const OpCost& cost, const std::function<void(int)>& submit,
       const std::function<std::optional<double>()>& library = [] { return std::nullopt; }) {
-    const double seconds = MedianSeconds(*device_, *stream_, submit);
+    const double seconds = MedianSeconds(device(), stream(), submit);
     const double roofline = RooflineSeconds(cost, rates_);
     const bool memory_bound = cost.bytes / rates_.bytes_per_second >= roofline;
     const std::optional<double> library_seconds = library();
@@ -107,8 +71,6 @@ class Bench {
 
  private:
   const Options options_;
-  const std::unique_ptr<Device> device_;
-  const std::unique_ptr<Stream> stream_;
   DeviceRates rates_;
 };
 

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -24,19 +25,16 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "config/model_config.h"
-#include "engine/rank_engine.h"
 #include "engine/weights/dummy_weights.h"
 #include "tests/bench/copy_communicator.h"
-#include "tests/bench/counting_device.h"
 #include "tests/bench/library_figures.h"
+#include "tests/bench/step_bench.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int kRows[] = {1, 8, 32, 128};
 constexpr int kMaxDraftLen = 3;
-constexpr float kAcceptedLength[] = {1.0f, 1.9f, 2.4f, 2.82f};  // by K
-constexpr int kTokensPerBlock = 64;
 constexpr int kWarmSteps = 3;
 constexpr int kTimedSteps = 24;
 constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence: both ways to submit
@@ -55,99 +53,63 @@ struct Timing {
   double period_seconds = 0;  // mean
 };
 
-class StepBench {
+class GpuStep {
  public:
   // config: all ranks' experts.
-  StepBench(const Options& options, const ModelConfig& config, bool graphs)
-      : ranks_(options.ranks),
-        context_((options.context + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock) {
-    EngineOptions engine;
-    engine.max_batch_size = options.max_rows;
-    engine.max_num_tokens = options.max_rows;
-    engine.max_seq_len = context_ + 2 + kMaxSteps * (kMaxDraftLen + 1);
-    engine.max_draft_len = kMaxDraftLen;
-    engine.tokens_per_block = kTokensPerBlock;
-    blocks_per_slot_ = engine.blocks_per_slot();
-    engine.block_count = 1 + options.max_rows * blocks_per_slot_;
-    for (const int rows : kRows) {
-      if (rows < options.max_rows) engine.batch_sizes.push_back(rows);
-    }
-    engine.batch_sizes.push_back(options.max_rows);
-    engine.host_cache_bytes = 0;
-    engine.capture_graphs = graphs;
-    engine.step_timeout = std::chrono::seconds(300);
-
+  GpuStep(const Options& options, const ModelConfig& config, bool graphs) {
     auto device = CreateDevice(options.backend, {.threads = 2});
     CHECK(device.ok()) << device.status().ToString();
     auto counting = std::make_unique<CountingDevice>(*std::move(device));
     device_ = counting.get();
     const auto stream = counting->CreateStream();
-    auto weights = MakeDummyWeights(config, engine.module_count(), *counting, *stream, nullptr,
-                                    {.rank = 0, .size = ranks_});
+    const int ranks = options.ranks;
+    auto weights = MakeDummyWeights(config, 1, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
-    if (ranks_ > 1) {
+    if (ranks > 1) {
       const int experts = config.n_routed_experts;
-      ChooseOwnExperts(*counting, *weights, experts, experts / ranks_);
-      const int rows = std::min(options.max_rows * (kMaxDraftLen + 1), MoeRowsAtOnce(ranks_));
-      auto copies = CopyCommunicator::Create(*counting, ranks_, experts, rows * config.num_experts_per_tok);
+      ChooseOwnExperts(*counting, *weights, experts, experts / ranks);
+      const int rows = std::min(options.max_rows * (kMaxDraftLen + 1), MoeRowsAtOnce(ranks));
+      auto copies = CopyCommunicator::Create(*counting, ranks, experts, rows * config.num_experts_per_tok);
       CHECK(copies.ok()) << copies.status().ToString();
       others = *std::move(copies);
     }
-    auto created =
-        RankEngine::Create(engine, config, std::move(counting), *std::move(weights), std::move(others));
-    CHECK(created.ok()) << created.status().ToString();
-    engine_ = *std::move(created);
-    CHECK(engine_->WarmUp().ok());
-    length_limit_ = engine.max_seq_len - 1;
+    StepBenchOptions step{.context = options.context,
+                          .max_rows = options.max_rows,
+                          .max_draft_len = kMaxDraftLen,
+                          .max_num_tokens = options.max_rows,
+                          .max_steps = kMaxSteps,
+                          .graphs = graphs};
+    for (const int rows : kRows) {
+      if (rows < options.max_rows) step.batch_sizes.push_back(rows);
+    }
+    step.batch_sizes.push_back(options.max_rows);
+    bench_ = std::make_unique<StepBench>(step, config, std::move(counting), *std::move(weights),
+                                         std::move(others));
   }
 
-  // Brings `rows` sequences to the context; their slots stay live until the next call.
-  void Start(int rows, int draft_len) {
-    IterationPlan plan = Step(rows, draft_len);
-    RankPlan& rank = plan.ranks[0];
-    for (int slot = 0; slot < live_; ++slot) rank.releases.push_back(slot);
-    for (int slot = 0; slot < rows; ++slot) {
-      std::vector<int32_t> blocks(blocks_per_slot_);
-      std::iota(blocks.begin(), blocks.end(), 1 + slot * blocks_per_slot_);
-      rank.admissions.push_back({.slot = slot,
-                                 .draft_cap = kMaxDraftLen,
-                                 .prompt_len = context_ + 1,
-                                 .length_limit = length_limit_,
-                                 .reused_len = context_,
-                                 .boundary_block = blocks[context_ / kTokensPerBlock - 1]});
-      rank.block_table_deltas.push_back({.slot = slot, .first_index = 0, .block_ids = std::move(blocks)});
-      rank.prefill_chunks.push_back(
-          {.slot = slot, .first_position = context_, .token_ids = {5}, .last = true});
-    }
-    plan.prefill_rows.assign(ranks_, rows);
-    plan.ended_prompts.assign(ranks_, rows);
-    live_ = rows;
-    engine_->Submit(plan, 0);
-    Finish();
-  }
+  void Start(int rows, int draft_len) { bench_->Start(rows, draft_len); }
 
   // Of the decode step that Start left ready.
   OpCost Cost(int draft_len) {
-    device_->StartCounting({.context = context_, .rows_per_sequence = draft_len + 1});
-    engine_->Submit(Step(live_, draft_len), 0);
+    device_->StartCounting({.context = bench_->context(), .rows_per_sequence = draft_len + 1});
+    bench_->engine().Submit(bench_->Step(draft_len), 0);
     const OpCost cost = device_->TakeCost();
-    Finish();
+    bench_->Finish();
     return cost;
   }
 
   Timing Time(int draft_len, bool overlap) {
     std::vector<double> steps;
     std::chrono::steady_clock::time_point start;
-    if (overlap) engine_->Submit(Step(live_, draft_len), 0);
+    if (overlap) bench_->engine().Submit(bench_->Step(draft_len), 0);
     for (int i = 0; i < kWarmSteps + kTimedSteps; ++i) {
       if (i == kWarmSteps) start = std::chrono::steady_clock::now();
-      engine_->Submit(Step(live_, draft_len), 0);
-      const double seconds = Finish();
+      const double seconds = bench_->Run(draft_len).decode_seconds;
       if (i >= kWarmSteps) steps.push_back(seconds);
     }
     const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
-    if (overlap) Finish();
+    if (overlap) bench_->Finish();
     const double busy = std::accumulate(steps.begin(), steps.end(), 0.0);
     std::nth_element(steps.begin(), steps.begin() + kTimedSteps / 2, steps.end());
     return {.step_seconds = steps[kTimedSteps / 2],
@@ -155,37 +117,9 @@ class StepBench {
             .period_seconds = wall.count() / kTimedSteps};
   }
 
-  CountingDevice& device() { return *device_; }
-
  private:
-  IterationPlan Step(int rows, int draft_len) {
-    IterationPlan plan;
-    plan.number = ++number_;
-    plan.draft_len = draft_len;
-    if (draft_len > 0) plan.acceptance.forced_length = kAcceptedLength[draft_len];
-    plan.decode_bucket = rows;
-    plan.prefill_rows.assign(ranks_, 0);
-    plan.ended_prompts.assign(ranks_, 0);
-    plan.ranks.resize(ranks_);
-    for (int slot = 0; slot < rows; ++slot) plan.ranks[0].live_slots.push_back(slot);
-    return plan;
-  }
-
-  // Seconds of the decode step.
-  double Finish() {
-    const auto result = engine_->Finish(std::chrono::steady_clock::now() + std::chrono::seconds(300));
-    CHECK(result.ok()) << result.status().ToString();
-    return result->decode_seconds;
-  }
-
-  const int ranks_;
-  const int context_;
-  int blocks_per_slot_ = 0;
-  int length_limit_ = 0;
-  int live_ = 0;
-  uint64_t number_ = 0;
   CountingDevice* device_ = nullptr;  // the engine's
-  std::unique_ptr<RankEngine> engine_;
+  std::unique_ptr<StepBench> bench_;
 };
 
 void Print(int rows, int draft_len, bool graphs, bool overlap, const Timing& timing, const OpCost& cost,
@@ -221,7 +155,7 @@ int Run(const Options& options) {
                                   "tok/s/row");
   std::map<std::pair<int, int>, OpCost> costs;  // by rows and K, counted where ops are submitted: eagerly
   for (const bool graphs : {false, true}) {
-    StepBench bench(options, *config, graphs);
+    GpuStep bench(options, *config, graphs);
     for (const int rows : kRows) {
       if (rows > options.max_rows) continue;
       for (int draft_len = 0; draft_len <= kMaxDraftLen; ++draft_len) {

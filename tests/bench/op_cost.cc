@@ -34,6 +34,7 @@ OpCost MatrixWork(double flops, DType dtype) {
 
 OpCost& OpCost::operator+=(const OpCost& other) {
   bytes += other.bytes;
+  stored_bytes += other.stored_bytes;
   bf16_flops += other.bf16_flops;
   fp8_flops += other.fp8_flops;
   return *this;
@@ -64,14 +65,16 @@ OpCost CostOf(const RmsNormParams& p, const StepShape&) {
 
 OpCost CostOf(const GemmParams& p, const StepShape&) {
   OpCost cost = MatrixWork(2.0 * p.x.rows * p.weight.n * p.weight.k, p.weight.dtype);
-  cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + InputBytes(p, p.weight.dtype) + WeightBytes(p.weight);
+  cost.stored_bytes = WeightBytes(p.weight);
+  cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + InputBytes(p, p.weight.dtype) + cost.stored_bytes;
   return cost;
 }
 
 OpCost CostOf(const HeadGemmParams& p, const StepShape&) {
   const PackedWeight& head = p.heads.first;
   OpCost cost = MatrixWork(2.0 * p.x.rows * p.heads.count * head.n * head.k, head.dtype);
-  cost.bytes = p.heads.count * (WeightBytes(head) + double(p.x.rows) * (head.n + head.k) * sizeof(bf16));
+  cost.stored_bytes = p.heads.count * WeightBytes(head);
+  cost.bytes = cost.stored_bytes + double(p.heads.count) * p.x.rows * (head.n + head.k) * sizeof(bf16);
   return cost;
 }
 
@@ -98,8 +101,10 @@ OpCost CostOf(const MlaDecodeParams& p, const StepShape& shape) {
   const double sequences = std::ceil(rows / shape.rows_per_sequence);
   const double width = p.layer.row_width();
   const double products = width + p.layer.latent_dim;  // per row, head and key: q k, then p v
+  const double keys = sequences * shape.context * width * sizeof(bf16);
   return {.bytes = BytesOf(p.out) + BytesOf(p.q_lat) + rows * p.head_count * p.layer.rope_dim * sizeof(bf16) +
-                   sequences * shape.context * width * sizeof(bf16),
+                   keys,
+          .stored_bytes = keys,
           .bf16_flops = 2 * rows * p.head_count * shape.context * products};
 }
 
@@ -121,12 +126,19 @@ OpCost CostOf(const RouteExpertsParams& p, const StepShape&) {
 
 OpCost CostOf(const GroupRowsParams& p, const StepShape&) { return {.bytes = 12.0 * p.rows * p.top_k}; }
 
-OpCost CostOf(const GroupedGemmParams& p, const StepShape&) {
+int32_t MetExperts(const GroupedGemmParams& p) {
+  int32_t met = 0;
+  for (int32_t e = 0; e < p.experts.count; ++e) met += p.expert_offsets[e + 1] > p.expert_offsets[e];
+  return met;
+}
+
+OpCost CostOf(const GroupedGemmParams& p, const StepShape& shape) {
   const PackedWeight& expert = p.experts.first;
   const double pairs = p.out.rows;
+  const double met = shape.host_arrays ? MetExperts(p) : ExpectedExperts(pairs, p.experts.count);
   OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.dtype);
-  cost.bytes = BytesOf(p.out) + InputBytes(p, expert.dtype) +
-               ExpectedExperts(pairs, p.experts.count) * WeightBytes(expert);
+  cost.stored_bytes = met * WeightBytes(expert);
+  cost.bytes = BytesOf(p.out) + InputBytes(p, expert.dtype) + cost.stored_bytes;
   return cost;
 }
 

@@ -12,7 +12,8 @@ namespace foredraft {
 
 struct OpCost {
   double bytes = 0;
-  double bf16_flops = 0;  // of matrix units, by the weight's dtype
+  double stored_bytes = 0;  // of these: weights and cached keys, which come from memory at every step
+  double bf16_flops = 0;    // of matrix units, by the weight's dtype
   double fp8_flops = 0;
 
   OpCost& operator+=(const OpCost& other);
@@ -31,7 +32,11 @@ double RooflineSeconds(const OpCost& cost, const DeviceRates& rates);
 struct StepShape {
   int32_t context = 0;            // positions a decode row attends
   int32_t rows_per_sequence = 1;  // which share one read of their keys
+  bool host_arrays = false;       // the host may read parameters' arrays: counts the experts really met
 };
+
+// How many experts have rows: of the parameters as they are in host memory.
+int32_t MetExperts(const GroupedGemmParams& p);
 
 // Distinct experts that `pairs` choices meet when each falls on any of them alike.
 double ExpectedExperts(double pairs, int32_t experts);

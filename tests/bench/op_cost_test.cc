@@ -49,6 +49,30 @@ TEST(OpCost, OfAttentionReadsASequencesKeysOnce) {
   EXPECT_EQ(together.bf16_flops, alone.bf16_flops);
 }
 
+TEST(OpCost, ExpertsReallyMetAreCountedWhereTheirOffsetsCanBeRead) {
+  const int32_t offsets[] = {0, 3, 3, 3, 8};  // the first and the last
+  const GroupedGemmParams p = {.out = Shape<float>(8, 256),
+                               .x = Shape<const bf16>(8, 128),
+                               .expert_offsets = offsets,
+                               .experts = {.count = 4, .first = WeightOf(256, 128, DType::kBF16)}};
+  EXPECT_EQ(CostOf(p, {.host_arrays = true}).stored_bytes, 2 * 256 * 128 * 2);
+  EXPECT_GT(CostOf(p).stored_bytes, 3 * 256 * 128 * 2);
+}
+
+TEST(OpCost, StoredAreWeightsAndKeysAlone) {
+  const GemmParams gemm = {.out = Shape<float>(32, 64),
+                           .x = Shape<const bf16>(32, 128),
+                           .weight = WeightOf(64, 128, DType::kBF16)};
+  EXPECT_EQ(CostOf(gemm).stored_bytes, 64 * 128 * 2);
+  const MlaDecodeParams attention = {.out = Shape<bf16>(4, 512),
+                                     .q_lat = Shape<const bf16>(4, 512),
+                                     .layer = {.latent_dim = 512, .rope_dim = 64},
+                                     .index = {.rows = 4},
+                                     .head_count = 1};
+  EXPECT_EQ(CostOf(attention, {.context = 100, .rows_per_sequence = 4}).stored_bytes, 100 * 576 * 2);
+  EXPECT_EQ(CostOf(AddParams{.out = Shape<float>(4, 512), .x = Shape<const float>(4, 512)}).stored_bytes, 0);
+}
+
 TEST(OpCost, ExpertsAreCountedAsOftenAsTheyAreMet) {
   EXPECT_DOUBLE_EQ(ExpectedExperts(1, 256), 1);
   EXPECT_NEAR(ExpectedExperts(8, 256), 7.89, 0.01);

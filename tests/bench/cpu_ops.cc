@@ -1,0 +1,254 @@
+// The ops that read weights and keys, on backend cpu at a model's shapes: time, traffic, and its share of the
+// machine's read bandwidth, measured beside every line. Weights are cycled through, so that those of a large
+// model are not found in a cache; a small model's are, as in life.
+//
+// usage: cpu_ops [--model CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--only WORD] [--buffer-mb
+// N]
+//                [--markdown]
+//   --model  default deploy/configs/yardstick.json
+//   --only   ops whose name has WORD
+
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "config/model_config.h"
+#include "tests/bench/device_timer.h"
+#include "tests/bench/op_cost.h"
+#include "tests/bench/op_memory.h"
+#include "tests/bench/read_bandwidth.h"
+#include "tests/bench/table.h"
+
+namespace foredraft {
+namespace {
+
+constexpr double kColdBytes = 256e6;
+constexpr int kTokensPerBlock = 32;
+
+struct Options {
+  std::string model = "deploy/configs/yardstick.json";
+  std::string only;
+  std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64};
+  int context = 512;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  int buffer_mb = 512;
+  bool markdown = false;
+};
+
+class Bench : public OpMemory {
+ public:
+  Bench(const Options& options, std::unique_ptr<Device> device)
+      : OpMemory(std::move(device)),
+        options_(options),
+        bandwidth_(options.threads, size_t(options.buffer_mb) << 20),
+        table_({"op", "n x k", "rows", "us", "GB/s", "of read bandwidth", "GFLOPS"}) {}
+
+  bool Wants(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
+  const std::vector<int>& rows() const { return options_.rows; }
+
+  std::vector<PackedWeights> Weights(int count, int n, int k, DType dtype) {
+    return ColdWeights(count, n, k, dtype, std::min(kColdBytes, options_.buffer_mb * 0.5e6));
+  }
+
+  void Line(const std::string& name, const std::string& shape, int rows, const OpCost& cost,
+            const std::function<void(int)>& submit) {
+    const double before = bandwidth_.Measure();
+    const double seconds = MedianSeconds(device(), stream(), submit);
+    const double rate = (before + bandwidth_.Measure()) / 2;
+    table_.Add({name, shape, absl::StrCat(rows), absl::StrFormat("%.1f", seconds * 1e6),
+                absl::StrFormat("%.1f", cost.stored_bytes / seconds / 1e9),
+                absl::StrFormat("%.0f%%", 100 * cost.stored_bytes / seconds / rate),
+                absl::StrFormat("%.0f", (cost.bf16_flops + cost.fp8_flops) / seconds / 1e9)});
+  }
+
+  void Print() { table_.Print(options_.markdown); }
+
+ private:
+  const Options options_;
+  ReadBandwidth bandwidth_;
+  Table table_;
+};
+
+std::string ShapeName(int n, int k) { return absl::StrCat(n, " x ", k); }
+
+void Gemms(Bench& bench, const ModelConfig& c) {
+  const DType dtype = c.fp8_blocks ? DType::kF8E4M3 : DType::kBF16;
+  const int q_rows = c.num_attention_heads * c.qk_head_dim();
+  const int q_rank = c.q_lora_rank > 0 ? c.q_lora_rank : q_rows;
+  const struct {
+    const char* name;
+    int n, k;
+    DType dtype;
+  } shapes[] = {
+      {"q_a and kv_a", q_rank + c.kv_lora_rank + c.qk_rope_head_dim, c.hidden_size, dtype},
+      {"q_b", q_rows, c.q_lora_rank, dtype},
+      {"o", c.hidden_size, c.num_attention_heads * c.v_head_dim, dtype},
+      {"router", c.n_routed_experts, c.hidden_size, DType::kBF16},
+      {"shared gate and up", 2 * c.n_shared_experts * c.moe_intermediate_size, c.hidden_size, dtype},
+      {"shared down", c.hidden_size, c.n_shared_experts * c.moe_intermediate_size, dtype},
+      {"dense gate and up", 2 * c.intermediate_size, c.hidden_size, dtype},
+      {"dense down", c.hidden_size, c.intermediate_size, dtype},
+      {"eh_proj", c.hidden_size, 2 * c.hidden_size, DType::kBF16},
+      {"head", c.vocab_size, c.hidden_size, DType::kBF16}};
+  for (const auto& s : shapes) {
+    const std::string name = absl::StrCat("gemm ", s.name);
+    if (s.n == 0 || s.k == 0 || !bench.Wants(name)) continue;
+    const std::vector<PackedWeights> weights = bench.Weights(1, s.n, s.k, s.dtype);
+    for (const int rows : bench.rows()) {
+      GemmParams p = {.out = bench.Rows<float>(rows, s.n), .x = bench.Rows<const bf16>(rows, s.k)};
+      p.weight = weights[0].first;
+      bench.Line(name, ShapeName(s.n, s.k), rows, CostOf(p), [&bench, &weights, p](int i) mutable {
+        p.weight = weights[i % weights.size()].first;
+        bench.ops().gemm(bench.stream(), p);
+      });
+    }
+  }
+}
+
+// Every row has top_k experts; row r starts where row r - 1 left off, so few rows share none.
+void GroupedGemms(Bench& bench, const ModelConfig& c) {
+  if (c.n_routed_experts == 0) return;
+  const DType dtype = c.fp8_blocks ? DType::kF8E4M3 : DType::kBF16;
+  const struct {
+    const char* name;
+    int n, k;
+  } shapes[] = {{"grouped_gemm gate and up", 2 * c.moe_intermediate_size, c.hidden_size},
+                {"grouped_gemm down", c.hidden_size, c.moe_intermediate_size}};
+  for (const auto& s : shapes) {
+    if (!bench.Wants(s.name)) continue;
+    const std::vector<PackedWeights> weights = bench.Weights(c.n_routed_experts, s.n, s.k, dtype);
+    for (const int rows : bench.rows()) {
+      const int pairs = rows * c.num_experts_per_tok;
+      std::vector<int32_t> offsets(c.n_routed_experts + 1);
+      for (int pair = 0; pair < pairs; ++pair) ++offsets[pair % c.n_routed_experts + 1];
+      for (int e = 0; e < c.n_routed_experts; ++e) offsets[e + 1] += offsets[e];
+      GroupedGemmParams p = {.out = bench.Rows<float>(pairs, s.n),
+                             .x = bench.Rows<const bf16>(pairs, s.k),
+                             .expert_offsets = bench.Put(offsets),
+                             .experts = weights[0]};
+      bench.Line(s.name, ShapeName(s.n, s.k), rows, CostOf(p, {.host_arrays = true}),
+                 [&bench, &weights, p](int i) mutable {
+                   p.experts = weights[i % weights.size()];
+                   bench.ops().grouped_gemm(bench.stream(), p);
+                 });
+    }
+  }
+}
+
+void HeadGemms(Bench& bench, const ModelConfig& c) {
+  const struct {
+    const char* name;
+    int n, k;
+  } shapes[] = {{"head_gemm W_UK", c.kv_lora_rank, c.qk_nope_head_dim},
+                {"head_gemm W_UV", c.v_head_dim, c.kv_lora_rank}};
+  const int heads = c.num_attention_heads;
+  for (const auto& s : shapes) {
+    if (!bench.Wants(s.name)) continue;
+    const std::vector<PackedWeights> weights = bench.Weights(heads, s.n, s.k, DType::kBF16);
+    for (const int rows : bench.rows()) {
+      HeadGemmParams p = {.out = bench.Rows<bf16>(rows, heads * s.n),
+                          .x = bench.Rows<const bf16>(rows, heads * s.k),
+                          .heads = weights[0],
+                          .out_head_stride = s.n,
+                          .x_head_stride = s.k};
+      bench.Line(s.name, absl::StrCat(heads, " x ", ShapeName(s.n, s.k)), rows, CostOf(p),
+                 [&bench, &weights, p](int i) mutable {
+                   p.heads = weights[i % weights.size()];
+                   bench.ops().head_gemm(bench.stream(), p);
+                 });
+    }
+  }
+}
+
+// Every row is a sequence of its own; a layer's keys fit into a cache, so each call has the next layer.
+void Attention(Bench& bench, const ModelConfig& c, int context) {
+  if (!bench.Wants("mla_decode")) return;
+  const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
+  const int row_width = c.kv_lora_rank + c.qk_rope_head_dim;
+  for (const int rows : bench.rows()) {
+    std::vector<int32_t> tables(rows * blocks), slots(rows), positions(rows, context - 1);
+    for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
+    for (int row = 0; row < rows; ++row) slots[row] = row;
+    const size_t elements = (tables.size() + 1) * kTokensPerBlock * row_width;
+    const int layers =
+        std::min(c.num_hidden_layers, std::max(1, static_cast<int>(kColdBytes / 2 / elements)));
+    std::vector<bf16*> caches;
+    for (int layer = 0; layer < layers; ++layer) caches.push_back(bench.Put(std::vector<bf16>(elements)));
+    MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
+                         .q_lat = bench.Rows<const bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
+                         .q = bench.Rows<const bf16>(rows, c.num_attention_heads * c.qk_head_dim()),
+                         .layer = {.data = caches[0],
+                                   .block_tables = bench.Put(tables),
+                                   .table_stride = blocks,
+                                   .tokens_per_block = kTokensPerBlock,
+                                   .latent_dim = c.kv_lora_rank,
+                                   .rope_dim = c.qk_rope_head_dim},
+                         .index = {bench.Put(slots), bench.Put(positions), rows},
+                         .head_count = c.num_attention_heads,
+                         .head_dim = c.qk_head_dim(),
+                         .first_position = 0,
+                         .scale = 0.1f};
+    bench.Line("mla_decode", absl::StrCat(context, " positions"), rows,
+               CostOf(p, {.context = context, .rows_per_sequence = 1}), [&bench, &caches, p](int i) mutable {
+                 p.layer.data = caches[i % caches.size()];
+                 bench.ops().mla_decode(bench.stream(), p);
+               });
+  }
+}
+
+bool Parse(const std::string& flag, const std::string& value, Options* options) {
+  const auto positive = [&](int* out) { return absl::SimpleAtoi(value, out) && *out > 0; };
+  if (flag == "--context") return positive(&options->context);
+  if (flag == "--threads") return positive(&options->threads);
+  if (flag == "--buffer-mb") return positive(&options->buffer_mb);
+  if (flag == "--rows") {
+    options->rows.clear();
+    for (const auto part : absl::StrSplit(value, ',')) {
+      if (!absl::SimpleAtoi(part, &options->rows.emplace_back()) || options->rows.back() < 1) return false;
+    }
+    return true;
+  }
+  if (flag != "--model" && flag != "--only") return false;
+  (flag == "--model" ? options->model : options->only) = value;
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--markdown") {
+      options.markdown = true;
+    } else if (i + 1 == argc || !Parse(flag, argv[++i], &options)) {
+      std::cerr << "cpu_ops: " << flag
+                << ": not understood, allowed --model, --rows, --context, --threads, --only, --buffer-mb, "
+                   "--markdown\n";
+      return 2;
+    }
+  }
+  const auto config = ReadModelConfig(options.model);
+  auto device = CreateDevice("cpu", {.threads = options.threads, .pin = true});
+  if (!config.ok() || !device.ok()) {
+    std::cerr << "cpu_ops: " << (config.ok() ? device.status() : config.status()).message() << "\n";
+    return 1;
+  }
+  Bench bench(options, *std::move(device));
+  GroupedGemms(bench, *config);
+  Gemms(bench, *config);
+  HeadGemms(bench, *config);
+  Attention(bench, *config, options.context);
+  bench.Print();
+  return 0;
+}
+
+}  // namespace
+}  // namespace foredraft
+
+int main(int argc, char** argv) { return foredraft::Main(argc, argv); }

@@ -1,0 +1,332 @@
+// Decode steps of a whole model on backend cpu, against what the memory of this machine gives: the time of a
+// step by rows and K, the bytes it takes from memory, and the machine's read bandwidth measured beside every
+// figure.
+//
+// usage: cpu_step [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
+//                 [--only table,plain,dense,ops,prefill] [--markdown]
+//   --model    a checkpoint, or the config.json of one: random weights then; default
+//              deploy/configs/yardstick.json
+//   --only     sections; default all but plain, which is the table without drafts
+//   --context  positions each sequence has at the start, computed from random prompts; default 128
+//
+// The byte model of a step: the weights it reads, of the experts those that its rows really chose, once per
+// forward (the head once per draft too), and the keys. An eager twin of the timed engine counts them, op by
+// op, in the very steps that are timed. Activations stay in caches and are left out.
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "config/model_config.h"
+#include "tests/bench/spread.h"
+#include "tests/bench/step_twins.h"
+#include "tests/bench/table.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kDraftLens[] = {0, 1, 3};
+
+struct Options {
+  std::string model = "deploy/configs/yardstick.json";
+  std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64};
+  int context = 128;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  int rounds = 5;
+  std::vector<std::string> only = {"table", "dense", "ops", "prefill"};
+  bool markdown = false;
+  size_t buffer_bytes = size_t{512} << 20;  // of the read bandwidth
+
+  bool Wants(const std::string& section) const {
+    return std::find(only.begin(), only.end(), section) != only.end();
+  }
+  int most_rows() const { return *std::max_element(rows.begin(), rows.end()); }
+};
+
+std::string Ms(const Spread& spread) {
+  return absl::StrFormat("%.2f (%.2f-%.2f)", spread.median * 1e3, spread.low * 1e3, spread.high * 1e3);
+}
+
+std::string Percent(const Spread& spread) {
+  return absl::StrFormat("%.1f%% (%.1f-%.1f)", spread.median * 100, spread.low * 100, spread.high * 100);
+}
+
+struct Report {
+  const Options& options;
+  ReadBandwidth& bandwidth;
+};
+
+// A section's heading and what its figures are.
+void Heading(const Options& options, const std::string& title, const std::string& text) {
+  std::cout << (options.markdown ? "### " : "") << title << "\n\n" << text << "\n\n";
+}
+
+struct Line {
+  std::string name;  // of K
+  StepTwins* twins;
+  StepSetting setting;
+  MeasuredSteps measured;
+};
+
+void Rounds(const Report& report, std::vector<Line>& lines) {
+  for (int round = 0; round < report.options.rounds; ++round) {
+    for (Line& line : lines) line.twins->Round(line.setting, report.bandwidth, line.measured);
+  }
+}
+
+void PrintSteps(const Report& report, const std::vector<Line>& lines) {
+  Heading(report.options, "Decode steps",
+          absl::StrFormat("Median and quartiles, %d rounds, settings interleaved, %d positions at the start. "
+                          "K \"-\" is a model without its MTP module; K = 0 keeps the module's cache warm. "
+                          "Predicted: bytes over the read bandwidth.",
+                          report.options.rounds, report.options.context));
+  Table table(
+      {"rows", "K", "step ms", "predicted ms", "MB", "GB/s", "read GB/s", "of read bandwidth", "tokens/s"});
+  for (const Line& line : lines) {
+    const MeasuredSteps& m = line.measured;
+    table.Add({absl::StrCat(line.setting.rows), line.name, Ms(Spread::Of(m.step_seconds)),
+               absl::StrFormat("%.0f", m.step_bytes / 1e6),
+               absl::StrFormat("%.1f", Spread::Of(m.rates).median / 1e9), Percent(Spread::Of(m.shares)),
+               absl::StrFormat("%.2f", Spread::Of(m.predictions).median * 1e3),
+               absl::StrFormat("%.0f", line.setting.rows * kAcceptedLength[line.setting.draft_len] /
+                                           Spread::Of(m.step_seconds).median)});
+  }
+  table.Print(report.options.markdown);
+}
+
+// The gain of drafts at one row, against a model without its module.
+void PrintGain(const Report& report, const std::vector<Line>& lines) {
+  Heading(
+      report.options, "Drafts, one sequence, forced acceptance",
+      "Tokens per second over those without drafts, at the acceptance lengths published for R1; predicted "
+      "from the bytes of the steps. Spread over rounds.");
+  Table table({"K", "accepted length", "gain", "predicted", "measured / predicted"});
+  const MeasuredSteps& base = lines[0].measured;
+  for (const Line& line : lines) {
+    const int k = line.setting.draft_len;
+    if (line.setting.rows != 1 || k == 0) continue;
+    const double predicted = kAcceptedLength[k] * base.step_bytes / line.measured.step_bytes;
+    std::vector<double> gains, reached;
+    const size_t rounds = base.rates.size();
+    for (size_t i = 0; i < rounds; ++i) {
+      const double base_seconds = base.step_bytes / base.rates[i];
+      gains.push_back(kAcceptedLength[k] * base_seconds * line.measured.rates[i] / line.measured.step_bytes);
+      reached.push_back(gains.back() / predicted);
+    }
+    const Spread gain = Spread::Of(gains);
+    table.Add({line.name, absl::StrFormat("%.2f", kAcceptedLength[k]),
+               absl::StrFormat("%.2f (%.2f-%.2f)", gain.median, gain.low, gain.high),
+               absl::StrFormat("%.2f", predicted), Percent(Spread::Of(reached))});
+  }
+  table.Print(report.options.markdown);
+}
+
+void Steps(const Report& report, const BenchModel& model) {
+  const Options& options = report.options;
+  StepTwins plain({options.threads, options.context, 0, options.rows}, model);
+  const bool module = model.config.num_nextn_predict_layers > 0 && !options.Wants("plain");
+  std::optional<StepTwins> mtp;
+  if (module) mtp.emplace(StepTwins::Options{options.threads, options.context, 3, options.rows}, model);
+  std::vector<Line> lines;
+  for (const int rows : options.rows) {
+    lines.push_back({"-", &plain, {rows, 0}, {}});
+    if (!module) continue;
+    for (const int k : kDraftLens) lines.push_back({absl::StrCat(k), &*mtp, {rows, k}, {}});
+  }
+  Rounds(report, lines);
+  PrintSteps(report, lines);
+  if (module && lines[0].setting.rows == 1) PrintGain(report, lines);
+}
+
+// The same shape with dense layers alone: what more rows cost where none brings weights of its own.
+absl::Status Dense(const Report& report, const ModelConfig& config) {
+  const Options& options = report.options;
+  ModelConfig dense = config;
+  dense.first_k_dense_replace = dense.num_hidden_layers + 1;
+  dense.num_nextn_predict_layers = 0;
+  const auto model = MakeBenchModel("", dense, options.threads);
+  if (!model.ok()) return model.status();
+  const std::vector<int> rows = {1, 2, 4, 8};
+  StepTwins twins({options.threads, options.context, 0, rows}, *model);
+  std::vector<Line> lines;
+  for (const int count : rows) lines.push_back({"-", &twins, {count, 0}, {}});
+  Rounds(report, lines);
+  Heading(options, "Dense layers only",
+          "The same shape with every layer dense, no module: a step over a step with one row.");
+  Table table({"rows", "step ms", "of read bandwidth", "over 1 row"});
+  for (const Line& line : lines) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < line.measured.rates.size(); ++i) {
+      ratios.push_back(lines[0].measured.rates[i] / line.measured.rates[i] * line.measured.step_bytes /
+                       lines[0].measured.step_bytes);
+    }
+    const Spread ratio = Spread::Of(ratios);
+    table.Add({absl::StrCat(line.setting.rows), Ms(Spread::Of(line.measured.step_seconds)),
+               Percent(Spread::Of(line.measured.shares)),
+               absl::StrFormat("%.2f (%.2f-%.2f)", ratio.median, ratio.low, ratio.high)});
+  }
+  table.Print(options.markdown);
+  return absl::OkStatus();
+}
+
+// Where the time of an eager step goes.
+void Ops(const Report& report, const BenchModel& model) {
+  const Options& options = report.options;
+  std::vector<int> rows;
+  for (const int count : {1, 4, 8}) {
+    if (count <= options.most_rows()) rows.push_back(count);
+  }
+  const int max_draft_len = model.config.num_nextn_predict_layers > 0 ? 3 : 0;
+  StepTwins plain({options.threads, options.context, 0, rows}, model);
+  std::optional<StepTwins> mtp;
+  if (max_draft_len > 0)
+    mtp.emplace(StepTwins::Options{options.threads, options.context, max_draft_len, {1}}, model);
+  Heading(
+      options, "Time by kind of op",
+      "Of an eager step, a clock around every op; between: the rest of the step. GB/s of weights and keys.");
+  Table table({"rows", "K", "kind", "calls", "us", "of step", "MB", "GB/s", "of read bandwidth"});
+  const auto add = [&](StepTwins& twins, const StepSetting& setting) {
+    const double rate = report.bandwidth.Measure();
+    constexpr int kSteps = 8;
+    double seconds = 0;
+    const OpTallies tallies = twins.TallyOps(setting, kSteps, &seconds);
+    double between = seconds;
+    const auto line = [&](const char* kind, int64_t calls, double time, double bytes) {
+      table.Add({absl::StrCat(setting.rows), &twins == &plain ? "-" : absl::StrCat(setting.draft_len), kind,
+                 absl::StrCat(calls / kSteps), absl::StrFormat("%.0f", time / kSteps * 1e6),
+                 absl::StrFormat("%.1f%%", 100 * time / seconds),
+                 absl::StrFormat("%.1f", bytes / kSteps / 1e6),
+                 bytes > 0 ? absl::StrFormat("%.1f", bytes / time / 1e9) : "",
+                 bytes > 0 ? absl::StrFormat("%.0f%%", 100 * bytes / time / rate) : ""});
+    };
+    OpTally all;
+    for (int kind = 0; kind < kOpKindCount; ++kind) {
+      const OpTally& tally = tallies[kind];
+      line(OpKindName(static_cast<OpKind>(kind)), tally.calls, tally.seconds, tally.cost.stored_bytes);
+      between -= tally.seconds;
+      all.calls += tally.calls;
+      all.cost += tally.cost;
+    }
+    line("between", 0, between, 0);
+    line("step", all.calls, seconds, all.cost.stored_bytes);
+  };
+  for (const int count : rows) add(plain, {count, 0});
+  if (mtp) add(*mtp, {1, max_draft_len});
+  table.Print(options.markdown);
+}
+
+void Prefill(const Report& report, const BenchModel& model) {
+  constexpr int kPromptLen = 512;
+  const Options& options = report.options;
+  StepBench bench({.context = kPromptLen,
+                   .max_rows = options.rounds + 1,
+                   .batch_sizes = {options.rounds + 1},
+                   .max_draft_len = 0,
+                   .tokens_per_block = kCpuTokensPerBlock,
+                   .max_num_tokens = kPromptLen,
+                   .max_steps = 1,
+                   .graphs = false},
+                  model.config, MakeCpuDevice(options.threads), model.weights);
+  std::vector<double> seconds = bench.Prefill();
+  seconds.erase(seconds.begin());  // touches its memory for the first time
+  for (double& s : seconds) s = kPromptLen / s;
+  const Spread rate = Spread::Of(seconds);
+  Heading(options, "Prefill", "One prompt of 512 tokens, without the module and the head.");
+  Table table({"tokens", "tokens/s"});
+  table.Add(
+      {absl::StrCat(kPromptLen), absl::StrFormat("%.0f (%.0f-%.0f)", rate.median, rate.low, rate.high)});
+  table.Print(options.markdown);
+}
+
+absl::Status Run(const Options& options) {
+  const bool checkpoint = !absl::EndsWith(options.model, ".json");
+  const auto config = ReadModelConfig(checkpoint ? options.model + "/config.json" : options.model);
+  if (!config.ok()) return config.status();
+  ReadBandwidth bandwidth(options.threads, options.buffer_bytes);
+  const Report report{options, bandwidth};
+  {
+    const auto model = MakeBenchModel(checkpoint ? options.model : "", *config, options.threads);
+    if (!model.ok()) return model.status();
+    std::vector<double> rates;
+    for (int i = 0; i < options.rounds; ++i) rates.push_back(bandwidth.Measure());
+    const Spread rate = Spread::Of(rates);
+    std::cout << absl::StreamFormat(
+        "%s, %s, %d threads; read bandwidth %.1f GB/s (%.1f-%.1f): %d streams a thread, prefetch %d bytes "
+        "ahead, a buffer of %d MB\n\n",
+        options.model, model->device->name(), options.threads, rate.median / 1e9, rate.low / 1e9,
+        rate.high / 1e9, bandwidth.way().streams, bandwidth.way().prefetch_bytes,
+        static_cast<int>(options.buffer_bytes >> 20));
+    if (options.Wants("ops")) Ops(report, *model);
+    if (options.Wants("table") || options.Wants("plain")) Steps(report, *model);
+    if (options.Wants("prefill")) Prefill(report, *model);
+  }
+  return options.Wants("dense") ? Dense(report, *config) : absl::OkStatus();
+}
+
+bool ParseList(const std::string& text, std::vector<int>* values) {
+  values->clear();
+  for (const auto part : absl::StrSplit(text, ',')) {
+    int value = 0;
+    if (!absl::SimpleAtoi(part, &value) || value < 1) return false;
+    values->push_back(value);
+  }
+  std::sort(values->begin(), values->end());
+  return true;
+}
+
+bool Parse(const std::string& flag, const std::string& value, Options* options) {
+  const auto positive = [&](int* out) { return absl::SimpleAtoi(value, out) && *out > 0; };
+  if (flag == "--model")
+    options->model = value;
+  else if (flag == "--only")
+    options->only = absl::StrSplit(value, ',');
+  else if (flag == "--rows")
+    return ParseList(value, &options->rows);
+  else if (flag == "--context")
+    return positive(&options->context);
+  else if (flag == "--threads")
+    return positive(&options->threads);
+  else if (flag == "--rounds")
+    return positive(&options->rounds);
+  else if (flag == "--buffer-mb") {
+    int megabytes = 0;
+    if (!absl::SimpleAtoi(value, &megabytes) || megabytes < 1) return false;
+    options->buffer_bytes = static_cast<size_t>(megabytes) << 20;
+  } else
+    return false;
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--markdown") {
+      options.markdown = true;
+    } else if (i + 1 == argc || !Parse(flag, argv[++i], &options)) {
+      std::cerr << "cpu_step: " << flag << (i < argc ? absl::StrCat(" ", argv[i]) : "")
+                << ": not understood, allowed --model, --rows, --context, --threads, --rounds, --only, "
+                   "--buffer-mb, --markdown\n";
+      return 2;
+    }
+  }
+  const absl::Status status = Run(options);
+  if (!status.ok()) std::cerr << "cpu_step: " << status.message() << "\n";
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace foredraft
+
+int main(int argc, char** argv) { return foredraft::Main(argc, argv); }

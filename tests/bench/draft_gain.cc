@@ -1,0 +1,97 @@
+// What abacus' own drafts bring, with the acceptance they have: tokens per second of K = 1 and 3 over those
+// of a model without drafts, at one stream and at four, in process. Rounds are interleaved.
+//
+// usage: draft_gain [ROUNDS] [--markdown], from the repository's root
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "tests/bench/closed_loop.h"
+#include "tests/bench/spread.h"
+#include "tests/bench/table.h"
+#include "tests/engine/test_requests.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kRequests = 48;
+constexpr int kMaxTokens = 120;
+constexpr int kStreams[] = {1, 4};
+
+struct Contender {
+  std::string name;
+  std::unique_ptr<ClosedLoop> load;
+};
+
+// Of one contender at one number of streams, by rounds.
+struct Rates {
+  std::vector<double> tokens_per_second;
+  std::vector<double> gains;  // over the first contender in the same round
+  double length = 0;          // tokens per decode step; a request's first token comes from the prefill
+};
+
+void Main(int rounds, bool markdown) {
+  const LoadedModel& model = LoadModelOnce(kAbacusDir);
+  std::vector<Request> requests = TestRequests({.count = kRequests});
+  for (Request& request : requests) request.max_tokens = kMaxTokens;
+  std::vector<Contender> contenders;
+  contenders.push_back(
+      {"no module", std::make_unique<ClosedLoop>(model, Setting{.mtp = false, .max_batch_size = 4})});
+  for (const int draft_len : {0, 1, 3}) {
+    contenders.push_back(
+        {"K = " + std::to_string(draft_len),
+         std::make_unique<ClosedLoop>(
+             model, Setting{.draft_len = draft_len, .max_draft_len = 3, .max_batch_size = 4})});
+  }
+  if (markdown) {
+    std::printf(
+        "## Drafts of abacus\n\n`build/cpu/bin/draft_gain %d --markdown`: %d questions in process, 2 "
+        "threads, real "
+        "acceptance; medians and quartiles of %d interleaved rounds, the gain within each round.\n\n",
+        rounds, kRequests, rounds);
+    std::fflush(stdout);
+  }
+  Table table({"streams", "drafts", "tokens/s", "tokens a step", "over no module"});
+  for (const int streams : kStreams) {
+    std::vector<Rates> rates(contenders.size());
+    for (int round = 0; round < rounds; ++round) {
+      for (size_t i = 0; i < contenders.size(); ++i) {
+        const ClosedLoop::Stage stage = contenders[i].load->Run(streams, requests);
+        rates[i].tokens_per_second.push_back(stage.rate());
+        rates[i].gains.push_back(stage.rate() / rates[0].tokens_per_second.back());
+        rates[i].length = static_cast<double>(stage.tokens - kRequests) / static_cast<double>(stage.steps);
+      }
+    }
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const Spread rate = Spread::Of(rates[i].tokens_per_second);
+      const Spread gain = Spread::Of(rates[i].gains);
+      table.Add({std::to_string(streams), contenders[i].name,
+                 absl::StrFormat("%.0f (%.0f-%.0f)", rate.median, rate.low, rate.high),
+                 absl::StrFormat("%.2f", rates[i].length),
+                 absl::StrFormat("%.2f (%.2f-%.2f)", gain.median, gain.low, gain.high)});
+    }
+  }
+  table.Print(markdown);
+}
+
+}  // namespace
+}  // namespace foredraft
+
+int main(int argc, char** argv) {
+  int rounds = 7;
+  bool markdown = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--markdown") == 0) {
+      markdown = true;
+    } else if (!absl::SimpleAtoi(argv[i], &rounds) || rounds < 1) {
+      std::fprintf(stderr, "draft_gain: %s: not understood, allowed rounds from 1, --markdown\n", argv[i]);
+      return 2;
+    }
+  }
+  foredraft::Main(rounds, markdown);
+}

@@ -1,0 +1,46 @@
+#ifndef FOREDRAFT_TESTS_BENCH_READ_BANDWIDTH_H_
+#define FOREDRAFT_TESTS_BENCH_READ_BANDWIDTH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace foredraft {
+
+// How fast `threads` threads read memory that no cache holds: the most that streaming weights can reach.
+// Thread: one at a time.
+class ReadBandwidth {
+ public:
+  // The buffer is written once, on huge pages where the machine allows them (madvise), as weights are.
+  ReadBandwidth(int threads, size_t bytes);
+  ~ReadBandwidth();
+  ReadBandwidth(const ReadBandwidth&) = delete;
+  ReadBandwidth& operator=(const ReadBandwidth&) = delete;
+
+  // Bytes per second of the fastest of three reads of the buffer, each thread its own part, in the way that
+  // was fastest when this was made: what else the machine does for a moment is not its bandwidth.
+  double Measure();
+
+  // A way to read: how many streams of addresses each thread follows at once, and how far ahead it
+  // prefetches.
+  struct Way {
+    int streams = 1;
+    int prefetch_bytes = 0;
+  };
+  const Way& way() const { return way_; }
+
+ private:
+  double Fastest(const Way& way) const;
+  double Read(const Way& way) const;
+
+  const int threads_;
+  const size_t bytes_;
+  void* mapping_ = nullptr;
+  size_t mapped_bytes_ = 0;
+  const uint64_t* data_ = nullptr;
+  Way way_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_BENCH_READ_BANDWIDTH_H_

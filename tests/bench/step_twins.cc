@@ -1,0 +1,144 @@
+#include "tests/bench/step_twins.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "engine/weights/dummy_weights.h"
+#include "engine/weights/weight_loader.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kWarmSteps = 2;
+constexpr int kMinTimedSteps = 3;
+constexpr int kMaxTimedSteps = 16;
+constexpr double kRoundSeconds = 0.25;  // of the timed steps of one setting
+constexpr int kMinPrefillTokens = 512;
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::unique_ptr<Device> MakeCpuDevice(int threads) {
+  auto device = CreateDevice("cpu", {.threads = threads, .pin = true});
+  CHECK(device.ok()) << device.status().ToString();
+  return *std::move(device);
+}
+
+absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, const ModelConfig& config,
+                                          int threads) {
+  BenchModel model{.config = config, .device = MakeCpuDevice(threads)};
+  const auto stream = model.device->CreateStream();
+  const int modules = config.num_nextn_predict_layers;
+  auto weights = checkpoint_dir.empty()
+                     ? MakeDummyWeights(config, modules, *model.device, *stream, {})
+                     : LoadWeights(checkpoint_dir, config, modules, *model.device, *stream, {});
+  if (!weights.ok()) return weights.status();
+  model.weights = *std::move(weights);
+  return model;
+}
+
+StepTwins::StepTwins(const Options& options, const BenchModel& model) : vocab_size_(model.config.vocab_size) {
+  StepBenchOptions step{.context = options.context,
+                        .max_rows = options.rows.back(),
+                        .batch_sizes = options.rows,
+                        .max_draft_len = options.max_draft_len,
+                        .tokens_per_block = kCpuTokensPerBlock,
+                        .max_num_tokens = std::max(options.context, kMinPrefillTokens),
+                        .max_steps = kWarmSteps + kMaxTimedSteps + 2};
+  timed_ = std::make_unique<StepBench>(step, model.config, MakeCpuDevice(options.threads), model.weights);
+  step.graphs = false;
+  auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads));
+  counting_ = counting.get();
+  counted_ = std::make_unique<StepBench>(step, model.config, std::move(counting), model.weights);
+  timed_->Prefill();
+  counted_->Prefill();
+}
+
+void StepTwins::Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured) {
+  const int steps = StepsOfRound(setting);
+  const std::vector<double>& bytes = BytesOf(setting, steps);
+  const double before = bandwidth.Measure();
+  timed_->Start(setting.rows, setting.draft_len);
+  for (int i = 0; i < kWarmSteps; ++i) timed_->Run(setting.draft_len);
+  double seconds = 0, moved = 0;
+  for (int i = 0; i < steps; ++i) {
+    measured.step_seconds.push_back(TimedStep(setting.draft_len));
+    seconds += measured.step_seconds.back();
+    moved += bytes[i];
+  }
+  const double rate = (before + bandwidth.Measure()) / 2;
+  measured.bandwidths.push_back(rate);
+  measured.rates.push_back(moved / seconds);
+  measured.shares.push_back(moved / seconds / rate);
+  measured.predictions.push_back(moved / steps / rate);
+  measured.step_bytes = moved / steps;
+}
+
+OpTallies StepTwins::TallyOps(const StepSetting& setting, int steps, double* seconds) {
+  counted_->Start(setting.rows, setting.draft_len);
+  for (int i = 0; i < kWarmSteps; ++i) counted_->Run(setting.draft_len);
+  OpTallies sum{};
+  *seconds = 0;
+  for (int i = 0; i < steps; ++i) {
+    StartCounting(setting, i);
+    const auto start = std::chrono::steady_clock::now();
+    counted_->Run(setting.draft_len);
+    *seconds += SecondsSince(start);
+    const OpTallies step = counting_->TakeTallies();
+    for (int kind = 0; kind < kOpKindCount; ++kind) {
+      sum[kind].calls += step[kind].calls;
+      sum[kind].seconds += step[kind].seconds;
+      sum[kind].cost += step[kind].cost;
+    }
+  }
+  return sum;
+}
+
+double StepTwins::TimedStep(int draft_len) {
+  const auto start = std::chrono::steady_clock::now();
+  const RankResult result = timed_->Run(draft_len);
+  CHECK(result.replayed);
+  return SecondsSince(start);
+}
+
+int StepTwins::StepsOfRound(const StepSetting& setting) {
+  const auto [found, fresh] = steps_.try_emplace({setting.rows, setting.draft_len}, 0);
+  if (fresh) {
+    timed_->Start(setting.rows, setting.draft_len);
+    timed_->Run(setting.draft_len);
+    found->second = std::clamp(static_cast<int>(kRoundSeconds / TimedStep(setting.draft_len)), kMinTimedSteps,
+                               kMaxTimedSteps);
+  }
+  return found->second;
+}
+
+const std::vector<double>& StepTwins::BytesOf(const StepSetting& setting, int steps) {
+  std::vector<double>& bytes = bytes_[{setting.rows, setting.draft_len}];
+  if (!bytes.empty()) return bytes;
+  counted_->Start(setting.rows, setting.draft_len);
+  timed_->Start(setting.rows, setting.draft_len);
+  for (int i = 0; i < kWarmSteps + steps; ++i) {
+    if (i >= kWarmSteps) StartCounting(setting, i - kWarmSteps);
+    const RankResult counted = counted_->Run(setting.draft_len);
+    if (i >= kWarmSteps) bytes.push_back(counting_->TakeCost().stored_bytes);
+    const RankResult timed = timed_->Run(setting.draft_len);
+    for (int slot = 0; slot < setting.rows; ++slot) {
+      CHECK(timed.slots[slot].token_ids == counted.slots[slot].token_ids) << "the twins disagree";
+    }
+  }
+  return bytes;
+}
+
+void StepTwins::StartCounting(const StepSetting& setting, int step) {
+  const double tokens = (kWarmSteps + step + 1) * kAcceptedLength[setting.draft_len];
+  counting_->StartCounting({.context = counted_->context() + static_cast<int>(tokens),
+                            .rows_per_sequence = setting.draft_len + 1,
+                            .host_arrays = true},
+                           vocab_size_);
+}
+
+}  // namespace foredraft

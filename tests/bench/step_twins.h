@@ -1,0 +1,82 @@
+#ifndef FOREDRAFT_TESTS_BENCH_STEP_TWINS_H_
+#define FOREDRAFT_TESTS_BENCH_STEP_TWINS_H_
+
+// The same decode steps twice on backend cpu: replayed and timed, and eagerly, op by op, counted. So the
+// bytes of a step are those of the very steps that are timed, the experts among them that its rows really
+// chose.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/bench/counting_device.h"
+#include "tests/bench/read_bandwidth.h"
+#include "tests/bench/step_bench.h"
+
+namespace foredraft {
+
+inline constexpr int kCpuTokensPerBlock = 32;
+
+std::unique_ptr<Device> MakeCpuDevice(int threads);
+
+// Weights and the device that holds them.
+struct BenchModel {
+  ModelConfig config;
+  std::unique_ptr<Device> device;
+  ModelWeights weights;
+};
+// A checkpoint's, or random ones of that shape where `checkpoint_dir` is empty.
+absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, const ModelConfig& config,
+                                          int threads);
+
+struct StepSetting {
+  int rows = 1;
+  int draft_len = 0;
+};
+
+// Of one setting, by rounds.
+struct MeasuredSteps {
+  std::vector<double> step_seconds;  // of each step of all rounds
+  std::vector<double> rates;         // bytes of the round's steps over their time
+  std::vector<double> bandwidths;    // read bandwidth around its steps
+  std::vector<double> shares;        // rate over bandwidth
+  std::vector<double> predictions;   // bytes of a step over the bandwidth, seconds
+  double step_bytes = 0;             // mean
+};
+
+class StepTwins {
+ public:
+  struct Options {
+    int threads = 1;
+    int context = 128;
+    int max_draft_len = 0;  // 0: no module
+    std::vector<int> rows;  // ascending
+  };
+  // `model` outlives this.
+  StepTwins(const Options& options, const BenchModel& model);
+
+  // One round: the steps, between two looks at the read bandwidth.
+  void Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured);
+
+  // Of `steps` eager steps, added up: time and bytes by kind of op; `seconds` of the whole steps.
+  OpTallies TallyOps(const StepSetting& setting, int steps, double* seconds);
+
+ private:
+  double TimedStep(int draft_len);
+  int StepsOfRound(const StepSetting& setting);
+  const std::vector<double>& BytesOf(const StepSetting& setting, int steps);
+  void StartCounting(const StepSetting& setting, int step);
+
+  const int vocab_size_;
+  CountingDevice* counting_ = nullptr;  // of counted_
+  std::unique_ptr<StepBench> timed_;
+  std::unique_ptr<StepBench> counted_;
+  std::map<std::pair<int, int>, int> steps_;                  // of a round, by rows and K
+  std::map<std::pair<int, int>, std::vector<double>> bytes_;  // likewise, of each step: rounds repeat them
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_BENCH_STEP_TWINS_H_
