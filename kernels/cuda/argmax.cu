@@ -14,6 +14,7 @@ struct ArgmaxShared {
 
 // A block per row. The key has value and index in one integer: the lowest index of the largest, in any order.
 __global__ void __launch_bounds__(kMaxRowThreads) ArgmaxKernel(const __grid_constant__ ArgmaxParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   unsigned long long best = 0;
   ForEachLogit(p.logits.row(r), p.logits.cols, [&](int32_t v, float x) {

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/ptx.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -123,6 +124,7 @@ __device__ int32_t ColumnOfThread() {
 template <int columns>
 __global__ void __launch_bounds__(kThreads)
     CombineExpertsKernel(const __grid_constant__ CombineExpertsParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
   const int64_t first = static_cast<int64_t>(r) * p.top_k;
@@ -143,6 +145,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int group_count, int columns>
 __global__ void __launch_bounds__(kThreads)
     ExpertPartialsKernel(const __grid_constant__ ExpertPartialsParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
   const int64_t first = static_cast<int64_t>(r) * p.top_k;
@@ -167,6 +170,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int rank_count, int columns>
 __global__ void __launch_bounds__(kThreads) AddPartialsKernel(const __grid_constant__ AddPartialsParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
   if (column >= p.hidden.cols || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;

@@ -53,8 +53,8 @@ Stream& CudaStream::Fork() {
   }
   branch_open_ = true;
   branch_->capturing_ = capturing_;
-  CheckCuda(cudaEventRecord(forked_, handle_), "fork");
-  CheckCuda(cudaStreamWaitEvent(branch_->handle_, forked_, 0), "fork");
+  CheckCuda(cudaEventRecord(forked_, handle()), "fork");
+  CheckCuda(cudaStreamWaitEvent(branch_->handle(), forked_, 0), "fork");
   return *branch_;
 }
 
@@ -62,8 +62,8 @@ void CudaStream::Join() {
   CHECK(branch_open_) << "no branch is open";
   branch_open_ = false;
   branch_->capturing_ = false;
-  CheckCuda(cudaEventRecord(joined_, branch_->handle_), "join");
-  CheckCuda(cudaStreamWaitEvent(handle_, joined_, 0), "join");
+  CheckCuda(cudaEventRecord(joined_, branch_->handle()), "join");
+  CheckCuda(cudaStreamWaitEvent(handle(), joined_, 0), "join");
   std::move(branch_->nodes_.begin(), branch_->nodes_.end(), std::back_inserter(nodes_));
   branch_->nodes_.clear();
 }
@@ -112,7 +112,7 @@ void CudaStream::Note(const void* kernel, const LaunchShape& shape, const void* 
 CudaStream::StagingChunk& CudaStream::Staging() {
   StagingChunk* chunk = &staging_[staging_index_];
   if (chunk->used == kStagingChunkBytes) {
-    CheckCuda(cudaEventRecord(chunk->passed, handle_), "record");
+    CheckCuda(cudaEventRecord(chunk->passed, handle()), "record");
     staging_index_ = (staging_index_ + 1) % kStagingChunks;
     chunk = &staging_[staging_index_];
     if (chunk->memory != nullptr) CheckCuda(cudaEventSynchronize(chunk->passed), "wait for a copy");
@@ -136,7 +136,7 @@ void CudaStream::CopyToDevice(void* device, const void* host, size_t bytes) {
     const size_t piece = std::min(bytes, kStagingChunkBytes - chunk.used);
     unsigned char* const staged = chunk.memory + chunk.used;
     std::memcpy(staged, from, piece);
-    CheckCuda(cudaMemcpyAsync(to, staged, piece, cudaMemcpyHostToDevice, handle_), "copy to the device");
+    CheckCuda(cudaMemcpyAsync(to, staged, piece, cudaMemcpyHostToDevice, handle()), "copy to the device");
     chunk.used += piece;
     to += piece;
     from += piece;
@@ -146,7 +146,7 @@ void CudaStream::CopyToDevice(void* device, const void* host, size_t bytes) {
 
 void CudaStream::BeginCapture() {
   CHECK(!capturing_) << "capture inside a capture";
-  CheckCuda(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal), "begin a capture");
+  CheckCuda(cudaStreamBeginCapture(handle(), cudaStreamCaptureModeThreadLocal), "begin a capture");
   capturing_ = true;
 }
 
@@ -154,7 +154,7 @@ cudaGraph_t CudaStream::EndCapture(std::vector<CudaNode>& nodes) {
   CHECK(capturing_ && !branch_open_);
   capturing_ = false;
   cudaGraph_t graph = nullptr;
-  CheckCuda(cudaStreamEndCapture(handle_, &graph), "end a capture");
+  CheckCuda(cudaStreamEndCapture(handle(), &graph), "end a capture");
   nodes = std::exchange(nodes_, {});
   return graph;
 }

@@ -12,8 +12,23 @@
 //  - no printf, no assert, no dynamic allocation, no FP atomics, no warp intrinsic without a full or computed
 //  mask;
 //  - the code is built with --fmad=false: a product and a sum fuse only where fmaf says so;
-//  - grids depend on shapes alone, never on values in device memory.
-// tests/cuda_on_host builds the same files for the host and runs them there.
+//  - grids depend on shapes alone, never on values in device memory;
+//  - every thread calls AfterPrevious() (or GridDependencyWait()) before it reads or writes global memory.
+//  Only
+//    what no kernel writes, weights, may be asked for earlier.
+//
+// Programmatic dependent launch: a kernel that Launch puts right behind another one of Launch's may start
+// while that one runs; the wait at its top makes it the same as if it had not, but for the time its blocks
+// take to start, and for what it does before the wait. Why that is right for a chain A, B, C: B's blocks may
+// start when all of A's have come to their GridDependencyLaunch or ended, and B's wait ends when A has ended
+// and its writes are seen. A ends only when all its threads have, of which some have waited for what came
+// before A: so the wait covers all that came before. A kernel lets its successor start after its own wait, so
+// that there are never more than two at once. Writes come after the wait, too: B cannot overwrite what A
+// still reads. Where something else comes between (a copy, a library's kernel, an event: Fork, Join, the
+// start of a capture), the next launch is an ordinary one, which waits for everything: Launch sees to it. So
+// in a graph only the edge between two kernels of one branch is programmatic, and those at a fork or join are
+// full ones. No __ldg, no const __restrict__: such loads may find a line from before the wait; constants
+// alone may have them. tests/cuda_on_host builds the same files for the host and runs them there.
 //
 // Owner: whoever asked the device for it. Thread: one at a time.
 
@@ -23,7 +38,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/cuda_memory.h"
@@ -37,8 +54,6 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;  // dynamic; above 48 KB the limit is raised
-  bool after_previous =
-      false;  // programmatic dependent launch: the kernel calls GridDependencyWait before it reads
 };
 
 // What SameNodes compares, kept beside CUDA's own graph.
@@ -62,7 +77,16 @@ class CudaStream : public Stream {
   Stream& Fork() override;
   void Join() override;
 
-  cudaStream_t handle() const { return handle_; }
+  // For whatever is not a kernel of Launch's: the next kernel waits for all of it.
+  cudaStream_t handle() {
+    behind_kernel_ = false;
+    return handle_;
+  }
+  // For Launch alone. `programmatic`: the kernel comes right behind another one.
+  cudaStream_t HandleForKernel(bool& programmatic) {
+    programmatic = std::exchange(behind_kernel_, true);
+    return handle_;
+  }
   bool capturing() const { return capturing_; }
   int multiprocessor_count() const { return multiprocessor_count_; }
   TunedGemms* tuned_gemms() const { return tuned_gemms_; }
@@ -113,6 +137,7 @@ class CudaStream : public Stream {
   int staging_index_ = 0;
 
   std::map<const void*, size_t> shared_limits_;  // of kernels raised above the default
+  bool behind_kernel_ = false;                   // what was submitted last is a kernel of Launch's
   bool capturing_ = false;
   std::vector<CudaNode> nodes_;  // of the capture that runs
 
@@ -134,12 +159,13 @@ void Launch(Stream& stream, void (*kernel)(Params), const LaunchShape& shape, co
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = cuda.handle();
+  bool programmatic = false;
+  config.stream = cuda.HandleForKernel(programmatic);
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = shape.after_previous ? 1 : 0;
+  config.numAttrs = programmatic ? 1 : 0;
   cuda.Submitted(cudaLaunchKernelEx(&config, kernel, copy), "launch");
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/fours.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/quantize_four.h"
 #include "kernels/exp.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 template <bool aligned>
 __global__ void __launch_bounds__(kFoursThreads) EmbedKernel(const __grid_constant__ EmbedParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   if (first >= p.out.cols) return;
@@ -21,6 +23,7 @@ __global__ void __launch_bounds__(kFoursThreads) EmbedKernel(const __grid_consta
 
 template <bool aligned>
 __global__ void __launch_bounds__(kFoursThreads) AddKernel(const __grid_constant__ AddParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   if (first >= p.out.cols) return;
@@ -33,6 +36,7 @@ __global__ void __launch_bounds__(kFoursThreads) AddKernel(const __grid_constant
 
 template <bool aligned>
 __global__ void __launch_bounds__(kFoursThreads) SiluMulKernel(const __grid_constant__ SiluMulParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   const int32_t width = p.gate_up.cols / 2;
@@ -53,6 +57,7 @@ __global__ void __launch_bounds__(kFoursThreads) SiluMulKernel(const __grid_cons
 
 template <bool aligned>
 __global__ void __launch_bounds__(kFoursThreads) CopyRowsKernel(const __grid_constant__ CopyRowsParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   const int32_t to = p.out_index != nullptr ? p.out_index[r] : r;
@@ -63,6 +68,7 @@ __global__ void __launch_bounds__(kFoursThreads) CopyRowsKernel(const __grid_con
 
 template <bool aligned>
 __global__ void __launch_bounds__(kFoursThreads) ToBf16Kernel(const __grid_constant__ ToBf16Params p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   if (first >= p.out.cols) return;

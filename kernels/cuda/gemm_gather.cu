@@ -1,4 +1,5 @@
 #include "kernels/cuda/gemm_gather.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/dtype.h"
 
 namespace foredraft::cuda {
@@ -20,6 +21,7 @@ struct GatherParams {
 
 // Block (r, b): 2048 elements of row r.
 __global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__ GatherParams p) {
+  AfterPrevious();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
   if (p.row_count != nullptr && row >= *p.row_count) return;
   const bf16* x = p.x + (p.x_rows != nullptr ? p.x_rows[row] : row) * p.x_stride;

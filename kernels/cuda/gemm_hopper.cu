@@ -58,14 +58,15 @@ struct Ring {
   }
 };
 
-// Calls visit(item) for this block's items, in the same order in every thread that asks.
+// Calls visit(item) for this block's items, or the first `limit` of them, in the same order in every thread
+// that asks.
 template <int kConsumers, class Visit>
 __device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_t* tile_starts,
-                                         const Visit& visit) {
+                                         const Visit& visit, int64_t limit = INT32_MAX) {
   constexpr int kTileRows = HopperShared<kConsumers>::kTileRows;
   const int32_t n_tiles = (p.n + kTileN - 1) / kTileN;
   const int64_t items = int64_t{tile_starts[p.ranges.groups]} * n_tiles;
-  for (int64_t index = blockIdx.x; index < items; index += gridDim.x) {
+  for (int64_t index = blockIdx.x; index < items && limit > 0; index += gridDim.x, --limit) {
     visit(FindItem(p.ranges, tile_starts, kTileRows, n_tiles, index));
   }
 }
@@ -78,15 +79,32 @@ __device__ void Produce(const HopperGemmParams& p, HopperShared<kConsumers>& sha
                               (kF8 ? Shared::kTileRows * static_cast<int>(sizeof(float)) : 0);
   const uint64_t once = CachePolicy<Keep::kBriefly>();
   const uint64_t often = CachePolicy<Keep::kLong>();
+  const auto copy_weight = [&](int stage, const GemmItem& item, int32_t step) {
+    ArriveAndExpect(shared.full[stage], kBytes);
+    CopyBox(shared.weight[stage], p.weight, step * kStepInputs, item.tile_n * kTileN, item.group,
+            shared.full[stage], once);
+  };
+  // Nobody writes weights: those of the first stages need not wait for the kernel before this one. (Where the
+  // items depend on what it wrote, all threads have waited.)
+  int32_t early = 0;
+  ForItems<kConsumers>(
+      p, shared.tile_starts,
+      [&](const GemmItem& item) {
+        for (; early < p.steps && early < Shared::kStages; ++early) copy_weight(early, item, early);
+      },
+      1);
+  GridDependencyWait();
   Ring<Shared::kStages> ring;
   ForItems<kConsumers>(p, shared.tile_starts, [&](const GemmItem& item) {
     const int32_t x_group = p.x_grouped != 0 ? item.group : 0;
     for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
       PhaseBarrier& full = shared.full[ring.stage];
-      WaitPhase(shared.empty[ring.stage], ring.parity ^ 1);
-      ArriveAndExpect(full, kBytes);
-      CopyBox(shared.weight[ring.stage], p.weight, step * kStepInputs, item.tile_n * kTileN, item.group, full,
-              once);
+      if (early > 0) {
+        --early;
+      } else {
+        WaitPhase(shared.empty[ring.stage], ring.parity ^ 1);
+        copy_weight(ring.stage, item, step);
+      }
       CopyBox(shared.x[ring.stage], p.x, step * kStepInputs, x_group, item.first_row, full, often);
       if constexpr (kF8) {
         CopyBox(shared.x_scales[ring.stage], p.x_scales, item.first_row, step, 0, full, often);
@@ -229,6 +247,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kGroupThreads, 1)
     HopperGemmKernel(const __grid_constant__ HopperGemmParams p) {
   using Shared = HopperShared<kConsumers>;
   auto& shared = SharedStorage<Shared>();
+  if (p.ranges.offsets != nullptr) GridDependencyWait();
   if (threadIdx.x < 32) FillTileStarts(p.ranges, Shared::kTileRows, shared.tile_starts);
   if (threadIdx.x == 0) {
     PrefetchTensorMap(p.x);
@@ -245,6 +264,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kGroupThreads, 1)
     if (threadIdx.x == kConsumers * kGroupThreads) Produce<kF8, kConsumers>(p, shared);
   } else {
     if constexpr (kConsumers == 2) TakeRegisters<232>();
+    AfterPrevious();
     if constexpr (kF8) {
       ConsumeF8<kConsumers>(p, shared);
     } else {

@@ -284,6 +284,7 @@ __device__ void ComputeItem(const TileGemmParams& p, const GemmItem& item, TileS
 template <int kTileRows, bool kF8>
 __global__ void __launch_bounds__(kThreads) TileGemmKernel(const __grid_constant__ TileGemmParams p) {
   auto& shared = SharedStorage<TileShared<kTileRows>>();
+  AfterPrevious();
   if (threadIdx.x < 32) FillTileStarts(p.ranges, kTileRows, shared.tile_starts);
   __syncthreads();
   const int32_t n_tiles = (p.n + kTileN - 1) / kTileN;

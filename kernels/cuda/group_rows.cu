@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/ptx.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -47,6 +48,7 @@ __device__ void PlacePairs(const GroupRowsParams& p, int64_t pairs, int32_t expe
 // Warp e is expert e's; the one after the last writes the total and marks the pairs that are nobody's.
 __global__ void __launch_bounds__(kWarpsPerBlock * 32)
     GroupRowsKernel(const __grid_constant__ GroupRowsParams p) {
+  AfterPrevious();
   const int32_t lane = threadIdx.x % 32;
   const int32_t expert =
       static_cast<int32_t>(blockIdx.x) * kWarpsPerBlock + static_cast<int32_t>(threadIdx.x / 32);

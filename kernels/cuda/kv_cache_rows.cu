@@ -31,6 +31,7 @@ __device__ __forceinline__ Four RotatedFour(const Four& x, const Four& cos_sin) 
 
 template <bool aligned>
 __global__ void __launch_bounds__(kFoursThreads) RopeQueryKernel(const __grid_constant__ RopeQueryParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   const int32_t width = p.head_count * p.head_dim;
@@ -59,6 +60,7 @@ struct KvWriteShared {
 // A block per row: 4 columns of c per thread, then k_pe.
 template <bool aligned>
 __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_constant__ KvWriteParams p) {
+  AfterPrevious();
   KvWriteShared& shared = SharedStorage<KvWriteShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
@@ -97,6 +99,7 @@ struct GatherKvWords {
 
 template <class Word>
 __global__ void __launch_bounds__(kGatherThreads) GatherKvKernel(const __grid_constant__ GatherKvWords g) {
+  AfterPrevious();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kGatherThreads + threadIdx.x;
   const int64_t r = index / g.row_words;
   if (r >= g.p.latent.rows) return;

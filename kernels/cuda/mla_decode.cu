@@ -6,6 +6,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/mla_decode_search.h"
+#include "kernels/cuda/ptx.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -21,7 +22,7 @@ constexpr int kCombineWarps = 8;  // heads per block
 // One warp per (row, head): folds the row's splits in ascending order.
 __global__ void __launch_bounds__(kCombineWarps* kWarpLanes)
     CombineSplits(const __grid_constant__ DecodePlan p) {
-  GridDependencyWait();
+  AfterPrevious();
   const int32_t row = blockIdx.x;
   const int32_t head = blockIdx.y * kCombineWarps + threadIdx.x / kWarpLanes;
   const int32_t lane = threadIdx.x % kWarpLanes;
@@ -113,8 +114,7 @@ void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t partial_count
   launch(stream, plan, static_cast<int32_t>(blocks));
   if (partials == 0) return;
   const LaunchShape shape = {.grid = dim3(p.index.rows, (p.head_count + kCombineWarps - 1) / kCombineWarps),
-                             .block = dim3(kCombineWarps * kWarpLanes),
-                             .after_previous = true};
+                             .block = dim3(kCombineWarps * kWarpLanes)};
   Launch(stream, CombineSplits, shape, plan);
 }
 

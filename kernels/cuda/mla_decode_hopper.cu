@@ -411,7 +411,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     FenceBarrierInit();
   }
   __syncthreads();
-  GridDependencyWait();
+  AfterPrevious();
   if (threadIdx.x >= kConsumerThreads) {
     GiveRegisters<56>();
     if (threadIdx.x < kConsumerThreads + kWarpLanes) Produce(p, shared);
@@ -457,10 +457,8 @@ void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) 
                                 .box = {kChunkColumns, static_cast<uint32_t>(page_rows), 1},
                                 .swizzled = true}),
       .page_rows = page_rows};
-  const LaunchShape shape = {.grid = dim3(blocks),
-                             .block = dim3(kThreads),
-                             .shared_bytes = sizeof(HopperDecodeShared),
-                             .after_previous = true};
+  const LaunchShape shape = {
+      .grid = dim3(blocks), .block = dim3(kThreads), .shared_bytes = sizeof(HopperDecodeShared)};
   Launch(stream, MlaDecodeHopper, shape, p);
 }
 

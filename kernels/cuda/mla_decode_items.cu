@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/mla_decode_search.h"
+#include "kernels/cuda/ptx.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -364,8 +365,8 @@ class ItemAttention {
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     MlaDecodeItems(const __grid_constant__ DecodePlan p) {
+  AfterPrevious();
   auto& shared = SharedStorage<DecodeShared<Shape>>();
-  GridDependencyWait();
   ItemCursor cursor;
   DecodeItem item;
   for (int32_t number = blockIdx.x; FindItem(p, number, cursor, &item); number += gridDim.x) {
@@ -377,10 +378,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
 
 template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks) {
-  const LaunchShape shape = {.grid = dim3(blocks),
-                             .block = dim3(Shape::kThreads),
-                             .shared_bytes = sizeof(DecodeShared<Shape>),
-                             .after_previous = true};
+  const LaunchShape shape = {
+      .grid = dim3(blocks), .block = dim3(Shape::kThreads), .shared_bytes = sizeof(DecodeShared<Shape>)};
   Launch(stream, MlaDecodeItems<Shape>, shape, plan);
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/ptx.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -246,8 +247,8 @@ class QueryTileAttention {
 template <class Shape>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
     MlaPrefillTiles(const __grid_constant__ PrefillPlan p) {
+  AfterPrevious();
   auto& shared = SharedStorage<PrefillShared<Shape>>();
-  GridDependencyWait();
   // The last queries have the most keys: first.
   const int32_t tile = gridDim.x - 1 - blockIdx.x;
   QueryTileAttention<Shape>(p, tile * kQueryTile, blockIdx.y, shared).Run();
@@ -257,8 +258,7 @@ template <class Shape>
 void LaunchTiles(Stream& stream, const PrefillPlan& plan) {
   const LaunchShape shape = {.grid = dim3((plan.op.q.rows + kQueryTile - 1) / kQueryTile, plan.op.head_count),
                              .block = dim3(kThreads),
-                             .shared_bytes = sizeof(PrefillShared<Shape>),
-                             .after_previous = true};
+                             .shared_bytes = sizeof(PrefillShared<Shape>)};
   Launch(stream, MlaPrefillTiles<Shape>, shape, plan);
 }
 

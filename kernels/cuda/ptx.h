@@ -18,11 +18,16 @@ __device__ __forceinline__ T& SharedStorage() {
   return *reinterpret_cast<T*>(foredraft_shared_memory);
 }
 
-// Programmatic dependent launch: waits until the kernels before this one have finished and their writes are
-// seen; returns at once where the launch was an ordinary one.
+// Programmatic dependent launch (kernels/cuda/cuda_stream.h): waits until the kernels before this one have
+// finished and their writes are seen; returns at once where the launch was an ordinary one.
 __device__ __forceinline__ void GridDependencyWait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Lets the next kernel's blocks start.
+// Lets the next kernel's blocks start, once all blocks of this one have come here or ended.
 __device__ __forceinline__ void GridDependencyLaunch() { asm volatile("griddepcontrol.launch_dependents;"); }
+// What every kernel begins with.
+__device__ __forceinline__ void AfterPrevious() {
+  GridDependencyWait();
+  GridDependencyLaunch();
+}
 
 __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));

@@ -1,3 +1,4 @@
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/quantize.h"
 #include "kernels/cuda/quantize_four.h"
 
@@ -20,6 +21,7 @@ struct QuantizeParams {
 template <bool aligned>
 __global__ void __launch_bounds__(32 * kGroupsPerBlock)
     QuantizeKernel(const __grid_constant__ QuantizeParams p) {
+  AfterPrevious();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
   if (p.row_count != nullptr && row >= *p.row_count) return;
   const int32_t first = FirstColumnOfThread();
@@ -39,6 +41,7 @@ struct CopyQuantizedParams {
 // A block per row.
 __global__ void __launch_bounds__(kCopyThreads)
     CopyQuantizedKernel(const __grid_constant__ CopyQuantizedParams p) {
+  AfterPrevious();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
   if (p.row_count != nullptr && row >= *p.row_count) return;
   const int64_t x_row = p.x_rows != nullptr ? p.x_rows[row] : row;

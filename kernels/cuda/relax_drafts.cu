@@ -50,6 +50,7 @@ __device__ bool IsCandidate(const RelaxDraftsParams& p, const PenalisedLogits& p
 
 __global__ void __launch_bounds__(kMaxRowThreads)
     RelaxDraftsKernel(const __grid_constant__ RelaxDraftsParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t next = r + 1;
   const int32_t slot = p.index.slots[r];

@@ -33,6 +33,7 @@ __device__ void StoreNormed(const RmsNormParams& p, int32_t r, int32_t first, co
 // adjacent columns at a time, and goes on while the first of them is in the row: so it can quantise them.
 template <bool aligned>
 __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_constant__ RmsNormParams p) {
+  AfterPrevious();
   RmsNormShared& shared = SharedStorage<RmsNormShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t cols = p.x.cols;

@@ -87,6 +87,7 @@ __device__ void ListChosen(const uint32_t* keys, int32_t count, int32_t* chosen,
 
 __global__ void __launch_bounds__(kWarpsPerBlock * 32)
     RouteExpertsKernel(const __grid_constant__ RouteExpertsParams p) {
+  AfterPrevious();
   const int32_t lane = threadIdx.x % 32;
   const int32_t r =
       static_cast<int32_t>(blockIdx.x) * kWarpsPerBlock + static_cast<int32_t>(threadIdx.x / 32);

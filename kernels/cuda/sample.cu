@@ -196,6 +196,7 @@ __device__ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token,
 // ---- the kernel ----
 
 __global__ void __launch_bounds__(kMaxRowThreads) SampleKernel(const __grid_constant__ SampleParams p) {
+  AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
   if (slot < 0) {

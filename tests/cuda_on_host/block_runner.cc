@@ -52,8 +52,9 @@ BlockRunner::BlockRunner() {
 
 // ---- what runs next ----
 
-void BlockRunner::Run(GridWork& work, uint3 block) {
+void BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
   running = this;
+  guarded_ = guarded;
   work_ = &work;
   blockIdx = block;
   blockDim = work.block;
@@ -96,6 +97,7 @@ void BlockRunner::Prepare() {
     DeviceThread& thread = *threads_[i];
     const unsigned number = static_cast<unsigned>(i);
     thread.index = {number % block.x, number / block.x % block.y, number / block.x / block.y};
+    thread.may_touch = !guarded_;
     thread.copies.clear();
     thread.open_group = 0;
     thread.place = {"the kernel's start", 0};
@@ -162,6 +164,7 @@ void BlockRunner::SwitchTo(DeviceThread* next) {
   DeviceThread* const own = current_;
   if (next == own) return;
   current_ = next;
+  OpenDeviceMemory(next == nullptr || next->may_touch);
   void** const save = own != nullptr ? &own->fake_stack : &hub_fake_stack_;
   if (next != nullptr) {
     threadIdx = next->index;
@@ -285,6 +288,19 @@ void BlockRunner::Poll(bool (*ready)(void*), void* argument, const Place& place)
   current_->ready_argument = argument;
   ++polling_;
   Wait(ThreadState::kPolling, place);
+}
+
+void BlockRunner::WaitForPredecessor() {
+  work_->waited.store(true, std::memory_order_relaxed);
+  current_->may_touch = true;
+  OpenDeviceMemory(true);
+}
+
+bool BlockRunner::OpenDeviceMemory(bool open) {
+  if (!guarded_ || open == memory_open_) return open;
+  memory_open_ = open;
+  work_->guarded_memory->Guard(!open);
+  return !open;
 }
 
 // ---- faults ----

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cuda_on_host/device_thread.h"
+#include "tests/cuda_on_host/device_memory.h"
 
 namespace cuda_on_host {
 
@@ -28,6 +29,9 @@ struct GridWork {
   dim3 block;
   size_t shared_bytes = 0;
   bool after_previous = false;  // launched with leave to start before its predecessor ended
+  // Its first block runs alone, and its threads may touch device memory only once they have waited for the
+  // predecessor. Null: not looked at.
+  DeviceMemory* guarded_memory = nullptr;
   uint64_t seed = 0;
   std::atomic<bool> waited{false};  // some thread has waited for the predecessor
 };
@@ -69,6 +73,8 @@ struct DeviceThread {
   bool (*ready)(void*) = nullptr;  // kPolling
   void* ready_argument = nullptr;
 
+  bool may_touch = true;  // device memory: in a guarded block, once it has waited for the predecessor
+
   std::vector<PendingCopy> copies;
   int open_group = 0;
 
@@ -98,7 +104,7 @@ class BlockRunner {
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
-  void Run(GridWork& work, uint3 block);
+  void Run(GridWork& work, uint3 block, bool guarded = false);
 
   // ---- from a thread of the block ----
   DeviceThread& current() { return *current_; }
@@ -109,6 +115,9 @@ class BlockRunner {
   void Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const Place&), void* argument,
             const Place& place);
   void Poll(bool (*ready)(void*), void* argument, const Place& place);
+  void WaitForPredecessor();
+  // A guarded block's device memory, for threads that may touch it and for the copy engine. The old state.
+  bool OpenDeviceMemory(bool open);
   // Who waits for what, a line for each place.
   std::string Report() const;
 
@@ -142,6 +151,8 @@ class BlockRunner {
   DeviceThread* current_ = nullptr;                     // null: Run
   GridWork* work_ = nullptr;
   Shuffler shuffler_{0};
+  bool guarded_ = false;
+  bool memory_open_ = true;
   int thread_count_ = 0;
   int live_ = 0;
   int at_barrier_ = 0;

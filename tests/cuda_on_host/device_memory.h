@@ -28,6 +28,8 @@ class DeviceMemory {
   // May be read and written from Open to the matching Close.
   void Open();
   void Close();
+  // Between Open and Close: forbids it for a while.
+  void Guard(bool on) { Protect(on ? PROT_NONE : PROT_READ | PROT_WRITE); }
 
  private:
   static constexpr size_t kAddresses = size_t{64} << 30;

@@ -45,7 +45,11 @@ void WaitUntil(bool (*ready)(void*), void* argument, const Place& place) {
 std::byte* SharedMemory() { return running->shared(); }
 size_t SharedBytes() { return running->work().shared_bytes; }
 
-void WaitForPredecessor() { running->work().waited.store(true, std::memory_order_relaxed); }
+void WaitForPredecessor() { running->WaitForPredecessor(); }
+
+CopyEngine::CopyEngine() : was_open_(running->OpenDeviceMemory(true)) {}
+CopyEngine::~CopyEngine() { running->OpenDeviceMemory(was_open_); }
+bool CopyEngine::ThreadMayTouch() { return running->current().may_touch; }
 
 void StartCopy(void* shared, const void* global, size_t bytes, bool valid, const Place& place) {
   BlockRunner& runner = *running;

@@ -1,7 +1,10 @@
 #include "tests/cuda_on_host/grid_runner.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -19,13 +22,14 @@ struct OpenGrid {
   std::vector<uint32_t> order;
   std::atomic<size_t> next{0};
 
-  void TakeBlocks() {
-    BlockRunner& runner = BlockRunnerOfThisThread();
+  void TakeBlock(size_t i, bool guarded) {
     const dim3& grid = work->grid;
-    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < order.size();) {
-      const uint32_t block = order[i];
-      runner.Run(*work, {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y});
-    }
+    const uint32_t block = order[i];
+    BlockRunnerOfThisThread().Run(*work, {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y},
+                                  guarded);
+  }
+  void TakeBlocks() {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < order.size();) TakeBlock(i, false);
   }
 };
 
@@ -92,6 +96,26 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
+// Of the block that runs, on whose thread a fault then is. Guarded by the runtime's lock, like the memory.
+const DeviceMemory* guarded_memory = nullptr;
+
+void OnFault(int signal, siginfo_t* info, void*) {
+  if (InKernel() && guarded_memory != nullptr && guarded_memory->Inside(info->si_addr)) {
+    KernelFault({"global memory", 0}, "touched before GridDependencyWait");
+  }
+  std::signal(signal, SIG_DFL);  // and once more, as if nobody had caught it
+}
+
+void CatchGuardedTouches() {
+  static const bool caught = [] {
+    struct sigaction action = {};
+    action.sa_sigaction = OnFault;
+    action.sa_flags = SA_SIGINFO;
+    return sigaction(SIGSEGV, &action, nullptr) == 0;
+  }();
+  if (!caught) KernelFault({__FILE__, __LINE__}, "no handler for SIGSEGV");
+}
+
 Workers& AllWorkers() {
   static Workers workers;
   return workers;
@@ -109,6 +133,12 @@ void RunGrid(GridWork& work) {
   Shuffler shuffler(work.seed);
   for (size_t i = grid.order.size(); i > 1; --i) {
     std::swap(grid.order[i - 1], grid.order[shuffler.Below(static_cast<uint32_t>(i))]);
+  }
+  if (work.guarded_memory != nullptr) {
+    guarded_memory = work.guarded_memory;
+    CatchGuardedTouches();
+    grid.TakeBlock(grid.next++, true);
+    guarded_memory = nullptr;
   }
   AllWorkers().Help(grid);
   if (work.after_previous && !work.waited) {

@@ -16,6 +16,7 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
+constexpr int kGuardedRuns = 2;  // of a kernel: opening and closing memory is dear
 constexpr int kDefaultSharedBytes = 48 * 1024;
 
 bool Pinned(const RuntimeState& state, const void* pointer, size_t bytes) {
@@ -96,19 +97,29 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
       return Result(cudaErrorNotSupported);
     }
   }
-  if (StreamOf(config.stream).capture == nullptr) ++state.counts.launches;
-  return Result(Append(state, config.stream,
-                       [&state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
-                        shared = config.dynamicSmemBytes, after_previous] {
-                         GridWork work;
-                         work.thread = thread;
-                         work.grid = grid;
-                         work.block = block;
-                         work.shared_bytes = shared;
-                         work.after_previous = after_previous;
-                         work.seed = state.shuffler.Next();
-                         RunGrid(work);
-                       }));
+  CUstream_st& stream = StreamOf(config.stream);
+  if (after_previous && !stream.behind_kernel) {
+    KernelFault({"a launch", 0}, "programmatic, but what it comes behind is no kernel");
+  }
+  if (stream.capture == nullptr) ++state.counts.launches;
+  const cudaError_t error =
+      Append(state, config.stream,
+             [&state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
+              shared = config.dynamicSmemBytes, after_previous, kernel] {
+               GridWork work;
+               work.thread = thread;
+               work.grid = grid;
+               work.block = block;
+               work.shared_bytes = shared;
+               work.after_previous = after_previous;
+               if (after_previous && state.guarded_runs[kernel]++ < kGuardedRuns) {
+                 work.guarded_memory = &state.memory;
+               }
+               work.seed = state.shuffler.Next();
+               RunGrid(work);
+             });
+  stream.behind_kernel = error == cudaSuccess;
+  return Result(error);
 }
 
 }  // namespace cuda_on_host

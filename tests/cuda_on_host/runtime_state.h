@@ -48,6 +48,7 @@ struct StreamItem {
 struct CUstream_st {
   std::deque<cuda_on_host::StreamItem> items;  // not done yet
   bool non_blocking = false;
+  bool behind_kernel = false;  // what was put on it last is a kernel
   std::shared_ptr<cuda_on_host::Capture> capture;
   std::vector<int> tails;  // while capturing: what the next node comes after
 };
@@ -81,6 +82,7 @@ struct RuntimeState {
   std::set<cudaEvent_t> events;
   std::map<const void*, size_t> pinned;            // cudaMallocHost: first byte, bytes
   std::map<const void*, int> shared_limits;        // by kernel: cudaFuncAttributeMaxDynamicSharedMemorySize
+  std::map<const void*, int> guarded_runs;         // by kernel: GridWork::guarded_memory
   std::vector<std::shared_ptr<Capture>> captures;  // open ones
   Shuffler shuffler{20240607};
 };

@@ -28,9 +28,14 @@ std::vector<T> Host(const T* memory, size_t count) {
 }
 
 template <class P>
-void Start(void (*kernel)(P), dim3 grid, dim3 block, size_t shared, const P& p,
-           cudaStream_t stream = nullptr) {
+void Start(void (*kernel)(P), dim3 grid, dim3 block, size_t shared, const P& p, cudaStream_t stream = nullptr,
+           bool programmatic = false) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
+  config.attrs = &attribute;
+  config.numAttrs = programmatic ? 1 : 0;
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
@@ -113,6 +118,44 @@ TEST(BlockDeathTest, FaultsAbortAndSayWhere) {
   EXPECT_DEATH(run(&TwoBarriers), "different places");
   EXPECT_DEATH(run(&MissingLane), "31 threads wait for the lanes of their mask");
   EXPECT_DEATH(run(&PastSharedMemory), "written past its 128 bytes");
+}
+
+enum class Touch { kAfterItsWait, kBeforeItsWait, kAfterAnothersWait, kWithoutWait };
+
+// Threads read and write x.
+template <Touch touch>
+__global__ void TouchKernel(const __grid_constant__ SumParams p) {
+  if (touch == Touch::kAfterItsWait) foredraft::cuda::AfterPrevious();
+  if (touch == Touch::kAfterAnothersWait && threadIdx.x == 0) foredraft::cuda::AfterPrevious();
+  __syncthreads();
+  p.out[threadIdx.x] = p.x[threadIdx.x];
+  if (touch == Touch::kBeforeItsWait) foredraft::cuda::AfterPrevious();
+}
+
+TEST(ProgrammaticLaunch, RunsAsAnyOther) {
+  int* const out = Device(std::vector<int>(64));
+  int* const x = Device(std::vector<int>(64, 5));
+  Start(&TouchKernel<Touch::kAfterItsWait>, 1, 64, 0, {x, out});
+  Start(&TouchKernel<Touch::kAfterItsWait>, 1, 64, 0, {out, x}, nullptr, true);
+  EXPECT_EQ(Host(out, 64), std::vector<int>(64));
+  cudaFree(out);
+  cudaFree(x);
+}
+
+TEST(ProgrammaticLaunchDeathTest, AMissingOrLateWaitIsSeen) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto run = [](void (*kernel)(SumParams), bool behind_copy) {
+    int* const out = Device(std::vector<int>(64));
+    int* const x = Device(std::vector<int>(64, 5));
+    Start(&TouchKernel<Touch::kAfterItsWait>, 1, 64, 0, {out, x});
+    if (behind_copy) cudaMemcpyAsync(out, x, 4, cudaMemcpyDeviceToDevice, nullptr);
+    Start(kernel, 1, 64, 0, {out, x}, nullptr, true);
+    cudaDeviceSynchronize();
+  };
+  EXPECT_DEATH(run(&TouchKernel<Touch::kBeforeItsWait>, false), "touched before GridDependencyWait");
+  EXPECT_DEATH(run(&TouchKernel<Touch::kAfterAnothersWait>, false), "touched before GridDependencyWait");
+  EXPECT_DEATH(run(&TouchKernel<Touch::kWithoutWait>, false), "touched before GridDependencyWait");
+  EXPECT_DEATH(run(&TouchKernel<Touch::kAfterItsWait>, true), "what it comes behind is no kernel");
 }
 
 struct MmaParams {

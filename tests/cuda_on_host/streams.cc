@@ -11,6 +11,7 @@ CUstream_st& StreamOf(cudaStream_t stream) { return stream != nullptr ? *stream 
 
 cudaError_t Append(RuntimeState& state, cudaStream_t handle, std::function<void()> work) {
   CUstream_st& stream = StreamOf(handle);
+  stream.behind_kernel = false;  // a launch then says otherwise
   if (stream.capture == nullptr) {
     if (handle == nullptr && !state.captures.empty() && CaptureForbids(state)) {
       return cudaErrorStreamCaptureUnsupported;  // the null stream would wait for the capturing one
@@ -213,6 +214,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   RuntimeState& state = State();
   Lock lock(state.mutex);
   CUstream_st& stream = StreamOf(handle);
+  stream.behind_kernel = false;
   event->capture = stream.capture;
   if (stream.capture != nullptr) {
     event->tails = stream.tails;
@@ -227,6 +229,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
   RuntimeState& state = State();
   Lock lock(state.mutex);
   CUstream_st& stream = StreamOf(handle);
+  stream.behind_kernel = false;
   if (event->capture != nullptr) {
     if (stream.capture != nullptr && stream.capture != event->capture)
       return Result(cudaErrorStreamCaptureIsolation);
@@ -289,6 +292,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   capture->streams.insert(stream);
   state.captures.push_back(capture);
   stream->capture = std::move(capture);
+  stream->behind_kernel = false;
   stream->tails.clear();
   return Result(cudaSuccess);
 }
@@ -302,6 +306,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const bool joined = cuda_on_host::Joined(*capture, stream->tails);
   for (cudaStream_t each : capture->streams) {
     each->capture = nullptr;
+    each->behind_kernel = false;
     each->tails.clear();
   }
   for (cudaEvent_t event : state.events) {

@@ -57,6 +57,21 @@ size_t SharedBytes();
 // The kernel was launched with leave to start before its predecessor ended, and now waits for it.
 void WaitForPredecessor();
 
+// While one lives, the copy engine is at work: it reads device memory also for a thread that has not waited
+// for the predecessor.
+class CopyEngine {
+ public:
+  CopyEngine();
+  ~CopyEngine();
+  CopyEngine(const CopyEngine&) = delete;
+  CopyEngine& operator=(const CopyEngine&) = delete;
+  // The current thread has waited for the predecessor, or need not.
+  static bool ThreadMayTouch();
+
+ private:
+  const bool was_open_;
+};
+
 // Asynchronous copies of the current thread (cp.async): done at the wait, not before.
 void StartCopy(void* shared, const void* global, size_t bytes, bool valid, const Place& place);
 void CommitCopies();

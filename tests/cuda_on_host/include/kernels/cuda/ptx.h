@@ -26,6 +26,7 @@ T& SharedStorage(CUDA_ON_HOST_PLACE) {
 
 inline void GridDependencyWait() { cuda_on_host::WaitForPredecessor(); }
 inline void GridDependencyLaunch() {}
+inline void AfterPrevious() { GridDependencyWait(); }
 
 inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));

@@ -113,6 +113,7 @@ struct BulkCopy {
 };
 
 inline void RunCopy(const BulkCopy& copy, PhaseBarrier& barrier) {
+  const cuda_on_host::CopyEngine engine;
   const TensorShape& t = copy.tensor;
   const int64_t element = t.element_bytes;
   std::byte* to = copy.shared;
@@ -162,7 +163,10 @@ inline void WaitPhase(PhaseBarrier& barrier, uint32_t parity, CUDA_ON_HOST_PLACE
 }
 
 inline void CopyBox(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1, int32_t c2,
-                    PhaseBarrier& barrier, uint64_t, CUDA_ON_HOST_PLACE) {
+                    PhaseBarrier& barrier, uint64_t policy, CUDA_ON_HOST_PLACE) {
+  if (!cuda_on_host::CopyEngine::ThreadMayTouch() && policy != CachePolicy<Keep::kBriefly>()) {
+    cuda_on_host::KernelFault({file, line}, "copy of what is no weight before GridDependencyWait");
+  }
   const uint32_t alignment = tensor.shape.swizzled ? 1024 : 128;
   if (SharedAddress(shared) % alignment != 0) {
     cuda_on_host::KernelFault({file, line},
