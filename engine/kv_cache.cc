@@ -54,6 +54,7 @@ KvLayer KvCache::layer(int index) const {
   return {.data = layers_[index],
           .block_tables = block_tables_,
           .table_stride = table_stride_,
+          .block_count = shape_.block_count,
           .tokens_per_block = shape_.tokens_per_block,
           .latent_dim = shape_.latent_dim,
           .rope_dim = shape_.rope_dim};

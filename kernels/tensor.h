@@ -93,6 +93,7 @@ struct KvLayer {
   bf16* data = nullptr;                   // [block_count, tokens_per_block, latent_dim + rope_dim]
   const int32_t* block_tables = nullptr;  // [slots, table_stride]
   int32_t table_stride = 0;               // blocks per slot
+  int32_t block_count = 0;                // that data has, scratch included
   int32_t tokens_per_block = 0;
   int32_t latent_dim = 0;  // kv_lora_rank: c, after kv_a_layernorm
   int32_t rope_dim = 0;    // qk_rope_head_dim: k_pe, after rope

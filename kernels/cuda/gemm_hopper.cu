@@ -8,7 +8,10 @@
 namespace foredraft::cuda {
 namespace {
 
-constexpr int kTileN = 128;  // one block of weight scales
+// Outputs per tile, by how many tiles the weight then has (TileOutputs); never more than a block of weight
+// scales.
+constexpr int kMaxTileN = 128;
+constexpr int kSharedBudget = 216 * 1024;  // of the stages
 constexpr int kGroupThreads = 128;
 constexpr int kProductsPerStep = kTileRowBytes / 32;
 
@@ -32,13 +35,24 @@ struct HopperGemmParams {
   GroupRowRanges ranges;
 };
 
-template <int kConsumers>
+// Groups of 64 rows that multiply, outputs.
+template <int consumers, int tile_n>
+struct TileShape {
+  static constexpr int kConsumers = consumers;
+  static constexpr int kRows = 64 * kConsumers;
+  static constexpr int kN = tile_n;
+  static constexpr int kSums = kN / 2;  // of a thread
+  // So that what is on its way hides the latency of memory, narrow tiles have more of them.
+  static constexpr int kStages =
+      kSharedBudget / ((kRows + kN) * kTileRowBytes + kRows * static_cast<int>(sizeof(float)));
+};
+
+template <class Tile>
 struct HopperShared {
-  static constexpr int kTileRows = 64 * kConsumers;
-  static constexpr int kStages = kConsumers == 1 ? 8 : 6;
-  alignas(1024) unsigned char x[kStages][kTileRows * kTileRowBytes];
-  alignas(1024) unsigned char weight[kStages][kTileN * kTileRowBytes];
-  alignas(128) float x_scales[kStages][kTileRows];
+  static constexpr int kStages = Tile::kStages;
+  alignas(1024) unsigned char x[kStages][Tile::kRows * kTileRowBytes];
+  alignas(1024) unsigned char weight[kStages][Tile::kN * kTileRowBytes];
+  alignas(128) float x_scales[kStages][Tile::kRows];
   PhaseBarrier full[kStages];   // the stage's bytes are there
   PhaseBarrier empty[kStages];  // every consumer warp is done with them
   int32_t tile_starts[kMaxGroups + 1];
@@ -60,42 +74,40 @@ struct Ring {
 
 // Calls visit(item) for this block's items, or the first `limit` of them, in the same order in every thread
 // that asks.
-template <int kConsumers, class Visit>
+template <class Tile, class Visit>
 __device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_t* tile_starts,
                                          const Visit& visit, int64_t limit = INT32_MAX) {
-  constexpr int kTileRows = HopperShared<kConsumers>::kTileRows;
-  const int32_t n_tiles = (p.n + kTileN - 1) / kTileN;
+  const int32_t n_tiles = (p.n + Tile::kN - 1) / Tile::kN;
   const int64_t items = int64_t{tile_starts[p.ranges.groups]} * n_tiles;
   for (int64_t index = blockIdx.x; index < items && limit > 0; index += gridDim.x, --limit) {
-    visit(FindItem(p.ranges, tile_starts, kTileRows, n_tiles, index));
+    visit(FindItem(p.ranges, tile_starts, Tile::kRows, n_tiles, index));
   }
 }
 
-template <bool kF8, int kConsumers>
-__device__ void Produce(const HopperGemmParams& p, HopperShared<kConsumers>& shared) {
-  using Shared = HopperShared<kConsumers>;
+template <bool kF8, class Tile>
+__device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
-  constexpr uint32_t kBytes = (Shared::kTileRows + kTileN) * kTileRowBytes +
-                              (kF8 ? Shared::kTileRows * static_cast<int>(sizeof(float)) : 0);
+  constexpr uint32_t kBytes =
+      (Tile::kRows + Tile::kN) * kTileRowBytes + (kF8 ? Tile::kRows * static_cast<int>(sizeof(float)) : 0);
   const uint64_t once = CachePolicy<Keep::kBriefly>();
   const uint64_t often = CachePolicy<Keep::kLong>();
   const auto copy_weight = [&](int stage, const GemmItem& item, int32_t step) {
     ArriveAndExpect(shared.full[stage], kBytes);
-    CopyBox(shared.weight[stage], p.weight, step * kStepInputs, item.tile_n * kTileN, item.group,
+    CopyBox(shared.weight[stage], p.weight, step * kStepInputs, item.tile_n * Tile::kN, item.group,
             shared.full[stage], once);
   };
   // Nobody writes weights: those of the first stages need not wait for the kernel before this one. (Where the
   // items depend on what it wrote, all threads have waited.)
   int32_t early = 0;
-  ForItems<kConsumers>(
+  ForItems<Tile>(
       p, shared.tile_starts,
       [&](const GemmItem& item) {
-        for (; early < p.steps && early < Shared::kStages; ++early) copy_weight(early, item, early);
+        for (; early < p.steps && early < Tile::kStages; ++early) copy_weight(early, item, early);
       },
       1);
   GridDependencyWait();
-  Ring<Shared::kStages> ring;
-  ForItems<kConsumers>(p, shared.tile_starts, [&](const GemmItem& item) {
+  Ring<Tile::kStages> ring;
+  ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     const int32_t x_group = p.x_grouped != 0 ? item.group : 0;
     for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
       PhaseBarrier& full = shared.full[ring.stage];
@@ -113,12 +125,12 @@ __device__ void Produce(const HopperGemmParams& p, HopperShared<kConsumers>& sha
   });
 }
 
-// The tile of one consumer group: 64 rows, as Product64x128F8 lays them over its threads.
-struct ConsumerTile {
+// The tile of one consumer group: 64 rows, as products lay them over its threads.
+struct ConsumerPlace {
   int32_t row;     // of the tile: this thread has this one and the one 8 further
   int32_t output;  // of the tile: this thread has this one and the next, and those 8 further, ...
 
-  __device__ ConsumerTile() {
+  __device__ ConsumerPlace() {
     const int32_t thread = static_cast<int32_t>(threadIdx.x);
     row = thread / 32 * 16 + thread % 32 / 4;  // warps of group c stand at rows 64 c + 16 w
     output = thread % 4 * 2;
@@ -154,34 +166,36 @@ __device__ __forceinline__ void StoreOutputs(const HopperGemmParams& p, int64_t 
   }
 }
 
+template <int kSums>
 __device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmItem& item,
-                                          const ConsumerTile& tile, const float (&sum)[64]) {
+                                          const ConsumerPlace& place, const float (&sum)[kSums]) {
+  constexpr int kN = 2 * kSums;
   const int64_t group_column = item.group * p.out_group_stride;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int32_t row = item.first_row + tile.row + 8 * half;
+    const int32_t row = item.first_row + place.row + 8 * half;
     if (row >= item.end_row) continue;
 #pragma unroll
-    for (int j = 0; j < kTileN / 8; ++j) {
-      const int32_t output = item.tile_n * kTileN + 8 * j + tile.output;
+    for (int j = 0; j < kN / 8; ++j) {
+      const int32_t output = item.tile_n * kN + 8 * j + place.output;
       StoreOutputs(p, row, group_column + output, output, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
     }
   }
 }
 
 // One stage's products into `d`; from zero unless `add`.
-template <bool kF8>
-__device__ __forceinline__ void Multiply(float (&d)[64], const unsigned char* x, const unsigned char* weight,
-                                         bool add) {
+template <bool kF8, int kSums>
+__device__ __forceinline__ void Multiply(float (&d)[kSums], const unsigned char* x,
+                                         const unsigned char* weight, bool add) {
   const uint64_t a = TileDescriptor(x);
   const uint64_t b = TileDescriptor(weight);
   ProductsFence();
 #pragma unroll
   for (int i = 0; i < kProductsPerStep; ++i) {
     if constexpr (kF8) {
-      Product64x128F8(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+      ProductF8(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
     } else {
-      Product64x128Bf16(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+      ProductBf16(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
     }
   }
   ProductsCommit();
@@ -192,41 +206,42 @@ __device__ __forceinline__ void Release(PhaseBarrier& empty) {
   if (threadIdx.x % 32 == 0) Arrive(empty);
 }
 
-template <int kConsumers>
-__device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<kConsumers>& shared) {
-  const ConsumerTile tile;
+template <class Tile>
+__device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  const ConsumerPlace place;
   const int group = static_cast<int>(threadIdx.x / kGroupThreads);
-  Ring<HopperShared<kConsumers>::kStages> ring;
-  ForItems<kConsumers>(p, shared.tile_starts, [&](const GemmItem& item) {
+  Ring<Tile::kStages> ring;
+  ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
+    const int64_t scale_row = item.tile_n * Tile::kN / kScaleBlock;
     const float* weight_scales =
-        p.weight_scales + item.group * p.weight_scale_stride + int64_t{item.tile_n} * p.weight_scale_pitch;
-    float sum[64];
+        p.weight_scales + item.group * p.weight_scale_stride + scale_row * p.weight_scale_pitch;
+    float sum[Tile::kSums];
 #pragma unroll
     for (float& value : sum) value = 0.0f;
     for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
       const float weight_scale = __ldg(weight_scales + step);
-      float block[64];
+      float block[Tile::kSums];
       WaitPhase(shared.full[ring.stage], ring.parity);
       Multiply<true>(block, shared.x[ring.stage] + group * 64 * kTileRowBytes, shared.weight[ring.stage],
                      false);
-      const float scale[2] = {__fmul_rn(shared.x_scales[ring.stage][tile.row], weight_scale),
-                              __fmul_rn(shared.x_scales[ring.stage][tile.row + 8], weight_scale)};
+      const float scale[2] = {__fmul_rn(shared.x_scales[ring.stage][place.row], weight_scale),
+                              __fmul_rn(shared.x_scales[ring.stage][place.row + 8], weight_scale)};
       ProductsDone(block);
       Release(shared.empty[ring.stage]);
 #pragma unroll
-      for (int i = 0; i < 64; ++i) sum[i] = fmaf(scale[i / 2 % 2], block[i], sum[i]);
+      for (int i = 0; i < Tile::kSums; ++i) sum[i] = fmaf(scale[i / 2 % 2], block[i], sum[i]);
     }
-    StoreTile(p, item, tile, sum);
+    StoreTile(p, item, place, sum);
   });
 }
 
-template <int kConsumers>
-__device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<kConsumers>& shared) {
-  const ConsumerTile tile;
+template <class Tile>
+__device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  const ConsumerPlace place;
   const int group = static_cast<int>(threadIdx.x / kGroupThreads);
-  Ring<HopperShared<kConsumers>::kStages> ring;
-  ForItems<kConsumers>(p, shared.tile_starts, [&](const GemmItem& item) {
-    float sum[64];
+  Ring<Tile::kStages> ring;
+  ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
+    float sum[Tile::kSums];
     int last = 0;  // the stage whose products may still run
     for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
       WaitPhase(shared.full[ring.stage], ring.parity);
@@ -238,21 +253,21 @@ __device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<kConsumers>&
     }
     ProductsDone(sum);
     Release(shared.empty[last]);
-    StoreTile(p, item, tile, sum);
+    StoreTile(p, item, place, sum);
   });
 }
 
-template <bool kF8, int kConsumers>
-__global__ void __launch_bounds__((kConsumers + 1) * kGroupThreads, 1)
+template <bool kF8, class Tile>
+__global__ void __launch_bounds__((Tile::kConsumers + 1) * kGroupThreads, 1)
     HopperGemmKernel(const __grid_constant__ HopperGemmParams p) {
-  using Shared = HopperShared<kConsumers>;
-  auto& shared = SharedStorage<Shared>();
+  constexpr int kConsumers = Tile::kConsumers;
+  auto& shared = SharedStorage<HopperShared<Tile>>();
   if (p.ranges.offsets != nullptr) GridDependencyWait();
-  if (threadIdx.x < 32) FillTileStarts(p.ranges, Shared::kTileRows, shared.tile_starts);
+  if (threadIdx.x < 32) FillTileStarts(p.ranges, Tile::kRows, shared.tile_starts);
   if (threadIdx.x == 0) {
     PrefetchTensorMap(p.x);
     PrefetchTensorMap(p.weight);
-    for (int stage = 0; stage < Shared::kStages; ++stage) {
+    for (int stage = 0; stage < Tile::kStages; ++stage) {
       InitBarrier(shared.full[stage], 1);
       InitBarrier(shared.empty[stage], kConsumers * kGroupThreads / 32);
     }
@@ -261,21 +276,21 @@ __global__ void __launch_bounds__((kConsumers + 1) * kGroupThreads, 1)
   __syncthreads();
   if (threadIdx.x >= kConsumers * kGroupThreads) {
     if constexpr (kConsumers == 2) GiveRegisters<40>();
-    if (threadIdx.x == kConsumers * kGroupThreads) Produce<kF8, kConsumers>(p, shared);
+    if (threadIdx.x == kConsumers * kGroupThreads) Produce<kF8>(p, shared);
   } else {
     if constexpr (kConsumers == 2) TakeRegisters<232>();
     AfterPrevious();
     if constexpr (kF8) {
-      ConsumeF8<kConsumers>(p, shared);
+      ConsumeF8(p, shared);
     } else {
-      ConsumeBf16<kConsumers>(p, shared);
+      ConsumeBf16(p, shared);
     }
   }
 }
 
-template <int kConsumers>
+template <class Tile>
 HopperGemmParams MakeParams(const GemmProblem& q) {
-  constexpr uint32_t kTileRows = HopperShared<kConsumers>::kTileRows;
+  constexpr uint32_t kTileRows = Tile::kRows;
   const bool f8 = q.weight.dtype == DType::kF8E4M3;
   const int32_t element = static_cast<int32_t>(DTypeBytes(q.weight.dtype));
   const uint32_t box_columns = kTileRowBytes / element;
@@ -288,7 +303,7 @@ HopperGemmParams MakeParams(const GemmProblem& q) {
        .element_bytes = element,
        .extent = {k, n, groups},
        .pitch = {row_bytes, groups > 1 ? static_cast<uint64_t>(q.data_stride) : row_bytes * n},
-       .box = {box_columns, kTileN, 1},
+       .box = {box_columns, Tile::kN, 1},
        .swizzled = true});
   if (f8) {
     const uint64_t rows = q.x_f8.rows, pitch = q.x_f8.pitch;
@@ -333,11 +348,11 @@ HopperGemmParams MakeParams(const GemmProblem& q) {
   return p;
 }
 
-template <int kConsumers>
+template <int kConsumers, int kTileN>
 void LaunchHopper(Stream& stream, const GemmProblem& q) {
-  using Shared = HopperShared<kConsumers>;
-  const int64_t n_tiles = (q.weight.n + kTileN - 1) / kTileN;
-  const int64_t full_tiles = (q.ranges.rows + Shared::kTileRows - 1) / Shared::kTileRows;
+  using Tile = TileShape<kConsumers, kTileN>;
+  const int64_t n_tiles = (q.weight.n + Tile::kN - 1) / Tile::kN;
+  const int64_t full_tiles = (q.ranges.rows + Tile::kRows - 1) / Tile::kRows;
   const int64_t row_tiles = q.ranges.offsets != nullptr
                                 ? std::min<int64_t>(q.ranges.rows, full_tiles + q.ranges.groups)
                                 : full_tiles * q.ranges.groups;
@@ -345,13 +360,23 @@ void LaunchHopper(Stream& stream, const GemmProblem& q) {
   LaunchShape shape;
   shape.grid = dim3(static_cast<uint32_t>(std::min(row_tiles * n_tiles, multiprocessors)));
   shape.block = dim3((kConsumers + 1) * kGroupThreads);
-  shape.shared_bytes = sizeof(Shared);
-  const HopperGemmParams params = MakeParams<kConsumers>(q);
+  shape.shared_bytes = sizeof(HopperShared<Tile>);
+  const HopperGemmParams params = MakeParams<Tile>(q);
   if (q.weight.dtype == DType::kF8E4M3) {
-    Launch(stream, &HopperGemmKernel<true, kConsumers>, shape, params);
+    Launch(stream, &HopperGemmKernel<true, Tile>, shape, params);
   } else {
-    Launch(stream, &HopperGemmKernel<false, kConsumers>, shape, params);
+    Launch(stream, &HopperGemmKernel<false, Tile>, shape, params);
   }
+}
+
+// The widest that has tiles for half an H200's multiprocessors, so that together they draw what memory gives:
+// by the weight's shape alone.
+int TileOutputs(const GemmProblem& q) {
+  constexpr int64_t kTilesWanted = 64;
+  int outputs = kMaxTileN;
+  while (outputs > 16 && int64_t{q.ranges.groups} * ((q.weight.n + outputs - 1) / outputs) < kTilesWanted)
+    outputs /= 2;
+  return outputs;
 }
 
 }  // namespace
@@ -364,17 +389,26 @@ bool HopperReads(Matrix<const bf16> x, int64_t x_group_stride) {
   return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0 && x_group_stride % 8 == 0;
 }
 
-void HopperGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile) {
+void HopperGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile, int outputs_per_tile) {
   CHECK_LE(problem.ranges.groups, kMaxGroups);
   CHECK(problem.x_rows == nullptr);
   if (problem.ranges.rows == 0) return;
   // With counts on the device, the mean decides; the bits are the same.
   const int64_t groups = problem.ranges.offsets != nullptr ? problem.ranges.groups : 1;
   const bool few_rows = problem.ranges.rows <= 64 * groups;
-  if (rows_per_tile == 64 || (rows_per_tile == 0 && few_rows)) {
-    LaunchHopper<1>(stream, problem);
-  } else {
-    LaunchHopper<2>(stream, problem);
+  if (rows_per_tile == 128 || (rows_per_tile == 0 && !few_rows)) {
+    LaunchHopper<2, kMaxTileN>(stream, problem);
+    return;
+  }
+  switch (outputs_per_tile == 0 ? TileOutputs(problem) : outputs_per_tile) {
+    case 16:
+      return LaunchHopper<1, 16>(stream, problem);
+    case 32:
+      return LaunchHopper<1, 32>(stream, problem);
+    case 64:
+      return LaunchHopper<1, 64>(stream, problem);
+    default:
+      return LaunchHopper<1, kMaxTileN>(stream, problem);
   }
 }
 

@@ -16,8 +16,10 @@ namespace foredraft::cuda {
 // Whole rows of 128 bytes, outputs in eights.
 bool HopperTakes(const PackedWeight& weight);
 
-// As TileGemm; BF16 x must be fit for the copy engine (HopperReads).
-void HopperGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile = 0);
+// As TileGemm; BF16 x must be fit for the copy engine (HopperReads). Up to 64 rows (of a group, in the mean)
+// a tile has 64 rows and 16, 32, 64 or 128 outputs: as many as leave a weight of few outputs (the router, q_a
+// with kv_a, o) tiles for half the multiprocessors. All tiles give the same bits; tests name one.
+void HopperGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile = 0, int outputs_per_tile = 0);
 
 // x is 16-byte aligned, in its rows and its groups.
 bool HopperReads(Matrix<const bf16> x, int64_t x_group_stride);

@@ -237,7 +237,7 @@ class HopperItem {
 #pragma unroll
     for (int i = 0; i < kChunks * 4; ++i) {
       const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
-      Product64x32Bf16(scores, a + offset, b + offset, i > 0);
+      ProductBf16(scores, a + offset, b + offset, i > 0);
     }
     ProductsCommit();
   }
@@ -443,16 +443,15 @@ bool HopperTakesDecode(const KvLayer& layer) {
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) {
   const MlaDecodeParams& op = plan.op;
   const uint64_t width = op.layer.row_width(), page = op.layer.tokens_per_block;
+  const uint64_t pages = op.layer.block_count;
   const int32_t page_rows = std::min(op.layer.tokens_per_block, kKeyTile);
-  // A layer does not know how many blocks it has; block tables hold none that are not there.
-  constexpr uint64_t kManyBlocks = uint64_t{1} << 24;
   const HopperDecodePlan p = {
       .plan = plan,
       .q_lat = QueryMap(op.q_lat, op.head_count, kLatent),
       .q = QueryMap(op.q, op.head_count, op.head_dim),
       .cache = EncodeTensorMap({.data = op.layer.data,
                                 .element_bytes = sizeof(bf16),
-                                .extent = {width, page, kManyBlocks},
+                                .extent = {width, page, pages},
                                 .pitch = {width * sizeof(bf16), page * width * sizeof(bf16)},
                                 .box = {kChunkColumns, static_cast<uint32_t>(page_rows), 1},
                                 .swizzled = true}),

@@ -141,64 +141,59 @@ template <int pending>
 __device__ __forceinline__ void ProductsWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
-// Waits for all groups; d may be read after it. Names d, or the compiler would move reads of it in front.
-__device__ __forceinline__ void ProductsDone(float (&d)[64]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-                 "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-                 "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-                 "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-                 "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-                 "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-                 "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-                 "+f"(d[63])::"memory");
-}
+// Accumulators: with w = warp % 4, g = lane / 4, t = lane % 4, d[4 j .. 4 j + 1] hold D[16 w + g][8 j + 2 t
+// ..], d[4 j + 2 .. 4 j + 3] D[16 w + g + 8][8 j + 2 t ..]: a tile of 64 rows and N outputs has N / 2 of them
+// a thread. Operands of an instruction, by eights; the names of the first 8, 16, 32, 64.
+#define FOREDRAFT_D8(i)                                                                                   \
+  "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), \
+      "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
+#define FOREDRAFT_D16(i) FOREDRAFT_D8(i), FOREDRAFT_D8((i) + 8)
+#define FOREDRAFT_D32(i) FOREDRAFT_D16(i), FOREDRAFT_D16((i) + 16)
+#define FOREDRAFT_D64(i) FOREDRAFT_D32(i), FOREDRAFT_D32((i) + 32)
+#define FOREDRAFT_NAMES8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FOREDRAFT_NAMES16 FOREDRAFT_NAMES8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define FOREDRAFT_NAMES32 \
+  FOREDRAFT_NAMES16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define FOREDRAFT_NAMES64                                                            \
+  FOREDRAFT_NAMES32                                                                  \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// d = a b^T (+ d where `add`) over one group of inputs (k16 BF16, k32 E4M3: 32 bytes), a of 64 rows, b of
-// 128; started by all four warps of a group. With w = warp % 4, g = lane / 4, t = lane % 4: d[4 j .. 4 j + 1]
-// hold D[16 w + g][8 j + 2 t ..], d[4 j + 2 .. 4 j + 3] D[16 w + g + 8][8 j + 2 t ..].
-__device__ __forceinline__ void Product64x128Bf16(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, add, 1, 1, 0, 0;\n\t}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
-        "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
-        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
-        "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
-        "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-__device__ __forceinline__ void Product64x128F8(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, add, 1, 1;\n\t}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
-        "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
-        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
-        "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
-        "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
+// For `count` accumulators, a tile of `n` outputs; `a`, `b` and `p`: the names of the operands after them.
+//
+// ProductBf16, ProductF8: d = a b^T (+ d where `add`) over one group of inputs (k16 BF16, k32 E4M3: 32
+// bytes), a of 64 rows, b of n; started by all four warps of a group.
+//
+// ProductsDone: waits for all groups; d may be read after it. Names d, or the compiler would move reads of it
+// in front.
+#define FOREDRAFT_PRODUCTS(count, n, a_name, b_name, p_name)                                        \
+  __device__ __forceinline__ void ProductBf16(float(&d)[count], uint64_t a, uint64_t b, bool add) { \
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " p_name                                 \
+                 ", 0;\n\t"                                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" FOREDRAFT_NAMES##count \
+                 "}, " a_name ", " b_name ", add, 1, 1, 0, 0;\n\t}"                                 \
+                 : FOREDRAFT_D##count(0)                                                            \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                     \
+  }                                                                                                 \
+  __device__ __forceinline__ void ProductF8(float(&d)[count], uint64_t a, uint64_t b, bool add) {   \
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " p_name                                 \
+                 ", 0;\n\t"                                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 {" FOREDRAFT_NAMES##count \
+                 "}, " a_name ", " b_name ", add, 1, 1;\n\t}"                                       \
+                 : FOREDRAFT_D##count(0)                                                            \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                     \
+  }                                                                                                 \
+  __device__ __forceinline__ void ProductsDone(float(&d)[count]) {                                  \
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : FOREDRAFT_D##count(0)::"memory");             \
+  }
+
+FOREDRAFT_PRODUCTS(8, "16", "%8", "%9", "%10")
+FOREDRAFT_PRODUCTS(16, "32", "%16", "%17", "%18")
+FOREDRAFT_PRODUCTS(32, "64", "%32", "%33", "%34")
+FOREDRAFT_PRODUCTS(64, "128", "%64", "%65", "%66")
+
+#undef FOREDRAFT_PRODUCTS
 
 // ---- registers ----
 

@@ -189,6 +189,7 @@ void Attention(Bench& bench) {
                                  .layer = {.data = bench.Zeros<bf16>(cache_elements),
                                            .block_tables = bench.Put(tables),
                                            .table_stride = blocks,
+                                           .block_count = static_cast<int32_t>(tables.size()) + 1,
                                            .tokens_per_block = kTokensPerBlock,
                                            .latent_dim = kLatent,
                                            .rope_dim = kRope},

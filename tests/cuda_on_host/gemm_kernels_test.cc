@@ -51,11 +51,11 @@ class Problem {
     cuda::QuantizeRows(rig.stream(), problem_.x_f8, problem_.x, nullptr, nullptr, row_count_);
   }
 
-  using Kernel = void (*)(Stream& stream, const cuda::GemmProblem& problem, int rows_per_tile);
-  std::vector<float> Run(Kernel kernel, int rows_per_tile) {
+  template <class Kernel, class... Tile>
+  std::vector<float> Run(Kernel kernel, Tile... tile) {
     cuda::GemmProblem problem = problem_;
     problem.out = Dense(rig_.Poisoned<float>(row_count_ * n_), row_count_, n_);
-    kernel(rig_.stream(), problem, rows_per_tile);
+    kernel(rig_.stream(), problem, tile...);
     return rig_.Get(problem.out.data, row_count_ * n_);
   }
 
@@ -90,9 +90,12 @@ TEST(GemmKernels, EveryTileGivesTheSameBits) {
     OpRig rig({}, RunMode::kEager);
     Problem problem(rig, shape, weights, MakeRows(noise, shape));
     const Bytes tile = BytesOfAll(problem.Run(cuda::TileGemm, 16));
-    const Bytes hopper = BytesOfAll(problem.Run(cuda::HopperGemm, 64));
+    const Bytes hopper = BytesOfAll(problem.Run(cuda::HopperGemm, 64, 128));
     EXPECT_EQ(BytesOfAll(problem.Run(cuda::TileGemm, 64)), tile);
-    EXPECT_EQ(BytesOfAll(problem.Run(cuda::HopperGemm, 128)), hopper);
+    EXPECT_EQ(BytesOfAll(problem.Run(cuda::HopperGemm, 128, 128)), hopper);
+    for (const int outputs : {16, 32, 64}) {
+      EXPECT_EQ(BytesOfAll(problem.Run(cuda::HopperGemm, 64, outputs)), hopper) << outputs << " outputs";
+    }
     if (shape.dtype == DType::kBF16) {
       EXPECT_EQ(hopper, tile) << "the oracle differs";
     }
@@ -106,7 +109,7 @@ TEST(GemmKernels, HopperComesAsCloseAsItsSumsAllow) {
     const std::vector<TestWeight> weights = MakeWeights(noise, shape);
     const std::vector<bf16> x = MakeRows(noise, shape);
     OpRig rig({}, RunMode::kEager);
-    const std::vector<float> out = Problem(rig, shape, weights, x).Run(cuda::HopperGemm, 0);
+    const std::vector<float> out = Problem(rig, shape, weights, x).Run(cuda::HopperGemm, 0, 0);
     int row = 0;
     for (size_t g = 0; g < shape.rows.size(); ++g) {
       for (int i = 0; i < shape.rows[g]; ++i, ++row) {
@@ -134,8 +137,11 @@ TEST(GemmKernels, NeighboursLeaveNoTrace) {
     }
     OpRig rig({}, RunMode::kEager);
     Problem expected(rig, shape, weights, x), problem(rig, shape, weights, beside);
-    for (const Problem::Kernel kernel : {&cuda::TileGemm, &cuda::HopperGemm}) {
-      const std::vector<float> alone = expected.Run(kernel, 0), out = problem.Run(kernel, 0);
+    for (const bool hopper : {false, true}) {
+      const auto run = [hopper](Problem& p) {
+        return hopper ? p.Run(cuda::HopperGemm, 0, 0) : p.Run(cuda::TileGemm, 0);
+      };
+      const std::vector<float> alone = run(expected), out = run(problem);
       for (size_t i = 0; i < out.size(); i += 2 * shape.n) {
         EXPECT_EQ(BytesOf(&out[i], shape.n), BytesOf(&alone[i], shape.n)) << "row " << i / shape.n;
       }

@@ -52,6 +52,7 @@ class KvFixture {
     return {.data = rig.Put(rows_),
             .block_tables = rig.Put(tables_),
             .table_stride = blocks_per_slot_,
+            .block_count = static_cast<int32_t>(rows_.size() / (tokens_per_block_ * width())),
             .tokens_per_block = tokens_per_block_,
             .latent_dim = latent_dim_,
             .rope_dim = rope_dim_};

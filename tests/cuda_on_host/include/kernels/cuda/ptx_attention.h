@@ -48,14 +48,9 @@ inline uint64_t ByInputDescriptor(const void* tile, int bytes_to_next) {
 }
 inline constexpr uint64_t kDescriptor16Rows = 16 * kTileRowBytes >> 4;
 
-inline void Product64x32Bf16(float (&d)[16], uint64_t a, uint64_t b, bool add) {
-  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 32});
-}
 inline void Product64x256Bf16ByInput(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 256, .by_input = true});
 }
-inline void ProductsDone(float (&)[16]) { on_host::FinishProducts(0); }
-inline void ProductsDone(float (&)[128]) { on_host::FinishProducts(0); }
 
 }  // namespace foredraft::cuda
 

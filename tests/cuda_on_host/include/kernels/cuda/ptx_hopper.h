@@ -189,7 +189,7 @@ struct LateProduct {
   uint64_t a, b;
   bool add;
   bool f8;
-  int columns = 128;
+  int columns;
   bool by_input = false;  // b's rows are inputs, not outputs
 };
 
@@ -316,13 +316,18 @@ template <int pending>
 void ProductsWait() {
   on_host::FinishProducts(pending);
 }
-inline void ProductsDone(float (&)[64]) { on_host::FinishProducts(0); }
-
-inline void Product64x128Bf16(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-  on_host::StartProduct({d, a, b, add, false});
+template <int count>
+void ProductsDone(float (&)[count]) {
+  on_host::FinishProducts(0);
 }
-inline void Product64x128F8(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-  on_host::StartProduct({d, a, b, add, true});
+
+template <int count>
+void ProductBf16(float (&d)[count], uint64_t a, uint64_t b, bool add) {
+  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 2 * count});
+}
+template <int count>
+void ProductF8(float (&d)[count], uint64_t a, uint64_t b, bool add) {
+  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = true, .columns = 2 * count});
 }
 
 // ---- registers ----
