@@ -1,12 +1,18 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_LOGIT_ROW_H_
 #define FOREDRAFT_KERNELS_CUDA_LOGIT_ROW_H_
 
-// A block walks a row of logits. Which thread sees which columns depends on the number of columns alone:
-// thread t of T has columns 4 (t + i T) .. + 3, so sums over a row come out the same wherever the row stands.
+// A block walks a row of logits, or a chunk of one. Which thread sees which columns depends on the number of
+// columns alone: thread t of T has columns 4 (t + i T) .. + 3, so sums over a row come out the same wherever
+// the row stands.
+//
+// A row of R1's vocabulary is 517 KB: a block alone would take long over it. So what joins in any order (the
+// largest, a draw) is done by chunks of kChunkColumns, a block each, and the chunks' keys are joined by a
+// kernel that follows.
 
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/ops.h"
 #include "kernels/penalties.h"
@@ -19,22 +25,59 @@ inline int ThreadsPerRow(int32_t columns) {
   return std::clamp((columns + 127) / 128 * 32, 32, kMaxRowThreads);
 }
 
-// visit(v, x[v]) for the thread's columns, ascending.
+// visit(v, x[v]) for the thread's columns of [begin, end), ascending. begin: a multiple of 4.
 template <class Visit>
-__device__ __forceinline__ void ForEachLogit(const float* x, int32_t columns, const Visit& visit) {
+__device__ __forceinline__ void ForEachLogit(const float* x, int32_t begin, int32_t end, const Visit& visit) {
   const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
-  for (int32_t v = 4 * static_cast<int32_t>(threadIdx.x); v < columns;
+  for (int32_t v = begin + 4 * static_cast<int32_t>(threadIdx.x); v < end;
        v += 4 * static_cast<int32_t>(blockDim.x)) {
-    if (aligned && v + 4 <= columns) {
+    if (aligned && v + 4 <= end) {
       const float4 four = *reinterpret_cast<const float4*>(x + v);
       visit(v, four.x);
       visit(v + 1, four.y);
       visit(v + 2, four.z);
       visit(v + 3, four.w);
     } else {
-      for (int32_t i = v; i < min(v + 4, columns); ++i) visit(i, x[i]);
+      for (int32_t i = v; i < min(v + 4, end); ++i) visit(i, x[i]);
     }
   }
+}
+
+template <class Visit>
+__device__ __forceinline__ void ForEachLogit(const float* x, int32_t columns, const Visit& visit) {
+  ForEachLogit(x, 0, columns, visit);
+}
+
+// ---- chunks ----
+
+inline constexpr int32_t kChunkColumns = 4096;
+inline constexpr int kChunkThreads = 256;
+
+inline int32_t ChunksOf(int32_t columns) { return (columns + kChunkColumns - 1) / kChunkColumns; }
+
+// Block (r, c): chunk c of row r.
+inline LaunchShape BlockPerChunk(int32_t rows, int32_t columns, size_t shared_bytes) {
+  return {.grid = dim3(rows, ChunksOf(columns)), .block = dim3(kChunkThreads), .shared_bytes = shared_bytes};
+}
+
+template <class Visit>
+__device__ __forceinline__ void ForEachLogitOfChunk(const float* x, int32_t columns, const Visit& visit) {
+  const int32_t begin = static_cast<int32_t>(blockIdx.y) * kChunkColumns;
+  ForEachLogit(x, begin, min(begin + kChunkColumns, columns), visit);
+}
+
+// The largest of a row's keys, one per chunk. Called by whole warps; every lane gets it.
+__device__ __forceinline__ unsigned long long LargestOfChunks(const unsigned long long* keys,
+                                                              int32_t chunks) {
+  unsigned long long best = 0;
+  for (int32_t chunk = static_cast<int32_t>(threadIdx.x % 32); chunk < chunks; chunk += 32) {
+    best = Largest()(best, keys[chunk]);
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    best = Largest()(best, __shfl_xor_sync(0xffffffffu, best, distance));
+  }
+  return best;
 }
 
 // A row's logits as its slot's penalties leave them.

@@ -1,8 +1,9 @@
-// The target's own token of each row, a block per row (the pipeline: kernels/cpu/sample.cc). Ties, borders
-// and noise are the CPU's, but for two things: masses are summed in fixed point, 2^44 to that of the most
-// probable token, so a token that stands within V 2^-44 (2^-27 for 129,280) of top-p's border may fall on its
-// other side; and the noise's logarithms are CUDA's, within a unit in the last place of a double before they
-// become floats.
+// The target's own token of each row (the pipeline: kernels/cpu/sample.cc) in several kernels: penalties and
+// the largest, by chunks; filters and logprobs, a block per row; the draw, by chunks; the choice. Ties,
+// borders and noise are the CPU's, but for two things: masses are summed in fixed point, 2^44 to that of the
+// most probable token, so a token that stands within V 2^-44 (2^-27 for 129,280) of top-p's border may fall
+// on its other side; and the noise's logarithms are CUDA's, within a unit in the last place of a double
+// before they become floats.
 
 #include "base/check.h"
 #include "kernels/cuda/block_reduce.h"
@@ -112,16 +113,16 @@ __device__ float GumbelOf(const PhiloxBlock& block, int32_t v) {
   return static_cast<float>(-log(-log(UnitInterval(x))));
 }
 
-// argmax of logit - largest + noise over the survivors; ties: the lowest id. `top` is the most probable one,
-// which always survives.
-__device__ int32_t DrawToken(const SlotConstants& c, const float* logits, int32_t vocab, int32_t top,
-                             int32_t position, const Survivors& survivors, SampleShared& shared) {
+// The key of the largest logit - largest + noise over the survivors of this block's chunk; ties: the lowest
+// id. `top` is the most probable one, which always survives: it takes part in every chunk.
+__device__ unsigned long long DrawOfChunk(const SlotConstants& c, const float* logits, int32_t vocab,
+                                          int32_t top, int32_t position, const Survivors& survivors) {
   const float largest = logits[top];
   float best_score = GumbelOf(NoiseBlock(c.seed, position, top / 4), top);
   int32_t best_id = top;
   int32_t block = -1;
   PhiloxBlock noise = {};
-  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
+  ForEachLogitOfChunk(logits, vocab, [&](int32_t v, float x) {
     const float score = x - largest;
     // Most tokens could not win with the largest noise there is: spare them the generator.
     if (!(score + kMaxGumbel >= best_score) || v == top || !survivors.Has(OrderedKey(x), v)) return;
@@ -136,17 +137,7 @@ __device__ int32_t DrawToken(const SlotConstants& c, const float* logits, int32_
       best_id = v;
     }
   });
-  const unsigned long long key = IndexedKey(OrderedKey(best_score), best_id);
-  return IndexOf(BlockReduce(key, Largest(), shared.keys));
-}
-
-__device__ int32_t SampleToken(const SlotConstants& c, const float* logits, int32_t vocab, int32_t top,
-                               int32_t position, SampleShared& shared) {
-  const float largest = logits[top];
-  Survivors survivors;
-  if (c.top_k > 0 && c.top_k < vocab) survivors = KeepTopK(logits, largest, vocab, c.top_k, shared);
-  if (c.top_p < 1.0f) survivors = KeepTopP(logits, largest, vocab, c.top_p, survivors, shared);
-  return DrawToken(c, logits, vocab, top, position, survivors, shared);
+  return IndexedKey(OrderedKey(best_score), best_id);
 }
 
 // ---- logprobs ----
@@ -193,54 +184,125 @@ __device__ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token,
   if (out->top_count > 0) WriteTopLogprobs(logits, largest, vocab, log_sum, out, shared);
 }
 
-// ---- the kernel ----
+// ---- the kernels ----
 
-__global__ void __launch_bounds__(kMaxRowThreads) SampleKernel(const __grid_constant__ SampleParams p) {
+struct SamplePlan {
+  SampleParams p;
+  unsigned long long* largest;  // [R, chunks]: keys of the scaled logits, penalties applied
+  unsigned long long* drawn;    // [R, chunks]: keys of what noise made of them
+  Survivors* survivors;         // [R]
+  int32_t chunks;
+
+  __device__ const SlotConstants& constants(int32_t slot) const { return p.slots.constants[slot]; }
+  __device__ bool greedy(int32_t slot) const { return constants(slot).temperature <= 0.0f; }
+  __device__ float* scaled(int32_t r) const { return p.scratch + int64_t{r} * p.logits.cols; }
+  __device__ int32_t top(int32_t r) const {
+    return IndexOf(LargestOfChunks(largest + int64_t{r} * chunks, chunks));
+  }
+};
+
+struct ChunkShared {
+  unsigned long long keys[kMaxWarps];
+};
+
+__global__ void __launch_bounds__(kChunkThreads) ScaleLogits(const __grid_constant__ SamplePlan plan) {
   AfterPrevious();
+  const SampleParams& p = plan.p;
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
-  if (slot < 0) {
-    if (threadIdx.x == 0) p.out[r] = 0;
-    return;
-  }
-  SampleShared& shared = SharedStorage<SampleShared>();
-  const SlotConstants& c = p.slots.constants[slot];
-  const int32_t vocab = p.logits.cols;
-  const bool greedy = c.temperature <= 0.0f;
-  // Each thread reads back only the columns it wrote, but for the largest.
-  float* const scaled = p.scratch + static_cast<int64_t>(r) * vocab;
+  if (slot < 0) return;
+  const float temperature = plan.constants(slot).temperature;
+  const bool greedy = plan.greedy(slot);
+  float* const scaled = plan.scaled(r);
   const PenalisedLogits penalised(p.slots, slot,
                                   p.stored_drafts > 0
                                       ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
                                       : EarlierDrafts(p.ids, p.row_in_slot, r));
   unsigned long long best = 0;
-  ForEachLogit(p.logits.row(r), vocab, [&](int32_t v, float x) {
+  ForEachLogitOfChunk(p.logits.row(r), p.logits.cols, [&](int32_t v, float x) {
     x = penalised(v, x);
     if (!greedy) {
-      x /= c.temperature;
+      x /= temperature;
       if (x != x) x = FromOrderedKey(kMinusInfinityKey);
       scaled[v] = x;
     }
     best = Largest()(best, static_cast<unsigned long long>(IndexedKey(OrderedKey(x), v)));
   });
-  __syncthreads();
-  int32_t token = IndexOf(BlockReduce(best, Largest(), shared.keys));
-  if (!greedy) token = SampleToken(c, scaled, vocab, token, p.index.positions[r] + 1, shared);
-  if (threadIdx.x == 0) p.out[r] = token;
-  if (p.logprobs != nullptr && c.logprob_count >= 0) {
-    WriteLogprobs(p.logits.row(r), vocab, token, c.logprob_count, p.logprobs + r, shared);
+  best = BlockReduce(best, Largest(), SharedStorage<ChunkShared>().keys);
+  if (threadIdx.x == 0) plan.largest[int64_t{r} * plan.chunks + blockIdx.y] = best;
+}
+
+__global__ void __launch_bounds__(kMaxRowThreads) FilterLogits(const __grid_constant__ SamplePlan plan) {
+  AfterPrevious();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = plan.p.index.slots[r];
+  if (slot < 0 || plan.greedy(slot)) return;
+  const SlotConstants& c = plan.constants(slot);
+  const int32_t vocab = plan.p.logits.cols;
+  const float* const logits = plan.scaled(r);
+  const float largest = logits[plan.top(r)];
+  SampleShared& shared = SharedStorage<SampleShared>();
+  Survivors survivors;
+  if (c.top_k > 0 && c.top_k < vocab) survivors = KeepTopK(logits, largest, vocab, c.top_k, shared);
+  if (c.top_p < 1.0f) survivors = KeepTopP(logits, largest, vocab, c.top_p, survivors, shared);
+  if (threadIdx.x == 0) plan.survivors[r] = survivors;
+}
+
+__global__ void __launch_bounds__(kChunkThreads) DrawTokens(const __grid_constant__ SamplePlan plan) {
+  AfterPrevious();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = plan.p.index.slots[r];
+  if (slot < 0 || plan.greedy(slot)) return;
+  unsigned long long key = DrawOfChunk(plan.constants(slot), plan.scaled(r), plan.p.logits.cols, plan.top(r),
+                                       plan.p.index.positions[r] + 1, plan.survivors[r]);
+  key = BlockReduce(key, Largest(), SharedStorage<ChunkShared>().keys);
+  if (threadIdx.x == 0) plan.drawn[int64_t{r} * plan.chunks + blockIdx.y] = key;
+}
+
+// A warp per row.
+__global__ void __launch_bounds__(32) ChooseTokens(const __grid_constant__ SamplePlan plan) {
+  AfterPrevious();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = plan.p.index.slots[r];
+  int32_t token = 0;
+  if (slot >= 0) {
+    const unsigned long long* const keys = plan.greedy(slot) ? plan.largest : plan.drawn;
+    token = IndexOf(LargestOfChunks(keys + int64_t{r} * plan.chunks, plan.chunks));
   }
+  if (threadIdx.x == 0) plan.p.out[r] = token;
+}
+
+__global__ void __launch_bounds__(kMaxRowThreads) LogprobsOfRows(const __grid_constant__ SampleParams p) {
+  AfterPrevious();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = p.index.slots[r];
+  if (slot < 0) return;
+  const int32_t count = p.slots.constants[slot].logprob_count;
+  if (count < 0) return;
+  WriteLogprobs(p.logits.row(r), p.logits.cols, p.out[r], count, p.logprobs + r,
+                SharedStorage<SampleShared>());
 }
 
 }  // namespace
 
 void Sample(Stream& stream, const SampleParams& p) {
   CHECK_LE(p.logits.cols, kMaxVocab);
-  Launch(stream, SampleKernel,
-         {.grid = dim3(p.index.rows),
-          .block = dim3(ThreadsPerRow(p.logits.cols)),
-          .shared_bytes = sizeof(SampleShared)},
-         p);
+  const int32_t rows = p.index.rows;
+  SamplePlan plan = {.p = p, .chunks = ChunksOf(p.logits.cols)};
+  const size_t keys = static_cast<size_t>(rows) * plan.chunks;
+  void* const memory =
+      static_cast<CudaStream&>(stream).Scratch(2 * keys * sizeof(*plan.largest) + rows * sizeof(Survivors));
+  plan.largest = static_cast<unsigned long long*>(memory);
+  plan.drawn = plan.largest + keys;
+  plan.survivors = reinterpret_cast<Survivors*>(plan.drawn + keys);
+  const LaunchShape chunks = BlockPerChunk(rows, p.logits.cols, sizeof(ChunkShared));
+  const LaunchShape whole = {
+      .grid = dim3(rows), .block = dim3(ThreadsPerRow(p.logits.cols)), .shared_bytes = sizeof(SampleShared)};
+  Launch(stream, ScaleLogits, chunks, plan);
+  Launch(stream, FilterLogits, whole, plan);
+  Launch(stream, DrawTokens, chunks, plan);
+  Launch(stream, ChooseTokens, {.grid = dim3(rows), .block = dim3(32)}, plan);
+  if (p.logprobs != nullptr) Launch(stream, LogprobsOfRows, whole, p);
 }
 
 }  // namespace foredraft::cuda

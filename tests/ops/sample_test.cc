@@ -43,7 +43,7 @@ TEST(Argmax, TakesTheLowestIdOfTheLargestAndNeverNaN) {
       {"infinite", {1, kInfinity}, 1}, {"NaN and minus infinity", {kNaN, -kInfinity}, 1},
   };
   for (const auto& c : cases) {
-    for (const int copies : {1, 40}) {  // short, and long enough for every lane
+    for (const int copies : {1, 40, 3000}) {  // short, long enough for every lane, for several blocks
       std::vector<float> logits;
       for (int i = 0; i < copies; ++i) logits.insert(logits.end(), c.logits.begin(), c.logits.end());
       const int vocab = static_cast<int>(logits.size());
@@ -53,6 +53,19 @@ TEST(Argmax, TakesTheLowestIdOfTheLargestAndNeverNaN) {
       rig.Run([&] { rig.ops().argmax(rig.stream(), params); });
       EXPECT_EQ(rig.Get(out, 1)[0], c.expected) << c.name;
     }
+  }
+}
+
+TEST(Argmax, LooksEverywhere) {
+  constexpr int kVocab = 9000;
+  for (const int place : {0, 3, 4095, 4096, 8191, 8192, kVocab - 1}) {
+    std::vector<float> logits(kVocab, -2.0f);
+    logits[place] = 1.0f;
+    OpRig rig({}, RunMode::kReplayed);
+    int32_t* out = rig.Poisoned<int32_t>(1);
+    const ArgmaxParams params = {out, Dense<const float>(rig.Put(logits), 1, kVocab)};
+    rig.Run([&] { rig.ops().argmax(rig.stream(), params); });
+    EXPECT_EQ(rig.Get(out, 1)[0], place);
   }
 }
 
@@ -223,7 +236,7 @@ OpCase SampleCase(const Filters& f, int vocab) {
 
 TEST(Sample, Holds) {
   for (const Filters& f : kFilters) {
-    for (const int vocab : {1, 7, 2048}) ExpectOpHolds(SampleCase(f, vocab));
+    for (const int vocab : {1, 7, 4100}) ExpectOpHolds(SampleCase(f, vocab));
     if (HasFailure()) return;
   }
 }
