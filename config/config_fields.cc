@@ -101,7 +101,7 @@ const ConfigField kFields[] = {
     {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart, kNullable,
      "ascending; unset = 1, 2, 4, 8, then by 8 up to max_batch_size"},
     {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart, kNullable,
-     "made by foredraft tune"},
+     "made by foredraft tune; unset = GEMM kernels of our own"},
     {"cpu.threads", MEMBER(c.cpu.threads), Range(1, 1024), kRestart, kNullable,
      "unset = cores / local ranks"},
     {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, kNullable, "threads to cores; unset = true if they fit"},

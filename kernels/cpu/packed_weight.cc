@@ -5,35 +5,17 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "kernels/weight_parts.h"
 
 namespace foredraft {
 namespace {
 
-bool IsF8(const HostWeight& part) { return part.dtype == DType::kF8E4M3; }
-
-absl::Status CheckParts(std::span<const HostWeight> parts) {
-  if (parts.empty()) return absl::InvalidArgumentError("weight: no parts");
+// Panels have one grid of scales along k.
+absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
-    if (part.n < 1 || part.k < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("weight: shape [%d, %d], allowed from [1, 1]", part.n, part.k));
-    }
-    if (part.k != parts[0].k) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("weight: stacked parts have %d and %d inputs", parts[0].k, part.k));
-    }
-    if (IsF8(part) != IsF8(parts[0])) {
-      return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts are %s and %s",
-                                                        DTypeName(parts[0].dtype), DTypeName(part.dtype)));
-    }
-    if (!IsF8(part)) continue;
-    if (part.scale_inv == nullptr || part.block_n < 1 || part.block_k < 1) {
-      return absl::InvalidArgumentError("weight: F8_E4M3 without block scales");
-    }
-    if (part.block_k != parts[0].block_k) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "weight: stacked parts have scale blocks of %d and %d", parts[0].block_k, part.block_k));
-    }
+    if (!IsF8(part) || part.block_k == parts[0].block_k) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
+                                                      parts[0].block_k, part.block_k));
   }
   return absl::OkStatus();
 }
@@ -109,6 +91,7 @@ PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
 absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
                                        const std::function<absl::StatusOr<void*>(size_t)>& allocate) {
   RETURN_IF_ERROR(CheckParts(parts));
+  RETURN_IF_ERROR(CheckScaleBlocks(parts));
   int64_t n = 0;
   for (const HostWeight& part : parts) n += part.n;
   const PackedHeader header = MakeHeader(parts, n);
