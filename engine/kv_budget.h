@@ -9,10 +9,10 @@
 
 namespace foredraft {
 
-// The blocks that `fraction` of the free memory holds, scratch included. RESOURCE_EXHAUSTED shows the
-// arithmetic where that is not one sequence of sequence_blocks.
-absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, double fraction, const KvCacheShape& shape,
-                                  int sequence_blocks);
+// The blocks that `fraction` of the free memory holds, less graph_bytes for the captured steps, scratch
+// included. RESOURCE_EXHAUSTED shows the arithmetic where that is not one sequence of sequence_blocks.
+absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_bytes, double fraction,
+                                  const KvCacheShape& shape, int sequence_blocks);
 
 }  // namespace foredraft
 

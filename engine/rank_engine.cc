@@ -107,7 +107,7 @@ absl::Status RankEngine::FirstRuns() {
     SubmitDecodeStep({}, key);
     RETURN_IF_ERROR(comm_->Await(*stream_));
   }
-  return absl::OkStatus();
+  return device_->status();
 }
 
 absl::Status RankEngine::FirstPrefill(int row_limit) {
@@ -148,8 +148,10 @@ absl::Status RankEngine::SizeCache() {
   if (options_.block_count == 0) {
     const KvCacheShape shape =
         KvCacheShape::Of(model_->config(), options_.module_count(), options_.tokens_per_block, 1);
-    ASSIGN_OR_RETURN(options_.block_count, BlocksThatFit(device_->memory(), options_.free_memory_fraction,
-                                                         shape, options_.blocks_per_slot()));
+    const int64_t graph_bytes = GraphBytes();
+    ASSIGN_OR_RETURN(options_.block_count,
+                     BlocksThatFit(device_->memory(), graph_bytes, options_.free_memory_fraction, shape,
+                                   options_.blocks_per_slot()));
     int64_t smallest = options_.block_count;  // one scheduler plans for all ranks
     RETURN_IF_ERROR(comm_->AllReduce({&smallest, 1}, Reduction::kMin));
     options_.block_count = static_cast<int>(smallest);
@@ -158,6 +160,17 @@ absl::Status RankEngine::SizeCache() {
   ASSIGN_OR_RETURN(swap_store_, SwapStore::Create(*device_, options_.host_cache_bytes,
                                                   cache_.shape().block_bytes(), slots_.image_bytes()));
   return absl::OkStatus();
+}
+
+// CUDA does not tell what a graph takes of the device's memory: as often as there are steps, what one of the
+// largest took. It goes again: its nodes are about another cache.
+int64_t RankEngine::GraphBytes() {
+  if (!options_.capture_graphs || !device_->needs_first_runs()) return 0;
+  const std::vector<StepKey> steps = AllSteps();
+  const int64_t before = device_->memory().free_bytes;
+  const std::unique_ptr<Graph> graph = CaptureStep(steps.back());
+  const int64_t taken = before - device_->memory().free_bytes;
+  return std::max<int64_t>(taken, 0) * static_cast<int64_t>(steps.size());
 }
 
 std::vector<StepKey> RankEngine::AllSteps() const {
@@ -174,6 +187,7 @@ std::vector<StepKey> RankEngine::AllSteps() const {
 
 absl::Status RankEngine::CaptureSteps() {
   for (const StepKey& key : AllSteps()) graphs_.Insert(key, CaptureStep(key));
+  RETURN_IF_ERROR(device_->status());
   return comm_->status();
 }
 

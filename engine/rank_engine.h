@@ -78,6 +78,7 @@ class RankEngine {
   absl::Status FirstRuns();
   absl::Status FirstPrefill(int row_limit);
   absl::Status SizeCache();
+  int64_t GraphBytes();
   absl::Status CaptureSteps();
   std::vector<StepKey> AllSteps() const;
   IterationPlan PrefillOf(int row_limit) const;

@@ -102,6 +102,9 @@ class Device {
   // Where an op that runs for the first time may load code or make itself a workspace: all of them must run
   // once, on the largest shapes, before the first capture.
   virtual bool needs_first_runs() const = 0;
+  // RESOURCE_EXHAUSTED once an op found no memory for its workspace: what has been computed since is worth
+  // nothing, and nothing more will be.
+  virtual absl::Status status() const { return absl::OkStatus(); }
   // Whether rms_norm and silu_mul write QuantizedRows and GEMMs with FP8 weights read them. Their bits are
   // those of a GEMM that gets BF16 rows.
   virtual bool quantizes_rows() const { return false; }

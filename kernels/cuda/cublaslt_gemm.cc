@@ -152,6 +152,7 @@ bool CublasLt::Fits(const CublasLtProduct& product, const cublasLtMatmulAlgo_t& 
 
 void CublasLt::Run(CudaStream& stream, const CublasLtProduct& product,
                    const cublasLtMatmulAlgo_t& algorithm) const {
+  if (stream.failed()) return;
   const Description description(product);
   // Zeroed before it is filled: what stands between the fields is part of the node's bytes.
   struct Node {

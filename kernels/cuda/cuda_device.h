@@ -34,6 +34,7 @@ class CudaDevice : public Device {
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   DeviceMemory memory() const override;
   bool needs_first_runs() const override { return true; }
+  absl::Status status() const override { return memory_.status(); }
   bool quantizes_rows() const override { return true; }
   void Freeze() override { memory_.Freeze(); }
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;

@@ -93,6 +93,17 @@ bool CudaMemory::frozen() const {
   return frozen_;
 }
 
+void CudaMemory::Fail(const absl::Status& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (status_.ok()) status_ = reason;
+  failed_ = true;
+}
+
+absl::Status CudaMemory::status() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return status_;
+}
+
 CudaMemory::Figures CudaMemory::figures() const {
   size_t free_bytes = 0;
   size_t total_bytes = 0;

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -38,6 +39,11 @@ class CudaMemory {
   absl::StatusOr<void*> AllocatePinned(size_t bytes);
   void FreePinned(void* memory);
 
+  // An op had to do without memory: the first reason stays. From then on Launch launches nothing.
+  void Fail(const absl::Status& reason);
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  absl::Status status() const;
+
   // What Device::Allocate is counted under from now on.
   void set_purpose(std::string_view purpose);
   std::string purpose() const;
@@ -63,12 +69,15 @@ class CudaMemory {
 
   const std::string device_name_;
 
+  std::atomic<bool> failed_{false};
+
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Block> blocks_;
   std::vector<void*> pinned_;
   std::string purpose_ = "other";
   bool frozen_ = false;
+  absl::Status status_;
 };
 
 }  // namespace foredraft

@@ -70,6 +70,7 @@ void CudaStream::Join() {
 
 void* CudaStream::Scratch(size_t bytes) {
   if (bytes > scratch_bytes_) GrowScratch(bytes);
+  if (scratch_ == nullptr) return reinterpret_cast<void*>(kScratchAlignment);
   scratch_captured_ |= capturing_;
   const uintptr_t address = reinterpret_cast<uintptr_t>(scratch_);
   return reinterpret_cast<void*>((address + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment);
@@ -83,10 +84,10 @@ void CudaStream::GrowScratch(size_t bytes) {
   // Ops in flight may use the old memory: cudaFree waits for them.
   if (scratch_ != nullptr && !scratch_captured_) memory_.Free(scratch_);
   const absl::StatusOr<void*> memory = memory_.Allocate(rounded + kScratchAlignment, "op workspace");
-  CHECK(memory.ok()) << memory.status().message();
+  if (!memory.ok()) memory_.Fail(memory.status());
   if (capturing_) CheckCuda(cudaThreadExchangeStreamCaptureMode(&mode), "capture mode");
-  scratch_ = *memory;
-  scratch_bytes_ = rounded;
+  scratch_ = memory.ok() ? *memory : nullptr;
+  scratch_bytes_ = memory.ok() ? rounded : 0;
   scratch_captured_ = false;
 }
 

@@ -88,12 +88,14 @@ class CudaStream : public Stream {
     return handle_;
   }
   bool capturing() const { return capturing_; }
+  bool failed() const { return memory_.failed(); }
   int multiprocessor_count() const { return multiprocessor_count_; }
   TunedGemms* tuned_gemms() const { return tuned_gemms_; }
 
   // Device memory for the inside of one op: at least `bytes`, 1024-byte aligned, undefined content. The next
   // op on this stream gets the same memory. It grows while the engine warms up; a graph keeps the address it
-  // saw, so what a capture was given is never freed.
+  // saw, so what a capture was given is never freed. Where there is no more, the device has failed
+  // (Device::status), and the address is nobody's.
   void* Scratch(size_t bytes);
 
   // Called before a launch: raises the kernel's shared memory limit, and notes the node while capturing. A
@@ -152,6 +154,7 @@ void Launch(Stream& stream, void (*kernel)(Params), const LaunchShape& shape, co
   static_assert(std::is_trivially_copyable_v<Params>, "a graph node stores the parameters as bytes");
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;  // no rows
   auto& cuda = static_cast<CudaStream&>(stream);
+  if (cuda.failed()) return;
   Params copy = params;
   __builtin_clear_padding(&copy);
   cuda.Note(reinterpret_cast<const void*>(kernel), shape, &copy, sizeof(Params));

@@ -46,6 +46,7 @@ class CountingDevice : public Device {
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override { return device_->AllocatePinned(bytes); }
   DeviceMemory memory() const override { return device_->memory(); }
   bool needs_first_runs() const override { return device_->needs_first_runs(); }
+  absl::Status status() const override { return device_->status(); }
   bool quantizes_rows() const override { return device_->quantizes_rows(); }
   void Freeze() override { device_->Freeze(); }
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override {

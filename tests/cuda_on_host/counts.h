@@ -31,6 +31,8 @@ void SetSeed(uint64_t seed);
 void SetBlockThreads(int count);
 // What cudaMemGetInfo says there is in all; 1 GiB at first.
 void SetDeviceMemory(size_t bytes);
+// How much of it an instantiated graph takes; 0 at first.
+void SetGraphMemory(size_t bytes);
 
 }  // namespace cuda_on_host
 

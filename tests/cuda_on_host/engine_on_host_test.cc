@@ -241,5 +241,50 @@ TEST(EngineOnHost, TheKvCacheTakesItsShareOfWhatIsLeft) {
   cuda_on_host::SetDeviceMemory(size_t{1} << 30);
 }
 
+TEST(EngineOnHost, TheKvCacheLeavesTheGraphsTheirs) {
+  constexpr int64_t kTotal = 64 << 20;
+  EngineOptions options = SmallOptions();
+  options.block_count = 0;
+  options.free_memory_fraction = 1.0;
+  cuda_on_host::SetDeviceMemory(kTotal);
+  cuda_on_host::SetGraphMemory(1 << 20);
+  {
+    const auto engine = MakeEngine("cuda", options);
+    ASSERT_TRUE(engine->WarmUp().ok());
+    const int64_t free_bytes = engine->device().memory().free_bytes;
+    EXPECT_GE(free_bytes, 0) << "the graphs took what was not there";
+    EXPECT_LT(free_bytes, 1 << 20) << "as many graphs as were counted";
+  }
+  cuda_on_host::SetGraphMemory(0);
+  cuda_on_host::SetDeviceMemory(size_t{1} << 30);
+}
+
+// Whatever it is that does not fit, an op's workspace among it: a refusal, which shows the arithmetic.
+TEST(EngineOnHost, TooLittleMemoryIsRefused) {
+  const ModelConfig config = SmallConfig();
+  bool made = false;
+  int workspaces = 0;
+  for (int mib = 1; !made && mib < 64; ++mib) {
+    SCOPED_TRACE(mib);
+    cuda_on_host::SetDeviceMemory(size_t(mib) << 20);
+    const auto status = [&]() -> absl::Status {
+      auto device = CreateDevice("cuda", {});
+      if (!device.ok()) return device.status();
+      auto stream = (*device)->CreateStream();
+      auto weights = MakeDummyWeights(config, SmallOptions().module_count(), **device, *stream, nullptr);
+      stream.reset();  // before its device goes
+      if (!weights.ok()) return weights.status();
+      return RankEngine::Create(SmallOptions(), config, *std::move(device), *std::move(weights)).status();
+    }();
+    made = status.ok();
+    if (made) continue;
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    if (status.message().find("for op workspace") != std::string_view::npos) ++workspaces;
+  }
+  EXPECT_TRUE(made);
+  EXPECT_GT(workspaces, 0);
+  cuda_on_host::SetDeviceMemory(size_t{1} << 30);
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -75,6 +75,11 @@ void SetDeviceMemory(size_t bytes) {
   State().memory_bytes = bytes;
 }
 
+void SetGraphMemory(size_t bytes) {
+  std::lock_guard<std::mutex> lock(State().mutex);
+  State().graph_bytes = bytes;
+}
+
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
   RuntimeState& state = State();
   std::lock_guard<std::mutex> lock(state.mutex);
@@ -252,7 +257,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
   if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
   if (bytes == 0) return Result(cudaSuccess);
-  if (bytes > state.memory_bytes || state.memory.bytes_in_use() > state.memory_bytes - bytes) {
+  if (bytes > state.memory_bytes || state.bytes_in_use() > state.memory_bytes - bytes) {
     return Result(cudaErrorMemoryAllocation);
   }
   *pointer = state.memory.Allocate(bytes);
@@ -301,7 +306,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   RuntimeState& state = State();
   Lock lock(state.mutex);
   *total_bytes = state.memory_bytes;
-  *free_bytes = state.memory_bytes - state.memory.bytes_in_use();
+  *free_bytes = state.memory_bytes - state.bytes_in_use();
   return Result(cudaSuccess);
 }
 

@@ -76,6 +76,10 @@ struct RuntimeState {
   std::mutex mutex;
   DeviceMemory memory;
   size_t memory_bytes = size_t{1} << 30;
+  size_t graph_bytes = 0;  // of each executable graph
+  size_t graph_count = 0;
+
+  size_t bytes_in_use() const { return memory.bytes_in_use() + graph_count * graph_bytes; }
   Counts counts = {};
   CUstream_st null_stream;
   std::set<cudaStream_t> streams;

@@ -340,6 +340,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   RuntimeState& state = State();
   Lock lock(state.mutex);
   ++state.counts.instantiations;
+  ++state.graph_count;
   *exec = new CUgraphExec_st{std::make_shared<const std::vector<cuda_on_host::GraphNode>>(graph->nodes)};
   return Result(cudaSuccess);
 }
@@ -360,6 +361,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return Result(cudaSuccess);
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  Lock lock(State().mutex);
+  --State().graph_count;
   delete exec;
   return Result(cudaSuccess);
 }
