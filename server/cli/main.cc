@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "absl/synchronization/mutex.h"
 #include "server/cli/commands.h"
 #include "server/version.h"
 
@@ -27,6 +28,9 @@ int main(int argc, char** argv) {
   using namespace foredraft;  // NOLINT: main's alone
   // gRPC's own log repeats on stderr what our one line says; set the variable to see it.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // Debian's Abseil has its deadlock detector on: every lock inside gRPC then takes one that all threads
+  // share.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   CLI::App app(
       "Serves DeepSeek-V3-family models over gRPC and drafts ahead with the model's own MTP modules.",
       "foredraft");
