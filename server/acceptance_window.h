@@ -13,7 +13,7 @@ namespace foredraft {
 
 class AcceptanceWindow {
  public:
-  void Add(int verified, int accepted, SteadyTime now) {
+  void Add(int64_t verified, int64_t accepted, SteadyTime now) {
     Second& second = seconds_[Index(now) % kSeconds];
     if (second.index != Index(now)) second = {.index = Index(now)};
     second.verified += verified;

@@ -20,10 +20,12 @@ bool StreamCall::Push(OutputDelta delta) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ending_.has_value()) return true;
-    if (pending_.token_ids_size() + static_cast<int>(delta.token_ids.size()) > max_pending_tokens_)
+    if (pending_.token_ids.size() + delta.token_ids.size() > static_cast<size_t>(max_pending_tokens_)) {
       return false;
-    AppendDelta(delta, labels_, &pending_);
+    }
+    pending_.Join(std::move(delta));
     has_pending_ = true;
+    if (writing_) return true;  // OnWriteDone goes on with it
   }
   Advance();
   return true;
@@ -33,44 +35,43 @@ void StreamCall::End(OutputDelta delta, OutputEnd end) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ending_.has_value()) return;  // refused and ended by a drain at once: the first wins
-    if (HasLastChunk(end)) {
-      AppendDelta(delta, labels_, &pending_);
-      FillEnd(delta.tally, end, labels_, &pending_);
-      has_pending_ = true;
-    } else if (end.finish == FinishReason::kError && !delta.token_ids.empty()) {
-      AppendDelta(delta, labels_, &pending_);
+    if (HasLastChunk(end) || (end.finish == FinishReason::kError && !delta.token_ids.empty())) {
+      pending_.Join(std::move(delta));
       has_pending_ = true;
     } else if (end.finish == FinishReason::kCancelled) {
       has_pending_ = false;  // nobody reads it
     }
-    ending_ = std::move(end.status);
+    ending_ = std::move(end);
   }
   Advance();
 }
 
 void StreamCall::Advance() {
   std::shared_ptr<StreamCall> alive;  // Finish may let OnDone run before it returns
-  std::optional<absl::Status> status;
+  bool is_last = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (writing_ || finished_) return;
     if (has_pending_) {
-      outgoing_ = std::exchange(pending_, {});
+      std::swap(taken_, pending_);
+      pending_.Clear();
       has_pending_ = false;
       writing_ = true;
+      is_last = ending_.has_value() && HasLastChunk(*ending_);
     } else if (ending_.has_value()) {
       alive = self_;
       finished_ = true;
-      status = ending_;
     } else {
       return;
     }
   }
-  if (status.has_value()) {
-    Finish(ToGrpc(*status));
-  } else {
-    StartWrite(&outgoing_);
+  if (alive != nullptr) {
+    Finish(ToGrpc(ending_->status));
+    return;
   }
+  FillChunk(taken_, labels_, &outgoing_);
+  if (is_last) FillEnd(taken_.tally, *ending_, labels_, &outgoing_);
+  StartWrite(&outgoing_);
 }
 
 void StreamCall::OnWriteDone(bool ok) {
@@ -115,7 +116,7 @@ std::shared_ptr<UnaryCall> UnaryCall::Create(grpc::CallbackServerContext* contex
 
 bool UnaryCall::Push(OutputDelta delta) {
   std::lock_guard<std::mutex> lock(mutex_);
-  AppendDelta(delta, labels_, &whole_);
+  whole_.Join(std::move(delta));
   return true;
 }
 
@@ -127,9 +128,11 @@ void UnaryCall::End(OutputDelta delta, OutputEnd end) {
     ended_ = true;
     alive = self_;
     if (end.status.ok()) {
-      AppendDelta(delta, labels_, &whole_);
-      FillEnd(delta.tally, end, labels_, &whole_);
-      FillResponse(whole_, response_);
+      whole_.Join(std::move(delta));
+      v1::GenerateChunk chunk;
+      FillChunk(whole_, labels_, &chunk);
+      FillEnd(whole_.tally, end, labels_, &chunk);
+      FillResponse(chunk, response_);
     }
   }
   Finish(ToGrpc(end.status));

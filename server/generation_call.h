@@ -59,22 +59,24 @@ class StreamCall final : public GenerationCall, public grpc::ServerWriteReactor<
  private:
   StreamCall(grpc::CallbackServerContext* context, CallHooks hooks, int max_pending_tokens)
       : context_(context), hooks_(std::move(hooks)), max_pending_tokens_(max_pending_tokens) {}
-  // Starts what may be started: the next write, or the finish once all is written.
+  // Starts what may be started: the next write, or the finish once all is written. What is pending becomes
+  // one message only here.
   void Advance();
 
   grpc::CallbackServerContext* const context_;  // valid until done_
   const CallHooks hooks_;
   const int max_pending_tokens_;
   std::shared_ptr<StreamCall> self_;  // until OnDone
+  OutputDelta taken_;                 // what outgoing_ is filled from; owned by who set writing_
   v1::GenerateChunk outgoing_;        // owned by gRPC while writing_
 
   mutable std::mutex mutex_;
-  v1::GenerateChunk pending_;           // guarded by mutex_
-  bool has_pending_ = false;            // guarded by mutex_
-  bool writing_ = false;                // guarded by mutex_
-  bool finished_ = false;               // guarded by mutex_; Finish was called
-  bool done_ = false;                   // guarded by mutex_
-  std::optional<absl::Status> ending_;  // guarded by mutex_; nothing comes after it
+  OutputDelta pending_;              // guarded by mutex_
+  bool has_pending_ = false;         // guarded by mutex_
+  bool writing_ = false;             // guarded by mutex_
+  bool finished_ = false;            // guarded by mutex_; Finish was called
+  bool done_ = false;                // guarded by mutex_
+  std::optional<OutputEnd> ending_;  // guarded by mutex_; once set it stays as it is
 };
 
 // The answer in one piece; a request that its deadline ends has none.
@@ -101,9 +103,9 @@ class UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor {
   std::shared_ptr<UnaryCall> self_;       // until OnDone
 
   mutable std::mutex mutex_;
-  v1::GenerateChunk whole_;  // guarded by mutex_
-  bool ended_ = false;       // guarded by mutex_
-  bool done_ = false;        // guarded by mutex_
+  OutputDelta whole_;   // guarded by mutex_
+  bool ended_ = false;  // guarded by mutex_
+  bool done_ = false;   // guarded by mutex_
 };
 
 }  // namespace foredraft

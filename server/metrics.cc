@@ -122,6 +122,7 @@ void Metrics::AddRequests() {
                             "Time per token after the first, by token", kPerTokenSeconds);
   e2e_ = AddHistogram("foredraft_e2e_request_duration_seconds", "Arrival to end", RequestSeconds());
   queue_ = AddHistogram("foredraft_queue_duration_seconds", "Arrival to admission", kQueueSeconds);
+  counts_.token_times.resize(kPerTokenSeconds.size() + 1);
   running_ = AddGauge("foredraft_requests_running", "Requests with a slot or swapped out");
   waiting_ = AddGauge("foredraft_requests_waiting", "Requests in the queue");
 }
@@ -160,23 +161,48 @@ void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds) {
 
 void Metrics::RecordPrompt(int prompt_tokens) { prompt_tokens_->Increment(prompt_tokens); }
 
-void Metrics::RecordTokens(int count, double seconds_since_last) {
-  for (int i = 0; i < count; ++i) per_token_->Observe(seconds_since_last / count);
+void Metrics::CountGenerated(int count) { counts_.generated += count; }
+
+void Metrics::CountTokenTimes(int count, double seconds_since_last) {
+  const std::vector<double>& bounds = kPerTokenSeconds;
+  const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), seconds_since_last / count);
+  counts_.token_times[bucket - bounds.begin()] += count;
+  counts_.token_seconds += seconds_since_last;
 }
 
-void Metrics::RecordGenerated(int count) { generation_tokens_->Increment(count); }
-
-void Metrics::RecordStep(const StepFigures& step) {
+void Metrics::CountStep(const StepFigures& step) {
   if (step.drafts_verified == 0) return;
-  const PhaseCounters& counters = phases_[static_cast<size_t>(step.phase)];
-  CHECK_LE(step.accepted, static_cast<int>(counters.accepted_at.size()));
-  counters.drafts->Increment();
-  counters.draft_tokens->Increment(step.drafts_verified);
-  counters.accepted_tokens->Increment(step.accepted);
-  relaxed_tokens_->Increment(step.relaxed);
-  for (int i = 0; i < step.accepted; ++i) counters.accepted_at[i]->Increment();
+  StepCounts& counts = counts_.steps[static_cast<size_t>(step.phase)];
+  CHECK_LE(step.accepted, static_cast<int>(phases_.front().accepted_at.size()));
+  ++counts.drafts;
+  counts.draft_tokens += step.drafts_verified;
+  counts.accepted_tokens += step.accepted;
+  counts_.relaxed_tokens += step.relaxed;
+  for (int i = 0; i < step.accepted; ++i) ++counts.accepted_at[i];
+}
+
+void Metrics::PublishCounts() {
+  if (counts_.generated == 0) return;
+  generation_tokens_->Increment(static_cast<double>(counts_.generated));
+  relaxed_tokens_->Increment(static_cast<double>(counts_.relaxed_tokens));
+  per_token_->ObserveMultiple(counts_.token_times, counts_.token_seconds);
+  int64_t verified = 0, accepted = 0;
+  for (size_t phase = 0; phase < phases_.size(); ++phase) {
+    const StepCounts& counts = counts_.steps[phase];
+    const PhaseCounters& counters = phases_[phase];
+    counters.drafts->Increment(static_cast<double>(counts.drafts));
+    counters.draft_tokens->Increment(static_cast<double>(counts.draft_tokens));
+    counters.accepted_tokens->Increment(static_cast<double>(counts.accepted_tokens));
+    for (size_t i = 0; i < counters.accepted_at.size(); ++i) {
+      counters.accepted_at[i]->Increment(static_cast<double>(counts.accepted_at[i]));
+    }
+    verified += counts.draft_tokens;
+    accepted += counts.accepted_tokens;
+  }
+  counts_ = {.token_times = std::vector<double>(kPerTokenSeconds.size() + 1)};
+  if (verified == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  window_.Add(step.drafts_verified, step.accepted, std::chrono::steady_clock::now());
+  window_.Add(verified, accepted, std::chrono::steady_clock::now());
 }
 
 void Metrics::RecordEnd(Outcome outcome, double request_seconds) {

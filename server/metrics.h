@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/slot_arrays.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
@@ -44,12 +45,14 @@ class Metrics : public prometheus::Collectable {
  public:
   explicit Metrics(const MetricsOptions& options);
 
-  // Output thread.
+  // Output thread. What comes with every step is counted here and published by PublishCounts, once for all
+  // streams of an iteration.
+  void CountGenerated(int count);                              // the first included
+  void CountTokenTimes(int count, double seconds_since_last);  // after the first
+  void CountStep(const StepFigures& step);
+  void PublishCounts();
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
-  void RecordTokens(int count, double seconds_since_last);  // after the first
-  void RecordGenerated(int count);                          // the first included
-  void RecordStep(const StepFigures& step);
   void RecordEnd(Outcome outcome, double request_seconds);
 
   // gRPC threads: refused before it became a request of the loop.
@@ -77,6 +80,21 @@ class Metrics : public prometheus::Collectable {
     std::vector<prometheus::Counter*> accepted_at;  // [max_draft_len]
   };
 
+  // Not yet published.
+  struct StepCounts {
+    int64_t drafts = 0;
+    int64_t draft_tokens = 0;
+    int64_t accepted_tokens = 0;
+    std::array<int64_t, kMaxDraftLen> accepted_at = {};
+  };
+  struct OutputCounts {
+    int64_t generated = 0;
+    int64_t relaxed_tokens = 0;
+    std::array<StepCounts, 2> steps;  // by Phase
+    std::vector<double> token_times;  // per bucket of per_token_
+    double token_seconds = 0;
+  };
+
   prometheus::Counter* AddCounter(const char* name, const char* help, const prometheus::Labels& labels = {});
   prometheus::Gauge* AddGauge(const char* name, const char* help, const prometheus::Labels& labels = {});
   prometheus::Histogram* AddHistogram(const char* name, const char* help, const std::vector<double>& bounds,
@@ -100,6 +118,8 @@ class Metrics : public prometheus::Collectable {
   prometheus::Histogram *ttft_, *per_token_, *e2e_, *queue_, *prefill_seconds_, *decode_seconds_,
       *batch_size_;
   prometheus::Family<prometheus::Gauge>* build_info_;
+
+  OutputCounts counts_;  // output thread
 
   mutable std::mutex mutex_;
   std::function<SchedulerLoad()> load_source_;  // guarded by mutex_

@@ -74,14 +74,10 @@ OutputStream::OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics&
   tally_.prompt_tokens = spec_.prompt_tokens;
 }
 
-OutputDelta OutputStream::Apply(const RequestUpdate& update, SteadyTime now) {
+OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
   CHECK(!end_.has_value()) << "an update after the end of request " << spec_.request_id;
   OutputDelta delta;
   const int emitted = EmitTokens(update, &delta.text);
-  delta.token_ids.assign(update.token_ids.begin(), update.token_ids.begin() + emitted);
-  if (!update.logprobs.empty()) {
-    delta.logprobs.assign(update.logprobs.begin(), update.logprobs.begin() + emitted);
-  }
   if (emitted > 0) CountTokens(update, emitted, now);
   if (matched_stop_) {
     ended_by_text_ = update.finish == FinishReason::kNone;
@@ -94,6 +90,10 @@ OutputDelta OutputStream::Apply(const RequestUpdate& update, SteadyTime now) {
     }
     End(std::move(end), now);
   }
+  delta.token_ids = std::move(update.token_ids);
+  delta.token_ids.resize(emitted);
+  delta.logprobs = std::move(update.logprobs);
+  if (!delta.logprobs.empty()) delta.logprobs.resize(emitted);
   delta.tally = tally_;
   return delta;
 }
@@ -145,11 +145,11 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
     metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds);
     last_token_time_ = now;
   }
-  metrics_.RecordGenerated(emitted);
+  metrics_.CountGenerated(emitted);
   if (after_first > 0) {
     CHECK(update.has_step) << "tokens without a step for request " << spec_.request_id;
     CountStep(update.step, after_first);
-    metrics_.RecordTokens(after_first, Seconds(last_token_time_, now));
+    metrics_.CountTokenTimes(after_first, Seconds(last_token_time_, now));
   }
   tally_.completion_tokens += emitted;
   last_token_time_ = now;
@@ -167,7 +167,7 @@ void OutputStream::CountStep(const StepFigures& step, int emitted) {
   tally_.relaxed_tokens += counted.relaxed;
   tally_.forced |= counted.forced;
   for (int i = 0; i < counted.accepted; ++i) ++tally_.accepted_at[i];
-  metrics_.RecordStep(counted);
+  metrics_.CountStep(counted);
 }
 
 void OutputStream::End(OutputEnd end, SteadyTime now) {

@@ -40,7 +40,7 @@ class OutputStream {
   OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics& metrics);
 
   // What the client gets for an update. Ends the stream on a stop string or on the update's finish.
-  OutputDelta Apply(const RequestUpdate& update, SteadyTime now);
+  OutputDelta Apply(RequestUpdate update, SteadyTime now);
   // Ends a stream that no update ended: `end.status` says why.
   void EndEarly(FinishReason finish, absl::Status status, SteadyTime now);
 

@@ -99,7 +99,18 @@ void OutputThread::On(CancelledId cancelled) {
 
 void OutputThread::On(std::vector<RequestUpdate> updates) {
   const SteadyTime now = std::chrono::steady_clock::now();
-  for (const RequestUpdate& update : updates) Rule(update, now);
+  ruled_.clear();
+  for (RequestUpdate& update : updates) {
+    const uint64_t id = update.request_id;
+    const auto found = streams_.find(id);
+    // Ended by us: what was computed past that counts nowhere.
+    if (found == streams_.end() || found->second.stream->end().has_value()) continue;
+    OutputStream& stream = *found->second.stream;
+    OutputDelta delta = stream.Apply(std::move(update), now);
+    ruled_.push_back({id, std::move(delta), stream.end().has_value()});
+  }
+  metrics_.PublishCounts();  // before any client sees what they count
+  for (Ruled& ruled : ruled_) Hand(ruled.id, std::move(ruled.delta), ruled.is_last);
 }
 
 void OutputThread::On(absl::Status end_all) {
@@ -108,16 +119,14 @@ void OutputThread::On(absl::Status end_all) {
   for (uint64_t id : ids) EndEarly(id, FinishReason::kCancelled, end_all);
 }
 
-void OutputThread::Rule(const RequestUpdate& update, SteadyTime now) {
-  const auto found = streams_.find(update.request_id);
-  if (found == streams_.end()) return;  // ended by us: what was computed past that counts nowhere
-  OutputStream& stream = *found->second.stream;
-  OutputDelta delta = stream.Apply(update, now);
-  if (stream.end().has_value()) {
-    if (stream.ended_by_text()) cancel_sequence_(update.request_id, FinishReason::kCancelled);
-    Close(update.request_id, std::move(delta));
+void OutputThread::Hand(uint64_t id, OutputDelta delta, bool is_last) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;  // its reader was too slow for an update before this one
+  if (is_last) {
+    if (found->second.stream->ended_by_text()) cancel_sequence_(id, FinishReason::kCancelled);
+    Close(id, std::move(delta));
   } else if (!delta.token_ids.empty() && !found->second.sink->Push(std::move(delta))) {
-    EndEarly(update.request_id, FinishReason::kCancelled,
+    EndEarly(id, FinishReason::kCancelled,
              absl::ResourceExhaustedError("reader too slow: its chunks were not read in time"));
   }
 }
@@ -125,7 +134,9 @@ void OutputThread::Rule(const RequestUpdate& update, SteadyTime now) {
 void OutputThread::EndEarly(uint64_t id, FinishReason finish, absl::Status status) {
   cancel_sequence_(id, finish);
   OutputStream& stream = *streams_.at(id).stream;
-  stream.EndEarly(finish, std::move(status), std::chrono::steady_clock::now());
+  if (!stream.end().has_value()) {  // else an update behind the one that its reader was too slow for
+    stream.EndEarly(finish, std::move(status), std::chrono::steady_clock::now());
+  }
   Close(id, OutputDelta{.tally = stream.tally()});
 }
 

@@ -74,6 +74,11 @@ class OutputThread {
     uint64_t id;
   };
   using Event = std::variant<Opened, RefusedId, CancelledId, std::vector<RequestUpdate>, absl::Status>;
+  struct Ruled {  // an update's outcome
+    uint64_t id;
+    OutputDelta delta;
+    bool is_last;
+  };
   struct Closing {
     std::weak_ptr<ResponseSink> sink;
     SteadyTime deadline;
@@ -86,7 +91,8 @@ class OutputThread {
   void On(CancelledId cancelled);
   void On(std::vector<RequestUpdate> updates);
   void On(absl::Status end_all);
-  void Rule(const RequestUpdate& update, SteadyTime now);
+  // Hands the client what a stream made of an update.
+  void Hand(uint64_t id, OutputDelta delta, bool is_last);
   void EndEarly(uint64_t id, FinishReason finish, absl::Status status);
   // Hands the sink its end and forgets the stream.
   void Close(uint64_t id, OutputDelta last);
@@ -99,6 +105,7 @@ class OutputThread {
   BoundedQueue<Event> events_;
   std::atomic<int> open_count_ = 0;
   absl::flat_hash_map<uint64_t, Opened> streams_;  // output thread
+  std::vector<Ruled> ruled_;                       // output thread; of the updates in hand
   std::vector<Closing> closing_;                   // output thread
   std::thread thread_;
 };

@@ -23,16 +23,19 @@ void FillSpeculation(const Tally& tally, const ResponseLabels& labels, v1::Specu
 
 }  // namespace
 
-void AppendDelta(const OutputDelta& delta, const ResponseLabels& labels, v1::GenerateChunk* chunk) {
-  if (chunk->token_ids().empty()) {
-    chunk->set_index(delta.tally.completion_tokens - static_cast<int>(delta.token_ids.size()));
-  }
-  if (chunk->token_ids().empty() && chunk->index() == 0) {
+void FillChunk(const OutputDelta& delta, const ResponseLabels& labels, v1::GenerateChunk* chunk) {
+  const int index = delta.tally.completion_tokens - static_cast<int>(delta.token_ids.size());
+  chunk->set_index(index);
+  if (index == 0) {
     chunk->set_request_id(labels.request_id);
     chunk->set_seed(labels.seed);
+  } else {
+    chunk->clear_request_id();
+    chunk->clear_seed();
   }
-  chunk->mutable_text()->append(delta.text);
-  chunk->mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
+  chunk->set_text(delta.text);
+  chunk->mutable_token_ids()->Assign(delta.token_ids.begin(), delta.token_ids.end());
+  chunk->clear_logprobs();
   for (const TokenLogprob& logprob : delta.logprobs) {
     v1::TokenLogprob* wire = chunk->add_logprobs();
     wire->set_token_id(logprob.token_id);

@@ -20,8 +20,8 @@ struct ResponseLabels {
   int max_draft_len = 0;  // entries of accepted_per_position
 };
 
-// Appends a delta to what waits to be sent; text and tokens join, usage and speculation are replaced.
-void AppendDelta(const OutputDelta& delta, const ResponseLabels& labels, v1::GenerateChunk* chunk);
+// `chunk` is a new one or the call's last: what a chunk before the end can have is written over.
+void FillChunk(const OutputDelta& delta, const ResponseLabels& labels, v1::GenerateChunk* chunk);
 // Makes it the last chunk.
 void FillEnd(const Tally& tally, const OutputEnd& end, const ResponseLabels& labels,
              v1::GenerateChunk* chunk);

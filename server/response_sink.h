@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,6 +47,21 @@ struct OutputDelta {
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprob> logprobs;  // one per token, if asked
   Tally tally;                         // cumulative, this delta included
+
+  // What comes after it, as one delta.
+  void Join(OutputDelta next) {
+    text.append(next.text);
+    token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
+    logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
+                    std::make_move_iterator(next.logprobs.end()));
+    tally = next.tally;
+  }
+  // Empty, but for the tally; the room stays.
+  void Clear() {
+    text.clear();
+    token_ids.clear();
+    logprobs.clear();
+  }
 };
 
 struct OutputEnd {

@@ -35,6 +35,7 @@ size_t StopMatcher::LongestStart() const {
 
 StopMatcher::Output StopMatcher::Feed(std::string_view delta) {
   if (stopped_) return {};
+  if (stops_.empty()) return {.text = std::string(delta)};
   Output output;
   for (size_t i = 0; i < delta.size(); ++i) {
     size_t longest = 0;

@@ -78,8 +78,9 @@ void AppendUtf8(char32_t code_point, std::string& out) {
 }
 
 std::string Utf8Repair::Append(std::string_view bytes) {
-  pending_.append(bytes);
-  std::string_view rest = pending_;
+  const bool continues = !pending_.empty();
+  if (continues) pending_.append(bytes);
+  std::string_view rest = continues ? std::string_view(pending_) : bytes;
   std::string text;
   while (!rest.empty()) {
     const Utf8Step step = ReadUtf8(rest);

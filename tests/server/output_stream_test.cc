@@ -49,6 +49,7 @@ class OutputStreamTest : public testing::Test {
     return stream.Apply(update, std::chrono::steady_clock::now());
   }
   double Counter(const std::string& name) {
+    metrics_.PublishCounts();
     double sum = 0;
     for (const prometheus::MetricFamily& family : metrics_.Collect()) {
       if (family.name != "foredraft_" + name) continue;
