@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_format.h"
 #include "server/figures.h"
+#include "tests/bench/spread.h"
+#include "tests/bench/table.h"
 
 namespace foredraft {
 namespace {
@@ -17,20 +19,6 @@ std::string Rounded(double value) {
   const double size = std::abs(value);
   if (size >= 100) return Grouped(std::llround(value));
   return absl::StrFormat("%.*f", size >= 10 ? 1 : size >= 1 ? 2 : 3, value);
-}
-
-struct Row {
-  std::string name, median, least, most, unit;
-};
-
-std::vector<Row> RowsOf(const BenchReport& report) {
-  std::vector<Row> rows;
-  for (const Figure& figure : report.figures) {
-    const auto [least, most] = std::minmax_element(figure.samples.begin(), figure.samples.end());
-    rows.push_back(
-        {figure.name, Rounded(Median(figure.samples)), Rounded(*least), Rounded(*most), figure.unit});
-  }
-  return rows;
 }
 
 }  // namespace
@@ -54,32 +42,26 @@ BenchFlags ParseBenchFlags(int argc, char** argv) {
   return flags;
 }
 
-double Median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
 void Print(const BenchReport& report, ReportStyle style) {
   if (style == ReportStyle::kTabs) {
     for (const Figure& figure : report.figures) {
       const auto [least, most] = std::minmax_element(figure.samples.begin(), figure.samples.end());
-      absl::PrintF("%s\t%.6g\t%s\t%.6g\t%.6g\n", figure.name, Median(figure.samples), figure.unit, *least,
-                   *most);
+      absl::PrintF("%s\t%.6g\t%s\t%.6g\t%.6g\n", figure.name, Spread::Of(figure.samples).median, figure.unit,
+                   *least, *most);
     }
     return;
   }
   const bool markdown = style == ReportStyle::kMarkdown;
   absl::PrintF(markdown ? "## %s\n\n`%s`: %s\n\n" : "%s\n%s: %s\n\n", report.heading, report.command,
                report.measured);
-  if (markdown) absl::PrintF("| measure | median | min..max | unit |\n|---|---:|---:|---|\n");
-  for (const Row& row : RowsOf(report)) {
-    const std::string spread = absl::StrCat(row.least, "..", row.most);
-    if (markdown) {
-      absl::PrintF("| %s | %s | %s | %s |\n", row.name, row.median, spread, row.unit);
-    } else {
-      absl::PrintF("%-44s %12s %22s  %s\n", row.name, row.median, spread, row.unit);
-    }
+  std::fflush(stdout);
+  Table table({"measure", "median", "min..max", "unit"});
+  for (const Figure& figure : report.figures) {
+    const auto [least, most] = std::minmax_element(figure.samples.begin(), figure.samples.end());
+    table.Add({figure.name, Rounded(Spread::Of(figure.samples).median),
+               absl::StrCat(Rounded(*least), "..", Rounded(*most)), figure.unit});
   }
+  table.Print(markdown);
 }
 
 }  // namespace foredraft

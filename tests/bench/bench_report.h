@@ -35,9 +35,6 @@ struct BenchReport {
 // Ends the program with 2 and a line on stderr for a flag that it does not know.
 BenchFlags ParseBenchFlags(int argc, char** argv);
 
-// Of an even count the upper of the two in the middle; `samples` is not empty.
-double Median(std::vector<double> samples);
-
 // To stdout.
 void Print(const BenchReport& report, ReportStyle style);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -27,6 +28,10 @@ absl::Status FreeRank::Launch(const IterationPlan& plan) {
 }
 
 absl::StatusOr<RankResult> FreeRank::Collect() {
+  if (options_.step_time.count() > 0) {
+    std::this_thread::sleep_until(next_result_);
+    next_result_ = std::chrono::steady_clock::now() + options_.step_time;
+  }
   RankResult result = std::move(results_.front());
   results_.pop_front();
   return result;

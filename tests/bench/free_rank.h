@@ -5,6 +5,7 @@
 // script says; tokens are ordinary words of abacus's tokenizer; a sequence ends at its length limit. It knows
 // no swaps.
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -17,7 +18,8 @@ struct FreeRankOptions {
   int rank = 0;  // which of the plan's
   int slot_count = 64;
   int max_draft_len = 0;
-  bool accept_all = true;  // false: 0..v drafts, evenly
+  bool accept_all = true;                           // false: 0..v drafts, evenly
+  std::chrono::steady_clock::duration step_time{};  // results come no faster than this
 };
 
 class FreeRank : public Executor {
@@ -49,6 +51,7 @@ class FreeRank : public Executor {
   uint32_t token_count_ = 0;
   uint32_t step_count_ = 0;
   double busy_seconds_ = 0;
+  std::chrono::steady_clock::time_point next_result_;
 };
 
 }  // namespace foredraft

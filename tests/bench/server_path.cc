@@ -1,6 +1,8 @@
 // What the daemon costs above the engine: gRPC, scheduler, detokenizer, books and metrics, with a rank that
 // costs nothing. 256 streams of 512 tokens each come over the loopback from a second process (this program
-// once more, with --client). Both share the machine's cores, so the table says what each of them took.
+// once more, with --client). Both share the machine's cores, so the table says what each of them took. A
+// model that costs nothing runs ahead of the clients, whose chunks then carry many tokens; one that takes 10
+// ms a step shows what a chunk costs that is sent at once.
 //
 // usage: server_path [--markdown | --json] [--quick]
 
@@ -21,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "base/check.h"
 #include "server/frontend.h"
 #include "server/request_log.h"
@@ -40,8 +43,14 @@ constexpr char kPrompt[] = "What is 48 + 275? Think first, then answer with one 
 
 struct Load {
   int streams = 256;
-  double warm_seconds = 1;
-  double seconds = 3;
+  double warm_seconds = 0.5;
+  double seconds = 2;
+};
+
+struct Model {
+  std::string name;
+  int draft_len = 0;
+  std::chrono::milliseconds step_time{0};
 };
 
 // ---- the client's process ----
@@ -112,8 +121,9 @@ class ClientProcess {
 
 class FreeServer {
  public:
-  FreeServer(int slots, int draft_len)
-      : rank_({.slot_count = slots, .max_draft_len = kMaxDraftLen}), frontend_(Listen()) {
+  FreeServer(int slots, const Model& free)
+      : rank_({.slot_count = slots, .max_draft_len = kMaxDraftLen, .step_time = free.step_time}),
+        frontend_(Listen()) {
     ServedModel model;
     auto tokenizer = Tokenizer::Load("deploy/models/abacus/tokenizer.json");
     CHECK(tokenizer.ok()) << tokenizer.status().ToString();
@@ -129,8 +139,8 @@ class FreeServer {
     scheduler.block_count = 1 + slots * (kMaxSeqLen / kTokensPerBlock + 1);
     scheduler.batch_sizes = {slots};
     scheduler.max_draft_len = kMaxDraftLen;
-    scheduler.draft_len = draft_len;
-    scheduler.acceptance.forced_length = draft_len > 0 ? static_cast<float>(draft_len + 1) : 0;
+    scheduler.draft_len = free.draft_len;
+    scheduler.acceptance.forced_length = free.draft_len > 0 ? static_cast<float>(free.draft_len + 1) : 0;
     model.executors = {&rank_};
     frontend_->Serve(std::move(model));
   }
@@ -173,8 +183,8 @@ void Add(std::vector<Figure>* figures, const std::string& name, const char* unit
   figures->push_back({.name = name, .unit = unit, .samples = {sample}});
 }
 
-void MeasureRound(int draft_len, const Load& load, std::vector<Figure>* figures) {
-  FreeServer server(load.streams, draft_len);
+void MeasureRound(const Model& model, const Load& load, std::vector<Figure>* figures) {
+  FreeServer server(load.streams, model);
   ClientProcess client(server.port(), load);
   const ClientSample client_start = client.Next();
   ServerSample start(server);
@@ -188,7 +198,7 @@ void MeasureRound(int draft_len, const Load& load, std::vector<Figure>* figures)
   const double rank = end.rank_seconds - start.rank_seconds;
   const double scheduler = end.threads["scheduler"] - start.threads["scheduler"] - rank;
   const double output = end.threads["output"] - start.threads["output"];
-  const std::string prefix = absl::StrCat("K = ", draft_len, ", ");
+  const std::string prefix = absl::StrCat(model.name, ", ");
   const auto per_token = [&](const char* what, double seconds) {
     Add(figures, prefix + what, "us CPU / token", seconds / tokens * 1e6);
   };
@@ -207,7 +217,7 @@ void MeasureRound(int draft_len, const Load& load, std::vector<Figure>* figures)
 
 void Main(const BenchFlags& flags) {
   InstallLog("warn", "text");
-  const Load load = flags.quick ? Load{.streams = 8, .warm_seconds = 0.05, .seconds = 0.2} : Load{};
+  const Load load = flags.quick ? Load{.streams = 8, .warm_seconds = 0.05, .seconds = 0.1} : Load{};
   const int rounds = flags.quick ? 1 : 5;
   BenchReport report{
       .heading = "Server path",
@@ -217,12 +227,14 @@ void Main(const BenchFlags& flags) {
           load.streams, kTokensPerStream, rounds, load.seconds, std::thread::hardware_concurrency()),
       .command = "build/cpu/bin/server_path --markdown",
       .figures = {}};
-  std::vector<Figure> by_draft_len[2];
+  const Model models[] = {{.name = "K = 0"},
+                          {.name = "K = 3", .draft_len = kMaxDraftLen},
+                          {.name = "K = 0, 10 ms a step", .step_time = std::chrono::milliseconds(10)}};
+  std::vector<Figure> by_model[std::size(models)];
   for (int round = 0; round < rounds; ++round) {
-    MeasureRound(0, load, &by_draft_len[0]);
-    MeasureRound(kMaxDraftLen, load, &by_draft_len[1]);
+    for (size_t i = 0; i < std::size(models); ++i) MeasureRound(models[i], load, &by_model[i]);
   }
-  for (std::vector<Figure>& figures : by_draft_len) {
+  for (std::vector<Figure>& figures : by_model) {
     for (Figure& figure : figures) report.figures.push_back(std::move(figure));
   }
   Print(report, flags.style);
@@ -232,6 +244,7 @@ void Main(const BenchFlags& flags) {
 }  // namespace foredraft
 
 int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as the daemon does
   if (argc == 6 && std::strcmp(argv[1], "--client") == 0) {
     return foredraft::RunClient(
         std::atoi(argv[2]),

@@ -1,0 +1,81 @@
+// What the overlap scheduler gains: tokens per second of abacus in process, with one iteration planned while
+// another runs, over those without. The two take turns, so that the ratio of a pair says more than its parts.
+//
+// usage: overlap [--markdown | --json] [--quick], from the repository's root
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tests/bench/bench_report.h"
+#include "tests/bench/closed_loop.h"
+#include "tests/engine/test_requests.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kRequests = 128;
+constexpr int kMaxTokens = 120;
+constexpr int kStreams[] = {1, 16};
+
+// One K, with overlap and without.
+struct Pair {
+  explicit Pair(const LoadedModel& model, int k)
+      : draft_len(k),
+        on(std::make_unique<ClosedLoop>(model, SettingOf(k, true))),
+        off(std::make_unique<ClosedLoop>(model, SettingOf(k, false))) {}
+
+  static Setting SettingOf(int k, bool overlap) {
+    return {.draft_len = k, .max_draft_len = 3, .overlap = overlap, .max_batch_size = 16};
+  }
+
+  int draft_len;
+  std::unique_ptr<ClosedLoop> on, off;
+};
+
+void Main(const BenchFlags& flags) {
+  const LoadedModel& model = LoadModelOnce(kAbacusDir);
+  std::vector<Request> requests = TestRequests({.count = flags.quick ? 4 : kRequests});
+  for (Request& request : requests) request.max_tokens = flags.quick ? 8 : kMaxTokens;
+  const int rounds = flags.quick ? 1 : 15;
+  BenchReport report{.heading = "Overlap",
+                     .measured = absl::StrFormat("abacus in process, 2 threads, %d requests of up to %d "
+                                                 "tokens, strict acceptance; %d rounds, on and "
+                                                 "off in turns.",
+                                                 requests.size(), kMaxTokens, rounds),
+                     .command = "build/cpu/bin/overlap --markdown",
+                     .figures = {}};
+  std::vector<Pair> pairs;
+  pairs.reserve(2);
+  for (const int draft_len : {0, 3}) pairs.emplace_back(model, draft_len);
+  for (const Pair& pair : pairs) {
+    for (const int streams : kStreams) {
+      const std::string name = absl::StrCat("K = ", pair.draft_len, ", streams ", streams);
+      Figure on{.name = name + ", on", .unit = "tokens/s", .samples = {}};
+      Figure off{.name = name + ", off", .unit = "tokens/s", .samples = {}};
+      Figure ratio{.name = name + ", on / off", .unit = "", .samples = {}};
+      for (int round = 0; round < rounds; ++round) {
+        // Who goes first alternates: a machine that warms up or throttles favours neither.
+        const bool on_first = round % 2 == 0;
+        const ClosedLoop::Stage first = (on_first ? pair.on : pair.off)->Run(streams, requests);
+        const ClosedLoop::Stage second = (on_first ? pair.off : pair.on)->Run(streams, requests);
+        on.samples.push_back((on_first ? first : second).rate());
+        off.samples.push_back((on_first ? second : first).rate());
+        ratio.samples.push_back(on.samples.back() / off.samples.back());
+      }
+      for (Figure* figure : {&on, &off, &ratio}) report.figures.push_back(std::move(*figure));
+    }
+  }
+  Print(report, flags.style);
+}
+
+}  // namespace
+}  // namespace foredraft
+
+int main(int argc, char** argv) {
+  foredraft::Main(foredraft::ParseBenchFlags(argc, argv));
+  return 0;
+}
