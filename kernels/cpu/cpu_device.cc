@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -15,8 +13,6 @@
 
 namespace foredraft {
 namespace {
-
-constexpr size_t kAlignment = 64;
 
 struct IsaChoice {
   IsaKernels kernels;
@@ -72,9 +68,7 @@ absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& o
 CpuDevice::CpuDevice(const DeviceOptions& options, const IsaKernels& isa)
     : isa_(isa), pool_(options.threads, options.pin, options.ranks_here) {}
 
-CpuDevice::~CpuDevice() {
-  for (void* allocation : allocations_) std::free(allocation);
-}
+CpuDevice::~CpuDevice() = default;
 
 std::string CpuDevice::name() const { return isa_.name; }
 
@@ -89,17 +83,13 @@ absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
 }
 
 absl::StatusOr<void*> CpuDevice::AllocateZeroed(size_t bytes) {
-  // calloc: a large pool costs no memory before it is touched. It promises 16 bytes of alignment only.
-  void* allocation =
-      bytes <= std::numeric_limits<size_t>::max() - kAlignment ? std::calloc(1, bytes + kAlignment) : nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
+  void* allocation = host_memory_.Allocate(bytes);
   if (allocation == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("no memory for %d bytes%s%s", bytes, purpose_.empty() ? "" : " of ", purpose_));
   }
-  allocations_.push_back(allocation);
-  const uintptr_t address = reinterpret_cast<uintptr_t>(allocation);
-  return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  return allocation;
 }
 
 void CpuDevice::BeginPurpose(const std::string& purpose) {

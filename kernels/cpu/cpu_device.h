@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
@@ -50,7 +51,7 @@ class CpuDevice : public Device {
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::vector<void*> allocations_;  // as calloc gave them
+  HostMemory host_memory_;
   std::string purpose_;
   bool frozen_ = false;
 };

@@ -8,7 +8,7 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
   const auto x_row = [&](int64_t r) { return p.x.row(r); };
   const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
-    float biased[kMaxTilePanels * kPanelWidth];
+    float biased[kStripeWidth];
     if (p.bias != nullptr) {
       for (int32_t i = 0; i < count; ++i) biased[i] = values[i] + p.bias[first + i];
       values = biased;
@@ -20,13 +20,14 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
     }
   };
   const int64_t cost = TileCost(p.weight, std::min(p.x.rows, kMaxTileRows));
-  context.pool.ParallelFor(TileColumns(p.weight) * row_tiles, cost, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item % row_tiles * kMaxTileRows;
-      ComputeTiles(context.isa, p.weight, item / row_tiles, row,
-                   std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
-    }
-  });
+  context.pool.ParallelFor(HeaderOf(p.weight).stripe_count * row_tiles, cost,
+                           [&](int64_t begin, int64_t end) {
+                             for (int64_t item = begin; item < end; ++item) {
+                               const int64_t row = item % row_tiles * kMaxTileRows;
+                               ComputeTiles(context.isa, p.weight, item / row_tiles, row,
+                                            std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
+                             }
+                           });
 }
 
 }  // namespace foredraft::cpu

@@ -1,5 +1,5 @@
-// The tile kernel with AVX2, FMA and F16C: a panel is two registers of 8 outputs; weights are widened to
-// FP32.
+// The tile kernel with AVX2, FMA and F16C: a stripe is four registers of 8 outputs, taken two by two;
+// weights are widened to FP32.
 
 #include <immintrin.h>
 
@@ -19,7 +19,7 @@ struct Pair {
 };
 
 struct Bf16Weights {
-  static constexpr int kPairBytes = 64;
+  static constexpr int kPairBytes = 128;
   static constexpr float kScale = 1.0f;
   static Pair Load(const unsigned char* w, int half) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * half));
@@ -32,7 +32,7 @@ struct Bf16Weights {
 // E4M3 by way of half floats: exponent and mantissa moved over give the value / 256, exactly, subnormals
 // included. The 256 is made up for with the block scale.
 struct F8Weights {
-  static constexpr int kPairBytes = 32;
+  static constexpr int kPairBytes = 64;
   static constexpr float kScale = 256.0f;
   static Pair Load(const unsigned char* w, int half) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16 * half));
@@ -48,7 +48,7 @@ struct F8Weights {
   }
 };
 
-// R rows x one panel, one k block: even and odd k in two chains per 8 outputs.
+// R rows x 16 outputs, one k block: even and odd k in two chains per 8 outputs.
 template <class Weights, int R>
 void BlockDot(const unsigned char* w, const uint16_t* const* x, int32_t first, int32_t len,
               __m256 (&sums)[R][2]) {
@@ -78,31 +78,29 @@ void BlockDot(const unsigned char* w, const uint16_t* const* x, int32_t first, i
   }
 }
 
+// R rows x the 16 outputs of half a stripe.
 template <class Weights, int R>
-void Block(const GemmTileArgs& args, int row, int panel) {
-  const int32_t k_blocks = (args.k + args.block_k - 1) / args.block_k;
-  const unsigned char* w = args.panels + panel * args.panel_bytes;
+void Block(const GemmTileArgs& args, int row, int part) {
+  const unsigned char* w = args.stripe + part * (Weights::kPairBytes / 2);
+  const float* scales = args.scales != nullptr ? args.scales + 16 * part : nullptr;
   __m256 total[R][2];
   for (int i = 0; i < R; ++i) total[i][0] = total[i][1] = _mm256_setzero_ps();
-  for (int32_t block = 0; block < k_blocks; ++block) {
-    const int32_t first = block * args.block_k;
+  for (int32_t first = 0; first < args.k; first += args.block_k) {
     const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
     __m256 sums[R][2];
     BlockDot<Weights, R>(w, args.x + row, first, len, sums);
     w += static_cast<int64_t>((len + 1) / 2) * Weights::kPairBytes;
     for (int half = 0; half < 2; ++half) {
       __m256 scale = _mm256_set1_ps(Weights::kScale);
-      if (args.scales != nullptr) {
-        const int64_t offset = (static_cast<int64_t>(panel) * k_blocks + block) * kPanelWidth + 8 * half;
-        scale = _mm256_mul_ps(scale, _mm256_loadu_ps(args.scales + offset));
-      }
+      if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 8 * half));
       for (int i = 0; i < R; ++i) {
         total[i][half] = _mm256_add_ps(total[i][half], _mm256_mul_ps(sums[i][half], scale));
       }
     }
+    if (scales != nullptr) scales += kStripeWidth;
   }
   for (int i = 0; i < R; ++i) {
-    float* out = args.tile + ((row + i) * args.panel_count + panel) * kPanelWidth;
+    float* out = args.tile + (row + i) * kStripeWidth + 16 * part;
     _mm256_storeu_ps(out, total[i][0]);
     _mm256_storeu_ps(out + 8, total[i][1]);
   }
@@ -110,11 +108,11 @@ void Block(const GemmTileArgs& args, int row, int panel) {
 
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
-  for (int panel = 0; panel < args.panel_count; ++panel) {
+  for (int part = 0; part < 2; ++part) {
     int row = 0;
-    for (; row + 3 <= args.rows; row += 3) Block<Weights, 3>(args, row, panel);
-    if (args.rows - row == 2) Block<Weights, 2>(args, row, panel);
-    if (args.rows - row == 1) Block<Weights, 1>(args, row, panel);
+    for (; row + 3 <= args.rows; row += 3) Block<Weights, 3>(args, row, part);
+    if (args.rows - row == 2) Block<Weights, 2>(args, row, part);
+    if (args.rows - row == 1) Block<Weights, 1>(args, row, part);
   }
 }
 

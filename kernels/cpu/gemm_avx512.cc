@@ -1,5 +1,5 @@
 // The tile kernel with VDPBF16PS: 16 outputs per register, a pair of k per instruction. Even and odd k pairs
-// go to two chains per (row, panel), so that a single row has independent sums to overlap.
+// go to two chains per row and 16 outputs, so that a single row has independent sums to overlap.
 
 #include <immintrin.h>
 
@@ -17,7 +17,7 @@ inline __m512i LoadPair(const uint16_t* x) {
 }
 
 struct Bf16Weights {
-  static constexpr int kPairBytes = 64;
+  static constexpr int kVectorBytes = 64;
   __m512i Load(const unsigned char* w) const { return _mm512_loadu_si512(w); }
 };
 
@@ -46,7 +46,7 @@ constexpr F8Table kF8Table = MakeF8Table();
 // E4M3 to BF16, exactly, by table; the sign is moved over. (Scaling the exponent instead would make BF16
 // subnormals of E4M3 subnormals, which VDPBF16PS takes for zero.)
 struct F8Weights {
-  static constexpr int kPairBytes = 32;
+  static constexpr int kVectorBytes = 32;
   __m512i table[4];
 
   F8Weights() {
@@ -66,7 +66,7 @@ struct F8Weights {
 // A piece of k inside one k block. Pieces start at multiples of 4 from their block's start, so that a pair's
 // chain does not depend on how k was cut.
 struct Piece {
-  int64_t pair;   // its first pair in a panel
+  int64_t pair;   // its first pair in the stripe
   int32_t first;  // its first k
   int32_t len;
   int32_t block;
@@ -80,92 +80,74 @@ struct Chains {
   __m512 odd[kMaxTileRows][2];
 };
 
-// Where the weights of a piece are: P panels, `stride` bytes apart.
-struct PieceWeights {
-  const unsigned char* first;
-  int64_t stride;
-};
-
-// R rows x P panels over one piece. `chains` is used only where a k block has several pieces.
-template <class Weights, int R, int P>
-void Block(const GemmTileArgs& args, const Weights& weights, const PieceWeights& at, const Piece& piece,
-           int row, int panel, Chains* chains) {
-  const unsigned char* w[P];
-  for (int j = 0; j < P; ++j) w[j] = at.first + j * at.stride;
+// R rows over one piece of k, whose weights start at `w`.
+template <class Weights, int R>
+void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
+           int row, Chains* chains) {
+  constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
   const uint16_t* x[R];
   for (int i = 0; i < R; ++i) x[i] = args.x[row + i] + piece.first;
-  __m512 even[R][P], odd[R][P];
+  __m512 even[R][2], odd[R][2];
   for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < P; ++j) {
-      if constexpr (P <= 2) {
-        even[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->even[row + i][j];
-        odd[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->odd[row + i][j];
-      } else {
-        even[i][j] = odd[i][j] = _mm512_setzero_ps();
-      }
+    for (int j = 0; j < 2; ++j) {
+      even[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->even[row + i][j];
+      odd[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->odd[row + i][j];
     }
   }
-  const auto add_pair = [&](__m512(&sums)[R][P], int64_t pair) {
-    for (int j = 0; j < P; ++j) {
-      const __m512bh wj = AsBf16(weights.Load(w[j] + pair * Weights::kPairBytes));
-      for (int i = 0; i < R; ++i)
-        sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(LoadPair(x[i] + 2 * pair)));
+  const auto add = [&](__m512(&sums)[R][2], int64_t pair, const auto& x_pair) {
+    for (int j = 0; j < 2; ++j) {
+      const __m512bh wj = AsBf16(weights.Load(w + pair * kPairBytes + j * Weights::kVectorBytes));
+      for (int i = 0; i < R; ++i) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(x_pair(i)));
     }
   };
   const int64_t pairs = piece.len / 2;
   int64_t pair = 0;
   for (; pair + 2 <= pairs; pair += 2) {
-    add_pair(even, pair);
-    add_pair(odd, pair + 1);
+    add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
+    add(odd, pair + 1, [&](int i) { return LoadPair(x[i] + 2 * pair + 2); });
   }
-  if (pair < pairs) add_pair(even, pair);
+  if (pair < pairs) add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
   if (piece.len % 2 != 0) {  // the last k alone: what follows x's row is not ours to read
-    for (int j = 0; j < P; ++j) {
-      const __m512bh wj = AsBf16(weights.Load(w[j] + pairs * Weights::kPairBytes));
-      for (int i = 0; i < R; ++i) {
-        odd[i][j] = _mm512_dpbf16_ps(odd[i][j], wj, AsBf16(_mm512_set1_epi32(x[i][piece.len - 1])));
-      }
-    }
+    add(odd, pairs, [&](int i) { return _mm512_set1_epi32(x[i][piece.len - 1]); });
   }
-  if (!piece.ends_block) {
-    if constexpr (P <= 2) {
-      for (int i = 0; i < R; ++i) {
-        for (int j = 0; j < P; ++j)
-          chains->even[row + i][j] = even[i][j], chains->odd[row + i][j] = odd[i][j];
+  for (int i = 0; i < R; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      if (!piece.ends_block) {
+        chains->even[row + i][j] = even[i][j];
+        chains->odd[row + i][j] = odd[i][j];
+        continue;
       }
-    }
-    return;
-  }
-  const int32_t k_blocks = (args.k + args.block_k - 1) / args.block_k;
-  for (int j = 0; j < P; ++j) {
-    const float* scale =
-        args.scales + (static_cast<int64_t>(panel + j) * k_blocks + piece.block) * kPanelWidth;
-    for (int i = 0; i < R; ++i) {
-      float* total = args.tile + ((row + i) * args.panel_count + panel + j) * kPanelWidth;
+      float* total = args.tile + (row + i) * kStripeWidth + 16 * j;
       __m512 sum = _mm512_add_ps(even[i][j], odd[i][j]);
-      if (args.scales != nullptr) sum = _mm512_mul_ps(sum, _mm512_loadu_ps(scale));
+      if (args.scales != nullptr) {
+        sum = _mm512_mul_ps(sum, _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
+      }
       if (piece.block > 0) sum = _mm512_add_ps(_mm512_loadu_ps(total), sum);
       _mm512_storeu_ps(total, sum);
     }
   }
 }
 
-// `count` rows (at most Max) x P panels.
-template <class Weights, int P, int Max>
-void FewRows(const GemmTileArgs& args, const Weights& weights, const PieceWeights& at, const Piece& piece,
-             int row, int count, int panel, Chains* chains) {
+constexpr int kBlockRows = 6;       // 24 registers of sums
+constexpr int32_t kPieceLen = 512;  // 32 KB of BF16
+
+// `count` rows, at most Max.
+template <class Weights, int Max = kBlockRows>
+void FewRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
+             int row, int count, Chains* chains) {
   if constexpr (Max > 1) {
-    if (count < Max) return FewRows<Weights, P, Max - 1>(args, weights, at, piece, row, count, panel, chains);
+    if (count < Max) return FewRows<Weights, Max - 1>(args, weights, w, piece, row, count, chains);
   }
-  Block<Weights, Max, P>(args, weights, at, piece, row, panel, chains);
+  Block<Weights, Max>(args, weights, w, piece, row, chains);
 }
 
-template <class Weights, int P>
-void AllRows(const GemmTileArgs& args, const Weights& weights, const PieceWeights& at, const Piece& piece,
-             int panel, Chains* chains) {
-  int row = 0;
-  for (; args.rows - row > 5; row += 4) Block<Weights, 4, P>(args, weights, at, piece, row, panel, chains);
-  FewRows<Weights, P, 5>(args, weights, at, piece, row, args.rows - row, panel, chains);
+template <class Weights>
+void AllRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
+             Chains* chains) {
+  for (int row = 0; row < args.rows; row += kBlockRows) {
+    FewRows(args, weights, w, piece, row, args.rows - row < kBlockRows ? args.rows - row : kBlockRows,
+            chains);
+  }
 }
 
 // Calls body(piece) over all of k.
@@ -185,48 +167,28 @@ void ForEachPiece(const GemmTileArgs& args, int32_t max_len, const Body& body) {
   }
 }
 
-constexpr int32_t kPieceLen = 512;  // two panels: 32 KB of BF16
-constexpr int kFewRows = 5;         // what one block takes with two panels
-
-// P panels from `panel` on, for any number of rows.
-template <class Weights, int P>
-void PanelColumn(const GemmTileArgs& args, const Weights& weights, int panel, Chains* chains) {
-  constexpr int32_t kAllOfK = 0x7ffffffc;
-  constexpr int64_t kWidenedStride = kPieceLen / 2 * Bf16Weights::kPairBytes;
-  ForEachPiece(args, args.rows <= kFewRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
-    const PieceWeights at = {args.panels + panel * args.panel_bytes + piece.pair * Weights::kPairBytes,
-                             args.panel_bytes};
-    if constexpr (P > 2) {
-      FewRows<Weights, P, 2>(args, weights, at, piece, 0, args.rows, panel, chains);
-    } else if (Weights::kPairBytes == Bf16Weights::kPairBytes || args.rows <= kFewRows) {
-      AllRows<Weights, P>(args, weights, at, piece, panel, chains);
-    } else {  // FP8 for several blocks of rows: widen once
-      alignas(64) unsigned char widened[P * kWidenedStride];
-      for (int j = 0; j < P; ++j) {
-        for (int pair = 0; pair < (piece.len + 1) / 2; ++pair) {
-          _mm512_store_si512(widened + j * kWidenedStride + pair * Bf16Weights::kPairBytes,
-                             weights.Load(at.first + j * at.stride + pair * Weights::kPairBytes));
-        }
-      }
-      AllRows<Bf16Weights, P>(args, {}, {widened, kWidenedStride}, piece, panel, chains);
-    }
-  });
-}
-
-// How rows, panels and k are cut is a matter of registers and caches, never of bits: one or two rows go with
-// four panels, for independent chains and memory streams; more rows by four or five with two panels, k in
-// pieces whose weights are still in the cache for the next rows.
+// How rows and k are cut is a matter of registers and caches, never of bits: what fits in registers walks
+// through all of k; more rows take k in pieces whose weights are still in the cache for the next rows.
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
+  constexpr int32_t kAllOfK = 0x7ffffffc;
+  constexpr bool kWidens = Weights::kVectorBytes != Bf16Weights::kVectorBytes;
   const Weights weights;
   Chains chains;
-  int panel = 0;
-  if (args.rows <= 2 && args.panel_count == kMaxTilePanels) {
-    PanelColumn<Weights, kMaxTilePanels>(args, weights, panel, &chains);
-    return;
-  }
-  for (; panel + 2 <= args.panel_count; panel += 2) PanelColumn<Weights, 2>(args, weights, panel, &chains);
-  if (panel < args.panel_count) PanelColumn<Weights, 1>(args, weights, panel, &chains);
+  ForEachPiece(args, args.rows <= kBlockRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
+    const unsigned char* w = args.stripe + piece.pair * 2 * Weights::kVectorBytes;
+    if (!kWidens || args.rows <= kBlockRows) {
+      AllRows(args, weights, w, piece, &chains);
+      return;
+    }
+    // FP8 for several blocks of rows: widen once.
+    alignas(64) unsigned char widened[kPieceLen * Bf16Weights::kVectorBytes];
+    for (int vector = 0; vector < 2 * ((piece.len + 1) / 2); ++vector) {
+      _mm512_store_si512(widened + vector * Bf16Weights::kVectorBytes,
+                         weights.Load(w + vector * Weights::kVectorBytes));
+    }
+    AllRows(args, Bf16Weights{}, widened, piece, &chains);
+  });
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CPU_GEMM_DRIVER_H_
 #define FOREDRAFT_KERNELS_CPU_GEMM_DRIVER_H_
 
-// What gemm, head_gemm and grouped_gemm share: the walk over tiles of rows x panels, and the store. The sums
+// What gemm, head_gemm and grouped_gemm share: the walk over tiles of rows x stripes, and the store. The sums
 // themselves are the tile kernel's (kernels/cpu/isa.h), which is why all three give a row the same bits.
 
 #include <algorithm>
@@ -15,45 +15,34 @@ namespace foredraft::cpu {
 // Work of one tile in the thread pool's unit: the tile kernels do some 16 multiply-adds in the time of one
 // scalar operation.
 inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
-  return std::max<int64_t>(1, rows * weight.k * kMaxTilePanels * kPanelWidth / 16);
+  return std::max<int64_t>(1, rows * weight.k * kStripeWidth / 16);
 }
 
-inline int64_t TileColumns(const PackedWeight& weight) {
-  return (HeaderOf(weight).panel_count + kMaxTilePanels - 1) / kMaxTilePanels;
-}
-
-// Rows [row_begin, row_end) of tile column `tile_column`. x_row(r) is the row's input, store(r, first, count,
-// values) takes outputs [first, first + count) of row r.
+// Rows [row_begin, row_end) of a stripe. x_row(r) is the row's input, store(r, first, count, values) takes
+// outputs [first, first + count) of row r.
 template <class XRow, class Store>
-void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t tile_column, int64_t row_begin,
+void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe, int64_t row_begin,
                   int64_t row_end, const XRow& x_row, const Store& store) {
   const PackedHeader& header = HeaderOf(weight);
-  const int64_t first_panel = tile_column * kMaxTilePanels;
-  const int32_t panels =
-      static_cast<int32_t>(std::min<int64_t>(kMaxTilePanels, header.panel_count - first_panel));
-  const int32_t first_output = static_cast<int32_t>(first_panel * kPanelWidth);
-  const int32_t outputs = std::min(weight.n - first_output, panels * kPanelWidth);
+  const int32_t first_output = static_cast<int32_t>(stripe * kStripeWidth);
+  const int32_t outputs = std::min(weight.n - first_output, kStripeWidth);
 
-  alignas(64) float tile[kMaxTileRows * kMaxTilePanels * kPanelWidth];
+  alignas(64) float tile[kMaxTileRows * kStripeWidth];
   const uint16_t* x[kMaxTileRows];
   GemmTileArgs args{};
   args.tile = tile;
   args.x = x;
-  args.panels = PanelsOf(weight) + first_panel * header.panel_bytes;
-  args.panel_bytes = header.panel_bytes;
-  args.panel_count = panels;
+  args.stripe = StripesOf(weight) + stripe * header.stripe_bytes;
   args.k = weight.k;
   args.block_k = header.block_k;
   const bool f8 = weight.dtype == DType::kF8E4M3;
-  if (f8) args.scales = weight.scales + first_panel * header.k_blocks * kPanelWidth;
+  if (f8) args.scales = weight.scales + stripe * header.k_blocks * kStripeWidth;
 
   for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
     args.rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
     for (int32_t i = 0; i < args.rows; ++i) x[i] = &x_row(row + i)->bits;
     (f8 ? isa.gemm_f8 : isa.gemm_bf16)(args);
-    for (int32_t i = 0; i < args.rows; ++i) {
-      store(row + i, first_output, outputs, tile + i * panels * kPanelWidth);
-    }
+    for (int32_t i = 0; i < args.rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
   }
 }
 

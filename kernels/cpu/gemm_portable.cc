@@ -1,4 +1,4 @@
-// The tile kernel for any machine: plain loops over 16 outputs that compilers vectorise.
+// The tile kernel for any machine: plain loops over the outputs that compilers vectorise.
 
 #include <bit>
 #include <cstring>
@@ -33,47 +33,43 @@ struct F8Weights {
 };
 static_assert(std::endian::native == std::endian::little, "pairs are read as one number");
 
-// One k block of one panel for one row: even and odd k in two chains.
+// One k block for one row: even and odd k in two chains.
 template <class Weights>
 void BlockDot(const unsigned char* w, const uint16_t* x, int32_t len, float* sums) {
-  float even[kPanelWidth] = {};
-  float odd[kPanelWidth] = {};
-  typename Weights::Pair pairs[kPanelWidth];
+  float even[kStripeWidth] = {};
+  float odd[kStripeWidth] = {};
+  typename Weights::Pair pairs[kStripeWidth];
   for (int32_t i = 0; i + 2 <= len; i += 2, w += sizeof(pairs)) {
     std::memcpy(pairs, w, sizeof(pairs));
     const float x_even = Bf16(x[i]);
     const float x_odd = Bf16(x[i + 1]);
-    for (int lane = 0; lane < kPanelWidth; ++lane) even[lane] += Weights::Even(pairs[lane]) * x_even;
-    for (int lane = 0; lane < kPanelWidth; ++lane) odd[lane] += Weights::Odd(pairs[lane]) * x_odd;
+    for (int lane = 0; lane < kStripeWidth; ++lane) even[lane] += Weights::Even(pairs[lane]) * x_even;
+    for (int lane = 0; lane < kStripeWidth; ++lane) odd[lane] += Weights::Odd(pairs[lane]) * x_odd;
   }
   if (len % 2 != 0) {
     std::memcpy(pairs, w, sizeof(pairs));
     const float x_even = Bf16(x[len - 1]);
-    for (int lane = 0; lane < kPanelWidth; ++lane) even[lane] += Weights::Even(pairs[lane]) * x_even;
+    for (int lane = 0; lane < kStripeWidth; ++lane) even[lane] += Weights::Even(pairs[lane]) * x_even;
   }
-  for (int lane = 0; lane < kPanelWidth; ++lane) sums[lane] = even[lane] + odd[lane];
+  for (int lane = 0; lane < kStripeWidth; ++lane) sums[lane] = even[lane] + odd[lane];
 }
 
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
-  const int32_t k_blocks = (args.k + args.block_k - 1) / args.block_k;
-  for (int32_t panel = 0; panel < args.panel_count; ++panel) {
-    for (int32_t row = 0; row < args.rows; ++row) {
-      const unsigned char* w = args.panels + panel * args.panel_bytes;
-      float* out = args.tile + (row * args.panel_count + panel) * kPanelWidth;
-      for (int lane = 0; lane < kPanelWidth; ++lane) out[lane] = 0.0f;
-      for (int32_t block = 0; block < k_blocks; ++block) {
-        const int32_t first = block * args.block_k;
-        const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
-        float sums[kPanelWidth];
-        BlockDot<Weights>(w, args.x[row] + first, len, sums);
-        w += static_cast<int64_t>((len + 1) / 2) * kPanelWidth * sizeof(typename Weights::Pair);
-        const float* scale =
-            args.scales != nullptr ? args.scales + (panel * k_blocks + block) * kPanelWidth : nullptr;
-        for (int lane = 0; lane < kPanelWidth; ++lane) {
-          out[lane] += scale != nullptr ? sums[lane] * scale[lane] : sums[lane];
-        }
+  for (int32_t row = 0; row < args.rows; ++row) {
+    const unsigned char* w = args.stripe;
+    const float* scale = args.scales;
+    float* out = args.tile + row * kStripeWidth;
+    for (int lane = 0; lane < kStripeWidth; ++lane) out[lane] = 0.0f;
+    for (int32_t first = 0; first < args.k; first += args.block_k) {
+      const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
+      float sums[kStripeWidth];
+      BlockDot<Weights>(w, args.x[row] + first, len, sums);
+      w += static_cast<int64_t>((len + 1) / 2) * kStripeWidth * sizeof(typename Weights::Pair);
+      for (int lane = 0; lane < kStripeWidth; ++lane) {
+        out[lane] += scale != nullptr ? sums[lane] * scale[lane] : sums[lane];
       }
+      if (scale != nullptr) scale += kStripeWidth;
     }
   }
 }

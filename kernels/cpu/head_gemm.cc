@@ -5,21 +5,21 @@ namespace foredraft::cpu {
 
 void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
-  const int64_t tile_columns = TileColumns(p.heads.first);
+  const int64_t stripes = HeaderOf(p.heads.first).stripe_count;
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
   const int64_t cost = TileCost(p.heads.first, std::min(p.x.rows, kMaxTileRows));
-  const int64_t items = p.heads.count * tile_columns * row_tiles;
+  const int64_t items = p.heads.count * stripes * row_tiles;
   context.pool.ParallelFor(items, cost, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item % row_tiles * kMaxTileRows;
-      const int64_t tile_column = item / row_tiles % tile_columns;
-      const int64_t head = item / row_tiles / tile_columns;
+      const int64_t stripe = item / row_tiles % stripes;
+      const int64_t head = item / row_tiles / stripes;
       const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
       const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
         bf16* out = p.out.row(r) + head * p.out_head_stride + first;
         for (int32_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
       };
-      ComputeTiles(context.isa, p.heads.items[head], tile_column, row,
+      ComputeTiles(context.isa, p.heads.items[head], stripe, row,
                    std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
     }
   });

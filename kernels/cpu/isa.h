@@ -12,21 +12,18 @@
 
 namespace foredraft {
 
-// Outputs per panel of a packed weight, see kernels/cpu/packed_weight.h.
-inline constexpr int kPanelWidth = 16;
+// Outputs per stripe of a packed weight, see kernels/cpu/packed_weight.h.
+inline constexpr int kStripeWidth = 32;
 inline constexpr int kMaxTileRows = 32;
-inline constexpr int kMaxTilePanels = 4;
 
-// Rows x panels of one GEMM. Each (row, output) is computed by the same operations in the same order whatever
-// `rows` and `panels` are: even and odd k pairs in two chains per k block, added; blocks added in order.
+// Rows x one stripe of a GEMM. Each (row, output) is computed by the same operations in the same order
+// whatever `rows` is: two chains per k block, added; blocks added in order.
 struct GemmTileArgs {
-  float* tile;                  // [rows, panels * 16]
+  float* tile;                  // [rows, 32]
   const uint16_t* const* x;     // [rows] -> [k] bf16 bits
-  const unsigned char* panels;  // the first panel
-  const float* scales;          // f8: [panels, k_blocks, 16]; bf16: null
-  int64_t panel_bytes;
-  int32_t rows;         // 1..kMaxTileRows
-  int32_t panel_count;  // 1..kMaxTilePanels
+  const unsigned char* stripe;  // its first pair
+  const float* scales;          // f8: [k_blocks, 32]; bf16: null
+  int32_t rows;                 // 1..kMaxTileRows
   int32_t k;
   int32_t block_k;  // bf16: k
 };

@@ -43,18 +43,18 @@ uint8_t F8BitsAt(const HostWeight& part, int64_t index) {
   return static_cast<const uint8_t*>(part.data)[index];
 }
 
-// Writes one panel; it is zero before.
+// Writes one stripe; it is zero before.
 template <class Element, Element (*at)(const HostWeight&, int64_t)>
-void FillPanel(std::span<const HostWeight> parts, const PackedHeader& header, int64_t panel, Element* out) {
+void FillStripe(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe, Element* out) {
   const int32_t k = parts[0].k;
-  for (int lane = 0; lane < kPanelWidth; ++lane) {
-    const SourceRow source = FindRow(parts, panel * kPanelWidth + lane);
+  for (int lane = 0; lane < kStripeWidth; ++lane) {
+    const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
     if (source.part == nullptr) return;
     int64_t pair = 0;  // first pair of the k block
     for (int32_t block_first = 0; block_first < k; block_first += header.block_k) {
       const int32_t block_len = std::min(header.block_k, k - block_first);
       for (int32_t i = 0; i < block_len; ++i) {
-        out[((pair + i / 2) * kPanelWidth + lane) * 2 + i % 2] =
+        out[((pair + i / 2) * kStripeWidth + lane) * 2 + i % 2] =
             at(*source.part, source.row * k + block_first + i);
       }
       pair += (block_len + 1) / 2;
@@ -62,12 +62,12 @@ void FillPanel(std::span<const HostWeight> parts, const PackedHeader& header, in
   }
 }
 
-void FillScales(std::span<const HostWeight> parts, const PackedHeader& header, int64_t panel, float* out) {
-  for (int lane = 0; lane < kPanelWidth; ++lane) {
-    const SourceRow source = FindRow(parts, panel * kPanelWidth + lane);
+void FillScales(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe, float* out) {
+  for (int lane = 0; lane < kStripeWidth; ++lane) {
+    const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
     for (int32_t block = 0; block < header.k_blocks; ++block) {
       const float* scales = source.part != nullptr ? source.part->scale_inv : nullptr;
-      out[block * kPanelWidth + lane] =
+      out[block * kStripeWidth + lane] =
           scales != nullptr ? scales[source.row / source.part->block_n * header.k_blocks + block] : 0.0f;
     }
   }
@@ -76,13 +76,13 @@ void FillScales(std::span<const HostWeight> parts, const PackedHeader& header, i
 PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
   const int32_t k = parts[0].k;
   PackedHeader header{};
-  header.panel_count = static_cast<int32_t>((n + kPanelWidth - 1) / kPanelWidth);
+  header.stripe_count = static_cast<int32_t>((n + kStripeWidth - 1) / kStripeWidth);
   header.block_k = IsF8(parts[0]) ? std::min(parts[0].block_k, k) : k;
   header.k_blocks = (k + header.block_k - 1) / header.block_k;
   const int64_t last_len = k - static_cast<int64_t>(header.k_blocks - 1) * header.block_k;
   const int64_t pairs =
       static_cast<int64_t>(header.k_blocks - 1) * ((header.block_k + 1) / 2) + (last_len + 1) / 2;
-  header.panel_bytes = pairs * 2 * kPanelWidth * (IsF8(parts[0]) ? 1 : 2);
+  header.stripe_bytes = pairs * 2 * kStripeWidth * (IsF8(parts[0]) ? 1 : 2);
   return header;
 }
 
@@ -97,24 +97,24 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
   const PackedHeader header = MakeHeader(parts, n);
   const bool f8 = IsF8(parts[0]);
 
-  ASSIGN_OR_RETURN(void* memory, allocate(sizeof(PackedHeader) + header.panel_bytes * header.panel_count));
-  auto* panels = static_cast<unsigned char*>(memory) + sizeof(PackedHeader);
+  ASSIGN_OR_RETURN(void* memory, allocate(sizeof(PackedHeader) + header.stripe_bytes * header.stripe_count));
+  auto* stripes = static_cast<unsigned char*>(memory) + sizeof(PackedHeader);
   new (memory) PackedHeader(header);
   float* scales = nullptr;
-  const int64_t panel_scales = static_cast<int64_t>(header.k_blocks) * kPanelWidth;
+  const int64_t stripe_scales = static_cast<int64_t>(header.k_blocks) * kStripeWidth;
   if (f8) {
-    ASSIGN_OR_RETURN(void* scale_memory, allocate(panel_scales * header.panel_count * sizeof(float)));
+    ASSIGN_OR_RETURN(void* scale_memory, allocate(stripe_scales * header.stripe_count * sizeof(float)));
     scales = static_cast<float*>(scale_memory);
   }
-  const int64_t panel_cost = static_cast<int64_t>(parts[0].k) * kPanelWidth;
-  pool.ParallelFor(header.panel_count, panel_cost, [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      unsigned char* out = panels + panel * header.panel_bytes;
+  const int64_t stripe_cost = static_cast<int64_t>(parts[0].k) * kStripeWidth;
+  pool.ParallelFor(header.stripe_count, stripe_cost, [&](int64_t begin, int64_t end) {
+    for (int64_t stripe = begin; stripe < end; ++stripe) {
+      unsigned char* out = stripes + stripe * header.stripe_bytes;
       if (f8) {
-        FillPanel<uint8_t, F8BitsAt>(parts, header, panel, out);
-        FillScales(parts, header, panel, scales + panel * panel_scales);
+        FillStripe<uint8_t, F8BitsAt>(parts, header, stripe, out);
+        FillScales(parts, header, stripe, scales + stripe * stripe_scales);
       } else {
-        FillPanel<uint16_t, Bf16BitsAt>(parts, header, panel, reinterpret_cast<uint16_t*>(out));
+        FillStripe<uint16_t, Bf16BitsAt>(parts, header, stripe, reinterpret_cast<uint16_t*>(out));
       }
     }
   });
