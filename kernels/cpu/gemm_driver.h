@@ -13,9 +13,10 @@
 namespace foredraft::cpu {
 
 // Work of one tile in the thread pool's unit: the tile kernels do some 16 multiply-adds in the time of one
-// scalar operation.
+// scalar operation, and a byte of weights takes that of some 1/8, wherever there is too little to compute.
 inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
-  return std::max<int64_t>(1, rows * weight.k * kStripeWidth / 16);
+  const int64_t computing = rows * weight.k * kStripeWidth / 16;
+  return std::max<int64_t>({1, computing, HeaderOf(weight).stripe_bytes / 8});
 }
 
 // Rows [row_begin, row_end) of a stripe. x_row(r) is the row's input, store(r, first, count, values) takes

@@ -11,18 +11,20 @@
 namespace foredraft {
 namespace {
 
-constexpr int kChunkBits = 20;
-constexpr uint64_t kChunkMask = (uint64_t{1} << kChunkBits) - 1;
-constexpr int64_t kChunksPerThread = 4;     // enough to even out uneven items
-constexpr int64_t kMinChunkCost = 1 << 15;  // about 10 us of scalar work: below that sharing costs more
-constexpr int kSpinLimit = 4000;            // pauses: some 50 us
+constexpr int kUnitBits = 20;
+constexpr uint64_t kUnitMask = (uint64_t{1} << kUnitBits) - 1;
+constexpr int kSpinLimit = 4000;  // pauses: some 50 us
 
-uint64_t MakeTicket(uint64_t generation, uint64_t next, uint64_t chunk_count) {
-  return generation << (2 * kChunkBits) | next << kChunkBits | chunk_count;
+// In elementary operations, of which there are some 3 in a nanosecond. Taking a unit costs some 50 ns and a
+// job some 500 ns where threads spin; where they park, waking them costs more than 10 us.
+constexpr int64_t kUnitCost = 1 << 13;
+constexpr int64_t kParkedUnitCost = 1 << 15;
+
+uint64_t MakeShare(uint64_t generation, uint64_t first, uint64_t end) {
+  return generation << (2 * kUnitBits) | first << kUnitBits | end;
 }
-uint64_t Generation(uint64_t ticket) { return ticket >> (2 * kChunkBits); }
-uint64_t NextChunk(uint64_t ticket) { return ticket >> kChunkBits & kChunkMask; }
-uint64_t ChunkCount(uint64_t ticket) { return ticket & kChunkMask; }
+uint64_t FirstUnit(uint64_t share) { return share >> kUnitBits & kUnitMask; }
+uint64_t EndUnit(uint64_t share) { return share & kUnitMask; }
 
 void Pause() {
 #if defined(__x86_64__)
@@ -45,7 +47,8 @@ std::vector<int> AllowedCores() {
 
 ThreadPool::ThreadPool(int threads, bool pin, int pools)
     : spin_limit_(threads * pools <= static_cast<int>(AllowedCores().size()) ? kSpinLimit : 0),
-      pinned_(pin && pools == 1 && threads <= static_cast<int>(AllowedCores().size())) {
+      pinned_(pin && pools == 1 && threads <= static_cast<int>(AllowedCores().size())),
+      shares_(std::max(threads, 1)) {
   CHECK_GE(threads, 1);
   const std::vector<int> cores = AllowedCores();
   for (int index = 1; index < threads; ++index) {
@@ -71,59 +74,77 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::Run(int64_t count, int64_t item_cost, RangeFn fn, const void* context) {
   if (count <= 0) return;
   const int64_t threads = thread_count();
-  const int64_t min_grain = std::max<int64_t>(1, kMinChunkCost / std::max<int64_t>(1, item_cost));
-  const int64_t grain =
-      std::max(min_grain, (count + threads * kChunksPerThread - 1) / (threads * kChunksPerThread));
-  const int64_t chunk_count = (count + grain - 1) / grain;
-  if (threads == 1 || chunk_count == 1) {
+  const int64_t unit_cost = spins() ? kUnitCost : kParkedUnitCost;
+  const int64_t unit =
+      std::max({int64_t{1}, unit_cost / std::max<int64_t>(1, item_cost),
+                (count + static_cast<int64_t>(kUnitMask) - 1) / static_cast<int64_t>(kUnitMask)});
+  const int64_t units = (count + unit - 1) / unit;
+  if (threads == 1 || units == 1) {
     fn(context, 0, count);
     return;
   }
   std::lock_guard<std::mutex> one_job(run_mutex_);
-  job_ = {fn, context, count, grain};
-  done_chunks_.store(0, std::memory_order_relaxed);
-  const uint64_t generation = Generation(ticket_.load(std::memory_order_relaxed)) + 1;
-  ticket_.store(MakeTicket(generation, 0, chunk_count));
+  job_ = {fn, context, count, unit};
+  pending_units_.store(units, std::memory_order_relaxed);
+  const uint64_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    shares_[thread].left.store(
+        MakeShare(generation, units * thread / threads, units * (thread + 1) / threads),
+        std::memory_order_release);
+  }
+  generation_.store(generation);
   if (parked_workers_.load() > 0) {
     std::lock_guard<std::mutex> lock(park_mutex_);
     job_published_.notify_all();
   }
-  while (TakeAndRunChunk()) {
-  }
-  WaitUntilDone(chunk_count);
+  RunUnits(0);
+  WaitUntilDone();
 }
 
-bool ThreadPool::TakeAndRunChunk() {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  do {
-    if (NextChunk(ticket) >= ChunkCount(ticket)) return false;
-  } while (!ticket_.compare_exchange_weak(ticket, ticket + (uint64_t{1} << kChunkBits),
-                                          std::memory_order_acq_rel, std::memory_order_acquire));
-  const Job job = job_;
-  const int64_t begin = static_cast<int64_t>(NextChunk(ticket)) * job.grain;
-  job.fn(job.context, begin, std::min(begin + job.grain, job.count));
-  const int64_t chunk_count = static_cast<int64_t>(ChunkCount(ticket));
-  if (done_chunks_.fetch_add(1) + 1 == chunk_count && caller_parked_.load()) {
+void ThreadPool::RunUnits(int thread) {
+  const int threads = static_cast<int>(shares_.size());
+  RunShare(shares_[thread], /*from_front=*/true);
+  for (int other = thread + 1; other < thread + threads; ++other) {
+    RunShare(shares_[other % threads], /*from_front=*/false);
+  }
+}
+
+void ThreadPool::RunShare(Share& share, bool from_front) {
+  int64_t done = 0;
+  Job job{};
+  for (uint64_t left = share.left.load(std::memory_order_acquire); FirstUnit(left) < EndUnit(left);) {
+    const uint64_t taken = from_front ? FirstUnit(left) : EndUnit(left) - 1;
+    const uint64_t rest = from_front ? left + (uint64_t{1} << kUnitBits) : left - 1;
+    if (!share.left.compare_exchange_weak(left, rest, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      continue;
+    }
+    if (done == 0) job = job_;
+    const int64_t begin = static_cast<int64_t>(taken) * job.unit;
+    job.fn(job.context, begin, std::min(begin + job.unit, job.count));
+    ++done;
+    left = share.left.load(std::memory_order_acquire);
+  }
+  if (done == 0) return;
+  if (pending_units_.fetch_sub(done) == done && caller_parked_.load()) {
     std::lock_guard<std::mutex> lock(park_mutex_);
     job_done_.notify_one();
   }
-  return true;
 }
 
-void ThreadPool::WaitUntilDone(int64_t chunk_count) {
+void ThreadPool::WaitUntilDone() {
   for (int spin = 0; spin < spin_limit_; ++spin) {
-    if (done_chunks_.load(std::memory_order_acquire) == chunk_count) return;
+    if (pending_units_.load(std::memory_order_acquire) == 0) return;
     Pause();
   }
   std::unique_lock<std::mutex> lock(park_mutex_);
   caller_parked_.store(true);
-  // No deadline: a chunk is pure computation and always ends.
-  job_done_.wait(lock, [&] { return done_chunks_.load() == chunk_count; });
+  // No deadline: a unit is pure computation and always ends.
+  job_done_.wait(lock, [this] { return pending_units_.load() == 0; });
   caller_parked_.store(false);
 }
 
 bool ThreadPool::WaitForJob(uint64_t* seen) {
-  const auto published = [&] { return ending_.load() || Generation(ticket_.load()) != *seen; };
+  const auto published = [&] { return ending_.load() || generation_.load() != *seen; };
   for (int spin = 0; spin < spin_limit_ && !published(); ++spin) Pause();
   if (!published()) {
     std::unique_lock<std::mutex> lock(park_mutex_);
@@ -132,17 +153,14 @@ bool ThreadPool::WaitForJob(uint64_t* seen) {
     job_published_.wait(lock, published);
     parked_workers_.fetch_sub(1);
   }
-  *seen = Generation(ticket_.load());
+  *seen = generation_.load();
   return !ending_.load();
 }
 
 void ThreadPool::WorkerLoop(int index) {
   pthread_setname_np(pthread_self(), ("cpu-" + std::to_string(index)).c_str());
   uint64_t seen = 0;
-  while (WaitForJob(&seen)) {
-    while (TakeAndRunChunk()) {
-    }
-  }
+  while (WaitForJob(&seen)) RunUnits(index);
 }
 
 }  // namespace foredraft

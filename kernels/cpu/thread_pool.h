@@ -1,9 +1,10 @@
 #ifndef FOREDRAFT_KERNELS_CPU_THREAD_POOL_H_
 #define FOREDRAFT_KERNELS_CPU_THREAD_POOL_H_
 
-// The threads an op runs on. ParallelFor cuts [0, count) into chunks that threads take one after another, so
-// who computes an item depends on timing: an item's result must not depend on its chunk. No allocation per
-// call.
+// The threads an op runs on. ParallelFor gives each thread a share of [0, count), which it walks through
+// front to back: a weight is read in long streams, and by the same thread each time. Who is done takes from
+// the backs of the others' shares, so who computes an item depends on timing: an item's result must not
+// depend on the range it came in. No allocation per call.
 //
 // Owner: CpuDevice. Thread: ParallelFor may be called from any thread, calls run one at a time. Workers spin
 // briefly after a job, then park; with more threads than cores, those of all pools counted, they never spin
@@ -50,13 +51,23 @@ class ThreadPool {
     RangeFn fn;
     const void* context;
     int64_t count;
-    int64_t grain;  // items per chunk
+    int64_t unit;  // items taken at once
+  };
+
+  // What is left of a thread's share: generation (24 bits) | first unit (20) | end unit (20). Units are taken
+  // by a compare-exchange of the whole word, so one that wakes late can never take a unit of a job that is
+  // over; `job_` is read only between taking a unit and counting it done, when nobody may overwrite it.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> left{0};
   };
 
   void Run(int64_t count, int64_t item_cost, RangeFn fn, const void* context);
   void WorkerLoop(int index);
-  bool TakeAndRunChunk();
-  void WaitUntilDone(int64_t chunk_count);
+  // Runs what is left of this thread's share, then of the others'.
+  void RunUnits(int thread);
+  // Takes units of a share until none is left: from the front, or from the back.
+  void RunShare(Share& share, bool from_front);
+  void WaitUntilDone();
   // Spins, then parks, until a job newer than `seen` is published. False when the pool is ending.
   bool WaitForJob(uint64_t* seen);
 
@@ -66,12 +77,10 @@ class ThreadPool {
 
   std::mutex run_mutex_;  // one job at a time
 
-  // generation (24 bits) | next chunk (20) | chunk count (20). A worker takes a chunk by a compare-exchange
-  // of the whole word, so one that wakes late can never take a chunk of a job it has not seen published;
-  // `job_` is read only between taking a chunk and counting it done, when nobody may overwrite it.
-  std::atomic<uint64_t> ticket_{0};
+  std::vector<Share> shares_;            // one per thread, the caller's first
+  std::atomic<uint64_t> generation_{0};  // of the newest job
   Job job_{};
-  std::atomic<int64_t> done_chunks_{0};
+  std::atomic<int64_t> pending_units_{0};
 
   std::mutex park_mutex_;
   std::condition_variable job_published_;
