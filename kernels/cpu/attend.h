@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_KERNELS_CPU_ATTEND_H_
 #define FOREDRAFT_KERNELS_CPU_ATTEND_H_
 
-// Softmax attention of one row for heads that share their keys and values: the core of mla_decode (where all
-// heads do) and mla_prefill (one head at a time).
+// Softmax attention of queries that share their keys and values: the core of mla_decode (the heads of a row)
+// and mla_prefill (the rows of a head).
 //
 // Positions are walked in splits of 64 counted from position 0 of the sequence, each with a softmax of its
-// own, combined in order: a row's bits depend on its queries and on what it attends, not on how the call was
+// own, combined in order: a query's bits depend on the query and on what it attends, not on how the call was
 // cut.
 
 #include <algorithm>
@@ -21,11 +21,12 @@ namespace foredraft::cpu {
 
 inline constexpr int32_t kSplitLen = 64;
 
-// The query of a head in two parts, as the keys have: latent | rope or nope | rope.
-struct HeadQuery {
+// A query in two parts, as the keys have: latent | rope or nope | rope.
+struct Query {
   const bf16* a;
   const bf16* b;
-  bf16* out;  // [value_len]
+  bf16* out;              // [value_len]
+  int32_t last_position;  // attended, too
 };
 
 struct AttendShape {
@@ -33,7 +34,6 @@ struct AttendShape {
   int32_t b_len;
   int32_t value_len;
   int32_t first_position;
-  int32_t last_position;  // attended, too
   float scale;
 };
 
@@ -44,68 +44,113 @@ struct KeyRows {
   const bf16* value;
 };
 
-// The running softmax of one head over the splits so far.
+// The running softmax of one query over the splits so far.
 struct SoftmaxState {
   float max = 0.0f;
   float sum = 0.0f;
+  float* acc = nullptr;      // [value_len]
+  float* partial = nullptr;  // [value_len], of one split
 };
 
-// Adds a split with scores[0, count) and values `rows` to (state, acc).
-inline void AddSplit(const IsaKernels& isa, bool first, float* scores, const uint16_t* const* rows,
-                     int32_t count, int32_t value_len, float* partial, SoftmaxState* state, float* acc) {
-  float split_max = scores[0];
-  for (int32_t t = 1; t < count; ++t) split_max = std::max(split_max, scores[t]);
-  for (int32_t t = 0; t < count; ++t) scores[t] = Exp(scores[t] - split_max);
-  const float split_sum = LaneSum(count, [scores](int64_t t) { return scores[t]; });
-  isa.weighted_sum({first ? acc : partial, scores, rows, count, value_len});
-  if (first) {
-    *state = {split_max, split_sum};
-    return;
-  }
-  const float both_max = std::max(state->max, split_max);
-  const float keep = Exp(state->max - both_max);
-  const float take = Exp(split_max - both_max);
-  for (int32_t i = 0; i < value_len; ++i) acc[i] = acc[i] * keep + partial[i] * take;
-  *state = {both_max, state->sum * keep + split_sum * take};
+// Turns scores[0, count) of a split into weights; returns their maximum as it was, and the weights' sum.
+struct SplitSums {
+  float max;
+  float sum;
+};
+inline SplitSums SoftmaxSplit(float* scores, int32_t count, float scale) {
+  for (int32_t t = 0; t < count; ++t) scores[t] *= scale;
+  float max = scores[0];
+  for (int32_t t = 1; t < count; ++t) max = std::max(max, scores[t]);
+  for (int32_t t = 0; t < count; ++t) scores[t] = Exp(scores[t] - max);
+  return {max, LaneSum(count, [scores](int64_t t) { return scores[t]; })};
 }
 
-// locate(position) -> KeyRows. A row attends itself at least.
-template <class Locate>
-void AttendRow(const IsaKernels& isa, const AttendShape& shape, const HeadQuery* heads, int32_t head_count,
-               const Locate& locate) {
-  constexpr int32_t kMaxHeads = 8;
-  CHECK_LE(head_count, kMaxHeads);
-  CHECK_LE(shape.first_position, shape.last_position);
-  SoftmaxState states[kMaxHeads];
-  float* acc = ThreadScratch<float>(static_cast<size_t>(head_count + 1) * shape.value_len);
-  float* partial = acc + static_cast<size_t>(head_count) * shape.value_len;
+// Adds state->partial, the weighted values of a split.
+inline void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState* state) {
+  const float both_max = std::max(state->max, split.max);
+  const float keep = Exp(state->max - both_max);
+  const float take = Exp(split.max - both_max);
+  for (int32_t i = 0; i < value_len; ++i) state->acc[i] = state->acc[i] * keep + state->partial[i] * take;
+  state->max = both_max;
+  state->sum = state->sum * keep + split.sum * take;
+}
+
+// One split: keys and values of [begin, begin + count).
+struct Split {
+  int32_t begin;
+  int32_t count;
   const uint16_t* a_rows[kSplitLen];
   const uint16_t* b_rows[kSplitLen];
   const uint16_t* value_rows[kSplitLen];
-  float scores[kSplitLen];
+};
 
-  for (int32_t begin = shape.first_position; begin <= shape.last_position;) {
-    const int32_t end = std::min(shape.last_position + 1, (begin / kSplitLen + 1) * kSplitLen);
-    const int32_t count = end - begin;
-    for (int32_t t = 0; t < count; ++t) {
-      const KeyRows rows = locate(begin + t);
-      a_rows[t] = &rows.a->bits;
-      b_rows[t] = &rows.b->bits;
-      value_rows[t] = &rows.value->bits;
-    }
-    for (int32_t h = 0; h < head_count; ++h) {
-      isa.attention_scores(
-          {scores, &heads[h].a->bits, &heads[h].b->bits, a_rows, b_rows, shape.a_len, shape.b_len, count});
-      for (int32_t t = 0; t < count; ++t) scores[t] *= shape.scale;
-      AddSplit(isa, begin == shape.first_position, scores, value_rows, count, shape.value_len, partial,
-               &states[h], acc + static_cast<int64_t>(h) * shape.value_len);
-    }
-    begin = end;
+// Queries attend what they may of the split; each attends some of it.
+inline void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* queries,
+                        int32_t query_count, const Split& split, SoftmaxState* states) {
+  float scores[kMaxQueries * kSplitLen];
+  const uint16_t* a[kMaxQueries];
+  const uint16_t* b[kMaxQueries];
+  float* out[kMaxQueries];
+  SplitSums sums[kMaxQueries];
+  const bool first = split.begin == shape.first_position;
+  for (int32_t q = 0; q < query_count; ++q) {
+    a[q] = &queries[q].a->bits;
+    b[q] = &queries[q].b->bits;
+    out[q] = first ? states[q].acc : states[q].partial;
   }
-  for (int32_t h = 0; h < head_count; ++h) {
-    const float* sums = acc + static_cast<int64_t>(h) * shape.value_len;
-    const float factor = 1.0f / states[h].sum;
-    for (int32_t i = 0; i < shape.value_len; ++i) heads[h].out[i] = ToBf16(sums[i] * factor);
+  isa.attention_scores({scores, a, b, split.a_rows, split.b_rows, shape.a_len, shape.b_len, split.count,
+                        query_count, kSplitLen});
+  int32_t together = 0;  // queries up to here attend the same positions: one pass over the values
+  for (int32_t q = 0; q < query_count; ++q) {
+    const int32_t count = std::min(split.count, queries[q].last_position + 1 - split.begin);
+    sums[q] = SoftmaxSplit(scores + q * kSplitLen, count, shape.scale);
+    const bool more =
+        q + 1 < query_count && std::min(split.count, queries[q + 1].last_position + 1 - split.begin) == count;
+    if (more) continue;
+    isa.weighted_sum({out + together, scores + together * kSplitLen, split.value_rows, count, shape.value_len,
+                      q + 1 - together, kSplitLen});
+    together = q + 1;
+  }
+  for (int32_t q = 0; q < query_count; ++q) {
+    if (first) {
+      states[q].max = sums[q].max;
+      states[q].sum = sums[q].sum;
+    } else {
+      MergeSplit(sums[q], shape.value_len, &states[q]);
+    }
+  }
+}
+
+// locate(position) -> KeyRows. Queries stand in order of their last positions and attend one position at
+// least.
+template <class Locate>
+void Attend(const IsaKernels& isa, const AttendShape& shape, const Query* queries, int32_t query_count,
+            const Locate& locate) {
+  CHECK_LE(query_count, kMaxQueries);
+  CHECK_LE(shape.first_position, queries[0].last_position);
+  SoftmaxState states[kMaxQueries];
+  float* memory = ThreadScratch<float>(size_t{2} * query_count * shape.value_len);
+  for (int32_t q = 0; q < query_count; ++q) {
+    states[q].acc = memory + size_t{2} * q * shape.value_len;
+    states[q].partial = states[q].acc + shape.value_len;
+  }
+  const int32_t last_position = queries[query_count - 1].last_position;
+  Split split;
+  int32_t done = 0;  // queries that attend nothing from split.begin on
+  for (split.begin = shape.first_position; split.begin <= last_position; split.begin += split.count) {
+    split.count = std::min(last_position + 1, (split.begin / kSplitLen + 1) * kSplitLen) - split.begin;
+    for (int32_t t = 0; t < split.count; ++t) {
+      const KeyRows rows = locate(split.begin + t);
+      split.a_rows[t] = &rows.a->bits;
+      split.b_rows[t] = &rows.b->bits;
+      split.value_rows[t] = &rows.value->bits;
+    }
+    while (queries[done].last_position < split.begin) ++done;
+    AttendSplit(isa, shape, queries + done, query_count - done, split, states + done);
+  }
+  for (int32_t q = 0; q < query_count; ++q) {
+    const float factor = 1.0f / states[q].sum;
+    for (int32_t i = 0; i < shape.value_len; ++i) queries[q].out[i] = ToBf16(states[q].acc[i] * factor);
   }
 }
 

@@ -40,43 +40,66 @@ inline float Reduce(__m256 x) {
   return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
-// Columns [first, first + 8 N): the sums stay in registers over all rows.
-template <int N>
-void SumColumns(const WeightedSumArgs& args, int32_t first) {
-  __m256 sums[N];
-  for (int i = 0; i < N; ++i) sums[i] = _mm256_setzero_ps();
-  for (int32_t t = 0; t < args.count; ++t) {
-    const __m256 weight = _mm256_set1_ps(args.weights[t]);
-    const uint16_t* row = args.rows[t] + first;
-    for (int i = 0; i < N; ++i) sums[i] = _mm256_fmadd_ps(weight, LoadBf16(row + 8 * i), sums[i]);
+// Columns [first, first + 8 N) of Q queries: the sums stay in registers over all rows.
+template <int Q, int N>
+void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first) {
+  __m256 sums[Q][N];
+  for (int q = 0; q < Q; ++q) {
+    for (int i = 0; i < N; ++i) sums[q][i] = _mm256_setzero_ps();
   }
-  for (int i = 0; i < N; ++i) _mm256_storeu_ps(args.out + first + 8 * i, sums[i]);
+  const float* weights = args.weights + query * args.stride;
+  for (int32_t t = 0; t < args.count; ++t) {
+    __m256 row[N];
+    for (int i = 0; i < N; ++i) row[i] = LoadBf16(args.rows[t] + first + 8 * i);
+    for (int q = 0; q < Q; ++q) {
+      const __m256 weight = _mm256_set1_ps(weights[q * args.stride + t]);
+      for (int i = 0; i < N; ++i) sums[q][i] = _mm256_fmadd_ps(weight, row[i], sums[q][i]);
+    }
+  }
+  for (int q = 0; q < Q; ++q) {
+    for (int i = 0; i < N; ++i) _mm256_storeu_ps(args.out[query + q] + first + 8 * i, sums[q][i]);
+  }
+}
+
+// The last columns, fewer than 8.
+void SumRest(const WeightedSumArgs& args, int32_t query, int32_t first) {
+  for (int32_t i = first; i < args.len; ++i) {
+    float sum = 0.0f;
+    for (int32_t t = 0; t < args.count; ++t) {
+      const float value = _mm_cvtss_f32(_mm_castsi128_ps(
+          _mm_cvtsi32_si128(static_cast<int32_t>(static_cast<uint32_t>(args.rows[t][i]) << 16))));
+      sum = __builtin_fmaf(args.weights[query * args.stride + t], value, sum);
+    }
+    args.out[query][i] = sum;
+  }
+}
+
+template <int Q>
+void SumQueries(const WeightedSumArgs& args, int32_t query) {
+  int32_t i = 0;
+  for (; i + 32 <= args.len; i += 32) SumColumns<Q, 4>(args, query, i);
+  for (; i + 8 <= args.len; i += 8) SumColumns<Q, 1>(args, query, i);
+  for (int q = 0; q < Q; ++q) SumRest(args, query + q, i);
 }
 
 }  // namespace
 
 void AttentionScoresAvx2(const AttentionScoresArgs& args) {
-  for (int32_t t = 0; t < args.count; ++t) {
-    __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-    AddDot(args.a, args.a_rows[t], args.a_len, sums);
-    AddDot(args.b, args.b_rows[t], args.b_len, sums);
-    args.scores[t] = Reduce(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+  for (int32_t q = 0; q < args.queries; ++q) {
+    for (int32_t t = 0; t < args.count; ++t) {
+      __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+      AddDot(args.a[q], args.a_rows[t], args.a_len, sums);
+      AddDot(args.b[q], args.b_rows[t], args.b_len, sums);
+      args.scores[q * args.stride + t] =
+          Reduce(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+    }
   }
 }
 
 void WeightedSumAvx2(const WeightedSumArgs& args) {
-  int32_t i = 0;
-  for (; i + 64 <= args.len; i += 64) SumColumns<8>(args, i);
-  for (; i + 8 <= args.len; i += 8) SumColumns<1>(args, i);
-  for (; i < args.len; ++i) {
-    float sum = 0.0f;
-    for (int32_t t = 0; t < args.count; ++t) {
-      const float value = _mm_cvtss_f32(_mm_castsi128_ps(
-          _mm_cvtsi32_si128(static_cast<int32_t>(static_cast<uint32_t>(args.rows[t][i]) << 16))));
-      sum = __builtin_fmaf(args.weights[t], value, sum);
-    }
-    args.out[i] = sum;
-  }
+  int32_t query = 0;
+  for (; query + 2 <= args.queries; query += 2) SumQueries<2>(args, query);
+  if (query < args.queries) SumQueries<1>(args, query);
 }
 
 }  // namespace foredraft

@@ -22,21 +22,26 @@ void AddDot(const uint16_t* a, const uint16_t* b, int32_t len, float* lanes) {
 }  // namespace
 
 void AttentionScoresPortable(const AttentionScoresArgs& args) {
-  for (int32_t t = 0; t < args.count; ++t) {
-    float lanes[kLanes] = {};
-    AddDot(args.a, args.a_rows[t], args.a_len, lanes);
-    AddDot(args.b, args.b_rows[t], args.b_len, lanes);
-    args.scores[t] =
-        ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  for (int32_t q = 0; q < args.queries; ++q) {
+    for (int32_t t = 0; t < args.count; ++t) {
+      float lanes[kLanes] = {};
+      AddDot(args.a[q], args.a_rows[t], args.a_len, lanes);
+      AddDot(args.b[q], args.b_rows[t], args.b_len, lanes);
+      args.scores[q * args.stride + t] =
+          ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+    }
   }
 }
 
 void WeightedSumPortable(const WeightedSumArgs& args) {
-  for (int32_t i = 0; i < args.len; ++i) args.out[i] = 0.0f;
-  for (int32_t t = 0; t < args.count; ++t) {
-    const float weight = args.weights[t];
-    const uint16_t* row = args.rows[t];
-    for (int32_t i = 0; i < args.len; ++i) args.out[i] += weight * Bf16(row[i]);
+  for (int32_t q = 0; q < args.queries; ++q) {
+    float* out = args.out[q];
+    for (int32_t i = 0; i < args.len; ++i) out[i] = 0.0f;
+    for (int32_t t = 0; t < args.count; ++t) {
+      const float weight = args.weights[q * args.stride + t];
+      const uint16_t* row = args.rows[t];
+      for (int32_t i = 0; i < args.len; ++i) out[i] += weight * Bf16(row[i]);
+    }
   }
 }
 

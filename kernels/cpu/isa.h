@@ -29,26 +29,33 @@ struct GemmTileArgs {
 };
 using GemmTileFn = void (*)(const GemmTileArgs& args);
 
-// scores[t] = a . a_rows[t] + b . b_rows[t]
+inline constexpr int kMaxQueries = 8;
+
+// scores[q][t] = a[q] . a_rows[t] + b[q] . b_rows[t]. Queries and rows share loads, never sums: a score is
+// computed by the same operations in the same order whatever is beside it.
 struct AttentionScoresArgs {
-  float* scores;                  // [count]
-  const uint16_t* a;              // [a_len] bf16 bits
-  const uint16_t* b;              // [b_len]
+  float* scores;                  // [queries][stride]
+  const uint16_t* const* a;       // [queries] -> [a_len] bf16 bits
+  const uint16_t* const* b;       // [queries] -> [b_len]
   const uint16_t* const* a_rows;  // [count] -> [a_len]
   const uint16_t* const* b_rows;  // [count] -> [b_len]
   int32_t a_len;
   int32_t b_len;
   int32_t count;
+  int32_t queries;  // 1..kMaxQueries
+  int32_t stride;   // of scores, at least count
 };
 using AttentionScoresFn = void (*)(const AttentionScoresArgs& args);
 
-// out[i] = sum over t, ascending, of weights[t] * rows[t][i]
+// out[q][i] = sum over t, ascending, of weights[q][t] * rows[t][i]
 struct WeightedSumArgs {
-  float* out;                   // [len]
-  const float* weights;         // [count]
+  float* const* out;            // [queries] -> [len]
+  const float* weights;         // [queries][stride]
   const uint16_t* const* rows;  // [count] -> [len] bf16 bits
   int32_t count;
   int32_t len;
+  int32_t queries;  // 1..kMaxQueries
+  int32_t stride;   // of weights, at least count
 };
 using WeightedSumFn = void (*)(const WeightedSumArgs& args);
 

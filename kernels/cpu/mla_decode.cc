@@ -4,7 +4,7 @@
 namespace foredraft::cpu {
 
 void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
-  constexpr int32_t kHeadBlock = 8;  // heads that share a pass over the cache rows
+  constexpr int32_t kHeadBlock = kMaxQueries;  // heads that share a pass over the cache rows
   const int64_t head_blocks = (p.head_count + kHeadBlock - 1) / kHeadBlock;
   const int32_t latent = p.layer.latent_dim;
   const int32_t rope = p.layer.rope_dim;
@@ -22,14 +22,14 @@ void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
       if (slot < 0) continue;
       const int32_t first_head = static_cast<int32_t>(item % head_blocks) * kHeadBlock;
       const int32_t heads = std::min(kHeadBlock, p.head_count - first_head);
-      HeadQuery queries[kHeadBlock];
+      Query queries[kHeadBlock];
       for (int32_t i = 0; i < heads; ++i) {
         const int64_t head = first_head + i;
         queries[i] = {p.q_lat.row(r) + head * latent, p.q.row(r) + (head + 1) * p.head_dim - rope,
-                      p.out.row(r) + head * latent};
+                      p.out.row(r) + head * latent, p.index.positions[r]};
       }
-      const AttendShape shape = {latent, rope, latent, p.first_position, p.index.positions[r], p.scale};
-      AttendRow(context.isa, shape, queries, heads, [&](int32_t position) {
+      const AttendShape shape = {latent, rope, latent, p.first_position, p.scale};
+      Attend(context.isa, shape, queries, heads, [&](int32_t position) {
         const bf16* row = p.layer.row(slot, position);
         return KeyRows{row, row + latent, row};
       });
