@@ -1,6 +1,9 @@
 #include "tests/bench/counting_device.h"
 
 #include <chrono>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -14,6 +17,7 @@ struct Count {
   StepShape shape;
   int32_t head_width = 0;
   OpTallies tallies;
+  std::vector<std::function<void(Stream&)>>* recorded = nullptr;  // what is being captured
 };
 Count count;
 
@@ -32,6 +36,11 @@ OpKind KindOf(const CombineExpertsParams&) { return OpKind::kRouting; }
 
 template <class Params, Op<Params> Ops::*op>
 void Counted(Stream& stream, const Params& params) {
+  if (count.recorded != nullptr) {
+    count.recorded->push_back([params](Stream& replaying) { Counted<Params, op>(replaying, params); });
+    (count.ops->*op)(stream, params);
+    return;
+  }
   if (!count.counting) {
     (count.ops->*op)(stream, params);
     return;
@@ -43,6 +52,27 @@ void Counted(Stream& stream, const Params& params) {
   tally.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++tally.calls;
 }
+
+// The device's own graph, and the ops it was captured from.
+class CountedGraph : public Graph {
+ public:
+  using Ops = std::vector<std::function<void(Stream&)>>;
+  CountedGraph(std::unique_ptr<Graph> graph, Ops ops) : graph_(std::move(graph)), ops_(std::move(ops)) {}
+
+  void Replay(Stream& stream) const override {
+    if (!count.counting) return graph_->Replay(stream);
+    for (const auto& op : ops_) op(stream);
+  }
+  size_t node_count() const override { return graph_->node_count(); }
+  bool SameNodes(const Graph& other) const override {
+    const auto* counted = dynamic_cast<const CountedGraph*>(&other);
+    return counted != nullptr && graph_->SameNodes(*counted->graph_);
+  }
+
+ private:
+  const std::unique_ptr<Graph> graph_;
+  const Ops ops_;
+};
 
 }  // namespace
 
@@ -79,6 +109,14 @@ OpCost CountingDevice::TakeCost() {
   OpCost sum;
   for (const OpTally& tally : TakeTallies()) sum += tally.cost;
   return sum;
+}
+
+std::unique_ptr<Graph> CountingDevice::Capture(Stream& stream, const std::function<void()>& record) {
+  CountedGraph::Ops ops;
+  count.recorded = &ops;
+  std::unique_ptr<Graph> graph = device_->Capture(stream, record);
+  count.recorded = nullptr;
+  return std::make_unique<CountedGraph>(std::move(graph), std::move(ops));
 }
 
 const Ops& CountingDevice::ops() const {

@@ -3,7 +3,7 @@
 
 // A device that adds up what its ops cost (op_cost.h) on their way to the real one: so the roofline of a step
 // is counted from the ops it submits, not from a model of it. And how long they take to return, which is how
-// long they run where ops run when they are called (the CPU, eagerly). Any number of them on one backend,
+// long they run where ops run when they are called (the CPU). Any number of them on one backend,
 // of which one counts at a time: the table of ops has no object to go with it.
 
 #include <array>
@@ -69,9 +69,8 @@ class CountingDevice : public Device {
   void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override {
     device_->CopyToHost(stream, host, device, bytes);
   }
-  std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override {
-    return device_->Capture(stream, record);
-  }
+  // While it counts, a replay runs the recorded ops one by one, so that they can be counted.
+  std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override;
 
  private:
   std::unique_ptr<Device> device_;

@@ -30,6 +30,8 @@ namespace foredraft {
 namespace {
 
 constexpr double kColdBytes = 256e6;
+constexpr int kMaxCopies = 2048;
+constexpr SampleLength kSample = {.seconds = 10e-3, .max_calls = kMaxCopies};  // reads all copies
 constexpr int kTokensPerBlock = 32;
 
 struct Options {
@@ -40,6 +42,7 @@ struct Options {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int buffer_mb = 512;
   bool markdown = false;
+  std::string command = "build/cpu/bin/cpu_ops";  // as it was given
 };
 
 class Bench : public OpMemory {
@@ -54,13 +57,13 @@ class Bench : public OpMemory {
   const std::vector<int>& rows() const { return options_.rows; }
 
   std::vector<PackedWeights> Weights(int count, int n, int k, DType dtype) {
-    return ColdWeights(count, n, k, dtype, std::min(kColdBytes, options_.buffer_mb * 0.5e6));
+    return ColdWeights(count, n, k, dtype, std::min(kColdBytes, options_.buffer_mb * 0.5e6), kMaxCopies);
   }
 
   void Line(const std::string& name, const std::string& shape, int rows, const OpCost& cost,
             const std::function<void(int)>& submit) {
     const double before = bandwidth_.Measure();
-    const double seconds = MedianSeconds(device(), stream(), submit);
+    const double seconds = MedianSeconds(device(), stream(), submit, kSample);
     const double rate = (before + bandwidth_.Measure()) / 2;
     table_.Add({name, shape, absl::StrCat(rows), absl::StrFormat("%.1f", seconds * 1e6),
                 absl::StrFormat("%.1f", cost.stored_bytes / seconds / 1e9),
@@ -68,7 +71,13 @@ class Bench : public OpMemory {
                 absl::StrFormat("%.0f", (cost.bf16_flops + cost.fp8_flops) / seconds / 1e9)});
   }
 
-  void Print() { table_.Print(options_.markdown); }
+  void Print() {
+    if (options_.markdown) {
+      std::cout << "### Single ops\n\n`" << options_.command
+                << "`: medians of captured sequences of calls; GB/s of weights and keys.\n\n";
+    }
+    table_.Print(options_.markdown);
+  }
 
  private:
   const Options options_;
@@ -224,9 +233,12 @@ int Main(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
+    absl::StrAppend(&options.command, " ", flag);
     if (flag == "--markdown") {
       options.markdown = true;
-    } else if (i + 1 == argc || !Parse(flag, argv[++i], &options)) {
+    } else if (i + 1 < argc && Parse(flag, argv[i + 1], &options)) {
+      absl::StrAppend(&options.command, " ", argv[++i]);
+    } else {
       std::cerr << "cpu_ops: " << flag
                 << ": not understood, allowed --model, --rows, --context, --threads, --only, --buffer-mb, "
                    "--markdown\n";

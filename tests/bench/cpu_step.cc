@@ -10,8 +10,8 @@
 //   --context  positions each sequence has at the start, computed from random prompts; default 128
 //
 // The byte model of a step: the weights it reads, of the experts those that its rows really chose, once per
-// forward (the head once per draft too), and the keys. An eager twin of the timed engine counts them, op by
-// op, in the very steps that are timed. Activations stay in caches and are left out.
+// forward (the head once per draft too), and the keys. They are counted op by op in the
+// very steps that are timed. Activations stay in caches and are left out.
 
 #include <algorithm>
 #include <chrono>
@@ -30,13 +30,14 @@
 #include "base/check.h"
 #include "config/model_config.h"
 #include "tests/bench/spread.h"
-#include "tests/bench/step_twins.h"
+#include "tests/bench/step_meter.h"
 #include "tests/bench/table.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int kDraftLens[] = {0, 1, 3};
+constexpr int kMostPlainRows = 8;
 
 struct Options {
   std::string model = "deploy/configs/yardstick.json";
@@ -46,7 +47,8 @@ struct Options {
   int rounds = 5;
   std::vector<std::string> only = {"table", "dense", "ops", "prefill"};
   bool markdown = false;
-  size_t buffer_bytes = size_t{512} << 20;  // of the read bandwidth
+  std::string command = "build/cpu/bin/cpu_step";  // as it was given
+  size_t buffer_bytes = size_t{512} << 20;         // of the read bandwidth
 
   bool Wants(const std::string& section) const {
     return std::find(only.begin(), only.end(), section) != only.end();
@@ -69,19 +71,21 @@ struct Report {
 
 // A section's heading and what its figures are.
 void Heading(const Options& options, const std::string& title, const std::string& text) {
-  std::cout << (options.markdown ? "### " : "") << title << "\n\n" << text << "\n\n";
+  std::cout << (options.markdown ? "### " : "") << title << "\n\n";
+  if (options.markdown) std::cout << "`" << options.command << "`: ";
+  std::cout << text << "\n\n";
 }
 
 struct Line {
   std::string name;  // of K
-  StepTwins* twins;
+  StepMeter* meter;
   StepSetting setting;
   MeasuredSteps measured;
 };
 
 void Rounds(const Report& report, std::vector<Line>& lines) {
   for (int round = 0; round < report.options.rounds; ++round) {
-    for (Line& line : lines) line.twins->Round(line.setting, report.bandwidth, line.measured);
+    for (Line& line : lines) line.meter->Round(line.setting, report.bandwidth, line.measured);
   }
 }
 
@@ -134,13 +138,20 @@ void PrintGain(const Report& report, const std::vector<Line>& lines) {
 
 void Steps(const Report& report, const BenchModel& model) {
   const Options& options = report.options;
-  StepTwins plain({options.threads, options.context, 0, options.rows}, model);
   const bool module = model.config.num_nextn_predict_layers > 0 && !options.Wants("plain");
-  std::optional<StepTwins> mtp;
-  if (module) mtp.emplace(StepTwins::Options{options.threads, options.context, 3, options.rows}, model);
+  // Beside drafts, the model without its module is asked where drafts pay: at few rows.
+  std::vector<int> plain_rows = options.rows;
+  if (module) std::erase_if(plain_rows, [](int rows) { return rows > kMostPlainRows; });
+  std::optional<StepMeter> plain, mtp;
+  const auto make = [&](int max_draft_len, const std::vector<int>& rows, std::optional<StepMeter>& meter) {
+    if (rows.empty()) return;
+    meter.emplace(StepMeter::Options{options.threads, options.context, max_draft_len, rows}, model);
+  };
+  make(0, plain_rows, plain);
+  if (module) make(kDraftLens[std::size(kDraftLens) - 1], options.rows, mtp);
   std::vector<Line> lines;
   for (const int rows : options.rows) {
-    lines.push_back({"-", &plain, {rows, 0}, {}});
+    if (plain && rows <= plain_rows.back()) lines.push_back({"-", &*plain, {rows, 0}, {}});
     if (!module) continue;
     for (const int k : kDraftLens) lines.push_back({absl::StrCat(k), &*mtp, {rows, k}, {}});
   }
@@ -158,9 +169,9 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
   const auto model = MakeBenchModel("", dense, options.threads);
   if (!model.ok()) return model.status();
   const std::vector<int> rows = {1, 2, 4, 8};
-  StepTwins twins({options.threads, options.context, 0, rows}, *model);
+  StepMeter meter({options.threads, options.context, 0, rows}, *model);
   std::vector<Line> lines;
-  for (const int count : rows) lines.push_back({"-", &twins, {count, 0}, {}});
+  for (const int count : rows) lines.push_back({"-", &meter, {count, 0}, {}});
   Rounds(report, lines);
   Heading(options, "Dense layers only",
           "The same shape with every layer dense, no module: a step over a step with one row.");
@@ -188,22 +199,22 @@ void Ops(const Report& report, const BenchModel& model) {
     if (count <= options.most_rows()) rows.push_back(count);
   }
   const int max_draft_len = model.config.num_nextn_predict_layers > 0 ? 3 : 0;
-  StepTwins plain({options.threads, options.context, 0, rows}, model);
-  std::optional<StepTwins> mtp;
+  StepMeter plain({options.threads, options.context, 0, rows}, model);
+  std::optional<StepMeter> mtp;
   if (max_draft_len > 0)
-    mtp.emplace(StepTwins::Options{options.threads, options.context, max_draft_len, {1}}, model);
-  Heading(
-      options, "Time by kind of op",
-      "Of an eager step, a clock around every op; between: the rest of the step. GB/s of weights and keys.");
+    mtp.emplace(StepMeter::Options{options.threads, options.context, max_draft_len, {1}}, model);
+  Heading(options, "Time by kind of op",
+          "Of a step run op by op, a clock around each; between: the rest of the step. GB/s of weights and "
+          "keys.");
   Table table({"rows", "K", "kind", "calls", "us", "of step", "MB", "GB/s", "of read bandwidth"});
-  const auto add = [&](StepTwins& twins, const StepSetting& setting) {
+  const auto add = [&](StepMeter& meter, const StepSetting& setting) {
     const double rate = report.bandwidth.Measure();
     constexpr int kSteps = 8;
     double seconds = 0;
-    const OpTallies tallies = twins.TallyOps(setting, kSteps, &seconds);
+    const OpTallies tallies = meter.TallyOps(setting, kSteps, &seconds);
     double between = seconds;
     const auto line = [&](const char* kind, int64_t calls, double time, double bytes) {
-      table.Add({absl::StrCat(setting.rows), &twins == &plain ? "-" : absl::StrCat(setting.draft_len), kind,
+      table.Add({absl::StrCat(setting.rows), &meter == &plain ? "-" : absl::StrCat(setting.draft_len), kind,
                  absl::StrCat(calls / kSteps), absl::StrFormat("%.0f", time / kSteps * 1e6),
                  absl::StrFormat("%.1f%%", 100 * time / seconds),
                  absl::StrFormat("%.1f", bytes / kSteps / 1e6),
@@ -312,10 +323,13 @@ int Main(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
+    absl::StrAppend(&options.command, " ", flag);
     if (flag == "--markdown") {
       options.markdown = true;
-    } else if (i + 1 == argc || !Parse(flag, argv[++i], &options)) {
-      std::cerr << "cpu_step: " << flag << (i < argc ? absl::StrCat(" ", argv[i]) : "")
+    } else if (i + 1 < argc && Parse(flag, argv[i + 1], &options)) {
+      absl::StrAppend(&options.command, " ", argv[++i]);
+    } else {
+      std::cerr << "cpu_step: " << flag << (i + 1 < argc ? absl::StrCat(" ", argv[i + 1]) : "")
                 << ": not understood, allowed --model, --rows, --context, --threads, --rounds, --only, "
                    "--buffer-mb, --markdown\n";
       return 2;

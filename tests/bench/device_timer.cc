@@ -10,8 +10,6 @@
 namespace foredraft {
 namespace {
 
-constexpr double kSampleSeconds = 2e-3;
-constexpr int kMaxCalls = 200;
 constexpr int kSamples = 15;
 
 double ReplaySeconds(Device& device, Stream& stream, const Graph& graph) {
@@ -27,7 +25,8 @@ double ReplaySeconds(Device& device, Stream& stream, const Graph& graph) {
 
 }  // namespace
 
-double MedianSeconds(Device& device, Stream& stream, const std::function<void(int i)>& submit) {
+double MedianSeconds(Device& device, Stream& stream, const std::function<void(int i)>& submit,
+                     const SampleLength& length) {
   submit(0);  // loads its code, makes its workspace
   stream.Synchronize();
   const auto capture = [&](int calls) {
@@ -38,7 +37,7 @@ double MedianSeconds(Device& device, Stream& stream, const std::function<void(in
   const auto one = capture(1);
   ReplaySeconds(device, stream, *one);
   const double once = std::max(1e-7, ReplaySeconds(device, stream, *one));
-  const int calls = std::clamp(static_cast<int>(kSampleSeconds / once), 1, kMaxCalls);
+  const int calls = std::clamp(static_cast<int>(length.seconds / once), 1, length.max_calls);
   const auto many = capture(calls);
   ReplaySeconds(device, stream, *many);
   std::vector<double> samples(kSamples);

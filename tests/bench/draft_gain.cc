@@ -1,7 +1,7 @@
 // What abacus' own drafts bring, with the acceptance they have: tokens per second of K = 1 and 3 over those
 // of a model without drafts, at one stream and at four, in process. Rounds are interleaved.
 //
-// usage: draft_gain [ROUNDS] [--markdown], from the repository's root
+// usage: draft_gain [ROUNDS] [--markdown] [--quick], from the repository's root
 
 #include <cstdio>
 #include <cstring>
@@ -19,7 +19,6 @@
 namespace foredraft {
 namespace {
 
-constexpr int kRequests = 48;
 constexpr int kMaxTokens = 120;
 constexpr int kStreams[] = {1, 4};
 
@@ -35,9 +34,9 @@ struct Rates {
   double length = 0;          // tokens per decode step; a request's first token comes from the prefill
 };
 
-void Main(int rounds, bool markdown) {
+void Main(int rounds, int request_count, bool markdown) {
   const LoadedModel& model = LoadModelOnce(kAbacusDir);
-  std::vector<Request> requests = TestRequests({.count = kRequests});
+  std::vector<Request> requests = TestRequests({.count = request_count});
   for (Request& request : requests) request.max_tokens = kMaxTokens;
   std::vector<Contender> contenders;
   contenders.push_back(
@@ -53,7 +52,7 @@ void Main(int rounds, bool markdown) {
         "## Drafts of abacus\n\n`build/cpu/bin/draft_gain %d --markdown`: %d questions in process, 2 "
         "threads, real "
         "acceptance; medians and quartiles of %d interleaved rounds, the gain within each round.\n\n",
-        rounds, kRequests, rounds);
+        rounds, request_count, rounds);
     std::fflush(stdout);
   }
   Table table({"streams", "drafts", "tokens/s", "tokens a step", "over no module"});
@@ -64,7 +63,8 @@ void Main(int rounds, bool markdown) {
         const ClosedLoop::Stage stage = contenders[i].load->Run(streams, requests);
         rates[i].tokens_per_second.push_back(stage.rate());
         rates[i].gains.push_back(stage.rate() / rates[0].tokens_per_second.back());
-        rates[i].length = static_cast<double>(stage.tokens - kRequests) / static_cast<double>(stage.steps);
+        rates[i].length =
+            static_cast<double>(stage.tokens - request_count) / static_cast<double>(stage.steps);
       }
     }
     for (size_t i = 0; i < contenders.size(); ++i) {
@@ -84,14 +84,19 @@ void Main(int rounds, bool markdown) {
 
 int main(int argc, char** argv) {
   int rounds = 7;
+  int requests = 48;
   bool markdown = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--markdown") == 0) {
       markdown = true;
+    } else if (std::strcmp(argv[i], "--quick") == 0) {
+      rounds = 1;
+      requests = 2;
     } else if (!absl::SimpleAtoi(argv[i], &rounds) || rounds < 1) {
-      std::fprintf(stderr, "draft_gain: %s: not understood, allowed rounds from 1, --markdown\n", argv[i]);
+      std::fprintf(stderr, "draft_gain: %s: not understood, allowed rounds from 1, --markdown, --quick\n",
+                   argv[i]);
       return 2;
     }
   }
-  foredraft::Main(rounds, markdown);
+  foredraft::Main(rounds, requests, markdown);
 }

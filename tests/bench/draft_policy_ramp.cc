@@ -2,7 +2,7 @@
 // from 1 to 64 streams and back. Rounds are interleaved; figures are medians over rounds, so that they
 // compare within one run.
 //
-// usage: draft_policy_ramp [ROUNDS] [--markdown], from the repository's root
+// usage: draft_policy_ramp [ROUNDS] [--markdown] [--quick], from the repository's root
 
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +24,6 @@ namespace {
 
 constexpr int kMaxDraftLen = 7;
 constexpr int kStreams[] = {1, 2, 4, 8, 16, 32, 64, 32, 16, 8, 4, 2, 1};
-constexpr int kRequestsPerStage = 96;
 
 struct Contender {
   std::string name;
@@ -45,7 +44,7 @@ void RunRound(Contender& contender, const std::vector<Request>& requests) {
   contender.totals.push_back(total.rate());
 }
 
-void Print(const std::vector<Contender>& contenders, int rounds, bool markdown) {
+void Print(const std::vector<Contender>& contenders, int rounds, int requests, bool markdown) {
   if (markdown) {
     std::printf(
         "## Draft policies on a ramp\n\n`build/cpu/bin/draft_policy_ramp %d --markdown`: abacus in process, "
@@ -53,7 +52,7 @@ void Print(const std::vector<Contender>& contenders, int rounds, bool markdown) 
         "threads, %d requests per stage, tokens per second, medians of %d interleaved rounds; the last "
         "column "
         "with its quartiles.\n\n",
-        rounds, kRequestsPerStage, rounds);
+        rounds, requests, rounds);
   }
   std::vector<std::string> head = {"streams"};
   for (const int streams : kStreams) head.push_back(std::to_string(streams));
@@ -77,9 +76,9 @@ void Print(const std::vector<Contender>& contenders, int rounds, bool markdown) 
   std::printf("Adaptive over the best fixed K: %.3f\n", Spread::Of(contenders.back().totals).median / best);
 }
 
-void Main(int rounds, bool markdown) {
+void Main(int rounds, int requests_per_stage, bool markdown) {
   const LoadedModel& model = LoadModelOnce(kAbacusDir);
-  std::vector<Request> requests = TestRequests({.count = kRequestsPerStage});
+  std::vector<Request> requests = TestRequests({.count = requests_per_stage});
   for (Request& request : requests) request.max_tokens = 120;
   std::vector<Contender> contenders;
   for (const int draft_len : {0, 1, 2, 3, 5, 7}) {
@@ -98,7 +97,7 @@ void Main(int rounds, bool markdown) {
   for (int round = 0; round < rounds; ++round) {
     for (Contender& contender : contenders) RunRound(contender, requests);
   }
-  Print(contenders, rounds, markdown);
+  Print(contenders, rounds, requests_per_stage, markdown);
 }
 
 }  // namespace
@@ -106,15 +105,20 @@ void Main(int rounds, bool markdown) {
 
 int main(int argc, char** argv) {
   int rounds = 3;
+  int requests = 96;
   bool markdown = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--markdown") == 0) {
       markdown = true;
+    } else if (std::strcmp(argv[i], "--quick") == 0) {
+      rounds = 1;
+      requests = 2;
     } else if (!absl::SimpleAtoi(argv[i], &rounds) || rounds < 1) {
-      std::fprintf(stderr, "draft_policy_ramp: %s: not understood, allowed rounds from 1, --markdown\n",
+      std::fprintf(stderr,
+                   "draft_policy_ramp: %s: not understood, allowed rounds from 1, --markdown, --quick\n",
                    argv[i]);
       return 2;
     }
   }
-  foredraft::Main(rounds, markdown);
+  foredraft::Main(rounds, requests, markdown);
 }

@@ -89,7 +89,7 @@ TEST(OpCost, RooflineIsTheSlowerOfMemoryAndMatrixUnits) {
   EXPECT_DOUBLE_EQ(RooflineSeconds({.bytes = 4e9, .bf16_flops = 8e11, .fp8_flops = 16e11}, rates), 2e-3);
 }
 
-TEST(CountingDevice, AddsUpWhatIsSubmittedAndRunsIt) {
+TEST(CountingDevice, AddsUpWhatIsSubmittedAndWhatIsReplayedAndRunsBoth) {
   CountingDevice device(*CreateDevice("cpu", {}));
   float* const x = *device.AllocateArray<float>(2 * 16);
   float* const out = *device.AllocateArray<float>(2 * 16);
@@ -97,18 +97,36 @@ TEST(CountingDevice, AddsUpWhatIsSubmittedAndRunsIt) {
   const std::vector<float> ones(32, 1.0f);
   device.CopyToDevice(*stream, x, ones.data(), ones.size() * sizeof(float));
   const AddParams p = {Dense(out, 2, 16), Dense<const float>(x, 2, 16)};
+  const auto graph = device.Capture(*stream, [&] { device.ops().add(*stream, p); });
   device.ops().add(*stream, p);
+  graph->Replay(*stream);
   EXPECT_EQ(device.TakeCost().bytes, 0) << "not asked to count";
   device.StartCounting({});
   device.ops().add(*stream, p);
-  const auto graph = device.Capture(*stream, [&] { device.ops().add(*stream, p); });
-  EXPECT_EQ(device.TakeCost().bytes, 2 * 3 * 32 * sizeof(float));
   graph->Replay(*stream);
+  const OpTallies tallies = device.TakeTallies();
+  EXPECT_EQ(tallies[static_cast<int>(OpKind::kSmall)].calls, 2);
+  EXPECT_EQ(tallies[static_cast<int>(OpKind::kSmall)].cost.bytes, 2 * 3 * 32 * sizeof(float));
   stream->Synchronize();
   std::vector<float> values(32);
   device.CopyToHost(*stream, values.data(), out, values.size() * sizeof(float));
   stream->Synchronize();
-  EXPECT_EQ(values, std::vector<float>(32, 3.0f));
+  EXPECT_EQ(values, std::vector<float>(32, 4.0f));
+}
+
+TEST(CountingDevice, KnowsTheHeadByItsWidth) {
+  CountingDevice device(*CreateDevice("cpu", {}));
+  const auto stream = device.CreateStream();
+  const auto weight = device.MakeRandomWeights(1, DenseRandomWeight(64, 32, DType::kBF16, 1.0f, 1));
+  const GemmParams p = {.out = Dense(*device.AllocateArray<float>(64), 1, 64),
+                        .x = Dense<const bf16>(*device.AllocateArray<bf16>(32), 1, 32),
+                        .weight = weight->first};
+  device.StartCounting({}, 64);
+  device.ops().gemm(*stream, p);
+  EXPECT_EQ(device.TakeTallies()[static_cast<int>(OpKind::kHead)].calls, 1);
+  device.StartCounting({}, 65);
+  device.ops().gemm(*stream, p);
+  EXPECT_EQ(device.TakeTallies()[static_cast<int>(OpKind::kGemm)].calls, 1);
 }
 
 }  // namespace

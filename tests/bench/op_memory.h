@@ -52,11 +52,11 @@ class OpMemory {
     CHECK(weights.ok()) << weights.status().ToString();
     return *weights;
   }
-  // `cold_bytes` of them: so many that none is read twice while it is still in a cache. At least one, at
-  // most 64.
-  std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype, double cold_bytes) {
+  // `cold_bytes` of them: so many that none is read twice while it is still in a cache. At least one.
+  std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype, double cold_bytes,
+                                         int max_copies = 64) {
     const double bytes = double(count) * n * k * DTypeBytes(dtype);
-    const int copies = std::clamp(static_cast<int>(cold_bytes / bytes), 1, 64);
+    const int copies = std::clamp(static_cast<int>(cold_bytes / bytes), 1, max_copies);
     std::vector<PackedWeights> weights;
     for (int i = 0; i < copies; ++i) weights.push_back(Random(count, n, k, dtype));
     return weights;

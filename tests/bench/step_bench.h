@@ -2,8 +2,8 @@
 #define FOREDRAFT_TESTS_BENCH_STEP_BENCH_H_
 
 // One engine and the plans that drive it step by step, for programs that time steps: sequences brought to a
-// context, decode steps of any K, drafts accepted at the lengths published for R1. Two of them with the same
-// weights and the same calls give the same tokens, so one may be timed and the other counted.
+// context, decode steps of any K, drafts accepted at the lengths published for R1. Started again, it
+// repeats its tokens: the same steps can be timed and counted.
 
 #include <cstdint>
 #include <memory>

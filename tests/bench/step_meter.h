@@ -1,9 +1,9 @@
-#ifndef FOREDRAFT_TESTS_BENCH_STEP_TWINS_H_
-#define FOREDRAFT_TESTS_BENCH_STEP_TWINS_H_
+#ifndef FOREDRAFT_TESTS_BENCH_STEP_METER_H_
+#define FOREDRAFT_TESTS_BENCH_STEP_METER_H_
 
-// The same decode steps twice on backend cpu: replayed and timed, and eagerly, op by op, counted. So the
-// bytes of a step are those of the very steps that are timed, the experts among them that its rows really
-// chose.
+// Times decode steps on backend cpu, and counts the bytes of the very same steps: brought to the same start,
+// an engine repeats its tokens, and so the experts that its rows choose. Timed steps are replays; counted
+// ones run the recorded ops one by one.
 
 #include <map>
 #include <memory>
@@ -46,7 +46,7 @@ struct MeasuredSteps {
   double step_bytes = 0;             // mean
 };
 
-class StepTwins {
+class StepMeter {
  public:
   struct Options {
     int threads = 1;
@@ -55,12 +55,12 @@ class StepTwins {
     std::vector<int> rows;  // ascending
   };
   // `model` outlives this.
-  StepTwins(const Options& options, const BenchModel& model);
+  StepMeter(const Options& options, const BenchModel& model);
 
   // One round: the steps, between two looks at the read bandwidth.
   void Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured);
 
-  // Of `steps` eager steps, added up: time and bytes by kind of op; `seconds` of the whole steps.
+  // Of `steps` steps op by op, added up: time and bytes by kind of op; `seconds` of the whole steps.
   OpTallies TallyOps(const StepSetting& setting, int steps, double* seconds);
 
  private:
@@ -70,13 +70,12 @@ class StepTwins {
   void StartCounting(const StepSetting& setting, int step);
 
   const int vocab_size_;
-  CountingDevice* counting_ = nullptr;  // of counted_
-  std::unique_ptr<StepBench> timed_;
-  std::unique_ptr<StepBench> counted_;
+  CountingDevice* counting_ = nullptr;  // of bench_
+  std::unique_ptr<StepBench> bench_;
   std::map<std::pair<int, int>, int> steps_;                  // of a round, by rows and K
   std::map<std::pair<int, int>, std::vector<double>> bytes_;  // likewise, of each step: rounds repeat them
 };
 
 }  // namespace foredraft
 
-#endif  // FOREDRAFT_TESTS_BENCH_STEP_TWINS_H_
+#endif  // FOREDRAFT_TESTS_BENCH_STEP_METER_H_

@@ -1,4 +1,4 @@
-#include "tests/bench/step_twins.h"
+#include "tests/bench/step_meter.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,7 +13,7 @@ namespace {
 constexpr int kWarmSteps = 2;
 constexpr int kMinTimedSteps = 3;
 constexpr int kMaxTimedSteps = 16;
-constexpr double kRoundSeconds = 0.25;  // of the timed steps of one setting
+constexpr double kRoundSeconds = 0.15;  // of the timed steps of one setting
 constexpr int kMinPrefillTokens = 512;
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -41,7 +41,7 @@ absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, con
   return model;
 }
 
-StepTwins::StepTwins(const Options& options, const BenchModel& model) : vocab_size_(model.config.vocab_size) {
+StepMeter::StepMeter(const Options& options, const BenchModel& model) : vocab_size_(model.config.vocab_size) {
   StepBenchOptions step{.context = options.context,
                         .max_rows = options.rows.back(),
                         .batch_sizes = options.rows,
@@ -49,21 +49,18 @@ StepTwins::StepTwins(const Options& options, const BenchModel& model) : vocab_si
                         .tokens_per_block = kCpuTokensPerBlock,
                         .max_num_tokens = std::max(options.context, kMinPrefillTokens),
                         .max_steps = kWarmSteps + kMaxTimedSteps + 2};
-  timed_ = std::make_unique<StepBench>(step, model.config, MakeCpuDevice(options.threads), model.weights);
-  step.graphs = false;
   auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads));
   counting_ = counting.get();
-  counted_ = std::make_unique<StepBench>(step, model.config, std::move(counting), model.weights);
-  timed_->Prefill();
-  counted_->Prefill();
+  bench_ = std::make_unique<StepBench>(step, model.config, std::move(counting), model.weights);
+  bench_->Prefill();
 }
 
-void StepTwins::Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured) {
+void StepMeter::Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured) {
   const int steps = StepsOfRound(setting);
   const std::vector<double>& bytes = BytesOf(setting, steps);
   const double before = bandwidth.Measure();
-  timed_->Start(setting.rows, setting.draft_len);
-  for (int i = 0; i < kWarmSteps; ++i) timed_->Run(setting.draft_len);
+  bench_->Start(setting.rows, setting.draft_len);
+  for (int i = 0; i < kWarmSteps; ++i) bench_->Run(setting.draft_len);
   double seconds = 0, moved = 0;
   for (int i = 0; i < steps; ++i) {
     measured.step_seconds.push_back(TimedStep(setting.draft_len));
@@ -78,15 +75,15 @@ void StepTwins::Round(const StepSetting& setting, ReadBandwidth& bandwidth, Meas
   measured.step_bytes = moved / steps;
 }
 
-OpTallies StepTwins::TallyOps(const StepSetting& setting, int steps, double* seconds) {
-  counted_->Start(setting.rows, setting.draft_len);
-  for (int i = 0; i < kWarmSteps; ++i) counted_->Run(setting.draft_len);
+OpTallies StepMeter::TallyOps(const StepSetting& setting, int steps, double* seconds) {
+  bench_->Start(setting.rows, setting.draft_len);
+  for (int i = 0; i < kWarmSteps; ++i) bench_->Run(setting.draft_len);
   OpTallies sum{};
   *seconds = 0;
   for (int i = 0; i < steps; ++i) {
     StartCounting(setting, i);
     const auto start = std::chrono::steady_clock::now();
-    counted_->Run(setting.draft_len);
+    bench_->Run(setting.draft_len);
     *seconds += SecondsSince(start);
     const OpTallies step = counting_->TakeTallies();
     for (int kind = 0; kind < kOpKindCount; ++kind) {
@@ -98,44 +95,47 @@ OpTallies StepTwins::TallyOps(const StepSetting& setting, int steps, double* sec
   return sum;
 }
 
-double StepTwins::TimedStep(int draft_len) {
+double StepMeter::TimedStep(int draft_len) {
   const auto start = std::chrono::steady_clock::now();
-  const RankResult result = timed_->Run(draft_len);
+  const RankResult result = bench_->Run(draft_len);
   CHECK(result.replayed);
   return SecondsSince(start);
 }
 
-int StepTwins::StepsOfRound(const StepSetting& setting) {
+int StepMeter::StepsOfRound(const StepSetting& setting) {
   const auto [found, fresh] = steps_.try_emplace({setting.rows, setting.draft_len}, 0);
   if (fresh) {
-    timed_->Start(setting.rows, setting.draft_len);
-    timed_->Run(setting.draft_len);
+    bench_->Start(setting.rows, setting.draft_len);
+    bench_->Run(setting.draft_len);
     found->second = std::clamp(static_cast<int>(kRoundSeconds / TimedStep(setting.draft_len)), kMinTimedSteps,
                                kMaxTimedSteps);
   }
   return found->second;
 }
 
-const std::vector<double>& StepTwins::BytesOf(const StepSetting& setting, int steps) {
+const std::vector<double>& StepMeter::BytesOf(const StepSetting& setting, int steps) {
   std::vector<double>& bytes = bytes_[{setting.rows, setting.draft_len}];
   if (!bytes.empty()) return bytes;
-  counted_->Start(setting.rows, setting.draft_len);
-  timed_->Start(setting.rows, setting.draft_len);
+  std::vector<RankResult> counted;
+  bench_->Start(setting.rows, setting.draft_len);
   for (int i = 0; i < kWarmSteps + steps; ++i) {
     if (i >= kWarmSteps) StartCounting(setting, i - kWarmSteps);
-    const RankResult counted = counted_->Run(setting.draft_len);
+    counted.push_back(bench_->Run(setting.draft_len));
     if (i >= kWarmSteps) bytes.push_back(counting_->TakeCost().stored_bytes);
-    const RankResult timed = timed_->Run(setting.draft_len);
+  }
+  bench_->Start(setting.rows, setting.draft_len);
+  for (const RankResult& before : counted) {
+    const RankResult again = bench_->Run(setting.draft_len);
     for (int slot = 0; slot < setting.rows; ++slot) {
-      CHECK(timed.slots[slot].token_ids == counted.slots[slot].token_ids) << "the twins disagree";
+      CHECK(again.slots[slot].token_ids == before.slots[slot].token_ids) << "other tokens than were counted";
     }
   }
   return bytes;
 }
 
-void StepTwins::StartCounting(const StepSetting& setting, int step) {
+void StepMeter::StartCounting(const StepSetting& setting, int step) {
   const double tokens = (kWarmSteps + step + 1) * kAcceptedLength[setting.draft_len];
-  counting_->StartCounting({.context = counted_->context() + static_cast<int>(tokens),
+  counting_->StartCounting({.context = bench_->context() + static_cast<int>(tokens),
                             .rows_per_sequence = setting.draft_len + 1,
                             .host_arrays = true},
                            vocab_size_);
