@@ -158,12 +158,7 @@ void Scheduler::Leave(Sequence* sequence) {
       CHECK(false) << "request " << sequence->request.id << " ended twice";
   }
   sequence->state = SequenceState::kEnded;
-  FreeIfUnused(sequence);
-}
-
-void Scheduler::FreeIfUnused(Sequence* sequence) {
-  if (sequence->state != SequenceState::kEnded || sequence->plans_in_flight > 0) return;
-  if (sequence->slot >= 0) {
+  if (sequence->slot >= 0) {  // stream-order
     RankState& rank = ranks_[sequence->rank];
     rank.releases.push_back(sequence->slot);
     rank.Vacate(sequence);
@@ -173,6 +168,11 @@ void Scheduler::FreeIfUnused(Sequence* sequence) {
       rank.pool_reserved -= sequence->extent_blocks;
     }
   }
+  ForgetIfUnnamed(sequence);
+}
+
+void Scheduler::ForgetIfUnnamed(Sequence* sequence) {
+  if (sequence->state != SequenceState::kEnded || sequence->plans_in_flight > 0) return;
   sequences_.erase(sequence->request.id);
 }
 

@@ -16,7 +16,8 @@
 //   swaps
 //                   out is not rewound, and if it ended its image is dropped
 //   stream-order    a plan may hand out what a sequence gave up before it, since ranks carry plans out in
-//                   order; an ended sequence keeps slot and blocks until no launched plan names it
+//                   order: also what a sequence that ended, or is swapped out, still uses in the plan in
+//                   flight
 //   offer           a block enters the prefix index when the iteration that filled its last prompt row is
 //                   committed, and is never written again by anyone
 //   table-mirror, reservation (rank_state.h), block-conservation (kv_block_pool.h)
@@ -92,8 +93,8 @@ class Scheduler {
   // INVALID_ARGUMENT, limit named, for a request that could never run. Reads only `options()`: any thread.
   absl::Status CheckRequest(const Request& request) const;
 
-  // Ends a request: its last update is ready at once, its blocks return as soon as no launched plan uses
-  // them. Unknown or ended ids are ignored.
+  // Ends a request: its last update is ready and its blocks are there for others at once. Unknown or ended
+  // ids are ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
 
   // The next iteration, on upper bounds where a plan is in flight (one at most). Deadlines that passed by
@@ -156,8 +157,8 @@ class Scheduler {
   // Ends of sequences (scheduler.cc).
   void ExpireDeadlines(SteadyTime now);
   void End(Sequence* sequence, FinishReason reason, const absl::Status& error);
-  void Leave(Sequence* sequence);  // its last update is among updates_
-  void FreeIfUnused(Sequence* sequence);
+  void Leave(Sequence* sequence);            // its last update is among updates_
+  void ForgetIfUnnamed(Sequence* sequence);  // once it has ended and no launched plan names it
 
   // Phases of Plan (scheduler_plan.cc, scheduler_admit.cc).
   void PlanReleases(IterationPlan* plan);

@@ -82,7 +82,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
   }
   for (Sequence* sequence : expected.named) {
     --sequence->plans_in_flight;
-    FreeIfUnused(sequence);
+    ForgetIfUnnamed(sequence);
   }
 }
 

@@ -82,10 +82,10 @@ void Scheduler::PlanGrowth(int rank, IterationPlan* plan) {
 void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
   RankState& state = ranks_[rank];
   std::vector<Sequence*> decoding;
-  bool blocks_return_soon = false;  // a sequence that is over waits for the plan in flight
+  bool blocks_return_soon = false;  // the plan in flight ends a sequence
   for (Sequence* sequence : state.slots()) {
     if (sequence == nullptr || sequence->state == SequenceState::kPrefilling) continue;
-    if (sequence->state == SequenceState::kEnded || sequence->surely_finished()) {
+    if (sequence->surely_finished()) {
       blocks_return_soon = true;
     } else {
       decoding.push_back(sequence);

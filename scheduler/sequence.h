@@ -3,13 +3,13 @@
 
 // One request's progress, as far as the scheduler knows it. Owner: Scheduler. Thread: scheduler.
 //
-//   from        to          when                                          slot, blocks
-//   waiting     prefilling  admitted                                      takes both, the whole prompt's
-//   blocks prefilling  decoding    its last prompt chunk is planned              - decoding    swapped
-//   preempted                                     gives both back, has an image swapped     decoding    there
-//   is room again                           takes both, the image is freed any         ended       stop,
-//   limit, cancel, deadline, error          keeps both while a launched plan has
-//                                                                         it, then gives them back
+// | from | to | when | slot and blocks |
+// |---|---|---|---|
+// | waiting | prefilling | admitted | takes both, the whole prompt's blocks |
+// | prefilling | decoding | its last prompt chunk is planned | - |
+// | decoding | swapped | preempted | gives both back, has an image |
+// | swapped | decoding | there is room again | takes both, the image is freed |
+// | any | ended | stop, limit, cancel, deadline, error | gives both back |
 //
 // Positions are those of spec/mtp.md: `length` tokens are in the target's cache, the last committed token is
 // at position `length`.
