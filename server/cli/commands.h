@@ -20,6 +20,7 @@ namespace foredraft {
 void AddServe(CLI::App& app, int* exit_code);
 void AddCheckConfig(CLI::App& app, int* exit_code);
 void AddWorker(CLI::App& app, int* exit_code);
+void AddBench(CLI::App& app, int* exit_code);
 void AddGenerate(CLI::App& app, int* exit_code);
 void AddInfo(CLI::App& app, int* exit_code);
 void AddSynth(CLI::App& app, int* exit_code);

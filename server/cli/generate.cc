@@ -4,16 +4,14 @@
 
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "foredraft/v1/generation.grpc.pb.h"
+#include "server/cli/client_options.h"
 #include "server/cli/commands.h"
 #include "server/cli/generate_report.h"
 
@@ -21,12 +19,11 @@ namespace foredraft {
 namespace {
 
 struct GenerateOptions {
-  std::string server = "127.0.0.1:50051";
-  std::string tls_ca, tls_cert, tls_key;
+  ServerAddress server;
   std::optional<std::string> prompt, chat, system;
   std::vector<int32_t> token_ids;
-  std::optional<int32_t> max_tokens, top_k, logprobs, max_draft_tokens;
-  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<int32_t> max_tokens, logprobs, max_draft_tokens;
+  SamplingOptions sampling;
   std::optional<uint64_t> seed;
   std::optional<double> timeout_s;
   std::vector<std::string> stop;
@@ -51,15 +48,8 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
     if (options.system) add("system", *options.system);
     add("user", *options.chat);
   }
-  v1::SamplingParams* sampling = request.mutable_sampling();
-  if (options.temperature) sampling->set_temperature(*options.temperature);
-  if (options.top_p) sampling->set_top_p(*options.top_p);
-  if (options.top_k) sampling->set_top_k(*options.top_k);
-  if (options.min_p) sampling->set_min_p(*options.min_p);
-  if (options.repetition_penalty) sampling->set_repetition_penalty(*options.repetition_penalty);
-  if (options.presence_penalty) sampling->set_presence_penalty(*options.presence_penalty);
-  if (options.frequency_penalty) sampling->set_frequency_penalty(*options.frequency_penalty);
-  if (options.seed) sampling->set_seed(*options.seed);
+  options.sampling.ApplyTo(*request.mutable_sampling());
+  if (options.seed) request.mutable_sampling()->set_seed(*options.seed);
   if (options.max_tokens) request.set_max_tokens(*options.max_tokens);
   if (options.strict_acceptance) request.set_strict_acceptance(true);
   for (const std::string& stop : options.stop) request.add_stop(stop);
@@ -69,24 +59,6 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
   if (options.max_draft_tokens) request.set_max_draft_tokens(*options.max_draft_tokens);
   if (options.timeout_s) request.set_timeout_s(*options.timeout_s);
   return request;
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (!file || !(content << file.rdbuf())) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  return content.str();
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const GenerateOptions& options) {
-  if (options.tls_ca.empty()) return grpc::InsecureChannelCredentials();
-  grpc::SslCredentialsOptions ssl;
-  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadFile(options.tls_ca));
-  if (!options.tls_cert.empty()) {
-    ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadFile(options.tls_cert));
-    ASSIGN_OR_RETURN(ssl.pem_private_key, ReadFile(options.tls_key));
-  }
-  return grpc::SslCredentials(ssl);
 }
 
 // Before gRPC's threads exist, so that they inherit it: signals are for CancelOnSignal alone.
@@ -111,7 +83,8 @@ void CancelOnSignal(const sigset_t& signals, std::shared_ptr<grpc::ClientContext
 
 absl::Status Generate(const GenerateOptions& options) {
   const sigset_t signals = BlockSignals();
-  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, Credentials(options));
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                   ClientCredentials(options.server));
   const auto context = std::make_shared<grpc::ClientContext>();
   CancelOnSignal(signals, context);
   if (options.timeout_s) {
@@ -122,7 +95,7 @@ absl::Status Generate(const GenerateOptions& options) {
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(
                               std::chrono::duration<double>(*options.timeout_s + kGrace)));
   }
-  const auto stub = v1::GenerationService::NewStub(grpc::CreateChannel(options.server, credentials));
+  const auto stub = v1::GenerationService::NewStub(grpc::CreateChannel(options.server.address, credentials));
   const std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>> reader =
       stub->GenerateStream(context.get(), MakeRequest(options));
   GenerateReport report;
@@ -140,9 +113,7 @@ absl::Status Generate(const GenerateOptions& options) {
                                                                           : "");
   if (report.finish_reason().empty()) {
     if (!options.json && report.has_text()) printf("\n");
-    const auto code = static_cast<absl::StatusCode>(status.error_code());  // the same numbers
-    return absl::Status(code, absl::StrCat(options.server, ": ", absl::StatusCodeToString(code), " ",
-                                           status.error_message()));
+    return CallError(options.server.address, status);
   }
   if (options.json) {
     printf("%s\n", report.Json().c_str());
@@ -155,32 +126,13 @@ absl::Status Generate(const GenerateOptions& options) {
   return absl::CancelledError(absl::StrCat("ended early: ", report.finish_reason()));
 }
 
-void AddSamplingOptions(CLI::App& command, GenerateOptions& options) {
-  command.add_option("--temperature", options.temperature, "0 = greedy");
-  command.add_option("--top-p", options.top_p, "1 = off");
-  command.add_option("--top-k", options.top_k, "0 = off");
-  command.add_option("--min-p", options.min_p, "0 = off");
-  command.add_option("--repetition-penalty", options.repetition_penalty, "1 = off; counts prompt and output");
-  command.add_option("--presence-penalty", options.presence_penalty, "0 = off; counts the output");
-  command.add_option("--frequency-penalty", options.frequency_penalty, "0 = off; counts the output");
-  command.add_option("--seed", options.seed, "the same seed gives the same tokens");
-}
-
 }  // namespace
 
 void AddGenerate(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("generate", "Send one request; text streams to stdout, figures go to stderr");
   auto options = std::make_shared<GenerateOptions>();
-  command->add_option("--server", options->server, "address of the daemon")
-      ->capture_default_str()
-      ->type_name("A");
-  command->add_option("--tls-ca", options->tls_ca, "PEM file of the daemon's authority; switches TLS on");
-  CLI::Option* cert =
-      command->add_option("--tls-cert", options->tls_cert, "PEM file of the client's certificate");
-  CLI::Option* key = command->add_option("--tls-key", options->tls_key, "PEM file of its key");
-  cert->needs(key, command->get_option("--tls-ca"));
-  key->needs(cert);
+  AddServerOptions(*command, options->server);
   CLI::Option_group* input = command->add_option_group("input", "exactly one of");
   input->add_option("--prompt", options->prompt, "plain text")->type_name("T");
   CLI::Option* chat = input->add_option("--chat", options->chat, "a user's message")->type_name("T");
@@ -192,7 +144,8 @@ void AddGenerate(CLI::App& app, int* exit_code) {
       ->needs(chat)
       ->type_name("T");
   command->add_option("--max-tokens", options->max_tokens, "absent = what max_seq_len leaves");
-  AddSamplingOptions(*command, *options);
+  options->sampling.Add(*command);
+  command->add_option("--seed", options->seed, "the same seed gives the same tokens");
   command->add_option("--stop", options->stop, "the text ends before it; repeatable")
       ->allow_extra_args(false);
   command->add_option("--stop-token-id", options->stop_token_ids, "repeatable")->allow_extra_args(false);
