@@ -10,16 +10,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/row_math.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/dtype.h"
 
 namespace foredraft::cpu {
 
 inline constexpr int32_t kSplitLen = 64;
+inline constexpr int32_t kCacheLine = 32;  // BF16 values
 
 // A query in two parts, as the keys have: latent | rope or nope | rope.
 struct Query {
@@ -35,6 +37,7 @@ struct AttendShape {
   int32_t value_len;
   int32_t first_position;
   float scale;
+  bool prefetch = false;  // keys are not in the caches, and are the values
 };
 
 // Where one position's key and value are.
@@ -52,28 +55,14 @@ struct SoftmaxState {
   float* partial = nullptr;  // [value_len], of one split
 };
 
-// Turns scores[0, count) of a split into weights; returns their maximum as it was, and the weights' sum.
 struct SplitSums {
   float max;
   float sum;
 };
-inline SplitSums SoftmaxSplit(float* scores, int32_t count, float scale) {
-  for (int32_t t = 0; t < count; ++t) scores[t] *= scale;
-  float max = scores[0];
-  for (int32_t t = 1; t < count; ++t) max = std::max(max, scores[t]);
-  for (int32_t t = 0; t < count; ++t) scores[t] = Exp(scores[t] - max);
-  return {max, LaneSum(count, [scores](int64_t t) { return scores[t]; })};
-}
-
+// Turns scores[0, count) of a split into weights; returns their maximum as it was, and the weights' sum.
+SplitSums SoftmaxSplit(float* scores, int32_t count, float scale);
 // Adds state->partial, the weighted values of a split.
-inline void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState* state) {
-  const float both_max = std::max(state->max, split.max);
-  const float keep = Exp(state->max - both_max);
-  const float take = Exp(split.max - both_max);
-  for (int32_t i = 0; i < value_len; ++i) state->acc[i] = state->acc[i] * keep + state->partial[i] * take;
-  state->max = both_max;
-  state->sum = state->sum * keep + split.sum * take;
-}
+void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState* state);
 
 // One split: keys and values of [begin, begin + count).
 struct Split {
@@ -85,39 +74,23 @@ struct Split {
 };
 
 // Queries attend what they may of the split; each attends some of it.
-inline void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* queries,
-                        int32_t query_count, const Split& split, SoftmaxState* states) {
-  float scores[kMaxQueries * kSplitLen];
-  const uint16_t* a[kMaxQueries];
-  const uint16_t* b[kMaxQueries];
-  float* out[kMaxQueries];
-  SplitSums sums[kMaxQueries];
-  const bool first = split.begin == shape.first_position;
-  for (int32_t q = 0; q < query_count; ++q) {
-    a[q] = &queries[q].a->bits;
-    b[q] = &queries[q].b->bits;
-    out[q] = first ? states[q].acc : states[q].partial;
-  }
-  isa.attention_scores({scores, a, b, split.a_rows, split.b_rows, shape.a_len, shape.b_len, split.count,
-                        query_count, kSplitLen});
-  int32_t together = 0;  // queries up to here attend the same positions: one pass over the values
-  for (int32_t q = 0; q < query_count; ++q) {
-    const int32_t count = std::min(split.count, queries[q].last_position + 1 - split.begin);
-    sums[q] = SoftmaxSplit(scores + q * kSplitLen, count, shape.scale);
-    const bool more =
-        q + 1 < query_count && std::min(split.count, queries[q + 1].last_position + 1 - split.begin) == count;
-    if (more) continue;
-    isa.weighted_sum({out + together, scores + together * kSplitLen, split.value_rows, count, shape.value_len,
-                      q + 1 - together, kSplitLen});
-    together = q + 1;
-  }
-  for (int32_t q = 0; q < query_count; ++q) {
-    if (first) {
-      states[q].max = sums[q].max;
-      states[q].sum = sums[q].sum;
-    } else {
-      MergeSplit(sums[q], shape.value_len, &states[q]);
-    }
+void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* queries, int32_t query_count,
+                 const Split& split, SoftmaxState* states);
+
+// The split that begins at `begin` and goes no further than `last_position`.
+template <class Locate>
+void FindSplit(const AttendShape& shape, int32_t begin, int32_t last_position, const Locate& locate,
+               Split* split) {
+  split->begin = begin;
+  split->count = std::min(last_position + 1, (begin / kSplitLen + 1) * kSplitLen) - begin;
+  for (int32_t t = 0; t < split->count; ++t) {
+    const KeyRows rows = locate(begin + t);
+    split->a_rows[t] = &rows.a->bits;
+    split->b_rows[t] = &rows.b->bits;
+    split->value_rows[t] = &rows.value->bits;
+    if (!shape.prefetch) continue;
+    for (int32_t i = 0; i < shape.a_len; i += kCacheLine) __builtin_prefetch(rows.a + i, 0, 2);
+    for (int32_t i = 0; i < shape.b_len; i += kCacheLine) __builtin_prefetch(rows.b + i, 0, 2);
   }
 }
 
@@ -135,22 +108,19 @@ void Attend(const IsaKernels& isa, const AttendShape& shape, const Query* querie
     states[q].partial = states[q].acc + shape.value_len;
   }
   const int32_t last_position = queries[query_count - 1].last_position;
-  Split split;
-  int32_t done = 0;  // queries that attend nothing from split.begin on
-  for (split.begin = shape.first_position; split.begin <= last_position; split.begin += split.count) {
-    split.count = std::min(last_position + 1, (split.begin / kSplitLen + 1) * kSplitLen) - split.begin;
-    for (int32_t t = 0; t < split.count; ++t) {
-      const KeyRows rows = locate(split.begin + t);
-      split.a_rows[t] = &rows.a->bits;
-      split.b_rows[t] = &rows.b->bits;
-      split.value_rows[t] = &rows.value->bits;
-    }
-    while (queries[done].last_position < split.begin) ++done;
-    AttendSplit(isa, shape, queries + done, query_count - done, split, states + done);
+  Split splits[2];
+  Split* split = splits;
+  Split* next = splits + 1;
+  int32_t done = 0;  // queries that attend nothing from split->begin on
+  FindSplit(shape, shape.first_position, last_position, locate, split);
+  while (split->count > 0) {
+    FindSplit(shape, split->begin + split->count, last_position, locate, next);
+    while (queries[done].last_position < split->begin) ++done;
+    AttendSplit(isa, shape, queries + done, query_count - done, *split, states + done);
+    std::swap(split, next);
   }
   for (int32_t q = 0; q < query_count; ++q) {
-    const float factor = 1.0f / states[q].sum;
-    for (int32_t i = 0; i < shape.value_len; ++i) queries[q].out[i] = ToBf16(states[q].acc[i] * factor);
+    ScaleToBf16(states[q].acc, 1.0f / states[q].sum, shape.value_len, queries[q].out);
   }
 }
 

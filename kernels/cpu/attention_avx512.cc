@@ -11,21 +11,6 @@ inline __m512bh AsBf16(__m512i bits) { return reinterpret_cast<__m512bh>(bits); 
 
 inline __mmask32 TailMask(int32_t count) { return static_cast<__mmask32>((uint64_t{1} << count) - 1); }
 
-// Q queries x T rows: sums[q][t] += 32 products a step; the ragged end is loaded under a mask.
-template <int Q, int T>
-inline void AddDots(const uint16_t* const* queries, const uint16_t* const* rows, int32_t len,
-                    __m512 (&sums)[Q][T]) {
-  for (int32_t i = 0; i < len; i += 32) {
-    const __mmask32 mask = len - i >= 32 ? ~__mmask32{0} : TailMask(len - i);
-    __m512bh row[T];
-    for (int t = 0; t < T; ++t) row[t] = AsBf16(_mm512_maskz_loadu_epi16(mask, rows[t] + i));
-    for (int q = 0; q < Q; ++q) {
-      const __m512bh query = AsBf16(_mm512_maskz_loadu_epi16(mask, queries[q] + i));
-      for (int t = 0; t < T; ++t) sums[q][t] = _mm512_dpbf16_ps(sums[q][t], query, row[t]);
-    }
-  }
-}
-
 // The sums of four registers: within each 128 bits (x0 + x2) + (x1 + x3), then those.
 inline __m128 ReduceFour(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -46,8 +31,25 @@ void ScoreBlock(const AttentionScoresArgs& args, int32_t query, int32_t first) {
   for (int q = 0; q < Q; ++q) {
     for (int t = 0; t < T; ++t) sums[q][t] = _mm512_setzero_ps();
   }
-  AddDots(args.a + query, args.a_rows + first, args.a_len, sums);
-  AddDots(args.b + query, args.b_rows + first, args.b_len, sums);
+  for (int part = 0; part < 2; ++part) {
+    const uint16_t* const* queries = (part == 0 ? args.a : args.b) + query;
+    const uint16_t* const* rows = (part == 0 ? args.a_rows : args.b_rows) + first;
+    const int32_t len = part == 0 ? args.a_len : args.b_len;
+    const auto add = [&](const auto& load) {
+      __m512bh row[T];
+      for (int t = 0; t < T; ++t) row[t] = AsBf16(load(rows[t]));
+      for (int q = 0; q < Q; ++q) {
+        const __m512bh x = AsBf16(load(queries[q]));
+        for (int t = 0; t < T; ++t) sums[q][t] = _mm512_dpbf16_ps(sums[q][t], x, row[t]);
+      }
+    };
+    int32_t i = 0;
+    for (; i + 32 <= len; i += 32) add([i](const uint16_t* x) { return _mm512_loadu_si512(x + i); });
+    if (i < len) {  // a masked load, which the compiler keeps no sums in registers around
+      const __mmask32 mask = TailMask(len - i);
+      add([i, mask](const uint16_t* x) { return _mm512_maskz_loadu_epi16(mask, x + i); });
+    }
+  }
   for (int q = 0; q < Q; ++q) {
     float* scores = args.scores + (query + q) * args.stride + first;
     if constexpr (T == kRowBlock) {
@@ -66,14 +68,13 @@ void ScoreQueries(const AttentionScoresArgs& args, int32_t query) {
   for (; t < args.count; ++t) ScoreBlock<Q, 1>(args, query, t);
 }
 
-inline __m512 LoadBf16(const uint16_t* x, __mmask16 mask) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x)), 16));
+inline __m512 Widen(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-// Columns [first, first + 16 N) of Q queries: the sums stay in registers over all rows. `tail` masks the last
-// 16.
+// Columns [first, first + 16 N) of Q queries: the sums stay in registers over all rows.
 template <int Q, int N>
-void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first, __mmask16 tail) {
+void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first) {
   __m512 sums[Q][N];
   for (int q = 0; q < Q; ++q) {
     for (int i = 0; i < N; ++i) sums[q][i] = _mm512_setzero_ps();
@@ -82,7 +83,7 @@ void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first, __mma
   for (int32_t t = 0; t < args.count; ++t) {
     __m512 row[N];
     for (int i = 0; i < N; ++i) {
-      row[i] = LoadBf16(args.rows[t] + first + 16 * i, i == N - 1 ? tail : ~__mmask16{0});
+      row[i] = Widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.rows[t] + first + 16 * i)));
     }
     for (int q = 0; q < Q; ++q) {
       const __m512 weight = _mm512_set1_ps(weights[q * args.stride + t]);
@@ -90,22 +91,28 @@ void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first, __mma
     }
   }
   for (int q = 0; q < Q; ++q) {
-    for (int i = 0; i < N; ++i) {
-      const __mmask16 mask = i == N - 1 ? tail : ~__mmask16{0};
-      _mm512_mask_storeu_ps(args.out[query + q] + first + 16 * i, mask, sums[q][i]);
-    }
+    for (int i = 0; i < N; ++i) _mm512_storeu_ps(args.out[query + q] + first + 16 * i, sums[q][i]);
   }
+}
+
+// The last columns of one query, fewer than 16.
+void SumRest(const WeightedSumArgs& args, int32_t query, int32_t first) {
+  const __mmask16 mask = static_cast<__mmask16>(TailMask(args.len - first));
+  __m512 sum = _mm512_setzero_ps();
+  for (int32_t t = 0; t < args.count; ++t) {
+    const __m512 row = Widen(_mm256_maskz_loadu_epi16(mask, args.rows[t] + first));
+    sum = _mm512_fmadd_ps(_mm512_set1_ps(args.weights[query * args.stride + t]), row, sum);
+  }
+  _mm512_mask_storeu_ps(args.out[query] + first, mask, sum);
 }
 
 template <int Q>
 void SumQueries(const WeightedSumArgs& args, int32_t query) {
-  const __mmask16 all = ~__mmask16{0};
   int32_t i = 0;
-  for (; i + 64 <= args.len; i += 64) SumColumns<Q, 4>(args, query, i, all);
-  for (; i < args.len; i += 16) {
-    const __mmask16 tail = args.len - i >= 16 ? all : static_cast<__mmask16>(TailMask(args.len - i));
-    SumColumns<Q, 1>(args, query, i, tail);
-  }
+  for (; i + 64 <= args.len; i += 64) SumColumns<Q, 4>(args, query, i);
+  for (; i + 16 <= args.len; i += 16) SumColumns<Q, 1>(args, query, i);
+  if (i == args.len) return;
+  for (int q = 0; q < Q; ++q) SumRest(args, query + q, i);
 }
 
 }  // namespace

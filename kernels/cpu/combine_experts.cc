@@ -2,12 +2,13 @@
 
 #include "kernels/cpu/expert_groups.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/wide.h"
 
 namespace foredraft::cpu {
 namespace {
 
 // A column block of one row.
-void CombineBlock(const CombineExpertsParams& p, int64_t r, int32_t first, int32_t count) {
+FOREDRAFT_WIDE void CombineBlock(const CombineExpertsParams& p, int64_t r, int32_t first, int32_t count) {
   const RowChoices row = {p.expert_out,
                           p.expert_ids + r * p.top_k,
                           p.grouped_index + r * p.top_k,

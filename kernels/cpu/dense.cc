@@ -4,18 +4,38 @@
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/row_math.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/wide.h"
 
 namespace foredraft::cpu {
+namespace {
+
+FOREDRAFT_WIDE void Widen(const bf16* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = ToFloat(x[i]);
+}
+
+FOREDRAFT_WIDE void NormRow(const float* x, const float* weight, float eps, int64_t count, float* out) {
+  const float factor = RmsFactor(x, count, eps);
+  for (int64_t i = 0; i < count; ++i) out[i] = weight[i] * (x[i] * factor);
+}
+
+FOREDRAFT_WIDE void AddRow(const float* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] += x[i];
+}
+
+FOREDRAFT_WIDE void SiluMulRow(const float* gate, const float* up, int64_t count, bf16* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(gate[i] * Sigmoid(gate[i]) * up[i]);
+}
+
+}  // namespace
 
 void Embed(const CpuContext& context, const EmbedParams& p) {
   const int64_t width = p.out.cols;
   context.pool.ParallelFor(p.out.rows, width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t id = p.ids[r] >= 0 && p.ids[r] < p.vocab_size ? p.ids[r] : 0;
-      const bf16* x = p.table + id * width;
-      float* out = p.out.row(r);
-      for (int64_t i = 0; i < width; ++i) out[i] = ToFloat(x[i]);
+      Widen(p.table + id * width, width, p.out.row(r));
     }
   });
 }
@@ -25,26 +45,16 @@ void RmsNorm(const CpuContext& context, const RmsNormParams& p) {
   context.pool.ParallelFor(p.x.rows, 4 * width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = p.x.row(r);
-      const float factor = RmsFactor(x, width, p.eps);
-      if (p.out_bf16) {  // first: `out` may be x itself
-        bf16* out = p.out_bf16.row(r);
-        for (int64_t i = 0; i < width; ++i) out[i] = ToBf16(p.weight[i] * (x[i] * factor));
-      }
-      if (p.out) {
-        float* out = p.out.row(r);
-        for (int64_t i = 0; i < width; ++i) out[i] = p.weight[i] * (x[i] * factor);
-      }
+      if (p.out_bf16)
+        NormToBf16(x, p.weight, p.eps, width, p.out_bf16.row(r));  // first: `out` may be x itself
+      if (p.out) NormRow(x, p.weight, p.eps, width, p.out.row(r));
     }
   });
 }
 
 void Add(const CpuContext& context, const AddParams& p) {
   context.pool.ParallelFor(p.out.rows, p.out.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      float* out = p.out.row(r);
-      const float* x = p.x.row(r);
-      for (int64_t i = 0; i < p.out.cols; ++i) out[i] += x[i];
-    }
+    for (int64_t r = begin; r < end; ++r) AddRow(p.x.row(r), p.out.cols, p.out.row(r));
   });
 }
 
@@ -54,9 +64,7 @@ void SiluMul(const CpuContext& context, const SiluMulParams& p) {
   context.pool.ParallelFor(rows, 16 * width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = p.gate_up.row(r);
-      const float* up = gate + width;
-      bf16* out = p.out.row(r);
-      for (int64_t i = 0; i < width; ++i) out[i] = ToBf16(gate[i] * Sigmoid(gate[i]) * up[i]);
+      SiluMulRow(gate, gate + width, width, p.out.row(r));
     }
   });
 }
@@ -75,11 +83,7 @@ void CopyRows(const CpuContext& context, const CopyRowsParams& p) {
 
 void ToBf16Rows(const CpuContext& context, const ToBf16Params& p) {
   context.pool.ParallelFor(p.out.rows, p.out.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* x = p.x.row(r);
-      bf16* out = p.out.row(r);
-      for (int64_t i = 0; i < p.out.cols; ++i) out[i] = ToBf16(x[i]);
-    }
+    for (int64_t r = begin; r < end; ++r) RoundToBf16(p.x.row(r), p.out.cols, p.out.row(r));
   });
 }
 

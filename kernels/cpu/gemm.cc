@@ -1,5 +1,6 @@
 #include "kernels/cpu/gemm_driver.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/row_math.h"
 
 namespace foredraft::cpu {
 
@@ -14,10 +15,7 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
       values = biased;
     }
     if (p.out) std::copy_n(values, count, p.out.row(r) + first);
-    if (p.out_bf16) {
-      bf16* out = p.out_bf16.row(r) + first;
-      for (int32_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
-    }
+    if (p.out_bf16) RoundToBf16(values, count, p.out_bf16.row(r) + first);
   };
   const int64_t cost = TileCost(p.weight, std::min(p.x.rows, kMaxTileRows));
   context.pool.ParallelFor(HeaderOf(p.weight).stripe_count * row_tiles, cost,

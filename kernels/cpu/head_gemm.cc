@@ -1,5 +1,6 @@
 #include "kernels/cpu/gemm_driver.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/row_math.h"
 
 namespace foredraft::cpu {
 
@@ -16,8 +17,7 @@ void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
       const int64_t head = item / row_tiles / stripes;
       const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
       const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
-        bf16* out = p.out.row(r) + head * p.out_head_stride + first;
-        for (int32_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
+        RoundToBf16(values, count, p.out.row(r) + head * p.out_head_stride + first);
       };
       ComputeTiles(context.isa, p.heads.items[head], stripe, row,
                    std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);

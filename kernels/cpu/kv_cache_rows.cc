@@ -3,13 +3,14 @@
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/row_math.h"
+#include "kernels/cpu/wide.h"
 
 namespace foredraft::cpu {
 namespace {
 
 // Rotates interleaved pairs (2i, 2i + 1) in FP32 and rounds.
-void Rotate(const float* x, const float* cos_sin, int32_t rope_dim, bf16* out) {
+FOREDRAFT_WIDE void Rotate(const float* x, const float* cos_sin, int32_t rope_dim, bf16* out) {
   for (int32_t i = 0; i < rope_dim; i += 2) {
     const float cos = cos_sin[i];
     const float sin = cos_sin[i + 1];
@@ -30,7 +31,7 @@ void RopeQuery(const CpuContext& context, const RopeQueryParams& p) {
       for (int64_t head = 0; head < p.head_count; ++head) {
         const float* q = p.q.row(r) + head * p.head_dim;
         bf16* out = p.out.row(r) + head * p.head_dim;
-        for (int32_t i = 0; i < nope_dim; ++i) out[i] = ToBf16(q[i]);
+        RoundToBf16(q, nope_dim, out);
         Rotate(q + nope_dim, cos_sin, p.rope_dim, out + nope_dim);
       }
     }
@@ -47,8 +48,7 @@ void KvWrite(const CpuContext& context, const KvWriteParams& p) {
       const int32_t position = p.index.positions[r];
       const float* c = p.ckv.row(r);
       bf16* out = p.layer.row(slot, position);
-      const float factor = RmsFactor(c, latent, p.eps);
-      for (int32_t i = 0; i < latent; ++i) out[i] = ToBf16(p.norm_weight[i] * (c[i] * factor));
+      NormToBf16(c, p.norm_weight, p.eps, latent, out);
       Rotate(c + latent, p.cos_sin + static_cast<int64_t>(position) * rope, rope, out + latent);
     }
   });

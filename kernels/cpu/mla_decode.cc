@@ -4,8 +4,11 @@
 namespace foredraft::cpu {
 
 void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
-  constexpr int32_t kHeadBlock = kMaxQueries;  // heads that share a pass over the cache rows
-  const int64_t head_blocks = (p.head_count + kHeadBlock - 1) / kHeadBlock;
+  // Heads that share a pass over the cache rows; fewer where that would leave threads without work.
+  const bool many =
+      int64_t{p.index.rows} * p.head_count >= int64_t{2} * kMaxQueries * context.pool.thread_count();
+  const int32_t head_block = many ? kMaxQueries : kMaxQueries / 2;
+  const int64_t head_blocks = (p.head_count + head_block - 1) / head_block;
   const int32_t latent = p.layer.latent_dim;
   const int32_t rope = p.layer.rope_dim;
   int64_t positions = 0;
@@ -20,15 +23,15 @@ void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
       const int64_t r = item / head_blocks;
       const int32_t slot = p.index.slots[r];
       if (slot < 0) continue;
-      const int32_t first_head = static_cast<int32_t>(item % head_blocks) * kHeadBlock;
-      const int32_t heads = std::min(kHeadBlock, p.head_count - first_head);
-      Query queries[kHeadBlock];
+      const int32_t first_head = static_cast<int32_t>(item % head_blocks) * head_block;
+      const int32_t heads = std::min(head_block, p.head_count - first_head);
+      Query queries[kMaxQueries];
       for (int32_t i = 0; i < heads; ++i) {
         const int64_t head = first_head + i;
         queries[i] = {p.q_lat.row(r) + head * latent, p.q.row(r) + (head + 1) * p.head_dim - rope,
                       p.out.row(r) + head * latent, p.index.positions[r]};
       }
-      const AttendShape shape = {latent, rope, latent, p.first_position, p.scale};
+      const AttendShape shape = {latent, rope, latent, p.first_position, p.scale, /*prefetch=*/true};
       Attend(context.isa, shape, queries, heads, [&](int32_t position) {
         const bf16* row = p.layer.row(slot, position);
         return KeyRows{row, row + latent, row};

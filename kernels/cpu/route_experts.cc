@@ -4,6 +4,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/wide.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -49,13 +50,18 @@ struct RowScratch {
   uint8_t* group_kept;  // [n_group]
 };
 
+// scores = sigmoid(logits), biased = scores + bias
+FOREDRAFT_WIDE void ScoreExperts(const float* logits, const float* bias, int32_t experts,
+                                 const RowScratch& s) {
+  float* scores = s.scores;
+  float* biased = s.biased;
+  for (int32_t e = 0; e < experts; ++e) scores[e] = Sigmoid(logits[e]);
+  for (int32_t e = 0; e < experts; ++e) biased[e] = scores[e] + bias[e];
+}
+
 void RouteRow(const RouteExpertsParams& p, int64_t r, const RowScratch& s) {
   const int32_t experts = p.logits.cols;
-  const float* logits = p.logits.row(r);
-  for (int32_t e = 0; e < experts; ++e) {
-    s.scores[e] = Sigmoid(logits[e]);
-    s.biased[e] = s.scores[e] + p.bias[e];
-  }
+  ScoreExperts(p.logits.row(r), p.bias, experts, s);
   const int32_t group_size = experts / p.n_group;
   std::fill_n(s.excluded, experts, p.n_group > 1 ? 1 : 0);
   if (p.n_group > 1) {

@@ -1,0 +1,23 @@
+#ifndef FOREDRAFT_KERNELS_CPU_ROW_MATH_H_
+#define FOREDRAFT_KERNELS_CPU_ROW_MATH_H_
+
+// Loops over one row that several ops share. Each gives the same bits on every machine (wide.h).
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace foredraft::cpu {
+
+// out = BF16(x * factor)
+void ScaleToBf16(const float* x, float factor, int64_t count, bf16* out);
+
+// out = BF16(x)
+void RoundToBf16(const float* x, int64_t count, bf16* out);
+
+// The RMS norm of x, as rms_norm and kv_write have it: weight * (x * factor), rounded.
+void NormToBf16(const float* x, const float* weight, float eps, int64_t count, bf16* out);
+
+}  // namespace foredraft::cpu
+
+#endif  // FOREDRAFT_KERNELS_CPU_ROW_MATH_H_

@@ -1,0 +1,65 @@
+#include "kernels/cpu/row_math.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/attend.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace foredraft::cpu {
+namespace {
+
+// This file is compiled for the oldest machine: what the loader chose for this one must agree to the bit.
+std::vector<float> RandomRow(int count, std::mt19937* random) {
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  std::vector<float> row(count);
+  for (float& x : row) x = normal(*random);
+  return row;
+}
+
+void ExpectSameBits(const std::vector<bf16>& got, const std::vector<float>& want) {
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].bits, ToBf16(want[i]).bits) << "element " << i;
+}
+
+TEST(RowMath, HasTheSameBitsAtEveryRegisterWidth) {
+  std::mt19937 random(7);
+  for (const int count : {1, 2, 15, 16, 17, 31, 64, 100, 513, 1536}) {
+    SCOPED_TRACE(std::to_string(count) + " elements");
+    const std::vector<float> x = RandomRow(count, &random);
+    const std::vector<float> weight = RandomRow(count, &random);
+    std::vector<bf16> got(count);
+    std::vector<float> want(count);
+
+    RoundToBf16(x.data(), count, got.data());
+    ExpectSameBits(got, x);
+
+    ScaleToBf16(x.data(), 0.37f, count, got.data());
+    for (int i = 0; i < count; ++i) want[i] = x[i] * 0.37f;
+    ExpectSameBits(got, want);
+
+    NormToBf16(x.data(), weight.data(), 1e-6f, count, got.data());
+    const float factor = RmsFactor(x.data(), count, 1e-6f);
+    for (int i = 0; i < count; ++i) want[i] = weight[i] * (x[i] * factor);
+    ExpectSameBits(got, want);
+  }
+}
+
+TEST(RowMath, SoftmaxHasTheSameBitsAtEveryRegisterWidth) {
+  std::mt19937 random(8);
+  for (int count = 1; count <= kSplitLen; ++count) {
+    std::vector<float> scores = RandomRow(count, &random);
+    std::vector<float> want = scores;
+    const SplitSums sums = SoftmaxSplit(scores.data(), count, 0.25f);
+    float max = want[0] * 0.25f;
+    for (float& score : want) max = std::max(max, score *= 0.25f);
+    for (float& score : want) score = Exp(score - max);
+    EXPECT_EQ(sums.max, max);
+    EXPECT_EQ(sums.sum, LaneSum(count, [&](int64_t t) { return want[t]; })) << count << " scores";
+    EXPECT_EQ(scores, want);
+  }
+}
+
+}  // namespace
+}  // namespace foredraft::cpu
