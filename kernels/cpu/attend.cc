@@ -1,5 +1,6 @@
 #include "kernels/cpu/attend.h"
 
+#include "kernels/cpu/argmax.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/wide.h"
 
@@ -7,8 +8,7 @@ namespace foredraft::cpu {
 
 FOREDRAFT_WIDE SplitSums SoftmaxSplit(float* scores, int32_t count, float scale) {
   for (int32_t t = 0; t < count; ++t) scores[t] *= scale;
-  float max = scores[0];
-  for (int32_t t = 1; t < count; ++t) max = std::max(max, scores[t]);
+  const float max = LargestOf(scores, count);
   for (int32_t t = 0; t < count; ++t) scores[t] = Exp(scores[t] - max);
   return {max, LaneSum(count, [scores](int64_t t) { return scores[t]; })};
 }

@@ -2,7 +2,8 @@
 #define FOREDRAFT_KERNELS_CPU_EXPERT_GROUPS_H_
 
 // The canonical sums of expert outputs (CombineExpertsParams): what combine_experts does in one go, and
-// expert_partials and add_partials in two, with the same bits.
+// expert_partials and add_partials in two, with the same bits. Always inlined, for the register width of the
+// function they stand in (wide.h).
 
 #include <cstdint>
 
@@ -26,8 +27,8 @@ struct RowChoices {
 // groups[i] = the sum of group first_group + i over columns [first, first + count), rounded to BF16: its
 // experts ascending, product and sum rounded separately (no fused multiply-add).
 template <int group_count>
-void SumGroups(const RowChoices& row, int32_t first_group, int32_t first, int32_t count,
-               float (&groups)[group_count][kColumnBlock]) {
+[[gnu::always_inline]] inline void SumGroups(const RowChoices& row, int32_t first_group, int32_t first,
+                                             int32_t count, float (&groups)[group_count][kColumnBlock]) {
   int32_t choice = 0;
   const int64_t first_expert = int64_t{first_group} * row.expert_count / kExpertGroups;
   while (choice < row.top_k && row.ids[choice] < first_expert) ++choice;
@@ -47,7 +48,7 @@ void SumGroups(const RowChoices& row, int32_t first_group, int32_t first, int32_
 // Column `column` of `count` adjacent groups, or of partial sums over as many equal parts of the groups,
 // added by the fixed binary tree.
 template <int count>
-float AddTree(const float (*values)[kColumnBlock], int32_t column) {
+[[gnu::always_inline]] inline float AddTree(const float (*values)[kColumnBlock], int32_t column) {
   if constexpr (count == 1) {
     return values[0][column];
   } else {

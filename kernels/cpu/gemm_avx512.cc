@@ -80,11 +80,24 @@ struct Chains {
   __m512 odd[kMaxTileRows][2];
 };
 
+// Rows [row, row + count) of a tile go through a piece together. While they do, they ask memory for what
+// follows. A single block asks for what it will need itself in a moment; several ask for a part each of the
+// next piece: left to the first, memory would rest while the others compute.
+struct RowBlock {
+  int row;
+  int count;
+  const unsigned char* ahead;  // null: the weights are in the cache
+  int64_t ahead_step;          // bytes per pair of this piece, of up to 2 cache lines
+};
+constexpr int64_t kCacheLine = 64;
+constexpr int64_t kAheadBytes = 2048;  // of a single block
+
 // R rows over one piece of k, whose weights start at `w`.
 template <class Weights, int R>
 void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-           int row, Chains* chains) {
+           const RowBlock& rows, Chains* chains) {
   constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
+  const int row = rows.row;
   const uint16_t* x[R];
   for (int i = 0; i < R; ++i) x[i] = args.x[row + i] + piece.first;
   __m512 even[R][2], odd[R][2];
@@ -103,6 +116,11 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
   const int64_t pairs = piece.len / 2;
   int64_t pair = 0;
   for (; pair + 2 <= pairs; pair += 2) {
+    if (rows.ahead != nullptr) {
+      for (int64_t line = 0; line < 2 * rows.ahead_step; line += kCacheLine) {
+        _mm_prefetch(rows.ahead + pair * rows.ahead_step + line, _MM_HINT_T0);
+      }
+    }
     add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
     add(odd, pair + 1, [&](int i) { return LoadPair(x[i] + 2 * pair + 2); });
   }
@@ -131,22 +149,27 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
 constexpr int kBlockRows = 6;       // 24 registers of sums
 constexpr int32_t kPieceLen = 512;  // 32 KB of BF16
 
-// `count` rows, at most Max.
+// At most Max rows.
 template <class Weights, int Max = kBlockRows>
 void FewRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-             int row, int count, Chains* chains) {
+             const RowBlock& rows, Chains* chains) {
   if constexpr (Max > 1) {
-    if (count < Max) return FewRows<Weights, Max - 1>(args, weights, w, piece, row, count, chains);
+    if (rows.count < Max) return FewRows<Weights, Max - 1>(args, weights, w, piece, rows, chains);
   }
-  Block<Weights, Max>(args, weights, w, piece, row, chains);
+  Block<Weights, Max>(args, weights, w, piece, rows, chains);
 }
 
 template <class Weights>
 void AllRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-             Chains* chains) {
-  for (int row = 0; row < args.rows; row += kBlockRows) {
-    FewRows(args, weights, w, piece, row, args.rows - row < kBlockRows ? args.rows - row : kBlockRows,
-            chains);
+             bool cached, Chains* chains) {
+  constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
+  const int blocks = (args.rows + kBlockRows - 1) / kBlockRows;
+  const int64_t piece_bytes = piece.len / 2 * kPairBytes;
+  for (int block = 0; block < blocks; ++block) {
+    const int row = args.rows * block / blocks;
+    RowBlock rows = {row, args.rows * (block + 1) / blocks - row, nullptr, kPairBytes / blocks};
+    if (!cached) rows.ahead = blocks == 1 ? w + kAheadBytes : w + piece_bytes + piece_bytes * block / blocks;
+    FewRows(args, weights, w, piece, rows, chains);
   }
 }
 
@@ -178,7 +201,7 @@ void Tile(const GemmTileArgs& args) {
   ForEachPiece(args, args.rows <= kBlockRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
     const unsigned char* w = args.stripe + piece.pair * 2 * Weights::kVectorBytes;
     if (!kWidens || args.rows <= kBlockRows) {
-      AllRows(args, weights, w, piece, &chains);
+      AllRows(args, weights, w, piece, /*cached=*/false, &chains);
       return;
     }
     // FP8 for several blocks of rows: widen once.
@@ -187,7 +210,7 @@ void Tile(const GemmTileArgs& args) {
       _mm512_store_si512(widened + vector * Bf16Weights::kVectorBytes,
                          weights.Load(w + vector * Weights::kVectorBytes));
     }
-    AllRows(args, Bf16Weights{}, widened, piece, &chains);
+    AllRows(args, Bf16Weights{}, widened, piece, /*cached=*/true, &chains);
   });
 }
 

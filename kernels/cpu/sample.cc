@@ -14,6 +14,7 @@
 #include "kernels/cpu/penalties.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/wide.h"
 #include "kernels/philox.h"
 
 namespace foredraft::cpu {
@@ -155,11 +156,13 @@ void SampleRow(const SampleParams& p, int32_t r) {
   }
 }
 
+FOREDRAFT_WIDE int32_t ArgmaxRow(const float* logits, int32_t vocab) { return ArgmaxOf(logits, vocab); }
+
 }  // namespace
 
 void Argmax(const CpuContext& context, const ArgmaxParams& p) {
   context.pool.ParallelFor(p.logits.rows, p.logits.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) p.out[r] = ArgmaxOf(p.logits.row(r), p.logits.cols);
+    for (int64_t r = begin; r < end; ++r) p.out[r] = ArgmaxRow(p.logits.row(r), p.logits.cols);
   });
 }
 

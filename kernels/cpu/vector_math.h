@@ -1,7 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CPU_VECTOR_MATH_H_
 #define FOREDRAFT_KERNELS_CPU_VECTOR_MATH_H_
 
-// Sums whose loops the compiler can vectorise without changing a bit, beside kernels/exp.h.
+// Sums whose loops the compiler can vectorise without changing a bit, beside kernels/exp.h. Always inlined:
+// they take the register width of the function they stand in (wide.h).
 
 #include <cmath>
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace foredraft {
 
 // Sum of term(i) over [0, count): 16 running sums (element i goes to i % 16), then a fixed tree.
 template <class Term>
-float LaneSum(int64_t count, const Term& term) {
+[[gnu::always_inline]] inline float LaneSum(int64_t count, const Term& term) {
   constexpr int kLanes = 16;
   float lanes[kLanes] = {};
   int64_t i = 0;
@@ -27,7 +28,7 @@ float LaneSum(int64_t count, const Term& term) {
 }
 
 // 1 / sqrt(mean(x^2) + eps): the factor of an RMS norm.
-inline float RmsFactor(const float* x, int64_t count, float eps) {
+[[gnu::always_inline]] inline float RmsFactor(const float* x, int64_t count, float eps) {
   const float sum = LaneSum(count, [x](int64_t i) { return x[i] * x[i]; });
   return 1.0f / std::sqrt(sum / static_cast<float>(count) + eps);
 }
