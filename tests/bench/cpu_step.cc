@@ -99,12 +99,13 @@ void PrintSteps(const Report& report, const std::vector<Line>& lines) {
       {"rows", "K", "step ms", "predicted ms", "MB", "GB/s", "read GB/s", "of read bandwidth", "tokens/s"});
   for (const Line& line : lines) {
     const MeasuredSteps& m = line.measured;
+    const double tokens = line.setting.rows * kAcceptedLength[line.setting.draft_len];
     table.Add({absl::StrCat(line.setting.rows), line.name, Ms(Spread::Of(m.step_seconds)),
-               absl::StrFormat("%.0f", m.step_bytes / 1e6),
-               absl::StrFormat("%.1f", Spread::Of(m.rates).median / 1e9), Percent(Spread::Of(m.shares)),
                absl::StrFormat("%.2f", Spread::Of(m.predictions).median * 1e3),
-               absl::StrFormat("%.0f", line.setting.rows * kAcceptedLength[line.setting.draft_len] /
-                                           Spread::Of(m.step_seconds).median)});
+               absl::StrFormat("%.0f", m.step_bytes / 1e6),
+               absl::StrFormat("%.1f", Spread::Of(m.rates).median / 1e9),
+               absl::StrFormat("%.1f", Spread::Of(m.bandwidths).median / 1e9), Percent(Spread::Of(m.shares)),
+               absl::StrFormat("%.0f", tokens / Spread::Of(m.step_seconds).median)});
   }
   table.Print(report.options.markdown);
 }

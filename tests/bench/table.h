@@ -7,13 +7,18 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace foredraft {
 
 // Rows of text, printed as columns, or as a Markdown table.
 class Table {
  public:
   explicit Table(std::vector<std::string> head) { Add(std::move(head)); }
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void Add(std::vector<std::string> row) {
+    CHECK(rows_.empty() || row.size() == rows_[0].size()) << "a row of " << row.size() << " cells";
+    rows_.push_back(std::move(row));
+  }
 
   void Print(bool markdown) const {
     std::vector<size_t> widths(rows_[0].size());
