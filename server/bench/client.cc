@@ -79,7 +79,8 @@ void TimedCall::OnDone(const grpc::Status& status) {
   EndRequest(measured_,
              absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()),
              cancelled_.load());
-  options_.done(std::move(self_));
+  const std::shared_ptr<TimedCall> self = std::move(self_);  // perhaps the last
+  options_.done(self);
 }
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAddress& server,

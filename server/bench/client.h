@@ -23,15 +23,15 @@
 
 namespace foredraft {
 
-// One stream. Start once; then it lives until `done`, which is called on a thread of gRPC and gets the last
-// reference that gRPC holds. Cancel from any thread.
+// One stream. Start once; then it lives until `done`, which is called on a thread of gRPC. Cancel from any
+// thread.
 class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
  public:
   struct Options {
     std::chrono::steady_clock::time_point run_start;
     std::optional<double> timeout_s;        // of the request
     std::atomic<int64_t>* received_tokens;  // outlives the call
-    std::function<void(std::shared_ptr<TimedCall>)> done;
+    std::function<void(const std::shared_ptr<TimedCall>&)> done;
   };
 
   TimedCall(v1::GenerationService::Stub& stub, v1::GenerateRequest request, int64_t index, double due_s,

@@ -52,8 +52,8 @@ void ProgressLine::Show(const LoadProgress& progress) {
     fprintf(stderr, "\r%s\x1b[K", text.c_str());
     fflush(stderr);
     drawn_ = true;
-  } else if (progress.elapsed_s >= shown_s_ + kPlainPeriod_s) {
-    shown_s_ = progress.elapsed_s;
+  } else if (progress.elapsed_s >= next_plain_s_) {
+    next_plain_s_ = progress.elapsed_s + kPlainPeriod_s;
     fprintf(stderr, "%s\n", Text(progress).c_str());
   }
 }

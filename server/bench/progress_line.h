@@ -28,7 +28,7 @@ class ProgressLine {
   const bool terminal_;
   const std::string label_;
   const std::optional<int64_t> total_;
-  double shown_s_ = 0;  // elapsed time of the last line
+  double next_plain_s_ = 1;  // elapsed time from which the next plain line is due
   double rate_from_s_ = 0;
   int64_t rate_from_tokens_ = 0;
   double rate_ = 0;  // tokens/s

@@ -305,11 +305,7 @@ void AddLoadOptions(CLI::App& command, BenchOptions& options) {
 void AddPromptOptions(CLI::App& command, BenchOptions& options) {
   const char* group = "Prompts";
   CLI::Option* dataset =
-      command
-          .add_option(
-              "--dataset", options.dataset,
-              "JSON lines as of trtllm-bench: {\"task_id\": 0, \"input_ids\": [5, 6] or \"prompt\": \"T\", "
-              "\"output_tokens\": 128}; begins again at its end")
+      command.add_option("--dataset", options.dataset, "trtllm-bench's JSON lines, see below")
           ->type_name("FILE")
           ->group(group);
   command.add_option("--random-input-len", options.random.input_len, "random token ids, so many per prompt")
@@ -346,6 +342,7 @@ void AddRequestOptions(CLI::App& command, BenchOptions& options) {
       ->type_name("S")
       ->group(group);
   options.sampling.Add(command, group);
+  command.get_option("--temperature")->description("0 = greedy [0, whatever the checkpoint says]");
 }
 
 void AddReportOptions(CLI::App& command, BenchOptions& options) {
@@ -354,8 +351,7 @@ void AddReportOptions(CLI::App& command, BenchOptions& options) {
       command
           .add_option(
               "--compare", options.compare,
-              "the same work once per max_draft_tokens, interleaved: ratios to the first setting, and "
-              "whether the tokens were the same")
+              "the same work once per max_draft_tokens: ratios and spread, and are the tokens the same?")
           ->type_name("K=0,1,3")
           ->group(group)
           ->excludes(command.get_option("--max-draft-tokens"), command.get_option("--duration"))
@@ -370,8 +366,7 @@ void AddReportOptions(CLI::App& command, BenchOptions& options) {
   command
       .add_option_function<std::string>(
           "--json", [&options](const std::string& file) { options.json = file.empty() ? "-" : file; },
-          "all figures as one JSON object; without FILE or with -: on stdout, the report for people on "
-          "stderr")
+          "all figures as one JSON object; no FILE or -: on stdout, the report on stderr")
       ->expected(0, 1)
       ->type_name("[FILE]")
       ->group(group);
@@ -393,6 +388,9 @@ void AddBench(CLI::App& app, int* exit_code) {
   AddRequestOptions(*command, *options);
   AddReportOptions(*command, *options);
   command->footer(
+      "A line of a dataset: {\"task_id\": 0, \"input_ids\": [5, 6] or \"prompt\": \"T\", \"output_tokens\": "
+      "128}; it\n"
+      "begins again at its end.\n"
       "TTFT: sent to first token. TPOT: time per token after the first, per request. inter-token: the gap "
       "between\n"
       "two chunks divided by the tokens of the later one (a step that accepts drafts sends several). "
@@ -400,7 +398,7 @@ void AddBench(CLI::App& app, int* exit_code) {
       "chunks: the gap itself. Ctrl-C ends the run and reports what was measured so far.\n"
       "Exit 0 when at least one request completed, even if others failed: errors are part of the report. 1 "
       "when\n"
-      "none did, after Ctrl-C, and when --compare found other tokens.");
+      "none did, after Ctrl-C, when the server went away, and when --compare found other tokens.");
   command->callback([options, exit_code] {
     const absl::Status status = RunBench(*options);
     *exit_code = status.ok() ? 0 : Fail(status);

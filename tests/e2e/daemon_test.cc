@@ -147,6 +147,13 @@ TEST(CommandLine, ExitCodesTellUsageFromFailure) {
            {{"generate", "--prompt", "a", "--chat", "b"}, 2, "--prompt,--chat"},
            {{"generate", "--prompt", "a", "--max-tokens", "many"}, 2, "--max-tokens"},
            {{"generate", "--server", "127.0.0.1:1", "--prompt", "a"}, 1, "UNAVAILABLE"},
+           {{"bench", "--compare", "0,1"}, 2, "K=0,1,3"},
+           {{"bench", "--compare", "K=0,1", "--duration", "1"}, 2, "--compare"},
+           {{"bench", "--dataset", "a", "--random-input-len", "5"}, 2, "--dataset"},
+           {{"bench", "--request-rate", "0"}, 1, "--request-rate: 0, allowed above 0"},
+           {{"bench", "--compare", "K=0,8"}, 1, "--compare K: 8, allowed 0..7"},
+           {{"bench", "--json", "/nonexistent/a"}, 1, "--json: /nonexistent/a"},
+           {{"bench", "--server", "127.0.0.1:1"}, 1, "127.0.0.1:1: UNAVAILABLE"},
            {{"info", "--checkpoint", dir}, 1, dir},
            {{"synth", "--config-json", dir + "/none.json", "--out", dir + "/out", "--seed", "1"},
             1,
@@ -236,6 +243,56 @@ TEST(Serve, GenerateStreamsTextToStdoutAndFiguresToStderr) {
   const RunResult bad = daemon.Generate({"--prompt", "a", "--top-p", "2"});
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_THAT(bad.err, HasSubstr("INVALID_ARGUMENT sampling.top_p: 2"));
+}
+
+TEST(Serve, IsMeasuredByBench) {
+  Daemon daemon;
+  const std::string dataset = TestDir("bench") + "/data.jsonl";
+  WriteText(dataset, R"({"task_id": 7, "prompt": "What is 48 + 275?", "output_tokens": 24})"
+                     "\n"
+                     R"({"task_id": 8, "input_ids": [5, 6, 7], "output_tokens": 16})"
+                     "\n");
+  const RunResult run = Foredraft({"bench", "--server", daemon.grpc_address(), "--dataset", dataset,
+                                   "--num-requests", "6", "--concurrency", "3", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json report = json::parse(run.out);
+  EXPECT_EQ(report["requests"]["completed"], 6);
+  EXPECT_EQ(report["tokens"]["output"], 3 * (24 + 16));  // EOS is ignored
+  EXPECT_THAT(run.err, HasSubstr("6 completed, 0 failed"));
+
+  const RunResult bad =
+      Foredraft({"bench", "--server", daemon.grpc_address(), "--num-requests", "3", "--top-p", "7"});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.out, HasSubstr("3 INVALID_ARGUMENT: sampling.top_p: 7"));
+  EXPECT_THAT(bad.err, HasSubstr("foredraft: no request completed"));
+}
+
+TEST(Serve, GivesBenchTheSameTokensForEveryDraftLength) {
+  Daemon daemon;
+  const std::string file = TestDir("compare") + "/report.json";
+  const RunResult run = Foredraft({"bench", "--server", daemon.grpc_address(), "--compare", "K=0,1,3",
+                                   "--rounds", "2", "--num-requests", "8", "--random-output-len", "24",
+                                   "--temperature", "1", "--concurrency", "4", "--json", file});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("the same in 8 of 8 requests"));
+  std::ifstream stream(file);
+  const json report = json::parse(stream);
+  ASSERT_EQ(report["settings"].size(), 3u);
+  EXPECT_EQ(report["settings"][2]["max_draft_tokens"], 3);
+  EXPECT_GT(report["settings"][2]["acceptance_length"], 1);
+  EXPECT_EQ(report["settings"][2]["runs"].size(), 2u);
+}
+
+TEST(Serve, BenchReportsWhatItHasAfterCtrlCAndExits1) {
+  Daemon daemon;
+  ChildProcess bench({FOREDRAFT_BINARY, "bench", "--server", daemon.grpc_address(), "--duration", "600",
+                      "--warmup", "0", "--random-output-len", "2000"});
+  ASSERT_TRUE(daemon.EventuallyMetric("requests_running", "", 16));
+  bench.Signal(SIGINT);
+  EXPECT_EQ(bench.Wait(), 1);
+  EXPECT_THAT(bench.Stdout(), HasSubstr(", 16 interrupted, in "));
+  EXPECT_THAT(bench.Stderr(), HasSubstr("foredraft: interrupted\n"));
+  EXPECT_TRUE(daemon.EventuallyMetric("kv_cache_blocks", "state=\"used\"", 0));
 }
 
 // Long enough to be interrupted: no EOS, all that fits.
