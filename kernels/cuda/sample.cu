@@ -5,6 +5,8 @@
 // on its other side; and the noise's logarithms are CUDA's, within a unit in the last place of a double
 // before they become floats.
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_stream.h"
@@ -25,6 +27,7 @@ constexpr int32_t kMaxVocab = 1 << 19;  // so many of them fit a Weight
 // masses are 0.
 constexpr float kBinsPerNat = 64.0f;
 constexpr int32_t kNoLimit = 0x7fffffff;
+constexpr int kLogprobThreads = 512;  // with more there are too few registers for each
 
 struct SampleShared {
   SelectShared select;
@@ -272,7 +275,7 @@ __global__ void __launch_bounds__(32) ChooseTokens(const __grid_constant__ Sampl
   if (threadIdx.x == 0) plan.p.out[r] = token;
 }
 
-__global__ void __launch_bounds__(kMaxRowThreads) LogprobsOfRows(const __grid_constant__ SampleParams p) {
+__global__ void __launch_bounds__(kLogprobThreads) LogprobsOfRows(const __grid_constant__ SampleParams p) {
   AfterPrevious();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
@@ -302,7 +305,10 @@ void Sample(Stream& stream, const SampleParams& p) {
   Launch(stream, FilterLogits, whole, plan);
   Launch(stream, DrawTokens, chunks, plan);
   Launch(stream, ChooseTokens, {.grid = dim3(rows), .block = dim3(32)}, plan);
-  if (p.logprobs != nullptr) Launch(stream, LogprobsOfRows, whole, p);
+  if (p.logprobs == nullptr) return;
+  LaunchShape logprobs = whole;
+  logprobs.block = dim3(std::min(ThreadsPerRow(p.logits.cols), kLogprobThreads));
+  Launch(stream, LogprobsOfRows, logprobs, p);
 }
 
 }  // namespace foredraft::cuda
