@@ -35,14 +35,17 @@ struct EmbedParams {
   int32_t vocab_size;
 };
 
-// y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32. Writes whichever outputs are present; may run
-// in place on `out`. out_f8 holds the BF16 values quantised; only where Device::quantizes_rows.
+// y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32; of x + residual where that is there, which
+// `sum` gets: add and rms_norm in one. Writes whichever outputs are present; may run in place on `out`.
+// out_f8 holds the BF16 values quantised; only where Device::quantizes_rows.
 struct RmsNormParams {
-  Matrix<float> out;      // [R, D] or absent
-  Matrix<bf16> out_bf16;  // [R, D] or absent
-  QuantizedRows out_f8;   // [R, D] or absent
-  Matrix<const float> x;  // [R, D]
-  const float* weight;    // [D]
+  Matrix<float> out;             // [R, D] or absent
+  Matrix<bf16> out_bf16;         // [R, D] or absent
+  QuantizedRows out_f8;          // [R, D] or absent
+  Matrix<float> sum;             // [R, D], may be x itself; absent where residual is
+  Matrix<const float> x;         // [R, D]
+  Matrix<const float> residual;  // [R, D] or absent
+  const float* weight;           // [D]
   float eps;
 };
 

@@ -107,8 +107,7 @@ void AttendPrefill(const Ops& ops, Stream& stream, const ModelConfig& config, co
 
 void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, const MlaWeights& w,
                      const Activations& a, const Batch& batch, const AttentionContext& context,
-                     const InputRows& normed, Matrix<float> hidden) {
-  const Matrix<float> projected = a.projected.first_rows(normed.rows());
+                     const InputRows& normed, Matrix<float> projected) {
   Project(ops, stream, config, w, a, batch, context, normed);
   if (batch.prefill_form()) {
     for (const PrefillSpan& span : batch.spans) AttendPrefill(ops, stream, config, w, a, span, context);
@@ -120,7 +119,6 @@ void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, 
                     .weight = w.o_proj,
                     .bias = w.o_proj_bias,
                     .form = batch.gemm_form()});
-  ops.add(stream, {.out = hidden, .x = projected});
 }
 
 }  // namespace foredraft

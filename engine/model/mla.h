@@ -20,10 +20,10 @@ struct AttentionContext {
   const float* cos_sin = nullptr;  // [positions, rope / 2, 2]
 };
 
-// hidden += attention(normed). normed: [R, D], as w.qkv_a reads it.
+// projected = attention(normed), what the residual stream gets. normed: [R, D], as w.qkv_a reads it.
 void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, const MlaWeights& w,
                      const Activations& a, const Batch& batch, const AttentionContext& context,
-                     const InputRows& normed, Matrix<float> hidden);
+                     const InputRows& normed, Matrix<float> projected);
 
 }  // namespace foredraft
 

@@ -45,6 +45,12 @@ void RmsNorm(const CpuContext& context, const RmsNormParams& p) {
   context.pool.ParallelFor(p.x.rows, 4 * width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = p.x.row(r);
+      if (p.residual) {
+        const float* residual = p.residual.row(r);
+        float* sum = p.sum.row(r);
+        for (int64_t i = 0; i < width; ++i) sum[i] = x[i] + residual[i];
+        x = sum;
+      }
       if (p.out_bf16)
         NormToBf16(x, p.weight, p.eps, width, p.out_bf16.row(r));  // first: `out` may be x itself
       if (p.out) NormRow(x, p.weight, p.eps, width, p.out.row(r));

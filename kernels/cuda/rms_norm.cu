@@ -18,6 +18,19 @@ __device__ Four LoadInside(const float* row, int32_t first, int32_t cols) {
   return first < cols ? LoadFour<aligned>(row, first, cols) : Four{};
 }
 
+// What is normed; where a residual is added the sum is kept.
+template <bool aligned>
+__device__ Four LoadSum(const RmsNormParams& p, int32_t r, int32_t first) {
+  const int32_t cols = p.x.cols;
+  Four x = LoadInside<aligned>(p.x.row(r), first, cols);
+  if (!p.residual || first >= cols) return x;
+  const Four residual = LoadFour<aligned>(p.residual.row(r), first, cols);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x.x[i] = __fadd_rn(x.x[i], residual.x[i]);
+  StoreFour<aligned>(p.sum.row(r), first, cols, x);
+  return x;
+}
+
 template <bool aligned>
 __device__ void StoreNormed(const RmsNormParams& p, int32_t r, int32_t first, const Four& x, float factor) {
   const int32_t cols = p.x.cols;
@@ -37,7 +50,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_con
   RmsNormShared& shared = SharedStorage<RmsNormShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t cols = p.x.cols;
-  const float* const x = p.x.row(r);
   const int32_t first = static_cast<int32_t>(threadIdx.x) * 4;
   const int32_t first_of_warp = first / kQuantGroup * kQuantGroup;
   const int32_t step = static_cast<int32_t>(blockDim.x) * 4;
@@ -46,11 +58,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_con
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     if (first_of_warp + i * step >= cols) break;
-    held[i] = LoadInside<aligned>(x, first + i * step, cols);
+    held[i] = LoadSum<aligned>(p, r, first + i * step);
     sum = AddSquares(sum, held[i]);
   }
   for (int32_t column = first + kHeld * step; column < cols; column += step) {
-    sum = AddSquares(sum, LoadFour<aligned>(x, column, cols));
+    sum = AddSquares(sum, LoadSum<aligned>(p, r, column));
   }
   const float factor = RmsFactor(sum, cols, p.eps, shared.sums);
 #pragma unroll
@@ -58,6 +70,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_con
     if (first_of_warp + i * step >= cols) break;
     StoreNormed<aligned>(p, r, first + i * step, held[i], factor);
   }
+  const float* const x = p.residual ? p.sum.row(r) : p.x.row(r);
   for (int32_t later = kHeld * step; first_of_warp + later < cols; later += step) {
     StoreNormed<aligned>(p, r, first + later, LoadInside<aligned>(x, first + later, cols), factor);
   }
@@ -66,8 +79,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_con
 }  // namespace
 
 void RmsNorm(Stream& stream, const RmsNormParams& p) {
-  const bool aligned =
-      InFours(p.x) && InFours(p.out) && InFours(p.out_bf16) && InFours(p.weight, p.x.cols, p.x.cols);
+  const bool aligned = InFours(p.x) && InFours(p.residual) && InFours(p.sum) && InFours(p.out) &&
+                       InFours(p.out_bf16) && InFours(p.weight, p.x.cols, p.x.cols);
   const LaunchShape shape = {.grid = dim3(static_cast<uint32_t>(p.x.rows)),
                              .block = dim3(RmsThreads(p.x.cols, 4 * kHeld)),
                              .shared_bytes = sizeof(RmsNormShared)};

@@ -60,7 +60,8 @@ OpCost CostOf(const EmbedParams& p, const StepShape&) {
 }
 
 OpCost CostOf(const RmsNormParams& p, const StepShape&) {
-  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.out_f8) + BytesOf(p.x) + 4.0 * p.x.cols};
+  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.out_f8) + BytesOf(p.x) +
+                   BytesOf(p.residual) + BytesOf(p.sum) + 4.0 * p.x.cols};
 }
 
 OpCost CostOf(const GemmParams& p, const StepShape&) {

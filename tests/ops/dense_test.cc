@@ -74,6 +74,31 @@ TEST(RmsNorm, WritesBothOutputsInPlace) {
   for (int i = 0; i < 150; ++i) EXPECT_EQ(values[i].bits, ToBf16(expected[i]).bits);
 }
 
+TEST(RmsNorm, WithAResidualIsAddAndThenNorm) {
+  constexpr int kRows = 3;
+  for (const int width : {1, 30, 128, 200, 7168, 16640}) {
+    for (const std::string& isa : SupportedIsas()) {
+      SCOPED_TRACE(isa + " " + std::to_string(width));
+      Noise noise(7);
+      const std::vector<float> x = noise.Floats(kRows * width), residual = noise.Floats(kRows * width);
+      OpRig rig({.isa = isa}, RunMode::kEager);
+      const auto rows = [&](float* data) { return Dense(data, kRows, width); };
+      const Matrix<const float> added = rows(rig.Put(residual));
+      const float* const weight = rig.Put(noise.Floats(width));
+      const Matrix<float> separate = rows(rig.Put(x)), fused = rows(rig.Put(x));
+      const Matrix<float> separate_out = rows(rig.Poisoned<float>(kRows * width));
+      const Matrix<float> fused_out = rows(rig.Poisoned<float>(kRows * width));
+      rig.ops().add(rig.stream(), {separate, added});
+      rig.ops().rms_norm(rig.stream(), {.out = separate_out, .x = separate, .weight = weight, .eps = 1e-6f});
+      rig.ops().rms_norm(
+          rig.stream(),
+          {.out = fused_out, .sum = fused, .x = fused, .residual = added, .weight = weight, .eps = 1e-6f});
+      EXPECT_EQ(rig.Get(fused.data, kRows * width), rig.Get(separate.data, kRows * width));
+      EXPECT_EQ(rig.Get(fused_out.data, kRows * width), rig.Get(separate_out.data, kRows * width));
+    }
+  }
+}
+
 TEST(Add, Holds) {
   for (const int width : kWidths) {
     Noise noise(4);
