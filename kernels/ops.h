@@ -202,7 +202,9 @@ struct GroupRowsParams {
 // out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e. Every row gets the
 // bits it would have as the only one.
 struct GroupedGemmParams {
-  Matrix<float> out;              // [R * top_k, n]
+  Matrix<float> out;              // [R * top_k, n], or absent where silu_f8 is there
+  QuantizedRows silu_f8;          // [R * top_k, n / 2] or absent: silu_mul of out, quantised; only where
+                                  // Device::quantizes_rows, for FP8 weights with k and n / 2 in whole 128s
   Matrix<const bf16> x;           // [*, k]; as gemm's
   QuantizedRows x_f8;             // as gemm's
   const int32_t* x_rows;          // [R * top_k] or null

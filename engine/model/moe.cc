@@ -34,6 +34,10 @@ void RunExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const
   const int expert_count = shard.expert_count_here(config.n_routed_experts);
   const Matrix<float> gate_up = a.expert_gate_up.first_rows(pairs);
   const InputRows activated = a.expert_activated.first_rows(pairs).For(w.expert_down.first);
+  // Gate and up go straight into the activation where the backend has that.
+  const PackedWeight& expert = w.expert_gate_up.first;
+  const bool fused = activated.as_f8 && expert.dtype == DType::kF8E4M3 && expert.k % kQuantGroup == 0 &&
+                     expert.n / 2 % kQuantGroup == 0;
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
   ops.group_rows(stream, {.expert_offsets = a.expert_offsets,
                           .grouped_rows = a.grouped_rows,
@@ -43,16 +47,19 @@ void RunExperts(const Ops& ops, Stream& stream, const ModelConfig& config, const
                           .top_k = config.num_experts_per_tok,
                           .expert_count = expert_count,
                           .first_expert = shard.first_expert(config.n_routed_experts)});
-  ops.grouped_gemm(stream, {.out = gate_up,
+  ops.grouped_gemm(stream, {.out = fused ? Matrix<float>{} : gate_up,
+                            .silu_f8 = fused ? activated.as_f8 : QuantizedRows{},
                             .x = rows.x.as_bf16,
                             .x_f8 = rows.x.as_f8,
                             .x_rows = a.grouped_rows,
                             .expert_offsets = a.expert_offsets,
                             .experts = w.expert_gate_up});
-  ops.silu_mul(stream, {.out = activated.as_bf16,
-                        .out_f8 = activated.as_f8,
-                        .gate_up = gate_up,
-                        .row_count = a.expert_offsets + expert_count});
+  if (!fused) {
+    ops.silu_mul(stream, {.out = activated.as_bf16,
+                          .out_f8 = activated.as_f8,
+                          .gate_up = gate_up,
+                          .row_count = a.expert_offsets + expert_count});
+  }
   ops.grouped_gemm(stream, {.out = a.expert_out.first_rows(pairs),
                             .x = activated.as_bf16,
                             .x_f8 = activated.as_f8,

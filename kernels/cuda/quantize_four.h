@@ -12,6 +12,17 @@
 
 namespace foredraft::cuda {
 
+inline constexpr float kSmallestAmax = 1e-4f;
+
+// Of a group whose largest |x| is amax, at least kSmallestAmax.
+__device__ __forceinline__ float QuantScale(float amax) {
+  constexpr float kLargestCode = 448.0f;
+  return __fdiv_rn(amax, kLargestCode);
+}
+__device__ __forceinline__ uint32_t QuantCode(float x, float scale) {
+  return __nv_cvt_float_to_fp8(__fdiv_rn(x, scale), __NV_SATFINITE, __NV_E4M3);
+}
+
 // What BF16 keeps of the four.
 __device__ __forceinline__ Four Rounded(const Four& x) {
   return {
@@ -22,8 +33,6 @@ __device__ __forceinline__ Four Rounded(const Four& x) {
 // whose first lane has a multiple of 128.
 __device__ __forceinline__ void StoreQuantized(const QuantizedRows& out, int64_t row, int32_t first,
                                                const Four& x) {
-  constexpr float kSmallestAmax = 1e-4f;
-  constexpr float kLargestCode = 448.0f;
   float amax = kSmallestAmax;
 #pragma unroll
   for (int i = 0; i < 4; ++i) amax = fmaxf(amax, fabsf(x.x[i]));  // a NaN loses here and stays in its code
@@ -31,12 +40,11 @@ __device__ __forceinline__ void StoreQuantized(const QuantizedRows& out, int64_t
   for (int distance = 16; distance > 0; distance /= 2) {
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, distance));
   }
-  const float scale = __fdiv_rn(amax, kLargestCode);
+  const float scale = QuantScale(amax);
   uint32_t codes = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t code = __nv_cvt_float_to_fp8(__fdiv_rn(x.x[i], scale), __NV_SATFINITE, __NV_E4M3);
-    codes |= code << (8 * i);
+    codes |= QuantCode(x.x[i], scale) << (8 * i);
   }
   if (first < out.cols) *reinterpret_cast<uint32_t*>(out.codes + row * out.pitch + first) = codes;
   if (threadIdx.x % 32 == 0 && first < out.cols)

@@ -163,6 +163,12 @@ void GroupedGemms(Bench& bench) {
         // All experts are met here.
         cost.bytes += (kExperts - ExpectedExperts(pairs, kExperts)) * WeightBytes(experts.first);
         bench.Line(name, pairs, cost, [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); });
+        if (!p.x_f8 || s.n != 4096 || k % kQuantGroup != 0) continue;
+        GroupedGemmParams silu = p;
+        silu.out = {};
+        silu.silu_f8 = bench.F8Rows(pairs, n / 2);
+        bench.Line(absl::StrCat(name, ", with SwiGLU"), pairs, CostOf(silu),
+                   [&bench, silu](int) { bench.ops().grouped_gemm(bench.stream(), silu); });
       }
     }
   }

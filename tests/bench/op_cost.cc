@@ -135,11 +135,11 @@ int32_t MetExperts(const GroupedGemmParams& p) {
 
 OpCost CostOf(const GroupedGemmParams& p, const StepShape& shape) {
   const PackedWeight& expert = p.experts.first;
-  const double pairs = p.out.rows;
+  const double pairs = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
   const double met = shape.host_arrays ? MetExperts(p) : ExpectedExperts(pairs, p.experts.count);
   OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.dtype);
   cost.stored_bytes = met * WeightBytes(expert);
-  cost.bytes = BytesOf(p.out) + InputBytes(p, expert.dtype) + cost.stored_bytes;
+  cost.bytes = BytesOf(p.out) + BytesOf(p.silu_f8) + InputBytes(p, expert.dtype) + cost.stored_bytes;
   return cost;
 }
 

@@ -178,5 +178,46 @@ TEST(QuantizedRows, GroupedGemmTakesThemInAnyOrder) {
   }
 }
 
+// What the experts' gate and up come to: in one kernel, and in three.
+TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
+  constexpr int kExperts = 4, kTokens = 80;
+  for (const auto& [k, width] : {std::pair{128, 128}, {384, 256}}) {
+    SCOPED_TRACE(k);
+    Noise noise(66);
+    OpRig rig({}, RunMode::kReplayed);
+    std::vector<TestWeight> experts;
+    for (int e = 0; e < kExperts; ++e) {
+      experts.push_back(MakeTestWeight(noise, {width, width}, k, DType::kF8E4M3, 128, 128));
+    }
+    // Experts of no rows, one, a tile's and more.
+    const std::vector<int32_t> offsets = {0, 0, 1, 66, 73};
+    const int pairs = offsets.back() + 3;  // the last three: places nobody has
+    std::vector<bf16> x = noise.Bf16s(kTokens * k);
+    x[5 * k] = bf16{0x7fc0};
+    const Matrix<const bf16> rows = Dense<const bf16>(rig.Put(x), kTokens, k);
+    GroupedGemmParams p = {
+        .x = rows,
+        .expert_offsets = rig.Put(offsets),
+        .experts = PackAll(rig, kExperts, [&](int e) -> const TestWeight& { return experts[e]; })};
+    p.x.rows = pairs;
+    p.silu_f8 = PoisonedRows(rig, pairs, width);
+    rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), p); });
+    GroupedGemmParams plain = p;
+    plain.silu_f8 = {};
+    plain.out = Dense(rig.Poisoned<float>(pairs * 2 * width), pairs, 2 * width);
+    const SiluMulParams silu = {.out_f8 = PoisonedRows(rig, pairs, width),
+                                .gate_up = plain.out,
+                                .row_count = p.expert_offsets + kExperts};
+    rig.Run([&] {
+      rig.ops().grouped_gemm(rig.stream(), plain);
+      rig.ops().silu_mul(rig.stream(), silu);
+    });
+    EXPECT_EQ(BytesOfRows(rig, p.silu_f8.first_rows(offsets.back())),
+              BytesOfRows(rig, silu.out_f8.first_rows(offsets.back())));
+    const std::vector<uint8_t> codes = rig.Get(p.silu_f8.codes, p.silu_f8.rows * p.silu_f8.pitch);
+    for (size_t i = offsets.back() * p.silu_f8.pitch; i < codes.size(); ++i) ASSERT_EQ(codes[i], 0xff) << i;
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -1,0 +1,96 @@
+#include "base/check.h"
+#include "kernels/cuda/gemm_gate_up.h"
+#include "kernels/cuda/gemm_hopper.h"
+#include "kernels/cuda/gemm_hopper_tile.h"
+#include "kernels/cuda/ptx_attention.h"
+#include "kernels/cuda/quantize_four.h"
+#include "kernels/dtype.h"
+#include "kernels/exp.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr int kTileN = kQuantGroup;  // of gate and of up: one group of the output's scales
+constexpr int kPairThreads = 2 * kGroupThreads;
+constexpr int kSums = kTileN / 2;
+using ExchangedSums = float[kSums][kGroupThreads];
+using Tile = TileShape<2, kTileN, /*pair=*/true, sizeof(ExchangedSums)>;
+
+struct GateUpParams {
+  HopperGemmParams gemm;  // n: of gate alone
+  QuantizedRows out;
+};
+
+struct GateUpShared {
+  HopperShared<Tile> tile;
+  ExchangedSums up;
+};
+
+__device__ __forceinline__ float RoundedSiluMul(float gate, float up) {
+  return ToFloat(ToBf16(__fmul_rn(__fmul_rn(gate, Sigmoid(gate)), up)));
+}
+
+// A row of the tile lies with four lanes, 32 columns each.
+__device__ __forceinline__ void StoreActivated(const QuantizedRows& out, const GemmItem& item,
+                                               const ConsumerPlace& place, const float (&gate)[kSums],
+                                               const ExchangedSums& up) {
+  const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float values[kSums / 2];
+    float amax = kSmallestAmax;
+#pragma unroll
+    for (int j = 0; j < kSums / 2; ++j) {
+      const int sum = j / 2 * 4 + 2 * half + j % 2;
+      values[j] = RoundedSiluMul(gate[sum], up[sum][thread]);
+      amax = fmaxf(amax, fabsf(values[j]));
+    }
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+    const int32_t row = item.first_row + place.row + 8 * half;
+    if (row >= item.end_row) continue;
+    const float scale = QuantScale(amax);
+    uint8_t* const codes = out.codes + row * out.pitch + item.tile_n * kTileN + place.output;
+#pragma unroll
+    for (int j = 0; j < kSums / 2; j += 2) {
+      const uint32_t pair = QuantCode(values[j], scale) | QuantCode(values[j + 1], scale) << 8;
+      *reinterpret_cast<uint16_t*>(codes + j * 4) = static_cast<uint16_t>(pair);
+    }
+    if (place.output == 0) out.scales[item.tile_n * out.scale_pitch + row] = scale;
+  }
+}
+
+// The second warp group's sums go to the first by way of shared memory.
+__global__ void __launch_bounds__(3 * kGroupThreads, 1) GateUpKernel(const __grid_constant__ GateUpParams p) {
+  auto& shared = SharedStorage<GateUpShared>();
+  RunHopperGemm<true>(p.gemm, shared.tile,
+                      [&](const GemmItem& item, const ConsumerPlace& place, const float(&sum)[kSums]) {
+                        if (threadIdx.x >= kGroupThreads) {
+#pragma unroll
+                          for (int i = 0; i < kSums; ++i) shared.up[i][threadIdx.x - kGroupThreads] = sum[i];
+                        }
+                        SyncThreads<1, kPairThreads>();
+                        if (threadIdx.x < kGroupThreads) StoreActivated(p.out, item, place, sum, shared.up);
+                        SyncThreads<1, kPairThreads>();  // read, before the next item's are written
+                      });
+}
+
+}  // namespace
+
+bool GateUpTakes(const PackedWeight& weight) {
+  return weight.dtype == DType::kF8E4M3 && HopperTakes(weight) && weight.n % (2 * kTileN) == 0;
+}
+
+void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out) {
+  CHECK_LE(problem.ranges.groups, kMaxGroups);
+  CHECK(GateUpTakes(problem.weight));
+  if (problem.ranges.rows == 0) return;
+  GateUpParams params = {.gemm = MakeHopperParams<Tile>(problem), .out = out};
+  params.gemm.n = problem.weight.n / 2;
+  const LaunchShape shape = {.grid = HopperGrid<Tile>(stream, problem.ranges, params.gemm.n / kTileN),
+                             .block = dim3(3 * kGroupThreads),
+                             .shared_bytes = sizeof(GateUpShared)};
+  Launch(stream, GateUpKernel, shape, params);
+}
+
+}  // namespace foredraft::cuda
