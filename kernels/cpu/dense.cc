@@ -20,6 +20,10 @@ FOREDRAFT_WIDE void NormRow(const float* x, const float* weight, float eps, int6
   for (int64_t i = 0; i < count; ++i) out[i] = weight[i] * (x[i] * factor);
 }
 
+FOREDRAFT_WIDE void SumRow(const float* a, const float* b, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+}
+
 FOREDRAFT_WIDE void AddRow(const float* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] += x[i];
 }
@@ -46,10 +50,8 @@ void RmsNorm(const CpuContext& context, const RmsNormParams& p) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = p.x.row(r);
       if (p.residual) {
-        const float* residual = p.residual.row(r);
-        float* sum = p.sum.row(r);
-        for (int64_t i = 0; i < width; ++i) sum[i] = x[i] + residual[i];
-        x = sum;
+        SumRow(x, p.residual.row(r), width, p.sum.row(r));
+        x = p.sum.row(r);
       }
       if (p.out_bf16)
         NormToBf16(x, p.weight, p.eps, width, p.out_bf16.row(r));  // first: `out` may be x itself
