@@ -1,11 +1,7 @@
 // Rows quantised by the op that makes them (rms_norm, silu_mul) against rows that the GEMM quantises itself:
 // the same codes and scales, so the same bits.
 
-#include <fstream>
-
-#include "kernels/cuda/cuda_probe.h"
 #include "kernels/cuda/quantize.h"
-#include "kernels/cuda/tuning_file.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
 
@@ -108,15 +104,15 @@ TEST(QuantizedRows, SiluMulStopsAtTheRowsThatCount) {
 }
 
 // gemm over rows `first` .. of BF16 rows, quantised by the op itself or beforehand in a larger array.
-void ExpectGemmIndifferent(const DeviceOptions& options, int n, int k, GemmForm form) {
+void ExpectGemmIndifferent(int n, int k) {
   Noise noise(64);
-  OpRig rig(options, RunMode::kReplayed);
+  OpRig rig({}, RunMode::kReplayed);
   const TestWeight weight = MakeTestWeight(noise, {n}, k, DType::kF8E4M3, 128, 128);
   constexpr int kCapacity = 30;
   const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kCapacity * k)), kCapacity, k);
   const QuantizedRows x_f8 = PoisonedRows(rig, kCapacity, k);
   cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kCapacity);
-  GemmParams p = {.weight = rig.Pack(weight.parts), .form = form};
+  GemmParams p = {.weight = rig.Pack(weight.parts)};
   for (const auto& [first, rows] : {std::pair{0, 1}, {4, 3}, {8, 4}, {0, 30}, {12, 17}}) {
     SCOPED_TRACE(std::to_string(rows) + " rows from " + std::to_string(first));
     const auto run = [&](bool quantized) {
@@ -132,19 +128,8 @@ void ExpectGemmIndifferent(const DeviceOptions& options, int n, int k, GemmForm 
 }
 
 TEST(QuantizedRows, GemmDoesNotMindWhoQuantised) {
-  ExpectGemmIndifferent({}, 136, 256, GemmForm::kDecode);  // HopperGemm
-  ExpectGemmIndifferent({}, 50, 200, GemmForm::kDecode);   // TileGemm
-}
-
-TEST(QuantizedRows, TheLibraryDoesNotMindEither) {
-  const GemmShape shape = {128, 256, DType::kF8E4M3, DType::kF32, GemmForm::kPrefill};
-  TuningFile file;
-  file.tuned_for = {.cublaslt = 130100, .gpu = ProbeCudaDevice()->gpu};
-  cudaDeviceGetAttribute(&file.tuned_for.multiprocessors, cudaDevAttrMultiProcessorCount, 0);
-  file.algorithms[shape] = {.name = "test"};
-  const std::string path = testing::TempDir() + "/quantized_rows.json";
-  std::ofstream(path) << WriteTuningFile(file);
-  ExpectGemmIndifferent({.tuning_file = path}, shape.n, shape.k, shape.form);
+  ExpectGemmIndifferent(136, 256);  // HopperGemm
+  ExpectGemmIndifferent(50, 200);   // TileGemm
 }
 
 TEST(QuantizedRows, GroupedGemmTakesThemInAnyOrder) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "kernels/cuda/cuda_probe.h"
+#include "kernels/cuda/quantize.h"
 #include "kernels/cuda/tuning_file.h"
 #include "kernels/gemm_tuning.h"
 #include "tests/ops/op_harness.h"
@@ -65,14 +66,23 @@ TEST(TunedGemm, TheDeviceNamesItsTuning) {
   EXPECT_FALSE(CreateDevice("cuda", {.tuning_file = "/nowhere/t.json"}).ok());
 }
 
-// Rows `first` .. of x through gemm.
+// Rows `first` .. of x through gemm; `quantized`: as they come from an op that has quantised all of x.
 std::vector<float> RunRows(OpRig& rig, const TestWeight& weight, const GemmShape& shape,
-                           const std::vector<bf16>& x, int first, int rows) {
+                           const std::vector<bf16>& x, int first, int rows, bool quantized = false) {
   const std::vector<bf16> inputs(x.begin() + first * shape.k, x.begin() + (first + rows) * shape.k);
   GemmParams p = {.x = Dense<const bf16>(rig.Put(inputs), rows, shape.k),
                   .weight = rig.Pack(weight.parts),
                   .bias = nullptr,
                   .form = shape.form};
+  if (quantized) {
+    const int all = static_cast<int>(x.size()) / shape.k;
+    const cuda::QuantizedShape quantized_shape(all, shape.k);
+    p.x_f8 = quantized_shape.Place(rig.Poisoned<unsigned char>(quantized_shape.bytes));
+    cuda::QuantizeRows(rig.stream(), p.x_f8, Dense<const bf16>(rig.Put(x), all, shape.k), nullptr, nullptr,
+                       all);
+    p.x_f8 = p.x_f8.row_range(first, rows);
+    p.x.data = nullptr;
+  }
   const int pitch = shape.n + 8;  // rows of the output need not be dense
   std::vector<float> out;
   if (shape.out == DType::kF32) {
@@ -113,10 +123,18 @@ TEST(TunedGemm, Holds) {
               << "row " << row << " output " << j;
         }
       }
-      for (const auto& [first, rows] : {std::pair{0, 1}, {3, 2}, {5, 3}, {2, 4}, {1, 5}, {4, 18}}) {
+      for (const auto& [first, rows] :
+           {std::pair{0, 1}, {3, 2}, {5, 3}, {2, 4}, {1, 5}, {4, 18}, {0, 20}, {8, 3}}) {
         const std::vector<float> some = RunRows(rig, weight, shape, x, first, rows);
         EXPECT_EQ(BytesOf(some.data(), some.size()), BytesOf(&all[first * shape.n], some.size()))
             << rows << " rows from " << first;
+        // Scales are taken 16 bytes at a time.
+        if (shape.weight != DType::kF8E4M3 || first % 4 != 0) continue;
+        EXPECT_EQ(RunRows(rig, weight, shape, x, first, rows, /*quantized=*/true), some)
+            << rows << " rows from " << first << ", quantised";
+      }
+      if (shape.weight == DType::kF8E4M3) {
+        EXPECT_EQ(RunRows(rig, weight, shape, x, 0, kRows, /*quantized=*/true), all);
       }
     }
   }
