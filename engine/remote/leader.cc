@@ -208,7 +208,7 @@ absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerJoin& join) {
   const int rank = join.rank();
   if (rank < 0 || rank >= options_.rank_count) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("rank %d: allowed 0..%d", rank, options_.rank_count - 1));
+        absl::StrFormat("rank: %d, allowed 0..%d", rank, options_.rank_count - 1));
   }
   GroupIdentity expected = options_.identity;
   expected.numerics_class = numerics_class_;
@@ -220,7 +220,7 @@ absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerJoin& join) {
   if (!same.ok()) {
     Log(LogLevel::kError, "refused a worker, rank %d on %s (process %d): %s", rank, join.host(), join.pid(),
         same.message());
-    return absl::Status(same.code(), absl::StrFormat("rank %d: %s", rank, same.message()));
+    return same;
   }
   // Both may be over soon: a worker that dials again is answered again.
   if (life_ != Life::kOpen) return absl::UnavailableError("the group is not open, dial again");

@@ -143,7 +143,7 @@ absl::Status WorkerSession::Dial() {
     const auto now = steady_clock::now();
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrFormat(
-          "rank %d: no group at %s within %d s: %s", options_.rank, options_.leader,
+          "no group at %s within %d s: %s", options_.leader,
           std::chrono::duration_cast<std::chrono::seconds>(options_.join_timeout).count(), status.message()));
     }
     if (now >= next_line) {

@@ -232,7 +232,7 @@ TEST_P(LeaderRefusal, NamesBothValues) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, LeaderRefusal,
-    testing::Values(Refusal{"Rank", [](WorkerOptions& o) { o.rank = 2; }, {"rank 2: allowed 0..1"}},
+    testing::Values(Refusal{"Rank", [](WorkerOptions& o) { o.rank = 2; }, {"rank: 2, allowed 0..1"}},
                     Refusal{"Version",
                             [](WorkerOptions& o) { o.identity.version = "0.2.0"; },
                             {"version: 0.2.0", "0.1.0"}},
