@@ -221,6 +221,7 @@ using CudaDeviceDeathTest = CudaDeviceTest;
 TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
   float* const x = *device_->AllocateArray<float>(4);
   float* const beside = *device_->AllocateArray<float>(4);
+  float* const own = *device_->AllocateArray<float>(4);
   const auto add = [&](Stream& stream, float* out, const float* in) {
     device_->ops().add(stream, {.out = Dense(out, 1, 4), .x = Dense<const float>(in, 1, 4)});
   };
@@ -229,11 +230,13 @@ TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
     Stream& branch = stream_->Fork();
     EXPECT_NE(&branch, stream_.get());
     add(branch, beside, x);
+    add(*stream_, own, x);  // behind the fork, and one behind a kernel
+    add(*stream_, own, x);
     stream_->Join();
     add(*stream_, x, beside);  // doubled again, only if the branch took the doubled one
   };
   const auto graph = device_->Capture(*stream_, submit);
-  EXPECT_EQ(graph->node_count(), 3u);
+  EXPECT_EQ(graph->node_count(), 5u);
   for (int round = 0; round < 16; ++round) {
     const std::vector<float> start = {1, 2, 3, 4};
     const std::vector<float> zero(4);

@@ -278,19 +278,22 @@ TEST(EngineOnHost, TheKvCacheLeavesTheGraphsTheirs) {
 // Whatever it is that does not fit, an op's workspace among it: a refusal, which shows the arithmetic.
 TEST(EngineOnHost, TooLittleMemoryIsRefused) {
   const ModelConfig config = SmallConfig();
+  EngineOptions options = SmallOptions();
   bool made = false;
   int workspaces = 0;
-  for (int mib = 1; !made && mib < 64; ++mib) {
-    SCOPED_TRACE(mib);
+  for (int half_mib = 2; !made && half_mib < 128; ++half_mib) {
+    SCOPED_TRACE(half_mib);
+    const int mib = half_mib / 2;
+    options.capture_graphs = half_mib % 2 != 0;
     cuda_on_host::SetDeviceMemory(size_t(mib) << 20);
     const auto status = [&]() -> absl::Status {
       auto device = CreateDevice("cuda", {});
       if (!device.ok()) return device.status();
       auto stream = (*device)->CreateStream();
-      auto weights = MakeDummyWeights(config, SmallOptions().module_count(), **device, *stream, nullptr);
+      auto weights = MakeDummyWeights(config, options.module_count(), **device, *stream, nullptr);
       stream.reset();  // before its device goes
       if (!weights.ok()) return weights.status();
-      return RankEngine::Create(SmallOptions(), config, *std::move(device), *std::move(weights)).status();
+      return RankEngine::Create(options, config, *std::move(device), *std::move(weights)).status();
     }();
     made = status.ok();
     if (made) continue;
