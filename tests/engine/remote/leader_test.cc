@@ -21,7 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr milliseconds kHeartbeatTimeout(1500);
