@@ -1,16 +1,12 @@
 // What Plan decides, case by case. That the blocks are right is scheduler_property_test's.
 
-#include "scheduler/scheduler.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/scheduler/fake_rank.h"
+#include "tests/scheduler/scheduler_stage.h"
 
 namespace foredraft {
 namespace {
@@ -18,93 +14,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-SchedulerOptions SmallOptions() {
-  SchedulerOptions options;
-  options.max_batch_size = 4;
-  options.max_num_tokens = 32;
-  options.max_seq_len = 96;
-  options.batching_wait_iters = 3;
-  options.tokens_per_block = 4;
-  options.block_count = 129;
-  options.batch_sizes = {1, 2, 4};
-  return options;
-}
-
-// A scheduler over fake ranks, turned by hand.
-class Stage {
- public:
-  explicit Stage(const SchedulerOptions& options) : scheduler(options) {
-    for (int rank = 0; rank < options.rank_count; ++rank) {
-      FakeRankOptions fake;
-      fake.rank = rank;
-      fake.slot_count = options.max_batch_size;
-      fake.block_count = options.block_count;
-      fake.tokens_per_block = options.tokens_per_block;
-      fake.max_seq_len = options.max_seq_len;
-      fake.max_num_tokens = options.max_num_tokens;
-      fake.max_draft_len = options.max_draft_len;
-      fake.host_block_count = options.host_block_count;
-      ranks_.push_back(std::make_unique<FakeRank>(
-          fake, [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_.at(seed); }));
-    }
-  }
-  ~Stage() {
-    for (auto& rank : ranks_) EXPECT_THAT(rank->faults(), IsEmpty());
-  }
-
-  Request MakeRequest(uint64_t id, int prompt_len, int max_tokens) {
-    Request request{.id = id, .max_tokens = max_tokens};
-    for (int s = 0; s < prompt_len; ++s) request.prompt_ids.push_back(static_cast<int32_t>((id + s) % 40));
-    request.sampling.seed = id;
-    request.arrival = now;
-    return request;
-  }
-  void Submit(const Request& request) {
-    prompts_[request.id] = request.prompt_ids;
-    ASSERT_TRUE(scheduler.Submit(request).ok());
-  }
-  void Submit(uint64_t id, int prompt_len, int max_tokens) {
-    Submit(MakeRequest(id, prompt_len, max_tokens));
-  }
-
-  // Plans and launches.
-  IterationPlan Launch() {
-    IterationPlan plan = scheduler.Plan(now);
-    if (!IsEmpty(plan)) {
-      for (auto& rank : ranks_) EXPECT_TRUE(rank->Launch(plan).ok());
-    }
-    return plan;
-  }
-  void Commit() {
-    std::vector<RankResult> results;
-    for (auto& rank : ranks_) results.push_back(*rank->Collect());
-    scheduler.Commit(results);
-    scheduler.CheckInvariants();
-  }
-  // One iteration without overlap.
-  IterationPlan Turn() {
-    IterationPlan plan = Launch();
-    if (!IsEmpty(plan)) Commit();
-    return plan;
-  }
-  void Drain() {
-    while (scheduler.HasWork()) ASSERT_FALSE(IsEmpty(Turn()));
-  }
-
-  Scheduler scheduler;
-  SteadyTime now;
-
- private:
-  std::map<uint64_t, std::vector<int32_t>> prompts_;
-  std::vector<std::unique_ptr<FakeRank>> ranks_;
-};
-
-std::vector<uint64_t> AdmittedSeeds(const IterationPlan& plan, int rank = 0) {
-  std::vector<uint64_t> seeds;
-  for (const SlotAdmission& admission : plan.ranks[rank].admissions) seeds.push_back(admission.sampling.seed);
-  return seeds;
-}
 
 struct Refusal {
   const char* name;
@@ -204,108 +113,6 @@ TEST(Scheduler, AdmitsHigherPrioritiesFirstThenEarlierArrivals) {
     stage.Submit(request);
   }
   EXPECT_THAT(AdmittedSeeds(stage.Turn()), ElementsAre(4, 1, 2));
-}
-
-TEST(Scheduler, GivesAllRanksOneDraftLenAndOneBucket) {
-  SchedulerOptions options = SmallOptions();
-  options.rank_count = 2;
-  options.max_draft_len = 3;
-  options.draft_len = 3;
-  Stage stage(options);
-  for (uint64_t id = 1; id <= 5; ++id) stage.Submit(id, 5, 50);
-  stage.scheduler.SetDraftLen(2);
-  const IterationPlan plan = stage.Turn();
-  EXPECT_EQ(plan.draft_len, 2);
-  EXPECT_THAT(plan.prefill_rows, ElementsAre(15, 10));
-  EXPECT_EQ(plan.ranks[0].live_slots.size(), 3u);
-  EXPECT_EQ(plan.ranks[1].live_slots.size(), 2u);
-  EXPECT_EQ(plan.decode_bucket, 4);
-}
-
-TEST(Scheduler, ChoosesKOfTheBucketThatThePlanTurnsOutToHave) {
-  SchedulerOptions options = SmallOptions();
-  options.max_num_tokens = 64;
-  options.max_draft_len = 3;
-  options.draft_len = 3;
-  options.draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = {{1, 3}, {2, 1}}};
-  Stage stage(options);
-  stage.Submit(1, 5, 50);
-  EXPECT_EQ(stage.Turn().draft_len, 3);
-  EXPECT_EQ(stage.scheduler.load().draft_len, 3);
-  stage.Submit(2, 64, 30);  // fills the budget: prefilled at once, so two decode in this very plan
-  IterationPlan plan = stage.Turn();
-  EXPECT_EQ(plan.decode_bucket, 2);
-  EXPECT_EQ(plan.draft_len, 1);
-  EXPECT_EQ(stage.scheduler.load().draft_len, 1);
-  for (uint64_t id = 3; id <= 4; ++id) stage.Submit(id, 32, 30);
-  plan = stage.Turn();
-  EXPECT_EQ(plan.decode_bucket, 4);
-  EXPECT_EQ(plan.draft_len, 0);
-  stage.Drain();
-}
-
-TEST(Scheduler, AdaptsKToTheTimesItsResultsShow) {
-  SchedulerOptions options = SmallOptions();
-  options.max_seq_len = 4000;
-  options.block_count = 4001;
-  options.max_draft_len = 3;
-  options.draft_len = 3;
-  options.draft_policy.kind = DraftPolicyKind::kAdaptive;
-  std::vector<int> counts[2] = {std::vector<int>(4), std::vector<int>(4)};
-  for (int crowded : {0, 1}) {
-    Stage stage(options);
-    for (uint64_t id = 1; id <= (crowded ? 4u : 1u); ++id) stage.Submit(id, 5, 1200);
-    for (int turn = 0; turn < 400; ++turn) ++counts[crowded][stage.Turn().draft_len];
-    stage.scheduler.EndAll(FinishReason::kCancelled, absl::OkStatus());
-    stage.Drain();
-  }
-  EXPECT_GT(counts[0][2] + counts[0][3], 300) << testing::PrintToString(counts[0]);
-  EXPECT_GT(counts[1][0] + counts[1][1], 300) << testing::PrintToString(counts[1]);
-}
-
-struct AcceptanceCase {
-  const char* name;
-  Acceptance acceptance;
-  const char* text;
-};
-
-class SchedulerAcceptance : public testing::TestWithParam<AcceptanceCase> {};
-
-TEST_P(SchedulerAcceptance, StandsInEveryPlan) {
-  SchedulerOptions options = SmallOptions();
-  options.acceptance = GetParam().acceptance;
-  Stage stage(options);
-  stage.Submit(1, 5, 50);
-  for (int turn = 0; turn < 2; ++turn) {
-    const IterationPlan plan = stage.Turn();
-    EXPECT_EQ(plan.acceptance, GetParam().acceptance);
-    EXPECT_THAT(plan.DebugString(), HasSubstr(GetParam().text));
-  }
-  stage.scheduler.SetSpeculation({});
-  EXPECT_EQ(stage.Turn().acceptance, Acceptance{});
-  stage.Drain();
-}
-
-const AcceptanceCase kAcceptances[] = {
-    {"Strict", {}, " bucket 1 rank 0:"},
-    {"Relaxed", {.relaxed_topk = 10, .relaxed_delta = 0.5f}, " bucket 1 relaxed top 10 delta 0.5 rank 0:"},
-    {"Forced", {.forced_length = 2.5f}, " bucket 1 forced 2.5 rank 0:"},
-};
-INSTANTIATE_TEST_SUITE_P(All, SchedulerAcceptance, testing::ValuesIn(kAcceptances),
-                         [](const auto& info) { return info.param.name; });
-
-TEST(Scheduler, AdmitsARequestThatOptedOutOfRelaxationAsStrict) {
-  Stage stage(SmallOptions());
-  Request request = stage.MakeRequest(1, 5, 5);
-  request.strict_acceptance = true;
-  stage.Submit(request);
-  stage.Submit(2, 5, 5);
-  const IterationPlan plan = stage.Turn();
-  ASSERT_EQ(plan.ranks[0].admissions.size(), 2u);
-  EXPECT_TRUE(plan.ranks[0].admissions[0].strict);
-  EXPECT_FALSE(plan.ranks[0].admissions[1].strict);
-  EXPECT_THAT(plan.DebugString(), HasSubstr("admit 0 m 5 limit 9 strict admit 1 m 5 limit 9 table"));
-  stage.Drain();
 }
 
 TEST(Scheduler, PlansAnIdleRankToo) {

@@ -4,213 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/log.h"
-#include "tests/scheduler/fake_rank.h"
+#include "tests/scheduler/loop_harness.h"
 
 namespace foredraft {
 namespace {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-constexpr seconds kPatience(30);  // a hung loop fails the test, it does not hang it
-
-// A rank whose results are held back until the test lets them through, and which can be lost.
-class GatedRank : public Executor {
- public:
-  GatedRank(const FakeRankOptions& options, std::function<const std::vector<int32_t>&(uint64_t)> prompt_of)
-      : options_(options), prompt_of_(std::move(prompt_of)), rank_(FakeRank(options_, prompt_of_)) {}
-
-  absl::Status Launch(const IterationPlan& plan) override {
-    if (++launches_ == fail_launch_at_) return absl::InternalError("rank lost: no such device");
-    if (plan.decode_bucket > 0) rules_.emplace_back(plan.draft_len, plan.acceptance);
-    ++uncollected_;
-    return rank_->Launch(plan);
-  }
-  absl::StatusOr<RankResult> Collect() override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!changed_.wait_for(lock, kPatience, [this] { return permits_ > 0; })) {
-      return absl::DeadlineExceededError("gate never opened");
-    }
-    --permits_;
-    if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("rank lost: step timed out");
-    absl::StatusOr<RankResult> result = rank_->Collect();
-    --uncollected_;
-    for (const SlotResult& slot : result->slots) tokens_given_ += static_cast<int>(slot.token_ids.size());
-    return result;
-  }
-  // A new process in its place.
-  void Replace() { rank_.emplace(options_, prompt_of_); }
-  void Let(int64_t count) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      permits_ = count;
-    }
-    changed_.notify_all();
-  }
-  void Open() { Let(int64_t{1} << 40); }
-
-  int fail_launch_at_ = 0;
-  int fail_collect_at_ = 0;
-  int uncollected_ = 0;                            // plans; read after Stop
-  int tokens_given_ = 0;                           // read after Stop
-  std::vector<std::pair<int, Acceptance>> rules_;  // K and acceptance of every decode step; read after Stop
-  const std::vector<std::string>& faults() const { return rank_->faults(); }
-  bool IsBare() const { return rank_->IsBare(); }
-
- private:
-  const FakeRankOptions options_;
-  const std::function<const std::vector<int32_t>&(uint64_t)> prompt_of_;
-  std::optional<FakeRank> rank_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t permits_ = 0;
-  int launches_ = 0;
-  int collects_ = 0;
-};
-
-struct Outcome {
-  std::vector<int32_t> tokens;
-  FinishReason finish = FinishReason::kNone;
-  absl::Status error;
-};
-
-// A loop over gated fake ranks, and the clients' side of it.
-class Harness {
- public:
-  struct Options {
-    bool overlap = true;
-    int ranks = 1;
-    int slots = 4;
-    int max_queue_size = 100;
-    int max_seq_len = 96;
-    int max_draft_len = 3;
-  };
-
-  explicit Harness(const Options& options) {
-    SchedulerOptions& scheduler = scheduler_options_;
-    scheduler.rank_count = options.ranks;
-    scheduler.max_batch_size = options.slots;
-    scheduler.max_queue_size = options.max_queue_size;
-    scheduler.max_seq_len = options.max_seq_len;
-    scheduler.tokens_per_block = 4;
-    scheduler.block_count = options.slots * (options.max_seq_len + 8) / 4;
-    scheduler.host_block_count = 1000;
-    scheduler.max_num_tokens = 64;
-    scheduler.max_draft_len = options.max_draft_len;
-    scheduler.draft_len = options.max_draft_len;
-    FakeRankOptions fake;
-    fake.slot_count = options.slots;
-    fake.block_count = scheduler.block_count;
-    fake.max_seq_len = options.max_seq_len;
-    fake.max_num_tokens = 64;
-    fake.max_draft_len = options.max_draft_len;
-    fake.host_block_count = 1000;
-    std::vector<Executor*> executors;
-    for (fake.rank = 0; fake.rank < options.ranks; ++fake.rank) {
-      ranks_.push_back(std::make_unique<GatedRank>(
-          fake, [](uint64_t seed) -> const std::vector<int32_t>& { return PromptOf(seed); }));
-      executors.push_back(ranks_.back().get());
-    }
-    loop_ = std::make_unique<ServingLoop>(
-        ServingLoopOptions{.overlap = options.overlap}, std::make_unique<Scheduler>(scheduler), executors,
-        [this](std::vector<RequestUpdate> updates) { Receive(std::move(updates)); },
-        [this](const IterationFigures& figures) { last_draft_len_ = figures.draft_len; });
-  }
-  ~Harness() {
-    Open();
-    loop_->Stop();
-    for (auto& rank : ranks_) EXPECT_THAT(rank->faults(), testing::IsEmpty());
-  }
-
-  // Prompts are a function of the seed, so that ranks may look them up on any thread.
-  static const std::vector<int32_t>& PromptOf(uint64_t seed) {
-    static const std::vector<std::vector<int32_t>> prompts = [] {
-      std::vector<std::vector<int32_t>> made(64);
-      for (size_t i = 0; i < made.size(); ++i) {
-        for (size_t s = 0; s < 1 + i % 40; ++s) made[i].push_back(static_cast<int32_t>((i / 8 + s) % 40));
-      }
-      return made;
-    }();
-    return prompts.at(seed);
-  }
-  static Request MakeRequest(uint64_t id, int max_tokens) {
-    Request request{.id = id, .prompt_ids = PromptOf(id), .max_tokens = max_tokens};
-    request.sampling.seed = id;
-    request.arrival = std::chrono::steady_clock::now();
-    return request;
-  }
-  static std::vector<int32_t> ExpectedTokens(uint64_t id, int max_tokens) {
-    std::vector<int32_t> tokens;
-    for (int i = 0; i < max_tokens; ++i) {
-      tokens.push_back(ScriptedToken(id, static_cast<int>(PromptOf(id).size()) + i));
-    }
-    return tokens;
-  }
-
-  void Open() {
-    for (auto& rank : ranks_) rank->Open();
-  }
-  void Let(int64_t count) {
-    for (auto& rank : ranks_) rank->Let(count);
-  }
-
-  // False when the condition did not come true in time.
-  bool WaitUntil(const std::function<bool()>& condition) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      changed_.wait_for(lock, std::chrono::milliseconds(10));  // not every change is told
-    }
-    return true;
-  }
-  bool WaitForEnds(int count) {
-    return WaitUntil([&] { return ended_ >= count; });
-  }
-  bool WaitForToken(uint64_t id) {
-    return WaitUntil([&] { return !outcomes_[id].tokens.empty(); });
-  }
-  Outcome outcome(uint64_t id) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return outcomes_[id];
-  }
-
-  SchedulerOptions scheduler_options_;
-  std::vector<std::unique_ptr<GatedRank>> ranks_;
-  std::atomic<int> last_draft_len_ = -1;
-  std::unique_ptr<ServingLoop> loop_;
-
- private:
-  void Receive(std::vector<RequestUpdate> updates) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (RequestUpdate& update : updates) {
-        Outcome& outcome = outcomes_[update.request_id];
-        EXPECT_EQ(outcome.finish, FinishReason::kNone) << "an update after the last";
-        outcome.tokens.insert(outcome.tokens.end(), update.token_ids.begin(), update.token_ids.end());
-        outcome.finish = update.finish;
-        outcome.error = update.error;
-        if (update.finish != FinishReason::kNone) ++ended_;
-      }
-    }
-    changed_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<uint64_t, Outcome> outcomes_;  // guarded by mutex_
-  int ended_ = 0;                         // guarded by mutex_
-};
 
 struct LoopSetting {
   const char* name;
@@ -221,15 +26,15 @@ struct LoopSetting {
 class ServingLoopTokens : public testing::TestWithParam<LoopSetting> {};
 
 TEST_P(ServingLoopTokens, AreThoseOfEachRequestAlone) {
-  Harness harness({.overlap = GetParam().overlap, .ranks = GetParam().ranks});
+  LoopHarness harness({.overlap = GetParam().overlap, .ranks = GetParam().ranks});
   harness.Open();
   harness.loop_->Start();
   for (uint64_t id = 1; id <= 40; ++id) {
-    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 1 + id % 50)).ok());
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 1 + id % 50)).ok());
   }
   ASSERT_TRUE(harness.WaitForEnds(40));
   for (uint64_t id = 1; id <= 40; ++id) {
-    EXPECT_EQ(harness.outcome(id).tokens, Harness::ExpectedTokens(id, 1 + id % 50)) << id;
+    EXPECT_EQ(harness.outcome(id).tokens, LoopHarness::ExpectedTokens(id, 1 + id % 50)) << id;
     EXPECT_EQ(harness.outcome(id).finish, FinishReason::kLength);
   }
   harness.loop_->Stop();
@@ -256,12 +61,12 @@ class ServingLoopLoss : public testing::TestWithParam<Loss> {};
 
 TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
   InstallLogSink([](LogLevel, std::string_view) {});
-  Harness harness({.ranks = 2});
+  LoopHarness harness({.ranks = 2});
   harness.ranks_[GetParam().rank]->fail_launch_at_ = GetParam().launch;
   harness.ranks_[GetParam().rank]->fail_collect_at_ = GetParam().collect;
   harness.Open();
   for (uint64_t id = 1; id <= 20; ++id) {
-    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 50)).ok());
   }
   EXPECT_TRUE(harness.loop_->health().ok());
   harness.loop_->Start();
@@ -275,7 +80,7 @@ TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
     tokens_received += static_cast<int>(outcome.tokens.size());
   }
   EXPECT_THAT(std::string(harness.loop_->health().message()), HasSubstr(GetParam().text));
-  const absl::Status refused = harness.loop_->Submit(Harness::MakeRequest(21, 5));
+  const absl::Status refused = harness.loop_->Submit(LoopHarness::MakeRequest(21, 5));
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(GetParam().text));
   harness.loop_->Cancel(1, FinishReason::kCancelled);  // of no effect
@@ -300,11 +105,11 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopLoss,
 
 TEST(ServingLoopRestart, ServesAgainAndCountsOn) {
   InstallLogSink([](LogLevel, std::string_view) {});
-  Harness harness({.ranks = 2});
+  LoopHarness harness({.ranks = 2});
   harness.ranks_[0]->fail_collect_at_ = 6;
   harness.Open();
   for (uint64_t id = 1; id <= 20; ++id) {
-    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 50)).ok());
   }
   harness.loop_->Start();
   ASSERT_TRUE(harness.WaitForEnds(20));
@@ -316,11 +121,11 @@ TEST(ServingLoopRestart, ServesAgainAndCountsOn) {
   EXPECT_TRUE(harness.loop_->health().ok());
   EXPECT_GE(harness.loop_->load().prefix_queried_tokens, queried);
   for (uint64_t id = 21; id <= 40; ++id) {
-    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 30)).ok());
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 30)).ok());
   }
   ASSERT_TRUE(harness.WaitForEnds(40));
   for (uint64_t id = 21; id <= 40; ++id) {
-    EXPECT_EQ(harness.outcome(id).tokens, Harness::ExpectedTokens(id, 30)) << id;
+    EXPECT_EQ(harness.outcome(id).tokens, LoopHarness::ExpectedTokens(id, 30)) << id;
   }
   EXPECT_GT(harness.loop_->load().prefix_queried_tokens, queried);
   harness.loop_->Stop();
@@ -329,13 +134,13 @@ TEST(ServingLoopRestart, ServesAgainAndCountsOn) {
 
 TEST(ServingLoopRestart, ALossIsReportedWhereNothingRuns) {
   InstallLogSink([](LogLevel, std::string_view) {});
-  Harness harness({.ranks = 2});
+  LoopHarness harness({.ranks = 2});
   harness.Open();
   harness.loop_->Start();
   harness.loop_->ReportLoss(absl::InternalError("rank 1 lost: its stream ended"));
   ASSERT_TRUE(harness.WaitUntil([&] { return !harness.loop_->health().ok(); }));
   EXPECT_EQ(harness.loop_->health(), absl::UnavailableError("rank 1 lost: its stream ended"));
-  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(1, 5)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(harness.loop_->Submit(LoopHarness::MakeRequest(1, 5)).code(), absl::StatusCode::kUnavailable);
   harness.loop_->Stop();
   InstallLogSink(nullptr);
 }
@@ -346,10 +151,10 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Overlap" : "Sync"; });
 
 TEST_P(ServingLoopTest, CancelEndsOneRequestInFlight) {
-  Harness harness({.overlap = GetParam()});
+  LoopHarness harness({.overlap = GetParam()});
   harness.loop_->Start();
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 50)).ok());
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 40)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 50)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(2, 40)).ok());
   harness.Let(3);  // the engine now waits in mid-request
   ASSERT_TRUE(harness.WaitForToken(1));
   harness.loop_->Cancel(1, FinishReason::kCancelled);
@@ -358,28 +163,28 @@ TEST_P(ServingLoopTest, CancelEndsOneRequestInFlight) {
   ASSERT_TRUE(harness.WaitForEnds(2));
   EXPECT_EQ(harness.outcome(1).finish, FinishReason::kCancelled);
   EXPECT_LT(harness.outcome(1).tokens.size(), 50u);
-  EXPECT_EQ(harness.outcome(2).tokens, Harness::ExpectedTokens(2, 40));
+  EXPECT_EQ(harness.outcome(2).tokens, LoopHarness::ExpectedTokens(2, 40));
 }
 
 TEST_P(ServingLoopTest, CancelEndsAQueuedRequest) {
-  Harness harness({.overlap = GetParam(), .slots = 1});
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 20)).ok());
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 20)).ok());
+  LoopHarness harness({.overlap = GetParam(), .slots = 1});
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 20)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(2, 20)).ok());
   harness.loop_->Cancel(2, FinishReason::kStop);  // the output thread's word for a stop string
   harness.Open();
   harness.loop_->Start();
   ASSERT_TRUE(harness.WaitForEnds(2));
   EXPECT_EQ(harness.outcome(2).finish, FinishReason::kStop);
   EXPECT_TRUE(harness.outcome(2).tokens.empty());
-  EXPECT_EQ(harness.outcome(1).tokens, Harness::ExpectedTokens(1, 20));
+  EXPECT_EQ(harness.outcome(1).tokens, LoopHarness::ExpectedTokens(1, 20));
 }
 
 TEST_P(ServingLoopTest, DeadlinesEndRequestsInQueueAndInFlight) {
   // Far more tokens than can be made before the deadline.
-  Harness harness({.overlap = GetParam(), .slots = 1, .max_seq_len = 200000, .max_draft_len = 0});
-  Request in_flight = Harness::MakeRequest(1, 190000);
+  LoopHarness harness({.overlap = GetParam(), .slots = 1, .max_seq_len = 200000, .max_draft_len = 0});
+  Request in_flight = LoopHarness::MakeRequest(1, 190000);
   in_flight.deadline = in_flight.arrival + std::chrono::milliseconds(20);
-  Request in_queue = Harness::MakeRequest(2, 20);
+  Request in_queue = LoopHarness::MakeRequest(2, 20);
   in_queue.deadline = in_queue.arrival;
   harness.Open();
   harness.loop_->Start();
@@ -392,58 +197,60 @@ TEST_P(ServingLoopTest, DeadlinesEndRequestsInQueueAndInFlight) {
 }
 
 TEST_P(ServingLoopTest, RefusesAtOnceWhenTheQueueIsFull) {
-  Harness harness({.overlap = GetParam(), .slots = 1, .max_queue_size = 3});
+  LoopHarness harness({.overlap = GetParam(), .slots = 1, .max_queue_size = 3});
   for (uint64_t id = 1; id <= 3; ++id) {  // before Start all of them wait
-    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 5)).ok());
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 5)).ok());
   }
-  const absl::Status refused = harness.loop_->Submit(Harness::MakeRequest(4, 5));
+  const absl::Status refused = harness.loop_->Submit(LoopHarness::MakeRequest(4, 5));
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("max_queue_size is 3"));
 
   harness.loop_->Start();
   harness.Let(1);
   ASSERT_TRUE(harness.WaitForToken(1));  // so 1 runs, 2 and 3 wait, and the engine is stuck
-  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(5, 5)).ok());
-  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(6, 5)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(5, 5)).ok());
+  EXPECT_EQ(harness.loop_->Submit(LoopHarness::MakeRequest(6, 5)).code(),
+            absl::StatusCode::kResourceExhausted);
 
   harness.Open();
   ASSERT_TRUE(harness.WaitForEnds(4));
-  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(7, 5)).ok());
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(7, 5)).ok());
   ASSERT_TRUE(harness.WaitForEnds(5));
 }
 
 TEST_P(ServingLoopTest, MovesTheQueuesBoundWithoutLosingWhatWaits) {
-  Harness harness({.overlap = GetParam(), .slots = 1, .max_queue_size = 2});
-  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 5)).ok());
-  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 5)).ok());
+  LoopHarness harness({.overlap = GetParam(), .slots = 1, .max_queue_size = 2});
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 5)).ok());
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(2, 5)).ok());
   harness.loop_->SetMaxQueueSize(4);
-  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(3, 5)).ok());
-  EXPECT_TRUE(harness.loop_->Submit(Harness::MakeRequest(4, 5)).ok());
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(3, 5)).ok());
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(4, 5)).ok());
   harness.loop_->SetMaxQueueSize(1);
-  EXPECT_EQ(harness.loop_->Submit(Harness::MakeRequest(5, 5)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(harness.loop_->Submit(LoopHarness::MakeRequest(5, 5)).code(),
+            absl::StatusCode::kResourceExhausted);
   harness.Open();
   harness.loop_->Start();
   ASSERT_TRUE(harness.WaitForEnds(4));
   for (uint64_t id = 1; id <= 4; ++id) {
-    EXPECT_EQ(harness.outcome(id).tokens, Harness::ExpectedTokens(id, 5));
+    EXPECT_EQ(harness.outcome(id).tokens, LoopHarness::ExpectedTokens(id, 5));
   }
 }
 
 TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
-  Harness harness({.overlap = GetParam(), .slots = 2, .max_queue_size = 8});
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 50)).ok());
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(2, 50)).ok());
+  LoopHarness harness({.overlap = GetParam(), .slots = 2, .max_queue_size = 8});
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 50)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(2, 50)).ok());
   harness.loop_->Start();
   harness.Let(2);
   ASSERT_TRUE(harness.WaitForToken(1));
   for (uint64_t id = 3; id <= 10; ++id) {
-    ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(id, 50)).ok());
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 50)).ok());
   }
   std::thread stopper([&] { harness.loop_->Stop(); });
   // The queue is full, so nothing is let in until Stop refuses for good.
   absl::Status refused;
   do {
-    refused = harness.loop_->Submit(Harness::MakeRequest(11, 5));
+    refused = harness.loop_->Submit(LoopHarness::MakeRequest(11, 5));
     ASSERT_FALSE(refused.ok());
     std::this_thread::yield();
   } while (refused.code() == absl::StatusCode::kResourceExhausted);
@@ -459,38 +266,38 @@ TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
 }
 
 TEST_P(ServingLoopTest, RefusesWhatCanNeverFit) {
-  Harness harness({.overlap = GetParam()});
-  Request request = Harness::MakeRequest(1, 5);
+  LoopHarness harness({.overlap = GetParam()});
+  Request request = LoopHarness::MakeRequest(1, 5);
   request.prompt_ids.clear();
   EXPECT_EQ(harness.loop_->Submit(request).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(ServingLoopTest, ChangesDraftLenAtAnIterationBorder) {
-  Harness harness({.overlap = GetParam()});
+  LoopHarness harness({.overlap = GetParam()});
   harness.loop_->SetDraftLen(1);
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 30)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 30)).ok());
   harness.Open();
   harness.loop_->Start();
   ASSERT_TRUE(harness.WaitForEnds(1));
   EXPECT_EQ(harness.last_draft_len_, 1);
-  EXPECT_EQ(harness.outcome(1).tokens, Harness::ExpectedTokens(1, 30));
+  EXPECT_EQ(harness.outcome(1).tokens, LoopHarness::ExpectedTokens(1, 30));
 }
 
 TEST_P(ServingLoopTest, ChangesAllOfSpeculationAtOneIterationBorder) {
-  Harness harness({.overlap = GetParam()});
+  LoopHarness harness({.overlap = GetParam()});
   const Speculation before = {.draft_len = 3, .acceptance = {}, .draft_policy = {}};
   const Speculation after = {.draft_len = 2,
                              .acceptance = {.relaxed_topk = 5, .relaxed_delta = 0.3f},
                              .draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = {{64, 1}}}};
   harness.loop_->Start();
-  ASSERT_TRUE(harness.loop_->Submit(Harness::MakeRequest(1, 60)).ok());
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 60)).ok());
   harness.Let(3);
   ASSERT_TRUE(harness.WaitForToken(1));
   harness.loop_->SetSpeculation(after);
   harness.Open();
   ASSERT_TRUE(harness.WaitForEnds(1));
   harness.loop_->Stop();
-  EXPECT_EQ(harness.outcome(1).tokens, Harness::ExpectedTokens(1, 60));
+  EXPECT_EQ(harness.outcome(1).tokens, LoopHarness::ExpectedTokens(1, 60));
   const std::vector<std::pair<int, Acceptance>>& rules = harness.ranks_[0]->rules_;
   bool reloaded = false;
   for (const auto& [draft_len, acceptance] : rules) {

@@ -1,0 +1,107 @@
+#ifndef FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_
+#define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_
+
+// A small scheduler over fake ranks, turned by hand.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/fake_rank.h"
+
+namespace foredraft {
+
+inline SchedulerOptions SmallOptions() {
+  SchedulerOptions options;
+  options.max_batch_size = 4;
+  options.max_num_tokens = 32;
+  options.max_seq_len = 96;
+  options.batching_wait_iters = 3;
+  options.tokens_per_block = 4;
+  options.block_count = 129;
+  options.batch_sizes = {1, 2, 4};
+  return options;
+}
+
+class Stage {
+ public:
+  explicit Stage(const SchedulerOptions& options) : scheduler(options) {
+    for (int rank = 0; rank < options.rank_count; ++rank) {
+      FakeRankOptions fake;
+      fake.rank = rank;
+      fake.slot_count = options.max_batch_size;
+      fake.block_count = options.block_count;
+      fake.tokens_per_block = options.tokens_per_block;
+      fake.max_seq_len = options.max_seq_len;
+      fake.max_num_tokens = options.max_num_tokens;
+      fake.max_draft_len = options.max_draft_len;
+      fake.host_block_count = options.host_block_count;
+      ranks_.push_back(std::make_unique<FakeRank>(
+          fake, [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_.at(seed); }));
+    }
+  }
+  ~Stage() {
+    for (auto& rank : ranks_) EXPECT_THAT(rank->faults(), testing::IsEmpty());
+  }
+
+  Request MakeRequest(uint64_t id, int prompt_len, int max_tokens) {
+    Request request{.id = id, .max_tokens = max_tokens};
+    for (int s = 0; s < prompt_len; ++s) request.prompt_ids.push_back(static_cast<int32_t>((id + s) % 40));
+    request.sampling.seed = id;
+    request.arrival = now;
+    return request;
+  }
+  void Submit(const Request& request) {
+    prompts_[request.id] = request.prompt_ids;
+    ASSERT_TRUE(scheduler.Submit(request).ok());
+  }
+  void Submit(uint64_t id, int prompt_len, int max_tokens) {
+    Submit(MakeRequest(id, prompt_len, max_tokens));
+  }
+
+  // Plans and launches.
+  IterationPlan Launch() {
+    IterationPlan plan = scheduler.Plan(now);
+    if (!IsEmpty(plan)) {
+      for (auto& rank : ranks_) EXPECT_TRUE(rank->Launch(plan).ok());
+    }
+    return plan;
+  }
+  void Commit() {
+    std::vector<RankResult> results;
+    for (auto& rank : ranks_) results.push_back(*rank->Collect());
+    scheduler.Commit(results);
+    scheduler.CheckInvariants();
+  }
+  // One iteration without overlap.
+  IterationPlan Turn() {
+    IterationPlan plan = Launch();
+    if (!IsEmpty(plan)) Commit();
+    return plan;
+  }
+  void Drain() {
+    while (scheduler.HasWork()) ASSERT_FALSE(IsEmpty(Turn()));
+  }
+
+  Scheduler scheduler;
+  SteadyTime now;
+
+ private:
+  std::map<uint64_t, std::vector<int32_t>> prompts_;
+  std::vector<std::unique_ptr<FakeRank>> ranks_;
+};
+
+inline std::vector<uint64_t> AdmittedSeeds(const IterationPlan& plan, int rank = 0) {
+  std::vector<uint64_t> seeds;
+  for (const SlotAdmission& admission : plan.ranks[rank].admissions) seeds.push_back(admission.sampling.seed);
+  return seeds;
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_
