@@ -12,7 +12,10 @@
 namespace foredraft {
 namespace {
 
+using std::chrono::steady_clock;
+
 constexpr std::chrono::seconds kIdleWait(1);  // nothing waits without a deadline; a submit ends it at once
+constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // a timer is not worth less
 
 absl::Status Lost(const absl::Status& error) { return absl::UnavailableError(error.message()); }
 
@@ -57,11 +60,21 @@ void ServingLoop::Run() {
   Deliver();
 }
 
-// Waits only when nothing else is to be done.
+// Waits when nothing else is to be done, or for a newcomer while the step in flight has just begun.
+steady_clock::duration ServingLoop::InboxWait() const {
+  if (ending_) return {};
+  if (!scheduler_->HasWork()) return kIdleWait;
+  const SchedulerLoad load = scheduler_->load();
+  const int slot_count = scheduler_->options().max_batch_size * scheduler_->options().rank_count;
+  if (in_flight_.empty() || load.waiting > 0 || load.slots_used == slot_count) return {};
+  const auto wait = std::chrono::duration_cast<steady_clock::duration>(
+      std::chrono::duration<double>(last_step_seconds_ / 4));
+  return wait < kLeastNewcomerWait ? steady_clock::duration() : std::min(wait, options_.newcomer_wait);
+}
+
 void ServingLoop::TakeInbox() {
-  const bool idle = !scheduler_->HasWork() && !ending_;
   const bool closed = inbox_.closed();  // before taking: what came before Close is then taken too
-  for (InboxItem& item : inbox_.TakeAll(idle ? kIdleWait : std::chrono::seconds(0))) Accept(&item);
+  for (InboxItem& item : inbox_.TakeAll(InboxWait())) Accept(&item);
   if (closed && !ending_) {
     ending_ = true;
     scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus());
@@ -117,6 +130,7 @@ absl::Status ServingLoop::CollectAndCommit() {
   std::vector<RankResult> results;
   for (std::optional<RankResult>& answer : answers) results.push_back(*std::move(answer));
   IterationFigures figures = FiguresOfOldest(results);
+  last_step_seconds_ = figures.decode_seconds;
   scheduler_->Commit(std::move(results));
   figures.load = scheduler_->load();
   if (figures_) figures_(figures);

@@ -4,6 +4,7 @@
 // Keeps one iteration in flight over a list of executors: Plan, Launch, Collect, Commit (design section 4).
 // Owns the scheduler thread. Submit and Cancel may be called from any thread and never block on the engine.
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -36,6 +37,10 @@ struct IterationFigures {
 
 struct ServingLoopOptions {
   bool overlap = true;
+  // With overlap the next plan is made as soon as the one in flight has begun, so that a request that comes a
+  // moment later would be an iteration late. While a slot is free and nobody waits for it, the loop gives
+  // such a request a quarter of the last step's time, and no more than this.
+  std::chrono::steady_clock::duration newcomer_wait = std::chrono::milliseconds(10);
 };
 
 class ServingLoop {
@@ -83,6 +88,7 @@ class ServingLoop {
  private:
   void Run();
   void TakeInbox();
+  std::chrono::steady_clock::duration InboxWait() const;
   void Accept(InboxItem* item);
   absl::Status Launch(const IterationPlan& plan);
   absl::Status CollectAndCommit();
@@ -110,8 +116,9 @@ class ServingLoop {
   // Scheduler thread only, but for CheckRequest, which reads what is constant.
   std::unique_ptr<Scheduler> scheduler_;  // replaced under mutex_ while there is no such thread
   std::deque<LaunchedFigures> in_flight_;
-  bool ending_ = false;         // the inbox was closed, all requests are ended
-  absl::Status reported_loss_;  // by ReportLoss
+  double last_step_seconds_ = 0;  // of the last decode step committed
+  bool ending_ = false;           // the inbox was closed, all requests are ended
+  absl::Status reported_loss_;    // by ReportLoss
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -32,6 +32,9 @@ class GatedRank : public Executor {
 
   absl::Status Launch(const IterationPlan& plan) override {
     if (++launches_ == fail_launch_at_) return absl::InternalError("rank lost: no such device");
+    for (const SlotAdmission& admission : plan.ranks.front().admissions) {
+      admitted_in_[admission.sampling.seed] = plan.number;
+    }
     if (plan.decode_bucket > 0) rules_.emplace_back(plan.draft_len, plan.acceptance);
     ++uncollected_;
     return rank_->Launch(plan);
@@ -45,6 +48,7 @@ class GatedRank : public Executor {
     if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("rank lost: step timed out");
     absl::StatusOr<RankResult> result = rank_->Collect();
     --uncollected_;
+    if (decode_seconds_ > 0) result->decode_seconds = decode_seconds_;
     for (const SlotResult& slot : result->slots) tokens_given_ += static_cast<int>(slot.token_ids.size());
     return result;
   }
@@ -61,6 +65,8 @@ class GatedRank : public Executor {
 
   int fail_launch_at_ = 0;
   int fail_collect_at_ = 0;
+  double decode_seconds_ = 0;                      // what results say, if not 0; before Start
+  std::map<uint64_t, uint64_t> admitted_in_;       // plan by seed, of rank 0; read after Stop
   int uncollected_ = 0;                            // plans; read after Stop
   int tokens_given_ = 0;                           // read after Stop
   std::vector<std::pair<int, Acceptance>> rules_;  // K and acceptance of every decode step; read after Stop
@@ -94,6 +100,7 @@ class LoopHarness {
     int max_queue_size = 100;
     int max_seq_len = 96;
     int max_draft_len = 3;
+    std::chrono::seconds newcomer_wait{0};
   };
 
   explicit LoopHarness(const Options& options) {
@@ -122,7 +129,8 @@ class LoopHarness {
       executors.push_back(ranks_.back().get());
     }
     loop_ = std::make_unique<ServingLoop>(
-        ServingLoopOptions{.overlap = options.overlap}, std::make_unique<Scheduler>(scheduler), executors,
+        ServingLoopOptions{.overlap = options.overlap, .newcomer_wait = options.newcomer_wait},
+        std::make_unique<Scheduler>(scheduler), executors,
         [this](std::vector<RequestUpdate> updates) { Receive(std::move(updates)); },
         [this](const IterationFigures& figures) { last_draft_len_ = figures.draft_len; });
   }

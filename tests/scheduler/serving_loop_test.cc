@@ -145,6 +145,31 @@ TEST(ServingLoopRestart, ALossIsReportedWhereNothingRuns) {
   InstallLogSink(nullptr);
 }
 
+TEST(ServingLoopNewcomer, IsInThePlanAfterTheStepThatHasJustBegun) {
+  LoopHarness harness({.newcomer_wait = kPatience});
+  harness.ranks_[0]->decode_seconds_ = 1000;
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 50)).ok());
+  harness.Let(1);
+  ASSERT_TRUE(harness.WaitForToken(1));  // plan 1 is committed, 2 runs
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(2, 50)).ok());
+  harness.Let(1);
+  ASSERT_TRUE(harness.WaitUntil([&] { return harness.loop_->load().running == 2; }));  // 3 is launched
+  harness.Open();
+  harness.loop_->Stop();
+  EXPECT_EQ(harness.ranks_[0]->admitted_in_[2], 3u);
+}
+
+TEST(ServingLoopNewcomer, IsNotWaitedForWhereNoSlotIsFree) {
+  LoopHarness harness({.slots = 1, .newcomer_wait = 100 * kPatience});
+  harness.ranks_[0]->decode_seconds_ = 1e6;
+  harness.loop_->Start();
+  harness.Open();
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 20)).ok());
+  EXPECT_TRUE(harness.WaitForEnds(1));
+  harness.loop_->Stop();
+}
+
 class ServingLoopTest : public testing::TestWithParam<bool> {};  // overlap
 
 INSTANTIATE_TEST_SUITE_P(All, ServingLoopTest, testing::Bool(),
