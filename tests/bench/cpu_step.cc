@@ -38,6 +38,7 @@ namespace {
 
 constexpr int kDraftLens[] = {0, 1, 3};
 constexpr int kMostPlainRows = 8;
+constexpr int kTalliedSteps = 15;
 
 struct Options {
   std::string model = "deploy/configs/yardstick.json";
@@ -192,49 +193,56 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// Where the time of an eager step goes.
+// Where the time of one setting's median step goes; `k` names its drafts.
+void AddOps(const Report& report, StepMeter& meter, const StepSetting& setting, const std::string& k,
+            Table& table) {
+  const double before = report.bandwidth.Measure();
+  const std::vector<StepMeter::TalliedStep> steps = meter.TallySteps(setting, kTalliedSteps);
+  const double rate = (before + report.bandwidth.Measure()) / 2;
+  const StepMeter::TalliedStep& step = steps[steps.size() / 2];
+  const auto us = [](double seconds) { return absl::StrFormat("%.0f", seconds * 1e6); };
+  const auto line = [&](const char* kind, const OpTally& tally, const std::string& time) {
+    const double bytes = tally.cost.stored_bytes;
+    const double speed = bytes / tally.seconds;
+    table.Add({absl::StrCat(setting.rows), k, kind, absl::StrCat(tally.calls), time,
+               absl::StrFormat("%.1f%%", 100 * tally.seconds / step.seconds),
+               absl::StrFormat("%.1f", bytes / 1e6), bytes > 0 ? absl::StrFormat("%.1f", speed / 1e9) : "",
+               bytes > 0 ? absl::StrFormat("%.0f%%", 100 * speed / rate) : ""});
+  };
+  OpTally all{.seconds = step.seconds};
+  OpTally between{.seconds = step.seconds};
+  for (int kind = 0; kind < kOpKindCount; ++kind) {
+    const OpTally& tally = step.ops[kind];
+    line(OpKindName(static_cast<OpKind>(kind)), tally, us(tally.seconds));
+    between.seconds -= tally.seconds;
+    all.calls += tally.calls;
+    all.cost += tally.cost;
+  }
+  line("between", between, us(between.seconds));
+  line("step", all,
+       absl::StrCat(us(step.seconds), " (", us(steps[steps.size() / 4].seconds), "-",
+                    us(steps[steps.size() * 3 / 4].seconds), ")"));
+}
+
 void Ops(const Report& report, const BenchModel& model) {
   const Options& options = report.options;
   std::vector<int> rows;
   for (const int count : {1, 4, 8}) {
     if (count <= options.most_rows()) rows.push_back(count);
   }
-  const int max_draft_len = model.config.num_nextn_predict_layers > 0 ? 3 : 0;
-  StepMeter plain({options.threads, options.context, 0, rows}, model);
-  std::optional<StepMeter> mtp;
-  if (max_draft_len > 0)
-    mtp.emplace(StepMeter::Options{options.threads, options.context, max_draft_len, {1}}, model);
-  Heading(options, "Time by kind of op",
-          "Of a step run op by op, a clock around each; between: the rest of the step. GB/s of weights and "
-          "keys.");
+  Heading(
+      options, "Time by kind of op",
+      absl::StrFormat("Of a step run op by op, a clock around each: the one of median length of %d, whose "
+                      "quartiles stand beside it. Between: the rest of the step. GB/s of weights and keys.",
+                      kTalliedSteps));
   Table table({"rows", "K", "kind", "calls", "us", "of step", "MB", "GB/s", "of read bandwidth"});
-  const auto add = [&](StepMeter& meter, const StepSetting& setting) {
-    const double rate = report.bandwidth.Measure();
-    constexpr int kSteps = 8;
-    double seconds = 0;
-    const OpTallies tallies = meter.TallyOps(setting, kSteps, &seconds);
-    double between = seconds;
-    const auto line = [&](const char* kind, int64_t calls, double time, double bytes) {
-      table.Add({absl::StrCat(setting.rows), &meter == &plain ? "-" : absl::StrCat(setting.draft_len), kind,
-                 absl::StrCat(calls / kSteps), absl::StrFormat("%.0f", time / kSteps * 1e6),
-                 absl::StrFormat("%.1f%%", 100 * time / seconds),
-                 absl::StrFormat("%.1f", bytes / kSteps / 1e6),
-                 bytes > 0 ? absl::StrFormat("%.1f", bytes / time / 1e9) : "",
-                 bytes > 0 ? absl::StrFormat("%.0f%%", 100 * bytes / time / rate) : ""});
-    };
-    OpTally all;
-    for (int kind = 0; kind < kOpKindCount; ++kind) {
-      const OpTally& tally = tallies[kind];
-      line(OpKindName(static_cast<OpKind>(kind)), tally.calls, tally.seconds, tally.cost.stored_bytes);
-      between -= tally.seconds;
-      all.calls += tally.calls;
-      all.cost += tally.cost;
-    }
-    line("between", 0, between, 0);
-    line("step", all.calls, seconds, all.cost.stored_bytes);
-  };
-  for (const int count : rows) add(plain, {count, 0});
-  if (mtp) add(*mtp, {1, max_draft_len});
+  StepMeter plain({options.threads, options.context, 0, rows}, model);
+  for (const int count : rows) AddOps(report, plain, {count, 0}, "-", table);
+  if (model.config.num_nextn_predict_layers > 0) {
+    constexpr int kDraftLen = 3;
+    StepMeter mtp({options.threads, options.context, kDraftLen, {1}}, model);
+    AddOps(report, mtp, {1, kDraftLen}, absl::StrCat(kDraftLen), table);
+  }
   table.Print(options.markdown);
 }
 

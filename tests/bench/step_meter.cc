@@ -75,24 +75,21 @@ void StepMeter::Round(const StepSetting& setting, ReadBandwidth& bandwidth, Meas
   measured.step_bytes = moved / steps;
 }
 
-OpTallies StepMeter::TallyOps(const StepSetting& setting, int steps, double* seconds) {
+std::vector<StepMeter::TalliedStep> StepMeter::TallySteps(const StepSetting& setting, int steps) {
+  CHECK_LE(steps, kMaxTimedSteps);
   bench_->Start(setting.rows, setting.draft_len);
   for (int i = 0; i < kWarmSteps; ++i) bench_->Run(setting.draft_len);
-  OpTallies sum{};
-  *seconds = 0;
+  std::vector<TalliedStep> tallied(steps);
   for (int i = 0; i < steps; ++i) {
     StartCounting(setting, i);
     const auto start = std::chrono::steady_clock::now();
     bench_->Run(setting.draft_len);
-    *seconds += SecondsSince(start);
-    const OpTallies step = counting_->TakeTallies();
-    for (int kind = 0; kind < kOpKindCount; ++kind) {
-      sum[kind].calls += step[kind].calls;
-      sum[kind].seconds += step[kind].seconds;
-      sum[kind].cost += step[kind].cost;
-    }
+    tallied[i].seconds = SecondsSince(start);
+    tallied[i].ops = counting_->TakeTallies();
   }
-  return sum;
+  std::sort(tallied.begin(), tallied.end(),
+            [](const TalliedStep& a, const TalliedStep& b) { return a.seconds < b.seconds; });
+  return tallied;
 }
 
 double StepMeter::TimedStep(int draft_len) {

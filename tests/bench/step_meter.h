@@ -60,8 +60,13 @@ class StepMeter {
   // One round: the steps, between two looks at the read bandwidth.
   void Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured);
 
-  // Of `steps` steps op by op, added up: time and bytes by kind of op; `seconds` of the whole steps.
-  OpTallies TallyOps(const StepSetting& setting, int steps, double* seconds);
+  // A step op by op.
+  struct TalliedStep {
+    double seconds = 0;  // of the whole step
+    OpTallies ops{};
+  };
+  // So many of them, the shortest first: what else the machine did is in the last ones.
+  std::vector<TalliedStep> TallySteps(const StepSetting& setting, int steps);
 
  private:
   double TimedStep(int draft_len);
