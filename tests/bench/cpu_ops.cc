@@ -121,9 +121,19 @@ void Gemms(Bench& bench, const ModelConfig& c) {
   }
 }
 
-// Every row has top_k experts; row r starts where row r - 1 left off, so few rows share none.
+// Where each of `pairs` choices has the next expert, from `first` on.
+std::vector<int32_t> Offsets(int experts, int pairs, int first) {
+  std::vector<int32_t> offsets(experts + 1);
+  for (int pair = 0; pair < pairs; ++pair) ++offsets[(first + pair) % experts + 1];
+  for (int e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
+  return offsets;
+}
+
+// Every row has top_k experts that no row before it has, while there are such; each call goes on where the
+// last one ended, so that few rows too come to all experts of all copies.
 void GroupedGemms(Bench& bench, const ModelConfig& c) {
-  if (c.n_routed_experts == 0) return;
+  const int experts = c.n_routed_experts;
+  if (experts == 0) return;
   const DType dtype = c.fp8_blocks ? DType::kF8E4M3 : DType::kBF16;
   const struct {
     const char* name;
@@ -132,18 +142,20 @@ void GroupedGemms(Bench& bench, const ModelConfig& c) {
                 {"grouped_gemm down", c.hidden_size, c.moe_intermediate_size}};
   for (const auto& s : shapes) {
     if (!bench.Wants(s.name)) continue;
-    const std::vector<PackedWeights> weights = bench.Weights(c.n_routed_experts, s.n, s.k, dtype);
+    const std::vector<PackedWeights> weights = bench.Weights(experts, s.n, s.k, dtype);
     for (const int rows : bench.rows()) {
       const int pairs = rows * c.num_experts_per_tok;
-      std::vector<int32_t> offsets(c.n_routed_experts + 1);
-      for (int pair = 0; pair < pairs; ++pair) ++offsets[pair % c.n_routed_experts + 1];
-      for (int e = 0; e < c.n_routed_experts; ++e) offsets[e + 1] += offsets[e];
+      std::vector<const int32_t*> offsets;
+      for (int i = 0; i < experts; ++i) {
+        offsets.push_back(bench.Put(Offsets(experts, pairs, i * pairs % experts)));
+      }
       GroupedGemmParams p = {.out = bench.Rows<float>(pairs, s.n),
                              .x = bench.Rows<const bf16>(pairs, s.k),
-                             .expert_offsets = bench.Put(offsets),
+                             .expert_offsets = offsets[0],
                              .experts = weights[0]};
       bench.Line(s.name, ShapeName(s.n, s.k), rows, CostOf(p, {.host_arrays = true}),
-                 [&bench, &weights, p](int i) mutable {
+                 [&bench, &weights, &offsets, p](int i) mutable {
+                   p.expert_offsets = offsets[i % offsets.size()];
                    p.experts = weights[i % weights.size()];
                    bench.ops().grouped_gemm(bench.stream(), p);
                  });
