@@ -112,7 +112,7 @@ Comparison Compare(const std::vector<int>& max_draft_tokens, int round_count,
                    const std::function<LoadResult(int, const std::string&)>& run) {
   Comparison comparison{.max_draft_tokens = max_draft_tokens};
   const int settings = static_cast<int>(max_draft_tokens.size());
-  for (int round = 0; round < round_count; ++round) {
+  for (int round = 0; round < round_count && !comparison.gave_up; ++round) {
     std::vector<RunFigures> figures(settings);
     for (int turn = 0; turn < settings; ++turn) {
       const int setting = (round + turn) % settings;
@@ -124,8 +124,7 @@ Comparison Compare(const std::vector<int>& max_draft_tokens, int round_count,
       }
       comparison.tokens.Add(name, result.requests);
       figures[setting] = Evaluate(result);
-      // Nothing to compare; the report of a round that fails says why.
-      if (!result.gave_up.empty()) round_count = round + 1;
+      comparison.gave_up |= !result.gave_up.empty();
     }
     comparison.rounds.push_back(std::move(figures));
   }

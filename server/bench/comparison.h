@@ -62,6 +62,7 @@ struct Comparison {
   std::vector<std::vector<RunFigures>> rounds;  // [rounds][settings], whole rounds only
   TokenAgreement tokens;
   bool interrupted = false;
+  bool gave_up = false;  // the server went away in the last round
 
   std::vector<SettingFigures> Settings() const;  // rounds not empty
   bool AllFailed() const;                        // no request of any round completed

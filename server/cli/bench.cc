@@ -194,6 +194,7 @@ class Bench {
                                               comparison.tokens.differences().size(), " requests"));
     }
     if (comparison.interrupted) return absl::CancelledError("interrupted");
+    if (comparison.gave_up) return absl::UnavailableError("gave up: the server went away");
     if (comparison.AllFailed()) return absl::UnavailableError("no request completed");
     return absl::OkStatus();
   }
@@ -349,9 +350,8 @@ void AddReportOptions(CLI::App& command, BenchOptions& options) {
   const char* group = "Comparison and report";
   CLI::Option* compare =
       command
-          .add_option(
-              "--compare", options.compare,
-              "the same work once per max_draft_tokens: ratios and spread, and are the tokens the same?")
+          .add_option("--compare", options.compare,
+                      "the same work once per max_draft_tokens: ratios, and are the tokens the same?")
           ->type_name("K=0,1,3")
           ->group(group)
           ->excludes(command.get_option("--max-draft-tokens"), command.get_option("--duration"))

@@ -114,6 +114,7 @@ TEST(Comparison, StopsAfterTheRoundInWhichTheServerWent) {
     return LoadResult{.requests = {Failed(0)}, .wall_s = 1, .gave_up = "gone"};
   });
   EXPECT_EQ(runs, 2);
+  EXPECT_TRUE(comparison.gave_up);
   EXPECT_TRUE(comparison.AllFailed());
 }
 
