@@ -124,7 +124,7 @@ TEST(CountingDevice, KnowsTheHeadByItsWidth) {
   device.StartCounting({}, 64);
   device.ops().gemm(*stream, p);
   EXPECT_EQ(device.TakeTallies()[static_cast<int>(OpKind::kHead)].calls, 1);
-  device.StartCounting({}, 65);
+  device.StartCounting({}, 63);
   device.ops().gemm(*stream, p);
   EXPECT_EQ(device.TakeTallies()[static_cast<int>(OpKind::kGemm)].calls, 1);
 }
