@@ -1,0 +1,186 @@
+// The subcommands as a user meets them: exit codes, what they print, and the clients of a daemon.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/daemon_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(CommandLine, ExitCodesTellUsageFromFailure) {
+  struct Case {
+    std::vector<std::string> arguments;
+    int exit_code;
+    std::string says;  // on stderr
+  };
+  const std::string dir = TestDir("usage");
+  WriteText(dir + "/unknown.yaml", "model: x\nmodle: y\n");
+  WriteText(dir + "/range.yaml", "model: x\nspeculative_config:\n  max_draft_len: 9\n");
+  for (const Case& test : std::vector<Case>{
+           {{}, 2, "ubcommand"},
+           {{"nonsense"}, 2, "nonsense"},
+           {{"serve"}, 2, "--config"},
+           {{"serve", "--config", kConfig, "--nonsense"}, 2, "--nonsense"},
+           {{"serve", "--config", kConfig, "--set", "novalue"}, 2, "novalue"},
+           {{"serve", "--config", dir + "/none.yaml"}, 1, dir + "/none.yaml"},
+           {{"serve", "--config", dir + "/unknown.yaml"},
+            1,
+            "unknown.yaml:2: modle: unknown key, nearest is model"},
+           {{"check-config", "--config", dir + "/range.yaml"},
+            1,
+            "range.yaml:3: speculative_config.max_draft_len: 9"},
+           {{"check-config", "--config", kConfig, "--set", "max_batch_size=-1"}, 1, "max_batch_size"},
+           {{"generate"}, 2, "required"},
+           {{"generate", "--prompt", "a", "--chat", "b"}, 2, "--prompt,--chat"},
+           {{"generate", "--prompt", "a", "--max-tokens", "many"}, 2, "--max-tokens"},
+           {{"generate", "--server", "127.0.0.1:1", "--prompt", "a"}, 1, "UNAVAILABLE"},
+           {{"bench", "--compare", "0,1"}, 2, "K=0,1,3"},
+           {{"bench", "--compare", "K=0,1", "--duration", "1"}, 2, "--compare"},
+           {{"bench", "--dataset", "a", "--random-input-len", "5"}, 2, "--dataset"},
+           {{"bench", "--request-rate", "0"}, 1, "--request-rate: 0, allowed above 0"},
+           {{"bench", "--compare", "K=0,8"}, 1, "--compare K: 8, allowed 0..7"},
+           {{"bench", "--json", "/nonexistent/a"}, 1, "--json: /nonexistent/a"},
+           {{"bench", "--server", "127.0.0.1:1"}, 1, "127.0.0.1:1: UNAVAILABLE"},
+           {{"info", "--checkpoint", dir}, 1, dir},
+           {{"synth", "--config-json", dir + "/none.json", "--out", dir + "/out", "--seed", "1"},
+            1,
+            "none.json"},
+           {{"tune", "--config", kConfig}, 2, "--out"},
+           {{"tune", "--config", kConfig, "--out", dir + "/tuning.json"}, 1, "backend: cpu"},
+           {{"--help"}, 0, ""},
+           {{"serve", "--help"}, 0, ""},
+           {{"--version"}, 0, ""},
+       }) {
+    const RunResult result = Foredraft(test.arguments);
+    EXPECT_EQ(result.exit_code, test.exit_code) << testing::PrintToString(test.arguments) << "\n"
+                                                << result.err;
+    EXPECT_THAT(result.err, HasSubstr(test.says)) << testing::PrintToString(test.arguments);
+    if (test.exit_code == 1) {
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << "one line: " << result.err;
+    }
+  }
+}
+
+TEST(CommandLine, CheckConfigPrintsWhatItWouldReadBack) {
+  const std::string dir = TestDir("check");
+  const RunResult first = Foredraft({"check-config", "--config", kConfig, "--set", "max_queue_size=77"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, AllOf(HasSubstr("max_queue_size: 77"), HasSubstr("max_draft_len: 3")));
+  WriteText(dir + "/again.yaml", first.out);
+  const RunResult again = Foredraft({"check-config", "--config", dir + "/again.yaml"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.out, first.out);
+}
+
+TEST(CommandLine, InfoTellsTheCheckpointsFigures) {
+  const RunResult result = Foredraft({"info", "--checkpoint", kModel});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("DeepseekV3ForCausalLM"), HasSubstr("MTP modules          3"),
+                                HasSubstr("KV bytes per token")));
+}
+
+TEST(CommandLine, TheShapesOfR1AreExplained) {
+  const std::string stem = "deploy/configs/r1-shape-61x32";
+  const RunResult info = Foredraft({"info", "--checkpoint", stem + ".json"});
+  ASSERT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out, AllOf(HasSubstr("experts 32 (8 per token)"), HasSubstr("as a checkpoint of FP8")));
+  const RunResult check = Foredraft({"check-config", "--config", stem + ".yaml"});
+  ASSERT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, AllOf(HasSubstr("0.9 of what the GPU has left after the weights"),
+                               HasSubstr("in blocks of 64"), HasSubstr("FORCED acceptance")));
+}
+
+TEST(Client, GenerateStreamsTextToStdoutAndFiguresToStderr) {
+  Daemon daemon;
+  const RunResult result = daemon.Generate({"--chat", "What is 8 weeks in days?", "--temperature", "0"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("</think>"), HasSubstr("The answer is")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("acceptance length"), HasSubstr("tok/s"), HasSubstr("seed")));
+  const RunResult bad = daemon.Generate({"--prompt", "a", "--top-p", "2"});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.err, HasSubstr("INVALID_ARGUMENT sampling.top_p: 2"));
+}
+
+TEST(Client, IsMeasuredByBench) {
+  Daemon daemon;
+  const std::string dataset = TestDir("bench") + "/data.jsonl";
+  WriteText(dataset, R"({"task_id": 7, "prompt": "What is 48 + 275?", "output_tokens": 24})"
+                     "\n"
+                     R"({"task_id": 8, "input_ids": [5, 6, 7], "output_tokens": 16})"
+                     "\n");
+  const RunResult run = Foredraft({"bench", "--server", daemon.grpc_address(), "--dataset", dataset,
+                                   "--num-requests", "6", "--concurrency", "3", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json report = json::parse(run.out);
+  EXPECT_EQ(report["requests"]["completed"], 6);
+  EXPECT_EQ(report["tokens"]["output"], 3 * (24 + 16));  // EOS is ignored
+  EXPECT_THAT(run.err, HasSubstr("6 completed, 0 failed"));
+
+  const RunResult bad =
+      Foredraft({"bench", "--server", daemon.grpc_address(), "--num-requests", "3", "--top-p", "7"});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.out, HasSubstr("3 INVALID_ARGUMENT: sampling.top_p: 7"));
+  EXPECT_THAT(bad.err, HasSubstr("foredraft: no request completed"));
+}
+
+TEST(Client, GivesBenchTheSameTokensForEveryDraftLength) {
+  Daemon daemon;
+  const std::string file = TestDir("compare") + "/report.json";
+  const RunResult run = Foredraft({"bench", "--server", daemon.grpc_address(), "--compare", "K=0,1,3",
+                                   "--rounds", "2", "--num-requests", "8", "--random-output-len", "24",
+                                   "--temperature", "1", "--concurrency", "4", "--json", file});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("the same in 8 of 8 requests"));
+  std::ifstream stream(file);
+  const json report = json::parse(stream);
+  ASSERT_EQ(report["settings"].size(), 3u);
+  EXPECT_EQ(report["settings"][2]["max_draft_tokens"], 3);
+  EXPECT_GT(report["settings"][2]["acceptance_length"], 1);
+  EXPECT_EQ(report["settings"][2]["runs"].size(), 2u);
+}
+
+TEST(Client, BenchReportsWhatItHasAfterCtrlCAndExits1) {
+  Daemon daemon;
+  ChildProcess bench({FOREDRAFT_BINARY, "bench", "--server", daemon.grpc_address(), "--duration", "600",
+                      "--warmup", "0", "--random-output-len", "2000"});
+  ASSERT_TRUE(daemon.EventuallyMetric("requests_running", "", 16));
+  bench.Signal(SIGINT);
+  EXPECT_EQ(bench.Wait(), 1);
+  EXPECT_THAT(bench.Stdout(), HasSubstr(", 16 interrupted, in "));
+  EXPECT_THAT(bench.Stderr(), HasSubstr("foredraft: interrupted\n"));
+  EXPECT_TRUE(daemon.EventuallyMetric("kv_cache_blocks", "state=\"used\"", 0));
+}
+
+// Long enough to be interrupted: no EOS, all that fits.
+TEST(Client, DeadlineAndCtrlCPrintWhatCameAndExit1) {
+  Daemon daemon;
+  std::vector<std::string> with_timeout = LongRequest();
+  with_timeout.insert(with_timeout.end(), {"--timeout", "0.3"});
+  const RunResult late = daemon.Generate(with_timeout);
+  EXPECT_EQ(late.exit_code, 1);
+  EXPECT_EQ(json::parse(late.out)["finish_reason"], "deadline") << late.err;
+
+  std::vector<std::string> arguments = {FOREDRAFT_BINARY, "generate", "--server", daemon.grpc_address()};
+  const std::vector<std::string> long_request = LongRequest();
+  arguments.insert(arguments.end(), long_request.begin(), long_request.end());
+  ChildProcess client(arguments);
+  ASSERT_TRUE(daemon.EventuallyMetric("requests_running", "", 1));
+  client.Signal(SIGINT);
+  EXPECT_EQ(client.Wait(), 1);
+  EXPECT_EQ(json::parse(client.Stdout())["finish_reason"], "cancelled");
+  EXPECT_TRUE(daemon.EventuallyMetric("requests_running", "", 0));
+  EXPECT_TRUE(daemon.EventuallyMetric("kv_cache_blocks", "state=\"used\"", 0));
+}
+
+}  // namespace
+}  // namespace foredraft
