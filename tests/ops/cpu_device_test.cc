@@ -1,6 +1,9 @@
 // The device's own promises: backends and paths by name, memory, copies, streams and graphs.
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
+#include <vector>
 
 #include "tests/ops/op_rig.h"
 
@@ -31,13 +34,23 @@ TEST(CreateDevice, NamesItsPath) {
   EXPECT_EQ((*widest)->name(), (*CreateDevice("cpu", {.isa = SupportedIsas()[0]}))->name());
 }
 
-TEST(CpuDevice, AllocatesZeroFilledAlignedMemory) {
+TEST(CpuDevice, AllocatesZeroFilledAlignedMemoryThatNobodyElseHas) {
   OpRig rig({}, RunMode::kEager);
-  for (const size_t bytes : {1, 63, 64, 100000}) {
+  // Small pieces, as many of 15 MB as do not fit one region, pieces with a region of their own.
+  const std::vector<size_t> sizes = {1,        63,       64,       100'000,  15 << 20, 15 << 20,
+                                     15 << 20, 15 << 20, 15 << 20, 17 << 20, 3,        33 << 20};
+  std::vector<unsigned char*> pieces;
+  for (const size_t bytes : sizes) {
     const auto memory = rig.device().Allocate(bytes);
     ASSERT_TRUE(memory.ok());
     EXPECT_EQ(reinterpret_cast<uintptr_t>(*memory) % 64, 0u);
-    for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(static_cast<unsigned char*>(*memory)[i], 0);
+    pieces.push_back(static_cast<unsigned char*>(*memory));
+    EXPECT_EQ(std::count(pieces.back(), pieces.back() + bytes, 0), static_cast<int64_t>(bytes));
+    std::memset(pieces.back(), static_cast<int>(pieces.size()), bytes);
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_EQ(std::count(pieces[i], pieces[i] + sizes[i], static_cast<unsigned char>(i + 1)),
+              static_cast<int64_t>(sizes[i]));
   }
 }
 
