@@ -79,8 +79,8 @@ void TimedCall::OnDone(const grpc::Status& status) {
   EndRequest(measured_,
              absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()),
              cancelled_.load());
-  const std::shared_ptr<TimedCall> self = std::move(self_);  // perhaps the last
-  options_.done(self);
+  const auto done = options_.done;  // this call may be gone before it returns
+  done(std::move(self_));
 }
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAddress& server,

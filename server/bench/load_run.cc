@@ -87,7 +87,7 @@ void LoadRun::StartOne(const Departure& departure) {
   options.run_start = start_;
   if (request.has_timeout_s()) options.timeout_s = request.timeout_s();
   options.received_tokens = &received_tokens_;
-  options.done = [this](const std::shared_ptr<TimedCall>& call) { Ended(call); };
+  options.done = [this](std::shared_ptr<TimedCall> call) { Ended(std::move(call)); };
   const std::shared_ptr<TimedCall> call =
       client_.NewCall(std::move(request), departure.index, departure.due_s, std::move(options));
   bool stopped;
@@ -100,7 +100,7 @@ void LoadRun::StartOne(const Departure& departure) {
   if (stopped) call->Cancel();  // Stop may have come before the insertion
 }
 
-void LoadRun::Ended(const std::shared_ptr<TimedCall>& call) {
+void LoadRun::Ended(std::shared_ptr<TimedCall> call) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     calls_.erase(call);
@@ -114,6 +114,7 @@ void LoadRun::Ended(const std::shared_ptr<TimedCall>& call) {
     if (options_.concurrency > 0) free_since_s_.push_back(Now());
     ended_.push_back(std::move(request));
   }
+  call.reset();
   StartDue();
   std::lock_guard<std::mutex> lock(mutex_);
   if (--inside_ == 0 || gave_up_) changed_.notify_all();

@@ -73,7 +73,7 @@ class LoadRun {
   std::optional<Departure> TakeDue();  // under mutex_
   bool HasMore(double now_s) const;    // under mutex_
   void StartOne(const Departure& departure);
-  void Ended(const std::shared_ptr<TimedCall>& call);  // a thread of gRPC
+  void Ended(std::shared_ptr<TimedCall> call);  // a thread of gRPC
   void Stop();                                         // no more requests; cancels those in flight
   LoadProgress Progress() const;
 
