@@ -31,8 +31,8 @@ class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
     std::chrono::steady_clock::time_point run_start;
     std::optional<double> timeout_s;        // of the request
     std::atomic<int64_t>* received_tokens;  // outlives the call
-    // Lets go of the call before the run may end: with the connection's last reference, dropped on a thread of
-    // its own, gRPC would pull down what that thread stands on.
+    // Lets go of the call before the run may end: with the connection's last reference, dropped on a thread
+    // of its own, gRPC would pull down what that thread stands on.
     std::function<void(std::shared_ptr<TimedCall>)> done;
   };
 

@@ -74,7 +74,7 @@ class LoadRun {
   bool HasMore(double now_s) const;    // under mutex_
   void StartOne(const Departure& departure);
   void Ended(std::shared_ptr<TimedCall> call);  // a thread of gRPC
-  void Stop();                                         // no more requests; cancels those in flight
+  void Stop();                                  // no more requests; cancels those in flight
   LoadProgress Progress() const;
 
   BenchClient& client_;
