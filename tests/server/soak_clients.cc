@@ -59,7 +59,8 @@ class Client {
     if (random_() % 4 == 0) request.set_max_draft_tokens(static_cast<int>(random_() % 4));
     request.set_priority(static_cast<int>(random_() % 3));
     grpc::ClientContext context;
-    // gRPC 1.51 reads errno of a pending connect too late and can take it for a refusal; this makes it try again.
+    // gRPC 1.51 reads errno of a pending connect too late and can take it for a refusal; this makes it try
+    // again.
     context.set_wait_for_ready(true);
     if (random_() % 5 == 0) {
       context.set_deadline(std::chrono::system_clock::now() + milliseconds(1 + random_() % 100));
@@ -79,7 +80,8 @@ class Client {
     if (disconnects) Connect();  // the old connection goes with its last call
     const grpc::Status status = reader->Finish();
     // Who hangs up learns nothing from the status: the answer may have been whole by then, and unread.
-    const std::string fault = JudgeTokens(asked, ids) + (cancel_after >= 0 ? "" : JudgeEnd(asked, ids, last, status));
+    const std::string fault =
+        JudgeTokens(asked, ids) + (cancel_after >= 0 ? "" : JudgeEnd(asked, ids, last, status));
     if (cancel_after >= 0) ++cut_short_;
     if (fault_.empty()) fault_ = fault;
   }
@@ -95,8 +97,8 @@ class Client {
   }
 
   // What is wrong with the way an answer ended that was read to its end; empty = nothing.
-  std::string JudgeEnd(const SoakRequest& asked, const std::vector<int32_t>& ids, const v1::GenerateChunk& last,
-                       const grpc::Status& status) {
+  std::string JudgeEnd(const SoakRequest& asked, const std::vector<int32_t>& ids,
+                       const v1::GenerateChunk& last, const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       ++cut_short_;
       return "";
