@@ -24,10 +24,10 @@ struct EngineOptions {
   bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
   std::chrono::seconds step_timeout{30};
 
-  // Drafting overruns the longest sequence by so much (design section 4).
+  // Drafting overruns the longest sequence by so much (docs/architecture.md section 4).
   int position_count() const { return max_seq_len + 2 * max_draft_len; }
   int blocks_per_slot() const { return (position_count() + tokens_per_block - 1) / tokens_per_block; }
-  // MTP modules in use: M of spec/mtp.md.
+  // MTP modules in use: M of docs/speculation.md.
   int module_count() const { return use_mtp_vanilla ? max_draft_len : max_draft_len > 0 ? 1 : 0; }
 };
 

@@ -2,8 +2,8 @@
 #define FOREDRAFT_ENGINE_KV_CACHE_H_
 
 // The bytes of a rank's KV blocks: one block id stands for tokens_per_block positions of every layer, target
-// and MTP alike, and for the boundary of its last position (spec/mtp.md section 0). Which blocks are whose is
-// the scheduler's affair (scheduler/kv_block_pool.h). Owner: the executor. Thread: the executor's.
+// and MTP alike, and for the boundary of its last position (docs/speculation.md section 0). Which blocks are
+// whose is the scheduler's affair (scheduler/kv_block_pool.h). Owner: the executor. Thread: the executor's.
 
 #include <cstdint>
 #include <span>

@@ -47,8 +47,8 @@ class SlotState {
   }
   int level_count() const { return shape_.level_count; }
 
-  // Vanilla (spec/mtp.md section 4): tokens p-Kmax+1..p and target hiddens p-Kmax..p-1. While the prompt is
-  // computed up to position b, tokens b-Kmax..b-1 and hiddens b-Kmax..b-1.
+  // Vanilla (docs/speculation.md section 4): tokens p-Kmax+1..p and target hiddens p-Kmax..p-1. While the
+  // prompt is computed up to position b, tokens b-Kmax..b-1 and hiddens b-Kmax..b-1.
   int32_t* recent_ids() const { return recent_ids_; }               // [slots, Kmax]
   Matrix<float> recent_hiddens() const { return recent_hiddens_; }  // [slots * Kmax, D]
   int recent_len() const { return shape_.recent_len; }

@@ -170,7 +170,7 @@ struct MlaPrefillParams {
 
 // ---- mixture of experts ----
 
-// Group-limited sigmoid routing (spec/deepseek-v3.md 3.4). Ties: the lower index wins. Expert ids of a row
+// Group-limited sigmoid routing (docs/deepseek-v3.md 3.4). Ties: the lower index wins. Expert ids of a row
 // come in ascending order. Idle rows get expert -1.
 struct RouteExpertsParams {
   int32_t* expert_ids;         // [R, top_k]
@@ -212,9 +212,9 @@ struct GroupedGemmParams {
   PackedWeights experts;          // [E], each [n, k]
 };
 
-// hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of design section 5:
-// 8 groups of experts [gE/8, (g+1)E/8); within a group FP32 in ascending expert order, each product rounded
-// before it is added, the sum rounded to BF16 once; groups added in FP32 by the tree
+// hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/architecture.md
+// section 5: 8 groups of experts [gE/8, (g+1)E/8); within a group FP32 in ascending expert order, each
+// product rounded before it is added, the sum rounded to BF16 once; groups added in FP32 by the tree
 // ((0+1)+(2+3))+((4+5)+(6+7)). Idle rows stay as they are.
 struct CombineExpertsParams {
   Matrix<float> hidden;            // [R, D], updated
@@ -264,9 +264,9 @@ struct ArgmaxParams {
 };
 
 // The target's own token of each row: penalties, then argmax (temperature 0), or temperature, top-k, top-p,
-// min-p and argmax(log q + Gumbel(seed, position, v)) (spec/mtp.md section 2). Rows of one slot are adjacent;
-// row j of a slot counts, for the penalties, ids[1..j] of its slot's rows on top of the slot's counts. The
-// token chosen by a row stands at the row's position + 1: that is the noise's position.
+// min-p and argmax(log q + Gumbel(seed, position, v)) (docs/speculation.md section 2). Rows of one slot are
+// adjacent; row j of a slot counts, for the penalties, ids[1..j] of its slot's rows on top of the slot's
+// counts. The token chosen by a row stands at the row's position + 1: that is the noise's position.
 struct SampleParams {
   int32_t* out;                // [R]
   TokenLogprobs* logprobs;     // [R] or null; written where constants.logprob_count >= 0
@@ -279,7 +279,7 @@ struct SampleParams {
   float* scratch;  // [R, V]
 };
 
-// Relaxed acceptance (spec/mtp.md section 2): relaxed[r] = 1 where the id of the slot's next row is a
+// Relaxed acceptance (docs/speculation.md section 2): relaxed[r] = 1 where the id of the slot's next row is a
 // candidate of row r: among the relaxed_topk most probable tokens (softmax of the penalised logits at
 // temperature 1; ties: lower id first) and no less probable than the first by more than relaxed_delta. 0
 // where the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. Phases are
@@ -294,7 +294,7 @@ struct RelaxDraftsParams {
   float* scratch;  // [R, V]
 };
 
-// ---- slots: the step's own bookkeeping (spec/mtp.md section 1) ----
+// ---- slots: the step's own bookkeeping (docs/speculation.md section 1) ----
 
 // Rows of a decode step: K + 1 rows per place of the bucket: ids t_p, d_1..d_v, then a legal fill (0);
 // positions p..p+K. Rows of idle or finished slots get slot -1, as do rows past v: nothing reads what they
@@ -310,9 +310,9 @@ struct DecodeRowsParams {
   int32_t draft_len;  // K
 };
 
-// Verification under slots.rule, clamp, stop, advance (spec/mtp.md section 1, steps 2-4). Compares draft ids
-// as stored (an illegal one never matches). Updates progress and output_counts, zeroes draft_count, writes
-// one StepOutput per place.
+// Verification under slots.rule, clamp, stop, advance (docs/speculation.md section 1, steps 2-4). Compares
+// draft ids as stored (an illegal one never matches). Updates progress and output_counts, zeroes draft_count,
+// writes one StepOutput per place.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j
@@ -369,10 +369,10 @@ struct StoreDraftsParams {
   int32_t draft_index;  // 1..K
 };
 
-// The window of MTP Vanilla's module 1 (spec/mtp.md section 4): W = Kmax + 1 rows per place at positions
-// P-Kmax..P, and the slots' recent ids moved on to P. Rows below position 1 and those of idle places get slot
-// -1. A row's hidden comes from the recent hiddens or from the target's rows of this step: one of the two
-// indices is -1.
+// The window of MTP Vanilla's module 1 (docs/speculation.md section 4): W = Kmax + 1 rows per place at
+// positions P-Kmax..P, and the slots' recent ids moved on to P. Rows below position 1 and those of idle
+// places get slot -1. A row's hidden comes from the recent hiddens or from the target's rows of this step:
+// one of the two indices is -1.
 struct VanillaRowsParams {
   int32_t* ids;               // [B * W]
   int32_t* row_slots;         // [B * W]

@@ -14,8 +14,8 @@ inline constexpr int kMaxDraftLen = 7;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogprobs = 20;
 
-// How drafts are accepted (spec/mtp.md section 2). One in device memory, so that a reload reaches captured
-// steps.
+// How drafts are accepted (docs/speculation.md section 2). One in device memory, so that a reload reaches
+// captured steps.
 struct AcceptanceRule {
   int32_t relaxed_topk;  // 0 = strict
   float relaxed_delta;   // of probabilities, not of their logarithms

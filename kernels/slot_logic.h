@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_SLOT_LOGIC_H_
 #define FOREDRAFT_KERNELS_SLOT_LOGIC_H_
 
-// The step's own bookkeeping (spec/mtp.md sections 1 and 3), one place of the bucket at a time: written once,
-// run by every backend (a loop on the CPU, a thread per place on a GPU). Only integers, and constexpr, so
-// that device code may call it.
+// The step's own bookkeeping (docs/speculation.md sections 1 and 3), one place of the bucket at a time:
+// written once, run by every backend (a loop on the CPU, a thread per place on a GPU). Only integers, and
+// constexpr, so that device code may call it.
 
 #include "kernels/ops.h"
 #include "kernels/philox.h"

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
 #define FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
 
-// MTP Vanilla's windows (spec/mtp.md section 4), one place of the bucket at a time; shared by the backends
-// like kernels/slot_logic.h.
+// MTP Vanilla's windows (docs/speculation.md section 4), one place of the bucket at a time; shared by the
+// backends like kernels/slot_logic.h.
 
 #include "kernels/ops.h"
 

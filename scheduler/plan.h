@@ -36,7 +36,7 @@ struct ThinkingIds {
   bool operator==(const ThinkingIds&) const = default;
 };
 
-// How drafts are accepted (spec/mtp.md section 2), from this plan on.
+// How drafts are accepted (docs/speculation.md section 2), from this plan on.
 struct Acceptance {
   int32_t relaxed_topk = 0;  // 0 = strict; else for greedy requests while the model thinks
   float relaxed_delta = 0;   // P(candidate) >= P(most probable) - delta

@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_SCHEDULER_SCHEDULER_H_
 #define FOREDRAFT_SCHEDULER_SCHEDULER_H_
 
-// Decides, for all ranks, what every iteration does: Plan and Commit (design section 4). No clock, device,
-// thread or callback: data in, data out; time is an argument. Thread: one (the scheduler's).
+// Decides, for all ranks, what every iteration does: Plan and Commit (docs/architecture.md section 4). No
+// clock, device, thread or callback: data in, data out; time is an argument. Thread: one (the scheduler's).
 
 //
-// Blocks, by address (positions as in spec/mtp.md section 1.6; all bounds are tight):
+// Blocks, by address (positions as in docs/speculation.md section 1.6; all bounds are tight):
 //   plan-bound      a sequence live in a plan owns positions 0 .. length_upper + K + Kmax, where length_upper
 //   =
 //                   min(length + sum of (K_j + 1) over unresolved steps, length_limit)
@@ -61,7 +61,8 @@ struct SchedulerOptions {
   int draft_len = 0;  // K, <= max_draft_len
   Acceptance acceptance;
   DraftPolicyOptions draft_policy;
-  int reuse_reserve = 1;  // prompt tokens reuse must leave to compute: Eagle 1, Vanilla Kmax (spec/mtp.md 4)
+  int reuse_reserve =
+      1;  // prompt tokens reuse must leave to compute: Eagle 1, Vanilla Kmax (docs/speculation.md 4)
   int offer_margin =
       0;  // blocks are offered within the first m - offer_margin prompt tokens: Eagle 0, Vanilla Kmax - 1
 };

@@ -11,8 +11,8 @@
 // | swapped | decoding | there is room again | takes both, the image is freed |
 // | any | ended | stop, limit, cancel, deadline, error | gives both back |
 //
-// Positions are those of spec/mtp.md: `length` tokens are in the target's cache, the last committed token is
-// at position `length`.
+// Positions are those of docs/speculation.md: `length` tokens are in the target's cache, the last committed
+// token is at position `length`.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
 #define FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
 
-// Keeps one iteration in flight over a list of executors: Plan, Launch, Collect, Commit (design section 4).
-// Owns the scheduler thread. Submit and Cancel may be called from any thread and never block on the engine.
+// Keeps one iteration in flight over a list of executors: Plan, Launch, Collect, Commit (docs/architecture.md
+// section 4). Owns the scheduler thread. Submit and Cancel may be called from any thread and never block on
+// the engine.
 
 #include <chrono>
 #include <cstdint>

@@ -13,13 +13,14 @@
 #include "config/config_defaults.h"
 #include "config/config_yaml.h"
 #include "engine/weights/checkpoint_summary.h"
-#include "server/engine_setup.h"
-#include "server/local_rank.h"
-#include "server/model_files.h"
-#include "server/request_log.h"
+#include "server/group/engine_setup.h"
+#include "server/group/local_rank.h"
+#include "server/group/model_files.h"
+#include "server/group/worker_ranks.h"
+#include "server/output/request_log.h"
+#include "server/request_setup.h"
 #include "server/version.h"
 #include "server/warm_up.h"
-#include "server/worker_ranks.h"
 
 namespace foredraft {
 namespace {

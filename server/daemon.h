@@ -20,10 +20,10 @@
 #include "absl/status/statusor.h"
 #include "config/config_reader.h"
 #include "config/model_config.h"
+#include "server/api/reload.h"
 #include "server/frontend.h"
-#include "server/rank_group.h"
-#include "server/reload.h"
-#include "server/restart_budget.h"
+#include "server/group/rank_group.h"
+#include "server/group/restart_budget.h"
 #include "server/start_observer.h"
 
 namespace foredraft {

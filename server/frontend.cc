@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "server/request_log.h"
+#include "server/output/request_log.h"
 #include "server/tls.h"
 
 namespace foredraft {

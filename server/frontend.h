@@ -17,12 +17,12 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "scheduler/serving_loop.h"
-#include "server/admin_service.h"
-#include "server/generation_service.h"
-#include "server/health.h"
-#include "server/metrics.h"
-#include "server/output_thread.h"
-#include "server/request_validator.h"
+#include "server/api/admin_service.h"
+#include "server/api/generation_service.h"
+#include "server/api/health.h"
+#include "server/api/request_validator.h"
+#include "server/output/metrics.h"
+#include "server/output/output_thread.h"
 
 namespace foredraft {
 

@@ -4,8 +4,8 @@
 // DeepSeek-V3: the target (level 0) and its MTP modules (levels 1..) as recipes over ops. Stateless between
 // calls but for the cache it is given. Owner: the executor. Thread: the executor's.
 //
-// A position belongs to its token (spec/mtp.md section 0): level i at position s takes token t_s and the
-// output of level i - 1 at position s - 1, and its cache row is s.
+// A position belongs to its token (docs/speculation.md section 0): level i at position s takes token t_s and
+// the output of level i - 1 at position s - 1, and its cache row is s.
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_MODEL_MLA_H_
 #define FOREDRAFT_ENGINE_MODEL_MLA_H_
 
-// Multi-head latent attention (spec/deepseek-v3.md 3.1-3.3): projections, rope, cache write, then one of two
+// Multi-head latent attention (docs/deepseek-v3.md 3.1-3.3): projections, rope, cache write, then one of two
 // forms. Prefill expands keys and values from the cached latents; decode absorbs W_UK and W_UV and attends
 // the latents.
 
@@ -16,7 +16,7 @@ namespace foredraft {
 // Where attention looks: the layer's cache, the lowest position of its level, the rope table.
 struct AttentionContext {
   KvLayer cache;
-  int32_t first_position = 0;      // 0 target, i for MTP module i (spec/mtp.md section 0)
+  int32_t first_position = 0;      // 0 target, i for MTP module i (docs/speculation.md section 0)
   const float* cos_sin = nullptr;  // [positions, rope / 2, 2]
 };
 

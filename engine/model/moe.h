@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_MODEL_MOE_H_
 #define FOREDRAFT_ENGINE_MODEL_MOE_H_
 
-// Mixture of experts (spec/deepseek-v3.md 3.4): route, the chosen experts' MLPs wherever they are, shared
+// Mixture of experts (docs/deepseek-v3.md 3.4): route, the chosen experts' MLPs wherever they are, shared
 // expert, ordered combine.
 
 #include "config/model_config.h"

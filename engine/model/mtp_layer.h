@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_MODEL_MTP_LAYER_H_
 #define FOREDRAFT_ENGINE_MODEL_MTP_LAYER_H_
 
-// One Multi-Token Prediction module (DeepSeek-V3 report 2.2; spec/deepseek-v3.md section 5).
+// One Multi-Token Prediction module (DeepSeek-V3 report 2.2; docs/deepseek-v3.md section 5).
 
 #include "engine/comm/communicator.h"
 #include "engine/model/mla.h"

@@ -2,8 +2,8 @@
 #define FOREDRAFT_ENGINE_SPEC_DRAFT_PICKER_H_
 
 // How a module's output becomes a draft, for every drafter: the shared head, then the target's own way of
-// choosing, with the noise of the draft's position (spec/mtp.md section 2), so that sampled drafts match
-// often.
+// choosing, with the noise of the draft's position (docs/speculation.md section 2), so that sampled drafts
+// match often.
 
 #include "engine/model/deepseek_v3.h"
 #include "engine/slot_state.h"

@@ -32,7 +32,7 @@ class Drafter {
   virtual void FirstDraft(Stream& stream, const DraftInput& input, bool make_draft) const = 0;
 
   // Rows of what was just committed, then `draft_count` drafts per place into the slots' drafts; 0 = rows
-  // only, which keeps the cache warm (spec/mtp.md section 3).
+  // only, which keeps the cache warm (docs/speculation.md section 3).
   virtual void Draft(Stream& stream, const DraftInput& input, int draft_count) const = 0;
 };
 

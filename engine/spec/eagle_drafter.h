@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_ENGINE_SPEC_EAGLE_DRAFTER_H_
 #define FOREDRAFT_ENGINE_SPEC_EAGLE_DRAFTER_H_
 
-// MTP Eagle: module 1, recycled (spec/mtp.md section 3). The first forward rewrites, with the target's true
-// outputs, what recycled rows wrote in the step before; each further draft feeds the module its own output
-// after shared_head.norm.
+// MTP Eagle: module 1, recycled (docs/speculation.md section 3). The first forward rewrites, with the
+// target's true outputs, what recycled rows wrote in the step before; each further draft feeds the module its
+// own output after shared_head.norm.
 
 #include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3.h"

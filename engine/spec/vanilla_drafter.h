@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_ENGINE_SPEC_VANILLA_DRAFTER_H_
 #define FOREDRAFT_ENGINE_SPEC_VANILLA_DRAFTER_H_
 
-// MTP Vanilla: Kmax modules in sequence, as trained (spec/mtp.md section 4). Every step, whatever K, every
-// module runs a window of Kmax + 1 rows. Not K rows: after a fully accepted step, rows of the higher modules
-// would never be written.
+// MTP Vanilla: Kmax modules in sequence, as trained (docs/speculation.md section 4). Every step, whatever K,
+// every module runs a window of Kmax + 1 rows. Not K rows: after a fully accepted step, rows of the higher
+// modules would never be written.
 
 #include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3.h"

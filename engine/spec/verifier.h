@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
 #define FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
 
-// Acceptance (spec/mtp.md section 2). Strict: the target's own token after each row, greedy or by the
+// Acceptance (docs/speculation.md section 2). Strict: the target's own token after each row, greedy or by the
 // request's noise; a draft is accepted where it equals it, so what is emitted never depends on the drafts.
 // Relaxed and forced acceptance are the two named exceptions, off unless the plan's rule asks for them.
 

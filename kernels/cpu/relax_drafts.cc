@@ -1,4 +1,4 @@
-// Which drafts relaxed acceptance would take (spec/mtp.md section 2). Temperature 1: delta compares
+// Which drafts relaxed acceptance would take (docs/speculation.md section 2). Temperature 1: delta compares
 // probabilities.
 
 #include "kernels/cpu/argmax.h"

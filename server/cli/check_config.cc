@@ -3,13 +3,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
 #include "config/config_yaml.h"
 #include "engine/weights/dummy_weights.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
-#include "server/figures.h"
 
 namespace foredraft {
 namespace {

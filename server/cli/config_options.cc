@@ -18,15 +18,6 @@ std::map<std::string, std::string> ReadEnvironment() {
 
 }  // namespace
 
-int Fail(const absl::Status& status) {
-  std::string line(status.message());
-  for (char& letter : line) {
-    if (letter == '\n') letter = ' ';
-  }
-  fprintf(stderr, "foredraft: %s\n", line.c_str());
-  return 1;
-}
-
 void ConfigOptions::Add(CLI::App& command) {
   command.add_option("--config", file, "configuration file (YAML)")->required()->type_name("F");
   command.add_option("--set", sets, "override a key: a.b=value; repeatable, wins over environment and file")

@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "engine/weights/checkpoint_summary.h"
 #include "server/cli/commands.h"
-#include "server/figures.h"
 
 namespace foredraft {
 namespace {

@@ -12,7 +12,7 @@
 #include "server/cli/commands.h"
 #include "server/cli/start_screen.h"
 #include "server/daemon.h"
-#include "server/request_log.h"
+#include "server/output/request_log.h"
 
 namespace foredraft {
 namespace {

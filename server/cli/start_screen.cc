@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/grouped_digits.h"
 #include "base/log.h"
-#include "server/figures.h"
 #include "server/version.h"
 
 namespace foredraft {

@@ -9,11 +9,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "config/model_config.h"
 #include "server/cli/commands.h"
-#include "server/figures.h"
-#include "server/synth_tokenizer.h"
+#include "server/text/synth_tokenizer.h"
 
 namespace foredraft {
 namespace {

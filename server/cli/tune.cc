@@ -13,7 +13,7 @@
 #include "kernels/gemm_tuning.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
-#include "server/engine_setup.h"
+#include "server/group/engine_setup.h"
 
 namespace foredraft {
 namespace {

@@ -18,12 +18,12 @@
 #include "engine/remote/worker_session.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
-#include "server/engine_setup.h"
-#include "server/rank_builder.h"
-#include "server/request_log.h"
+#include "server/group/engine_setup.h"
+#include "server/group/rank_builder.h"
+#include "server/group/worker_ranks.h"
+#include "server/output/request_log.h"
 #include "server/tls.h"
 #include "server/version.h"
-#include "server/worker_ranks.h"
 
 namespace foredraft {
 namespace {

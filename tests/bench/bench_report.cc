@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "absl/strings/str_format.h"
-#include "server/figures.h"
+#include "base/grouped_digits.h"
 #include "tests/bench/spread.h"
 #include "tests/bench/table.h"
 

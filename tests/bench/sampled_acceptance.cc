@@ -1,6 +1,6 @@
 // How often drafts of sampled requests are accepted: drawn with the target's own noise (what the engine does,
-// spec/mtp.md section 2), and, for comparison, chosen greedily (what others do). Tokens never depend on
-// drafts, so the greedy drafter is replayed over the tokens that the engine gave.
+// docs/speculation.md section 2), and, for comparison, chosen greedily (what others do). Tokens never depend
+// on drafts, so the greedy drafter is replayed over the tokens that the engine gave.
 //
 // usage: sampled_acceptance [requests]     prints a Markdown table; from the repository's root
 

@@ -26,7 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
 #include "server/frontend.h"
-#include "server/request_log.h"
+#include "server/output/request_log.h"
 #include "tests/bench/bench_report.h"
 #include "tests/bench/free_rank.h"
 #include "tests/bench/stream_clients.h"

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// DeepSeek-R1's config.json (spec/deepseek-v3.md section 1).
+// DeepSeek-R1's config.json (docs/deepseek-v3.md section 1).
 json R1() {
   return json::parse(R"({
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280,

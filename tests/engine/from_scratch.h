@@ -3,8 +3,8 @@
 
 // The reference for drafts: everything a sequence's drafts depend on, recomputed from its committed tokens
 // alone, with the engine's ops, each row in the form (prefill or decode) in which the engine last wrote it,
-// on a cache poisoned with NaN (spec/mtp.md sections 0, 3, 4 and 6). It shares the recipes of engine/model
-// with the engine, and none of its bookkeeping: no slots, no plans, no drafter.
+// on a cache poisoned with NaN (docs/speculation.md sections 0, 3, 4 and 6). It shares the recipes of
+// engine/model with the engine, and none of its bookkeeping: no slots, no plans, no drafter.
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
-// Relaxed acceptance on an engine (spec/mtp.md section 2): it takes likely drafts between the thinking
-// tokens, and nothing else. The phase is tracked to the row, whatever brought a sequence there: chunks, cache
-// hits, swaps.
+// Relaxed acceptance on an engine (docs/speculation.md section 2): it takes likely drafts between the
+// thinking tokens, and nothing else. The phase is tracked to the row, whatever brought a sequence there:
+// chunks, cache hits, swaps.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Relaxed and forced acceptance (spec/mtp.md section 2): which drafts are candidates, in which phase they
-// count, how many tokens a forced step emits.
+// Relaxed and forced acceptance (docs/speculation.md section 2): which drafts are candidates, in which phase
+// they count, how many tokens a forced step emits.
 
 #include <gtest/gtest.h>
 

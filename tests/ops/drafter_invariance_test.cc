@@ -1,5 +1,5 @@
-// Strict acceptance of sampled requests (spec/mtp.md section 2) as the engine's ops carry it out, on models
-// small enough to know everything about: a target and a drafter that are tables from the last token to
+// Strict acceptance of sampled requests (docs/speculation.md section 2) as the engine's ops carry it out, on
+// models small enough to know everything about: a target and a drafter that are tables from the last token to
 // logits. Tokens have exactly the target's filtered distribution, jointly over positions, with drafts and
 // without; and drafts drawn with the target's noise match more often than greedy ones.
 

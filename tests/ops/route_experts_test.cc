@@ -26,7 +26,7 @@ struct Routed {
   std::vector<double> weights;
 };
 
-// spec/deepseek-v3.md 3.4 with sorts instead of scans.
+// docs/deepseek-v3.md 3.4 with sorts instead of scans.
 Routed ReferenceRoute(const Shape& s, const float* logits, const float* bias) {
   std::vector<double> score(s.experts), biased(s.experts);
   for (int e = 0; e < s.experts; ++e) {

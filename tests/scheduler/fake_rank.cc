@@ -49,7 +49,7 @@ int FakeRank::relaxed_drafts(uint64_t seed) const {
   return found == relaxed_drafts_.end() ? 0 : found->second;
 }
 
-// spec/mtp.md section 2: greedy requests, rows of the thinking phase.
+// docs/speculation.md section 2: greedy requests, rows of the thinking phase.
 bool FakeRank::RelaxesNext(const Slot& slot, const Acceptance& acceptance) const {
   return acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && slot.thinking &&
          !slot.admission.strict && slot.admission.sampling.temperature == 0;

@@ -10,7 +10,7 @@
 //   target row s   the hash of tokens 0..s of its sequence
 //   MTP row s      the same where s <= P; for P < s < P + Kmax a tag of (sequence, step) that the next step
 //   must
-//                  find again (accepted drafts' rows are not rewritten: spec/mtp.md section 1.6)
+//                  find again (accepted drafts' rows are not rewritten: docs/speculation.md section 1.6)
 //   0              poison: what a block holds when it is handed out
 //
 // Drafts accepted only thanks to relaxation, and the seconds of a step, are scripted too.

@@ -171,7 +171,8 @@ TEST(SchedulerRandomSettings, TokensAndBlocksAreRightWhateverHappens) {
   InstallLogSink(nullptr);
 }
 
-// The bounds are tight: ranks that reach one position further than spec/mtp.md says catch the scheduler out.
+// The bounds are tight: ranks that reach one position further than docs/speculation.md says catch the
+// scheduler out.
 struct Excess {
   const char* name;
   int extra_reach;

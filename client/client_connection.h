@@ -1,0 +1,31 @@
+#ifndef FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
+#define FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
+
+// How the command line's clients reach a daemon: its address, TLS, and what they say when a call fails.
+
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/status.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace foredraft {
+
+struct ServerAddress {
+  std::string address = "127.0.0.1:50051";
+  std::string tls_ca;             // PEM file of the daemon's authority; empty = plain text
+  std::string tls_cert, tls_key;  // PEM files of the client's own; both or none
+};
+
+// The error names the file that cannot be read.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const ServerAddress& server);
+
+// "127.0.0.1:50051: UNAVAILABLE <what the daemon or gRPC says>", with the call's code.
+absl::Status CallError(const std::string& address, const grpc::Status& status);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_

@@ -1,0 +1,33 @@
+#ifndef FOREDRAFT_CLIENT_CLIENT_OPTIONS_H_
+#define FOREDRAFT_CLIENT_CLIENT_OPTIONS_H_
+
+// Options that `generate` and `bench` share.
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "client/client_connection.h"
+#include "foredraft/v1/generation.pb.h"
+
+namespace foredraft {
+
+// --server, --tls-ca, --tls-cert, --tls-key into `server`. `group` is the heading in --help.
+void AddServerOptions(CLI::App& command, ServerAddress& server, const std::string& group = "Options");
+
+// What is not given is not set, so that the checkpoint's generation_config.json holds. The seed is not among
+// them: `generate` has one for its request, `bench` one per request.
+struct SamplingOptions {
+  std::optional<int32_t> top_k;
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+
+  void Add(CLI::App& command, const std::string& group = "Options");
+  void ApplyTo(v1::SamplingParams& sampling) const;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_CLIENT_OPTIONS_H_

@@ -1,0 +1,167 @@
+#include <grpcpp/create_channel.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "base/status_macros.h"
+#include "client/client_options.h"
+#include "client/commands.h"
+#include "client/generate_report.h"
+#include "foredraft/v1/generation.grpc.pb.h"
+
+namespace foredraft {
+namespace {
+
+struct GenerateOptions {
+  ServerAddress server;
+  std::optional<std::string> prompt, chat, system;
+  std::vector<int32_t> token_ids;
+  std::optional<int32_t> max_tokens, logprobs, max_draft_tokens;
+  SamplingOptions sampling;
+  std::optional<uint64_t> seed;
+  std::optional<double> timeout_s;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool strict_acceptance = false;
+  bool json = false;
+};
+
+v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
+  v1::GenerateRequest request;
+  if (options.prompt) request.set_text(*options.prompt);
+  if (!options.token_ids.empty()) {
+    request.mutable_token_ids()->mutable_ids()->Add(options.token_ids.begin(), options.token_ids.end());
+  }
+  if (options.chat) {
+    const auto add = [&request](const char* role, const std::string& content) {
+      v1::ChatMessage* message = request.mutable_chat()->add_messages();
+      message->set_role(role);
+      message->set_content(content);
+    };
+    if (options.system) add("system", *options.system);
+    add("user", *options.chat);
+  }
+  options.sampling.ApplyTo(*request.mutable_sampling());
+  if (options.seed) request.mutable_sampling()->set_seed(*options.seed);
+  if (options.max_tokens) request.set_max_tokens(*options.max_tokens);
+  if (options.strict_acceptance) request.set_strict_acceptance(true);
+  for (const std::string& stop : options.stop) request.add_stop(stop);
+  for (int32_t id : options.stop_token_ids) request.add_stop_token_ids(id);
+  request.set_ignore_eos(options.ignore_eos);
+  if (options.logprobs) request.set_logprobs(*options.logprobs);
+  if (options.max_draft_tokens) request.set_max_draft_tokens(*options.max_draft_tokens);
+  if (options.timeout_s) request.set_timeout_s(*options.timeout_s);
+  return request;
+}
+
+// Before gRPC's threads exist, so that they inherit it: signals are for CancelOnSignal alone.
+sigset_t BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+// Ctrl-C cancels the call; what has come is still printed. The thread ends with the process: it waits for a
+// signal that may never come, and shares what it touches.
+void CancelOnSignal(const sigset_t& signals, std::shared_ptr<grpc::ClientContext> context) {
+  std::thread([signals, context] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    context->TryCancel();
+  }).detach();
+}
+
+absl::Status Generate(const GenerateOptions& options) {
+  const sigset_t signals = BlockSignals();
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                   ClientCredentials(options.server));
+  const auto context = std::make_shared<grpc::ClientContext>();
+  CancelOnSignal(signals, context);
+  if (options.timeout_s) {
+    // The server ends the request in time; the call's own deadline is for a server that does not answer at
+    // all.
+    constexpr double kGrace = 2;
+    context->set_deadline(std::chrono::system_clock::now() +
+                          std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                              std::chrono::duration<double>(*options.timeout_s + kGrace)));
+  }
+  const auto stub = v1::GenerationService::NewStub(grpc::CreateChannel(options.server.address, credentials));
+  const std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>> reader =
+      stub->GenerateStream(context.get(), MakeRequest(options));
+  GenerateReport report;
+  v1::GenerateChunk chunk;
+  while (reader->Read(&chunk)) {
+    report.Add(chunk);
+    if (!options.json && !chunk.text().empty()) {
+      fwrite(chunk.text().data(), 1, chunk.text().size(), stdout);
+      fflush(stdout);
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  report.End(status.error_code() == grpc::StatusCode::CANCELLED           ? "cancelled"
+             : status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ? "deadline"
+                                                                          : "");
+  if (report.finish_reason().empty()) {
+    if (!options.json && report.has_text()) printf("\n");
+    return CallError(options.server.address, status);
+  }
+  if (options.json) {
+    printf("%s\n", report.Json().c_str());
+  } else {
+    printf("\n");
+    fflush(stdout);
+    fprintf(stderr, "%s\n", report.Summary().c_str());
+  }
+  if (status.ok()) return absl::OkStatus();
+  return absl::CancelledError(absl::StrCat("ended early: ", report.finish_reason()));
+}
+
+}  // namespace
+
+void AddGenerate(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("generate", "Send one request; text streams to stdout, figures go to stderr");
+  auto options = std::make_shared<GenerateOptions>();
+  AddServerOptions(*command, options->server);
+  CLI::Option_group* input = command->add_option_group("input", "exactly one of");
+  input->add_option("--prompt", options->prompt, "plain text")->type_name("T");
+  CLI::Option* chat = input->add_option("--chat", options->chat, "a user's message")->type_name("T");
+  input->add_option("--token-ids", options->token_ids, "token ids, taken as they are")
+      ->delimiter(',')
+      ->type_name("1,2,3");
+  input->require_option(1);
+  command->add_option("--system", options->system, "system message before --chat")
+      ->needs(chat)
+      ->type_name("T");
+  command->add_option("--max-tokens", options->max_tokens, "absent = what max_seq_len leaves");
+  options->sampling.Add(*command);
+  command->add_option("--seed", options->seed, "the same seed gives the same tokens");
+  command->add_option("--stop", options->stop, "the text ends before it; repeatable")
+      ->allow_extra_args(false);
+  command->add_option("--stop-token-id", options->stop_token_ids, "repeatable")->allow_extra_args(false);
+  command->add_flag("--ignore-eos", options->ignore_eos, "go on after the end of the text");
+  command->add_option("--logprobs", options->logprobs, "top logprobs per token, 0..20");
+  command->add_option("--max-draft-tokens", options->max_draft_tokens,
+                      "drafts verified per step at most, 0..7");
+  command->add_option("--timeout", options->timeout_s, "seconds after which the request ends")
+      ->type_name("S");
+  command->add_flag("--strict-acceptance", options->strict_acceptance,
+                    "no relaxed acceptance for this request");
+  command->add_flag("--json", options->json, "one JSON object on stdout instead of text");
+  command->callback([options, exit_code] {
+    const absl::Status status = Generate(*options);
+    *exit_code = status.ok() ? 0 : Fail(status);
+  });
+}
+
+}  // namespace foredraft

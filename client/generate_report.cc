@@ -1,0 +1,116 @@
+#include "client/generate_report.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace foredraft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double Rounded(double value) { return std::round(value * 1000) / 1000; }
+
+Json LogprobsJson(const v1::GenerateChunk& whole) {
+  Json all = Json::array();
+  for (const v1::TokenLogprob& logprob : whole.logprobs()) {
+    Json top = Json::array();
+    for (const v1::TopLogprob& one : logprob.top()) {
+      top.push_back({{"token_id", one.token_id()}, {"logprob", one.logprob()}});
+    }
+    all.push_back(
+        {{"token_id", logprob.token_id()}, {"logprob", logprob.logprob()}, {"top", std::move(top)}});
+  }
+  return all;
+}
+
+}  // namespace
+
+void GenerateReport::Add(const v1::GenerateChunk& chunk) {
+  // Text, tokens and logprobs are deltas; what else a chunk has replaces what came before.
+  whole_.mutable_text()->append(chunk.text());
+  whole_.mutable_token_ids()->MergeFrom(chunk.token_ids());
+  whole_.mutable_logprobs()->MergeFrom(chunk.logprobs());
+  if (!chunk.request_id().empty()) whole_.set_request_id(chunk.request_id());
+  if (!chunk.finish_reason().empty()) whole_.set_finish_reason(chunk.finish_reason());
+  if (chunk.has_matched_stop()) whole_.set_matched_stop(chunk.matched_stop());
+  if (chunk.has_matched_stop_token_id()) whole_.set_matched_stop_token_id(chunk.matched_stop_token_id());
+  if (chunk.has_seed()) whole_.set_seed(chunk.seed());
+  if (chunk.has_usage()) *whole_.mutable_usage() = chunk.usage();
+  if (chunk.has_speculation()) *whole_.mutable_speculation() = chunk.speculation();
+  if (chunk.has_timing()) *whole_.mutable_timing() = chunk.timing();
+}
+
+void GenerateReport::End(const std::string& reason) {
+  if (!whole_.finish_reason().empty()) return;
+  whole_.set_finish_reason(reason);
+  // No last chunk: the client's own clock is all there is.
+  const std::chrono::duration<double, std::milli> total = std::chrono::steady_clock::now() - start_;
+  whole_.mutable_timing()->set_total_ms(total.count());
+  if (!whole_.has_speculation()) whole_.mutable_speculation()->set_acceptance_length(1);
+}
+
+std::string GenerateReport::Json() const {
+  const v1::Usage& usage = whole_.usage();
+  const v1::Speculation& speculation = whole_.speculation();
+  const v1::Timing& timing = whole_.timing();
+  foredraft::Json json;
+  json["request_id"] = whole_.request_id();
+  json["text"] = whole_.text();
+  json["token_ids"] = std::vector<int32_t>(whole_.token_ids().begin(), whole_.token_ids().end());
+  json["finish_reason"] = whole_.finish_reason();
+  json["matched_stop"] = nullptr;
+  if (whole_.has_matched_stop()) json["matched_stop"] = whole_.matched_stop();
+  if (whole_.has_matched_stop_token_id()) json["matched_stop"] = whole_.matched_stop_token_id();
+  json["seed"] = whole_.seed();
+  json["logprobs"] = LogprobsJson(whole_);
+  json["usage"] = {{"prompt_tokens", usage.prompt_tokens()},
+                   {"completion_tokens", usage.completion_tokens()},
+                   {"cached_tokens", usage.cached_tokens()},
+                   {"thinking_tokens", usage.thinking_tokens()}};
+  json["speculation"] = {
+      {"steps", speculation.steps()},
+      {"draft_tokens", speculation.draft_tokens()},
+      {"accepted_tokens", speculation.accepted_tokens()},
+      {"acceptance_length", Rounded(speculation.acceptance_length())},
+      {"accepted_per_position", std::vector<int32_t>(speculation.accepted_per_position().begin(),
+                                                     speculation.accepted_per_position().end())},
+      {"relaxed_tokens", speculation.relaxed_tokens()},
+      {"forced", speculation.forced()}};
+  json["timing"] = {{"queue_ms", Rounded(timing.queue_ms())},
+                    {"ttft_ms", Rounded(timing.ttft_ms())},
+                    {"total_ms", Rounded(timing.total_ms())},
+                    {"tokens_per_second", Rounded(timing.tokens_per_second())}};
+  return json.dump(-1, ' ', false, foredraft::Json::error_handler_t::replace);
+}
+
+std::string GenerateReport::Summary() const {
+  const v1::Usage& usage = whole_.usage();
+  const v1::Speculation& speculation = whole_.speculation();
+  const v1::Timing& timing = whole_.timing();
+  std::string text = absl::StrFormat(
+      "%s   %d tokens (%d thinking) after %d of prompt (%d cached)   first %.1f ms, total %.1f ms, %.1f "
+      "tok/s\n",
+      whole_.finish_reason(), usage.completion_tokens(), usage.thinking_tokens(), usage.prompt_tokens(),
+      usage.cached_tokens(), timing.ttft_ms(), timing.total_ms(), timing.tokens_per_second());
+  if (speculation.draft_tokens() > 0) {
+    absl::StrAppendFormat(&text, "drafts %d of %d accepted, %.1f%% (by position %s)   acceptance length %.2f",
+                          speculation.accepted_tokens(), speculation.draft_tokens(),
+                          100.0 * speculation.accepted_tokens() / speculation.draft_tokens(),
+                          absl::StrJoin(speculation.accepted_per_position(), " "),
+                          speculation.acceptance_length());
+  } else {
+    text += "drafts none";
+  }
+  if (speculation.relaxed_tokens() > 0) {
+    absl::StrAppendFormat(&text, "   relaxed %d", speculation.relaxed_tokens());
+  }
+  if (speculation.forced()) text += "   FORCED: not the model's tokens";
+  absl::StrAppendFormat(&text, "   seed %u   request %s", whole_.seed(), whole_.request_id());
+  return text;
+}
+
+}  // namespace foredraft

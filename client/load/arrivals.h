@@ -1,0 +1,31 @@
+#ifndef FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_
+#define FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_
+
+// When requests are due: all at once (closed loop: the concurrency alone holds them back), or as a Poisson
+// process. Not thread safe.
+
+#include <cstdint>
+#include <optional>
+
+namespace foredraft {
+
+class Arrivals {
+ public:
+  // `rate_per_s` absent = closed loop.
+  Arrivals(std::optional<double> rate_per_s, uint64_t seed);
+
+  double next_s() const {
+    return next_s_;
+  }  // of the next request, since the start of the run; the first is 0
+  void Advance();
+
+ private:
+  const std::optional<double> rate_per_s_;
+  const uint64_t seed_;
+  uint64_t drawn_ = 0;
+  double next_s_ = 0;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_

@@ -1,0 +1,115 @@
+#include "client/load/client.h"
+
+#include <grpcpp/create_channel.h>
+
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::steady_clock;
+using std::chrono::system_clock;
+
+constexpr std::chrono::seconds kConnectDeadline{10};
+
+system_clock::time_point DeadlineIn(duration<double> time) {
+  return system_clock::now() + std::chrono::duration_cast<system_clock::duration>(time);
+}
+
+std::shared_ptr<grpc::Channel> NewConnection(const std::string& address,
+                                             const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else channels to one address share a connection
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+absl::StatusOr<v1::GetModelResponse> AskForModel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(kConnectDeadline));
+  v1::GetModelResponse model;
+  const grpc::Status status =
+      v1::GenerationService::NewStub(NewConnection(address, credentials))->GetModel(&context, {}, &model);
+  if (!status.ok()) return CallError(address, status);
+  return model;
+}
+
+}  // namespace
+
+TimedCall::TimedCall(v1::GenerationService::Stub& stub, v1::GenerateRequest request, int64_t index,
+                     double due_s, Options options)
+    : stub_(stub), request_(std::move(request)), options_(std::move(options)) {
+  measured_.index = index;
+  measured_.due_s = due_s;
+}
+
+double TimedCall::Now() const { return duration<double>(steady_clock::now() - options_.run_start).count(); }
+
+void TimedCall::Start(std::shared_ptr<TimedCall> self) {
+  self_ = std::move(self);
+  if (options_.timeout_s) {
+    // The server ends the request in time; the call's own deadline is for a server that does not answer at
+    // all.
+    constexpr double kGrace = 2;
+    context_.set_deadline(DeadlineIn(duration<double>(*options_.timeout_s + kGrace)));
+  }
+  measured_.sent_s = Now();
+  stub_.async()->GenerateStream(&context_, &request_, this);
+  StartRead(&chunk_);
+  StartCall();
+}
+
+void TimedCall::Cancel() {
+  cancelled_.store(true);
+  context_.TryCancel();
+}
+
+void TimedCall::OnReadDone(bool ok) {
+  if (!ok) return;
+  AddChunk(measured_, Now(), chunk_);
+  options_.received_tokens->fetch_add(chunk_.token_ids_size(), std::memory_order_relaxed);
+  StartRead(&chunk_);
+}
+
+void TimedCall::OnDone(const grpc::Status& status) {
+  EndRequest(measured_,
+             absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()),
+             cancelled_.load());
+  const auto done = options_.done;  // this call may be gone before it returns
+  done(std::move(self_));
+}
+
+absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAddress& server,
+                                                                  int connections) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, ClientCredentials(server));
+  absl::StatusOr<v1::GetModelResponse> model = AskForModel(server.address, credentials);
+  // gRPC 1.51 reads errno of a pending connect too late and can take it for a refusal; hence once more. For
+  // the same reason the connections are open before the first request, and requests need not wait for them: a
+  // daemon that goes away fails them at once.
+  if (absl::IsUnavailable(model.status())) model = AskForModel(server.address, credentials);
+  if (!model.ok()) return model.status();
+  std::unique_ptr<BenchClient> client(new BenchClient());
+  client->address_ = server.address;
+  client->model_ = *std::move(model);
+  for (int i = 0; i < connections; ++i) {
+    const std::shared_ptr<grpc::Channel> channel = NewConnection(server.address, credentials);
+    if (!channel->WaitForConnected(DeadlineIn(kConnectDeadline))) {
+      return CallError(server.address,
+                       grpc::Status(grpc::StatusCode::UNAVAILABLE, "takes no further connection"));
+    }
+    client->stubs_.push_back(v1::GenerationService::NewStub(channel));
+  }
+  return client;
+}
+
+std::shared_ptr<TimedCall> BenchClient::NewCall(v1::GenerateRequest request, int64_t index, double due_s,
+                                                TimedCall::Options options) {
+  v1::GenerationService::Stub& stub = *stubs_[next_stub_.fetch_add(1) % stubs_.size()];
+  return std::make_shared<TimedCall>(stub, std::move(request), index, due_s, std::move(options));
+}
+
+}  // namespace foredraft

@@ -1,0 +1,181 @@
+#include "client/load/load_run.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/load/random_bits.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kTick{100};
+// A server that is gone answers at once: a closed loop would do nothing but fail. (A full queue is no reason
+// to stop: it empties.)
+constexpr int64_t kMostUnavailable = 100;
+
+double ProcessCpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+LoadRun::LoadRun(BenchClient& client, const Workload& workload, const LoadOptions& options)
+    : client_(client),
+      workload_(workload),
+      options_(options),
+      arrivals_(options.request_rate_per_s, options.seed),
+      free_since_s_(options.concurrency, 0.0) {}
+
+double LoadRun::Now() const { return duration<double>(steady_clock::now() - start_).count(); }
+
+bool LoadRun::HasMore(double now_s) const {
+  if (stopped_ || (options_.request_count && started_ >= *options_.request_count)) return false;
+  return !options_.duration_s || std::max(now_s, arrivals_.next_s()) < *options_.duration_s;
+}
+
+std::optional<LoadRun::Departure> LoadRun::TakeDue() {
+  const double now_s = Now();
+  if (!HasMore(now_s) || arrivals_.next_s() > now_s) return std::nullopt;
+  Departure departure{.index = started_, .due_s = arrivals_.next_s()};
+  if (options_.concurrency > 0) {
+    if (free_since_s_.empty()) return std::nullopt;
+    departure.due_s = std::max(departure.due_s, free_since_s_.front());
+    free_since_s_.pop_front();
+  }
+  arrivals_.Advance();
+  ++started_;
+  ++running_;
+  ++inside_;
+  return departure;
+}
+
+void LoadRun::StartDue() {
+  while (true) {
+    std::optional<Departure> departure;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      departure = TakeDue();
+    }
+    if (!departure) return;
+    StartOne(*departure);
+  }
+}
+
+void LoadRun::StartOne(const Departure& departure) {
+  WorkItem item = workload_.Item(departure.index);
+  v1::GenerateRequest request = options_.request;
+  if (item.token_ids.empty()) {
+    request.set_text(std::move(item.text));
+  } else {
+    request.mutable_token_ids()->mutable_ids()->Add(item.token_ids.begin(), item.token_ids.end());
+  }
+  request.set_max_tokens(item.output_tokens);
+  request.mutable_sampling()->set_seed(RandomBits(options_.seed, departure.index));
+  TimedCall::Options options;
+  options.run_start = start_;
+  if (request.has_timeout_s()) options.timeout_s = request.timeout_s();
+  options.received_tokens = &received_tokens_;
+  options.done = [this](std::shared_ptr<TimedCall> call) { Ended(std::move(call)); };
+  const std::shared_ptr<TimedCall> call =
+      client_.NewCall(std::move(request), departure.index, departure.due_s, std::move(options));
+  bool stopped;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    calls_.insert(call);
+    stopped = stopped_;
+  }
+  call->Start(call);
+  if (stopped) call->Cancel();  // Stop may have come before the insertion
+}
+
+void LoadRun::Ended(std::shared_ptr<TimedCall> call) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    calls_.erase(call);
+    MeasuredRequest& request = call->measured();
+    --running_;
+    if (request.outcome == RequestOutcome::kFailed) ++failed_;
+    unavailable_in_a_row_ = absl::IsUnavailable(request.status) ? unavailable_in_a_row_ + 1 : 0;
+    if (unavailable_in_a_row_ >= kMostUnavailable && HasMore(Now())) {
+      stopped_ = gave_up_ = true;
+    }
+    if (options_.concurrency > 0) free_since_s_.push_back(Now());
+    ended_.push_back(std::move(request));
+  }
+  call.reset();
+  StartDue();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (--inside_ == 0 || gave_up_) changed_.notify_all();
+}
+
+void LoadRun::Stop() {
+  std::vector<std::shared_ptr<TimedCall>> calls;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+    calls.assign(calls_.begin(), calls_.end());
+  }
+  // Without the mutex: what ends a call may run on this thread.
+  for (const std::shared_ptr<TimedCall>& call : calls) call->Cancel();
+}
+
+LoadProgress LoadRun::Progress() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {.done = static_cast<int64_t>(ended_.size()),
+          .failed = failed_,
+          .running = running_,
+          .output_tokens = received_tokens_.load(std::memory_order_relaxed),
+          .elapsed_s = Now()};
+}
+
+LoadResult LoadRun::Run(const std::atomic<bool>& interrupted,
+                        const std::function<void(const LoadProgress&)>& progress) {
+  LoadResult result{.open_loop = options_.request_rate_per_s.has_value()};
+  start_ = steady_clock::now();
+  const double cpu_before_s = ProcessCpuSeconds();
+  steady_clock::time_point next_tick = start_ + kTick;
+  while (true) {
+    StartDue();
+    std::unique_lock<std::mutex> lock(mutex_);
+    const bool more = HasMore(Now());
+    if (inside_ == 0 && !more) break;
+    // The next arrival wakes this thread unless the concurrency holds it back; then the end of a call sends
+    // it.
+    steady_clock::time_point wake = next_tick;
+    if (more && arrivals_.next_s() > Now()) {
+      wake = std::min(
+          wake, start_ + std::chrono::ceil<steady_clock::duration>(duration<double>(arrivals_.next_s())));
+    }
+    changed_.wait_until(lock, wake);
+    lock.unlock();
+    if (interrupted.load() && !result.interrupted) {
+      result.interrupted = true;
+      Stop();
+    }
+    if (steady_clock::now() >= next_tick) {
+      next_tick = steady_clock::now() + kTick;
+      progress(Progress());
+    }
+  }
+  result.cpu_s = ProcessCpuSeconds() - cpu_before_s;
+  result.wall_s = Now();
+  result.requests = std::move(ended_);
+  if (gave_up_) {
+    result.gave_up = absl::StrCat("the last ", kMostUnavailable, " requests were UNAVAILABLE");
+  }
+  return result;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,40 @@
+#ifndef FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
+#define FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
+
+// What a run is doing, on stderr: one line drawn over itself on a terminal, else a plain line now and then.
+// Owner: the command. One thread.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "client/load/load_run.h"
+
+namespace foredraft {
+
+class ProgressLine {
+ public:
+  // `label` stands in front ("warm-up"); `total` absent = the run ends by time.
+  ProgressLine(bool terminal, std::string label, std::optional<int64_t> total)
+      : terminal_(terminal), label_(std::move(label)), total_(total) {}
+  ~ProgressLine();  // leaves nothing of the drawn line
+
+  void Show(const LoadProgress& progress);
+
+  // "  120 / 200 requests   16 running   1,037 tok/s   12.3 s"; the rate is that since the last text.
+  std::string Text(const LoadProgress& progress);
+
+ private:
+  const bool terminal_;
+  const std::string label_;
+  const std::optional<int64_t> total_;
+  double next_plain_s_ = 1;  // elapsed time from which the next plain line is due
+  double rate_from_s_ = 0;
+  int64_t rate_from_tokens_ = 0;
+  double rate_ = 0;  // tokens/s
+  bool drawn_ = false;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_

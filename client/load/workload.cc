@@ -1,0 +1,200 @@
+#include "client/load/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/grouped_digits.h"
+#include "base/status_macros.h"
+#include "client/load/random_bits.h"
+
+namespace foredraft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+template <class... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// A JSON value as a message shows it.
+std::string Shown(const Json& value) {
+  constexpr size_t kMost = 40;
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  return text;
+}
+
+bool IsBetween(const Json& value, int64_t low, int64_t high) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>() <= static_cast<uint64_t>(high) && value >= low;
+  return value.is_number_integer() && value >= low && value <= high;
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadIds(const Json& value, const std::string& where, int vocab_size) {
+  if (!value.is_array() || value.empty()) {
+    return Refuse(where, ": input_ids: ", Shown(value), ", allowed a list of at least 1 token id");
+  }
+  std::vector<int32_t> ids;
+  ids.reserve(value.size());
+  for (const Json& id : value) {
+    if (!IsBetween(id, 0, vocab_size - 1)) {
+      return Refuse(where, ": input_ids[", ids.size(), "]: ", Shown(id), ", allowed 0..", vocab_size - 1);
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+// `where` is file:line.
+absl::StatusOr<WorkItem> ReadItem(const std::string& line, const std::string& where, int vocab_size) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return Refuse(where, ": not a JSON object: ", Shown(line));
+  const bool has_ids = json.contains("input_ids"), has_prompt = json.contains("prompt");
+  if (has_ids == has_prompt) {
+    return Refuse(where, ": input_ids, prompt: ", has_ids ? "both" : "none", " given, allowed exactly one");
+  }
+  WorkItem item;
+  if (has_ids) {
+    ASSIGN_OR_RETURN(item.token_ids, ReadIds(json["input_ids"], where, vocab_size));
+  } else {
+    const Json& prompt = json["prompt"];
+    if (!prompt.is_string() || prompt.get_ref<const std::string&>().empty()) {
+      return Refuse(where, ": prompt: ", Shown(prompt), ", allowed a text of at least 1 character");
+    }
+    item.text = prompt.get<std::string>();
+  }
+  if (!json.contains("output_tokens")) return Refuse(where, ": output_tokens: missing");
+  if (!IsBetween(json["output_tokens"], 1, kMaxInt)) {
+    return Refuse(where, ": output_tokens: ", Shown(json["output_tokens"]), ", allowed at least 1");
+  }
+  item.output_tokens = json["output_tokens"].get<int32_t>();
+  item.name =
+      json.contains("task_id") ? absl::StrCat("task ", Shown(json["task_id"]), " (", where, ")") : where;
+  return item;
+}
+
+// Token ids that a random prompt is made of.
+absl::StatusOr<std::vector<int32_t>> OrdinaryIds(const v1::GetModelResponse& model) {
+  std::set<int32_t> special(model.eos_token_ids().begin(), model.eos_token_ids().end());
+  special.insert({model.bos_token_id(), model.begin_thinking_token_id(), model.end_thinking_token_id()});
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < model.vocab_size(); ++id) {
+    if (special.count(id) == 0) ids.push_back(id);
+  }
+  if (ids.empty()) return Refuse("vocab_size: ", model.vocab_size(), ", the server has no ordinary tokens");
+  return ids;
+}
+
+std::vector<int32_t> RandomIds(const std::vector<int32_t>& ids, int count, uint64_t seed) {
+  std::vector<int32_t> drawn(count);
+  for (int i = 0; i < count; ++i) drawn[i] = ids[RandomBelow(static_cast<int64_t>(ids.size()), seed, i)];
+  return drawn;
+}
+
+int Shortest(int length, double ratio) {
+  return std::max(1, static_cast<int>(std::lround(length * (1 - ratio))));
+}
+int Longest(int length, double ratio) {
+  return std::max(1, static_cast<int>(std::lround(length * (1 + ratio))));
+}
+
+int RandomLength(int length, double ratio, uint64_t seed, uint64_t index) {
+  const int low = Shortest(length, ratio);
+  return low + static_cast<int>(RandomBelow(Longest(length, ratio) - low + 1, seed, index));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DatasetWorkload>> DatasetWorkload::Read(const std::string& path,
+                                                                       const v1::GetModelResponse& model) {
+  std::ifstream file(path);
+  std::error_code error;
+  if (!file || std::filesystem::is_directory(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  }
+  std::vector<WorkItem> items;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    ASSIGN_OR_RETURN(WorkItem item, ReadItem(line, absl::StrCat(path, ":", number), model.vocab_size()));
+    items.push_back(std::move(item));
+  }
+  if (items.empty()) return Refuse(path, ": empty, allowed at least 1 line");
+  return std::unique_ptr<DatasetWorkload>(new DatasetWorkload(path, std::move(items)));
+}
+
+std::string DatasetWorkload::Description() const {
+  return absl::StrCat(path_, ", ", Grouped(size()), size() == 1 ? " line" : " lines");
+}
+
+absl::StatusOr<std::unique_ptr<RandomWorkload>> RandomWorkload::Make(const RandomWorkloadOptions& options,
+                                                                     const v1::GetModelResponse& model) {
+  if (options.input_len < 1) return Refuse("--random-input-len: ", options.input_len, ", allowed at least 1");
+  if (options.output_len < 1)
+    return Refuse("--random-output-len: ", options.output_len, ", allowed at least 1");
+  if (!(options.range_ratio >= 0 && options.range_ratio < 1)) {
+    return Refuse("--random-range-ratio: ", options.range_ratio, ", allowed 0 to below 1");
+  }
+  const int64_t longest = static_cast<int64_t>(Longest(options.input_len, options.range_ratio)) +
+                          Longest(options.output_len, options.range_ratio);
+  if (model.max_seq_len() > 0 && longest > model.max_seq_len()) {
+    return Refuse("--random-input-len + --random-output-len: up to ", Grouped(longest),
+                  " tokens, the server's max_seq_len is ", Grouped(model.max_seq_len()));
+  }
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, OrdinaryIds(model));
+  return std::unique_ptr<RandomWorkload>(new RandomWorkload(options, std::move(ids)));
+}
+
+WorkItem RandomWorkload::Item(int64_t index) const {
+  const uint64_t seed = RandomBits(options_.seed, index);
+  const uint64_t lengths = ~seed;
+  WorkItem item;
+  item.name = absl::StrCat("request ", index);
+  item.token_ids = RandomIds(ids_, RandomLength(options_.input_len, options_.range_ratio, lengths, 0), seed);
+  item.output_tokens = RandomLength(options_.output_len, options_.range_ratio, lengths, 1);
+  return item;
+}
+
+std::string RandomWorkload::Description() const {
+  const auto length = [this](int middle) {
+    const int low = Shortest(middle, options_.range_ratio), high = Longest(middle, options_.range_ratio);
+    return low == high ? Grouped(low) : absl::StrCat(Grouped(low), "..", Grouped(high));
+  };
+  return absl::StrCat("random, ", length(options_.input_len), " tokens in, ", length(options_.output_len),
+                      " out");
+}
+
+absl::StatusOr<std::unique_ptr<WarmUpWorkload>> WarmUpWorkload::Make(const Workload& shapes,
+                                                                     const v1::GetModelResponse& model,
+                                                                     uint64_t seed) {
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, OrdinaryIds(model));
+  return std::unique_ptr<WarmUpWorkload>(new WarmUpWorkload(shapes, std::move(ids), seed));
+}
+
+WorkItem WarmUpWorkload::Item(int64_t index) const {
+  constexpr int kBytesPerToken = 4;  // of a text, roughly: the client has no tokenizer
+  WorkItem item = shapes_.Item(index);
+  const int64_t length = item.token_ids.empty() ? 1 + static_cast<int64_t>(item.text.size()) / kBytesPerToken
+                                                : static_cast<int64_t>(item.token_ids.size());
+  item.token_ids = RandomIds(ids_, static_cast<int>(length), RandomBits(seed_, index));
+  item.text.clear();
+  return item;
+}
+
+WorkItem PromptsOnlyWorkload::Item(int64_t index) const {
+  WorkItem item = prompts_.Item(index);
+  item.output_tokens = 1;
+  return item;
+}
+
+}  // namespace foredraft

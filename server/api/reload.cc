@@ -1,0 +1,64 @@
+#include "server/api/reload.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "config/config_fields.h"
+#include "config/config_yaml.h"
+
+namespace foredraft {
+namespace {
+
+// `to` with the values of `keys` as `from` has them.
+Config WithKeys(Config to, Config from, const std::vector<std::string>& keys) {
+  // The block gone from the file means no drafts: K 0.
+  if (!from.speculative_config.has_value()) from.speculative_config.emplace().max_draft_len = 0;
+  for (const std::string& key : keys) {
+    const ConfigField* field = FindField(key);
+    if (field == nullptr) continue;  // a block that came or went; its keys are listed too
+    std::visit([&](auto member) { member(to) = member(from); }, field->member);
+  }
+  return to;
+}
+
+}  // namespace
+
+absl::StatusOr<ReloadReport> Reloader::Reload(Metrics& metrics) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  absl::StatusOr<ReloadReport> report = Take();
+  metrics.RecordReload(report.ok());
+  if (!report.ok()) {
+    Log(LogLevel::kError, "configuration not reloaded, the old one stays: %s", report.status().message());
+    return report;
+  }
+  Log(LogLevel::kInfo, "configuration reloaded: %s",
+      report->applied_keys.empty() ? "nothing changed" : absl::StrJoin(report->applied_keys, ", "));
+  if (!report->restart_keys.empty()) {
+    Log(LogLevel::kWarning, "changed, but taken only at the next start: %s",
+        absl::StrJoin(report->restart_keys, ", "));
+  }
+  return report;
+}
+
+absl::StatusOr<ReloadReport> Reloader::Take() {
+  ASSIGN_OR_RETURN(const Config next, read_());
+  const ConfigDifference difference = ReloadableDifference(started_, current_, next);
+  current_ = WithKeys(current_, next, difference.reloaded);
+  apply_(current_);
+  return ReloadReport{.applied_keys = difference.reloaded, .restart_keys = difference.need_restart};
+}
+
+void Reloader::ApplyCurrent() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  apply_(current_);
+}
+
+Config Reloader::current() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return current_;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,102 @@
+#include "server/group/engine_setup.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "config/config_defaults.h"
+
+namespace foredraft {
+namespace {
+
+bool UsesVanilla(const Config& config) {
+  return config.speculative_config.has_value() && config.speculative_config->use_mtp_vanilla &&
+         MaxDraftLen(config) > 0;
+}
+
+}  // namespace
+
+int BlockCount(const Config& config) {
+  const int64_t per_block = config.kv_cache_config.tokens_per_block;
+  return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
+         1;  // and scratch
+}
+
+int MaxDraftLen(const Config& config) {
+  return config.speculative_config.has_value() ? config.speculative_config->max_draft_len : 0;
+}
+
+Speculation SpeculationOf(const Config& config) {
+  Speculation speculation;
+  if (!config.speculative_config.has_value()) return speculation;
+  const SpeculativeConfig& wanted = *config.speculative_config;
+  speculation.draft_len = wanted.max_draft_len;
+  if (wanted.use_relaxed_acceptance_for_thinking) {
+    speculation.acceptance.relaxed_topk = wanted.relaxed_topk;
+    speculation.acceptance.relaxed_delta = static_cast<float>(wanted.relaxed_delta);
+  }
+  speculation.acceptance.forced_length = static_cast<float>(wanted.forced_acceptance_length.value_or(0));
+  if (wanted.draft_policy == "schedule") {
+    speculation.draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = wanted.draft_len_schedule};
+  } else if (wanted.draft_policy == "adaptive") {
+    speculation.draft_policy.kind = DraftPolicyKind::kAdaptive;
+  }
+  return speculation;
+}
+
+SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
+  const KvCacheConfig& cache = config.kv_cache_config;
+  const int64_t block_bytes = KvBytesPerToken(model, MtpModuleCount(config)) * cache.tokens_per_block;
+  SchedulerOptions options;
+  options.rank_count = config.parallel.attention_dp;
+  options.max_batch_size = config.max_batch_size;
+  options.max_num_tokens = config.max_num_tokens;
+  options.max_seq_len = config.max_seq_len;
+  options.max_queue_size = config.max_queue_size;
+  options.enable_chunked_prefill = config.enable_chunked_prefill;
+  options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
+  options.tokens_per_block = cache.tokens_per_block;
+  options.block_count = BlockCount(config);
+  options.enable_block_reuse = cache.enable_block_reuse;
+  options.host_block_count = cache.host_cache_size / block_bytes;
+  options.batch_sizes = DecodeBuckets(config);
+  options.max_draft_len = MaxDraftLen(config);
+  const Speculation speculation = SpeculationOf(config);
+  options.draft_len = speculation.draft_len;
+  options.acceptance = speculation.acceptance;
+  options.draft_policy = speculation.draft_policy;
+  if (UsesVanilla(config)) {
+    options.reuse_reserve = options.max_draft_len;
+    options.offer_margin = options.max_draft_len - 1;
+  }
+  return options;
+}
+
+EngineOptions EngineOptionsOf(const Config& config) {
+  EngineOptions options;
+  options.max_batch_size = config.max_batch_size;
+  options.max_num_tokens = config.max_num_tokens;
+  options.max_seq_len = config.max_seq_len;
+  options.max_draft_len = MaxDraftLen(config);
+  options.use_mtp_vanilla = UsesVanilla(config);
+  options.tokens_per_block = config.kv_cache_config.tokens_per_block;
+  options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0;
+  options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
+  options.host_cache_bytes = config.kv_cache_config.host_cache_size;
+  options.batch_sizes = DecodeBuckets(config);
+  options.capture_graphs = config.cuda_graph_config.has_value();
+  options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);
+  return options;
+}
+
+std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
+  const std::string facts =
+      absl::StrCat(config.backend, "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
+                   config.kv_cache_config.dtype, "|compiler ", __VERSION__);  // the device names its tuning
+  // FNV-1a: the same on every build and machine, unlike absl::Hash.
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char byte : facts) hash = (hash ^ byte) * 0x100000001b3u;
+  return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
+}
+
+}  // namespace foredraft

@@ -1,0 +1,26 @@
+#ifndef FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_
+#define FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_
+
+// What a configuration means for scheduler and engine. Pure.
+
+#include <string>
+
+#include "config/config.h"
+#include "config/model_config.h"
+#include "engine/engine_options.h"
+#include "scheduler/scheduler.h"
+
+namespace foredraft {
+
+int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
+Speculation SpeculationOf(const Config& config);
+int BlockCount(const Config& config);  // of a rank, scratch included
+SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
+EngineOptions EngineOptionsOf(const Config& config);
+// Equal classes give equal tokens: 8 hex digits over backend, instruction path, KV and weight dtype and
+// libraries.
+std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_

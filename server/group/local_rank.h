@@ -1,0 +1,33 @@
+#ifndef FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_
+#define FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_
+
+// A group of one, in this process.
+
+#include "config/config.h"
+#include "config/model_config.h"
+#include "engine/local_executor.h"
+#include "server/group/rank_group.h"
+
+namespace foredraft {
+
+class LocalRank : public RankGroup {
+ public:
+  LocalRank(const Config& config, const ModelConfig& model) : config_(config), model_(model) {}
+
+  absl::Status Start(const GroupObserver& observer, const std::function<bool()>& cancelled) override;
+  const GroupFacts& facts() const override { return facts_; }
+  std::vector<Executor*> executors() const override { return {executor_.get()}; }
+  absl::Status health() const override { return absl::OkStatus(); }  // its own results tell
+  void Stop() override {}
+  void Abort(const absl::Status&) override {}
+
+ private:
+  const Config config_;
+  const ModelConfig model_;
+  GroupFacts facts_;
+  std::unique_ptr<LocalExecutor> executor_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_

@@ -1,0 +1,34 @@
+#include "server/group/model_files.h"
+
+#include <filesystem>
+
+#include "config/config_defaults.h"
+#include "engine/weights/dummy_weights.h"
+
+namespace foredraft {
+
+bool IsConfigJson(const Config& config) {
+  std::error_code error;
+  return config.load_format == "dummy" && std::filesystem::is_regular_file(config.model, error);
+}
+
+std::string ConfigJsonOf(const Config& config) {
+  return IsConfigJson(config) ? config.model : config.model + "/config.json";
+}
+
+absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
+  if (config.load_format == "dummy") return SummarizeConfig(model);
+  return SummarizeCheckpoint(config.model);
+}
+
+absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
+                                       const LoadProgress& progress, const ExpertShard& shard) {
+  device.BeginPurpose("weights");
+  const std::unique_ptr<Stream> stream = device.CreateStream();
+  const int module_count = MtpModuleCount(config);
+  if (config.load_format == "dummy")
+    return MakeDummyWeights(model, module_count, device, *stream, progress, shard);
+  return LoadWeights(config.model, model, module_count, device, *stream, progress, shard);
+}
+
+}  // namespace foredraft

@@ -1,0 +1,30 @@
+#ifndef FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_
+#define FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_
+
+// Where a configuration's model comes from: a checkpoint directory, or with load_format dummy a directory
+// without weights, or a config.json and nothing else.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "config/model_config.h"
+#include "engine/weights/checkpoint_summary.h"
+#include "engine/weights/weight_loader.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+// The model is a config.json alone, which only load_format dummy allows.
+bool IsConfigJson(const Config& config);
+std::string ConfigJsonOf(const Config& config);
+
+absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
+
+// The weights of what the configuration runs, by load_format; of the experts those of `shard`.
+absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
+                                       const LoadProgress& progress, const ExpertShard& shard);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_

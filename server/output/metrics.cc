@@ -1,0 +1,277 @@
+#include "server/output/metrics.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "scheduler/serving_loop.h"
+
+namespace foredraft {
+namespace {
+
+using prometheus::Labels;
+
+constexpr const char* kOutcomeNames[kOutcomeCount] = {"stop",     "length",   "cancelled",
+                                                      "deadline", "rejected", "error"};
+
+// The buckets of OpenTelemetry's GenAI conventions, finer below 10 ms per token: small models are fast.
+const std::vector<double> kFirstTokenSeconds = {.001, .005, .01, .02, .04, .06, .08, .1,
+                                                .25,  .5,   .75, 1,   2.5, 5,   7.5, 10};
+const std::vector<double> kPerTokenSeconds = {.0005, .001, .0025, .005, .0075, .01, .025, .05, .075,
+                                              .1,    .15,  .2,    .3,   .4,    .5,  .75,  1,   2.5};
+const std::vector<double> kQueueSeconds = {.0005, .001, .005, .01, .025, .05, .1,  .25, .5,
+                                           1,     2.5,  5,    10,  30,   60,  120, 300, 600};
+const std::vector<double> kStepSeconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025,
+                                          .05,   .1,     .25,   .5,   1,     2.5,  5,   10};
+const std::vector<double> kBatchSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+
+std::vector<double> RequestSeconds() {
+  std::vector<double> bounds;
+  for (double bound = .01; bound < 1000; bound *= 2) bounds.push_back(bound);
+  return bounds;
+}
+
+// Scheduler counters are cumulative snapshots; a Prometheus counter only grows.
+void RaiseTo(prometheus::Counter* counter, uint64_t total) {
+  const double missing = static_cast<double>(total) - counter->Value();
+  if (missing > 0) counter->Increment(missing);
+}
+
+}  // namespace
+
+Metrics::Metrics(const MetricsOptions& options)
+    : constant_labels_({{"model_name", options.model_name}}),
+      registry_(std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)) {
+  AddSpeculation(options.max_draft_len);
+  AddRequests();
+  AddEngine();
+  build_info_ = &prometheus::BuildGauge()
+                     .Name("foredraft_build_info")
+                     .Help("What runs: version and numerics class")
+                     .Labels(constant_labels_)
+                     .Register(*registry_);
+  SetBuildLabels(options.build_labels);
+  AddGauge("foredraft_config_info", "Configuration that decides speed and memory", options.config_labels)
+      ->Set(1);
+}
+
+prometheus::Counter* Metrics::AddCounter(const char* name, const char* help, const Labels& labels) {
+  return &prometheus::BuildCounter()
+              .Name(name)
+              .Help(help)
+              .Labels(constant_labels_)
+              .Register(*registry_)
+              .Add(labels);
+}
+
+prometheus::Gauge* Metrics::AddGauge(const char* name, const char* help, const Labels& labels) {
+  return &prometheus::BuildGauge()
+              .Name(name)
+              .Help(help)
+              .Labels(constant_labels_)
+              .Register(*registry_)
+              .Add(labels);
+}
+
+prometheus::Histogram* Metrics::AddHistogram(const char* name, const char* help,
+                                             const std::vector<double>& bounds, const Labels& labels) {
+  return &prometheus::BuildHistogram()
+              .Name(name)
+              .Help(help)
+              .Labels(constant_labels_)
+              .Register(*registry_)
+              .Add(labels, bounds);
+}
+
+void Metrics::AddSpeculation(int max_draft_len) {
+  for (Phase phase : {Phase::kAnswer, Phase::kThinking}) {
+    const std::string name = phase == Phase::kThinking ? "thinking" : "answer";
+    PhaseCounters& counters = phases_[static_cast<size_t>(phase)];
+    counters.drafts =
+        AddCounter("foredraft_spec_decode_drafts_total",
+                   "Decode steps of sequences that verified at least one draft", {{"phase", name}});
+    counters.draft_tokens =
+        AddCounter("foredraft_spec_decode_draft_tokens_total", "Drafts verified", {{"phase", name}});
+    counters.accepted_tokens = AddCounter("foredraft_spec_decode_accepted_tokens_total",
+                                          "Drafts accepted and emitted", {{"phase", name}});
+    for (int position = 1; position <= max_draft_len; ++position) {
+      counters.accepted_at.push_back(AddCounter("foredraft_spec_decode_accepted_tokens_per_position_total",
+                                                "Drafts accepted and emitted, by their place in the step",
+                                                {{"phase", name}, {"position", absl::StrCat(position)}}));
+    }
+  }
+  relaxed_tokens_ =
+      AddCounter("foredraft_spec_decode_relaxed_tokens_total", "Accepted only thanks to relaxation");
+  acceptance_rate_ =
+      AddGauge("foredraft_spec_decode_acceptance_rate", "Accepted / verified drafts, last 60 s");
+  draft_length_ = AddGauge("foredraft_spec_decode_draft_length", "K in use");
+  forced_ = AddGauge("foredraft_spec_decode_forced", "1 while forced acceptance is configured");
+}
+
+void Metrics::AddRequests() {
+  for (int outcome = 0; outcome < kOutcomeCount; ++outcome) {
+    requests_[outcome] = AddCounter("foredraft_requests_total", "Requests ended, by outcome",
+                                    {{"outcome", kOutcomeNames[outcome]}});
+  }
+  prompt_tokens_ = AddCounter("foredraft_prompt_tokens_total", "Prompt tokens of requests");
+  generation_tokens_ = AddCounter("foredraft_generation_tokens_total", "Tokens emitted");
+  ttft_ = AddHistogram("foredraft_time_to_first_token_seconds", "Arrival to first token", kFirstTokenSeconds);
+  per_token_ = AddHistogram("foredraft_time_per_output_token_seconds",
+                            "Time per token after the first, by token", kPerTokenSeconds);
+  e2e_ = AddHistogram("foredraft_e2e_request_duration_seconds", "Arrival to end", RequestSeconds());
+  queue_ = AddHistogram("foredraft_queue_duration_seconds", "Arrival to admission", kQueueSeconds);
+  counts_.token_times.resize(kPerTokenSeconds.size() + 1);
+  running_ = AddGauge("foredraft_requests_running", "Requests with a slot or swapped out");
+  waiting_ = AddGauge("foredraft_requests_waiting", "Requests in the queue");
+}
+
+void Metrics::AddEngine() {
+  rank_failures_ = AddCounter("foredraft_rank_failures_total", "Ranks lost");
+  group_restarts_ = AddCounter("foredraft_group_restarts_total", "Restarts of the group of ranks");
+  prefix_queried_ = AddCounter("foredraft_prefix_cache_queried_tokens_total", "Prompt tokens looked up");
+  prefix_hits_ =
+      AddCounter("foredraft_prefix_cache_hit_tokens_total", "Prompt tokens taken from the prefix cache");
+  preemptions_ = AddCounter("foredraft_preemptions_total", "Sequences swapped out");
+  wasted_steps_ = AddCounter("foredraft_wasted_steps_total", "Steps computed for sequences that had ended");
+  rewound_blocks_ = AddCounter("foredraft_rewound_blocks_total", "Surplus blocks returned after a step");
+  graph_replays_ = AddCounter("foredraft_graph_replays_total", "Decode steps replayed from a graph");
+  eager_steps_ = AddCounter("foredraft_eager_steps_total", "Decode steps run eagerly");
+  const char* reloads_help = "Configuration reloads, by result";
+  reloads_ok_ = AddCounter("foredraft_config_reloads_total", reloads_help, {{"result", "accepted"}});
+  reloads_refused_ = AddCounter("foredraft_config_reloads_total", reloads_help, {{"result", "refused"}});
+  usage_ratio_ = AddGauge("foredraft_kv_cache_usage_ratio", "Blocks held by sequences / all blocks");
+  const char* blocks_help = "KV blocks, by state";
+  blocks_used_ = AddGauge("foredraft_kv_cache_blocks", blocks_help, {{"state", "used"}});
+  blocks_free_ = AddGauge("foredraft_kv_cache_blocks", blocks_help, {{"state", "free"}});
+  blocks_cached_ = AddGauge("foredraft_kv_cache_blocks", blocks_help, {{"state", "cached"}});
+  const char* step_help = "Duration of forwards, by kind";
+  prefill_seconds_ =
+      AddHistogram("foredraft_step_duration_seconds", step_help, kStepSeconds, {{"kind", "prefill"}});
+  decode_seconds_ =
+      AddHistogram("foredraft_step_duration_seconds", step_help, kStepSeconds, {{"kind", "decode"}});
+  batch_size_ = AddHistogram("foredraft_step_batch_size", "Live sequences of a decode step", kBatchSizes);
+}
+
+void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds) {
+  ttft_->Observe(ttft_seconds);
+  queue_->Observe(queue_seconds);
+}
+
+void Metrics::RecordPrompt(int prompt_tokens) { prompt_tokens_->Increment(prompt_tokens); }
+
+void Metrics::CountGenerated(int count) { counts_.generated += count; }
+
+void Metrics::CountTokenTimes(int count, double seconds_since_last) {
+  const std::vector<double>& bounds = kPerTokenSeconds;
+  const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), seconds_since_last / count);
+  counts_.token_times[bucket - bounds.begin()] += count;
+  counts_.token_seconds += seconds_since_last;
+}
+
+void Metrics::CountStep(const StepFigures& step) {
+  if (step.drafts_verified == 0) return;
+  StepCounts& counts = counts_.steps[static_cast<size_t>(step.phase)];
+  CHECK_LE(step.accepted, static_cast<int>(phases_.front().accepted_at.size()));
+  ++counts.drafts;
+  counts.draft_tokens += step.drafts_verified;
+  counts.accepted_tokens += step.accepted;
+  counts_.relaxed_tokens += step.relaxed;
+  for (int i = 0; i < step.accepted; ++i) ++counts.accepted_at[i];
+}
+
+void Metrics::PublishCounts() {
+  if (counts_.generated == 0) return;
+  generation_tokens_->Increment(static_cast<double>(counts_.generated));
+  relaxed_tokens_->Increment(static_cast<double>(counts_.relaxed_tokens));
+  per_token_->ObserveMultiple(counts_.token_times, counts_.token_seconds);
+  int64_t verified = 0, accepted = 0;
+  for (size_t phase = 0; phase < phases_.size(); ++phase) {
+    const StepCounts& counts = counts_.steps[phase];
+    const PhaseCounters& counters = phases_[phase];
+    counters.drafts->Increment(static_cast<double>(counts.drafts));
+    counters.draft_tokens->Increment(static_cast<double>(counts.draft_tokens));
+    counters.accepted_tokens->Increment(static_cast<double>(counts.accepted_tokens));
+    for (size_t i = 0; i < counters.accepted_at.size(); ++i) {
+      counters.accepted_at[i]->Increment(static_cast<double>(counts.accepted_at[i]));
+    }
+    verified += counts.draft_tokens;
+    accepted += counts.accepted_tokens;
+  }
+  counts_ = {.token_times = std::vector<double>(kPerTokenSeconds.size() + 1)};
+  if (verified == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  window_.Add(verified, accepted, std::chrono::steady_clock::now());
+}
+
+void Metrics::RecordEnd(Outcome outcome, double request_seconds) {
+  requests_[static_cast<size_t>(outcome)]->Increment();
+  e2e_->Observe(request_seconds);
+}
+
+void Metrics::RecordRejected() { requests_[static_cast<size_t>(Outcome::kRejected)]->Increment(); }
+
+void Metrics::RecordIteration(const IterationFigures& figures) {
+  if (figures.had_prefill) prefill_seconds_->Observe(figures.prefill_seconds);
+  if (figures.decode_bucket == 0) return;
+  decode_seconds_->Observe(figures.decode_seconds);
+  batch_size_->Observe(figures.live_slots);
+  (figures.replayed ? graph_replays_ : eager_steps_)->Increment();
+}
+
+void Metrics::RecordReload(bool accepted) { (accepted ? reloads_ok_ : reloads_refused_)->Increment(); }
+
+void Metrics::RecordGroupRestart() { group_restarts_->Increment(); }
+
+void Metrics::RecordRankFailure() { rank_failures_->Increment(); }
+
+void Metrics::ReadLoadFrom(std::function<SchedulerLoad()> source) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  load_source_ = std::move(source);
+}
+
+void Metrics::SetBuildLabels(std::map<std::string, std::string> labels) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (build_gauge_ != nullptr) build_info_->Remove(build_gauge_);
+  build_gauge_ = &build_info_->Add(labels);
+  build_gauge_->Set(1);
+}
+
+void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
+  running_->Set(load.running + load.swapped);
+  waiting_->Set(load.waiting);
+  draft_length_->Set(load.draft_len);
+  blocks_used_->Set(static_cast<double>(load.blocks_used));
+  blocks_free_->Set(static_cast<double>(load.blocks_free));
+  blocks_cached_->Set(static_cast<double>(load.blocks_cached));
+  const int64_t all = load.blocks_used + load.blocks_free + load.blocks_cached;
+  usage_ratio_->Set(all == 0 ? 0 : static_cast<double>(load.blocks_used) / static_cast<double>(all));
+  RaiseTo(prefix_queried_, load.prefix_queried_tokens);
+  RaiseTo(prefix_hits_, load.prefix_hit_tokens);
+  RaiseTo(preemptions_, load.preemptions);
+  RaiseTo(wasted_steps_, load.wasted_steps);
+  RaiseTo(rewound_blocks_, load.rewound_blocks);
+}
+
+std::vector<prometheus::MetricFamily> Metrics::Collect() const {
+  std::lock_guard<std::mutex> lock(mutex_);  // also keeps two scrapes from raising a counter twice
+  if (load_source_) RefreshFromLoad(load_source_());
+  acceptance_rate_->Set(window_.Rate(std::chrono::steady_clock::now()));
+  return registry_->Collect();
+}
+
+absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(const std::string& address,
+                                                                   std::shared_ptr<Metrics> metrics) {
+  try {
+    auto exposer = std::make_unique<prometheus::Exposer>(address);
+    exposer->RegisterCollectable(metrics);
+    return exposer;
+  } catch (const std::exception& error) {  // civetweb's, for a port in use or a malformed address
+    return absl::UnavailableError(
+        absl::StrCat("server.metrics_address: ", address,
+                     ": cannot listen there: port in use or address not of this host"));
+  }
+}
+
+}  // namespace foredraft

@@ -1,0 +1,136 @@
+#ifndef FOREDRAFT_SERVER_OUTPUT_METRICS_H_
+#define FOREDRAFT_SERVER_OUTPUT_METRICS_H_
+
+// The daemon's Prometheus metrics: README.md lists them. All exist from the start. What a request counts is
+// counted by the output thread when it rules, before the client sees it, so the counters equal the sum of the
+// responses. Thread-safe.
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/slot_arrays.h"
+#include "prometheus/collectable.h"
+#include "prometheus/counter.h"
+#include "prometheus/exposer.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+#include "server/output/acceptance_window.h"
+
+namespace foredraft {
+
+struct IterationFigures;  // scheduler/serving_loop.h
+
+enum class Outcome { kStop, kLength, kCancelled, kDeadline, kRejected, kError };
+inline constexpr int kOutcomeCount = 6;
+
+struct MetricsOptions {
+  std::string model_name;  // label of all metrics
+  int max_draft_len = 0;   // positions 1..max_draft_len exist
+  std::map<std::string, std::string> build_labels;
+  std::map<std::string, std::string> config_labels;
+};
+
+class Metrics : public prometheus::Collectable {
+ public:
+  explicit Metrics(const MetricsOptions& options);
+
+  // Output thread. What comes with every step is counted here and published by PublishCounts, once for all
+  // streams of an iteration.
+  void CountGenerated(int count);                              // the first included
+  void CountTokenTimes(int count, double seconds_since_last);  // after the first
+  void CountStep(const StepFigures& step);
+  void PublishCounts();
+  void RecordFirstToken(double ttft_seconds, double queue_seconds);
+  void RecordPrompt(int prompt_tokens);
+  void RecordEnd(Outcome outcome, double request_seconds);
+
+  // gRPC threads: refused before it became a request of the loop.
+  void RecordRejected();
+  // Scheduler thread.
+  void RecordIteration(const IterationFigures& figures);
+  void RecordReload(bool accepted);
+  void RecordRankFailure();
+  void RecordGroupRestart();
+  void SetForced(bool forced) { forced_->Set(forced ? 1 : 0); }
+
+  // Where load gauges and cumulative scheduler counters come from at each scrape; unset = all 0. The source
+  // must outlive the metrics or be replaced.
+  void ReadLoadFrom(std::function<SchedulerLoad()> source);
+  // Replaces the labels of build_info: the numerics class is known only after loading.
+  void SetBuildLabels(std::map<std::string, std::string> labels);
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  struct PhaseCounters {
+    prometheus::Counter* drafts;
+    prometheus::Counter* draft_tokens;
+    prometheus::Counter* accepted_tokens;
+    std::vector<prometheus::Counter*> accepted_at;  // [max_draft_len]
+  };
+
+  // Not yet published.
+  struct StepCounts {
+    int64_t drafts = 0;
+    int64_t draft_tokens = 0;
+    int64_t accepted_tokens = 0;
+    std::array<int64_t, kMaxDraftLen> accepted_at = {};
+  };
+  struct OutputCounts {
+    int64_t generated = 0;
+    int64_t relaxed_tokens = 0;
+    std::array<StepCounts, 2> steps;  // by Phase
+    std::vector<double> token_times;  // per bucket of per_token_
+    double token_seconds = 0;
+  };
+
+  prometheus::Counter* AddCounter(const char* name, const char* help, const prometheus::Labels& labels = {});
+  prometheus::Gauge* AddGauge(const char* name, const char* help, const prometheus::Labels& labels = {});
+  prometheus::Histogram* AddHistogram(const char* name, const char* help, const std::vector<double>& bounds,
+                                      const prometheus::Labels& labels = {});
+  void AddSpeculation(int max_draft_len);
+  void AddRequests();
+  void AddEngine();
+  void RefreshFromLoad(const SchedulerLoad& load) const;
+
+  // Constant after construction; what they point to is thread-safe.
+  const prometheus::Labels constant_labels_;
+  std::shared_ptr<prometheus::Registry> registry_;
+  std::array<PhaseCounters, 2> phases_;  // by Phase
+  std::array<prometheus::Counter*, kOutcomeCount> requests_;
+  prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
+      *generation_tokens_;
+  prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;
+  prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
+  prometheus::Gauge *acceptance_rate_, *draft_length_, *forced_, *running_, *waiting_, *usage_ratio_;
+  prometheus::Gauge *blocks_used_, *blocks_free_, *blocks_cached_;
+  prometheus::Histogram *ttft_, *per_token_, *e2e_, *queue_, *prefill_seconds_, *decode_seconds_,
+      *batch_size_;
+  prometheus::Family<prometheus::Gauge>* build_info_;
+
+  OutputCounts counts_;  // output thread
+
+  mutable std::mutex mutex_;
+  std::function<SchedulerLoad()> load_source_;  // guarded by mutex_
+  mutable AcceptanceWindow window_;             // guarded by mutex_
+  prometheus::Gauge* build_gauge_ = nullptr;    // guarded by mutex_
+};
+
+// Serves `metrics` at http://<address>/metrics. The error names the address.
+absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(const std::string& address,
+                                                                   std::shared_ptr<Metrics> metrics);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_OUTPUT_METRICS_H_

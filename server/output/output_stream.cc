@@ -1,0 +1,180 @@
+#include "server/output/output_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+double Seconds(SteadyTime from, SteadyTime to) { return std::chrono::duration<double>(to - from).count(); }
+double Milliseconds(SteadyTime from, SteadyTime to) { return Seconds(from, to) * 1e3; }
+
+Outcome OutcomeOf(FinishReason finish) {
+  switch (finish) {
+    case FinishReason::kStop:
+      return Outcome::kStop;
+    case FinishReason::kLength:
+      return Outcome::kLength;
+    case FinishReason::kCancelled:
+      return Outcome::kCancelled;
+    case FinishReason::kDeadline:
+      return Outcome::kDeadline;
+    case FinishReason::kError:
+      return Outcome::kError;
+    case FinishReason::kNone:
+      break;
+  }
+  CHECK(false) << "a stream ended without a reason";
+  return Outcome::kError;
+}
+
+absl::Status StatusOf(const RequestUpdate& update, const std::string& request_id) {
+  switch (update.finish) {
+    case FinishReason::kCancelled:
+      return absl::CancelledError("cancelled");
+    case FinishReason::kDeadline:
+      return absl::DeadlineExceededError("the request's deadline has passed");
+    case FinishReason::kError:
+      return absl::Status(update.error.ok() ? absl::StatusCode::kInternal : update.error.code(),
+                          std::string(update.error.message()) + ", request " + request_id);
+    default:
+      return absl::OkStatus();
+  }
+}
+
+}  // namespace
+
+const char* FinishReasonName(FinishReason finish) {
+  switch (finish) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kDeadline:
+      return "deadline";
+    case FinishReason::kError:
+      return "error";
+    case FinishReason::kNone:
+      break;
+  }
+  return "";
+}
+
+OutputStream::OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics& metrics)
+    : spec_(std::move(spec)),
+      metrics_(metrics),
+      detokenizer_(tokenizer),
+      stop_matcher_(spec_.stop),
+      phase_(spec_.prompt_phase),
+      last_token_time_(spec_.arrival) {
+  tally_.prompt_tokens = spec_.prompt_tokens;
+}
+
+OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
+  CHECK(!end_.has_value()) << "an update after the end of request " << spec_.request_id;
+  OutputDelta delta;
+  const int emitted = EmitTokens(update, &delta.text);
+  if (emitted > 0) CountTokens(update, emitted, now);
+  if (matched_stop_) {
+    ended_by_text_ = update.finish == FinishReason::kNone;
+    End({.finish = FinishReason::kStop, .matched_stop = matched_stop_}, now);
+  } else if (update.finish != FinishReason::kNone) {
+    OutputEnd end{.finish = update.finish, .status = StatusOf(update, spec_.request_id)};
+    if (update.finish == FinishReason::kStop && emitted > 0 &&
+        std::count(spec_.stop_token_ids.begin(), spec_.stop_token_ids.end(), update.token_ids.back()) > 0) {
+      end.matched_stop_token_id = update.token_ids.back();
+    }
+    End(std::move(end), now);
+  }
+  delta.token_ids = std::move(update.token_ids);
+  delta.token_ids.resize(emitted);
+  delta.logprobs = std::move(update.logprobs);
+  if (!delta.logprobs.empty()) delta.logprobs.resize(emitted);
+  delta.tally = tally_;
+  return delta;
+}
+
+void OutputStream::EndEarly(FinishReason finish, absl::Status status, SteadyTime now) {
+  End({.finish = finish, .status = std::move(status)}, now);
+}
+
+int OutputStream::EmitTokens(const RequestUpdate& update, std::string* text) {
+  const int count = static_cast<int>(update.token_ids.size());
+  for (int i = 0; i < count; ++i) {
+    CountPhase(update.token_ids[i]);
+    // The token that stopped the sequence is counted, not shown.
+    if (update.finish == FinishReason::kStop && i == count - 1) break;
+    if (Match(detokenizer_.Append({&update.token_ids[i], 1}), text)) return i + 1;
+  }
+  // At the end nothing is held back any more: neither half a character nor what might have begun a stop
+  // string.
+  if (update.finish != FinishReason::kNone && !Match(detokenizer_.Flush(), text))
+    text->append(stop_matcher_.Flush());
+  return count;
+}
+
+bool OutputStream::Match(std::string_view piece, std::string* text) {
+  StopMatcher::Output output = stop_matcher_.Feed(piece);
+  text->append(output.text);
+  if (output.stop_index >= 0) matched_stop_ = spec_.stop[output.stop_index];
+  return matched_stop_.has_value();
+}
+
+void OutputStream::CountPhase(int32_t token_id) {
+  if (token_id == spec_.thinking.begin && token_id >= 0) {
+    phase_ = Phase::kThinking;
+  } else if (token_id == spec_.thinking.end && token_id >= 0) {
+    phase_ = Phase::kAnswer;
+  } else if (phase_ == Phase::kThinking) {
+    ++tally_.thinking_tokens;
+  }
+}
+
+void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyTime now) {
+  int after_first = emitted;
+  if (update.first_token) {
+    --after_first;
+    tally_.cached_tokens = update.cached_tokens;
+    tally_.queue_ms = update.queue_seconds * 1e3;
+    tally_.ttft_ms = Milliseconds(spec_.arrival, now);
+    metrics_.RecordPrompt(spec_.prompt_tokens);
+    metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds);
+    last_token_time_ = now;
+  }
+  metrics_.CountGenerated(emitted);
+  if (after_first > 0) {
+    CHECK(update.has_step) << "tokens without a step for request " << spec_.request_id;
+    CountStep(update.step, after_first);
+    metrics_.CountTokenTimes(after_first, Seconds(last_token_time_, now));
+  }
+  tally_.completion_tokens += emitted;
+  last_token_time_ = now;
+}
+
+void OutputStream::CountStep(const StepFigures& step, int emitted) {
+  StepFigures counted = step;
+  counted.accepted = emitted - 1;
+  // A step cut short does not say which of its drafts were relaxed: as many as may be.
+  counted.relaxed = std::min(step.relaxed, counted.accepted);
+  CHECK_LE(counted.accepted, step.drafts_verified);
+  ++tally_.steps;
+  tally_.draft_tokens += counted.drafts_verified;
+  tally_.accepted_tokens += counted.accepted;
+  tally_.relaxed_tokens += counted.relaxed;
+  tally_.forced |= counted.forced;
+  for (int i = 0; i < counted.accepted; ++i) ++tally_.accepted_at[i];
+  metrics_.CountStep(counted);
+}
+
+void OutputStream::End(OutputEnd end, SteadyTime now) {
+  tally_.total_ms = Milliseconds(spec_.arrival, now);
+  if (tally_.completion_tokens == 0) metrics_.RecordPrompt(spec_.prompt_tokens);
+  metrics_.RecordEnd(OutcomeOf(end.finish), Seconds(spec_.arrival, now));
+  end_ = std::move(end);
+}
+
+}  // namespace foredraft

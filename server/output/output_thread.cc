@@ -1,0 +1,172 @@
+#include "server/output/output_thread.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "server/output/request_log.h"
+
+namespace foredraft {
+
+OutputThread::OutputThread(const OutputThreadOptions& options, Metrics& metrics,
+                           CancelSequence cancel_sequence)
+    : options_(options),
+      metrics_(metrics),
+      cancel_sequence_(std::move(cancel_sequence)),
+      events_(options.queue_capacity),
+      thread_([this] { Run(); }) {
+  pthread_setname_np(thread_.native_handle(), "output");
+}
+
+OutputThread::~OutputThread() { Stop(); }
+
+void OutputThread::Open(std::unique_ptr<OutputStream> stream, std::shared_ptr<ResponseSink> sink) {
+  open_count_.fetch_add(1);
+  Push(Opened{std::move(stream), std::move(sink)});
+}
+
+void OutputThread::Refused(uint64_t id, absl::Status status) { Push(RefusedId{id, std::move(status)}); }
+
+void OutputThread::ClientCancelled(uint64_t id) { Push(CancelledId{id}); }
+
+void OutputThread::Deliver(std::vector<RequestUpdate> updates) { Push(std::move(updates)); }
+
+void OutputThread::EndAll(absl::Status status) { Push(std::move(status)); }
+
+void OutputThread::Push(Event event) {
+  // Requests in flight are bounded, and the thread never waits for a client: a full queue means that it is
+  // stuck.
+  if (!events_.TryPush(std::move(event))) {
+    CHECK(events_.closed()) << "output-keeps-up: " << options_.queue_capacity << " events wait";
+  }
+}
+
+void OutputThread::Stop() {
+  events_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+void OutputThread::Run() {
+  constexpr auto kTick = std::chrono::milliseconds(500);
+  SteadyTime next_sweep = std::chrono::steady_clock::now() + kTick;
+  while (true) {
+    std::optional<Event> event = events_.Pop(kTick);
+    if (event.has_value()) {
+      std::visit([this](auto&& content) { On(std::move(content)); }, std::move(*event));
+    } else if (events_.closed()) {
+      break;
+    }
+    const SteadyTime now = std::chrono::steady_clock::now();
+    if (now >= next_sweep) {
+      AbandonStalled(now);
+      next_sweep = now + kTick;
+    }
+  }
+  On(absl::UnavailableError("the daemon has stopped"));
+}
+
+void OutputThread::On(Opened opened) {
+  const uint64_t id = opened.stream->spec().id;
+  const bool inserted = streams_.emplace(id, std::move(opened)).second;
+  CHECK(inserted) << "request id " << id << " is in use";
+}
+
+void OutputThread::On(RefusedId refused) {
+  const auto found = streams_.find(refused.id);
+  if (found == streams_.end()) return;  // its client went away first
+  const Opened opened = std::move(found->second);
+  streams_.erase(found);
+  metrics_.RecordRejected();
+  opened.sink->End({}, {.finish = FinishReason::kError, .status = std::move(refused.status)});
+  open_count_.fetch_sub(1);
+}
+
+void OutputThread::On(CancelledId cancelled) {
+  const auto found = streams_.find(cancelled.id);
+  if (found == streams_.end()) return;  // it ended by itself meanwhile
+  // The RPC's own deadline reaches us as a cancellation.
+  if (std::chrono::steady_clock::now() >= found->second.stream->spec().deadline) {
+    EndEarly(cancelled.id, FinishReason::kDeadline,
+             absl::DeadlineExceededError("the request's deadline has passed"));
+  } else {
+    EndEarly(cancelled.id, FinishReason::kCancelled, absl::CancelledError("cancelled by the client"));
+  }
+}
+
+void OutputThread::On(std::vector<RequestUpdate> updates) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  ruled_.clear();
+  for (RequestUpdate& update : updates) {
+    const uint64_t id = update.request_id;
+    const auto found = streams_.find(id);
+    // Ended by us: what was computed past that counts nowhere.
+    if (found == streams_.end() || found->second.stream->end().has_value()) continue;
+    OutputStream& stream = *found->second.stream;
+    OutputDelta delta = stream.Apply(std::move(update), now);
+    ruled_.push_back({id, std::move(delta), stream.end().has_value()});
+  }
+  metrics_.PublishCounts();  // before any client sees what they count
+  for (Ruled& ruled : ruled_) Hand(ruled.id, std::move(ruled.delta), ruled.is_last);
+}
+
+void OutputThread::On(absl::Status end_all) {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, opened] : streams_) ids.push_back(id);
+  for (uint64_t id : ids) EndEarly(id, FinishReason::kCancelled, end_all);
+}
+
+void OutputThread::Hand(uint64_t id, OutputDelta delta, bool is_last) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;  // its reader was too slow for an update before this one
+  if (is_last) {
+    if (found->second.stream->ended_by_text()) cancel_sequence_(id, FinishReason::kCancelled);
+    Close(id, std::move(delta));
+  } else if (!delta.token_ids.empty() && !found->second.sink->Push(std::move(delta))) {
+    EndEarly(id, FinishReason::kCancelled,
+             absl::ResourceExhaustedError("reader too slow: its chunks were not read in time"));
+  }
+}
+
+void OutputThread::EndEarly(uint64_t id, FinishReason finish, absl::Status status) {
+  cancel_sequence_(id, finish);
+  OutputStream& stream = *streams_.at(id).stream;
+  if (!stream.end().has_value()) {  // else an update behind the one that its reader was too slow for
+    stream.EndEarly(finish, std::move(status), std::chrono::steady_clock::now());
+  }
+  Close(id, OutputDelta{.tally = stream.tally()});
+}
+
+void OutputThread::Close(uint64_t id, OutputDelta last) {
+  Opened opened = std::move(streams_.at(id));
+  streams_.erase(id);
+  const Tally& tally = opened.stream->tally();
+  LogRequest(
+      LogLevel::kInfo, opened.stream->spec().request_id,
+      absl::StrFormat(
+          "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, queue %.1f ms, "
+          "first token %.1f ms, total %.1f ms%s",
+          FinishReasonName(opened.stream->end()->finish), tally.prompt_tokens, tally.cached_tokens,
+          tally.completion_tokens, tally.steps, tally.accepted_tokens, tally.draft_tokens, tally.queue_ms,
+          tally.ttft_ms, tally.total_ms, tally.forced ? ", forced acceptance" : ""));
+  opened.sink->End(std::move(last), *opened.stream->end());
+  if (!opened.sink->closed()) {
+    closing_.push_back({opened.sink, std::chrono::steady_clock::now() + options_.write_timeout});
+  }
+  open_count_.fetch_sub(1);
+}
+
+void OutputThread::AbandonStalled(SteadyTime now) {
+  std::erase_if(closing_, [now](const Closing& closing) {
+    const std::shared_ptr<ResponseSink> sink = closing.sink.lock();
+    if (sink == nullptr || sink->closed()) return true;
+    if (now < closing.deadline) return false;
+    sink->Abandon();
+    return true;
+  });
+}
+
+}  // namespace foredraft

@@ -1,0 +1,68 @@
+#include "server/output/request_log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace foredraft {
+namespace {
+
+std::atomic<bool> json_lines = false;  // set by InstallLog, before other threads exist
+
+spdlog::level::level_enum SpdlogLevel(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+// The part of a JSON line that spdlog's pattern cannot make: the message, quoted.
+std::string Quote(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void WriteLine(LogLevel level, std::string_view line, std::string_view request_id) {
+  std::string text(line);
+  if (json_lines) {
+    text = absl::StrCat("\"message\":", Quote(line));
+    if (!request_id.empty()) absl::StrAppend(&text, ",\"request_id\":", Quote(request_id));
+  } else if (!request_id.empty()) {
+    text = absl::StrCat("request ", std::string(request_id), " ", text);
+  }
+  spdlog::default_logger_raw()->log(SpdlogLevel(level), text);
+}
+
+}  // namespace
+
+void InstallLog(const std::string& level, const std::string& format) {
+  json_lines = format == "json";
+  auto logger =
+      std::make_shared<spdlog::logger>("foredraft", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern(
+      json_lines ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})" : "%Y-%m-%dT%H:%M:%S.%eZ %-7l %v",
+      spdlog::pattern_time_type::utc);
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(logger);
+  SetLogLevel(level);
+  InstallLogSink([](LogLevel line_level, std::string_view line) { WriteLine(line_level, line, ""); });
+}
+
+void SetLogLevel(const std::string& level) { spdlog::set_level(spdlog::level::from_str(level)); }
+
+void LogRequest(LogLevel level, std::string_view request_id, std::string_view line) {
+  WriteLine(level, line, request_id);
+}
+
+}  // namespace foredraft

@@ -1,0 +1,92 @@
+#ifndef FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
+#define FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
+
+// What the output thread hands to a client's call, without gRPC: plain figures and the interface of the call.
+
+#include <array>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/slot_arrays.h"
+#include "scheduler/request.h"
+
+namespace foredraft {
+
+// A request's books. completion_tokens = 1 + steps + accepted_tokens once there is a token.
+struct Tally {
+  int prompt_tokens = 0;
+  int completion_tokens = 0;
+  int cached_tokens = 0;
+  int thinking_tokens = 0;
+  int steps = 0;
+  int draft_tokens = 0;
+  int accepted_tokens = 0;
+  int relaxed_tokens = 0;                          // of the accepted: only thanks to relaxation
+  std::array<int, kMaxDraftLen> accepted_at = {};  // by place in the step
+  bool forced = false;                             // some step was of forced acceptance
+  double queue_ms = 0;
+  double ttft_ms = 0;
+  double total_ms = 0;
+
+  double acceptance_length() const {
+    return steps == 0 ? 1.0 : 1.0 + static_cast<double>(accepted_tokens) / steps;
+  }
+  double tokens_per_second() const {
+    return total_ms > ttft_ms && completion_tokens > 1 ? (completion_tokens - 1) / (total_ms - ttft_ms) * 1e3
+                                                       : 0;
+  }
+};
+
+struct OutputDelta {
+  std::string text;  // whole characters
+  std::vector<int32_t> token_ids;
+  std::vector<TokenLogprob> logprobs;  // one per token, if asked
+  Tally tally;                         // cumulative, this delta included
+
+  // What comes after it, as one delta.
+  void Join(OutputDelta next) {
+    text.append(next.text);
+    token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
+    logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
+                    std::make_move_iterator(next.logprobs.end()));
+    tally = next.tally;
+  }
+  // Empty, but for the tally; the room stays.
+  void Clear() {
+    text.clear();
+    token_ids.clear();
+    logprobs.clear();
+  }
+};
+
+struct OutputEnd {
+  FinishReason finish = FinishReason::kNone;
+  std::optional<std::string> matched_stop;
+  std::optional<int32_t> matched_stop_token_id;
+  absl::Status status;  // of the call; ok for stop and length
+};
+
+// One call's way back to its client. Push and End are called by one thread at a time and never block.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  // False: the reader is too far behind, nothing was taken.
+  virtual bool Push(OutputDelta delta) = 0;
+  // Once, nothing after it. `delta` is what is left to deliver, possibly nothing but the tally.
+  virtual void End(OutputDelta delta, OutputEnd end) = 0;
+  // True once nothing more will be sent. Until then a call that does not read can be given up by Abandon.
+  virtual bool closed() const = 0;
+  virtual void Abandon() = 0;
+};
+
+// "stop", "length", "cancelled", "deadline", "error"; "" for kNone.
+const char* FinishReasonName(FinishReason finish);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_

@@ -1,0 +1,69 @@
+#include "server/request_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "server/group/engine_setup.h"
+#include "server/group/model_files.h"
+#include "server/text/synth_tokenizer.h"
+
+namespace foredraft {
+namespace {
+
+int LongestTokenBytes(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.TokenBytes(id).size());
+  }
+  return static_cast<int>(longest);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model) {
+  const std::string path = config.model + "/tokenizer.json";
+  std::error_code error;
+  if (config.load_format == "dummy" && !std::filesystem::exists(path, error)) {
+    return Tokenizer::Parse(SynthTokenizerJson(model), /*tokenizer_config_json=*/"");
+  }
+  return Tokenizer::Load(path);
+}
+
+absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config) {
+  if (IsConfigJson(config)) return GenerationConfig{};
+  return ReadGenerationConfig(config.model + "/generation_config.json");
+}
+
+ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer) {
+  return {.begin = tokenizer.AddedTokenId("<think>").value_or(-1),
+          .end = tokenizer.AddedTokenId("</think>").value_or(-1)};
+}
+
+ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer) {
+  ThinkingIds ids = of_tokenizer;
+  if (config.speculative_config.has_value()) {
+    ids.begin = config.speculative_config->begin_thinking_phase_token.value_or(ids.begin);
+    ids.end = config.speculative_config->end_thinking_phase_token.value_or(ids.end);
+  }
+  return ids;
+}
+
+RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
+                              const GenerationConfig& defaults, const Tokenizer& tokenizer,
+                              const ThinkingIds& thinking) {
+  RequestLimits limits;
+  limits.vocab_size = model.vocab_size;
+  limits.max_seq_len = config.max_seq_len;
+  // The scheduler's largest extent: positions up to the last token, and the rows that drafts write past it.
+  limits.pool_tokens =
+      int64_t{BlockCount(config) - 1} * config.kv_cache_config.tokens_per_block - 2 * MaxDraftLen(config);
+  limits.longest_token_bytes = LongestTokenBytes(tokenizer);
+  const std::vector<int>& eos = defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
+  limits.eos_ids.assign(eos.begin(), eos.end());
+  limits.defaults = defaults;
+  limits.thinking = thinking;
+  return limits;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,82 @@
+#include "server/text/synth_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "server/text/byte_alphabet.h"
+
+namespace foredraft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Hands out ids in order, those with a fixed meaning left out.
+class FreeIds {
+ public:
+  FreeIds(int vocab_size, std::set<int> taken) : vocab_size_(vocab_size), taken_(std::move(taken)) {}
+  // -1: the vocabulary is full.
+  int Next() {
+    while (taken_.count(next_) > 0) ++next_;
+    return next_ < vocab_size_ ? next_++ : -1;
+  }
+
+ private:
+  const int vocab_size_;
+  const std::set<int> taken_;
+  int next_ = 0;
+};
+
+// Of a character below U+0800, as all of the alphabet are.
+std::string Utf8(char32_t letter) {
+  if (letter < 0x80) return std::string(1, static_cast<char>(letter));
+  return {static_cast<char>(0xc0 | (letter >> 6)), static_cast<char>(0x80 | (letter & 0x3f))};
+}
+
+Json AddedToken(int id, const std::string& content, bool special) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
+}  // namespace
+
+std::string SynthTokenizerJson(const ModelConfig& config) {
+  Json added = Json::array();
+  Json post_processor = nullptr;
+  std::set<int> fixed;
+  if (config.bos_token_id >= 0) {
+    const std::string bos = "<｜begin▁of▁sentence｜>";
+    fixed.insert(config.bos_token_id);
+    added.push_back(AddedToken(config.bos_token_id, bos, true));
+    post_processor = {
+        {"type", "TemplateProcessing"},
+        {"single",
+         {{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+        {"pair", Json::array()},
+        {"special_tokens", {{bos, {{"id", bos}, {"ids", {config.bos_token_id}}, {"tokens", {bos}}}}}}};
+  }
+  if (!config.eos_token_ids.empty() && fixed.insert(config.eos_token_ids.front()).second) {
+    added.push_back(AddedToken(config.eos_token_ids.front(), "<｜end▁of▁sentence｜>", true));
+  }
+  FreeIds ids(config.vocab_size, fixed);
+  Json vocab = Json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    const int id = ids.Next();
+    if (id >= 0) vocab[Utf8(ByteAlphabet()[byte])] = id;
+  }
+  for (const char* content : {"<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"}) {
+    const int id = ids.Next();
+    if (id >= 0) added.push_back(AddedToken(id, content, content[1] != 't' && content[1] != '/'));
+  }
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  Json tokenizer = {{"version", "1.0"},
+                    {"added_tokens", added},
+                    {"normalizer", nullptr},
+                    {"pre_tokenizer", byte_level},
+                    {"post_processor", post_processor},
+                    {"decoder", byte_level}};
+  tokenizer["model"] = {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}};
+  return tokenizer.dump(1) + "\n";
+}
+
+}  // namespace foredraft

@@ -1,0 +1,16 @@
+#ifndef FOREDRAFT_SERVER_TEXT_SYNTH_TOKENIZER_H_
+#define FOREDRAFT_SERVER_TEXT_SYNTH_TOKENIZER_H_
+
+#include <string>
+
+#include "config/model_config.h"
+
+namespace foredraft {
+
+// A tokenizer.json for a random checkpoint: one token per byte, and the chat markup, as far as the vocabulary
+// has room.
+std::string SynthTokenizerJson(const ModelConfig& config);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_TEXT_SYNTH_TOKENIZER_H_

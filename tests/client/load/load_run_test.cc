@@ -1,0 +1,276 @@
+// The load generator against a whole frontend on a scripted rank.
+
+#include "client/load/load_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "client/load/comparison.h"
+#include "client/load/statistics.h"
+#include "tests/server/serving_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::atomic<bool> kNotInterrupted = false;
+
+class LoadRunTest : public testing::Test {
+ protected:
+  void Start(const TestServerOptions& options = {}, int connections = 1) {
+    server_ = std::make_unique<TestServer>(options);
+    absl::StatusOr<std::unique_ptr<BenchClient>> client =
+        BenchClient::Connect({.address = server_->address()}, connections);
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    absl::StatusOr<std::unique_ptr<RandomWorkload>> workload =
+        RandomWorkload::Make({.input_len = 12, .output_len = 20}, client_->model());
+    ASSERT_TRUE(workload.ok()) << workload.status();
+    workload_ = *std::move(workload);
+  }
+
+  LoadResult Run(
+      const LoadOptions& options, const std::atomic<bool>& interrupted = kNotInterrupted,
+      const std::function<void(const LoadProgress&)>& progress = [](const LoadProgress&) {}) {
+    return LoadRun(*client_, *workload_, options).Run(interrupted, progress);
+  }
+
+  static LoadOptions Load(int concurrency, std::optional<int64_t> request_count) {
+    LoadOptions load{.concurrency = concurrency, .request_count = request_count};
+    load.request.set_ignore_eos(true);
+    return load;
+  }
+
+  std::unique_ptr<TestServer> server_;
+  std::unique_ptr<BenchClient> client_;
+  std::unique_ptr<Workload> workload_;
+};
+
+TEST_F(LoadRunTest, CountsEveryRequestOfAClosedLoop) {
+  Start();
+  const LoadResult result = Run(Load(4, 60));
+  std::set<int64_t> indexes;
+  for (const MeasuredRequest& request : result.requests) {
+    indexes.insert(request.index);
+    EXPECT_TRUE(request.status.ok()) << request.status;
+    EXPECT_EQ(request.output_tokens, 20);
+    EXPECT_LE(request.due_s, request.sent_s);
+    EXPECT_LT(request.sent_s, request.first_token_s);
+    EXPECT_LE(request.first_token_s, request.last_token_s);
+    EXPECT_LE(request.last_token_s, result.wall_s);
+  }
+  EXPECT_EQ(result.requests.size(), 60u);
+  EXPECT_EQ(indexes.size(), 60u);
+  const RunFigures figures = Evaluate(result);
+  EXPECT_EQ(figures.completed, 60);
+  EXPECT_EQ(figures.input_tokens, 60 * 12);
+  EXPECT_EQ(figures.output_tokens, 60 * 20);
+  EXPECT_EQ(figures.tpot_ms.count, 60);
+  // The scripted rank accepts drafts, and the books close over the whole run.
+  const SpeculationFigures& speculation = figures.speculation;
+  EXPECT_GT(speculation.accepted_tokens, 0);
+  EXPECT_EQ(figures.output_tokens, 60 + speculation.steps + speculation.accepted_tokens);
+  EXPECT_EQ(server_->Metric("generation_tokens_total"), 60 * 20);
+  EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
+}
+
+TEST_F(LoadRunTest, NeverHasMoreInFlightThanTheConcurrency) {
+  Start();
+  const LoadResult result = Run(Load(3, 40));
+  ASSERT_EQ(result.requests.size(), 40u);
+  for (const MeasuredRequest& one : result.requests) {
+    const auto in_flight =
+        std::count_if(result.requests.begin(), result.requests.end(), [&one](const MeasuredRequest& other) {
+          return other.sent_s <= one.sent_s && one.sent_s < other.last_token_s;
+        });
+    EXPECT_LE(in_flight, 3);
+  }
+}
+
+TEST_F(LoadRunTest, SendsAnOpenLoopAtItsArrivalTimesHoweverSlowTheServer) {
+  Start();
+  server_->rank().Hold();
+  std::atomic<bool> interrupted = false;
+  LoadOptions load = Load(0, 30);
+  load.request_rate_per_s = 1000;
+  load.seed = 5;
+  // All leave though none is answered; then the rank goes on and all complete.
+  const LoadResult result = Run(load, interrupted, [this](const LoadProgress& progress) {
+    if (progress.running == 30) server_->rank().Release();
+  });
+  EXPECT_EQ(Evaluate(result).completed, 30);
+  Arrivals arrivals(1000, 5);
+  std::vector<MeasuredRequest> requests = result.requests;
+  std::sort(requests.begin(), requests.end(),
+            [](const MeasuredRequest& a, const MeasuredRequest& b) { return a.index < b.index; });
+  for (const MeasuredRequest& request : requests) {
+    EXPECT_EQ(request.due_s, arrivals.next_s());
+    EXPECT_GE(request.sent_s, request.due_s);
+    arrivals.Advance();
+  }
+}
+
+TEST_F(LoadRunTest, HoldsAnOpenLoopBackAtItsConcurrency) {
+  Start();
+  server_->rank().Hold();
+  LoadOptions load = Load(2, 10);
+  load.request_rate_per_s = 10'000;
+  int ticks_at_two = 0;
+  const LoadResult result = Run(load, kNotInterrupted, [&](const LoadProgress& progress) {
+    EXPECT_LE(progress.running, 2);
+    if (progress.running == 2 && ++ticks_at_two == 2) server_->rank().Release();
+  });
+  const RunFigures figures = Evaluate(result);
+  EXPECT_EQ(figures.completed, 10);
+  // Waiting for room is not being late: who had to is due when somebody made room.
+  double first_end_s = result.wall_s;
+  for (const MeasuredRequest& request : result.requests) {
+    first_end_s = std::min(first_end_s, request.last_token_s);
+  }
+  for (const MeasuredRequest& request : result.requests) {
+    if (request.index < 2) continue;
+    EXPECT_GE(request.due_s, first_end_s) << request.index;
+  }
+}
+
+TEST_F(LoadRunTest, CountsRefusalsByStatusAndGoesOn) {
+  TestServerOptions options;
+  options.scheduler.max_queue_size = 2;
+  Start(options);
+  server_->rank().Hold();
+  LoadOptions load = Load(30, 30);
+  const LoadResult result = Run(load, kNotInterrupted, [this](const LoadProgress& progress) {
+    // 8 slots and a queue of 2 at most are taken; the rest has been refused.
+    if (progress.done + progress.running == 30 && progress.failed >= 20) server_->rank().Release();
+  });
+  const RunFigures figures = Evaluate(result);
+  EXPECT_EQ(figures.sent, 30);
+  EXPECT_EQ(figures.completed + figures.failed, 30);
+  EXPECT_GT(figures.completed, 0);
+  ASSERT_EQ(figures.errors.size(), 1u);
+  EXPECT_EQ(figures.errors[0].code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(figures.errors[0].count, figures.failed);
+  EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
+}
+
+TEST_F(LoadRunTest, EndsByItsDuration) {
+  Start();
+  LoadOptions load = Load(4, std::nullopt);
+  load.duration_s = 0.2;
+  const LoadResult result = Run(load);
+  EXPECT_FALSE(result.interrupted);
+  EXPECT_GT(Evaluate(result).completed, 0);
+  EXPECT_EQ(Evaluate(result).failed, 0);
+  for (const MeasuredRequest& request : result.requests) EXPECT_LT(request.due_s, 0.2);
+}
+
+TEST_F(LoadRunTest, LeavesNothingBehindWhenInterrupted) {
+  Start();
+  server_->rank().Hold();
+  std::atomic<bool> interrupted = false;
+  const LoadResult result = Run(Load(12, 100), interrupted, [&interrupted](const LoadProgress& progress) {
+    if (progress.running == 12) interrupted.store(true);
+  });
+  EXPECT_TRUE(result.interrupted);
+  const RunFigures figures = Evaluate(result);
+  EXPECT_EQ(figures.sent, 12);
+  EXPECT_EQ(figures.interrupted_requests, 12);
+  EXPECT_EQ(figures.failed, 0);
+  server_->rank().Release();
+  EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
+  // One that was cancelled on its way never became a request of the server's.
+  EXPECT_LE(server_->Metric("requests_total", {{"outcome", "cancelled"}}), 12);
+  EXPECT_EQ(server_->Metric("requests_total", {{"outcome", "error"}}), 0);
+}
+
+TEST_F(LoadRunTest, GivesUpWhenTheServerIsGone) {
+  Start();
+  server_->rank().Lose();
+  LoadOptions load = Load(4, std::nullopt);
+  load.duration_s = 3600;
+  const LoadResult result = Run(load);
+  EXPECT_THAT(result.gave_up, HasSubstr("UNAVAILABLE"));
+  EXPECT_EQ(Evaluate(result).completed, 0);
+  EXPECT_GE(Evaluate(result).failed, 100);
+}
+
+TEST_F(LoadRunTest, EndsRequestsByTheirTimeout) {
+  Start();
+  server_->rank().Hold();
+  LoadOptions load = Load(3, 3);
+  load.request.set_timeout_s(0.05);
+  const LoadResult result =
+      Run(load, kNotInterrupted, [this](const LoadProgress&) { server_->rank().Release(); });
+  const RunFigures figures = Evaluate(result);
+  ASSERT_EQ(figures.errors.size(), 1u);
+  EXPECT_EQ(figures.errors[0].code, absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(figures.errors[0].count, 3);
+}
+
+TEST_F(LoadRunTest, CarriesHundredsOfStreamsOverSeveralConnections) {
+  TestServerOptions options;
+  options.scheduler.max_queue_size = 1000;
+  Start(options, /*connections=*/3);
+  EXPECT_EQ(client_->connections(), 3);
+  EXPECT_EQ(Evaluate(Run(Load(256, 600))).completed, 600);
+}
+
+TEST_F(LoadRunTest, GetsTheSameTokensWithAnyDrafts) {
+  Start();
+  const Comparison comparison = Compare({0, 1, 3}, 2, [this](int drafts, const std::string&) {
+    LoadOptions load = Load(4, 20);
+    load.seed = 9;
+    load.request.set_max_draft_tokens(drafts);
+    return Run(load);
+  });
+  EXPECT_EQ(comparison.tokens.compared(), 20);
+  EXPECT_EQ(comparison.tokens.agreed(), 20);
+  const std::vector<SettingFigures> settings = comparison.Settings();
+  EXPECT_EQ(settings[0].speculation.draft_tokens, 0);
+  EXPECT_GT(settings[2].speculation.acceptance_length(), settings[1].speculation.acceptance_length());
+}
+
+TEST_F(LoadRunTest, NoticesOtherTokens) {
+  Start();
+  int run = 0;
+  const Comparison comparison = Compare({0, 1}, 1, [&](int, const std::string&) {
+    LoadOptions load = Load(4, 20);
+    load.seed = ++run;  // the scripted rank's tokens follow the seed
+    return Run(load);
+  });
+  EXPECT_EQ(comparison.tokens.agreed(), 0);
+  EXPECT_TRUE(comparison.Broken());
+}
+
+TEST(BenchClient, SaysWhoIsNotThere) {
+  std::string address;
+  {
+    TestServer gone;
+    address = gone.address();
+  }
+  const auto client = BenchClient::Connect({.address = address}, 1);
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(client.status().message()),
+              StartsWith(address + ": UNAVAILABLE failed to connect"));
+}
+
+TEST(BenchClient, SaysThatTheServerIsLoading) {
+  TestServerOptions options;
+  options.serve = false;
+  TestServer server(options);
+  EXPECT_EQ(BenchClient::Connect({.address = server.address()}, 1).status().message(),
+            server.address() + ": UNAVAILABLE loading: the model is not ready yet");
+}
+
+TEST(BenchClient, NamesATlsFileThatCannotBeRead) {
+  EXPECT_EQ(BenchClient::Connect({.tls_ca = "/nonexistent.pem"}, 1).status(),
+            absl::NotFoundError("/nonexistent.pem: cannot be read"));
+}
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,182 @@
+#include "server/output/output_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace foredraft {
+namespace {
+
+using testing::ElementsAre;
+
+class OutputStreamTest : public testing::Test {
+ protected:
+  OutputStreamTest()
+      : tokenizer_(*Tokenizer::Load("deploy/models/abacus/tokenizer.json")),
+        metrics_({.model_name = "test", .max_draft_len = 7}) {}
+
+  std::vector<int32_t> Encode(const std::string& text) {
+    return *tokenizer_->Encode(text, {.add_bos = false});
+  }
+
+  OutputStream Open(std::vector<std::string> stop = {}) {
+    OutputSpec spec;
+    spec.id = 1;
+    spec.request_id = "r";
+    spec.prompt_tokens = 3;
+    spec.stop = std::move(stop);
+    spec.stop_token_ids = {9};
+    spec.thinking.begin = *tokenizer_->AddedTokenId("<think>");
+    spec.thinking.end = *tokenizer_->AddedTokenId("</think>");
+    spec.arrival = std::chrono::steady_clock::now();
+    return OutputStream(std::move(spec), *tokenizer_, metrics_);
+  }
+
+  static RequestUpdate First(std::vector<int32_t> ids) {
+    RequestUpdate update{.request_id = 1, .token_ids = std::move(ids), .first_token = true};
+    update.has_step = update.token_ids.size() > 1;
+    update.step.drafts_verified = static_cast<int>(update.token_ids.size()) - 1;
+    return update;
+  }
+  static RequestUpdate Step(std::vector<int32_t> ids, int verified,
+                            FinishReason finish = FinishReason::kNone) {
+    RequestUpdate update{.request_id = 1, .token_ids = std::move(ids), .has_step = true, .finish = finish};
+    update.step = {.drafts_verified = verified, .accepted = static_cast<int>(update.token_ids.size()) - 1};
+    return update;
+  }
+  OutputDelta Apply(OutputStream& stream, const RequestUpdate& update) {
+    return stream.Apply(update, std::chrono::steady_clock::now());
+  }
+  double Counter(const std::string& name) {
+    metrics_.PublishCounts();
+    double sum = 0;
+    for (const prometheus::MetricFamily& family : metrics_.Collect()) {
+      if (family.name != "foredraft_" + name) continue;
+      for (const prometheus::ClientMetric& metric : family.metric) sum += metric.counter.value;
+    }
+    return sum;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Metrics metrics_;
+};
+
+TEST_F(OutputStreamTest, FindsAStopStringWhereverTheChunksAreCut) {
+  const std::string whole = "The sum of 12 and 34 is 46. STOP here, not there.";
+  const std::vector<int32_t> ids = Encode(whole);
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    OutputStream stream = Open({"STOP here", "nowhere"});
+    std::string text;
+    size_t at = 1;
+    text += Apply(stream, First({ids[0]})).text;
+    while (at < ids.size() && !stream.end()) {
+      const size_t count = std::min<size_t>(1 + random() % 4, ids.size() - at);
+      text += Apply(stream, Step({ids.begin() + at, ids.begin() + at + count}, 3)).text;
+      at += count;
+    }
+    ASSERT_TRUE(stream.end().has_value()) << "round " << round;
+    EXPECT_EQ(text, "The sum of 12 and 34 is 46. ") << "round " << round;
+    EXPECT_EQ(stream.end()->finish, FinishReason::kStop);
+    EXPECT_EQ(stream.end()->matched_stop, "STOP here");
+    EXPECT_TRUE(stream.ended_by_text());
+    const Tally& tally = stream.tally();
+    EXPECT_EQ(tally.completion_tokens, 1 + tally.steps + tally.accepted_tokens) << "round " << round;
+  }
+}
+
+TEST_F(OutputStreamTest, DropsWhatWasComputedPastAStopStringFromTheBooks) {
+  const std::vector<int32_t> first = Encode("a"), dot = Encode("."), more = Encode("7");
+  OutputStream stream = Open({"."});
+  Apply(stream, First({first[0]}));
+  const OutputDelta delta = Apply(stream, Step({more[0], dot[0], more[0], more[0]}, 3));
+  EXPECT_THAT(delta.token_ids, ElementsAre(more[0], dot[0]));
+  EXPECT_EQ(delta.text, "7");
+  EXPECT_EQ(stream.tally().completion_tokens, 3);
+  EXPECT_EQ(stream.tally().steps, 1);
+  EXPECT_EQ(stream.tally().draft_tokens, 3);
+  EXPECT_EQ(stream.tally().accepted_tokens, 1);
+  EXPECT_EQ(Counter("generation_tokens_total"), 3);
+  EXPECT_EQ(Counter("spec_decode_accepted_tokens_total"), 1);
+  EXPECT_EQ(Counter("spec_decode_draft_tokens_total"), 3);
+}
+
+TEST_F(OutputStreamTest, AStopInTheFirstTokenLeavesNoStep) {
+  const std::vector<int32_t> dot = Encode(".");
+  OutputStream stream = Open({"."});
+  const OutputDelta delta = Apply(stream, First({dot[0], 300, 301}));
+  EXPECT_THAT(delta.token_ids, ElementsAre(dot[0]));
+  EXPECT_EQ(stream.tally().steps, 0);
+  EXPECT_EQ(stream.tally().draft_tokens, 0);
+  EXPECT_EQ(stream.tally().acceptance_length(), 1.0);
+  EXPECT_EQ(stream.tally().completion_tokens, 1);
+}
+
+TEST_F(OutputStreamTest, CountsAStopTokenButDoesNotShowIt) {
+  const std::vector<int32_t> word = Encode("7");
+  for (const auto& [stop_id, is_own] : std::vector<std::pair<int32_t, bool>>{{9, true}, {1, false}}) {
+    OutputStream stream = Open();
+    Apply(stream, First({word[0]}));
+    const OutputDelta delta = Apply(stream, Step({word[0], stop_id}, 3, FinishReason::kStop));
+    EXPECT_EQ(delta.text, "7");
+    EXPECT_THAT(delta.token_ids, ElementsAre(word[0], stop_id));
+    EXPECT_EQ(stream.tally().completion_tokens, 3);
+    EXPECT_EQ(stream.end()->matched_stop_token_id.has_value(), is_own);
+    EXPECT_FALSE(stream.end()->matched_stop.has_value());
+    EXPECT_FALSE(stream.ended_by_text());
+  }
+}
+
+TEST_F(OutputStreamTest, HoldsBackHalfACharacterUntilItIsWholeOrTheEnd) {
+  const std::vector<int32_t> ids = Encode("🧮");  // no merges: one token per byte
+  ASSERT_GT(ids.size(), 1u);
+  OutputStream whole = Open();
+  std::string text = Apply(whole, First({ids[0]})).text;
+  EXPECT_EQ(text, "");
+  for (size_t i = 1; i < ids.size(); ++i) text += Apply(whole, Step({ids[i]}, 0)).text;
+  EXPECT_EQ(text, "🧮");
+
+  OutputStream half = Open();
+  Apply(half, First({ids[0]}));
+  const OutputDelta last = Apply(half, Step({ids[1]}, 0, FinishReason::kLength));
+  EXPECT_EQ(last.text.substr(0, 3), "\xEF\xBF\xBD");  // U+FFFD
+}
+
+TEST_F(OutputStreamTest, SendsWhatMightHaveBegunAStopStringOnceItCannot) {
+  const std::vector<int32_t> word = Encode("7"), dot = Encode(".");
+  OutputStream stream = Open({"7."});
+  EXPECT_EQ(Apply(stream, First({word[0]})).text, "");
+  EXPECT_EQ(Apply(stream, Step({word[0]}, 0, FinishReason::kLength)).text, "77");
+}
+
+TEST_F(OutputStreamTest, CountsThinkingTokensBetweenTheMarkers) {
+  const int32_t begin = *tokenizer_->AddedTokenId("<think>"), end = *tokenizer_->AddedTokenId("</think>");
+  OutputStream stream = Open();
+  Apply(stream, First({begin}));
+  Apply(stream, Step({300, 301, end, 302}, 3));
+  EXPECT_EQ(stream.tally().thinking_tokens, 2);
+  EXPECT_EQ(stream.tally().completion_tokens, 5);
+}
+
+TEST_F(OutputStreamTest, EndsEarlyWithTheTokensSoFarAndOneOutcome) {
+  OutputStream stream = Open();
+  Apply(stream, First({300}));
+  RequestUpdate update{.request_id = 1, .finish = FinishReason::kDeadline};
+  Apply(stream, update);
+  EXPECT_EQ(stream.end()->status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(stream.tally().completion_tokens, 1);
+  EXPECT_EQ(Counter("requests_total"), 1);
+  EXPECT_EQ(Counter("prompt_tokens_total"), 3);
+}
+
+TEST_F(OutputStreamTest, NamesTheRequestInAnInternalError) {
+  OutputStream stream = Open();
+  RequestUpdate update{
+      .request_id = 1, .finish = FinishReason::kError, .error = absl::InternalError("what happened")};
+  Apply(stream, update);
+  EXPECT_EQ(stream.end()->status.message(), "what happened, request r");
+}
+
+}  // namespace
+}  // namespace foredraft
