@@ -1,6 +1,6 @@
 // Relaxed acceptance on an engine (docs/speculation.md section 2): it takes likely drafts between the
-// thinking tokens, and nothing else. The phase is tracked to the row, whatever brought a sequence there:
-// chunks, cache hits, swaps.
+// thinking tokens and nowhere else. The phase is right for every row, also after chunks, cache hits and
+// swaps.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@
 namespace foredraft {
 namespace {
 
-// Weights that know nothing: the drafts seldom agree with the target, so relaxation decides nearly every row.
+// Random weights: the drafts seldom agree with the target, so relaxation decides nearly every row.
 // It takes any of the 400 most probable of 640 tokens.
 constexpr Acceptance kRelaxed = {.relaxed_topk = 400, .relaxed_delta = 1.0f};
 
@@ -39,7 +39,7 @@ const LoadedModel& RandomModel() {
   return LoadModelOnce(*dir);
 }
 
-// Two tokens that the model emits often, so that phases open and close all along, also inside accepted runs.
+// Two tokens that the model emits often, so that phases open and close throughout, also inside accepted runs.
 ThinkingIds FrequentTokens() {
   std::map<int32_t, int> counts;
   const RunRecord run = RunRequests(RandomModel(), {.draft_len = 3}, TestRequests({}));
@@ -126,8 +126,8 @@ TEST_F(RelaxedAcceptance, GivesTheSameTokensOverChunksCacheHitsSwapsAndBatches) 
   }
 }
 
-// Every token that is not the target's own choice stands in the thinking phase of a request that may be
-// relaxed, and is counted, unless it ended its step (a limit cut there: it then counts as the target's).
+// Every token that is not the target's own choice is in the thinking phase of a request that may be relaxed,
+// and is counted, unless a limit ended the step there: it then counts as the target's.
 TEST_F(RelaxedAcceptance, TakesOtherTokensThanTheTargetsInTheThinkingPhaseOnly) {
   const RunRecord run = RunRequests(model_, {.draft_len = 3, .acceptance = kRelaxed}, requests_);
   FromScratch scratch(*model_.device, model_.config, model_.weights, 400);
