@@ -3,6 +3,7 @@
 
 // The sizes one rank is built for. Fixed for the life of the executor.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,9 @@ struct EngineOptions {
   bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
   std::chrono::seconds step_timeout{30};
 
+  // Rows of the largest decode step, and of the largest forward of either kind.
+  int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
+  int largest_forward() const { return std::max(largest_step(), max_num_tokens); }
   // Drafting overruns the longest sequence by so much (docs/architecture.md section 4).
   int position_count() const { return max_seq_len + 2 * max_draft_len; }
   int blocks_per_slot() const { return (position_count() + tokens_per_block - 1) / tokens_per_block; }

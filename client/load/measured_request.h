@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/fnv.h"
 #include "foredraft/v1/generation.pb.h"
 
 namespace foredraft {
@@ -34,10 +35,10 @@ struct MeasuredRequest {
   double first_token_s = 0;  // arrival of the chunk with the first token; 0 = none arrived
   double last_token_s = 0;
   std::vector<ChunkGap> gaps;
-  int32_t output_tokens = 0;                    // received
-  uint64_t token_hash = 14695981039346656037u;  // FNV-1a over the token ids
-  v1::Usage usage;                              // the last received
-  v1::Speculation speculation;                  // the last received
+  int32_t output_tokens = 0;         // received
+  uint64_t token_hash = kFnvOffset;  // over the token ids
+  v1::Usage usage;                   // the last received
+  v1::Speculation speculation;       // the last received
   RequestOutcome outcome = RequestOutcome::kCompleted;
   absl::Status status;
 };

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/fnv.h"
 #include "config/config_defaults.h"
 
 namespace foredraft {
@@ -93,9 +94,7 @@ std::string NumericsClass(const Config& config, const ModelConfig& model, const 
   const std::string facts =
       absl::StrCat(config.backend, "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
                    config.kv_cache_config.dtype, "|compiler ", __VERSION__);  // the device names its tuning
-  // FNV-1a: the same on every build and machine, unlike absl::Hash.
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (unsigned char byte : facts) hash = (hash ^ byte) * 0x100000001b3u;
+  const uint64_t hash = Fnv1a(facts);
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }
 

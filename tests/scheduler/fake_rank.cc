@@ -99,7 +99,9 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
   const int cost = 8 + plan.decode_bucket * plan.decode_bucket * plan.draft_len;
   const double hiccup = 1 + static_cast<double>(Mix(plan.number, options_.rank) % 100) / 500;
   if (plan.decode_bucket > 0) result.decode_seconds = 1e-3 * cost * hiccup;
+  largest_live_cap_ = 0;
   for (int32_t slot : rank.live_slots) {
+    largest_live_cap_ = std::max(largest_live_cap_, slots_[slot].admission.draft_cap);
     result.slots.push_back(Step(slot, plan, first_token[slot]));
     first_token[slot] = false;
   }

@@ -60,6 +60,9 @@ class FakeRank : public Executor {
   // True when no slot, table entry or image is left.
   bool IsBare() const;
 
+  // The largest draft_cap among the live slots of the last plan; 0 where it had none.
+  int largest_live_cap() const { return largest_live_cap_; }
+
   int reused_tokens() const { return reused_tokens_; }
 
   // Drafts of the request with this seed that only relaxation accepted; 0 if it was never here.
@@ -117,6 +120,7 @@ class FakeRank : public Executor {
   std::deque<RankResult> results_;
   std::vector<std::string> faults_;
   uint64_t number_ = 0;
+  int largest_live_cap_ = 0;
   int reused_tokens_ = 0;
   std::map<uint64_t, int> relaxed_drafts_;  // by seed
 };

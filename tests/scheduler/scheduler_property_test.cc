@@ -119,7 +119,7 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
   EXPECT_GT(totals.strict_admissions, 0);
   const bool reloads = setting.max_draft_len > 0 && setting.vary_speculation;
   EXPECT_EQ(totals.relaxed_drafts > 0, reloads);
-  EXPECT_EQ(totals.draft_len_changes > 10, reloads);
+  EXPECT_EQ(totals.draft_len_changes > 10, setting.max_draft_len > 0);  // by caps alone too
 }
 
 std::string NameOf(const testing::TestParamInfo<RunSetting>& info) { return info.param.name; }

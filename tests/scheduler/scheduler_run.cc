@@ -164,12 +164,16 @@ void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
   }
   if (plan.decode_bucket == 0) return;
   totals->draft_len_changes += plan.draft_len != std::exchange(last_draft_len_, plan.draft_len);
+  int largest_cap = 0;
+  for (const auto& rank : ranks_) largest_cap = std::max(largest_cap, rank->largest_live_cap());
+  if (plan.draft_len > largest_cap) Fail("K is over every cap");
   const DraftPolicyOptions& policy = speculation_.draft_policy;
-  if (policy.kind == DraftPolicyKind::kFixed && plan.draft_len != speculation_.draft_len) Fail("fixed K");
+  const int upper = std::min(speculation_.draft_len, largest_cap);
+  if (policy.kind == DraftPolicyKind::kFixed && plan.draft_len != upper) Fail("fixed K");
   if (policy.kind == DraftPolicyKind::kSchedule) {
     auto entry = policy.schedule.lower_bound(plan.decode_bucket);
     const int scheduled = entry == policy.schedule.end() ? 0 : entry->second;
-    if (plan.draft_len != std::min(scheduled, speculation_.draft_len)) Fail("K of the schedule");
+    if (plan.draft_len != std::min(scheduled, upper)) Fail("K of the schedule");
   }
 }
 
