@@ -131,9 +131,10 @@ absl::Status WorkerRanks::StartWorkers() {
 absl::Status WorkerRanks::WaitUntilReady(const GroupObserver& observer,
                                          const std::function<bool()>& cancelled) {
   const auto start = steady_clock::now();
-  uint64_t seen = 0;
+  GroupView group;
+  const std::vector<WorkerView>& views = group.workers;
   while (true) {
-    const std::vector<WorkerView> views = leader_->Watch(&seen, kTick);
+    group = leader_->Watch(group.version, kTick);
     if (cancelled()) return absl::CancelledError("stopped while the ranks were starting");
     RETURN_IF_ERROR(CheckProcesses(views, steady_clock::now() > start + kLocalJoinTimeout));
     RETURN_IF_ERROR(leader_->health());
@@ -149,13 +150,9 @@ absl::Status WorkerRanks::WaitUntilReady(const GroupObserver& observer,
                           views.size(), config_.parallel.leader_address, kJoinTimeout.count()));
     }
   }
-  uint64_t again = 0;
-  facts_.block_count = 0;
-  for (const WorkerView& view : leader_->Watch(&again, milliseconds(0))) {
-    facts_.block_count =
-        facts_.block_count == 0 ? view.block_count : std::min(facts_.block_count, view.block_count);
-    facts_.graph_count = view.graph_count;
-  }
+  facts_.graph_count = views[0].graph_count;
+  facts_.block_count = views[0].block_count;
+  for (const WorkerView& view : views) facts_.block_count = std::min(facts_.block_count, view.block_count);
   return absl::OkStatus();
 }
 
