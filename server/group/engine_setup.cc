@@ -20,7 +20,7 @@ bool UsesVanilla(const Config& config) {
 int BlockCount(const Config& config) {
   const int64_t per_block = config.kv_cache_config.tokens_per_block;
   return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
-         1;  // and scratch
+         1;  // the scratch block
 }
 
 int MaxDraftLen(const Config& config) {
