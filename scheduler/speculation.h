@@ -6,11 +6,10 @@
 
 #include <map>
 
+#include "config/config.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
-
-enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
 
 struct DraftPolicyOptions {
   DraftPolicyKind kind = DraftPolicyKind::kFixed;

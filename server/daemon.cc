@@ -35,7 +35,7 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   options.metrics.max_draft_len = MaxDraftLen(config);
   options.metrics.build_labels = {{"version", kVersion}, {"numerics_class", ""}};
   options.metrics.config_labels = {
-      {"backend", config.backend},
+      {"backend", NameOf(config.backend)},
       {"max_batch_size", absl::StrCat(config.max_batch_size)},
       {"max_seq_len", absl::StrCat(config.max_seq_len)},
       {"max_draft_len", absl::StrCat(MaxDraftLen(config))},
@@ -62,7 +62,7 @@ v1::GetModelResponse Describe(const Config& config, const ModelConfig& model, co
   sampling->set_repetition_penalty(static_cast<float>(limits.defaults.repetition_penalty.value_or(1)));
   sampling->set_presence_penalty(0);
   sampling->set_frequency_penalty(0);
-  description.set_backend(config.backend);
+  description.set_backend(NameOf(config.backend));
   description.set_numerics_class(numerics_class);
   description.set_version(kVersion);
   return description;
@@ -204,7 +204,7 @@ absl::Status Daemon::Run() {
     const absl::Status lost = CheckRanks();
     if (lost.ok()) continue;
     ranks_->Abort(lost);
-    if (config_.parallel.restart != "group") return lost;
+    if (config_.parallel.restart != RestartPolicy::kGroup) return lost;
     RETURN_IF_ERROR(Restart(lost));
   }
   return Drain();

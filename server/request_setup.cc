@@ -24,7 +24,7 @@ int LongestTokenBytes(const Tokenizer& tokenizer) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model) {
   const std::string path = config.model + "/tokenizer.json";
   std::error_code error;
-  if (config.load_format == "dummy" && !std::filesystem::exists(path, error)) {
+  if (config.load_format == LoadFormat::kDummy && !std::filesystem::exists(path, error)) {
     return Tokenizer::Parse(SynthTokenizerJson(model), /*tokenizer_config_json=*/"");
   }
   return Tokenizer::Load(path);

@@ -80,9 +80,9 @@ absl::Status Tune(const ConfigOptions& options, const std::string& out) {
   ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
   const Config& config = resolved.loaded.config;
   const std::vector<GemmToTune> gemms = GemmList(config, resolved.model).Take();
-  ASSIGN_OR_RETURN(const std::string text, TuneGemms(config.backend, gemms, [](const std::string& line) {
-                     fprintf(stderr, "%s\n", line.c_str());
-                   }));
+  ASSIGN_OR_RETURN(const std::string text,
+                   TuneGemms(NameOf(config.backend), gemms,
+                             [](const std::string& line) { fprintf(stderr, "%s\n", line.c_str()); }));
   std::ofstream file(out, std::ios::binary | std::ios::trunc);
   file << text << std::flush;
   if (!file) return absl::UnavailableError(absl::StrCat("--out: ", out, ": cannot be written"));

@@ -37,11 +37,7 @@ Speculation SpeculationOf(const Config& config) {
     speculation.acceptance.relaxed_delta = static_cast<float>(wanted.relaxed_delta);
   }
   speculation.acceptance.forced_length = static_cast<float>(wanted.forced_acceptance_length.value_or(0));
-  if (wanted.draft_policy == "schedule") {
-    speculation.draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = wanted.draft_len_schedule};
-  } else if (wanted.draft_policy == "adaptive") {
-    speculation.draft_policy.kind = DraftPolicyKind::kAdaptive;
-  }
+  speculation.draft_policy = {.kind = wanted.draft_policy, .schedule = wanted.draft_len_schedule};
   return speculation;
 }
 
@@ -91,9 +87,9 @@ EngineOptions EngineOptionsOf(const Config& config) {
 }
 
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
-  const std::string facts =
-      absl::StrCat(config.backend, "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
-                   config.kv_cache_config.dtype, "|compiler ", __VERSION__);  // the device names its tuning
+  const std::string facts = absl::StrCat(
+      NameOf(config.backend), "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
+      NameOf(config.kv_cache_config.dtype), "|compiler ", __VERSION__);  // the device names its tuning
   const uint64_t hash = Fnv1a(facts);
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }

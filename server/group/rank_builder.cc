@@ -13,10 +13,10 @@
 namespace foredraft {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
-  return CreateDevice(config.backend, {.threads = config.cpu.threads,
-                                       .pin = config.cpu.pin.value_or(false),
-                                       .ranks_here = LocalRankCount(config),
-                                       .tuning_file = config.cublaslt.tuning_file});
+  return CreateDevice(NameOf(config.backend), {.threads = config.cpu.threads,
+                                               .pin = config.cpu.pin.value_or(false),
+                                               .ranks_here = LocalRankCount(config),
+                                               .tuning_file = config.cublaslt.tuning_file});
 }
 
 absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,
@@ -28,7 +28,7 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
     RETURN_IF_ERROR(link.wait_for_all("joined"));
     ASSIGN_OR_RETURN(communicator, CreateCommunicator({.rank = link.rank,
                                                        .size = config.parallel.attention_dp,
-                                                       .backend = config.backend,
+                                                       .backend = NameOf(config.backend),
                                                        .interface = config.parallel.interface,
                                                        .step_timeout = options.step_timeout},
                                                       *device, link.store));

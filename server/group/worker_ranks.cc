@@ -116,7 +116,7 @@ WorkerCommand WorkerRanks::CommandOf(int rank) const {
                        absl::StrCat(rank),
                        "--parent",
                        absl::StrCat(getpid())};
-  if (config_.backend == "cuda") command.visible_gpu = rank;
+  if (config_.backend == Backend::kCuda) command.visible_gpu = rank;
   return command;
 }
 
