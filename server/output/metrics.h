@@ -29,7 +29,7 @@
 
 namespace foredraft {
 
-struct IterationFigures;  // scheduler/serving_loop.h
+struct IterationStats;  // scheduler/serving_loop.h
 
 enum class Outcome { kStop, kLength, kCancelled, kDeadline, kRejected, kError };
 inline constexpr int kOutcomeCount = 6;
@@ -49,7 +49,7 @@ class Metrics : public prometheus::Collectable {
   // streams of an iteration.
   void CountGenerated(int count);                              // the first included
   void CountTokenTimes(int count, double seconds_since_last);  // after the first
-  void CountStep(const StepFigures& step);
+  void CountStep(const StepStats& step, Phase phase);
   void PublishCounts();
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
@@ -58,7 +58,7 @@ class Metrics : public prometheus::Collectable {
   // gRPC threads: refused before it became a request of the loop.
   void RecordRejected();
   // Scheduler thread.
-  void RecordIteration(const IterationFigures& figures);
+  void RecordIteration(const IterationStats& stats);
   void RecordReload(bool accepted);
   void RecordRankFailure();
   void RecordGroupRestart();
