@@ -156,6 +156,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.description = Describe(config_, model_, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
   served.loop.overlap = !config_.disable_overlap_scheduler;
+  served.loop.max_queue_size = config_.max_queue_size;
   served.executors = ranks_->executors();
   frontend_->metrics().SetBuildLabels({{"version", kVersion}, {"numerics_class", numerics_class}});
   frontend_->Serve(std::move(served));

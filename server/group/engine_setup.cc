@@ -49,7 +49,6 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
   options.max_seq_len = config.max_seq_len;
-  options.max_queue_size = config.max_queue_size;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
   options.tokens_per_block = cache.tokens_per_block;

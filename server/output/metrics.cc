@@ -144,9 +144,9 @@ void Metrics::CountTokenTimes(int count, double seconds_since_last) {
   counts_.token_seconds += seconds_since_last;
 }
 
-void Metrics::CountStep(const StepFigures& step) {
+void Metrics::CountStep(const StepStats& step, Phase phase) {
   if (step.drafts_verified == 0) return;
-  StepCounts& counts = counts_.steps[static_cast<size_t>(step.phase)];
+  StepCounts& counts = counts_.steps[static_cast<size_t>(phase)];
   CHECK_LE(step.accepted, static_cast<int>(phases_.front().accepted_at.size()));
   ++counts.drafts;
   counts.draft_tokens += step.drafts_verified;
@@ -186,12 +186,12 @@ void Metrics::RecordEnd(Outcome outcome, double request_seconds) {
 
 void Metrics::RecordRejected() { requests_[static_cast<size_t>(Outcome::kRejected)]->Increment(); }
 
-void Metrics::RecordIteration(const IterationFigures& figures) {
-  if (figures.had_prefill) prefill_seconds_->Observe(figures.prefill_seconds);
-  if (figures.decode_bucket == 0) return;
-  decode_seconds_->Observe(figures.decode_seconds);
-  batch_size_->Observe(figures.live_slots);
-  (figures.replayed ? graph_replays_ : eager_steps_)->Increment();
+void Metrics::RecordIteration(const IterationStats& stats) {
+  if (stats.had_prefill) prefill_seconds_->Observe(stats.prefill_seconds);
+  if (stats.decode_bucket == 0) return;
+  decode_seconds_->Observe(stats.decode_seconds);
+  batch_size_->Observe(stats.live_slots);
+  (stats.replayed ? graph_replays_ : eager_steps_)->Increment();
 }
 
 void Metrics::RecordReload(bool accepted) { (accepted ? reloads_ok_ : reloads_refused_)->Increment(); }

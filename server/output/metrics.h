@@ -30,7 +30,7 @@
 
 namespace foredraft {
 
-struct IterationFigures;  // scheduler/serving_loop.h
+struct IterationStats;  // scheduler/serving_loop.h
 
 enum class Outcome { kStop, kLength, kCancelled, kDeadline, kRejected, kError };
 inline constexpr int kOutcomeCount = 6;
@@ -50,7 +50,7 @@ class Metrics : public prometheus::Collectable {
   // once for all streams of an iteration.
   void CountGenerated(int count);                              // the first included
   void CountTokenTimes(int count, double seconds_since_last);  // after the first
-  void CountStep(const StepFigures& step);
+  void CountStep(const StepStats& step, Phase phase);
   void PublishCounts();
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
@@ -59,7 +59,7 @@ class Metrics : public prometheus::Collectable {
   // gRPC threads: a request was refused before the serving loop saw it.
   void RecordRejected();
   // Scheduler thread.
-  void RecordIteration(const IterationFigures& figures);
+  void RecordIteration(const IterationStats& stats);
   void RecordReload(bool accepted);
   void RecordRankFailure();
   void RecordGroupRestart();
