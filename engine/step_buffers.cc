@@ -23,7 +23,7 @@ absl::Status Allocate(Device& device, int rows, int cols, Matrix<float>& out) {
   return absl::OkStatus();
 }
 
-absl::Status AllocateVanilla(Device& device, const StepShape& shape, StepBuffers& b) {
+absl::Status AllocateVanilla(Device& device, const StepBufferShape& shape, StepBuffers& b) {
   RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.recent_index));
   RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.target_index));
   RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.save_index));
@@ -33,7 +33,7 @@ absl::Status AllocateVanilla(Device& device, const StepShape& shape, StepBuffers
 
 }  // namespace
 
-absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepShape& shape) {
+absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepBufferShape& shape) {
   const int width = shape.hidden_size;
   StepBuffers b;
   RETURN_IF_ERROR(Allocate(device, shape.rows, b.target));

@@ -21,7 +21,7 @@ struct RowBuffers {
   RowIndex index(int rows) const { return {.slots = slots, .positions = positions, .rows = rows}; }
 };
 
-struct StepShape {
+struct StepBufferShape {
   int rows = 0;       // R, of the largest forward
   int step_rows = 0;  // S, of the largest decode step: bucket * (Kmax + 1)
   int bucket = 0;     // B, the largest; no fewer than there are slots
@@ -71,7 +71,7 @@ struct StepBuffers {
   TokenLogprobs* first_logprobs = nullptr;  // [B]
 };
 
-absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepShape& shape);
+absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepBufferShape& shape);
 
 }  // namespace foredraft
 
