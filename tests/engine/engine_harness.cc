@@ -317,16 +317,18 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     executor_pointers.push_back(executors.back().get());
   }
   Gatherer gatherer(record, requests);
-  auto scheduler = std::make_unique<Scheduler>(SchedulerOptionsOf(model, engine_options, setting));
+  const SchedulerOptions scheduler_options = SchedulerOptionsOf(model, engine_options, setting);
   ServingLoop* running = nullptr;
   size_t change = 0;
   ServingLoop loop(
-      {.overlap = setting.overlap}, std::move(scheduler), executor_pointers,
+      {.overlap = setting.overlap}, std::make_unique<Scheduler>(scheduler_options), executor_pointers,
       [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
-      [&](const IterationFigures&) {
+      [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
         const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];
-        running->SetDraftLen(std::min(draft_len, engine_options.max_draft_len));
+        running->SetSpeculation({.draft_len = std::min(draft_len, engine_options.max_draft_len),
+                                 .acceptance = scheduler_options.acceptance,
+                                 .draft_policy = scheduler_options.draft_policy});
       });
   running = &loop;
   loop.Start();

@@ -52,10 +52,6 @@ ThinkingIds FrequentTokens() {
   return {.begin = order.at(0).second, .end = order.at(1).second};
 }
 
-Phase PhaseAfter(const ThinkingIds& ids, Phase phase, int32_t token) {
-  return token == ids.begin ? Phase::kThinking : token == ids.end ? Phase::kAnswer : phase;
-}
-
 // Chats, whose prompts end inside the thinking phase. Every fourth closed it in the prompt, every fourth
 // opted out, every fourth is sampled: those stay strict. Some open the phase a second time on the way.
 std::vector<Request> ThinkingRequests(const ThinkingIds& ids) {
@@ -67,7 +63,7 @@ std::vector<Request> ThinkingRequests(const ThinkingIds& ids) {
     request.stop_ids.clear();
     request.prompt_ids.push_back(i % 2 == 0 ? ids.begin : ids.end);
     for (const int32_t id : request.prompt_ids)
-      request.prompt_phase = PhaseAfter(ids, request.prompt_phase, id);
+      request.prompt_phase = ids.PhaseAfter(request.prompt_phase, id);
     request.strict_acceptance = i % 4 == 2;
     if (i % 8 == 3) request.sampling.temperature = 0.7f;
   }
@@ -147,7 +143,7 @@ TEST_F(RelaxedAcceptance, TakesOtherTokensThanTheTargetsInTheThinkingPhaseOnly) 
         ++answer_tokens;
       }
       differing += token != own;
-      phase = PhaseAfter(ids_, phase, token);
+      phase = ids_.PhaseAfter(phase, token);
       tokens.push_back(token);
     }
     EXPECT_LE(run.requests[id].relaxed_tokens, differing);
