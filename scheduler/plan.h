@@ -21,7 +21,6 @@
 namespace foredraft {
 
 inline constexpr int kScratchBlock = 0;
-inline constexpr int kMaxTopLogprobs = 20;
 
 // Of a reasoning model: between its thinking tokens, or outside. A step's phase is that of its first row.
 enum class Phase : int32_t { kAnswer = 0, kThinking = 1 };
@@ -149,7 +148,6 @@ struct SlotResult {
   int32_t relaxed_count = 0;           // accepted drafts of the step that the strict rule rejects
   bool finished = false;               // stop id or length_limit reached on the device
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
-  std::vector<int32_t> drafts;         // what was drafted for the next step
 
   // Tokens of the decode step alone: n. accepted drafts = n - 1 where n > 0.
   int32_t step_token_count() const { return static_cast<int32_t>(token_ids.size()) - (first_token ? 1 : 0); }

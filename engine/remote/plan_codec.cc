@@ -144,7 +144,6 @@ struct Codec {
     FIELD(relaxed_count);
     FIELD(finished);
     FIELD(logprobs);
-    FIELD(drafts);
   }
 
   template <class Value, Is<v1::WorkerResult> Message>

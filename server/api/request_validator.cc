@@ -65,7 +65,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(const v1::GenerateRequest
   Request& request = checked.request;
   ASSIGN_OR_RETURN(request.sampling, Sampling(wire.sampling()));
   if (wire.has_logprobs()) {
-    RETURN_IF_ERROR(CheckRange("logprobs", wire.logprobs(), {0, kMaxTopLogprobs}));
+    RETURN_IF_ERROR(CheckRange("logprobs", wire.logprobs(), {0, kMaxLogprobs}));
     request.logprob_count = wire.logprobs();
   }
   request.draft_cap = kMaxDraftLen;
