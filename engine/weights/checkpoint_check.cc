@@ -1,6 +1,5 @@
 #include "engine/weights/checkpoint_check.h"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,11 +44,6 @@ absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config,
   return CheckShape(scale, ScaleShape(config, weight.entry->shape));
 }
 
-bool IsUnread(const std::string& name, const ModelDescription& description) {
-  return std::any_of(description.unread_endings.begin(), description.unread_endings.end(),
-                     [&](const std::string& ending) { return name.ends_with(ending); });
-}
-
 }  // namespace
 
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -70,7 +64,8 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
   }
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.entry->name;
-    if (known.contains(name) || IsUnread(name, description)) continue;
+    if (known.contains(name)) continue;
+    if (!description.unread_ending.empty() && name.ends_with(description.unread_ending)) continue;
     return Refuse(
         tensor.file->path(), name,
         absl::StrFormat("not part of %s with num_hidden_layers %d, num_nextn_predict_layers %d",

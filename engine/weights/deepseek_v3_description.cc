@@ -32,7 +32,7 @@ class Describer {
   }
 
   void Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
-    description_.Weight({name, member, std::move(tensors), expert_count});
+    description_.weights.push_back({name, member, std::move(tensors), expert_count});
   }
 
   void Norm(const std::string& name, int size, const float** out) {
@@ -130,11 +130,13 @@ class Describer {
     for (int expert = 0; expert < c.n_routed_experts; ++expert) {
       const MlpParts parts =
           MlpTensors(absl::StrCat("mlp.experts.", expert, "."), c.moe_intermediate_size, expert);
+      if (!description_.shard.Holds(expert, c.n_routed_experts)) continue;
       gate_up.insert(gate_up.end(), {parts.gate, parts.up});
       down.push_back(parts.down);
     }
-    Weight("experts.gate_up", ExpertsMember{&moe.expert_gate_up}, std::move(gate_up), c.n_routed_experts);
-    Weight("experts.down", ExpertsMember{&moe.expert_down}, std::move(down), c.n_routed_experts);
+    const int expert_count = static_cast<int>(down.size());
+    Weight("experts.gate_up", ExpertsMember{&moe.expert_gate_up}, std::move(gate_up), expert_count);
+    Weight("experts.down", ExpertsMember{&moe.expert_down}, std::move(down), expert_count);
     if (c.n_shared_experts == 0) return;
     Mlp("shared", MlpTensors("mlp.shared_experts.", c.n_shared_experts * c.moe_intermediate_size),
         moe.shared);
@@ -147,9 +149,10 @@ class Describer {
 
 }  // namespace
 
-ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count) {
-  ModelDescription description;
-  description.unread_endings = {"rotary_emb.inv_freq"};
+ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count,
+                                    const ExpertShard& shard) {
+  ModelDescription description{.shard = shard};
+  description.unread_ending = "rotary_emb.inv_freq";
   ModelWeights& model = *description.model;
   model.layers.resize(config.num_hidden_layers);
   model.mtp_modules.resize(mtp_module_count);

@@ -10,7 +10,8 @@
 namespace foredraft {
 
 // MTP module i is layer num_hidden_layers + i.
-ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count);
+ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count,
+                                    const ExpertShard& shard);
 
 // One decoder layer, whose tensors' names begin with `prefix` ("model.layers.3."). Sets layer.is_moe. For
 // variants that keep DeepSeek-V3's layer.

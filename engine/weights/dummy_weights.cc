@@ -1,6 +1,6 @@
 #include "engine/weights/dummy_weights.h"
 
-#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -19,53 +19,38 @@ int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config) {
 
 class RandomSource : public WeightSource {
  public:
-  RandomSource(const ModelConfig& config, const Target& target)
-      : WeightSource(target), config_(config), last_seed_(config.tie_word_embeddings ? 1 : 2) {}
+  RandomSource(const ModelConfig& config, Device& device, Stream& stream, const LoadProgress& progress)
+      : WeightSource(device, stream, progress),
+        config_(config),
+        last_seed_(config.tie_word_embeddings ? 1 : 2) {}
 
  private:
-  absl::Status Set(const VectorMember& member, const WeightSpec& weight) override {
-    std::vector<float> values(member.leading_zeros, 0.0f);
-    for (const TensorSpec* tensor : weight.tensors) {
-      values.insert(values.end(), tensor->shape[0], tensor->kind == TensorKind::kNorm ? 1.0f : 0.0f);
-    }
-    ASSIGN_OR_RETURN(*member.out, Upload(values));
-    Advance(weight.tensors);
+  absl::StatusOr<std::vector<float>> Values(const TensorSpec& tensor) override {
+    return std::vector<float>(tensor.shape[0], tensor.kind == TensorKind::kNorm ? 1.0f : 0.0f);
+  }
+
+  absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
+    const RandomWeight random = Random(table, DType::kBF16);
+    for (bf16& element : out) element = RandomBf16(random, first++);
     return absl::OkStatus();
   }
 
-  absl::Status Set(const TableMember& member, const WeightSpec& weight) override {
-    constexpr int64_t kPieceElements = int64_t{1} << 22;
-    const RandomWeight random = Random(weight, DType::kBF16);
-    const int64_t count = weight.tensors[0]->element_count();
-    ASSIGN_OR_RETURN(bf16* const table, target_.device.AllocateArray<bf16>(count));
-    std::vector<bf16> piece(std::min(count, kPieceElements));
-    for (int64_t first = 0; first < count; first += kPieceElements) {
-      const int64_t length = std::min(kPieceElements, count - first);
-      for (int64_t i = 0; i < length; ++i) piece[i] = RandomBf16(random, first + i);
-      target_.device.CopyToDevice(target_.stream, table + first, piece.data(), length * sizeof(bf16));
-    }
-    *member.out = table;
-    Advance(weight.tensors);
-    return absl::OkStatus();
-  }
-
-  absl::Status Set(const MatrixMember& member, const WeightSpec& weight) override {
+  absl::Status Set(const WeightSpec& weight, const MatrixMember& member) override {
     ASSIGN_OR_RETURN(*member.out, One(Random(weight, StoredAs(weight))));
     Advance(weight.tensors);
     return absl::OkStatus();
   }
 
-  absl::Status Set(const ExpertsMember& member, const WeightSpec& weight) override {
+  absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
     RandomWeight random = Random(weight, StoredAs(weight));
-    random.offset = first_expert(weight) * random.item_stride;
-    ASSIGN_OR_RETURN(*member.out, target_.device.MakeRandomWeights(expert_count(weight), random));
-    Advance(TensorsHere(weight));
+    random.offset = weight.tensors[0]->expert * random.item_stride;
+    ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(weight.expert_count, random));
+    Advance(weight.tensors);
     return absl::OkStatus();
   }
 
   // The heads are views of the numbers of kv_b.
-  absl::Status Set(const KvBMember& member, const WeightSpec& weight) override {
-    MlaWeights& mla = *member.out;
+  absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
     const RandomWeight kv_b = Random(weight, DType::kBF16);
     const int latent = kv_b.k;
     RandomWeight w_uk = kv_b;
@@ -78,12 +63,14 @@ class RandomSource : public WeightSource {
     w_uv.n = member.value;
     w_uv.offset = int64_t{member.nope} * latent;
     w_uv.item_stride = w_uk.item_stride;
-    ASSIGN_OR_RETURN(mla.kv_b, One(kv_b));
-    ASSIGN_OR_RETURN(mla.w_uk, target_.device.MakeRandomWeights(member.head_count, w_uk));
-    ASSIGN_OR_RETURN(mla.w_uv, target_.device.MakeRandomWeights(member.head_count, w_uv));
+    ASSIGN_OR_RETURN(member.out->kv_b, One(kv_b));
+    ASSIGN_OR_RETURN(member.out->w_uk, device_.MakeRandomWeights(member.head_count, w_uk));
+    ASSIGN_OR_RETURN(member.out->w_uv, device_.MakeRandomWeights(member.head_count, w_uv));
     Advance(weight.tensors);
     return absl::OkStatus();
   }
+
+  void Skip() override { ++last_seed_; }  // later weights have the same numbers on every rank
 
   int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_); }
 
@@ -105,7 +92,7 @@ class RandomSource : public WeightSource {
   }
 
   absl::StatusOr<PackedWeight> One(const RandomWeight& random) {
-    ASSIGN_OR_RETURN(const PackedWeights array, target_.device.MakeRandomWeights(1, random));
+    ASSIGN_OR_RETURN(const PackedWeights array, device_.MakeRandomWeights(1, random));
     return array.first;
   }
 
@@ -118,8 +105,7 @@ class RandomSource : public WeightSource {
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count, Device& device,
                                               Stream& stream, const LoadProgress& progress,
                                               const ExpertShard& shard) {
-  RandomSource source(config, {device, stream, progress, shard});
-  return source.Make(DescribeModel(config, mtp_module_count));
+  return RandomSource(config, device, stream, progress).Make(DescribeModel(config, mtp_module_count, shard));
 }
 
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
+#include "engine/weights/expert_shard.h"
 #include "engine/weights/weight_source.h"
 #include "kernels/device.h"
 

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
 #define FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
 
-// Which experts a rank has: rank r of N those of the canonical groups [8r/N, 8(r+1)/N), adjacent ones
-// (engine/README.md, expert-exchange). N is 1, 2, 4 or 8.
+// Which routed experts a rank has: rank r of N has those of the canonical groups [8r/N, 8(r+1)/N), which are
+// adjacent (engine/README.md, expert-exchange). N is 1, 2, 4 or 8.
 
 #include <cstdint>
 
@@ -18,6 +18,9 @@ struct ExpertShard {
   int first_expert(int expert_count) const { return Border(rank, expert_count); }
   int expert_count_here(int expert_count) const {
     return Border(rank + 1, expert_count) - Border(rank, expert_count);
+  }
+  bool Holds(int expert, int expert_count) const {
+    return expert >= Border(rank, expert_count) && expert < Border(rank + 1, expert_count);
   }
   int group_count() const { return kExpertGroupCount / size; }
   int first_group() const { return rank * group_count(); }

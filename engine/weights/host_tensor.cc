@@ -99,12 +99,6 @@ std::vector<float> ToFloats(const HostTensor& tensor) {
   return floats;
 }
 
-std::vector<bf16> CopyRows(const HostTensor& tensor, int32_t first, int32_t count) {
-  CHECK(tensor.dtype == DType::kBF16);
-  const auto* rows = reinterpret_cast<const bf16*>(tensor.data.get()) + int64_t{first} * tensor.k;
-  return std::vector<bf16>(rows, rows + int64_t{count} * tensor.k);
-}
-
 std::vector<bf16> TransposeRows(const HostTensor& tensor, int32_t first, int32_t count) {
   CHECK(tensor.dtype == DType::kBF16);
   const auto* rows = reinterpret_cast<const bf16*>(tensor.data.get()) + int64_t{first} * tensor.k;

@@ -37,8 +37,7 @@ absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelC
 HostTensor ToBf16(HostTensor tensor);
 std::vector<float> ToFloats(const HostTensor& tensor);
 
-// Rows [first, first + count) of a BF16 tensor, as they are or transposed to [k, count].
-std::vector<bf16> CopyRows(const HostTensor& tensor, int32_t first, int32_t count);
+// Rows [first, first + count) of a BF16 tensor, transposed to [k, count].
 std::vector<bf16> TransposeRows(const HostTensor& tensor, int32_t first, int32_t count);
 
 }  // namespace foredraft

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -12,7 +13,7 @@ namespace {
 
 struct Family {
   std::string_view architecture;
-  ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count);
+  ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard);
 };
 constexpr Family kFamilies[] = {{"DeepseekV3ForCausalLM", DescribeDeepSeekV3}};
 
@@ -45,12 +46,12 @@ const TensorSpec* ModelDescription::Tensor(TensorSpec tensor) {
   return &tensors.back();
 }
 
-ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count) {
+ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard) {
   const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& candidate) {
     return candidate.architecture == config.architecture;
   });
   CHECK(family != std::end(kFamilies)) << config.architecture;
-  return family->describe(config, mtp_module_count);
+  return family->describe(config, mtp_module_count, shard);
 }
 
 std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape) {

@@ -29,11 +29,11 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "config/model_config.h"
+#include "engine/weights/expert_shard.h"
 #include "engine/weights/model_weights.h"
 
 namespace foredraft {
@@ -75,7 +75,7 @@ struct TableMember {  // rows in BF16, not packed
 struct MatrixMember {  // the tensors stacked along n
   PackedWeight* out;
 };
-struct ExpertsMember {  // per expert of this rank (ExpertShard), its tensors stacked along n
+struct ExpertsMember {  // per expert, its tensors stacked along n
   PackedWeights* out;
 };
 struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W_UV
@@ -86,14 +86,15 @@ struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W
 };
 using Member = std::variant<VectorMember, TableMember, MatrixMember, ExpertsMember, KvBMember>;
 
-// One weight of the model on the device, and the tensors it is made of.
+// One weight of a rank on its device, and the tensors it is made of.
 struct WeightSpec {
   std::string name;  // "shared.gate_up": the same in every layer
   Member member;
-  std::vector<const TensorSpec*> tensors;  // experts: those of expert 0, then those of expert 1...
-  int expert_count = 1;                    // 1 where there are no experts
+  std::vector<const TensorSpec*>
+      tensors;           // of experts: those of the rank's first expert, then of its second...
+  int expert_count = 1;  // of the rank; 1 for a weight that is not the experts'
 
-  // The tensors that are stacked for expert `index`, or for a weight without experts (index 0).
+  // The tensors that are stacked for the rank's expert `index`, or for a weight that is not the experts'.
   std::span<const TensorSpec* const> parts(int index = 0) const;
   // Of a matrix, or of each expert's.
   int rows() const;
@@ -104,20 +105,19 @@ struct WeightSpec {
 
 // Move-only: members and weights point into it.
 struct ModelDescription {
+  ExpertShard shard;  // of the rank: `tensors` has every routed expert, `weights` has the rank's
   std::unique_ptr<ModelWeights> model = std::make_unique<ModelWeights>();  // what a WeightSource fills
   std::deque<TensorSpec>
       tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes
   std::vector<WeightSpec> weights;
-  std::vector<std::string>
-      unread_endings;  // of names that old converters left in files: accepted, never read
-
-  // Adds a tensor; the pointer stays valid as long as the description.
+  // Tensors whose names end so are accepted and never read: old converters left them. Empty: none.
+  std::string unread_ending;
   const TensorSpec* Tensor(TensorSpec tensor);
-  void Weight(WeightSpec weight) { weights.push_back(std::move(weight)); }
 };
 
-// By config.architecture, which ReadModelConfig has checked. The first `mtp_module_count` MTP modules.
-ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count);
+// By config.architecture, which ReadModelConfig has checked. With the first `mtp_module_count` MTP modules.
+ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count,
+                               const ExpertShard& shard = {});
 
 // [rows, columns] of the scale grid of an FP8 weight of this shape.
 std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape);

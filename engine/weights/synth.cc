@@ -15,6 +15,7 @@
 #include "config/json_text.h"
 #include "config/model_config.h"
 #include "engine/weights/model_description.h"
+#include "kernels/random_weight.h"
 #include "nlohmann/json.hpp"
 
 namespace foredraft {
@@ -25,13 +26,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kNormalCount = 1 << 16;
 constexpr size_t kBufferBytes = size_t{4} << 20;
 
-// splitmix64's finisher: word i of a stream is a function of i alone, the same on every machine.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
+uint64_t Mix(uint64_t x) { return RandomBits(x, 1); }
 
 // 65,536 nearly normal values of variance 1 (sums of four uniforms). 16 random bits choose one.
 constexpr float kNormalBound = 3.4641016f;

@@ -4,12 +4,12 @@
 // From a Hugging Face checkpoint directory to packed weights on a device.
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
 #include "engine/weights/checkpoint.h"
-#include "engine/weights/host_tensor.h"
+#include "engine/weights/expert_shard.h"
+#include "engine/weights/model_description.h"
 #include "engine/weights/weight_source.h"
 #include "kernels/device.h"
 
@@ -24,28 +24,10 @@ absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, cons
                                          int mtp_module_count, Device& device, Stream& stream,
                                          const LoadProgress& progress, const ExpertShard& shard = {});
 
-// Reads the tensors of a weight, packs them and drops them, weight by weight. The checkpoint has passed
-// CheckTensors with the same description.
-class CheckpointSource : public WeightSource {
- public:
-  CheckpointSource(const Checkpoint& checkpoint, const ModelConfig& config, const Target& target)
-      : WeightSource(target), checkpoint_(checkpoint), config_(config) {}
-
- private:
-  absl::Status Set(const VectorMember& member, const WeightSpec& weight) override;
-  absl::Status Set(const TableMember& member, const WeightSpec& weight) override;
-  absl::Status Set(const MatrixMember& member, const WeightSpec& weight) override;
-  absl::Status Set(const ExpertsMember& member, const WeightSpec& weight) override;
-  absl::Status Set(const KvBMember& member, const WeightSpec& weight) override;
-  int64_t BytesOf(const TensorSpec& tensor) const override;
-
-  // The views are of memory in parts_, and valid until the next call.
-  absl::StatusOr<std::vector<HostWeight>> Read(std::span<const TensorSpec* const> parts);
-
-  const Checkpoint& checkpoint_;
-  const ModelConfig& config_;
-  std::vector<HostTensor> parts_;  // of the weight that is being packed
-};
+// The same from an open checkpoint that has passed CheckTensors, by a description.
+absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         const ModelDescription& description, Device& device, Stream& stream,
+                                         const LoadProgress& progress);
 
 }  // namespace foredraft
 

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/weights/expert_shard.h"
 #include "engine/weights/model_description.h"
 #include "kernels/device.h"
 
@@ -19,46 +19,41 @@ namespace foredraft {
 // Called on the loading thread as weights are made; the last call has done_bytes == total_bytes.
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-// Makes the weights of one rank: everything but the routed experts of other ranks. Used once, by one thread.
+// Makes the weights of one rank. Used once, by one thread.
 class WeightSource {
  public:
-  struct Target {
-    Device& device;
-    Stream& stream;
-    const LoadProgress& progress;  // may be empty
-    ExpertShard shard;
-  };
-
-  explicit WeightSource(const Target& target) : target_(target) {}
+  // `progress` may be empty.
+  WeightSource(Device& device, Stream& stream, const LoadProgress& progress)
+      : device_(device), stream_(stream), progress_(progress) {}
   virtual ~WeightSource() = default;
 
   // Makes every weight of the description, one after another. All are on the device when this returns.
   absl::StatusOr<ModelWeights> Make(const ModelDescription& description);
 
  protected:
-  // Each sets the member. An ExpertsMember has at least one expert here.
-  virtual absl::Status Set(const VectorMember& member, const WeightSpec& weight) = 0;
-  virtual absl::Status Set(const TableMember& member, const WeightSpec& weight) = 0;
-  virtual absl::Status Set(const MatrixMember& member, const WeightSpec& weight) = 0;
-  virtual absl::Status Set(const ExpertsMember& member, const WeightSpec& weight) = 0;
-  virtual absl::Status Set(const KvBMember& member, const WeightSpec& weight) = 0;
-  // What a tensor adds to the progress.
+  // The elements of a vector, and elements [first, first + out.size()) of a table.
+  virtual absl::StatusOr<std::vector<float>> Values(const TensorSpec& tensor) = 0;
+  virtual absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) = 0;
+  // Each sets the member and reports its tensors with Advance.
+  virtual absl::Status Set(const WeightSpec& weight, const MatrixMember& member) = 0;
+  virtual absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) = 0;
+  virtual absl::Status Set(const WeightSpec& weight, const KvBMember& member) = 0;
+  // Called in place of Set for the experts of a rank that has none: the member stays absent.
+  virtual void Skip() {}
+
+  // What a tensor counts for in the progress.
   virtual int64_t BytesOf(const TensorSpec& tensor) const = 0;
+  void Advance(std::span<const TensorSpec* const> done);
 
-  // Reports these tensors as done.
-  void Advance(std::span<const TensorSpec* const> tensors);
-  void Advance(int64_t bytes);
-  // The experts of this rank, and the tensors of a weight without the experts of other ranks.
-  int first_expert(const WeightSpec& weight) const { return target_.shard.first_expert(weight.expert_count); }
-  int expert_count(const WeightSpec& weight) const {
-    return target_.shard.expert_count_here(weight.expert_count);
-  }
-  std::span<const TensorSpec* const> TensorsHere(const WeightSpec& weight) const;
-  absl::StatusOr<const float*> Upload(std::span<const float> values);
-
-  const Target target_;
+  Device& device_;
+  Stream& stream_;
 
  private:
+  absl::Status Set(const WeightSpec& weight, const VectorMember& member);
+  absl::Status Set(const WeightSpec& weight, const TableMember& member);
+  void Advance(int64_t bytes);
+
+  const LoadProgress& progress_;
   int64_t done_bytes_ = 0;
   int64_t total_bytes_ = 0;
 };

@@ -142,6 +142,19 @@ TEST(DummyWeights, ARankMakesTheExpertsItHas) {
             FakeDevice::At(all.expert_down.items[first], 1, 2));
 }
 
+// With 8 ranks and 4 experts, rank 0 has none. What every rank holds is the same there too.
+TEST(DummyWeights, ARankWithoutExpertsMakesTheSameOtherWeights) {
+  const ModelConfig config = TinyConfig();
+  FakeDevice device;
+  FakeStream stream;
+  const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
+  const auto weights = MakeDummyWeights(config, 0, device, stream, nullptr, {.rank = 0, .size = 8});
+  ASSERT_TRUE(weights.ok());
+  const MoeWeights& here = weights->layers.back().moe;
+  EXPECT_EQ(here.expert_down.count, 0);
+  EXPECT_EQ(FakeDevice::At(here.shared.gate_up, 1, 2), FakeDevice::At(all.shared.gate_up, 1, 2));
+}
+
 TEST(RandomWeight, HasTheAmplitudeItIsAskedFor) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     constexpr int kCount = 100000;

@@ -30,18 +30,18 @@ void DescribeVariantModule(const ModelConfig& config, int index, ModelDescriptio
     return description.Tensor({.kind = kind, .name = prefix + name, .shape = std::move(shape)});
   };
   const int64_t hidden = config.hidden_size;
-  description.Weight({"enorm",
-                      VectorMember{&module.enorm},
-                      {tensor(TensorKind::kNorm, "pre_fc_norm_embedding.weight", {hidden})}});
-  description.Weight({"hnorm",
-                      VectorMember{&module.hnorm},
-                      {tensor(TensorKind::kNorm, "pre_fc_norm_hidden.weight", {hidden})}});
-  description.Weight({"eh_proj",
-                      MatrixMember{&module.eh_proj},
-                      {tensor(TensorKind::kMatrix, "fc.weight", {hidden, 2 * hidden})}});
-  description.Weight({"shared_head.norm",
-                      VectorMember{&module.shared_head_norm},
-                      {tensor(TensorKind::kNorm, "norm.weight", {hidden})}});
+  description.weights.push_back({"enorm",
+                                 VectorMember{&module.enorm},
+                                 {tensor(TensorKind::kNorm, "pre_fc_norm_embedding.weight", {hidden})}});
+  description.weights.push_back({"hnorm",
+                                 VectorMember{&module.hnorm},
+                                 {tensor(TensorKind::kNorm, "pre_fc_norm_hidden.weight", {hidden})}});
+  description.weights.push_back({"eh_proj",
+                                 MatrixMember{&module.eh_proj},
+                                 {tensor(TensorKind::kMatrix, "fc.weight", {hidden, 2 * hidden})}});
+  description.weights.push_back({"shared_head.norm",
+                                 VectorMember{&module.shared_head_norm},
+                                 {tensor(TensorKind::kNorm, "norm.weight", {hidden})}});
   DescribeDecoderLayer(config, prefix + "layers.0.", /*is_moe=*/true, module.layer, description);
 }
 
@@ -51,7 +51,7 @@ const Replacements kNames = {
 
 // The target is DeepSeek-V3's under other names.
 ModelDescription DescribeVariant(const ModelConfig& config, int mtp_module_count) {
-  ModelDescription description = DescribeDeepSeekV3(config, 0);
+  ModelDescription description = DescribeDeepSeekV3(config, 0, {});
   description.model->mtp_modules.resize(mtp_module_count);
   for (int i = 0; i < mtp_module_count; ++i) DescribeVariantModule(config, i, description);
   for (TensorSpec& tensor : description.tensors) {
@@ -135,7 +135,7 @@ class LoadedModel {
     auto checkpoint = Checkpoint::Open(dir_);
     if (!checkpoint.ok()) return checkpoint.status();
     if (absl::Status status = CheckTensors(*checkpoint, config, description_); !status.ok()) return status;
-    return CheckpointSource(*checkpoint, config, {device_, stream_, nullptr, {}}).Make(description_).status();
+    return LoadWeights(*checkpoint, config, description_, device_, stream_, nullptr).status();
   }
 
   // Bytes on the device by name, those of each layer in order.
