@@ -1,20 +1,19 @@
 #ifndef FOREDRAFT_ENGINE_COMM_COMMUNICATOR_H_
 #define FOREDRAFT_ENGINE_COMM_COMMUNICATOR_H_
 
-// This rank's end of the group of ranks. Every rank calls the same collectives in the same order; which they
-// are follows from the plan alone (engine/README.md, lockstep).
+// One rank's collectives with the other ranks of its group. Every rank calls the same collectives in the same
+// order, which follows from the plan alone (engine/README.md, lockstep).
 //
-// Two kinds. AllGather and AllToAll belong to a step: they are submitted to a stream like ops, run in its
-// order, and are recorded while it captures (after having run once eagerly with the same buffers). They only
-// move rows: no sum is left to a collective (expert-exchange). The others run at once, on host memory,
-// between steps.
+// There are two kinds. AllGather and AllToAll belong to a step: they are submitted to a stream like ops, run
+// in its order, and are recorded during a capture, before which they must have run once with the same
+// buffers. They only move rows: no collective adds (expert-exchange). AllReduce, Broadcast and Barrier run at
+// once, on host memory, between steps.
 //
-// Nothing waits longer than the step timeout. A failure is final: the first one is kept in status(), names
-// rank and operation, and every later collective does nothing; what the ops of that step then compute is
-// worth nothing, and Await says so. A step therefore never crashes on a lost peer, and never gives tokens.
+// No call waits longer than the step timeout. The first failure is final: status() keeps it with rank and
+// operation, and every later collective does nothing. The ops of that step still run, on undefined rows;
+// Await returns the failure, so the step gives no tokens (group-over).
 //
-// Owner: who builds the engine; it outlives the engine and its graphs. Thread: one at a time, but for Abort
-// and status (any).
+// Owner: the engine; it outlives the engine's graphs. Thread: one at a time; Abort and status: any.
 
 #include <array>
 #include <cstddef>
@@ -30,20 +29,20 @@ namespace foredraft {
 // One array of an AllGather: row by row, dense, in device memory.
 struct GatherPart {
   void* out = nullptr;       // [all rows, row_bytes]: rank 0's rows, then rank 1's...
-  const void* in = nullptr;  // [own rows, row_bytes]; may be their place in `out`
+  const void* in = nullptr;  // [own rows, row_bytes]; may be this rank's rows in `out`
   int64_t row_bytes = 0;     // a multiple of 4
 };
 
 inline constexpr int kMaxGatherParts = 3;
 
-// Every rank gets the rows of all, of several arrays in one exchange.
+// Every rank gets the rows of all ranks, for up to three arrays in one exchange.
 struct AllGatherParams {
   std::array<GatherPart, kMaxGatherParts> parts{};  // unused ones are empty: row_bytes 0
   RankRows rows;
 };
 
-// The way back: `in` has a row for every row of an AllGather; each goes to the rank it came from, so `out`
-// has this rank's rows once per sender.
+// The reverse of AllGather: `in` has one row for each gathered row. Each row goes to the rank it came from,
+// so `out` has this rank's rows once per sender.
 struct AllToAllParams {
   void* out = nullptr;       // [ranks, own rows, row_bytes]
   const void* in = nullptr;  // [all rows, row_bytes]
@@ -64,15 +63,15 @@ class Communicator {
   virtual void AllGather(Stream& stream, const AllGatherParams& params) = 0;
   virtual void AllToAll(Stream& stream, const AllToAllParams& params) = 0;
 
-  // Waits for all work of `stream`, collectives included, and says how they went: status().
+  // Waits for all work of `stream`, including collectives, and returns status().
   virtual absl::Status Await(Stream& stream) = 0;
 
-  // Between steps, on host memory. AllReduce is of integers, so its order is nobody's business.
+  // Between steps, on host memory. AllReduce takes integers, so the order of its additions does not matter.
   virtual absl::Status AllReduce(std::span<int64_t> values, Reduction reduction) = 0;
   virtual absl::Status Broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual absl::Status Barrier() = 0;
 
-  // The group is over: what waits returns soon, what comes later fails at once. The first reason stays.
+  // Ends the group: waiting calls return soon and later calls fail at once. The first reason is kept.
   virtual void Abort(const absl::Status& reason) = 0;
 
   // UNAVAILABLE once a collective failed or Abort was called.

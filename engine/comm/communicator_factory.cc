@@ -22,8 +22,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const Communica
 #ifdef FOREDRAFT_HAS_CUDA
   if (options.backend == "cuda") return NcclCommunicator::Create(options, device, *store);
 #endif
-  return absl::UnimplementedError(absl::StrFormat(
-      "backend: \"%s\" with %d ranks, this binary joins ranks of cpu", options.backend, options.size));
+  return absl::UnimplementedError(
+      absl::StrFormat("backend: \"%s\" with %d ranks: this binary can join only ranks of backend cpu",
+                      options.backend, options.size));
 }
 
 }  // namespace foredraft

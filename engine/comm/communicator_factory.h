@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_
 #define FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_
 
-// The one place that knows which collectives this binary has.
+// Chooses the communicator of a rank from its group's size and backend, among those that this binary has.
 
 #include <chrono>
 #include <memory>
@@ -18,14 +18,14 @@ struct CommunicatorOptions {
   int rank = 0;
   int size = 1;                               // 1, 2, 4, 8
   std::string backend = "cpu";                // cpu: Gloo; cuda: NCCL
-  std::string interface = "lo";               // parallel.interface: the network the tensors take
+  std::string interface = "lo";               // parallel.interface: carries the tensors
   std::chrono::milliseconds step_timeout{0};  // of every collective
   std::chrono::seconds connect_timeout{60};   // of forming the group
 };
 
-// Joins the group: returns when all ranks are connected. `device` is the rank's own and outlives the
-// communicator; `store` is used during the call only and may be null where size is 1. DEADLINE_EXCEEDED or
-// UNAVAILABLE, naming rank and peer, when the group does not form in time.
+// Joins the group and returns once all ranks are connected. `device` is the rank's own and outlives the
+// communicator; `store` is used only during the call and may be null if size is 1. DEADLINE_EXCEEDED or
+// UNAVAILABLE names the rank if the group does not form in time.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const CommunicatorOptions& options,
                                                                  Device& device, RendezvousStore* store);
 

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kOperationNames[] = {"all_gather", "all_to_all", "all_reduce", "broadcast", "barrier"};
 
-// A collective as a node of a graph.
+// A collective as a node of a graph: trivially copyable.
 template <class Params>
 struct CollectiveNode {
   GlooCommunicator* comm;
@@ -106,7 +106,7 @@ void GlooCommunicator::GatherOnePart(const AllGatherParams& params, const Gather
   CopyUnlessInPlace(incoming[rank_].data, part.in, incoming[rank_].bytes);
 }
 
-// One message per rank, the parts one after another: a message costs more than a copy of its few rows.
+// Sends the parts in one message per rank: a message costs more than copying its few rows.
 void GlooCommunicator::GatherPacked(const AllGatherParams& params) {
   int64_t row_bytes = 0;
   for (const GatherPart& part : params.parts) row_bytes += part.row_bytes;
@@ -192,16 +192,13 @@ void GlooCommunicator::Exchange(Operation operation, const Blocks& outgoing, con
     mesh_->Exchange(static_cast<uint32_t>(operation), outgoing, incoming);
     return;
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    const size_t reason = text.find("] ");  // Gloo puts its own file and line in front
     const int peer = mesh_->waiting_for();
     if (Clock::now() >= deadline) {
       status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: nothing from rank %d within %d ms",
                                                           rank_, name, peer, step_timeout_.count())));
     } else {
       status_.Fail(absl::UnavailableError(
-          absl::StrFormat("rank %d: %s with rank %d: %s", rank_, name, peer,
-                          reason == std::string_view::npos ? text : text.substr(reason + 2))));
+          absl::StrFormat("rank %d: %s with rank %d: %s", rank_, name, peer, GlooMesh::ReasonOf(error))));
     }
   }
   mesh_->Close();

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_COMM_GLOO_COMMUNICATOR_H_
 #define FOREDRAFT_ENGINE_COMM_GLOO_COMMUNICATOR_H_
 
-// Ranks on CPUs, joined by Gloo's TCP transport (gloo_mesh.h) on the interface of parallel.interface.
-// Plaintext: that network is private. Every collective is one exchange of blocks.
+// The communicator of ranks on CPUs, over Gloo's TCP transport (gloo_mesh.h) on parallel.interface. The
+// network must be private: nothing is encrypted. Every collective is one exchange of blocks.
 
 #include <chrono>
 #include <cstdint>
@@ -20,7 +20,8 @@ namespace foredraft {
 
 class GlooCommunicator : public Communicator {
  public:
-  // From here on the process ignores SIGPIPE: writing to a rank that died must fail, not kill.
+  // From here on the process ignores SIGPIPE, so that a write to a dead rank fails instead of killing this
+  // process.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(const CommunicatorOptions& options,
                                                               RendezvousStore& store);
   ~GlooCommunicator() override;
@@ -45,13 +46,13 @@ class GlooCommunicator : public Communicator {
 
   GlooCommunicator(const CommunicatorOptions& options, std::unique_ptr<GlooMesh> mesh);
 
-  // What the stream's nodes run.
+  // Run by the stream's nodes.
   void GatherNow(const AllGatherParams& params);
   void GatherOnePart(const AllGatherParams& params, const GatherPart& part);
   void GatherPacked(const AllGatherParams& params);
   void ToAllNow(const AllToAllParams& params);
 
-  // One block to and from every other rank. After a failure: nothing.
+  // Sends one block to each other rank and receives one from each. Does nothing after a failure.
   void Exchange(Operation operation, const Blocks& outgoing, const Blocks& incoming);
 
   // Constant after construction.
@@ -60,9 +61,9 @@ class GlooCommunicator : public Communicator {
   const std::chrono::milliseconds step_timeout_;
   const std::unique_ptr<GlooMesh> mesh_;
 
-  // The calling thread's.
-  std::vector<std::byte> packed_out_;   // one message, of several parts
-  std::vector<std::byte> packed_in_;    // one from every rank
+  // Used by the thread that calls collectives.
+  std::vector<std::byte> packed_out_;   // one message of several parts
+  std::vector<std::byte> packed_in_;    // one such message from every rank
   std::vector<int64_t> reduce_buffer_;  // [size, values]
 
   GroupStatus status_;

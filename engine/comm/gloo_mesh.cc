@@ -24,15 +24,15 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kSmallBytes = 32 << 10;
 
-// In front of every small block: what both sides must agree on.
+// Precedes every small block, so that the receiver can check that both ranks are in the same exchange.
 struct Header {
   uint64_t exchange;
   uint32_t operation;
   uint32_t bytes;
 };
 
-// Gloo's view of the store. Its own wait ignores its timeout in the base class: here everything ends by one
-// deadline. Errors leave as exceptions, which Connect catches.
+// Adapts a RendezvousStore to Gloo's interface. All waits end at one deadline; Gloo's timeout argument is
+// ignored. Errors become exceptions, which Connect catches.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   GlooStore(RendezvousStore& store, Clock::time_point deadline) : store_(store), deadline_(deadline) {}
@@ -62,7 +62,7 @@ class GlooStore : public gloo::rendezvous::Store {
   const Clock::time_point deadline_;
 };
 
-// Gloo would say so too, and leak.
+// Gloo checks this too, but leaks the list when it throws.
 bool HasAddress(const std::string& interface) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return false;
@@ -77,8 +77,9 @@ bool HasAddress(const std::string& interface) {
 
 }  // namespace
 
-// Of one peer: memory that small blocks come into and go out from. Two of each, used in turn: a rank sends
-// for exchange n + 2 when it has the peer's block of n + 1, which the peer sent when it was done with n.
+// The memory of small blocks to and from one peer. There are two of each, used in turn: a rank sends for
+// exchange n + 2 only after it has the peer's block of n + 1, which the peer sends after it is done with
+// exchange n.
 struct GlooMesh::Channel {
   struct Small {
     Header header;
@@ -88,7 +89,7 @@ struct GlooMesh::Channel {
   std::array<Small, 2> out;
   std::array<std::unique_ptr<gloo::transport::Buffer>, 2> receive;
   std::array<std::unique_ptr<gloo::transport::Buffer>, 2> send;
-  // Of large blocks, while an exchange runs.
+  // Buffers of large blocks; only during an exchange.
   std::unique_ptr<UnboundBuffer> large_in;
   std::unique_ptr<UnboundBuffer> large_out;
 };
@@ -104,24 +105,28 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const CommunicatorOp
     attributes.iface = options.interface;
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-    // What a small block is waited for; to connect, once both sides are there, Gloo takes five times as long.
+    // The deadline for a small block. Gloo allows five times as long for each connection.
     context->setTimeout(options.step_timeout);
     GlooStore gloo_store(store, Clock::now() + options.connect_timeout);
     context->connectFullMesh(gloo_store, device);
     std::unique_ptr<GlooMesh> mesh(new GlooMesh(options, std::move(context)));
-    // Nobody sends before all have their memory ready.
+    // A rank may send only after all ranks have registered their memory.
     for (int rank = 0; rank < options.size; ++rank) {
       const std::string key = "ready/" + std::to_string(rank);
       rank == options.rank ? gloo_store.set(key, {}) : gloo_store.wait({key});
     }
     return mesh;
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    const size_t reason = text.find("] ");  // Gloo puts its own file and line in front
-    return absl::UnavailableError(absl::StrFormat(
-        "rank %d: the %d ranks did not come together within %d s: %s", options.rank, options.size,
-        options.connect_timeout.count(), reason == std::string_view::npos ? text : text.substr(reason + 2)));
+    return absl::UnavailableError(absl::StrFormat("rank %d: the %d ranks did not connect within %d s: %s",
+                                                  options.rank, options.size, options.connect_timeout.count(),
+                                                  ReasonOf(error)));
   }
+}
+
+std::string GlooMesh::ReasonOf(const std::exception& error) {
+  const std::string text = error.what();
+  const size_t prefix_end = text.find("] ");
+  return prefix_end == std::string::npos ? text : text.substr(prefix_end + 2);
 }
 
 GlooMesh::GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Context> context)
@@ -141,7 +146,7 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Con
   }
 }
 
-// Closed first: Gloo's thread may be writing to a channel's memory.
+// Closes before the channels go: Gloo's thread may be writing to their memory.
 GlooMesh::~GlooMesh() { Close(); }
 
 void GlooMesh::BeginLarge(const Blocks& outgoing, const Blocks& incoming) {
@@ -174,7 +179,7 @@ void GlooMesh::EndLarge() {
 void GlooMesh::Exchange(uint32_t operation, const Blocks& outgoing, const Blocks& incoming) {
   ++exchange_count_;
   deadline_ = Clock::now() + step_timeout_;
-  // However the exchange ends, its large buffers go, and nobody may abort them any more.
+  // The large buffers end with the exchange, also when it throws; Close must not reach them after that.
   struct Large {
     GlooMesh& mesh;
     ~Large() { mesh.EndLarge(); }
@@ -233,11 +238,11 @@ void GlooMesh::Receive(int peer, uint32_t operation, const Block& block) {
 
 std::chrono::milliseconds GlooMesh::Remaining() const {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
-  return std::max(left, std::chrono::milliseconds(1));  // Gloo reads -1 as its own default
+  return std::max(left, std::chrono::milliseconds(1));  // a negative timeout would mean Gloo's default
 }
 
-// A wait that runs out makes Gloo fail everything that is pending on any connection, and close them all: the
-// one way to reach those who wait for small blocks.
+// Gloo has no call that ends a wait for a small block. But when any wait times out, Gloo fails everything
+// that is pending on all connections and closes them, so this waits 1 ms for a message that no rank sends.
 void GlooMesh::Close() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -252,7 +257,7 @@ void GlooMesh::Close() {
     std::byte nothing;
     context_->createUnboundBuffer(&nothing, 1)->waitRecv(std::chrono::milliseconds(1));
   } catch (const std::exception&) {
-    // As meant to be.
+    // The expected timeout.
   }
 }
 

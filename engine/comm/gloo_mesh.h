@@ -1,21 +1,24 @@
 #ifndef FOREDRAFT_ENGINE_COMM_GLOO_MESH_H_
 #define FOREDRAFT_ENGINE_COMM_GLOO_MESH_H_
 
-// A TCP connection between every two ranks, by Gloo, and the one thing ever done with them: an exchange, in
-// which every rank swaps one block, often an empty one, with every other. So each exchange needs an answer
-// from all, and a lost rank shows in whatever comes first. Waiting parks the thread; nothing spins.
+// Gloo's TCP connections between all pairs of ranks, with one operation: an exchange, in which every rank
+// swaps one block, often an empty one, with every other rank. Each exchange therefore needs a message from
+// every rank, so the next exchange after a loss detects it. Waiting parks the thread and does not spin.
 //
-// Small blocks go straight into memory the receiver keeps ready: one message. Large ones go into place, after
-// a handshake. Errors are Gloo's exceptions; after the first the mesh is dead.
+// A small block is one message, written directly into memory that the receiver has registered. A large block
+// is written to its destination after a handshake. Errors are Gloo's exceptions; after the first one the mesh
+// must be closed.
 //
-// Owner: GlooCommunicator. Thread: one at a time, but for Close (any).
+// Owner: GlooCommunicator. Thread: one at a time; Close: any.
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -34,27 +37,31 @@ namespace foredraft {
 
 class GlooMesh {
  public:
-  // What goes to, or comes from, each rank; a rank's own entry is not used.
+  // Memory that is sent to, or received from, one rank. In Blocks, indexed by rank, the own entry is not
+  // used.
   struct Block {
     void* data = nullptr;
     int64_t bytes = 0;
   };
   using Blocks = std::array<Block, kMaxRanks>;
 
-  // INVALID_ARGUMENT for an interface that this host has not; UNAVAILABLE when the ranks do not come together
-  // within options.connect_timeout.
+  // INVALID_ARGUMENT if this host does not have the interface; UNAVAILABLE if the ranks do not connect within
+  // options.connect_timeout.
   static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(const CommunicatorOptions& options,
                                                            RendezvousStore& store);
   ~GlooMesh();
 
-  // `operation` is compared with the other ranks': they must all be in the same exchange. Throws when a
-  // connection is lost, when a rank lets it wait longer than the step timeout, and after Close.
+  // CHECKs that all ranks pass the same `operation` in the same exchange. Throws if a connection is lost, if
+  // another rank takes longer than the step timeout, and after Close.
   void Exchange(uint32_t operation, const Blocks& outgoing, const Blocks& incoming);
+
+  // The text of an exception of Gloo's, without Gloo's source file and line.
+  static std::string ReasonOf(const std::exception& error);
 
   // The rank that the exchange waits for, or waited for when it threw.
   int waiting_for() const { return waiting_for_; }
 
-  // Ends what waits, here and on the other ranks.
+  // Ends a waiting exchange, here and on the other ranks.
   void Close();
 
  private:
@@ -62,7 +69,7 @@ class GlooMesh {
 
   GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Context> context);
 
-  // Of an exchange: buffers for its large blocks, and their end.
+  // Create and destroy the buffers for the large blocks of an exchange.
   void BeginLarge(const Blocks& outgoing, const Blocks& incoming);
   void EndLarge();
   void Send(int peer, uint32_t operation, const Block& block);
@@ -76,8 +83,8 @@ class GlooMesh {
   const std::shared_ptr<gloo::Context> context_;
   std::array<std::unique_ptr<Channel>, kMaxRanks> channels_;  // by peer
 
-  // The calling thread's.
-  uint64_t exchange_count_ = 0;  // names an exchange: the same on all ranks
+  // Used by the thread that calls Exchange.
+  uint64_t exchange_count_ = 0;  // the number of the exchange, equal on all ranks
   std::chrono::steady_clock::time_point deadline_;
   int waiting_for_ = 0;
 

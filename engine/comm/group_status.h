@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_COMM_GROUP_STATUS_H_
 #define FOREDRAFT_ENGINE_COMM_GROUP_STATUS_H_
 
-// What became of a group of ranks: fine until the first failure, which stays. Thread-safe; failed() costs a
-// load, so that every collective can ask.
+// The status of a group of ranks: ok until the first failure, which is kept. Owner: a communicator.
+// Thread-safe; failed() is one atomic load, cheap enough for every collective.
 
 #include <atomic>
 #include <mutex>
@@ -13,7 +13,7 @@ namespace foredraft {
 
 class GroupStatus {
  public:
-  // True for the first reason, which is kept; later ones are dropped. `reason` is not ok.
+  // Keeps the first reason, as UNAVAILABLE, and drops later ones; true for the first. `reason` is not ok.
   bool Fail(const absl::Status& reason);
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }

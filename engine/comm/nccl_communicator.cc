@@ -20,14 +20,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kStagingBytes = size_t{1} << 20;
-constexpr int kMaxCtas = 8;  // small messages: more blocks would only take them from the kernels beside
+constexpr int kMaxCtas = 8;  // enough for small messages; more would take SMs from concurrent kernels
 constexpr char kIdKey[] = "nccl/id";
 // How long a stream may take to end once its collectives are revoked.
 constexpr std::chrono::seconds kRevokeGrace{5};
 
 cudaStream_t HandleOf(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
 
-// What SameNodes compares of a captured collective: the parameters as they were given.
+// Records a captured collective's parameters, which SameNodes compares.
 template <class Params>
 void NoteCollective(Stream& stream, const void* function, const Params& params) {
   static_assert(std::is_trivially_copyable_v<Params>);
@@ -36,7 +36,7 @@ void NoteCollective(Stream& stream, const void* function, const Params& params) 
   static_cast<CudaStream&>(stream).Note(function, LaunchShape{}, &copy, sizeof(Params));
 }
 
-// Sleeps a little more the longer something takes: a step is short, a rank that is late may be late for long.
+// The pause between two polls: yields at first, because a step is short, and sleeps longer later.
 class Backoff {
  public:
   void Wait() {
@@ -47,6 +47,8 @@ class Backoff {
  private:
   int polls_ = 0;
 };
+
+bool IsError(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
 bool AllEqual(const RankRows& rows, int ranks) {
   return std::all_of(rows.rows.begin(), rows.rows.begin() + ranks,
@@ -62,7 +64,7 @@ ncclRedOp_t OpOf(Reduction reduction) {
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Create(const CommunicatorOptions& options,
                                                                        Device& device,
                                                                        RendezvousStore& store) {
-  // NCCL has no other way to be told the interface; what the operator set stays.
+  // NCCL takes the interface only from the environment. A value that the operator set is kept.
   setenv("NCCL_SOCKET_IFNAME", options.interface.c_str(), /*overwrite=*/0);
   std::unique_ptr<NcclCommunicator> comm(new NcclCommunicator(options, device));
   comm->host_stream_ = device.CreateStream();
@@ -74,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Create(const Com
 NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options, Device& device)
     : rank_(options.rank), size_(options.size), step_timeout_(options.step_timeout), device_(device) {}
 
-// Abort, not destroy: it waits for no other rank.
+// ncclCommAbort, unlike ncclCommDestroy, does not wait for other ranks.
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ != nullptr) ncclCommAbort(comm_);
 }
@@ -99,7 +101,7 @@ absl::Status NcclCommunicator::Join(RendezvousStore& store, std::chrono::seconds
   config.blocking = 0;
   config.maxCTAs = kMaxCtas;
   const ncclResult_t result = ncclCommInitRankConfig(&comm_, size_, id, rank_, &config);
-  if (result != ncclSuccess && result != ncclInProgress) {
+  if (IsError(result)) {
     return absl::UnavailableError(
         absl::StrFormat("rank %d: NCCL: joining %d ranks: %s", rank_, size_, ncclGetErrorString(result)));
   }
@@ -110,8 +112,8 @@ absl::Status NcclCommunicator::Settle(const char* operation, Clock::time_point d
   Backoff backoff;
   while (true) {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-    if (asked != ncclSuccess) state = asked;
+    if (const ncclResult_t result = ncclCommGetAsyncError(comm_, &state); result != ncclSuccess)
+      state = result;
     if (state == ncclSuccess) return absl::OkStatus();
     if (state != ncclInProgress) {
       return absl::UnavailableError(absl::StrFormat("rank %d: %s: NCCL: %s: %s", rank_, operation,
@@ -120,20 +122,22 @@ absl::Status NcclCommunicator::Settle(const char* operation, Clock::time_point d
     if (status_.failed()) return status();
     if (Clock::now() >= deadline) {
       return absl::UnavailableError(
-          absl::StrFormat("rank %d: %s: NCCL is not through within its time", rank_, operation));
+          absl::StrFormat("rank %d: %s: NCCL did not settle in time", rank_, operation));
     }
     backoff.Wait();
   }
 }
 
-void NcclCommunicator::Enqueue(const char* operation, const std::function<ncclResult_t()>& submit) {
+void NcclCommunicator::Enqueue(const char* operation, const std::function<void(const Check& check)>& submit) {
   if (status_.failed()) return;
-  const auto refused = [](ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; };
-  ncclResult_t result = ncclGroupStart();
-  if (!refused(result)) result = submit();
-  const ncclResult_t ended = ncclGroupEnd();
-  if (!refused(result)) result = ended;
-  if (refused(result)) return Fail(operation, ncclGetErrorString(result));
+  ncclResult_t first_error = ncclSuccess;
+  const Check check = [&first_error](ncclResult_t result) {
+    if (first_error == ncclSuccess && IsError(result)) first_error = result;
+  };
+  check(ncclGroupStart());
+  if (first_error == ncclSuccess) submit(check);
+  check(ncclGroupEnd());
+  if (first_error != ncclSuccess) return Fail(operation, ncclGetErrorString(first_error));
   if (const absl::Status settled = Settle(operation, Clock::now() + step_timeout_); !settled.ok()) {
     Fail(operation, std::string(settled.message()));
   }
@@ -147,7 +151,7 @@ void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
 absl::Status NcclCommunicator::status() const {
   ncclResult_t error = ncclSuccess;
   if (!status_.failed() && comm_ != nullptr && ncclCommGetAsyncError(comm_, &error) == ncclSuccess &&
-      error != ncclSuccess && error != ncclInProgress) {
+      IsError(error)) {
     status_.Fail(absl::UnavailableError(
         absl::StrFormat("rank %d: NCCL: %s: %s", rank_, ncclGetErrorString(error), ncclGetLastError(comm_))));
   }
@@ -157,27 +161,22 @@ absl::Status NcclCommunicator::status() const {
 void NcclCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
   const RankRows& rows = params.rows;
   NoteCollective(stream, reinterpret_cast<const void*>(&ncclAllGather), params);
-  Enqueue("all_gather", [&] {
-    ncclResult_t result = ncclSuccess;
-    const auto call = [&](ncclResult_t called) {
-      if (called != ncclSuccess && called != ncclInProgress) result = called;
-    };
+  Enqueue("all_gather", [&](const Check& check) {
     for (const GatherPart& part : params.parts) {
       if (part.row_bytes == 0) continue;
       const int64_t own_bytes = rows[rank_] * part.row_bytes;
       if (AllEqual(rows, size_)) {
         if (own_bytes == 0) continue;
-        call(ncclAllGather(part.in, part.out, own_bytes, ncclInt8, comm_, HandleOf(stream)));
+        check(ncclAllGather(part.in, part.out, own_bytes, ncclInt8, comm_, HandleOf(stream)));
         continue;
       }
       for (int peer = 0; peer < size_; ++peer) {
-        auto* const place = static_cast<std::byte*>(part.out) + rows.offset(peer) * part.row_bytes;
-        if (own_bytes > 0) call(ncclSend(part.in, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+        auto* const to = static_cast<std::byte*>(part.out) + rows.offset(peer) * part.row_bytes;
+        if (own_bytes > 0) check(ncclSend(part.in, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
         if (rows[peer] == 0) continue;
-        call(ncclRecv(place, rows[peer] * part.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+        check(ncclRecv(to, rows[peer] * part.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
       }
     }
-    return result;
   });
 }
 
@@ -185,24 +184,20 @@ void NcclCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
   const RankRows& rows = params.rows;
   const int64_t own_bytes = rows[rank_] * params.row_bytes;
   NoteCollective(stream, reinterpret_cast<const void*>(&ncclAlltoAll), params);
-  Enqueue("all_to_all", [&] {
+  Enqueue("all_to_all", [&](const Check& check) {
     if (AllEqual(rows, size_)) {
-      if (own_bytes == 0) return ncclSuccess;
-      return ncclAlltoAll(params.in, params.out, own_bytes, ncclInt8, comm_, HandleOf(stream));
+      if (own_bytes == 0) return;
+      check(ncclAlltoAll(params.in, params.out, own_bytes, ncclInt8, comm_, HandleOf(stream)));
+      return;
     }
-    ncclResult_t result = ncclSuccess;
-    const auto call = [&](ncclResult_t called) {
-      if (called != ncclSuccess && called != ncclInProgress) result = called;
-    };
     for (int peer = 0; peer < size_; ++peer) {
       const auto* from = static_cast<const std::byte*>(params.in) + rows.offset(peer) * params.row_bytes;
       auto* const to = static_cast<std::byte*>(params.out) + peer * own_bytes;
       if (rows[peer] > 0) {
-        call(ncclSend(from, rows[peer] * params.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+        check(ncclSend(from, rows[peer] * params.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
       }
-      if (own_bytes > 0) call(ncclRecv(to, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+      if (own_bytes > 0) check(ncclRecv(to, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
     }
-    return result;
   });
 }
 
@@ -217,9 +212,10 @@ absl::Status NcclCommunicator::Await(Stream& stream) {
       return status();
     }
     const bool late = Clock::now() >= deadline;
-    if (revoked_ && late) return status();  // the process ends, and with it what the GPU still does
+    if (revoked_ && late) return status();  // the GPU still runs; the end of the process ends it
     if (!revoked_ && (late || !status().ok())) {
-      Fail("step", absl::StrFormat("not through within %d ms", step_timeout_.count()));  // if nothing else
+      // A failure that is recorded already keeps its reason.
+      Fail("step", absl::StrFormat("did not end within %d ms", step_timeout_.count()));
       deadline = Clock::now() + kRevokeGrace;
     }
     backoff.Wait();
@@ -230,9 +226,9 @@ absl::Status NcclCommunicator::AllReduce(std::span<int64_t> values, Reduction re
   CHECK_LE(values.size_bytes(), kStagingBytes);
   if (status_.failed()) return status();
   device_.CopyToDevice(*host_stream_, staging_, values.data(), values.size_bytes());
-  Enqueue("all_reduce", [&] {
-    return ncclAllReduce(staging_, staging_, values.size(), ncclInt64, OpOf(reduction), comm_,
-                         HandleOf(*host_stream_));
+  Enqueue("all_reduce", [&](const Check& check) {
+    check(ncclAllReduce(staging_, staging_, values.size(), ncclInt64, OpOf(reduction), comm_,
+                        HandleOf(*host_stream_)));
   });
   RETURN_IF_ERROR(Await(*host_stream_));
   device_.CopyToHost(*host_stream_, values.data(), staging_, values.size_bytes());
@@ -244,8 +240,8 @@ absl::Status NcclCommunicator::Broadcast(std::span<std::byte> bytes, int root) {
   for (size_t first = 0; first < bytes.size(); first += kStagingBytes) {
     const std::span<std::byte> piece = bytes.subspan(first, std::min(kStagingBytes, bytes.size() - first));
     if (rank_ == root) device_.CopyToDevice(*host_stream_, staging_, piece.data(), piece.size());
-    Enqueue("broadcast", [&] {
-      return ncclBroadcast(staging_, staging_, piece.size(), ncclInt8, root, comm_, HandleOf(*host_stream_));
+    Enqueue("broadcast", [&](const Check& check) {
+      check(ncclBroadcast(staging_, staging_, piece.size(), ncclInt8, root, comm_, HandleOf(*host_stream_)));
     });
     RETURN_IF_ERROR(Await(*host_stream_));
     device_.CopyToHost(*host_stream_, piece.data(), staging_, piece.size());

@@ -1,16 +1,16 @@
 #ifndef FOREDRAFT_ENGINE_COMM_NCCL_COMMUNICATOR_H_
 #define FOREDRAFT_ENGINE_COMM_NCCL_COMMUNICATOR_H_
 
-// Ranks on GPUs, one process and one GPU each, joined by NCCL. Non-blocking: no call of NCCL's waits inside
-// the library, where no deadline of ours would reach. After every enqueue the communicator is polled until it
-// has settled, also while a stream captures: NCCL may issue work in the background, and a capture must not
-// end before it has.
+// The communicator of ranks on GPUs, one process and one GPU each, over NCCL. It is non-blocking: no call
+// waits inside the library, where it would have no deadline. After every enqueue it polls until NCCL has
+// settled, also during a capture: NCCL may issue work in the background, and a capture must not end before
+// that.
 //
-// After a failure NCCL's running kernels are revoked, so that the stream comes to its end. The communicator
-// itself goes when this object does, which must be after the graphs that captured it: NCCL waits for them.
+// After a failure it revokes NCCL's running kernels, so that the stream can end. NCCL's communicator is
+// destroyed with this object, which must be after the graphs that captured it: NCCL waits for them.
 //
-// Abort from another thread only leaves its reason: NCCL wants no second thread inside, so the thread that
-// waits (Await polls) does the rest. status() may ask NCCL for errors from any thread.
+// Abort only records its reason, because NCCL allows one thread at a time: the thread in Await polls, sees
+// the reason and revokes. status() may query NCCL for errors from any thread.
 
 #include <nccl.h>
 
@@ -29,8 +29,8 @@ namespace foredraft {
 
 class NcclCommunicator : public Communicator {
  public:
-  // UNAVAILABLE when the ranks do not come together within options.connect_timeout. `device` is the CUDA
-  // device that the calling thread uses.
+  // UNAVAILABLE if the ranks do not connect within options.connect_timeout. `device` is the CUDA device of
+  // the calling thread.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(const CommunicatorOptions& options,
                                                               Device& device, RendezvousStore& store);
   ~NcclCommunicator() override;
@@ -54,11 +54,13 @@ class NcclCommunicator : public Communicator {
 
   absl::Status Join(RendezvousStore& store, std::chrono::seconds timeout);
 
-  // Enqueues what `submit` calls, as one group; then polls until NCCL has taken it. Nothing after a failure.
-  void Enqueue(const char* operation, const std::function<ncclResult_t()>& submit);
-  // Waits until the communicator is not busy with what it was asked.
+  // Runs the NCCL calls of `submit` as one group, passing each result to `check`, then waits until NCCL has
+  // settled. Does nothing after a failure.
+  using Check = std::function<void(ncclResult_t result)>;
+  void Enqueue(const char* operation, const std::function<void(const Check& check)>& submit);
+  // Polls until NCCL has no enqueue in progress.
   absl::Status Settle(const char* operation, std::chrono::steady_clock::time_point deadline);
-  // Keeps the reason, unless there is one, and stops what runs.
+  // Records the reason, if it is the first, and revokes the running kernels.
   void Fail(const char* operation, const std::string& reason);
 
   const int rank_;
@@ -67,10 +69,10 @@ class NcclCommunicator : public Communicator {
   Device& device_;
 
   ncclComm_t comm_ = nullptr;
-  std::unique_ptr<Stream> host_stream_;  // of the collectives between steps
-  void* staging_ = nullptr;              // [kStagingBytes], device memory, likewise
+  std::unique_ptr<Stream> host_stream_;  // for the collectives between steps
+  void* staging_ = nullptr;              // [kStagingBytes], device memory, for the same
   bool revoked_ = false;
-  mutable GroupStatus status_;  // status() asks NCCL, too
+  mutable GroupStatus status_;  // status() records errors that NCCL reports
 };
 
 }  // namespace foredraft

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_COMM_RANK_ROWS_H_
 #define FOREDRAFT_ENGINE_COMM_RANK_ROWS_H_
 
-// How many rows every rank brings to a collective. The same on all ranks: it comes from the plan.
+// How many rows each rank contributes to a collective. All ranks have the same counts, from the plan.
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@ struct RankRows {
 
   int32_t operator[](int rank) const { return rows[rank]; }
   int32_t& operator[](int rank) { return rows[rank]; }
-  // Rows of the ranks before `rank`: where its rows start when all stand one after another.
+  // The first row of `rank` where the rows of all ranks follow one another.
   int32_t offset(int rank) const {
     int32_t sum = 0;
     for (int r = 0; r < rank; ++r) sum += rows[r];

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_COMM_RENDEZVOUS_H_
 #define FOREDRAFT_ENGINE_COMM_RENDEZVOUS_H_
 
-// Where the ranks of a forming group leave their addresses for each other: a few small values, each written
-// once. One store per life of the group: a restarted group starts with an empty one.
+// A key-value store through which the ranks of a forming group exchange their addresses: a few small values,
+// each set once. Each life of the group has an empty store of its own.
 
 #include <chrono>
 #include <string>
@@ -17,11 +17,11 @@ class RendezvousStore {
  public:
   virtual ~RendezvousStore() = default;
 
-  // `value` is bytes. UNAVAILABLE when the store is out of reach.
+  // `value` is any bytes. UNAVAILABLE if the store is unreachable.
   virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
 
-  // Waits until some rank has set `key`. DEADLINE_EXCEEDED past `deadline`, UNAVAILABLE when the store is out
-  // of reach.
+  // Waits until a rank has set `key`. DEADLINE_EXCEEDED past `deadline`; UNAVAILABLE if the store is
+  // unreachable.
   virtual absl::StatusOr<std::string> Get(const std::string& key,
                                           std::chrono::steady_clock::time_point deadline) = 0;
 };

@@ -4,7 +4,7 @@
 
 namespace foredraft {
 
-// As rows of floats: the one copy that every backend has, and it moves bits.
+// Copies the rows as floats: copy_rows moves bits unchanged, and every backend has it.
 void SoloCommunicator::CopyRows(Stream& stream, void* out, const void* in, int32_t rows, int64_t row_bytes) {
   if (out == in || rows == 0 || status_.failed()) return;
   CHECK_EQ(row_bytes % static_cast<int64_t>(sizeof(float)), 0);

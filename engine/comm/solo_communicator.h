@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_COMM_SOLO_COMMUNICATOR_H_
 #define FOREDRAFT_ENGINE_COMM_SOLO_COMMUNICATOR_H_
 
-// A group of one, on any device: rows are copied where they do not stand in their place already, and nothing
-// waits for anybody.
+// A group of one rank, on any device: collectives copy rows from `in` to `out` unless those are the same
+// memory.
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/group_status.h"
@@ -12,7 +12,7 @@ namespace foredraft {
 
 class SoloCommunicator : public Communicator {
  public:
-  // `ops` of the device whose streams are used; they outlive this.
+  // `ops` belongs to the device whose streams are used, and outlives this object.
   explicit SoloCommunicator(const Ops& ops) : ops_(ops) {}
 
   int rank() const override { return 0; }

@@ -24,7 +24,7 @@ std::string ReadAll(const std::string& path) {
   return content.str();
 }
 
-// Between two looks at a child.
+// The pause between two polls of a child.
 void Tick() { poll(nullptr, 0, 10); }
 
 }  // namespace
@@ -73,7 +73,7 @@ bool ChildProcess::HasEnded() {
 bool ChildProcess::WaitFor(const std::string& path, const std::string& text) {
   const auto deadline = steady_clock::now() + std::chrono::seconds(60);
   while (steady_clock::now() < deadline) {
-    const bool ended = HasEnded();  // before reading: what it wrote last is then read
+    const bool ended = HasEnded();  // checked before reading, so that its last output is read
     if (ReadAll(path).find(text) != std::string::npos) return true;
     if (ended) return false;
     Tick();

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_
 #define FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_
 
-// A program under test, its output in files of the test's temporary directory.
+// Runs a program under test. Its output goes to files in the test's temporary directory.
 
 #include <sys/types.h>
 
@@ -14,13 +14,12 @@ class ChildProcess {
  public:
   // arguments[0] is the program.
   explicit ChildProcess(const std::vector<std::string>& arguments);
-  ~ChildProcess();  // kills what still runs
+  ~ChildProcess();  // SIGKILL if it still runs
 
   std::string Stdout() const;
   std::string Stderr() const;
   void Signal(int signal) const;
-  // Waits until stderr (or stdout) has `text`, the process has ended or 60 s are over. False: it does not
-  // have it.
+  // Waits until stderr (or stdout) contains `text`. False if the process ends or 60 s pass before that.
   bool WaitForStderr(const std::string& text);
   bool WaitForStdout(const std::string& text);
   // The exit code, -signal if one killed it, -1000 after 120 s.
@@ -28,7 +27,7 @@ class ChildProcess {
 
  private:
   bool WaitFor(const std::string& path, const std::string& text);
-  bool HasEnded();  // reaps
+  bool HasEnded();  // reaps the process
 
   std::string stdout_path_;
   std::string stderr_path_;
@@ -42,7 +41,7 @@ struct RunResult {
   std::string out;
   std::string err;
 };
-// Runs to the end.
+// Waits until the program ends.
 RunResult RunProgram(const std::vector<std::string>& arguments);
 
 }  // namespace foredraft

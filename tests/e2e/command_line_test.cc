@@ -1,4 +1,4 @@
-// The subcommands as a user meets them: exit codes, what they print, and the clients of a daemon.
+// The subcommands as subprocesses: exit codes, output, and the clients of a daemon.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(CommandLine, ExitCodesTellUsageFromFailure) {
+TEST(CommandLine, ExitCode2IsWrongUsageAnd1IsFailure) {
   struct Case {
     std::vector<std::string> arguments;
     int exit_code;
@@ -71,7 +71,7 @@ TEST(CommandLine, ExitCodesTellUsageFromFailure) {
   }
 }
 
-TEST(CommandLine, CheckConfigPrintsWhatItWouldReadBack) {
+TEST(CommandLine, CheckConfigPrintsAConfigurationThatReadsBackTheSame) {
   const std::string dir = TestDir("check");
   const RunResult first = Foredraft({"check-config", "--config", kConfig, "--set", "max_queue_size=77"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -82,14 +82,14 @@ TEST(CommandLine, CheckConfigPrintsWhatItWouldReadBack) {
   EXPECT_EQ(again.out, first.out);
 }
 
-TEST(CommandLine, InfoTellsTheCheckpointsFigures) {
+TEST(CommandLine, InfoDescribesTheCheckpoint) {
   const RunResult result = Foredraft({"info", "--checkpoint", kModel});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("DeepseekV3ForCausalLM"), HasSubstr("MTP modules          3"),
                                 HasSubstr("KV bytes per token")));
 }
 
-TEST(CommandLine, TheShapesOfR1AreExplained) {
+TEST(CommandLine, InfoAndCheckConfigDescribeTheShapesOfR1) {
   const std::string stem = "deploy/configs/r1-shape-61x32";
   const RunResult info = Foredraft({"info", "--checkpoint", stem + ".json"});
   ASSERT_EQ(info.exit_code, 0) << info.err;
@@ -100,7 +100,7 @@ TEST(CommandLine, TheShapesOfR1AreExplained) {
                                HasSubstr("in blocks of 64"), HasSubstr("FORCED acceptance")));
 }
 
-TEST(Client, GenerateStreamsTextToStdoutAndFiguresToStderr) {
+TEST(Client, GenerateStreamsTextToStdoutAndStatisticsToStderr) {
   Daemon daemon;
   const RunResult result = daemon.Generate({"--chat", "What is 8 weeks in days?", "--temperature", "0"});
   EXPECT_EQ(result.exit_code, 0);
@@ -111,7 +111,7 @@ TEST(Client, GenerateStreamsTextToStdoutAndFiguresToStderr) {
   EXPECT_THAT(bad.err, HasSubstr("INVALID_ARGUMENT sampling.top_p: 2"));
 }
 
-TEST(Client, IsMeasuredByBench) {
+TEST(Client, BenchMeasuresTheDaemon) {
   Daemon daemon;
   const std::string dataset = TestDir("bench") + "/data.jsonl";
   WriteText(dataset, R"({"task_id": 7, "prompt": "What is 48 + 275?", "output_tokens": 24})"
@@ -133,7 +133,7 @@ TEST(Client, IsMeasuredByBench) {
   EXPECT_THAT(bad.err, HasSubstr("foredraft: no request completed"));
 }
 
-TEST(Client, GivesBenchTheSameTokensForEveryDraftLength) {
+TEST(Client, BenchComparesDraftLengthsOverTheSameTokens) {
   Daemon daemon;
   const std::string file = TestDir("compare") + "/report.json";
   const RunResult run = Foredraft({"bench", "--server", daemon.grpc_address(), "--compare", "K=0,1,3",
@@ -149,7 +149,7 @@ TEST(Client, GivesBenchTheSameTokensForEveryDraftLength) {
   EXPECT_EQ(report["settings"][2]["runs"].size(), 2u);
 }
 
-TEST(Client, BenchReportsWhatItHasAfterCtrlCAndExits1) {
+TEST(Client, BenchReportsPartialResultsAfterCtrlCAndExits1) {
   Daemon daemon;
   ChildProcess bench({FOREDRAFT_BINARY, "bench", "--server", daemon.grpc_address(), "--duration", "600",
                       "--warmup", "0", "--random-output-len", "2000"});
@@ -161,8 +161,8 @@ TEST(Client, BenchReportsWhatItHasAfterCtrlCAndExits1) {
   EXPECT_TRUE(daemon.EventuallyMetric("kv_cache_blocks", "state=\"used\"", 0));
 }
 
-// Long enough to be interrupted: no EOS, all that fits.
-TEST(Client, DeadlineAndCtrlCPrintWhatCameAndExit1) {
+// The request is long enough to be interrupted.
+TEST(Client, DeadlineAndCtrlCPrintThePartialAnswerAndExit1) {
   Daemon daemon;
   std::vector<std::string> with_timeout = LongRequest();
   with_timeout.insert(with_timeout.end(), {"--timeout", "0.3"});

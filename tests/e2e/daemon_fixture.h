@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_E2E_DAEMON_FIXTURE_H_
 #define FOREDRAFT_TESTS_E2E_DAEMON_FIXTURE_H_
 
-// The real binary with the model that ships, on ports of its own choice.
+// The binary as a subprocess, serving abacus on ports that it chooses.
 
 #include <string>
 #include <vector>
@@ -13,21 +13,21 @@ namespace foredraft {
 inline constexpr char kConfig[] = "deploy/configs/abacus-cpu.yaml";
 inline constexpr char kModel[] = "deploy/models/abacus";
 
-// Runs a subcommand to its end.
+// Runs a subcommand until it ends.
 RunResult Foredraft(std::vector<std::string> arguments);
 
-// Arguments of `generate` for an answer of 4,000 tokens.
+// Arguments of `generate` for 4,000 tokens.
 std::vector<std::string> LongRequest();
 
-// An empty folder of this process.
+// An empty folder for this test process.
 std::string TestDir(const std::string& name);
 
 void WriteText(const std::string& path, const std::string& text);
 
-// Head and body; empty where nobody answers.
+// Head and body of the response; empty if the connection fails.
 std::string HttpGet(const std::string& address, const std::string& path);
 
-// `foredraft serve`, ready.
+// A `foredraft serve` that is ready.
 class Daemon {
  public:
   explicit Daemon(const std::vector<std::string>& sets = {}, const std::string& config = kConfig);
@@ -36,8 +36,9 @@ class Daemon {
   const std::string& grpc_address() const { return grpc_address_; }
 
   RunResult Generate(std::vector<std::string> arguments) const;
-  // The sum over all label sets whose line has `label`; -1 without one.
+  // The sum over all label sets that contain `label`; -1 if there is none.
   double Metric(const std::string& name, const std::string& label = "") const;
+  // Waits up to 30 s until Metric returns `value`.
   bool EventuallyMetric(const std::string& name, const std::string& label, double value) const;
 
  private:

@@ -1,4 +1,4 @@
-// The daemon as its operator meets it: books, drain, reload, drafters, faults at the start.
+// The daemon as a subprocess: accounting, drain, reload, drafters, faults at the start.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-TEST(Serve, AnswersWithBooksThatCloseAndDrainsOnSigterm) {
+TEST(Serve, UsageAndMetricsAgreeAndSigtermDrains) {
   Daemon daemon;
   double completion = 0, drafted = 0, accepted = 0;
   for (const char* question : {"Count the letter m in noma.", "What is 8 weeks in days?"}) {
@@ -78,7 +78,7 @@ TEST(Serve, SigtermLetsTheStreamFinishAndASecondEndsIt) {
   }
 }
 
-TEST(Serve, SighupTakesAGoodFileAndKeepsTheOldOneForABad) {
+TEST(Serve, SighupAppliesAValidFileAndRefusesAnInvalidOne) {
   const std::string dir = TestDir("reload");
   const std::string config = dir + "/f.yaml";
   const std::string head = std::string("model: ") + kModel + "\nmax_batch_size: 4\n";
@@ -128,7 +128,7 @@ TEST(Serve, ForcedAcceptanceIsMarkedEverywhereAndAReloadEndsIt) {
   const std::vector<std::string> ask = {"--prompt", "1 + 1", "--max-tokens", "200", "--ignore-eos", "--json"};
   const json forced = json::parse(daemon.Generate(ask).out);
   EXPECT_TRUE(forced["speculation"]["forced"]);
-  // 199 tokens in steps of two or three by a fixed stream: the mean strays by well under 0.2.
+  // 199 tokens in steps of two or three tokens, drawn from a fixed stream: the mean is within 0.2.
   EXPECT_NEAR(forced["speculation"]["acceptance_length"].get<double>(), 2.5, 0.2);
   EXPECT_EQ(daemon.Metric("spec_decode_forced"), 1);
   EXPECT_TRUE(daemon.process().WaitForStderr("forced acceptance"));
@@ -149,7 +149,7 @@ TEST(Serve, ThinkingTokensAreReloaded) {
   const json before = json::parse(daemon.Generate(ask).out);
   const int thinking = before["usage"]["thinking_tokens"];
   ASSERT_GT(thinking, 4);
-  // The third token of the thought now ends it: it counts, what follows does not.
+  // The third token now ends the thinking phase: it counts as thinking, the tokens after it do not.
   const int end = before["token_ids"][2];
   WriteText(config, head + ", end_thinking_phase_token: " + std::to_string(end) + "}\n");
   daemon.process().Signal(SIGHUP);
@@ -223,7 +223,8 @@ TEST(Serve, EnvironmentFaultsEndTheStartWithOneLineAndExit1) {
                                             {"model=" + dir + "/garbled", "model.safetensors"},
                                             {"model=" + dir + "/untokenized", "tokenizer.json"},
                                             {"backend=cuda", "backend: "}}) {
-    if (test.set == "backend=cuda" && std::filesystem::exists("/dev/nvidia0")) continue;  // it might serve
+    if (test.set == "backend=cuda" && std::filesystem::exists("/dev/nvidia0"))
+      continue;  // with a GPU it may serve
     const RunResult result = Foredraft({"serve", "--config", kConfig, "--set", "log.level=error", "--set",
                                         "server.metrics_address=127.0.0.1:0", "--set",
                                         "server.grpc_address=127.0.0.1:0", "--set", test.set});
@@ -248,7 +249,7 @@ TEST(Serve, ASynthesizedCheckpointLoadsAndGenerates) {
   }
 }
 
-// No weights, no tokenizer: a config.json is all there is.
+// The model is a config.json without weights or tokenizer.
 TEST(Serve, ADummyOfAConfigJsonGenerates) {
   Daemon daemon({"load_format=dummy", std::string("model=") + kModel + "/config.json"});
   const std::vector<std::string> call = {"--token-ids", "5,6,7", "--max-tokens", "12", "--ignore-eos",
@@ -257,7 +258,7 @@ TEST(Serve, ADummyOfAConfigJsonGenerates) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const json answer = json::parse(first.out);
   EXPECT_EQ(answer["usage"]["completion_tokens"], 12);
-  for (const json& token : answer["logprobs"]) EXPECT_LE(token["logprob"], 0) << "and a number";
+  for (const json& token : answer["logprobs"]) EXPECT_LE(token["logprob"], 0) << "must be a number";
   EXPECT_EQ(json::parse(daemon.Generate(call).out)["token_ids"], answer["token_ids"]);
 }
 

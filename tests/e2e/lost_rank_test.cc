@@ -190,8 +190,8 @@ TEST_P(LostRank, EndsStreamsAndLeavesNothing) {
   const double gone = std::chrono::duration<double>(steady_clock::now() - strike).count();
   EXPECT_LT(gone, GoneWithin(fault_case.fault));
   if (fault_case.fault == Fault::kStop && fault_case.moment == Moment::kDecode) {
-    // Rank 0 waits for the stopped rank 1: only an abort of its collectives ends it before SIGKILL does.
-    EXPECT_THAT(cluster.leader().Stderr(), testing::ContainsRegex("rank 0, process [0-9]+: exit code 1"));
+    // Rank 0 waits for the stopped rank 1. The abort of its collectives must end it, not the 3 s limit.
+    EXPECT_THAT(cluster.leader().Stderr(), testing::Not(HasSubstr("rank 0 did not end by itself")));
   }
   RecordProperty("seen_ms", static_cast<int>(seen * 1000));
   RecordProperty("gone_ms", static_cast<int>(gone * 1000));

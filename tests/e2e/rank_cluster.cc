@@ -23,7 +23,7 @@ void Tick() { poll(nullptr, 0, 10); }
 
 std::string Address(int port) { return "127.0.0.1:" + std::to_string(port); }
 
-// Of /proc/<pid>/cmdline, with blanks between the arguments; empty for what has ended.
+// /proc/<pid>/cmdline with blanks between the arguments; empty if the process has ended.
 std::string CommandLine(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/cmdline", std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -197,7 +197,7 @@ std::string RankCluster::LeftRunning(double seconds) {
   while (true) {
     std::string left;
     for (const auto& [pid, line] : Processes()) {
-      // Zombies have no command line.
+      // A zombie has an empty command line.
       if (line.find(Address(leader_port_)) != std::string::npos)
         left += std::to_string(pid) + " " + line + "\n";
     }

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_E2E_RANK_CLUSTER_H_
 #define FOREDRAFT_TESTS_E2E_RANK_CLUSTER_H_
 
-// A daemon over worker processes, with the model that ships, and what a test does to it: streams, signals to
-// its workers, a network that is cut, and a look at what is left running.
+// A daemon with worker processes, running abacus, and what a test needs to disturb it: streams, signals to
+// its workers, a network that can be cut, and the list of processes that still run.
 
 #include <sys/types.h>
 
@@ -18,26 +18,26 @@
 
 namespace foredraft {
 
-// Of the clusters below; the bounds that the tests hold are made of it.
+// parallel.heartbeat_timeout_s of every cluster; the tests derive their bounds from it.
 inline constexpr int kHeartbeatTimeoutS = 2;
 
 struct ClusterOptions {
   int ranks = 2;
-  int local_workers = 2;  // the others are started by the test, each behind a proxy of its own
-  int absent_ranks = 0;   // the last ones, which nobody starts
+  int local_workers = 2;  // the test starts the others, each behind a proxy of its own
+  int absent_ranks = 0;   // the last ranks, which are not started
   bool restart_group = false;
   std::vector<std::string> sets;
   bool wait_until_serving = true;
 };
 
-// A stream read on a thread of its own.
+// A stream of tokens, read on a thread of its own.
 class ClientStream {
  public:
   ClientStream(v1::GenerationService::Stub& stub, const v1::GenerateRequest& request);
   ~ClientStream();
-  bool WaitForTokens(size_t count);  // false: the stream ended before, or 60 s
+  bool WaitForTokens(size_t count);  // false if the stream ends before, or after 60 s
   void Cancel() { context_.TryCancel(); }
-  grpc::Status End();  // waits for it
+  grpc::Status End();  // waits for the end
   std::vector<int32_t> token_ids();
 
  private:
@@ -61,17 +61,17 @@ class RankCluster {
   TcpProxy& proxy(int rank) { return *remotes_.at(rank - options_.local_workers).proxy; }
   ChildProcess& remote(int rank) { return *remotes_.at(rank - options_.local_workers).process; }
 
-  // As a supervisor does: a new worker, a new network.
+  // Starts a new worker behind a new proxy, as a supervisor would.
   void StartRemote(int rank);
-  // A worker with settings of its own, to its end.
+  // Runs a worker with additional settings until it ends.
   RunResult RunWorker(int rank, const std::vector<std::string>& sets);
-  // Of the worker of this rank that the daemon has started; -1: there is none yet within 30 s.
+  // The worker of this rank that the daemon started; -1 if there is none within 60 s.
   pid_t WorkerPid(int rank);
-  // Processes of this cluster that still run, one per line, after at most `seconds`.
+  // Waits up to `seconds` until no process of this cluster runs; returns those that still do, one per line.
   std::string LeftRunning(double seconds);
-  // The sum over all label sets; -1 without one.
+  // The sum over all label sets; -1 if the metric is absent.
   double Metric(const std::string& name);
-  bool WaitServing();  // as health says, within 60 s
+  bool WaitServing();  // waits up to 60 s
 
  private:
   struct Remote {
@@ -92,7 +92,7 @@ class RankCluster {
   std::unique_ptr<v1::AdminService::Stub> admin_;
 };
 
-// Greedy, prompt of `prompt_len` tokens made of `seed`.
+// A greedy request without EOS; `seed` decides its prompt of `prompt_len` tokens.
 v1::GenerateRequest TokenRequest(int seed, int prompt_len, int max_tokens);
 
 }  // namespace foredraft

@@ -1,5 +1,5 @@
-// What else may happen to a group, beyond the table of lost_rank_test: the leader goes, two workers at
-// once, a crash that comes back, eight ranks under load. All of it in the full tier.
+// Faults of a group beyond the table of lost_rank_test: the leader ends, two workers end at once, a crash
+// repeats, a foreign worker dials in; and eight ranks under load. Full tier only.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,11 +20,12 @@ constexpr double kSlackS = 5;
 struct LeaderLoss {
   const char* name;
   int signal;
-  double remote_gone_s;  // a worker of another host
+  double remote_gone_s;  // bound for a worker of another host
 };
 class RanksLeaderLoss : public testing::TestWithParam<LeaderLoss> {};
 
-// The daemon's own workers end with it at once; another host's when its stream ends, or falls silent.
+// The daemon's own workers are killed with it. A worker of another host ends when its stream ends or is
+// silent.
 TEST_P(RanksLeaderLoss, LeavesNoWorker) {
   RankCluster cluster({.ranks = 2, .local_workers = 1});
   ClientStream stream(cluster.stub(), TokenRequest(0, 12, 400));
@@ -45,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(Table, RanksLeaderLoss,
                                          LeaderLoss{"Stopped", SIGSTOP, kHeartbeatTimeoutS + 1 + 3}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Ranks, TwoWorkersAtOnceAreOneFailure) {
+TEST(Ranks, TwoWorkersLostAtOnceCountAsOneFailure) {
   RankCluster cluster({.ranks = 4, .local_workers = 4, .restart_group = true});
   ClientStream stream(cluster.stub(), TokenRequest(0, 12, 400));
   ASSERT_TRUE(stream.WaitForTokens(8));
@@ -63,7 +64,7 @@ TEST(Ranks, TwoWorkersAtOnceAreOneFailure) {
   EXPECT_EQ(cluster.LeftRunning(kSlackS), "");
 }
 
-TEST(Ranks, ACrashThatComesBackIsGivenUp) {
+TEST(Ranks, ARepeatedCrashEndsTheDaemon) {
   RankCluster cluster({.ranks = 2, .local_workers = 2, .restart_group = true});
   for (int crash = 0; crash < 6; ++crash) {
     const pid_t victim = cluster.WorkerPid(1);
@@ -78,7 +79,7 @@ TEST(Ranks, ACrashThatComesBackIsGivenUp) {
   EXPECT_EQ(cluster.LeftRunning(kSlackS), "");
 }
 
-TEST(Ranks, AStrangeWorkerIsTurnedAwayAndNamed) {
+TEST(Ranks, AWorkerWithAnotherConfigurationIsRefused) {
   RankCluster cluster({.ranks = 2, .local_workers = 2});
   ClientStream stream(cluster.stub(), TokenRequest(0, 12, 400));
   ASSERT_TRUE(stream.WaitForTokens(8));
@@ -86,7 +87,7 @@ TEST(Ranks, AStrangeWorkerIsTurnedAwayAndNamed) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("max_batch_size: 8"));
   EXPECT_THAT(result.err, HasSubstr("max_batch_size: 4"));
-  EXPECT_TRUE(stream.End().ok()) << "the group goes on";
+  EXPECT_TRUE(stream.End().ok()) << "the group must go on";
 }
 
 TEST(Ranks, EightLeaveNothingBehindAfterTwoHundredRequestsWithCancels) {

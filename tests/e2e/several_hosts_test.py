@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Network namespaces stand for hosts: the leader in one, two workers in each of two others, addresses of their own on a
-bridge, TLS between them. The same tokens as one rank gives; then a cable is pulled.
+"""Four ranks on several hosts give the tokens of one rank; then a host is cut off.
 
 usage: tests/e2e/several_hosts_test.py FOREDRAFT   (the binary)
 
-Everything happens in namespaces that end with the test. Where the machine forbids them, it says so, and addresses of
-loopback stand for hosts: then a worker that is stopped stands for the cable.
+Network namespaces stand for hosts: the leader runs in one, and two workers in each of two others. They are joined by a
+bridge and talk over TLS. The namespaces end with the test. If the machine forbids namespaces, the test says so and uses
+loopback addresses as hosts; it then stops a host's workers instead of cutting its link.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RANKS = 4
 HEARTBEAT_S = 3
-# A silent rank is seen after the heartbeat timeout, workers are gone 3 s after their leader; and a busy machine.
+# The heartbeat timeout, 3 s for workers to end after that, and 10 s of slack for a busy machine.
 GONE_WITHIN_S = HEARTBEAT_S + 3 + 10
 INSIDE = "--in-namespaces"
 
@@ -76,7 +76,7 @@ class LoopbackAddresses:
 
 
 def make_certificates(directory: pathlib.Path, addresses: list[str]) -> None:
-    """One authority; one certificate for all hosts, as both ends of a worker's stream show it."""
+    """One authority, and one certificate for all hosts, which both ends of a worker's stream present."""
     (directory / "san").write_text("subjectAltName=" + ",".join(f"IP:{a}" for a in {*addresses, "127.0.0.1"}))
     os.chdir(directory)
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
@@ -118,7 +118,7 @@ class Cluster:
         deadline = time.monotonic() + seconds
         while text not in (self.directory / "host1.log").read_text():
             if time.monotonic() > deadline or self.leader.poll() is not None:
-                sys.exit(f"the leader has not said '{text}'\n{self.log()}")
+                sys.exit(f"the leader did not log '{text}'\n{self.log()}")
             time.sleep(0.05)
 
     def generate(self, *arguments: str) -> subprocess.Popen:
@@ -141,7 +141,7 @@ def tokens_of(process: subprocess.Popen) -> list[int]:
 
 
 def expected_tokens(binary: str, questions: list[str], directory: pathlib.Path) -> list[list[int]]:
-    """Of one rank in the daemon."""
+    """The answers of a daemon with one rank."""
     log = directory / "alone.log"
     with log.open("w") as stderr:
         daemon = subprocess.Popen([binary, "serve", "--config", "deploy/configs/abacus-cpu.yaml", "--set", "server.grpc_address=127.0.0.1:0",

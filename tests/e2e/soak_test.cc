@@ -1,5 +1,5 @@
-// The soak of tests/server on the real engine and the model that ships. What each request answers is taken
-// from the same daemon, one request at a time, before the clients come.
+// The soak of tests/server on the real engine with abacus. The expected tokens of each request come from the
+// same daemon, one request at a time, before the clients start.
 
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ TEST(Soak, TheRealEngineLeavesNothingBehindAndServesSurvivorsRight) {
          {"server.metrics_address", "127.0.0.1:0"},
          {"max_batch_size", "8"},
          {"max_seq_len", "256"},
-         {"kv_cache_config.max_tokens", "768"},  // fewer than eight need: some are swapped out and back
+         {"kv_cache_config.max_tokens", "768"},  // less than eight requests need, so some are swapped
          {"cpu.pin", "false"}});
   };
   absl::StatusOr<LoadedConfig> loaded = read();

@@ -76,7 +76,7 @@ void TcpProxy::Pump(int from, int to) {
     if (poll(&waiting, 1, kTickMs) <= 0) continue;
     const ssize_t count = read(from, buffer, sizeof buffer);
     if (cut_.load()) {
-      if (count <= 0) return;  // swallowed, the end included
+      if (count <= 0) return;  // drops the end of the connection too
       continue;
     }
     if (count <= 0 || send(to, buffer, static_cast<size_t>(count), MSG_NOSIGNAL) != count) {

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_E2E_TCP_PROXY_H_
 #define FOREDRAFT_TESTS_E2E_TCP_PROXY_H_
 
-// A network that can be cut: passes TCP connections on, until it passes nothing on any more. As when a cable
-// is pulled, neither end is told.
+// Stands for a network that can be cut. It forwards TCP connections until Cut; from then on it drops all
+// bytes and keeps the connections open, so that neither end is notified, as when a cable is pulled.
 
 #include <atomic>
 #include <mutex>
@@ -13,9 +13,9 @@ namespace foredraft {
 
 class TcpProxy {
  public:
-  // Passes connections to `port` of 127.0.0.1.
+  // Forwards connections to `port` of 127.0.0.1.
   explicit TcpProxy(int port);
-  ~TcpProxy();  // closes all
+  ~TcpProxy();  // closes all connections
 
   int port() const { return port_; }
   void Cut() { cut_.store(true); }
@@ -35,7 +35,7 @@ class TcpProxy {
   std::thread accepting_;
 };
 
-// A port of 127.0.0.1 that nobody listens on.
+// A port of 127.0.0.1 on which no process listens.
 int FreePort();
 
 }  // namespace foredraft

@@ -1,5 +1,5 @@
-// A rank that is lost in the middle of a step is an error of that step on all others, within the step's
-// deadline: no crash, no token, nothing that waits (engine/README.md, group-over).
+// When a rank is lost during a step, the step fails on all other ranks within its deadline, without a crash
+// and without tokens, and so does every later step (engine/README.md, group-over).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 2;
 constexpr std::chrono::seconds kDeadline{2};
 constexpr std::chrono::seconds kPatience{120};
-constexpr std::chrono::seconds kSlack{20};  // what a busy machine may add to a bound
+constexpr std::chrono::seconds kSlack{20};  // added to bounds for a busy machine
 
 class RanksFault : public ::testing::Test {
  protected:
@@ -35,7 +35,7 @@ class RanksFault : public ::testing::Test {
     return CreateEngines(model_, options, kRanks);
   }
 
-  // Rank 0 takes a request; rank 1 has nothing of its own.
+  // Rank 0 gets a request; rank 1 has none and runs the same collectives.
   static IterationPlan Start(const Request& request) {
     IterationPlan plan = Step();
     const int prompt_len = static_cast<int>(request.prompt_ids.size());
@@ -70,7 +70,7 @@ class RanksFault : public ::testing::Test {
   const Request request_ = TestRequests({})[1];
 };
 
-TEST_F(RanksFault, AStepThatAPeerDoesNotTakePartInIsAnErrorAndSoAreAllLaterOnes) {
+TEST_F(RanksFault, AStepThatAPeerDoesNotRunFailsAndSoDoAllLaterOnes) {
   const auto engines = Engines(kDeadline);
   ForEachRank(kRanks, [&](int rank) { ASSERT_TRUE(engines[rank]->Run(Start(request_), rank).ok()); });
   ForEachRank(kRanks, [&](int rank) { ASSERT_TRUE(engines[rank]->Run(Step(), rank).ok()); });
@@ -84,11 +84,11 @@ TEST_F(RanksFault, AStepThatAPeerDoesNotTakePartInIsAnErrorAndSoAreAllLaterOnes)
     EXPECT_EQ(engines[0]->Run(plan, 0).status(), lost);
     EXPECT_LT(Clock::now() - again, kDeadline);
   }
-  // The one that comes late finds its peer gone.
+  // The late rank finds the connection closed.
   EXPECT_EQ(engines[1]->Run(Step(), 1).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(RanksFault, AbortEndsTheStepThatWaits) {
+TEST_F(RanksFault, AbortEndsAWaitingStep) {
   const auto engines = Engines(kPatience);
   ForEachRank(kRanks, [&](int rank) { ASSERT_TRUE(engines[rank]->Run(Start(request_), rank).ok()); });
   auto step = std::async(std::launch::async, [&] { return engines[0]->Run(Step(), 0).status(); });

@@ -1,5 +1,4 @@
-// What every communicator promises (engine/comm/communicator.h), for a group of one and for Gloo ranks over
-// loopback.
+// The contract of engine/comm/communicator.h, for a group of one rank and for Gloo ranks over loopback.
 
 #include "engine/comm/communicator.h"
 
@@ -21,9 +20,9 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-constexpr seconds kPatience{60};  // longer than any test: a deadline that is not tested
+constexpr seconds kPatience{60};  // a deadline that the test does not reach
 constexpr milliseconds kDeadline{200};
-constexpr seconds kSlack{10};  // what a busy machine may add to a bound
+constexpr seconds kSlack{10};  // added to bounds for a busy machine
 
 class CommunicatorOver : public ::testing::TestWithParam<int> {
  protected:
@@ -39,7 +38,7 @@ struct RowsCase {
 const RowsCase kRowsCases[] = {
     {"one row each", [](int) { return 1; }},
     {"a bucket", [](int) { return 8; }},
-    {"as many as the rank says, none on rank 0", [](int rank) { return rank * 3; }},
+    {"three per rank number, none on rank 0", [](int rank) { return rank * 3; }},
     {"all on one rank", [](int rank) { return rank == 0 ? 1000 : 0; }},
     {"none", [](int) { return 0; }},
 };
@@ -50,12 +49,13 @@ RankRows RowsOf(const RowsCase& c, int ranks) {
   return rows;
 }
 
-// Element of row `row` of rank `rank` in part `part`; `to` tells apart what goes to different ranks.
+// A value that is unique for rank, row, column, part and receiver `to`.
 int32_t Element(int rank, int row, int column, int part, int to = 0) {
   return (((part * 8 + rank) * 8 + to) * 1024 + row) * 128 + column;
 }
 
-// Runs what `submit` puts on the stream twice: at once, then as a graph, with outputs wiped in between.
+// Runs `submit` at once, then captures it and replays the graph twice, and checks the outputs each time. They
+// are wiped before each replay.
 template <class Submit, class Wipe, class Check>
 void EagerThenReplayed(RankParts& parts, const Submit& submit, const Wipe& wipe, const Check& check) {
   const auto stream = parts.device->CreateStream();
@@ -181,11 +181,11 @@ TEST_P(CommunicatorOver, AllReduceAndBroadcastAndBarrierWorkOnHostMemory) {
     }
     ++arrived;
     ASSERT_TRUE(comm.Barrier().ok());
-    EXPECT_EQ(arrived, ranks());  // nobody passes before all have come
+    EXPECT_EQ(arrived, ranks());
   });
 }
 
-// Every kind of call, as what the test does to the group wants one.
+// One call of every collective.
 struct Call {
   const char* name;
   std::function<absl::Status(RankParts& parts)> run;
@@ -254,7 +254,7 @@ TEST(GlooCommunicator, NamesTheRankItWaitedFor) {
   EXPECT_EQ(group[0].comm->Barrier().message(), "rank 0: barrier: nothing from rank 1 within 200 ms");
 }
 
-TEST_P(GlooOver, ARankThatIsGoneIsNoticedLongBeforeTheDeadline) {
+TEST_P(GlooOver, AClosedConnectionIsAnErrorLongBeforeTheDeadline) {
   std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
   group[0].comm.reset();
   ForEachRank(ranks(), [&](int rank) {
@@ -273,25 +273,24 @@ TEST_P(GlooOver, AbortEndsTheWaitOfEveryOtherRank) {
     waiting.push_back(std::async(std::launch::async, [&, rank] { return group[rank].comm->Barrier(); }));
   }
   const auto start = Clock::now();
-  group[0].comm->Abort(absl::CancelledError("the leader said so"));
+  group[0].comm->Abort(absl::CancelledError("the leader aborted"));
   for (int rank = 1; rank < ranks(); ++rank) ExpectOver(waiting[rank - 1].get(), group[rank]);
   EXPECT_LT(Clock::now() - start, kSlack);
-  EXPECT_EQ(group[0].comm->status().message(), "the leader said so");
+  EXPECT_EQ(group[0].comm->status().message(), "the leader aborted");
   ExpectOver(group[0].comm->status(), group[0]);
 }
 
-// From another thread than the one that waits; whether it waits already when the call comes is left to
-// chance.
+// Abort comes from a thread other than the waiting one, before or after the wait begins.
 TEST(GlooCommunicator, AbortEndsTheOwnWait) {
   for (int repeat = 0; repeat < 20; ++repeat) {
     std::vector<RankParts> group = ConnectRanks(2, kPatience);
     std::future<absl::Status> waiting =
         std::async(std::launch::async, [&] { return group[1].comm->Barrier(); });
     const auto start = Clock::now();
-    group[1].comm->Abort(absl::CancelledError("the leader said so"));
+    group[1].comm->Abort(absl::CancelledError("the leader aborted"));
     const absl::Status status = waiting.get();
     EXPECT_LT(Clock::now() - start, kSlack);
-    EXPECT_EQ(status.message(), "the leader said so");
+    EXPECT_EQ(status.message(), "the leader aborted");
     ExpectOver(status, group[1]);
   }
 }
@@ -299,13 +298,13 @@ TEST(GlooCommunicator, AbortEndsTheOwnWait) {
 TEST(SoloCommunicator, IsOverAfterAbort) {
   std::vector<RankParts> group = ConnectRanks(1, kPatience);
   EXPECT_TRUE(group[0].comm->status().ok());
-  group[0].comm->Abort(absl::CancelledError("enough"));
-  group[0].comm->Abort(absl::CancelledError("the first reason stays"));
-  EXPECT_EQ(group[0].comm->status().message(), "enough");
+  group[0].comm->Abort(absl::CancelledError("first reason"));
+  group[0].comm->Abort(absl::CancelledError("second reason"));
+  EXPECT_EQ(group[0].comm->status().message(), "first reason");
   ExpectOver(group[0].comm->status(), group[0]);
 }
 
-TEST(GlooCommunicator, FormsNoGroupWithoutAllRanks) {
+TEST(GlooCommunicator, DoesNotConnectWithoutAllRanks) {
   InProcessRendezvous store;
   auto device = CreateDevice("cpu", {.threads = 1});
   const auto start = Clock::now();
@@ -313,10 +312,10 @@ TEST(GlooCommunicator, FormsNoGroupWithoutAllRanks) {
       {.rank = 0, .size = 2, .step_timeout = kDeadline, .connect_timeout = seconds(1)}, **device, &store);
   EXPECT_LT(Clock::now() - start, seconds(1) + kSlack);
   EXPECT_EQ(comm.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(comm.status().message(), HasSubstr("rank 0: the 2 ranks did not come together within 1 s"));
+  EXPECT_THAT(comm.status().message(), HasSubstr("rank 0: the 2 ranks did not connect within 1 s"));
 }
 
-TEST(GlooCommunicator, NamesAnInterfaceThisHostHasNot) {
+TEST(GlooCommunicator, NamesAnInterfaceThatThisHostDoesNotHave) {
   InProcessRendezvous store;
   auto device = CreateDevice("cpu", {.threads = 1});
   const auto comm = CreateCommunicator(

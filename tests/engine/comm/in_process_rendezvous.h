@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_ENGINE_COMM_IN_PROCESS_RENDEZVOUS_H_
 #define FOREDRAFT_TESTS_ENGINE_COMM_IN_PROCESS_RENDEZVOUS_H_
 
-// A rendezvous store for ranks that are threads of one process.
+// A rendezvous store for ranks that are threads of one process. Thread-safe.
 
 #include <condition_variable>
 #include <map>
@@ -26,7 +26,7 @@ class InProcessRendezvous : public RendezvousStore {
                                   std::chrono::steady_clock::time_point deadline) override {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!changed_.wait_until(lock, deadline, [&] { return values_.count(key) > 0; })) {
-      return absl::DeadlineExceededError(absl::StrCat("nobody has set ", key));
+      return absl::DeadlineExceededError(absl::StrCat("no rank has set ", key));
     }
     return values_.at(key);
   }

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_ENGINE_COMM_RANK_THREADS_H_
 #define FOREDRAFT_TESTS_ENGINE_COMM_RANK_THREADS_H_
 
-// Ranks as threads of one process, each with a device and a communicator of its own, joined over loopback as
-// separate processes would be.
+// Ranks as threads of one process. Each has a device and a communicator of its own; they connect over
+// loopback, as separate processes do.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ struct RankParts {
   std::unique_ptr<Communicator> comm;
 };
 
-// Runs `body` for every rank at once, each on a thread of its own.
+// Runs `body` for all ranks concurrently, each on a thread of its own.
 inline void ForEachRank(int ranks, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&body, rank] { body(rank); });

@@ -27,11 +27,11 @@ class ModelHashTest : public testing::Test {
   std::string dir_;
 };
 
-TEST_F(ModelHashTest, SeesConfigurationSizesAndWeights) {
+TEST_F(ModelHashTest, CoversConfigurationSizesAndWeights) {
   const std::string first = Hash();
   EXPECT_EQ(first.size(), 8u);
   EXPECT_EQ(Hash(), first);
-  Write("tokenizer.json", "not the engine's");
+  Write("tokenizer.json", "not part of the hash");
   EXPECT_EQ(Hash(), first);
   Write("config.json", "{ }");
   EXPECT_NE(Hash(), first);

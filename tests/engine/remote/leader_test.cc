@@ -1,5 +1,5 @@
-// Leader and workers over real streams on loopback, without a model: a worker's executor answers each plan
-// with tokens made from its number.
+// Leader and workers over real streams on loopback, without a model: the executor of a worker answers each
+// plan with tokens derived from the plan's number.
 
 #include "engine/remote/leader.h"
 
@@ -60,7 +60,7 @@ class ScriptedExecutor : public Executor {
   BoundedQueue<RankResult> results_{4};
 };
 
-// One worker on a thread of its own: what its process would do.
+// One worker on a thread of its own, which does what a worker process does.
 class TestWorker {
  public:
   TestWorker(int port, int rank, uint64_t fail_at = 0, uint64_t hang_at = 0) {
@@ -174,7 +174,7 @@ class LeaderTest : public testing::Test {
   std::unique_ptr<Leader> leader_;
 };
 
-TEST_F(LeaderTest, CarriesPlansAndResultsAndStopsInOrder) {
+TEST_F(LeaderTest, PassesPlansAndResultsAndStops) {
   TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
   ASSERT_TRUE(WaitReady());
   const std::vector<WorkerView> views = leader_->Watch(0, milliseconds(0)).workers;
@@ -194,7 +194,7 @@ TEST_F(LeaderTest, CarriesPlansAndResultsAndStopsInOrder) {
   EXPECT_TRUE(second.End().ok());
 }
 
-TEST_F(LeaderTest, OutlivesManyHeartbeatsInSilence) {
+TEST_F(LeaderTest, StaysHealthyWhileIdle) {
   TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
   ASSERT_TRUE(WaitReady());
   EXPECT_FALSE(WaitUntil([this, until = steady_clock::now() + 3 * kHeartbeatTimeout](const auto&) {
@@ -232,7 +232,7 @@ TEST_F(LeaderTest, ARankIsTakenOnce) {
   leader_->Stop(kPatience);
 }
 
-TEST_F(LeaderTest, AWorkerWaitsForItsLeader) {
+TEST_F(LeaderTest, AWorkerDialsUntilItsLeaderListens) {
   const int port = leader_->port();
   leader_.reset();
   TestWorker first(port, 0);
@@ -249,7 +249,7 @@ TEST_F(LeaderTest, AWorkerWaitsForItsLeader) {
   EXPECT_TRUE(first.End().ok());
 }
 
-TEST_F(LeaderTest, ALostWorkerEndsTheGroupAfterWhatHasComeIn) {
+TEST_F(LeaderTest, ALostWorkerEndsTheGroupAfterTheResultsThatHaveArrived) {
   auto first = std::make_unique<TestWorker>(leader_->port(), 0);
   TestWorker second(leader_->port(), 1, /*fail_at=*/2);
   ASSERT_TRUE(WaitReady());
@@ -266,11 +266,12 @@ TEST_F(LeaderTest, ALostWorkerEndsTheGroupAfterWhatHasComeIn) {
     EXPECT_EQ(executor->Launch(PlanOf(3)), lost);
   }
   EXPECT_EQ(leader_->executors()[1]->Collect().status(), lost);
-  EXPECT_THAT(std::string(first->End().message()), HasSubstr("rank 1 lost")) << "the others are told";
+  EXPECT_THAT(std::string(first->End().message()), HasSubstr("rank 1 lost"))
+      << "the other workers must be told";
   EXPECT_FALSE(second.End().ok());
   leader_->Abort(lost, kPatience);
 
-  leader_->BeginGroup();  // and a new life begins
+  leader_->BeginGroup();
   EXPECT_TRUE(leader_->health().ok());
   TestWorker third(leader_->port(), 0), fourth(leader_->port(), 1);
   ASSERT_TRUE(WaitReady());
@@ -279,7 +280,7 @@ TEST_F(LeaderTest, ALostWorkerEndsTheGroupAfterWhatHasComeIn) {
   leader_->Stop(kPatience);
 }
 
-TEST_F(LeaderTest, AResultThatNeverComesEndsTheGroup) {
+TEST_F(LeaderTest, AMissingResultEndsTheGroup) {
   leader_.reset();
   Open(/*step_timeout=*/milliseconds(1000));
   TestWorker first(leader_->port(), 0), second(leader_->port(), 1, 0, /*hang_at=*/1);
@@ -289,10 +290,10 @@ TEST_F(LeaderTest, AResultThatNeverComesEndsTheGroup) {
   const absl::Status lost = leader_->executors()[1]->Collect().status();
   EXPECT_EQ(lost.message(), "rank 1 lost: no result within 1.0 s");
   EXPECT_FALSE(first.End().ok());
-  EXPECT_FALSE(second.End().ok()) << "aborted in the middle of the step";
+  EXPECT_FALSE(second.End().ok()) << "must be aborted in its step";
 }
 
-// A peer that joins and then says nothing: a stopped process, a cut network.
+// The peer joins and then sends nothing, like a stopped process or a cut network.
 TEST_F(LeaderTest, ASilentWorkerIsLostWithinTheTimeout) {
   TestWorker first(leader_->port(), 0);
   const auto stub = v1::WorkerService::NewStub(grpc::CreateChannel(
@@ -327,7 +328,7 @@ TEST_F(LeaderTest, WorkersEndWhenTheLeaderIsGone) {
   EXPECT_EQ(second.End().code(), absl::StatusCode::kUnavailable);
 }
 
-// A leader that stops talking: a service that takes the stream and answers nothing after welcome.
+// A leader that sends nothing after welcome.
 class MuteService final : public v1::WorkerService::Service {
   grpc::Status Work(grpc::ServerContext* context,
                     grpc::ServerReaderWriter<v1::LeaderMessage, v1::WorkerMessage>* stream) override {
@@ -360,7 +361,7 @@ TEST(WorkerSession, EndsWhenTheLeaderIsSilent) {
   server->Shutdown(std::chrono::system_clock::now());
 }
 
-TEST(WorkerSession, TellsWhoNeverAnswered) {
+TEST(WorkerSession, NamesTheAddressThatDidNotAnswer) {
   InstallLogSink([](LogLevel, std::string_view) {});
   WorkerOptions options = TestWorker::Options(1, 3);
   options.join_timeout = milliseconds(500);
