@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_BASE_BOUNDED_QUEUE_H_
 #define FOREDRAFT_BASE_BOUNDED_QUEUE_H_
 
-// The one queue between threads: bounded, closable, every wait with a deadline. Thread-safe.
+// The queue between threads: bounded, closable, and every wait has a deadline. Thread-safe.
 
 #include <chrono>
 #include <condition_variable>
@@ -33,13 +33,15 @@ class BoundedQueue {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_until(lock, std::chrono::steady_clock::now() + timeout,
                         [this] { return closed_ || !items_.empty(); });
-    if (items_.empty()) return std::nullopt;
-    T value = std::move(items_.front());
-    items_.pop_front();
-    return value;
+    std::optional<T> item;
+    if (!items_.empty()) {
+      item.emplace(std::move(items_.front()));
+      items_.pop_front();
+    }
+    return item;
   }
 
-  // No push succeeds after this; Pop hands out what is left.
+  // No push succeeds after this; Pop returns what is left.
   void Close() {
     {
       std::lock_guard<std::mutex> lock(mutex_);

@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_BASE_CHECK_H_
 #define FOREDRAFT_BASE_CHECK_H_
 
-// CHECK for broken invariants: what we did wrong, never what a user or the environment did (that is
-// absl::Status). A failed CHECK logs one line and aborts: wrong tokens are never served. (Debian 12's Abseil
-// has no logging.)
+// CHECK is for broken invariants, that is bugs in this code; faults of users and of the environment are
+// absl::Status. A failed CHECK logs one line and aborts, so that wrong tokens are never served. (Debian 12's
+// Abseil has no logging.)
 
 #include <sstream>
 #include <string>
@@ -15,7 +15,7 @@ namespace foredraft {
 
 namespace internal {
 
-// Collects what the caller streams into a failed CHECK; its end of life is the abort.
+// Collects what the caller streams into a failed CHECK; its destructor aborts.
 class CheckFailure {
  public:
   CheckFailure(const char* file, int line, const std::string& what) : file_(file), line_(line) {

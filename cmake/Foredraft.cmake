@@ -18,13 +18,13 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 include_directories(${CMAKE_SOURCE_DIR})
 
 if(FOREDRAFT_SANITIZER)
-  # GCC documents that its uninitialised warnings go wrong under sanitizers: it accuses std::regex.
+  # Under sanitizers GCC's uninitialised warnings have false positives, as its manual says (here in std::regex).
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_compile_options(-fsanitize=${FOREDRAFT_SANITIZER} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${FOREDRAFT_SANITIZER})
 endif()
 
-# foredraft_library(NAME SRCS a.cc ... DEPS other ...): DEPS are the room's arrows, see design in README.md.
+# foredraft_library(NAME SRCS a.cc ... DEPS other ...): DEPS are the room's arrows (docs/architecture.md).
 function(foredraft_library NAME)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   if(ARG_SRCS)

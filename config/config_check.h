@@ -6,7 +6,7 @@
 
 namespace foredraft {
 
-// What several keys must agree on.
+// Checks between keys that must agree.
 absl::Status CheckConfig(const LoadedConfig& loaded);
 
 // True for 127.x.y.z:port, localhost:port, [::1]:port.

@@ -17,10 +17,11 @@ struct HostFacts {
   int64_t ram_bytes = 0;
 };
 
-// Of this process: cores it may run on and RAM of the machine, or what its cgroup grants if that is less.
+// The cores this process may run on and the RAM of the machine, or the limits of its cgroup if they are
+// lower.
 HostFacts ReadHostFacts();
 
-// Ranks that run on this host, 1 without parallel: what they share is divided by it.
+// Ranks that run on this host and share its cores and RAM; 1 without parallel.
 int LocalRankCount(const Config& config);
 
 // MTP modules that the configuration runs: 0 without speculative_config, 1 for Eagle.
@@ -34,8 +35,8 @@ int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count);
 std::vector<int> DecodeBuckets(const Config& config);
 
 // Fills what is still unset: served_model_name, tokens_per_block, batch_sizes, cpu.threads and pin (ranks of
-// one host share its cores, and are not pinned); with a
-// model (may be null) also max_seq_len and kv_cache_config.max_tokens, and checks the rest against it.
+// one host share its cores, and are not pinned). With a model (null: without) also max_seq_len and
+// kv_cache_config.max_tokens, and checks the configuration against the model.
 absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded);
 
 }  // namespace foredraft

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CONFIG_CONFIG_YAML_H_
 #define FOREDRAFT_CONFIG_CONFIG_YAML_H_
 
-// A Config as text, and what two of them differ in.
+// A Config as YAML text, and the difference between two of them.
 
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 #define FOREDRAFT_CONFIG_JSON_FIELDS_H_
 
 // Typed, range-checked access to the fields of one JSON object. The first fault is kept, later ones are
-// dropped, so a reader lists its fields one per line and asks status() once. null counts as absent. Not
+// dropped, so callers read fields one per line and check status() once. null counts as absent. Not
 // thread-safe.
 
 #include <cstdint>

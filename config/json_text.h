@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_CONFIG_JSON_TEXT_H_
 #define FOREDRAFT_CONFIG_JSON_TEXT_H_
 
-// Files that others wrote, read with suspicion: a whole file into memory up to a cap, and JSON without
-// exceptions, duplicate keys or deep nesting.
+// Untrusted files: reads a whole file into memory up to a cap, and parses JSON without throwing. Duplicate
+// keys and deep nesting are refused.
 
 #include <cstdint>
 #include <string>

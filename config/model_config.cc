@@ -101,7 +101,7 @@ void ReadExperts(JsonFields& fields, ModelConfig& config) {
 }
 
 // transformers and DeepSeek's own code agree on the rotation only where mscale and mscale_all_dim are both
-// given, or neither is; what they do not agree on is refused.
+// given, or neither is. Other combinations are refused.
 void ReadYarn(JsonFields& fields, ModelConfig& config) {
   RopeScaling yarn;
   yarn.factor = fields.RequiredDouble("factor", 1, 1e6);
@@ -151,8 +151,7 @@ void ReadRope(JsonFields& fields, ModelConfig& config) {
   if (parameters != nullptr) ReadRopeObject("rope_parameters", *parameters, fields, config);
 }
 
-// scale_fmt says how activations are quantised in DeepSeek's own kernels. Ours keep activations in BF16, so
-// it changes nothing here.
+// scale_fmt is ignored: it says how DeepSeek's own kernels quantise activations, which stay BF16 here.
 void ReadQuantization(JsonFields& parent, ModelConfig& config) {
   const nlohmann::json* quantization = parent.Find("quantization_config");
   if (quantization == nullptr) return;

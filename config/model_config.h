@@ -67,7 +67,7 @@ struct ModelConfig {
   bool IsMoe(int index) const {
     return n_routed_experts > 0 && index >= first_k_dense_replace && index % moe_layer_freq == 0;
   }
-  // Softmax scale: qk_head_dim^-0.5 times mscale(factor, mscale_all_dim)^2 (docs/deepseek-v3.md 3.3).
+  // Softmax scale: qk_head_dim^-0.5 times mscale(factor, mscale_all_dim)^2 (docs/deepseek-v3.md section 3.3).
   double AttentionScale() const;
   // Factor on cos and sin: mscale(factor, mscale) / mscale(factor, mscale_all_dim).
   double RopeMscale() const;

@@ -32,7 +32,7 @@ std::string Drafting(const Config& config) {
                       speculative.relaxed_delta);
 }
 
-// The pool: so many tokens, or the rule by which the device's memory decides at the start.
+// Size of the KV cache: a number of tokens, or how the memory of the device decides it at the start.
 std::string Pool(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config));
@@ -46,7 +46,7 @@ std::string Pool(const Config& config, const ModelConfig& model) {
                       cache.tokens_per_block, ", ", Grouped(token_bytes), " bytes a token");
 }
 
-// What the values come to, as YAML comments above them.
+// A summary of the configuration, as YAML comments above the values.
 std::string Explain(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   return absl::StrCat("# serves  ", config.served_model_name, " on ", config.server.grpc_address,
@@ -83,9 +83,9 @@ absl::Status WriteDocs(const std::filesystem::path& directory) {
 }  // namespace
 
 void AddCheckConfig(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("check-config",
-                                         "Parse and validate a configuration, say what it comes to, print "
-                                         "the effective one as YAML with defaults");
+  CLI::App* command = app.add_subcommand(
+      "check-config",
+      "Parse and validate a configuration, summarize it, and print the effective values as YAML");
   auto options = std::make_shared<ConfigOptions>();
   auto docs = std::make_shared<std::string>();
   options->Add(*command);
