@@ -33,7 +33,7 @@ void NoteCollective(Stream& stream, const void* function, const Params& params) 
   static_assert(std::is_trivially_copyable_v<Params>);
   Params copy = params;
   __builtin_clear_padding(&copy);
-  static_cast<CudaStream&>(stream).Note(function, LaunchShape{}, &copy, sizeof(Params));
+  static_cast<CudaStream&>(stream).PrepareLaunch(function, LaunchShape{}, &copy, sizeof(Params));
 }
 
 // Sleeps a little more the longer something takes: a step is short, a rank that is late may be late for long.
