@@ -20,8 +20,8 @@
 
 namespace foredraft {
 
-// An ordered queue of ops. Ops called on it run in order; what the host sees of their outputs is defined
-// after Synchronize. Used by one thread at a time.
+// An ordered queue of ops. Ops called on it run in order; the host may read their outputs after Synchronize.
+// Used by one thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -34,7 +34,7 @@ class Stream {
   virtual void Join() {}
 };
 
-// A recorded sequence of ops with their parameters: no closures, nothing of the host's state.
+// A recorded sequence of ops with their parameters. It holds no closures and no host state.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -44,20 +44,20 @@ class Graph {
   virtual bool SameNodes(const Graph& other) const = 0;
 };
 
-// A point in a stream's order, which the host can wait for and measure from. Used by one thread at a time,
-// but for Wait and SecondsSince, which another thread may call once Record has returned.
+// A point in a stream's order that the host can wait for and measure time from. Used by one thread at a time,
+// except that another thread may call Wait and SecondsSince once Record has returned.
 class Event {
  public:
   virtual ~Event() = default;
-  // The point after all that was submitted to `stream` so far; recording again moves it.
+  // Sets the point after all work submitted to `stream` so far; recording again moves it.
   virtual void Record(Stream& stream) = 0;
-  // Waits until the stream has passed the point; false where it has not by the deadline.
+  // Waits until the stream has passed the point; false if it has not by the deadline.
   virtual bool Wait(std::chrono::steady_clock::time_point deadline) const = 0;
-  // On the device's own clock. Both points are passed.
+  // On the device's clock. The stream must have passed both points.
   virtual double SecondsSince(const Event& earlier) const = 0;
 };
 
-// A weight as the checkpoint has it, in host memory: [n, k] row-major.
+// A weight as stored in the checkpoint, in host memory: [n, k] row-major.
 struct HostWeight {
   DType dtype = DType::kBF16;  // kF32 is rounded to BF16 when packed
   int32_t n = 0;
@@ -70,10 +70,10 @@ struct HostWeight {
 
 struct DeviceOptions {
   int threads = 1;          // CPU: worker threads, the caller included
-  bool pin = false;         // CPU: pin them to cores
-  int ranks_here = 1;       // CPU: ranks on this machine, this one included, whose threads share the cores
-  std::string isa;          // CPU: "", or "avx512_bf16", "avx2", "portable" to force a path (tests)
-  std::string tuning_file;  // CUDA: what `foredraft tune` wrote, or ""
+  bool pin = false;         // CPU: pin the threads to cores
+  int ranks_here = 1;       // CPU: ranks on this machine, this one included; their threads share the cores
+  std::string isa;          // CPU: "" for the best, or "avx512_bf16", "avx2", "portable" to force one (tests)
+  std::string tuning_file;  // CUDA: path of the file that `foredraft tune` wrote, or ""
 };
 
 struct DeviceMemory {
@@ -85,54 +85,54 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // "cpu avx512-bf16": goes into the numerics class.
+  // For example "cpu avx512-bf16"; part of the numerics class.
   virtual std::string name() const = 0;
   virtual const Ops& ops() const = 0;
 
   // Zero-filled memory, 64-byte aligned, that lives as long as the device. RESOURCE_EXHAUSTED names the
-  // bytes, what they were for, and where a backend has memory of its own, who holds the rest.
+  // bytes, their purpose, and on a backend with its own memory, what holds the rest.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
-  // What the allocations that follow are for: "weights", "activations", "KV cache".
+  // The purpose of the allocations that follow: "weights", "activations", "KV cache".
   virtual void BeginPurpose(const std::string& purpose) = 0;
-  // Host memory, zero-filled, that lives as long as the device and that its copies reach without waiting
-  // (page-locked where that matters).
+  // Zero-filled host memory that lives as long as the device; page-locked on a GPU, so that copies are
+  // asynchronous.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
-  // Of the device: the host's where that is the device.
+  // The device's memory; on the CPU, the host's.
   virtual DeviceMemory memory() const = 0;
-  // Where an op that runs for the first time may load code or make itself a workspace: all of them must run
-  // once, on the largest shapes, before the first capture.
+  // True if an op may load code or allocate a workspace when it first runs: then every op must run once, on
+  // the largest shapes, before the first capture.
   virtual bool needs_first_runs() const = 0;
-  // RESOURCE_EXHAUSTED once an op found no memory for its workspace: what has been computed since is worth
-  // nothing, and nothing more will be.
+  // RESOURCE_EXHAUSTED once an op had no memory for its workspace: results since then are invalid, and no
+  // further op runs.
   virtual absl::Status status() const { return absl::OkStatus(); }
-  // Whether rms_norm and silu_mul write QuantizedRows and GEMMs with FP8 weights read them. Their bits are
-  // those of a GEMM that gets BF16 rows.
+  // True if rms_norm and silu_mul write QuantizedRows, and GEMMs with FP8 weights read them. A GEMM gives the
+  // same bits for quantised rows and for BF16 rows.
   virtual bool quantizes_rows() const { return false; }
-  // The warm-up is over: from now on Allocate and Capture are broken invariants.
+  // Ends the warm-up: after it, Allocate and Capture fail a CHECK.
   virtual void Freeze() = 0;
 
-  // Packs `parts` (same k, same dtype class), stacked along n, into one weight. Memory lives as long as the
-  // device.
+  // Packs `parts` (same k, all FP8 or none), stacked along n, into one weight. Its memory lives as long as
+  // the device.
   virtual absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) = 0;
 
   // The parts of weight `index` of an array. The host memory stays valid until the next call.
   using WeightParts = std::function<absl::StatusOr<std::vector<HostWeight>>(int index)>;
-  // `count` weights packed like PackWeight's, all of one shape and dtype; asked for one after another, so
-  // that the host holds one at a time.
+  // `count` weights packed as by PackWeight, all of one shape and dtype. `parts` is called once per weight,
+  // in order, so that the host holds one at a time.
   virtual absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) = 0;
 
-  // `count` weights of random elements; no host memory where the device can do without.
+  // `count` weights of random elements, generated on the device.
   virtual absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) = 0;
 
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;
 
-  // Host memory may change when this returns.
+  // The caller may change the host memory when this returns.
   virtual void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) = 0;
-  // The same from memory of AllocatePinned, which is read when the stream gets there.
+  // `host` comes from AllocatePinned; it is read when the stream reaches the copy.
   virtual void CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) = 0;
-  // Defined once the stream has passed it (Synchronize, or an Event). Waits, unless `host` is of
-  // AllocatePinned.
+  // `host` is valid once the stream has passed the copy (Synchronize, or an Event). Blocks unless `host`
+  // comes from AllocatePinned.
   virtual void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) = 0;
 
   // Records the ops `record` submits to `stream`, without running them.
@@ -152,7 +152,7 @@ class Device {
   }
 };
 
-// backend: "cpu" (or "cuda" where it was built). UNIMPLEMENTED names what this binary has.
+// backend: "cpu", or "cuda" if built in. UNIMPLEMENTED names the backends of this binary.
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const std::string& backend,
                                                      const DeviceOptions& options);
 

@@ -1,4 +1,4 @@
-// The one place that knows which backends this binary has.
+// Creates the backends that this binary was built with.
 
 #include "absl/strings/str_format.h"
 #include "kernels/cpu/cpu_device.h"

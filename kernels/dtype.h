@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_DTYPE_H_
 #define FOREDRAFT_KERNELS_DTYPE_H_
 
-// Element types of tensors, and the scalar conversions every backend agrees on.
+// Element types of tensors, and the scalar conversions all backends share.
 
 #include <bit>
 #include <cmath>

@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_EXP_H_
 #define FOREDRAFT_KERNELS_EXP_H_
 
-// The exponential every backend agrees on: only IEEE additions and products, no fused ones (the CPU is built
-// with -ffp-contract=off, CUDA with --fmad=false), no library call. So a loop over it vectorises without
-// changing a bit, and device code gets the same bits.
+// The exponential of all backends: only IEEE additions and products, nothing fused (the CPU is built with
+// -ffp-contract=off, CUDA with --fmad=false), no library call. So a loop over it vectorises without changing
+// a bit, and device code gets the same bits.
 
 #include <bit>
 #include <cstdint>
@@ -20,7 +20,7 @@ constexpr float Exp(float x) {
   const float shifted = x * 1.44269504f + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * kLn2High) - n * kLn2Low;  // |r| <= ln 2 / 2
-  // Taylor to the 7th power: the rest is below 6e-9.
+  // Taylor series to the 7th power: the remainder is below 6e-9.
   float y = 1.0f / 5040.0f;
   y = y * r + 1.0f / 720.0f;
   y = y * r + 1.0f / 120.0f;

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_GEMM_TUNING_H_
 #define FOREDRAFT_KERNELS_GEMM_TUNING_H_
 
-// `foredraft tune`: the fastest algorithm of each GEMM whose rows keep their bits, found once on the device
-// that will serve.
+// `foredraft tune`: for each GEMM, finds the fastest algorithm that is row-independent (engine/README.md).
+// Runs once, on the device that will serve.
 
 #include <compare>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace foredraft {
 
-// What an algorithm is chosen by. The number of rows is not in it: that is the point.
+// The key of an algorithm. It has no row count: one algorithm must serve every row count.
 struct GemmShape {
   int32_t n = 0;
   int32_t k = 0;
@@ -28,13 +28,13 @@ struct GemmShape {
 };
 
 struct GemmToTune {
-  std::string name;  // of the weight, for people
+  std::string name;  // of the weight, for display
   GemmShape shape;
-  std::vector<int32_t> rows;  // ascending: those it will run with, or samples of them
+  std::vector<int32_t> rows;  // ascending: the row counts it will run with, or a sample of them
 };
 
-// Text of the tuning file. `report` gets a line per GEMM as it goes. UNAVAILABLE without the device,
-// FAILED_PRECONDITION for a backend that has nothing to tune.
+// Returns the text of the tuning file. `report` is called with a line after each GEMM. UNAVAILABLE without
+// the device, FAILED_PRECONDITION for a backend that has nothing to tune.
 absl::StatusOr<std::string> TuneGemms(const std::string& backend, std::span<const GemmToTune> gemms,
                                       const std::function<void(const std::string&)>& report);
 

@@ -4,16 +4,15 @@
 // The one list of ops. A backend is a table of function pointers; a model is a sequence of calls.
 //
 // Rules (engine/README.md, row-independence):
-//  - a row's result depends on that row's inputs alone, bit for bit: not on how many rows there are,
-//    which place it has, who the others belong to,
-//    or how many threads run;
+//  - a row's result depends on that row's inputs alone, bit for bit: not on the number of rows, the row's
+//    index, the other rows' requests, or the number of threads;
 //  - rows of idle slots (slot -1) are skipped: no cache write, no state change;
 //  - parameters are trivially copyable, because a graph node stores them; outputs come first;
 //  - an op called on a capturing stream is recorded, not run;
-//  - a batch may have no rows: then an op does nothing.
+//  - with zero rows an op does nothing.
 //
-// Letters in shapes: rows R, hidden D, heads H, vocabulary V, experts E, bucket B (decode slots of a step), K
-// draft_len.
+// Letters in shapes: rows R, hidden D, heads H, vocabulary V, experts E, bucket B, draft_len K. A decode step
+// is padded to a bucket of B entries; an entry holds a live slot, or -1 (padding).
 
 #include <cstdint>
 #include <type_traits>
@@ -35,9 +34,9 @@ struct EmbedParams {
   int32_t vocab_size;
 };
 
-// y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32; of x + residual where that is there, which
-// `sum` gets: add and rms_norm in one. Writes whichever outputs are present; may run in place on `out`.
-// out_f8 holds the BF16 values quantised; only where Device::quantizes_rows.
+// y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32. With a residual, x + residual is normed and
+// stored in `sum`: a fused add and rms_norm. Writes whichever outputs are present; may run in place on `out`.
+// out_f8 holds the quantised BF16 values; only where Device::quantizes_rows.
 struct RmsNormParams {
   Matrix<float> out;             // [R, D] or absent
   Matrix<bf16> out_bf16;         // [R, D] or absent
@@ -49,16 +48,16 @@ struct RmsNormParams {
   float eps;
 };
 
-// The two forms of a forward (engine/README.md, two-forms): rows of a prompt, or generated ones. A backend
-// may have a kernel for each; it never chooses one by how many rows there are.
+// The two forms of a forward (engine/README.md, two-forms): prompt rows or generated rows. A backend may have
+// a kernel for each; it never chooses one by the number of rows.
 enum class GemmForm : int32_t { kDecode, kPrefill };
 
-// out = x weight^T (+ bias), FP32 accumulation, the K order fixed by the weight's shape and the form alone.
+// out = x weight^T (+ bias), FP32 accumulation. The weight's shape and the form alone fix the order along k.
 struct GemmParams {
   Matrix<float> out;      // [R, n] or absent
   Matrix<bf16> out_bf16;  // [R, n] or absent
-  Matrix<const bf16> x;   // [R, k]; where x_f8 is read instead, its data may be null
-  QuantizedRows x_f8;     // x quantised, read where the weight is FP8; absent: the op does that itself
+  Matrix<const bf16> x;   // [R, k]; data may be null where x_f8 is read instead
+  QuantizedRows x_f8;     // x quantised, read if the weight is FP8; if absent, the op quantises x itself
   PackedWeight weight;    // [n, k]
   const float* bias;      // [n] or null
   GemmForm form = GemmForm::kDecode;
@@ -79,16 +78,16 @@ struct AddParams {
   Matrix<const float> x;  // [R, D]
 };
 
-// out = silu(gate) * up, gate first. Writes whichever outputs are present; out_f8 as rms_norm's.
+// out = silu(gate) * up, gate first. Writes whichever outputs are present; out_f8 as in rms_norm.
 struct SiluMulParams {
   Matrix<bf16> out;             // [R, I] or absent
   QuantizedRows out_f8;         // [R, I] or absent
   Matrix<const float> gate_up;  // [R, 2 I]
-  const int32_t* row_count;     // null, or how many of the R rows count, if the device alone knows
+  const int32_t* row_count;  // null, or in device memory: only the first *row_count of the R rows are valid
 };
 
-// out[out_index[r]] = x[x_index[r]] for r in [0, rows). A null index counts 0, 1, 2...; a negative one on
-// either side skips the row.
+// out[out_index[r]] = x[x_index[r]] for r in [0, rows). A null index array means 0, 1, 2...; a negative index
+// on either side skips the row.
 struct CopyRowsParams {
   Matrix<float> out;         // [*, D]
   Matrix<const float> x;     // [*, D]
@@ -127,9 +126,9 @@ struct KvWriteParams {
   float eps;
 };
 
-// Absorbed attention over the paged cache for generated tokens: row r attends positions first_position..its
-// own of its slot. Keys are (c, k_pe), values c. Splits of a fixed size counted from position 0, combined in
-// order.
+// Absorbed attention over the paged cache for generated tokens: row r attends positions [first_position, its
+// own position] of its slot. Keys are (c, k_pe), values c. The KV axis is cut into splits of a fixed size
+// counted from position 0, combined in order.
 struct MlaDecodeParams {
   Matrix<bf16> out;          // [R, H * latent_dim]: o_lat
   Matrix<const bf16> q_lat;  // [R, H * latent_dim]
@@ -151,9 +150,9 @@ struct GatherKvParams {
   int32_t first_position;
 };
 
-// Attention in the prefill form for one sequence's chunk: row r of q stands at position chunk_first + r and
-// attends positions first_position..its own, whose keys and values (expanded from the cache) are rows 0.. of
-// kv and k_pe.
+// Attention in the prefill form for one sequence's chunk: row r of q has position chunk_first + r and attends
+// positions [first_position, its own]. Their keys and values, expanded from the cache, are the rows of kv and
+// k_pe, from row 0 on.
 struct MlaPrefillParams {
   Matrix<bf16> out;         // [chunk, H * value_dim]
   Matrix<const bf16> q;     // [chunk, H * head_dim]
@@ -185,37 +184,38 @@ struct RouteExpertsParams {
   float routed_scaling_factor;
 };
 
-// Sorts the (row, choice) pairs by expert, rows ascending within one expert. Only those of the experts this
-// rank has: first_expert and the expert_count - 1 after it.
+// Sorts the (row, choice) pairs by expert, rows ascending within one expert. Takes only the pairs of this
+// rank's experts: [first_expert, first_expert + expert_count).
 struct GroupRowsParams {
-  int32_t* expert_offsets;  // [expert_count + 1]: this rank's expert e has grouped rows
-                            // offsets[e]..offsets[e + 1] - 1
-  int32_t* grouped_rows;    // [R * top_k]: the row of each grouped row
-  int32_t* grouped_index;   // [R, top_k]: where choice j of row r went, -1 for idle rows and others' experts
+  int32_t* expert_offsets;  // [expert_count + 1]: grouped rows of this rank's expert e are
+                            // [offsets[e], offsets[e + 1])
+  int32_t* grouped_rows;    // [R * top_k]: the source row of each grouped row
+  int32_t*
+      grouped_index;  // [R, top_k]: grouped row of choice j of row r; -1: idle row or another rank's expert
   const int32_t* expert_ids;  // [R, top_k], -1 = none
   int32_t rows;
   int32_t top_k;
   int32_t expert_count;
-  int32_t first_expert;  // 0 where one rank has all
+  int32_t first_expert;  // 0 with a single rank
 };
 
-// out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e. Every row gets the
-// bits it would have as the only one.
+// out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e. A row's bits do
+// not depend on the other rows.
 struct GroupedGemmParams {
-  Matrix<float> out;              // [R * top_k, n], or absent where silu_f8 is there
-  QuantizedRows silu_f8;          // [R * top_k, n / 2] or absent: silu_mul of out, quantised; only where
-                                  // Device::quantizes_rows, for FP8 weights with k and n / 2 in whole 128s
-  Matrix<const bf16> x;           // [*, k]; as gemm's
-  QuantizedRows x_f8;             // as gemm's
+  Matrix<float> out;              // [R * top_k, n]; absent if silu_f8 is present
+  QuantizedRows silu_f8;          // [R * top_k, n / 2] or absent: silu_mul of out, quantised. Only where
+                                  // Device::quantizes_rows, for FP8 weights with k and n / 2 multiples of 128
+  Matrix<const bf16> x;           // [*, k]; as in gemm
+  QuantizedRows x_f8;             // as in gemm
   const int32_t* x_rows;          // [R * top_k] or null
   const int32_t* expert_offsets;  // [E + 1]
   PackedWeights experts;          // [E], each [n, k]
 };
 
 // hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/architecture.md
-// section 5: 8 groups of experts [gE/8, (g+1)E/8); within a group FP32 in ascending expert order, each
-// product rounded before it is added, the sum rounded to BF16 once; groups added in FP32 by the tree
-// ((0+1)+(2+3))+((4+5)+(6+7)). Idle rows stay as they are.
+// section 5: 8 groups of experts [gE/8, (g+1)E/8). Within a group, sums are FP32 in ascending expert order,
+// each product is rounded before it is added, and the sum is rounded to BF16 once. The groups are added in
+// FP32 by the tree ((0+1)+(2+3))+((4+5)+(6+7)). Idle rows are unchanged.
 struct CombineExpertsParams {
   Matrix<float> hidden;            // [R, D], updated
   Matrix<const float> expert_out;  // [R * top_k, D]
@@ -227,12 +227,12 @@ struct CombineExpertsParams {
   int32_t expert_count;
 };
 
-// combine_experts in two halves, where ranks have an eighth, a quarter or half of the groups each
-// (engine/README.md, expert-exchange). First: every rank, for the rows of all, the value of the tree over its
-// own groups first_group .. first_group + group_count - 1. Idle rows may hold anything.
+// combine_experts across ranks, in two steps (engine/README.md, expert-exchange). Step 1: each rank computes,
+// for the rows of all ranks, the subtree over its own groups [first_group, first_group + group_count). The
+// outputs of idle rows are undefined.
 struct ExpertPartialsParams {
   Matrix<float> out;               // [R, D] or absent
-  Matrix<bf16> out_bf16;           // [R, D] or absent; for a single group, whose sum is a BF16 value
+  Matrix<bf16> out_bf16;           // [R, D] or absent; only for a single group, whose sum is a BF16 value
   Matrix<const float> expert_out;  // [grouped rows, D]
   const int32_t* grouped_index;    // [R, top_k], -1: not one of this rank's experts
   const int32_t* expert_ids;       // [R, top_k]
@@ -243,12 +243,12 @@ struct ExpertPartialsParams {
   int32_t group_count;  // 1, 2, 4, 8
 };
 
-// Second: a row's owner, hidden[r] += shared[r] + the partial values of all ranks, added by the rest of the
-// tree. Idle rows stay as they are.
+// Step 2, on the rank that owns the row: hidden[r] += shared[r] + the partial values of all ranks, added by
+// the rest of the tree. Idle rows are unchanged.
 struct AddPartialsParams {
   Matrix<float> hidden;              // [R, D], updated
   Matrix<const float> partials;      // [ranks * R, D]: rank s's value of row r is row s * R + r; or absent
-  Matrix<const bf16> partials_bf16;  // likewise: one of the two
+  Matrix<const bf16> partials_bf16;  // the same in BF16; exactly one of the two is present
   Matrix<const float> shared;        // [R, D] or absent
   const int32_t* expert_ids;         // [R, top_k]: -1 where the row is idle
   int32_t top_k;
@@ -265,8 +265,8 @@ struct ArgmaxParams {
 
 // The target's own token of each row: penalties, then argmax (temperature 0), or temperature, top-k, top-p,
 // min-p and argmax(log q + Gumbel(seed, position, v)) (docs/speculation.md section 2). Rows of one slot are
-// adjacent; row j of a slot counts, for the penalties, ids[1..j] of its slot's rows on top of the slot's
-// counts. The token chosen by a row stands at the row's position + 1: that is the noise's position.
+// adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
+// counts. The noise is keyed by the sampled token's position, which is the row's position + 1.
 struct SampleParams {
   int32_t* out;                // [R]
   TokenLogprobs* logprobs;     // [R] or null; written where constants.logprob_count >= 0
@@ -274,16 +274,16 @@ struct SampleParams {
   RowIndex index;
   const int32_t* ids;          // [R]: the rows' own ids (t_p, d_1, ...)
   const int32_t* row_in_slot;  // [R]: j, or null = all 0
-  int32_t stored_drafts;       // rows that draft: so many of the slot's drafts count as output too
+  int32_t stored_drafts;       // draft rows: the slot's first stored_drafts drafts count as output, too
   SlotArrays slots;
   float* scratch;  // [R, V]
 };
 
 // Relaxed acceptance (docs/speculation.md section 2): relaxed[r] = 1 where the id of the slot's next row is a
 // candidate of row r: among the relaxed_topk most probable tokens (softmax of the penalised logits at
-// temperature 1; ties: lower id first) and no less probable than the first by more than relaxed_delta. 0
-// where the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. Phases are
-// verify_drafts' affair.
+// temperature 1; ties: lower id first), with a probability at least the largest less relaxed_delta. 0 where
+// the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. verify_drafts
+// checks the phase.
 struct RelaxDraftsParams {
   int32_t* relaxed;            // [R]
   Matrix<const float> logits;  // [R, V], raw
@@ -294,17 +294,17 @@ struct RelaxDraftsParams {
   float* scratch;  // [R, V]
 };
 
-// ---- slots: the step's own bookkeeping (docs/speculation.md section 1) ----
+// ---- slots: the state machine of a step (docs/speculation.md section 1) ----
 
-// Rows of a decode step: K + 1 rows per place of the bucket: ids t_p, d_1..d_v, then a legal fill (0);
-// positions p..p+K. Rows of idle or finished slots get slot -1, as do rows past v: nothing reads what they
-// would compute. Illegal draft ids become 0 in `ids`.
+// Rows of a decode step, K + 1 per bucket entry: ids t_p, d_1..d_v, then 0 as a legal fill; positions p..p+K.
+// Rows of idle or finished slots and rows past v get slot -1: their results are never read. Illegal draft ids
+// become 0 in `ids`.
 struct DecodeRowsParams {
   int32_t* ids;               // [B * (K + 1)]
   int32_t* row_slots;         // [B * (K + 1)]
   int32_t* positions;         // [B * (K + 1)]
   int32_t* row_in_slot;       // [B * (K + 1)]
-  const int32_t* live_slots;  // [B], -1 = idle place
+  const int32_t* live_slots;  // [B], -1 = padding
   SlotArrays slots;
   int32_t bucket;
   int32_t draft_len;  // K
@@ -312,19 +312,19 @@ struct DecodeRowsParams {
 
 // Verification under slots.rule, clamp, stop, advance (docs/speculation.md section 1, steps 2-4). Compares
 // draft ids as stored (an illegal one never matches). Updates progress and output_counts, zeroes draft_count,
-// writes one StepOutput per place.
+// writes one StepOutput per entry.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j
-  const int32_t* relaxed;     // [B * (K + 1)]: row j may accept d_{j+1} while the model thinks
+  const int32_t* relaxed;     // [B * (K + 1)]: 1 = row j may accept d_{j+1} in the thinking phase
   const int32_t* live_slots;  // [B]
   SlotArrays slots;
   int32_t bucket;
   int32_t draft_len;  // K
 };
 
-// After a prompt's last chunk: the sampled token t_m of slot slots[i] becomes last_token; length = m; stop
-// ids and length_limit are applied; one StepOutput per entry (emitted_count 1, drafts_verified 0).
+// After a prompt's last chunk: the sampled token t_m of slot slot_ids[i] becomes last_token, length = m, stop
+// ids and length_limit are applied. Writes one StepOutput per prompt (emitted_count 1, drafts_verified 0).
 struct AcceptFirstTokenParams {
   StepOutput* outputs;      // [count]
   const int32_t* tokens;    // [count]
@@ -333,10 +333,10 @@ struct AcceptFirstTokenParams {
   int32_t count;
 };
 
-// First forward of the Eagle drafter: K + 1 rows per place, ids e_0..e_K (the emitted ones, then 0),
-// positions p+1..p+K+1, the hidden of row j is the target's row j. Rows past n - 1 are junk that must not be
-// kept: they, and rows of idle places (n = 0), get slot -1. last_row[i] = the row of e_{n-1}, the one draft 1
-// comes from; for idle places the place's first row.
+// First forward of the Eagle drafter: K + 1 rows per entry, ids e_0..e_K (the emitted ids, then 0), positions
+// p+1..p+K+1; the hidden of row j is the target's row j. Rows past n - 1 and rows of padding (n = 0) get slot
+// -1, so they are not cached. last_row[i] = the row of e_{n-1}, which draft 1 comes from; for padding, the
+// entry's first row.
 struct EagleRowsParams {
   int32_t* ids;               // [B * (K + 1)]
   int32_t* row_slots;         // [B * (K + 1)]
@@ -348,7 +348,8 @@ struct EagleRowsParams {
   int32_t level;      // of the module: rows at lower positions get slot -1
 };
 
-// The next recycled forward, one row per place: id = the last draft; slot -1 where idle, frozen or finished.
+// The next recycled forward, one row per entry: id = the last draft; slot -1 for padding and for slots that
+// emitted nothing or are finished.
 struct NextDraftRowsParams {
   int32_t* ids;               // [B]
   int32_t* row_slots;         // [B]
@@ -356,30 +357,30 @@ struct NextDraftRowsParams {
   const int32_t* draft_ids;   // [B]: draft i
   const StepOutput* outputs;  // [B]
   int32_t bucket;
-  int32_t draft_index;  // i: position = length + i (draft i stands at length + i)
+  int32_t draft_index;  // i: position = length + i, the position of draft i
 };
 
-// drafts.tokens[draft_index - 1] = draft_ids[place], draft_count = draft_index, for places whose slot is
+// drafts.tokens[draft_index - 1] = draft_ids[entry], draft_count = draft_index, for entries whose slot is
 // active and not finished.
 struct StoreDraftsParams {
   const int32_t* draft_ids;   // [B]
-  const StepOutput* outputs;  // [B]: names the slot; emitted_count 0 = skip
+  const StepOutput* outputs;  // [B]: has the slot; emitted_count 0 = skip
   SlotArrays slots;
   int32_t bucket;
   int32_t draft_index;  // 1..K
 };
 
-// The window of MTP Vanilla's module 1 (docs/speculation.md section 4): W = Kmax + 1 rows per place at
-// positions P-Kmax..P, and the slots' recent ids moved on to P. Rows below position 1 and those of idle
-// places get slot -1. A row's hidden comes from the recent hiddens or from the target's rows of this step:
-// one of the two indices is -1.
+// The window of MTP Vanilla's module 1 (docs/speculation.md section 4): W = Kmax + 1 rows per entry at
+// positions P-Kmax..P; advances the slots' recent ids to P. Rows below position 1 and rows of padding get
+// slot -1. A row's hidden comes from the recent hiddens or from the target's rows of this step; the index not
+// used is -1.
 struct VanillaRowsParams {
   int32_t* ids;               // [B * W]
   int32_t* row_slots;         // [B * W]
   int32_t* positions;         // [B * W]
-  int32_t* recent_index;      // [B * W]: slot * Kmax + entry, or -1
-  int32_t* target_index;      // [B * W]: place * (K + 1) + row, or -1
-  int32_t* save_index;        // [B * W]: where the row's hidden goes in the recent hiddens, or -1
+  int32_t* recent_index;      // [B * W]: slot * Kmax + index, or -1
+  int32_t* target_index;      // [B * W]: entry * (K + 1) + row, or -1
+  int32_t* save_index;        // [B * W]: index in the recent hiddens where the row's hidden goes, or -1
   int32_t* recent_ids;        // [slots, Kmax]: tokens P-Kmax+1..P, updated
   const StepOutput* outputs;  // [B]
   int32_t bucket;
@@ -387,8 +388,8 @@ struct VanillaRowsParams {
   int32_t max_draft_len;
 };
 
-// The window of module `level` >= 2: positions P-Kmax+level-1..P+level-1. Ids past P are the slot's drafts as
-// stored so far; rows whose draft was not made get slot -1.
+// The window of module `level` >= 2: positions P-Kmax+level-1..P+level-1. Ids past P are the slot's stored
+// drafts; rows without a draft yet get slot -1.
 struct VanillaLevelRowsParams {
   int32_t* ids;               // [B * W]
   int32_t* row_slots;         // [B * W]
@@ -401,7 +402,7 @@ struct VanillaLevelRowsParams {
   int32_t level;
 };
 
-// A prompt's first token joins the recent ids: moved by one, the token last.
+// Appends a prompt's first token to the recent ids, which shift by one.
 struct AppendRecentParams {
   int32_t* recent_ids;        // [slots, Kmax]
   const StepOutput* outputs;  // [count]

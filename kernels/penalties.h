@@ -21,7 +21,7 @@ constexpr float Penalised(const SlotConstants& c, float logit, bool in_prompt, i
   return logit;
 }
 
-// Ids that count as output on top of the slot's own counts: the drafts before a row.
+// The drafts before a row: they count as output on top of the slot's own counts.
 struct DraftHistory {
   const int32_t* ids = nullptr;
   int32_t count = 0;

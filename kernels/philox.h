@@ -2,12 +2,14 @@
 #define FOREDRAFT_KERNELS_PHILOX_H_
 
 // The noise of sampling: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011),
-// a pure function of (seed, position, token id), so that any backend, batch and drafter draws the same.
+// a pure function of (seed, position, token id): every backend, batch and drafter draws the same noise.
 //
+// clang-format off
 //   key      (low, high 32 bits of the seed)
-//   counter  (v / 4, position, 0, 0), its four outputs belong to the token ids 4 (v / 4) + 0..3
+//   counter  (v / 4, position, 0, 0); its four outputs belong to the token ids 4 (v / 4) + 0..3
 //   uniform  u = (x + 0.5) 2^-32, inside (0, 1), exact in double
 //   Gumbel   g = float(-log(-log(u))), logarithms in double; from -3.13 to 22.88
+// clang-format on
 
 #include <array>
 #include <cmath>
@@ -44,7 +46,7 @@ constexpr double UnitInterval(uint32_t x) { return (static_cast<double>(x) + 0.5
 
 inline float Gumbel(uint32_t x) { return static_cast<float>(-std::log(-std::log(UnitInterval(x)))); }
 
-// Above what any Gumbel(x) can be.
+// An upper bound of Gumbel(x).
 inline constexpr float kMaxGumbel = 22.9f;
 
 }  // namespace foredraft

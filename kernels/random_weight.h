@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_RANDOM_WEIGHT_H_
 #define FOREDRAFT_KERNELS_RANDOM_WEIGHT_H_
 
-// Weights of random numbers, made on the device that uses them: load_format dummy. An element is a function
-// of the seed and its own number alone, so every backend makes the same ones, and two weights can be views of
-// one matrix (kv_b and its heads).
+// Random weights (load_format dummy), generated on the device that uses them. An element depends only on the
+// seed and its number, so every backend generates the same ones, and two weights can be views of one matrix
+// (kv_b and its heads).
 
 #include <cstdint>
 
@@ -40,7 +40,7 @@ constexpr RandomWeight DenseRandomWeight(int32_t n, int32_t k, DType dtype, floa
           .row_stride = k};
 }
 
-// splitmix64: 64 even bits for every number.
+// splitmix64: 64 uniform bits per number.
 constexpr uint64_t RandomBits(uint64_t seed, int64_t number) {
   uint64_t x = seed + static_cast<uint64_t>(number) * 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -48,19 +48,19 @@ constexpr uint64_t RandomBits(uint64_t seed, int64_t number) {
   return x ^ (x >> 31);
 }
 
-// Even in (-a, a), a = sqrt(3) amplitude.
+// Uniform in (-a, a), a = sqrt(3) amplitude.
 constexpr bf16 RandomBf16(const RandomWeight& weight, int64_t number) {
   const auto step = static_cast<float>(RandomBits(weight.seed, number) >> 40);  // 24 bits: exact
   return ToBf16((step * 0x1p-23f - 1.0f) * (1.7320508f * weight.amplitude));
 }
 
-// A sign, one of the four binades 1..2, .. 8..16, and three bits below: all codes equally likely.
+// A sign, one of the four binades from 1 to 16, and three mantissa bits: all these codes are equally likely.
 constexpr uint8_t RandomF8(const RandomWeight& weight, int64_t number) {
   const auto bits = static_cast<uint32_t>(RandomBits(weight.seed, number) >> 58);
   return static_cast<uint8_t>((bits & 0x20) << 2 | (7 + (bits >> 3 & 3)) << 3 | (bits & 7));
 }
 
-// The scale of all blocks: sqrt(mean square of those codes) is 6.7567. (Mean of 4^e over e = 0..3, 21.25,
+// The scale of all blocks: the root mean square of those codes is 6.7567. (Mean of 4^e over e = 0..3, 21.25,
 // times mean of (1 + m / 8)^2 over m = 0..7, 2.1484.)
 constexpr float RandomF8Scale(const RandomWeight& weight) { return weight.amplitude / 6.7567f; }
 

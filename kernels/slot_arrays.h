@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_SLOT_ARRAYS_H_
 #define FOREDRAFT_KERNELS_SLOT_ARRAYS_H_
 
-// The device truth of the running sequences as ops see it: plain structs in arrays indexed by slot.
-// engine/slot_state owns the memory. Split by writer: admission constants (written once per admission),
+// The state of the running sequences in device memory: plain structs in arrays indexed by slot.
+// engine/slot_state.h owns the memory. Split by writer: admission constants (written once per admission),
 // progress (written by accept_first_token and verify_drafts), drafts (written by store_drafts and
 // verify_drafts).
 
@@ -14,15 +14,15 @@ inline constexpr int kMaxDraftLen = 7;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogprobs = 20;
 
-// How drafts are accepted (docs/speculation.md section 2). One in device memory, so that a reload reaches
-// captured steps.
+// How drafts are accepted (docs/speculation.md section 2). In device memory, so that a reload of the
+// configuration takes effect in captured steps.
 struct AcceptanceRule {
   int32_t relaxed_topk;  // 0 = strict
-  float relaxed_delta;   // of probabilities, not of their logarithms
+  float relaxed_delta;   // a difference of probabilities, not of log probabilities
   float forced_length;   // 0 = not forced; else the mean number of tokens a step emits, benchmarks only
 };
 
-// What admission fixed for a slot.
+// Fixed at admission.
 struct SlotConstants {
   uint64_t seed;
   float temperature;          // 0 = greedy
@@ -32,24 +32,24 @@ struct SlotConstants {
   float presence_penalty;     // 0 = off; counts the output
   float frequency_penalty;    // 0 = off; counts the output
   int32_t top_k;              // 0 = off
-  int32_t logprob_count;      // -1 = no logprobs, 0..20 = the chosen token's and so many top ones
-  int32_t draft_cap;          // drafts verified per step at most
+  int32_t logprob_count;      // -1 = no logprobs; 0..20 = the chosen token's, and this many top ones
+  int32_t draft_cap;          // most drafts verified per step
   int32_t strict;             // 1: never relaxed, whatever the rule says
   int32_t begin_thinking_id;  // -1 = the model does not think
   int32_t end_thinking_id;
   int32_t prompt_len;    // m
-  int32_t length_limit;  // P never passes this: min(max_seq_len, prompt_len + max_tokens) - 1
+  int32_t length_limit;  // largest length: min(max_seq_len, prompt_len + max_tokens) - 1
   int32_t stop_id_count;
   int32_t stop_ids[kMaxStopIds];
 };
 
-// How far a sequence is. t_0..t_length are committed; t_length = last_token is not in the target's cache.
+// t_0..t_length are committed; t_length = last_token is not in the target's cache.
 struct SlotProgress {
   int32_t length;
   int32_t last_token;
-  int32_t finished;  // 1: frozen, its rows go to scratch
+  int32_t finished;  // 1: its state no longer changes, its rows are idle
   int32_t active;    // 1 from accept_first_token (or swap-in) to release
-  int32_t thinking;  // 1 between the thinking tokens, as of last_token
+  int32_t thinking;  // 1 in the thinking phase, last_token included
 };
 
 // The drafts for positions length + 1 .. length + draft_count.
@@ -68,7 +68,7 @@ struct TokenLogprobs {
 };
 
 struct SlotArrays {
-  const AcceptanceRule* rule = nullptr;  // one
+  const AcceptanceRule* rule = nullptr;  // one for all slots
   SlotConstants* constants = nullptr;    // [slots]
   SlotProgress* progress = nullptr;      // [slots]
   SlotDrafts* drafts = nullptr;          // [slots]
@@ -77,14 +77,14 @@ struct SlotArrays {
   int32_t vocab_size = 0;
 };
 
-// What a step gave a slot.
+// The result of a step for one bucket entry.
 struct StepOutput {
-  int32_t slot;           // -1: idle place in the bucket
+  int32_t slot;           // -1: padding
   int32_t emitted_count;  // n, 0..K+1
   int32_t token_ids[kMaxDraftLen + 1];
   int32_t length;           // after the step
   int32_t drafts_verified;  // v
-  int32_t relaxed_count;    // emitted drafts that only relaxation accepted
+  int32_t relaxed_count;    // emitted drafts that the strict rule would have rejected
   int32_t finished;
 };
 

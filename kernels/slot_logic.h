@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_SLOT_LOGIC_H_
 #define FOREDRAFT_KERNELS_SLOT_LOGIC_H_
 
-// The step's own bookkeeping (docs/speculation.md sections 1 and 3), one place of the bucket at a time:
-// written once, run by every backend (a loop on the CPU, a thread per place on a GPU). Only integers, and
+// The slot ops (docs/speculation.md sections 1 and 3) for one bucket entry: shared by the backends, which
+// call RunEntry for every entry (a loop on the CPU, a thread per entry on a GPU). Integers only, and
 // constexpr, so that device code may call it.
 
 #include "kernels/ops.h"
@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-// A slot whose rows may compute and change.
+// True for a slot whose rows are computed and whose state may change.
 constexpr bool Runs(const SlotArrays& slots, int32_t slot) {
   return slot >= 0 && slots.progress[slot].active != 0 && slots.progress[slot].finished == 0;
 }
@@ -30,29 +30,38 @@ constexpr bool IsStop(const SlotConstants& constants, int32_t token) {
   return false;
 }
 
-// Whether the model thinks after `token`, given that it did before.
+// True if the sequence is in the thinking phase after `token`; `thinking`: the phase before it.
 constexpr bool ThinksAfter(const SlotConstants& constants, bool thinking, int32_t token) {
   return token == constants.begin_thinking_id || (thinking && token != constants.end_thinking_id);
 }
 
-// How many tokens a forced step wants: the whole part of the mean, and one more as often as the rest says, by
-// a fixed stream that knows positions only.
+// Tokens that a forced step emits: the integer part of forced_length, plus one with the probability of the
+// fractional part. The noise depends on the position only.
 constexpr int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
   constexpr uint64_t kStream = 0x666f72636564;  // "forced"
   const int32_t whole = static_cast<int32_t>(rule.forced_length);
-  const float rest = rule.forced_length - static_cast<float>(whole);
-  return whole + (UnitInterval(NoiseBlock(kStream, position, 0)[0]) < rest ? 1 : 0);
+  const float fraction = rule.forced_length - static_cast<float>(whole);
+  return whole + (UnitInterval(NoiseBlock(kStream, position, 0)[0]) < fraction ? 1 : 0);
+}
+
+template <class Params>
+constexpr int32_t EntryCount(const Params& p) {
+  if constexpr (requires { p.bucket; }) {
+    return p.bucket;
+  } else {
+    return p.count;
+  }
 }
 
 // ---- decode_rows ----
 
-constexpr void FillDecodeRows(const DecodeRowsParams& p, int32_t place) {
-  const int32_t slot = p.live_slots[place];
+constexpr void RunEntry(const DecodeRowsParams& p, int32_t entry) {
+  const int32_t slot = p.live_slots[entry];
   const bool runs = Runs(p.slots, slot);
   const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
   const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
   for (int32_t j = 0; j <= p.draft_len; ++j) {
-    const int32_t row = place * (p.draft_len + 1) + j;
+    const int32_t row = entry * (p.draft_len + 1) + j;
     int32_t id = 0;
     if (j <= verify_len) {
       id = j == 0 ? p.slots.progress[slot].last_token : p.slots.drafts[slot].tokens[j - 1];
@@ -66,12 +75,12 @@ constexpr void FillDecodeRows(const DecodeRowsParams& p, int32_t place) {
 
 // ---- verify_drafts ----
 
-// Fills out.token_ids with what the rule lets through of drafts and target tokens; returns n before the
-// clamp.
-constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t place, int32_t slot, int32_t verify_len,
+// Fills out.token_ids with the accepted drafts and the target's token after them; returns their number,
+// before the clamp to length_limit and stop ids.
+constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t entry, int32_t slot, int32_t verify_len,
                                StepOutput& out) {
   const AcceptanceRule& rule = *p.slots.rule;
-  const int64_t first_row = static_cast<int64_t>(place) * (p.draft_len + 1);
+  const int64_t first_row = static_cast<int64_t>(entry) * (p.draft_len + 1);
   const int32_t* drafts = p.slots.drafts[slot].tokens;
   const int32_t forced = rule.forced_length > 0.0f ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
   bool thinking = p.slots.progress[slot].thinking != 0;
@@ -92,7 +101,7 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t place, int32
   }
 }
 
-// Commits emitted tokens: counts, position, phase, whether the sequence ends.
+// Commits emitted tokens: updates counts, length, phase and `finished`.
 constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t* tokens, int32_t count,
                            int32_t length) {
   const SlotConstants& constants = slots.constants[slot];
@@ -107,10 +116,11 @@ constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t*
   progress.finished = length >= constants.length_limit || IsStop(constants, tokens[count - 1]) ? 1 : 0;
 }
 
-// False, with nothing changed, where the slot runs though it stands at its length limit: a broken invariant.
-constexpr bool VerifyPlace(const VerifyDraftsParams& p, int32_t place) {
+// Returns false, and changes nothing, if a running slot has already reached its length limit: a broken
+// invariant.
+constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
   const SlotArrays& slots = p.slots;
-  const int32_t slot = p.live_slots[place];
+  const int32_t slot = p.live_slots[entry];
   StepOutput out = {};
   out.slot = slot;
   if (slot >= 0) {
@@ -118,21 +128,21 @@ constexpr bool VerifyPlace(const VerifyDraftsParams& p, int32_t place) {
     out.finished = slots.progress[slot].finished;
   }
   if (!Runs(slots, slot)) {
-    p.outputs[place] = out;
+    p.outputs[entry] = out;
     return true;
   }
   const SlotConstants& constants = slots.constants[slot];
   const int32_t verify_len = VerifyLen(slots, slot, p.draft_len);
   const int32_t room = constants.length_limit - out.length;
   if (room < 1) return false;
-  const int32_t accepted = AcceptDrafts(p, place, slot, verify_len, out);
+  const int32_t accepted = AcceptDrafts(p, entry, slot, verify_len, out);
   int32_t emitted = accepted < room ? accepted : room;
   for (int32_t i = 0; i < emitted; ++i) {
     if (IsStop(constants, out.token_ids[i])) emitted = i + 1;
   }
-  // Of the accepted drafts; the step's last token counts as the target's own, also where a limit cut the step
-  // there.
-  const int32_t* target = p.target_ids + static_cast<int64_t>(place) * (p.draft_len + 1);
+  // Counts accepted drafts only: the step's last token counts as the target's own, even where the clamp made
+  // a draft the last one.
+  const int32_t* target = p.target_ids + static_cast<int64_t>(entry) * (p.draft_len + 1);
   for (int32_t i = 0; slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
     out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;
   }
@@ -142,13 +152,13 @@ constexpr bool VerifyPlace(const VerifyDraftsParams& p, int32_t place) {
   out.length += emitted;
   out.drafts_verified = verify_len;
   out.finished = slots.progress[slot].finished;
-  p.outputs[place] = out;
+  p.outputs[entry] = out;
   return true;
 }
 
 // ---- accept_first_token ----
 
-constexpr void AcceptFirst(const AcceptFirstTokenParams& p, int32_t entry) {
+constexpr void RunEntry(const AcceptFirstTokenParams& p, int32_t entry) {
   const int32_t slot = p.slot_ids[entry];
   StepOutput out = {};
   out.slot = slot;
@@ -167,9 +177,9 @@ constexpr void AcceptFirst(const AcceptFirstTokenParams& p, int32_t entry) {
 
 // ---- drafting: eagle_rows, next_draft_rows, store_drafts ----
 
-constexpr void FillEagleRows(const EagleRowsParams& p, int32_t place) {
-  const StepOutput& output = p.outputs[place];
-  const int32_t first_row = place * (p.draft_len + 1);
+constexpr void RunEntry(const EagleRowsParams& p, int32_t entry) {
+  const StepOutput& output = p.outputs[entry];
+  const int32_t first_row = entry * (p.draft_len + 1);
   const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;
   const int32_t first_position = emitted > 0 ? output.length - emitted + 1 : 1;
   for (int32_t j = 0; j <= p.draft_len; ++j) {
@@ -177,22 +187,22 @@ constexpr void FillEagleRows(const EagleRowsParams& p, int32_t place) {
     p.row_slots[first_row + j] = j < emitted && first_position + j >= p.level ? output.slot : -1;
     p.positions[first_row + j] = first_position + j;
   }
-  p.last_row[place] = first_row + (emitted > 0 ? emitted - 1 : 0);
+  p.last_row[entry] = first_row + (emitted > 0 ? emitted - 1 : 0);
 }
 
-constexpr void FillNextDraftRow(const NextDraftRowsParams& p, int32_t place) {
-  const StepOutput& output = p.outputs[place];
+constexpr void RunEntry(const NextDraftRowsParams& p, int32_t entry) {
+  const StepOutput& output = p.outputs[entry];
   const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
-  p.ids[place] = drafts ? p.draft_ids[place] : 0;
-  p.row_slots[place] = drafts ? output.slot : -1;
-  p.positions[place] = (drafts ? output.length : 0) + p.draft_index;
+  p.ids[entry] = drafts ? p.draft_ids[entry] : 0;
+  p.row_slots[entry] = drafts ? output.slot : -1;
+  p.positions[entry] = (drafts ? output.length : 0) + p.draft_index;
 }
 
-constexpr void StoreDraft(const StoreDraftsParams& p, int32_t place) {
-  const StepOutput& output = p.outputs[place];
+constexpr void RunEntry(const StoreDraftsParams& p, int32_t entry) {
+  const StepOutput& output = p.outputs[entry];
   if (output.emitted_count == 0 || !Runs(p.slots, output.slot)) return;
   SlotDrafts& drafts = p.slots.drafts[output.slot];
-  drafts.tokens[p.draft_index - 1] = p.draft_ids[place];
+  drafts.tokens[p.draft_index - 1] = p.draft_ids[entry];
   drafts.draft_count = p.draft_index;
 }
 

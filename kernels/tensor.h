@@ -10,8 +10,8 @@
 
 namespace foredraft {
 
-// Rows of `cols` adjacent elements, `stride` elements apart. data == nullptr: absent (an optional output,
-// say).
+// Rows of `cols` adjacent elements, `stride` elements apart. data == nullptr: absent (for example an optional
+// output).
 template <class T>
 struct Matrix {
   T* data = nullptr;
@@ -51,17 +51,16 @@ struct PackedWeight {
 struct PackedWeights {
   const PackedWeight* items = nullptr;  // [count], device memory
   int32_t count = 0;
-  PackedWeight first;  // a copy of items[0], for the host
-  int64_t data_stride =
-      0;  // bytes from one item's data to the next's; 0: the backend does not keep them adjacent
-  int64_t scale_stride = 0;  // floats, likewise
+  PackedWeight first;        // a copy of items[0] in host memory
+  int64_t data_stride = 0;   // bytes from one item's data to the next; 0: the items are not adjacent
+  int64_t scale_stride = 0;  // floats from one item's scales to the next; 0 likewise
 
   constexpr explicit operator bool() const { return items != nullptr; }
 };
 
-// Rows quantised for FP8 weights: E4M3 codes with one scale per row and 128 columns; a code stands for code *
-// scale. scale = max(largest |x| of the 128, 1e-4) / 448, code = e4m3(x / scale), x a BF16 value, both
-// divisions rounded to nearest. Past the last column a row's codes may be anything.
+// Activations quantised for FP8 weights: E4M3 codes with one scale per row and 128 columns; the value is code
+// * scale. scale = max(amax of the 128 columns, 1e-4) / 448, code = e4m3(x / scale), x a BF16 value, both
+// divisions rounded to nearest. Codes past the last column are undefined.
 struct QuantizedRows {
   uint8_t* codes = nullptr;  // [rows, pitch]
   float* scales = nullptr;   // [ceil(cols / 128), scale_pitch]
@@ -75,7 +74,7 @@ struct QuantizedRows {
   constexpr QuantizedRows first_rows(int32_t count) const {
     return {codes, scales, count, cols, pitch, scale_pitch};
   }
-  // Rows [first, first + count), first a multiple of 4: scales are read 16 bytes at a time.
+  // Rows [first, first + count), first a multiple of 4, because scales are read 16 bytes at a time.
   constexpr QuantizedRows row_range(int32_t first, int32_t count) const {
     return {codes + first * pitch, scales + first, count, cols, pitch, scale_pitch};
   }
@@ -86,14 +85,14 @@ struct QuantizedRows {
 
 inline constexpr int32_t kQuantGroup = 128;  // columns that share a scale
 
-// The paged cache of one layer, and how a slot finds its rows in it. Position s of a slot lives in block
-// block_tables[slot * table_stride + s / tokens_per_block], row s % tokens_per_block. Block 0 is scratch:
-// rows of idle slots and unmapped positions go there, and nothing reads them.
+// The paged cache of one layer and its block tables. Position s of a slot is row s % tokens_per_block of
+// block block_tables[slot * table_stride + s / tokens_per_block]. Block 0 is scratch: rows of idle slots and
+// unmapped positions go there, and nothing reads them.
 struct KvLayer {
   bf16* data = nullptr;                   // [block_count, tokens_per_block, latent_dim + rope_dim]
   const int32_t* block_tables = nullptr;  // [slots, table_stride]
   int32_t table_stride = 0;               // blocks per slot
-  int32_t block_count = 0;                // that data has, scratch included
+  int32_t block_count = 0;                // blocks of `data`, scratch included
   int32_t tokens_per_block = 0;
   int32_t latent_dim = 0;  // kv_lora_rank: c, after kv_a_layernorm
   int32_t rope_dim = 0;    // qk_rope_head_dim: k_pe, after rope
@@ -106,8 +105,8 @@ struct KvLayer {
   }
 };
 
-// Whose rows a batch holds. A row with slot -1 is idle: ops neither read nor write anything for it but its
-// own place in dense outputs (where they may leave anything).
+// The slot and position of each row of a batch. A row with slot -1 is idle: ops read nothing for it and write
+// nothing but its row of dense outputs, whose content is then undefined.
 struct RowIndex {
   const int32_t* slots = nullptr;      // [rows], -1 = idle
   const int32_t* positions = nullptr;  // [rows], position of the row's token in its sequence

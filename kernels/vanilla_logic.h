@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
 #define FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
 
-// MTP Vanilla's windows (docs/speculation.md section 4), one place of the bucket at a time; shared by the
-// backends like kernels/slot_logic.h.
+// MTP Vanilla's windows (docs/speculation.md section 4) for one bucket entry; shared by the backends like
+// kernels/slot_logic.h.
 
 #include "kernels/ops.h"
 
@@ -10,10 +10,10 @@ namespace foredraft {
 
 constexpr bool Emitted(const StepOutput& output) { return output.slot >= 0 && output.emitted_count > 0; }
 
-constexpr void FillVanillaRows(const VanillaRowsParams& p, int32_t place) {
+constexpr void RunEntry(const VanillaRowsParams& p, int32_t entry) {
   const int32_t kmax = p.max_draft_len;
-  const int32_t first_row = place * (kmax + 1);
-  const StepOutput& output = p.outputs[place];
+  const int32_t first_row = entry * (kmax + 1);
+  const StepOutput& output = p.outputs[entry];
   if (!Emitted(output)) {
     for (int32_t row = first_row; row <= first_row + kmax; ++row) {
       p.ids[row] = 0;
@@ -25,27 +25,27 @@ constexpr void FillVanillaRows(const VanillaRowsParams& p, int32_t place) {
   int32_t* const recent = p.recent_ids + static_cast<int64_t>(output.slot) * kmax;
   for (int32_t r = 0; r <= kmax; ++r) {
     const int32_t row = first_row + r;
-    const int32_t entry = output.emitted_count - 1 + r;  // of the recent ones followed by this step's
+    const int32_t index = output.emitted_count - 1 + r;  // in the recent ids followed by this step's
     const int32_t position = output.length - kmax + r;
     const bool exists = position >= 1;
-    const bool old = entry < kmax;
-    p.ids[row] = !exists ? 0 : old ? recent[entry] : output.token_ids[entry - kmax];
+    const bool old = index < kmax;
+    p.ids[row] = !exists ? 0 : old ? recent[index] : output.token_ids[index - kmax];
     p.positions[row] = position > 0 ? position : 0;
     p.row_slots[row] = exists ? output.slot : -1;
-    p.recent_index[row] = exists && old ? output.slot * kmax + entry : -1;
-    p.target_index[row] = exists && !old ? place * (p.draft_len + 1) + entry - kmax : -1;
+    p.recent_index[row] = exists && old ? output.slot * kmax + index : -1;
+    p.target_index[row] = exists && !old ? entry * (p.draft_len + 1) + index - kmax : -1;
     p.save_index[row] = exists && r > 0 ? output.slot * kmax + r - 1 : -1;
   }
   for (int32_t i = 0; i < kmax; ++i) recent[i] = p.ids[first_row + 1 + i];
 }
 
-constexpr void FillVanillaLevelRows(const VanillaLevelRowsParams& p, int32_t place) {
+constexpr void RunEntry(const VanillaLevelRowsParams& p, int32_t entry) {
   const int32_t kmax = p.max_draft_len;
-  const StepOutput& output = p.outputs[place];
+  const StepOutput& output = p.outputs[entry];
   const bool drafts = Emitted(output);
   const int32_t made = drafts ? p.slots.drafts[output.slot].draft_count : 0;
   for (int32_t r = 0; r <= kmax; ++r) {
-    const int32_t row = place * (kmax + 1) + r;
+    const int32_t row = entry * (kmax + 1) + r;
     const int32_t ahead = p.level - 1 - kmax + r;  // position - P
     const int32_t position = drafts ? output.length + ahead : 0;
     const bool exists = drafts && position >= p.level && ahead <= made;
@@ -57,7 +57,7 @@ constexpr void FillVanillaLevelRows(const VanillaLevelRowsParams& p, int32_t pla
   }
 }
 
-constexpr void AppendToRecent(const AppendRecentParams& p, int32_t entry) {
+constexpr void RunEntry(const AppendRecentParams& p, int32_t entry) {
   const StepOutput& output = p.outputs[entry];
   if (!Emitted(output)) return;
   int32_t* const recent = p.recent_ids + static_cast<int64_t>(output.slot) * p.max_draft_len;

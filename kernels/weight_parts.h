@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_WEIGHT_PARTS_H_
 #define FOREDRAFT_KERNELS_WEIGHT_PARTS_H_
 
-// What every backend asks of the parts of a weight before it packs them.
+// Checks on the parts of a weight that all backends make before they pack them.
 
 #include <span>
 
@@ -13,7 +13,7 @@ namespace foredraft {
 
 inline bool IsF8(const HostWeight& part) { return part.dtype == DType::kF8E4M3; }
 
-// INVALID_ARGUMENT names what is missing, or what does not fit together.
+// INVALID_ARGUMENT names the missing value or the mismatch.
 inline absl::Status CheckParts(std::span<const HostWeight> parts) {
   if (parts.empty()) return absl::InvalidArgumentError("weight: no parts");
   for (const HostWeight& part : parts) {
@@ -34,6 +34,15 @@ inline absl::Status CheckParts(std::span<const HostWeight> parts) {
     }
   }
   return absl::OkStatus();
+}
+
+// INVALID_ARGUMENT if item `index` of an array of weights differs from the first in shape or dtype.
+template <class Weight>
+absl::Status CheckArrayItem(int index, const Weight& item, const Weight& first) {
+  if (item.n == first.n && item.k == first.k && item.dtype == first.dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("weight %d of an array is [%d, %d] %s, the first [%d, %d] %s", index, item.n, item.k,
+                      DTypeName(item.dtype), first.n, first.k, DTypeName(first.dtype)));
 }
 
 }  // namespace foredraft

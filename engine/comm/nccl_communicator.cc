@@ -33,7 +33,7 @@ void NoteCollective(Stream& stream, const void* function, const Params& params) 
   static_assert(std::is_trivially_copyable_v<Params>);
   Params copy = params;
   __builtin_clear_padding(&copy);
-  static_cast<CudaStream&>(stream).Note(function, LaunchShape{}, &copy, sizeof(Params));
+  static_cast<CudaStream&>(stream).PrepareLaunch(function, LaunchShape{}, &copy, sizeof(Params));
 }
 
 // The pause between two polls: yields at first, because a step is short, and sleeps longer later.

@@ -13,15 +13,15 @@ FOREDRAFT_WIDE SplitSums SoftmaxSplit(float* scores, int32_t count, float scale)
   return {max, LaneSum(count, [scores](int64_t t) { return scores[t]; })};
 }
 
-FOREDRAFT_WIDE void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState* state) {
-  const float both_max = std::max(state->max, split.max);
-  const float keep = Exp(state->max - both_max);
+FOREDRAFT_WIDE void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState& state) {
+  const float both_max = std::max(state.max, split.max);
+  const float keep = Exp(state.max - both_max);
   const float take = Exp(split.max - both_max);
-  float* acc = state->acc;
-  const float* partial = state->partial;
+  float* acc = state.acc;
+  const float* partial = state.partial;
   for (int32_t i = 0; i < value_len; ++i) acc[i] = acc[i] * keep + partial[i] * take;
-  state->max = both_max;
-  state->sum = state->sum * keep + split.sum * take;
+  state.max = both_max;
+  state.sum = state.sum * keep + split.sum * take;
 }
 
 void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* queries, int32_t query_count,
@@ -39,7 +39,7 @@ void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* q
   }
   isa.attention_scores({scores, a, b, split.a_rows, split.b_rows, shape.a_len, shape.b_len, split.count,
                         query_count, kSplitLen});
-  int32_t together = 0;  // queries up to here attend the same positions: one pass over the values
+  int32_t together = 0;  // queries [together, q] attend the same positions: one pass over the values
   for (int32_t q = 0; q < query_count; ++q) {
     const int32_t count = std::min(split.count, queries[q].last_position + 1 - split.begin);
     sums[q] = SoftmaxSplit(scores + q * kSplitLen, count, shape.scale);
@@ -55,7 +55,7 @@ void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* q
       states[q].max = sums[q].max;
       states[q].sum = sums[q].sum;
     } else {
-      MergeSplit(sums[q], shape.value_len, &states[q]);
+      MergeSplit(sums[q], shape.value_len, states[q]);
     }
   }
 }

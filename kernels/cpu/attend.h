@@ -4,9 +4,9 @@
 // Softmax attention of queries that share their keys and values: the core of mla_decode (the heads of a row)
 // and mla_prefill (the rows of a head).
 //
-// Positions are walked in splits of 64 counted from position 0 of the sequence, each with a softmax of its
-// own, combined in order: a query's bits depend on the query and on what it attends, not on how the call was
-// cut.
+// The KV axis is cut into splits of 64 positions counted from position 0 of the sequence. Each split has its
+// own softmax; the splits are combined in order. So a query's bits depend on the query and the positions it
+// attends, not on how the call was divided into blocks or chunks.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,12 +23,12 @@ namespace foredraft::cpu {
 inline constexpr int32_t kSplitLen = 64;
 inline constexpr int32_t kCacheLine = 32;  // BF16 values
 
-// A query in two parts, as the keys have: latent | rope or nope | rope.
+// A query in two parts, like the keys: latent | rope, or nope | rope.
 struct Query {
   const bf16* a;
   const bf16* b;
   bf16* out;              // [value_len]
-  int32_t last_position;  // attended, too
+  int32_t last_position;  // inclusive
 };
 
 struct AttendShape {
@@ -37,17 +37,17 @@ struct AttendShape {
   int32_t value_len;
   int32_t first_position;
   float scale;
-  bool prefetch = false;  // keys are not in the caches, and are the values
+  bool prefetch = false;  // for keys that are also the values and not yet in the CPU caches
 };
 
-// Where one position's key and value are.
+// The key and value of one position.
 struct KeyRows {
   const bf16* a;
   const bf16* b;
   const bf16* value;
 };
 
-// The running softmax of one query over the splits so far.
+// The online softmax of one query over the splits so far.
 struct SoftmaxState {
   float max = 0.0f;
   float sum = 0.0f;
@@ -59,10 +59,11 @@ struct SplitSums {
   float max;
   float sum;
 };
-// Turns scores[0, count) of a split into weights; returns their maximum as it was, and the weights' sum.
+// Turns scores[0, count) of a split into weights; returns the largest scaled score and the sum of the
+// weights.
 SplitSums SoftmaxSplit(float* scores, int32_t count, float scale);
-// Adds state->partial, the weighted values of a split.
-void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState* state);
+// Adds state.partial, the weighted values of a split.
+void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState& state);
 
 // One split: keys and values of [begin, begin + count).
 struct Split {
@@ -73,29 +74,28 @@ struct Split {
   const uint16_t* value_rows[kSplitLen];
 };
 
-// Queries attend what they may of the split; each attends some of it.
+// Each query attends the split's positions up to its last_position; at least one.
 void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* queries, int32_t query_count,
                  const Split& split, SoftmaxState* states);
 
-// The split that begins at `begin` and goes no further than `last_position`.
+// Fills `split` with the rows of positions [begin, last_position], at most to the split's end.
 template <class Locate>
 void FindSplit(const AttendShape& shape, int32_t begin, int32_t last_position, const Locate& locate,
-               Split* split) {
-  split->begin = begin;
-  split->count = std::min(last_position + 1, (begin / kSplitLen + 1) * kSplitLen) - begin;
-  for (int32_t t = 0; t < split->count; ++t) {
+               Split& split) {
+  split.begin = begin;
+  split.count = std::min(last_position + 1, (begin / kSplitLen + 1) * kSplitLen) - begin;
+  for (int32_t t = 0; t < split.count; ++t) {
     const KeyRows rows = locate(begin + t);
-    split->a_rows[t] = &rows.a->bits;
-    split->b_rows[t] = &rows.b->bits;
-    split->value_rows[t] = &rows.value->bits;
+    split.a_rows[t] = &rows.a->bits;
+    split.b_rows[t] = &rows.b->bits;
+    split.value_rows[t] = &rows.value->bits;
     if (!shape.prefetch) continue;
     for (int32_t i = 0; i < shape.a_len; i += kCacheLine) __builtin_prefetch(rows.a + i, 0, 2);
     for (int32_t i = 0; i < shape.b_len; i += kCacheLine) __builtin_prefetch(rows.b + i, 0, 2);
   }
 }
 
-// locate(position) -> KeyRows. Queries stand in order of their last positions and attend one position at
-// least.
+// locate(position) -> KeyRows. Queries are in order of last_position, and each attends at least one position.
 template <class Locate>
 void Attend(const IsaKernels& isa, const AttendShape& shape, const Query* queries, int32_t query_count,
             const Locate& locate) {
@@ -112,9 +112,9 @@ void Attend(const IsaKernels& isa, const AttendShape& shape, const Query* querie
   Split* split = splits;
   Split* next = splits + 1;
   int32_t done = 0;  // queries that attend nothing from split->begin on
-  FindSplit(shape, shape.first_position, last_position, locate, split);
+  FindSplit(shape, shape.first_position, last_position, locate, *split);
   while (split->count > 0) {
-    FindSplit(shape, split->begin + split->count, last_position, locate, next);
+    FindSplit(shape, split->begin + split->count, last_position, locate, *next);
     while (queries[done].last_position < split->begin) ++done;
     AttendSplit(isa, shape, queries + done, query_count - done, *split, states + done);
     std::swap(split, next);

@@ -12,7 +12,7 @@ inline __m256 LoadBf16(const uint16_t* x) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-// The first `count` of 8 elements, zeros behind.
+// The first `count` of 8 elements, the rest zero.
 inline __m256 LoadBf16Tail(const uint16_t* x, int32_t count) {
   uint16_t padded[8] = {};
   for (int32_t i = 0; i < count; ++i) padded[i] = x[i];
@@ -40,7 +40,7 @@ inline float Reduce(__m256 x) {
   return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
-// Columns [first, first + 8 N) of Q queries: the sums stay in registers over all rows.
+// Columns [first, first + 8 N) of Q queries; the sums stay in registers over all rows.
 template <int Q, int N>
 void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first) {
   __m256 sums[Q][N];
@@ -61,7 +61,7 @@ void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first) {
   }
 }
 
-// The last columns, fewer than 8.
+// The remaining columns, fewer than 8.
 void SumRest(const WeightedSumArgs& args, int32_t query, int32_t first) {
   for (int32_t i = first; i < args.len; ++i) {
     float sum = 0.0f;

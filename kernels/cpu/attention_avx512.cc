@@ -11,7 +11,8 @@ inline __m512bh AsBf16(__m512i bits) { return reinterpret_cast<__m512bh>(bits); 
 
 inline __mmask32 TailMask(int32_t count) { return static_cast<__mmask32>((uint64_t{1} << count) - 1); }
 
-// The sums of four registers: within each 128 bits (x0 + x2) + (x1 + x3), then those.
+// Horizontal sums of four registers: within each 128 bits (x0 + x2) + (x1 + x3), then across the 128-bit
+// lanes.
 inline __m128 ReduceFour(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
@@ -24,7 +25,7 @@ inline __m128 ReduceFour(__m512 a, __m512 b, __m512 c, __m512 d) {
 
 constexpr int kRowBlock = 4;
 
-// Scores of Q queries with T rows from `first` on.
+// Scores of Q queries with rows [first, first + T).
 template <int Q, int T>
 void ScoreBlock(const AttentionScoresArgs& args, int32_t query, int32_t first) {
   __m512 sums[Q][T];
@@ -45,7 +46,7 @@ void ScoreBlock(const AttentionScoresArgs& args, int32_t query, int32_t first) {
     };
     int32_t i = 0;
     for (; i + 32 <= len; i += 32) add([i](const uint16_t* x) { return _mm512_loadu_si512(x + i); });
-    if (i < len) {  // a masked load, which the compiler keeps no sums in registers around
+    if (i < len) {  // outside the loop: with a masked load in it, the compiler spills the sums
       const __mmask32 mask = TailMask(len - i);
       add([i, mask](const uint16_t* x) { return _mm512_maskz_loadu_epi16(mask, x + i); });
     }
@@ -72,7 +73,7 @@ inline __m512 Widen(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-// Columns [first, first + 16 N) of Q queries: the sums stay in registers over all rows.
+// Columns [first, first + 16 N) of Q queries; the sums stay in registers over all rows.
 template <int Q, int N>
 void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first) {
   __m512 sums[Q][N];
@@ -95,7 +96,7 @@ void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first) {
   }
 }
 
-// The last columns of one query, fewer than 16.
+// The remaining columns of one query, fewer than 16.
 void SumRest(const WeightedSumArgs& args, int32_t query, int32_t first) {
   const __mmask16 mask = static_cast<__mmask16>(TailMask(args.len - first));
   __m512 sum = _mm512_setzero_ps();

@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "kernels/cpu/packed_weight.h"
 #include "kernels/cpu/random_weight.h"
+#include "kernels/weight_parts.h"
 
 namespace foredraft {
 namespace {
@@ -19,8 +21,8 @@ struct IsaChoice {
   bool (*supported)();
 };
 
-// Widest first: the default is the first the machine has. __builtin_cpu_supports also asks whether the
-// operating system saves the registers.
+// Widest first: the default is the first one that the machine supports. __builtin_cpu_supports also checks
+// that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
     {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, AttentionScoresAvx512,
@@ -47,7 +49,7 @@ absl::StatusOr<const IsaKernels*> ChooseIsa(const std::string& option) {
     if (option.empty() && choice.supported()) return &choice.kernels;
     if (option == choice.kernels.option) {
       if (choice.supported()) return &choice.kernels;
-      return absl::FailedPreconditionError(absl::StrFormat("isa: %s, this machine does not have it", option));
+      return absl::FailedPreconditionError(absl::StrFormat("isa: %s, not supported by this machine", option));
     }
     absl::StrAppend(&known, known.empty() ? "" : ", ", choice.kernels.option);
   }
@@ -60,9 +62,8 @@ absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& o
   if (options.threads < 1) {
     return absl::InvalidArgumentError(absl::StrFormat("threads: %d, allowed from 1", options.threads));
   }
-  absl::StatusOr<const IsaKernels*> isa = ChooseIsa(options.isa);
-  if (!isa.ok()) return isa.status();
-  return std::make_unique<CpuDevice>(options, **isa);
+  ASSIGN_OR_RETURN(const IsaKernels* const isa, ChooseIsa(options.isa));
+  return std::make_unique<CpuDevice>(options, *isa);
 }
 
 CpuDevice::CpuDevice(const DeviceOptions& options, const IsaKernels& isa)
@@ -77,7 +78,7 @@ const Ops& CpuDevice::ops() const { return CpuOps(); }
 absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    CHECK(!frozen_) << "device memory asked for after the warm-up: " << bytes << " bytes for " << purpose_;
+    CHECK(!frozen_) << "device memory allocated after the warm-up: " << bytes << " bytes for " << purpose_;
   }
   return AllocateZeroed(bytes);
 }
@@ -114,22 +115,13 @@ absl::StatusOr<PackedWeight> CpuDevice::PackWeight(std::span<const HostWeight> p
 }
 
 absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightParts& parts) {
-  absl::StatusOr<PackedWeight*> items = AllocateArray<PackedWeight>(count);
-  if (!items.ok()) return items.status();
+  ASSIGN_OR_RETURN(PackedWeight* const items, AllocateArray<PackedWeight>(count));
   for (int index = 0; index < count; ++index) {
-    const absl::StatusOr<std::vector<HostWeight>> hosts = parts(index);
-    if (!hosts.ok()) return hosts.status();
-    const absl::StatusOr<PackedWeight> packed = PackWeight(*hosts);
-    if (!packed.ok()) return packed.status();
-    (*items)[index] = *packed;
-    const PackedWeight& first = (*items)[0];
-    if (packed->n != first.n || packed->k != first.k || packed->dtype != first.dtype) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("weight %d of an array is [%d, %d] %s, the first [%d, %d] %s", index, packed->n,
-                          packed->k, DTypeName(packed->dtype), first.n, first.k, DTypeName(first.dtype)));
-    }
+    ASSIGN_OR_RETURN(const std::vector<HostWeight> hosts, parts(index));
+    ASSIGN_OR_RETURN(items[index], PackWeight(hosts));
+    RETURN_IF_ERROR(CheckArrayItem(index, items[index], items[0]));
   }
-  return PackedWeights{.items = *items, .count = count, .first = count > 0 ? **items : PackedWeight{}};
+  return PackedWeights{.items = items, .count = count, .first = count > 0 ? *items : PackedWeight{}};
 }
 
 absl::StatusOr<PackedWeights> CpuDevice::MakeRandomWeights(int count, const RandomWeight& weight) {

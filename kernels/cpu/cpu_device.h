@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_
 #define FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_
 
-// The CPU as a device: host memory, a thread pool, and the widest instruction path the machine has.
-// Thread-safe but for the streams, which are used by one thread at a time.
+// The CPU as a device: host memory, a thread pool, and the widest instruction path that the machine supports.
+// Thread-safe, except for the streams, each of which is used by one thread at a time.
 
 #include <memory>
 #include <mutex>
@@ -19,7 +19,7 @@ namespace foredraft {
 
 class CpuDevice : public Device {
  public:
-  // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one this machine does not have.
+  // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one that the machine does not support.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
   CpuDevice(const DeviceOptions& options, const IsaKernels& isa);

@@ -2,9 +2,9 @@
 #define FOREDRAFT_KERNELS_CPU_CPU_STREAM_H_
 
 // The CPU's stream and graph. Eager: an op runs when it is called. Capturing: it becomes a node of
-// {function pointer, parameter bytes}, so a graph can hold nothing of the host's state.
+// {function pointer, parameter bytes}, so a graph cannot hold host state.
 //
-// Owner: whoever asked the device for it. Thread: one at a time.
+// Owner: the caller of CreateStream or Capture. Thread: one at a time.
 
 #include <chrono>
 #include <cstddef>
@@ -21,7 +21,7 @@
 
 namespace foredraft {
 
-// What a kernel runs with; lives as long as the device.
+// The resources of a kernel; lives as long as the device.
 struct CpuContext {
   ThreadPool& pool;
   const IsaKernels& isa;
@@ -99,7 +99,7 @@ void Submit(Stream& stream, const Params& params) {
   }
   Params copy = params;
 #if defined(__GNUC__) && !defined(__clang__)
-  // SameNodes compares bytes. Clang has no such builtin: its graphs may look different when they are not.
+  // SameNodes compares bytes. Clang lacks this builtin, so SameNodes may return false for equal nodes there.
   __builtin_clear_padding(&copy);
 #endif
   cpu_stream.Append(&RunNode<Params, kernel>, &copy, sizeof(Params));

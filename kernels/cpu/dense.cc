@@ -53,8 +53,8 @@ void RmsNorm(const CpuContext& context, const RmsNormParams& p) {
         SumRow(x, p.residual.row(r), width, p.sum.row(r));
         x = p.sum.row(r);
       }
-      if (p.out_bf16)
-        NormToBf16(x, p.weight, p.eps, width, p.out_bf16.row(r));  // first: `out` may be x itself
+      // out_bf16 before out, which may be x itself.
+      if (p.out_bf16) NormToBf16(x, p.weight, p.eps, width, p.out_bf16.row(r));
       if (p.out) NormRow(x, p.weight, p.eps, width, p.out.row(r));
     }
   });

@@ -1,4 +1,4 @@
-// The tile kernel with AVX2, FMA and F16C: a stripe is four registers of 8 outputs, taken two by two;
+// The tile kernel with AVX2, FMA and F16C: a stripe is four registers of 8 outputs, processed two at a time;
 // weights are widened to FP32.
 
 #include <immintrin.h>
@@ -29,8 +29,8 @@ struct Bf16Weights {
   }
 };
 
-// E4M3 by way of half floats: exponent and mantissa moved over give the value / 256, exactly, subnormals
-// included. The 256 is made up for with the block scale.
+// E4M3 through FP16: shifted into an FP16's exponent and mantissa, the bits give value / 256 exactly,
+// subnormals included. kScale multiplies the 256 back in.
 struct F8Weights {
   static constexpr int kPairBytes = 64;
   static constexpr float kScale = 256.0f;
@@ -48,7 +48,7 @@ struct F8Weights {
   }
 };
 
-// R rows x 16 outputs, one k block: even and odd k in two chains per 8 outputs.
+// R rows x 16 outputs, one k block: two accumulators per 8 outputs, for even and odd k.
 template <class Weights, int R>
 void BlockDot(const unsigned char* w, const uint16_t* const* x, int32_t first, int32_t len,
               __m256 (&sums)[R][2]) {

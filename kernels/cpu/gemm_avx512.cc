@@ -1,5 +1,6 @@
-// The tile kernel with VDPBF16PS: 16 outputs per register, a pair of k per instruction. Even and odd k pairs
-// go to two chains per row and 16 outputs, so that a single row has independent sums to overlap.
+// The tile kernel with VDPBF16PS: 16 outputs per register, a pair of k per instruction. Each row and 16
+// outputs have two accumulators, for even and odd k pairs, so that even a single row has independent chains
+// to overlap.
 
 #include <immintrin.h>
 
@@ -43,8 +44,8 @@ constexpr F8Table MakeF8Table() {
 
 constexpr F8Table kF8Table = MakeF8Table();
 
-// E4M3 to BF16, exactly, by table; the sign is moved over. (Scaling the exponent instead would make BF16
-// subnormals of E4M3 subnormals, which VDPBF16PS takes for zero.)
+// E4M3 to BF16, exactly, by table; the sign bit is shifted. (Rescaling the exponent instead would turn E4M3
+// subnormals into BF16 subnormals, which VDPBF16PS flushes to zero.)
 struct F8Weights {
   static constexpr int kVectorBytes = 32;
   __m512i table[4];
@@ -63,8 +64,8 @@ struct F8Weights {
   }
 };
 
-// A piece of k inside one k block. Pieces start at multiples of 4 from their block's start, so that a pair's
-// chain does not depend on how k was cut.
+// A piece of k inside one k block. Pieces start at multiples of 4 from the block's start, so that the
+// accumulator of a pair does not depend on how k is cut.
 struct Piece {
   int64_t pair;   // its first pair in the stripe
   int32_t first;  // its first k
@@ -74,28 +75,28 @@ struct Piece {
   bool ends_block;
 };
 
-// The chains of sums between the pieces of one k block.
+// The accumulators between the pieces of one k block.
 struct Chains {
   __m512 even[kMaxTileRows][2];
   __m512 odd[kMaxTileRows][2];
 };
 
-// Rows [row, row + count) of a tile go through a piece together. While they do, they ask memory for what
-// follows. A single block asks for what it will need itself in a moment; several ask for a part each of the
-// next piece: left to the first, memory would rest while the others compute.
+// Rows [row, row + count) of a tile go through a piece together, and prefetch weights meanwhile. A single row
+// block prefetches a fixed distance ahead. With several, each prefetches its share of the next piece: if the
+// first did it all, the memory bus would idle while the others compute.
 struct RowBlock {
   int row;
   int count;
-  const unsigned char* ahead;  // null: the weights are in the cache
-  int64_t ahead_step;          // bytes per pair of this piece, of up to 2 cache lines
+  const unsigned char* prefetch;  // null: the weights are in the cache
+  int64_t prefetch_step;          // bytes per pair of this piece, at most 2 cache lines
 };
 constexpr int64_t kCacheLine = 64;
-constexpr int64_t kAheadBytes = 2048;  // of a single block
+constexpr int64_t kPrefetchDistance = 2048;  // bytes; of a single row block
 
 // R rows over one piece of k, whose weights start at `w`.
 template <class Weights, int R>
 void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-           const RowBlock& rows, Chains* chains) {
+           const RowBlock& rows, Chains& chains) {
   constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
   const int row = rows.row;
   const uint16_t* x[R];
@@ -103,8 +104,8 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
   __m512 even[R][2], odd[R][2];
   for (int i = 0; i < R; ++i) {
     for (int j = 0; j < 2; ++j) {
-      even[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->even[row + i][j];
-      odd[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains->odd[row + i][j];
+      even[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains.even[row + i][j];
+      odd[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains.odd[row + i][j];
     }
   }
   const auto add = [&](__m512(&sums)[R][2], int64_t pair, const auto& x_pair) {
@@ -116,23 +117,23 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
   const int64_t pairs = piece.len / 2;
   int64_t pair = 0;
   for (; pair + 2 <= pairs; pair += 2) {
-    if (rows.ahead != nullptr) {
-      for (int64_t line = 0; line < 2 * rows.ahead_step; line += kCacheLine) {
-        _mm_prefetch(rows.ahead + pair * rows.ahead_step + line, _MM_HINT_T0);
+    if (rows.prefetch != nullptr) {
+      for (int64_t line = 0; line < 2 * rows.prefetch_step; line += kCacheLine) {
+        _mm_prefetch(rows.prefetch + pair * rows.prefetch_step + line, _MM_HINT_T0);
       }
     }
     add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
     add(odd, pair + 1, [&](int i) { return LoadPair(x[i] + 2 * pair + 2); });
   }
   if (pair < pairs) add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
-  if (piece.len % 2 != 0) {  // the last k alone: what follows x's row is not ours to read
+  if (piece.len % 2 != 0) {  // the last k alone: reading a pair would run past the end of x's row
     add(odd, pairs, [&](int i) { return _mm512_set1_epi32(x[i][piece.len - 1]); });
   }
   for (int i = 0; i < R; ++i) {
     for (int j = 0; j < 2; ++j) {
       if (!piece.ends_block) {
-        chains->even[row + i][j] = even[i][j];
-        chains->odd[row + i][j] = odd[i][j];
+        chains.even[row + i][j] = even[i][j];
+        chains.odd[row + i][j] = odd[i][j];
         continue;
       }
       float* total = args.tile + (row + i) * kStripeWidth + 16 * j;
@@ -152,7 +153,7 @@ constexpr int32_t kPieceLen = 512;  // 32 KB of BF16
 // At most Max rows.
 template <class Weights, int Max = kBlockRows>
 void FewRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-             const RowBlock& rows, Chains* chains) {
+             const RowBlock& rows, Chains& chains) {
   if constexpr (Max > 1) {
     if (rows.count < Max) return FewRows<Weights, Max - 1>(args, weights, w, piece, rows, chains);
   }
@@ -161,14 +162,16 @@ void FewRows(const GemmTileArgs& args, const Weights& weights, const unsigned ch
 
 template <class Weights>
 void AllRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-             bool cached, Chains* chains) {
+             bool cached, Chains& chains) {
   constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
   const int blocks = (args.rows + kBlockRows - 1) / kBlockRows;
   const int64_t piece_bytes = piece.len / 2 * kPairBytes;
   for (int block = 0; block < blocks; ++block) {
     const int row = args.rows * block / blocks;
     RowBlock rows = {row, args.rows * (block + 1) / blocks - row, nullptr, kPairBytes / blocks};
-    if (!cached) rows.ahead = blocks == 1 ? w + kAheadBytes : w + piece_bytes + piece_bytes * block / blocks;
+    if (!cached) {
+      rows.prefetch = blocks == 1 ? w + kPrefetchDistance : w + piece_bytes + piece_bytes * block / blocks;
+    }
     FewRows(args, weights, w, piece, rows, chains);
   }
 }
@@ -190,8 +193,8 @@ void ForEachPiece(const GemmTileArgs& args, int32_t max_len, const Body& body) {
   }
 }
 
-// How rows and k are cut is a matter of registers and caches, never of bits: what fits in registers walks
-// through all of k; more rows take k in pieces whose weights are still in the cache for the next rows.
+// Row blocks and pieces of k are sized for registers and caches; they do not change bits. A single row block
+// walks through all of k. Several take k in pieces, whose weights are still cached for the next row block.
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
   constexpr int32_t kAllOfK = 0x7ffffffc;
@@ -201,16 +204,16 @@ void Tile(const GemmTileArgs& args) {
   ForEachPiece(args, args.rows <= kBlockRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
     const unsigned char* w = args.stripe + piece.pair * 2 * Weights::kVectorBytes;
     if (!kWidens || args.rows <= kBlockRows) {
-      AllRows(args, weights, w, piece, /*cached=*/false, &chains);
+      AllRows(args, weights, w, piece, /*cached=*/false, chains);
       return;
     }
-    // FP8 for several blocks of rows: widen once.
+    // FP8 weights used by several row blocks are widened once.
     alignas(64) unsigned char widened[kPieceLen * Bf16Weights::kVectorBytes];
     for (int vector = 0; vector < 2 * ((piece.len + 1) / 2); ++vector) {
       _mm512_store_si512(widened + vector * Bf16Weights::kVectorBytes,
                          weights.Load(w + vector * Weights::kVectorBytes));
     }
-    AllRows(args, Bf16Weights{}, widened, piece, /*cached=*/true, &chains);
+    AllRows(args, Bf16Weights{}, widened, piece, /*cached=*/true, chains);
   });
 }
 

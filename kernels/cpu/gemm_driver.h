@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CPU_GEMM_DRIVER_H_
 #define FOREDRAFT_KERNELS_CPU_GEMM_DRIVER_H_
 
-// What gemm, head_gemm and grouped_gemm share: the walk over tiles of rows x stripes, and the store. The sums
-// themselves are the tile kernel's (kernels/cpu/isa.h), which is why all three give a row the same bits.
+// The loop over tiles of rows x stripes that gemm, head_gemm and grouped_gemm share. All sums are computed by
+// the tile kernel (kernels/cpu/isa.h), so the three give a row the same bits.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace foredraft::cpu {
 
-// Work of one tile in the thread pool's unit: the tile kernels do some 16 multiply-adds in the time of one
-// scalar operation, and a byte of weights takes that of some 1/8, wherever there is too little to compute.
+// The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
+// bound, about 1/8 per byte of weights if memory bound.
 inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
   const int64_t computing = rows * weight.k * kStripeWidth / 16;
   return std::max<int64_t>({1, computing, HeaderOf(weight).stripe_bytes / 8});
 }
 
-// Rows [row_begin, row_end) of a stripe. x_row(r) is the row's input, store(r, first, count, values) takes
-// outputs [first, first + count) of row r.
+// Computes rows [row_begin, row_end) of a stripe. x_row(r) returns the input row r; store(r, first, count,
+// values) receives outputs [first, first + count) of row r.
 template <class XRow, class Store>
 void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe, int64_t row_begin,
                   int64_t row_end, const XRow& x_row, const Store& store) {

@@ -10,7 +10,7 @@ namespace {
 
 float Bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// The weights of one output at an even k and the next one, read as one number: that vectorises, two strided
+// The weights of one output at an even k and the next k, read as one integer: that vectorises, two strided
 // reads do not.
 struct Bf16Weights {
   using Pair = uint32_t;
@@ -18,8 +18,8 @@ struct Bf16Weights {
   static float Odd(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
 };
 
-// E4M3 without branches: exponent and mantissa moved to a float's places, times 2^120 for the difference of
-// the exponents' biases. Subnormals come out right, too.
+// E4M3 without branches: exponent and mantissa shifted to a float's bit positions, times 2^120 for the
+// difference of the exponent biases. Also right for subnormals.
 struct F8Weights {
   using Pair = uint16_t;
   static float Value(uint32_t bits) {
@@ -31,9 +31,9 @@ struct F8Weights {
   static float Even(uint32_t pair) { return Value(pair & 0xffu); }
   static float Odd(uint32_t pair) { return Value(pair >> 8); }
 };
-static_assert(std::endian::native == std::endian::little, "pairs are read as one number");
+static_assert(std::endian::native == std::endian::little, "pairs are read as one integer");
 
-// One k block for one row: even and odd k in two chains.
+// One k block for one row: two accumulators per output, for even and odd k.
 template <class Weights>
 void BlockDot(const unsigned char* w, const uint16_t* x, int32_t len, float* sums) {
   float even[kStripeWidth] = {};

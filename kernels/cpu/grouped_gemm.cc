@@ -7,7 +7,7 @@ namespace foredraft::cpu {
 void GroupedGemm(const CpuContext& context, const GroupedGemmParams& p) {
   const int64_t rows = p.expert_offsets[p.experts.count];
   if (rows == 0) return;
-  // Most experts may have no rows: only the others are shared out.
+  // Only experts with rows get work items; most may have none.
   int32_t* chosen = ThreadScratch<int32_t>(p.experts.count);
   int64_t chosen_count = 0;
   for (int32_t expert = 0; expert < p.experts.count; ++expert) {

@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_KERNELS_CPU_HOST_MEMORY_H_
 #define FOREDRAFT_KERNELS_CPU_HOST_MEMORY_H_
 
-// Zeroed memory that is given back all at once, on huge pages where the kernel allows them: a decode step
-// walks over all weights, and with pages of 4 KB the walk misses the TLB at each of them.
+// An arena of zeroed memory, freed all at once. It uses huge pages where the kernel allows them: a decode
+// step reads all weights, and with 4 KB pages it would miss the TLB at every page.
 //
-// Small pieces (a weight, a table) share regions; what is large has one of its own. Memory nobody writes to
-// costs nothing, to the huge page. Under AddressSanitizer each piece comes from calloc, with its red zones.
+// Small allocations (a weight, a table) share regions; a large one gets its own. Huge pages that are never
+// written take no physical memory. Under AddressSanitizer each allocation comes from calloc, with red zones.
 //
-// Thread: the owner's lock.
+// Not thread-safe: the owner locks.
 
 #include <cstddef>
 #include <vector>
@@ -21,7 +21,7 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  // Aligned to 64 bytes; null where there is no memory. `bytes` may be 0.
+  // Aligned to 64 bytes; null if out of memory. `bytes` may be 0.
   void* Allocate(size_t bytes);
 
  private:
@@ -30,7 +30,7 @@ class HostMemory {
     size_t bytes;
   };
 
-  // `bytes` of fresh memory from a huge page's border on; null where there is none.
+  // Maps `bytes`, aligned to a huge page; null if out of memory.
   std::byte* Map(size_t bytes);
 
   std::vector<Region> regions_;

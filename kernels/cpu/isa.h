@@ -1,12 +1,11 @@
 #ifndef FOREDRAFT_KERNELS_CPU_ISA_H_
 #define FOREDRAFT_KERNELS_CPU_ISA_H_
 
-// The inner loops that exist once per instruction path, and the choice among them. Everything else of the
-// backend is compiled for the baseline.
+// The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
-// The files behind this (gemm_<path>.cc, attention_<path>.cc) are compiled with the path's own flags. They
-// include nothing but this header and intrinsics, and call no inline function of the project: the linker
-// keeps one copy of an inline function, and it could be the one a lesser machine cannot run.
+// The files that implement these (gemm_<path>.cc, attention_<path>.cc) are compiled with the path's own
+// flags. They include only this header and intrinsics, and call no inline function of the project: the linker
+// keeps one copy of an inline function, and an older machine could not run a copy compiled with these flags.
 
 #include <cstdint>
 
@@ -16,8 +15,8 @@ namespace foredraft {
 inline constexpr int kStripeWidth = 32;
 inline constexpr int kMaxTileRows = 32;
 
-// Rows x one stripe of a GEMM. Each (row, output) is computed by the same operations in the same order
-// whatever `rows` is: two chains per k block, added; blocks added in order.
+// Rows x one stripe of a GEMM. Each (row, output) is computed by the same operations in the same order for
+// any `rows`: two accumulators per k block, added; blocks added in order.
 struct GemmTileArgs {
   float* tile;                  // [rows, 32]
   const uint16_t* const* x;     // [rows] -> [k] bf16 bits
@@ -32,7 +31,7 @@ using GemmTileFn = void (*)(const GemmTileArgs& args);
 inline constexpr int kMaxQueries = 8;
 
 // scores[q][t] = a[q] . a_rows[t] + b[q] . b_rows[t]. Queries and rows share loads, never sums: a score is
-// computed by the same operations in the same order whatever is beside it.
+// computed by the same operations in the same order whatever the other queries and rows are.
 struct AttentionScoresArgs {
   float* scores;                  // [queries][stride]
   const uint16_t* const* a;       // [queries] -> [a_len] bf16 bits

@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_CPU_KERNELS_H_
 #define FOREDRAFT_KERNELS_CPU_KERNELS_H_
 
-// The kernels behind the op table, in the order of kernels/ops.h. Each is in the file of its op's name (the
-// small dense ones in dense.cc, the slot bookkeeping in slots.cc).
+// The kernels behind the op table, in the order of kernels/ops.h. Each is in the file of its op's name,
+// except for the small dense ones (dense.cc), rope_query, kv_write and gather_kv (kv_cache_rows.cc),
+// expert_partials and add_partials (combine_experts.cc), argmax (sample.cc) and the slot ops (slots.cc).
 
 #include "kernels/cpu/cpu_stream.h"
 #include "kernels/ops.h"

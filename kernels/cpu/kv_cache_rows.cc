@@ -1,4 +1,4 @@
-// rope_query, kv_write, gather_kv: what goes into attention and the cache.
+// rope_query, kv_write, gather_kv: the inputs of attention and the KV cache's rows.
 
 #include <cstring>
 

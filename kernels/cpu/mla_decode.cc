@@ -4,7 +4,7 @@
 namespace foredraft::cpu {
 
 void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
-  // Heads that share a pass over the cache rows; fewer where that would leave threads without work.
+  // Heads that share a pass over the cache rows; fewer if there would be too few items for the threads.
   const bool many =
       int64_t{p.index.rows} * p.head_count >= int64_t{2} * kMaxQueries * context.pool.thread_count();
   const int32_t head_block = many ? kMaxQueries : kMaxQueries / 2;

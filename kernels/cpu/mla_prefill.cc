@@ -9,8 +9,8 @@ void MlaPrefill(const CpuContext& context, const MlaPrefillParams& p) {
   const int32_t kv_head_dim = p.nope_dim + p.value_dim;
   const int64_t mean_keys = p.chunk_first - p.first_position + rows / 2 + 1;
   const int64_t item_cost = mean_keys * (head_dim + p.value_dim) * kMaxQueries / 16;
-  // Adjacent rows of a head share a pass over its keys; blocks of a head follow each other, so its keys stay
-  // in the cache.
+  // Adjacent rows of a head share a pass over its keys. Blocks of a head are adjacent items, so its keys stay
+  // in the CPU cache.
   const int64_t blocks = (rows + kMaxQueries - 1) / kMaxQueries;
   const AttendShape shape = {p.nope_dim, p.rope_dim, p.value_dim, p.first_position, p.scale};
   const int64_t items = static_cast<int64_t>(p.head_count) * blocks;

@@ -10,7 +10,7 @@
 namespace foredraft {
 namespace {
 
-// Panels have one grid of scales along k.
+// A stripe has one grid of scales along k.
 absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
     if (!IsF8(part) || part.block_k == parts[0].block_k) continue;
@@ -20,7 +20,7 @@ absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
   return absl::OkStatus();
 }
 
-// Output `index` of the stacked weight: the part and the row in it; null past the end.
+// The part that has output `index` of the stacked weight, and its row there; null past the end.
 struct SourceRow {
   const HostWeight* part = nullptr;
   int64_t row = 0;
@@ -43,7 +43,7 @@ uint8_t F8BitsAt(const HostWeight& part, int64_t index) {
   return static_cast<const uint8_t*>(part.data)[index];
 }
 
-// Writes one stripe; it is zero before.
+// Writes one stripe, whose memory is zeroed.
 template <class Element, Element (*at)(const HostWeight&, int64_t)>
 void FillStripe(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe, Element* out) {
   const int32_t k = parts[0].k;

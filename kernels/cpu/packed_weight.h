@@ -3,12 +3,12 @@
 
 // The CPU's layout of a weight [n, k]: stripes of 32 outputs, streamed once per GEMM.
 //
-// A stripe holds, k block after k block and within one pair of k after pair, 32 outputs x 2 adjacent k: 128
-// bytes of BF16 (two VDPBF16PS operands) or 64 of FP8. So a thread reads its share of a weight from front to
-// back, which is what the prefetchers want: with 4 streams of 32 KB each instead, the same machine reads a
-// quarter slower. A k block with an odd length ends in a pair whose second half is zero; outputs past n are
-// zero. BF16 has one k block, all of k; FP8 has those of its scale grid, and the scales are spread out to one
-// per output, [stripes, k_blocks, 32], so that parts with grids of their own can be stacked at any row.
+// A stripe is a sequence of k blocks, a k block a sequence of pairs of k, and a pair has 32 outputs x 2
+// adjacent k: 128 bytes of BF16 (two VDPBF16PS operands) or 64 of FP8. So a thread reads its share of a
+// weight sequentially, which suits the hardware prefetchers: with 4 streams of 32 KB each, the same machine
+// reads 25% slower. A k block of odd length ends in a pair whose second half is zero; outputs past n are
+// zero. BF16 has one k block, all of k. FP8 has the k blocks of its scale grid, with the scales expanded to
+// one per output, [stripes, k_blocks, 32], so that parts with different grids can be stacked at any row.
 
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,7 @@
 
 namespace foredraft {
 
-// Stands at PackedWeight.data; the stripes follow at the next cache line.
+// At PackedWeight.data; the stripes begin at the next cache line.
 struct alignas(64) PackedHeader {
   int64_t stripe_bytes;
   int32_t stripe_count;
@@ -38,7 +38,7 @@ inline const unsigned char* StripesOf(const PackedWeight& weight) {
   return static_cast<const unsigned char*>(weight.data) + sizeof(PackedHeader);
 }
 
-// INVALID_ARGUMENT names what does not fit together.
+// INVALID_ARGUMENT names the mismatch.
 absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
                                        const std::function<absl::StatusOr<void*>(size_t)>& allocate);
 

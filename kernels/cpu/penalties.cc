@@ -11,7 +11,7 @@ void WritePenalised(const SlotArrays& slots, int64_t slot, const DraftHistory& h
   for (int32_t v = 0; v < vocab; ++v) out[v] = Penalised(c, logits[v], in_prompt[v] != 0, counts[v]);
   for (int32_t i = 0; i < history.count; ++i) {
     const int32_t v = history.ids[i];
-    if (v < 0 || v >= vocab) continue;  // an illegal draft, never emitted
+    if (v < 0 || v >= vocab) continue;  // an illegal draft is never emitted
     out[v] = Penalised(c, logits[v], in_prompt[v] != 0, counts[v] + history.Count(v));
   }
 }

@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-// One random weight in host memory, as a checkpoint would have it.
+// One random weight in host memory, in a checkpoint's layout.
 class RandomHostWeight {
  public:
   RandomHostWeight(const RandomWeight& weight, int item, ThreadPool& pool);

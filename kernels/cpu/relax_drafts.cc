@@ -1,5 +1,5 @@
-// Which drafts relaxed acceptance would take (docs/speculation.md section 2). Temperature 1: delta compares
-// probabilities.
+// Finds the drafts that relaxed acceptance accepts (docs/speculation.md section 2). relaxed_delta compares
+// probabilities at temperature 1.
 
 #include "kernels/cpu/argmax.h"
 #include "kernels/cpu/kernels.h"
@@ -13,14 +13,15 @@ namespace {
 bool IsCandidate(const float* logits, int32_t vocab, int32_t token, int32_t topk, float delta) {
   const int32_t top = ArgmaxOf(logits, vocab);
   if (token == top) return true;
-  if (!(delta > 0.0f)) return false;  // the first alone: the rule is then the strict one
+  if (!(delta > 0.0f)) return false;  // only the most probable token: the strict rule
   int32_t rank = 0;
   double sum = 0.0;
   for (int32_t v = 0; v < vocab; ++v) {
     rank += logits[v] > logits[token] || (logits[v] == logits[token] && v < token);
     sum += static_cast<double>(Exp(logits[v] - logits[top]));
   }
-  const double lead = 1.0 - static_cast<double>(Exp(logits[token] - logits[top]));  // times P(top) = 1 / sum
+  // P(top) - P(token) = lead / sum.
+  const double lead = 1.0 - static_cast<double>(Exp(logits[token] - logits[top]));
   return rank < topk && lead / sum <= static_cast<double>(delta);
 }
 
@@ -31,8 +32,7 @@ void RelaxRow(const RelaxDraftsParams& p, int32_t r) {
   if (slot < 0 || next >= p.index.rows || p.index.slots[next] != slot || p.row_in_slot[next] == 0) return;
   const SlotConstants& c = p.slots.constants[slot];
   if (p.slots.rule->relaxed_topk == 0 || c.strict != 0 || c.temperature > 0.0f) return;
-  const int32_t draft =
-      p.slots.drafts[slot].tokens[p.row_in_slot[r]];  // as stored: an illegal id is no candidate
+  const int32_t draft = p.slots.drafts[slot].tokens[p.row_in_slot[r]];  // as stored: may be an illegal id
   if (draft < 0 || draft >= p.logits.cols) return;
   const float* logits = p.logits.row(r);
   if (HasPenalties(c)) {

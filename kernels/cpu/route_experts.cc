@@ -9,8 +9,8 @@
 namespace foredraft::cpu {
 namespace {
 
-// The index of the largest value not yet taken; ties: the lowest index. NaN counts as -infinity, so that any
-// row, however broken, gets distinct experts.
+// The index of the largest value not yet taken; ties: the lowest index. NaN counts as -infinity, so that even
+// a row of NaN gets distinct experts.
 int32_t TakeLargest(const float* values, uint8_t* taken, int32_t count) {
   int32_t best = -1;
   float best_value = 0.0f;
@@ -27,7 +27,7 @@ int32_t TakeLargest(const float* values, uint8_t* taken, int32_t count) {
   return best;
 }
 
-// The sum of the two largest values; of the one there is in a group of one.
+// The sum of the two largest values; the value itself in a group of one.
 float GroupScore(const float* biased, int32_t size) {
   float first = -std::numeric_limits<float>::infinity();
   float second = first;
@@ -105,33 +105,6 @@ void RouteExperts(const CpuContext& context, const RouteExpertsParams& p) {
       }
     }
   });
-}
-
-// A counting sort on the caller: a pass over rows x top_k small numbers.
-void GroupRows(const CpuContext&, const GroupRowsParams& p) {
-  const int64_t pairs = static_cast<int64_t>(p.rows) * p.top_k;
-  // Of this rank's experts; -1 where another rank has it, or the row is idle.
-  const auto local_expert = [&p](int64_t pair) {
-    const int32_t expert = p.expert_ids[pair] - p.first_expert;
-    return p.expert_ids[pair] >= 0 && expert >= 0 && expert < p.expert_count ? expert : -1;
-  };
-  std::fill_n(p.expert_offsets, p.expert_count + 1, 0);
-  for (int64_t i = 0; i < pairs; ++i) {
-    if (const int32_t expert = local_expert(i); expert >= 0) ++p.expert_offsets[expert + 1];
-  }
-  for (int32_t e = 0; e < p.expert_count; ++e) p.expert_offsets[e + 1] += p.expert_offsets[e];
-  int32_t* next = ThreadScratch<int32_t>(p.expert_count);
-  std::copy_n(p.expert_offsets, p.expert_count, next);
-  for (int64_t i = 0; i < pairs; ++i) {
-    const int32_t expert = local_expert(i);
-    if (expert < 0) {
-      p.grouped_index[i] = -1;
-      continue;
-    }
-    const int32_t place = next[expert]++;
-    p.grouped_index[i] = place;
-    p.grouped_rows[place] = static_cast<int32_t>(i / p.top_k);
-  }
 }
 
 }  // namespace foredraft::cpu

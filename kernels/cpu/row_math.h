@@ -15,7 +15,7 @@ void ScaleToBf16(const float* x, float factor, int64_t count, bf16* out);
 // out = BF16(x)
 void RoundToBf16(const float* x, int64_t count, bf16* out);
 
-// The RMS norm of x, as rms_norm and kv_write have it: weight * (x * factor), rounded.
+// out = BF16(weight * (x * factor)), factor = RmsFactor(x): the RMS norm of rms_norm and kv_write.
 void NormToBf16(const float* x, const float* weight, float eps, int64_t count, bf16* out);
 
 }  // namespace foredraft::cpu

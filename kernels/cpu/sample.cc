@@ -1,9 +1,13 @@
-// argmax and sample. The filters in their order (vLLM's and TensorRT-LLM's for top-k and top-p; min-p last):
+// argmax and sample. The filters, in this order (as vLLM and TensorRT-LLM for top-k and top-p; min-p last):
+//
+// clang-format off
 //   temperature   l = logit / T
-//   top-k         the k largest; among equals the lower id goes first
-//   top-p         of the softmax over what is left, the shortest prefix in that order with sum >= p
-//   min-p         of these, the ones with q(v) >= min_p q(most probable); the divisor cancels
-// then argmax of l - max + Gumbel: log q is l less a constant.
+//   top-k         keeps the k largest; ties: the lower id
+//   top-p         keeps the shortest prefix, in that order, whose probabilities add up to p, after top-k
+//   min-p         keeps tokens with q(v) >= min_p q(most probable); the softmax's divisor cancels
+// clang-format on
+//
+// then argmax of l - max + Gumbel, as log q is l less a constant.
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +46,7 @@ int32_t KeepMostProbable(const SlotConstants& c, const float* logits, float larg
   if (!top_k) {
     for (int32_t v = 0; v < vocab; ++v) total += mass(v);
   }
-  // Without top-k a short prefix mostly holds the mass: sort no more than needed.
+  // Without top-k, a short prefix usually has enough mass: sort no more than needed.
   for (int32_t sorted = top_k ? limit : std::min(limit, 64);; sorted = std::min(limit, sorted * 8)) {
     if (sorted < vocab) std::nth_element(ids, ids + sorted - 1, ids + vocab, ByLogit{logits});
     std::sort(ids, ids + sorted, ByLogit{logits});
@@ -66,7 +70,7 @@ struct Best {
   int32_t id;
   float score;
 
-  void Offer(int32_t other_id, float other_score) {
+  void Update(int32_t other_id, float other_score) {
     if (other_score > score || (other_score == score && other_id < id)) *this = {other_id, other_score};
   }
 };
@@ -88,21 +92,21 @@ int32_t SampleToken(const SlotConstants& c, const float* logits, int32_t vocab, 
     int32_t* ids = ThreadScratch<int32_t>(vocab);
     const int32_t kept = KeepMostProbable(c, logits, largest, vocab, ids);
     for (int32_t i = 1; i < kept && passes_min_p(ids[i]); ++i) {
-      best.Offer(ids[i], logits[ids[i]] - largest + noise(ids[i]));
+      best.Update(ids[i], logits[ids[i]] - largest + noise(ids[i]));
     }
     return best.id;
   }
   for (int32_t v = 0; v < vocab; ++v) {
-    // Most tokens could not win with the largest noise there is: spare them the generator.
+    // Most tokens lose even with the largest possible noise: skip the generator for them.
     if (logits[v] - largest + kMaxGumbel < best.score || v == top || !passes_min_p(v)) continue;
-    best.Offer(v, logits[v] - largest + noise(v));
+    best.Update(v, logits[v] - largest + noise(v));
   }
   return best.id;
 }
 
 // ---- logprobs ----
 
-void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count, TokenLogprobs* out) {
+void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count, TokenLogprobs& out) {
   const float largest = LargestOf(logits, vocab);
   double sum = 0.0;
   for (int32_t v = 0; v < vocab; ++v) sum += static_cast<double>(Exp(logits[v] - largest));
@@ -110,19 +114,19 @@ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t to
   const auto logprob = [&](int32_t v) {
     return static_cast<float>(static_cast<double>(logits[v]) - log_sum);
   };
-  out->token_id = token;
-  out->logprob = logprob(token);
-  out->top_count = std::min({top_count, vocab, kMaxLogprobs});
+  out.token_id = token;
+  out.logprob = logprob(token);
+  out.top_count = std::min({top_count, vocab, kMaxLogprobs});
   int32_t found = 0;
-  for (int32_t v = 0; v < vocab && out->top_count > 0; ++v) {
-    if (found == out->top_count && !(logits[v] > logits[out->top_ids[found - 1]])) continue;
-    int32_t place = found < out->top_count ? found++ : found - 1;
-    for (; place > 0 && logits[v] > logits[out->top_ids[place - 1]]; --place) {
-      out->top_ids[place] = out->top_ids[place - 1];
+  for (int32_t v = 0; v < vocab && out.top_count > 0; ++v) {
+    if (found == out.top_count && !(logits[v] > logits[out.top_ids[found - 1]])) continue;
+    int32_t rank = found < out.top_count ? found++ : found - 1;
+    for (; rank > 0 && logits[v] > logits[out.top_ids[rank - 1]]; --rank) {
+      out.top_ids[rank] = out.top_ids[rank - 1];
     }
-    out->top_ids[place] = v;
+    out.top_ids[rank] = v;
   }
-  for (int32_t i = 0; i < out->top_count; ++i) out->top_logprobs[i] = logprob(out->top_ids[i]);
+  for (int32_t i = 0; i < out.top_count; ++i) out.top_logprobs[i] = logprob(out.top_ids[i]);
 }
 
 void SampleRow(const SampleParams& p, int32_t r) {
@@ -152,7 +156,7 @@ void SampleRow(const SampleParams& p, int32_t r) {
     p.out[r] = SampleToken(c, scratch, vocab, {c.seed, p.index.positions[r] + 1});
   }
   if (p.logprobs != nullptr && c.logprob_count >= 0) {
-    WriteLogprobs(p.logits.row(r), vocab, p.out[r], c.logprob_count, p.logprobs + r);
+    WriteLogprobs(p.logits.row(r), vocab, p.out[r], c.logprob_count, p.logprobs[r]);
   }
 }
 

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CPU_SCRATCH_H_
 #define FOREDRAFT_KERNELS_CPU_SCRATCH_H_
 
-// Working memory of one kernel on one thread. It grows to the largest size asked for and stays, so a warm op
-// does not allocate.
+// Working memory of one kernel on one thread. It grows to the largest size requested and is kept, so an op
+// does not allocate after its first runs.
 
 #include <cstddef>
 #include <vector>

@@ -15,8 +15,8 @@ constexpr int kUnitBits = 20;
 constexpr uint64_t kUnitMask = (uint64_t{1} << kUnitBits) - 1;
 constexpr int kSpinLimit = 4000;  // pauses: some 50 us
 
-// In elementary operations, of which there are some 3 in a nanosecond. Taking a unit costs some 50 ns and a
-// job some 500 ns where threads spin; where they park, waking them costs more than 10 us.
+// In scalar operations, about 3 per nanosecond. If threads spin, taking a unit costs about 50 ns and starting
+// a job about 500 ns; if they park, waking them costs more than 10 us.
 constexpr int64_t kUnitCost = 1 << 13;
 constexpr int64_t kParkedUnitCost = 1 << 15;
 
@@ -57,7 +57,7 @@ ThreadPool::ThreadPool(int threads, bool pin, int pools)
       cpu_set_t set;
       CPU_ZERO(&set);
       CPU_SET(cores[index], &set);
-      pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);  // a hint: may fail
+      pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);  // best effort
     }
   }
 }
@@ -138,13 +138,13 @@ void ThreadPool::WaitUntilDone() {
   }
   std::unique_lock<std::mutex> lock(park_mutex_);
   caller_parked_.store(true);
-  // No deadline: a unit is pure computation and always ends.
+  // No deadline: a unit only computes, so it always ends.
   job_done_.wait(lock, [this] { return pending_units_.load() == 0; });
   caller_parked_.store(false);
 }
 
-bool ThreadPool::WaitForJob(uint64_t* seen) {
-  const auto published = [&] { return ending_.load() || generation_.load() != *seen; };
+bool ThreadPool::WaitForJob(uint64_t& seen) {
+  const auto published = [&] { return ending_.load() || generation_.load() != seen; };
   for (int spin = 0; spin < spin_limit_ && !published(); ++spin) Pause();
   if (!published()) {
     std::unique_lock<std::mutex> lock(park_mutex_);
@@ -153,14 +153,14 @@ bool ThreadPool::WaitForJob(uint64_t* seen) {
     job_published_.wait(lock, published);
     parked_workers_.fetch_sub(1);
   }
-  *seen = generation_.load();
+  seen = generation_.load();
   return !ending_.load();
 }
 
 void ThreadPool::WorkerLoop(int index) {
   pthread_setname_np(pthread_self(), ("cpu-" + std::to_string(index)).c_str());
   uint64_t seen = 0;
-  while (WaitForJob(&seen)) RunUnits(index);
+  while (WaitForJob(seen)) RunUnits(index);
 }
 
 }  // namespace foredraft

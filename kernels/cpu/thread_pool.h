@@ -1,14 +1,15 @@
 #ifndef FOREDRAFT_KERNELS_CPU_THREAD_POOL_H_
 #define FOREDRAFT_KERNELS_CPU_THREAD_POOL_H_
 
-// The threads an op runs on. ParallelFor gives each thread a share of [0, count), which it walks through
-// front to back: a weight is read in long streams, and by the same thread each time. Who is done takes from
-// the backs of the others' shares, so who computes an item depends on timing: an item's result must not
-// depend on the range it came in. No allocation per call.
+// A work-stealing thread pool. ParallelFor gives each thread a share of [0, count), which the thread walks
+// from front to back: so a weight is read in long streams, and by the same thread each time. A thread that
+// has finished its share steals from the backs of the others. So the thread and the range of an item depend
+// on timing, and its result must not depend on them. No allocation per call.
 //
-// Owner: CpuDevice. Thread: ParallelFor may be called from any thread, calls run one at a time. Workers spin
-// briefly after a job, then park; with more threads than cores, those of all pools counted, they never spin
-// and are never pinned. Nor are those of several pools: they would all take the same cores.
+// Owner: CpuDevice. Thread: ParallelFor may be called from any thread; calls run one at a time. Workers spin
+// briefly after a job, then park. If the threads of all pools on the machine outnumber the cores, workers
+// never spin and are never pinned. With several pools they are never pinned either: all pools would pin to
+// the same cores.
 
 #include <atomic>
 #include <condition_variable>
@@ -22,7 +23,7 @@ namespace foredraft {
 class ThreadPool {
  public:
   // `threads` includes the caller of ParallelFor. Workers are named cpu-1, cpu-2...
-  // `pools`: how many such pools share this machine's cores, one per rank.
+  // `pools`: the number of pools that share this machine's cores, one per rank.
   ThreadPool(int threads, bool pin, int pools = 1);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -32,8 +33,8 @@ class ThreadPool {
   bool spins() const { return spin_limit_ > 0; }
   bool pinned() const { return pinned_; }
 
-  // Calls body(begin, end) over disjoint ranges that cover [0, count). `item_cost` is roughly the elementary
-  // operations of one item: work too small to share stays on the caller.
+  // Calls body(begin, end) over disjoint ranges that cover [0, count). `item_cost` is roughly the number of
+  // scalar operations per item: work too small to divide stays on the caller.
   template <class Body>
   void ParallelFor(int64_t count, int64_t item_cost, const Body& body) {
     Run(
@@ -51,25 +52,26 @@ class ThreadPool {
     RangeFn fn;
     const void* context;
     int64_t count;
-    int64_t unit;  // items taken at once
+    int64_t unit;  // items per unit
   };
 
-  // What is left of a thread's share: generation (24 bits) | first unit (20) | end unit (20). Units are taken
-  // by a compare-exchange of the whole word, so one that wakes late can never take a unit of a job that is
-  // over; `job_` is read only between taking a unit and counting it done, when nobody may overwrite it.
+  // The rest of a thread's share: generation (24 bits) | first unit (20) | end unit (20). A unit is taken by
+  // a compare-exchange of the whole word, so a thread that wakes late cannot take a unit of a finished job.
+  // `job_` is read only between taking a unit and counting it done; Run does not overwrite it in that time.
   struct alignas(64) Share {
     std::atomic<uint64_t> left{0};
   };
 
   void Run(int64_t count, int64_t item_cost, RangeFn fn, const void* context);
   void WorkerLoop(int index);
-  // Runs what is left of this thread's share, then of the others'.
+  // Runs the rest of this thread's share, then steals from the others.
   void RunUnits(int thread);
-  // Takes units of a share until none is left: from the front, or from the back.
+  // Takes units of a share, from the front or from the back, until none is left.
   void RunShare(Share& share, bool from_front);
   void WaitUntilDone();
-  // Spins, then parks, until a job newer than `seen` is published. False when the pool is ending.
-  bool WaitForJob(uint64_t* seen);
+  // Spins, then parks, until a job newer than `seen` is published; updates `seen`. False when the pool is
+  // ending.
+  bool WaitForJob(uint64_t& seen);
 
   const int spin_limit_;
   const bool pinned_;

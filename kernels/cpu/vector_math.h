@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CPU_VECTOR_MATH_H_
 #define FOREDRAFT_KERNELS_CPU_VECTOR_MATH_H_
 
-// Sums whose loops the compiler can vectorise without changing a bit, beside kernels/exp.h. Always inlined:
-// they take the register width of the function they stand in (wide.h).
+// Sums whose loops the compiler can vectorise without changing a bit (see also kernels/exp.h). Always
+// inlined, to be compiled for the caller's register width (wide.h).
 
 #include <cmath>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace foredraft {
 
-// Sum of term(i) over [0, count): 16 running sums (element i goes to i % 16), then a fixed tree.
+// Sum of term(i) over [0, count): 16 accumulators (element i goes to i % 16), then a fixed tree.
 template <class Term>
 [[gnu::always_inline]] inline float LaneSum(int64_t count, const Term& term) {
   constexpr int kLanes = 16;

@@ -18,9 +18,10 @@ struct ArgmaxShared {
   unsigned long long warps[kMaxWarps];
 };
 
-// The key has value and index in one integer: the lowest index of the largest, in any order.
+// The key combines value and index, so the result (the lowest index of the largest value) does not depend on
+// the order.
 __global__ void __launch_bounds__(kChunkThreads) LargestOfChunk(const __grid_constant__ ArgmaxPlan plan) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   unsigned long long best = 0;
   ForEachLogitOfChunk(plan.p.logits.row(r), plan.p.logits.cols, [&](int32_t v, float x) {
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kChunkThreads) LargestOfChunk(const __grid_con
 
 // A warp per row.
 __global__ void __launch_bounds__(32) LargestOfRow(const __grid_constant__ ArgmaxPlan plan) {
-  AfterPrevious();
+  GridDependencySync();
   const int64_t r = blockIdx.x;
   const unsigned long long best = LargestOfChunks(plan.chunk_keys + r * plan.chunks, plan.chunks);
   if (threadIdx.x == 0) plan.p.out[r] = IndexOf(best);

@@ -1,27 +1,27 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_ATTENTION_TILE_H_
 #define FOREDRAFT_KERNELS_CUDA_ATTENTION_TILE_H_
 
-// What mla_decode and mla_prefill share: tiles of BF16 rows in shared memory, the tensor cores' fragments out
-// of them, and the constants of the softmax over tiles of keys.
+// Shared by mla_decode and mla_prefill: tiles of BF16 rows in shared memory, the mma fragments loaded from
+// them, and the constants of the online softmax over tiles of keys.
 //
-// Scores are kept in units of log2: p = 2^(s * scale * log2 e - max). A masked key's score is kMaskedScore
-// and a row's running maximum starts at kFirstMax, far above it: a masked key weighs exactly 0, and a tile of
-// nothing but masked keys multiplies what was there by exactly 1 and adds 0.
+// Scores are in units of log2: p = 2^(s * scale * log2 e - max). A masked key's score is kMaskedScore, and a
+// row's running maximum starts at kFirstMax, far above it. So a masked key has a weight of exactly 0, and a
+// tile of masked keys only multiplies the running sums by exactly 1 and adds 0.
 
 #include "kernels/cuda/ptx.h"
 #include "kernels/dtype.h"
 
 namespace foredraft::cuda {
 
-inline constexpr int kKeyTile = 64;  // keys a block works on at a time
+inline constexpr int kKeyTile = 64;  // keys per tile
 inline constexpr int kWarpLanes = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kMaskedScore = -1e33f;
 inline constexpr float kFirstMax = -1e30f;
 inline constexpr float kLog2E = 1.44269504088896340736f;
 
-// kRows rows of kStride elements. The 16-byte chunks of each 128 bytes are permuted by the row's number, so
-// that the eight rows of a fragment's column lie in different banks.
+// kRows rows of kStride elements in shared memory, swizzled: the 16-byte chunks of each 128 bytes are
+// permuted by the row index, so that the eight rows of an ldmatrix hit different banks.
 template <int kRows, int kStride>
 struct alignas(128) RowTile {
   static_assert(kStride % 64 == 0);
@@ -32,8 +32,7 @@ struct alignas(128) RowTile {
   }
 };
 
-// A row in two parts, as queries and keys have them: first | second. A null first: the row is masked, all
-// zeros.
+// A row in two parts, like queries and keys: first | second. A null `first` is a masked row: all zeros.
 struct RowParts {
   const bf16* first;
   const bf16* second;
@@ -41,8 +40,8 @@ struct RowParts {
   int len;  // of both
 };
 
-// Eight elements of a row from `column` on, into one chunk of a tile; zeros past the row's end. `aligned`:
-// parts begin at 16-byte addresses and have multiples of 8 elements.
+// Copies elements [column, column + 8) of a row into one chunk of a tile; zeros past the row's end.
+// `aligned`: the parts are 16-byte aligned and their lengths are multiples of 8.
 __device__ __forceinline__ void FillChunk(bf16* chunk, const RowParts& row, int column, bool aligned,
                                           const bf16* any_address) {
   const bool present = row.first != nullptr && column < row.len;
@@ -61,21 +60,21 @@ __device__ __forceinline__ void FillChunk(bf16* chunk, const RowParts& row, int 
   }
 }
 
-// A of MmaBf16: rows row0..row0+15, columns column0..column0+15.
+// Operand A of MmaBf16: rows [row0, row0 + 16), columns [column0, column0 + 16).
 template <class Tile>
 __device__ __forceinline__ void LoadA(uint32_t (&a)[4], Tile& tile, int row0, int column0, int lane) {
   LdMatrix4(a, tile.At(row0 + (lane & 15), column0 + (lane >> 4) * 8));
 }
 
-// B of two MmaBf16 side by side, the tile's rows (keys) being B's columns: keys key0..key0+15, of which
-// b[0..1] are the first eight, and elements column0..column0+15.
+// Operand B of two adjacent MmaBf16 for Q K^T, where the tile's rows (keys) are B's columns: keys
+// [key0, key0 + 16), the first eight in b[0..1], and elements [column0, column0 + 16).
 template <class Tile>
 __device__ __forceinline__ void LoadKeys(uint32_t (&b)[4], Tile& tile, int key0, int column0, int lane) {
   LdMatrix4(b, tile.At(key0 + (lane >> 4) * 8 + (lane & 7), column0 + ((lane >> 3) & 1) * 8));
 }
 
-// B of two MmaBf16 side by side, the tile's rows being B's rows: elements column0..column0+15, of which
-// b[0..1] are the first eight, of keys key0..key0+15.
+// Operand B of two adjacent MmaBf16 for P V, where the tile's rows (keys) are B's rows: elements
+// [column0, column0 + 16), the first eight in b[0..1], of keys [key0, key0 + 16).
 template <class Tile>
 __device__ __forceinline__ void LoadValues(uint32_t (&b)[4], Tile& tile, int key0, int column0, int lane) {
   LdMatrix4Transposed(b, tile.At(key0 + (lane & 15), column0 + (lane >> 4) * 8));
@@ -90,7 +89,7 @@ __device__ __forceinline__ void MmaPair(float (&d0)[4], float (&d1)[4], const ui
   MmaBf16(d1, a, right);
 }
 
-// Over the four lanes that share a fragment's rows.
+// Reductions over the four lanes that share a fragment's rows.
 __device__ __forceinline__ float QuadMax(float x) {
   x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
@@ -100,13 +99,14 @@ __device__ __forceinline__ float QuadSum(float x) {
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 
-// Two neighbours of a row, rounded; `low` has the lower address.
+// Rounds two adjacent elements; `low` has the lower address.
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   const uint32_t low_bits = __bfloat16_as_ushort(__float2bfloat16_rn(low));
   return low_bits | static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
 }
 
-// The first `count` (1 or 2) of two neighbours; `paired`: `out` is 4-byte aligned and count is 2.
+// Stores the first `count` (1 or 2) of two adjacent elements; `paired`: `out` is 4-byte aligned and count
+// is 2.
 __device__ __forceinline__ void StorePair(bf16* out, float x0, float x1, int count, bool paired) {
   const uint32_t bits = PackBf16(x0, x1);
   if (paired) {

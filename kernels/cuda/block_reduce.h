@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_
 #define FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_
 
-// One value of a block's threads, joined in a fixed order: lanes by a butterfly, then warps ascending. The
-// order depends on the block's size alone.
+// A reduction over a block's threads in a fixed order: lanes by a butterfly, then warps ascending. The order
+// depends on the block size alone.
 
 #include <cuda_runtime.h>
 
@@ -26,8 +26,8 @@ struct Sum {
   }
 };
 
-// Every thread gets the result. `shared` has room for a T per warp; whoever used it before has passed a
-// barrier, and after this call it is free again.
+// Returns the result to every thread. `shared` has a T per warp; the caller separates earlier uses of it by a
+// barrier, and may reuse it after this call.
 template <class T, class Join>
 __device__ T BlockReduce(T value, Join join, T* shared) {
 #pragma unroll

@@ -1,11 +1,12 @@
-// The canonical sums of expert outputs (kernels/ops.h): in one go, and in two halves for several ranks. A
-// thread has four adjacent columns of one row, or one where rows are not aligned for that: a column's bits
+// The canonical sums of expert outputs (kernels/ops.h): in one step, and in two for several ranks. A thread
+// has four adjacent columns of one row, or one if the rows are not aligned for vector loads; a column's bits
 // are the same either way. Product and sum are rounded separately.
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/vec4.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -50,16 +51,28 @@ __device__ void Store(float* to, const Values<columns>& values) {
   }
 }
 
-// A row's chosen experts, at the thread's first column.
+// The chosen experts of a row, at the thread's first column.
 struct RowChoices {
   Matrix<const float> expert_out;  // [grouped rows, D]
   const int32_t* ids;              // [top_k], ascending
-  const int32_t* places;           // [top_k] rows of expert_out, -1: not here
+  const int32_t* grouped_rows;     // [top_k]: rows of expert_out; -1: another rank's expert
   const float* weights;            // [top_k]
   int32_t top_k;
   int32_t expert_count;  // E
   int32_t column;
 };
+
+template <class Params>
+__device__ RowChoices ChoicesOf(const Params& p, int32_t r, int32_t column) {
+  const int64_t first = static_cast<int64_t>(r) * p.top_k;
+  return {p.expert_out,
+          p.expert_ids + first,
+          p.grouped_index + first,
+          p.expert_weights + first,
+          p.top_k,
+          p.expert_count,
+          column};
+}
 
 // groups[i] = the sum of group first_group + i, rounded to BF16: its experts ascending.
 template <int group_count, int columns>
@@ -73,9 +86,9 @@ __device__ void SumGroups(const RowChoices& row, int32_t first_group,
     const int64_t group_end = static_cast<int64_t>(first_group + g + 1) * row.expert_count / kExpertGroups;
     Values<columns> sum = {};
     for (; choice < row.top_k && row.ids[choice] < group_end; ++choice) {
-      if (row.places[choice] < 0) continue;
+      if (row.grouped_rows[choice] < 0) continue;
       const float weight = row.weights[choice];
-      const Values<columns> x = Load<columns>(row.expert_out.row(row.places[choice]) + row.column);
+      const Values<columns> x = Load<columns>(row.expert_out.row(row.grouped_rows[choice]) + row.column);
 #pragma unroll
       for (int i = 0; i < columns; ++i) sum.x[i] = __fadd_rn(sum.x[i], __fmul_rn(weight, x.x[i]));
     }
@@ -84,8 +97,8 @@ __device__ void SumGroups(const RowChoices& row, int32_t first_group,
   }
 }
 
-// Adjacent groups, or partial sums over as many equal parts of the groups, added by the fixed binary tree.
-// Leaves the sum in values[0].
+// Adds `count` adjacent groups, or `count` partial sums, by the fixed binary tree; leaves the sum in
+// values[0].
 template <int count, int columns>
 __device__ void AddTree(Values<columns> (&values)[count]) {
 #pragma unroll
@@ -124,20 +137,12 @@ __device__ int32_t ColumnOfThread() {
 template <int columns>
 __global__ void __launch_bounds__(kThreads)
     CombineExpertsKernel(const __grid_constant__ CombineExpertsParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
-  const int64_t first = static_cast<int64_t>(r) * p.top_k;
-  if (column >= p.hidden.cols || p.expert_ids[first] < 0) return;  // an idle row
-  const RowChoices row = {p.expert_out,
-                          p.expert_ids + first,
-                          p.grouped_index + first,
-                          p.expert_weights + first,
-                          p.top_k,
-                          p.expert_count,
-                          column};
+  if (column >= p.hidden.cols || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;  // an idle row
   Values<columns> groups[kExpertGroups];
-  SumGroups(row, 0, groups);
+  SumGroups(ChoicesOf(p, r, column), 0, groups);
   AddTree(groups);
   AddToHidden(p.hidden, p.shared, r, column, groups[0]);
 }
@@ -145,20 +150,13 @@ __global__ void __launch_bounds__(kThreads)
 template <int group_count, int columns>
 __global__ void __launch_bounds__(kThreads)
     ExpertPartialsKernel(const __grid_constant__ ExpertPartialsParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
-  const int64_t first = static_cast<int64_t>(r) * p.top_k;
-  if (column >= (p.out ? p.out.cols : p.out_bf16.cols) || p.expert_ids[first] < 0) return;
-  const RowChoices row = {p.expert_out,
-                          p.expert_ids + first,
-                          p.grouped_index + first,
-                          p.expert_weights + first,
-                          p.top_k,
-                          p.expert_count,
-                          column};
+  const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
+  if (column >= width || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;
   Values<columns> groups[group_count];
-  SumGroups(row, p.first_group, groups);
+  SumGroups(ChoicesOf(p, r, column), p.first_group, groups);
   AddTree(groups);
   if (p.out) Store(p.out.row(r) + column, groups[0]);
   if (p.out_bf16) {
@@ -170,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int rank_count, int columns>
 __global__ void __launch_bounds__(kThreads) AddPartialsKernel(const __grid_constant__ AddPartialsParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
   if (column >= p.hidden.cols || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;
@@ -187,69 +185,62 @@ __global__ void __launch_bounds__(kThreads) AddPartialsKernel(const __grid_const
 
 // ---- launching ----
 
-// Whether rows of `x` can be read four floats at a time; so can an absent matrix.
-template <class T>
-bool InFours(const Matrix<T>& x) {
-  return !x || (reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 4 == 0);
-}
-
 LaunchShape ColumnsPerThread(int32_t rows, int32_t width, int columns) {
   const int32_t per_block = kThreads * columns;
   return {.grid = dim3(rows, (width + per_block - 1) / per_block), .block = dim3(kThreads)};
 }
 
 template <int group_count>
-void LaunchPartials(Stream& stream, const ExpertPartialsParams& p, int32_t rows, int32_t width, bool fours) {
-  Launch(stream, fours ? ExpertPartialsKernel<group_count, 4> : ExpertPartialsKernel<group_count, 1>,
-         ColumnsPerThread(rows, width, fours ? 4 : 1), p);
+void LaunchPartials(Stream& stream, const ExpertPartialsParams& p, int32_t rows, int32_t width,
+                    bool aligned) {
+  Launch(stream, aligned ? ExpertPartialsKernel<group_count, 4> : ExpertPartialsKernel<group_count, 1>,
+         ColumnsPerThread(rows, width, aligned ? 4 : 1), p);
 }
 
 template <int rank_count>
-void LaunchAddPartials(Stream& stream, const AddPartialsParams& p, bool fours) {
-  Launch(stream, fours ? AddPartialsKernel<rank_count, 4> : AddPartialsKernel<rank_count, 1>,
-         ColumnsPerThread(p.hidden.rows, p.hidden.cols, fours ? 4 : 1), p);
+void LaunchAddPartials(Stream& stream, const AddPartialsParams& p, bool aligned) {
+  Launch(stream, aligned ? AddPartialsKernel<rank_count, 4> : AddPartialsKernel<rank_count, 1>,
+         ColumnsPerThread(p.hidden.rows, p.hidden.cols, aligned ? 4 : 1), p);
 }
 
 }  // namespace
 
 void CombineExperts(Stream& stream, const CombineExpertsParams& p) {
-  const bool fours =
-      p.hidden.cols % 4 == 0 && InFours(p.hidden) && InFours(p.expert_out) && InFours(p.shared);
-  Launch(stream, fours ? CombineExpertsKernel<4> : CombineExpertsKernel<1>,
-         ColumnsPerThread(p.hidden.rows, p.hidden.cols, fours ? 4 : 1), p);
+  const bool aligned = IsVec4Aligned(p.hidden) && IsVec4Aligned(p.expert_out) && IsVec4Aligned(p.shared);
+  Launch(stream, aligned ? CombineExpertsKernel<4> : CombineExpertsKernel<1>,
+         ColumnsPerThread(p.hidden.rows, p.hidden.cols, aligned ? 4 : 1), p);
 }
 
 void ExpertPartials(Stream& stream, const ExpertPartialsParams& p) {
-  // More than one BF16 group is a sum that BF16 cannot hold.
-  CHECK(!p.out_bf16 || p.group_count == 1);
+  CHECK(!p.out_bf16 || p.group_count == 1) << "the sum of several BF16 groups is not a BF16 value";
   const int32_t rows = p.out ? p.out.rows : p.out_bf16.rows;
   const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
-  const bool fours = width % 4 == 0 && InFours(p.out) && InFours(p.expert_out);
+  const bool aligned = width % 4 == 0 && IsVec4Aligned(p.out) && IsVec4Aligned(p.expert_out);
   switch (p.group_count) {
     case 1:
-      return LaunchPartials<1>(stream, p, rows, width, fours);
+      return LaunchPartials<1>(stream, p, rows, width, aligned);
     case 2:
-      return LaunchPartials<2>(stream, p, rows, width, fours);
+      return LaunchPartials<2>(stream, p, rows, width, aligned);
     case 4:
-      return LaunchPartials<4>(stream, p, rows, width, fours);
+      return LaunchPartials<4>(stream, p, rows, width, aligned);
     default:
       CHECK_EQ(p.group_count, kExpertGroups);
-      return LaunchPartials<kExpertGroups>(stream, p, rows, width, fours);
+      return LaunchPartials<kExpertGroups>(stream, p, rows, width, aligned);
   }
 }
 
 void AddPartials(Stream& stream, const AddPartialsParams& p) {
-  const bool fours = p.hidden.cols % 4 == 0 && InFours(p.hidden) && InFours(p.shared) && InFours(p.partials);
+  const bool aligned = IsVec4Aligned(p.hidden) && IsVec4Aligned(p.shared) && IsVec4Aligned(p.partials);
   switch (p.rank_count) {
     case 1:
-      return LaunchAddPartials<1>(stream, p, fours);
+      return LaunchAddPartials<1>(stream, p, aligned);
     case 2:
-      return LaunchAddPartials<2>(stream, p, fours);
+      return LaunchAddPartials<2>(stream, p, aligned);
     case 4:
-      return LaunchAddPartials<4>(stream, p, fours);
+      return LaunchAddPartials<4>(stream, p, aligned);
     default:
       CHECK_EQ(p.rank_count, kExpertGroups);
-      return LaunchAddPartials<kExpertGroups>(stream, p, fours);
+      return LaunchAddPartials<kExpertGroups>(stream, p, aligned);
   }
 }
 

@@ -10,8 +10,8 @@
 namespace foredraft {
 namespace {
 
-constexpr int kAskedFor = 32;
-constexpr int32_t kF8RowUnit = 4;  // cuBLASLt wants FP8 rows in fours
+constexpr int kMaxCandidates = 32;
+constexpr int32_t kF8RowUnit = 4;  // cuBLASLt requires a multiple of 4 FP8 rows
 
 void CheckLt(cublasStatus_t status, const char* what) {
   CHECK_EQ(static_cast<int>(status), static_cast<int>(CUBLAS_STATUS_SUCCESS)) << what;
@@ -21,7 +21,7 @@ cudaDataType_t TypeOf(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
 }
 
-// The library's description of one product.
+// cuBLASLt's description of one product.
 class Description {
  public:
   explicit Description(const CublasLtProduct& p) {
@@ -64,7 +64,7 @@ class Description {
   cublasLtMatmulDesc_t operation_ = nullptr;
 };
 
-// Every output in one piece, nothing beside it.
+// No split-K, no workspace.
 class Preference {
  public:
   Preference() {
@@ -93,11 +93,11 @@ class Preference {
   cublasLtMatmulPreference_t preference_ = nullptr;
 };
 
-// Most are 32 bits wide, the two of shapes 16.
+// Most attributes are 32 bits wide; the two shape ids are 16.
 int64_t AttributeOf(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
   const bool narrow =
       attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
-  uint32_t value = 0;  // little-endian: a narrow one fills the lower half
+  uint32_t value = 0;  // little-endian: a narrow attribute fills the lower half
   size_t written = 0;
   CheckLt(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, narrow ? 2 : 4, &written),
           "algorithm attribute");
@@ -105,7 +105,7 @@ int64_t AttributeOf(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoCon
 }
 
 template <class T>
-bool Fit(const Matrix<T>& m) {
+bool Aligned16(const Matrix<T>& m) {
   return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 &&
          m.stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
 }
@@ -122,19 +122,20 @@ CublasLt::~CublasLt() { cublasLtDestroy(handle_); }
 std::vector<cublasLtMatmulAlgo_t> CublasLt::Candidates(const CublasLtProduct& product) const {
   const Description description(product);
   const Preference preference;
-  cublasLtMatmulHeuristicResult_t results[kAskedFor] = {};
+  cublasLtMatmulHeuristicResult_t results[kMaxCandidates] = {};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_, description.operation(), description.a, description.b, description.d, description.d,
-      preference.get(), kAskedFor, results, &found);
+      preference.get(), kMaxCandidates, results, &found);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  if (status != CUBLAS_STATUS_SUCCESS) return algorithms;  // it has none for this product
+  if (status != CUBLAS_STATUS_SUCCESS) return algorithms;  // no algorithm supports this product
   for (int i = 0; i < found; ++i) {
     const cublasLtMatmulAlgo_t& algorithm = results[i].algo;
     if (results[i].state != CUBLAS_STATUS_SUCCESS || results[i].workspaceSize > 0) continue;
     if (AttributeOf(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) continue;
-    if (AttributeOf(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) != CUBLASLT_REDUCTION_SCHEME_NONE)
+    if (AttributeOf(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) != CUBLASLT_REDUCTION_SCHEME_NONE) {
       continue;
+    }
     algorithms.push_back(algorithm);
   }
   return algorithms;
@@ -154,7 +155,7 @@ void CublasLt::Run(CudaStream& stream, const CublasLtProduct& product,
                    const cublasLtMatmulAlgo_t& algorithm) const {
   if (stream.failed()) return;
   const Description description(product);
-  // Zeroed before it is filled: what stands between the fields is part of the node's bytes.
+  // Zeroed before it is filled, because its padding is part of the node's bytes.
   struct Node {
     CublasLtProduct product;
     cublasLtMatmulAlgo_t algorithm;
@@ -163,7 +164,7 @@ void CublasLt::Run(CudaStream& stream, const CublasLtProduct& product,
   node.product = product;
   node.algorithm = algorithm;
   __builtin_clear_padding(&node);
-  stream.Note(reinterpret_cast<const void*>(&cublasLtMatmul), {}, &node, sizeof(node));
+  stream.PrepareLaunch(reinterpret_cast<const void*>(&cublasLtMatmul), {}, &node, sizeof(node));
   const float one = 1.0f, zero = 0.0f;
   CheckLt(cublasLtMatmul(handle_, description.operation(), &one, product.weight, description.a, product.x,
                          description.b, &zero, product.out, description.d, product.out, description.d,
@@ -195,11 +196,11 @@ TunedGemms::TunedGemms(const std::map<GemmShape, TunedAlgorithm>& algorithms) {
   }
 }
 
-bool TunedGemms::Takes(const GemmParams& p) const {
+bool TunedGemms::Supports(const GemmParams& p) const {
   if (p.bias != nullptr || (p.out && p.out_bf16)) return false;
   if (!algorithms_.contains(ShapeOf(p))) return false;
   const bool f8 = p.weight.dtype == DType::kF8E4M3;
-  return (f8 || Fit(p.x)) && (p.out ? Fit(p.out) : Fit(p.out_bf16));
+  return (f8 || Aligned16(p.x)) && (p.out ? Aligned16(p.out) : Aligned16(p.out_bf16));
 }
 
 void TunedGemms::Run(CudaStream& stream, const GemmParams& p) {
@@ -219,9 +220,9 @@ void TunedGemms::Run(CudaStream& stream, const GemmParams& p) {
   }
 }
 
-// Rows in fours straight to the output; the last one to three by way of four rows of scratch memory. The
-// library takes scales only as [k / 128, rows] without a gap: rows that come quantised in another pitch are
-// copied.
+// A multiple of four rows is written directly to the output; the remaining one to three go through four rows
+// of scratch memory. The library requires dense scales, [k / 128, rows], so rows quantised with another pitch
+// are copied.
 void TunedGemms::RunF8(CudaStream& stream, const GemmParams& p, CublasLtProduct product) {
   const int32_t rest = p.x.rows % kF8RowUnit;
   const int32_t whole = p.x.rows - rest;
@@ -247,20 +248,21 @@ void TunedGemms::RunF8(CudaStream& stream, const GemmParams& p, CublasLtProduct 
     product.out_stride = out_stride;
     RunChecked(stream, product);
   };
-  const bool as_it_is = p.x_f8 && p.x_f8.scale_pitch == whole;
+  const bool dense = p.x_f8 && p.x_f8.scale_pitch == whole;
   if (whole > 0) {
-    run(as_it_is ? p.x_f8 : whole_shape.Place(memory), 0, whole, whole, product.out, product.out_stride);
+    run(dense ? p.x_f8 : whole_shape.View(memory), 0, whole, whole, product.out, product.out_stride);
   }
   if (rest == 0) return;
-  void* const four = memory + out_begin;
-  run(rest_shape.Place(memory + rest_begin), whole, rest, kF8RowUnit, four, p.weight.n);
+  void* const rest_out = memory + out_begin;
+  run(rest_shape.View(memory + rest_begin), whole, rest, kF8RowUnit, rest_out, p.weight.n);
   if (p.out) {
     cuda::CopyRows(stream, {.out = p.out.row_range(whole, rest),
-                            .x = Dense<const float>(static_cast<float*>(four), rest, p.weight.n),
+                            .x = Dense<const float>(static_cast<float*>(rest_out), rest, p.weight.n),
                             .rows = rest});
   } else {
     cuda::GatherRows(stream, p.out_bf16.row_range(whole, rest),
-                     Dense<const bf16>(static_cast<bf16*>(four), rest, p.weight.n), nullptr, nullptr, rest);
+                     Dense<const bf16>(static_cast<bf16*>(rest_out), rest, p.weight.n), nullptr, nullptr,
+                     rest);
   }
 }
 
@@ -269,10 +271,10 @@ void TunedGemms::RunChecked(CudaStream& stream, const CublasLtProduct& product) 
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (checked_.emplace(product.shape, product.rows).second) {
-      // Another algorithm for these rows would have other bits: so there is none to fall back on.
+      // There is no fallback: another algorithm would give these rows other bits.
       CHECK(library_.Fits(product, algorithm))
           << "cublaslt.tuning_file: the algorithm of [" << product.shape.n << ", " << product.shape.k
-          << "] does not take " << product.rows << " rows; tune again";
+          << "] does not support " << product.rows << " rows; run `foredraft tune` again";
     }
   }
   library_.Run(stream, product, algorithm);

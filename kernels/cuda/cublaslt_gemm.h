@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUBLASLT_GEMM_H_
 #define FOREDRAFT_KERNELS_CUDA_CUBLASLT_GEMM_H_
 
-// GEMMs by cuBLASLt, each with one algorithm for all numbers of rows.
+// GEMMs with cuBLASLt, each with one algorithm for all row counts.
 //
 // Row-major out[R, n] = x[R, k] w[n, k]^T is column-major out[n, R] = w[k, n]^T x[k, R]: cuBLASLt's A is the
 // weight, transposed, its B is x. FP8: A has scales per 128 x 128, B per 128 inputs. No workspace, no split
@@ -43,7 +43,7 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // Those that take the product and sum each output in one piece, best guess first.
+  // Algorithms that support the product without split-K, in the heuristic's order, best first.
   std::vector<cublasLtMatmulAlgo_t> Candidates(const CublasLtProduct& product) const;
   bool Fits(const CublasLtProduct& product, const cublasLtMatmulAlgo_t& algorithm) const;
   void Run(CudaStream& stream, const CublasLtProduct& product, const cublasLtMatmulAlgo_t& algorithm) const;
@@ -52,17 +52,17 @@ class CublasLt {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-// For people.
+// For display.
 std::map<std::string, int64_t> AttributesOf(const cublasLtMatmulAlgo_t& algorithm);
 
-// The GEMMs of the tuning file. Owner: the device, which its streams know. Thread-safe.
+// The GEMMs of the tuning file. Owner: the device; its streams point to it. Thread-safe.
 class TunedGemms {
  public:
   explicit TunedGemms(const std::map<GemmShape, TunedAlgorithm>& algorithms);
 
-  // Whether gemm goes this way: by the weight, the form and the type and place of its operands, never by the
-  // number of rows.
-  bool Takes(const GemmParams& p) const;
+  // Whether `gemm` uses the tuned algorithm. Depends on the weight, the form, and the operands' types and
+  // alignment, never on the row count.
+  bool Supports(const GemmParams& p) const;
   void Run(CudaStream& stream, const GemmParams& p);
 
  private:
@@ -73,7 +73,7 @@ class TunedGemms {
   std::map<GemmShape, cublasLtMatmulAlgo_t> algorithms_;  // constant after construction
 
   std::mutex mutex_;
-  std::set<std::pair<GemmShape, int64_t>> checked_;  // guarded by mutex_: numbers of rows seen
+  std::set<std::pair<GemmShape, int64_t>> checked_;  // guarded by mutex_: (shape, row count) seen before
 };
 
 }  // namespace foredraft

@@ -1,8 +1,8 @@
-// cuBLASLt's functions, as many as are called here, each found in the library when it is first called.
+// The cuBLASLt functions that the backend calls, each resolved by dlsym at its first call.
 //
-// Linked, the library would be there from the start, and with it its 92 KB of memory per thread: taken out of
-// every thread's stack, which leaves nothing of the 100 KB of the metrics page's threads (civetweb asks for
-// no more), so the daemon could not listen. And a machine without the library loses nothing but tuning.
+// Not linked, because the library has 92 KB of thread-local storage, which is taken out of every thread's
+// stack. civetweb gives the threads of the metrics endpoint 100 KB stacks, so the daemon could not start
+// them. Also, a machine without the library then only lacks tuned GEMMs.
 
 #include <cublasLt.h>
 #include <dlfcn.h>

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kTimedRuns = 9;
 
-// One GEMM on the device, with random numbers, for any algorithm and any rows.
+// One GEMM on the device with random operands, to run with any algorithm and row count.
 class Trial {
  public:
   static absl::StatusOr<std::unique_ptr<Trial>> Create(Device& device, const GemmToTune& gemm) {
@@ -33,20 +33,20 @@ class Trial {
         const PackedWeights inputs,
         device.MakeRandomWeights(1, DenseRandomWeight(trial->max_rows_, s.k, DType::kBF16, 1.0f, 2)));
     trial->x_ = Dense(static_cast<const bf16*>(inputs.first.data), trial->max_rows_, s.k);
-    ASSIGN_OR_RETURN(bf16* const same,
+    ASSIGN_OR_RETURN(bf16* const copies,
                      device.AllocateArray<bf16>(static_cast<size_t>(trial->max_rows_) * s.k));
     std::vector<bf16> row(s.k);
     device.CopyToHost(*trial->stream_, row.data(), trial->x_.data, row.size() * sizeof(bf16));
     trial->stream_->Synchronize();
     for (int32_t r = 0; r < trial->max_rows_; ++r) {
-      device.CopyToDevice(*trial->stream_, same + int64_t{r} * s.k, row.data(), row.size() * sizeof(bf16));
+      device.CopyToDevice(*trial->stream_, copies + int64_t{r} * s.k, row.data(), row.size() * sizeof(bf16));
     }
-    trial->same_rows_ = Dense<const bf16>(same, trial->max_rows_, s.k);
+    trial->equal_rows_ = Dense<const bf16>(copies, trial->max_rows_, s.k);
     ASSIGN_OR_RETURN(trial->out_, device.Allocate(static_cast<size_t>(trial->max_rows_) * trial->RowBytes()));
     return trial;
   }
 
-  // `tuned` null: our own kernel. Rows [first, first + rows) of x.
+  // Runs rows [first, first + rows) of x; with our own kernel if `tuned` is null.
   void Run(TunedGemms* tuned, Matrix<const bf16> x, int32_t first, int32_t rows) {
     GemmParams p = {.x = x.row_range(first, rows), .weight = weight_, .bias = nullptr, .form = shape_.form};
     if (shape_.out == DType::kF32) {
@@ -55,16 +55,16 @@ class Trial {
       p.out_bf16 = Dense(static_cast<bf16*>(out_), rows, shape_.n);
     }
     if (tuned != nullptr) {
-      CHECK(tuned->Takes(p));
+      CHECK(tuned->Supports(p));
       tuned->Run(static_cast<CudaStream&>(*stream_), p);
     } else {
       cuda::Gemm(*stream_, p);
     }
   }
 
-  // Median of some runs, in microseconds.
+  // Median of kTimedRuns runs, in microseconds.
   double Time(TunedGemms* tuned, int32_t rows) {
-    Run(tuned, x_, 0, rows);  // loads what is loaded at first use
+    Run(tuned, x_, 0, rows);  // warm-up
     std::vector<double> times;
     const auto begin = device_.CreateEvent(), end = device_.CreateEvent();
     for (int i = 0; i < kTimedRuns; ++i) {
@@ -78,30 +78,29 @@ class Trial {
     return times[kTimedRuns / 2];
   }
 
-  // Whether a row has the same bits alone, at every place of every number of rows, and beside other rows.
-  bool KeepsRows(TunedGemms& tuned) {
+  // Whether a row has the same bits at every row index, with every row count, and beside any other rows.
+  bool IsRowInvariant(TunedGemms& tuned) {
     const std::vector<unsigned char> all = Output(tuned, x_, 0, max_rows_);
     const std::vector<unsigned char> alone = Output(tuned, x_, 0, 1);
     for (const int32_t rows : rows_) {
       const size_t bytes = static_cast<size_t>(rows) * RowBytes();
       if (std::memcmp(Output(tuned, x_, 0, rows).data(), all.data(), bytes) != 0) return false;
-      const int32_t last = max_rows_ - rows;  // the last rows, at the first places
-      if (std::memcmp(Output(tuned, x_, last, rows).data(), all.data() + last * RowBytes(), bytes) != 0)
-        return false;
-      const std::vector<unsigned char> same = Output(tuned, same_rows_, 0, rows);
+      const int32_t last = max_rows_ - rows;  // the last rows, computed as the first
+      const unsigned char* const expected = all.data() + last * RowBytes();
+      if (std::memcmp(Output(tuned, x_, last, rows).data(), expected, bytes) != 0) return false;
+      const std::vector<unsigned char> equal = Output(tuned, equal_rows_, 0, rows);
       for (int32_t r = 0; r < rows; ++r) {
-        if (std::memcmp(same.data() + r * RowBytes(), alone.data(), RowBytes()) != 0) return false;
+        if (std::memcmp(equal.data() + r * RowBytes(), alone.data(), RowBytes()) != 0) return false;
       }
     }
     return true;
   }
 
-  // What cuBLASLt is asked about: only sizes and places matter.
+  // The product for cuBLASLt's heuristic, which reads sizes and alignments but no data.
   CublasLtProduct Product(int32_t rows) const {
     const bool f8 = shape_.weight == DType::kF8E4M3;
-    const int32_t taken = f8 ? (rows + 3) / 4 * 4 : rows;
     return {.shape = shape_,
-            .rows = taken,
+            .rows = f8 ? (rows + 3) / 4 * 4 : rows,
             .out = out_,
             .out_stride = shape_.n,
             .x = x_.data,
@@ -138,15 +137,15 @@ class Trial {
   const std::vector<int32_t> rows_;
   const int32_t max_rows_;
   PackedWeight weight_;
-  Matrix<const bf16> x_;          // [max_rows, k]
-  Matrix<const bf16> same_rows_;  // [max_rows, k]: row 0 of x_, again and again
-  void* out_ = nullptr;           // [max_rows, n]
+  Matrix<const bf16> x_;           // [max_rows, k]
+  Matrix<const bf16> equal_rows_;  // [max_rows, k]: each a copy of row 0 of x_
+  void* out_ = nullptr;            // [max_rows, n]
 };
 
 struct Candidate {
   TunedAlgorithm algorithm;
   std::unique_ptr<TunedGemms> gemms;
-  double cost = 0;  // sum over numbers of rows of its time as a share of our own kernel's
+  double cost = 0;  // sum over row counts of its time divided by our own kernel's
 };
 
 std::vector<Candidate> TimeCandidates(Trial& trial, const GemmToTune& gemm,
@@ -167,7 +166,7 @@ std::vector<Candidate> TimeCandidates(Trial& trial, const GemmToTune& gemm,
     for (size_t i = 0; i < trial.rows().size(); ++i) {
       const double us = trial.Time(candidate.gemms.get(), trial.rows()[i]);
       candidate.cost += us / own_us[i];
-      candidate.algorithm.us = us;  // rows ascend: the last one stays
+      candidate.algorithm.us = us;  // row counts ascend: keeps the largest one's
     }
     candidates.push_back(std::move(candidate));
   }
@@ -176,26 +175,31 @@ std::vector<Candidate> TimeCandidates(Trial& trial, const GemmToTune& gemm,
   return candidates;
 }
 
-// None where our own kernel is the fastest that keeps rows.
-std::optional<TunedAlgorithm> TuneOne(Trial& trial, const GemmToTune& gemm, std::string* line) {
+struct TuneResult {
+  std::optional<TunedAlgorithm> algorithm;  // none if our own kernel is the fastest row-independent one
+  std::string line;                         // for the report
+};
+
+TuneResult TuneOne(Trial& trial, const GemmToTune& gemm) {
   std::vector<double> own_us;
   for (const int32_t rows : trial.rows()) own_us.push_back(trial.Time(nullptr, rows));
   int dropped = 0;
   for (Candidate& candidate : TimeCandidates(trial, gemm, own_us)) {
     if (candidate.cost >= static_cast<double>(own_us.size())) break;
-    if (!trial.KeepsRows(*candidate.gemms)) {
+    if (!trial.IsRowInvariant(*candidate.gemms)) {
       ++dropped;
       continue;
     }
-    *line = absl::StrFormat(
-        "%-24s %6d x %-6d %d rows: cuBLASLt %.1f us, own %.1f us; %d faster ones did not keep rows",
+    const std::string line = absl::StrFormat(
+        "%-24s %6d x %-6d %d rows: cuBLASLt %.1f us, own %.1f us; %d faster ones are not row-independent",
         gemm.name, gemm.shape.n, gemm.shape.k, trial.max_rows(), candidate.algorithm.us, own_us.back(),
         dropped);
-    return std::move(candidate.algorithm);
+    return {std::move(candidate.algorithm), line};
   }
-  *line = absl::StrFormat("%-24s %6d x %-6d %d rows: own kernel %.1f us; %d faster ones did not keep rows",
-                          gemm.name, gemm.shape.n, gemm.shape.k, trial.max_rows(), own_us.back(), dropped);
-  return std::nullopt;
+  return {
+      std::nullopt,
+      absl::StrFormat("%-24s %6d x %-6d %d rows: own kernel %.1f us; %d faster ones are not row-independent",
+                      gemm.name, gemm.shape.n, gemm.shape.k, trial.max_rows(), own_us.back(), dropped)};
 }
 
 }  // namespace
@@ -206,14 +210,13 @@ absl::StatusOr<TuningFile> TuneCublasLt(std::span<const GemmToTune> gemms,
   TuningFile file;
   file.tuned_for = {.cublaslt = static_cast<int64_t>(cublasLtGetVersion()), .gpu = probe.gpu};
   for (const GemmToTune& gemm : gemms) {
-    // A device each: its memory goes back when the GEMM is done.
+    // A device per GEMM, so that its memory is freed afterwards.
     ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, CudaDevice::Create({}));
     ASSIGN_OR_RETURN(const std::unique_ptr<Trial> trial, Trial::Create(*device, gemm));
     file.tuned_for.multiprocessors = static_cast<CudaStream&>(*device->CreateStream()).multiprocessor_count();
-    std::string line;
-    std::optional<TunedAlgorithm> algorithm = TuneOne(*trial, gemm, &line);
-    report(line);
-    if (algorithm.has_value()) file.algorithms[gemm.shape] = *std::move(algorithm);
+    TuneResult result = TuneOne(*trial, gemm);
+    report(result.line);
+    if (result.algorithm.has_value()) file.algorithms[gemm.shape] = *std::move(result.algorithm);
   }
   return file;
 }

@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUBLASLT_TUNE_H_
 #define FOREDRAFT_KERNELS_CUDA_CUBLASLT_TUNE_H_
 
-// The search behind `foredraft tune`: times cuBLASLt's algorithms for a GEMM, keeps those that give a row the
-// same bits whatever its company and place, and takes the fastest if it beats our own kernel.
+// The search behind `foredraft tune`: times cuBLASLt's algorithms for a GEMM, drops those whose bits for a
+// row depend on the other rows or on the row's index, and takes the fastest of the rest if it beats our own
+// kernel.
 
 #include <functional>
 #include <span>
@@ -12,7 +13,7 @@
 
 namespace foredraft {
 
-// UNAVAILABLE in the words of the probe where there is no GPU.
+// UNAVAILABLE, with ProbeCudaDevice's message, if there is no GPU.
 absl::StatusOr<TuningFile> TuneCublasLt(std::span<const GemmToTune> gemms,
                                         const std::function<void(const std::string&)>& report);
 

@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_probe.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/random_weight.h"
+#include "kernels/weight_parts.h"
 
 namespace foredraft {
 namespace {
@@ -36,7 +37,7 @@ int Attribute(cudaDeviceAttr attribute) {
 absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const CudaProbe probe, ProbeCudaDevice());
   const int multiprocessors = Attribute(cudaDevAttrMultiProcessorCount);
-  // The code is that of sm_90a (CMakeLists.txt), which runs on 9.0 alone.
+  // The code is built for sm_90a (CMakeLists.txt), which runs on compute capability 9.0 only.
   std::string name = absl::StrFormat("cuda %s sm_%d%da %d SMs, cublasLt %s", probe.gpu, probe.major,
                                      probe.minor, multiprocessors, CublasLtVersion());
   const TunedFor here = {.cublaslt = static_cast<int64_t>(cublasLtGetVersion()),
@@ -77,14 +78,11 @@ absl::StatusOr<void*> CudaDevice::AllocatePinned(size_t bytes) {
   return memory;
 }
 
-DeviceMemory CudaDevice::memory() const {
-  const CudaMemory::Figures figures = memory_.figures();
-  return {.free_bytes = figures.free_bytes, .total_bytes = figures.total_bytes};
-}
+DeviceMemory CudaDevice::memory() const { return memory_.usage(); }
 
 absl::StatusOr<PackedWeight> CudaDevice::AllocateWeights(const WeightLayout& layout, int count) {
   PackedWeight first{.n = layout.n, .k = layout.k, .dtype = layout.dtype};
-  // Not zero-filled: every byte is about to be written.
+  // Not zero-filled: the upload writes every byte.
   ASSIGN_OR_RETURN(first.data, memory_.Allocate(layout.data_stride() * count, memory_.purpose()));
   if (layout.scale_stride() == 0) return first;
   ASSIGN_OR_RETURN(void* const scales,
@@ -111,11 +109,8 @@ absl::StatusOr<PackedWeights> CudaDevice::PackWeights(int count, const WeightPar
     if (index == 0) {
       layout = found;
       ASSIGN_OR_RETURN(first, AllocateWeights(layout, count));
-    } else if (found != layout) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("weight %d of an array is [%d, %d] %s, the first [%d, %d] %s", index, found.n,
-                          found.k, DTypeName(found.dtype), layout.n, layout.k, DTypeName(layout.dtype)));
     }
+    RETURN_IF_ERROR(CheckArrayItem(index, found, layout));
     std::lock_guard<std::mutex> lock(setup_mutex_);
     UploadWeight(setup_stream_, layout, hosts, layout.Item(first, index));
   }

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
 #define FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
 
-// One NVIDIA GPU: device 0 of those the process may see (CUDA_VISIBLE_DEVICES says which that is; one process
-// per GPU). Thread-safe but for the streams, which are used by one thread at a time.
+// One NVIDIA GPU: device 0 of those visible to the process (CUDA_VISIBLE_DEVICES; one process per GPU).
+// Thread-safe, except for the streams, each of which is used by one thread at a time.
 
 #include <memory>
 #include <mutex>
@@ -19,14 +19,14 @@ namespace foredraft {
 
 class CudaDevice : public Device {
  public:
-  // UNAVAILABLE with CUDA's own words where there is no GPU, or none that runs this binary's code.
+  // UNAVAILABLE, with CUDA's error message, if no GPU can run this binary's code.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
   CudaDevice(std::string name, std::string gpu, int multiprocessor_count,
              std::unique_ptr<TunedGemms> tuned_gemms);
   ~CudaDevice() override;
 
-  // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0, tuning 1f0a7c22": all that may change a bit.
+  // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0, tuning 1f0a7c22": everything that may change a bit.
   std::string name() const override { return name_; }
   const Ops& ops() const override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
@@ -48,15 +48,15 @@ class CudaDevice : public Device {
   std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override;
 
  private:
-  // The first of `count` adjacent weights, undefined content.
+  // Allocates `count` adjacent weights, uninitialised; returns the first.
   absl::StatusOr<PackedWeight> AllocateWeights(const WeightLayout& layout, int count);
-  // Them as an array, once their bytes are on the way.
+  // Their array in device memory. Synchronizes the setup stream, so the weights' upload has finished.
   absl::StatusOr<PackedWeights> ArrayOf(const WeightLayout& layout, const PackedWeight& first, int count);
 
   const std::string name_;
   const int multiprocessor_count_;
-  CudaMemory memory_;                              // before the stream, which gives its own back
-  const std::unique_ptr<TunedGemms> tuned_gemms_;  // null: none are tuned
+  CudaMemory memory_;                              // before the stream, whose destructor frees into it
+  const std::unique_ptr<TunedGemms> tuned_gemms_;  // null without a tuning file
 
   std::mutex setup_mutex_;
   CudaStream setup_stream_;  // guarded by setup_mutex_: zero fills and weights

@@ -15,8 +15,8 @@ class CudaEvent : public Event {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   void Record(Stream& stream) override;
-  // Asks again and again, asleep between: CUDA's own wait has no deadline. How late it sees the end does not
-  // matter to the device, which has the next step already.
+  // Polls, because CUDA's own wait has no deadline. The polling delay does not idle the device: the next step
+  // is already submitted.
   bool Wait(std::chrono::steady_clock::time_point deadline) const override;
   double SecondsSince(const Event& earlier) const override;
 

@@ -19,8 +19,8 @@ bool SameNode(const CudaNode& a, const CudaNode& b) {
 CudaGraph::CudaGraph(CudaStream& stream) {
   cudaGraph_t graph = stream.EndCapture(nodes_);
   CheckCuda(cudaGraphInstantiate(&executable_, graph, 0), "instantiate a graph");
-  CheckCuda(cudaGraphDestroy(graph), "destroy a graph");  // the executable one has its own copy
-  // Otherwise the first launch would carry it over.
+  CheckCuda(cudaGraphDestroy(graph), "destroy a graph");  // the executable graph has its own copy
+  // Without this, the first launch would upload it.
   CheckCuda(cudaGraphUpload(executable_, stream.handle()), "upload a graph");
 }
 

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_
 #define FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_
 
-// A captured step, instantiated and on the device: a replay is one launch. Beside it the nodes as they were
-// noted, for SameNodes. Outlived by the device.
+// A captured step, instantiated and uploaded, so a replay is one launch. Keeps the recorded nodes for
+// SameNodes. The device must outlive it.
 
 #include <cuda_runtime.h>
 

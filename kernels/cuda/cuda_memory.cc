@@ -30,12 +30,12 @@ CudaMemory::~CudaMemory() {
 
 absl::StatusOr<void*> CudaMemory::Allocate(size_t bytes, std::string_view purpose) {
   std::lock_guard<std::mutex> lock(mutex_);
-  CHECK(!frozen_) << "device memory asked for after the warm-up: " << Size(bytes) << " for " << purpose;
+  CHECK(!frozen_) << "device memory allocated after the warm-up: " << Size(bytes) << " for " << purpose;
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, std::max<size_t>(bytes, 1));
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not a sticky one: forgotten
-    return absl::ResourceExhaustedError(Arithmetic(bytes, purpose));
+    cudaGetLastError();  // not sticky: this clears it
+    return absl::ResourceExhaustedError(OutOfMemory(bytes, purpose));
   }
   CheckCuda(error, "allocate");
   blocks_.push_back({memory, bytes, std::string(purpose)});
@@ -104,18 +104,19 @@ absl::Status CudaMemory::status() const {
   return status_;
 }
 
-CudaMemory::Figures CudaMemory::figures() const {
+DeviceMemory CudaMemory::usage() const {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
-  CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "memory figures");
+  CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "memory usage");
   return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
 }
 
-// "no memory on NVIDIA H200: asked 80.00 GiB for KV cache, free 12.31 of 139.80 GiB; held: weights 120.02
-// GiB, ..."
-std::string CudaMemory::Arithmetic(size_t bytes, std::string_view purpose) const {
-  const Figures now = figures();
-  std::string text = absl::StrFormat("no memory on %s: asked %s for %s, free %s of %s", device_name_,
+// "no memory on NVIDIA H200: need 80.00 GiB for KV cache, free 12.31 GiB of 139.80 GiB; held: weights 120.02
+// GiB,
+// ..."
+std::string CudaMemory::OutOfMemory(size_t bytes, std::string_view purpose) const {
+  const DeviceMemory now = usage();
+  std::string text = absl::StrFormat("no memory on %s: need %s for %s, free %s of %s", device_name_,
                                      Size(bytes), purpose, Size(now.free_bytes), Size(now.total_bytes));
   std::vector<std::pair<std::string, size_t>> held;  // in order of first use
   for (const Block& block : blocks_) {

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUDA_MEMORY_H_
 #define FOREDRAFT_KERNELS_CUDA_CUDA_MEMORY_H_
 
-// All memory of one GPU that this process holds, counted by purpose, so that a refusal can show the sum.
-// Owner: CudaDevice. Thread-safe.
+// All memory of one GPU that this process holds, counted by purpose, so that an out-of-memory error can list
+// what holds it. Owner: CudaDevice. Thread-safe.
 
 #include <cuda_runtime.h>
 
@@ -15,48 +15,45 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/device.h"
 
 namespace foredraft {
 
-// A failed call is not the user's fault, and an error of the device stays: what it computes from then on is
-// worth nothing. Logs CUDA's words and aborts.
+// Logs CUDA's error message and aborts on an error: it is not the user's fault, and device errors are sticky,
+// so later results would be invalid.
 void CheckCuda(cudaError_t error, const char* what);
 
 class CudaMemory {
  public:
-  // device_name: for refusals.
+  // device_name: for error messages.
   explicit CudaMemory(std::string device_name) : device_name_(std::move(device_name)) {}
   ~CudaMemory();  // frees all of it
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
 
-  // 256-byte aligned, undefined content, lives as long as this unless freed. RESOURCE_EXHAUSTED shows the
-  // arithmetic.
+  // 256-byte aligned, uninitialised, lives as long as this unless freed. RESOURCE_EXHAUSTED lists what holds
+  // the memory.
   absl::StatusOr<void*> Allocate(size_t bytes, std::string_view purpose);
   void Free(void* memory);
 
-  // Page-locked memory of the host: copies from and to it do not wait.
+  // Page-locked host memory: copies from and to it are asynchronous.
   absl::StatusOr<void*> AllocatePinned(size_t bytes);
   void FreePinned(void* memory);
 
-  // An op had to do without memory: the first reason stays. From then on Launch launches nothing.
+  // Called when an op cannot get memory; keeps the first reason. From then on Launch launches nothing.
   void Fail(const absl::Status& reason);
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
   absl::Status status() const;
 
-  // What Device::Allocate is counted under from now on.
+  // The purpose under which Device::Allocate is counted from now on.
   void set_purpose(std::string_view purpose);
   std::string purpose() const;
 
-  // From now on Allocate is a broken invariant: a serving engine has all it needs.
+  // After this, Allocate fails a CHECK: a serving engine allocates nothing.
   void Freeze();
   bool frozen() const;
 
-  struct Figures {
-    int64_t free_bytes = 0;
-    int64_t total_bytes = 0;
-  };
-  Figures figures() const;
+  DeviceMemory usage() const;
 
  private:
   struct Block {
@@ -65,7 +62,7 @@ class CudaMemory {
     std::string purpose;
   };
 
-  std::string Arithmetic(size_t bytes, std::string_view purpose) const;  // needs mutex_
+  std::string OutOfMemory(size_t bytes, std::string_view purpose) const;  // the caller holds mutex_
 
   const std::string device_name_;
 

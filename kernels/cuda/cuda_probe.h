@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUDA_PROBE_H_
 #define FOREDRAFT_KERNELS_CUDA_CUDA_PROBE_H_
 
-// Whether this machine can run the CUDA backend: says in one line what is missing.
+// Checks that this machine can run the CUDA backend; the error says in one line what is missing.
 
 #include <string>
 
@@ -15,7 +15,7 @@ struct CudaProbe {
   int minor = 0;
 };
 
-// Launches an empty kernel on device 0. UNAVAILABLE with CUDA's own words where there is no device or it
+// Launches an empty kernel on device 0. UNAVAILABLE, with CUDA's error message, if there is no device or it
 // cannot run this binary's code.
 absl::StatusOr<CudaProbe> ProbeCudaDevice();
 

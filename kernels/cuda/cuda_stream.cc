@@ -10,15 +10,15 @@
 namespace foredraft {
 namespace {
 
-constexpr size_t kSharedDefaultBytes = 48 * 1024;  // more must be asked for, kernel by kernel
+constexpr size_t kSharedDefaultBytes = 48 * 1024;  // the limit of a kernel without cudaFuncSetAttribute
 constexpr size_t kScratchGranule = size_t{1} << 20;
-constexpr size_t kScratchAlignment = 1024;  // of TMA destinations and swizzled tiles
+constexpr size_t kScratchAlignment = 1024;
 
 }  // namespace
 
 CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms)
     : memory_(memory), multiprocessor_count_(multiprocessor_count), tuned_gemms_(tuned_gemms) {
-  // Non-blocking: the legacy default stream, which libraries may use, is not waited for.
+  // Non-blocking: does not synchronise with the legacy default stream, which libraries may use.
   CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create a stream");
 }
 
@@ -78,7 +78,7 @@ void* CudaStream::Scratch(size_t bytes) {
 
 void CudaStream::GrowScratch(size_t bytes) {
   const size_t rounded = (bytes + kScratchGranule - 1) / kScratchGranule * kScratchGranule;
-  // A capture forbids its thread to allocate, unless it says that it knows what it does.
+  // A thread may not allocate while it captures, except in relaxed mode.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (capturing_) CheckCuda(cudaThreadExchangeStreamCaptureMode(&mode), "capture mode");
   // Ops in flight may use the old memory: cudaFree waits for them.
@@ -91,7 +91,8 @@ void CudaStream::GrowScratch(size_t bytes) {
   scratch_captured_ = false;
 }
 
-void CudaStream::Note(const void* kernel, const LaunchShape& shape, const void* params, size_t bytes) {
+void CudaStream::PrepareLaunch(const void* kernel, const LaunchShape& shape, const void* params,
+                               size_t bytes) {
   if (shape.shared_bytes > kSharedDefaultBytes) {
     size_t& limit = shared_limits_[kernel];
     if (limit < shape.shared_bytes) {

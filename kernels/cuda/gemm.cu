@@ -7,20 +7,20 @@
 
 namespace foredraft::cuda {
 
-// One group, whose rows the host knows. FP8 weights: rows that come as BF16 are quantised first. Which kernel
-// runs:
+// One group, whose row count the host knows. With FP8 weights, BF16 rows are quantised first. The kernel:
 //
-//   weight                            | without a tuning file | where the tuning file has the shape and form
-//   FP8 or BF16, rows of whole 128 B  | HopperGemm            | cuBLASLt, the entry's algorithm
-//   any other                         | TileGemm              | TileGemm
+// clang-format off
+//   weight                                  | no tuning file | tuning file has the shape and form
+//   FP8 or BF16, rows a multiple of 128 B   | HopperGemm     | cuBLASLt, the entry's algorithm
+//   any other                               | TileGemm       | TileGemm
+// clang-format on
 //
-// head_gemm and grouped_gemm: HopperGemm or TileGemm by the same rule. cuBLASLt has no place of its own
-// without a file: that its algorithm gives a row the same bits in all numbers of rows is what `foredraft
-// tune` proves.
+// head_gemm and grouped_gemm choose HopperGemm or TileGemm by the same rule. Without a tuning file cuBLASLt
+// is not used: only `foredraft tune` checks that an algorithm gives a row the same bits for all row counts.
 void Gemm(Stream& stream, const GemmParams& p) {
   CHECK_EQ(p.x.cols, p.weight.k);
   auto& cuda = static_cast<CudaStream&>(stream);
-  if (cuda.tuned_gemms() != nullptr && cuda.tuned_gemms()->Takes(p)) {
+  if (cuda.tuned_gemms() != nullptr && cuda.tuned_gemms()->Supports(p)) {
     cuda.tuned_gemms()->Run(cuda, p);
     return;
   }
@@ -35,12 +35,12 @@ void Gemm(Stream& stream, const GemmParams& p) {
     problem.x_f8 = p.x_f8;
   } else if (f8) {
     const QuantizedShape shape(p.x.rows, p.x.cols);
-    problem.x_f8 = shape.Place(cuda.Scratch(shape.bytes));
+    problem.x_f8 = shape.View(cuda.Scratch(shape.bytes));
     QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
   }
-  // FP8: the weight's shape alone decides. BF16: both kernels give the same bits, so that the place of x may
-  // choose, too.
-  if (HopperTakes(p.weight) && (f8 || HopperReads(p.x, 0))) {
+  // FP8: the weight's shape alone decides. BF16: both kernels give the same bits, so the alignment of x may
+  // decide, too.
+  if (HopperSupports(p.weight) && (f8 || TmaCanLoad(p.x, 0))) {
     HopperGemm(stream, problem);
   } else {
     TileGemm(stream, problem);

@@ -3,14 +3,14 @@
 #include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_hopper_tile.h"
 #include "kernels/cuda/ptx_attention.h"
-#include "kernels/cuda/quantize_four.h"
+#include "kernels/cuda/quantize_vec4.h"
 #include "kernels/dtype.h"
 #include "kernels/exp.h"
 
 namespace foredraft::cuda {
 namespace {
 
-constexpr int kTileN = kQuantGroup;  // of gate and of up: one group of the output's scales
+constexpr int kTileN = kQuantGroup;  // of gate and of up: one scale group of the output
 constexpr int kPairThreads = 2 * kGroupThreads;
 constexpr int kSums = kTileN / 2;
 using ExchangedSums = float[kSums][kGroupThreads];
@@ -30,9 +30,9 @@ __device__ __forceinline__ float RoundedSiluMul(float gate, float up) {
   return ToFloat(ToBf16(__fmul_rn(__fmul_rn(gate, Sigmoid(gate)), up)));
 }
 
-// A row of the tile lies with four lanes, 32 columns each.
+// Four lanes have a row of the tile, 32 columns each.
 __device__ __forceinline__ void StoreActivated(const QuantizedRows& out, const GemmItem& item,
-                                               const ConsumerPlace& place, const float (&gate)[kSums],
+                                               const FragmentOrigin& origin, const float (&gate)[kSums],
                                                const ExchangedSums& up) {
   const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
@@ -47,43 +47,43 @@ __device__ __forceinline__ void StoreActivated(const QuantizedRows& out, const G
     }
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
-    const int32_t row = item.first_row + place.row + 8 * half;
+    const int32_t row = item.first_row + origin.row + 8 * half;
     if (row >= item.end_row) continue;
     const float scale = QuantScale(amax);
-    uint8_t* const codes = out.codes + row * out.pitch + item.tile_n * kTileN + place.output;
+    uint8_t* const codes = out.codes + row * out.pitch + item.tile_n * kTileN + origin.output;
 #pragma unroll
     for (int j = 0; j < kSums / 2; j += 2) {
       const uint32_t pair = QuantCode(values[j], scale) | QuantCode(values[j + 1], scale) << 8;
       *reinterpret_cast<uint16_t*>(codes + j * 4) = static_cast<uint16_t>(pair);
     }
-    if (place.output == 0) out.scales[item.tile_n * out.scale_pitch + row] = scale;
+    if (origin.output == 0) out.scales[item.tile_n * out.scale_pitch + row] = scale;
   }
 }
 
-// The second warp group's sums go to the first by way of shared memory.
+// The second warpgroup passes its sums to the first through shared memory.
 __global__ void __launch_bounds__(3 * kGroupThreads, 1) GateUpKernel(const __grid_constant__ GateUpParams p) {
   auto& shared = SharedStorage<GateUpShared>();
   RunHopperGemm<true>(p.gemm, shared.tile,
-                      [&](const GemmItem& item, const ConsumerPlace& place, const float(&sum)[kSums]) {
+                      [&](const GemmItem& item, const FragmentOrigin& origin, const float(&sum)[kSums]) {
                         if (threadIdx.x >= kGroupThreads) {
 #pragma unroll
                           for (int i = 0; i < kSums; ++i) shared.up[i][threadIdx.x - kGroupThreads] = sum[i];
                         }
-                        SyncThreads<1, kPairThreads>();
-                        if (threadIdx.x < kGroupThreads) StoreActivated(p.out, item, place, sum, shared.up);
-                        SyncThreads<1, kPairThreads>();  // read, before the next item's are written
+                        NamedBarrierSync<1, kPairThreads>();
+                        if (threadIdx.x < kGroupThreads) StoreActivated(p.out, item, origin, sum, shared.up);
+                        NamedBarrierSync<1, kPairThreads>();  // `up` is read before the next item writes it
                       });
 }
 
 }  // namespace
 
-bool GateUpTakes(const PackedWeight& weight) {
-  return weight.dtype == DType::kF8E4M3 && HopperTakes(weight) && weight.n % (2 * kTileN) == 0;
+bool GateUpSupports(const PackedWeight& weight) {
+  return weight.dtype == DType::kF8E4M3 && HopperSupports(weight) && weight.n % (2 * kTileN) == 0;
 }
 
 void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out) {
   CHECK_LE(problem.ranges.groups, kMaxGroups);
-  CHECK(GateUpTakes(problem.weight));
+  CHECK(GateUpSupports(problem.weight));
   if (problem.ranges.rows == 0) return;
   GateUpParams params = {.gemm = MakeHopperParams<Tile>(problem), .out = out};
   params.gemm.n = problem.weight.n / 2;

@@ -19,9 +19,9 @@ struct GatherParams {
   int32_t vectors;  // both sides are 16-byte aligned
 };
 
-// Block (r, b): 2048 elements of row r.
+// Block (r, b) copies 2048 elements of row r.
 __global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__ GatherParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
   if (p.row_count != nullptr && row >= *p.row_count) return;
   const bf16* x = p.x + (p.x_rows != nullptr ? p.x_rows[row] : row) * p.x_stride;

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_GEMM_GATHER_H_
 #define FOREDRAFT_KERNELS_CUDA_GEMM_GATHER_H_
 
-// Rows of BF16 made fit for the copy engine, which cannot gather and wants 16-byte alignment.
+// Copies BF16 rows into a dense, 16-byte aligned matrix for TMA, which cannot gather rows.
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 
 namespace foredraft::cuda {
 
-// Row r of `out` = row (x_rows ? x_rows[r] : r) of x, for the first *row_count rows (null: `rows`).
+// out[r] = x[x_rows ? x_rows[r] : r] for the first *row_count rows (all `rows` if row_count is null).
 void GatherRows(Stream& stream, Matrix<bf16> out, Matrix<const bf16> x, const int32_t* x_rows,
                 const int32_t* row_count, int32_t rows);
 

@@ -5,9 +5,7 @@
 namespace foredraft::cuda {
 namespace {
 
-// Outputs per tile, by how many tiles the weight then has (TileOutputs); never more than a block of weight
-// scales.
-constexpr int kMaxTileN = 128;
+constexpr int kMaxTileN = 128;  // outputs per tile (TileOutputs): at most a block of weight scales
 
 __device__ __forceinline__ void StoreOutputs(const HopperGemmParams& p, int64_t row, int64_t column,
                                              int32_t output, float first, float second) {
@@ -40,16 +38,16 @@ __device__ __forceinline__ void StoreOutputs(const HopperGemmParams& p, int64_t 
 
 template <int kSums>
 __device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmItem& item,
-                                          const ConsumerPlace& place, const float (&sum)[kSums]) {
+                                          const FragmentOrigin& origin, const float (&sum)[kSums]) {
   constexpr int kN = 2 * kSums;
   const int64_t group_column = item.group * p.out_group_stride;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int32_t row = item.first_row + place.row + 8 * half;
+    const int32_t row = item.first_row + origin.row + 8 * half;
     if (row >= item.end_row) continue;
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
-      const int32_t output = item.tile_n * kN + 8 * j + place.output;
+      const int32_t output = item.tile_n * kN + 8 * j + origin.output;
       StoreOutputs(p, row, group_column + output, output, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
     }
   }
@@ -59,8 +57,8 @@ template <bool kF8, class Tile>
 __global__ void __launch_bounds__((Tile::kConsumers + 1) * kGroupThreads, 1)
     HopperGemmKernel(const __grid_constant__ HopperGemmParams p) {
   RunHopperGemm<kF8>(p, SharedStorage<HopperShared<Tile>>(),
-                     [&](const GemmItem& item, const ConsumerPlace& place, const float(&sum)[Tile::kSums]) {
-                       StoreTile(p, item, place, sum);
+                     [&](const GemmItem& item, const FragmentOrigin& origin, const float(&sum)[Tile::kSums]) {
+                       StoreTile(p, item, origin, sum);
                      });
 }
 
@@ -80,23 +78,24 @@ void LaunchHopper(Stream& stream, const GemmProblem& q) {
   }
 }
 
-// The widest that has tiles for half an H200's multiprocessors, so that together they draw what memory gives:
-// by the weight's shape alone.
+// The widest tile that gives half of an H200's multiprocessors a tile, enough to saturate memory bandwidth.
+// Depends on the weight's shape alone.
 int TileOutputs(const GemmProblem& q) {
   constexpr int64_t kTilesWanted = 64;
   int outputs = kMaxTileN;
-  while (outputs > 16 && int64_t{q.ranges.groups} * ((q.weight.n + outputs - 1) / outputs) < kTilesWanted)
+  while (outputs > 16 && int64_t{q.ranges.groups} * ((q.weight.n + outputs - 1) / outputs) < kTilesWanted) {
     outputs /= 2;
+  }
   return outputs;
 }
 
 }  // namespace
 
-bool HopperTakes(const PackedWeight& weight) {
+bool HopperSupports(const PackedWeight& weight) {
   return weight.k * static_cast<int64_t>(DTypeBytes(weight.dtype)) % kTileRowBytes == 0 && weight.n % 8 == 0;
 }
 
-bool HopperReads(Matrix<const bf16> x, int64_t x_group_stride) {
+bool TmaCanLoad(Matrix<const bf16> x, int64_t x_group_stride) {
   return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0 && x_group_stride % 8 == 0;
 }
 
@@ -104,7 +103,7 @@ void HopperGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile, i
   CHECK_LE(problem.ranges.groups, kMaxGroups);
   CHECK(problem.x_rows == nullptr);
   if (problem.ranges.rows == 0) return;
-  // With counts on the device, the mean decides; the bits are the same.
+  // With row counts on the device, the mean decides; the bits are the same.
   const int64_t groups = problem.ranges.offsets != nullptr ? problem.ranges.groups : 1;
   const bool few_rows = problem.ranges.rows <= 64 * groups;
   if (rows_per_tile == 128 || (rows_per_tile == 0 && !few_rows)) {

@@ -1,20 +1,21 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_TILE_H_
 #define FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_TILE_H_
 
-// The body of the GEMM kernels for Hopper (gemm_hopper.cu, gemm_gate_up.cu): a producer thread, warp groups
-// that multiply, the ring of stages between them. Who includes it says what becomes of a tile.
+// The mainloop of the GEMM kernels for Hopper (gemm_hopper.cu, gemm_gate_up.cu): a producer thread, consumer
+// warpgroups, and the pipeline between them. The kernels supply the epilogue.
 
 #include <algorithm>
 
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/packed_weight.h"
+#include "kernels/cuda/pipeline_state.h"
 #include "kernels/cuda/ptx_hopper.h"
 
 namespace foredraft::cuda {
 
-inline constexpr int kSharedBudget = 216 * 1024;  // of the stages
+inline constexpr int kSharedBudget = 216 * 1024;  // for the stages
 inline constexpr int kGroupThreads = 128;
-inline constexpr int kProductsPerStep = kTileRowBytes / 32;
+inline constexpr int kWgmmasPerStage = kTileRowBytes / 32;
 
 struct HopperGemmParams {
   TensorMap x;         // {k, groups or 1, rows}
@@ -30,14 +31,15 @@ struct HopperGemmParams {
   int64_t weight_scale_stride;
   int32_t weight_scale_pitch;
   int32_t n;
-  int32_t steps;        // of 128 bytes along k
-  int32_t x_grouped;    // group g reads matrix g of x, not matrix 0
-  int32_t pair_stores;  // outputs 2 i and 2 i + 1 of a row may be stored together
+  int32_t steps;        // k tiles of 128 bytes
+  int32_t x_grouped;    // 1: group g reads matrix g of x; 0: all groups read matrix 0
+  int32_t pair_stores;  // 1: outputs 2 i and 2 i + 1 of a row can be stored together
   GroupRowRanges ranges;
 };
 
-// Warp groups that multiply, 64 rows by tile_n outputs each: the same outputs of other rows, or (`pair`)
-// other outputs of the same rows, those p.n further. `other_bytes`: of shared memory, beside the stages.
+// The tile of a block: each consumer warpgroup has 64 rows by tile_n outputs. The groups have the same
+// outputs of different rows; or, with `pair`, the same rows, and the second group the outputs p.n further.
+// `other_bytes`: shared memory needed besides the stages.
 template <int consumers, int tile_n, bool pair = false, int other_bytes = 0>
 struct TileShape {
   static constexpr int kConsumers = consumers;
@@ -46,7 +48,7 @@ struct TileShape {
   static constexpr int kN = tile_n;
   static constexpr int kWeightRows = pair ? consumers * kN : kN;
   static constexpr int kSums = kN / 2;  // of a thread
-  // So that what is on its way hides the latency of memory, narrow tiles have more of them.
+  // Narrow tiles get more stages, so that enough bytes are in flight to hide memory latency.
   static constexpr int kStages = (kSharedBudget - other_bytes) / ((kRows + kWeightRows) * kTileRowBytes +
                                                                   kRows * static_cast<int>(sizeof(float)));
 };
@@ -57,27 +59,12 @@ struct HopperShared {
   alignas(1024) unsigned char x[kStages][Tile::kRows * kTileRowBytes];
   alignas(1024) unsigned char weight[kStages][Tile::kWeightRows * kTileRowBytes];
   alignas(128) float x_scales[kStages][Tile::kRows];
-  PhaseBarrier full[kStages];   // the stage's bytes are there
-  PhaseBarrier empty[kStages];  // every consumer warp is done with them
+  Mbarrier full[kStages];   // the stage's bytes have arrived
+  Mbarrier empty[kStages];  // all consumer warps have released the stage
   int32_t tile_starts[kMaxGroups + 1];
 };
 
-// Walks the stages of the ring; the n-th visit of a stage belongs to phase n.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void Next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-// Calls visit(item) for this block's items, or the first `limit` of them, in the same order in every thread
-// that asks.
+// Calls visit(item) for this block's items, at most `limit` of them; the order is the same in every thread.
 template <class Tile, class Visit>
 __device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_t* tile_starts,
                                          const Visit& visit, int64_t limit = INT32_MAX) {
@@ -93,138 +80,145 @@ __device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
   constexpr uint32_t kBytes = (Tile::kRows + Tile::kWeightRows) * kTileRowBytes +
                               (kF8 ? Tile::kRows * static_cast<int>(sizeof(float)) : 0);
-  const uint64_t once = CachePolicy<Keep::kBriefly>();
-  const uint64_t often = CachePolicy<Keep::kLong>();
-  const auto copy_weight = [&](int stage, const GemmItem& item, int32_t step) {
-    ArriveAndExpect(shared.full[stage], kBytes);
+  const uint64_t weight_policy = CachePolicy<CacheHint::kEvictFirst>();  // read once
+  const uint64_t x_policy = CachePolicy<CacheHint::kEvictLast>();        // read by many blocks
+  const auto load_weight = [&](int stage, const GemmItem& item, int32_t step) {
+    MbarrierArriveExpectTx(shared.full[stage], kBytes);
     const int32_t output = item.tile_n * Tile::kN;
-    CopyBox(shared.weight[stage], p.weight, step * kStepInputs, output, item.group, shared.full[stage], once);
+    TmaLoad(shared.weight[stage], p.weight, step * kStepInputs, output, item.group, shared.full[stage],
+            weight_policy);
     if constexpr (Tile::kPair) {
-      CopyBox(shared.weight[stage] + Tile::kN * kTileRowBytes, p.weight, step * kStepInputs, p.n + output,
-              item.group, shared.full[stage], once);
+      TmaLoad(shared.weight[stage] + Tile::kN * kTileRowBytes, p.weight, step * kStepInputs, p.n + output,
+              item.group, shared.full[stage], weight_policy);
     }
   };
-  // Nobody writes weights: those of the first stages need not wait for the kernel before this one. (Where the
-  // items depend on what it wrote, all threads have waited.)
+  // No kernel writes weights, so the first stages' weights are loaded before GridDependencyWait. (If the
+  // items depend on the previous kernel's output, RunHopperGemm has already waited.)
   int32_t early = 0;
   ForItems<Tile>(
       p, shared.tile_starts,
       [&](const GemmItem& item) {
-        for (; early < p.steps && early < Tile::kStages; ++early) copy_weight(early, item, early);
+        for (; early < p.steps && early < Tile::kStages; ++early) load_weight(early, item, early);
       },
       1);
   GridDependencyWait();
-  Ring<Tile::kStages> ring;
+  PipelineState<Tile::kStages> pipeline;
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     const int32_t x_group = p.x_grouped != 0 ? item.group : 0;
-    for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
-      PhaseBarrier& full = shared.full[ring.stage];
+    for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
+      Mbarrier& full = shared.full[pipeline.stage];
       if (early > 0) {
         --early;
       } else {
-        WaitPhase(shared.empty[ring.stage], ring.parity ^ 1);
-        copy_weight(ring.stage, item, step);
+        MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
+        load_weight(pipeline.stage, item, step);
       }
-      CopyBox(shared.x[ring.stage], p.x, step * kStepInputs, x_group, item.first_row, full, often);
+      TmaLoad(shared.x[pipeline.stage], p.x, step * kStepInputs, x_group, item.first_row, full, x_policy);
       if constexpr (kF8) {
-        CopyBox(shared.x_scales[ring.stage], p.x_scales, item.first_row, step, 0, full, often);
+        TmaLoad(shared.x_scales[pipeline.stage], p.x_scales, item.first_row, step, 0, full, x_policy);
       }
     }
   });
 }
 
-// The tile of one consumer group: 64 rows, as products lay them over its threads.
-struct ConsumerPlace {
-  int32_t row;     // of the tile: this thread has this one and the one 8 further
-  int32_t output;  // of the tile: this thread has this one and the next, and those 8 further, ...
+// The first element of a consumer thread's accumulator fragment, in the block's tile.
+struct FragmentOrigin {
+  int32_t row;     // the thread has rows row and row + 8
+  int32_t output;  // the thread has outputs output + 8 j and output + 8 j + 1
 
-  // tile_rows: 64, or where warp groups have other rows each, so many of them.
-  __device__ explicit ConsumerPlace(int32_t tile_rows) {
+  // tile_rows: 64, or 64 per consumer group if the groups have different rows.
+  __device__ explicit FragmentOrigin(int32_t tile_rows) {
     const int32_t thread = static_cast<int32_t>(threadIdx.x);
-    row = thread / 32 * 16 % tile_rows + thread % 32 / 4;  // warps of group c stand at rows 64 c + 16 w
+    row = thread / 32 * 16 % tile_rows + thread % 32 / 4;  // warp w of group c has rows 64 c + 16 w ..
     output = thread % 4 * 2;
   }
 };
 
-// One stage's products into `d`; from zero unless `add`.
+// Byte offsets of this thread's consumer group in a stage's x and weight.
+template <class Tile>
+struct GroupOffsets {
+  int group;
+  int x;
+  int weight;
+
+  __device__ GroupOffsets()
+      : group(static_cast<int>(threadIdx.x / kGroupThreads)),
+        x(Tile::kPair ? 0 : group * 64 * kTileRowBytes),
+        weight(Tile::kPair ? group * Tile::kN * kTileRowBytes : 0) {}
+};
+
+// Issues one stage's wgmmas into `d`; from zero unless `add`.
 template <bool kF8, int kSums>
 __device__ __forceinline__ void Multiply(float (&d)[kSums], const unsigned char* x,
                                          const unsigned char* weight, bool add) {
-  const uint64_t a = TileDescriptor(x);
-  const uint64_t b = TileDescriptor(weight);
-  ProductsFence();
+  const uint64_t a = KMajorDescriptor(x);
+  const uint64_t b = KMajorDescriptor(weight);
+  WarpgroupArrive();
 #pragma unroll
-  for (int i = 0; i < kProductsPerStep; ++i) {
+  for (int i = 0; i < kWgmmasPerStage; ++i) {
     if constexpr (kF8) {
-      ProductF8(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+      WgmmaF8(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
     } else {
-      ProductBf16(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+      WgmmaBf16(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
     }
   }
-  ProductsCommit();
+  WarpgroupCommitBatch();
 }
 
-__device__ __forceinline__ void Release(PhaseBarrier& empty) {
-  __syncwarp();  // all lanes have read what they read of the stage
-  if (threadIdx.x % 32 == 0) Arrive(empty);
-}
-
-// store(item, place, sums) has a tile of this warp group.
+// The epilogue store(item, origin, sums) receives this thread's accumulators of a tile.
 template <class Tile, class Store>
 __device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared, const Store& store) {
-  const ConsumerPlace place(Tile::kRows);
-  const int group = static_cast<int>(threadIdx.x / kGroupThreads);
-  const int x_first = Tile::kPair ? 0 : group * 64 * kTileRowBytes;
-  const int weight_first = Tile::kPair ? group * Tile::kN * kTileRowBytes : 0;
-  Ring<Tile::kStages> ring;
+  const FragmentOrigin origin(Tile::kRows);
+  const GroupOffsets<Tile> offsets;
+  PipelineState<Tile::kStages> pipeline;
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
-    const int64_t scale_row = (item.tile_n * Tile::kN + (Tile::kPair ? group * p.n : 0)) / kScaleBlock;
+    const int64_t scale_row =
+        (item.tile_n * Tile::kN + (Tile::kPair ? offsets.group * p.n : 0)) / kScaleBlock;
     const float* weight_scales =
         p.weight_scales + item.group * p.weight_scale_stride + scale_row * p.weight_scale_pitch;
     float sum[Tile::kSums];
 #pragma unroll
     for (float& value : sum) value = 0.0f;
-    for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
+    for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
       const float weight_scale = __ldg(weight_scales + step);
       float block[Tile::kSums];
-      WaitPhase(shared.full[ring.stage], ring.parity);
-      Multiply<true>(block, shared.x[ring.stage] + x_first, shared.weight[ring.stage] + weight_first, false);
-      const float scale[2] = {__fmul_rn(shared.x_scales[ring.stage][place.row], weight_scale),
-                              __fmul_rn(shared.x_scales[ring.stage][place.row + 8], weight_scale)};
-      ProductsDone(block);
-      Release(shared.empty[ring.stage]);
+      MbarrierWait(shared.full[pipeline.stage], pipeline.parity);
+      Multiply<true>(block, shared.x[pipeline.stage] + offsets.x,
+                     shared.weight[pipeline.stage] + offsets.weight, false);
+      const float scale[2] = {__fmul_rn(shared.x_scales[pipeline.stage][origin.row], weight_scale),
+                              __fmul_rn(shared.x_scales[pipeline.stage][origin.row + 8], weight_scale)};
+      WarpgroupWaitAll(block);
+      ReleaseStage(shared.empty[pipeline.stage]);
 #pragma unroll
       for (int i = 0; i < Tile::kSums; ++i) sum[i] = fmaf(scale[i / 2 % 2], block[i], sum[i]);
     }
-    store(item, place, sum);
+    store(item, origin, sum);
   });
 }
 
 template <class Tile, class Store>
 __device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& shared, const Store& store) {
-  const ConsumerPlace place(Tile::kRows);
-  const int group = static_cast<int>(threadIdx.x / kGroupThreads);
-  const int x_first = Tile::kPair ? 0 : group * 64 * kTileRowBytes;
-  const int weight_first = Tile::kPair ? group * Tile::kN * kTileRowBytes : 0;
-  Ring<Tile::kStages> ring;
+  const FragmentOrigin origin(Tile::kRows);
+  const GroupOffsets<Tile> offsets;
+  PipelineState<Tile::kStages> pipeline;
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     float sum[Tile::kSums];
-    int last = 0;  // the stage whose products may still run
-    for (int32_t step = 0; step < p.steps; ++step, ring.Next()) {
-      WaitPhase(shared.full[ring.stage], ring.parity);
-      Multiply<false>(sum, shared.x[ring.stage] + x_first, shared.weight[ring.stage] + weight_first,
-                      step > 0);
-      ProductsWait<1>();
-      if (step > 0) Release(shared.empty[last]);
-      last = ring.stage;
+    int last = 0;  // the stage whose wgmmas may be in flight
+    for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
+      MbarrierWait(shared.full[pipeline.stage], pipeline.parity);
+      Multiply<false>(sum, shared.x[pipeline.stage] + offsets.x,
+                      shared.weight[pipeline.stage] + offsets.weight, step > 0);
+      WarpgroupWait<1>();
+      if (step > 0) ReleaseStage(shared.empty[last]);
+      last = pipeline.stage;
     }
-    ProductsDone(sum);
-    Release(shared.empty[last]);
-    store(item, place, sum);
+    WarpgroupWaitAll(sum);
+    ReleaseStage(shared.empty[last]);
+    store(item, origin, sum);
   });
 }
 
-// What a kernel does, all of it.
+// The whole kernel.
 template <bool kF8, class Tile, class Store>
 __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperShared<Tile>& shared,
                                               const Store& store) {
@@ -235,18 +229,18 @@ __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperS
     PrefetchTensorMap(p.x);
     PrefetchTensorMap(p.weight);
     for (int stage = 0; stage < Tile::kStages; ++stage) {
-      InitBarrier(shared.full[stage], 1);
-      InitBarrier(shared.empty[stage], kConsumers * kGroupThreads / 32);
+      MbarrierInit(shared.full[stage], 1);
+      MbarrierInit(shared.empty[stage], kConsumers * kGroupThreads / 32);
     }
-    FenceBarrierInit();
+    FenceMbarrierInit();
   }
   __syncthreads();
   if (threadIdx.x >= kConsumers * kGroupThreads) {
-    if constexpr (kConsumers == 2) GiveRegisters<40>();
+    if constexpr (kConsumers == 2) WarpgroupRegDealloc<40>();
     if (threadIdx.x == kConsumers * kGroupThreads) Produce<kF8>(p, shared);
   } else {
-    if constexpr (kConsumers == 2) TakeRegisters<232>();
-    AfterPrevious();
+    if constexpr (kConsumers == 2) WarpgroupRegAlloc<232>();
+    GridDependencySync();
     if constexpr (kF8) {
       ConsumeF8(p, shared, store);
     } else {
@@ -317,7 +311,7 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q) {
   return p;
 }
 
-// The blocks of a kernel whose groups have tiles_n tiles of outputs.
+// The grid of a kernel whose groups have tiles_n tiles of outputs: at most a block per multiprocessor.
 template <class Tile>
 dim3 HopperGrid(Stream& stream, const GroupRowRanges& ranges, int64_t tiles_n) {
   const int64_t full_tiles = (ranges.rows + Tile::kRows - 1) / Tile::kRows;

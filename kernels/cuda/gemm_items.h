@@ -1,12 +1,11 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
 #define FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
 
-// How the GEMM kernels find their work: an item is one output tile of one group (an expert, a head, or the
-// whole of a plain GEMM). Groups may have their row counts in device memory, so every block works out the
-// same prefix sum of row tiles and takes every gridDim.x-th item. Which block computes an item changes no
-// bit.
+// The tile scheduler of the GEMM kernels. A work item is one output tile of one group (an expert, a head, or
+// all of a plain GEMM). Row counts of groups may be in device memory, so every block computes the same prefix
+// sum of row tiles and takes every gridDim.x-th item. The assignment of items to blocks changes no bits.
 //
-// Order: group, tile of outputs, tile of rows innermost: neighbours share the weight tile, so that it comes
+// Order: group, tile of outputs, tile of rows innermost. Adjacent items share the weight tile, so it is read
 // from memory once.
 
 #include <cuda_runtime.h>
@@ -24,7 +23,7 @@ struct GemmItem {
   int32_t end_row;  // of the group
 };
 
-// The groups' rows: offsets[g] .. offsets[g + 1] - 1, or, where offsets is null, 0 .. rows - 1 for each.
+// The rows of group g: [offsets[g], offsets[g + 1]), or [0, rows) for every group if offsets is null.
 struct GroupRowRanges {
   const int32_t* offsets;
   int32_t rows;
@@ -34,8 +33,8 @@ struct GroupRowRanges {
   __device__ int32_t end(int32_t group) const { return offsets != nullptr ? offsets[group + 1] : rows; }
 };
 
-// tile_starts[g] = row tiles of the groups before g, [groups + 1], in shared memory. Called by one whole
-// warp.
+// tile_starts[g] = row tiles of the groups before g, [groups + 1], in shared memory. Called by all lanes of
+// one warp.
 inline __device__ void FillTileStarts(const GroupRowRanges& ranges, int32_t rows_per_tile,
                                       int32_t* tile_starts) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -58,7 +57,7 @@ inline __device__ void FillTileStarts(const GroupRowRanges& ranges, int32_t rows
 
 inline __device__ GemmItem FindItem(const GroupRowRanges& ranges, const int32_t* tile_starts,
                                     int32_t rows_per_tile, int32_t n_tiles, int64_t index) {
-  // The last group that starts at or before the item: groups without rows have no items and are passed over.
+  // The last group that starts at or before the item; this skips groups without rows.
   int32_t low = 0;
   int32_t high = ranges.groups - 1;
   while (low < high) {

@@ -12,7 +12,7 @@ constexpr int kThreads = 128;
 constexpr int kTileN = 64;
 constexpr int kStages = 4;
 constexpr int kStepBytes = 128;          // of each row per stage: 64 BF16 or 128 FP8 inputs
-constexpr int kPitch = kStepBytes + 16;  // in shared memory: eight rows of an ldmatrix meet no bank twice
+constexpr int kPitch = kStepBytes + 16;  // in shared memory: avoids bank conflicts of ldmatrix
 constexpr int kBlocksPerMultiprocessor = 3;
 
 struct Operand {
@@ -50,7 +50,7 @@ struct TileShared {
   int32_t tile_starts[kMaxGroups + 1];
 };
 
-// Bytes [first, first + 16) of a row, zeros from row_bytes on. `row` null: zeros.
+// Loads bytes [first, first + 16) of a row; zeros past row_bytes, or if `row` is null.
 __device__ __forceinline__ void LoadChunk(unsigned char* shared, const unsigned char* row, int32_t first,
                                           int32_t row_bytes, bool vector_loads) {
   if (row == nullptr || first >= row_bytes) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void LoadChunk(unsigned char* shared, const unsigned 
   }
 }
 
-// The value of an E4M3 code, exact in the upper half of a float.
+// An E4M3 code as the bits of a float; exact, and in the upper 16 bits.
 __device__ __forceinline__ uint32_t F8ToFloatBits(uint32_t code) {
   const uint32_t magnitude = code & 0x7fu;
   const uint32_t bits = __float_as_uint(__uint_as_float((code & 0x80u) << 24 | magnitude << 20) * 0x1p120f);
@@ -75,7 +75,7 @@ __device__ __forceinline__ uint32_t WidenF8Pair(const unsigned char* codes) {
   return F8ToFloatBits(pair & 0xffu) >> 16 | (F8ToFloatBits(pair >> 8) & 0xffff0000u);
 }
 
-// Warps stand 2 x 2 over a tile of 64 rows, 1 x 4 over one of 16.
+// The part of a tile that a warp computes: warps are 2 x 2 over a tile of 64 rows, 1 x 4 over one of 16.
 template <int kTileRows>
 struct WarpTile {
   static constexpr int kWarpsN = kTileRows == 16 ? 4 : 2;
@@ -101,7 +101,7 @@ struct Accumulators {
   }
 };
 
-// One k16 group: operands at byte `first` of the stage's rows.
+// One k16 group, with operands at byte `first` of the stage's rows.
 template <int kTileRows, bool kF8>
 __device__ __forceinline__ void MultiplyGroup(const unsigned char (&x)[kTileRows][kPitch],
                                               const unsigned char (&weight)[kTileN][kPitch], int first_row,
@@ -175,14 +175,14 @@ struct TileWalk {
   }
 };
 
-// sum += scale of x * scale of w * block, for FP8's block `step` of 128 inputs.
+// FP8 promotion: sum += scale of x * scale of w * block, for block `step` of 128 inputs.
 template <int kTileRows>
 __device__ __forceinline__ void Promote(const TileGemmParams& p, const GemmItem& item, int32_t step,
                                         int first_row, int first_output, const Accumulators<kTileRows>& block,
                                         Accumulators<kTileRows>& sum) {
   using Tile = WarpTile<kTileRows>;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  // A tile of 64 outputs lies in one block of scales.
+  // A tile of 64 outputs is inside one block of scales.
   const float weight_scale =
       p.weight_scales[item.group * p.weight_scale_stride +
                       int64_t{first_output / kScaleBlock} * p.weight_scale_pitch + step];
@@ -195,8 +195,9 @@ __device__ __forceinline__ void Promote(const TileGemmParams& p, const GemmItem&
       const float scale = __fmul_rn(x_scale, weight_scale);
 #pragma unroll
       for (int j = 0; j < Tile::kOutputParts; ++j) {
-        for (int e = 2 * half; e < 2 * half + 2; ++e)
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
           sum.v[i][j][e] = fmaf(scale, block.v[i][j][e], sum.v[i][j][e]);
+        }
       }
     }
   }
@@ -234,7 +235,7 @@ __device__ void ComputeItem(const TileGemmParams& p, const GemmItem& item, TileS
   const TileWalk<kTileRows> walk = {p, shared, p.weight.data + item.group * p.weight.group_stride,
                                     item.tile_n * kTileN};
 
-  __syncthreads();  // the last item's readers are done
+  __syncthreads();  // the previous item's reads are done
   for (int row = static_cast<int>(threadIdx.x); row < kTileRows; row += kThreads) {
     const int32_t problem_row = item.first_row + row;
     const unsigned char* source = nullptr;
@@ -255,7 +256,7 @@ __device__ void ComputeItem(const TileGemmParams& p, const GemmItem& item, TileS
   sum.Clear();
   for (int32_t step = 0; step < steps; ++step) {
     CpAsyncWait<kStages - 2>();
-    __syncthreads();  // the step's bytes are there for all, and all are done with the stage loaded next
+    __syncthreads();  // this stage has arrived for all threads, and the stage loaded next is free
     if (step + kStages - 1 < steps) walk.Load(step + kStages - 1);
     CpAsyncCommit();
     const int stage = step % kStages;
@@ -284,7 +285,7 @@ __device__ void ComputeItem(const TileGemmParams& p, const GemmItem& item, TileS
 template <int kTileRows, bool kF8>
 __global__ void __launch_bounds__(kThreads) TileGemmKernel(const __grid_constant__ TileGemmParams p) {
   auto& shared = SharedStorage<TileShared<kTileRows>>();
-  AfterPrevious();
+  GridDependencySync();
   if (threadIdx.x < 32) FillTileStarts(p.ranges, kTileRows, shared.tile_starts);
   __syncthreads();
   const int32_t n_tiles = (p.n + kTileN - 1) / kTileN;
@@ -332,7 +333,7 @@ template <int kTileRows>
 void LaunchTiles(Stream& stream, const GemmProblem& q) {
   const int64_t n_tiles = (q.weight.n + kTileN - 1) / kTileN;
   const int64_t full_tiles = (q.ranges.rows + kTileRows - 1) / kTileRows;
-  // With counts on the device: every group may end in a part of a tile, but none is longer than its rows.
+  // With row counts on the device: an upper bound, as every group may end in a partial tile.
   const int64_t row_tiles = q.ranges.offsets != nullptr
                                 ? std::min<int64_t>(q.ranges.rows, full_tiles + q.ranges.groups)
                                 : full_tiles * q.ranges.groups;

@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_GEMM_TILE_H_
 #define FOREDRAFT_KERNELS_CUDA_GEMM_TILE_H_
 
-// The GEMM for any shape: mma.sync tiles, operands through cp.async. It is the oracle of the faster kernels
-// and takes the shapes they do not.
+// The GEMM for any shape: mma.sync tiles, operands loaded by cp.async. It is the reference of the faster
+// kernels and handles the shapes that they do not support.
 //
-// Bits of an output: BF16 weights, one accumulator over k16 groups in ascending order. FP8 weights, for each
-// block of 128 inputs a sum from zero over its k16 groups (E4M3 codes are exact in BF16), then out =
-// fma(scale of x * scale of w, sum, out), blocks ascending. Tiles, places and the number of rows do not
-// enter.
+// Bits of an output: with BF16 weights, one accumulator over k16 groups in ascending order. With FP8 weights,
+// for each block of 128 inputs a sum from zero over its k16 groups (E4M3 codes are exact in BF16), then out =
+// fma(scale of x * scale of w, sum, out), blocks ascending. They do not depend on tile sizes, row indices or
+// row counts.
 
 #include <cstdint>
 
@@ -18,23 +18,23 @@
 
 namespace foredraft::cuda {
 
-// What every GEMM op comes down to.
+// The common form of all GEMM ops.
 struct GemmProblem {
   Matrix<float> out;                // [R, ...] or absent
   Matrix<bf16> out_bf16;            // [R, ...] or absent
   Matrix<const bf16> x;             // [*, k]; not read where the weights are FP8
-  QuantizedRows x_f8;               // where the weights are FP8: row r of the problem, gathered already
+  QuantizedRows x_f8;               // for FP8 weights: row r of the problem, already gathered
   const int32_t* x_rows = nullptr;  // BF16: row r of the problem is row x_rows[r] of x; null: r
   const float* bias = nullptr;      // [n]
   PackedWeight weight;              // of group 0
   int64_t data_stride = 0;          // bytes to the next group's weight
   int64_t scale_stride = 0;         // floats to the next group's scales
-  int64_t x_group_stride = 0;       // elements: group g reads columns from g * this on
+  int64_t x_group_stride = 0;       // elements: group g reads columns from g * x_group_stride
   int64_t out_group_stride = 0;     // elements
-  GroupRowRanges ranges = {};       // offsets: row counts in device memory; then `rows` is their largest sum
+  GroupRowRanges ranges = {};       // with offsets in device memory, `rows` is the largest total
 };
 
-// Rows per tile: 0 lets the number of rows choose (the bits are the same); tests name one.
+// rows_per_tile: 0 chooses by the row count (the bits are the same); tests force one.
 void TileGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile = 0);
 
 }  // namespace foredraft::cuda

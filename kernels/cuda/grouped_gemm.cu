@@ -8,14 +8,14 @@
 
 namespace foredraft::cuda {
 
-// The experts are groups whose rows lie one after another in grouped order.
+// The experts are groups with consecutive ranges of grouped rows.
 void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
   const int32_t rows = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
   if (p.experts.count == 0 || rows == 0) return;
   auto& cuda = static_cast<CudaStream&>(stream);
   const PackedWeight& first = p.experts.first;
   CHECK_EQ(p.x.cols, first.k);
-  const bool hopper = HopperTakes(first);
+  const bool hopper = HopperSupports(first);
   const int32_t* row_count = p.expert_offsets + p.experts.count;
   GemmProblem problem = {.out = p.out,
                          .x = p.x,
@@ -29,7 +29,7 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
     if (p.x_f8 && p.x_rows == nullptr) {
       problem.x_f8 = p.x_f8;
     } else {
-      problem.x_f8 = shape.Place(cuda.Scratch(shape.bytes));
+      problem.x_f8 = shape.View(cuda.Scratch(shape.bytes));
       if (p.x_f8) {
         CopyQuantizedRows(stream, problem.x_f8, p.x_f8, p.x_rows, row_count, rows);
       } else {
@@ -37,7 +37,7 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
       }
     }
     problem.x_rows = nullptr;
-  } else if (hopper && (p.x_rows != nullptr || !HopperReads(p.x, 0))) {
+  } else if (hopper && (p.x_rows != nullptr || !TmaCanLoad(p.x, 0))) {
     void* const memory = cuda.Scratch(sizeof(bf16) * rows * first.k);
     const Matrix<bf16> grouped = Dense(static_cast<bf16*>(memory), rows, first.k);
     GatherRows(stream, grouped, p.x, p.x_rows, row_count, rows);

@@ -7,11 +7,12 @@
 namespace foredraft::cuda {
 namespace {
 
-// Every head quantises its own columns: one after another, as no model of size keeps these weights in FP8.
+// FP8: each head quantises its own columns. The heads run one after another, because no large model keeps
+// these weights in FP8.
 void HeadByHead(Stream& stream, const HeadGemmParams& p) {
   const PackedWeight& first = p.heads.first;
   const QuantizedShape shape(p.x.rows, first.k);
-  const QuantizedRows x_f8 = shape.Place(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
+  const QuantizedRows x_f8 = shape.View(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
   for (int32_t head = 0; head < p.heads.count; ++head) {
     const Matrix<const bf16> x = p.x.columns(head * p.x_head_stride, first.k);
     QuantizeRows(stream, x_f8, x, nullptr, nullptr, x.rows);
@@ -27,7 +28,7 @@ void HeadByHead(Stream& stream, const HeadGemmParams& p) {
 
 }  // namespace
 
-// The heads are groups that all have the same rows, each with its own columns of x and of the output.
+// The heads are groups with the same rows, each with its own columns of x and of the output.
 void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
   if (p.heads.first.dtype == DType::kF8E4M3) {
@@ -42,8 +43,8 @@ void HeadGemm(Stream& stream, const HeadGemmParams& p) {
                                .x_group_stride = p.x_head_stride,
                                .out_group_stride = p.out_head_stride,
                                .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
-  // Both kernels give BF16 the same bits, so that the place of x may choose, too.
-  if (HopperTakes(p.heads.first) && HopperReads(p.x, p.x_head_stride)) {
+  // Both kernels give the same bits for BF16, so the alignment of x may decide, too.
+  if (HopperSupports(p.heads.first) && TmaCanLoad(p.x, p.x_head_stride)) {
     HopperGemm(stream, problem);
   } else {
     TileGemm(stream, problem);

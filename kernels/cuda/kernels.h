@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_KERNELS_H_
 #define FOREDRAFT_KERNELS_CUDA_KERNELS_H_
 
-// The ops of the CUDA backend, in the order of kernels/ops.h: each checks its shape, takes scratch memory
+// The ops of the CUDA backend, in the order of kernels/ops.h: each checks its shapes, gets scratch memory
 // from the stream and launches its kernels. `stream` is a CudaStream.
 
 #include "kernels/ops.h"

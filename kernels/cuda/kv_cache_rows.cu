@@ -1,4 +1,4 @@
-// rope_query, kv_write, gather_kv: what goes into attention and the cache.
+// rope_query, kv_write, gather_kv: the inputs of attention and the KV cache's rows.
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/ptx.h"
@@ -9,13 +9,13 @@ namespace {
 
 // ---- RoPE ----
 
-// (x0, x1) turned by the angle of its pair. Products and sums are rounded one by one, as on the CPU.
+// Rotates (x0, x1) by the angle of its pair. Products and sums are rounded separately, as on the CPU.
 __device__ __forceinline__ float2 Rotated(float x0, float x1, float cos, float sin) {
   return make_float2(__fsub_rn(__fmul_rn(x0, cos), __fmul_rn(x1, sin)),
                      __fadd_rn(__fmul_rn(x0, sin), __fmul_rn(x1, cos)));
 }
 
-// Element i of rope_dim, whose partner is i ^ 1.
+// The rotated element i of rope_dim; its pair is (i & ~1, i | 1).
 __device__ __forceinline__ float RotatedElement(const float* x, const float* cos_sin, int32_t i) {
   const int32_t pair = i & ~1;
   const float2 rotated = Rotated(x[pair], x[pair + 1], cos_sin[pair], cos_sin[pair + 1]);
@@ -23,32 +23,32 @@ __device__ __forceinline__ float RotatedElement(const float* x, const float* cos
 }
 
 // Elements first .. first + 3; `first` is a multiple of 4.
-__device__ __forceinline__ Four RotatedFour(const Four& x, const Four& cos_sin) {
+__device__ __forceinline__ Vec4 RotatedVec4(const Vec4& x, const Vec4& cos_sin) {
   const float2 low = Rotated(x.x[0], x.x[1], cos_sin.x[0], cos_sin.x[1]);
   const float2 high = Rotated(x.x[2], x.x[3], cos_sin.x[2], cos_sin.x[3]);
   return {{low.x, low.y, high.x, high.y}};
 }
 
 template <bool aligned>
-__global__ void __launch_bounds__(kFoursThreads) RopeQueryKernel(const __grid_constant__ RopeQueryParams p) {
-  AfterPrevious();
+__global__ void __launch_bounds__(kVec4Threads) RopeQueryKernel(const __grid_constant__ RopeQueryParams p) {
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   const int32_t width = p.head_count * p.head_dim;
   if (first >= width || p.index.slots[r] < 0) return;
   const int32_t nope_dim = p.head_dim - p.rope_dim;
   const float* const cos_sin = p.cos_sin + static_cast<int64_t>(p.index.positions[r]) * p.rope_dim;
-  Four x = LoadFour<aligned>(p.q.row(r), first, width);
-  if constexpr (aligned) {  // the four lies in one head, in one of its two parts
+  Vec4 x = LoadVec4<aligned>(p.q.row(r), first, width);
+  if constexpr (aligned) {  // the four columns are in one head, in its nope or its rope part
     const int32_t i = first % p.head_dim - nope_dim;
-    if (i >= 0) x = RotatedFour(x, LoadFour<true>(cos_sin, i, p.rope_dim));
+    if (i >= 0) x = RotatedVec4(x, LoadVec4<true>(cos_sin, i, p.rope_dim));
   } else {
     for (int j = 0; j < 4 && first + j < width; ++j) {
       const int32_t i = (first + j) % p.head_dim - nope_dim;
       if (i >= 0) x.x[j] = RotatedElement(p.q.row(r) + first + j - i, cos_sin, i);
     }
   }
-  StoreFour<aligned>(p.out.row(r), first, width, x);
+  StoreVec4<aligned>(p.out.row(r), first, width, x);
 }
 
 // ---- the cache ----
@@ -60,11 +60,11 @@ struct KvWriteShared {
 // A block per row: 4 columns of c per thread, then k_pe.
 template <bool aligned>
 __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_constant__ KvWriteParams p) {
-  AfterPrevious();
+  GridDependencySync();
   KvWriteShared& shared = SharedStorage<KvWriteShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
-  if (slot < 0) return;  // all threads of the block
+  if (slot < 0) return;  // the whole block
   const int32_t position = p.index.positions[r];
   const int32_t latent = p.layer.latent_dim;
   const int32_t rope = p.layer.rope_dim;
@@ -74,11 +74,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_con
   const int32_t step = static_cast<int32_t>(blockDim.x) * 4;
 
   float sum = 0.0f;
-  for (int32_t i = 4 * thread; i < latent; i += step) sum = AddSquares(sum, LoadFour<aligned>(c, i, latent));
+  for (int32_t i = 4 * thread; i < latent; i += step) sum = AddSquares(sum, LoadVec4<aligned>(c, i, latent));
   const float factor = RmsFactor(sum, latent, p.eps, shared.sums);
   for (int32_t i = 4 * thread; i < latent; i += step) {
-    const Four x = LoadFour<aligned>(c, i, latent);
-    StoreFour<aligned>(out, i, latent, Normed(x, LoadFour<aligned>(p.norm_weight, i, latent), factor));
+    const Vec4 x = LoadVec4<aligned>(c, i, latent);
+    StoreVec4<aligned>(out, i, latent, Normed(x, LoadVec4<aligned>(p.norm_weight, i, latent), factor));
   }
 
   const float* const k_pe = c + latent;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_con
   }
 }
 
-// A thread per Word (16 bytes, or an element where those are not aligned) of all rows.
+// A thread per Word of all rows: 16 bytes if aligned, else one element.
 constexpr int kGatherThreads = 256;
 
 struct GatherKvWords {
@@ -99,7 +99,7 @@ struct GatherKvWords {
 
 template <class Word>
 __global__ void __launch_bounds__(kGatherThreads) GatherKvKernel(const __grid_constant__ GatherKvWords g) {
-  AfterPrevious();
+  GridDependencySync();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kGatherThreads + threadIdx.x;
   const int64_t r = index / g.row_words;
   if (r >= g.p.latent.rows) return;
@@ -132,16 +132,17 @@ bool In16Bytes(const bf16* data, int64_t stride) {
 }  // namespace
 
 void RopeQuery(Stream& stream, const RopeQueryParams& p) {
-  const bool aligned =
-      InFours(p.out) && InFours(p.q) && p.head_dim % 4 == 0 && InFours(p.cos_sin, p.rope_dim, p.rope_dim);
+  const bool aligned = IsVec4Aligned(p.out) && IsVec4Aligned(p.q) && p.head_dim % 4 == 0 &&
+                       IsVec4Aligned(p.cos_sin, p.rope_dim, p.rope_dim);
   Launch(stream, aligned ? RopeQueryKernel<true> : RopeQueryKernel<false>,
-         FoursOfRows(p.index.rows, p.head_count * p.head_dim), p);
+         Vec4Grid(p.index.rows, p.head_count * p.head_dim), p);
 }
 
 void KvWrite(Stream& stream, const KvWriteParams& p) {
   const int32_t latent = p.layer.latent_dim;
-  const bool aligned = InFours(p.ckv.data, p.ckv.stride, latent) && InFours(p.norm_weight, latent, latent) &&
-                       InFours(p.layer.data, p.layer.row_width(), latent);
+  const bool aligned = IsVec4Aligned(p.ckv.data, p.ckv.stride, latent) &&
+                       IsVec4Aligned(p.norm_weight, latent, latent) &&
+                       IsVec4Aligned(p.layer.data, p.layer.row_width(), latent);
   Launch(stream, aligned ? KvWriteKernel<true> : KvWriteKernel<false>,
          {.grid = dim3(static_cast<uint32_t>(p.index.rows)),
           .block = dim3(RmsThreads(latent, 4)),

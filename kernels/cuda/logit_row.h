@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_LOGIT_ROW_H_
 #define FOREDRAFT_KERNELS_CUDA_LOGIT_ROW_H_
 
-// A block walks a row of logits, or a chunk of one. Which thread sees which columns depends on the number of
-// columns alone: thread t of T has columns 4 (t + i T) .. + 3, so sums over a row come out the same wherever
-// the row stands.
+// Iteration of a block over a row of logits, or over a chunk of one. The columns of a thread depend on the
+// column count alone (thread t of T has columns 4 (t + i T) .. + 3), so sums over a row do not depend on its
+// index.
 //
-// A row of R1's vocabulary is 517 KB: a block alone would take long over it. So what joins in any order (the
-// largest, a draw) is done by chunks of kChunkColumns, a block each, and the chunks' keys are joined by a
-// kernel that follows.
+// A row of R1's vocabulary has 517 KB, too much for one block to be fast. So reductions whose order does not
+// matter (maximum, draw) run over chunks of kChunkColumns, a block each, and the next kernel combines the
+// keys of the chunks.
 
 #include <algorithm>
 #include <cstdint>
@@ -25,7 +25,7 @@ inline int ThreadsPerRow(int32_t columns) {
   return std::clamp((columns + 127) / 128 * 32, 32, kMaxRowThreads);
 }
 
-// visit(v, x[v]) for the thread's columns of [begin, end), ascending. begin: a multiple of 4.
+// Calls visit(v, x[v]) for the thread's columns of [begin, end), ascending. `begin` is a multiple of 4.
 template <class Visit>
 __device__ __forceinline__ void ForEachLogit(const float* x, int32_t begin, int32_t end, const Visit& visit) {
   const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void ForEachLogitOfChunk(const float* x, int32_t colu
   ForEachLogit(x, begin, min(begin + kChunkColumns, columns), visit);
 }
 
-// The largest of a row's keys, one per chunk. Called by whole warps; every lane gets it.
+// The largest of a row's keys, one per chunk. Called by all lanes of a warp; returns it to all of them.
 __device__ __forceinline__ unsigned long long LargestOfChunks(const unsigned long long* keys,
                                                               int32_t chunks) {
   unsigned long long best = 0;
@@ -80,7 +80,7 @@ __device__ __forceinline__ unsigned long long LargestOfChunks(const unsigned lon
   return best;
 }
 
-// A row's logits as its slot's penalties leave them.
+// Applies the slot's penalties to a row's logits.
 struct PenalisedLogits {
   const SlotConstants* constants;
   const int32_t* counts;     // [vocab]

@@ -13,16 +13,16 @@ namespace {
 
 constexpr int32_t kMaxLatent = 512;
 constexpr int32_t kMaxWidth = 576;
-// Room for item states: 2,048 items of 64 heads of R1, that is 128 rows of 8,192 positions. Longer and more
-// rows have items that fold.
+// Memory for partials: 2,048 items of 64 heads of R1, for example 128 rows of 8,192 positions. Rows beyond
+// that are one item each, which merges its own splits.
 constexpr int64_t kPartialBytes = int64_t{256} << 20;
 
 constexpr int kCombineWarps = 8;  // heads per block
 
-// One warp per (row, head): folds the row's splits in ascending order.
+// One warp per (row, head): merges the row's splits in ascending order.
 __global__ void __launch_bounds__(kCombineWarps* kWarpLanes)
     CombineSplits(const __grid_constant__ DecodePlan p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t row = blockIdx.x;
   const int32_t head = blockIdx.y * kCombineWarps + threadIdx.x / kWarpLanes;
   const int32_t lane = threadIdx.x % kWarpLanes;
@@ -66,7 +66,7 @@ bool RowsAligned(const MlaDecodeParams& p) {
          Aligned16(p.out.data, p.out.stride) && Aligned16(p.layer.data, 0);
 }
 
-// Parts of the stream's scratch memory, one after another.
+// Offsets of consecutive arrays in the stream's scratch memory.
 class ScratchLayout {
  public:
   size_t Add(size_t bytes) {
@@ -128,7 +128,7 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   if (p.index.rows == 0) return;
   const int64_t partials = choice.partial_count;
   if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p)) {
-    const bool hopper = choice.hopper && HopperTakesDecode(layer);
+    const bool hopper = choice.hopper && HopperSupportsDecode(layer);
     MlaDecodeAs<R1DecodeShape>(stream, p, partials,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {

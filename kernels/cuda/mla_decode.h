@@ -1,14 +1,14 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_H_
 #define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_H_
 
-// How mla_decode is cut into work, shared by its kernels.
+// The division of mla_decode into work items, shared by its kernels.
 //
-// A row's positions are cut into splits of kSplitLen counted from position 0, each with a softmax of its own;
-// the splits' states are folded in ascending order, beginning with the first one's as it is. This order is
-// part of the numerics class; who computes what is not:
-//  - a row's splits are separate work items whose states go to `partials`, folded by CombineSplits;
-//  - or, for rows whose partials would not fit, one item walks all the splits and folds as it goes.
-// Items are found on the device from the rows' positions: the grid does not depend on them.
+// A row's KV axis is cut into splits of kSplitLen positions counted from position 0, each with its own
+// softmax. The partial results are merged in ascending order, starting with the first one unchanged. This
+// order is part of the numerics class; the assignment to blocks is not:
+//  - normally each split of a row is a work item; CombineSplits merges their results from `partials`;
+//  - for rows whose partials do not fit, one item walks all splits and merges as it goes.
+// Blocks find their items on the device from the rows' positions, so the grid does not depend on them.
 
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/ops.h"
@@ -17,34 +17,34 @@ namespace foredraft::cuda {
 
 inline constexpr int32_t kSplitLen = 1024;
 
-// Parameters of the kernels.
+// Parameters of the mla_decode kernels.
 struct DecodePlan {
   MlaDecodeParams op;
   float score_scale;  // scale * log2 e
   int32_t heads_per_item;
-  int32_t head_tiles;     // items side by side: ceil(heads / heads_per_item)
-  int32_t partial_count;  // room for so many items' states
+  int32_t head_tiles;     // ceil(heads / heads_per_item)
+  int32_t partial_count;  // capacity of `partials`, in items
   int32_t aligned;        // 16-byte copies and paired stores are possible
-  int32_t* row_partials;  // [R]: place of the row's first item, -1: nothing to combine
+  int32_t* row_partials;  // [R]: index of the row's first partial, -1: nothing to combine
   float2* partial_stats;  // [partial_count, heads_per_item]: max, sum
-  float* partials;        // [partial_count, heads_per_item, latent]: sums, not divided
-  float* folds;           // [blocks, an item's state]: for items that fold
+  float* partials;        // [partial_count, heads_per_item, latent]: unnormalised outputs
+  float* folds;           // [blocks, one item's output]: running output of items that merge their splits
 };
 
-// One block's work at a time.
+// A work item.
 struct DecodeItem {
   int32_t row;
   int32_t head_tile;
   int32_t first_split;
   int32_t split_count;
-  int32_t partial;  // where the state of the only split goes; -1: the item writes the row's output
+  int32_t partial;  // index in `partials` of its only split; -1: the item writes the row's output
 };
 
-// The fold: the state so far and the next split's, as factors of their sums.
+// Merges the next split into the running softmax: the new maximum, and the rescaling factors.
 struct FoldStep {
   float max;
-  float keep;  // of what was there
-  float take;  // of what comes
+  float keep;  // factor of the running sums
+  float take;  // factor of the next split's sums
 };
 
 __device__ __forceinline__ FoldStep Fold(float max, float next_max) {
@@ -55,9 +55,14 @@ __device__ __forceinline__ float FoldSum(float sum, float next, const FoldStep& 
   return fmaf(sum, step.keep, next * step.take);
 }
 
-// How rows' heads are dealt to blocks and how their state lies in registers.
-//   kHeadTiles: 16 heads each; kWarps: a multiple of kHeadTiles; kStride: elements of a tile's row, at least
-//   latent + rope; kLatent, kWidth: the cache row where it is known, else 0
+// Tile sizes of a work item.
+//
+// clang-format off
+//   kHeadTiles       16 heads each
+//   kWarps           a multiple of kHeadTiles
+//   kStride          elements of a row in shared memory, at least latent + rope
+//   kLatent, kWidth  sizes of a cache row if known at compile time, else 0
+// clang-format on
 template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kLatentOf, int kWidthOf, int kBlocksPerSmOf>
 struct DecodeShape {
   static constexpr int kHeadTiles = kHeadTilesOf;
@@ -66,7 +71,7 @@ struct DecodeShape {
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kStride = kStrideOf;
   static constexpr int kMaxLatent = kLatentOf > 0 ? kLatentOf : kStride < 512 ? kStride : 512;
-  static constexpr bool kExact = kLatentOf > 0;  // for aligned rows of this size only
+  static constexpr bool kExact = kLatentOf > 0;  // only for aligned rows of exactly this size
   static constexpr int kBlocksPerSm = kBlocksPerSmOf;
   static constexpr int kKeysPerWarp = 64 / (kWarps / kHeadTiles);  // whose scores a warp computes
   static constexpr int kColumnBlocks = kMaxLatent / 16 / kWarps;   // 16 columns each, kWarps blocks apart
@@ -88,14 +93,14 @@ using NarrowDecodeShape = DecodeShape<1, 4, 128, 0, 0, 4>;  // up to 128 togethe
 template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);
 
-// R1DecodeShape's items by Hopper's own instructions; the layers whose blocks it can copy.
+// R1DecodeShape's items with TMA and wgmma, for layers that HopperSupportsDecode.
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks);
-bool HopperTakesDecode(const KvLayer& layer);
+bool HopperSupportsDecode(const KvLayer& layer);
 
-// How MlaDecode does its work; nothing here changes a bit.
+// Execution choices of MlaDecode; none changes a bit.
 struct DecodeChoice {
-  int64_t partial_count;  // room for at most so many items' states
-  bool hopper = true;     // LaunchDecodeHopper where it can
+  int64_t partial_count;  // largest capacity of DecodePlan::partials
+  bool hopper = true;     // use LaunchDecodeHopper where supported
 };
 void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p);
 

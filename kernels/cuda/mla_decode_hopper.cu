@@ -1,17 +1,18 @@
-// mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys which the copy engine brings.
+// mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys loaded by TMA, warp-specialised.
 //
-// Two consumer groups of 128 threads and a producer warp. Group w computes the scores of keys 32 w..32 w + 31
-// of a tile for 64 heads and sums 256 of the 512 latent columns; maxima and weights cross through shared
-// memory. Threads of both groups have rows (heads) 16 (warp % 4) + lane / 4 and 8 further.
+// Two consumer warpgroups and a producer warp. Consumer group w computes the scores of keys [32 w, 32 w + 32)
+// of a tile for 64 heads, and 256 of the 512 latent columns of the output. The groups exchange maxima and
+// weights through shared memory. A thread has rows (heads) 16 (warp % 4) + lane / 4 and that + 8.
 //
-// Every score and sum is the same chain of 16-wide products as in mla_decode_items.cu, every other number the
-// same formula in the same order.
+// Every score and every output is the same chain of k16 products as in mla_decode_items.cu; all other
+// arithmetic is the same, in the same order.
 
 #include <algorithm>
 
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/mla_decode_search.h"
+#include "kernels/cuda/pipeline_state.h"
 #include "kernels/cuda/ptx_attention.h"
 
 namespace foredraft::cuda {
@@ -26,8 +27,8 @@ constexpr int kStages = 2;
 constexpr int kGroupThreads = 128;
 constexpr int kConsumerThreads = 2 * kGroupThreads;
 constexpr int kConsumerWarps = kConsumerThreads / kWarpLanes;
-constexpr int kThreads = kConsumerThreads + kGroupThreads;  // registers are dealt to whole groups
-constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each 8 of its 256 columns
+constexpr int kThreads = kConsumerThreads + kGroupThreads;  // setmaxnreg applies to whole warpgroups
+constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each 8 of the group's 256 columns
 constexpr int kConsumersBarrier = 1;
 
 using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
@@ -37,34 +38,25 @@ struct HopperDecodePlan {
   TensorMap q_lat;    // {latent, heads, rows}
   TensorMap q;        // {head_dim, heads, rows}
   TensorMap cache;    // {row width, tokens_per_block, blocks}
-  int32_t page_rows;  // of a copy: a block's, or a tile's where blocks are larger
+  int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
 };
 
 struct HopperDecodeShared {
   alignas(1024) Chunk query[kChunks];
   alignas(1024) Chunk keys[kStages][kChunks];
   alignas(1024) Chunk weights;  // of the tile's keys
-  float tile_max[2][kHeads];    // of the raw scores of a group's keys
-  float sums[4][kHeads];        // of the split's weights, per 16 keys of the tiles
+  float tile_max[2][kHeads];    // of the raw scores of each group's keys
+  float sums[4][kHeads];        // of the split's weights, per 16 keys of a tile
   float2 folded[kHeads];        // max, sum of the splits so far
-  PhaseBarrier query_full, query_empty;
-  PhaseBarrier full[kStages], empty[kStages];
+  Mbarrier query_full, query_empty;
+  Mbarrier full[kStages], empty[kStages];
 };
 
-static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "what a block may have");
+static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "the shared memory limit of a block");
 
-// Walks the stages; the n-th visit of a stage belongs to phase n.
-struct StageRing {
-  int stage = 0;
-  uint32_t parity = 0;
+using Pipeline = PipelineState<kStages>;
 
-  __device__ __forceinline__ void Next() {
-    stage ^= 1;
-    if (stage == 0) parity ^= 1;
-  }
-};
-
-// Calls visit(item) for this block's items; all lanes of a warp.
+// Calls visit(item) for this block's items. Called by all lanes of a warp.
 template <class Visit>
 __device__ __forceinline__ void ForItems(const DecodePlan& p, const Visit& visit) {
   ItemCursor cursor;
@@ -74,7 +66,7 @@ __device__ __forceinline__ void ForItems(const DecodePlan& p, const Visit& visit
 
 // ---- the producer ----
 
-// The pages of a tile that hold positions up to last_position; past it a sequence need not have any.
+// Number of pages of a tile with positions up to last_position; later pages may be unmapped.
 __device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile, int32_t last_position) {
   const int32_t rows = min(kKeyTile, last_position + 1 - tile * kKeyTile);
   return (rows + p.page_rows - 1) / p.page_rows;
@@ -82,18 +74,18 @@ __device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile
 
 __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared,
                                          const DecodeItem& item, int32_t tile, int32_t pages,
-                                         const StageRing& ring, uint64_t policy) {
+                                         const Pipeline& pipeline, uint64_t policy) {
   const KvLayer& layer = p.plan.op.layer;
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
-  PhaseBarrier& full = shared.full[ring.stage];
-  WaitPhase(shared.empty[ring.stage], ring.parity ^ 1);
-  ArriveAndExpect(full, pages * p.page_rows * kChunks * kTileRowBytes);
+  Mbarrier& full = shared.full[pipeline.stage];
+  MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
+  MbarrierArriveExpectTx(full, pages * p.page_rows * kChunks * kTileRowBytes);
   for (int32_t page = 0; page < pages; ++page) {
     const int32_t position = tile * kKeyTile + page * p.page_rows;
     const int32_t block = table[position / layer.tokens_per_block];
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      CopyBox(shared.keys[ring.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
+      TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
               chunk * kChunkColumns, position % layer.tokens_per_block, block, full, policy);
     }
   }
@@ -101,26 +93,26 @@ __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecode
 
 __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeShared& shared) {
   const bool leads = threadIdx.x % kWarpLanes == 0;
-  const uint64_t policy = CachePolicy<Keep::kBriefly>();
-  StageRing ring;
+  const uint64_t policy = CachePolicy<CacheHint::kEvictFirst>();
+  Pipeline pipeline;
   uint32_t query_parity = 0;
   ForItems(p.plan, [&](const DecodeItem& item) {
     if (leads) {
-      WaitPhase(shared.query_empty, query_parity ^ 1);
-      ArriveAndExpect(shared.query_full, sizeof(shared.query));
+      MbarrierWait(shared.query_empty, query_parity ^ 1);
+      MbarrierArriveExpectTx(shared.query_full, sizeof(shared.query));
       for (int chunk = 0; chunk < kChunks - 1; ++chunk) {
-        CopyBox(&shared.query[chunk], p.q_lat, chunk * kChunkColumns, item.head_tile * kHeads, item.row,
+        TmaLoad(&shared.query[chunk], p.q_lat, chunk * kChunkColumns, item.head_tile * kHeads, item.row,
                 shared.query_full, policy);
       }
-      CopyBox(&shared.query[kChunks - 1], p.q, p.plan.op.head_dim - kChunkColumns, item.head_tile * kHeads,
+      TmaLoad(&shared.query[kChunks - 1], p.q, p.plan.op.head_dim - kChunkColumns, item.head_tile * kHeads,
               item.row, shared.query_full, policy);
     }
     query_parity ^= 1;
     const int32_t last_position = p.plan.op.index.positions[item.row];
     for (int32_t split = item.first_split; split < item.first_split + item.split_count; ++split) {
       const auto [begin, end] = SplitTiles(p.plan.op, split, last_position);
-      for (int32_t tile = begin; tile < end; ++tile, ring.Next()) {
-        if (leads) CopyTile(p, shared, item, tile, TilePages(p, tile, last_position), ring, policy);
+      for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
+        if (leads) CopyTile(p, shared, item, tile, TilePages(p, tile, last_position), pipeline, policy);
       }
     }
     __syncwarp();
@@ -129,9 +121,9 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
 
 // ---- the consumers ----
 
-__device__ __forceinline__ void SyncConsumers() { SyncThreads<kConsumersBarrier, kConsumerThreads>(); }
+__device__ __forceinline__ void SyncConsumers() { NamedBarrierSync<kConsumersBarrier, kConsumerThreads>(); }
 
-// One item's attention; the members are the thread's own.
+// The attention of one item; members are per thread.
 class HopperItem {
  public:
   __device__ __forceinline__ HopperItem(const DecodePlan& p, HopperDecodeShared& shared)
@@ -143,7 +135,7 @@ class HopperItem {
 
   __device__ __forceinline__ void Run(const DecodeItem& item) {
     last_position_ = p_.op.index.positions[item.row];
-    WaitPhase(shared_.query_full, query_parity_);
+    MbarrierWait(shared_.query_full, query_parity_);
     query_parity_ ^= 1;
     for (int32_t i = 0; i < item.split_count; ++i) {
       Clear();
@@ -155,25 +147,20 @@ class HopperItem {
         if (item.split_count > 1) FoldSplit(i == 0);
         if (i + 1 == item.split_count) StoreOutput(item);
       }
-      SyncConsumers();  // the sums have been read
+      SyncConsumers();  // `sums` has been read
     }
   }
 
  private:
   __device__ __forceinline__ int Row(int half) const { return row_ + half * 8; }
   __device__ __forceinline__ bool LeadsRow() const { return lane_ % 4 == 0; }
-  // The first of the two columns sums 4 j.. and 4 j + 2.. of out_ belong to.
+  // The first of the two columns of out_[4 j .. 4 j + 1] and out_[4 j + 2 .. 4 j + 3].
   __device__ __forceinline__ int Column(int j) const {
     return group_ * (kLatent / 2) + j * 8 + lane_ % 4 * 2;
   }
   __device__ __forceinline__ bool Attended(int32_t position) const {
     return position >= p_.op.first_position && position <= last_position_;
   }
-  static __device__ __forceinline__ void Release(PhaseBarrier& barrier) {
-    __syncwarp();
-    if (threadIdx.x % kWarpLanes == 0) Arrive(barrier);
-  }
-
   __device__ __forceinline__ void Clear() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -184,34 +171,34 @@ class HopperItem {
     for (float& sum : out_) sum = 0.0f;
   }
 
-  // A tile's scores are asked for behind the values of the one before, so that the tensor cores have work
-  // while the end of those is noticed.
+  // Issues a tile's Q K^T directly after the previous tile's P V, so that the tensor cores stay busy while
+  // the consumers wait for P V.
   __device__ __forceinline__ void AttendTiles(const TileRange& tiles, bool last) {
     float scores[16];
-    StartScores(tiles.begin, ring_, scores);
-    ProductsDone(scores);
+    StartScores(tiles.begin, pipeline_, scores);
+    WarpgroupWaitAll(scores);
     for (int32_t tile = tiles.begin; tile + 1 < tiles.end; ++tile) {
       ShareWeights(tile, scores);
       StartValues();
-      StageRing next = ring_;
+      Pipeline next = pipeline_;
       next.Next();
       StartScores(tile + 1, next, scores);
-      ProductsWait<1>();
-      Release(shared_.empty[ring_.stage]);
-      ring_ = next;
-      ProductsDone(scores);
-      ProductsDone(out_);
+      WarpgroupWait<1>();
+      ReleaseStage(shared_.empty[pipeline_.stage]);
+      pipeline_ = next;
+      WarpgroupWaitAll(scores);
+      WarpgroupWaitAll(out_);
     }
-    if (last) Release(shared_.query_empty);
+    if (last) ReleaseStage(shared_.query_empty);
     ShareWeights(tiles.end - 1, scores);
     StartValues();
-    ProductsDone(out_);
-    Release(shared_.empty[ring_.stage]);
-    ring_.Next();
+    WarpgroupWaitAll(out_);
+    ReleaseStage(shared_.empty[pipeline_.stage]);
+    pipeline_.Next();
   }
 
-  // What the copy brought of positions that are not attended may be anything, and what it did not bring is
-  // what was there: a weight of 0 is not enough.
+  // Zeroes the keys of positions that are not attended: their cache rows are undefined, and TMA leaves stale
+  // rows past the last page. A weight of 0 would not mask them: 0 * NaN is NaN.
   __device__ __forceinline__ void ClearMasked(Chunk (&keys)[kChunks], int32_t first_position) {
     constexpr int kVectors = kTileRowBytes / 16;
     for (int i = threadIdx.x; i < kKeyTile * kChunks * kVectors; i += kConsumerThreads) {
@@ -220,37 +207,38 @@ class HopperItem {
       reinterpret_cast<uint4*>(keys[vector / kVectors].elements + key * kChunkColumns)[vector % kVectors] =
           make_uint4(0, 0, 0, 0);
     }
-    FenceSharedForProducts();
+    FenceProxyAsync();
     SyncConsumers();
   }
 
-  __device__ __forceinline__ void StartScores(int32_t tile, const StageRing& ring, float (&scores)[16]) {
-    Chunk(&keys)[kChunks] = shared_.keys[ring.stage];
+  __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline, float (&scores)[16]) {
+    Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
     const int32_t first_position = tile * kKeyTile;
-    WaitPhase(shared_.full[ring.stage], ring.parity);
-    if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1))
+    MbarrierWait(shared_.full[pipeline.stage], pipeline.parity);
+    if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
       ClearMasked(keys, first_position);
-    const uint64_t a = TileDescriptor(shared_.query);
-    const uint64_t b = TileDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
+    }
+    const uint64_t a = KMajorDescriptor(shared_.query);
+    const uint64_t b = KMajorDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
     constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
-    ProductsFence();
+    WarpgroupArrive();
 #pragma unroll
     for (int i = 0; i < kChunks * 4; ++i) {
       const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
-      ProductBf16(scores, a + offset, b + offset, i > 0);
+      WgmmaBf16(scores, a + offset, b + offset, i > 0);
     }
-    ProductsCommit();
+    WarpgroupCommitBatch();
   }
 
   __device__ __forceinline__ void ShareWeights(int32_t tile, float (&scores)[16]) {
     ShareMax(tile * kKeyTile + group_ * 32, scores);
     SyncConsumers();
     Weigh(scores);
-    FenceSharedForProducts();
+    FenceProxyAsync();
     SyncConsumers();
   }
 
-  // Masks scores, the first of which belongs to `first_position`, and shares the maxima of this group's keys.
+  // Masks the scores, which start at `first_position`, and shares the maxima of this group's keys.
   __device__ __forceinline__ void ShareMax(int32_t first_position, float (&scores)[16]) {
     float largest[2] = {kMaskedScore, kMaskedScore};
 #pragma unroll
@@ -265,8 +253,8 @@ class HopperItem {
     }
   }
 
-  // Moves the running maximum on, rescales what was summed under the old one, and shares this group's
-  // weights.
+  // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
+  // group's weights.
   __device__ __forceinline__ void Weigh(const float (&scores)[16]) {
     float keep[2];
 #pragma unroll
@@ -290,7 +278,7 @@ class HopperItem {
         sum_[keys][half] = fmaf(sum_[keys][half], keep[half], pairs[0] + pairs[1]);
       }
     }
-    // Most tiles do not move the maximum, and times 1 is nothing.
+    // Most tiles leave the maximum unchanged: skip the multiplication by 1.
     if (__any_sync(kAllLanes, keep[0] != 1.0f || keep[1] != 1.0f)) {
 #pragma unroll
       for (int i = 0; i < 2 * kSums; ++i) out_[i] *= keep[i / 2 % 2];
@@ -298,14 +286,15 @@ class HopperItem {
   }
 
   __device__ __forceinline__ void StartValues() {
-    const uint64_t a = TileDescriptor(&shared_.weights);
-    const uint64_t b = ByInputDescriptor(&shared_.keys[ring_.stage][group_ * kValueChunks], sizeof(Chunk));
-    ProductsFence();
+    const uint64_t a = KMajorDescriptor(&shared_.weights);
+    const uint64_t b =
+        MnMajorDescriptor(&shared_.keys[pipeline_.stage][group_ * kValueChunks], sizeof(Chunk));
+    WarpgroupArrive();
 #pragma unroll
     for (int i = 0; i < kKeyTile / 16; ++i) {
-      Product64x256Bf16ByInput(out_, a + i * kDescriptor32Bytes, b + i * kDescriptor16Rows, true);
+      WgmmaBf16MnMajorB(out_, a + i * kDescriptor32Bytes, b + i * kDescriptor16Rows, true);
     }
-    ProductsCommit();
+    WarpgroupCommitBatch();
   }
 
   __device__ __forceinline__ void ShareSums() {
@@ -333,9 +322,9 @@ class HopperItem {
     }
   }
 
-  // Folds this split into those before; the state so far lies in this thread's own part of `folds`.
+  // Merges this split into the previous ones, whose output is in this thread's part of `folds`.
   __device__ __forceinline__ void FoldSplit(bool first) {
-    float4* so_far =
+    float4* running =
         reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent);
     FoldStep step[2];
 #pragma unroll
@@ -344,7 +333,7 @@ class HopperItem {
     }
 #pragma unroll
     for (int j = 0; j < kSums / 2; ++j) {
-      float4& stored = so_far[j * kConsumerThreads + threadIdx.x];
+      float4& stored = running[j * kConsumerThreads + threadIdx.x];
       float* sums = &out_[4 * j];
       if (!first) {
         const float4 before = stored;
@@ -355,7 +344,7 @@ class HopperItem {
       }
       stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
     }
-    SyncConsumers();  // everyone has read `folded`
+    SyncConsumers();  // all threads have read `folded`
     if (group_ == 0 && LeadsRow()) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -386,13 +375,13 @@ class HopperItem {
   HopperDecodeShared& shared_;
   const int lane_;
   const int group_;
-  const int row_;  // of the heads: the first of the two this thread has
-  StageRing ring_;
+  const int row_;  // the first of this thread's two heads
+  Pipeline pipeline_;
   uint32_t query_parity_ = 0;
   int32_t last_position_ = 0;  // of the item's row
 
-  float max_[2];     // of Row(half), units of log2
-  float sum_[2][2];  // of this thread's weights: per 16 of the group's keys and row
+  float max_[2];     // of Row(half), in units of log2
+  float sum_[2][2];  // of this thread's weights: per 16 of the group's keys, and row
   float out_[2 * kSums];
 };
 
@@ -402,21 +391,21 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     PrefetchTensorMap(p.q_lat);
     PrefetchTensorMap(p.q);
     PrefetchTensorMap(p.cache);
-    InitBarrier(shared.query_full, 1);
-    InitBarrier(shared.query_empty, kConsumerWarps);
+    MbarrierInit(shared.query_full, 1);
+    MbarrierInit(shared.query_empty, kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
-      InitBarrier(shared.full[stage], 1);
-      InitBarrier(shared.empty[stage], kConsumerWarps);
+      MbarrierInit(shared.full[stage], 1);
+      MbarrierInit(shared.empty[stage], kConsumerWarps);
     }
-    FenceBarrierInit();
+    FenceMbarrierInit();
   }
   __syncthreads();
-  AfterPrevious();
+  GridDependencySync();
   if (threadIdx.x >= kConsumerThreads) {
-    GiveRegisters<56>();
+    WarpgroupRegDealloc<56>();
     if (threadIdx.x < kConsumerThreads + kWarpLanes) Produce(p, shared);
   } else {
-    TakeRegisters<224>();
+    WarpgroupRegAlloc<224>();
     HopperItem attention(p.plan, shared);
     ForItems(p.plan, [&](const DecodeItem& item) { attention.Run(item); });
   }
@@ -434,9 +423,9 @@ TensorMap QueryMap(Matrix<const bf16> rows, int32_t head_count, int32_t head_wid
 
 }  // namespace
 
-bool HopperTakesDecode(const KvLayer& layer) {
+bool HopperSupportsDecode(const KvLayer& layer) {
   const int32_t page = layer.tokens_per_block;
-  // Swizzling repeats every 8 rows.
+  // The swizzle pattern repeats every 8 rows.
   return page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0);
 }
 

@@ -1,10 +1,11 @@
-// The attention of one row, up to 64 heads and a split of positions: mma.sync over tiles of 64 keys which
-// cp.async brings from the paged cache.
+// The attention of one row, up to 64 heads and one split: mma.sync over tiles of 64 keys, which cp.async
+// loads from the paged cache.
 //
-// Scores: warp w has heads 16 * (w % kHeadTiles).. and kKeysPerWarp of the tile's keys. Sums: every warp has
-// all the item's heads and its share of the latent columns. In between, maxima and weights cross through
-// shared memory. Each score and each sum is one chain of MmaBf16, in ascending order of the row's elements
-// and of the keys: how many warps and heads an item has does not show in the bits.
+// For the scores, warp w has 16 heads, from 16 * (w % kHeadTiles), and kKeysPerWarp of the tile's keys. For
+// the outputs, every warp has all heads of the item and a share of the latent columns. In between, warps
+// exchange maxima and weights through shared memory. Each score and each output is one chain of MmaBf16, in
+// ascending order of the row's elements and of the keys, so the number of warps and heads of an item does not
+// change bits.
 
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/mla_decode.h"
@@ -14,7 +15,7 @@
 namespace foredraft::cuda {
 namespace {
 
-constexpr int kKeyGroups = kKeyTile / 16;  // a row's weights are summed per 16 keys of the tiles
+constexpr int kKeyGroups = kKeyTile / 16;  // a row's weights are summed per 16 keys of a tile
 
 template <class Shape>
 struct DecodeShared {
@@ -26,7 +27,7 @@ struct DecodeShared {
   float2 folded[Shape::kHeads];  // max, sum of the splits so far
 };
 
-// One item's attention by one block; the members are the thread's own.
+// The attention of one item by one block; members are per thread.
 template <class Shape>
 class ItemAttention {
  public:
@@ -56,7 +57,7 @@ class ItemAttention {
   }
 
  private:
-  static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes copy a row
+  static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
   static constexpr int kScoreTiles = Shape::kKeysPerWarp / 8;
   static constexpr int kScoreGroups = kScoreTiles / 2;
 
@@ -90,7 +91,7 @@ class ItemAttention {
   __device__ __forceinline__ int CopiedKey(int round) const {
     return (round * Shape::kWarps + warp_) * 4 + lane_ / 8;
   }
-  // Finds the cache rows this thread will copy: a tile ahead, as the block table takes its time.
+  // Looks up the cache rows that this thread will load: a tile ahead, to hide the latency of the block table.
   __device__ __forceinline__ void LocateKeys(int32_t tile) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -99,7 +100,7 @@ class ItemAttention {
       key_rows_[round] = attended ? p_.op.layer.row(p_.op.index.slots[item_.row], position) : nullptr;
     }
   }
-  // Masked rows become zeros: what stands in the cache there is not read.
+  // Masked rows become zeros; their cache rows are not read.
   __device__ __forceinline__ void LoadKeyTile(int stage) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -121,7 +122,7 @@ class ItemAttention {
     for (int32_t tile = begin; tile < end; ++tile) {
       const int stage = (tile - begin) % 2;
       CpAsyncWait<0>();
-      __syncthreads();  // this tile has come, and the one before is done with
+      __syncthreads();  // this tile has arrived, and the previous tile's stage is free
       if (tile + 1 < end) {
         LoadKeyTile(1 - stage);
         CpAsyncCommit();
@@ -151,7 +152,7 @@ class ItemAttention {
     for (int group = 0; group < kScoreGroups; ++group) sum_[group][0] = sum_[group][1] = 0.0f;
   }
 
-  // Raw scores of this warp's heads and keys, the first of which stands at `position`; shares their maxima.
+  // Computes the raw scores of this warp's heads and keys, the first key at `position`; shares their maxima.
   __device__ __forceinline__ void Score(RowTile<kKeyTile, Shape::kStride>& keys, int32_t position,
                                         float (&scores)[kScoreTiles][4]) {
 #pragma unroll
@@ -184,7 +185,8 @@ class ItemAttention {
     }
   }
 
-  // Moves the running maximum on, rescales what was summed under the old one, and shares this warp's weights.
+  // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
+  // warp's weights.
   __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4]) {
     float own_max[2] = {};
     float own_keep[2] = {};
@@ -231,8 +233,9 @@ class ItemAttention {
     for (int key = 0; key < kKeyTile; key += 16) {
       uint32_t a[Shape::kHeadTiles][4];
 #pragma unroll
-      for (int tile = 0; tile < Shape::kHeadTiles; ++tile)
+      for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
         LoadA(a[tile], shared_.weights, tile * 16, key, lane_);
+      }
 #pragma unroll
       for (int block = 0; block < Shape::kColumnBlocks; ++block) {
         if (BlockColumn(block) >= latent_) continue;
@@ -246,7 +249,7 @@ class ItemAttention {
     }
   }
 
-  // The split's sums of weights, for every warp.
+  // Shares the split's sums of weights with all warps.
   __device__ __forceinline__ void ShareSums() {
 #pragma unroll
     for (int i = 0; i < kScoreGroups * 2; ++i) {
@@ -259,8 +262,8 @@ class ItemAttention {
     return (shared_.sums[0][head] + shared_.sums[1][head]) + (shared_.sums[2][head] + shared_.sums[3][head]);
   }
 
-  // Calls visit(tile, half, block, side, column, count) for the thread's pairs of sums that exist: `count` of
-  // the pair's columns are the row's.
+  // Calls visit(tile, half, block, side, column, count) for this thread's pairs of outputs inside the row;
+  // `count` (1 or 2) columns of the pair are inside.
   template <class Visit>
   __device__ __forceinline__ void ForEachPair(const Visit& visit) {
 #pragma unroll
@@ -295,9 +298,9 @@ class ItemAttention {
     });
   }
 
-  // Folds this split into those before; the state so far lies in this thread's own part of `folds`.
+  // Merges this split into the previous ones, whose output is in this thread's part of `folds`.
   __device__ __forceinline__ void FoldSplit(bool first) {
-    float4* so_far =
+    float4* running =
         reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats);
 #pragma unroll
     for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
@@ -310,7 +313,7 @@ class ItemAttention {
 #pragma unroll
       for (int j = 0; j < Shape::kColumnBlocks * 2; ++j) {
         float(&sums)[4] = out_[tile][j / 2][j % 2];
-        float4& stored = so_far[(tile * Shape::kColumnBlocks * 2 + j) * Shape::kThreads + threadIdx.x];
+        float4& stored = running[(tile * Shape::kColumnBlocks * 2 + j) * Shape::kThreads + threadIdx.x];
         if (!first) {
           const float4 before = stored;
           sums[0] = FoldSum(before.x, sums[0], step[0]);
@@ -321,7 +324,7 @@ class ItemAttention {
         stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
     }
-    __syncthreads();  // everyone has read `folded`
+    __syncthreads();  // all threads have read `folded`
     if (warp_ == 0 && lane_ % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
@@ -357,7 +360,7 @@ class ItemAttention {
   const int32_t last_position_;
 
   const bf16* key_rows_[kRounds];                             // of the next tile; null: masked
-  float max_[Shape::kHeadTiles][2];                           // of Head(tile, half), units of log2
+  float max_[Shape::kHeadTiles][2];                           // of Head(tile, half), in units of log2
   float sum_[kScoreGroups][2];                                // of this thread's weights
   float out_[Shape::kHeadTiles][Shape::kColumnBlocks][2][4];  // two MmaBf16 results each
 };
@@ -365,7 +368,7 @@ class ItemAttention {
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     MlaDecodeItems(const __grid_constant__ DecodePlan p) {
-  AfterPrevious();
+  GridDependencySync();
   auto& shared = SharedStorage<DecodeShared<Shape>>();
   ItemCursor cursor;
   DecodeItem item;

@@ -1,9 +1,9 @@
-// Attention in the prefill form: one block has 64 queries of one head and walks the keys in tiles of 64
-// upward from position first_position, with mma.sync.
+// Attention in the prefill form: a block has 64 queries of one head and walks the keys in tiles of 64, upward
+// from first_position, with mma.sync.
 //
-// A row's maximum, sum and output are FP32 from the first tile to the last, and the tiles are counted from
-// the context's first key: where a chunk or a block begins leaves no trace, and tiles past a row's own
-// position change nothing (attention_tile.h).
+// A row's maximum, sum and output stay FP32 over all tiles, and tiles are counted from the context's first
+// key. So the boundaries of chunks and blocks do not change bits, and neither do tiles past a row's own
+// position (attention_tile.h).
 
 #include "base/check.h"
 #include "kernels/cuda/attention_tile.h"
@@ -24,14 +24,14 @@ struct PrefillPlan {
   int32_t aligned;    // 16-byte copies and paired stores are possible
 };
 
-// kKeyStride, kValueStride: elements of the tiles' rows. kNope, kRope, kValue: a head's sizes where they are
-// known, else 0.
+// kKeyStride, kValueStride: elements of a row in shared memory. kNope, kRope, kValue: a head's sizes if known
+// at compile time, else 0.
 template <int kKeyStrideOf, int kValueStrideOf, int kNope, int kRope, int kValue, int kBlocksPerSmOf>
 struct PrefillShape {
   static constexpr int kKeyStride = kKeyStrideOf;
   static constexpr int kValueStride = kValueStrideOf;
   static constexpr int kBlocksPerSm = kBlocksPerSmOf;
-  static constexpr bool kExact = kNope > 0;  // for aligned rows of this size only
+  static constexpr bool kExact = kNope > 0;  // only for aligned rows of exactly this size
   static constexpr int kColumnBlocks = (kExact ? kValue : kValueStride) / 16;
 
   static __device__ __forceinline__ int Nope(const MlaPrefillParams& op) {
@@ -58,7 +58,7 @@ struct PrefillShared {
 
 __device__ __forceinline__ int Padded(int elements) { return (elements + 15) / 16 * 16; }
 
-// One block's queries; the members are the thread's own.
+// The attention of one block's queries; members are per thread.
 template <class Shape>
 class QueryTileAttention {
  public:
@@ -86,7 +86,7 @@ class QueryTileAttention {
     for (int32_t tile = 0; tile < tiles; ++tile) {
       const int stage = tile % 2;
       CpAsyncWait<0>();
-      __syncthreads();  // this tile has come, and the one before is done with
+      __syncthreads();  // this tile has arrived, and the previous tile's stage is free
       if (tile + 1 < tiles) LoadTile(tile + 1, 1 - stage);
       float scores[kKeyTile / 8][4];
       Score(shared_.keys[stage], scores);
@@ -113,7 +113,7 @@ class QueryTileAttention {
     }
   }
 
-  // Keys past the context become zeros: what stands there is not read.
+  // Keys past the context become zeros; their rows are not read.
   __device__ __forceinline__ void LoadTile(int32_t tile, int stage) {
 #pragma unroll
     for (int round = 0; round < kKeyTile / (kWarps * 4); ++round) {
@@ -168,7 +168,8 @@ class QueryTileAttention {
     }
   }
 
-  // Scores become weights; moves the running maximum on and rescales what was summed under the old one.
+  // Online softmax: turns scores into weights, updates the running maximum, rescales the running sums and
+  // outputs.
   __device__ __forceinline__ void Weigh(float (&scores)[kKeyTile / 8][4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -239,7 +240,7 @@ class QueryTileAttention {
   const int value_;
   const int32_t first_key_limit_;  // the last key the tile's first query attends
 
-  float max_[2];                           // of Query(half), units of log2
+  float max_[2];                           // of Query(half), in units of log2
   float sum_[2];                           // of this thread's weights
   float out_[Shape::kColumnBlocks][2][4];  // two MmaBf16 results each
 };
@@ -247,9 +248,9 @@ class QueryTileAttention {
 template <class Shape>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
     MlaPrefillTiles(const __grid_constant__ PrefillPlan p) {
-  AfterPrevious();
+  GridDependencySync();
   auto& shared = SharedStorage<PrefillShared<Shape>>();
-  // The last queries have the most keys: first.
+  // The last queries have the most keys, so they start first.
   const int32_t tile = gridDim.x - 1 - blockIdx.x;
   QueryTileAttention<Shape>(p, tile * kQueryTile, blockIdx.y, shared).Run();
 }

@@ -1,29 +1,29 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_ORDERED_KEY_H_
 #define FOREDRAFT_KERNELS_CUDA_ORDERED_KEY_H_
 
-// Floats as unsigned integers in the same order, so that maxima, ties and radix digits are integers' affair,
-// which no order of evaluation can change.
+// Maps floats to unsigned integers in the same order. Maxima, ties and radix digits of integers do not depend
+// on the order of evaluation.
 
 #include <bit>
 #include <cstdint>
 
 namespace foredraft::cuda {
 
-// Larger floats have larger keys, equal ones (the two zeros) equal keys, NaN 0: below everything.
+// Larger floats have larger keys, equal floats (the two zeros) equal keys. NaN has key 0, below all others.
 constexpr uint32_t OrderedKey(float x) {
   if (x != x) return 0;
   const uint32_t bits = std::bit_cast<uint32_t>(x == 0.0f ? 0.0f : x);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-inline constexpr uint32_t kMinusInfinityKey = 0x007fffffu;  // the lowest but for NaN's
+inline constexpr uint32_t kMinusInfinityKey = 0x007fffffu;  // the lowest, except for NaN's
 
-// The float a key came from; NaN for what no float has.
+// The float of a key; NaN if no float has this key.
 constexpr float FromOrderedKey(uint32_t key) {
   return std::bit_cast<float>((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// For the largest value, among equal ones the one with the lowest index.
+// The largest IndexedKey has the largest value and, among equal values, the lowest index.
 constexpr uint64_t IndexedKey(uint32_t key, int32_t index) {
   return static_cast<uint64_t>(key) << 32 | static_cast<uint32_t>(~index);
 }

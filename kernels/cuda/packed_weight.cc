@@ -9,8 +9,8 @@
 namespace foredraft {
 namespace {
 
-// The stacked grid is the parts' grids, one above the other.
-bool KeepsItsGrid(std::span<const HostWeight> parts) {
+// Whether the grid of the stacked weight is the parts' grids, stacked.
+bool KeepsScaleGrid(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
     if (part.block_n != kScaleBlock || part.block_k != kScaleBlock) return false;
     if (&part != &parts.back() && part.n % kScaleBlock != 0) return false;
@@ -20,7 +20,7 @@ bool KeepsItsGrid(std::span<const HostWeight> parts) {
 
 int32_t BlocksOf(int32_t extent, int32_t block) { return (extent + block - 1) / block; }
 
-// One row as BF16.
+// Converts one row to BF16.
 void RowToBf16(const HostWeight& part, int32_t row, bf16* out) {
   const int64_t first = int64_t{row} * part.k;
   if (part.dtype == DType::kF32) {
@@ -73,7 +73,7 @@ absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
   RETURN_IF_ERROR(CheckParts(parts));
   WeightLayout layout{.k = parts[0].k};
   for (const HostWeight& part : parts) layout.n += part.n;
-  if (IsF8(parts[0]) && KeepsItsGrid(parts)) layout.dtype = DType::kF8E4M3;
+  if (IsF8(parts[0]) && KeepsScaleGrid(parts)) layout.dtype = DType::kF8E4M3;
   return layout;
 }
 

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_PTX_H_
 #define FOREDRAFT_KERNELS_CUDA_PTX_H_
 
-// What CUDA C++ has no name for, one function per instruction: everything with inline PTX stands here, so
-// that tests/cuda_on_host can put its own version of this header in front and run the kernels on the host.
+// Instructions without a CUDA C++ intrinsic, one function each. All inline PTX is in this header and ptx_*.h,
+// so that tests/cuda_on_host can substitute its own versions and run the kernels on the host.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -18,13 +18,13 @@ __device__ __forceinline__ T& SharedStorage() {
   return *reinterpret_cast<T*>(foredraft_shared_memory);
 }
 
-// Programmatic dependent launch (kernels/cuda/cuda_stream.h): waits until the kernels before this one have
-// finished and their writes are seen; returns at once where the launch was an ordinary one.
+// Programmatic dependent launch (kernels/cuda/cuda_stream.h): waits until the previous kernels have completed
+// and their writes are visible; returns at once after an ordinary launch.
 __device__ __forceinline__ void GridDependencyWait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Lets the next kernel's blocks start, once all blocks of this one have come here or ended.
+// Lets the next kernel start once all blocks of this one have called it or exited.
 __device__ __forceinline__ void GridDependencyLaunch() { asm volatile("griddepcontrol.launch_dependents;"); }
-// What every kernel begins with.
-__device__ __forceinline__ void AfterPrevious() {
+// The first statement of most kernels.
+__device__ __forceinline__ void GridDependencySync() {
   GridDependencyWait();
   GridDependencyLaunch();
 }
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory, asynchronously; `valid` false writes zeros instead and reads
+// Copies 16 bytes from global to shared memory asynchronously; if not `valid`, writes zeros and reads
 // nothing.
 __device__ __forceinline__ void CpAsync16(void* shared, const void* global, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)), "l"(global),
@@ -41,13 +41,13 @@ __device__ __forceinline__ void CpAsync16(void* shared, const void* global, bool
                : "memory");
 }
 __device__ __forceinline__ void CpAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most `pending` of this thread's groups are not done.
+// Waits until at most `pending` of this thread's groups are in flight.
 template <int pending>
 __device__ __forceinline__ void CpAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Four 8x8 matrices of 16-bit elements; lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void LdMatrix4(uint32_t (&out)[4], const void* shared_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])

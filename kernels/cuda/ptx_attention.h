@@ -1,8 +1,7 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
 #define FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
 
-// Hopper's instructions in the shapes attention takes, beside kernels/cuda/ptx_hopper.h, one function per
-// instruction.
+// More Hopper instructions (kernels/cuda/ptx_hopper.h), in the shapes that attention uses.
 
 #include <cuda_runtime.h>
 
@@ -13,31 +12,32 @@
 
 namespace foredraft::cuda {
 
-// Shared memory written by this thread's stores becomes visible to products and copies which are started
-// after a barrier that follows.
-__device__ __forceinline__ void FenceSharedForProducts() {
+// Makes this thread's stores to shared memory visible to the async proxy: to wgmma and TMA that start after a
+// following barrier.
+__device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A barrier of its own for `threads` of the block's threads, whole warps. Barrier 0 is __syncthreads.
+// A named barrier for `threads` threads of the block, whole warps. Barrier 0 is __syncthreads.
 template <int barrier, int threads>
-__device__ __forceinline__ void SyncThreads() {
+__device__ __forceinline__ void NamedBarrierSync() {
   static_assert(barrier > 0 && barrier < 16 && threads % 32 == 0);
   asm volatile("bar.sync %0, %1;" ::"n"(barrier), "n"(threads) : "memory");
 }
 
-// A swizzled tile whose rows are inputs and whose columns are outputs (64 of them; further 64 lie
-// `bytes_to_next` on), as the second operand of Product64x256Bf16ByInput. Inputs 16 on: + kDescriptor16Rows.
-__device__ __forceinline__ uint64_t ByInputDescriptor(const void* tile, int bytes_to_next) {
+// Shared memory descriptor of operand B of WgmmaBf16MnMajorB: a swizzled tile whose rows are k and whose
+// columns are 64 outputs; the tile of the next 64 outputs is `bytes_to_next` after it. Add kDescriptor16Rows
+// for the next k16 group.
+__device__ __forceinline__ uint64_t MnMajorDescriptor(const void* tile, int bytes_to_next) {
   constexpr uint64_t kEightRows = 1024;
   return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) |
          static_cast<uint64_t>(bytes_to_next >> 4) << 16 | (kEightRows >> 4) << 32 | uint64_t{1} << 62;
 }
 inline constexpr uint64_t kDescriptor16Rows = 16 * kTileRowBytes >> 4;
 
-// d = a b (+ d where `add`) over 16 inputs: a has 64 rows of inputs, b 16 rows of 256 outputs. The layout of
-// d is ProductBf16's.
-__device__ __forceinline__ void Product64x256Bf16ByInput(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+// wgmma m64n256k16: d = a b (+ d if `add`); a is [64, 16] K-major, b is [16, 256] MN-major. d is laid out as
+// in WgmmaBf16.
+__device__ __forceinline__ void WgmmaBf16MnMajorB(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %130, 0;\n\t"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" FOREDRAFT_NAMES64
@@ -50,7 +50,7 @@ __device__ __forceinline__ void Product64x256Bf16ByInput(float (&d)[128], uint64
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
-__device__ __forceinline__ void ProductsDone(float (&d)[128]) {
+__device__ __forceinline__ void WarpgroupWaitAll(float (&d)[128]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" : FOREDRAFT_D64(0), FOREDRAFT_D64(64)::"memory");
 }
 

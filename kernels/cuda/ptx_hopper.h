@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
 #define FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
 
-// Hopper's own instructions (sm_90a), one function per instruction, as in kernels/cuda/ptx.h: barriers in
-// shared memory, the bulk tensor copy (TMA), the matrix product of a warp group (wgmma).
+// Hopper's instructions (sm_90a), one function each, as in kernels/cuda/ptx.h: mbarrier, TMA and wgmma, named
+// as in CUTLASS.
 //
-// A tile is rows of 128 bytes in the layout SWIZZLE_128B: 16-byte chunk c of row r stands at chunk c ^ (r %
-// 8). It starts at a multiple of 1024 bytes.
+// A tile is rows of 128 bytes in the layout SWIZZLE_128B: 16-byte chunk c of row r is at chunk c ^ (r % 8).
+// It is 1024-byte aligned.
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -18,32 +18,32 @@
 
 namespace foredraft::cuda {
 
-// ---- barriers ----
+// ---- mbarrier ----
 
-// A phase ends when all arrivals have come and all bytes promised by ArriveAndExpect are there.
-struct alignas(8) PhaseBarrier {
+// A phase completes when all arrivals and all bytes announced by MbarrierArriveExpectTx have come.
+struct alignas(8) Mbarrier {
   uint64_t state;
 };
 
-__device__ __forceinline__ void InitBarrier(PhaseBarrier& barrier, uint32_t arrivals) {
+__device__ __forceinline__ void MbarrierInit(Mbarrier& barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(&barrier)), "r"(arrivals)
                : "memory");
 }
-// After InitBarrier, before __syncthreads: the copy engine sees the barriers, too.
-__device__ __forceinline__ void FenceBarrierInit() {
+// After MbarrierInit and before __syncthreads: makes the barriers visible to TMA.
+__device__ __forceinline__ void FenceMbarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-__device__ __forceinline__ void Arrive(PhaseBarrier& barrier) {
+__device__ __forceinline__ void MbarrierArrive(Mbarrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(&barrier)) : "memory");
 }
-__device__ __forceinline__ void ArriveAndExpect(PhaseBarrier& barrier, uint32_t bytes) {
+__device__ __forceinline__ void MbarrierArriveExpectTx(Mbarrier& barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(&barrier)),
                "r"(bytes)
                : "memory");
 }
-// Waits for the end of the phase of this parity: a fresh barrier is in phase 0, and the one before it (parity
-// 1) has ended.
-__device__ __forceinline__ void WaitPhase(PhaseBarrier& barrier, uint32_t parity) {
+// Waits for the completion of the phase of this parity. A new barrier is in phase 0, and its previous phase
+// (parity 1) counts as complete.
+__device__ __forceinline__ void MbarrierWait(Mbarrier& barrier, uint32_t parity) {
   asm volatile(
       "{\n\t.reg .pred done;\n"
       "again:\n\t"
@@ -55,10 +55,9 @@ __device__ __forceinline__ void WaitPhase(PhaseBarrier& barrier, uint32_t parity
       : "memory");
 }
 
-// ---- bulk tensor copies ----
+// ---- TMA ----
 
-// A tensor of three dimensions in global memory as the copy engine sees it. Goes to the kernel inside its
-// parameters.
+// A TMA descriptor of a 3-D tensor in global memory. Passed inside the kernel's parameters.
 struct TensorMap {
   CUtensorMap map;
 };
@@ -67,9 +66,9 @@ struct TensorMap {
 struct TensorShape {
   const void* data;       // 16-byte aligned
   int32_t element_bytes;  // 1, 2 or 4
-  uint64_t extent[3];     // elements; what a copy reads past them is zero
-  uint64_t pitch[2];  // bytes from one index to the next in dimensions 1 and 2, multiples of 16, ascending
-  uint32_t box[3];    // elements of a copy
+  uint64_t extent[3];     // elements; loads past them give zero
+  uint64_t pitch[2];  // bytes from one index to the next in dimensions 1 and 2; multiples of 16, ascending
+  uint32_t box[3];    // elements per load
   bool swizzled;      // SWIZZLE_128B: box[0] is 128 bytes
 };
 
@@ -105,12 +104,12 @@ __device__ __forceinline__ void PrefetchTensorMap(const TensorMap& tensor) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&tensor.map) : "memory");
 }
 
-// How long what a copy reads should stay in L2.
-enum class Keep { kBriefly, kLong };
-template <Keep keep>
+// L2 eviction priority of the loaded lines.
+enum class CacheHint { kEvictFirst, kEvictLast };
+template <CacheHint hint>
 __device__ __forceinline__ uint64_t CachePolicy() {
   uint64_t policy;
-  if constexpr (keep == Keep::kBriefly) {
+  if constexpr (hint == CacheHint::kEvictFirst) {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   } else {
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -118,10 +117,10 @@ __device__ __forceinline__ uint64_t CachePolicy() {
   return policy;
 }
 
-// Starts the copy of the box at (c0, c1, c2); the barrier counts its bytes, those outside the tensor too.
-// `shared` is 128-byte aligned, 1024 where swizzled. One thread.
-__device__ __forceinline__ void CopyBox(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1,
-                                        int32_t c2, PhaseBarrier& barrier, uint64_t policy) {
+// Starts the load of the box at (c0, c1, c2). The mbarrier counts its bytes, including those outside the
+// tensor. `shared` is 128-byte aligned, 1024-byte if swizzled. Called by one thread.
+__device__ __forceinline__ void TmaLoad(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1,
+                                        int32_t c2, Mbarrier& barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(SharedAddress(shared)),
@@ -129,21 +128,23 @@ __device__ __forceinline__ void CopyBox(void* shared, const TensorMap& tensor, i
       : "memory");
 }
 
-// ---- warp group products ----
+// ---- wgmma ----
 
-// Before the first product, and after registers of an accumulator were touched.
-__device__ __forceinline__ void ProductsFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void ProductsCommit() {
+// wgmma.fence: before the first wgmma, and after registers of an accumulator or operand were modified.
+__device__ __forceinline__ void WarpgroupArrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void WarpgroupCommitBatch() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most `pending` groups are not done; the tiles of the others may be overwritten after it.
+// Waits until at most `pending` groups are in flight; the operands of the others may then be overwritten.
 template <int pending>
-__device__ __forceinline__ void ProductsWait() {
+__device__ __forceinline__ void WarpgroupWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 // Accumulators: with w = warp % 4, g = lane / 4, t = lane % 4, d[4 j .. 4 j + 1] hold D[16 w + g][8 j + 2 t
-// ..], d[4 j + 2 .. 4 j + 3] D[16 w + g + 8][8 j + 2 t ..]: a tile of 64 rows and N outputs has N / 2 of them
-// a thread. Operands of an instruction, by eights; the names of the first 8, 16, 32, 64.
+// ..], and d[4 j + 2 .. 4 j + 3] hold D[16 w + g + 8][8 j + 2 t ..]. A tile of 64 rows and N outputs has N /
+// 2 per thread.
+//
+// FOREDRAFT_D<n>(i): the asm operands d[i .. i + n). FOREDRAFT_NAMES<n>: the names of the first n operands.
 #define FOREDRAFT_D8(i)                                                                                   \
   "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), \
       "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
@@ -160,15 +161,16 @@ __device__ __forceinline__ void ProductsWait() {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// For `count` accumulators, a tile of `n` outputs; `a`, `b` and `p`: the names of the operands after them.
+// For `count` accumulators, a tile of `n` outputs; `a_name`, `b_name` and `p_name` are the operands after
+// them.
 //
-// ProductBf16, ProductF8: d = a b^T (+ d where `add`) over one group of inputs (k16 BF16, k32 E4M3: 32
-// bytes), a of 64 rows, b of n; started by all four warps of a group.
+// WgmmaBf16, WgmmaF8: d = a b^T (+ d if `add`) over one k group of 32 bytes (k16 BF16, k32 E4M3), a of 64
+// rows, b of n rows, both K-major. Called by all four warps of a warpgroup.
 //
-// ProductsDone: waits for all groups; d may be read after it. Names d, or the compiler would move reads of it
-// in front.
-#define FOREDRAFT_PRODUCTS(count, n, a_name, b_name, p_name)                                        \
-  __device__ __forceinline__ void ProductBf16(float(&d)[count], uint64_t a, uint64_t b, bool add) { \
+// WarpgroupWaitAll: WarpgroupWait<0> with d as an operand (CUTLASS: warpgroup_fence_operand), so that the
+// compiler does not move reads of d before the wait.
+#define FOREDRAFT_WGMMA(count, n, a_name, b_name, p_name)                                           \
+  __device__ __forceinline__ void WgmmaBf16(float(&d)[count], uint64_t a, uint64_t b, bool add) {   \
     asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " p_name                                 \
                  ", 0;\n\t"                                                                         \
                  "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" FOREDRAFT_NAMES##count \
@@ -176,7 +178,7 @@ __device__ __forceinline__ void ProductsWait() {
                  : FOREDRAFT_D##count(0)                                                            \
                  : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                     \
   }                                                                                                 \
-  __device__ __forceinline__ void ProductF8(float(&d)[count], uint64_t a, uint64_t b, bool add) {   \
+  __device__ __forceinline__ void WgmmaF8(float(&d)[count], uint64_t a, uint64_t b, bool add) {     \
     asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " p_name                                 \
                  ", 0;\n\t"                                                                         \
                  "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 {" FOREDRAFT_NAMES##count \
@@ -184,25 +186,25 @@ __device__ __forceinline__ void ProductsWait() {
                  : FOREDRAFT_D##count(0)                                                            \
                  : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                     \
   }                                                                                                 \
-  __device__ __forceinline__ void ProductsDone(float(&d)[count]) {                                  \
+  __device__ __forceinline__ void WarpgroupWaitAll(float(&d)[count]) {                              \
     asm volatile("wgmma.wait_group.sync.aligned 0;" : FOREDRAFT_D##count(0)::"memory");             \
   }
 
-FOREDRAFT_PRODUCTS(8, "16", "%8", "%9", "%10")
-FOREDRAFT_PRODUCTS(16, "32", "%16", "%17", "%18")
-FOREDRAFT_PRODUCTS(32, "64", "%32", "%33", "%34")
-FOREDRAFT_PRODUCTS(64, "128", "%64", "%65", "%66")
+FOREDRAFT_WGMMA(8, "16", "%8", "%9", "%10")
+FOREDRAFT_WGMMA(16, "32", "%16", "%17", "%18")
+FOREDRAFT_WGMMA(32, "64", "%32", "%33", "%34")
+FOREDRAFT_WGMMA(64, "128", "%64", "%65", "%66")
 
-#undef FOREDRAFT_PRODUCTS
+#undef FOREDRAFT_WGMMA
 
 // ---- registers ----
 
 template <int count>
-__device__ __forceinline__ void TakeRegisters() {
+__device__ __forceinline__ void WarpgroupRegAlloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 template <int count>
-__device__ __forceinline__ void GiveRegisters() {
+__device__ __forceinline__ void WarpgroupRegDealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 

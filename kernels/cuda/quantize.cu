@@ -1,6 +1,6 @@
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/quantize.h"
-#include "kernels/cuda/quantize_four.h"
+#include "kernels/cuda/quantize_vec4.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -17,17 +17,17 @@ struct QuantizeParams {
   const int32_t* row_count;  // or null
 };
 
-// Block (r, b): groups 8 b .. 8 b + 7 of row r.
+// Block (r, b) quantises groups [8 b, 8 b + 8) of row r.
 template <bool aligned>
 __global__ void __launch_bounds__(32 * kGroupsPerBlock)
     QuantizeKernel(const __grid_constant__ QuantizeParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
   if (p.row_count != nullptr && row >= *p.row_count) return;
   const int32_t first = FirstColumnOfThread();
   if (first / kQuantGroup * kQuantGroup >= p.x.cols) return;
   const int32_t x_row = p.x_rows != nullptr ? p.x_rows[row] : row;
-  const Four x = first < p.x.cols ? LoadFour<aligned>(p.x.row(x_row), first, p.x.cols) : Four{};
+  const Vec4 x = first < p.x.cols ? LoadVec4<aligned>(p.x.row(x_row), first, p.x.cols) : Vec4{};
   StoreQuantized(p.out, row, first, x);
 }
 
@@ -41,7 +41,7 @@ struct CopyQuantizedParams {
 // A block per row.
 __global__ void __launch_bounds__(kCopyThreads)
     CopyQuantizedKernel(const __grid_constant__ CopyQuantizedParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
   if (p.row_count != nullptr && row >= *p.row_count) return;
   const int64_t x_row = p.x_rows != nullptr ? p.x_rows[row] : row;
@@ -64,7 +64,7 @@ QuantizedShape::QuantizedShape(int32_t rows, int32_t k)
       code_bytes(RoundUp(scale_pitch * pitch, 1024)),
       bytes(code_bytes + scale_pitch * ((k + kQuantGroup - 1) / kQuantGroup) * int64_t{sizeof(float)}) {}
 
-QuantizedRows QuantizedShape::Place(void* memory) const {
+QuantizedRows QuantizedShape::View(void* memory) const {
   auto* codes = static_cast<uint8_t*>(memory);
   return {codes, reinterpret_cast<float*>(codes + code_bytes), rows, k, pitch, scale_pitch};
 }
@@ -74,7 +74,7 @@ void QuantizeRows(Stream& stream, const QuantizedRows& out, Matrix<const bf16> x
   const uint32_t groups = static_cast<uint32_t>((x.cols + kQuantGroup - 1) / kQuantGroup);
   const LaunchShape shape = {.grid = dim3(rows, (groups + kGroupsPerBlock - 1) / kGroupsPerBlock),
                              .block = dim3(32 * kGroupsPerBlock)};
-  Launch(stream, InFours(x) ? QuantizeKernel<true> : QuantizeKernel<false>, shape,
+  Launch(stream, IsVec4Aligned(x) ? QuantizeKernel<true> : QuantizeKernel<false>, shape,
          QuantizeParams{.out = out, .x = x, .x_rows = x_rows, .row_count = row_count});
 }
 

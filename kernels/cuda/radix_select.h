@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_RADIX_SELECT_H_
 #define FOREDRAFT_KERNELS_CUDA_RADIX_SELECT_H_
 
-// Where in a block's elements, ordered by key from the largest down, the running sum of weights reaches a
-// target. Weights are integers (counts, or probabilities in fixed point), added by integer atomics: the same
-// sums in any order. No sort, no random numbers.
+// Radix select: finds the key at which the running sum of weights, over a block's elements in descending
+// order of key, reaches a target. Weights are integers (counts, or probabilities in fixed point) added by
+// integer atomics, so the sums do not depend on the order.
 //
-// Four passes over the elements: first by a coarse bin that only has to fall with the key and should spread
-// the elements (the digits of a float's key do not: most logits share an exponent, and atomics on one address
-// go one by one), then by the key's 11 + 11 + 10 bits within that bin.
+// Four passes over the elements. The first uses a coarse bin, which must not increase with the key and should
+// spread the elements: most logits share an exponent, and atomics on one address serialise. The other three
+// use the key's 11 + 11 + 10 bits within that bin.
 
 #include <cstdint>
 
@@ -15,28 +15,29 @@
 
 namespace foredraft::cuda {
 
-using Weight = unsigned long long;  // as atomicAdd has it
+using Weight = unsigned long long;  // the type that atomicAdd supports
 
 inline constexpr int32_t kSelectBins = 2048;
-// The coarse bin that is not counted in the first pass: its elements may be many, and whatever the other bins
-// do not reach is in it.
+// The first pass does not count this coarse bin, which may have many elements: it is chosen if the other bins
+// do not reach the target.
 inline constexpr int32_t kLastBin = kSelectBins - 1;
 
 struct SelectShared {
   Weight bins[kSelectBins];
   Weight warp_sums[kMaxWarps];
-  Weight above;  // the bin found: weight of those before it, its own, its index
-  Weight at;
-  int32_t bin;
+  Weight above;  // FindBin's result: the weight before the bin,
+  Weight at;     // the bin's weight,
+  int32_t bin;   // and its index
 };
 
 struct Selected {
   uint32_t key;
-  Weight above;  // of all larger keys: < target
-  Weight at;     // of the elements with this key; above + at >= target where there is that much
+  Weight above;  // weight of all larger keys, < target
+  Weight at;     // weight of this key; above + at >= target if the total reaches it
 };
 
-// The first bin where the sum from bin 0 on reaches `target` >= 1, else the last. Fills s.bin, s.above, s.at.
+// Finds the first bin at which the sum from bin 0 reaches `target` >= 1, else the last bin. Sets s.bin,
+// s.above and s.at.
 __device__ inline void FindBin(SelectShared& s, Weight target) {
   const int32_t per_thread =
       (kSelectBins + static_cast<int32_t>(blockDim.x) - 1) / static_cast<int32_t>(blockDim.x);
@@ -46,7 +47,7 @@ __device__ inline void FindBin(SelectShared& s, Weight target) {
   for (int32_t bin = begin; bin < end; ++bin) own += s.bins[bin];
 
   const int lane = static_cast<int>(threadIdx.x % 32);
-  Weight upto = own;  // of this warp's threads up to this one
+  Weight upto = own;  // inclusive prefix sum over the warp
   for (int distance = 1; distance < 32; distance *= 2) {
     const Weight lower = __shfl_up_sync(0xffffffffu, upto, distance);
     if (lane >= distance) upto += lower;
@@ -68,14 +69,14 @@ __device__ inline void FindBin(SelectShared& s, Weight target) {
   __syncthreads();
 }
 
-// for_each(visit) calls visit(coarse bin, key, weight) for each element of the calling thread, the same ones
-// each time. All threads of the block call this and get the result.
+// for_each(visit) calls visit(coarse bin, key, weight) for each element of the calling thread, the same
+// elements every time. Called by all threads of the block; returns the result to all.
 template <class ForEach>
 __device__ Selected Select(SelectShared& s, Weight target, const ForEach& for_each) {
   Selected found = {0, 0, 0};
   int32_t coarse = 0;
   for (int pass = 0; pass < 4; ++pass) {
-    const int32_t low_bits = pass == 1 ? 21 : pass == 2 ? 10 : 0;  // below the pass's digit
+    const int32_t low_bits = pass == 1 ? 21 : pass == 2 ? 10 : 0;  // bits below this pass's digit
     const int32_t digit_bits = pass == 3 ? 10 : 11;
     for (int32_t bin = static_cast<int32_t>(threadIdx.x); bin < kSelectBins;
          bin += static_cast<int32_t>(blockDim.x)) {

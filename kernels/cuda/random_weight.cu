@@ -22,9 +22,9 @@ struct FillScalesParams {
   float scale;
 };
 
-// Block (x, y): piece x of item y.
+// Block (x, y) fills piece x of item y.
 __global__ __launch_bounds__(kThreads) void FillElements(const __grid_constant__ FillElementsParams p) {
-  cuda::AfterPrevious();
+  cuda::GridDependencySync();
   const RandomWeight& w = p.weight;
   unsigned char* const item = p.data + blockIdx.y * p.data_stride;
   const int64_t count = int64_t{w.n} * w.k;
@@ -39,9 +39,9 @@ __global__ __launch_bounds__(kThreads) void FillElements(const __grid_constant__
   }
 }
 
-// Block x: row x of the block scales.
+// Block x fills row x of the block scales.
 __global__ __launch_bounds__(kThreads) void FillScales(const __grid_constant__ FillScalesParams p) {
-  cuda::AfterPrevious();
+  cuda::GridDependencySync();
   for (int32_t column = threadIdx.x; column < p.pitch; column += kThreads) {
     p.scales[int64_t{blockIdx.x} * p.pitch + column] = column < p.k_blocks ? p.scale : 0.0f;
   }

@@ -6,7 +6,7 @@
 
 namespace foredraft {
 
-// Fills `count` adjacent weights of one layout, `first` and those after it, with random elements.
+// Fills `count` adjacent weights of one layout, starting with `first`, with random elements.
 void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
                        const PackedWeight& first, int count);
 

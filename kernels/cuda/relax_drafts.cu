@@ -1,5 +1,6 @@
-// Which drafts relaxed acceptance would take, a block per row (kernels/cpu/relax_drafts.cc; the sum of the
-// softmax has another order here, so a draft within a double's rounding of delta may differ from the CPU's).
+// Finds the drafts that relaxed acceptance accepts, a block per row (kernels/cpu/relax_drafts.cc). The
+// softmax is summed in another order than on the CPU, so for a draft within a double's rounding of
+// relaxed_delta the result may differ from the CPU's.
 
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_stream.h"
@@ -18,8 +19,8 @@ struct RelaxShared {
   int32_t counts[kMaxWarps];
 };
 
-// `token` is among the topk largest (ties: lower id first), and P(token) >= P(largest) - delta. The same for
-// all threads.
+// `token` is among the topk largest (ties: lower id first), and P(token) >= P(largest) - delta. Returns the
+// same to all threads.
 __device__ bool IsCandidate(const RelaxDraftsParams& p, const PenalisedLogits& penalised, const float* logits,
                             int32_t token, RelaxShared& shared) {
   const int32_t vocab = p.logits.cols;
@@ -31,7 +32,7 @@ __device__ bool IsCandidate(const RelaxDraftsParams& p, const PenalisedLogits& p
   const int32_t top = IndexOf(best);
   if (token == top) return true;
   const float delta = p.slots.rule->relaxed_delta;
-  if (!(delta > 0.0f)) return false;  // the first alone: the rule is then the strict one
+  if (!(delta > 0.0f)) return false;  // only the most probable token: the strict rule
 
   const float top_logit = penalised(top, logits[top]);
   const float token_logit = penalised(token, logits[token]);
@@ -44,13 +45,14 @@ __device__ bool IsCandidate(const RelaxDraftsParams& p, const PenalisedLogits& p
   });
   rank = BlockReduce(rank, Sum(), shared.counts);
   sum = BlockReduce(sum, Sum(), shared.sums);
-  const double lead = 1.0 - static_cast<double>(Exp(token_logit - top_logit));  // times P(top) = 1 / sum
+  // P(top) - P(token) = lead / sum.
+  const double lead = 1.0 - static_cast<double>(Exp(token_logit - top_logit));
   return rank < p.slots.rule->relaxed_topk && lead / sum <= static_cast<double>(delta);
 }
 
 __global__ void __launch_bounds__(kMaxRowThreads)
     RelaxDraftsKernel(const __grid_constant__ RelaxDraftsParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t next = r + 1;
   const int32_t slot = p.index.slots[r];
@@ -60,7 +62,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     relaxed = p.slots.rule->relaxed_topk != 0 && c.strict == 0 && !(c.temperature > 0.0f);
   }
   if (relaxed) {
-    // As stored: an illegal id is no candidate.
+    // As stored: may be an illegal id.
     const int32_t draft = p.slots.drafts[slot].tokens[p.row_in_slot[r]];
     relaxed = draft >= 0 && draft < p.logits.cols;
     if (relaxed) {

@@ -1,11 +1,13 @@
-// Routing, a warp per token. Scores, choices and ties as on the CPU, bit for bit: the sigmoid is the shared
-// one, choices are integers' affair, and the weights are summed in ascending order of experts.
+// Routing, a warp per token. Scores, choices and ties are bit-equal to the CPU's: the sigmoid is shared,
+// experts are chosen by integer keys, and the weights are summed in ascending order of experts.
 //
+// clang-format off
 // Shared memory of a warp, in words:
-//   keys[E]          what selects: OrderedKey(score + bias); 0 excluded, 1 chosen (below any float's)
+//   keys[E]          the selection key: OrderedKey(score + bias); 0 excluded, 1 chosen (below any float's key)
 //   scores[E]        the sigmoid
-//   group_keys[G]    likewise for the groups' scores
+//   group_keys[G]    the same keys for the groups' scores
 //   chosen[top_k]    ids, ascending
+// clang-format on
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_stream.h"
@@ -22,7 +24,7 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr uint32_t kExcluded = 0;
 constexpr uint32_t kChosen = 1;
 
-// NaN counts as -infinity, so that any row, however broken, gets distinct experts.
+// NaN counts as -infinity, so that even a row of NaN gets distinct experts.
 __device__ uint32_t SelectionKey(float x) { return max(OrderedKey(x), kMinusInfinityKey); }
 
 // Marks the largest key as chosen; ties: the lowest index.
@@ -41,7 +43,7 @@ __device__ void TakeLargest(uint32_t* keys, int32_t count, int32_t lane) {
   __syncwarp();
 }
 
-// The key of the sum of the two largest values of a group; of the one there is in a group of one.
+// The key of the sum of the two largest values of a group; of the value itself in a group of one.
 __device__ uint32_t GroupKey(const uint32_t* keys, int32_t size, int32_t lane) {
   uint32_t first = kMinusInfinityKey;
   uint32_t second = kMinusInfinityKey;
@@ -57,7 +59,7 @@ __device__ uint32_t GroupKey(const uint32_t* keys, int32_t size, int32_t lane) {
   return SelectionKey(__fadd_rn(FromOrderedKey(largest), FromOrderedKey(next)));
 }
 
-// Excludes the experts of all groups but the topk_group best.
+// Excludes the experts of all groups except the topk_group best.
 __device__ void ExcludeGroups(const RouteExpertsParams& p, uint32_t* keys, uint32_t* group_keys,
                               int32_t lane) {
   const int32_t size = p.logits.cols / p.n_group;
@@ -87,7 +89,7 @@ __device__ void ListChosen(const uint32_t* keys, int32_t count, int32_t* chosen,
 
 __global__ void __launch_bounds__(kWarpsPerBlock * 32)
     RouteExpertsKernel(const __grid_constant__ RouteExpertsParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t lane = threadIdx.x % 32;
   const int32_t r =
       static_cast<int32_t>(blockIdx.x) * kWarpsPerBlock + static_cast<int32_t>(threadIdx.x / 32);

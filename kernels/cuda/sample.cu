@@ -1,9 +1,9 @@
-// The target's own token of each row (the pipeline: kernels/cpu/sample.cc) in several kernels: penalties and
-// the largest, by chunks; filters and logprobs, a block per row; the draw, by chunks; the choice. Ties,
-// borders and noise are the CPU's, but for two things: masses are summed in fixed point, 2^44 to that of the
-// most probable token, so a token that stands within V 2^-44 (2^-27 for 129,280) of top-p's border may fall
-// on its other side; and the noise's logarithms are CUDA's, within a unit in the last place of a double
-// before they become floats.
+// sample (the filters are listed in kernels/cpu/sample.cc) as several kernels: penalties and maximum, by
+// chunks; filters and logprobs, a block per row; the draw, by chunks; the choice. Ties, filter boundaries and
+// noise equal the CPU's, with two exceptions. Probabilities are summed in fixed point, with 2^44 for the most
+// probable token, so a token within V 2^-44 (2^-27 for 129,280) of top-p's boundary may fall on the other
+// side of it. And the noise uses CUDA's logarithms, which are within one unit in the last place of a double
+// before rounding to float.
 
 #include <algorithm>
 
@@ -21,27 +21,27 @@
 namespace foredraft::cuda {
 namespace {
 
-constexpr float kMassOne = 0x1p44f;     // the most probable token's
-constexpr int32_t kMaxVocab = 1 << 19;  // so many of them fit a Weight
-// Coarse bins are 1/64 nat wide, counted from the largest logit down. The last begins 32 nats below, where
+constexpr float kMassOne = 0x1p44f;     // of the most probable token
+constexpr int32_t kMaxVocab = 1 << 19;  // the sum of as many kMassOne fits a Weight
+// Coarse bins are 1/64 nat wide, counted from the largest logit down. The last begins 32 nats below it, where
 // masses are 0.
 constexpr float kBinsPerNat = 64.0f;
 constexpr int32_t kNoLimit = 0x7fffffff;
-constexpr int kLogprobThreads = 512;  // with more there are too few registers for each
+constexpr int kLogprobThreads = 512;  // more threads would leave too few registers for each
 
 struct SampleShared {
   SelectShared select;
   unsigned long long keys[kMaxWarps];
   Weight masses[kMaxWarps];
   double sums[kMaxWarps];
-  int32_t top_count;  // of the entries below
+  int32_t top_count;  // length of the next two arrays
   int32_t top_ids[kMaxLogprobs];
   float top_logits[kMaxLogprobs];
 };
 
 // ---- filters ----
 
-// Which tokens are left: those with a larger key, and of the ones with this key those up to last_id.
+// The tokens that are left: those with a larger key, and those with this key and an id up to last_id.
 struct Survivors {
   uint32_t key = 0;
   int32_t last_id = kNoLimit;
@@ -61,7 +61,7 @@ __device__ Weight MassOf(float largest, float logit) {
   return mass > 0.0f ? static_cast<Weight>(mass * kMassOne) : 0;  // NaN: 0
 }
 
-// The `wanted` lowest ids of those that have `key`, out of `found`.
+// Keeps the `wanted` lowest ids of the `found` tokens that have `key`.
 __device__ Survivors KeepTies(const float* logits, int32_t vocab, uint32_t key, Weight wanted, Weight found,
                               SampleShared& shared) {
   if (wanted >= found) return {key, kNoLimit};
@@ -73,7 +73,7 @@ __device__ Survivors KeepTies(const float* logits, int32_t vocab, uint32_t key, 
   return {key, static_cast<int32_t>(~last.key)};
 }
 
-// The k largest; among equals the lower id goes first.
+// Keeps the k largest; ties: the lower id.
 __device__ Survivors KeepTopK(const float* logits, float largest, int32_t vocab, int32_t k,
                               SampleShared& shared) {
   const Weight wanted = static_cast<Weight>(k);
@@ -83,7 +83,7 @@ __device__ Survivors KeepTopK(const float* logits, float largest, int32_t vocab,
   return KeepTies(logits, vocab, at_k.key, wanted - at_k.above, at_k.at, shared);
 }
 
-// Of `left`, the shortest prefix in order of probability that has p of their mass.
+// Keeps the shortest prefix of `left`, in order of probability, that has p of its mass.
 __device__ Survivors KeepTopP(const float* logits, float largest, int32_t vocab, float p,
                               const Survivors& left, SampleShared& shared) {
   Weight total = 0;
@@ -92,17 +92,17 @@ __device__ Survivors KeepTopP(const float* logits, float largest, int32_t vocab,
   });
   total = BlockReduce(total, Sum(), shared.masses);
   const Weight wanted = static_cast<Weight>(ceil(static_cast<double>(p) * static_cast<double>(total)));
-  // What top-k excluded stands after all that are left, so it need not be told apart here.
+  // Tokens that top-k excluded come after all of `left`, so they need not be skipped here.
   const Weight target = max(wanted, Weight{1});
   const Selected at_p = Select(shared.select, target, [&](const auto& visit) {
     ForEachLogit(logits, vocab,
                  [&](int32_t, float x) { visit(CoarseBin(largest, x), OrderedKey(x), MassOf(largest, x)); });
   });
   const Weight mass = MassOf(largest, FromOrderedKey(at_p.key));
-  if (mass == 0) return left;  // rounding has left the border beyond the last token that weighs anything
+  if (mass == 0) return left;  // by rounding, the boundary is past the last token with a mass above 0
   const Survivors kept =
       KeepTies(logits, vocab, at_p.key, (target - at_p.above + mass - 1) / mass, at_p.at / mass, shared);
-  // At top-k's own border that one may be narrower.
+  // The intersection with `left`, which may cut the same key at a lower id.
   return kept.key == left.key  ? Survivors{kept.key, min(kept.last_id, left.last_id)}
          : kept.key > left.key ? kept
                                : left;
@@ -110,14 +110,14 @@ __device__ Survivors KeepTopP(const float* logits, float largest, int32_t vocab,
 
 // ---- the draw ----
 
-// Gumbel() of kernels/philox.h with the device's logarithm, of token v out of its block.
+// Gumbel() of kernels/philox.h for token v of a block, with the device's logarithm.
 __device__ float GumbelOf(const PhiloxBlock& block, int32_t v) {
   const uint32_t x = v % 4 == 0 ? block[0] : v % 4 == 1 ? block[1] : v % 4 == 2 ? block[2] : block[3];
   return static_cast<float>(-log(-log(UnitInterval(x))));
 }
 
 // The key of the largest logit - largest + noise over the survivors of this block's chunk; ties: the lowest
-// id. `top` is the most probable one, which always survives: it takes part in every chunk.
+// id. `top`, the most probable token, always survives, and is a candidate in every chunk.
 __device__ unsigned long long DrawOfChunk(const SlotConstants& c, const float* logits, int32_t vocab,
                                           int32_t top, int32_t position, const Survivors& survivors) {
   const float largest = logits[top];
@@ -127,7 +127,7 @@ __device__ unsigned long long DrawOfChunk(const SlotConstants& c, const float* l
   PhiloxBlock noise = {};
   ForEachLogitOfChunk(logits, vocab, [&](int32_t v, float x) {
     const float score = x - largest;
-    // Most tokens could not win with the largest noise there is: spare them the generator.
+    // Most tokens lose even with the largest possible noise: skip the generator for them.
     if (!(score + kMaxGumbel >= best_score) || v == top || !survivors.Has(OrderedKey(x), v)) return;
     if (c.min_p > 0.0f && !(Exp(score) >= c.min_p)) return;
     if (block != v / 4) {
@@ -153,9 +153,9 @@ __device__ void WriteTopLogprobs(const float* logits, float largest, int32_t voc
   __syncthreads();
   ForEachLogit(logits, vocab, [&](int32_t v, float x) {
     if (!top.Has(OrderedKey(x), v)) return;
-    const int32_t place = atomicAdd(&shared.top_count, 1);  // in any order: sorted below
-    shared.top_ids[place] = v;
-    shared.top_logits[place] = x;
+    const int32_t index = atomicAdd(&shared.top_count, 1);  // in any order: sorted below
+    shared.top_ids[index] = v;
+    shared.top_logits[index] = x;
   });
   __syncthreads();
   const int32_t own = static_cast<int32_t>(threadIdx.x);
@@ -167,7 +167,7 @@ __device__ void WriteTopLogprobs(const float* logits, float largest, int32_t voc
   out->top_logprobs[rank] = static_cast<float>(static_cast<double>(shared.top_logits[own]) - log_sum);
 }
 
-// Of the raw logits.
+// Logprobs of the raw logits.
 __device__ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count,
                               TokenLogprobs* out, SampleShared& shared) {
   unsigned long long best = 0;
@@ -191,8 +191,8 @@ __device__ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token,
 
 struct SamplePlan {
   SampleParams p;
-  unsigned long long* largest;  // [R, chunks]: keys of the scaled logits, penalties applied
-  unsigned long long* drawn;    // [R, chunks]: keys of what noise made of them
+  unsigned long long* largest;  // [R, chunks]: keys of the scaled logits, after penalties
+  unsigned long long* drawn;    // [R, chunks]: keys of the scaled logits plus noise
   Survivors* survivors;         // [R]
   int32_t chunks;
 
@@ -209,7 +209,7 @@ struct ChunkShared {
 };
 
 __global__ void __launch_bounds__(kChunkThreads) ScaleLogits(const __grid_constant__ SamplePlan plan) {
-  AfterPrevious();
+  GridDependencySync();
   const SampleParams& p = plan.p;
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kChunkThreads) ScaleLogits(const __grid_consta
 }
 
 __global__ void __launch_bounds__(kMaxRowThreads) FilterLogits(const __grid_constant__ SamplePlan plan) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = plan.p.index.slots[r];
   if (slot < 0 || plan.greedy(slot)) return;
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) FilterLogits(const __grid_cons
 }
 
 __global__ void __launch_bounds__(kChunkThreads) DrawTokens(const __grid_constant__ SamplePlan plan) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = plan.p.index.slots[r];
   if (slot < 0 || plan.greedy(slot)) return;
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kChunkThreads) DrawTokens(const __grid_constan
 
 // A warp per row.
 __global__ void __launch_bounds__(32) ChooseTokens(const __grid_constant__ SamplePlan plan) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = plan.p.index.slots[r];
   int32_t token = 0;
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(32) ChooseTokens(const __grid_constant__ Sampl
 }
 
 __global__ void __launch_bounds__(kLogprobThreads) LogprobsOfRows(const __grid_constant__ SampleParams p) {
-  AfterPrevious();
+  GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
   if (slot < 0) return;

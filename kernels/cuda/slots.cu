@@ -1,69 +1,57 @@
-// The step's own bookkeeping: kernels/slot_logic.h, a thread per place.
+// The slot ops: kernels/slot_logic.h and kernels/vanilla_logic.h, a thread per bucket entry. Each entry is a
+// chain of dependent loads, so only latency matters: small blocks spread the warps over the multiprocessors.
 
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/per_place.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/slot_logic.h"
+#include "kernels/vanilla_logic.h"
 
 namespace foredraft::cuda {
 namespace {
 
-__global__ void DecodeRowsKernel(const __grid_constant__ DecodeRowsParams p) {
-  AfterPrevious();
-  if (PlaceOfThread() < p.bucket) FillDecodeRows(p, PlaceOfThread());
+constexpr int32_t kEntriesPerBlock = 32;
+
+LaunchShape ThreadPerEntry(int32_t entries) {
+  return {.grid = dim3((entries + kEntriesPerBlock - 1) / kEntriesPerBlock), .block = dim3(kEntriesPerBlock)};
+}
+
+__device__ __forceinline__ int32_t EntryOfThread() {
+  return static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+}
+
+template <class Params>
+__global__ void SlotKernel(const __grid_constant__ Params p) {
+  GridDependencySync();
+  if (EntryOfThread() < EntryCount(p)) RunEntry(p, EntryOfThread());
+}
+
+template <class Params>
+void LaunchSlotKernel(Stream& stream, const Params& p) {
+  Launch(stream, SlotKernel<Params>, ThreadPerEntry(EntryCount(p)), p);
 }
 
 __global__ void VerifyDraftsKernel(const __grid_constant__ VerifyDraftsParams p) {
-  AfterPrevious();
-  // A slot that runs at its length limit: the stream fails, and with it the daemon; no token is made up.
-  if (PlaceOfThread() < p.bucket && !VerifyPlace(p, PlaceOfThread())) __trap();
-}
-
-__global__ void AcceptFirstTokenKernel(const __grid_constant__ AcceptFirstTokenParams p) {
-  AfterPrevious();
-  if (PlaceOfThread() < p.count) AcceptFirst(p, PlaceOfThread());
-}
-
-__global__ void EagleRowsKernel(const __grid_constant__ EagleRowsParams p) {
-  AfterPrevious();
-  if (PlaceOfThread() < p.bucket) FillEagleRows(p, PlaceOfThread());
-}
-
-__global__ void NextDraftRowsKernel(const __grid_constant__ NextDraftRowsParams p) {
-  AfterPrevious();
-  if (PlaceOfThread() < p.bucket) FillNextDraftRow(p, PlaceOfThread());
-}
-
-__global__ void StoreDraftsKernel(const __grid_constant__ StoreDraftsParams p) {
-  AfterPrevious();
-  if (PlaceOfThread() < p.bucket) StoreDraft(p, PlaceOfThread());
+  GridDependencySync();
+  // A slot that runs at its length limit breaks an invariant: the trap fails the stream, and the daemon
+  // aborts.
+  if (EntryOfThread() < p.bucket && !VerifyEntry(p, EntryOfThread())) __trap();
 }
 
 }  // namespace
 
-void DecodeRows(Stream& stream, const DecodeRowsParams& p) {
-  Launch(stream, DecodeRowsKernel, ThreadPerPlace(p.bucket), p);
-}
+void DecodeRows(Stream& stream, const DecodeRowsParams& p) { LaunchSlotKernel(stream, p); }
 
 void VerifyDrafts(Stream& stream, const VerifyDraftsParams& p) {
-  Launch(stream, VerifyDraftsKernel, ThreadPerPlace(p.bucket), p);
+  Launch(stream, VerifyDraftsKernel, ThreadPerEntry(p.bucket), p);
 }
 
-void AcceptFirstToken(Stream& stream, const AcceptFirstTokenParams& p) {
-  Launch(stream, AcceptFirstTokenKernel, ThreadPerPlace(p.count), p);
-}
-
-void EagleRows(Stream& stream, const EagleRowsParams& p) {
-  Launch(stream, EagleRowsKernel, ThreadPerPlace(p.bucket), p);
-}
-
-void NextDraftRows(Stream& stream, const NextDraftRowsParams& p) {
-  Launch(stream, NextDraftRowsKernel, ThreadPerPlace(p.bucket), p);
-}
-
-void StoreDrafts(Stream& stream, const StoreDraftsParams& p) {
-  Launch(stream, StoreDraftsKernel, ThreadPerPlace(p.bucket), p);
-}
+void AcceptFirstToken(Stream& stream, const AcceptFirstTokenParams& p) { LaunchSlotKernel(stream, p); }
+void EagleRows(Stream& stream, const EagleRowsParams& p) { LaunchSlotKernel(stream, p); }
+void NextDraftRows(Stream& stream, const NextDraftRowsParams& p) { LaunchSlotKernel(stream, p); }
+void StoreDrafts(Stream& stream, const StoreDraftsParams& p) { LaunchSlotKernel(stream, p); }
+void VanillaRows(Stream& stream, const VanillaRowsParams& p) { LaunchSlotKernel(stream, p); }
+void VanillaLevelRows(Stream& stream, const VanillaLevelRowsParams& p) { LaunchSlotKernel(stream, p); }
+void AppendRecent(Stream& stream, const AppendRecentParams& p) { LaunchSlotKernel(stream, p); }
 
 }  // namespace foredraft::cuda

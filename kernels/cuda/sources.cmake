@@ -33,5 +33,4 @@ set(foredraft_cuda_sources
     route_experts.cu
     sample.cu
     slots.cu
-    tuning_file.cc
-    vanilla_rows.cu)
+    tuning_file.cc)

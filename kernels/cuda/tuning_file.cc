@@ -24,75 +24,76 @@ std::string ShowDevice(const TunedFor& device) {
                          device.cublaslt);
 }
 
-absl::Status Refuse(const std::string& path, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrFormat("cublaslt.tuning_file: %s: %s", path, what));
-}
-
-// The value of a key, or a refusal that names it.
-template <class T>
-absl::Status Take(const json& from, const char* key, const std::string& where, const std::string& path,
-                  T* value) {
-  const auto found = from.find(key);
-  constexpr bool is_text = std::is_same_v<T, std::string>;
-  if (found == from.end() || !(is_text ? found->is_string() : found->is_number())) {
-    return Refuse(path, absl::StrFormat("%s: %s: %s, expected a %s", where, key,
-                                        found == from.end() ? "missing" : found->dump(),
-                                        is_text ? "string" : "number"));
-  }
-  *value = found->get<T>();
-  return absl::OkStatus();
-}
-
-absl::Status TakeDType(const json& from, const char* key, DType other, const std::string& where,
-                       const std::string& path, DType* value) {
+// A JSON object of the file. Its errors name the file, the object and the key.
+struct JsonObject {
+  const json& value;
   std::string name;
-  RETURN_IF_ERROR(Take(from, key, where, path, &name));
-  for (const DType dtype : {DType::kBF16, other}) {
-    if (name != DTypeName(dtype)) continue;
-    *value = dtype;
-    return absl::OkStatus();
-  }
-  return Refuse(path, absl::StrFormat("%s: %s: \"%s\", allowed %s, %s", where, key, name,
-                                      DTypeName(DType::kBF16), DTypeName(other)));
-}
+  std::string path;  // of the file
 
-absl::Status TakeShape(const json& from, const std::string& where, const std::string& path,
-                       GemmShape* shape) {
-  RETURN_IF_ERROR(Take(from, "n", where, path, &shape->n));
-  RETURN_IF_ERROR(Take(from, "k", where, path, &shape->k));
-  RETURN_IF_ERROR(TakeDType(from, "weight", DType::kF8E4M3, where, path, &shape->weight));
-  RETURN_IF_ERROR(TakeDType(from, "out", DType::kF32, where, path, &shape->out));
-  std::string form;
-  RETURN_IF_ERROR(Take(from, "form", where, path, &form));
+  absl::Status Error(const std::string& what) const {
+    return absl::InvalidArgumentError(absl::StrFormat("cublaslt.tuning_file: %s: %s", path, what));
+  }
+  absl::Status ErrorAt(const char* key, const std::string& what) const {
+    return Error(absl::StrFormat("%s: %s: %s", name, key, what));
+  }
+
+  template <class T>
+  absl::StatusOr<T> Get(const char* key) const {
+    const auto found = value.find(key);
+    constexpr bool is_text = std::is_same_v<T, std::string>;
+    if (found == value.end() || !(is_text ? found->is_string() : found->is_number())) {
+      return ErrorAt(key,
+                     absl::StrFormat("%s, expected a %s", found == value.end() ? "missing" : found->dump(),
+                                     is_text ? "string" : "number"));
+    }
+    return found->get<T>();
+  }
+
+  // BF16 or `other`.
+  absl::StatusOr<DType> GetDType(const char* key, DType other) const {
+    ASSIGN_OR_RETURN(const std::string text, Get<std::string>(key));
+    for (const DType dtype : {DType::kBF16, other}) {
+      if (text == DTypeName(dtype)) return dtype;
+    }
+    return ErrorAt(
+        key, absl::StrFormat("\"%s\", allowed %s, %s", text, DTypeName(DType::kBF16), DTypeName(other)));
+  }
+};
+
+absl::StatusOr<GemmShape> ReadShape(const JsonObject& entry) {
+  GemmShape shape;
+  ASSIGN_OR_RETURN(shape.n, entry.Get<int32_t>("n"));
+  ASSIGN_OR_RETURN(shape.k, entry.Get<int32_t>("k"));
+  ASSIGN_OR_RETURN(shape.weight, entry.GetDType("weight", DType::kF8E4M3));
+  ASSIGN_OR_RETURN(shape.out, entry.GetDType("out", DType::kF32));
+  ASSIGN_OR_RETURN(const std::string form, entry.Get<std::string>("form"));
   if (form != kDecode && form != kPrefill) {
-    return Refuse(path, absl::StrFormat("%s: form: \"%s\", allowed %s, %s", where, form, kDecode, kPrefill));
+    return entry.ErrorAt("form", absl::StrFormat("\"%s\", allowed %s, %s", form, kDecode, kPrefill));
   }
-  shape->form = form == kDecode ? GemmForm::kDecode : GemmForm::kPrefill;
-  return absl::OkStatus();
+  shape.form = form == kDecode ? GemmForm::kDecode : GemmForm::kPrefill;
+  return shape;
 }
 
-absl::Status TakeAlgorithm(const json& from, const std::string& where, const std::string& path,
-                           TunedAlgorithm* algorithm) {
-  std::string hex;
-  RETURN_IF_ERROR(Take(from, "algorithm", where, path, &hex));
-  if (hex.size() != 2 * algorithm->bytes.size() ||
+absl::StatusOr<TunedAlgorithm> ReadAlgorithm(const JsonObject& entry) {
+  TunedAlgorithm algorithm;
+  ASSIGN_OR_RETURN(const std::string hex, entry.Get<std::string>("algorithm"));
+  if (hex.size() != 2 * algorithm.bytes.size() ||
       hex.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    return Refuse(path, absl::StrFormat("%s: algorithm: %d characters, expected %d hexadecimal digits", where,
-                                        hex.size(), 2 * algorithm->bytes.size()));
+    return entry.ErrorAt("algorithm", absl::StrFormat("%d characters, expected %d hexadecimal digits",
+                                                      hex.size(), 2 * algorithm.bytes.size()));
   }
   const std::string bytes = absl::HexStringToBytes(hex);
-  std::copy(bytes.begin(), bytes.end(), algorithm->bytes.begin());
-  RETURN_IF_ERROR(Take(from, "name", where, path, &algorithm->name));
-  RETURN_IF_ERROR(Take(from, "us", where, path, &algorithm->us));
-  RETURN_IF_ERROR(Take(from, "own_us", where, path, &algorithm->own_us));
-  const auto attributes = from.find("attributes");
-  if (attributes == from.end()) return absl::OkStatus();
+  std::copy(bytes.begin(), bytes.end(), algorithm.bytes.begin());
+  ASSIGN_OR_RETURN(algorithm.name, entry.Get<std::string>("name"));
+  ASSIGN_OR_RETURN(algorithm.us, entry.Get<double>("us"));
+  ASSIGN_OR_RETURN(algorithm.own_us, entry.Get<double>("own_us"));
+  const auto attributes = entry.value.find("attributes");
+  if (attributes == entry.value.end()) return algorithm;
   for (const auto& [key, value] : attributes->items()) {
-    if (!value.is_number_integer())
-      return Refuse(path, where + ": attributes: " + key + ": expected a number");
-    algorithm->attributes[key] = value.get<int64_t>();
+    if (!value.is_number_integer()) return entry.ErrorAt("attributes", key + ": expected a number");
+    algorithm.attributes[key] = value.get<int64_t>();
   }
-  return absl::OkStatus();
+  return algorithm;
 }
 
 }  // namespace
@@ -121,24 +122,22 @@ std::string WriteTuningFile(const TuningFile& file) {
 }
 
 absl::StatusOr<TuningFile> ParseTuningFile(std::string_view text, const std::string& path) {
-  const json root = json::parse(text, nullptr, false);
-  if (!root.is_object()) return Refuse(path, "not a JSON object");
+  const json json_root = json::parse(text, nullptr, false);
+  const JsonObject root = {json_root, "file", path};
+  if (!json_root.is_object()) return root.Error("not a JSON object");
   TuningFile file;
-  RETURN_IF_ERROR(Take(root, "cublaslt", "file", path, &file.tuned_for.cublaslt));
-  RETURN_IF_ERROR(Take(root, "gpu", "file", path, &file.tuned_for.gpu));
-  RETURN_IF_ERROR(Take(root, "multiprocessors", "file", path, &file.tuned_for.multiprocessors));
-  const auto gemms = root.find("gemms");
-  if (gemms == root.end() || !gemms->is_array()) return Refuse(path, "gemms: expected a list");
+  ASSIGN_OR_RETURN(file.tuned_for.cublaslt, root.Get<int64_t>("cublaslt"));
+  ASSIGN_OR_RETURN(file.tuned_for.gpu, root.Get<std::string>("gpu"));
+  ASSIGN_OR_RETURN(file.tuned_for.multiprocessors, root.Get<int32_t>("multiprocessors"));
+  const auto gemms = json_root.find("gemms");
+  if (gemms == json_root.end() || !gemms->is_array()) return root.Error("gemms: expected a list");
   for (size_t i = 0; i < gemms->size(); ++i) {
-    const std::string where = absl::StrFormat("gemms[%d]", i);
-    const json& entry = (*gemms)[i];
-    if (!entry.is_object()) return Refuse(path, where + ": expected an object");
-    GemmShape shape;
-    TunedAlgorithm algorithm;
-    RETURN_IF_ERROR(TakeShape(entry, where, path, &shape));
-    RETURN_IF_ERROR(TakeAlgorithm(entry, where, path, &algorithm));
+    const JsonObject entry = {(*gemms)[i], absl::StrFormat("gemms[%d]", i), path};
+    if (!entry.value.is_object()) return entry.Error(entry.name + ": expected an object");
+    ASSIGN_OR_RETURN(const GemmShape shape, ReadShape(entry));
+    ASSIGN_OR_RETURN(TunedAlgorithm algorithm, ReadAlgorithm(entry));
     if (!file.algorithms.emplace(shape, std::move(algorithm)).second) {
-      return Refuse(path, where + ": a GEMM that is there already");
+      return entry.Error(entry.name + ": the same GEMM as an earlier entry");
     }
   }
   return file;

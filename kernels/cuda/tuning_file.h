@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_TUNING_FILE_H_
 #define FOREDRAFT_KERNELS_CUDA_TUNING_FILE_H_
 
-// The file of `foredraft tune`: cuBLASLt's algorithm for each GEMM, as JSON. The machine reads the
-// algorithm's 64 opaque bytes, which are good for one version of the library and one kind of GPU; people read
-// its attributes.
+// The file that `foredraft tune` writes: cuBLASLt's algorithm for each GEMM, as JSON. An algorithm is 64
+// opaque bytes, valid for one version of the library and one GPU model; its attributes are for the human
+// reader.
 
 #include <array>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace foredraft {
 
-// What the bytes are good for.
+// The library and GPU for which the bytes are valid.
 struct TunedFor {
   int64_t cublaslt = 0;  // cublasLtGetVersion
   std::string gpu;       // "NVIDIA H200"
@@ -29,7 +29,7 @@ struct TunedAlgorithm {
   std::array<uint8_t, 64> bytes{};            // cublasLtMatmulAlgo_t
   std::map<std::string, int64_t> attributes;  // "tile", "stages", ...
   std::string name;                           // of the weight
-  double us = 0;                              // median at the largest number of rows
+  double us = 0;                              // median at the largest row count
   double own_us = 0;                          // of the kernel it replaces
 
   bool operator==(const TunedAlgorithm&) const = default;
@@ -45,12 +45,12 @@ std::string WriteTuningFile(const TuningFile& file);
 // INVALID_ARGUMENT names `path`, the entry and what is wrong with it.
 absl::StatusOr<TuningFile> ParseTuningFile(std::string_view text, const std::string& path);
 
-// The algorithms of the file at `path` for this device; none, and one line in the log, where it was made for
-// another one. An empty path has none.
+// The algorithms of the file at `path`. None, with a warning in the log, if the file was made for another
+// device; none for an empty path.
 absl::StatusOr<std::map<GemmShape, TunedAlgorithm>> LoadTunedAlgorithms(const std::string& path,
                                                                         const TunedFor& here);
 
-// Of what may change a bit: the algorithms and what they are for.
+// A hash of the algorithms and their shapes: everything in the file that may change a bit.
 uint32_t TuningHash(const std::map<GemmShape, TunedAlgorithm>& algorithms);
 
 }  // namespace foredraft

@@ -24,7 +24,8 @@ constexpr std::byte kGuard{0xa5};
 }  // namespace
 
 BlockRunner& BlockRunnerOfThisThread() {
-  // Never destroyed: its fibers would have to be unwound. A thread that ends leaves its runner to the next.
+  // Never destroyed, because that would have to unwind its fibers. When a thread ends, the next one reuses
+  // its runner.
   static std::mutex& mutex = *new std::mutex;
   static std::vector<BlockRunner*>& idle = *new std::vector<BlockRunner*>;
   struct Lease {
@@ -66,7 +67,7 @@ void BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
   while (live_ > 0) {
     if (polling_ > 0) WakePolling();
     if (ready_warps_.empty()) {
-      KernelFault(threads_[0]->place, "no thread of the block can go on\n" + Report());
+      KernelFault(threads_[0]->location, "deadlock: no thread of the block can run\n" + Report());
     }
     OpenWarp();
     SwitchTo(NextThread());
@@ -100,7 +101,7 @@ void BlockRunner::Prepare() {
     thread.may_touch = !guarded_;
     thread.copies.clear();
     thread.open_group = 0;
-    thread.place = {"the kernel's start", 0};
+    thread.location = {"the kernel's start", 0};
     Wake(thread);
   }
 }
@@ -117,13 +118,13 @@ void BlockRunner::AddThread() {
   }
   thread.stack_bottom = static_cast<std::byte*>(memory) + kPage;
   thread.stack_bytes = kStackBytes - kPage;
-  // Stacks at the same offset of their pages would share a few cache lines' worth of places.
+  // Staggers the stacks: at the same offset in their pages they would compete for the same few cache sets.
   const size_t stagger = static_cast<size_t>(thread.number % 61) * 320;
   thread.context = boost::context::detail::make_fcontext(
       static_cast<std::byte*>(memory) + kStackBytes - stagger, kStackBytes - kPage - stagger, &EnterThread);
 }
 
-// Takes a random warp, or goes on with the one that ran.
+// Chooses a random warp, or continues with the current one.
 void BlockRunner::OpenWarp() {
   if (!sticky_ || open_warp_ < 0 || warps_[open_warp_].ready == 0) {
     open_warp_ = ready_warps_[shuffler_.Below(static_cast<uint32_t>(ready_warps_.size()))];
@@ -178,7 +179,7 @@ void BlockRunner::SwitchTo(DeviceThread* next) {
   Arrive(*save, from);
 }
 
-// On a stack again, or for the first time: keeps where we came from.
+// The first statement after a switch to a stack: saves the context that was left.
 void BlockRunner::Arrive(void* fake_stack, boost::context::detail::transfer_t from) {
   const void* bottom = nullptr;
   size_t bytes = 0;
@@ -207,25 +208,25 @@ void BlockRunner::ThreadMain() {
   }
 }
 
-void BlockRunner::Wait(ThreadState state, const Place& place) {
+void BlockRunner::Wait(ThreadState state, const SourceLocation& location) {
   current_->state = state;
-  current_->place = place;
+  current_->location = location;
   SwitchTo(NextThread());
   current_->state = ThreadState::kRuns;
 }
 
-void BlockRunner::Barrier(const Place& place) {
-  current_->place = place;
-  if (++at_barrier_ == thread_count_) ReleaseBarrier();  // wakes this one too: it need not go on first
-  Wait(ThreadState::kBarrier, place);
+void BlockRunner::Barrier(const SourceLocation& location) {
+  current_->location = location;
+  if (++at_barrier_ == thread_count_) ReleaseBarrier();  // wakes this thread, too; another may run first
+  Wait(ThreadState::kBarrier, location);
 }
 
 void BlockRunner::ReleaseBarrier() {
-  const Place& place = current_->place;
+  const SourceLocation& location = current_->location;
   for (int i = 0; i < thread_count_; ++i) {
-    const Place& other = threads_[i]->place;
-    if (other.line != place.line || std::strcmp(other.file, place.file) != 0) {
-      KernelFault(place, "__syncthreads: threads stand at different places\n" + Report());
+    const SourceLocation& other = threads_[i]->location;
+    if (other.line != location.line || std::strcmp(other.file, location.file) != 0) {
+      KernelFault(location, "__syncthreads: threads wait at different lines\n" + Report());
     }
   }
   at_barrier_ = 0;
@@ -236,17 +237,17 @@ void BlockRunner::ReleaseBarrier() {
   }
 }
 
-void BlockRunner::Named(int id, int thread_count, bool wait, const Place& place) {
+void BlockRunner::Named(int id, int thread_count, bool wait, const SourceLocation& location) {
   NamedBarrierState& named = named_[id];
   if (named.arrived > 0 && named.thread_count != thread_count) {
-    KernelFault(place, "named barrier " + std::to_string(id) + ": " + std::to_string(thread_count) +
-                           " threads here, others say " + std::to_string(named.thread_count));
+    KernelFault(location, "named barrier " + std::to_string(id) + ": " + std::to_string(thread_count) +
+                              " threads here, others say " + std::to_string(named.thread_count));
   }
   named.thread_count = thread_count;
   if (++named.arrived < thread_count) {
     if (!wait) return;
     current_->barrier_id = id;
-    Wait(ThreadState::kNamedBarrier, place);
+    Wait(ThreadState::kNamedBarrier, location);
     return;
   }
   named = {};
@@ -259,12 +260,14 @@ void BlockRunner::Named(int id, int thread_count, bool wait, const Place& place)
   }
 }
 
-void BlockRunner::Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const Place&), void* argument,
-                       const Place& place) {
+void BlockRunner::Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceLocation&),
+                       void* argument, const SourceLocation& location) {
   const int lane = current_->number % 32;
   const int warp_index = current_->number / 32;
   std::vector<Meeting>& meetings = warps_[warp_index].meetings;
-  if ((mask >> lane & 1u) == 0) KernelFault(place, "a warp intrinsic by a lane that its mask does not name");
+  if ((mask >> lane & 1u) == 0) {
+    KernelFault(location, "a warp intrinsic by a lane that its mask does not name");
+  }
   size_t i = 0;
   while (i < meetings.size() && (meetings[i].mask != mask || meetings[i].run != run)) ++i;
   if (i == meetings.size()) meetings.push_back({mask, run, 0, {}});
@@ -273,21 +276,21 @@ void BlockRunner::Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const
   meeting.arrived |= 1u << lane;
   if (meeting.arrived != mask) {
     current_->mask = mask;
-    Wait(ThreadState::kMeeting, place);
+    Wait(ThreadState::kMeeting, location);
     return;
   }
-  run(mask, meeting.arguments, place);
+  run(mask, meeting.arguments, location);
   if (i + 1 < meetings.size()) meetings[i] = meetings.back();
   meetings.pop_back();
   if (const uint32_t others = mask & ~(1u << lane); others != 0) WakeLanes(warp_index, others);
 }
 
-void BlockRunner::Poll(bool (*ready)(void*), void* argument, const Place& place) {
+void BlockRunner::Poll(bool (*ready)(void*), void* argument, const SourceLocation& location) {
   if (ready(argument)) return;
   current_->ready = ready;
   current_->ready_argument = argument;
   ++polling_;
-  Wait(ThreadState::kPolling, place);
+  Wait(ThreadState::kPolling, location);
 }
 
 void BlockRunner::WaitForPredecessor() {
@@ -322,7 +325,7 @@ std::string BlockRunner::Report() const {
       what += mask;
     }
     if (thread.state != ThreadState::kEnded) {
-      what += std::string(", ") + thread.place.file + ":" + std::to_string(thread.place.line);
+      what += std::string(", ") + thread.location.file + ":" + std::to_string(thread.location.line);
     }
     groups[what].push_back(i);
   }

@@ -1,10 +1,10 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_
 
-// Runs one block of a grid after another: its threads are fibers of this host thread, switched where they
-// wait (barriers, warp intrinsics, polling), in an order drawn by a seeded generator.
+// Runs the blocks of a grid one after another. A block's threads are fibers of this host thread; they switch
+// where they wait (barriers, warp intrinsics, polling), in an order drawn by a seeded generator.
 //
-// Owner and thread: one per thread of the host (BlockRunnerOfThisThread).
+// Owner and thread: one per host thread (BlockRunnerOfThisThread).
 
 #include <atomic>
 #include <boost/context/fiber.hpp>
@@ -24,16 +24,16 @@ inline constexpr size_t kMaxSharedBytes = 232448;  // of a block on Hopper
 inline constexpr int kMaxBlockThreads = 1024;
 
 struct GridWork {
-  std::function<void()> thread;  // what each thread runs
+  std::function<void()> thread;  // the body of each thread
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
-  bool after_previous = false;  // launched with leave to start before its predecessor ended
-  // Its first block runs alone, and its threads may touch device memory only once they have waited for the
-  // predecessor. Null: not looked at.
+  bool programmatic = false;  // launched with programmatic stream serialization
+  // Guarded: the first block runs alone, and its threads may access device memory only after
+  // GridDependencyWait. Null: not checked.
   DeviceMemory* guarded_memory = nullptr;
   uint64_t seed = 0;
-  std::atomic<bool> waited{false};  // some thread has waited for the predecessor
+  std::atomic<bool> waited{false};  // a thread has called GridDependencyWait
 };
 
 // splitmix64: small and good enough to shuffle with.
@@ -66,14 +66,14 @@ struct DeviceThread {
   boost::context::detail::fcontext_t context = nullptr;  // while another one runs
   int number = 0;
   uint3 index = {};
-  ThreadState state = ThreadState::kRuns;  // out of date while its warp says it is ready
-  Place place = {};
+  ThreadState state = ThreadState::kRuns;  // not updated while the lane is in its warp's `ready`
+  SourceLocation location = {};
   uint32_t mask = 0;               // kMeeting
   int barrier_id = 0;              // kNamedBarrier
   bool (*ready)(void*) = nullptr;  // kPolling
   void* ready_argument = nullptr;
 
-  bool may_touch = true;  // device memory: in a guarded block, once it has waited for the predecessor
+  bool may_touch = true;  // access device memory: in a guarded block, after GridDependencyWait
 
   std::vector<PendingCopy> copies;
   int open_group = 0;
@@ -85,10 +85,10 @@ struct DeviceThread {
   void* tsan_fiber = nullptr;
 };
 
-// Lanes on their way to one warp intrinsic.
+// Lanes that wait for each other in a warp intrinsic.
 struct Meeting {
   uint32_t mask;
-  void (*run)(uint32_t, LaneArguments, const Place&);
+  void (*run)(uint32_t, LaneArguments, const SourceLocation&);
   uint32_t arrived;
   void* arguments[32];
 };
@@ -110,15 +110,15 @@ class BlockRunner {
   DeviceThread& current() { return *current_; }
   GridWork& work() { return *work_; }
   std::byte* shared() { return shared_; }
-  void Barrier(const Place& place);
-  void Named(int id, int thread_count, bool wait, const Place& place);
-  void Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const Place&), void* argument,
-            const Place& place);
-  void Poll(bool (*ready)(void*), void* argument, const Place& place);
+  void Barrier(const SourceLocation& location);
+  void Named(int id, int thread_count, bool wait, const SourceLocation& location);
+  void Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceLocation&), void* argument,
+            const SourceLocation& location);
+  void Poll(bool (*ready)(void*), void* argument, const SourceLocation& location);
   void WaitForPredecessor();
-  // A guarded block's device memory, for threads that may touch it and for the copy engine. The old state.
+  // Opens a guarded block's device memory for threads that may access it and for TMA; returns the old state.
   bool OpenDeviceMemory(bool open);
-  // Who waits for what, a line for each place.
+  // A report of the waiting threads, a line per source location.
   std::string Report() const;
 
  private:
@@ -132,13 +132,13 @@ class BlockRunner {
   [[noreturn]] void ThreadMain();
   static void EnterThread(boost::context::detail::transfer_t from);
 
-  // The thread to run next: the rest of the warp that runs, else of another. Null: none can run, or it is
-  // time to ask those that poll.
+  // The thread to run next: one of the current warp, else of another. Null: none can run, or polling threads
+  // are due.
   DeviceThread* NextThread();
   void OpenWarp();
   void Arrive(void* fake_stack, boost::context::detail::transfer_t from);
-  void SwitchTo(DeviceThread* next);                 // null: back to Run
-  void Wait(ThreadState state, const Place& place);  // of the current thread, until woken
+  void SwitchTo(DeviceThread* next);                             // null: return to Run
+  void Wait(ThreadState state, const SourceLocation& location);  // blocks the current thread until woken
   void Wake(DeviceThread& thread) { WakeLanes(thread.number / 32, 1u << (thread.number % 32)); }
   void WakeLanes(int warp, uint32_t lanes);
   void WakePolling();
@@ -160,8 +160,8 @@ class BlockRunner {
   std::vector<Warp> warps_;
   std::vector<int> ready_warps_;  // those with ready lanes
   NamedBarrierState named_[16];
-  bool sticky_ = false;  // one warp runs as far as it gets before another starts
-  // The warp that runs: its lanes that were ready when it was picked, in a random order; then those woken
+  bool sticky_ = false;  // a warp runs until it blocks before another starts
+  // The current warp: the lanes that were ready when it was chosen, in a random order; then those woken
   // since.
   int open_warp_ = -1;
   int lanes_[32];
@@ -179,7 +179,7 @@ class BlockRunner {
 
 BlockRunner& BlockRunnerOfThisThread();
 
-// While a kernel runs on this thread of the host, who runs it.
+// The runner of the kernel on this host thread, if any.
 inline thread_local constinit BlockRunner* running = nullptr;
 
 }  // namespace cuda_on_host

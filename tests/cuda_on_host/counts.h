@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_COUNTS_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_COUNTS_H_
 
-// What the code under test has asked of CUDA since the process began, so that a test can say "after warm-up
-// no allocation, one graph launch per step".
+// Counts of CUDA calls since the process began, for tests such as "no allocation and one graph launch per
+// step after the warm-up".
 
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Counts {
   int64_t graph_launches;
   int64_t captures;
   int64_t instantiations;
-  int64_t syncs;    // the host waits: streams, events, the device, copies that are not Async
-  int64_t queries;  // the host asks
+  int64_t syncs;    // calls that block the host: streams, events, the device, synchronous copies
+  int64_t queries;  // cudaStreamQuery, cudaEventQuery
 };
 
 Counts CurrentCounts();
@@ -27,11 +27,11 @@ Counts CurrentCounts();
 // The order in which blocks, warps and lanes run. The same seed gives the same order when blocks run on one
 // thread (SetBlockThreads(1)).
 void SetSeed(uint64_t seed);
-// On how many threads of the host the blocks of a grid run; 2 at first.
+// The number of host threads that run the blocks of a grid; 2 by default.
 void SetBlockThreads(int count);
-// What cudaMemGetInfo says there is in all; 1 GiB at first.
+// The total of cudaMemGetInfo; 1 GiB by default.
 void SetDeviceMemory(size_t bytes);
-// How much of it an instantiated graph takes; 0 at first.
+// The device memory of an instantiated graph; 0 by default.
 void SetGraphMemory(size_t bytes);
 
 }  // namespace cuda_on_host

@@ -1,8 +1,11 @@
 // cuBLASLt in software. Its algorithms, by id:
+//
+// clang-format off
 //   0  sums k in ascending order
-//   1  the same, split along k: must be left out by whoever wants fixed sums
-//   2  sums in descending order where there are more than 16 rows: a row's bits depend on its company
-//   3  takes no fewer than 8 rows
+//   1  the same with split-K, which callers must exclude
+//   2  sums in descending order above 16 rows, so it is not row-independent
+//   3  supports 8 rows and more
+// clang-format on
 
 #include <cublasLt.h>
 
@@ -93,7 +96,7 @@ bool Aligned(const CublasLtLayoutOnHost& layout) {
   return layout.ld >= layout.rows && layout.ld * BytesOf(layout.type) % 16 == 0;
 }
 
-// What the real one takes of what is asked here.
+// The restrictions of the real library that matter here.
 bool Supported(const CublasLtOperationOnHost& op, const CublasLtLayoutOnHost& a,
                const CublasLtLayoutOnHost& b, const CublasLtLayoutOnHost& d) {
   if (op.transpose_a != CUBLAS_OP_T || op.transpose_b != CUBLAS_OP_N) return false;
@@ -192,9 +195,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t* results, int* found) {
   *found = 0;
   if (!Supported(*desc, *a, *b, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  for (uint64_t id = kAlgorithms; id-- > 0 && *found < asked_for;) {  // the best guess comes last here
-    if (Takes(id, *d))
+  for (uint64_t id = kAlgorithms;
+       id-- > 0 &&
+       *found < asked_for;) {  // in descending order, so that the heuristic's first one is not the right one
+    if (Takes(id, *d)) {
       results[(*found)++] = {.algo = {{id}}, .workspaceSize = 0, .state = CUBLAS_STATUS_SUCCESS};
+    }
   }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// What CudaDevice promises beyond its ops, on the host's CUDA.
+// CudaDevice beyond its ops, on the emulated CUDA.
 
 #include "kernels/cuda/cuda_device.h"
 
@@ -52,7 +52,7 @@ TEST_F(CudaDeviceTest, ARefusalShowsTheSum) {
   const DeviceMemory before = device_->memory();
   const auto refused = device_->Allocate(size_t{1} << 40);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.status().message(), HasSubstr("asked 1024.00 GiB for KV cache, free "));
+  EXPECT_THAT(refused.status().message(), HasSubstr("need 1024.00 GiB for KV cache, free "));
   EXPECT_THAT(refused.status().message(), HasSubstr("held: weights 128.00 MiB"));
   EXPECT_EQ(device_->memory().free_bytes, before.free_bytes);
   EXPECT_TRUE(device_->Allocate(1).ok()) << "a refusal is not the end";
@@ -112,7 +112,7 @@ TEST_F(CudaDeviceTest, AnArrayOfWeightsIsOneAllocation) {
   }
 }
 
-// Two FP8 parts, one above the other.
+// Two stacked FP8 parts.
 struct F8Parts {
   F8Parts(int first_n, int second_n, int k, int block)
       : codes((first_n + second_n) * k), scales(2, std::vector<float>(64)) {
@@ -217,7 +217,7 @@ TEST_F(CudaDeviceTest, GraphsAreEqualWhenTheirNodesAre) {
 
 using CudaDeviceDeathTest = CudaDeviceTest;
 
-// The host's CUDA runs a graph in any order that its edges allow, and a stream when it is waited for.
+// The emulation runs a graph in any order that its edges allow, and a stream when the host waits for it.
 TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
   float* const x = *device_->AllocateArray<float>(4);
   float* const beside = *device_->AllocateArray<float>(4);
@@ -230,10 +230,10 @@ TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
     Stream& branch = stream_->Fork();
     EXPECT_NE(&branch, stream_.get());
     add(branch, beside, x);
-    add(*stream_, own, x);  // behind the fork, and one behind a kernel
+    add(*stream_, own, x);  // one after the fork, one after a kernel
     add(*stream_, own, x);
     stream_->Join();
-    add(*stream_, x, beside);  // doubled again, only if the branch took the doubled one
+    add(*stream_, x, beside);  // doubled again, only if the branch read the doubled value
   };
   const auto graph = device_->Capture(*stream_, submit);
   EXPECT_EQ(graph->node_count(), 5u);
@@ -258,7 +258,7 @@ TEST_F(CudaDeviceDeathTest, AFrozenDeviceNeitherAllocatesNorCaptures) {
   device_->Freeze();
   EXPECT_EQ(stream.Scratch(1000), scratch);
   EXPECT_TRUE(device_->AllocatePinned(16).ok()) << "host memory is another matter";
-  EXPECT_DEATH(device_->Allocate(16).IgnoreError(), "device memory asked for after the warm-up");
+  EXPECT_DEATH(device_->Allocate(16).IgnoreError(), "device memory allocated after the warm-up");
   EXPECT_DEATH(stream.Scratch(size_t{64} << 20), "for op workspace");
   EXPECT_DEATH(device_->Capture(*stream_, [] {}), "capture after the warm-up");
 }

@@ -18,11 +18,11 @@
 namespace cuda_on_host {
 namespace {
 
-constexpr size_t kAlignment = 256;  // as CUDA's
+constexpr size_t kAlignment = 256;  // as in CUDA
 constexpr size_t kGuardBytes = 256;
 constexpr size_t kPage = 4096;
 constexpr int kGuard = 0xa5;
-constexpr size_t kCheapBytes = 256 * 1024;  // closing so much costs less than what was done meanwhile
+constexpr size_t kCheapBytes = 256 * 1024;  // closing as much is cheap
 constexpr int kSeldom = 16;
 
 size_t RoundUp(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }

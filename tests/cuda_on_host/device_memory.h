@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MEMORY_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MEMORY_H_
 
-// What cudaMalloc hands out: one stretch of addresses which only kernels and copies may touch. Host code that
-// follows a device pointer ends in a segmentation fault, as it would with a device; where closing is dear,
-// because much is in use, it is left out most of the times.
+// The memory of cudaMalloc: one address range that only kernels and copies may access. Host code that
+// dereferences a device pointer gets a segmentation fault, as with a device. If much memory is in use,
+// closing is expensive and is usually skipped.
 //
 // Thread: guarded by the runtime's lock.
 
@@ -19,8 +19,8 @@ class DeviceMemory {
   DeviceMemory();
 
   void* Allocate(size_t bytes);  // filled with 0xff; null when there is no more
-  bool Free(void* pointer);      // false: not handed out. Aborts when it was written past its end.
-  // All of [pointer, pointer + bytes) lies in one allocation.
+  bool Free(void* pointer);      // false: not allocated here. Aborts if its guard was overwritten.
+  // True if [pointer, pointer + bytes) is inside one allocation.
   bool Holds(const void* pointer, size_t bytes) const;
   bool Inside(const void* pointer) const { return pointer >= first_ && pointer < first_ + kAddresses; }
   size_t bytes_in_use() const { return bytes_in_use_; }
@@ -28,7 +28,7 @@ class DeviceMemory {
   // May be read and written from Open to the matching Close.
   void Open();
   void Close();
-  // Between Open and Close: forbids it for a while.
+  // Between Open and Close: forbids access temporarily.
   void Guard(bool on) { Protect(on ? PROT_NONE : PROT_READ | PROT_WRITE); }
 
  private:
@@ -37,7 +37,7 @@ class DeviceMemory {
   void Protect(int protection);
 
   std::byte* first_ = nullptr;
-  size_t used_ = 0;  // bytes from first_ that were handed out; 0 again when all are freed
+  size_t used_ = 0;  // bytes allocated from first_; 0 again when all are freed
   size_t bytes_in_use_ = 0;
   int open_ = 0;
   int closes_ = 0;

@@ -11,8 +11,8 @@
 
 namespace cuda_on_host {
 
-void KernelFault(const Place& place, const std::string& what) {
-  std::fprintf(stderr, "kernel fault: %s:%d: %s\n", place.file, place.line, what.c_str());
+void KernelFault(const SourceLocation& location, const std::string& what) {
+  std::fprintf(stderr, "kernel fault: %s:%d: %s\n", location.file, location.line, what.c_str());
   if (InKernel()) {
     std::fprintf(stderr, "  block (%u, %u, %u) of (%u, %u, %u), thread (%u, %u, %u) of (%u, %u, %u)\n",
                  blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z, threadIdx.x,
@@ -24,22 +24,22 @@ void KernelFault(const Place& place, const std::string& what) {
 bool InKernel() { return running != nullptr; }
 int ThreadInBlock() { return running->current().number; }
 
-void BlockBarrier(const Place& place) { running->Barrier(place); }
+void BlockBarrier(const SourceLocation& location) { running->Barrier(location); }
 
-void NamedBarrier(int id, int thread_count, const Place& place) {
-  running->Named(id, thread_count, true, place);
+void NamedBarrier(int id, int thread_count, const SourceLocation& location) {
+  running->Named(id, thread_count, true, location);
 }
-void NamedBarrierArrive(int id, int thread_count, const Place& place) {
-  running->Named(id, thread_count, false, place);
-}
-
-void MeetLanes(uint32_t mask, void (*run)(uint32_t, LaneArguments, const Place&), void* argument,
-               const Place& place) {
-  running->Meet(mask, run, argument, place);
+void NamedBarrierArrive(int id, int thread_count, const SourceLocation& location) {
+  running->Named(id, thread_count, false, location);
 }
 
-void WaitUntil(bool (*ready)(void*), void* argument, const Place& place) {
-  running->Poll(ready, argument, place);
+void MeetLanes(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceLocation&), void* argument,
+               const SourceLocation& location) {
+  running->Meet(mask, run, argument, location);
+}
+
+void WaitUntil(bool (*ready)(void*), void* argument, const SourceLocation& location) {
+  running->Poll(ready, argument, location);
 }
 
 std::byte* SharedMemory() { return running->shared(); }
@@ -51,19 +51,19 @@ CopyEngine::CopyEngine() : was_open_(running->OpenDeviceMemory(true)) {}
 CopyEngine::~CopyEngine() { running->OpenDeviceMemory(was_open_); }
 bool CopyEngine::ThreadMayTouch() { return running->current().may_touch; }
 
-void StartCopy(void* shared, const void* global, size_t bytes, bool valid, const Place& place) {
+void StartCopy(void* shared, const void* global, size_t bytes, bool valid, const SourceLocation& location) {
   BlockRunner& runner = *running;
   const std::byte* to = static_cast<const std::byte*>(shared);
   if (to < runner.shared() || to + bytes > runner.shared() + runner.work().shared_bytes) {
-    KernelFault(place, "cp.async: the destination is not in the block's shared memory");
+    KernelFault(location, "cp.async: the destination is not in the block's shared memory");
   }
   if (reinterpret_cast<uintptr_t>(shared) % bytes != 0) {
-    KernelFault(place, "cp.async: the destination is not aligned");
+    KernelFault(location, "cp.async: the destination is not aligned");
   }
   if (valid && reinterpret_cast<uintptr_t>(global) % bytes != 0) {
-    KernelFault(place, "cp.async: the source is not aligned");
+    KernelFault(location, "cp.async: the source is not aligned");
   }
-  std::memset(shared, 0xff, bytes);  // until it has come
+  std::memset(shared, 0xff, bytes);  // until the copy completes
   DeviceThread& thread = runner.current();
   thread.copies.push_back({shared, valid ? global : nullptr, bytes, thread.open_group});
 }

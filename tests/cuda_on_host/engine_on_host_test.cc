@@ -1,4 +1,4 @@
-// The engine on backend cuda: what a step asks of the device, and that nothing waits or allocates on the way.
+// The engine on backend cuda: the device calls of a step; nothing blocks or allocates after the warm-up.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ ModelConfig SmallConfig(bool fp8 = false) {
   return config;
 }
 
-// FP8 in whole blocks of 128: what the kernels for Hopper take, and what is fused for it.
+// FP8 in multiples of 128: the shapes of the Hopper kernels and of the fused ones.
 ModelConfig BlocksConfig() {
   ModelConfig config = SmallConfig(/*fp8=*/true);
   config.hidden_size = 128;
@@ -156,7 +156,7 @@ TEST(EngineOnHost, AStepIsOneGraphLaunchAFewCopiesAndOneWait) {
   engine->Submit(Step({0}, 2), 0);
   for (int step = 0; step < 3; ++step) {
     const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
-    engine->Submit(Step({0}, 2), 0);  // while the one before is unfinished
+    engine->Submit(Step({0}, 2), 0);  // while the previous one is unfinished
     const cuda_on_host::Counts submitted = cuda_on_host::CurrentCounts();
     ExpectFrozen(before, submitted);
     EXPECT_EQ(submitted.graph_launches, before.graph_launches + 1);
@@ -172,7 +172,7 @@ TEST(EngineOnHost, AStepIsOneGraphLaunchAFewCopiesAndOneWait) {
   ASSERT_TRUE(engine->Finish(deadline).ok());
 }
 
-// Whatever a plan may hold: penalties and logprobs, a prompt, a swap out and in.
+// A plan with penalties and logprobs, a prompt, a swap out and in.
 TEST(EngineOnHost, NoPlanWaitsOrAllocates) {
   for (const bool vanilla : {false, true}) {
     SCOPED_TRACE(vanilla ? "vanilla" : "eagle");
@@ -217,7 +217,7 @@ TEST(EngineOnHost, SwappingChangesNothing) {
     IterationPlan in = Step({1}, 2);
     in.ranks[0].swaps_in = {{.image_id = 5, .slot = 1, .block_ids = BlocksOf(2)}};
     in.ranks[0].block_table_deltas = {{.slot = 1, .first_index = 0, .block_ids = BlocksOf(2)}};
-    // All submitted before anything is waited for: stream order alone keeps the image whole.
+    // All submitted before any wait: only stream order protects the swap image.
     engine->Submit(out, 0);
     engine->Submit(in, 0);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
@@ -231,8 +231,8 @@ TEST(EngineOnHost, SwappingChangesNothing) {
   }
 }
 
-// The same weights on both backends: BF16 sums differ in their order, FP8 products also in how their inputs
-// are rounded.
+// The same weights on both backends: BF16 sums differ in their order, FP8 products also in the rounding of
+// their inputs.
 TEST(EngineOnHost, LogprobsAreNearTheCpus) {
   EngineOptions options = SmallOptions();
   options.capture_graphs = false;
@@ -286,7 +286,8 @@ TEST(EngineOnHost, TheKvCacheLeavesTheGraphsTheirs) {
   cuda_on_host::SetDeviceMemory(size_t{1} << 30);
 }
 
-// Whatever it is that does not fit, an op's workspace among it: a refusal, which shows the arithmetic.
+// Any allocation that does not fit, an op's workspace included, gives an error that lists what holds the
+// memory.
 TEST(EngineOnHost, TooLittleMemoryIsRefused) {
   const ModelConfig config = SmallConfig();
   EngineOptions options = SmallOptions();
@@ -302,7 +303,7 @@ TEST(EngineOnHost, TooLittleMemoryIsRefused) {
       if (!device.ok()) return device.status();
       auto stream = (*device)->CreateStream();
       auto weights = MakeDummyWeights(config, options.module_count(), **device, *stream, nullptr);
-      stream.reset();  // before its device goes
+      stream.reset();  // before its device is destroyed
       if (!weights.ok()) return weights.status();
       return RankEngine::Create(options, config, *std::move(device), *std::move(weights)).status();
     }();

@@ -1,5 +1,5 @@
-// The GEMM kernels of kernels/cuda against each other: every tile gives a row the same bits, the Hopper
-// kernel those of its oracle, whoever the neighbours are.
+// The GEMM kernels of kernels/cuda against each other: every tile size gives a row the same bits, and the
+// Hopper kernel those of its reference, whatever the neighbouring rows are.
 
 #include <cmath>
 #include <limits>
@@ -20,7 +20,7 @@ struct Shape {
   std::vector<int> rows;  // of each group
 };
 
-// Around the tiles' borders, groups without rows, outputs that end inside a tile, an odd count of k blocks.
+// Around tile boundaries; groups without rows; outputs that end inside a tile; an odd number of k blocks.
 const Shape kShapes[] = {
     {"bf16, one row", 128, 64, DType::kBF16, {1}},
     {"bf16, ragged outputs", 24, 192, DType::kBF16, {0, 3, 64, 65}},
@@ -30,7 +30,7 @@ const Shape kShapes[] = {
     {"f8, more steps than stages", 264, 1152, DType::kF8E4M3, {3, 0, 70}},
 };
 
-// One problem on the device, to be computed by any kernel.
+// One problem on the device, for any of the kernels.
 class Problem {
  public:
   Problem(OpRig& rig, const Shape& shape, const std::vector<TestWeight>& weights, const std::vector<bf16>& x)
@@ -47,7 +47,7 @@ class Problem {
     problem_.ranges = {rig.Put(offsets), row_count_, static_cast<int32_t>(shape.rows.size())};
     if (shape.dtype != DType::kF8E4M3) return;
     const cuda::QuantizedShape quantized(row_count_, shape.k);
-    problem_.x_f8 = quantized.Place(rig.Poisoned<uint8_t>(quantized.bytes));
+    problem_.x_f8 = quantized.View(rig.Poisoned<uint8_t>(quantized.bytes));
     cuda::QuantizeRows(rig.stream(), problem_.x_f8, problem_.x, nullptr, nullptr, row_count_);
   }
 

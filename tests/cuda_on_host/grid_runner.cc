@@ -16,7 +16,7 @@
 namespace cuda_on_host {
 namespace {
 
-// A grid in work: its blocks are taken one by one.
+// A running grid; threads take its blocks one by one.
 struct OpenGrid {
   GridWork* work = nullptr;
   std::vector<uint32_t> order;
@@ -33,7 +33,7 @@ struct OpenGrid {
   }
 };
 
-// The threads beside the caller's.
+// The threads besides the caller's.
 class Workers {
  public:
   ~Workers() { SetCount(0); }
@@ -96,14 +96,14 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-// Of the block that runs, on whose thread a fault then is. Guarded by the runtime's lock, like the memory.
+// Identifies the running block in a fault report. Guarded by the runtime's lock, like the memory.
 const DeviceMemory* guarded_memory = nullptr;
 
 void OnFault(int signal, siginfo_t* info, void*) {
   if (InKernel() && guarded_memory != nullptr && guarded_memory->Inside(info->si_addr)) {
     KernelFault({"global memory", 0}, "touched before GridDependencyWait");
   }
-  std::signal(signal, SIG_DFL);  // and once more, as if nobody had caught it
+  std::signal(signal, SIG_DFL);  // raised again, as if it had not been caught
 }
 
 void CatchGuardedTouches() {
@@ -141,8 +141,8 @@ void RunGrid(GridWork& work) {
     guarded_memory = nullptr;
   }
   AllWorkers().Help(grid);
-  if (work.after_previous && !work.waited) {
-    KernelFault({"the kernel's end", 0}, "launched after_previous, but no thread called GridDependencyWait");
+  if (work.programmatic && !work.waited) {
+    KernelFault({"the kernel's end", 0}, "programmatic launch, but no thread called GridDependencyWait");
   }
 }
 

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_
 
-// Runs the blocks of a grid, in a random order, on a few threads of the host.
+// Runs the blocks of a grid in a random order on a few host threads.
 
 #include "tests/cuda_on_host/block_runner.h"
 

@@ -1,4 +1,4 @@
-// What holds for CUDA's mla_decode beside tests/ops/mla_decode_test.cc: how its work is cut does not show.
+// CUDA's mla_decode, besides tests/ops/mla_decode_test.cc: the division into work items does not change bits.
 
 #include <algorithm>
 #include <cmath>
@@ -100,7 +100,7 @@ TEST(MlaDecodeItems, HowManyHeadsABlockHasDoesNotShow) {
   }
 }
 
-// On the device this says, too, that both kinds of instruction add up the same way.
+// On a device this also shows that wgmma and mma.sync add in the same order.
 TEST(MlaDecodeItems, HopperGivesTheSameBits) {
   for (const int tokens_per_block : {64, 32, 16, 128}) {
     const Inputs inputs(

@@ -1,5 +1,5 @@
-// Rows quantised by the op that makes them (rms_norm, silu_mul) against rows that the GEMM quantises itself:
-// the same codes and scales, so the same bits.
+// Rows quantised by the op that computes them (rms_norm, silu_mul) against rows quantised by the GEMM: the
+// same codes and scales, so the same bits.
 
 #include "kernels/cuda/quantize.h"
 #include "tests/ops/op_harness.h"
@@ -8,16 +8,16 @@
 namespace foredraft {
 namespace {
 
-// Groups that end inside a warp, inside a four, and rows wider than a block keeps.
+// Groups that end inside a warp and inside a Vec4, and rows wider than a block keeps in registers.
 constexpr int kWidths[] = {1, 30, 128, 200, 1152, 7168, 16640};
 constexpr int kRows = 5;
 
 QuantizedRows PoisonedRows(OpRig& rig, int rows, int cols) {
   const cuda::QuantizedShape shape(rows, cols);
-  return shape.Place(rig.Poisoned<unsigned char>(shape.bytes));
+  return shape.View(rig.Poisoned<unsigned char>(shape.bytes));
 }
 
-// Codes and scales of all rows, without what lies between them.
+// Codes and scales of all rows, without the padding.
 Bytes BytesOfRows(OpRig& rig, const QuantizedRows& rows) {
   const std::vector<uint8_t> codes = rig.Get(rows.codes, rows.rows * rows.pitch);
   const int groups = (rows.cols + kQuantGroup - 1) / kQuantGroup;
@@ -34,14 +34,14 @@ Bytes BytesOfRows(OpRig& rig, const QuantizedRows& rows) {
   return bytes;
 }
 
-// What QuantizeRows makes of BF16 rows.
+// QuantizeRows of BF16 rows.
 Bytes BytesOfQuantized(OpRig& rig, Matrix<const bf16> x) {
   const QuantizedRows rows = PoisonedRows(rig, x.rows, x.cols);
   cuda::QuantizeRows(rig.stream(), rows, x, nullptr, nullptr, x.rows);
   return BytesOfRows(rig, rows);
 }
 
-// Zeros, a NaN and an infinity among the noise.
+// Noise with zeros, a NaN and an infinity.
 std::vector<float> Awkward(Noise& noise, size_t count) {
   std::vector<float> x = noise.Floats(count, 3.0f);
   std::fill_n(x.begin(), count / kRows, 0.0f);
@@ -142,7 +142,7 @@ TEST(QuantizedRows, GroupedGemmTakesThemInAnyOrder) {
     for (int e = 0; e < kExperts; ++e) {
       experts.push_back(MakeTestWeight(noise, {kN}, k, DType::kF8E4M3, 128, 128));
     }
-    const std::vector<int32_t> grouped = {5, 0, 0, 3, 4, 1, 2, -1, -1};  // the last two: places nobody has
+    const std::vector<int32_t> grouped = {5, 0, 0, 3, 4, 1, 2, -1, -1};  // the last two are unused
     const int pairs = static_cast<int>(grouped.size());
     const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kTokens * k)), kTokens, k);
     const QuantizedRows x_f8 = PoisonedRows(rig, kTokens, k);
@@ -163,7 +163,7 @@ TEST(QuantizedRows, GroupedGemmTakesThemInAnyOrder) {
   }
 }
 
-// What the experts' gate and up come to: in one kernel, and in three.
+// The experts' gate and up with silu_mul: in one kernel, and in three.
 TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
   constexpr int kExperts = 4, kTokens = 80;
   for (const auto& [k, width] : {std::pair{128, 128}, {384, 256}}) {
@@ -174,9 +174,9 @@ TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
     for (int e = 0; e < kExperts; ++e) {
       experts.push_back(MakeTestWeight(noise, {width, width}, k, DType::kF8E4M3, 128, 128));
     }
-    // Experts of no rows, one, a tile's and more.
+    // Experts with no rows, one row, a tile's rows and more.
     const std::vector<int32_t> offsets = {0, 0, 1, 66, 73};
-    const int pairs = offsets.back() + 3;  // the last three: places nobody has
+    const int pairs = offsets.back() + 3;  // the last three are unused
     std::vector<bf16> x = noise.Bf16s(kTokens * k);
     x[5 * k] = bf16{0x7fc0};
     const Matrix<const bf16> rows = Dense<const bf16>(rig.Put(x), kTokens, k);

@@ -16,7 +16,7 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
-constexpr int kGuardedRuns = 2;  // of a kernel: opening and closing memory is dear
+constexpr int kGuardedRuns = 2;  // per kernel, because opening and closing memory is expensive
 constexpr int kDefaultSharedBytes = 48 * 1024;
 
 bool Pinned(const RuntimeState& state, const void* pointer, size_t bytes) {
@@ -27,7 +27,7 @@ bool Pinned(const RuntimeState& state, const void* pointer, size_t bytes) {
          static_cast<const std::byte*>(at->first) + at->second;
 }
 
-// The sides of a copy are what `kind` says, and lie in one allocation.
+// Checks that the two sides of a copy match `kind` and are inside one allocation.
 bool Legal(const RuntimeState& state, const void* pointer, size_t bytes, bool device, cudaMemcpyKind kind) {
   if (kind == cudaMemcpyDefault) device = state.memory.Inside(pointer);
   return device ? state.memory.Holds(pointer, bytes) : !state.memory.Inside(pointer);
@@ -61,69 +61,67 @@ cudaError_t Result(cudaError_t error) {
 }
 
 Counts CurrentCounts() {
-  std::lock_guard<std::mutex> lock(State().mutex);
-  return State().counts;
+  const LockedState state;
+  return state->counts;
 }
 
 void SetSeed(uint64_t seed) {
-  std::lock_guard<std::mutex> lock(State().mutex);
-  State().shuffler = Shuffler(seed);
+  const LockedState state;
+  state->shuffler = Shuffler(seed);
 }
 
 void SetDeviceMemory(size_t bytes) {
-  std::lock_guard<std::mutex> lock(State().mutex);
-  State().memory_bytes = bytes;
+  const LockedState state;
+  state->memory_bytes = bytes;
 }
 
 void SetGraphMemory(size_t bytes) {
-  std::lock_guard<std::mutex> lock(State().mutex);
-  State().graph_bytes = bytes;
+  const LockedState state;
+  state->graph_bytes = bytes;
 }
 
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
-  RuntimeState& state = State();
-  std::lock_guard<std::mutex> lock(state.mutex);
-  return Result(Append(state, stream, std::move(work)));
+  const LockedState state;
+  return Result(Append(*state, stream, std::move(work)));
 }
 
 cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread) {
-  RuntimeState& state = State();
-  std::lock_guard<std::mutex> lock(state.mutex);
+  const LockedState state;
   if (!LegalShape(config.gridDim, config.blockDim)) return Result(cudaErrorInvalidConfiguration);
-  const auto limit = state.shared_limits.find(kernel);
-  const int shared_limit = limit != state.shared_limits.end() ? limit->second : kDefaultSharedBytes;
+  const auto limit = state->shared_limits.find(kernel);
+  const int shared_limit = limit != state->shared_limits.end() ? limit->second : kDefaultSharedBytes;
   if (config.dynamicSmemBytes > static_cast<size_t>(shared_limit)) return Result(cudaErrorInvalidValue);
-  bool after_previous = false;
+  bool programmatic = false;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
     if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
-      after_previous = attribute.val.programmaticStreamSerializationAllowed != 0;
+      programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
     } else if (attribute.id != cudaLaunchAttributeIgnore) {
       return Result(cudaErrorNotSupported);
     }
   }
   CUstream_st& stream = StreamOf(config.stream);
-  if (after_previous && !stream.behind_kernel) {
-    KernelFault({"a launch", 0}, "programmatic, but what it comes behind is no kernel");
+  if (programmatic && !stream.after_kernel) {
+    KernelFault({"a launch", 0}, "a programmatic launch that does not follow a kernel");
   }
-  if (stream.capture == nullptr) ++state.counts.launches;
+  if (stream.capture == nullptr) ++state->counts.launches;
   const cudaError_t error =
-      Append(state, config.stream,
-             [&state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
-              shared = config.dynamicSmemBytes, after_previous, kernel] {
+      Append(*state, config.stream,
+             [&state = *state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
+              shared = config.dynamicSmemBytes, programmatic, kernel] {
                GridWork work;
                work.thread = thread;
                work.grid = grid;
                work.block = block;
                work.shared_bytes = shared;
-               work.after_previous = after_previous;
-               if (after_previous && state.guarded_runs[kernel]++ < kGuardedRuns) {
+               work.programmatic = programmatic;
+               if (programmatic && state.guarded_runs[kernel]++ < kGuardedRuns) {
                  work.guarded_memory = &state.memory;
                }
                work.seed = state.shuffler.Next();
                RunGrid(work);
              });
-  stream.behind_kernel = error == cudaSuccess;
+  stream.after_kernel = error == cudaSuccess;
   return Result(error);
 }
 
@@ -131,11 +129,9 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
 
 using cuda_on_host::Append;
 using cuda_on_host::CaptureForbids;
+using cuda_on_host::LockedState;
 using cuda_on_host::Result;
-using cuda_on_host::RuntimeState;
-using cuda_on_host::State;
 using cuda_on_host::StreamOf;
-using Lock = std::lock_guard<std::mutex>;
 
 // ---- errors, device ----
 
@@ -190,7 +186,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return Result(cudaErrorInvalidDevice);
   *properties = {};
   std::strcpy(properties->name, "CUDA on the host");
-  properties->totalGlobalMem = State().memory_bytes;
+  properties->totalGlobalMem = cuda_on_host::State().memory_bytes;
   properties->sharedMemPerBlock = cuda_on_host::kDefaultSharedBytes;
   properties->sharedMemPerBlockOptin = cuda_on_host::kMaxSharedBytes;
   properties->sharedMemPerMultiprocessor = 233472;
@@ -199,7 +195,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->maxThreadsPerBlock = cuda_on_host::kMaxBlockThreads;
   properties->major = 9;
   properties->minor = 0;
-  properties->multiProcessorCount = 3;  // few and odd: grids of this size stay small, and share work unevenly
+  properties->multiProcessorCount =
+      3;  // small and odd: grids of this size are fast and divide the work unevenly
   properties->l2CacheSize = 50 << 20;
   return cudaSuccess;
 }
@@ -240,51 +237,47 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaDeviceSynchronize() {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.syncs;
-  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
-  cuda_on_host::RunEverything(state);
+  const LockedState state;
+  ++state->counts.syncs;
+  if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
+  cuda_on_host::RunEverything(*state);
   return Result(cudaSuccess);
 }
 
 // ---- memory ----
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.mallocs;
+  const LockedState state;
+  ++state->counts.mallocs;
   *pointer = nullptr;
-  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+  if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
   if (bytes == 0) return Result(cudaSuccess);
-  if (bytes > state.memory_bytes || state.bytes_in_use() > state.memory_bytes - bytes) {
+  if (bytes > state->memory_bytes || state->bytes_in_use() > state->memory_bytes - bytes) {
     return Result(cudaErrorMemoryAllocation);
   }
-  *pointer = state.memory.Allocate(bytes);
+  *pointer = state->memory.Allocate(bytes);
   return Result(*pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFree(void* pointer) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (pointer == nullptr) return Result(cudaSuccess);
-  ++state.counts.frees;
-  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
-  cuda_on_host::RunEverything(state);
-  return Result(state.memory.Free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+  ++state->counts.frees;
+  if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
+  cuda_on_host::RunEverything(*state);
+  return Result(state->memory.Free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned int) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.mallocs;
+  const LockedState state;
+  ++state->counts.mallocs;
   *pointer = nullptr;
-  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
+  if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
   if (bytes == 0) return Result(cudaSuccess);
   *pointer = std::malloc(bytes);
   if (*pointer == nullptr) return Result(cudaErrorMemoryAllocation);
   std::memset(*pointer, 0xff, bytes);
-  state.pinned[*pointer] = bytes;
+  state->pinned[*pointer] = bytes;
   return Result(cudaSuccess);
 }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
@@ -292,73 +285,67 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (pointer == nullptr) return Result(cudaSuccess);
-  ++state.counts.frees;
-  cuda_on_host::RunEverything(state);
-  if (state.pinned.erase(pointer) == 0) return Result(cudaErrorInvalidValue);
+  ++state->counts.frees;
+  cuda_on_host::RunEverything(*state);
+  if (state->pinned.erase(pointer) == 0) return Result(cudaErrorInvalidValue);
   std::free(pointer);
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  *total_bytes = state.memory_bytes;
-  *free_bytes = state.memory_bytes - state.bytes_in_use();
+  const LockedState state;
+  *total_bytes = state->memory_bytes;
+  *free_bytes = state->memory_bytes - state->bytes_in_use();
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (bytes == 0) return Result(cudaSuccess);
-  const cudaError_t error = cuda_on_host::CheckCopy(state, to, from, bytes, kind);
+  const cudaError_t error = cuda_on_host::CheckCopy(*state, to, from, bytes, kind);
   if (error != cudaSuccess) return Result(error);
   const bool captured = StreamOf(stream).capture != nullptr;
-  if (!captured) ++state.counts.copies;
-  const bool pageable = !state.memory.Inside(from) && !cuda_on_host::Pinned(state, from, bytes);
-  if (pageable && !captured) {  // staged at once: the caller may change it when this returns
+  if (!captured) ++state->counts.copies;
+  const bool pageable = !state->memory.Inside(from) && !cuda_on_host::Pinned(*state, from, bytes);
+  if (pageable && !captured) {  // copied at once: the caller may change it when this returns
     const std::byte* first = static_cast<const std::byte*>(from);
-    return Result(Append(state, stream, [to, copy = std::vector<std::byte>(first, first + bytes)] {
+    return Result(Append(*state, stream, [to, copy = std::vector<std::byte>(first, first + bytes)] {
       std::memcpy(to, copy.data(), copy.size());
     }));
   }
-  return Result(Append(state, stream, [to, from, bytes] { std::memmove(to, from, bytes); }));
+  return Result(Append(*state, stream, [to, from, bytes] { std::memmove(to, from, bytes); }));
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.copies;
-  ++state.counts.syncs;
+  const LockedState state;
+  ++state->counts.copies;
+  ++state->counts.syncs;
   if (bytes == 0) return Result(cudaSuccess);
-  const cudaError_t error = cuda_on_host::CheckCopy(state, to, from, bytes, kind);
+  const cudaError_t error = cuda_on_host::CheckCopy(*state, to, from, bytes, kind);
   if (error != cudaSuccess) return Result(error);
-  if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
-  cuda_on_host::RunBlockingStreams(state);
-  cuda_on_host::OpenMemory open(state.memory);
+  if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
+  cuda_on_host::RunBlockingStreams(*state);
+  cuda_on_host::OpenMemory open(state->memory);
   std::memmove(to, from, bytes);
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (bytes == 0) return Result(cudaSuccess);
-  if (!state.memory.Holds(to, bytes)) return Result(cudaErrorInvalidValue);
-  if (StreamOf(stream).capture == nullptr) ++state.counts.memsets;
-  return Result(Append(state, stream, [to, value, bytes] { std::memset(to, value, bytes); }));
+  if (!state->memory.Holds(to, bytes)) return Result(cudaErrorInvalidValue);
+  if (StreamOf(stream).capture == nullptr) ++state->counts.memsets;
+  return Result(Append(*state, stream, [to, value, bytes] { std::memset(to, value, bytes); }));
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   {
-    RuntimeState& state = State();
-    Lock lock(state.mutex);
-    if (CaptureForbids(state)) return Result(cudaErrorStreamCaptureUnsupported);
-    cuda_on_host::RunBlockingStreams(state);
+    const LockedState state;
+    if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
+    cuda_on_host::RunBlockingStreams(*state);
   }
   return cudaMemsetAsync(to, value, bytes, nullptr);
 }
@@ -366,23 +353,22 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 // ---- launches ----
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return Result(cudaSuccess);
-  if (value < 0 || static_cast<size_t>(value) > cuda_on_host::kMaxSharedBytes)
+  if (value < 0 || static_cast<size_t>(value) > cuda_on_host::kMaxSharedBytes) {
     return Result(cudaErrorInvalidValue);
-  state.shared_limits[kernel] = value;
+  }
+  state->shared_limits[kernel] = value;
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  const auto limit = state.shared_limits.find(kernel);
+  const LockedState state;
+  const auto limit = state->shared_limits.find(kernel);
   *attributes = {};
   attributes->maxThreadsPerBlock = cuda_on_host::kMaxBlockThreads;
   attributes->numRegs = 64;
   attributes->maxDynamicSharedSizeBytes =
-      limit != state.shared_limits.end() ? limit->second : cuda_on_host::kDefaultSharedBytes;
+      limit != state->shared_limits.end() ? limit->second : cuda_on_host::kDefaultSharedBytes;
   return Result(cudaSuccess);
 }

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_STATE_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_STATE_H_
 
-// What the runtime's functions share. Guarded by `mutex`, which is held while kernels run.
+// The state that the runtime's functions share. Guarded by `mutex`, which is held while kernels run.
 
 #include <chrono>
 #include <cstdint>
@@ -35,22 +35,22 @@ struct Capture {
   std::set<cudaStream_t> streams;
 };
 
-// One entry of a stream: work, or an event to record, or one to wait for.
+// An entry of a stream: work, an event to record, or an event to wait for.
 struct StreamItem {
   std::function<void()> work;
   cudaEvent_t record = nullptr;
   cudaEvent_t wait = nullptr;
-  uint64_t version = 0;  // of the event: how often it had been recorded
+  uint64_t version = 0;  // the event's number of records
 };
 
 }  // namespace cuda_on_host
 
 struct CUstream_st {
-  std::deque<cuda_on_host::StreamItem> items;  // not done yet
+  std::deque<cuda_on_host::StreamItem> items;  // not run yet
   bool non_blocking = false;
-  bool behind_kernel = false;  // what was put on it last is a kernel
+  bool after_kernel = false;  // the last entry is a kernel
   std::shared_ptr<cuda_on_host::Capture> capture;
-  std::vector<int> tails;  // while capturing: what the next node comes after
+  std::vector<int> tails;  // while capturing: the nodes before the next one
 };
 
 struct CUevent_st {
@@ -93,17 +93,27 @@ struct RuntimeState {
 
 RuntimeState& State();
 
+// The state, locked for the current scope.
+class LockedState {
+ public:
+  RuntimeState* operator->() const { return &State(); }
+  RuntimeState& operator*() const { return State(); }
+
+ private:
+  std::lock_guard<std::mutex> lock_{State().mutex};
+};
+
 // Sets cudaGetLastError's answer.
 cudaError_t Result(cudaError_t error);
 
-// The functions below want the lock held.
+// The caller of the functions below holds the lock.
 CUstream_st& StreamOf(cudaStream_t stream);  // null: the null stream
 cudaError_t Append(RuntimeState& state, cudaStream_t stream, std::function<void()> work);
-void RunOne(RuntimeState& state, CUstream_st& stream);  // its next item, with what that waits for
+void RunOne(RuntimeState& state, CUstream_st& stream);  // runs its next item, and first what that waits for
 void RunAll(RuntimeState& state, CUstream_st& stream);
-void RunBlockingStreams(RuntimeState& state);  // what a call on the null stream waits for
+void RunBlockingStreams(RuntimeState& state);  // the streams that a call on the null stream waits for
 void RunEverything(RuntimeState& state);
-// This thread has a capture open that forbids allocations and waits.
+// True if a capture forbids allocations and waits on this thread.
 bool CaptureForbids(RuntimeState& state);
 
 }  // namespace cuda_on_host

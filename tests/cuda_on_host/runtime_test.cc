@@ -1,4 +1,4 @@
-// The host's CUDA itself: what it computes, and that it sees what would be a fault on a device.
+// The CUDA emulation itself: its results, and the faults that it detects.
 
 #include <cuda_runtime.h>
 
@@ -115,7 +115,7 @@ TEST(BlockDeathTest, FaultsAbortAndSayWhere) {
   };
   EXPECT_DEATH(run(&DivergentBarrier),
                "32 threads have ended(.|\n)*32 threads wait at __syncthreads, .*runtime_test.cc");
-  EXPECT_DEATH(run(&TwoBarriers), "different places");
+  EXPECT_DEATH(run(&TwoBarriers), "different lines");
   EXPECT_DEATH(run(&MissingLane), "31 threads wait for the lanes of their mask");
   EXPECT_DEATH(run(&PastSharedMemory), "written past its 128 bytes");
 }
@@ -125,11 +125,11 @@ enum class Touch { kAfterItsWait, kBeforeItsWait, kAfterAnothersWait, kWithoutWa
 // Threads read and write x.
 template <Touch touch>
 __global__ void TouchKernel(const __grid_constant__ SumParams p) {
-  if (touch == Touch::kAfterItsWait) foredraft::cuda::AfterPrevious();
-  if (touch == Touch::kAfterAnothersWait && threadIdx.x == 0) foredraft::cuda::AfterPrevious();
+  if (touch == Touch::kAfterItsWait) foredraft::cuda::GridDependencySync();
+  if (touch == Touch::kAfterAnothersWait && threadIdx.x == 0) foredraft::cuda::GridDependencySync();
   __syncthreads();
   p.out[threadIdx.x] = p.x[threadIdx.x];
-  if (touch == Touch::kBeforeItsWait) foredraft::cuda::AfterPrevious();
+  if (touch == Touch::kBeforeItsWait) foredraft::cuda::GridDependencySync();
 }
 
 TEST(ProgrammaticLaunch, RunsAsAnyOther) {
@@ -155,7 +155,7 @@ TEST(ProgrammaticLaunchDeathTest, AMissingOrLateWaitIsSeen) {
   EXPECT_DEATH(run(&TouchKernel<Touch::kBeforeItsWait>, false), "touched before GridDependencyWait");
   EXPECT_DEATH(run(&TouchKernel<Touch::kAfterAnothersWait>, false), "touched before GridDependencyWait");
   EXPECT_DEATH(run(&TouchKernel<Touch::kWithoutWait>, false), "touched before GridDependencyWait");
-  EXPECT_DEATH(run(&TouchKernel<Touch::kAfterItsWait>, true), "what it comes behind is no kernel");
+  EXPECT_DEATH(run(&TouchKernel<Touch::kAfterItsWait>, true), "does not follow a kernel");
 }
 
 struct MmaParams {

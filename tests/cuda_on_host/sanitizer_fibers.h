@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_
 
-// Tells AddressSanitizer and ThreadSanitizer about switches between fibers; nothing without them.
+// Announces fiber switches to AddressSanitizer and ThreadSanitizer; does nothing without them.
 
 #include <cstddef>
 

@@ -11,7 +11,7 @@ CUstream_st& StreamOf(cudaStream_t stream) { return stream != nullptr ? *stream 
 
 cudaError_t Append(RuntimeState& state, cudaStream_t handle, std::function<void()> work) {
   CUstream_st& stream = StreamOf(handle);
-  stream.behind_kernel = false;  // a launch then says otherwise
+  stream.after_kernel = false;  // a launch sets it afterwards
   if (stream.capture == nullptr) {
     if (handle == nullptr && !state.captures.empty() && CaptureForbids(state)) {
       return cudaErrorStreamCaptureUnsupported;  // the null stream would wait for the capturing one
@@ -82,7 +82,7 @@ bool CaptureForbids(RuntimeState& state) {
 
 namespace {
 
-// All nodes, each after those it names, otherwise in a random order.
+// Runs all nodes in a random order that the edges allow.
 void RunGraph(RuntimeState& state, const std::vector<GraphNode>& nodes) {
   std::vector<int> missing(nodes.size());
   std::vector<std::vector<int>> next(nodes.size());
@@ -103,7 +103,7 @@ void RunGraph(RuntimeState& state, const std::vector<GraphNode>& nodes) {
   }
 }
 
-// Every captured node comes before some tail of the stream the capture began on.
+// Whether every captured node is before a tail of the stream on which the capture began.
 bool Joined(const Capture& capture, const std::vector<int>& tails) {
   std::vector<char> seen(capture.nodes.size(), 0);
   std::vector<int> open = tails;
@@ -121,20 +121,17 @@ bool Joined(const Capture& capture, const std::vector<int>& tails) {
 }  // namespace cuda_on_host
 
 using cuda_on_host::Capture;
+using cuda_on_host::LockedState;
 using cuda_on_host::Result;
-using cuda_on_host::RuntimeState;
-using cuda_on_host::State;
 using cuda_on_host::StreamOf;
-using Lock = std::lock_guard<std::mutex>;
 
 // ---- streams ----
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   *stream = new CUstream_st;
   (*stream)->non_blocking = (flags & cudaStreamNonBlocking) != 0;
-  state.streams.insert(*stream);
+  state->streams.insert(*stream);
   return Result(cudaSuccess);
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
@@ -145,12 +142,11 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flag
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  if (state.streams.erase(stream) == 0) return Result(cudaErrorInvalidResourceHandle);
+  const LockedState state;
+  if (state->streams.erase(stream) == 0) return Result(cudaErrorInvalidResourceHandle);
   if (stream->capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
-  cuda_on_host::RunAll(state, *stream);
-  for (cudaEvent_t event : state.events) {
+  cuda_on_host::RunAll(*state, *stream);
+  for (cudaEvent_t event : state->events) {
     if (event->stream == stream) event->stream = nullptr;
   }
   delete stream;
@@ -158,63 +154,57 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.syncs;
+  const LockedState state;
+  ++state->counts.syncs;
   CUstream_st& stream = StreamOf(handle);
-  if (stream.capture != nullptr || cuda_on_host::CaptureForbids(state)) {
+  if (stream.capture != nullptr || cuda_on_host::CaptureForbids(*state)) {
     return Result(cudaErrorStreamCaptureUnsupported);
   }
   if (handle == nullptr) {
-    cuda_on_host::RunBlockingStreams(state);
+    cuda_on_host::RunBlockingStreams(*state);
   } else {
-    cuda_on_host::RunAll(state, stream);
+    cuda_on_host::RunAll(*state, stream);
   }
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.queries;
+  const LockedState state;
+  ++state->counts.queries;
   CUstream_st& stream = StreamOf(handle);
   if (stream.capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
-  if (!stream.items.empty()) cuda_on_host::RunOne(state, stream);
+  if (!stream.items.empty()) cuda_on_host::RunOne(*state, stream);
   return stream.items.empty() ? Result(cudaSuccess) : cudaErrorNotReady;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  return Result(cuda_on_host::Append(state, stream, [function, data] { function(data); }));
+  const LockedState state;
+  return Result(cuda_on_host::Append(*state, stream, [function, data] { function(data); }));
 }
 
 // ---- events ----
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   *event = new CUevent_st;
-  state.events.insert(*event);
+  state->events.insert(*event);
   return Result(cudaSuccess);
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  if (state.events.count(event) == 0) return Result(cudaErrorInvalidResourceHandle);
-  cuda_on_host::RunEverything(state);  // nobody waits for it any more
-  state.events.erase(event);
+  const LockedState state;
+  if (state->events.count(event) == 0) return Result(cudaErrorInvalidResourceHandle);
+  cuda_on_host::RunEverything(*state);  // nothing waits for it afterwards
+  state->events.erase(event);
   delete event;
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   CUstream_st& stream = StreamOf(handle);
-  stream.behind_kernel = false;
+  stream.after_kernel = false;
   event->capture = stream.capture;
   if (stream.capture != nullptr) {
     event->tails = stream.tails;
@@ -226,21 +216,22 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   CUstream_st& stream = StreamOf(handle);
-  stream.behind_kernel = false;
+  stream.after_kernel = false;
   if (event->capture != nullptr) {
-    if (stream.capture != nullptr && stream.capture != event->capture)
+    if (stream.capture != nullptr && stream.capture != event->capture) {
       return Result(cudaErrorStreamCaptureIsolation);
+    }
     if (stream.capture == nullptr) {
       stream.capture = event->capture;
       stream.capture->streams.insert(handle);
       stream.tails.clear();
     }
     for (const int node : event->tails) {
-      if (std::find(stream.tails.begin(), stream.tails.end(), node) == stream.tails.end())
+      if (std::find(stream.tails.begin(), stream.tails.end(), node) == stream.tails.end()) {
         stream.tails.push_back(node);
+      }
     }
     return Result(cudaSuccess);
   }
@@ -250,29 +241,26 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.syncs;
-  if (event->capture != nullptr || cuda_on_host::CaptureForbids(state)) {
+  const LockedState state;
+  ++state->counts.syncs;
+  if (event->capture != nullptr || cuda_on_host::CaptureForbids(*state)) {
     return Result(cudaErrorStreamCaptureUnsupported);
   }
-  cuda_on_host::OpenMemory open(state.memory);
-  while (event->done < event->recorded) cuda_on_host::RunOne(state, StreamOf(event->stream));
+  cuda_on_host::OpenMemory open(state->memory);
+  while (event->done < event->recorded) cuda_on_host::RunOne(*state, StreamOf(event->stream));
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.queries;
+  const LockedState state;
+  ++state->counts.queries;
   if (event->capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
-  if (event->done < event->recorded) cuda_on_host::RunOne(state, StreamOf(event->stream));
+  if (event->done < event->recorded) cuda_on_host::RunOne(*state, StreamOf(event->stream));
   return event->done < event->recorded ? cudaErrorNotReady : Result(cudaSuccess);
 }
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (start->done < start->recorded || end->done < end->recorded) return cudaErrorNotReady;
   *ms = std::chrono::duration<float, std::milli>(end->time - start->time).count();
   return Result(cudaSuccess);
@@ -281,38 +269,36 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
 // ---- capture, graphs ----
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (stream == nullptr || stream->capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
-  ++state.counts.captures;
+  ++state->counts.captures;
   auto capture = std::make_shared<Capture>();
   capture->origin = stream;
   capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   capture->streams.insert(stream);
-  state.captures.push_back(capture);
+  state->captures.push_back(capture);
   stream->capture = std::move(capture);
-  stream->behind_kernel = false;
+  stream->after_kernel = false;
   stream->tails.clear();
   return Result(cudaSuccess);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   *graph = nullptr;
   const std::shared_ptr<Capture> capture = stream->capture;
   if (capture == nullptr || capture->origin != stream) return Result(cudaErrorInvalidValue);
   const bool joined = cuda_on_host::Joined(*capture, stream->tails);
   for (cudaStream_t each : capture->streams) {
     each->capture = nullptr;
-    each->behind_kernel = false;
+    each->after_kernel = false;
     each->tails.clear();
   }
-  for (cudaEvent_t event : state.events) {
+  for (cudaEvent_t event : state->events) {
     if (event->capture == capture) event->capture = nullptr;
   }
-  std::erase(state.captures, capture);
+  std::erase(state->captures, capture);
   if (capture->invalid) return Result(cudaErrorStreamCaptureInvalidated);
   if (!joined) return Result(cudaErrorStreamCaptureUnjoined);
   *graph = new CUgraph_st{std::move(capture->nodes)};
@@ -325,7 +311,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  Lock lock(State().mutex);
+  const LockedState state;
   *status = StreamOf(stream).capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return Result(cudaSuccess);
 }
@@ -337,10 +323,9 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
-  ++state.counts.instantiations;
-  ++state.graph_count;
+  const LockedState state;
+  ++state->counts.instantiations;
+  ++state->graph_count;
   *exec = new CUgraphExec_st{std::make_shared<const std::vector<cuda_on_host::GraphNode>>(graph->nodes)};
   return Result(cudaSuccess);
 }
@@ -348,12 +333,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return Result(cudaSuccess); }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  RuntimeState& state = State();
-  Lock lock(state.mutex);
+  const LockedState state;
   if (StreamOf(stream).capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
-  ++state.counts.graph_launches;
+  ++state->counts.graph_launches;
   return Result(cuda_on_host::Append(
-      state, stream, [&state, nodes = exec->nodes] { cuda_on_host::RunGraph(state, *nodes); }));
+      *state, stream, [&state = *state, nodes = exec->nodes] { cuda_on_host::RunGraph(state, *nodes); }));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -361,8 +345,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return Result(cudaSuccess);
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  Lock lock(State().mutex);
-  --State().graph_count;
+  const LockedState state;
+  --state->graph_count;
   delete exec;
   return Result(cudaSuccess);
 }

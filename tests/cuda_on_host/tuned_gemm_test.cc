@@ -1,5 +1,5 @@
-// `foredraft tune` and what it writes, on a cuBLASLt whose algorithms are known (cublaslt.cc): only the one
-// that keeps rows may be taken.
+// `foredraft tune` and its file, on the emulated cuBLASLt (cublaslt.cc): only the row-independent algorithm
+// may be chosen.
 
 #include <cuda_runtime.h>
 
@@ -40,7 +40,7 @@ std::string WriteTemporary(const std::string& text) {
 }
 
 TEST(TunedGemm, OnlyTheAlgorithmThatKeepsRowsIsTaken) {
-  // FP32 outputs: in so few BF16 ones no difference might be left after rounding.
+  // FP32 outputs, because rounding few outputs to BF16 could hide the differences.
   const GemmToTune gemms[] = {{"f8", kF8, {1, 7, 16, 33}}, {"bf16", kBf16, {1, 9, 40}}};
   std::vector<std::string> lines;
   const auto text = TuneGemms("cuda", gemms, [&](const std::string& line) { lines.push_back(line); });
@@ -66,7 +66,7 @@ TEST(TunedGemm, TheDeviceNamesItsTuning) {
   EXPECT_FALSE(CreateDevice("cuda", {.tuning_file = "/nowhere/t.json"}).ok());
 }
 
-// Rows `first` .. of x through gemm; `quantized`: as they come from an op that has quantised all of x.
+// Rows `first` .. of x through gemm; `quantized`: from an op that has quantised all of x.
 std::vector<float> RunRows(OpRig& rig, const TestWeight& weight, const GemmShape& shape,
                            const std::vector<bf16>& x, int first, int rows, bool quantized = false) {
   const std::vector<bf16> inputs(x.begin() + first * shape.k, x.begin() + (first + rows) * shape.k);
@@ -77,7 +77,7 @@ std::vector<float> RunRows(OpRig& rig, const TestWeight& weight, const GemmShape
   if (quantized) {
     const int all = static_cast<int>(x.size()) / shape.k;
     const cuda::QuantizedShape quantized_shape(all, shape.k);
-    p.x_f8 = quantized_shape.Place(rig.Poisoned<unsigned char>(quantized_shape.bytes));
+    p.x_f8 = quantized_shape.View(rig.Poisoned<unsigned char>(quantized_shape.bytes));
     cuda::QuantizeRows(rig.stream(), p.x_f8, Dense<const bf16>(rig.Put(x), all, shape.k), nullptr, nullptr,
                        all);
     p.x_f8 = p.x_f8.row_range(first, rows);
@@ -128,7 +128,7 @@ TEST(TunedGemm, Holds) {
         const std::vector<float> some = RunRows(rig, weight, shape, x, first, rows);
         EXPECT_EQ(BytesOf(some.data(), some.size()), BytesOf(&all[first * shape.n], some.size()))
             << rows << " rows from " << first;
-        // Scales are taken 16 bytes at a time.
+        // Scales are read 16 bytes at a time.
         if (shape.weight != DType::kF8E4M3 || first % 4 != 0) continue;
         EXPECT_EQ(RunRows(rig, weight, shape, x, first, rows, /*quantized=*/true), some)
             << rows << " rows from " << first << ", quantised";

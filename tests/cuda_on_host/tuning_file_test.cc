@@ -118,7 +118,7 @@ TEST(TuningFile, RefusesAGemmThatIsThereTwice) {
   const std::string entry = text.substr(begin, end - begin);
   text.insert(begin, entry + ",\n");
   EXPECT_THAT(std::string(ParseTuningFile(text, "t.json").status().message()),
-              HasSubstr("gemms[1]: a GEMM that is there already"));
+              HasSubstr("gemms[1]: the same GEMM as an earlier entry"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The two backends beside each other: ops whose bits they share, and the logits of a whole model.
+// Compares the two backends: ops whose bits they share, and the logits of a whole model.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kVocab = 129280;
 
-// Rows of a model's kind: most logits within some nats, a few high, runs of equal ones.
+// Rows similar to a model's: most logits within a few nats, some high, some equal.
 std::vector<float> ModelLogits(Noise& noise, int rows) {
   std::vector<float> logits = noise.Floats(size_t(rows) * kVocab, 2.0f);
   for (size_t i = 0; i < logits.size(); i += 97) logits[i] = std::round(logits[i]) + 3.0f;
@@ -103,8 +103,8 @@ TEST(CpuAndGpu, RouteTheSameWay) {
   EXPECT_EQ(BytesOf(gpu.weights.data(), gpu.weights.size()), BytesOf(cpu.weights.data(), cpu.weights.size()));
 }
 
-// Each backend stands no further from float32 than transformers in BF16 does (golden_logits_test): so they
-// stand no further apart than twice that.
+// Each backend differs from float32 by no more than transformers in BF16 (golden_logits_test), so the two
+// differ by no more than twice that.
 TEST(CpuAndGpu, LogitsAreWithinTwiceTheBf16ErrorOfEachOther) {
   const ModelGolden golden = ReadModelGolden("abacus");
   const LoadedModel& cpu_model = LoadModelOnce(golden.checkpoint, "cpu");

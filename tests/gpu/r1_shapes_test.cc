@@ -1,5 +1,5 @@
-// The ops at DeepSeek-R1's own shapes: a sample of each row's outputs against the plain-loop reference, and
-// every row bit-equal alone and in companies of up to 256, eager and replayed.
+// The ops at DeepSeek-R1's shapes: a sample of each row's outputs against the plain-loop reference, and every
+// row bit-equal alone and in batches of up to 256 rows, eager and replayed.
 
 #include <algorithm>
 #include <cmath>
@@ -15,31 +15,31 @@
 namespace foredraft {
 namespace {
 
-constexpr int kRows = 6;  // distinct ones
-constexpr int kCompanySizes[] = {2, 7, 8, 16, 33, 64, 65, 128, 129, 256};
+constexpr int kRows = 6;  // distinct rows
+constexpr int kBatchSizes[] = {2, 7, 8, 16, 33, 64, 65, 128, 129, 256};
 
-// Large weights are packed once: the rigs live as long as the binary.
+// Large weights are packed once, so the rigs live as long as the binary.
 OpRig& Rig(RunMode mode) {
   static auto* const eager = new OpRig({}, RunMode::kEager);
   static auto* const replayed = new OpRig({}, RunMode::kReplayed);
   return mode == RunMode::kEager ? *eager : *replayed;
 }
 
-// Runs the rows named by index, in this order, repeats allowed; one output per row.
+// Runs the rows with these indices, in this order, repeats allowed; returns an output per row.
 using RunRows = std::function<std::vector<Bytes>(RunMode mode, const std::vector<int>& rows)>;
 
-// The rows alone, after they were found to have the same bits in any company.
+// Returns the rows' outputs alone, after checking that they have the same bits in any batch.
 std::vector<Bytes> ExpectRowsAlone(const std::string& name, const RunRows& run) {
   std::vector<Bytes> alone;
   for (int row = 0; row < kRows; ++row) alone.push_back(run(RunMode::kEager, {row})[0]);
   for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
-    for (const int size : kCompanySizes) {
+    for (const int size : kBatchSizes) {
       std::vector<int> rows(size);
       for (int i = 0; i < size; ++i) rows[i] = (i * 5 + size) % kRows;
       const std::vector<Bytes> outputs = run(mode, rows);
       for (int i = 0; i < size; ++i) {
         EXPECT_EQ(outputs[i], alone[rows[i]])
-            << name << ": row " << rows[i] << " at place " << i << " of " << size
+            << name << ": row " << rows[i] << " at index " << i << " of " << size
             << (mode == RunMode::kEager ? ", eager" : ", replayed") << " differs from the row alone";
         if (testing::Test::HasFailure()) return alone;
       }
@@ -48,24 +48,7 @@ std::vector<Bytes> ExpectRowsAlone(const std::string& name, const RunRows& run) 
   return alone;
 }
 
-template <class T>
-std::vector<T> RowsOf(const std::vector<T>& x, int width, const std::vector<int>& rows) {
-  std::vector<T> picked;
-  for (const int row : rows) {
-    picked.insert(picked.end(), x.begin() + size_t(row) * width, x.begin() + size_t(row + 1) * width);
-  }
-  return picked;
-}
-
-template <class T>
-std::vector<Bytes> SplitRows(const std::vector<T>& values, int width) {
-  std::vector<Bytes> rows;
-  for (size_t first = 0; first < values.size(); first += width)
-    rows.push_back(BytesOf(&values[first], width));
-  return rows;
-}
-
-// Of n outputs, some 40 spread over all: every tile has its turn.
+// Checks about 40 of the n outputs, spread over all tiles.
 void ExpectSampledDots(const TestWeight& weight, const bf16* x, int k, const Bytes& output) {
   const std::vector<float> values = FromBytes<float>(output);
   const std::vector<double> inputs = ReferenceInputs(weight, x, k);
@@ -127,21 +110,22 @@ TEST(R1Shapes, GroupedGemm) {
     SCOPED_TRACE(s.name);
     Noise noise(52);
     std::vector<TestWeight> experts;
-    for (int e = 0; e < kExperts; ++e)
+    for (int e = 0; e < kExperts; ++e) {
       experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128));
+    }
     const std::vector<bf16> x = noise.Bf16s(size_t(kRows) * s.k);
     const auto of = [&](int e) -> const TestWeight& { return experts[e]; };
     const PackedWeights packed[] = {PackAll(Rig(RunMode::kEager), kExperts, of),
                                     PackAll(Rig(RunMode::kReplayed), kExperts, of)};
-    // Row r goes to expert r % 3 alone: companies of all sizes per expert, and experts without rows.
+    // Row r goes to expert r % 3 only: batches of all sizes per expert, and experts without rows.
     const std::vector<Bytes> alone = ExpectRowsAlone(s.name, [&](RunMode mode, const std::vector<int>& rows) {
       OpRig& rig = Rig(mode);
       const int count = static_cast<int>(rows.size());
-      std::vector<int32_t> grouped, offsets = {0}, place(count);
+      std::vector<int32_t> grouped, offsets = {0}, index(count);
       for (int e = 0; e < kExperts; ++e) {
         for (int i = 0; i < count; ++i) {
           if (rows[i] % kExperts != e) continue;
-          place[i] = static_cast<int32_t>(grouped.size());
+          index[i] = static_cast<int32_t>(grouped.size());
           grouped.push_back(i);
         }
         offsets.push_back(static_cast<int32_t>(grouped.size()));
@@ -153,7 +137,7 @@ TEST(R1Shapes, GroupedGemm) {
                                         .expert_offsets = rig.Put(offsets),
                                         .experts = packed[mode == RunMode::kReplayed]};
       rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), params); });
-      return SplitRows(RowsOf(rig.Get(out, size_t(count) * s.n), s.n, place), s.n);
+      return SplitRows(RowsOf(rig.Get(out, size_t(count) * s.n), s.n, index), s.n);
     });
     for (int row = 0; row < kRows; ++row) {
       ExpectSampledDots(experts[row % kExperts], &x[size_t(row) * s.k], s.k, alone[row]);

@@ -1,5 +1,5 @@
-// Relaxed and forced acceptance (docs/speculation.md section 2): which drafts are candidates, in which phase
-// they count, how many tokens a forced step emits.
+// Relaxed and forced acceptance (docs/speculation.md section 2): the candidates, the phase in which they
+// count, the tokens that a forced step emits.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ constexpr int kVocab = 8;
 constexpr int kBeginThinking = 6;
 constexpr int kEndThinking = 7;
 
-// One slot at position 10 with `drafts`, and what the ops make of target tokens and relaxed flags.
+// One slot at position 10 with `drafts`.
 SlotFixture OneSlot(const Ids& drafts, bool thinking) {
   SlotFixture slots(1, kVocab);
   slots.rule = {.relaxed_topk = 3, .relaxed_delta = 0.3f};
@@ -32,7 +32,7 @@ SlotFixture OneSlot(const Ids& drafts, bool thinking) {
   return slots;
 }
 
-// verify_drafts on the slot, as often as wanted.
+// Runs verify_drafts on the slot, repeatedly.
 class Verification {
  public:
   Verification(const SlotFixture& slots, const Ids& target, const Ids& relaxed)
@@ -107,10 +107,9 @@ TEST(ForcedVerification, EmitsTheMeanAndTakesAnyLegalDraft) {
       EXPECT_EQ(out.relaxed_count, 0);
       emitted += out.emitted_count;
     }
-    // One more token with probability p: the mean of kSteps draws strays by five standard deviations of
-    // sqrt(p (1-p) / n).
-    const double rest = mean - std::floor(mean);
-    const double bound = 5 * std::sqrt(rest * (1 - rest) / kSteps) + 1e-9;
+    // One more token with probability p: the bound is five standard deviations sqrt(p (1-p) / n) of the mean.
+    const double p = mean - std::floor(mean);
+    const double bound = 5 * std::sqrt(p * (1 - p) / kSteps) + 1e-9;
     EXPECT_NEAR(static_cast<double>(emitted) / kSteps, mean, bound);
   }
   SlotFixture slots = OneSlot({2, kVocab, 4}, false);
@@ -139,7 +138,7 @@ const CandidateCase kCandidateCases[] = {
     {"a negative id", -1, 10, 0.9f, 0, 0, 0},
 };
 
-// What relax_drafts says of the first row of two, the second of which is the draft's.
+// relax_drafts' result for the first of two rows; the second row is the draft's.
 int Relaxed(const SlotFixture& slots, std::vector<float> logits) {
   logits.resize(2 * kVocab, -40.0f);
   OpRig rig({}, RunMode::kReplayed);

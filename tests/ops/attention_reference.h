@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_TESTS_OPS_ATTENTION_REFERENCE_H_
 #define FOREDRAFT_TESTS_OPS_ATTENTION_REFERENCE_H_
 
-// Softmax attention of one head in plain loops and double, with the error a computation may have whose
-// scores, weights and sums are FP32 and whose weights are rounded to BF16 where they meet the values, if the
-// backend does that.
+// Softmax attention of one head in plain loops and double, with the error bound of a computation whose
+// scores, weights and sums are FP32, and whose weights are rounded to BF16 before the product with the values
+// if the backend does so.
 
 #include <algorithm>
 #include <cmath>
@@ -39,10 +39,10 @@ inline HeadReference ReferenceAttention(const std::vector<float>& query, double 
   double sum = 0.0;
   for (double& weight : weights) sum += weight = std::exp(weight - largest);
 
-  // A score errs by its dot product's roundings; e^x turns that into a relative error of its weight, and the
-  // weights' sum errs alike: twice. Exp itself, the sums over positions and the merges of splits: a few
-  // roundings per term. CUDA's tensor cores take the weights in BF16; their sum is of those before rounding,
-  // so each term errs by one such rounding.
+  // A score's error comes from the roundings of its dot product. e^x turns it into a relative error of the
+  // weight, and the sum of the weights has the same: hence twice. Exp, the sums over positions and the merges
+  // of splits add a few roundings per term. CUDA's tensor cores use BF16 weights but sum the unrounded ones,
+  // so each term has one such rounding more.
   const double score_error = (static_cast<double>(query.size()) + 4) * kF32Roundoff * magnitude;
   const double weight_rounding = TestBackend() == "cuda" ? kBf16Roundoff : 0.0;
   const double relative = 2 * score_error + (3 * count + 64) * kF32Roundoff + weight_rounding;

@@ -1,4 +1,4 @@
-// The device's own promises: backends and paths by name, memory, copies, streams and graphs.
+// The device: backends and instruction paths by name, memory, copies, streams and graphs.
 
 #include <algorithm>
 #include <cstring>
@@ -36,7 +36,7 @@ TEST(CreateDevice, NamesItsPath) {
 
 TEST(CpuDevice, AllocatesZeroFilledAlignedMemoryThatNobodyElseHas) {
   OpRig rig({}, RunMode::kEager);
-  // Small pieces, as many of 15 MB as do not fit one region, pieces with a region of their own.
+  // Small allocations, more 15 MB ones than fit one region, and ones with a region of their own.
   const std::vector<size_t> sizes = {1,        63,       64,       100'000,  15 << 20, 15 << 20,
                                      15 << 20, 15 << 20, 15 << 20, 17 << 20, 3,        33 << 20};
   std::vector<unsigned char*> pieces;

@@ -14,7 +14,7 @@ TEST(Embed, Holds) {
   constexpr int kVocab = 12, kWidth = 37;
   Noise noise(1);
   const std::vector<bf16> table = noise.Bf16s(kVocab * kWidth);
-  const std::vector<int32_t> ids = {0, 3, 11, -1, 12, 1 << 30};  // the last three are no ids: row 0
+  const std::vector<int32_t> ids = {0, 3, 11, -1, 12, 1 << 30};  // the last three are illegal: row 0
   ExpectOpHolds(RowCase<float, int32_t>(
       "embed", ids, 1, kWidth,
       [&](OpRig& rig, Matrix<float> out, Matrix<const int32_t> x) {
@@ -45,7 +45,7 @@ TEST(RmsNorm, Holds) {
           const double factor = 1.0 / std::sqrt(squares / width + eps);
           for (int i = 0; i < width; ++i) {
             const double expected = weight[i] * in[i] * factor;
-            // The sum's roundings count half under the root; then root, division, two products.
+            // The square root halves the sum's relative error; then root, division, two products.
             EXPECT_NEAR(out[i], expected, (width / 2.0 + 8) * kF32Roundoff * std::abs(expected));
           }
         }));
@@ -134,8 +134,8 @@ TEST(SiluMul, Holds) {
           for (int i = 0; i < width; ++i) {
             const double gate = in[i];
             const double expected = gate / (1.0 + std::exp(-gate)) * in[width + i];
-            // Exp is good to 4 roundoffs (2 units in the last place), four roundings more, then BF16. Where
-            // e^x leaves the normal floats the result is 0 instead of something below 1e-34.
+            // Exp: 4 roundoffs (2 units in the last place); four more roundings, then BF16. Where e^x is not
+            // a normal float, the result is 0 instead of a value below 1e-34.
             const double tolerance = (kBf16Roundoff + 10 * kF32Roundoff) * std::abs(expected) + 1e-34;
             EXPECT_NEAR(ToFloat(out[i]), expected, tolerance) << "gate " << gate;
           }

@@ -1,7 +1,7 @@
-// Strict acceptance of sampled requests (docs/speculation.md section 2) as the engine's ops carry it out, on
-// models small enough to know everything about: a target and a drafter that are tables from the last token to
-// logits. Tokens have exactly the target's filtered distribution, jointly over positions, with drafts and
-// without; and drafts drawn with the target's noise match more often than greedy ones.
+// Strict acceptance of sampled requests (docs/speculation.md section 2), with the engine's ops, on models
+// whose distribution is known: a target and a drafter that are tables from the last token to logits. The
+// tokens have exactly the target's filtered distribution, jointly over positions, with and without drafts;
+// and drafts drawn with the target's noise match more often than greedy ones.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ constexpr int kTokens = 3;  // the joint that is tested
 constexpr int kTopK = 4;
 constexpr int kSlots = 500;
 
-// Fewer where rows are dear: a backend that is not the CPU may be its software twin.
+// Fewer for other backends than the CPU, as they may be emulated (tests/cuda_on_host).
 int SeedCount() { return TestBackend() == "cpu" ? 100'000 : 4'000; }
 
 using Table = std::vector<float>;  // [kVocab, kVocab]: logits after each token
@@ -38,7 +38,7 @@ Table RandomTable(uint32_t seed) {
   return table;
 }
 
-// The drafter is near the target, not equal to it.
+// A drafter's table: close to the target's.
 Table NearTable(const Table& target) {
   const Table other = RandomTable(99);
   Table table(target.size());
@@ -77,8 +77,9 @@ class Simulation {
     Outcome outcome;
     int64_t emitted = 0;
     int64_t steps = 0;
-    for (int first_seed = 0; first_seed < SeedCount(); first_seed += kSlots)
+    for (int first_seed = 0; first_seed < SeedCount(); first_seed += kSlots) {
       RunSlots(first_seed, drafts, outcome, emitted, steps);
+    }
     outcome.mean_emitted = static_cast<double>(emitted) / static_cast<double>(steps);
     return outcome;
   }
@@ -210,7 +211,7 @@ TEST(DrafterInvariance, JointOfThreeTokensIsTheTargetsAndTheSameWithDrafts) {
   EXPECT_EQ(plain.tokens, simulation.Run(Drafts::kGreedy).tokens);
   EXPECT_EQ(plain.tokens, simulation.Run(Drafts::kSameNoise).tokens);
 
-  // Chi-square wants full cells: those that expect few share one.
+  // Chi-square needs enough observations per cell: cells with few expected ones are merged.
   double chi_square = 0;
   double rest_expected = 0;
   int rest_observed = 0;
@@ -239,8 +240,8 @@ TEST(DrafterInvariance, JointOfThreeTokensIsTheTargetsAndTheSameWithDrafts) {
       }
     }
   }
-  // Mean cells - 1, variance twice that: five standard deviations. The seeds are fixed, so the outcome is
-  // too.
+  // Mean cells - 1, variance twice that; the bound is five standard deviations. Fixed seeds make it
+  // deterministic.
   if (rest_expected > 0) add_cell(rest_expected, rest_observed);
   EXPECT_GT(cells, kTopK * kTopK * kTopK / 2);
   EXPECT_LT(chi_square, cells - 1 + 5 * std::sqrt(2.0 * (cells - 1)));

@@ -1,5 +1,5 @@
-// group_rows over a part of the experts, expert_partials, add_partials: together, over any number of ranks,
-// they have the bits of combine_experts.
+// group_rows over a part of the experts, expert_partials and add_partials together give the bits of
+// combine_experts, for any number of ranks.
 
 #include <algorithm>
 #include <cmath>
@@ -24,8 +24,8 @@ const Shape kShapes[] = {
     {"groups of unequal size", 13, 4, 20, 9, true},
 };
 
-// A batch of rows, the third of them idle, with expert outputs of all magnitudes: among near ones the sums of
-// BF16 values are exact, and any order would do.
+// A batch of rows, every third one idle. Expert outputs have all magnitudes: with similar magnitudes, sums of
+// BF16 values would be exact in any order.
 struct Rows {
   explicit Rows(const Shape& s) : hidden(noise.Floats(s.rows * s.width)) {
     shared = noise.Floats(s.rows * s.width);
@@ -45,7 +45,7 @@ struct Rows {
 
   Noise noise{41};
   std::vector<float> hidden, shared, weights;
-  std::vector<float> pair_out;  // [rows, top_k, width]: what the expert of a choice gives
+  std::vector<float> pair_out;  // [rows, top_k, width]: the expert's output for a choice
   std::vector<int32_t> ids;
 };
 
@@ -101,7 +101,8 @@ class ExchangeRig {
   }
 
  private:
-  // Groups the rows over these experts and lays their outputs out for ExpertOut; outputs of others are NaN.
+  // Groups the rows over these experts and arranges their outputs for ExpertOut; outputs of other experts are
+  // NaN.
   const int32_t* GroupOf(int first_expert, int expert_count) {
     const size_t pairs = rows_.ids.size();
     int32_t* const offsets = rig_.Poisoned<int32_t>(expert_count + 1);
@@ -117,16 +118,16 @@ class ExchangeRig {
                                     .first_expert = first_expert};
     rig_.Run([&] { rig_.ops().group_rows(rig_.stream(), params); });
     const std::vector<int32_t> host_offsets = rig_.Get(offsets, expert_count + 1);
-    const std::vector<int32_t> places = rig_.Get(index, pairs);
+    const std::vector<int32_t> grouped_rows = rig_.Get(index, pairs);
     grouped_out_.assign(pairs * s_.width, NAN);
     for (size_t pair = 0; pair < pairs; ++pair) {
       const int expert = rows_.ids[pair] - first_expert;
       const bool local = rows_.ids[pair] >= 0 && expert >= 0 && expert < expert_count;
-      EXPECT_EQ(places[pair] >= 0, local) << "pair " << pair << " from expert " << first_expert;
+      EXPECT_EQ(grouped_rows[pair] >= 0, local) << "pair " << pair << " from expert " << first_expert;
       if (!local) continue;
-      EXPECT_GE(places[pair], host_offsets[expert]);
-      EXPECT_LT(places[pair], host_offsets[expert + 1]);
-      std::copy_n(&rows_.pair_out[pair * s_.width], s_.width, &grouped_out_[places[pair] * s_.width]);
+      EXPECT_GE(grouped_rows[pair], host_offsets[expert]);
+      EXPECT_LT(grouped_rows[pair], host_offsets[expert + 1]);
+      std::copy_n(&rows_.pair_out[pair * s_.width], s_.width, &grouped_out_[grouped_rows[pair] * s_.width]);
     }
     return index;
   }

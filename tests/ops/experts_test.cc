@@ -39,11 +39,19 @@ TEST(GroupRows, AcceptsNoLiveRow) {
   EXPECT_EQ(Group(rig, {-1, -1}, 2, 3).offsets, (std::vector<int32_t>{0, 0, 0, 0}));
 }
 
-// A row's experts: a fixed function of the row, so that the same row has the same ones in any company.
+// A row's experts: a function of the row alone.
 std::vector<int32_t> ExpertsOf(int row, int top_k, int experts) {
   std::vector<int32_t> ids;
   for (int j = 0; j < top_k; ++j) ids.push_back((row * 3 + j * 5) % experts);
   std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<int32_t> ExpertsOf(const std::vector<int>& rows, int top_k, int experts) {
+  std::vector<int32_t> ids;
+  for (const int row : rows) {
+    for (const int32_t id : ExpertsOf(row, top_k, experts)) ids.push_back(id);
+  }
   return ids;
 }
 
@@ -65,33 +73,17 @@ OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& expert
   op_case.name = s.name;
   op_case.row_count = static_cast<int>(x.size()) / s.k;
   op_case.run = [=, &experts, &x](OpRig& rig, const std::vector<int>& rows) {
-    std::vector<int32_t> ids;
-    std::vector<bf16> inputs;
-    for (const int row : rows) {
-      for (const int32_t id : ExpertsOf(row, s.top_k, s.experts)) ids.push_back(id);
-      inputs.insert(inputs.end(), x.begin() + row * s.k, x.begin() + (row + 1) * s.k);
-    }
-    const Grouped grouped = Group(rig, ids, s.top_k, s.experts);
-    const int pairs = static_cast<int>(ids.size());
+    const Grouped grouped = Group(rig, ExpertsOf(rows, s.top_k, s.experts), s.top_k, s.experts);
+    const int pairs = static_cast<int>(rows.size()) * s.top_k;
     float* out = rig.Poisoned<float>(pairs * s.n);
     const GroupedGemmParams params = {
         .out = Dense(out, pairs, s.n),
-        .x = Dense<const bf16>(rig.Put(inputs), static_cast<int>(rows.size()), s.k),
+        .x = Dense<const bf16>(rig.Put(RowsOf(x, s.k, rows)), static_cast<int>(rows.size()), s.k),
         .x_rows = rig.Put(grouped.rows),
         .expert_offsets = rig.Put(grouped.offsets),
         .experts = PackAll(rig, s.experts, [&](int e) -> const TestWeight& { return experts[e]; })};
     rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), params); });
-    const std::vector<float> values = rig.Get(out, pairs * s.n);
-    std::vector<Bytes> outputs;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::vector<float> row;  // [top_k, n]
-      for (int j = 0; j < s.top_k; ++j) {
-        const float* pair = &values[grouped.index[i * s.top_k + j] * s.n];
-        row.insert(row.end(), pair, pair + s.n);
-      }
-      outputs.push_back(BytesOf(row.data(), row.size()));
-    }
-    return outputs;
+    return SplitRows(RowsOf(rig.Get(out, pairs * s.n), s.n, grouped.index), s.top_k * s.n);
   };
   op_case.check = [=, &experts, &x](int row, const Bytes& output) {
     const std::vector<float> values = FromBytes<float>(output);
@@ -112,8 +104,9 @@ TEST(GroupedGemm, Holds) {
   for (const GemmShape& s : kGemmShapes) {
     Noise noise(31);
     std::vector<TestWeight> experts;
-    for (int e = 0; e < s.experts; ++e)
+    for (int e = 0; e < s.experts; ++e) {
       experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128));
+    }
     ExpectOpHolds(GroupedGemmCase(s, experts, noise.Bf16s(6 * s.k)));
   }
 }
@@ -179,7 +172,7 @@ OpCase CombineCase(const CombineShape& s, int row_count) {
   const std::vector<float> hidden = noise.Floats(row_count * s.width);
   const std::vector<float> shared = noise.Floats(row_count * s.width);
   std::vector<float> expert_out = noise.Floats(row_count * s.top_k * s.width);
-  // Of all magnitudes: among near ones the sums of BF16 values are exact, and any order would do.
+  // All magnitudes: with similar magnitudes, sums of BF16 values would be exact in any order.
   for (float& value : expert_out) value = std::ldexp(value, noise.Int(-14, 14));
   const std::vector<float> weights = noise.Floats(row_count * s.top_k);
   OpCase op_case;
@@ -187,14 +180,8 @@ OpCase CombineCase(const CombineShape& s, int row_count) {
   op_case.row_count = row_count;
   op_case.run = [=](OpRig& rig, const std::vector<int>& rows) {
     const int count = static_cast<int>(rows.size());
-    std::vector<int32_t> ids;
-    std::vector<float> hidden_in, shared_in, weights_in, grouped_out(count * s.top_k * s.width);
-    for (const int row : rows) {
-      for (const int32_t id : ExpertsOf(row, s.top_k, s.experts)) ids.push_back(id);
-      hidden_in.insert(hidden_in.end(), &hidden[row * s.width], &hidden[row * s.width] + s.width);
-      shared_in.insert(shared_in.end(), &shared[row * s.width], &shared[row * s.width] + s.width);
-      weights_in.insert(weights_in.end(), &weights[row * s.top_k], &weights[row * s.top_k] + s.top_k);
-    }
+    std::vector<float> grouped_out(count * s.top_k * s.width);
+    const std::vector<int32_t> ids = ExpertsOf(rows, s.top_k, s.experts);
     const Grouped grouped = Group(rig, ids, s.top_k, s.experts);
     for (int i = 0; i < count; ++i) {
       for (int j = 0; j < s.top_k; ++j) {
@@ -202,26 +189,22 @@ OpCase CombineCase(const CombineShape& s, int row_count) {
                     &grouped_out[grouped.index[i * s.top_k + j] * s.width]);
       }
     }
-    float* out = rig.Put(hidden_in);
+    float* out = rig.Put(RowsOf(hidden, s.width, rows));
     CombineExpertsParams params = {
         .hidden = Dense(out, count, s.width),
         .expert_out = Dense<const float>(rig.Put(grouped_out), count * s.top_k, s.width),
         .grouped_index = rig.Put(grouped.index),
         .expert_ids = rig.Put(ids),
-        .expert_weights = rig.Put(weights_in),
+        .expert_weights = rig.Put(RowsOf(weights, s.top_k, rows)),
         .top_k = s.top_k,
         .expert_count = s.experts};
-    if (s.shared) params.shared = Dense<const float>(rig.Put(shared_in), count, s.width);
+    if (s.shared) params.shared = Dense<const float>(rig.Put(RowsOf(shared, s.width, rows)), count, s.width);
     rig.Run([&] { rig.ops().combine_experts(rig.stream(), params); });
-    const std::vector<float> values = rig.Get(out, count * s.width);
-    std::vector<Bytes> outputs;
-    for (int i = 0; i < count; ++i) outputs.push_back(BytesOf(&values[i * s.width], s.width));
-    return outputs;
+    return SplitRows(rig.Get(out, count * s.width), s.width);
   };
   op_case.check = [=](int row, const Bytes& output) {
     const std::vector<float> values = FromBytes<float>(output);
-    const std::vector<float> row_out(&expert_out[row * s.top_k * s.width],
-                                     &expert_out[row * s.top_k * s.width] + s.top_k * s.width);
+    const std::vector<float> row_out = RowsOf(expert_out, s.top_k * s.width, {row});
     for (int i = 0; i < s.width; ++i) {
       const float expected =
           CombinedElement(s, ExpertsOf(row, s.top_k, s.experts), &weights[row * s.top_k], row_out, i,

@@ -44,7 +44,7 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
   op_case.row_count = row_count;
   op_case.run = [=, &weight, &x, &bias](OpRig& rig, const std::vector<int>& rows) {
     const int count = static_cast<int>(rows.size());
-    const int x_stride = k + 3;  // rows need not be dense; NaN between them
+    const int x_stride = k + 3;  // not dense: NaN between the rows
     std::vector<bf16> inputs(static_cast<size_t>(count) * x_stride, bf16{0x7fc0});
     for (int i = 0; i < count; ++i) std::copy_n(&x[rows[i] * k], k, &inputs[i * x_stride]);
     float* out = rig.Poisoned<float>(count * n);
@@ -57,12 +57,8 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
     rig.Run([&] { rig.ops().gemm(rig.stream(), params); });
     const std::vector<float> values = rig.Get(out, count * n);
     const std::vector<bf16> rounded = rig.Get(out_bf16, count * n);
-    std::vector<Bytes> outputs;
-    for (int i = 0; i < count; ++i) {
-      outputs.push_back(BytesOf(&values[i * n], n));
-      for (int j = 0; j < n; ++j) EXPECT_EQ(rounded[i * n + j].bits, ToBf16(values[i * n + j]).bits);
-    }
-    return outputs;
+    for (int i = 0; i < count * n; ++i) EXPECT_EQ(rounded[i].bits, ToBf16(values[i]).bits);
+    return SplitRows(values, n);
   };
   op_case.check = [=, &weight, &x, &bias](int row, const Bytes& output) {
     const std::vector<float> values = FromBytes<float>(output);
@@ -71,7 +67,7 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
     for (int j = 0; j < n; ++j) {
       const DotReference dot = ReferenceDot(weight, j, inputs);
       const double expected = dot.sum + (shape.bias ? bias[j] : 0.0);
-      // Up to k products and as many sums, a scale per block and a bias, each rounded once.
+      // k products and k sums, a scale per block and a bias, each rounded once.
       const double tolerance =
           dot.coarse_error + (k + 4) * kF32Roundoff * (dot.magnitude + std::abs(expected));
       ASSERT_NEAR(values[j], expected, tolerance) << "output " << j;
@@ -94,7 +90,7 @@ TEST(Gemm, Holds) {
 }
 
 TEST(Gemm, WidensEveryF8CodeExactly) {
-  // One column per code, one hot input: the output is the weight itself.
+  // One output per code, a one-hot input: the output is the weight itself.
   HostWeight part{.dtype = DType::kF8E4M3, .n = 256, .k = 2};
   std::vector<uint8_t> codes(512, 0);
   for (int code = 0; code < 256; ++code) codes[2 * code] = static_cast<uint8_t>(code);
@@ -116,7 +112,7 @@ TEST(Gemm, WidensEveryF8CodeExactly) {
       if (std::isnan(expected)) {
         EXPECT_TRUE(std::isnan(values[code])) << "code " << code;
       } else if (TestBackend() == "cuda") {
-        // The input is 448 codes of 1/448, which is rounded, as is its product.
+        // The input 1 becomes the code 448 with the scale 1/448, which is rounded, as is the product.
         EXPECT_NEAR(values[code], expected, 2 * kF32Roundoff * std::abs(expected)) << "code " << code;
       } else {
         EXPECT_EQ(values[code], expected) << "code " << code;
@@ -163,7 +159,7 @@ TEST(PackWeight, RefusesPartsThatDoNotFit) {
       {{no_scales}, "without block scales"},
       {{HostWeight{.n = 0, .k = 8}}, "shape [0, 8]"},
   };
-  // CUDA keeps no grid but its own, and converts the rest.
+  // CUDA converts weights with other grids than 128 x 128 to BF16.
   if (TestBackend() == "cpu") cases.push_back({{f8, other_block}, "scale blocks of 128 and 4"});
   OpRig rig({}, RunMode::kEager);
   for (const Case& c : cases) {

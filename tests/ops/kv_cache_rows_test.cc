@@ -24,7 +24,7 @@ std::vector<float> CosSin(int rope) {
   return table;
 }
 
-// Interleaved pairs: (x[2i], x[2i+1]) is turned by the angle of pair i.
+// Interleaved pairs: (x[2i], x[2i+1]) is rotated by the angle of pair i.
 void CheckRotated(const float* x, const float* cos_sin, int rope, const bf16* out) {
   for (int i = 0; i < rope; ++i) {
     const double cos = cos_sin[i / 2 * 2];
@@ -52,26 +52,17 @@ TEST(RopeQuery, Holds) {
     op_case.row_count = 6;
     op_case.run = [&](OpRig& rig, const std::vector<int>& rows) {
       const int count = static_cast<int>(rows.size());
-      std::vector<float> inputs;
-      std::vector<int32_t> positions;
-      for (const int row : rows) {
-        inputs.insert(inputs.end(), &q[row * width], &q[row * width] + width);
-        positions.push_back(position_of[row]);
-      }
       bf16* out = rig.Poisoned<bf16>(count * width);
       const RopeQueryParams params = {
           .out = Dense(out, count, width),
-          .q = Dense<const float>(rig.Put(inputs), count, width),
+          .q = Dense<const float>(rig.Put(RowsOf(q, width, rows)), count, width),
           .cos_sin = rig.Put(table),
-          .index = {rig.Put(std::vector<int32_t>(count, 0)), rig.Put(positions), count},
+          .index = {rig.Put(std::vector<int32_t>(count, 0)), rig.Put(RowsOf(position_of, 1, rows)), count},
           .head_count = s.heads,
           .head_dim = s.head_dim,
           .rope_dim = s.rope};
       rig.Run([&] { rig.ops().rope_query(rig.stream(), params); });
-      const std::vector<bf16> values = rig.Get(out, count * width);
-      std::vector<Bytes> outputs;
-      for (int i = 0; i < count; ++i) outputs.push_back(BytesOf(&values[i * width], width));
-      return outputs;
+      return SplitRows(rig.Get(out, count * width), width);
     };
     op_case.check = [&](int row, const Bytes& output) {
       const std::vector<bf16> values = FromBytes<bf16>(output);
@@ -102,12 +93,12 @@ OpCase WriteCase(const CacheShape& s, const KvFixture& kv, const std::vector<flo
   op_case.name = s.name;
   op_case.row_count = 6;
   op_case.run = [=, &kv, &ckv, &weight, &table](OpRig& rig, const std::vector<int>& rows) {
-    // An idle row follows every live one: it must leave no trace anywhere in the cache.
+    // An idle row follows every live one; it must not write to the cache.
     const int count = 2 * static_cast<int>(rows.size());
     std::vector<float> inputs(count * width, 5.0f);
     std::vector<int32_t> slots(count, -1), positions(count, 0);
     for (size_t i = 0; i < rows.size(); ++i) {
-      // Two threads may not write one cache row, though it be the same bytes: a repeated row is idle.
+      // Two threads must not write the same cache row, even with equal bytes: a repeated row is idle.
       const bool repeated = std::find(rows.begin(), rows.begin() + i, rows[i]) != rows.begin() + i;
       std::copy_n(&ckv[rows[i] * width], width, &inputs[2 * i * width]);
       slots[2 * i] = repeated ? -1 : rows[i] % 2;
@@ -126,7 +117,7 @@ OpCase WriteCase(const CacheShape& s, const KvFixture& kv, const std::vector<flo
     for (const int row : rows) {
       outputs.push_back(BytesOf(&cache[kv.RowOffset(row % 2, 2 * row)], width));
     }
-    for (const int row : rows) {  // what was not addressed is as before
+    for (const int row : rows) {  // all other cache rows are unchanged
       std::copy_n(kv.Row(row % 2, 2 * row), width, &cache[kv.RowOffset(row % 2, 2 * row)]);
     }
     EXPECT_EQ(BytesOf(cache.data(), cache.size()), BytesOf(kv.rows().data(), kv.rows().size()));

@@ -41,7 +41,7 @@ class KvFixture {
   bf16* Row(int slot, int position) { return &rows_[RowOffset(slot, position)]; }
   const bf16* Row(int slot, int position) const { return &rows_[RowOffset(slot, position)]; }
 
-  // Positions [begin, end) of a slot become NaN.
+  // Sets positions [begin, end) of a slot to NaN.
   void Poison(int slot, int begin, int end) {
     for (int position = begin; position < end; ++position) {
       std::fill_n(Row(slot, position), width(), bf16{0x7fc0});

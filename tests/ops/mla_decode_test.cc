@@ -17,13 +17,13 @@ struct Shape {
   int nope;
   int tokens_per_block;
   int first_position;
-  std::vector<int> positions;  // of the rows: the last each attends
+  std::vector<int> positions;  // of the rows: the last position that each attends
 
   int row_count() const { return static_cast<int>(positions.size()); }
   int cache_len() const { return *std::max_element(positions.begin(), positions.end()) + 10; }
 };
 
-// Around the borders of blocks, tiles and the CPU's splits; around those of CUDA's splits.
+// Around the boundaries of blocks, tiles and the CPU's splits, and of CUDA's splits.
 const std::vector<int> kShort = {3, 31, 32, 62, 63, 64, 65, 127, 128, 190};
 const std::vector<int> kLong = {5, 1022, 1023, 1024, 1025, 1500, 2047, 2048, 3071, 3100};
 
@@ -83,8 +83,9 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
     rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
     const std::vector<bf16> values = rig.Get(out, count * lat_width);
     std::vector<Bytes> outputs;
-    for (size_t i = 0; i < rows.size(); ++i)
+    for (size_t i = 0; i < rows.size(); ++i) {
       outputs.push_back(BytesOf(&values[2 * i * lat_width], lat_width));
+    }
     return outputs;
   };
   op_case.check = [=, &shape, &kv, &q_lat, &q](int row, const Bytes& output) {

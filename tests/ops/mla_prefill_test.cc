@@ -34,7 +34,7 @@ Inputs MakeInputs(const Shape& s) {
 
 float ScaleOf(const Shape& s) { return 1.0f / std::sqrt(static_cast<float>(s.nope + s.rope)); }
 
-// Positions [begin, end) as one chunk; every row a later chunk would bring is NaN.
+// Runs positions [begin, end) as one chunk; the rows of later chunks are NaN.
 std::vector<bf16> RunChunk(OpRig& rig, const Shape& s, const Inputs& in, int begin, int end) {
   const int count = end - begin;
   const int q_width = s.heads * (s.nope + s.rope);

@@ -5,13 +5,13 @@
 namespace foredraft {
 namespace {
 
-// Threads of the host are the CPU's affair. A backend that is not the CPU may be its twin in software, where
-// rows are dear.
+// Host threads matter only to the CPU backend. Other backends run fewer rows, as they may be emulated
+// (tests/cuda_on_host).
 std::vector<int> ThreadCounts() {
   if (TestBackend() != "cpu") return {1};
   return {1, 3};
 }
-std::vector<int> CompanySizes() {
+std::vector<int> BatchSizes() {
   if (TestBackend() != "cpu") return {1, 2, 5, 33};
   return {1, 2, 3, 4, 5, 6, 7, 8, 9, 33};
 }
@@ -29,7 +29,7 @@ void ExpectSameRows(const OpCase& op_case, const std::vector<int>& rows, const s
                     const std::vector<Bytes>& alone) {
   ASSERT_EQ(outputs.size(), rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_EQ(outputs[i], alone[rows[i]]) << op_case.name << ": row " << rows[i] << " at place " << i
+    EXPECT_EQ(outputs[i], alone[rows[i]]) << op_case.name << ": row " << rows[i] << " at index " << i
                                           << " of " << rows.size() << " differs from the row alone";
   }
 }
@@ -56,7 +56,7 @@ void ExpectOpHolds(const OpCase& op_case) {
         SCOPED_TRACE(std::to_string(threads) + " threads, " +
                      (mode == RunMode::kEager ? "eager" : "replayed"));
         OpRig rig({.threads = threads, .isa = isa}, mode);
-        for (const int size : CompanySizes()) {
+        for (const int size : BatchSizes()) {
           std::vector<int> rows(size);
           for (int& row : rows) row = noise.Int(0, op_case.row_count - 1);
           ExpectSameRows(op_case, rows, op_case.run(rig, rows), alone);

@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_TESTS_OPS_OP_HARNESS_H_
 #define FOREDRAFT_TESTS_OPS_OP_HARNESS_H_
 
-// What is asked of every op that works on rows, in one place:
+// The checks that every op on rows must pass:
 //   - a row equals an independent reference within a derived tolerance, on every instruction path;
-//   - a row alone = the row in any company, bit for bit, with any number of threads;
-//   - eager = replayed, bit for bit;
-//   - what must be written is written: outputs are poisoned with NaN and -1 before.
+//   - a row has the same bits alone and beside any other rows, with any number of threads;
+//   - eager and replayed runs give the same bits;
+//   - every output is written: outputs are poisoned with NaN and -1 before.
 
 #include <functional>
 #include <string>
@@ -28,6 +28,26 @@ struct OpCase {
 };
 
 void ExpectOpHolds(const OpCase& op_case);
+
+// The chosen rows of x, which has rows of `width`.
+template <class T>
+std::vector<T> RowsOf(const std::vector<T>& x, size_t width, const std::vector<int>& rows) {
+  std::vector<T> chosen;
+  for (const int row : rows) {
+    chosen.insert(chosen.end(), x.begin() + row * width, x.begin() + (row + 1) * width);
+  }
+  return chosen;
+}
+
+// The bytes of each row.
+template <class T>
+std::vector<Bytes> SplitRows(const std::vector<T>& values, size_t width) {
+  std::vector<Bytes> rows;
+  for (size_t first = 0; first < values.size(); first += width) {
+    rows.push_back(BytesOf(&values[first], width));
+  }
+  return rows;
+}
 
 }  // namespace foredraft
 

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_OPS_OP_RIG_H_
 #define FOREDRAFT_TESTS_OPS_OP_RIG_H_
 
-// A device with a stream, and the moves every op test makes: put inputs there, ask for poisoned outputs, run
-// an op eagerly or from a graph, get the outputs back. Uses nothing but the Device interface.
+// A device with a stream, and the steps of an op test: copy inputs to the device, allocate poisoned outputs,
+// run an op eagerly or from a graph, copy the outputs back. Uses only the Device interface.
 
 #include <cstdint>
 #include <cstring>
@@ -42,7 +42,7 @@ class OpRig {
     return memory;
   }
 
-  // All bits set: NaN as a float or bf16, -1 as an integer. What an op leaves like this it did not write.
+  // Memory with all bits set: NaN as a float or bf16, -1 as an integer; shows what an op did not write.
   template <class T>
   T* Poisoned(size_t count) {
     std::vector<unsigned char> bytes(count * sizeof(T), 0xff);
@@ -65,7 +65,7 @@ class OpRig {
     return *packed;
   }
 
-  // Runs what `submit` submits, at once or by way of a graph.
+  // Runs the ops that `submit` submits, eagerly or from a graph.
   void Run(const std::function<void()>& submit) {
     if (mode_ == RunMode::kEager) {
       submit();
@@ -81,13 +81,13 @@ class OpRig {
   std::unique_ptr<Stream> stream_;
 };
 
-// The instruction paths of this machine, as DeviceOptions.isa; one, the empty one, for a backend that is not
-// the CPU.
+// The instruction paths of this machine, as values of DeviceOptions.isa; for other backends than the CPU,
+// only "".
 std::vector<std::string> SupportedIsas();
 
 // ---- values ----
 
-// Seeded noise for inputs.
+// Seeded random inputs.
 class Noise {
  public:
   explicit Noise(uint64_t seed) : engine_(seed) {}
@@ -115,7 +115,7 @@ class Noise {
 inline constexpr double kF32Roundoff = 0x1p-24;
 inline constexpr double kBf16Roundoff = 0x1p-8;
 
-// The bytes of count elements from x on.
+// The bytes of x[0, count).
 template <class T>
 std::vector<unsigned char> BytesOf(const T* x, size_t count) {
   std::vector<unsigned char> bytes(count * sizeof(T));

@@ -1,4 +1,4 @@
-# Relative to tests/ops. What holds for the ops of every backend; test_backend_*.cc says which one a binary is about.
+# Relative to tests/ops. Tests of the ops of every backend; test_backend_*.cc chooses the backend of a binary.
 set(op_tests
     acceptance_test.cc
     dense_test.cc

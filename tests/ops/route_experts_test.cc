@@ -26,7 +26,7 @@ struct Routed {
   std::vector<double> weights;
 };
 
-// docs/deepseek-v3.md 3.4 with sorts instead of scans.
+// docs/deepseek-v3.md section 3.4, with sorts instead of scans.
 Routed ReferenceRoute(const Shape& s, const float* logits, const float* bias) {
   std::vector<double> score(s.experts), biased(s.experts);
   for (int e = 0; e < s.experts; ++e) {
@@ -66,16 +66,13 @@ OpCase RouteCase(const Shape& s, const std::vector<float>& logits, const std::ve
   op_case.row_count = static_cast<int>(logits.size()) / s.experts;
   op_case.run = [=](OpRig& rig, const std::vector<int>& rows) {
     const int count = static_cast<int>(rows.size());
-    std::vector<float> inputs;
-    for (const int row : rows) {
-      inputs.insert(inputs.end(), &logits[row * s.experts], &logits[row * s.experts] + s.experts);
-    }
+    const float* const inputs = rig.Put(RowsOf(logits, s.experts, rows));
     int32_t* ids = rig.Poisoned<int32_t>(count * s.top_k);
     float* weights = rig.Poisoned<float>(count * s.top_k);
     const std::vector<int32_t> slots(count, 0);
     const RouteExpertsParams params = {.expert_ids = ids,
                                        .expert_weights = weights,
-                                       .logits = Dense<const float>(rig.Put(inputs), count, s.experts),
+                                       .logits = Dense(inputs, count, s.experts),
                                        .bias = rig.Put(bias),
                                        .index = {rig.Put(slots), rig.Put(slots), count},
                                        .n_group = s.n_group,
@@ -84,14 +81,10 @@ OpCase RouteCase(const Shape& s, const std::vector<float>& logits, const std::ve
                                        .norm_topk_prob = s.norm ? 1 : 0,
                                        .routed_scaling_factor = s.factor};
     rig.Run([&] { rig.ops().route_experts(rig.stream(), params); });
-    const std::vector<int32_t> id_values = rig.Get(ids, count * s.top_k);
-    const std::vector<float> weight_values = rig.Get(weights, count * s.top_k);
-    std::vector<Bytes> outputs;
+    std::vector<Bytes> outputs = SplitRows(rig.Get(ids, count * s.top_k), s.top_k);
+    const std::vector<Bytes> row_weights = SplitRows(rig.Get(weights, count * s.top_k), s.top_k);
     for (int i = 0; i < count; ++i) {
-      Bytes bytes = BytesOf(&id_values[i * s.top_k], s.top_k);
-      const Bytes more = BytesOf(&weight_values[i * s.top_k], s.top_k);
-      bytes.insert(bytes.end(), more.begin(), more.end());
-      outputs.push_back(bytes);
+      outputs[i].insert(outputs[i].end(), row_weights[i].begin(), row_weights[i].end());
     }
     return outputs;
   };
@@ -101,8 +94,8 @@ OpCase RouteCase(const Shape& s, const std::vector<float>& logits, const std::ve
     const std::vector<float> weights = FromBytes<float>(output);
     for (int j = 0; j < s.top_k; ++j) {
       ASSERT_EQ(ids[j], expected.ids[j]) << "row " << row;
-      // Sigmoid: Exp's 4 roundoffs and two more, in numerator and sum; the sum's additions; division,
-      // product.
+      // Sigmoid: Exp's 4 roundoffs and two more, in numerator and sum; then the sum's additions, a division,
+      // a product.
       ASSERT_NEAR(weights[s.top_k + j], expected.weights[j],
                   (16 + s.top_k) * kF32Roundoff * expected.weights[j]);
     }

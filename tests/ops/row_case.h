@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_OPS_ROW_CASE_H_
 #define FOREDRAFT_TESTS_OPS_ROW_CASE_H_
 
-// OpCases of ops that map one matrix of rows to another.
+// OpCases of ops that map a matrix of rows to a matrix of rows.
 
 #include <algorithm>
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace foredraft {
 
-// `x` holds row_count rows of x_width. `submit` calls the op on `count` rows; `check` compares one output row
-// with the reference for one input row.
+// `x` has rows of x_width. `submit` returns a call of the op on the given rows; `check` compares an output
+// row with the reference for its input row.
 template <class Out, class In>
 OpCase RowCase(std::string name, const std::vector<In>& x, int x_width, int out_width,
                std::function<std::function<void()>(OpRig& rig, Matrix<Out> out, Matrix<const In> x)> submit,
@@ -24,16 +24,10 @@ OpCase RowCase(std::string name, const std::vector<In>& x, int x_width, int out_
   op_case.row_count = static_cast<int>(x.size()) / x_width;
   op_case.run = [=](OpRig& rig, const std::vector<int>& rows) {
     const int count = static_cast<int>(rows.size());
-    std::vector<In> inputs;
-    for (const int row : rows) {
-      inputs.insert(inputs.end(), x.begin() + row * x_width, x.begin() + (row + 1) * x_width);
-    }
+    const In* const inputs = rig.Put(RowsOf(x, x_width, rows));
     Out* out = rig.Poisoned<Out>(count * out_width);
-    rig.Run(submit(rig, Dense(out, count, out_width), Dense<const In>(rig.Put(inputs), count, x_width)));
-    const std::vector<Out> values = rig.Get(out, count * out_width);
-    std::vector<Bytes> outputs;
-    for (int i = 0; i < count; ++i) outputs.push_back(BytesOf(&values[i * out_width], out_width));
-    return outputs;
+    rig.Run(submit(rig, Dense(out, count, out_width), Dense(inputs, count, x_width)));
+    return SplitRows(rig.Get(out, count * out_width), out_width);
   };
   op_case.check = [=](int row, const Bytes& output) {
     const std::vector<Out> values = FromBytes<Out>(output);

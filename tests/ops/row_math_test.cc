@@ -11,7 +11,7 @@
 namespace foredraft::cpu {
 namespace {
 
-// This file is compiled for the oldest machine: what the loader chose for this one must agree to the bit.
+// This file is compiled for the baseline: the clones that the loader chose must give the same bits.
 std::vector<float> RandomRow(int count, std::mt19937* random) {
   std::normal_distribution<float> normal(0.0f, 3.0f);
   std::vector<float> row(count);

@@ -18,7 +18,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(Philox, GivesThePublishedAnswers) {
-  // The known-answer tests that come with the paper's library.
+  // The known-answer tests of the paper's library (Random123).
   EXPECT_EQ(Philox4x32({0, 0, 0, 0}, 0), (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(Philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t{0}),
             (PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
@@ -43,7 +43,7 @@ TEST(Argmax, TakesTheLowestIdOfTheLargestAndNeverNaN) {
       {"infinite", {1, kInfinity}, 1}, {"NaN and minus infinity", {kNaN, -kInfinity}, 1},
   };
   for (const auto& c : cases) {
-    for (const int copies : {1, 40, 3000}) {  // short, long enough for every lane, for several blocks
+    for (const int copies : {1, 40, 3000}) {  // short; enough for every lane; enough for several blocks
       std::vector<float> logits;
       for (int i = 0; i < copies; ++i) logits.insert(logits.end(), c.logits.begin(), c.logits.end());
       const int vocab = static_cast<int>(logits.size());
@@ -58,14 +58,14 @@ TEST(Argmax, TakesTheLowestIdOfTheLargestAndNeverNaN) {
 
 TEST(Argmax, LooksEverywhere) {
   constexpr int kVocab = 9000;
-  for (const int place : {0, 3, 4095, 4096, 8191, 8192, kVocab - 1}) {
+  for (const int id : {0, 3, 4095, 4096, 8191, 8192, kVocab - 1}) {
     std::vector<float> logits(kVocab, -2.0f);
-    logits[place] = 1.0f;
+    logits[id] = 1.0f;
     OpRig rig({}, RunMode::kReplayed);
     int32_t* out = rig.Poisoned<int32_t>(1);
     const ArgmaxParams params = {out, Dense<const float>(rig.Put(logits), 1, kVocab)};
     rig.Run([&] { rig.ops().argmax(rig.stream(), params); });
-    EXPECT_EQ(rig.Get(out, 1)[0], place);
+    EXPECT_EQ(rig.Get(out, 1)[0], id);
   }
 }
 
@@ -121,7 +121,7 @@ SlotConstants Neutral() { return SlotFixture(1, 1).constants[0]; }
 
 // ---- sample: reference ----
 
-// What is left of the distribution: id -> log q up to a constant. Sorts and doubles only.
+// The filtered distribution: id -> log q up to a constant. Sorts and doubles only.
 std::map<int, double> ReferenceFilter(const SlotConstants& c, const std::vector<float>& logits) {
   std::vector<int> ids(logits.size());
   for (size_t v = 0; v < ids.size(); ++v) ids[v] = static_cast<int>(v);
@@ -194,9 +194,7 @@ OpCase SampleCase(const Filters& f, int vocab) {
   constexpr int kRows = 8;
   Noise noise(71);
   const std::vector<float> logits = noise.Floats(kRows * vocab, 3.0f);
-  const auto row_logits = [=](int row) {
-    return std::vector<float>(&logits[row * vocab], &logits[row * vocab] + vocab);
-  };
+  const auto row_logits = [=](int row) { return RowsOf(logits, vocab, {row}); };
   const uint64_t first_seed = 0x1234567890abcdef;
   OpCase op_case;
   op_case.name = std::string(f.name) + ", vocabulary " + std::to_string(vocab);
@@ -243,7 +241,7 @@ TEST(Sample, Holds) {
 
 // ---- sample: meaning ----
 
-// Draws `draws` tokens for one distribution, each from a slot with a seed of its own.
+// Draws `draws` tokens from one distribution, each in a slot with its own seed.
 std::vector<int> Draw(const SlotConstants& constants, const std::vector<float>& logits, int draws) {
   SlotFixture slots(draws, static_cast<int>(logits.size()));
   std::vector<Row> rows;
@@ -261,8 +259,7 @@ std::vector<int> Draw(const SlotConstants& constants, const std::vector<float>& 
 TEST(Sample, DrawsFromTheFilteredDistribution) {
   const std::vector<float> logits = {1.0f, 0.2f, -0.5f, 2.0f, 1.9f, -3.0f, 0.0f, 1.0f, -40.0f};
   const int draw_count = TestBackend() == "cpu" ? 20000 : 4000;
-  // 99.99% quantiles of chi-square with 0..8 degrees of freedom; the seeds are fixed, so it fails or it does
-  // not.
+  // 99.99% quantiles of chi-square with 0..8 degrees of freedom; fixed seeds make the test deterministic.
   const double kQuantiles[] = {1e-9, 15.1, 18.4, 21.1, 23.5, 25.7, 27.9, 29.9, 31.8};
   for (const Filters& f : kFilters) {
     if (f.temperature == 0.0f) continue;
@@ -366,7 +363,7 @@ TEST(Sample, EveryFieldChangesTheOutput) {
 }
 
 TEST(Sample, CountsEarlierDraftsOfTheStep) {
-  // Row j counts ids[1..j] of its slot's rows, not ids[0] (counted already) and not later ones.
+  // Row j counts ids[1..j] of its slot's rows, but not ids[0], which is already counted, nor later ones.
   SlotFixture slots(3, 5);
   for (SlotConstants& c : slots.constants) c.frequency_penalty = 1.0f;
   slots.output_counts[1 * 5 + 4] = 1;  // slot 1's last token
@@ -389,7 +386,7 @@ TEST(Sample, LogprobsAreOfTheRawLogits) {
   SlotFixture slots(3, kVocab);
   slots.constants[0].logprob_count = 20;
   slots.constants[1].logprob_count = 0;
-  slots.constants[0].temperature = 0.7f;  // none of these may count
+  slots.constants[0].temperature = 0.7f;  // none of these affects logprobs
   slots.constants[0].top_k = 2;
   slots.constants[0].presence_penalty = 3.0f;
   slots.output_counts[17] = 4;
@@ -415,7 +412,7 @@ TEST(Sample, LogprobsAreOfTheRawLogits) {
   }
   EXPECT_EQ(sampled.logprobs[1].top_count, 0);
   expect_logprob(sampled.logprobs[1].logprob, sampled.tokens[1]);
-  EXPECT_EQ(sampled.logprobs[2].token_id, -1) << "written without being asked for";
+  EXPECT_EQ(sampled.logprobs[2].token_id, -1) << "written though logprob_count is -1";
 }
 
 TEST(Sample, OrdersEqualLogprobsByIdAndStopsAtTheVocabulary) {

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_OPS_SLOT_FIXTURE_H_
 #define FOREDRAFT_TESTS_OPS_SLOT_FIXTURE_H_
 
-// The slot arrays on the host, to be put on a device and read back.
+// The slot arrays in host memory, to be copied to a device and back.
 
 #include <vector>
 
@@ -40,7 +40,7 @@ struct SlotFixture {
             .vocab_size = vocab_size};
   }
 
-  // Reads back what ops may change.
+  // Reads back the arrays that ops may change.
   void Get(OpRig& rig, const SlotArrays& arrays) {
     progress = rig.Get(arrays.progress, progress.size());
     drafts = rig.Get(arrays.drafts, drafts.size());

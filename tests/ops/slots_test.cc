@@ -1,5 +1,4 @@
-// The step's bookkeeping: decode_rows, verify_drafts, accept_first_token, eagle_rows, next_draft_rows,
-// store_drafts.
+// The slot ops: decode_rows, verify_drafts, accept_first_token, eagle_rows, next_draft_rows, store_drafts.
 
 #include <numeric>
 #include <string>
@@ -41,10 +40,10 @@ SlotFixture RunningSlots() {
   SlotFixture slots(5, kVocab);
   slots.progress[0] = {.length = 10, .last_token = 7, .finished = 0, .active = 1};
   slots.drafts[0] = {3, {8, 9, 11}};
-  slots.progress[1] = {.length = 20, .last_token = 6, .finished = 1, .active = 1};  // frozen
+  slots.progress[1] = {.length = 20, .last_token = 6, .finished = 1, .active = 1};
   slots.drafts[1] = {3, {1, 2, 3}};
   slots.progress[2] = {.length = 30, .last_token = 5, .finished = 0, .active = 1};
-  slots.drafts[2] = {3, {-1, kVocab, 4}};                                           // two are no ids
+  slots.drafts[2] = {3, {-1, kVocab, 4}};                                           // two illegal ids
   slots.progress[3] = {.length = 40, .last_token = 3, .finished = 0, .active = 0};  // still in its prompt
   slots.progress[4] = {.length = 50, .last_token = 2, .finished = 0, .active = 1};
   slots.drafts[4] = {3, {12, 13, 14}};
@@ -70,7 +69,7 @@ TEST(DecodeRows, TakesNoMoreThanKAndNoMoreThanWasDrafted) {
   EXPECT_EQ(wide.slots, (Ids{0, 0, 0, 0, -1, -1}));
 }
 
-TEST(DecodeRows, GivesIdleFinishedAndInactivePlacesNoSlot) {
+TEST(DecodeRows, GivesPaddingFinishedAndInactiveSlotsSlotMinusOne) {
   const DecodeRowsOut out = RunDecodeRows(RunningSlots(), {-1, 1, 3}, 1, RunMode::kEager);
   EXPECT_EQ(out.slots, (Ids{-1, -1, -1, -1, -1, -1}));
   for (const int32_t id : out.ids) EXPECT_EQ(id, 0);
@@ -118,7 +117,7 @@ struct VerifyCase {
   std::string drafts;
   std::string target;  // the target's own tokens g_0..g_K
   int draft_cap;
-  int length_limit;  // the slot stands at 10
+  int length_limit;  // the slot's length is 10
   std::string stops;
   std::string expected;
   int verified;
@@ -166,7 +165,7 @@ TEST(VerifyDrafts, EmitsTheAcceptedPrefixAndOneMore) {
     for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
       SCOPED_TRACE(c.name);
       const int draft_len = static_cast<int>(c.target.size()) - 1;
-      // An idle place before, so that the place's own targets must be found.
+      // Padding first, so that the entry's own targets must be found.
       Ids target(draft_len + 1, 31);
       for (const int32_t id : Letters(c.target)) target.push_back(id);
       const VerifyOut out = RunVerify(SlotOf(c), {-1, 1}, draft_len, target, mode);
@@ -193,7 +192,7 @@ TEST(VerifyDrafts, EmitsTheAcceptedPrefixAndOneMore) {
 }
 
 TEST(VerifyDrafts, AnIllegalDraftNeverMatches) {
-  // decode_rows fed id 0 in its place, and 0 is what the target says.
+  // decode_rows replaces the draft by id 0, and 0 is the target's token.
   SlotFixture slots = RunningSlots();
   const VerifyOut out = RunVerify(slots, {2}, 3, {0, 0, 4, 9});
   EXPECT_EQ(out.outputs[0].emitted_count, 1);
@@ -202,13 +201,12 @@ TEST(VerifyDrafts, AnIllegalDraftNeverMatches) {
 TEST(VerifyDrafts, FreezesFinishedAndInactiveSlots) {
   const SlotFixture before = RunningSlots();
   const VerifyOut out = RunVerify(before, {1, 3}, 3, Ids(8, 1));
-  for (int place = 0; place < 2; ++place) {
-    const int slot = out.outputs[place].slot;
-    EXPECT_EQ(slot, place == 0 ? 1 : 3);
-    EXPECT_EQ(out.outputs[place].emitted_count, 0);
-    EXPECT_EQ(out.outputs[place].drafts_verified, 0);
-    EXPECT_EQ(out.outputs[place].length, before.progress[slot].length);
-    EXPECT_EQ(out.outputs[place].finished, before.progress[slot].finished);
+  for (const StepOutput& output : out.outputs) {
+    EXPECT_EQ(output.slot, &output == out.outputs.data() ? 1 : 3);
+    EXPECT_EQ(output.emitted_count, 0);
+    EXPECT_EQ(output.drafts_verified, 0);
+    EXPECT_EQ(output.length, before.progress[output.slot].length);
+    EXPECT_EQ(output.finished, before.progress[output.slot].finished);
   }
   EXPECT_EQ(BytesOf(out.slots.progress.data(), 5), BytesOf(before.progress.data(), 5));
   EXPECT_EQ(BytesOf(out.slots.drafts.data(), 5), BytesOf(before.drafts.data(), 5));
@@ -230,7 +228,7 @@ TEST(AcceptFirstToken, StartsTheSlot) {
       slots.constants[2].length_limit = c.length_limit;
       slots.constants[2].stop_id_count = 1;
       slots.constants[2].stop_ids[0] = 9;
-      slots.drafts[2].draft_count = 5;  // of the slot's former user
+      slots.drafts[2].draft_count = 5;  // of the slot's previous sequence
       OpRig rig({}, mode);
       const SlotArrays arrays = slots.Put(rig);
       StepOutput* outputs = rig.Poisoned<StepOutput>(2);
@@ -260,8 +258,8 @@ TEST(AcceptFirstToken, StartsTheSlot) {
 
 // ---- drafting ----
 
-// Places of a step: slot 2 emitted three tokens and stands at 23; idle; slot 0 is frozen; slot 1 finished
-// now.
+// Entries of a step: slot 2 emitted three tokens, its length is 23; padding; slot 0 had finished before; slot
+// 1 finishes in this step.
 std::vector<StepOutput> DraftingOutputs() {
   return {{.slot = 2, .emitted_count = 3, .token_ids = {5, 6, 7}, .length = 23},
           {.slot = -1},

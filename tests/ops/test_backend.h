@@ -5,8 +5,8 @@
 
 namespace foredraft {
 
-// The backend a test binary is about: defined once per binary (test_backend_*.cc); foredraft_engine_harness
-// brings the CPU's for binaries that have none of their own.
+// The backend that a test binary tests: defined once per binary (test_backend_*.cc). foredraft_engine_harness
+// links the CPU's definition into binaries without their own.
 std::string TestBackend();
 
 }  // namespace foredraft

@@ -10,7 +10,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int64_t kHeavy = 1 << 20;  // an item worth a chunk of its own
+constexpr int64_t kHeavy = 1 << 20;  // an item cost that makes each item a unit
 
 TEST(ThreadPool, VisitsEveryItemOnce) {
   for (const int threads : {1, 2, 3, 8}) {
@@ -36,7 +36,7 @@ TEST(ThreadPool, ResultsOfAJobAreVisibleToTheNext) {
       for (int64_t i = begin; i < end; ++i) values[i] += job;
     });
     pool.ParallelFor(64, kHeavy, [&](int64_t begin, int64_t end) {
-      // Reads what another thread may have written in the job before.
+      // Reads values that another thread may have written in the previous job.
       for (int64_t i = begin; i < end; ++i) EXPECT_EQ(values[63 - i] * 2, int64_t{job} * (job + 1));
     });
   }

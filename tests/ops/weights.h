@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_TESTS_OPS_WEIGHTS_H_
 #define FOREDRAFT_TESTS_OPS_WEIGHTS_H_
 
-// Random weights as a checkpoint has them, with the values they stand for, and what the backend under test
-// says it multiplies.
+// Random weights in a checkpoint's layout, with their values and the operands that the backend under test
+// multiplies.
 //
-// The CPU widens FP8 exactly. CUDA rounds the inputs of an FP8 weight to E4M3, too (kernels/cuda/quantize.h);
-// a weight whose blocks are not 128 x 128 it keeps as BF16 (kernels/cuda/packed_weight.h).
+// The CPU widens FP8 exactly. CUDA also rounds the inputs of an FP8 weight to E4M3 (kernels/cuda/quantize.h),
+// and converts weights whose blocks are not 128 x 128 to BF16 (kernels/cuda/packed_weight.h).
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace foredraft {
 struct TestWeight {
   int n = 0;
   std::vector<HostWeight> parts;  // points into the deques below
-  std::vector<double> values;     // [n, k], what an exact GEMM multiplies with
+  std::vector<double> values;     // [n, k], the operands of an exact GEMM
   bool quantises_inputs = false;
   bool sums_coarsely = false;  // FP8 on Hopper's wgmma (kernels/cuda/gemm_hopper.h)
   std::deque<std::vector<uint16_t>> bf16_data;
@@ -41,7 +41,7 @@ inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, T
   for (int i = 0; i < n_blocks * k_blocks; ++i) scales.push_back(std::exp(noise.Normal()) * 0.01f);
   for (int i = 0; i < n * k; ++i) {
     uint8_t code = static_cast<uint8_t>(noise.Int(0, 255));
-    if ((code & 0x7f) == 0x7f) code = 0;  // NaN has a test of its own
+    if ((code & 0x7f) == 0x7f) code = 0;  // NaN has its own test
     codes.push_back(code);
     const float scale = scales[i / k / block_n * k_blocks + i % k / block_k];
     const double value = static_cast<double>(F8E4M3ToFloat(code)) * scale;
@@ -82,12 +82,12 @@ inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, i
 
 struct DotReference {
   double sum = 0.0;
-  double magnitude = 0.0;     // sum of |products|: what rounding errors scale with
-  double coarse_error = 0.0;  // what comes on top where sums are coarse
+  double magnitude = 0.0;     // sum of |products|, to which rounding errors are proportional
+  double coarse_error = 0.0;  // additional error if sums_coarsely
 };
 
-// Hopper adds a sum and 32 products at a time, cut to 13 fraction bits below the largest of them, and cuts
-// the result likewise.
+// Hopper adds a sum and 32 products at a time, truncated to 13 fraction bits below the largest of them, and
+// truncates the result in the same way.
 inline double CoarseError(double before, const double* products) {
   double largest = std::abs(before);
   double after = before;
@@ -109,7 +109,7 @@ inline float NearestF8(float x) {
   return std::copysign(F8E4M3ToFloat(best), x);
 }
 
-// A row of k inputs, as they are multiplied with the weight.
+// A row of k inputs, as multiplied with the weight.
 inline std::vector<double> ReferenceInputs(const TestWeight& weight, const bf16* x, int k) {
   std::vector<double> inputs(k);
   for (int i = 0; i < k; ++i) inputs[i] = ToFloat(x[i]);
@@ -124,7 +124,7 @@ inline std::vector<double> ReferenceInputs(const TestWeight& weight, const bf16*
   return inputs;
 }
 
-// Of output `output` of a weight with k inputs.
+// The reference for output `output` of a weight with k inputs.
 inline DotReference ReferenceDot(const TestWeight& weight, int output, const std::vector<double>& inputs) {
   const size_t k = inputs.size();
   DotReference dot;
@@ -144,7 +144,7 @@ inline DotReference ReferenceDot(const TestWeight& weight, int output, const std
   return dot;
 }
 
-// An array of `count` weights, weight i from of(i).
+// Packs an array of `count` weights, weight i from of(i).
 template <class Of>
 PackedWeights PackAll(OpRig& rig, int count, const Of& of) {
   const auto packed = rig.device().PackWeights(

@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUBLASLT_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_CUBLASLT_H_
 
-// The part of cuBLASLt that kernels/cuda calls, in software: layouts, transpositions and scale modes are
-// interpreted, alignment and strides checked. Its algorithms are made up; one of them does what must be found
-// out (tests/cuda_on_host/cublaslt.cc).
+// The part of cuBLASLt that kernels/cuda calls, emulated: layouts, transpositions and scale modes are
+// interpreted, alignment and strides checked. Its algorithms are invented to test the tuner
+// (tests/cuda_on_host/cublaslt.cc).
 
 #include <cuda_runtime.h>
 

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_
 
-// CUDA's BF16 type, as far as it is used. Kernels should take kernels/dtype.h's bf16, which has the same
+// The part of CUDA's BF16 type that is used. Kernels should use bf16 of kernels/dtype.h, which has the same
 // bits.
 
 #include <cuda_runtime.h>

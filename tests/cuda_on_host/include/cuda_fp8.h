@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_FP8_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_FP8_H_
 
-// CUDA's E4M3 conversions, as far as they are used.
+// The E4M3 conversions that are used.
 
 #include <cuda_runtime.h>
 
@@ -23,9 +23,11 @@ inline uint8_t FloatToE4m3(float x) {
   const float magnitude = __uint_as_float(bits & 0x7fffffffu);
   if (magnitude != magnitude) return static_cast<uint8_t>(sign | 0x7fu);
   if (magnitude >= 448.0f) return static_cast<uint8_t>(sign | 0x7eu);
-  // Multiples of 2^-9 below 2^-6; above, three bits after the leading one. Codes count on in both.
-  if (magnitude < 0x1p-6f)
+  // Multiples of 2^-9 below 2^-6; above, three bits after the leading one. Codes are consecutive in both
+  // ranges.
+  if (magnitude < 0x1p-6f) {
     return static_cast<uint8_t>(sign | static_cast<uint8_t>(lrintf(magnitude * 512.0f)));
+  }
   const uint32_t m = __float_as_uint(magnitude);
   const uint32_t rounded = (m + 0x7ffffu + (m >> 20 & 1u)) >> 20;  // exponent and three bits
   return static_cast<uint8_t>(sign | static_cast<uint8_t>(rounded - (120u << 3)));

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_RUNTIME_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_RUNTIME_H_
 
-// CUDA's runtime header for kernels that are built and run on the host: as much of it as kernels/cuda uses.
-// What it proves and what it cannot: tests/cuda_on_host/README.md.
+// The part of CUDA's runtime header that kernels/cuda uses, for building and running kernels on the host.
+// tests/cuda_on_host/README.md lists what this can and cannot test.
 
 #include "cuda_on_host/device_math.h"
 #include "cuda_on_host/device_thread.h"

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MATH_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MATH_H_
 
-// The scalar functions of device code. Float functions are the host library's: correct to a unit in the last
-// place or two as CUDA's are, but not the same bits.
+// The scalar functions of device code. Float functions are the host library's: within one or two units in the
+// last place, like CUDA's, but not the same bits.
 
 #include <math.h>
 
@@ -22,7 +22,7 @@ CUDA_ON_HOST_MIN_MAX(unsigned long)
 CUDA_ON_HOST_MIN_MAX(long long)
 CUDA_ON_HOST_MIN_MAX(unsigned long long)
 #undef CUDA_ON_HOST_MIN_MAX
-// A NaN loses, as on the device.
+// NaN is ignored, as on the device.
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
@@ -48,7 +48,7 @@ inline constexpr uint32_t __brev(uint32_t x) {
   for (int i = 0; i < 32; ++i) reversed |= ((x >> i) & 1u) << (31 - i);
   return reversed;
 }
-// Selects four of the eight bytes of (y, x); a selector's high bit would spread the sign, which nothing uses.
+// Selects four of the eight bytes of (y, x). Replicating the sign (a selector's high bit) is not implemented.
 inline constexpr uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
   uint32_t result = 0;
@@ -83,7 +83,7 @@ inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
-// Double has twice the digits and two to spare: rounding twice gives the same float.
+// Double has more than twice the digits, so rounding twice gives the same float.
 inline float __frsqrt_rn(float a) { return static_cast<float>(1.0 / sqrt(static_cast<double>(a))); }
 inline float rsqrtf(float a) { return __frsqrt_rn(a); }
 
@@ -123,7 +123,7 @@ void __stcg(T* address, U value) {
   *address = value;
 }
 
-// Integers only: a float atomic has no order. Each returns the value before.
+// Integers only, because float atomics have no fixed order. Each returns the old value.
 template <class T>
 T CudaOnHostAtomic(T* address, auto next) {
   T old = __atomic_load_n(address, __ATOMIC_RELAXED);

@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_API_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_API_H_
 
-// The runtime API that kernels/cuda uses, with CUDA's names and meanings. Streams do their work only when the
-// host waits for it (or asks for it), so that a forgotten wait is seen; a captured graph keeps its edges and
-// runs in any order they allow.
+// The part of the runtime API that kernels/cuda uses, with CUDA's names and meanings. Streams run only when
+// the host waits for them or queries them, so a missing wait shows. A captured graph keeps its edges and runs
+// in any order that they allow.
 //
 // Thread: any; one lock for all.
 
@@ -181,7 +181,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end);
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
-// Swaps this thread's mode, which CUDA asks about calls a capture would forbid: relaxed allows them.
+// Swaps this thread's capture mode: relaxed allows calls that are otherwise forbidden during a capture.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
@@ -205,10 +205,10 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* kernel
 }
 
 namespace cuda_on_host {
-// `thread` is what each thread of the grid runs.
+// `thread` is the body of each thread of the grid.
 cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread);
 
-// Work of a library on a stream (cublasLt.h): runs when the stream gets there, or becomes a node.
+// Enqueues library work (cublasLt.h) on a stream, or records it as a node.
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
 }  // namespace cuda_on_host
 

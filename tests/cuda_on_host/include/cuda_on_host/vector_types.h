@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_VECTOR_TYPES_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_VECTOR_TYPES_H_
 
-// Function and variable qualifiers, dim3 and the short vectors with CUDA's alignments. __shared__ is missing
-// on purpose: kernels use SharedStorage<T>().
+// Function and variable qualifiers, dim3 and the short vectors with CUDA's alignments. Without __shared__,
+// because kernels use SharedStorage<T>().
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_WARP_H_
 #define FOREDRAFT_TESTS_CUDA_ON_HOST_WARP_H_
 
-// Warp intrinsics: all lanes named in the mask meet, and one of them works out everybody's result.
+// Warp intrinsics: all lanes of the mask wait for each other, and the last one computes the results of all.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,22 +20,22 @@ struct ShuffleLane {
 };
 
 template <class T>
-void RunShuffle(uint32_t mask, LaneArguments lanes, const Place& place) {
+void RunShuffle(uint32_t mask, LaneArguments lanes, const SourceLocation& location) {
   for (int lane = 0; lane < 32; ++lane) {
     if (!(mask >> lane & 1u)) continue;
     auto* own = static_cast<ShuffleLane<T>*>(lanes[lane]);
     if (!(mask >> own->source & 1u)) {
-      KernelFault(place, "shuffle: lane " + std::to_string(lane) + " reads lane " +
-                             std::to_string(own->source) + ", which is not in the mask");
+      KernelFault(location, "shuffle: lane " + std::to_string(lane) + " reads lane " +
+                                std::to_string(own->source) + ", which is not in the mask");
     }
     own->result = static_cast<const ShuffleLane<T>*>(lanes[own->source])->value;
   }
 }
 
 template <class T>
-T Shuffle(uint32_t mask, T value, int source, const Place& place) {
+T Shuffle(uint32_t mask, T value, int source, const SourceLocation& location) {
   ShuffleLane<T> lane = {value, source, value};
-  MeetLanes(mask, &RunShuffle<T>, &lane, place);
+  MeetLanes(mask, &RunShuffle<T>, &lane, location);
   return lane.result;
 }
 
@@ -46,7 +46,7 @@ struct ReduceLane {
 };
 
 template <class T, class Join>
-void RunReduce(uint32_t mask, LaneArguments lanes, const Place&) {
+void RunReduce(uint32_t mask, LaneArguments lanes, const SourceLocation&) {
   T joined = {};
   bool first = true;
   for (int lane = 0; lane < 32; ++lane) {
@@ -61,27 +61,28 @@ void RunReduce(uint32_t mask, LaneArguments lanes, const Place&) {
 }
 
 template <class T, class Join>
-T Reduce(uint32_t mask, T value, Join, const Place& place) {
+T Reduce(uint32_t mask, T value, Join, const SourceLocation& location) {
   ReduceLane<T> lane = {value, value};
-  MeetLanes(mask, &RunReduce<T, Join>, &lane, place);
+  MeetLanes(mask, &RunReduce<T, Join>, &lane, location);
   return lane.result;
 }
 
-inline void RunBallot(uint32_t mask, LaneArguments lanes, const Place&) {
+inline void RunBallot(uint32_t mask, LaneArguments lanes, const SourceLocation&) {
   uint32_t votes = 0;
   for (int lane = 0; lane < 32; ++lane) {
-    if ((mask >> lane & 1u) && static_cast<ReduceLane<uint32_t>*>(lanes[lane])->value != 0)
+    if ((mask >> lane & 1u) && static_cast<ReduceLane<uint32_t>*>(lanes[lane])->value != 0) {
       votes |= 1u << lane;
+    }
   }
   for (int lane = 0; lane < 32; ++lane) {
     if (mask >> lane & 1u) static_cast<ReduceLane<uint32_t>*>(lanes[lane])->result = votes;
   }
 }
 
-inline void RunNothing(uint32_t, LaneArguments, const Place&) {}
+inline void RunNothing(uint32_t, LaneArguments, const SourceLocation&) {}
 
 template <class T>
-void RunMatch(uint32_t mask, LaneArguments lanes, const Place&) {
+void RunMatch(uint32_t mask, LaneArguments lanes, const SourceLocation&) {
   for (int lane = 0; lane < 32; ++lane) {
     if (!(mask >> lane & 1u)) continue;
     auto* own = static_cast<ShuffleLane<T>*>(lanes[lane]);
@@ -99,26 +100,26 @@ void RunMatch(uint32_t mask, LaneArguments lanes, const Place&) {
 // ---- shuffles ----
 
 template <class T>
-T __shfl_sync(uint32_t mask, T value, int source, int width = 32, CUDA_ON_HOST_PLACE) {
+T __shfl_sync(uint32_t mask, T value, int source, int width = 32, CUDA_ON_HOST_CALLER) {
   const int lane = cuda_on_host::ThreadInBlock() % 32;
   return cuda_on_host::Shuffle(mask, value, (lane & ~(width - 1)) | (source & (width - 1)), {file, line});
 }
 template <class T>
-T __shfl_xor_sync(uint32_t mask, T value, int lane_mask, int width = 32, CUDA_ON_HOST_PLACE) {
+T __shfl_xor_sync(uint32_t mask, T value, int lane_mask, int width = 32, CUDA_ON_HOST_CALLER) {
   const int lane = cuda_on_host::ThreadInBlock() % 32;
   const int source = lane ^ lane_mask;
-  // Lanes of a lower segment may be read, of a higher one not: then the own value.
+  // Lanes of a lower segment can be read; for lanes of a higher segment the result is the own value.
   const int readable = source / width <= lane / width ? source : lane;
   return cuda_on_host::Shuffle(mask, value, readable, {file, line});
 }
 template <class T>
-T __shfl_up_sync(uint32_t mask, T value, unsigned delta, int width = 32, CUDA_ON_HOST_PLACE) {
+T __shfl_up_sync(uint32_t mask, T value, unsigned delta, int width = 32, CUDA_ON_HOST_CALLER) {
   const int lane = cuda_on_host::ThreadInBlock() % 32;
   const int source = lane % width >= static_cast<int>(delta) ? lane - static_cast<int>(delta) : lane;
   return cuda_on_host::Shuffle(mask, value, source, {file, line});
 }
 template <class T>
-T __shfl_down_sync(uint32_t mask, T value, unsigned delta, int width = 32, CUDA_ON_HOST_PLACE) {
+T __shfl_down_sync(uint32_t mask, T value, unsigned delta, int width = 32, CUDA_ON_HOST_CALLER) {
   const int lane = cuda_on_host::ThreadInBlock() % 32;
   const int source = lane % width + static_cast<int>(delta) < width ? lane + static_cast<int>(delta) : lane;
   return cuda_on_host::Shuffle(mask, value, source, {file, line});
@@ -126,29 +127,29 @@ T __shfl_down_sync(uint32_t mask, T value, unsigned delta, int width = 32, CUDA_
 
 // ---- votes, reductions ----
 
-inline void __syncwarp(uint32_t mask = 0xffffffffu, CUDA_ON_HOST_PLACE) {
+inline void __syncwarp(uint32_t mask = 0xffffffffu, CUDA_ON_HOST_CALLER) {
   cuda_on_host::MeetLanes(mask, &cuda_on_host::RunNothing, nullptr, {file, line});
 }
-inline uint32_t __ballot_sync(uint32_t mask, int predicate, CUDA_ON_HOST_PLACE) {
+inline uint32_t __ballot_sync(uint32_t mask, int predicate, CUDA_ON_HOST_CALLER) {
   cuda_on_host::ReduceLane<uint32_t> lane = {predicate != 0, 0};
   cuda_on_host::MeetLanes(mask, &cuda_on_host::RunBallot, &lane, {file, line});
   return lane.result;
 }
-inline int __any_sync(uint32_t mask, int predicate, CUDA_ON_HOST_PLACE) {
+inline int __any_sync(uint32_t mask, int predicate, CUDA_ON_HOST_CALLER) {
   return __ballot_sync(mask, predicate, file, line) != 0;
 }
-inline int __all_sync(uint32_t mask, int predicate, CUDA_ON_HOST_PLACE) {
+inline int __all_sync(uint32_t mask, int predicate, CUDA_ON_HOST_CALLER) {
   return __ballot_sync(mask, predicate, file, line) == mask;
 }
 template <class T>
-uint32_t __match_any_sync(uint32_t mask, T value, CUDA_ON_HOST_PLACE) {
+uint32_t __match_any_sync(uint32_t mask, T value, CUDA_ON_HOST_CALLER) {
   cuda_on_host::ShuffleLane<T> lane = {value, 0, value};
   cuda_on_host::MeetLanes(mask, &cuda_on_host::RunMatch<T>, &lane, {file, line});
   return static_cast<uint32_t>(lane.source);
 }
 
 #define CUDA_ON_HOST_REDUCE(name, type, join)                                                            \
-  inline type name(uint32_t mask, type value, CUDA_ON_HOST_PLACE) {                                      \
+  inline type name(uint32_t mask, type value, CUDA_ON_HOST_CALLER) {                                     \
     return cuda_on_host::Reduce(mask, value, [](type a, type b) -> type { return join; }, {file, line}); \
   }
 CUDA_ON_HOST_REDUCE(__reduce_add_sync, int,

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_PTX_H_
 #define FOREDRAFT_KERNELS_CUDA_PTX_H_
 
-// The host's version of kernels/cuda/ptx.h: the same functions, in software. What an instruction does in the
-// background happens here at the wait for it, so that a missing wait is seen.
+// The emulation of kernels/cuda/ptx.h: the same functions in software. Asynchronous work is performed at the
+// wait for it, so a missing wait shows.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@
 namespace foredraft::cuda {
 
 template <class T>
-T& SharedStorage(CUDA_ON_HOST_PLACE) {
+T& SharedStorage(CUDA_ON_HOST_CALLER) {
   if (sizeof(T) > cuda_on_host::SharedBytes()) {
     cuda_on_host::KernelFault({file, line}, "shared memory: the struct has " + std::to_string(sizeof(T)) +
                                                 " bytes, the launch " +
@@ -26,13 +26,13 @@ T& SharedStorage(CUDA_ON_HOST_PLACE) {
 
 inline void GridDependencyWait() { cuda_on_host::WaitForPredecessor(); }
 inline void GridDependencyLaunch() {}
-inline void AfterPrevious() { GridDependencyWait(); }
+inline void GridDependencySync() { GridDependencyWait(); }
 
 inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-inline void CpAsync16(void* shared, const void* global, bool valid = true, CUDA_ON_HOST_PLACE) {
+inline void CpAsync16(void* shared, const void* global, bool valid = true, CUDA_ON_HOST_CALLER) {
   cuda_on_host::StartCopy(shared, global, 16, valid, {file, line});
 }
 inline void CpAsyncCommit() { cuda_on_host::CommitCopies(); }
@@ -49,13 +49,14 @@ struct LdMatrixLane {
 };
 
 template <bool transposed>
-void RunLdMatrix4(uint32_t mask, cuda_on_host::LaneArguments lanes, const cuda_on_host::Place& place) {
+void RunLdMatrix4(uint32_t mask, cuda_on_host::LaneArguments lanes,
+                  const cuda_on_host::SourceLocation& location) {
   uint16_t elements[4][8][8];
   for (int lane = 0; lane < 32; ++lane) {
     const void* row = static_cast<LdMatrixLane*>(lanes[lane])->row;
     if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
       cuda_on_host::KernelFault(
-          place, "ldmatrix: the row of lane " + std::to_string(lane) + " is not 16-byte aligned");
+          location, "ldmatrix: the row of lane " + std::to_string(lane) + " is not 16-byte aligned");
     }
     std::memcpy(elements[lane / 8][lane % 8], row, 16);
   }
@@ -82,7 +83,7 @@ inline float Half(uint32_t pair, int index) {
 }
 
 // Each output adds its products in FP32, k ascending.
-inline void RunMmaBf16(uint32_t, cuda_on_host::LaneArguments lanes, const cuda_on_host::Place&) {
+inline void RunMmaBf16(uint32_t, cuda_on_host::LaneArguments lanes, const cuda_on_host::SourceLocation&) {
   float a[16][16], b[16][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const MmaLane& own = *static_cast<MmaLane*>(lanes[lane]);
@@ -111,16 +112,16 @@ inline void RunMmaBf16(uint32_t, cuda_on_host::LaneArguments lanes, const cuda_o
 
 }  // namespace on_host
 
-inline void LdMatrix4(uint32_t (&out)[4], const void* shared_row, CUDA_ON_HOST_PLACE) {
+inline void LdMatrix4(uint32_t (&out)[4], const void* shared_row, CUDA_ON_HOST_CALLER) {
   on_host::LdMatrixLane lane = {shared_row, out};
   cuda_on_host::MeetLanes(0xffffffffu, &on_host::RunLdMatrix4<false>, &lane, {file, line});
 }
-inline void LdMatrix4Transposed(uint32_t (&out)[4], const void* shared_row, CUDA_ON_HOST_PLACE) {
+inline void LdMatrix4Transposed(uint32_t (&out)[4], const void* shared_row, CUDA_ON_HOST_CALLER) {
   on_host::LdMatrixLane lane = {shared_row, out};
   cuda_on_host::MeetLanes(0xffffffffu, &on_host::RunLdMatrix4<true>, &lane, {file, line});
 }
 
-inline void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_ON_HOST_PLACE) {
+inline void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_ON_HOST_CALLER) {
   on_host::MmaLane lane = {d, a, b};
   cuda_on_host::MeetLanes(0xffffffffu, &on_host::RunMmaBf16, &lane, {file, line});
 }

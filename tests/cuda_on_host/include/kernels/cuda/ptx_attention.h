@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
 #define FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
 
-// The host's version of kernels/cuda/ptx_attention.h.
+// The emulation of kernels/cuda/ptx_attention.h.
 
 #include "kernels/cuda/ptx_hopper.h"
 
 namespace foredraft::cuda {
 
-inline void FenceSharedForProducts() {}
+inline void FenceProxyAsync() {}
 
 namespace on_host {
 
@@ -15,7 +15,7 @@ struct NamedBarrier {
   int arrived = 0;
   int generation = 0;
 };
-// Of the block that runs on this thread of the host.
+// Of the block that runs on this host thread.
 inline thread_local NamedBarrier named_barriers[16];
 
 struct NamedWait {
@@ -30,7 +30,7 @@ inline bool GenerationEnded(void* argument) {
 }  // namespace on_host
 
 template <int barrier, int threads>
-void SyncThreads(CUDA_ON_HOST_PLACE) {
+void NamedBarrierSync(CUDA_ON_HOST_CALLER) {
   static_assert(barrier > 0 && barrier < 16 && threads % 32 == 0);
   on_host::NamedBarrier& named = on_host::named_barriers[barrier];
   on_host::NamedWait wait = {&named, named.generation};
@@ -41,15 +41,15 @@ void SyncThreads(CUDA_ON_HOST_PLACE) {
   cuda_on_host::WaitUntil(&on_host::GenerationEnded, &wait, {file, line});
 }
 
-inline uint64_t ByInputDescriptor(const void* tile, int bytes_to_next) {
+inline uint64_t MnMajorDescriptor(const void* tile, int bytes_to_next) {
   constexpr uint64_t kEightRows = 1024;
   return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) |
          static_cast<uint64_t>(bytes_to_next >> 4) << 16 | (kEightRows >> 4) << 32 | uint64_t{1} << 62;
 }
 inline constexpr uint64_t kDescriptor16Rows = 16 * kTileRowBytes >> 4;
 
-inline void Product64x256Bf16ByInput(float (&d)[128], uint64_t a, uint64_t b, bool add) {
-  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 256, .by_input = true});
+inline void WgmmaBf16MnMajorB(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+  on_host::StartWgmma({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 256, .mn_major_b = true});
 }
 
 }  // namespace foredraft::cuda

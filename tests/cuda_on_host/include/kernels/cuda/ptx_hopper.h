@@ -1,10 +1,10 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
 #define FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
 
-// The host's version of kernels/cuda/ptx_hopper.h: the same functions, in software. Descriptors, tensor maps
-// and the swizzle are interpreted, so that a wrong one gives wrong numbers. What runs in the background
-// happens as late as it may: a copy when somebody waits for its barrier (or, every third, at once, as early
-// as it may), a product at the wait for it. So a missing wait is seen.
+// The emulation of kernels/cuda/ptx_hopper.h: the same functions in software. Descriptors, tensor maps and
+// the swizzle are interpreted, so a wrong one gives wrong numbers. Asynchronous work is performed as late as
+// possible: a TMA load when a thread waits for its mbarrier (every third one at once), a wgmma at the wait
+// for it. So a missing wait shows.
 
 #include <cuda_runtime.h>
 
@@ -22,10 +22,10 @@
 
 namespace foredraft::cuda {
 
-// ---- barriers ----
+// ---- mbarrier ----
 
-struct alignas(8) PhaseBarrier {
-  int32_t bytes;  // promised and not there
+struct alignas(8) Mbarrier {
+  int32_t bytes;  // announced and not yet arrived
   int16_t arrivals_left;
   uint8_t arrivals;
   uint8_t phase;
@@ -33,40 +33,40 @@ struct alignas(8) PhaseBarrier {
 
 namespace on_host {
 
-inline void EndPhaseIfDone(PhaseBarrier& barrier, const cuda_on_host::Place& place) {
-  if (barrier.arrivals_left < 0) cuda_on_host::KernelFault(place, "barrier: more arrivals than it waits for");
+inline void EndPhaseIfDone(Mbarrier& barrier, const cuda_on_host::SourceLocation& location) {
+  if (barrier.arrivals_left < 0) cuda_on_host::KernelFault(location, "mbarrier: more arrivals than expected");
   if (barrier.arrivals_left > 0) return;
-  if (barrier.bytes < 0) cuda_on_host::KernelFault(place, "barrier: more bytes than were promised");
+  if (barrier.bytes < 0) cuda_on_host::KernelFault(location, "mbarrier: more bytes than announced");
   if (barrier.bytes > 0) return;
   barrier.phase ^= 1;
   barrier.arrivals_left = barrier.arrivals;
 }
 
 struct BulkCopy;
-// Of the block that runs on this thread of the host: copies that have not happened yet.
-inline thread_local std::map<PhaseBarrier*, std::vector<BulkCopy>> late_copies;
+// Loads of the block on this host thread that have not been performed yet.
+inline thread_local std::map<Mbarrier*, std::vector<BulkCopy>> pending_copies;
 inline thread_local uint32_t copy_number = 0;
 
-// Where byte `address` of a SWIZZLE_128B tile is kept: chunk ^= row % 8, on the address itself.
+// The swizzled address of byte `address` of a SWIZZLE_128B tile: chunk ^= row % 8, computed on the address.
 inline uintptr_t Swizzle(uintptr_t address) { return address ^ ((address >> 7 & 7u) << 4); }
 
 }  // namespace on_host
 
-inline void InitBarrier(PhaseBarrier& barrier, uint32_t arrivals) {
+inline void MbarrierInit(Mbarrier& barrier, uint32_t arrivals) {
   barrier = {0, static_cast<int16_t>(arrivals), static_cast<uint8_t>(arrivals), 0};
-  on_host::late_copies.erase(&barrier);
+  on_host::pending_copies.erase(&barrier);
 }
-inline void FenceBarrierInit() {}
-inline void Arrive(PhaseBarrier& barrier, CUDA_ON_HOST_PLACE) {
+inline void FenceMbarrierInit() {}
+inline void MbarrierArrive(Mbarrier& barrier, CUDA_ON_HOST_CALLER) {
   --barrier.arrivals_left;
   on_host::EndPhaseIfDone(barrier, {file, line});
 }
-inline void ArriveAndExpect(PhaseBarrier& barrier, uint32_t bytes, CUDA_ON_HOST_PLACE) {
+inline void MbarrierArriveExpectTx(Mbarrier& barrier, uint32_t bytes, CUDA_ON_HOST_CALLER) {
   barrier.bytes += static_cast<int32_t>(bytes);
-  Arrive(barrier, file, line);
+  MbarrierArrive(barrier, file, line);
 }
 
-// ---- bulk tensor copies ----
+// ---- TMA ----
 
 struct TensorShape {
   const void* data;
@@ -97,22 +97,22 @@ inline TensorMap EncodeTensorMap(const TensorShape& t) {
 
 inline void PrefetchTensorMap(const TensorMap&) {}
 
-enum class Keep { kBriefly, kLong };
-template <Keep keep>
+enum class CacheHint { kEvictFirst, kEvictLast };
+template <CacheHint hint>
 uint64_t CachePolicy() {
-  return keep == Keep::kLong;
+  return hint == CacheHint::kEvictLast;
 }
 
 namespace on_host {
 
 struct BulkCopy {
   std::byte* shared;
-  TensorShape tensor;  // a copy: the thread whose parameter it is may end before the copy happens
+  TensorShape tensor;  // by value: the thread that owns the parameter may end before the load
   int32_t at[3];
-  cuda_on_host::Place place;
+  cuda_on_host::SourceLocation location;
 };
 
-inline void RunCopy(const BulkCopy& copy, PhaseBarrier& barrier) {
+inline void RunCopy(const BulkCopy& copy, Mbarrier& barrier) {
   const cuda_on_host::CopyEngine engine;
   const TensorShape& t = copy.tensor;
   const int64_t element = t.element_bytes;
@@ -120,36 +120,37 @@ inline void RunCopy(const BulkCopy& copy, PhaseBarrier& barrier) {
   for (uint32_t i2 = 0; i2 < t.box[2]; ++i2) {
     for (uint32_t i1 = 0; i1 < t.box[1]; ++i1) {
       for (uint32_t i0 = 0; i0 < t.box[0]; ++i0, to += element) {
-        const uint64_t c0 = static_cast<uint64_t>(int64_t{copy.at[0]} + i0);  // negative: beyond any extent
+        const uint64_t c0 =
+            static_cast<uint64_t>(int64_t{copy.at[0]} + i0);  // a negative one becomes larger than any extent
         const uint64_t c1 = static_cast<uint64_t>(int64_t{copy.at[1]} + i1);
         const uint64_t c2 = static_cast<uint64_t>(int64_t{copy.at[2]} + i2);
         const bool inside = c0 < t.extent[0] && c1 < t.extent[1] && c2 < t.extent[2];
         const uintptr_t address = reinterpret_cast<uintptr_t>(to);
-        void* place = reinterpret_cast<void*>(t.swizzled ? Swizzle(address) : address);
+        void* destination = reinterpret_cast<void*>(t.swizzled ? Swizzle(address) : address);
         if (inside) {
           const auto* from = static_cast<const std::byte*>(t.data) + c2 * t.pitch[1] + c1 * t.pitch[0];
-          std::memcpy(place, from + c0 * element, element);
+          std::memcpy(destination, from + c0 * element, element);
         } else {
-          std::memset(place, 0, element);
+          std::memset(destination, 0, element);
         }
       }
     }
   }
   barrier.bytes -= static_cast<int32_t>(to - copy.shared);
-  EndPhaseIfDone(barrier, copy.place);
+  EndPhaseIfDone(barrier, copy.location);
 }
 
 struct PhaseWait {
-  PhaseBarrier* barrier;
+  Mbarrier* barrier;
   uint32_t parity;
 };
 
 inline bool PhaseEnded(void* argument) {
   const auto& wait = *static_cast<PhaseWait*>(argument);
-  const auto late = late_copies.find(wait.barrier);
-  if (late != late_copies.end()) {
+  const auto late = pending_copies.find(wait.barrier);
+  if (late != pending_copies.end()) {
     const std::vector<BulkCopy> copies = std::move(late->second);
-    late_copies.erase(late);
+    pending_copies.erase(late);
     for (const BulkCopy& copy : copies) RunCopy(copy, *wait.barrier);
   }
   return wait.barrier->phase != wait.parity;
@@ -157,50 +158,51 @@ inline bool PhaseEnded(void* argument) {
 
 }  // namespace on_host
 
-inline void WaitPhase(PhaseBarrier& barrier, uint32_t parity, CUDA_ON_HOST_PLACE) {
+inline void MbarrierWait(Mbarrier& barrier, uint32_t parity, CUDA_ON_HOST_CALLER) {
   on_host::PhaseWait wait = {&barrier, parity};
   cuda_on_host::WaitUntil(&on_host::PhaseEnded, &wait, {file, line});
 }
 
-inline void CopyBox(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1, int32_t c2,
-                    PhaseBarrier& barrier, uint64_t policy, CUDA_ON_HOST_PLACE) {
-  if (!cuda_on_host::CopyEngine::ThreadMayTouch() && policy != CachePolicy<Keep::kBriefly>()) {
-    cuda_on_host::KernelFault({file, line}, "copy of what is no weight before GridDependencyWait");
+inline void TmaLoad(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1, int32_t c2,
+                    Mbarrier& barrier, uint64_t policy, CUDA_ON_HOST_CALLER) {
+  if (!cuda_on_host::CopyEngine::ThreadMayTouch() && policy != CachePolicy<CacheHint::kEvictFirst>()) {
+    cuda_on_host::KernelFault({file, line},
+                              "load with another hint than kEvictFirst before GridDependencyWait");
   }
   const uint32_t alignment = tensor.shape.swizzled ? 1024 : 128;
   if (SharedAddress(shared) % alignment != 0) {
-    cuda_on_host::KernelFault({file, line},
-                              "copy to a place that is not " + std::to_string(alignment) + "-byte aligned");
+    cuda_on_host::KernelFault(
+        {file, line}, "load to an address that is not " + std::to_string(alignment) + "-byte aligned");
   }
   const on_host::BulkCopy copy = {static_cast<std::byte*>(shared), tensor.shape, {c0, c1, c2}, {file, line}};
   if (++on_host::copy_number % 3 == 0) {
     on_host::RunCopy(copy, barrier);
   } else {
-    on_host::late_copies[&barrier].push_back(copy);
+    on_host::pending_copies[&barrier].push_back(copy);
   }
 }
 
-// ---- warp group products ----
+// ---- wgmma ----
 
 namespace on_host {
 
-struct LateProduct {
+struct PendingWgmma {
   float* d;  // [columns / 2]
   uint64_t a, b;
   bool add;
   bool f8;
   int columns;
-  bool by_input = false;  // b's rows are inputs, not outputs
+  bool mn_major_b = false;  // b's rows are k, not outputs
 };
 
-// Of each thread of the block: groups that were committed, the open one last.
-struct ThreadProducts {
-  std::vector<std::vector<LateProduct>> groups = {{}};
+// Of each thread of the block: the committed groups, and last the open one.
+struct ThreadWgmmas {
+  std::vector<std::vector<PendingWgmma>> groups = {{}};
 };
-inline thread_local std::vector<ThreadProducts> late_products(1024);
+inline thread_local std::vector<ThreadWgmmas> pending_wgmmas(1024);
 
-// 32 bytes of row `row` of the tile a descriptor names.
-inline void ReadOperand(uint64_t descriptor, int row, unsigned char (&bytes)[32]) {
+// 32 bytes of row `row` of a K-major operand.
+inline void ReadKMajorOperand(uint64_t descriptor, int row, unsigned char (&bytes)[32]) {
   CHECK_EQ(descriptor >> 62, 1u) << "no SWIZZLE_128B";
   const uintptr_t start = (descriptor & 0x3fffu) << 4;
   const uintptr_t eight_rows = (descriptor >> 32 & 0x3fffu) << 4;
@@ -211,9 +213,8 @@ inline void ReadOperand(uint64_t descriptor, int row, unsigned char (&bytes)[32]
   }
 }
 
-// The 16 BF16 inputs of output `column` of a tile whose rows are inputs; every 64 outputs have a tile of
-// their own.
-inline void ReadOperandByInput(uint64_t descriptor, int column, unsigned char (&bytes)[32]) {
+// The 16 BF16 values of output `column` of an MN-major operand; every 64 outputs have their own tile.
+inline void ReadMnMajorOperand(uint64_t descriptor, int column, unsigned char (&bytes)[32]) {
   CHECK_EQ(descriptor >> 62, 1u) << "no SWIZZLE_128B";
   const uintptr_t start = (descriptor & 0x3fffu) << 4;
   const uintptr_t next_64 = (descriptor >> 16 & 0x3fffu) << 4;
@@ -240,8 +241,8 @@ inline const F8Value& F8Of(unsigned char code) {
   return values[code];
 }
 
-// One FP8 group of 32 products as Hopper adds them (microsoft/MMA-Sim): all terms aligned to the largest
-// exponent, cut to 13 fraction bits, added exactly, the sum cut again.
+// Adds one FP8 group of 32 products as Hopper does (microsoft/MMA-Sim): all terms are aligned to the largest
+// exponent, truncated to 13 fraction bits and added exactly; the sum is truncated again.
 inline float SumF8(float c, const unsigned char (&a)[32], const unsigned char (&b)[32]) {
   constexpr int kFractionBits = 13;
   double products[32];
@@ -269,23 +270,23 @@ inline float Bf16At(const unsigned char (&bytes)[32], int i) {
   return ToFloat(bf16{static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8)});
 }
 
-// As RunMmaBf16 of kernels/cuda/ptx.h, so that the two kernels can be compared to the bit.
+// The same arithmetic as RunMmaBf16 of kernels/cuda/ptx.h, so that both kernels give the same bits.
 inline float SumBf16(float c, const unsigned char (&a)[32], const unsigned char (&b)[32]) {
   float sum = c;
   for (int i = 0; i < 16; ++i) sum += Bf16At(a, i) * Bf16At(b, i);
   return sum;
 }
 
-// This thread's outputs.
-inline void RunProduct(const LateProduct& product, int thread) {
+// Computes this thread's outputs.
+inline void RunWgmma(const PendingWgmma& product, int thread) {
   const int row = thread / 32 % 4 * 16 + thread % 32 / 4;
   const int column = thread % 4 * 2;
   unsigned char a[2][32], b[32];
-  ReadOperand(product.a, row, a[0]);
-  ReadOperand(product.a, row + 8, a[1]);
+  ReadKMajorOperand(product.a, row, a[0]);
+  ReadKMajorOperand(product.a, row + 8, a[1]);
   for (int j = 0; j < product.columns / 8; ++j) {
     for (int next = 0; next < 2; ++next) {
-      (product.by_input ? ReadOperandByInput : ReadOperand)(product.b, 8 * j + column + next, b);
+      (product.mn_major_b ? ReadMnMajorOperand : ReadKMajorOperand)(product.b, 8 * j + column + next, b);
       for (int half = 0; half < 2; ++half) {
         float& d = product.d[4 * j + 2 * half + next];
         const float c = product.add ? d : 0.0f;
@@ -295,47 +296,49 @@ inline void RunProduct(const LateProduct& product, int thread) {
   }
 }
 
-inline void StartProduct(const LateProduct& product) {
-  late_products[cuda_on_host::ThreadInBlock()].groups.back().push_back(product);
+inline void StartWgmma(const PendingWgmma& product) {
+  pending_wgmmas[cuda_on_host::ThreadInBlock()].groups.back().push_back(product);
 }
 
-inline void FinishProducts(size_t pending) {
+inline void FinishWgmmas(size_t pending) {
   const int thread = cuda_on_host::ThreadInBlock();
-  auto& groups = late_products[thread].groups;
+  auto& groups = pending_wgmmas[thread].groups;
   while (groups.size() - 1 > pending) {
-    for (const LateProduct& product : groups.front()) RunProduct(product, thread);
+    for (const PendingWgmma& product : groups.front()) RunWgmma(product, thread);
     groups.erase(groups.begin());
   }
 }
 
 }  // namespace on_host
 
-inline void ProductsFence(CUDA_ON_HOST_PLACE) { __syncwarp(0xffffffffu, file, line); }
-inline void ProductsCommit() { on_host::late_products[cuda_on_host::ThreadInBlock()].groups.emplace_back(); }
+inline void WarpgroupArrive(CUDA_ON_HOST_CALLER) { __syncwarp(0xffffffffu, file, line); }
+inline void WarpgroupCommitBatch() {
+  on_host::pending_wgmmas[cuda_on_host::ThreadInBlock()].groups.emplace_back();
+}
 template <int pending>
-void ProductsWait() {
-  on_host::FinishProducts(pending);
+void WarpgroupWait() {
+  on_host::FinishWgmmas(pending);
 }
 template <int count>
-void ProductsDone(float (&)[count]) {
-  on_host::FinishProducts(0);
+void WarpgroupWaitAll(float (&)[count]) {
+  on_host::FinishWgmmas(0);
 }
 
 template <int count>
-void ProductBf16(float (&d)[count], uint64_t a, uint64_t b, bool add) {
-  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 2 * count});
+void WgmmaBf16(float (&d)[count], uint64_t a, uint64_t b, bool add) {
+  on_host::StartWgmma({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 2 * count});
 }
 template <int count>
-void ProductF8(float (&d)[count], uint64_t a, uint64_t b, bool add) {
-  on_host::StartProduct({.d = d, .a = a, .b = b, .add = add, .f8 = true, .columns = 2 * count});
+void WgmmaF8(float (&d)[count], uint64_t a, uint64_t b, bool add) {
+  on_host::StartWgmma({.d = d, .a = a, .b = b, .add = add, .f8 = true, .columns = 2 * count});
 }
 
 // ---- registers ----
 
 template <int count>
-void TakeRegisters() {}
+void WarpgroupRegAlloc() {}
 template <int count>
-void GiveRegisters() {}
+void WarpgroupRegDealloc() {}
 
 }  // namespace foredraft::cuda
 

@@ -1,9 +1,10 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_FOURS_H_
-#define FOREDRAFT_KERNELS_CUDA_FOURS_H_
+#ifndef FOREDRAFT_KERNELS_CUDA_VEC4_H_
+#define FOREDRAFT_KERNELS_CUDA_VEC4_H_
 
-// Rows taken four adjacent columns at a time: in one load or store where the matrix allows it (`aligned`),
-// else one by one up to the last column. Which thread has which columns is the same either way, and so are
-// the bits.
+// Rows processed four adjacent columns at a time: with one vector load or store if the matrix is aligned for
+// it
+// (`aligned`), else element by element up to the last column. A thread has the same columns either way, so
+// the bits are the same.
 
 #include <cstdint>
 
@@ -12,14 +13,14 @@
 
 namespace foredraft::cuda {
 
-struct Four {
+struct Vec4 {
   float x[4];
 };
 
-// Columns first .. first + 3 of a row of `cols`; past its end 0.
+// Columns [first, first + 4) of a row of `cols`; 0 past its end.
 template <bool aligned>
-__device__ __forceinline__ Four LoadFour(const float* row, int32_t first, int32_t cols) {
-  Four four = {};
+__device__ __forceinline__ Vec4 LoadVec4(const float* row, int32_t first, int32_t cols) {
+  Vec4 four = {};
   if constexpr (aligned) {
     const float4 loaded = *reinterpret_cast<const float4*>(row + first);
     four = {{loaded.x, loaded.y, loaded.z, loaded.w}};
@@ -33,8 +34,8 @@ __device__ __forceinline__ Four LoadFour(const float* row, int32_t first, int32_
 }
 
 template <bool aligned>
-__device__ __forceinline__ Four LoadFour(const bf16* row, int32_t first, int32_t cols) {
-  Four four = {};
+__device__ __forceinline__ Vec4 LoadVec4(const bf16* row, int32_t first, int32_t cols) {
+  Vec4 four = {};
   if constexpr (aligned) {
     const ushort4 loaded = *reinterpret_cast<const ushort4*>(row + first);
     four = {
@@ -49,7 +50,7 @@ __device__ __forceinline__ Four LoadFour(const bf16* row, int32_t first, int32_t
 }
 
 template <bool aligned>
-__device__ __forceinline__ void StoreFour(float* row, int32_t first, int32_t cols, const Four& four) {
+__device__ __forceinline__ void StoreVec4(float* row, int32_t first, int32_t cols, const Vec4& four) {
   if constexpr (aligned) {
     *reinterpret_cast<float4*>(row + first) = make_float4(four.x[0], four.x[1], four.x[2], four.x[3]);
   } else {
@@ -61,7 +62,7 @@ __device__ __forceinline__ void StoreFour(float* row, int32_t first, int32_t col
 }
 
 template <bool aligned>
-__device__ __forceinline__ void StoreFour(bf16* row, int32_t first, int32_t cols, const Four& four) {
+__device__ __forceinline__ void StoreVec4(bf16* row, int32_t first, int32_t cols, const Vec4& four) {
   if constexpr (aligned) {
     *reinterpret_cast<ushort4*>(row + first) = make_ushort4(ToBf16(four.x[0]).bits, ToBf16(four.x[1]).bits,
                                                             ToBf16(four.x[2]).bits, ToBf16(four.x[3]).bits);
@@ -75,22 +76,21 @@ __device__ __forceinline__ void StoreFour(bf16* row, int32_t first, int32_t cols
 
 // ---- for the host ----
 
-// Whether every row from `data` on can be taken as aligned fours.
+// Whether every row can be loaded and stored with `aligned`; true for an absent matrix.
 template <class T>
-bool InFours(const T* data, int64_t stride, int32_t cols) {
+bool IsVec4Aligned(const T* data, int64_t stride, int32_t cols) {
   return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0 && stride % 4 == 0 && cols % 4 == 0;
 }
-// An absent matrix stands in nobody's way.
 template <class T>
-bool InFours(const Matrix<T>& x) {
-  return !x || InFours(x.data, x.stride, x.cols);
+bool IsVec4Aligned(const Matrix<T>& x) {
+  return !x || IsVec4Aligned(x.data, x.stride, x.cols);
 }
 
-// For kernels of a pass over rows of their own: a block has 4 * kFoursThreads columns of row blockIdx.x.
-inline constexpr int kFoursThreads = 256;
+// The launch shape of element-wise kernels: block (r, b) has 4 * blockDim.x columns of row r.
+inline constexpr int kVec4Threads = 256;
 
-inline LaunchShape FoursOfRows(int32_t rows, int32_t cols) {
-  const uint32_t threads = cols > 4 * 128 ? kFoursThreads : 128;
+inline LaunchShape Vec4Grid(int32_t rows, int32_t cols) {
+  const uint32_t threads = cols > 4 * 128 ? kVec4Threads : 128;
   const uint32_t per_block = 4 * threads;
   return {
       .grid = dim3(static_cast<uint32_t>(rows), (static_cast<uint32_t>(cols) + per_block - 1) / per_block),
@@ -103,4 +103,4 @@ __device__ __forceinline__ int32_t FirstColumnOfThread() {
 
 }  // namespace foredraft::cuda
 
-#endif  // FOREDRAFT_KERNELS_CUDA_FOURS_H_
+#endif  // FOREDRAFT_KERNELS_CUDA_VEC4_H_
