@@ -2,7 +2,7 @@
 #define FOREDRAFT_ENGINE_MODEL_DEEPSEEK_V3_H_
 
 // DeepSeek-V3: the target (level 0) and its MTP modules (levels 1..) as recipes over ops. Between
-// calls the only state is the cache it is given. Owner: the executor. Thread: the executor's.
+// calls the only state is the cache it is given. Owner: Rank. Thread: the one that submits plans.
 //
 // A position belongs to its token (docs/speculation.md section 0): level i at position s takes token t_s and
 // the output of level i - 1 at position s - 1, and its cache row is s.

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/fnv.h"
 
 namespace foredraft {
@@ -42,12 +42,6 @@ absl::Status Differs(const std::string& what, const std::string& worker, const s
 
 }  // namespace
 
-std::string ShortHash(std::string_view bytes) { return Hex(Fnv1a(bytes)); }
-
-std::string ConfigHash(const std::vector<std::string>& config_keys) {
-  return ShortHash(absl::StrJoin(config_keys, "\n"));
-}
-
 absl::StatusOr<std::string> ModelHash(const std::string& checkpoint_dir) {
   uint64_t hash = kFnvOffset;
   std::ifstream config(checkpoint_dir + "/config.json", std::ios::binary);
@@ -73,19 +67,15 @@ absl::Status CheckSameIdentity(const GroupIdentity& leader, const GroupIdentity&
   if (worker.model_hash != leader.model_hash) {
     return Differs("model hash", worker.model_hash, leader.model_hash);
   }
-  const std::string worker_hash = ConfigHash(worker.config_keys);
-  const std::string leader_hash = ConfigHash(leader.config_keys);
-  if (worker_hash != leader_hash) {
-    const auto [mine, theirs] = std::mismatch(worker.config_keys.begin(), worker.config_keys.end(),
-                                              leader.config_keys.begin(), leader.config_keys.end());
-    const std::string first = mine == worker.config_keys.end() ? "a key less" : *mine;
-    const std::string second = theirs == leader.config_keys.end() ? "a key less" : *theirs;
-    return Differs("config hash", absl::StrCat(worker_hash, " (", first, ")"),
-                   absl::StrCat(leader_hash, " (", second, ")"));
+  const auto [mine, theirs] = std::mismatch(worker.config_keys.begin(), worker.config_keys.end(),
+                                            leader.config_keys.begin(), leader.config_keys.end());
+  if (mine != worker.config_keys.end() || theirs != leader.config_keys.end()) {
+    return Differs("configuration", mine == worker.config_keys.end() ? "no further key" : *mine,
+                   theirs == leader.config_keys.end() ? "no further key" : *theirs);
   }
   if (!leader.numerics_class.empty() && worker.numerics_class != leader.numerics_class) {
     return absl::FailedPreconditionError(absl::StrCat("numerics class: ", worker.numerics_class,
-                                                      ", the ranks that joined before have ",
+                                                      ", the ranks that have joined have ",
                                                       leader.numerics_class));
   }
   return absl::OkStatus();

@@ -51,11 +51,9 @@ uint64_t DrawSeed() {
 }
 
 Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& prompt_ids) {
-  for (auto id = prompt_ids.rbegin(); id != prompt_ids.rend(); ++id) {
-    if (*id == thinking.end) return Phase::kAnswer;
-    if (*id == thinking.begin) return Phase::kThinking;
-  }
-  return Phase::kAnswer;
+  Phase phase = Phase::kAnswer;
+  for (int32_t id : prompt_ids) phase = thinking.PhaseAfter(phase, id);
+  return phase;
 }
 
 }  // namespace
@@ -86,7 +84,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(const v1::GenerateRequest
   request.strict_acceptance = wire.strict_acceptance();
 
   ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(wire));
-  ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(wire, static_cast<int>(request.prompt_ids.size())));
+  ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(wire, request.prompt_ids.size()));
   request.thinking = thinking_.load();
   request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
 
@@ -117,9 +115,8 @@ absl::Status RequestValidator::CheckLengths(const v1::GenerateRequest& wire) con
     return Refuse("stop_token_ids: ", Grouped(wire.stop_token_ids_size()), " ids, allowed at most ",
                   kMaxStopIds - eos_count);
   }
-  if (wire.has_token_ids() && wire.token_ids().ids_size() >= limits_.max_seq_len) {
-    return Refuse("token_ids: prompt of ", Grouped(wire.token_ids().ids_size()), " tokens, max_seq_len is ",
-                  Grouped(limits_.max_seq_len), " with at least 1 to generate");
+  if (wire.has_token_ids()) {
+    RETURN_IF_ERROR(limits_.size.CheckPrompt("token_ids", wire.token_ids().ids_size()));
   }
   if (wire.chat().messages_size() > kMaxChatMessages) {
     return Refuse("chat.messages: ", Grouped(wire.chat().messages_size()), " messages, allowed at most ",
@@ -128,10 +125,10 @@ absl::Status RequestValidator::CheckLengths(const v1::GenerateRequest& wire) con
   // A text that cannot fit whatever it says is not worth tokenizing.
   size_t bytes = wire.text().size();
   for (const v1::ChatMessage& message : wire.chat().messages()) bytes += message.content().size();
-  const size_t most = static_cast<size_t>(limits_.max_seq_len) * limits_.longest_token_bytes;
+  const size_t most = static_cast<size_t>(limits_.size.max_seq_len) * limits_.longest_token_bytes;
   if (bytes > most) {
     return Refuse(wire.has_chat() ? "chat" : "text", ": ", Grouped(bytes), " bytes, at most ", Grouped(most),
-                  " can fit max_seq_len ", Grouped(limits_.max_seq_len));
+                  " can fit max_seq_len ", Grouped(limits_.size.max_seq_len));
   }
   return absl::OkStatus();
 }
@@ -144,7 +141,6 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(const v1::Gener
     }
     case v1::GenerateRequest::kTokenIds: {
       const auto& ids = wire.token_ids().ids();
-      if (ids.empty()) return Refuse("token_ids: empty, allowed at least 1 token");
       RETURN_IF_ERROR(CheckIds("token_ids", ids));
       return std::vector<int32_t>(ids.begin(), ids.end());
     }
@@ -214,25 +210,15 @@ absl::StatusOr<SamplingParams> RequestValidator::Sampling(const v1::SamplingPara
   return sampling;
 }
 
-absl::StatusOr<int> RequestValidator::MaxTokens(const v1::GenerateRequest& wire, int prompt_len) const {
-  if (wire.has_max_tokens() && wire.max_tokens() < 1) {
-    return Refuse("max_tokens: ", Grouped(wire.max_tokens()), ", allowed at least 1");
+absl::StatusOr<int64_t> RequestValidator::MaxTokens(const v1::GenerateRequest& wire,
+                                                    int64_t prompt_len) const {
+  const char* field = InputField(wire);
+  if (wire.has_max_tokens()) {
+    RETURN_IF_ERROR(limits_.size.Check(field, prompt_len, wire.max_tokens()));
+    return wire.max_tokens();
   }
-  const int64_t pool = limits_.pool_tokens > 0 ? limits_.pool_tokens : limits_.max_seq_len;
-  const bool pool_binds = pool < limits_.max_seq_len;
-  const int64_t most = pool_binds ? pool : limits_.max_seq_len;
-  const char* what = pool_binds ? "the KV pool holds " : "max_seq_len is ";
-  if (prompt_len >= most) {
-    return Refuse(InputField(wire), ": prompt of ", Grouped(prompt_len), " tokens, ", what, Grouped(most),
-                  " with at least 1 to generate");
-  }
-  if (!wire.has_max_tokens()) return static_cast<int>(most - prompt_len);
-  const int64_t total = int64_t{prompt_len} + wire.max_tokens();
-  if (total > most) {
-    return Refuse("max_tokens: prompt ", Grouped(prompt_len), " + max_tokens ", Grouped(wire.max_tokens()),
-                  " is ", Grouped(total), ", ", what, Grouped(most));
-  }
-  return wire.max_tokens();
+  RETURN_IF_ERROR(limits_.size.CheckPrompt(field, prompt_len));
+  return limits_.size.max_len() - prompt_len;
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::CheckTokenize(const v1::TokenizeRequest& wire) const {

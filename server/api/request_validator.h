@@ -13,6 +13,7 @@
 #include "config/model_config.h"
 #include "foredraft/v1/generation.pb.h"
 #include "scheduler/request.h"
+#include "scheduler/request_size.h"
 #include "server/output/output_stream.h"
 #include "server/text/chat_format.h"
 #include "server/text/tokenizer.h"
@@ -28,8 +29,7 @@ inline constexpr int kMaxTokenizeBytes = 4 << 20;
 // What the loaded model and the configuration allow.
 struct RequestLimits {
   int vocab_size = 0;
-  int max_seq_len = 0;
-  int64_t pool_tokens = 0;  // positions the largest request may take; 0 = no bound below max_seq_len
+  RequestSizeLimits size;
   int longest_token_bytes = 1;
   std::vector<int32_t> eos_ids;
   GenerationConfig defaults;
@@ -69,7 +69,7 @@ class RequestValidator {
                                                   const EncodeOptions& options) const;
   absl::Status CheckIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids) const;
   absl::StatusOr<SamplingParams> Sampling(const v1::SamplingParams& wire) const;
-  absl::StatusOr<int> MaxTokens(const v1::GenerateRequest& wire, int prompt_len) const;
+  absl::StatusOr<int64_t> MaxTokens(const v1::GenerateRequest& wire, int64_t prompt_len) const;
 
   const RequestLimits limits_;
   const Tokenizer& tokenizer_;

@@ -105,6 +105,7 @@ void OutputStream::EndEarly(FinishReason finish, absl::Status status, SteadyTime
 int OutputStream::EmitTokens(const RequestUpdate& update, std::string* text) {
   const int count = static_cast<int>(update.token_ids.size());
   for (int i = 0; i < count; ++i) {
+    if (i == (update.first_token ? 1 : 0)) step_phase_ = phase_;
     CountPhase(update.token_ids[i]);
     // The token that stopped the sequence is counted, not shown.
     if (update.finish == FinishReason::kStop && i == count - 1) break;
@@ -125,13 +126,9 @@ bool OutputStream::Match(std::string_view piece, std::string* text) {
 }
 
 void OutputStream::CountPhase(int32_t token_id) {
-  if (token_id == spec_.thinking.begin && token_id >= 0) {
-    phase_ = Phase::kThinking;
-  } else if (token_id == spec_.thinking.end && token_id >= 0) {
-    phase_ = Phase::kAnswer;
-  } else if (phase_ == Phase::kThinking) {
-    ++tally_.thinking_tokens;
-  }
+  const bool marker = token_id == spec_.thinking.begin || token_id == spec_.thinking.end;
+  if (phase_ == Phase::kThinking && !marker) ++tally_.thinking_tokens;
+  phase_ = spec_.thinking.PhaseAfter(phase_, token_id);
 }
 
 void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyTime now) {
@@ -155,8 +152,8 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
   last_token_time_ = now;
 }
 
-void OutputStream::CountStep(const StepFigures& step, int emitted) {
-  StepFigures counted = step;
+void OutputStream::CountStep(const StepStats& step, int emitted) {
+  StepStats counted = step;
   counted.accepted = emitted - 1;
   // A step cut short does not say which of its drafts were relaxed: as many as may be.
   counted.relaxed = std::min(step.relaxed, counted.accepted);
@@ -167,7 +164,7 @@ void OutputStream::CountStep(const StepFigures& step, int emitted) {
   tally_.relaxed_tokens += counted.relaxed;
   tally_.forced |= counted.forced;
   for (int i = 0; i < counted.accepted; ++i) ++tally_.accepted_at[i];
-  metrics_.CountStep(counted);
+  metrics_.CountStep(counted, step_phase_);
 }
 
 void OutputStream::End(OutputEnd end, SteadyTime now) {

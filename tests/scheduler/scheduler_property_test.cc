@@ -60,7 +60,7 @@ const RunSetting kSettings[] = {
      .max_draft_len = 7,
      .vanilla = true,
      .expect_swaps = true},
-    {.name = "WholePrompts", .chunked = false, .budget = 40},
+    {.name = "WholePrompts", .chunked = false},
     {.name = "TinyBudget", .budget = 3, .batching_wait_iters = 0},
     {.name = "PatientPrefill", .budget = 200, .batching_wait_iters = 20},
     {.name = "TwoRanksSwaps", .ranks = 2, .slots = 5, .host_blocks = 200, .expect_swaps = true},

@@ -21,7 +21,7 @@ TEST(Scheduler, GivesAllRanksOneDraftLenAndOneBucket) {
   options.draft_len = 3;
   Stage stage(options);
   for (uint64_t id = 1; id <= 5; ++id) stage.Submit(id, 5, 50);
-  stage.scheduler.SetDraftLen(2);
+  stage.scheduler.SetSpeculation({.draft_len = 2});
   const IterationPlan plan = stage.Turn();
   EXPECT_EQ(plan.draft_len, 2);
   EXPECT_THAT(plan.prefill_rows, ElementsAre(15, 10));

@@ -140,7 +140,7 @@ TEST_F(LoadRunTest, HoldsAnOpenLoopBackAtItsConcurrency) {
 
 TEST_F(LoadRunTest, CountsRefusalsByStatusAndGoesOn) {
   TestServerOptions options;
-  options.scheduler.max_queue_size = 2;
+  options.loop.max_queue_size = 2;
   Start(options);
   server_->rank().Hold();
   LoadOptions load = Load(30, 30);
@@ -214,7 +214,7 @@ TEST_F(LoadRunTest, EndsRequestsByTheirTimeout) {
 
 TEST_F(LoadRunTest, CarriesHundredsOfStreamsOverSeveralConnections) {
   TestServerOptions options;
-  options.scheduler.max_queue_size = 1000;
+  options.loop.max_queue_size = 1000;
   Start(options, /*connections=*/3);
   EXPECT_EQ(client_->connections(), 3);
   EXPECT_EQ(Evaluate(Run(Load(256, 600))).completed, 600);

@@ -26,7 +26,7 @@ class RequestValidatorTest : public testing::Test {
 
   RequestLimits Limits() const {
     return {.vocab_size = kVocabSize,
-            .max_seq_len = kMaxSeqLen,
+            .size = {.max_seq_len = kMaxSeqLen},
             .longest_token_bytes = 32,
             .eos_ids = {1},
             .thinking = {.begin = *tokenizer_->AddedTokenId("<think>"),
@@ -205,7 +205,7 @@ TEST_F(RequestValidatorTest, GivesAbsentMaxTokensWhatIsLeft) {
   wire.clear_max_tokens();
   EXPECT_EQ(Check(wire)->request.max_tokens, kMaxSeqLen - 1);
   RequestLimits limits = Limits();
-  limits.pool_tokens = 64;
+  limits.size.pool_len = 64;
   EXPECT_EQ(Check(wire, limits)->request.max_tokens, 63);
   wire.set_max_tokens(64);
   EXPECT_THAT(std::string(Check(wire, limits).status().message()), HasSubstr("the KV pool holds 64"));
