@@ -1,12 +1,11 @@
 #include "client/load/load_run.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/load/random_bits.h"
+#include "client/measure/cpu_time.h"
 
 namespace foredraft {
 namespace {
@@ -19,15 +18,6 @@ constexpr milliseconds kTick{100};
 // A closed loop gives up after this many UNAVAILABLE in a row: calls to a daemon that is gone fail at once.
 // (RESOURCE_EXHAUSTED is no reason to give up: a full queue empties.)
 constexpr int64_t kMaxUnavailableInARow = 100;
-
-double ProcessCpuSeconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 }  // namespace
 

@@ -1,42 +1,40 @@
 #ifndef FOREDRAFT_TESTS_BENCH_BENCH_REPORT_H_
 #define FOREDRAFT_TESTS_BENCH_BENCH_REPORT_H_
 
-// What the programs of tests/bench take and print, so that tests/bench/run can join them:
-//   --markdown   a section for RESULTS.md: heading, what was measured and how, a table
-//   --json       a line per figure: name, median, unit, least, most, parted by tabs
-//   --quick      a fraction of a second, to see that it runs: the figures say nothing
-// Without the first two: the same table for people.
+// A table of measurements with its heading: a section of RESULTS.md, or the same for a terminal.
 
 #include <string>
 #include <vector>
 
 namespace foredraft {
 
-enum class ReportStyle { kText, kTabs, kMarkdown };
-
-struct BenchFlags {
-  ReportStyle style = ReportStyle::kText;
-  bool quick = false;
-};
-
-struct Figure {
+struct Measurement {
   std::string name;
   std::string unit;
   std::vector<double> samples;  // one per round
 };
 
+// Appends the sample to the measurement of this name; adds the measurement if there is none.
+void AddSample(std::vector<Measurement>& measurements, const std::string& name, const std::string& unit,
+               double sample);
+
 struct BenchReport {
   std::string heading;
   std::string measured;  // one sentence
   std::string command;
-  std::vector<Figure> figures;
+  std::vector<Measurement> measurements;
 };
 
-// Ends the program with 2 and a line on stderr for a flag that it does not know.
-BenchFlags ParseBenchFlags(int argc, char** argv);
-
 // To stdout.
-void Print(const BenchReport& report, ReportStyle style);
+void Print(const BenchReport& report, bool markdown);
+
+// --markdown: print Markdown. --quick: run for a fraction of a second, which only shows that the program
+// runs.
+struct ReportFlags {
+  bool markdown = false;
+  bool quick = false;
+};
+ReportFlags ParseReportFlags(int argc, char** argv);
 
 }  // namespace foredraft
 

@@ -14,7 +14,7 @@ struct Count {
   const Ops* ops = nullptr;  // the real ones; null while there is no CountingDevice
   int devices = 0;
   bool counting = false;
-  StepShape shape;
+  CostContext shape;
   int32_t head_width = 0;
   OpTallies tallies;
   std::vector<std::function<void(Stream&)>>* recorded = nullptr;  // what is being captured
@@ -92,7 +92,7 @@ CountingDevice::~CountingDevice() {
   if (--count.devices == 0) count = {};
 }
 
-void CountingDevice::StartCounting(const StepShape& shape, int32_t head_width) {
+void CountingDevice::StartCounting(const CostContext& shape, int32_t head_width) {
   CHECK(!count.counting) << "one device counts at a time";
   count.counting = true;
   count.shape = shape;

@@ -35,7 +35,7 @@ class CountingDevice : public Device {
   ~CountingDevice() override;
 
   // From now on, until one of the two below. `head_width`: gemms this wide are the head's.
-  void StartCounting(const StepShape& shape, int32_t head_width = 0);
+  void StartCounting(const CostContext& shape, int32_t head_width = 0);
   OpCost TakeCost();
   OpTallies TakeTallies();
 

@@ -1,10 +1,9 @@
 // The ops that read weights and keys, on backend cpu at a model's shapes: time, traffic, and its share of the
-// machine's read bandwidth, measured beside every line. Weights are cycled through, so that those of a large
-// model are not found in a cache; a small model's are, as in life.
+// machine's read bandwidth, which is measured before and after every line. Calls cycle through copies of the
+// weights, so that a large model's weights are not in a cache. A small model's are, as in a real step.
 //
-// usage: cpu_ops [--model CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--only WORD] [--buffer-mb
-// N]
-//                [--markdown]
+// usage: cpu_ops [--model CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--only WORD]
+//                [--buffer-mb N] [--markdown]
 //   --model  default deploy/configs/yardstick.json
 //   --only   ops whose name has WORD
 
@@ -15,16 +14,15 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
+#include "client/measure/table.h"
 #include "config/model_config.h"
+#include "tests/bench/bench_flags.h"
 #include "tests/bench/device_timer.h"
 #include "tests/bench/op_cost.h"
 #include "tests/bench/op_memory.h"
 #include "tests/bench/read_bandwidth.h"
-#include "tests/bench/table.h"
 
 namespace foredraft {
 namespace {
@@ -42,7 +40,7 @@ struct Options {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int buffer_mb = 512;
   bool markdown = false;
-  std::string command = "build/cpu/bin/cpu_ops";  // as it was given
+  std::string command;  // as given
 };
 
 class Bench : public OpMemory {
@@ -121,7 +119,7 @@ void Gemms(Bench& bench, const ModelConfig& c) {
   }
 }
 
-// Where each of `pairs` choices has the next expert, from `first` on.
+// Offsets of the rows of each expert if `pairs` choices take experts in turn, beginning with `first`.
 std::vector<int32_t> Offsets(int experts, int pairs, int first) {
   std::vector<int32_t> offsets(experts + 1);
   for (int pair = 0; pair < pairs; ++pair) ++offsets[(first + pair) % experts + 1];
@@ -129,8 +127,8 @@ std::vector<int32_t> Offsets(int experts, int pairs, int first) {
   return offsets;
 }
 
-// Every row has top_k experts that no row before it has, while there are such; each call goes on where the
-// last one ended, so that few rows too come to all experts of all copies.
+// Each row takes top_k experts that no earlier row took, until all are taken. Each call continues with the
+// next expert, so that calls with few rows reach all experts of all copies too.
 void GroupedGemms(Bench& bench, const ModelConfig& c) {
   const int experts = c.n_routed_experts;
   if (experts == 0) return;
@@ -188,7 +186,7 @@ void HeadGemms(Bench& bench, const ModelConfig& c) {
   }
 }
 
-// Every row is a sequence of its own; a layer's keys fit into a cache, so each call has the next layer.
+// Every row is its own sequence. The keys of one layer fit into a cache, so each call takes the next layer.
 void Attention(Bench& bench, const ModelConfig& c, int context) {
   if (!bench.Wants("mla_decode")) return;
   const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
@@ -224,39 +222,16 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
   }
 }
 
-bool Parse(const std::string& flag, const std::string& value, Options* options) {
-  const auto positive = [&](int* out) { return absl::SimpleAtoi(value, out) && *out > 0; };
-  if (flag == "--context") return positive(&options->context);
-  if (flag == "--threads") return positive(&options->threads);
-  if (flag == "--buffer-mb") return positive(&options->buffer_mb);
-  if (flag == "--rows") {
-    options->rows.clear();
-    for (const auto part : absl::StrSplit(value, ',')) {
-      if (!absl::SimpleAtoi(part, &options->rows.emplace_back()) || options->rows.back() < 1) return false;
-    }
-    return true;
-  }
-  if (flag != "--model" && flag != "--only") return false;
-  (flag == "--model" ? options->model : options->only) = value;
-  return true;
-}
-
 int Main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    absl::StrAppend(&options.command, " ", flag);
-    if (flag == "--markdown") {
-      options.markdown = true;
-    } else if (i + 1 < argc && Parse(flag, argv[i + 1], &options)) {
-      absl::StrAppend(&options.command, " ", argv[++i]);
-    } else {
-      std::cerr << "cpu_ops: " << flag
-                << ": not understood, allowed --model, --rows, --context, --threads, --only, --buffer-mb, "
-                   "--markdown\n";
-      return 2;
-    }
-  }
+  options.command = ParseBenchFlags(argc, argv,
+                                    {{"--model", &options.model},
+                                     {"--rows", &options.rows},
+                                     {"--context", &options.context},
+                                     {"--threads", &options.threads},
+                                     {"--only", &options.only},
+                                     {"--buffer-mb", &options.buffer_mb},
+                                     {"--markdown", &options.markdown}});
   const auto config = ReadModelConfig(options.model);
   auto device = CreateDevice("cpu", {.threads = options.threads, .pin = true});
   if (!config.ok() || !device.ok()) {

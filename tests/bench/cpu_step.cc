@@ -3,7 +3,7 @@
 // figure.
 //
 // usage: cpu_step [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
-//                 [--only table,plain,dense,ops,prefill] [--markdown]
+//                 [--only table,plain,dense,ops,prefill] [--buffer-mb N] [--markdown]
 //   --model    a checkpoint, or the config.json of one: random weights then; default
 //              deploy/configs/yardstick.json
 //   --only     sections; default all but plain, which is the table without drafts
@@ -23,15 +23,14 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "client/measure/summary.h"
+#include "client/measure/table.h"
 #include "config/model_config.h"
-#include "tests/bench/spread.h"
+#include "tests/bench/bench_flags.h"
 #include "tests/bench/step_meter.h"
-#include "tests/bench/table.h"
 
 namespace foredraft {
 namespace {
@@ -48,8 +47,8 @@ struct Options {
   int rounds = 5;
   std::vector<std::string> only = {"table", "dense", "ops", "prefill"};
   bool markdown = false;
-  std::string command = "build/cpu/bin/cpu_step";  // as it was given
-  size_t buffer_bytes = size_t{512} << 20;         // of the read bandwidth
+  std::string command;  // as given
+  int buffer_mb = 512;  // of the read bandwidth
 
   bool Wants(const std::string& section) const {
     return std::find(only.begin(), only.end(), section) != only.end();
@@ -57,12 +56,12 @@ struct Options {
   int most_rows() const { return *std::max_element(rows.begin(), rows.end()); }
 };
 
-std::string Ms(const Spread& spread) {
-  return absl::StrFormat("%.2f (%.2f-%.2f)", spread.median * 1e3, spread.low * 1e3, spread.high * 1e3);
+std::string Ms(const Summary& spread) {
+  return absl::StrFormat("%.2f (%.2f-%.2f)", spread.p50 * 1e3, spread.p25 * 1e3, spread.p75 * 1e3);
 }
 
-std::string Percent(const Spread& spread) {
-  return absl::StrFormat("%.1f%% (%.1f-%.1f)", spread.median * 100, spread.low * 100, spread.high * 100);
+std::string Percent(const Summary& spread) {
+  return absl::StrFormat("%.1f%% (%.1f-%.1f)", spread.p50 * 100, spread.p25 * 100, spread.p75 * 100);
 }
 
 struct Report {
@@ -70,7 +69,7 @@ struct Report {
   ReadBandwidth& bandwidth;
 };
 
-// A section's heading and what its figures are.
+// The heading of a section and what it measures.
 void Heading(const Options& options, const std::string& title, const std::string& text) {
   std::cout << (options.markdown ? "### " : "") << title << "\n\n";
   if (options.markdown) std::cout << "`" << options.command << "`: ";
@@ -101,12 +100,12 @@ void PrintSteps(const Report& report, const std::vector<Line>& lines) {
   for (const Line& line : lines) {
     const MeasuredSteps& m = line.measured;
     const double tokens = line.setting.rows * kAcceptedLength[line.setting.draft_len];
-    table.Add({absl::StrCat(line.setting.rows), line.name, Ms(Spread::Of(m.step_seconds)),
-               absl::StrFormat("%.2f", Spread::Of(m.predictions).median * 1e3),
+    table.Add({absl::StrCat(line.setting.rows), line.name, Ms(Summarize(m.step_seconds)),
+               absl::StrFormat("%.2f", Summarize(m.predictions).p50 * 1e3),
                absl::StrFormat("%.0f", m.step_bytes / 1e6),
-               absl::StrFormat("%.1f", Spread::Of(m.rates).median / 1e9),
-               absl::StrFormat("%.1f", Spread::Of(m.bandwidths).median / 1e9), Percent(Spread::Of(m.shares)),
-               absl::StrFormat("%.0f", tokens / Spread::Of(m.step_seconds).median)});
+               absl::StrFormat("%.1f", Summarize(m.rates).p50 / 1e9),
+               absl::StrFormat("%.1f", Summarize(m.bandwidths).p50 / 1e9), Percent(Summarize(m.shares)),
+               absl::StrFormat("%.0f", tokens / Summarize(m.step_seconds).p50)});
   }
   table.Print(report.options.markdown);
 }
@@ -130,10 +129,10 @@ void PrintGain(const Report& report, const std::vector<Line>& lines) {
       gains.push_back(kAcceptedLength[k] * base_seconds * line.measured.rates[i] / line.measured.step_bytes);
       reached.push_back(gains.back() / predicted);
     }
-    const Spread gain = Spread::Of(gains);
+    const Summary gain = Summarize(gains);
     table.Add({line.name, absl::StrFormat("%.2f", kAcceptedLength[k]),
-               absl::StrFormat("%.2f (%.2f-%.2f)", gain.median, gain.low, gain.high),
-               absl::StrFormat("%.2f", predicted), Percent(Spread::Of(reached))});
+               absl::StrFormat("%.2f (%.2f-%.2f)", gain.p50, gain.p25, gain.p75),
+               absl::StrFormat("%.2f", predicted), Percent(Summarize(reached))});
   }
   table.Print(report.options.markdown);
 }
@@ -184,10 +183,10 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
       ratios.push_back(lines[0].measured.rates[i] / line.measured.rates[i] * line.measured.step_bytes /
                        lines[0].measured.step_bytes);
     }
-    const Spread ratio = Spread::Of(ratios);
-    table.Add({absl::StrCat(line.setting.rows), Ms(Spread::Of(line.measured.step_seconds)),
-               Percent(Spread::Of(line.measured.shares)),
-               absl::StrFormat("%.2f (%.2f-%.2f)", ratio.median, ratio.low, ratio.high)});
+    const Summary ratio = Summarize(ratios);
+    table.Add({absl::StrCat(line.setting.rows), Ms(Summarize(line.measured.step_seconds)),
+               Percent(Summarize(line.measured.shares)),
+               absl::StrFormat("%.2f (%.2f-%.2f)", ratio.p50, ratio.p25, ratio.p75)});
   }
   table.Print(options.markdown);
   return absl::OkStatus();
@@ -261,11 +260,10 @@ void Prefill(const Report& report, const BenchModel& model) {
   std::vector<double> seconds = bench.Prefill();
   seconds.erase(seconds.begin());  // touches its memory for the first time
   for (double& s : seconds) s = kPromptLen / s;
-  const Spread rate = Spread::Of(seconds);
+  const Summary rate = Summarize(seconds);
   Heading(options, "Prefill", "One prompt of 512 tokens, without the module and the head.");
   Table table({"tokens", "tokens/s"});
-  table.Add(
-      {absl::StrCat(kPromptLen), absl::StrFormat("%.0f (%.0f-%.0f)", rate.median, rate.low, rate.high)});
+  table.Add({absl::StrCat(kPromptLen), absl::StrFormat("%.0f (%.0f-%.0f)", rate.p50, rate.p25, rate.p75)});
   table.Print(options.markdown);
 }
 
@@ -273,20 +271,19 @@ absl::Status Run(const Options& options) {
   const bool checkpoint = !absl::EndsWith(options.model, ".json");
   const auto config = ReadModelConfig(checkpoint ? options.model + "/config.json" : options.model);
   if (!config.ok()) return config.status();
-  ReadBandwidth bandwidth(options.threads, options.buffer_bytes);
+  ReadBandwidth bandwidth(options.threads, size_t(options.buffer_mb) << 20);
   const Report report{options, bandwidth};
   {
     const auto model = MakeBenchModel(checkpoint ? options.model : "", *config, options.threads);
     if (!model.ok()) return model.status();
     std::vector<double> rates;
     for (int i = 0; i < options.rounds; ++i) rates.push_back(bandwidth.Measure());
-    const Spread rate = Spread::Of(rates);
+    const Summary rate = Summarize(rates);
     std::cout << absl::StreamFormat(
         "%s, %s, %d threads; read bandwidth %.1f GB/s (%.1f-%.1f): %d streams a thread, prefetch %d bytes "
         "ahead, a buffer of %d MB\n\n",
-        options.model, model->device->name(), options.threads, rate.median / 1e9, rate.low / 1e9,
-        rate.high / 1e9, bandwidth.way().streams, bandwidth.way().prefetch_bytes,
-        static_cast<int>(options.buffer_bytes >> 20));
+        options.model, model->device->name(), options.threads, rate.p50 / 1e9, rate.p25 / 1e9, rate.p75 / 1e9,
+        bandwidth.way().streams, bandwidth.way().prefetch_bytes, options.buffer_mb);
     if (options.Wants("ops")) Ops(report, *model);
     if (options.Wants("table") || options.Wants("plain")) Steps(report, *model);
     if (options.Wants("prefill")) Prefill(report, *model);
@@ -294,56 +291,18 @@ absl::Status Run(const Options& options) {
   return options.Wants("dense") ? Dense(report, *config) : absl::OkStatus();
 }
 
-bool ParseList(const std::string& text, std::vector<int>* values) {
-  values->clear();
-  for (const auto part : absl::StrSplit(text, ',')) {
-    int value = 0;
-    if (!absl::SimpleAtoi(part, &value) || value < 1) return false;
-    values->push_back(value);
-  }
-  std::sort(values->begin(), values->end());
-  return true;
-}
-
-bool Parse(const std::string& flag, const std::string& value, Options* options) {
-  const auto positive = [&](int* out) { return absl::SimpleAtoi(value, out) && *out > 0; };
-  if (flag == "--model")
-    options->model = value;
-  else if (flag == "--only")
-    options->only = absl::StrSplit(value, ',');
-  else if (flag == "--rows")
-    return ParseList(value, &options->rows);
-  else if (flag == "--context")
-    return positive(&options->context);
-  else if (flag == "--threads")
-    return positive(&options->threads);
-  else if (flag == "--rounds")
-    return positive(&options->rounds);
-  else if (flag == "--buffer-mb") {
-    int megabytes = 0;
-    if (!absl::SimpleAtoi(value, &megabytes) || megabytes < 1) return false;
-    options->buffer_bytes = static_cast<size_t>(megabytes) << 20;
-  } else
-    return false;
-  return true;
-}
-
 int Main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    absl::StrAppend(&options.command, " ", flag);
-    if (flag == "--markdown") {
-      options.markdown = true;
-    } else if (i + 1 < argc && Parse(flag, argv[i + 1], &options)) {
-      absl::StrAppend(&options.command, " ", argv[++i]);
-    } else {
-      std::cerr << "cpu_step: " << flag << (i + 1 < argc ? absl::StrCat(" ", argv[i + 1]) : "")
-                << ": not understood, allowed --model, --rows, --context, --threads, --rounds, --only, "
-                   "--buffer-mb, --markdown\n";
-      return 2;
-    }
-  }
+  options.command = ParseBenchFlags(argc, argv,
+                                    {{"--model", &options.model},
+                                     {"--rows", &options.rows},
+                                     {"--context", &options.context},
+                                     {"--threads", &options.threads},
+                                     {"--rounds", &options.rounds},
+                                     {"--only", &options.only},
+                                     {"--buffer-mb", &options.buffer_mb},
+                                     {"--markdown", &options.markdown}});
+  std::sort(options.rows.begin(), options.rows.end());
   const absl::Status status = Run(options);
   if (!status.ok()) std::cerr << "cpu_step: " << status.message() << "\n";
   return status.ok() ? 0 : 1;

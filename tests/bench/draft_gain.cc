@@ -4,16 +4,15 @@
 // usage: draft_gain [ROUNDS] [--markdown] [--quick], from the repository's root
 
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "client/measure/summary.h"
+#include "client/measure/table.h"
+#include "tests/bench/bench_flags.h"
 #include "tests/bench/closed_loop.h"
-#include "tests/bench/spread.h"
-#include "tests/bench/table.h"
 #include "tests/engine/test_requests.h"
 
 namespace foredraft {
@@ -68,12 +67,12 @@ void Main(int rounds, int request_count, bool markdown) {
       }
     }
     for (size_t i = 0; i < contenders.size(); ++i) {
-      const Spread rate = Spread::Of(rates[i].tokens_per_second);
-      const Spread gain = Spread::Of(rates[i].gains);
+      const Summary rate = Summarize(rates[i].tokens_per_second);
+      const Summary gain = Summarize(rates[i].gains);
       table.Add({std::to_string(streams), contenders[i].name,
-                 absl::StrFormat("%.0f (%.0f-%.0f)", rate.median, rate.low, rate.high),
+                 absl::StrFormat("%.0f (%.0f-%.0f)", rate.p50, rate.p25, rate.p75),
                  absl::StrFormat("%.2f", rates[i].length),
-                 absl::StrFormat("%.2f (%.2f-%.2f)", gain.median, gain.low, gain.high)});
+                 absl::StrFormat("%.2f (%.2f-%.2f)", gain.p50, gain.p25, gain.p75)});
     }
   }
   table.Print(markdown);
@@ -84,19 +83,8 @@ void Main(int rounds, int request_count, bool markdown) {
 
 int main(int argc, char** argv) {
   int rounds = 7;
-  int requests = 48;
-  bool markdown = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--markdown") == 0) {
-      markdown = true;
-    } else if (std::strcmp(argv[i], "--quick") == 0) {
-      rounds = 1;
-      requests = 2;
-    } else if (!absl::SimpleAtoi(argv[i], &rounds) || rounds < 1) {
-      std::fprintf(stderr, "draft_gain: %s: not understood, allowed rounds from 1, --markdown, --quick\n",
-                   argv[i]);
-      return 2;
-    }
-  }
-  foredraft::Main(rounds, requests, markdown);
+  bool markdown = false, quick = false;
+  foredraft::ParseBenchFlags(argc, argv,
+                             {{"ROUNDS", &rounds}, {"--markdown", &markdown}, {"--quick", &quick}});
+  foredraft::Main(quick ? 1 : rounds, quick ? 2 : 48, markdown);
 }

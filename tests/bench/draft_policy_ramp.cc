@@ -1,22 +1,21 @@
 // Tokens per second of each fixed K and of the adaptive policy, on abacus in process, under a load that ramps
-// from 1 to 64 streams and back. Rounds are interleaved; figures are medians over rounds, so that they
-// compare within one run.
+// from 1 to 64 streams and back. Rounds are interleaved; values are medians over rounds, so they compare
+// within one run.
 //
 // usage: draft_policy_ramp [ROUNDS] [--markdown] [--quick], from the repository's root
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "client/measure/summary.h"
+#include "client/measure/table.h"
+#include "tests/bench/bench_flags.h"
 #include "tests/bench/closed_loop.h"
-#include "tests/bench/spread.h"
-#include "tests/bench/table.h"
 #include "tests/engine/test_requests.h"
 
 namespace foredraft {
@@ -64,16 +63,16 @@ void Print(const std::vector<Contender>& contenders, int rounds, int requests, b
     for (size_t stage = 0; stage < std::size(kStreams); ++stage) {
       std::vector<double> rounds_of_stage;
       for (const std::vector<double>& round : contender.stages) rounds_of_stage.push_back(round[stage]);
-      row.push_back(absl::StrFormat("%.0f", Spread::Of(rounds_of_stage).median));
+      row.push_back(absl::StrFormat("%.0f", Summarize(rounds_of_stage).p50));
     }
-    const Spread all = Spread::Of(contender.totals);
-    row.push_back(absl::StrFormat("%.0f (%.0f-%.0f)", all.median, all.low, all.high));
+    const Summary all = Summarize(contender.totals);
+    row.push_back(absl::StrFormat("%.0f (%.0f-%.0f)", all.p50, all.p25, all.p75));
     table.Add(row);
-    if (&contender != &contenders.back()) best = std::max(best, all.median);
+    if (&contender != &contenders.back()) best = std::max(best, all.p50);
   }
   std::fflush(stdout);
   table.Print(markdown);
-  std::printf("Adaptive over the best fixed K: %.3f\n", Spread::Of(contenders.back().totals).median / best);
+  std::printf("Adaptive over the best fixed K: %.3f\n", Summarize(contenders.back().totals).p50 / best);
 }
 
 void Main(int rounds, int requests_per_stage, bool markdown) {
@@ -105,20 +104,8 @@ void Main(int rounds, int requests_per_stage, bool markdown) {
 
 int main(int argc, char** argv) {
   int rounds = 3;
-  int requests = 96;
-  bool markdown = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--markdown") == 0) {
-      markdown = true;
-    } else if (std::strcmp(argv[i], "--quick") == 0) {
-      rounds = 1;
-      requests = 2;
-    } else if (!absl::SimpleAtoi(argv[i], &rounds) || rounds < 1) {
-      std::fprintf(stderr,
-                   "draft_policy_ramp: %s: not understood, allowed rounds from 1, --markdown, --quick\n",
-                   argv[i]);
-      return 2;
-    }
-  }
-  foredraft::Main(rounds, requests, markdown);
+  bool markdown = false, quick = false;
+  foredraft::ParseBenchFlags(argc, argv,
+                             {{"ROUNDS", &rounds}, {"--markdown", &markdown}, {"--quick", &quick}});
+  foredraft::Main(quick ? 1 : rounds, quick ? 2 : 96, markdown);
 }

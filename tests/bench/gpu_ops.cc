@@ -1,10 +1,10 @@
-// Each op at DeepSeek-R1's shapes: time, traffic and products per second, the share of what the device was
-// measured to do, and the library's time beside it where there is one. Weights are cycled through, so that
-// none is found in a cache.
+// Each op at DeepSeek-R1's shapes: time, bytes and FLOPs per second, their share of the device's measured
+// rates, and the time of the vendor's library where it has the op. Calls cycle through copies of the weights,
+// so that none is in a cache.
 //
 // usage: gpu_ops [--backend cuda|cpu] [--only WORD] [--small]
 //   --only   ops whose name has WORD
-//   --small  widths by 16: tries the program, measures nothing worth knowing
+//   --small  widths divided by 16: shows that the program runs, its times mean nothing
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,9 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "kernels/device.h"
+#include "tests/bench/bench_flags.h"
 #include "tests/bench/device_timer.h"
-#include "tests/bench/library_figures.h"
+#include "tests/bench/library_rates.h"
 #include "tests/bench/op_cost.h"
 #include "tests/bench/op_memory.h"
 
@@ -346,17 +347,8 @@ void Sampling(Bench& bench) {
 
 int Main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--small") {
-      options.small = true;
-    } else if ((flag == "--backend" || flag == "--only") && i + 1 < argc) {
-      (flag == "--only" ? options.only : options.backend) = argv[++i];
-    } else {
-      std::cerr << "gpu_ops: " << flag << ": unknown argument, allowed --backend, --only, --small\n";
-      return 2;
-    }
-  }
+  ParseBenchFlags(argc, argv,
+                  {{"--backend", &options.backend}, {"--only", &options.only}, {"--small", &options.small}});
   auto device = CreateDevice(options.backend, {.threads = 2});
   if (!device.ok()) {
     std::cerr << "gpu_ops: " << device.status().message() << "\n";

@@ -21,13 +21,13 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "config/model_config.h"
 #include "engine/weights/dummy_weights.h"
+#include "tests/bench/bench_flags.h"
 #include "tests/bench/copy_communicator.h"
-#include "tests/bench/library_figures.h"
+#include "tests/bench/library_rates.h"
 #include "tests/bench/step_bench.h"
 
 namespace foredraft {
@@ -42,7 +42,7 @@ constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence:
 struct Options {
   std::string backend = "cuda";
   std::string model = "deploy/configs/r1-shape-61x32.json";
-  int ranks = 8;
+  int ranks = 0;  // 0 = by the model
   int context = 4096;
   int max_rows = 128;
 };
@@ -173,25 +173,16 @@ int Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  bool ranks_given = false;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    const std::string value = argv[i + 1];
-    if (flag == "--backend") {
-      options.backend = value;
-    } else if (flag == "--model") {
-      options.model = value;
-      if (!ranks_given) options.ranks = 1;
-    } else if (flag == "--ranks" && (value == "1" || value == "2" || value == "4" || value == "8")) {
-      options.ranks = value[0] - '0';
-      ranks_given = true;
-    } else if (!((flag == "--context" && absl::SimpleAtoi(value, &options.context) && options.context > 0) ||
-                 (flag == "--max-rows" && absl::SimpleAtoi(value, &options.max_rows) &&
-                  options.max_rows > 0))) {
-      std::cerr << "gpu_step: " << flag << " " << value
-                << ": not understood, allowed --backend, --model, --ranks 1|2|4|8, --context, --max-rows\n";
-      return 2;
-    }
+  ParseBenchFlags(argc, argv,
+                  {{"--backend", &options.backend},
+                   {"--model", &options.model},
+                   {"--ranks", &options.ranks},
+                   {"--context", &options.context},
+                   {"--max-rows", &options.max_rows}});
+  if (options.ranks == 0) options.ranks = options.model == Options().model ? 8 : 1;
+  if (options.ranks > 8 || (options.ranks & (options.ranks - 1)) != 0) {
+    std::cerr << "gpu_step: --ranks: " << options.ranks << ", allowed 1, 2, 4, 8\n";
+    return 2;
   }
   return Run(options);
 }

@@ -55,23 +55,23 @@ double WeightBytes(const PackedWeight& weight) {
   return elements + 4 * std::ceil(weight.n / kF8Block) * std::ceil(weight.k / kF8Block);
 }
 
-OpCost CostOf(const EmbedParams& p, const StepShape&) {
+OpCost CostOf(const EmbedParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + double(p.out.rows) * p.out.cols * sizeof(bf16)};
 }
 
-OpCost CostOf(const RmsNormParams& p, const StepShape&) {
+OpCost CostOf(const RmsNormParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.out_f8) + BytesOf(p.x) +
                    BytesOf(p.residual) + BytesOf(p.sum) + 4.0 * p.x.cols};
 }
 
-OpCost CostOf(const GemmParams& p, const StepShape&) {
+OpCost CostOf(const GemmParams& p, const CostContext&) {
   OpCost cost = MatrixWork(2.0 * p.x.rows * p.weight.n * p.weight.k, p.weight.dtype);
   cost.stored_bytes = WeightBytes(p.weight);
   cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + InputBytes(p, p.weight.dtype) + cost.stored_bytes;
   return cost;
 }
 
-OpCost CostOf(const HeadGemmParams& p, const StepShape&) {
+OpCost CostOf(const HeadGemmParams& p, const CostContext&) {
   const PackedWeight& head = p.heads.first;
   OpCost cost = MatrixWork(2.0 * p.x.rows * p.heads.count * head.n * head.k, head.dtype);
   cost.stored_bytes = p.heads.count * WeightBytes(head);
@@ -79,25 +79,27 @@ OpCost CostOf(const HeadGemmParams& p, const StepShape&) {
   return cost;
 }
 
-OpCost CostOf(const AddParams& p, const StepShape&) { return {.bytes = 2 * BytesOf(p.out) + BytesOf(p.x)}; }
+OpCost CostOf(const AddParams& p, const CostContext&) { return {.bytes = 2 * BytesOf(p.out) + BytesOf(p.x)}; }
 
-OpCost CostOf(const SiluMulParams& p, const StepShape&) {
+OpCost CostOf(const SiluMulParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.out_f8) + BytesOf(p.gate_up)};
 }
 
-OpCost CostOf(const CopyRowsParams& p, const StepShape&) {
+OpCost CostOf(const CopyRowsParams& p, const CostContext&) {
   return {.bytes = 2.0 * p.rows * p.out.cols * sizeof(float)};
 }
 
-OpCost CostOf(const ToBf16Params& p, const StepShape&) { return {.bytes = BytesOf(p.out) + BytesOf(p.x)}; }
+OpCost CostOf(const ToBf16Params& p, const CostContext&) { return {.bytes = BytesOf(p.out) + BytesOf(p.x)}; }
 
-OpCost CostOf(const RopeQueryParams& p, const StepShape&) { return {.bytes = BytesOf(p.out) + BytesOf(p.q)}; }
+OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
+}
 
-OpCost CostOf(const KvWriteParams& p, const StepShape&) {
+OpCost CostOf(const KvWriteParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.ckv) + double(p.ckv.rows) * p.ckv.cols * sizeof(bf16)};
 }
 
-OpCost CostOf(const MlaDecodeParams& p, const StepShape& shape) {
+OpCost CostOf(const MlaDecodeParams& p, const CostContext& shape) {
   const double rows = p.index.rows;
   const double sequences = std::ceil(rows / shape.rows_per_sequence);
   const double width = p.layer.row_width();
@@ -109,11 +111,11 @@ OpCost CostOf(const MlaDecodeParams& p, const StepShape& shape) {
           .bf16_flops = 2 * rows * p.head_count * shape.context * products};
 }
 
-OpCost CostOf(const GatherKvParams& p, const StepShape&) {
+OpCost CostOf(const GatherKvParams& p, const CostContext&) {
   return {.bytes = 2 * (BytesOf(p.latent) + BytesOf(p.rope))};
 }
 
-OpCost CostOf(const MlaPrefillParams& p, const StepShape&) {
+OpCost CostOf(const MlaPrefillParams& p, const CostContext&) {
   const double rows = p.q.rows;
   const double keys = p.chunk_first - p.first_position + (rows + 1) / 2;  // of a row, on average
   const double products = p.nope_dim + p.rope_dim + p.value_dim;
@@ -121,11 +123,11 @@ OpCost CostOf(const MlaPrefillParams& p, const StepShape&) {
           .bf16_flops = 2 * rows * keys * p.head_count * products};
 }
 
-OpCost CostOf(const RouteExpertsParams& p, const StepShape&) {
+OpCost CostOf(const RouteExpertsParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.logits) + 4.0 * p.logits.cols + 8.0 * p.index.rows * p.top_k};
 }
 
-OpCost CostOf(const GroupRowsParams& p, const StepShape&) { return {.bytes = 12.0 * p.rows * p.top_k}; }
+OpCost CostOf(const GroupRowsParams& p, const CostContext&) { return {.bytes = 12.0 * p.rows * p.top_k}; }
 
 int32_t MetExperts(const GroupedGemmParams& p) {
   int32_t met = 0;
@@ -133,7 +135,7 @@ int32_t MetExperts(const GroupedGemmParams& p) {
   return met;
 }
 
-OpCost CostOf(const GroupedGemmParams& p, const StepShape& shape) {
+OpCost CostOf(const GroupedGemmParams& p, const CostContext& shape) {
   const PackedWeight& expert = p.experts.first;
   const double pairs = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
   const double met = shape.host_arrays ? MetExperts(p) : ExpectedExperts(pairs, p.experts.count);
@@ -143,23 +145,23 @@ OpCost CostOf(const GroupedGemmParams& p, const StepShape& shape) {
   return cost;
 }
 
-OpCost CostOf(const CombineExpertsParams& p, const StepShape&) {
+OpCost CostOf(const CombineExpertsParams& p, const CostContext&) {
   return {.bytes = 2 * BytesOf(p.hidden) + BytesOf(p.shared) + BytesOf(p.expert_out)};
 }
 
-OpCost CostOf(const ExpertPartialsParams& p, const StepShape&) {
+OpCost CostOf(const ExpertPartialsParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.expert_out)};
 }
 
-OpCost CostOf(const AddPartialsParams& p, const StepShape&) {
+OpCost CostOf(const AddPartialsParams& p, const CostContext&) {
   return {.bytes =
               2 * BytesOf(p.hidden) + BytesOf(p.shared) + BytesOf(p.partials) + BytesOf(p.partials_bf16)};
 }
 
-OpCost CostOf(const ArgmaxParams& p, const StepShape&) { return {.bytes = BytesOf(p.logits)}; }
+OpCost CostOf(const ArgmaxParams& p, const CostContext&) { return {.bytes = BytesOf(p.logits)}; }
 
-OpCost CostOf(const SampleParams& p, const StepShape&) { return {.bytes = BytesOf(p.logits)}; }
+OpCost CostOf(const SampleParams& p, const CostContext&) { return {.bytes = BytesOf(p.logits)}; }
 
-OpCost CostOf(const RelaxDraftsParams&, const StepShape&) { return {}; }  // off, it reads no logits
+OpCost CostOf(const RelaxDraftsParams&, const CostContext&) { return {}; }  // off, it reads no logits
 
 }  // namespace foredraft

@@ -28,46 +28,46 @@ struct DeviceRates {
 // Bytes and matrix units work at the same time; the two kinds of products do not.
 double RooflineSeconds(const OpCost& cost, const DeviceRates& rates);
 
-// What parameters in host memory do not say.
-struct StepShape {
-  int32_t context = 0;            // positions a decode row attends
-  int32_t rows_per_sequence = 1;  // which share one read of their keys
-  bool host_arrays = false;       // the host may read parameters' arrays: counts the experts really met
+// What the cost of an op depends on besides the parameters that the host can read.
+struct CostContext {
+  int32_t context = 0;            // positions that a decode row attends
+  int32_t rows_per_sequence = 1;  // these rows share one read of their keys
+  bool host_arrays = false;       // the host may read the arrays: counts the experts that have rows
 };
 
-// How many experts have rows: of the parameters as they are in host memory.
+// How many experts have rows. The arrays are in host memory.
 int32_t MetExperts(const GroupedGemmParams& p);
 
-// Distinct experts that `pairs` choices meet when each falls on any of them alike.
+// Expected number of distinct experts among `pairs` uniform choices.
 double ExpectedExperts(double pairs, int32_t experts);
 
 double WeightBytes(const PackedWeight& weight);
 
-OpCost CostOf(const EmbedParams& p, const StepShape& shape = {});
-OpCost CostOf(const RmsNormParams& p, const StepShape& shape = {});
-OpCost CostOf(const GemmParams& p, const StepShape& shape = {});
-OpCost CostOf(const HeadGemmParams& p, const StepShape& shape = {});
-OpCost CostOf(const AddParams& p, const StepShape& shape = {});
-OpCost CostOf(const SiluMulParams& p, const StepShape& shape = {});
-OpCost CostOf(const CopyRowsParams& p, const StepShape& shape = {});
-OpCost CostOf(const ToBf16Params& p, const StepShape& shape = {});
-OpCost CostOf(const RopeQueryParams& p, const StepShape& shape = {});
-OpCost CostOf(const KvWriteParams& p, const StepShape& shape = {});
-OpCost CostOf(const MlaDecodeParams& p, const StepShape& shape);
-OpCost CostOf(const GatherKvParams& p, const StepShape& shape = {});
-OpCost CostOf(const MlaPrefillParams& p, const StepShape& shape = {});
-OpCost CostOf(const RouteExpertsParams& p, const StepShape& shape = {});
-OpCost CostOf(const GroupRowsParams& p, const StepShape& shape = {});
-OpCost CostOf(const GroupedGemmParams& p, const StepShape& shape = {});
-OpCost CostOf(const CombineExpertsParams& p, const StepShape& shape = {});
-OpCost CostOf(const ExpertPartialsParams& p, const StepShape& shape = {});
-OpCost CostOf(const AddPartialsParams& p, const StepShape& shape = {});
-OpCost CostOf(const ArgmaxParams& p, const StepShape& shape = {});
-OpCost CostOf(const SampleParams& p, const StepShape& shape = {});
-OpCost CostOf(const RelaxDraftsParams& p, const StepShape& shape = {});
+OpCost CostOf(const EmbedParams& p, const CostContext& shape = {});
+OpCost CostOf(const RmsNormParams& p, const CostContext& shape = {});
+OpCost CostOf(const GemmParams& p, const CostContext& shape = {});
+OpCost CostOf(const HeadGemmParams& p, const CostContext& shape = {});
+OpCost CostOf(const AddParams& p, const CostContext& shape = {});
+OpCost CostOf(const SiluMulParams& p, const CostContext& shape = {});
+OpCost CostOf(const CopyRowsParams& p, const CostContext& shape = {});
+OpCost CostOf(const ToBf16Params& p, const CostContext& shape = {});
+OpCost CostOf(const RopeQueryParams& p, const CostContext& shape = {});
+OpCost CostOf(const KvWriteParams& p, const CostContext& shape = {});
+OpCost CostOf(const MlaDecodeParams& p, const CostContext& shape);
+OpCost CostOf(const GatherKvParams& p, const CostContext& shape = {});
+OpCost CostOf(const MlaPrefillParams& p, const CostContext& shape = {});
+OpCost CostOf(const RouteExpertsParams& p, const CostContext& shape = {});
+OpCost CostOf(const GroupRowsParams& p, const CostContext& shape = {});
+OpCost CostOf(const GroupedGemmParams& p, const CostContext& shape = {});
+OpCost CostOf(const CombineExpertsParams& p, const CostContext& shape = {});
+OpCost CostOf(const ExpertPartialsParams& p, const CostContext& shape = {});
+OpCost CostOf(const AddPartialsParams& p, const CostContext& shape = {});
+OpCost CostOf(const ArgmaxParams& p, const CostContext& shape = {});
+OpCost CostOf(const SampleParams& p, const CostContext& shape = {});
+OpCost CostOf(const RelaxDraftsParams& p, const CostContext& shape = {});
 // The slots' bookkeeping: a few integers per place.
 template <class SlotParams>
-OpCost CostOf(const SlotParams&, const StepShape&) {
+OpCost CostOf(const SlotParams&, const CostContext&) {
   return {};
 }
 

@@ -1,7 +1,7 @@
 // What the overlap scheduler gains: tokens per second of abacus in process, with one iteration planned while
 // another runs, over those without. The two take turns, so that the ratio of a pair says more than its parts.
 //
-// usage: overlap [--markdown | --json] [--quick], from the repository's root
+// usage: overlap [--markdown] [--quick], from the repository's root
 
 #include <cstddef>
 #include <memory>
@@ -36,7 +36,7 @@ struct Pair {
   std::unique_ptr<ClosedLoop> on, off;
 };
 
-void Main(const BenchFlags& flags) {
+void Main(const ReportFlags& flags) {
   const LoadedModel& model = LoadModelOnce(kAbacusDir);
   const int rounds = flags.quick ? 1 : 15;
   BenchReport report{
@@ -46,7 +46,7 @@ void Main(const BenchFlags& flags) {
                                   "off in turns.",
                                   flags.quick ? 1 : kRequestsPerStream, kMaxTokens, rounds),
       .command = "build/cpu/bin/overlap --markdown",
-      .figures = {}};
+      .measurements = {}};
   std::vector<Pair> pairs;
   pairs.reserve(2);
   for (const int draft_len : {0, 3}) pairs.emplace_back(model, draft_len);
@@ -56,9 +56,9 @@ void Main(const BenchFlags& flags) {
           TestRequests({.count = flags.quick ? streams : kRequestsPerStream * streams});
       for (Request& request : requests) request.max_tokens = flags.quick ? 8 : kMaxTokens;
       const std::string name = absl::StrCat("K = ", pair.draft_len, ", streams ", streams);
-      Figure on{.name = name + ", on", .unit = "tokens/s", .samples = {}};
-      Figure off{.name = name + ", off", .unit = "tokens/s", .samples = {}};
-      Figure ratio{.name = name + ", on / off", .unit = "", .samples = {}};
+      Measurement on{.name = name + ", on", .unit = "tokens/s", .samples = {}};
+      Measurement off{.name = name + ", off", .unit = "tokens/s", .samples = {}};
+      Measurement ratio{.name = name + ", on / off", .unit = "", .samples = {}};
       for (int round = 0; round < rounds; ++round) {
         // Who goes first alternates: a machine that warms up or throttles favours neither.
         const bool on_first = round % 2 == 0;
@@ -68,16 +68,16 @@ void Main(const BenchFlags& flags) {
         off.samples.push_back((on_first ? second : first).rate());
         ratio.samples.push_back(on.samples.back() / off.samples.back());
       }
-      for (Figure* figure : {&on, &off, &ratio}) report.figures.push_back(std::move(*figure));
+      for (Measurement* one : {&on, &off, &ratio}) report.measurements.push_back(std::move(*one));
     }
   }
-  Print(report, flags.style);
+  Print(report, flags.markdown);
 }
 
 }  // namespace
 }  // namespace foredraft
 
 int main(int argc, char** argv) {
-  foredraft::Main(foredraft::ParseBenchFlags(argc, argv));
+  foredraft::Main(foredraft::ParseReportFlags(argc, argv));
   return 0;
 }

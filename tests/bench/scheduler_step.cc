@@ -3,7 +3,7 @@
 // accepted 0 to 3 at a time, so that sequences grow and are rewound over block borders. Overlapped as the
 // serving loop does it: N + 1 is planned before N is committed.
 //
-// usage: scheduler_step [--markdown | --json] [--quick]
+// usage: scheduler_step [--markdown] [--quick]
 
 #include <benchmark/benchmark.h>
 
@@ -137,10 +137,10 @@ void MeasureSteps(benchmark::State& state) {
   state.counters["commit"] = sum.commit / static_cast<double>(state.iterations());
 }
 
-// Gathers the repetitions of every shape as figures.
+// Collects the repetitions of every shape.
 class Gatherer : public benchmark::BenchmarkReporter {
  public:
-  explicit Gatherer(std::vector<Figure>* figures) : figures_(*figures) {}
+  explicit Gatherer(std::vector<Measurement>* measurements) : measurements_(*measurements) {}
 
   bool ReportContext(const Context&) override { return true; }
   void ReportRuns(const std::vector<Run>& runs) override {
@@ -156,16 +156,13 @@ class Gatherer : public benchmark::BenchmarkReporter {
 
  private:
   void Add(const std::string& name, double microseconds) {
-    for (Figure& figure : figures_) {
-      if (figure.name == name) return figure.samples.push_back(microseconds);
-    }
-    figures_.push_back({.name = name, .unit = "us", .samples = {microseconds}});
+    AddSample(measurements_, name, "us", microseconds);
   }
 
-  std::vector<Figure>& figures_;
+  std::vector<Measurement>& measurements_;
 };
 
-void Main(const BenchFlags& flags) {
+void Main(const ReportFlags& flags) {
   constexpr std::pair<int, int> kShapes[] = {{1, 8}, {1, 128}, {8, 128}};
   const int rounds = flags.quick ? 1 : 15;
   for (const auto& [ranks, slots] : kShapes) {
@@ -182,16 +179,16 @@ void Main(const BenchFlags& flags) {
                                                  "steady state, no model; means of %d iterations, %d rounds.",
                                                  kDraftLen, flags.quick ? 20 : 500, rounds),
                      .command = "build/cpu/bin/scheduler_step --markdown",
-                     .figures = {}};
-  Gatherer gatherer(&report.figures);
+                     .measurements = {}};
+  Gatherer gatherer(&report.measurements);
   benchmark::RunSpecifiedBenchmarks(&gatherer);
-  Print(report, flags.style);
+  Print(report, flags.markdown);
 }
 
 }  // namespace
 }  // namespace foredraft
 
 int main(int argc, char** argv) {
-  foredraft::Main(foredraft::ParseBenchFlags(argc, argv));
+  foredraft::Main(foredraft::ParseReportFlags(argc, argv));
   return 0;
 }

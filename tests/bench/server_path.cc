@@ -1,16 +1,17 @@
-// What the daemon costs above the engine: gRPC, scheduler, detokenizer, books and metrics, with a rank that
-// costs nothing. 256 streams of 512 tokens each come over the loopback from a second process (this program
-// once more, with --client). Both share the machine's cores, so the table says what each of them took. A
-// model that costs nothing runs ahead of the clients, whose chunks then carry many tokens; one that takes 10
-// ms a step shows what a chunk costs that is sent at once.
+// The CPU cost of the daemon without the engine: gRPC, scheduler, detokenizer, accounting and metrics, over a
+// rank that costs nothing. 256 streams of 512 tokens each come over the loopback from a second process (this
+// program again, with --client). Both share the machine's cores, so the table has the CPU time of each. A
+// rank that costs nothing runs ahead of the clients, and chunks then carry many tokens. One that takes 10 ms
+// per step shows the cost of chunks with one step's tokens.
 //
-// usage: server_path [--markdown | --json] [--quick]
+// usage: server_path [--markdown] [--quick]
 
 #include <grpcpp/grpcpp.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,11 +26,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
+#include "client/load/client.h"
+#include "client/load/load_run.h"
+#include "client/load/workload.h"
+#include "client/measure/cpu_time.h"
 #include "server/frontend.h"
 #include "server/output/request_log.h"
 #include "tests/bench/bench_report.h"
 #include "tests/bench/free_rank.h"
-#include "tests/bench/stream_clients.h"
 #include "tests/bench/thread_times.h"
 
 namespace foredraft {
@@ -39,6 +43,7 @@ constexpr int kMaxDraftLen = 3;
 constexpr int kTokensPerStream = 512;
 constexpr int kMaxSeqLen = 1024;
 constexpr int kTokensPerBlock = 32;
+constexpr int kConnections = 4;
 constexpr char kPrompt[] = "What is 48 + 275? Think first, then answer with one number and nothing else.";
 
 struct Load {
@@ -55,25 +60,42 @@ struct Model {
 
 // ---- the client's process ----
 
-// A line at the start of the window and one at its end: tokens, chunks, CPU seconds.
+class OnePrompt : public Workload {
+ public:
+  WorkItem Item(int64_t) const override { return {.text = kPrompt, .output_tokens = kTokensPerStream}; }
+  std::string Description() const override { return "one prompt"; }
+};
+
+// Prints one line at the start of the window and one at its end: tokens, CPU seconds. A last line has the
+// chunks per token of the whole run.
 int RunClient(int port, const Load& load) {
-  StreamClientsOptions options{.address = absl::StrCat("127.0.0.1:", port), .streams = load.streams};
-  options.request.set_text(kPrompt);
-  options.request.set_max_tokens(kTokensPerStream);
+  auto client = BenchClient::Connect({.address = absl::StrCat("127.0.0.1:", port)}, kConnections);
+  CHECK(client.ok()) << client.status().ToString();
+  LoadOptions options{.concurrency = load.streams};
   options.request.set_ignore_eos(true);
-  StreamClients clients(options);
-  for (const double seconds : {load.warm_seconds, load.seconds}) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    std::printf("%lld %lld %.6f\n", static_cast<long long>(clients.tokens()),
-                static_cast<long long>(clients.chunks()), ProcessSeconds());
-    std::fflush(stdout);
+  std::atomic<bool> interrupted = false;
+  double next_s = load.warm_seconds;
+  const OnePrompt workload;
+  const LoadResult result =
+      LoadRun(**client, workload, options).Run(interrupted, [&](const LoadProgress& progress) {
+        if (interrupted || progress.elapsed_s < next_s) return;
+        std::printf("%lld %.6f\n", static_cast<long long>(progress.output_tokens), ProcessCpuSeconds());
+        std::fflush(stdout);
+        if (next_s > load.warm_seconds) interrupted = true;
+        next_s = progress.elapsed_s + load.seconds;
+      });
+  int64_t tokens = 0, chunks = 0;
+  for (const MeasuredRequest& request : result.requests) {
+    CHECK(request.outcome != RequestOutcome::kFailed) << request.status.ToString();
+    tokens += request.output_tokens;
+    chunks += static_cast<int64_t>(request.gaps.size()) + (request.output_tokens > 0 ? 1 : 0);
   }
+  std::printf("%.6f\n", static_cast<double>(chunks) / static_cast<double>(tokens));
   return 0;
 }
 
 struct ClientSample {
   long long tokens = 0;
-  long long chunks = 0;
   double cpu_seconds = 0;
 };
 
@@ -107,9 +129,14 @@ class ClientProcess {
   // Waits for it.
   ClientSample Next() {
     ClientSample sample;
-    CHECK_EQ(std::fscanf(lines_, "%lld %lld %lf", &sample.tokens, &sample.chunks, &sample.cpu_seconds), 3)
-        << "the client is gone";
+    CHECK_EQ(std::fscanf(lines_, "%lld %lf", &sample.tokens, &sample.cpu_seconds), 2) << "the client is gone";
     return sample;
+  }
+  // Waits for the end of its run.
+  double ChunksPerToken() {
+    double chunks_per_token = 0;
+    CHECK_EQ(std::fscanf(lines_, "%lf", &chunks_per_token), 1) << "the client is gone";
+    return chunks_per_token;
   }
 
  private:
@@ -168,7 +195,7 @@ class FreeServer {
 
 struct ServerSample {
   std::map<std::string, double> threads;
-  double cpu_seconds = ProcessSeconds();
+  double cpu_seconds = ProcessCpuSeconds();
   double rank_seconds = 0;
   std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
 
@@ -176,14 +203,7 @@ struct ServerSample {
       : threads(ThreadSeconds()), rank_seconds(server.rank_seconds()) {}
 };
 
-void Add(std::vector<Figure>* figures, const std::string& name, const char* unit, double sample) {
-  for (Figure& figure : *figures) {
-    if (figure.name == name) return figure.samples.push_back(sample);
-  }
-  figures->push_back({.name = name, .unit = unit, .samples = {sample}});
-}
-
-void MeasureRound(const Model& model, const Load& load, std::vector<Figure>* figures) {
+void MeasureRound(const Model& model, const Load& load, std::vector<Measurement>& measurements) {
   FreeServer server(load.streams, model);
   ClientProcess client(server.port(), load);
   const ClientSample client_start = client.Next();
@@ -200,22 +220,22 @@ void MeasureRound(const Model& model, const Load& load, std::vector<Figure>* fig
   const double output = end.threads["output"] - start.threads["output"];
   const std::string prefix = absl::StrCat(model.name, ", ");
   const auto per_token = [&](const char* what, double seconds) {
-    Add(figures, prefix + what, "us CPU / token", seconds / tokens * 1e6);
+    AddSample(measurements, prefix + what, "us CPU / token", seconds / tokens * 1e6);
   };
-  Add(figures, prefix + "tokens per second", "tokens/s", tokens / wall);
-  Add(figures, prefix + "tokens per chunk", "tokens",
-      tokens / static_cast<double>(client_end.chunks - client_start.chunks));
+  AddSample(measurements, prefix + "tokens per second", "tokens/s", tokens / wall);
+  AddSample(measurements, prefix + "tokens per chunk", "tokens", 1 / client.ChunksPerToken());
   per_token("server", server_cpu - rank);
   per_token("server: scheduler thread", scheduler);
   per_token("server: output thread", output);
   per_token("server: gRPC threads", server_cpu - rank - scheduler - output);
   per_token("the free rank", rank);
   per_token("client", client_cpu);
-  Add(figures, prefix + "client's share of the CPU time", "%", 100 * client_cpu / (client_cpu + server_cpu));
-  Add(figures, prefix + "cores in use", "cores", (client_cpu + server_cpu) / wall);
+  AddSample(measurements, prefix + "client's share of the CPU time", "%",
+            100 * client_cpu / (client_cpu + server_cpu));
+  AddSample(measurements, prefix + "cores in use", "cores", (client_cpu + server_cpu) / wall);
 }
 
-void Main(const BenchFlags& flags) {
+void Main(const ReportFlags& flags) {
   InstallLog("warn", "text");
   const Load load = flags.quick ? Load{.streams = 8, .warm_seconds = 0.05, .seconds = 0.1} : Load{};
   const int rounds = flags.quick ? 1 : 5;
@@ -226,18 +246,18 @@ void Main(const BenchFlags& flags) {
           "drafts accepted; %d interleaved rounds of %.1f s, %d cores shared with the client.",
           load.streams, kTokensPerStream, rounds, load.seconds, std::thread::hardware_concurrency()),
       .command = "build/cpu/bin/server_path --markdown",
-      .figures = {}};
+      .measurements = {}};
   const Model models[] = {{.name = "K = 0"},
                           {.name = "K = 3", .draft_len = kMaxDraftLen},
                           {.name = "K = 0, 10 ms a step", .step_time = std::chrono::milliseconds(10)}};
-  std::vector<Figure> by_model[std::size(models)];
+  std::vector<Measurement> by_model[std::size(models)];
   for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < std::size(models); ++i) MeasureRound(models[i], load, &by_model[i]);
+    for (size_t i = 0; i < std::size(models); ++i) MeasureRound(models[i], load, by_model[i]);
   }
-  for (std::vector<Figure>& figures : by_model) {
-    for (Figure& figure : figures) report.figures.push_back(std::move(figure));
+  for (std::vector<Measurement>& measurements : by_model) {
+    for (Measurement& measurement : measurements) report.measurements.push_back(std::move(measurement));
   }
-  Print(report, flags.style);
+  Print(report, flags.markdown);
 }
 
 }  // namespace
@@ -250,6 +270,6 @@ int main(int argc, char** argv) {
         std::atoi(argv[2]),
         {.streams = std::atoi(argv[3]), .warm_seconds = std::atof(argv[4]), .seconds = std::atof(argv[5])});
   }
-  foredraft::Main(foredraft::ParseBenchFlags(argc, argv));
+  foredraft::Main(foredraft::ParseReportFlags(argc, argv));
   return 0;
 }

@@ -1,7 +1,5 @@
 #include "tests/bench/thread_times.h"
 
-#include <sys/resource.h>
-
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -18,15 +16,6 @@ std::map<std::string, double> ThreadSeconds() {
     if (std::getline(name_file, name) && time_file >> nanoseconds) seconds[name] += nanoseconds * 1e-9;
   }
   return seconds;
-}
-
-double ProcessSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 }  // namespace foredraft

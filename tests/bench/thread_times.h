@@ -1,18 +1,15 @@
 #ifndef FOREDRAFT_TESTS_BENCH_THREAD_TIMES_H_
 #define FOREDRAFT_TESTS_BENCH_THREAD_TIMES_H_
 
-// Seconds of CPU that this process has used, as Linux counts them.
+// CPU seconds of the threads of this process.
 
 #include <map>
 #include <string>
 
 namespace foredraft {
 
-// By thread name, threads of one name together; those that have ended are not in it.
+// By thread name; the sum if several threads have it. Threads that have ended are not included.
 std::map<std::string, double> ThreadSeconds();
-
-// Of all threads, those that have ended too.
-double ProcessSeconds();
 
 }  // namespace foredraft
 

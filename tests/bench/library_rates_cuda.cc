@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "tests/bench/library_figures.h"
+#include "tests/bench/library_rates.h"
 
 namespace foredraft {
 namespace {

@@ -1,8 +1,8 @@
-#ifndef FOREDRAFT_TESTS_BENCH_LIBRARY_FIGURES_H_
-#define FOREDRAFT_TESTS_BENCH_LIBRARY_FIGURES_H_
+#ifndef FOREDRAFT_TESTS_BENCH_LIBRARY_RATES_H_
+#define FOREDRAFT_TESTS_BENCH_LIBRARY_RATES_H_
 
-// What the device was measured to do, and what the vendor's library needs: library_figures_cuda.cc asks the
-// CUDA runtime and cuBLASLt; a build without CUDA (library_figures_ops.cc) asks the backend's own ops and has
+// What the device was measured to do, and what the vendor's library needs: library_rates_cuda.cc asks the
+// CUDA runtime and cuBLASLt; a build without CUDA (library_rates_ops.cc) asks the backend's own ops and has
 // no library.
 
 #include <optional>
@@ -23,4 +23,4 @@ std::optional<double> LibraryGemmSeconds(int rows, int n, int k);
 
 }  // namespace foredraft
 
-#endif  // FOREDRAFT_TESTS_BENCH_LIBRARY_FIGURES_H_
+#endif  // FOREDRAFT_TESTS_BENCH_LIBRARY_RATES_H_

@@ -1,6 +1,6 @@
 #include "base/check.h"
 #include "tests/bench/device_timer.h"
-#include "tests/bench/library_figures.h"
+#include "tests/bench/library_rates.h"
 
 namespace foredraft {
 

@@ -1,0 +1,27 @@
+#ifndef FOREDRAFT_TESTS_BENCH_BENCH_FLAGS_H_
+#define FOREDRAFT_TESTS_BENCH_BENCH_FLAGS_H_
+
+// The command lines of the programs in tests/bench.
+
+#include <initializer_list>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace foredraft {
+
+// A name that begins with "-" is a flag: a bool takes no value, the others take the next argument. Any other
+// name is a positional argument. An int is at least 1; lists are separated by commas.
+struct BenchFlag {
+  const char* name;
+  std::variant<bool*, int*, std::string*, std::vector<int>*, std::vector<std::string>*> value;
+};
+
+// Values that are not given keep what they are. Ends the program with exit code 2 and one line on stderr for
+// an argument that is not allowed. Returns the command as given, for reports: "build/cpu/bin/cpu_ops --rows
+// 1,4".
+std::string ParseBenchFlags(int argc, char** argv, std::initializer_list<BenchFlag> flags);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_BENCH_BENCH_FLAGS_H_
