@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_SERVER_START_OBSERVER_H_
 #define FOREDRAFT_SERVER_START_OBSERVER_H_
 
-// Who is told of a daemon's start as it goes, on the thread that starts it: the screen, or a test.
+// Progress of a daemon's start, for a screen or a test. Called on the thread that starts the daemon.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ struct ModelFacts {
   int64_t parameters = 0;      // of the target and all MTP modules
   int64_t bytes = 0;           // in the checkpoint
   int mtp_modules = 0;         // in the checkpoint
-  int64_t cache_blocks = 0;    // of a rank; 0 = what its memory holds beside the weights
+  int64_t cache_blocks = 0;    // of a rank; 0 = decided by the memory that the weights leave
   int tokens_per_block = 0;
   int ranks = 1;
 };
@@ -24,7 +24,7 @@ struct ModelFacts {
 class StartObserver {
  public:
   virtual ~StartObserver() = default;
-  // Something is waited for that others must bring; said once at the start of the wait and now and then.
+  // The start waits for `what`, which others provide. Called when the wait begins and now and then during it.
   virtual void Waiting(const std::string& what) = 0;
   virtual void ModelKnown(const Config& config, const ModelFacts& facts) = 0;
   virtual void Loading(int rank, int64_t done_bytes, int64_t total_bytes) = 0;

@@ -28,7 +28,7 @@ std::string Drafting(const Config& config) {
                       speculative.relaxed_delta);
 }
 
-// The pool: so many tokens, or the rule by which the device's memory decides at the start.
+// The size of the KV pool, or how the device's memory decides it at the start.
 std::string Pool(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config));
@@ -42,7 +42,7 @@ std::string Pool(const Config& config, const ModelConfig& model) {
                       cache.tokens_per_block, ", ", Grouped(token_bytes), " bytes a token");
 }
 
-// What the values come to, as YAML comments above them.
+// A summary of the configuration, as YAML comments.
 std::string Explain(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   return absl::StrCat("# serves  ", config.served_model_name, " on ", config.server.grpc_address,
@@ -69,8 +69,8 @@ absl::Status CheckConfigFile(const ConfigOptions& options) {
 
 void AddCheckConfig(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("check-config",
-                                         "Parse and validate a configuration, say what it comes to, print "
-                                         "the effective one as YAML with defaults");
+                                         "Parse and validate a configuration; print a summary and the "
+                                         "effective configuration as YAML with defaults");
   auto options = std::make_shared<ConfigOptions>();
   options->Add(*command);
   command->callback([options, exit_code] {

@@ -141,6 +141,7 @@ class FreeServer {
     scheduler.max_draft_len = kMaxDraftLen;
     scheduler.draft_len = free.draft_len;
     scheduler.acceptance.forced_length = free.draft_len > 0 ? static_cast<float>(free.draft_len + 1) : 0;
+    model.card.max_draft_len = kMaxDraftLen;
     model.executors = {&rank_};
     frontend_->Serve(std::move(model));
   }
