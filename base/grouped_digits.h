@@ -1,12 +1,14 @@
 #ifndef FOREDRAFT_BASE_GROUPED_DIGITS_H_
 #define FOREDRAFT_BASE_GROUPED_DIGITS_H_
 
-// Numbers as people read them.
+// Numbers for people to read, with their digits in groups of three.
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace foredraft {
 
@@ -19,6 +21,13 @@ inline std::string Grouped(int64_t number) {
     text.push_back(digits[i]);
   }
   return text;
+}
+
+// (1037.4, 1) -> "1,037.4"
+inline std::string Grouped(double number, int decimals) {
+  const std::string digits = absl::StrFormat("%.*f", decimals, std::fabs(number));
+  const std::string whole = digits.substr(0, digits.find('.'));
+  return absl::StrCat(number < 0 ? "-" : "", Grouped(std::stoll(whole)), digits.substr(whole.size()));
 }
 
 }  // namespace foredraft

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
 #define FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
 
-// How the command line's clients reach a daemon: its address, TLS, and what they say when a call fails.
+// How a client reaches a daemon: its address, TLS, and the error when a call fails.
 
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/status.h>
@@ -16,8 +16,8 @@ namespace foredraft {
 
 struct ServerAddress {
   std::string address = "127.0.0.1:50051";
-  std::string tls_ca;             // PEM file of the daemon's authority; empty = plain text
-  std::string tls_cert, tls_key;  // PEM files of the client's own; both or none
+  std::string tls_ca;             // PEM file with the CA of the daemon's certificate; empty = no TLS
+  std::string tls_cert, tls_key;  // PEM files of the client's own certificate; both or none
 };
 
 // The error names the file that cannot be read.

@@ -7,12 +7,14 @@ void AddServerOptions(CLI::App& command, ServerAddress& server, const std::strin
       ->capture_default_str()
       ->type_name("A")
       ->group(group);
-  CLI::Option* ca =
-      command.add_option("--tls-ca", server.tls_ca, "PEM file of the daemon's authority; switches TLS on")
-          ->group(group);
+  CLI::Option* ca = command
+                        .add_option("--tls-ca", server.tls_ca,
+                                    "PEM file with the CA of the daemon's certificate; turns on TLS")
+                        ->group(group);
   CLI::Option* cert =
       command.add_option("--tls-cert", server.tls_cert, "PEM file of the client's certificate")->group(group);
-  CLI::Option* key = command.add_option("--tls-key", server.tls_key, "PEM file of its key")->group(group);
+  CLI::Option* key =
+      command.add_option("--tls-key", server.tls_key, "PEM file of the client's key")->group(group);
   cert->needs(key, ca);
   key->needs(cert);
 }
@@ -22,10 +24,14 @@ void SamplingOptions::Add(CLI::App& command, const std::string& group) {
   command.add_option("--top-p", top_p, "1 = off")->group(group);
   command.add_option("--top-k", top_k, "0 = off")->group(group);
   command.add_option("--min-p", min_p, "0 = off")->group(group);
-  command.add_option("--repetition-penalty", repetition_penalty, "1 = off; counts prompt and output")
+  command
+      .add_option("--repetition-penalty", repetition_penalty,
+                  "1 = off; applies to tokens of prompt and output")
       ->group(group);
-  command.add_option("--presence-penalty", presence_penalty, "0 = off; counts the output")->group(group);
-  command.add_option("--frequency-penalty", frequency_penalty, "0 = off; counts the output")->group(group);
+  command.add_option("--presence-penalty", presence_penalty, "0 = off; applies to tokens of the output")
+      ->group(group);
+  command.add_option("--frequency-penalty", frequency_penalty, "0 = off; applies to tokens of the output")
+      ->group(group);
 }
 
 void SamplingOptions::ApplyTo(v1::SamplingParams& sampling) const {

@@ -18,8 +18,8 @@ namespace foredraft {
 // --server, --tls-ca, --tls-cert, --tls-key into `server`. `group` is the heading in --help.
 void AddServerOptions(CLI::App& command, ServerAddress& server, const std::string& group = "Options");
 
-// What is not given is not set, so that the checkpoint's generation_config.json holds. The seed is not among
-// them: `generate` has one for its request, `bench` one per request.
+// Options that are absent stay unset in the request, so that the checkpoint's generation_config.json applies.
+// The seed is not here: `generate` has one for its request, `bench` derives one per request.
 struct SamplingOptions {
   std::optional<int32_t> top_k;
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

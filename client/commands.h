@@ -2,8 +2,8 @@
 #define FOREDRAFT_CLIENT_COMMANDS_H_
 
 // The subcommands that are clients of a daemon, one file each. An Add function registers options and a
-// callback that leaves the exit code in `*exit_code`: 0 success, 1 failure. Usage errors (exit 2) are
-// exceptions of CLI11 that main turns into the code.
+// callback that sets `*exit_code`: 0 success, 1 failure. CLI11 throws on usage errors; main turns those
+// exceptions into exit code 2.
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>

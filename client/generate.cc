@@ -61,7 +61,7 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
   return request;
 }
 
-// Before gRPC's threads exist, so that they inherit it: signals are for CancelOnSignal alone.
+// Call before gRPC starts threads: they inherit the mask, so that only CancelOnSignal receives signals.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -71,8 +71,8 @@ sigset_t BlockSignals() {
   return signals;
 }
 
-// Ctrl-C cancels the call; what has come is still printed. The thread ends with the process: it waits for a
-// signal that may never come, and shares what it touches.
+// Ctrl-C cancels the call; Generate then prints what it has. The thread may wait for a signal until the
+// process ends, so it is detached and shares ownership of the context.
 void CancelOnSignal(const sigset_t& signals, std::shared_ptr<grpc::ClientContext> context) {
   std::thread([signals, context] {
     int signal = 0;
@@ -88,8 +88,7 @@ absl::Status Generate(const GenerateOptions& options) {
   const auto context = std::make_shared<grpc::ClientContext>();
   CancelOnSignal(signals, context);
   if (options.timeout_s) {
-    // The server ends the request in time; the call's own deadline is for a server that does not answer at
-    // all.
+    // The daemon ends the request at its timeout. The call's deadline is for a daemon that does not answer.
     constexpr double kGrace = 2;
     context->set_deadline(std::chrono::system_clock::now() +
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(
@@ -130,30 +129,33 @@ absl::Status Generate(const GenerateOptions& options) {
 
 void AddGenerate(CLI::App& app, int* exit_code) {
   CLI::App* command =
-      app.add_subcommand("generate", "Send one request; text streams to stdout, figures go to stderr");
+      app.add_subcommand("generate", "Send one request; the text streams to stdout, statistics go to stderr");
   auto options = std::make_shared<GenerateOptions>();
   AddServerOptions(*command, options->server);
-  CLI::Option_group* input = command->add_option_group("input", "exactly one of");
-  input->add_option("--prompt", options->prompt, "plain text")->type_name("T");
+  CLI::Option_group* input = command->add_option_group("input", "exactly one of these is required");
+  input->add_option("--prompt", options->prompt, "text to continue")->type_name("T");
   CLI::Option* chat = input->add_option("--chat", options->chat, "a user's message")->type_name("T");
-  input->add_option("--token-ids", options->token_ids, "token ids, taken as they are")
+  input->add_option("--token-ids", options->token_ids, "token ids, used as they are")
       ->delimiter(',')
       ->type_name("1,2,3");
   input->require_option(1);
   command->add_option("--system", options->system, "system message before --chat")
       ->needs(chat)
       ->type_name("T");
-  command->add_option("--max-tokens", options->max_tokens, "absent = what max_seq_len leaves");
+  command->add_option("--max-tokens", options->max_tokens,
+                      "tokens to generate at most [what max_seq_len leaves]");
   options->sampling.Add(*command);
   command->add_option("--seed", options->seed, "the same seed gives the same tokens");
-  command->add_option("--stop", options->stop, "the text ends before it; repeatable")
+  command->add_option("--stop", options->stop, "end the text before this string; repeatable")
       ->allow_extra_args(false);
-  command->add_option("--stop-token-id", options->stop_token_ids, "repeatable")->allow_extra_args(false);
-  command->add_flag("--ignore-eos", options->ignore_eos, "go on after the end of the text");
-  command->add_option("--logprobs", options->logprobs, "top logprobs per token, 0..20");
+  command->add_option("--stop-token-id", options->stop_token_ids, "end after this token; repeatable")
+      ->allow_extra_args(false);
+  command->add_flag("--ignore-eos", options->ignore_eos, "do not stop at the end-of-text token");
+  command->add_option("--logprobs", options->logprobs,
+                      "print this many top logprobs per token, 0..20 (with --json)");
   command->add_option("--max-draft-tokens", options->max_draft_tokens,
-                      "drafts verified per step at most, 0..7");
-  command->add_option("--timeout", options->timeout_s, "seconds after which the request ends")
+                      "drafts per step at most, 0..7 [the daemon's choice]");
+  command->add_option("--timeout", options->timeout_s, "seconds after which the daemon ends the request")
       ->type_name("S");
   command->add_flag("--strict-acceptance", options->strict_acceptance,
                     "no relaxed acceptance for this request");

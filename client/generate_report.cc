@@ -30,7 +30,7 @@ Json LogprobsJson(const v1::GenerateChunk& whole) {
 }  // namespace
 
 void GenerateReport::Add(const v1::GenerateChunk& chunk) {
-  // Text, tokens and logprobs are deltas; what else a chunk has replaces what came before.
+  // Text, tokens and logprobs are deltas. Other fields replace their value in earlier chunks.
   whole_.mutable_text()->append(chunk.text());
   whole_.mutable_token_ids()->MergeFrom(chunk.token_ids());
   whole_.mutable_logprobs()->MergeFrom(chunk.logprobs());
@@ -47,7 +47,7 @@ void GenerateReport::Add(const v1::GenerateChunk& chunk) {
 void GenerateReport::End(const std::string& reason) {
   if (!whole_.finish_reason().empty()) return;
   whole_.set_finish_reason(reason);
-  // No last chunk: the client's own clock is all there is.
+  // The last chunk, which has the timing, is missing: only the client's clock is left.
   const std::chrono::duration<double, std::milli> total = std::chrono::steady_clock::now() - start_;
   whole_.mutable_timing()->set_total_ms(total.count());
   if (!whole_.has_speculation()) whole_.mutable_speculation()->set_acceptance_length(1);

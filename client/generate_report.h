@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CLIENT_GENERATE_REPORT_H_
 #define FOREDRAFT_CLIENT_GENERATE_REPORT_H_
 
-// A request's chunks joined, as `foredraft generate` reports them.
+// The chunks of one request, joined, and what `foredraft generate` prints about them.
 
 #include <chrono>
 #include <string>
@@ -13,13 +13,13 @@ namespace foredraft {
 class GenerateReport {
  public:
   void Add(const v1::GenerateChunk& chunk);
-  // After the last chunk. `reason` stands in where no chunk gave a finish reason: "cancelled", "deadline", or
+  // Call after the last chunk. `reason` is the finish reason if no chunk had one: "cancelled", "deadline", or
   // "" for an error.
   void End(const std::string& reason);
 
   const std::string& finish_reason() const { return whole_.finish_reason(); }
   bool has_text() const { return !whole_.text().empty(); }
-  std::string Json() const;     // README.md's object, on one line
+  std::string Json() const;     // one object, on one line
   std::string Summary() const;  // for people
 
  private:

@@ -1,17 +1,46 @@
 #ifndef FOREDRAFT_CONFIG_CONFIG_H_
 #define FOREDRAFT_CONFIG_CONFIG_H_
 
-// The daemon's configuration as plain structs; names and meaning as in README.md's table (and TensorRT-LLM's
-// where the block is named after it). Filled by config_reader from YAML, environment and --set; below main a
-// part gets its own sub-struct, never the root.
+// The daemon's configuration as plain structs; docs/configuration.md says what each key means (names and
+// meaning are TensorRT-LLM's where the block is named after it). Filled by config_reader from YAML,
+// environment and --set; code below the daemon gets its own sub-struct, never the root.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
+
 namespace foredraft {
+
+// Keys with a closed set of values, and how YAML spells them, in the order of the constants.
+enum class Backend { kCpu, kCuda };
+enum class LoadFormat { kAuto, kDummy };
+enum class RestartPolicy { kExit, kGroup };
+enum class KvDtype { kAuto, kBf16 };
+enum class DecodingType { kMtp };
+enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
+enum class LogFormat { kText, kJson };
+
+// clang-format off
+constexpr auto EnumNames(Backend) { return std::to_array<const char*>({"cpu", "cuda"}); }
+constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto", "dummy"}); }
+constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
+constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16"}); }
+constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP"}); }
+constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive"}); }
+constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
+constexpr auto EnumNames(LogFormat) { return std::to_array<const char*>({"text", "json"}); }
+// clang-format on
+
+template <class Enum>
+constexpr const char* NameOf(Enum value) {
+  return EnumNames(value)[static_cast<size_t>(value)];
+}
 
 struct TlsConfig {
   std::string cert;  // PEM files; empty = no TLS
@@ -36,7 +65,7 @@ struct ParallelConfig {
   std::string interface = "lo";
   int step_timeout_s = 30;
   int heartbeat_timeout_s = 10;
-  std::string restart = "exit";  // exit, group
+  RestartPolicy restart = RestartPolicy::kExit;
 };
 
 struct AttentionDpConfig {
@@ -49,7 +78,7 @@ struct KvCacheConfig {
   double free_gpu_memory_fraction = 0.9;
   int64_t max_tokens = 0;  // 0 = max_batch_size x max_seq_len, at most a quarter of RAM (cpu)
   int64_t host_cache_size = int64_t{1} << 30;  // bytes
-  std::string dtype = "auto";                  // auto, bf16
+  KvDtype dtype = KvDtype::kAuto;
 };
 
 struct CudaGraphConfig {
@@ -67,7 +96,7 @@ struct CpuConfig {
 };
 
 struct SpeculativeConfig {
-  std::string decoding_type = "MTP";
+  DecodingType decoding_type = DecodingType::kMtp;
   int max_draft_len = 1;  // 0..7
   bool use_mtp_vanilla = false;
   bool use_relaxed_acceptance_for_thinking = false;
@@ -75,21 +104,21 @@ struct SpeculativeConfig {
   double relaxed_delta = 0;
   std::optional<int> begin_thinking_phase_token;  // unset = id of <think> in the tokenizer
   std::optional<int> end_thinking_phase_token;
-  std::string draft_policy = "fixed";  // fixed, schedule, adaptive
+  DraftPolicyKind draft_policy = DraftPolicyKind::kFixed;
   std::map<int, int> draft_len_schedule;
   std::optional<double> forced_acceptance_length;
 };
 
 struct LogConfig {
-  std::string level = "info";   // debug, info, warning, error
-  std::string format = "text";  // text, json
+  LogLevel level = LogLevel::kInfo;
+  LogFormat format = LogFormat::kText;
 };
 
 struct Config {
   std::string model;              // required: HF checkpoint directory
   std::string served_model_name;  // empty = last part of model
-  std::string backend = "cpu";
-  std::string load_format = "auto";  // auto, dummy
+  Backend backend = Backend::kCpu;
+  LoadFormat load_format = LoadFormat::kAuto;
   int max_batch_size = 64;
   int max_num_tokens = 8192;
   int max_seq_len = 0;  // 0 = the model's, at most 4096

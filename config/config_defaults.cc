@@ -38,33 +38,38 @@ std::string LastPart(std::string path) {
 absl::Status CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loaded) {
   const Config& config = loaded.config;
   const int modules = MtpModuleCount(config);
-  if (modules > model.num_nextn_predict_layers)
+  if (modules > model.num_nextn_predict_layers) {
     return RefuseKey(loaded, "speculative_config.max_draft_len",
                      absl::StrFormat("%d", config.speculative_config->max_draft_len),
                      model.num_nextn_predict_layers == 0
                          ? "0, the model has no MTP modules"
                          : absl::StrFormat("0..%d, the model's MTP modules", model.num_nextn_predict_layers));
-  if (config.max_seq_len > model.max_position_embeddings)
+  }
+  if (config.max_seq_len > model.max_position_embeddings) {
     return RefuseKey(loaded, "max_seq_len", absl::StrFormat("%d", config.max_seq_len),
                      absl::StrFormat("2..%d, max_position_embeddings", model.max_position_embeddings));
-  if (!config.enable_chunked_prefill && config.max_num_tokens < config.max_seq_len)
+  }
+  if (!config.enable_chunked_prefill && config.max_num_tokens < config.max_seq_len) {
     return RefuseKey(loaded, "enable_chunked_prefill", "false",
                      absl::StrFormat("true where max_num_tokens, %d, is below max_seq_len, %d",
                                      config.max_num_tokens, config.max_seq_len));
+  }
   if (!config.speculative_config) return absl::OkStatus();
   const SpeculativeConfig& speculative = *config.speculative_config;
   for (const auto& [path, id] :
        {std::pair("speculative_config.begin_thinking_phase_token", speculative.begin_thinking_phase_token),
-        std::pair("speculative_config.end_thinking_phase_token", speculative.end_thinking_phase_token)})
-    if (id && *id >= model.vocab_size)
+        std::pair("speculative_config.end_thinking_phase_token", speculative.end_thinking_phase_token)}) {
+    if (id && *id >= model.vocab_size) {
       return RefuseKey(loaded, path, absl::StrFormat("%d", *id),
                        absl::StrFormat("0..%d, the vocabulary", model.vocab_size - 1));
+    }
+  }
   return absl::OkStatus();
 }
 
 void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config) {
   KvCacheConfig& cache = config.kv_cache_config;
-  if (cache.max_tokens != 0 || config.backend != "cpu") return;
+  if (cache.max_tokens != 0 || config.backend != Backend::kCpu) return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
   const int64_t fits =
       host.ram_bytes / 4 / LocalRankCount(config) / KvBytesPerToken(model, MtpModuleCount(config));
@@ -82,15 +87,17 @@ HostFacts ReadHostFacts() {
   if (const int granted = CoresOfCgroup(); granted > 0) host.cores = std::min(host.cores, granted);
   host.ram_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
   std::ifstream memory("/sys/fs/cgroup/memory.max");
-  if (const int64_t granted = ReadLimit(memory); granted > 0)
+  if (const int64_t granted = ReadLimit(memory); granted > 0) {
     host.ram_bytes = std::min(host.ram_bytes, granted);
+  }
   return host;
 }
 
 int LocalRankCount(const Config& config) {
   int count = config.parallel.attention_dp;
-  if (config.parallel.local_workers != "auto" && !absl::SimpleAtoi(config.parallel.local_workers, &count))
+  if (config.parallel.local_workers != "auto" && !absl::SimpleAtoi(config.parallel.local_workers, &count)) {
     return 1;  // CheckConfig has refused it
+  }
   return std::clamp(count, 1, config.parallel.attention_dp);
 }
 
@@ -119,17 +126,20 @@ std::vector<int> DecodeBuckets(const Config& config) {
 absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded) {
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
-  if (config.kv_cache_config.tokens_per_block == 0)
-    config.kv_cache_config.tokens_per_block = config.backend == "cuda" ? 64 : 32;
+  if (config.kv_cache_config.tokens_per_block == 0) {
+    config.kv_cache_config.tokens_per_block = config.backend == Backend::kCuda ? 64 : 32;
+  }
   if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);
   const int local_ranks = LocalRankCount(config);
   if (config.cpu.threads == 0) config.cpu.threads = std::max(1, host.cores / local_ranks);
-  if (local_ranks > 1 && config.cpu.pin.value_or(false))
+  if (local_ranks > 1 && config.cpu.pin.value_or(false)) {
     return RefuseKey(loaded, "cpu.pin", "true", "false where ranks share a host");
+  }
   if (!config.cpu.pin) config.cpu.pin = local_ranks == 1 && config.cpu.threads <= host.cores;
   if (model == nullptr) return absl::OkStatus();
-  if (config.max_seq_len == 0)
+  if (config.max_seq_len == 0) {
     config.max_seq_len = std::min(model->max_position_embeddings, kDefaultMaxSeqLen);
+  }
   RETURN_IF_ERROR(CheckAgainstModel(*model, loaded));
   ResolvePool(host, *model, config);
   return absl::OkStatus();

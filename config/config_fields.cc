@@ -3,21 +3,20 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <set>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace foredraft {
 namespace {
 
 constexpr ConfigRange Any() { return {}; }
-constexpr ConfigRange Range(double low, double high) { return {ConfigRange::kNumber, low, high, {}}; }
-constexpr ConfigRange OneOf(std::string_view choices) { return {ConfigRange::kChoice, 0, 0, choices}; }
-constexpr ConfigRange Address() { return {ConfigRange::kAddress, 0, 0, {}}; }
+constexpr ConfigRange Range(double low, double high) { return {ConfigRange::kNumber, low, high}; }
+constexpr ConfigRange Address() { return {ConfigRange::kAddress}; }
 
 constexpr ConfigChange kRestart = ConfigChange::kRestart;
 constexpr ConfigChange kReload = ConfigChange::kReload;
-constexpr bool kNullable = true;
 
 CudaGraphConfig& Graphs(Config& c) {
   if (!c.cuda_graph_config) c.cuda_graph_config.emplace();
@@ -33,111 +32,149 @@ SpeculativeConfig& Speculative(Config& c) {
 #define MEMBER(expression) \
   [](Config & c) -> auto& { return expression; }
 
+// No unset value: null is refused.
+constexpr std::string_view kSet;
+
 const ConfigField kFields[] = {
-    {"model", MEMBER(c.model), Any(), kRestart, false,
-     "Hugging Face checkpoint directory; with load_format dummy also a config.json; required"},
-    {"served_model_name", MEMBER(c.served_model_name), Any(), kRestart, kNullable,
-     "unset = last part of model"},
-    {"backend", MEMBER(c.backend), OneOf("cpu, cuda"), kRestart, false, "device"},
-    {"load_format", MEMBER(c.load_format), OneOf("auto, dummy"), kRestart, false,
-     "dummy = random weights in the checkpoint's shapes"},
-    {"max_batch_size", MEMBER(c.max_batch_size), Range(1, 4096), kRestart, false, "decode slots per rank"},
-    {"max_num_tokens", MEMBER(c.max_num_tokens), Range(1, 1 << 20), kRestart, false,
-     "prefill budget per rank and iteration"},
-    {"max_seq_len", MEMBER(c.max_seq_len), Range(2, 1 << 22), kRestart, kNullable,
-     "prompt + output; unset = the model's, at most 4096"},
-    {"max_queue_size", MEMBER(c.max_queue_size), Range(1, 1 << 20), kReload, false,
-     "requests waiting; more are refused"},
-    {"request_timeout_s", MEMBER(c.request_timeout_s), Range(1, 604800), kReload, false,
-     "deadline of requests that have none"},
-    {"enable_chunked_prefill", MEMBER(c.enable_chunked_prefill), Any(), kRestart, false,
-     "cut prompts at max_num_tokens"},
-    {"disable_overlap_scheduler", MEMBER(c.disable_overlap_scheduler), Any(), kRestart, false,
-     "collect an iteration before planning the next"},
-    {"server.grpc_address", MEMBER(c.server.grpc_address), Address(), kRestart, false,
-     "host:port or unix:path"},
-    {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, false,
-     "host:port of /metrics"},
-    {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, false,
-     "largest gRPC message"},
-    {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, false, "gRPC server reflection"},
-    {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, false,
-     "how long SIGTERM waits for streams"},
-    {"server.tls.cert", MEMBER(c.server.tls.cert), Any(), kRestart, kNullable, "PEM file; unset = no TLS"},
-    {"server.tls.key", MEMBER(c.server.tls.key), Any(), kRestart, kNullable, "PEM file"},
-    {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Any(), kRestart, kNullable,
-     "PEM file; set = client certificates required on every RPC"},
-    {"parallel.attention_dp", MEMBER(c.parallel.attention_dp), Range(1, 8), kRestart, false,
-     "ranks: 1, 2, 4, 8"},
-    {"parallel.moe_ep", MEMBER(c.parallel.moe_ep), Range(1, 8), kRestart, false, "equals attention_dp"},
-    {"parallel.leader_address", MEMBER(c.parallel.leader_address), Address(), kRestart, false,
-     "where workers dial in; off loopback with TLS"},
-    {"parallel.local_workers", MEMBER(c.parallel.local_workers), Any(), kRestart, false,
-     "ranks that run on this host, auto = all; serve starts them, from rank 0"},
-    {"parallel.interface", MEMBER(c.parallel.interface), Any(), kRestart, false,
-     "network interface of the tensors' traffic"},
-    {"parallel.step_timeout_s", MEMBER(c.parallel.step_timeout_s), Range(1, 3600), kRestart, false,
-     "a rank that owes a step's result for so long is lost"},
-    {"parallel.heartbeat_timeout_s", MEMBER(c.parallel.heartbeat_timeout_s), Range(1, 3600), kRestart, false,
-     "a worker or leader silent for so long is lost"},
-    {"parallel.restart", MEMBER(c.parallel.restart), OneOf("exit, group"), kRestart, false,
-     "after a lost rank: exit, or start all ranks again"},
+    {"model", MEMBER(c.model), Any(), kRestart, kSet,
+     "Hugging Face checkpoint directory; with `load_format: dummy` a config.json is enough."},
+    {"served_model_name", MEMBER(c.served_model_name), Any(), kRestart, "the last part of `model`",
+     "Name of the model in the API and in metrics."},
+    {"backend", MEMBER(c.backend), Any(), kRestart, kSet, "Device that computes."},
+    {"load_format", MEMBER(c.load_format), Any(), kRestart, kSet,
+     "`auto` loads the checkpoint, `dummy` makes random weights in the shapes of its config.json."},
+    {"max_batch_size", MEMBER(c.max_batch_size), Range(1, 4096), kRestart, kSet,
+     "Decode slots per rank: how many sequences one decode step advances."},
+    {"max_num_tokens", MEMBER(c.max_num_tokens), Range(1, 1 << 20), kRestart, kSet,
+     "Prompt tokens that a rank prefills in one iteration."},
+    {"max_seq_len", MEMBER(c.max_seq_len), Range(2, 1 << 22), kRestart,
+     "the model's `max_position_embeddings`, at most 4096", "Longest prompt plus output, in tokens."},
+    {"max_queue_size", MEMBER(c.max_queue_size), Range(1, 1 << 20), kReload, kSet,
+     "Requests that wait for a slot. Further ones are refused with RESOURCE_EXHAUSTED."},
+    {"request_timeout_s", MEMBER(c.request_timeout_s), Range(1, 604800), kReload, kSet,
+     "Longest time from a request's arrival to its end, in seconds. A request may set an earlier deadline."},
+    {"enable_chunked_prefill", MEMBER(c.enable_chunked_prefill), Any(), kRestart, kSet,
+     "Spread prompts longer than `max_num_tokens` over several iterations. Without it `max_num_tokens` must "
+     "be at least `max_seq_len`."},
+    {"disable_overlap_scheduler", MEMBER(c.disable_overlap_scheduler), Any(), kRestart, kSet,
+     "Plan an iteration only after the results of the one before it, not while that one runs."},
+    {"server.grpc_address", MEMBER(c.server.grpc_address), Address(), kRestart, kSet,
+     "Listener of the gRPC API."},
+    {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, kSet,
+     "HTTP listener of `/metrics`."},
+    {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kSet,
+     "Largest gRPC message that is accepted, in MiB."},
+    {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kSet, "Serve gRPC reflection."},
+    {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kSet,
+     "How long requests may go on after SIGTERM, in seconds; then they are cancelled."},
+    {"server.tls.cert", MEMBER(c.server.tls.cert), Any(), kRestart, "no TLS",
+     "PEM file with the certificate of the server."},
+    {"server.tls.key", MEMBER(c.server.tls.key), Any(), kRestart, "no TLS", "PEM file with its private key."},
+    {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Any(), kRestart, "clients need no certificate",
+     "PEM file of the authority that signs client certificates. Where set, every RPC needs one."},
+    {"parallel.attention_dp", MEMBER(c.parallel.attention_dp), Range(1, 8), kRestart, kSet,
+     "Ranks that requests are spread over: 1, 2, 4 or 8."},
+    {"parallel.moe_ep", MEMBER(c.parallel.moe_ep), Range(1, 8), kRestart, kSet,
+     "Ranks that experts are spread over; must equal `attention_dp`."},
+    {"parallel.leader_address", MEMBER(c.parallel.leader_address), Address(), kRestart, kSet,
+     "Listener of the daemon for its workers. Off loopback it needs `server.tls` with all three files."},
+    {"parallel.local_workers", MEMBER(c.parallel.local_workers), Any(), kRestart, kSet,
+     "Ranks that `serve` starts on its own host, from rank 0 up: `auto` (all of them) or a number. The "
+     "others are started with `foredraft worker`."},
+    {"parallel.interface", MEMBER(c.parallel.interface), Any(), kRestart, kSet,
+     "Network interface that carries tensors between ranks, unencrypted."},
+    {"parallel.step_timeout_s", MEMBER(c.parallel.step_timeout_s), Range(1, 3600), kRestart, kSet,
+     "A rank is lost when the result of a step has not come after this many seconds."},
+    {"parallel.heartbeat_timeout_s", MEMBER(c.parallel.heartbeat_timeout_s), Range(1, 3600), kRestart, kSet,
+     "A worker, or the daemon to its workers, is lost after this many seconds of silence."},
+    {"parallel.restart", MEMBER(c.parallel.restart), Any(), kRestart, kSet,
+     "After a lost rank `exit` ends the daemon, `group` starts all ranks again."},
     {"attention_dp_config.batching_wait_iters", MEMBER(c.attention_dp_config.batching_wait_iters),
-     Range(0, 1 << 20), kRestart, false, "iterations a prompt may wait for company while decodes run"},
+     Range(0, 1 << 20), kRestart, kSet,
+     "Iterations that an admitted prompt waits for others while decode steps run: one prefill for several "
+     "prompts reads the weights once."},
     {"kv_cache_config.tokens_per_block", MEMBER(c.kv_cache_config.tokens_per_block), Range(1, 1024), kRestart,
-     kNullable, "unset = 32, cuda 64"},
+     "32 with `backend: cpu`, 64 with `cuda`", "Tokens in a block of the KV cache."},
     {"kv_cache_config.enable_block_reuse", MEMBER(c.kv_cache_config.enable_block_reuse), Any(), kRestart,
-     false, "share the blocks of equal prompt beginnings"},
+     kSet, "Share the blocks of equal prompt prefixes between requests."},
     {"kv_cache_config.free_gpu_memory_fraction", MEMBER(c.kv_cache_config.free_gpu_memory_fraction),
-     Range(0.01, 1), kRestart, false, "cuda: share of what the weights leave"},
-    {"kv_cache_config.max_tokens", MEMBER(c.kv_cache_config.max_tokens), Range(1, 1e12), kRestart, kNullable,
-     "size of the pool; unset, cpu: max_batch_size x max_seq_len, at most a quarter of RAM"},
+     Range(0.01, 1), kRestart, kSet,
+     "With `backend: cuda` and no `max_tokens`: the cache's share of the memory that weights and workspaces "
+     "leave."},
+    {"kv_cache_config.max_tokens", MEMBER(c.kv_cache_config.max_tokens), Range(1, 1e12), kRestart,
+     "`backend: cpu`: `max_batch_size` x `max_seq_len`, at most a quarter of RAM shared by the ranks of the "
+     "host; `cuda`: what `free_gpu_memory_fraction` allows",
+     "Tokens that the KV cache of a rank holds."},
     {"kv_cache_config.host_cache_size", MEMBER(c.kv_cache_config.host_cache_size), Range(0, 1e15), kRestart,
-     false, "bytes for swapped-out sequences"},
-    {"kv_cache_config.dtype", MEMBER(c.kv_cache_config.dtype), OneOf("auto, bf16"), kRestart, false,
-     "auto = bf16"},
-    {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, false,
-     "pad decode steps to the next captured batch size"},
-    {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart, kNullable,
-     "ascending; unset = 1, 2, 4, 8, then by 8 up to max_batch_size"},
-    {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart, kNullable,
-     "made by foredraft tune; unset = GEMM kernels of our own"},
-    {"cpu.threads", MEMBER(c.cpu.threads), Range(1, 1024), kRestart, kNullable,
-     "unset = cores / local ranks"},
-    {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, kNullable, "threads to cores; unset = true if they fit"},
-    {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), OneOf("MTP"), kRestart, false,
-     "how drafts are made"},
-    {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, false,
-     "drafts per step; 0 at start = no MTP module loaded"},
-    {"speculative_config.use_mtp_vanilla", MEMBER(Speculative(c).use_mtp_vanilla), Any(), kRestart, false,
-     "a module per draft; false = Eagle on module 1"},
+     kSet, "Host memory for the KV blocks of swapped-out sequences, in bytes per rank."},
+    {"kv_cache_config.dtype", MEMBER(c.kv_cache_config.dtype), Any(), kRestart, kSet,
+     "Element type of the KV cache; `auto` is bf16."},
+    {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSet,
+     "Accepted for TensorRT-LLM's files, without effect: decode steps are always padded to the next batch "
+     "size."},
+    {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart,
+     "1, 2, 4, 8, then every 8 up to `max_batch_size`",
+     "Batch sizes of decode steps, at most `max_batch_size`, which is always one of them. Each has its "
+     "graph."},
+    {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart,
+     "the backend's own GEMM kernels", "File that `foredraft tune` wrote: a cuBLASLt algorithm per GEMM."},
+    {"cpu.threads", MEMBER(c.cpu.threads), Range(1, 1024), kRestart, "cores / ranks of the host",
+     "Threads of a rank."},
+    {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, "true for a single rank whose threads fit the cores",
+     "Pin each thread to a core."},
+    {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSet,
+     "Source of the drafts: the model's MTP modules."},
+    {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, kSet,
+     "K, the most drafts per step. A reload may lower it and raise it up to its value at the start; 0 at the "
+     "start loads no MTP module. Alias: `num_nextn_predict_layers`."},
+    {"speculative_config.use_mtp_vanilla", MEMBER(Speculative(c).use_mtp_vanilla), Any(), kRestart, kSet,
+     "false is Eagle: MTP module 1 makes every draft. true is Vanilla: a module per draft, so "
+     "`max_draft_len` is at most the number of modules."},
     {"speculative_config.use_relaxed_acceptance_for_thinking",
-     MEMBER(Speculative(c).use_relaxed_acceptance_for_thinking), Any(), kReload, false,
-     "accept likely drafts between the thinking tokens"},
-    {"speculative_config.relaxed_topk", MEMBER(Speculative(c).relaxed_topk), Range(1, 64), kReload, false,
-     "candidates beside the target's own token"},
-    {"speculative_config.relaxed_delta", MEMBER(Speculative(c).relaxed_delta), Range(0, 1), kReload, false,
-     "how much less probable than the first"},
+     MEMBER(Speculative(c).use_relaxed_acceptance_for_thinking), Any(), kReload, kSet,
+     "While the model thinks, greedy requests accept drafts that are merely likely. Tokens then depend on "
+     "drafts."},
+    {"speculative_config.relaxed_topk", MEMBER(Speculative(c).relaxed_topk), Range(1, 64), kReload, kSet,
+     "Relaxed acceptance: a draft must be among this many most probable tokens."},
+    {"speculative_config.relaxed_delta", MEMBER(Speculative(c).relaxed_delta), Range(0, 1), kReload, kSet,
+     "Relaxed acceptance: how much less probable than the most probable token a draft may be."},
     {"speculative_config.begin_thinking_phase_token", MEMBER(Speculative(c).begin_thinking_phase_token),
-     Range(0, 1 << 22), kReload, kNullable, "unset = id of <think> in the tokenizer"},
+     Range(0, 1 << 22), kReload, "the id of `<think>` in the tokenizer",
+     "Id of the token that begins the thinking phase."},
     {"speculative_config.end_thinking_phase_token", MEMBER(Speculative(c).end_thinking_phase_token),
-     Range(0, 1 << 22), kReload, kNullable, "unset = id of </think> in the tokenizer"},
-    {"speculative_config.draft_policy", MEMBER(Speculative(c).draft_policy),
-     OneOf("fixed, schedule, adaptive"), kReload, false, "how the draft length is chosen at each step"},
+     Range(0, 1 << 22), kReload, "the id of `</think>` in the tokenizer",
+     "Id of the token that ends the thinking phase."},
+    {"speculative_config.draft_policy", MEMBER(Speculative(c).draft_policy), Any(), kReload, kSet,
+     "Who chooses K at each step: `fixed` takes `max_draft_len`, `schedule` takes it from "
+     "`draft_len_schedule`, `adaptive` measures step times and acceptance."},
     {"speculative_config.draft_len_schedule", MEMBER(Speculative(c).draft_len_schedule), Range(0, 7), kReload,
-     kNullable, "{bucket: draft_len}, for schedule: up to which bucket which draft_len"},
+     "no schedule",
+     "`{4: 3, 16: 2}`: K is 3 up to batch size 4, 2 up to 16, and 0 above. Required by `draft_policy: "
+     "schedule`."},
     {"speculative_config.forced_acceptance_length", MEMBER(Speculative(c).forced_acceptance_length),
-     Range(1, 8), kReload, kNullable, "benchmarks only"},
-    {"log.level", MEMBER(c.log.level), OneOf("debug, info, warning, error"), kReload, false,
-     "least severe lines that are written"},
-    {"log.format", MEMBER(c.log.format), OneOf("text, json"), kRestart, false, "of log lines"},
+     Range(1, 8), kReload, "not forced",
+     "For benchmarks: steps emit this many tokens on average, whatever the model says. The text is then not "
+     "the model's."},
+    {"log.level", MEMBER(c.log.level), Any(), kReload, kSet, "Least severe level that is written."},
+    {"log.format", MEMBER(c.log.format), Any(), kRestart, kSet, "Plain lines or JSON lines, on stderr."},
 };
 #undef MEMBER
 
+const ConfigBlock kBlocks[] = {
+    {"server", "Listeners and their limits."},
+    {"server.tls", "TLS of the gRPC listener and, off loopback, of the worker port."},
+    {"parallel", "Ranks: processes with a device each, which share the experts."},
+    {"attention_dp_config", "How requests are spread over ranks."},
+    {"kv_cache_config", "The paged KV cache."},
+    {"cuda_graph_config", "Graphs of decode steps, on either backend. `null` runs every step eagerly.", true},
+    {"cublaslt", "GEMMs of backend cuda."},
+    {"cpu", "Threads of backend cpu."},
+    {"speculative_config", "Drafting. `null`, the default, runs without drafts.", true},
+    {"log", "The log of the process."},
+};
+
 constexpr std::string_view kAliases[][2] = {
     {"speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len"}};
-
-std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
 // Letters to insert, remove or replace to make `a` of `b`.
 int EditDistance(std::string_view a, std::string_view b) {
@@ -158,27 +195,39 @@ int EditDistance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::span<const ConfigField> ConfigFields() { return kFields; }
+std::span<const ConfigBlock> ConfigBlocks() { return kBlocks; }
 
 std::string_view ResolveAlias(std::string_view path) {
-  for (const auto& [alias, target] : kAliases)
+  for (const auto& [alias, target] : kAliases) {
     if (path == alias) return target;
+  }
   return path;
 }
 
 const ConfigField* FindField(std::string_view path) {
-  for (const ConfigField& field : kFields)
+  for (const ConfigField& field : kFields) {
     if (field.path == ResolveAlias(path)) return &field;
+  }
   return nullptr;
 }
 
-bool IsBlock(std::string_view path) {
-  const std::string prefix = std::string(path) + ".";
-  return std::any_of(std::begin(kFields), std::end(kFields),
-                     [&](const ConfigField& field) { return field.path.starts_with(prefix); });
+const ConfigBlock* FindBlock(std::string_view path) {
+  for (const ConfigBlock& block : kBlocks) {
+    if (block.path == path) return &block;
+  }
+  return nullptr;
 }
 
-bool IsOptionalBlock(std::string_view path) {
-  return path == "cuda_graph_config" || path == "speculative_config";
+std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+std::string_view BlockOf(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+std::string EnvironmentName(std::string_view path) {
+  return absl::StrCat(std::string(kEnvironmentPrefix),
+                      absl::StrReplaceAll(absl::AsciiStrToUpper(std::string(path)), {{".", "__"}}));
 }
 
 bool BlockPresent(const Config& config, std::string_view path) {
@@ -188,39 +237,32 @@ bool BlockPresent(const Config& config, std::string_view path) {
 }
 
 void SetBlockPresent(Config& config, std::string_view path, bool present) {
-  if (path == "cuda_graph_config")
-    config.cuda_graph_config = present ? std::optional<CudaGraphConfig>(CudaGraphConfig{}) : std::nullopt;
-  if (path == "speculative_config")
-    config.speculative_config =
-        present ? std::optional<SpeculativeConfig>(SpeculativeConfig{}) : std::nullopt;
+  const auto set = [present](auto& block) {
+    block.reset();
+    if (present) block.emplace();
+  };
+  if (path == "cuda_graph_config") set(config.cuda_graph_config);
+  if (path == "speculative_config") set(config.speculative_config);
 }
 
-std::string NearestKey(std::string_view path, int* distance) {
-  std::set<std::string> candidates;
-  for (const ConfigField& field : kFields) {
-    candidates.emplace(field.path);
-    for (size_t dot = field.path.find('.'); dot != std::string_view::npos;
-         dot = field.path.find('.', dot + 1))
-      candidates.emplace(field.path.substr(0, dot));
-  }
-  std::string nearest;
-  *distance = std::numeric_limits<int>::max();
-  for (const std::string& candidate : candidates) {
+NearKey NearestKey(std::string_view path) {
+  NearKey nearest = {.path = "", .distance = std::numeric_limits<int>::max()};
+  const auto consider = [&](std::string_view candidate) {
     // Paths as a whole, or the last names alone: a key in the wrong block is one step away.
     const int whole = EditDistance(path, candidate);
     const int last = EditDistance(LastPart(path), LastPart(candidate)) + 1;
-    if (std::min(whole, last) >= *distance) continue;
-    *distance = std::min(whole, last);
-    nearest = candidate;
-  }
+    const int distance = std::min(whole, last);
+    if (distance < nearest.distance) nearest = {.path = std::string(candidate), .distance = distance};
+  };
+  for (const ConfigField& field : kFields) consider(field.path);
+  for (const ConfigBlock& block : kBlocks) consider(block.path);
   return nearest;
 }
 
 std::string DescribeUnknownKey(std::string_view path) {
-  int distance = 0;
-  const std::string nearest = NearestKey(path, &distance);
-  const bool same_block = path.substr(0, path.rfind('.') + 1) == nearest.substr(0, nearest.rfind('.') + 1);
-  return absl::StrFormat("unknown key, nearest is %s", same_block ? std::string(LastPart(nearest)) : nearest);
+  const std::string nearest = NearestKey(path).path;
+  return absl::StrCat("unknown key, nearest is ",
+                      BlockOf(path) == BlockOf(nearest) ? std::string(LastPart(nearest)) : nearest);
 }
 
 }  // namespace foredraft

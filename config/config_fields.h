@@ -2,8 +2,8 @@
 #define FOREDRAFT_CONFIG_CONFIG_FIELDS_H_
 
 // Every key of the configuration, one row each: path, member, allowed values, reload or restart, help. The
-// reader, suggestions, check-config, the environment's names and reloads all come from these rows; a new key
-// is a member in config.h and a row here. Defaults stand in config.h.
+// reader, suggestions, check-config, docs/configuration.md, the environment's names and reloads all come from
+// these rows; a new key is a member in config.h and a row here. Defaults are the members' initial values.
 
 #include <cstdint>
 #include <map>
@@ -14,28 +14,28 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "config/config.h"
-#include "config/yaml_tree.h"
+
+namespace YAML {
+class Node;
+}
 
 namespace foredraft {
 
-// The member a key sets. One behind an optional block (speculative_config) brings the block into being.
+// The member a key sets. One behind an optional block (speculative_config) turns the block on.
+template <class... Types>
+using MemberOf = std::variant<Types& (*)(Config&)...>;
 using ConfigMember =
-    std::variant<std::string& (*)(Config&), bool& (*)(Config&), int& (*)(Config&), int64_t& (*)(Config&),
-                 double& (*)(Config&), std::optional<bool>& (*)(Config&), std::optional<int>& (*)(Config&),
-                 std::optional<double>& (*)(Config&), std::vector<int>& (*)(Config&),
-                 std::map<int, int>& (*)(Config&)>;
+    MemberOf<std::string, bool, int, int64_t, double, std::optional<bool>, std::optional<int>,
+             std::optional<double>, std::vector<int>, std::map<int, int>, Backend, LoadFormat, RestartPolicy,
+             KvDtype, DecodingType, DraftPolicyKind, LogLevel, LogFormat>;
 
-// The values a key allows.
+// What the member's type does not say of the allowed values.
 struct ConfigRange {
-  enum Kind { kAny, kNumber, kChoice, kAddress } kind = kAny;
+  enum Kind { kAny, kNumber, kAddress } kind = kAny;
   double low = 0;  // kNumber: of the value, of list elements, of a map's values
   double high = 0;
-  std::string_view choices;  // kChoice: "a, b"
-
-  // As an error message says it.
-  std::string Describe() const;
 };
 
 enum class ConfigChange { kRestart, kReload };
@@ -45,34 +45,54 @@ struct ConfigField {
   ConfigMember member;
   ConfigRange range;
   ConfigChange change = ConfigChange::kRestart;
-  bool nullable = false;  // null = unset: the default is derived, or there is none
+  std::string_view unset;  // what null stands for: a derived default, or nothing; empty = null is refused
   std::string_view help;
+
+  bool nullable() const { return !unset.empty(); }
+};
+
+// "server", "server.tls", ...: what has keys below it.
+struct ConfigBlock {
+  std::string_view path;
+  std::string_view help;
+  bool optional = false;  // null turns it off
 };
 
 // In the order of the YAML that check-config prints.
 std::span<const ConfigField> ConfigFields();
+std::span<const ConfigBlock> ConfigBlocks();
 const ConfigField* FindField(std::string_view path);  // aliases included; null: no such key
+const ConfigBlock* FindBlock(std::string_view path);  // null: no such block
 
 // "speculative_config.num_nextn_predict_layers" is TensorRT-LLM's name of max_draft_len. Others: unchanged.
 std::string_view ResolveAlias(std::string_view path);
+// "server.tls" of "server.tls.cert", empty at the top; and "cert".
+std::string_view BlockOf(std::string_view path);
+std::string_view LastPart(std::string_view path);
+// "FOREDRAFT_SERVER__TLS__CERT".
+inline constexpr std::string_view kEnvironmentPrefix = "FOREDRAFT_";
+std::string EnvironmentName(std::string_view path);
 
-// True for "server", "server.tls", ...: what has keys below it.
-bool IsBlock(std::string_view path);
-// A block that null turns off, and its state.
-bool IsOptionalBlock(std::string_view path);
+// False for an optional block that is off.
 bool BlockPresent(const Config& config, std::string_view path);
 void SetBlockPresent(Config& config, std::string_view path, bool present);
 
+struct NearKey {
+  std::string path;
+  int distance;  // letters to insert, remove or replace
+};
+NearKey NearestKey(std::string_view path);
 // "unknown key, nearest is max_draft_len".
 std::string DescribeUnknownKey(std::string_view path);
-// The key nearest to `path` and how many letters apart they are.
-std::string NearestKey(std::string_view path, int* distance);
 
 // Sets the member from a YAML value. INVALID_ARGUMENT says "<value>, allowed <values>", without place and
 // path.
-absl::Status SetField(const ConfigField& field, const YamlNode& value, Config& config);
+absl::Status SetField(const ConfigField& field, const YAML::Node& value, Config& config);
 // The member's value as YAML on one line, "null" where unset.
 std::string ShowField(const ConfigField& field, const Config& config);
+// "integer" and "1..4096".
+std::string_view TypeOf(const ConfigField& field);
+std::string AllowedValues(const ConfigField& field);
 
 }  // namespace foredraft
 

@@ -2,9 +2,10 @@
 #define FOREDRAFT_CONFIG_CONFIG_READER_H_
 
 // From YAML, environment and --set to a checked Config. Strict: unknown and duplicate keys, wrong types and
-// values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>" (an
-// override is named
-// "--set" or by its variable instead). All errors are INVALID_ARGUMENT, or NOT_FOUND for the file.
+// values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>"; for an
+// override
+// "--set" or the variable's name stands before the path. All errors are INVALID_ARGUMENT, or NOT_FOUND for
+// the file.
 //
 // Order: ReadConfig (or ParseConfig), then ReadModelConfig on config.model, then ResolveDefaults
 // (config_defaults.h).
@@ -33,8 +34,8 @@ absl::StatusOr<ConfigOverride> ParseOverride(const std::string& text);
 struct ConfigSources {
   std::string file;  // its name, for errors
   std::string text;
-  std::map<std::string, std::string>
-      environment;                        // of the process; FOREDRAFT_<PATH>, upper case, '.' as "__"
+  // Of the process: FOREDRAFT_<PATH>, upper case, '.' as "__".
+  std::map<std::string, std::string> environment;
   std::vector<ConfigOverride> overrides;  // of the command line; the last of a path wins
 };
 

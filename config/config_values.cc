@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <set>
+#include <type_traits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "config/config_fields.h"
+#include "config/yaml_text.h"
 
 namespace foredraft {
 namespace {
@@ -21,37 +23,48 @@ bool IsAddress(std::string_view text) {
   return absl::SimpleAtoi(std::string(text.substr(colon + 1)), &port) && port >= 0 && port <= 65535;
 }
 
-// A plain scalar that is a decimal integer.
-bool ReadInt(const YamlNode& node, int64_t& value) {
-  return node.kind == YamlNode::kScalar && !node.quoted && absl::SimpleAtoi(node.text, &value);
+// The text of a scalar that is not quoted; null for all else.
+const std::string* PlainText(const YAML::Node& node) {
+  return node.IsScalar() && !IsQuoted(node) ? &node.Scalar() : nullptr;
 }
 
 // Reads one value into a member; false = it is of another type or out of range.
 class ValueReader {
  public:
-  ValueReader(const ConfigRange& range, const YamlNode& node) : range_(range), node_(node) {}
+  ValueReader(const ConfigRange& range, const YAML::Node& node) : range_(range), node_(node) {}
 
   bool Read(std::string& out) const {
-    if (node_.kind != YamlNode::kScalar || node_.text.empty()) return false;
-    if (!node_.quoted && (node_.text == "true" || node_.text == "false")) return false;
-    if (range_.kind == ConfigRange::kAddress && !IsAddress(node_.text)) return false;
-    if (range_.kind == ConfigRange::kChoice) {
-      const std::vector<std::string> choices = absl::StrSplit(std::string(range_.choices), ", ");
-      if (std::find(choices.begin(), choices.end(), node_.text) == choices.end()) return false;
-    }
-    out = node_.text;
+    if (!node_.IsScalar() || node_.Scalar().empty()) return false;
+    const std::string* plain = PlainText(node_);
+    if (plain != nullptr && (*plain == "true" || *plain == "false")) return false;
+    if (range_.kind == ConfigRange::kAddress && !IsAddress(node_.Scalar())) return false;
+    out = node_.Scalar();
+    return true;
+  }
+
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  bool Read(Enum& out) const {
+    const auto names = EnumNames(out);
+    const auto name = node_.IsScalar() ? std::find(names.begin(), names.end(), node_.Scalar()) : names.end();
+    if (name == names.end()) return false;
+    out = static_cast<Enum>(name - names.begin());
     return true;
   }
 
   bool Read(bool& out) const {
-    if (node_.kind != YamlNode::kScalar || node_.quoted) return false;
-    out = node_.text == "true";
-    return out || node_.text == "false";
+    const std::string* plain = PlainText(node_);
+    if (plain == nullptr || (*plain != "true" && *plain != "false")) return false;
+    out = *plain == "true";
+    return true;
   }
 
   bool Read(int64_t& out) const {
+    const std::string* plain = PlainText(node_);
     int64_t value = 0;
-    if (!ReadInt(node_, value) || value < range_.low || value > range_.high) return false;
+    if (plain == nullptr || !absl::SimpleAtoi(*plain, &value) || value < range_.low || value > range_.high) {
+      return false;
+    }
     out = value;
     return true;
   }
@@ -64,9 +77,9 @@ class ValueReader {
   }
 
   bool Read(double& out) const {
+    const std::string* plain = PlainText(node_);
     double value = 0;
-    if (node_.kind != YamlNode::kScalar || node_.quoted || !absl::SimpleAtod(node_.text, &value))
-      return false;
+    if (plain == nullptr || !absl::SimpleAtod(*plain, &value)) return false;
     if (!(value >= range_.low && value <= range_.high)) return false;
     out = value;
     return true;
@@ -81,25 +94,27 @@ class ValueReader {
   }
 
   bool Read(std::vector<int>& out) const {
-    if (node_.kind != YamlNode::kList || node_.items.empty()) return false;
-    std::vector<int> values(node_.items.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (!ValueReader(range_, node_.items[i]).Read(values[i])) return false;
-      if (i > 0 && values[i] <= values[i - 1]) return false;
+    if (!node_.IsSequence() || node_.size() == 0) return false;
+    std::vector<int> values;
+    for (const YAML::Node& item : node_) {
+      int value = 0;
+      if (!ValueReader(range_, item).Read(value)) return false;
+      if (!values.empty() && value <= values.back()) return false;
+      values.push_back(value);
     }
     out = values;
     return true;
   }
 
   bool Read(std::map<int, int>& out) const {
-    if (node_.kind != YamlNode::kMap || node_.entries.empty()) return false;
+    if (!node_.IsMap() || node_.size() == 0) return false;
     std::map<int, int> values;
-    for (const auto& [key, value] : node_.entries) {
+    for (const auto& entry : node_) {
       int bucket = 0;
-      int number = 0;
-      if (!absl::SimpleAtoi(key, &bucket) || bucket < 1 || !ValueReader(range_, value).Read(number))
-        return false;
-      if (!values.emplace(bucket, number).second) return false;  // "4" and "04"
+      int value = 0;
+      if (!absl::SimpleAtoi(entry.first.Scalar(), &bucket) || bucket < 1) return false;
+      if (!ValueReader(range_, entry.second).Read(value)) return false;
+      if (!values.emplace(bucket, value).second) return false;  // "4" and "04"
     }
     out = values;
     return true;
@@ -107,32 +122,57 @@ class ValueReader {
 
  private:
   const ConfigRange& range_;
-  const YamlNode& node_;
+  const YAML::Node& node_;
 };
 
-std::string AllowedFor(const ConfigField& field) {
-  std::string allowed = field.range.Describe();
-  const ConfigMember& member = field.member;
-  if (std::holds_alternative<bool& (*)(Config&)>(member) ||
-      std::holds_alternative<std::optional<bool>& (*)(Config&)>(member))
-    allowed = "true, false";
-  if (std::holds_alternative<std::vector<int>& (*)(Config&)>(member))
-    allowed = "an ascending list of " + allowed;
-  if (std::holds_alternative<std::map<int, int>& (*)(Config&)>(member))
-    allowed = "a mapping of batch sizes to " + allowed;
-  return field.nullable ? allowed + ", null" : allowed;
+struct ValueKind {
+  std::string_view type;
+  std::string allowed;
+};
+
+std::string ShowRange(const ConfigRange& range) {
+  return absl::StrFormat("%.10g..%.10g", range.low, range.high);
+}
+
+template <class T>
+struct IsOptional : std::false_type {};
+template <class T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+template <class T>
+ValueKind KindOf(const ConfigRange& range) {
+  if constexpr (IsOptional<T>::value) return KindOf<typename T::value_type>(range);
+  if constexpr (std::is_same_v<T, bool>) return {"bool", "true, false"};
+  if constexpr (std::is_enum_v<T>) return {"choice", absl::StrJoin(EnumNames(T()), ", ")};
+  if constexpr (std::is_integral_v<T>) return {"integer", ShowRange(range)};
+  if constexpr (std::is_same_v<T, double>) return {"number", ShowRange(range)};
+  if constexpr (std::is_same_v<T, std::vector<int>>) {
+    return {"list", absl::StrCat("an ascending list of ", ShowRange(range))};
+  }
+  if constexpr (std::is_same_v<T, std::map<int, int>>) {
+    return {"mapping", absl::StrCat("a mapping of batch sizes to ", ShowRange(range))};
+  }
+  return {"text", range.kind == ConfigRange::kAddress ? "host:port, unix:path" : "text"};
+}
+
+ValueKind KindOf(const ConfigField& field) {
+  return std::visit([&]<class T>(T& (*)(Config&)) { return KindOf<T>(field.range); }, field.member);
 }
 
 // What the value of a list or map shows in an error: its elements, not "a list".
-std::string ShowValue(const YamlNode& node) {
-  const auto show = [](const YamlNode& item) { return item.Show(); };
+std::string ShowValue(const YAML::Node& node) {
   std::vector<std::string> parts;
-  for (const YamlNode& item : node.items) parts.push_back(show(item));
-  for (const auto& [key, value] : node.entries) parts.push_back(ShowText(key) + ": " + show(value));
-  const std::string text = ShowText(absl::StrJoin(parts, ", "));
-  if (node.kind == YamlNode::kList) return "[" + text + "]";
-  if (node.kind == YamlNode::kMap) return "{" + text + "}";
-  return node.Show();
+  if (node.IsSequence()) {
+    for (const YAML::Node& item : node) parts.push_back(ShowYaml(item));
+    return absl::StrCat("[", ShowText(absl::StrJoin(parts, ", ")), "]");
+  }
+  if (node.IsMap()) {
+    for (const auto& entry : node) {
+      parts.push_back(absl::StrCat(ShowText(entry.first.Scalar()), ": ", ShowYaml(entry.second)));
+    }
+    return absl::StrCat("{", ShowText(absl::StrJoin(parts, ", ")), "}");
+  }
+  return ShowYaml(node);
 }
 
 // Plain where YAML reads the same text back as a string, else quoted.
@@ -146,16 +186,17 @@ std::string QuoteText(const std::string& text) {
   static const std::set<std::string, std::less<>> kWords = {"true", "false", "null", "yes", "no",
                                                             "on",   "off",   "y",    "n"};
   if (plain && !kWords.contains(absl::AsciiStrToLower(text))) return text;
-  std::string quoted = "\"";
+  std::string quoted;
   for (const char c : text) {
-    if (c == '"' || c == '\\')
-      quoted += std::string("\\") + c;
-    else if (static_cast<unsigned char>(c) < ' ' || c == 0x7f)
-      quoted += absl::StrFormat("\\x%02x", static_cast<unsigned char>(c));
-    else
-      quoted += c;
+    if (c == '"' || c == '\\') {
+      quoted.append({'\\', c});
+    } else if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) {
+      absl::StrAppendFormat(&quoted, "\\x%02x", static_cast<unsigned char>(c));
+    } else {
+      quoted.push_back(c);
+    }
   }
-  return quoted + "\"";
+  return absl::StrCat("\"", quoted, "\"");
 }
 
 // The shortest text that reads back as the same number.
@@ -171,6 +212,8 @@ std::string ShowNumber(double value) {
 std::string ShowMember(const std::string& value, bool nullable) {
   return value.empty() && nullable ? "null" : QuoteText(value);
 }
+template <class Enum>
+requires std::is_enum_v<Enum> std::string ShowMember(Enum value, bool) { return std::string(NameOf(value)); }
 std::string ShowMember(bool value, bool) { return value ? "true" : "false"; }
 std::string ShowMember(int64_t value, bool nullable) {
   return value == 0 && nullable ? "null" : absl::StrFormat("%d", value);
@@ -182,44 +225,37 @@ std::string ShowMember(const std::optional<T>& value, bool) {
   return value ? ShowMember(*value, false) : "null";
 }
 std::string ShowMember(const std::vector<int>& value, bool) {
-  return value.empty() ? "null" : "[" + absl::StrJoin(value, ", ") + "]";
+  return value.empty() ? "null" : absl::StrCat("[", absl::StrJoin(value, ", "), "]");
 }
 std::string ShowMember(const std::map<int, int>& value, bool) {
-  return value.empty() ? "null" : "{" + absl::StrJoin(value, ", ", absl::PairFormatter(": ")) + "}";
+  return value.empty() ? "null"
+                       : absl::StrCat("{", absl::StrJoin(value, ", ", absl::PairFormatter(": ")), "}");
 }
 
 }  // namespace
 
-std::string ConfigRange::Describe() const {
-  switch (kind) {
-    case kNumber:
-      return absl::StrFormat("%.10g..%.10g", low, high);
-    case kChoice:
-      return std::string(choices);
-    case kAddress:
-      return "host:port, unix:path";
-    case kAny:
-      break;
-  }
-  return "text";
-}
-
-absl::Status SetField(const ConfigField& field, const YamlNode& value, Config& config) {
+absl::Status SetField(const ConfigField& field, const YAML::Node& value, Config& config) {
   const bool done = std::visit(
       [&](auto member) {
         auto& out = member(config);
-        if (value.kind != YamlNode::kNull) return ValueReader(field.range, value).Read(out);
-        if (field.nullable) out = {};
-        return field.nullable;
+        if (!value.IsNull()) return ValueReader(field.range, value).Read(out);
+        if (field.nullable()) out = {};
+        return field.nullable();
       },
       field.member);
   if (done) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("%s, allowed %s", ShowValue(value), AllowedFor(field)));
+  return absl::InvalidArgumentError(absl::StrCat(ShowValue(value), ", allowed ", AllowedValues(field)));
 }
 
 std::string ShowField(const ConfigField& field, const Config& config) {
   Config copy = config;  // members are reached through a mutable Config
-  return std::visit([&](auto member) { return ShowMember(member(copy), field.nullable); }, field.member);
+  return std::visit([&](auto member) { return ShowMember(member(copy), field.nullable()); }, field.member);
+}
+
+std::string_view TypeOf(const ConfigField& field) { return KindOf(field).type; }
+
+std::string AllowedValues(const ConfigField& field) {
+  return absl::StrCat(KindOf(field).allowed, field.nullable() ? ", null" : "");
 }
 
 }  // namespace foredraft

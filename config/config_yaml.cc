@@ -11,15 +11,10 @@ namespace {
 
 std::vector<std::string_view> BlocksOf(std::string_view path) {
   std::vector<std::string_view> blocks;
-  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1)) {
     blocks.push_back(path.substr(0, dot));
+  }
   return blocks;
-}
-
-std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('.') + 1); }
-
-bool SameField(const ConfigField& field, const Config& a, const Config& b) {
-  return ShowField(field, a) == ShowField(field, b);
 }
 
 }  // namespace
@@ -37,9 +32,10 @@ std::string EmitYaml(const Config& config) {
       yaml += absl::StrFormat("%s%s:%s\n", std::string(2 * depth, ' '), LastPart(blocks[depth]),
                               present ? "" : " null");
     }
-    if (present)
+    if (present) {
       yaml += absl::StrFormat("%s%s: %s\n", std::string(2 * blocks.size(), ' '), LastPart(field.path),
                               ShowField(field, config));
+    }
   }
   return yaml;
 }
@@ -51,27 +47,21 @@ ConfigDifference ReloadableDifference(const Config& started, const Config& curre
   const auto draft_len = [](const Config& config) {
     return config.speculative_config ? config.speculative_config->max_draft_len : 0;
   };
-  const bool drafts_need_restart = draft_len(next) > draft_len(started);
+  const bool graphs_switched = started.cuda_graph_config.has_value() != next.cuda_graph_config.has_value();
+  if (graphs_switched) difference.need_restart.emplace_back("cuda_graph_config");
   for (const ConfigField& field : ConfigFields()) {
-    const bool speculative = field.path.starts_with("speculative_config.");
-    const bool is_draft_len = field.path == "speculative_config.max_draft_len";
-    if (speculative && !is_draft_len && (!next.speculative_config || !started.speculative_config)) continue;
-    Config before = field.change == ConfigChange::kRestart ? started : current;
-    Config after = next;
-    if (is_draft_len) {
-      if (draft_len(next) == draft_len(current)) continue;
-      (drafts_need_restart ? difference.need_restart : difference.reloaded).emplace_back(field.path);
-      continue;
+    const std::string_view block = BlockOf(field.path);
+    bool needs_restart = field.change == ConfigChange::kRestart;
+    bool changed = ShowField(field, needs_restart ? started : current) != ShowField(field, next);
+    if (field.path == "speculative_config.max_draft_len") {
+      changed = draft_len(next) != draft_len(current);
+      needs_restart = draft_len(next) > draft_len(started);
+    } else if (block == "speculative_config") {
+      changed = changed && next.speculative_config && started.speculative_config;
+    } else if (block == "cuda_graph_config") {
+      changed = changed && !graphs_switched;
     }
-    if (field.path.starts_with("cuda_graph_config.") &&
-        started.cuda_graph_config.has_value() != next.cuda_graph_config.has_value()) {
-      if (difference.need_restart.empty() || difference.need_restart.back() != "cuda_graph_config")
-        difference.need_restart.emplace_back("cuda_graph_config");
-      continue;
-    }
-    if (SameField(field, before, after)) continue;
-    (field.change == ConfigChange::kRestart ? difference.need_restart : difference.reloaded)
-        .emplace_back(field.path);
+    if (changed) (needs_restart ? difference.need_restart : difference.reloaded).emplace_back(field.path);
   }
   return difference;
 }

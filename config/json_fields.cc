@@ -60,8 +60,9 @@ bool JsonFields::OptionalBool(const char* field, bool fallback) {
 void JsonFields::AllowOnly(const char* field, const char* allowed) {
   const nlohmann::json* value = Find(field);
   if (value == nullptr) return;
-  if (!value->is_string() || value->get_ref<const std::string&>() != allowed)
+  if (!value->is_string() || value->get_ref<const std::string&>() != allowed) {
     Refuse(field, ShowJson(*value), allowed);
+  }
 }
 
 std::vector<int> JsonFields::Ids(const char* field, int64_t high) {
@@ -69,15 +70,17 @@ std::vector<int> JsonFields::Ids(const char* field, int64_t high) {
   std::vector<int> ids;
   if (value == nullptr) return ids;
   const auto add = [&](const nlohmann::json& id) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(high))
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(high)) {
       Refuse(field, ShowJson(id), absl::StrFormat("ids 0..%d", high));
-    else
+    } else {
       ids.push_back(static_cast<int>(id.get<uint64_t>()));
+    }
   };
-  if (value->is_array())
+  if (value->is_array()) {
     for (const nlohmann::json& id : *value) add(id);
-  else
+  } else {
     add(*value);
+  }
   return ids;
 }
 

@@ -22,8 +22,9 @@ absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_by
   std::vector<char> buffer(1 << 16);
   while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())), in.gcount() > 0) {
     text.append(buffer.data(), static_cast<size_t>(in.gcount()));
-    if (static_cast<int64_t>(text.size()) > max_bytes)
+    if (static_cast<int64_t>(text.size()) > max_bytes) {
       return absl::InvalidArgumentError(absl::StrFormat("%s: larger than %d bytes", path, max_bytes));
+    }
   }
   if (in.bad()) return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path));
   return text;
@@ -38,11 +39,13 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::strin
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key) {
       const std::string& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second && refusal.empty())
+      if (!keys.back().insert(key).second && refusal.empty()) {
         refusal = absl::StrFormat("key %s given twice", ShowJson(parsed));
+      }
     }
-    if (depth > kMaxJsonDepth && refusal.empty())
+    if (depth > kMaxJsonDepth && refusal.empty()) {
       refusal = absl::StrFormat("nested deeper than %d", kMaxJsonDepth);
+    }
     return refusal.empty();  // false discards the element: memory stays bounded
   };
   try {

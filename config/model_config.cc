@@ -29,8 +29,9 @@ void ReadArchitecture(JsonFields& fields, ModelConfig& config) {
   constexpr char kAllowed[] = "DeepseekV3ForCausalLM";
   const nlohmann::json* names = fields.Find("architectures");
   if (names == nullptr) return fields.Refuse("architectures", "missing", kAllowed);
-  if (!names->is_array() || names->size() != 1 || !(*names)[0].is_string() || (*names)[0] != kAllowed)
+  if (!names->is_array() || names->size() != 1 || !(*names)[0].is_string() || (*names)[0] != kAllowed) {
     return fields.Refuse("architectures", ShowJson(*names), kAllowed);
+  }
   config.architecture = kAllowed;
   fields.AllowOnly("model_type", "deepseek_v3");
 }
@@ -50,20 +51,23 @@ void ReadSizes(JsonFields& fields, ModelConfig& config) {
 void ReadAttention(JsonFields& fields, ModelConfig& config) {
   config.num_attention_heads = fields.RequiredInt("num_attention_heads", 1, 4096);
   const int kv_heads = fields.OptionalInt("num_key_value_heads", config.num_attention_heads, 1, 4096);
-  if (kv_heads != config.num_attention_heads)
+  if (kv_heads != config.num_attention_heads) {
     fields.Refuse("num_key_value_heads", absl::StrFormat("%d", kv_heads),
                   absl::StrFormat("num_attention_heads, %d", config.num_attention_heads));
+  }
   config.q_lora_rank = fields.OptionalInt("q_lora_rank", 0, 1, kMaxWidth);
   config.kv_lora_rank = fields.RequiredInt("kv_lora_rank", 1, kMaxWidth);
   config.qk_nope_head_dim = fields.RequiredInt("qk_nope_head_dim", 1, kMaxWidth);
   config.qk_rope_head_dim = fields.RequiredInt("qk_rope_head_dim", 2, kMaxWidth);
-  if (config.qk_rope_head_dim % 2 != 0)
+  if (config.qk_rope_head_dim % 2 != 0) {
     fields.Refuse("qk_rope_head_dim", absl::StrFormat("%d", config.qk_rope_head_dim), "even numbers");
+  }
   config.v_head_dim = fields.RequiredInt("v_head_dim", 1, kMaxWidth);
   const int64_t widest = std::max(config.qk_head_dim(), config.qk_nope_head_dim + config.v_head_dim);
-  if (config.num_attention_heads * widest > kMaxFused)
+  if (config.num_attention_heads * widest > kMaxFused) {
     fields.Refuse("num_attention_heads", absl::StrFormat("%d", config.num_attention_heads),
                   absl::StrFormat("at most %d features over all heads", kMaxFused));
+  }
   config.attention_bias = fields.OptionalBool("attention_bias", false);
   config.rope_interleave = fields.OptionalBool("rope_interleave", true);
   if (!config.rope_interleave) fields.Refuse("rope_interleave", "false", "true");
@@ -82,13 +86,15 @@ void ReadExperts(JsonFields& fields, ModelConfig& config) {
   config.routed_scaling_factor = fields.OptionalDouble("routed_scaling_factor", 1, 0, 1e6);
   config.n_group = fields.OptionalInt("n_group", 1, 1, kMaxExperts);
   const int experts = config.n_routed_experts;
-  if (experts % config.n_group != 0)
+  if (experts % config.n_group != 0) {
     fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
                   absl::StrFormat("divisors of n_routed_experts, %d", experts));
+  }
   // A group's score is the sum of its best two.
-  if (config.n_group > 1 && experts / config.n_group < 2)
+  if (config.n_group > 1 && experts / config.n_group < 2) {
     fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
                   absl::StrFormat("at most n_routed_experts / 2, %d", experts / 2));
+  }
   config.topk_group = fields.OptionalInt("topk_group", 1, 1, config.n_group);
   const int kept_experts = experts / config.n_group * config.topk_group;
   config.num_experts_per_tok = fields.RequiredInt("num_experts_per_tok", 1, kept_experts);
@@ -105,11 +111,13 @@ void ReadYarn(JsonFields& fields, ModelConfig& config) {
   yarn.mscale = fields.OptionalDouble("mscale", 1, 0, 100);
   yarn.mscale_all_dim = fields.OptionalDouble("mscale_all_dim", 0, 0, 100);
   const bool both = yarn.mscale > 0 && yarn.mscale_all_dim > 0;
-  if (!both && !(yarn.mscale == 1 && yarn.mscale_all_dim == 0))
+  if (!both && !(yarn.mscale == 1 && yarn.mscale_all_dim == 0)) {
     fields.Refuse("mscale", absl::StrFormat("%g with mscale_all_dim %g", yarn.mscale, yarn.mscale_all_dim),
                   "both above 0, or both absent");
-  if (const nlohmann::json* factor = fields.Find("attention_factor"))
+  }
+  if (const nlohmann::json* factor = fields.Find("attention_factor")) {
     fields.Refuse("attention_factor", ShowJson(*factor), "absent");
+  }
   if (!fields.OptionalBool("truncate", true)) fields.Refuse("truncate", "false", "true");
   config.rope_scaling = yarn;
 }
@@ -122,12 +130,13 @@ void ReadRopeObject(const char* name, const nlohmann::json& rope, JsonFields& pa
   fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
   const char* type_field = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
   const nlohmann::json* type = fields.Find(type_field);
-  if (type == nullptr)
+  if (type == nullptr) {
     fields.Refuse(type_field, "missing", "yarn, default");
-  else if (*type == "yarn")
+  } else if (*type == "yarn") {
     ReadYarn(fields, config);
-  else if (*type != "default")
+  } else if (*type != "default") {
     fields.Refuse(type_field, ShowJson(*type), "yarn, default");
+  }
   parent.Keep(fields.status());
 }
 
@@ -135,8 +144,9 @@ void ReadRope(JsonFields& fields, ModelConfig& config) {
   config.rope_theta = fields.OptionalDouble("rope_theta", 10000, 1.001, 1e12);
   const nlohmann::json* scaling = fields.Find("rope_scaling");
   const nlohmann::json* parameters = fields.Find("rope_parameters");
-  if (scaling != nullptr && parameters != nullptr)
+  if (scaling != nullptr && parameters != nullptr) {
     return fields.Refuse("rope_scaling", "given beside rope_parameters", "one of them");
+  }
   if (scaling != nullptr) ReadRopeObject("rope_scaling", *scaling, fields, config);
   if (parameters != nullptr) ReadRopeObject("rope_parameters", *parameters, fields, config);
 }
@@ -146,17 +156,19 @@ void ReadRope(JsonFields& fields, ModelConfig& config) {
 void ReadQuantization(JsonFields& parent, ModelConfig& config) {
   const nlohmann::json* quantization = parent.Find("quantization_config");
   if (quantization == nullptr) return;
-  if (!quantization->is_object())
+  if (!quantization->is_object()) {
     return parent.Refuse("quantization_config", ShowJson(*quantization), "an object");
+  }
   JsonFields fields(*quantization, parent.file(), "quantization_config.");
   if (fields.Find("quant_method") == nullptr) fields.Refuse("quant_method", "missing", "fp8");
   fields.AllowOnly("quant_method", "fp8");
   fields.AllowOnly("fmt", "e4m3");
   fields.AllowOnly("activation_scheme", "dynamic");
   const nlohmann::json* block = fields.Find("weight_block_size");
-  if (block == nullptr || *block != nlohmann::json::array({config.weight_block_n, config.weight_block_k}))
+  if (block == nullptr || *block != nlohmann::json::array({config.weight_block_n, config.weight_block_k})) {
     fields.Refuse("weight_block_size", block == nullptr ? "missing" : ShowJson(*block),
                   absl::StrFormat("[%d,%d]", config.weight_block_n, config.weight_block_k));
+  }
   config.fp8_blocks = true;
   parent.Keep(fields.status());
 }
@@ -235,8 +247,9 @@ absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, co
   if (fields.Find("top_p")) config.top_p = fields.OptionalDouble("top_p", 1, 1e-6, 1);
   if (fields.Find("top_k")) config.top_k = fields.OptionalInt("top_k", 0, 0, INT32_MAX);
   if (fields.Find("min_p")) config.min_p = fields.OptionalDouble("min_p", 0, 0, 1);
-  if (fields.Find("repetition_penalty"))
+  if (fields.Find("repetition_penalty")) {
     config.repetition_penalty = fields.OptionalDouble("repetition_penalty", 1, 1e-6, 100);
+  }
   if (!fields.OptionalBool("do_sample", true)) config.temperature = 0;
   config.eos_token_ids = fields.Ids("eos_token_id", INT32_MAX);
   RETURN_IF_ERROR(fields.status());

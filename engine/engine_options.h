@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_
 #define FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_
 
-// The sizes one rank is built for. Fixed for the life of the executor.
+// The sizes that one rank is built for. Fixed for the life of the engine.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -16,14 +17,17 @@ struct EngineOptions {
   int max_draft_len = 0;         // Kmax; 0 = no drafts, no module rows
   bool use_mtp_vanilla = false;  // false: Eagle, module 1 recycled; true: Kmax modules in sequence
   int tokens_per_block = 32;
-  int block_count = 2049;             // block 0, scratch, included; 0 = what the device has room for
-  double free_memory_fraction = 0.9;  // of what weights and workspaces leave free, where block_count is 0
+  int block_count = 2049;             // block 0, scratch, included; 0 = as many as the device has room for
+  double free_memory_fraction = 0.9;  // of what weights and buffers leave free, where block_count is 0
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
   std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
   bool capture_graphs = true;                   // false = eager
   bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
   std::chrono::seconds step_timeout{30};
 
+  // Rows of the largest decode step, and of the largest forward of either kind.
+  int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
+  int largest_forward() const { return std::max(largest_step(), max_num_tokens); }
   // Drafting overruns the longest sequence by so much (docs/architecture.md section 4).
   int position_count() const { return max_seq_len + 2 * max_draft_len; }
   int blocks_per_slot() const { return (position_count() + tokens_per_block - 1) / tokens_per_block; }

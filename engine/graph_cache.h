@@ -2,7 +2,7 @@
 #define FOREDRAFT_ENGINE_GRAPH_CACHE_H_
 
 // The captured decode steps, one per (bucket, K, choice of tokens). Filled at start; nothing is captured
-// afterwards. Owner: the executor.
+// afterwards. Owner: RankEngine.
 
 #include <memory>
 #include <utility>
@@ -13,7 +13,7 @@
 
 namespace foredraft {
 
-// Which decode step: the shape of its forwards, and what stands behind their logits.
+// Which decode step: the shape of its forwards, and how their logits become tokens.
 struct StepKey {
   int bucket = 0;
   int draft_len = 0;  // K

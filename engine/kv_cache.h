@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_ENGINE_KV_CACHE_H_
 #define FOREDRAFT_ENGINE_KV_CACHE_H_
 
-// The bytes of a rank's KV blocks: one block id stands for tokens_per_block positions of every layer, target
-// and MTP alike, and for the boundary of its last position (docs/speculation.md section 0). Which blocks are
-// whose is the scheduler's affair (scheduler/kv_block_pool.h). Owner: the executor. Thread: the executor's.
+// The bytes of a rank's KV blocks: a block holds tokens_per_block positions of every layer, target and MTP,
+// and the boundary of its last position (docs/speculation.md section 0). The scheduler decides which sequence
+// has which blocks (scheduler/kv_block_pool.h). Owner: Rank. Thread: the one that submits plans.
 
 #include <cstdint>
 #include <span>

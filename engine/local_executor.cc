@@ -55,7 +55,7 @@ void LocalExecutor::Run() {
       continue;
     }
     engine_->Submit(*plan, rank_);
-    // The push fails only when the executor is being destroyed: nobody will ask for the result then.
+    // The push fails only when the executor is being destroyed, and then the result is not collected.
     submitted_.TryPush(uint64_t{plan->number});
   }
 }

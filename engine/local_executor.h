@@ -1,10 +1,10 @@
 #ifndef FOREDRAFT_ENGINE_LOCAL_EXECUTOR_H_
 #define FOREDRAFT_ENGINE_LOCAL_EXECUTOR_H_
 
-// An Executor in this process: a RankEngine behind a thread of its own, which submits plans as they come, so
-// that the scheduler plans while it runs. On a CPU submitting a plan is carrying it out; on a GPU it is not,
-// and the device gets the next plan while it runs this one. Launch and Collect may be called from two
-// threads.
+// The Executor of a rank in this process. Its thread submits plans to a RankEngine as they are launched, so
+// the scheduler plans meanwhile. On a CPU, Submit returns when the plan is carried out; on a GPU it returns
+// at once, and the device gets the next plan while it runs this one. Launch and Collect may be called from
+// two threads.
 
 #include <atomic>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace foredraft {
 
 class LocalExecutor : public Executor {
  public:
-  // rank: which of the plan's ranks this executor carries out.
+  // rank: the index of this rank in plans.
   LocalExecutor(std::unique_ptr<RankEngine> engine, int rank);
   ~LocalExecutor() override;  // finishes what was launched, then joins
 
@@ -29,7 +29,8 @@ class LocalExecutor : public Executor {
  private:
   void Run();  // the executor thread
 
-  const std::unique_ptr<RankEngine> engine_;  // Submit: the executor thread; Finish: whoever calls Collect
+  const std::unique_ptr<RankEngine>
+      engine_;  // Submit: the executor thread; Finish: the one that calls Collect
   const int rank_;
   std::atomic<int> in_flight_{0};  // launched and not collected
   BoundedQueue<IterationPlan> plans_;

@@ -21,23 +21,20 @@ void Append(std::span<const TokenLogprobs> tokens, std::vector<TokenLogprob>& ou
 
 }  // namespace
 
-absl::StatusOr<PendingStep> PendingStep::Create(Device& device, int slot_count, int place_capacity,
-                                                int step_row_capacity) {
+absl::StatusOr<PendingStep> PendingStep::Create(Device& device, int bucket, int step_rows) {
   PendingStep step;
   step.start_ = device.CreateEvent();
   step.prefilled_ = device.CreateEvent();
   step.done_ = device.CreateEvent();
-  step.slot_count_ = slot_count;
-  ASSIGN_OR_RETURN(step.outputs_, device.AllocatePinnedArray<StepOutput>(place_capacity));
-  ASSIGN_OR_RETURN(step.first_outputs_, device.AllocatePinnedArray<StepOutput>(place_capacity));
-  ASSIGN_OR_RETURN(step.logprobs_, device.AllocatePinnedArray<TokenLogprobs>(step_row_capacity));
-  ASSIGN_OR_RETURN(step.first_logprobs_, device.AllocatePinnedArray<TokenLogprobs>(place_capacity));
-  ASSIGN_OR_RETURN(step.drafts_, device.AllocatePinnedArray<SlotDrafts>(slot_count));
+  ASSIGN_OR_RETURN(step.outputs_, device.AllocatePinnedArray<StepOutput>(bucket));
+  ASSIGN_OR_RETURN(step.first_outputs_, device.AllocatePinnedArray<StepOutput>(bucket));
+  ASSIGN_OR_RETURN(step.logprobs_, device.AllocatePinnedArray<TokenLogprobs>(step_rows));
+  ASSIGN_OR_RETURN(step.first_logprobs_, device.AllocatePinnedArray<TokenLogprobs>(bucket));
   return step;
 }
 
-void PendingStep::Begin(Stream& stream, const IterationPlan& plan, int rank) {
-  const RankPlan& rank_plan = plan.ranks[rank];
+void PendingStep::Begin(const Rank& rank, const IterationPlan& plan, int index) {
+  const RankPlan& rank_plan = plan.ranks[index];
   number_ = plan.number;
   draft_len_ = plan.draft_len;
   has_prefill_ = HasPrefill(plan);
@@ -46,70 +43,64 @@ void PendingStep::Begin(Stream& stream, const IterationPlan& plan, int rank) {
   for (const PrefillChunk& chunk : rank_plan.prefill_chunks) {
     if (chunk.last) ended_slots_.push_back(chunk.slot);
   }
-  places_.clear();
+  live_slots_.clear();
   for (const int32_t slot : rank_plan.live_slots) {
     const auto ended = std::find(ended_slots_.begin(), ended_slots_.end(), slot);
-    const int32_t index = static_cast<int32_t>(ended - ended_slots_.begin());
-    places_.push_back({.slot = slot, .ended_index = ended == ended_slots_.end() ? -1 : index});
+    const int32_t ended_index = static_cast<int32_t>(ended - ended_slots_.begin());
+    live_slots_.push_back({.slot = slot, .ended_index = ended == ended_slots_.end() ? -1 : ended_index});
   }
-  start_->Record(stream);
+  start_->Record(*rank.stream);
 }
 
-void PendingStep::EndPrefill(Stream& stream, const SlotState& slots) {
-  for (Place& place : places_) place.wants_logprobs = slots.wants_logprobs(place.slot);
-  prefilled_->Record(stream);
+void PendingStep::EndPrefill(const Rank& rank) {
+  for (LiveSlot& live : live_slots_) live.wants_logprobs = rank.slots.wants_logprobs(live.slot);
+  prefilled_->Record(*rank.stream);
 }
 
-void PendingStep::Download(Device& device, Stream& stream, const StepBuffers& buffers, const SlotState& slots,
-                           bool replayed) {
+void PendingStep::Download(const Rank& rank, bool replayed) {
   replayed_ = replayed;
+  const StepBuffers& b = rank.buffers;
   const auto copy = [&](auto* host, const auto* from, size_t count) {
-    if (count > 0) device.CopyToHost(stream, host, from, count * sizeof(*host));
+    if (count > 0) rank.device->CopyToHost(*rank.stream, host, from, count * sizeof(*host));
   };
-  if (!places_.empty()) {
-    const bool logprobs =
-        std::any_of(places_.begin(), places_.end(), [](const Place& p) { return p.wants_logprobs; });
-    copy(outputs_, buffers.outputs, places_.size());
-    copy(drafts_, slots.arrays().drafts, slot_count_);
-    copy(first_outputs_, buffers.first_outputs, ended_slots_.size());
-    if (logprobs) {
-      copy(logprobs_, buffers.logprobs, places_.size() * (draft_len_ + 1));
-      copy(first_logprobs_, buffers.first_logprobs, ended_slots_.size());
+  if (!live_slots_.empty()) {
+    copy(outputs_, b.outputs, live_slots_.size());
+    copy(first_outputs_, b.first_outputs, ended_slots_.size());
+    if (std::any_of(live_slots_.begin(), live_slots_.end(),
+                    [](const LiveSlot& live) { return live.wants_logprobs; })) {
+      copy(logprobs_, b.logprobs, live_slots_.size() * (draft_len_ + 1));
+      copy(first_logprobs_, b.first_logprobs, ended_slots_.size());
     }
   }
-  done_->Record(stream);
+  done_->Record(*rank.stream);
 }
 
 RankResult PendingStep::Result() const {
   RankResult result{.number = number_, .replayed = replayed_};
   if (has_prefill_) result.prefill_seconds = prefilled_->SecondsSince(*start_);
   if (has_decode_) result.decode_seconds = done_->SecondsSince(*prefilled_);
-  for (size_t place = 0; place < places_.size(); ++place) {
-    result.slots.push_back(ResultOf(static_cast<int>(place)));
-  }
+  for (size_t i = 0; i < live_slots_.size(); ++i) result.slots.push_back(ResultOf(static_cast<int>(i)));
   return result;
 }
 
 // What the prefill gave a slot whose prompt ended, then the decode step's.
 SlotResult PendingStep::ResultOf(int index) const {
-  const Place& place = places_[index];
+  const LiveSlot& live = live_slots_[index];
   const StepOutput& output = outputs_[index];
-  CHECK_EQ(output.slot, place.slot) << "iteration " << number_;
-  SlotResult result{.slot = place.slot, .length = output.length};
-  if (place.ended_index >= 0) {
+  CHECK_EQ(output.slot, live.slot) << "iteration " << number_;
+  SlotResult result{.slot = live.slot, .length = output.length};
+  if (live.ended_index >= 0) {
     result.first_token = true;
-    result.token_ids.push_back(first_outputs_[place.ended_index].token_ids[0]);
-    if (place.wants_logprobs) Append({&first_logprobs_[place.ended_index], 1}, result.logprobs);
+    result.token_ids.push_back(first_outputs_[live.ended_index].token_ids[0]);
+    if (live.wants_logprobs) Append({&first_logprobs_[live.ended_index], 1}, result.logprobs);
   }
   result.token_ids.insert(result.token_ids.end(), output.token_ids, output.token_ids + output.emitted_count);
-  if (place.wants_logprobs) {
+  if (live.wants_logprobs) {
     Append({&logprobs_[size_t(index) * (draft_len_ + 1)], size_t(output.emitted_count)}, result.logprobs);
   }
   result.drafts_verified = output.drafts_verified;
   result.relaxed_count = output.relaxed_count;
   result.finished = output.finished != 0;
-  const SlotDrafts& drafts = drafts_[place.slot];
-  result.drafts.assign(drafts.tokens, drafts.tokens + drafts.draft_count);
   return result;
 }
 

@@ -1,12 +1,12 @@
 #ifndef FOREDRAFT_ENGINE_PENDING_STEP_H_
 #define FOREDRAFT_ENGINE_PENDING_STEP_H_
 
-// An iteration between its submission and its result: where its outputs land in host memory, the events that
-// time it, and what of the plan is needed to read them. The engine has two and uses them in turn, so that
-// iteration N + 1 is submitted while N runs (engine/README.md, one-wait).
+// An iteration between its submission and its result: the host memory that its outputs are copied to, the
+// events that time it, and what of the plan is needed to read them. The engine has two and uses them in turn,
+// so that iteration N + 1 is submitted while N runs (engine/README.md, one-wait).
 //
-// Owner: RankEngine. Thread: Begin to Download on the one that submits, Wait and Result, after Download, on
-// the one that finishes; whoever hands the step over orders the two.
+// Owner: RankEngine. Thread: Begin to Download on the one that submits; Wait and Result, after Download, on
+// the one that finishes. The queue between the two threads orders them.
 
 #include <chrono>
 #include <cstdint>
@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/slot_state.h"
-#include "engine/step_buffers.h"
+#include "engine/rank.h"
 #include "kernels/device.h"
 #include "scheduler/plan.h"
 
@@ -23,16 +22,15 @@ namespace foredraft {
 
 class PendingStep {
  public:
-  static absl::StatusOr<PendingStep> Create(Device& device, int slot_count, int place_capacity,
-                                            int step_row_capacity);
+  // bucket and step_rows: of the largest decode step.
+  static absl::StatusOr<PendingStep> Create(Device& device, int bucket, int step_rows);
 
-  // The slots as the plan's state changes leave them.
-  void Begin(Stream& stream, const IterationPlan& plan, int rank);
-  // After the prefill, or where it would be.
-  void EndPrefill(Stream& stream, const SlotState& slots);
-  // After the decode step: submits the copies of its outputs. The last of the step.
-  void Download(Device& device, Stream& stream, const StepBuffers& buffers, const SlotState& slots,
-                bool replayed);
+  // Before the plan's first copy or op. `index` is that of the rank in the plan.
+  void Begin(const Rank& rank, const IterationPlan& plan, int index);
+  // After the prefill, or after the state changes where there is none.
+  void EndPrefill(const Rank& rank);
+  // After the decode step: submits the copies of its outputs.
+  void Download(const Rank& rank, bool replayed);
 
   // False where the device has not come this far by the deadline.
   bool Wait(std::chrono::steady_clock::time_point deadline) const { return done_->Wait(deadline); }
@@ -40,13 +38,13 @@ class PendingStep {
   RankResult Result() const;
 
  private:
-  struct Place {
+  struct LiveSlot {
     int32_t slot = 0;
-    int32_t ended_index = -1;  // in the prefill's outputs, of a prompt that ended here
+    int32_t ended_index = -1;  // in the prefill's outputs, where its prompt ended here
     bool wants_logprobs = false;
   };
 
-  SlotResult ResultOf(int place) const;
+  SlotResult ResultOf(int index) const;
 
   std::unique_ptr<Event> start_;
   std::unique_ptr<Event> prefilled_;
@@ -57,8 +55,6 @@ class PendingStep {
   StepOutput* first_outputs_ = nullptr;      // [B]
   TokenLogprobs* logprobs_ = nullptr;        // [S]
   TokenLogprobs* first_logprobs_ = nullptr;  // [B]
-  SlotDrafts* drafts_ = nullptr;             // [slots]
-  int slot_count_ = 0;
 
   // Of the plan.
   uint64_t number_ = 0;
@@ -67,7 +63,7 @@ class PendingStep {
   bool has_decode_ = false;
   bool replayed_ = false;
   std::vector<int32_t> ended_slots_;
-  std::vector<Place> places_;
+  std::vector<LiveSlot> live_slots_;
 };
 
 }  // namespace foredraft

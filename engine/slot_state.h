@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_SLOT_STATE_H_
 #define FOREDRAFT_ENGINE_SLOT_STATE_H_
 
-// The device truth of the running sequences (kernels/slot_arrays.h), their block tables and boundaries, and
-// how admissions, deltas and swaps write them. Owner: the executor. Thread: the executor's.
+// State of the running sequences on the device (kernels/slot_arrays.h), their block tables and boundaries,
+// and how admissions, deltas and swaps write them. Owner: Rank. Thread: the one that submits plans.
 
 #include <cstdint>
 #include <span>
@@ -15,7 +15,7 @@
 
 namespace foredraft {
 
-// What the host knows of a slot and the device does not.
+// What only the host keeps of a slot.
 struct SlotFacts {
   bool counts_tokens = false;
   bool wants_logprobs = false;
@@ -56,24 +56,24 @@ class SlotState {
   // How drafts are accepted from the next op on.
   void SetRule(Stream& stream, const AcceptanceRule& rule);
   void Admit(Stream& stream, const SlotAdmission& admission);
-  // Prompt tokens pass by: remembered for the repetition penalty.
+  // Notes prompt tokens for the repetition penalty.
   void CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids);
-  // The last prompt tokens of a slot after `ids` passed by, [Kmax], for recent_ids(). Vanilla.
+  // The last prompt tokens of a slot once `ids` are computed, [Kmax], for recent_ids(). Vanilla.
   const std::vector<int32_t>& PassRecentPrompt(int slot, std::span<const int32_t> ids);
   void Release(Stream& stream, int slot);
 
-  // Block tables change here, and on the device with FlushTables.
+  // Changes the host's block tables; FlushTables brings the changes to the device.
   void ApplyDelta(const BlockTableDelta& delta);
-  // One copy for all that changed, where that is not much more than it need be.
+  // Changed entries that are near each other go in one copy.
   void FlushTables(Stream& stream);
 
-  // Bytes of a slot's image but its blocks and facts.
+  // Bytes of a slot's image without its blocks and facts.
   size_t image_bytes() const { return image_bytes_; }
-  // `image`: [image_bytes()] of Device::AllocatePinned, written when the stream gets there.
+  // `image`: [image_bytes()] of Device::AllocatePinned, written in stream order.
   SlotFacts SwapOut(Stream& stream, int slot, uint8_t* image);
   void SwapIn(Stream& stream, int slot, const uint8_t* image, SlotFacts facts);
 
-  // The slot's request asked for logprobs.
+  // Whether the slot's request wants logprobs.
   bool wants_logprobs(int slot) const { return facts_[slot].wants_logprobs; }
   bool greedy(int slot) const { return facts_[slot].greedy; }
 
@@ -86,7 +86,7 @@ class SlotState {
     device_->CopyToDevice(stream, device, &value, sizeof(T));
   }
 
-  // A slot's arrays on the device, and where they stand in its image.
+  // One of a slot's arrays on the device, and its offset in the image.
   struct ImagePart {
     void* device;
     size_t bytes;

@@ -5,47 +5,62 @@
 namespace foredraft {
 namespace {
 
-absl::Status AllocateRows(Device& device, int capacity, RowBuffers& rows) {
-  ASSIGN_OR_RETURN(rows.ids, device.AllocateArray<int32_t>(capacity));
-  ASSIGN_OR_RETURN(rows.slots, device.AllocateArray<int32_t>(capacity));
-  ASSIGN_OR_RETURN(rows.positions, device.AllocateArray<int32_t>(capacity));
+template <class T>
+absl::Status Allocate(Device& device, int count, T*& out) {
+  ASSIGN_OR_RETURN(out, device.AllocateArray<T>(count));
   return absl::OkStatus();
 }
 
-absl::Status AllocateFloats(Device& device, int rows, int cols, Matrix<float>& out) {
+absl::Status Allocate(Device& device, int capacity, RowBuffers& rows) {
+  RETURN_IF_ERROR(Allocate(device, capacity, rows.ids));
+  RETURN_IF_ERROR(Allocate(device, capacity, rows.slots));
+  return Allocate(device, capacity, rows.positions);
+}
+
+absl::Status Allocate(Device& device, int rows, int cols, Matrix<float>& out) {
   ASSIGN_OR_RETURN(float* const data, device.AllocateArray<float>(static_cast<size_t>(rows) * cols));
   out = Dense(data, rows, cols);
   return absl::OkStatus();
 }
 
+absl::Status AllocateVanilla(Device& device, const StepShape& shape, StepBuffers& b) {
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.recent_index));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.target_index));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.save_index));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, shape.hidden_size, b.even_output));
+  return Allocate(device, shape.recent_len, shape.hidden_size, b.moved_recent);
+}
+
 }  // namespace
 
-absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, int row_capacity, int step_row_capacity,
-                                                int place_capacity, int hidden_size, int vocab_size) {
+absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepShape& shape) {
+  const int width = shape.hidden_size;
   StepBuffers b;
-  RETURN_IF_ERROR(AllocateRows(device, row_capacity, b.target));
-  RETURN_IF_ERROR(AllocateRows(device, row_capacity, b.module));
-  RETURN_IF_ERROR(AllocateRows(device, place_capacity, b.pick));
-  ASSIGN_OR_RETURN(b.row_in_slot, device.AllocateArray<int32_t>(step_row_capacity));
-  ASSIGN_OR_RETURN(b.gather_index, device.AllocateArray<int32_t>(row_capacity));
-  ASSIGN_OR_RETURN(b.boundary_index, device.AllocateArray<int32_t>(row_capacity));
-  ASSIGN_OR_RETURN(b.save_index, device.AllocateArray<int32_t>(step_row_capacity));
-  RETURN_IF_ERROR(AllocateFloats(device, row_capacity, hidden_size, b.target_output));
-  RETURN_IF_ERROR(AllocateFloats(device, row_capacity, hidden_size, b.previous));
-  RETURN_IF_ERROR(AllocateFloats(device, row_capacity, hidden_size, b.module_output));
-  RETURN_IF_ERROR(AllocateFloats(device, place_capacity, hidden_size, b.last_output));
-  RETURN_IF_ERROR(AllocateFloats(device, step_row_capacity, vocab_size, b.logits));
-  RETURN_IF_ERROR(AllocateFloats(device, step_row_capacity, vocab_size, b.sample_scratch));
-  ASSIGN_OR_RETURN(b.sampled, device.AllocateArray<int32_t>(step_row_capacity));
-  ASSIGN_OR_RETURN(b.relaxed, device.AllocateArray<int32_t>(step_row_capacity));
-  ASSIGN_OR_RETURN(b.logprobs, device.AllocateArray<TokenLogprobs>(step_row_capacity));
-  ASSIGN_OR_RETURN(b.live_slots, device.AllocateArray<int32_t>(place_capacity));
-  ASSIGN_OR_RETURN(b.outputs, device.AllocateArray<StepOutput>(place_capacity));
-  ASSIGN_OR_RETURN(b.ended_slots, device.AllocateArray<int32_t>(place_capacity));
-  ASSIGN_OR_RETURN(b.first_outputs, device.AllocateArray<StepOutput>(place_capacity));
-  ASSIGN_OR_RETURN(b.first_logprobs, device.AllocateArray<TokenLogprobs>(place_capacity));
-  ASSIGN_OR_RETURN(b.last_row, device.AllocateArray<int32_t>(place_capacity));
-  ASSIGN_OR_RETURN(b.draft_ids, device.AllocateArray<int32_t>(place_capacity));
+  RETURN_IF_ERROR(Allocate(device, shape.rows, b.target));
+  RETURN_IF_ERROR(Allocate(device, shape.rows, b.module));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.pick));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.ended));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.row_in_slot));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.live_slots));
+  RETURN_IF_ERROR(Allocate(device, shape.rows, width, b.target_output));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, width, b.ended_output));
+  RETURN_IF_ERROR(Allocate(device, shape.rows, width, b.previous));
+  RETURN_IF_ERROR(Allocate(device, shape.rows, width, b.module_output));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, width, b.last_output));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.last_row));
+  RETURN_IF_ERROR(Allocate(device, shape.rows, b.previous_index));
+  RETURN_IF_ERROR(Allocate(device, shape.rows, b.boundary_index));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.ended_index));
+  if (shape.recent_len > 0) RETURN_IF_ERROR(AllocateVanilla(device, shape, b));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, shape.vocab_size, b.logits));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, shape.vocab_size, b.sample_scratch));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.sampled));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.relaxed));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.draft_ids));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.outputs));
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.logprobs));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.first_outputs));
+  RETURN_IF_ERROR(Allocate(device, shape.bucket, b.first_logprobs));
   return b;
 }
 

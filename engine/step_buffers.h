@@ -2,8 +2,7 @@
 #define FOREDRAFT_ENGINE_STEP_BUFFERS_H_
 
 // Device memory that carries rows into and out of a forward: ids, positions, outputs, logits. Fixed
-// addresses, so that graphs can hold them. Owner: the executor. R = rows of the largest forward, S = rows of
-// the largest decode step = largest bucket * (Kmax + 1), B = largest bucket.
+// addresses, so that graphs can hold them; each buffer has one meaning. Owner: Rank.
 
 #include <cstdint>
 
@@ -22,39 +21,57 @@ struct RowBuffers {
   RowIndex index(int rows) const { return {.slots = slots, .positions = positions, .rows = rows}; }
 };
 
-struct StepBuffers {
-  RowBuffers target;               // [R]
-  RowBuffers pick;                 // [B] rows of drafts being chosen
-  RowBuffers module;               // [R]
-  int32_t* row_in_slot = nullptr;  // [S]
-  int32_t* gather_index =
-      nullptr;  // [R] where a module row's previous output comes from (Vanilla: recent hiddens)
-  int32_t* boundary_index =
-      nullptr;  // [R] prefill: which boundary a row's output goes to; Vanilla: from which target row
-  int32_t* save_index = nullptr;  // [S] Vanilla: where a row's hidden goes in the recent ones
-
-  Matrix<float> target_output;  // [R, D] level 0
-  Matrix<float> previous;       // [R, D] what a module's rows take from the level below
-  Matrix<float> module_output;  // [R, D] level 1
-  Matrix<float> last_output;    // [B, D] the module's output of each place's last row
-
-  Matrix<float> logits;               // [S, V]
-  Matrix<float> sample_scratch;       // [S, V]
-  int32_t* sampled = nullptr;         // [S] the target's own tokens
-  int32_t* relaxed = nullptr;         // [S] rows that may accept the next row's draft under the relaxed rule
-  TokenLogprobs* logprobs = nullptr;  // [S]
-
-  int32_t* live_slots = nullptr;            // [B] of the decode step, -1 = idle place
-  StepOutput* outputs = nullptr;            // [B] of the decode step
-  int32_t* ended_slots = nullptr;           // [B] slots whose prompt ended in this prefill
-  StepOutput* first_outputs = nullptr;      // [B] what they got
-  TokenLogprobs* first_logprobs = nullptr;  // [B]
-  int32_t* last_row = nullptr;              // [B]
-  int32_t* draft_ids = nullptr;             // [B]
+struct StepShape {
+  int rows = 0;       // R, of the largest forward
+  int step_rows = 0;  // S, of the largest decode step: bucket * (Kmax + 1)
+  int bucket = 0;     // B, the largest; no fewer than there are slots
+  int hidden_size = 0;
+  int vocab_size = 0;
+  int recent_len = 0;  // Kmax for Vanilla, else 0
 };
 
-absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, int row_capacity, int step_row_capacity,
-                                                int place_capacity, int hidden_size, int vocab_size);
+struct StepBuffers {
+  // Rows going into a forward, or into the choice of tokens.
+  RowBuffers target;               // [R]
+  RowBuffers module;               // [R]
+  RowBuffers pick;                 // [B] drafts being chosen
+  RowBuffers ended;                // [B] the last prompt token of each prompt that ends in this prefill
+  int32_t* row_in_slot = nullptr;  // [S]
+  int32_t* live_slots = nullptr;   // [B] of the decode step, then -1
+
+  // Hidden rows.
+  Matrix<float> target_output;  // [R, D] level 0
+  Matrix<float> ended_output;   // [B, D] level 0 at `ended`
+  Matrix<float> previous;       // [R, D] what a module's rows take from the level below
+  Matrix<float> module_output;  // [R, D] what a module gives
+  Matrix<float> last_output;    // [B, D] what it gives for the row that the next draft comes from
+  int32_t* last_row = nullptr;  // [B] Eagle: which row that is
+
+  // Prefill: where rows come from and go to.
+  int32_t* previous_index = nullptr;  // [R] the row of the level below whose output a row takes, or -1
+  int32_t* boundary_index = nullptr;  // [R] the block whose boundary a row's output is, or -1
+  int32_t* ended_index = nullptr;     // [B] the target rows at `ended`
+
+  // Vanilla alone.
+  int32_t* recent_index = nullptr;  // [S] a window row's hidden: its row in the recent hiddens, or -1
+  int32_t* target_index = nullptr;  // [S] or its row in target_output, or -1
+  int32_t* save_index = nullptr;    // [S] where it is kept in the recent hiddens, or -1
+  Matrix<float> even_output;        // [S, D] module_output of levels 2, 4, 6: each level reads the one below
+  Matrix<float> moved_recent;       // [Kmax, D] a slot's recent hiddens while they move
+
+  // From hidden rows to tokens.
+  Matrix<float> logits;                     // [S, V]
+  Matrix<float> sample_scratch;             // [S, V]
+  int32_t* sampled = nullptr;               // [S] the target's own tokens
+  int32_t* relaxed = nullptr;               // [S] 1 where the relaxed rule may accept the next row's draft
+  int32_t* draft_ids = nullptr;             // [B]
+  StepOutput* outputs = nullptr;            // [B] of the decode step
+  TokenLogprobs* logprobs = nullptr;        // [S]
+  StepOutput* first_outputs = nullptr;      // [B] of the prompts that ended
+  TokenLogprobs* first_logprobs = nullptr;  // [B]
+};
+
+absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepShape& shape);
 
 }  // namespace foredraft
 

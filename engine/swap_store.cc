@@ -8,8 +8,8 @@
 namespace foredraft {
 namespace {
 
-// How many sequences are swapped at once depends on their lengths. Room for more is made on the way: the one
-// thing that is allocated while serving, and it is host memory.
+// How many sequences are swapped at once depends on their lengths, so more frames are allocated when needed.
+// This is the one allocation while serving, and it is host memory.
 constexpr int kSlotFramesAtOnce = 16;
 
 absl::Status AddFrames(Device& device, size_t frame_bytes, int64_t count, std::vector<uint8_t*>& frames) {

@@ -2,9 +2,9 @@
 #define FOREDRAFT_ENGINE_SWAP_STORE_H_
 
 // Host memory of preempted sequences: the bytes of their blocks and their slot state, by image id. The
-// scheduler counts what fits; the store only checks. Copies go in stream order, to and from page-locked
-// frames, and nothing waits for them: a frame given back is written again only by a later copy of the same
-// stream. Owner: the executor. Thread: the executor's.
+// scheduler decides what fits; the store only checks. Copies run in stream order, to and from page-locked
+// frames, and no thread waits for them: a free frame is written again only by a later copy of the same
+// stream. Owner: RankEngine. Thread: the one that submits plans.
 
 #include <cstdint>
 #include <vector>

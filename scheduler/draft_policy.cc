@@ -47,6 +47,12 @@ int DraftPolicy::upper() const {
 }
 
 int DraftPolicy::Choose(int bucket, const std::vector<int>& live_by_cap) {
+  int largest_cap = static_cast<int>(live_by_cap.size()) - 1;
+  while (largest_cap > 0 && live_by_cap[largest_cap] == 0) --largest_cap;
+  return std::min(ChooseByPolicy(bucket, live_by_cap), largest_cap);
+}
+
+int DraftPolicy::ChooseByPolicy(int bucket, const std::vector<int>& live_by_cap) {
   switch (options_.kind) {
     case DraftPolicyKind::kFixed:
       return draft_len_;

@@ -41,7 +41,8 @@ class DraftPolicy {
   // No Choose before the next Change answers more.
   int upper() const;
 
-  // K of the next step. live_by_cap: [Kmax + 1] live sequences by the most drafts they verify per step.
+  // K of the next step: the policy's, but never more than the largest cap among the live sequences.
+  // live_by_cap: [Kmax + 1] live sequences by the most drafts they verify per step.
   int Choose(int bucket, const std::vector<int>& live_by_cap);
 
   void Observe(const StepObservation& step);
@@ -53,6 +54,7 @@ class DraftPolicy {
     int next = 0;  // step_count of the next one
   };
 
+  int ChooseByPolicy(int bucket, const std::vector<int>& live_by_cap);
   int Scheduled(int bucket) const;
   int Adapt(int bucket, const std::vector<int>& live_by_cap);
   void Reconsider(int bucket, const std::vector<int>& live_by_cap);

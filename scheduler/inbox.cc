@@ -2,8 +2,9 @@
 
 #include <utility>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/grouped_digits.h"
 
 namespace foredraft {
 
@@ -12,8 +13,9 @@ absl::Status Inbox::Submit(Request request) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!close_reason_.ok()) return close_reason_;
     if (requests_here_ + waiting_ >= max_queue_size_) {
-      return absl::ResourceExhaustedError(absl::StrFormat(
-          "queue full: %d requests wait, max_queue_size is %d", requests_here_ + waiting_, max_queue_size_));
+      return absl::ResourceExhaustedError(absl::StrCat("queue full: ", Grouped(requests_here_ + waiting_),
+                                                       " requests wait, max_queue_size is ",
+                                                       Grouped(max_queue_size_)));
     }
     items_.emplace_back(std::move(request));
     ++requests_here_;
@@ -23,13 +25,8 @@ absl::Status Inbox::Submit(Request request) {
 }
 
 void Inbox::SetMaxQueueSize(int max_queue_size) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!close_reason_.ok()) return;
-    max_queue_size_ = max_queue_size;
-    items_.emplace_back(QueueSizeOrder{.max_queue_size = max_queue_size});
-  }
-  changed_.notify_one();
+  std::lock_guard<std::mutex> lock(mutex_);
+  max_queue_size_ = max_queue_size;
 }
 
 void Inbox::Order(InboxItem order) {
@@ -47,7 +44,7 @@ std::vector<InboxItem> Inbox::TakeAll(std::chrono::steady_clock::duration timeou
     changed_.wait_until(lock, std::chrono::steady_clock::now() + timeout,
                         [this] { return !items_.empty() || !close_reason_.ok(); });
   }
-  waiting_ += requests_here_;  // until SetWaiting knows better
+  waiting_ += requests_here_;  // until the next SetWaiting
   requests_here_ = 0;
   return std::exchange(items_, {});
 }
@@ -70,7 +67,7 @@ void Inbox::Close(absl::Status reason) {
 void Inbox::Reopen() {
   std::lock_guard<std::mutex> lock(mutex_);
   close_reason_ = absl::OkStatus();
-  items_ = {QueueSizeOrder{.max_queue_size = max_queue_size_}};
+  items_.clear();
   requests_here_ = 0;
   waiting_ = 0;
 }
@@ -78,11 +75,6 @@ void Inbox::Reopen() {
 bool Inbox::closed() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !close_reason_.ok();
-}
-
-absl::Status Inbox::close_reason() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return close_reason_;
 }
 
 }  // namespace foredraft

@@ -1,10 +1,11 @@
 #ifndef FOREDRAFT_SCHEDULER_INBOX_H_
 #define FOREDRAFT_SCHEDULER_INBOX_H_
 
-// What other threads ask of the scheduler thread: new requests, cancels, a reload's changes. Counts the
-// requests that wait, here or in the scheduler's queue, so that a full queue is refused at once, without
-// asking the scheduler thread. Not a BoundedQueue, whose bound would count cancels (never refused) and forget
-// requests already taken over. Thread-safe.
+// Messages from other threads to the scheduler thread: new requests, cancels, changes of a reload. The inbox
+// owns the bound of the queue: it counts the requests that wait, here or in the scheduler's queue, so that
+// Submit refuses at once when the queue is full. (Not a BoundedQueue: its bound would count cancels, which
+// are never refused, and would not count requests that the scheduler has taken but not admitted.)
+// Thread-safe.
 
 #include <chrono>
 #include <condition_variable>
@@ -23,16 +24,10 @@ struct CancelOrder {
   uint64_t request_id = 0;
   FinishReason reason = FinishReason::kCancelled;
 };
-struct DraftLenOrder {
-  int draft_len = 0;
-};
-struct QueueSizeOrder {
-  int max_queue_size = 0;
-};
 struct RankLoss {
   absl::Status error;
 };
-using InboxItem = std::variant<Request, CancelOrder, Speculation, DraftLenOrder, QueueSizeOrder, RankLoss>;
+using InboxItem = std::variant<Request, CancelOrder, Speculation, RankLoss>;
 
 class Inbox {
  public:
@@ -41,7 +36,7 @@ class Inbox {
   // RESOURCE_EXHAUSTED when max_queue_size requests wait; the reason of Close once closed.
   absl::Status Submit(Request request);
 
-  // Bounds Submit from now on. The scheduler hears of it in order: what was accepted before, it takes.
+  // The bound of later Submits. Requests that wait already stay.
   void SetMaxQueueSize(int max_queue_size);
 
   // Dropped once closed: all requests end then anyway.
@@ -53,12 +48,11 @@ class Inbox {
   // How many of the requests taken so far still wait in the scheduler's queue.
   void SetWaiting(int waiting);
 
-  // Submit answers `reason` (not ok) from now on. The first reason stays.
+  // Submit returns `reason` (not ok) from now on. Later reasons are ignored.
   void Close(absl::Status reason);
-  // As new, but for the bound. Nothing that came before is left.
+  // Empties and opens the inbox again. The bound stays.
   void Reopen();
   bool closed() const;
-  absl::Status close_reason() const;
 
  private:
   mutable std::mutex mutex_;

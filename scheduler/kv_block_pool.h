@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
 #define FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
 
-// The block ids of one rank: who holds them, which wait for reuse, which are free. No bytes: those are
-// KvCache's. Owner: RankState, one per rank. Thread: scheduler.
+// The block ids of one rank: held, cached for reuse or free. No bytes: those are in KvCache. Owner:
+// RankState, one per rank. Thread: scheduler.
 //
 // A block is in one of three states:
 //   free     no reference, not in the prefix index
@@ -23,7 +23,7 @@ class KvBlockPool {
   explicit KvBlockPool(int block_count);
 
   // Appends `count` blocks with one reference each: free ones first, then cached ones, whose ids are appended
-  // to `evicted` too (the prefix index must forget them). All or nothing; false = the pool is unchanged.
+  // to `evicted` too (the prefix index must erase them). All or nothing; false = the pool is unchanged.
   bool Allocate(int count, std::vector<int32_t>* blocks, std::vector<int32_t>* evicted);
 
   // One more reference to a held or cached block.
@@ -32,7 +32,7 @@ class KvBlockPool {
   // One reference less; the last one makes the block free, or cached if it is indexed.
   void Release(int32_t block);
 
-  // The prefix index took a held block in.
+  // The prefix index now has this held block.
   void MarkIndexed(int32_t block);
 
   int capacity() const { return static_cast<int>(blocks_.size()) - 1; }

@@ -41,7 +41,7 @@ std::string RankLine(const RankPlan& rank) {
   return line;
 }
 
-// Nothing where drafts are accepted strictly.
+// Empty where drafts are accepted strictly.
 std::string RuleText(const Acceptance& acceptance) {
   if (acceptance.forced_length > 0) return absl::StrCat(" forced ", acceptance.forced_length);
   if (acceptance.relaxed_topk == 0) return "";

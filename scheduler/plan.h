@@ -4,12 +4,11 @@
 // All that crosses between scheduler and engine: plain data, and the interface of one rank. No gRPC, no
 // device.
 //
-// An iteration = at most one prefill forward, then one decode step that every live slot takes part in. A
-// prompt that ends in the prefill joins the decode step of the same iteration. Plans are a FIFO: results come
-// back in launch order.
+// An iteration is at most one prefill forward, then one decode step of all live slots. A prompt that ends in
+// the prefill joins the decode step of the same iteration. Results come back in launch order.
 //
-// A rank carries a plan out in this order: releases, swaps out, swaps in, admissions, block table deltas,
-// prefill, decode. Slots, blocks and images of one rank mean nothing on another.
+// A rank executes a plan in this order: releases, swaps out, swaps in, admissions, block table deltas,
+// prefill, decode. Slots, blocks and images are numbered per rank.
 
 #include <cstdint>
 #include <string>
@@ -24,15 +23,20 @@ namespace foredraft {
 inline constexpr int kScratchBlock = 0;
 inline constexpr int kMaxTopLogprobs = 20;
 
-// Where a reasoning model is: between its thinking tokens, or past them. A step's phase is that of its first
-// row.
+// Of a reasoning model: between its thinking tokens, or outside. A step's phase is that of its first row.
 enum class Phase : int32_t { kAnswer = 0, kThinking = 1 };
 
-// The tokens between which a model thinks; -1 = it does not. A request keeps those it came with, so that a
-// reload never leaves it in a phase that was found with other ones.
+// The tokens that begin and end the thinking phase; -1 where the model has none. A request keeps the ids that
+// were configured when it arrived, also across a reload.
 struct ThinkingIds {
   int32_t begin = -1;
   int32_t end = -1;
+
+  // The phase after `token_id`. kernels/slot_logic.h applies the same rule on the device.
+  constexpr Phase PhaseAfter(Phase phase, int32_t token_id) const {
+    if (token_id == begin) return Phase::kThinking;
+    return token_id == end ? Phase::kAnswer : phase;
+  }
   bool operator==(const ThinkingIds&) const = default;
 };
 
@@ -44,7 +48,7 @@ struct Acceptance {
   bool operator==(const Acceptance&) const = default;
 };
 
-// A new sequence takes a batch slot. Its prompt follows in chunks, in this plan or later ones.
+// A new sequence takes a decode slot. Its prompt follows in chunks, in this plan or later ones.
 struct SlotAdmission {
   int32_t slot = 0;
   SamplingParams sampling;
@@ -54,13 +58,13 @@ struct SlotAdmission {
   int32_t draft_cap = 0;     // drafts verified per step at most
   bool strict = false;       // opts out of relaxed acceptance
   int32_t prompt_len = 0;    // m
-  int32_t length_limit = 0;  // last position a token may take: min(max_seq_len, m + max_tokens) - 1
+  int32_t length_limit = 0;  // the last token's position: m + max_tokens - 1
   std::vector<int32_t> stop_ids;
   int32_t reused_len = 0;  // leading prompt tokens whose blocks came from the prefix index
-  int32_t boundary_block =
-      -1;  // the block whose boundary holds position reused_len - 1; -1 where reused_len is 0
-  std::vector<int32_t>
-      reused_ids;  // those tokens, for the repetition penalty; empty unless sampling counts tokens
+  // The block whose boundary holds position reused_len - 1; -1 where reused_len is 0.
+  int32_t boundary_block = -1;
+  // The reused tokens, for the penalties; empty unless sampling counts tokens.
+  std::vector<int32_t> reused_ids;
 };
 
 // Entries [first_index, first_index + block_ids.size()) of a slot's block table. 0 unmaps an entry.
@@ -75,18 +79,18 @@ struct PrefillChunk {
   int32_t slot = 0;
   int32_t first_position = 0;
   std::vector<int32_t> token_ids;
-  bool last = false;  // ends the prompt: the first token is sampled, and the slot is live in this decode step
+  bool last = false;  // the prompt ends: its first token is sampled and the slot is live in this decode step
 };
 
-// The sequence leaves the device: its blocks' bytes and slot state go to host memory under image_id.
+// A sequence leaves the device: its blocks' bytes and its slot state are copied to host memory as an image.
 struct SwapOut {
   uint64_t image_id = 0;
   int32_t slot = 0;
   std::vector<int32_t> block_ids;  // in position order
 };
 
-// It comes back, into any slot and any blocks (their table entries come as a BlockTableDelta too). The image
-// is freed.
+// The sequence returns, to any slot and any blocks. Their table entries come as a BlockTableDelta too. The
+// image is freed.
 struct SwapIn {
   uint64_t image_id = 0;
   int32_t slot = 0;
@@ -94,34 +98,34 @@ struct SwapIn {
 };
 
 struct RankPlan {
-  std::vector<int32_t> releases;  // slots whose sequences are over
+  std::vector<int32_t> releases;  // slots whose sequences have ended
   std::vector<uint64_t> dropped_images;
   std::vector<SwapOut> swaps_out;
   std::vector<SwapIn> swaps_in;
   std::vector<SlotAdmission> admissions;
   std::vector<BlockTableDelta> block_table_deltas;
   std::vector<PrefillChunk> prefill_chunks;
-  std::vector<int32_t>
-      live_slots;  // decode slots, those whose prompt ends here included; at most decode_bucket
+  // Slots of the decode step, at most decode_bucket; those whose prompt ends in this prefill included.
+  std::vector<int32_t> live_slots;
 };
 
 struct IterationPlan {
   uint64_t number = 0;
   int32_t draft_len = 0;               // K, one for all ranks
   Acceptance acceptance;               // one for all ranks
-  int32_t decode_bucket = 0;           // places in the decode step, one for all ranks; 0 = no decode step
+  int32_t decode_bucket = 0;           // padded batch size, one for all ranks; 0 = no decode step
   std::vector<int32_t> prefill_rows;   // [ranks]: tokens each rank prefills; all 0 = no prefill forward
-  std::vector<int32_t> ended_prompts;  // [ranks]: prompts that end in it, of each rank
+  std::vector<int32_t> ended_prompts;  // [ranks]: prompts that end in this prefill
   std::vector<RankPlan> ranks;
 
-  // One line per rank, so that a log line is a test case.
+  // One line per rank. Logged when a rank is lost; tests compare plans by it.
   std::string DebugString() const;
 };
 
 // True when no rank has anything to do for this plan.
 bool IsEmpty(const IterationPlan& plan);
 
-// True when some rank prefills: all then run that forward.
+// True when some rank prefills. All ranks then run the prefill forward, with no rows where there are none.
 bool HasPrefill(const IterationPlan& plan);
 
 struct TopLogprob {
@@ -135,16 +139,16 @@ struct TokenLogprob {
   std::vector<TopLogprob> top;  // descending
 };
 
-// What an iteration gave one slot. A slot that finished in an earlier step has no tokens here.
+// Result of an iteration for one slot. A slot that finished in an earlier step has no tokens here.
 struct SlotResult {
   int32_t slot = 0;
-  std::vector<int32_t> token_ids;  // the first token of a prompt that ended here, then the decode step's
+  std::vector<int32_t> token_ids;  // the prefill's first token, where the prompt ended; then the step's
   bool first_token = false;        // token_ids[0] came from the prefill
   int32_t length = 0;  // tokens in the target's cache after the iteration: p, = position of the last token
   int32_t drafts_verified = 0;         // v of the decode step
-  int32_t relaxed_count = 0;           // accepted drafts of that step that the strict rule would have refused
+  int32_t relaxed_count = 0;           // accepted drafts of the step that the strict rule rejects
   bool finished = false;               // stop id or length_limit reached on the device
-  std::vector<TokenLogprob> logprobs;  // one per token, if asked
+  std::vector<TokenLogprob> logprobs;  // one per token, if requested
   std::vector<int32_t> drafts;         // what was drafted for the next step
 
   // Tokens of the decode step alone: n. accepted drafts = n - 1 where n > 0.
@@ -159,10 +163,10 @@ struct RankResult {
   bool replayed = false;  // the decode step was a graph replay
 };
 
-// One rank of the engine. Launch is called by one thread and Collect by one, the same or another. Launch
-// queues work and returns; Collect waits for the oldest launched plan, with a deadline (DEADLINE_EXCEEDED).
-// At most two plans are in flight. An error is final and names the rank: it is lost, and with it its group,
-// whose other executors then fail without waiting, once they have handed out the results that are there.
+// One rank of the engine. One thread calls Launch, and one calls Collect, the same or another. Launch queues
+// the work and returns. Collect waits for the oldest launched plan, up to a deadline (DEADLINE_EXCEEDED). At
+// most two plans are in flight. An error names the rank and is final: the whole group is lost. The group's
+// other executors return the results they already have, then fail without waiting.
 class Executor {
  public:
   virtual ~Executor() = default;

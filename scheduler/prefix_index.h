@@ -1,10 +1,9 @@
 #ifndef FOREDRAFT_SCHEDULER_PREFIX_INDEX_H_
 #define FOREDRAFT_SCHEDULER_PREFIX_INDEX_H_
 
-// Which full block of prompt tokens, after which earlier blocks, is where: a tree of blocks under the root
+// Finds the block that holds given prompt tokens after a given prefix: a tree of full blocks under the root
 // (the empty prefix). Tokens are compared, not only their hash, and a child names its parent by an id that is
-// never used again, so that a hit is always the same prefix. Owner: RankState, one per rank. Thread:
-// scheduler.
+// never used again, so a hit is always the same prefix. Owner: RankState, one per rank. Thread: scheduler.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +19,8 @@ class PrefixIndex {
   static constexpr uint64_t kRoot = 0;
 
   struct Node {
-    uint64_t id = 0;    // 0 = none
-    int32_t block = 0;  // where its rows are
+    uint64_t id = 0;  // 0 = none
+    int32_t block = 0;
   };
 
   explicit PrefixIndex(int block_count);
@@ -35,7 +34,7 @@ class PrefixIndex {
   // Adds `block` as that child, unless there is one: then that one is returned and the index is unchanged.
   Node Insert(uint64_t parent, absl::Span<const int32_t> tokens, int32_t block);
 
-  // Forgets an evicted block. Its children stay, unreachable, until they are evicted too.
+  // Removes an evicted block. Its children stay, unreachable, until they are evicted too.
   void Erase(int32_t block);
 
   size_t size() const { return blocks_.size(); }

@@ -49,7 +49,7 @@ void RankState::TakeSlot(Sequence* sequence) {
 }
 
 void RankState::Vacate(Sequence* sequence) {
-  // Last block first: of a cached prefix the tail is evicted before the blocks it hangs from.
+  // Last block first, so that the tail of a cached prefix is evicted before the blocks that lead to it.
   Shrink(sequence, 0);
   slots_[sequence->slot] = nullptr;
   free_slots_.push_back(sequence->slot);
@@ -90,7 +90,8 @@ void RankState::Offer(Sequence* sequence, int end) {
     const int32_t block = sequence->blocks[i];
     PrefixIndex::Node node = index_.Insert(sequence->offered_node,
                                            prompt.subspan(i * tokens_per_block_, tokens_per_block_), block);
-    if (node.block == block) pool_.MarkIndexed(block);  // else another's block is there: ours stays private
+    if (node.block == block)
+      pool_.MarkIndexed(block);  // else an equal block is indexed: this one stays private
     sequence->offered_node = node.id;
     sequence->offered_block_count = i + 1;
   }

@@ -1,19 +1,18 @@
 #ifndef FOREDRAFT_SCHEDULER_RANK_STATE_H_
 #define FOREDRAFT_SCHEDULER_RANK_STATE_H_
 
-// The scheduler's books of one rank: slots, blocks, block tables, reservations, prefix index. It decides
-// nothing. Owner: Scheduler. Thread: scheduler.
+// The scheduler's accounting of one rank: slots, blocks, block tables, reservations, prefix index. It makes
+// no decisions. Owner: Scheduler. Thread: scheduler.
 //
 // Invariant reservation: every admitted sequence has its largest extent reserved, in the pool or, if it may
 // be swapped, in the host store; and pool_reserved + prefilling_held <= capacity. So a sequence reserved in
-// the pool always finds its blocks once those of swappable decoding sequences are swapped out, a prompt
-// always reaches its end (it holds all its blocks from admission on), and every image has room: nothing waits
-// for itself.
+// the pool always finds its blocks once the swappable decoding sequences are swapped out, a prompt always
+// reaches its end (it holds all its blocks from admission on), and every image has room: no deadlock.
 //
 // Invariant table-mirror: between plans the device's table of a slot is its sequence's `blocks` followed by
-// zeros, except from first_dirty on; a plan that says anything else brings the difference as deltas, which
-// run before its prefill and decode. So an entry given up by a rewind, a release or a swap is cleared before
-// the block's next owner can be written.
+// zeros, except from first_dirty on. The next plan carries the difference as deltas, which the rank applies
+// before prefill and decode. So an entry that a rewind, a release or a swap gave up is cleared before the
+// block's next owner writes to it.
 
 #include <cstdint>
 #include <set>
@@ -56,14 +55,14 @@ class RankState {
 
   // ---- prefix reuse ----
   PrefixMatch Match(absl::Span<const int32_t> prompt, int max_reused_len) const;
-  // Blocks of the match that nobody holds: reusing them takes them from what Allocate can hand out.
+  // Blocks of the match that no sequence holds: reusing them reduces what Allocate can hand out.
   int UnheldIn(const PrefixMatch& match) const;
   void Reuse(Sequence* sequence, const PrefixMatch& match);
   // Indexes the blocks of the prompt that lie wholly in positions 0..end-1.
   void Offer(Sequence* sequence, int end);
 
   // ---- block tables ----
-  // Appends what brings the device's tables up to date, and takes it as done.
+  // Appends the deltas that bring the device's tables up to date, and marks all tables clean.
   void TakeTableDeltas(std::vector<BlockTableDelta>* deltas);
 
   const KvBlockPool& pool() const { return pool_; }

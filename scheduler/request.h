@@ -1,8 +1,7 @@
 #ifndef FOREDRAFT_SCHEDULER_REQUEST_H_
 #define FOREDRAFT_SCHEDULER_REQUEST_H_
 
-// What a client asked, validated and tokenized, on its way from the server to the scheduler; and what comes
-// back.
+// A validated, tokenized request, which the server submits to the scheduler, and the updates that come back.
 
 #include <chrono>
 #include <cstdint>
@@ -24,7 +23,7 @@ struct Request {
   uint64_t id = 0;  // unique in the process; the client's request_id string stays with the server
   std::vector<int32_t> prompt_ids;
   SamplingParams sampling;        // seed resolved
-  int32_t max_tokens = 1;         // >= 1; prompt + max_tokens <= max_seq_len was checked
+  int32_t max_tokens = 1;         // >= 1; the bound of prompt + max_tokens is in request_size.h
   std::vector<int32_t> stop_ids;  // EOS ids (unless ignore_eos) and the request's own, at most kMaxStopIds
   int32_t logprob_count = -1;
   int32_t draft_cap = 7;                // per-request cap on drafts verified per step
@@ -36,24 +35,22 @@ struct Request {
   SteadyTime deadline = SteadyTime::max();
 };
 
-// Figures of one decode step that gave the request tokens: accepted = token count - 1.
-struct StepFigures {
+// One decode step in which the request got tokens: accepted = token count - 1.
+struct StepStats {
   int32_t drafts_verified = 0;
   int32_t accepted = 0;
-  int32_t relaxed = 0;  // of the accepted: only thanks to relaxation
-  Phase phase = Phase::kAnswer;
-  bool forced = false;  // forced acceptance was on: the tokens are not the model's
+  int32_t relaxed = 0;  // accepted drafts that the strict rule rejects
+  bool forced = false;  // forced acceptance: the tokens are not the model's
 };
 
-// What one iteration (or the end) means for one request. Delivered in order, the last with finish != kNone;
-// none after.
+// What one iteration changed for one request. Delivered in order; the last one has finish != kNone.
 struct RequestUpdate {
   uint64_t request_id = 0;
   std::vector<int32_t> token_ids;
-  std::vector<TokenLogprob> logprobs;  // one per token, if asked
+  std::vector<TokenLogprob> logprobs;  // one per token, if requested
   bool first_token = false;            // token_ids[0] came from the prefill
-  bool has_step = false;               // a decode step gave tokens: `step` counts
-  StepFigures step;
+  bool has_step = false;               // a decode step produced tokens: `step` is valid
+  StepStats step;
   int32_t cached_tokens = 0;  // prompt tokens taken from the prefix index; set with the first token
   double queue_seconds = 0;   // arrival to admission; set with the first token
   FinishReason finish = FinishReason::kNone;

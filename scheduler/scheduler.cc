@@ -1,44 +1,20 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
-#include <string>
 
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 
 namespace foredraft {
-namespace {
-
-// 3900 as 3,900.
-std::string Thousands(int64_t value) {
-  std::string text = std::to_string(value);
-  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(at, 1, ',');
-  return text;
-}
-
-int32_t LengthLimit(const SchedulerOptions& options, const Request& request) {
-  const int64_t end = static_cast<int64_t>(request.prompt_ids.size()) + request.max_tokens;
-  return static_cast<int32_t>(std::min<int64_t>(options.max_seq_len, end)) - 1;
-}
-
-// plan-bound at its largest: length_upper = length_limit, K = Kmax.
-int ExtentBlocks(const SchedulerOptions& options, int32_t length_limit) {
-  const int positions = length_limit + 2 * options.max_draft_len + 1;
-  return (positions + options.tokens_per_block - 1) / options.tokens_per_block;
-}
-
-}  // namespace
-
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       draft_policy_(options.batch_sizes, options.max_draft_len, options.draft_len, options.draft_policy),
-      last_draft_len_(options.draft_len),
-      max_queue_size_(options.max_queue_size) {
+      last_draft_len_(options.draft_len) {
   CHECK_GT(options.rank_count, 0);
   CHECK_GT(options.max_num_tokens, 0);
   CHECK(!options.batch_sizes.empty());
   CHECK(std::is_sorted(options.batch_sizes.begin(), options.batch_sizes.end()));
   CHECK_GE(options.batch_sizes.back(), options.max_batch_size);
+  CHECK(options.enable_chunked_prefill || options.max_num_tokens >= options.max_seq_len);
   CHECK_GE(options.reuse_reserve, 1) << "the last prompt token's logits must be computed";
   SetSpeculation({.draft_len = options.draft_len,
                   .acceptance = options.acceptance,
@@ -48,47 +24,20 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   }
 }
 
-absl::Status Scheduler::CheckRequest(const Request& request) const {
-  const int64_t prompt_len = static_cast<int64_t>(request.prompt_ids.size());
-  if (prompt_len == 0) return absl::InvalidArgumentError("prompt: empty");
-  if (request.max_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("max_tokens: %d, must be at least 1", request.max_tokens));
-  }
-  if (prompt_len >= options_.max_seq_len) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("prompt: %s tokens leave no room for one more, max_seq_len is %s",
-                        Thousands(prompt_len), Thousands(options_.max_seq_len)));
-  }
-  if (!options_.enable_chunked_prefill && prompt_len > options_.max_num_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("prompt: %s tokens, max_num_tokens is %s and enable_chunked_prefill is false",
-                        Thousands(prompt_len), Thousands(options_.max_num_tokens)));
-  }
-  const int needed = ExtentBlocks(options_, LengthLimit(options_, request));
-  if (needed > options_.block_count - 1) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "max_tokens: prompt %s + max_tokens %s needs %s blocks, the pool has %s", Thousands(prompt_len),
-        Thousands(request.max_tokens), Thousands(needed), Thousands(options_.block_count - 1)));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Scheduler::Submit(Request request) {
-  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
-  if (static_cast<int>(waiting_.size()) >= max_queue_size_) {
-    return absl::ResourceExhaustedError(absl::StrFormat("queue full: %s requests wait, max_queue_size is %s",
-                                                        Thousands(waiting_.size()),
-                                                        Thousands(max_queue_size_)));
+  const int32_t prompt_len = static_cast<int32_t>(request.prompt_ids.size());
+  if (absl::Status status = options_.request_size().Check("prompt", prompt_len, request.max_tokens);
+      !status.ok()) {
+    return status;
   }
   auto owned = std::make_unique<Sequence>();
   Sequence* sequence = owned.get();
   sequence->request = std::move(request);
   sequence->arrival_number = next_arrival_++;
-  sequence->prompt_len = static_cast<int32_t>(sequence->request.prompt_ids.size());
-  sequence->length_limit = LengthLimit(options_, sequence->request);
-  sequence->extent_blocks = ExtentBlocks(options_, sequence->length_limit);
-  sequence->phase = sequence->request.prompt_phase;
+  sequence->prompt_len = prompt_len;
+  sequence->length_limit = prompt_len + sequence->request.max_tokens - 1;
+  sequence->extent_blocks =
+      ranks_.front().BlocksFor(OwnPositions(sequence->length_limit, options_.max_draft_len));
   const bool is_new = sequences_.emplace(sequence->request.id, std::move(owned)).second;
   CHECK(is_new) << "request id " << sequence->request.id << " is in use";
   waiting_.insert(sequence);
@@ -192,12 +141,6 @@ void Scheduler::SetSpeculation(const Speculation& speculation) {
   draft_policy_.Change(speculation.draft_len, speculation.draft_policy);
   const bool fixed = speculation.draft_policy.kind == DraftPolicyKind::kFixed;
   last_draft_len_ = fixed ? speculation.draft_len : std::min(last_draft_len_, draft_policy_.upper());
-}
-
-void Scheduler::SetDraftLen(int draft_len) {
-  Speculation changed = speculation_;
-  changed.draft_len = draft_len;
-  SetSpeculation(changed);
 }
 
 SchedulerLoad Scheduler::load() const {

@@ -3,24 +3,21 @@
 
 // Decides, for all ranks, what every iteration does: Plan and Commit (docs/architecture.md section 4). No
 // clock, device, thread or callback: data in, data out; time is an argument. Thread: one (the scheduler's).
-
 //
-// Blocks, by address (positions as in docs/speculation.md section 1.6; all bounds are tight):
-//   plan-bound      a sequence live in a plan owns positions 0 .. length_upper + K + Kmax, where length_upper
-//   =
-//                   min(length + sum of (K_j + 1) over unresolved steps, length_limit)
-//   rewind          Commit gives back blocks wholly at or past length + sum of (K_j + 1) + Kmax, over the
-//   steps
-//                   that are still unresolved: MTP rows length .. length + Kmax - 1 are live
-//   image-bound     a swap takes positions 0 .. length_upper + Kmax - 1; a sequence that the launched plan
-//   swaps
-//                   out is not rewound, and if it ended its image is dropped
-//   stream-order    a plan may hand out what a sequence gave up before it, since ranks carry plans out in
-//                   order: also what a sequence that ended, or is swapped out, still uses in the plan in
-//                   flight
-//   offer           a block enters the prefix index when the iteration that filled its last prompt row is
-//                   committed, and is never written again by anyone
-//   table-mirror, reservation (rank_state.h), block-conservation (kv_block_pool.h)
+// clang-format off
+// Block invariants, cited by name. Positions as in docs/speculation.md section 1.6; all bounds are tight.
+//   plan-bound     A sequence that is live in a plan owns positions 0 .. length_upper + K + Kmax, where
+//                  length_upper = min(length + sum of (K_j + 1) over unresolved steps, length_limit).
+//   rewind         Commit releases the blocks wholly at or past length + sum of (K_j + 1) + Kmax, over the
+//                  steps that are still unresolved: MTP rows length .. length + Kmax - 1 are live.
+//   image-bound    A swap copies positions 0 .. length_upper + Kmax - 1. A sequence that the launched plan
+//                  swaps out is not rewound; if it ended, its image is dropped.
+//   stream-order   Ranks execute plans in order, so a plan may hand out blocks and slots that the plan in
+//                  flight still uses: those of a sequence that ended or was swapped out.
+//   offer          A block enters the prefix index when the iteration that filled its last prompt row is
+//                  committed. No one writes it again.
+//   table-mirror and reservation are in rank_state.h, block-conservation is in kv_block_pool.h.
+// clang-format on
 
 #include <cstdint>
 #include <deque>
@@ -37,6 +34,7 @@
 #include "scheduler/plan.h"
 #include "scheduler/rank_state.h"
 #include "scheduler/request.h"
+#include "scheduler/request_size.h"
 #include "scheduler/sequence.h"
 #include "scheduler/speculation.h"
 
@@ -47,27 +45,29 @@ struct SchedulerOptions {
   int max_batch_size = 64;    // decode slots per rank
   int max_num_tokens = 8192;  // prefill budget per rank and iteration
   int max_seq_len = 4096;
-  int max_queue_size = 1024;  // requests waiting
-  bool enable_chunked_prefill = true;
+  bool enable_chunked_prefill = true;  // false needs max_num_tokens >= max_seq_len
   int batching_wait_iters = 10;
   int tokens_per_block = 32;
   int block_count = 2049;  // per rank, block 0 (scratch) included
   bool enable_block_reuse = true;
-  int64_t host_block_count = 0;  // blocks the host store of swapped sequences has room for, per rank
-  std::vector<int> batch_sizes = {1,  2,  4, 8,
-                                  16, 32, 64};  // decode buckets, ascending; the last >= max_batch_size
-  int max_draft_len = 0;                        // Kmax; 0 = no MTP
-  // The Speculation to start with.
-  int draft_len = 0;  // K, <= max_draft_len
+  int64_t host_block_count = 0;  // per rank: blocks that the host store of swapped sequences can hold
+  std::vector<int> batch_sizes = {1, 2, 4, 8, 16, 32, 64};  // decode buckets, ascending
+  int max_draft_len = 0;                                    // Kmax; 0 = no MTP
+  // The Speculation to start with; K <= max_draft_len.
+  int draft_len = 0;
   Acceptance acceptance;
   DraftPolicyOptions draft_policy;
-  int reuse_reserve =
-      1;  // prompt tokens reuse must leave to compute: Eagle 1, Vanilla Kmax (docs/speculation.md 4)
-  int offer_margin =
-      0;  // blocks are offered within the first m - offer_margin prompt tokens: Eagle 0, Vanilla Kmax - 1
+  // Prefix reuse (docs/speculation.md section 4). The last reuse_reserve prompt tokens are always computed:
+  // Eagle 1, Vanilla Kmax. Blocks are offered within the first m - offer_margin: Eagle 0, Vanilla Kmax - 1.
+  int reuse_reserve = 1;
+  int offer_margin = 0;
+
+  RequestSizeLimits request_size() const {
+    return RequestSizeLimits::Of(max_seq_len, block_count, tokens_per_block, max_draft_len);
+  }
 };
 
-// Load and cumulative counters.
+// The current load, and counters since the start.
 struct SchedulerLoad {
   int running = 0;
   int waiting = 0;
@@ -75,12 +75,12 @@ struct SchedulerLoad {
   int slots_used = 0;
   int64_t blocks_used = 0;  // over all ranks, scratch not counted
   int64_t blocks_free = 0;
-  int64_t blocks_cached = 0;  // unreferenced, kept for reuse
+  int64_t blocks_cached = 0;  // not referenced, kept for reuse
   int draft_len = 0;          // K in use
   uint64_t prefix_queried_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
   uint64_t preemptions = 0;
-  uint64_t wasted_steps = 0;  // steps computed for sequences that had already ended
+  uint64_t wasted_steps = 0;  // slot-steps computed for sequences that had already ended
   uint64_t rewound_blocks = 0;
 };
 
@@ -88,26 +88,24 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
 
-  // Queues a request. RESOURCE_EXHAUSTED: queue full. INVALID_ARGUMENT: see CheckRequest.
+  // Queues a request. INVALID_ARGUMENT, limit named, for one that could never run (request_size.h).
   absl::Status Submit(Request request);
 
-  // INVALID_ARGUMENT, limit named, for a request that could never run. Reads only `options()`: any thread.
-  absl::Status CheckRequest(const Request& request) const;
-
-  // Ends a request: its last update is ready and its blocks are there for others at once. Unknown or ended
-  // ids are ignored.
+  // Ends a request: its last update is ready and its blocks are available at once. Unknown and ended ids are
+  // ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
 
-  // The next iteration, on upper bounds where a plan is in flight (one at most). Deadlines that passed by
-  // `now` end their requests. A plan that is not IsEmpty must be launched; an empty one must not, and its
-  // number is used again.
+  // The next iteration, from upper bounds where a plan is in flight (one at most). Requests whose deadline is
+  // not after `now` end. The caller launches the plan unless it IsEmpty: the number of an empty plan is used
+  // again.
   IterationPlan Plan(SteadyTime now);
 
-  // Results of the oldest plan not yet committed, one per rank.
-  void Commit(std::vector<RankResult> results);
+  // Results of the oldest plan not yet committed, one per rank. step_seconds: what the decode step took,
+  // host included, for the draft policy; 0 = not measured, the slowest rank's decode_seconds is used.
+  void Commit(std::vector<RankResult> results, double step_seconds = 0);
 
-  // The last Commit, of the plan in which a rank was lost: results of the ranks that answered. Their tokens
-  // are the clients'; only EndAll and TakeUpdates may follow.
+  // The last Commit after a rank was lost: results of the ranks that answered, so that their tokens are
+  // delivered. Only EndAll and TakeUpdates may follow.
   void CommitAnswered(std::vector<std::optional<RankResult>> results);
 
   // Updates gathered since the last call, in order.
@@ -120,15 +118,11 @@ class Scheduler {
   // Ends all requests with this reason (UNAVAILABLE text in error for kError).
   void EndAll(FinishReason reason, const absl::Status& error);
 
-  // Take effect at the next Plan. K <= max_draft_len. SetDraftLen changes K alone.
+  // Takes effect at the next Plan. K <= max_draft_len.
   void SetSpeculation(const Speculation& speculation);
-  void SetDraftLen(int draft_len);
-
-  // Bounds Submit from now on; what waits already stays.
-  void SetMaxQueueSize(int max_queue_size) { max_queue_size_ = max_queue_size; }
 
   SchedulerLoad load() const;
-  // Goes on counting where another scheduler ended.
+  // Continues the counters of a scheduler that this one replaces.
   void CarryCounters(const Scheduler& ended) { counters_ = ended.counters_; }
   const SchedulerOptions& options() const { return options_; }
 
@@ -136,7 +130,7 @@ class Scheduler {
   void CheckInvariants() const;
 
  private:
-  // What Commit needs to know of a plan. Sequences outlive it (Sequence::plans_in_flight).
+  // What Commit needs of a plan. Its sequences stay allocated meanwhile (Sequence::plans_in_flight).
   struct LaunchedRank {
     std::vector<Sequence*> live;                        // as the plan's live_slots
     std::vector<std::pair<Sequence*, int32_t>> chunks;  // and the position each ends before
@@ -149,8 +143,8 @@ class Scheduler {
     bool forced = false;
     std::vector<LaunchedRank> ranks;
   };
-  struct Placement {  // where a waiting request could go
-    int rank = -1;    // -1 = nowhere now
+  struct Placement {  // of a waiting request
+    int rank = -1;    // -1 = there is no room now
     bool swappable = false;
     PrefixMatch match;
   };
@@ -177,20 +171,18 @@ class Scheduler {
   void Name(Sequence* sequence, uint64_t plan_number);
 
   // Parts of Commit (scheduler_commit.cc).
-  void CommitToken(Sequence* sequence, int32_t token_id);
   void CommitResult(const LaunchedPlan& launched, Sequence* sequence, SlotResult* result);
-  void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results);
+  void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results, double step_seconds);
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
 
   int DraftCap(const Sequence& sequence) const;
-  int OwnPositions(const Sequence& sequence, int draft_len) const;
+  int OwnPositions(int length, int draft_len) const;
   int DecodingCount(int rank) const;
 
   const SchedulerOptions options_;
   Speculation speculation_;
   DraftPolicy draft_policy_;
-  int last_draft_len_;  // what load() says
-  int max_queue_size_;
+  int last_draft_len_;  // SchedulerLoad::draft_len
   std::deque<RankState> ranks_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by request id, until freed
   std::set<Sequence*, ComesFirst> waiting_;

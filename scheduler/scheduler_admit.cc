@@ -7,7 +7,7 @@
 
 namespace foredraft {
 
-// In order, no overtaking: a large request cannot be starved by small ones behind it.
+// In order, without overtaking, so that small requests cannot starve a large one.
 void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
   while (!waiting_.empty()) {
     Sequence* sequence = *waiting_.begin();
@@ -18,14 +18,14 @@ void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
   }
 }
 
-// Room on one rank: a slot, nobody swapped out who comes back first, a reservation (the host store's first,
-// since only swappable sequences can make way for others), and the blocks of the whole prompt and its first
-// step.
+// Room on one rank: a slot, no swapped sequence that returns first, a reservation, and the blocks of the
+// whole prompt and its first step. The reservation is in the host store where possible, since only swappable
+// sequences can make room for others.
 bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placement) const {
   const RankState& state = ranks_[rank];
   if (!state.has_free_slot() || !state.swapped.empty()) return false;
   const int promised = state.pool_reserved + state.prefilling_held;
-  const int prompt_blocks = state.BlocksFor(sequence.prompt_len + 2 * options_.max_draft_len + 1);
+  const int prompt_blocks = state.BlocksFor(OwnPositions(sequence.prompt_len, options_.max_draft_len));
   const bool swappable = state.host_reserved + sequence.extent_blocks <= options_.host_block_count &&
                          promised + prompt_blocks <= state.pool().capacity();
   if (!swappable && promised + sequence.extent_blocks > state.pool().capacity()) return false;
@@ -35,15 +35,15 @@ bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placemen
     match = state.Match(sequence.request.prompt_ids, sequence.prompt_len - options_.reuse_reserve);
   }
   const int new_blocks = prompt_blocks - static_cast<int>(match.blocks.size());
-  // A block for each sequence that decodes already, lest the newcomer's arrival swaps one out.
+  // A block for each sequence that decodes already, so that the admission does not swap one out.
   const int headroom = swappable ? DecodingCount(rank) : 0;
   if (new_blocks + headroom > state.pool().available() - state.UnheldIn(match)) return false;
   *placement = {.rank = rank, .swappable = swappable, .match = std::move(match)};
   return true;
 }
 
-// The rank with the fewest sequences, then the most blocks; a rank that has more of the prompt cached is
-// preferred as long as it is not ahead of that one by more than an eighth of its slots.
+// The rank with the fewest sequences, then the most blocks. A rank that has more of the prompt cached is
+// preferred as long as it has at most an eighth of max_batch_size more sequences than that one.
 Scheduler::Placement Scheduler::Place(const Sequence& sequence) const {
   auto emptier = [this](const Placement& a, const Placement& b) {
     const RankState& x = ranks_[a.rank];
@@ -86,7 +86,7 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
 
   state.TakeSlot(sequence);
   state.Reuse(sequence, placement.match);
-  CHECK(state.Grow(sequence, sequence->prompt_len + 2 * options_.max_draft_len + 1));
+  CHECK(state.Grow(sequence, OwnPositions(sequence->prompt_len, options_.max_draft_len)));
   if (sequence->swappable) {
     state.host_reserved += sequence->extent_blocks;
     state.prefilling_held += static_cast<int>(sequence->blocks.size());

@@ -1,4 +1,4 @@
-// Commit: what an iteration's results mean for its sequences.
+// Commit: applies an iteration's results to its sequences.
 
 #include <algorithm>
 
@@ -7,12 +7,12 @@
 
 namespace foredraft {
 
-void Scheduler::Commit(std::vector<RankResult> results) {
+void Scheduler::Commit(std::vector<RankResult> results, double step_seconds) {
   CHECK(!in_flight_.empty());
   LaunchedPlan launched = std::move(in_flight_.front());
   in_flight_.pop_front();
   CHECK_EQ(results.size(), ranks_.size());
-  if (launched.decode_bucket > 0) ObserveStep(launched, results);
+  if (launched.decode_bucket > 0) ObserveStep(launched, results, step_seconds);
   size_t live_count = 0;
   for (const LaunchedRank& rank : launched.ranks) live_count += rank.live.size();
   updates_.reserve(updates_.size() + live_count);
@@ -29,18 +29,20 @@ void Scheduler::CommitAnswered(std::vector<std::optional<RankResult>> results) {
   }
 }
 
-// What the draft policy learns. The draft after the last accepted one was refused, unless a stop or the limit
+// Input of the draft policy. The draft after the last accepted one was rejected, unless a stop or the limit
 // cut the step there.
-void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results) {
+void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results,
+                            double step_seconds) {
   StepObservation step{.bucket = launched.decode_bucket,
                        .draft_len = launched.draft_len,
+                       .seconds = step_seconds,
                        .tried = std::vector<int>(options_.max_draft_len),
                        .accepted = std::vector<int>(options_.max_draft_len)};
   for (const RankResult& result : results) {
-    step.seconds = std::max(step.seconds, result.decode_seconds);
+    if (step_seconds == 0) step.seconds = std::max(step.seconds, result.decode_seconds);
     for (const SlotResult& slot : result.slots) {
       const int accepted = slot.step_token_count() - 1;
-      if (accepted < 0) continue;  // it had finished before
+      if (accepted < 0) continue;  // the sequence had finished before
       CHECK_LE(accepted, slot.drafts_verified) << "slot " << slot.slot << ", iteration " << launched.number;
       CHECK_LE(slot.drafts_verified, launched.draft_len);
       for (int i = 0; i < accepted; ++i) {
@@ -86,7 +88,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
   }
 }
 
-// The tokens are the update's from here on.
+// Moves the tokens into the update.
 void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, SlotResult* result) {
   const int draft_len = launched.draft_len;
   const int step_tokens = result->step_token_count();
@@ -104,7 +106,6 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, S
   update.logprobs = std::move(result->logprobs);
   update.first_token = result->first_token;
   if (update.first_token) {
-    CommitToken(sequence, update.token_ids.front());
     update.cached_tokens = sequence->reused_len;
     update.queue_seconds = sequence->queue_seconds;
   }
@@ -113,24 +114,15 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, S
     update.step = {.drafts_verified = result->drafts_verified,
                    .accepted = step_tokens - 1,
                    .relaxed = result->relaxed_count,
-                   .phase = sequence->phase,  // of the step's first row
                    .forced = launched.forced};
-    for (size_t i = update.first_token ? 1 : 0; i < update.token_ids.size(); ++i) {
-      CommitToken(sequence, update.token_ids[i]);
-    }
   }
   if (!result->finished) return;
   const std::vector<int32_t>& stop_ids = sequence->request.stop_ids;
   const bool stopped = !update.token_ids.empty() &&
                        std::find(stop_ids.begin(), stop_ids.end(), update.token_ids.back()) != stop_ids.end();
-  CHECK(stopped || result->length == sequence->length_limit) << "finished for no reason";
+  CHECK(stopped || result->length == sequence->length_limit) << "finished without a stop id or the limit";
   update.finish = stopped ? FinishReason::kStop : FinishReason::kLength;
   Leave(sequence);
-}
-
-void Scheduler::CommitToken(Sequence* sequence, int32_t token_id) {
-  if (token_id == sequence->request.thinking.begin) sequence->phase = Phase::kThinking;
-  if (token_id == sequence->request.thinking.end) sequence->phase = Phase::kAnswer;
 }
 
 }  // namespace foredraft

@@ -13,7 +13,7 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
 
   IterationPlan plan;
   plan.number = next_plan_;
-  plan.draft_len = draft_policy_.upper();  // until the decode bucket is known: blocks are taken for this K
+  plan.draft_len = draft_policy_.upper();  // blocks are taken for this K; PlanDecode then chooses the step's
   plan.acceptance = speculation_.acceptance;
   plan.prefill_rows.assign(ranks_.size(), 0);
   plan.ended_prompts.assign(ranks_.size(), 0);
@@ -31,7 +31,7 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
   PlanAdmissions(now, &plan);
   PlanPrefill(&plan);
   PlanDecode(&plan);
-  if (IsEmpty(plan)) return plan;  // entries to clear stay dirty: nothing runs that could write through them
+  if (IsEmpty(plan)) return plan;  // table entries to clear wait: nothing runs that could write through them
 
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     ranks_[rank].TakeTableDeltas(&plan.ranks[rank].block_table_deltas);
@@ -52,20 +52,20 @@ int Scheduler::DraftCap(const Sequence& sequence) const {
   return std::clamp(sequence.request.draft_cap, 0, options_.max_draft_len);
 }
 
-// plan-bound. Past the reach of the step itself (length_upper + K) lie Kmax MTP rows.
-int Scheduler::OwnPositions(const Sequence& sequence, int draft_len) const {
-  return sequence.length_upper() + draft_len + options_.max_draft_len + 1;
+// plan-bound, where `length` is length_upper: the step writes up to length + K, MTP rows follow up to + Kmax.
+int Scheduler::OwnPositions(int length, int draft_len) const {
+  return length + draft_len + options_.max_draft_len + 1;
 }
 
-// Every decoding sequence gets the blocks of its next step; where they do not suffice for all, the last in
-// order are swapped out.
+// Every decoding sequence gets the blocks of its next step. Where there are too few, the last in order are
+// swapped out.
 void Scheduler::PlanGrowth(int rank, IterationPlan* plan) {
   RankState& state = ranks_[rank];
   int lacking = 0;
   for (const Sequence* sequence : state.slots()) {
     if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
     if (sequence->surely_finished()) continue;
-    lacking += state.Lacks(*sequence, OwnPositions(*sequence, plan->draft_len));
+    lacking += state.Lacks(*sequence, OwnPositions(sequence->length_upper(), plan->draft_len));
   }
   if (lacking > state.pool().available()) {
     GrowByPreemption(rank, plan);
@@ -74,7 +74,7 @@ void Scheduler::PlanGrowth(int rank, IterationPlan* plan) {
   for (Sequence* sequence : state.slots()) {
     if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
     if (sequence->surely_finished()) continue;
-    CHECK(state.Grow(sequence, OwnPositions(*sequence, plan->draft_len)));
+    CHECK(state.Grow(sequence, OwnPositions(sequence->length_upper(), plan->draft_len)));
     sequence->live_in = plan->number;
   }
 }
@@ -95,14 +95,14 @@ void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
   std::vector<Sequence*> swappable;  // the next to go is the last
   std::copy_if(decoding.begin(), decoding.end(), std::back_inserter(swappable),
                [](const Sequence* sequence) { return sequence->swappable; });
-  // Those with a promise from the pool first: nobody is then swapped out after it was given blocks here.
+  // Sequences reserved in the pool come first, so that no sequence is swapped out after it got blocks here.
   std::stable_partition(decoding.begin(), decoding.end(),
                         [](const Sequence* sequence) { return !sequence->swappable; });
 
   for (Sequence* sequence : decoding) {
-    const int positions = OwnPositions(*sequence, plan->draft_len);
+    const int positions = OwnPositions(sequence->length_upper(), plan->draft_len);
     while (sequence->state == SequenceState::kDecoding && !state.Grow(sequence, positions)) {
-      if (blocks_return_soon) break;  // sits this iteration out: cheaper than a swap
+      if (blocks_return_soon) break;  // it skips this iteration: cheaper than a swap
       CHECK(!swappable.empty()) << "reservation: " << state.Lacks(*sequence, positions) << " blocks, rank "
                                 << rank << ", iteration " << plan->number;
       SwapOutSequence(swappable.back(), plan);  // may be `sequence` itself
@@ -114,7 +114,7 @@ void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
   }
 }
 
-// image-bound. By stream order the image holds what the step in flight leaves behind.
+// image-bound. The image includes the writes of the step in flight (stream-order).
 void Scheduler::SwapOutSequence(Sequence* sequence, IterationPlan* plan) {
   RankState& state = ranks_[sequence->rank];
   const int image_blocks = state.BlocksFor(sequence->length_upper() + options_.max_draft_len);
@@ -140,8 +140,8 @@ int Scheduler::DecodingCount(int rank) const {
   }));
 }
 
-// Swapped sequences come back in order, before any new admission, as soon as there is room for a while: their
-// next step and a block's worth of tokens, and a block for each sequence that decodes beside them.
+// Swapped sequences return in order, before any admission, as soon as there is room for their next step, a
+// block's worth of tokens more, and a block for each sequence that decodes beside them.
 void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
   RankState& state = ranks_[rank];
   RankPlan& rank_plan = plan->ranks[rank];
@@ -149,10 +149,9 @@ void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
   while (!state.swapped.empty() && state.has_free_slot()) {
     Sequence* sequence = *state.swapped.begin();
     CHECK_EQ(sequence->unresolved_steps, 0);
-    const int kmax = options_.max_draft_len;
-    const int room =
-        std::min(sequence->length + options_.tokens_per_block, sequence->length_limit) + 2 * kmax + 1;
-    const int wanted = std::max(sequence->image_block_count, state.BlocksFor(room));
+    const int length = std::min(sequence->length + options_.tokens_per_block, sequence->length_limit);
+    const int wanted =
+        std::max(sequence->image_block_count, state.BlocksFor(OwnPositions(length, options_.max_draft_len)));
     if (wanted + DecodingCount(rank) > state.pool().available()) return;
 
     state.swapped.erase(sequence);
@@ -160,14 +159,14 @@ void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
     CHECK(state.Grow(sequence, sequence->image_block_count * options_.tokens_per_block));
     rank_plan.swaps_in.push_back(
         {.image_id = sequence->image_id, .slot = sequence->slot, .block_ids = sequence->blocks});
-    CHECK(state.Grow(sequence, OwnPositions(*sequence, plan->draft_len)));
+    CHECK(state.Grow(sequence, OwnPositions(sequence->length_upper(), plan->draft_len)));
     sequence->state = SequenceState::kDecoding;
     sequence->live_in = plan->number;
     ++running_;
   }
 }
 
-// A prefill reads all weights again, so it waits for company while decodes run.
+// A prefill forward reads all weights, so while decodes run it waits for more prompts to share it.
 bool Scheduler::PrefillIsDue(const IterationPlan& plan) const {
   bool decoding = false;
   for (const RankState& rank : ranks_) {
@@ -241,7 +240,8 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
   planning_.decode_bucket = plan->decode_bucket;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     for (Sequence* sequence : planning_.ranks[rank].live) {
-      CHECK_EQ(ranks_[rank].Lacks(*sequence, OwnPositions(*sequence, plan->draft_len)), 0) << "plan-bound";
+      CHECK_EQ(ranks_[rank].Lacks(*sequence, OwnPositions(sequence->length_upper(), plan->draft_len)), 0)
+          << "plan-bound";
       sequence->unresolved_rows += plan->draft_len + 1;
       ++sequence->unresolved_steps;
     }

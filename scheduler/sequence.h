@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_SCHEDULER_SEQUENCE_H_
 #define FOREDRAFT_SCHEDULER_SEQUENCE_H_
 
-// One request's progress, as far as the scheduler knows it. Owner: Scheduler. Thread: scheduler.
+// One request's progress as of the last Commit. Owner: Scheduler. Thread: scheduler.
 //
+// clang-format off
 // | from | to | when | slot and blocks |
 // |---|---|---|---|
 // | waiting | prefilling | admitted | takes both, the whole prompt's blocks |
@@ -10,6 +11,7 @@
 // | decoding | swapped | preempted | gives both back, has an image |
 // | swapped | decoding | there is room again | takes both, the image is freed |
 // | any | ended | stop, limit, cancel, deadline, error | gives both back |
+// clang-format on
 //
 // Positions are those of docs/speculation.md: `length` tokens are in the target's cache, the last committed
 // token is at position `length`.
@@ -31,8 +33,8 @@ struct Sequence {
   Request request;
   uint64_t arrival_number = 0;
   int32_t prompt_len = 0;    // m
-  int32_t length_limit = 0;  // min(max_seq_len, m + max_tokens) - 1
-  int extent_blocks = 0;     // blocks at its largest extent
+  int32_t length_limit = 0;  // the last token's position: m + max_tokens - 1
+  int extent_blocks = 0;     // blocks it may own at most: plan-bound at length_limit, K = Kmax
 
   SequenceState state = SequenceState::kWaiting;
 
@@ -43,7 +45,7 @@ struct Sequence {
   double queue_seconds = 0;
   uint64_t admitted_in = 0;  // plan number
 
-  // While it has a place on the device.
+  // While it is on the device.
   int slot = -1;
   std::vector<int32_t> blocks;  // in position order
   // While it is swapped.
@@ -54,18 +56,17 @@ struct Sequence {
   int32_t prompt_planned = 0;
   int offered_block_count = 0;
   uint64_t offered_node = 0;  // the prefix index's node of the last of them
-  bool may_offer = true;      // false once swapped: its blocks are no longer those that were filled
+  bool may_offer = true;      // false once swapped: it then has other blocks than those the prefill filled
 
   // Output.
   int32_t length = 0;           // p as of the last Commit; m from the plan of the last prompt chunk on
   int32_t unresolved_rows = 0;  // sum of K_j + 1 over launched, uncommitted decode steps
-  int unresolved_steps = 0;     // how many those are
-  Phase phase = Phase::kAnswer;
+  int unresolved_steps = 0;     // their count
 
-  // Launched, uncommitted plans that name it. Nothing it holds is given back before this is 0.
+  // Launched, uncommitted plans that name it. The object is not freed before this is 0.
   int plans_in_flight = 0;
   uint64_t last_plan = 0;  // number of the last plan that names it
-  uint64_t live_in = 0;    // number of the last plan in which it has room to be live
+  uint64_t live_in = 0;    // number of the last plan whose decode step it has the blocks for
 
   int32_t length_upper() const { return std::min(length + unresolved_rows, length_limit); }
 
@@ -73,7 +74,7 @@ struct Sequence {
   bool surely_finished() const { return length + unresolved_steps >= length_limit; }
 };
 
-// Who comes first: the higher priority, then the earlier arrival.
+// Order of requests: the higher priority first, then the earlier arrival.
 struct ComesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
     if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -12,22 +13,27 @@
 namespace foredraft {
 namespace {
 
-using std::chrono::steady_clock;
-
-constexpr std::chrono::seconds kIdleWait(1);  // nothing waits without a deadline; a submit ends it at once
-constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // a timer is not worth less
+constexpr std::chrono::seconds kIdleWait(1);  // no wait is without a deadline; a Submit ends it at once
+constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // about a timer's resolution
+constexpr double kOverlapWeight = 1.0 / 256;                  // of an iteration in overlap_gain_
 
 absl::Status Lost(const absl::Status& error) { return absl::UnavailableError(error.message()); }
+
+template <class Duration>
+double Seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 }  // namespace
 
 ServingLoop::ServingLoop(const ServingLoopOptions& options, std::unique_ptr<Scheduler> scheduler,
-                         std::vector<Executor*> executors, UpdateSink updates, FiguresSink figures)
+                         std::vector<Executor*> executors, UpdateSink updates, StatsSink stats)
     : options_(options),
+      request_size_(scheduler->options().request_size()),
       executors_(std::move(executors)),
       updates_(std::move(updates)),
-      figures_(std::move(figures)),
-      inbox_(scheduler->options().max_queue_size),
+      stats_(std::move(stats)),
+      inbox_(options.max_queue_size),
       scheduler_(std::move(scheduler)),
       load_(scheduler_->load()) {
   CHECK_EQ(executors_.size(), static_cast<size_t>(scheduler_->options().rank_count));
@@ -35,24 +41,24 @@ ServingLoop::ServingLoop(const ServingLoopOptions& options, std::unique_ptr<Sche
 
 ServingLoop::~ServingLoop() { Stop(); }
 
-// One iteration stays in flight: N + 1 is launched before N is collected. Without overlap N is.
 void ServingLoop::Run() {
-  const size_t kept_in_flight = options_.overlap ? 1 : 0;
+  results_time_ = Clock::now();
   for (;;) {
     TakeInbox();
     if (!reported_loss_.ok()) return LoseRank(reported_loss_);
     if (ending_ && !scheduler_->HasWork()) break;
 
-    const IterationPlan plan = scheduler_->Plan(std::chrono::steady_clock::now());
+    IterationPlan plan = scheduler_->Plan(Clock::now());
     inbox_.SetWaiting(scheduler_->load().waiting);
-    const bool launched = !IsEmpty(plan);
-    if (launched) {
-      if (absl::Status status = Launch(plan); !status.ok()) {
-        if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // what is there is the clients'
+    size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
+    if (!IsEmpty(plan)) {
+      if (absl::Status status = Launch(std::move(plan)); !status.ok()) {
+        if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // the ranks have computed these tokens
         return LoseRank(status);
       }
+      kept_in_flight = Overlaps() ? 1 : 0;
     }
-    if (!in_flight_.empty() && (in_flight_.size() > kept_in_flight || !launched)) {
+    while (in_flight_.size() > kept_in_flight) {
       if (absl::Status status = CollectAndCommit(); !status.ok()) return LoseRank(status);
     }
     Deliver();
@@ -60,58 +66,65 @@ void ServingLoop::Run() {
   Deliver();
 }
 
-// Waits when nothing else is to be done, or for a newcomer while the step in flight has just begun.
-steady_clock::duration ServingLoop::InboxWait() const {
+// Overlap hides the host's time between two steps. Its price: the end of a sequence is known one step late,
+// and its slot idles for that step. Neither changes tokens.
+bool ServingLoop::Overlaps() const { return options_.overlap && overlap_gain_ >= 0; }
+
+// Waits when there is nothing else to do, or for a newcomer while the step in flight has just begun.
+ServingLoop::Clock::duration ServingLoop::InboxWait() const {
   if (ending_) return {};
   if (!scheduler_->HasWork()) return kIdleWait;
   const SchedulerLoad load = scheduler_->load();
   const int slot_count = scheduler_->options().max_batch_size * scheduler_->options().rank_count;
   if (in_flight_.empty() || load.waiting > 0 || load.slots_used == slot_count) return {};
-  const auto wait = std::chrono::duration_cast<steady_clock::duration>(
-      std::chrono::duration<double>(last_step_seconds_ / 4));
-  return wait < kLeastNewcomerWait ? steady_clock::duration() : std::min(wait, options_.newcomer_wait);
+  const auto wait =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(step_seconds_ / 4));
+  return wait < kLeastNewcomerWait ? Clock::duration() : std::min(wait, options_.newcomer_wait);
 }
 
 void ServingLoop::TakeInbox() {
-  const bool closed = inbox_.closed();  // before taking: what came before Close is then taken too
-  for (InboxItem& item : inbox_.TakeAll(InboxWait())) Accept(&item);
+  const bool closed = inbox_.closed();  // read first: items that came before Close are then taken too
+  const Clock::duration wait = InboxWait();
+  const Clock::time_point start = Clock::now();
+  for (InboxItem& item : inbox_.TakeAll(wait)) Accept(std::move(item));
+  if (wait.count() > 0 && in_flight_.empty()) {  // it was idle
+    results_time_ = Clock::now();
+    waited_seconds_ = 0;
+  } else if (wait.count() > 0) {
+    waited_seconds_ += Seconds(Clock::now() - start);
+  }
   if (closed && !ending_) {
     ending_ = true;
     scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus());
   }
 }
 
-void ServingLoop::Accept(InboxItem* item) {
-  if (auto* request = std::get_if<Request>(item)) {
-    const uint64_t id = request->id;
-    absl::Status status = scheduler_->Submit(*std::move(request));
-    CHECK(status.ok()) << "request " << id << " was let into the inbox: " << status.ToString();
-  } else if (const auto* cancel = std::get_if<CancelOrder>(item)) {
-    scheduler_->Cancel(cancel->request_id, cancel->reason);
-  } else if (const auto* speculation = std::get_if<Speculation>(item)) {
-    scheduler_->SetSpeculation(*speculation);
-  } else if (const auto* queue = std::get_if<QueueSizeOrder>(item)) {
-    scheduler_->SetMaxQueueSize(queue->max_queue_size);
-  } else if (const auto* loss = std::get_if<RankLoss>(item)) {
-    reported_loss_ = loss->error;
-  } else {
-    scheduler_->SetDraftLen(std::get<DraftLenOrder>(*item).draft_len);
-  }
+void ServingLoop::Accept(InboxItem item) {
+  struct Visitor {
+    ServingLoop& loop;
+    void operator()(Request& request) {
+      const uint64_t id = request.id;
+      const absl::Status status = loop.scheduler_->Submit(std::move(request));
+      CHECK(status.ok()) << "request " << id << " passed the inbox: " << status.ToString();
+    }
+    void operator()(const CancelOrder& order) { loop.scheduler_->Cancel(order.request_id, order.reason); }
+    void operator()(const Speculation& speculation) { loop.scheduler_->SetSpeculation(speculation); }
+    void operator()(const RankLoss& loss) { loop.reported_loss_ = loss.error; }
+  };
+  std::visit(Visitor{*this}, item);
 }
 
-absl::Status ServingLoop::Launch(const IterationPlan& plan) {
-  LaunchedFigures figures{.draft_len = plan.draft_len, .decode_bucket = plan.decode_bucket};
-  for (const RankPlan& rank : plan.ranks) figures.live_slots += static_cast<int>(rank.live_slots.size());
-  for (int32_t rows : plan.prefill_rows) figures.had_prefill |= rows > 0;
-  in_flight_.push_back(figures);
+absl::Status ServingLoop::Launch(IterationPlan plan) {
+  in_flight_.push_back(std::move(plan));
   for (Executor* executor : executors_) {
-    if (absl::Status status = executor->Launch(plan); !status.ok()) return Lost(status);
+    if (absl::Status status = executor->Launch(in_flight_.back()); !status.ok()) return Lost(status);
   }
   return absl::OkStatus();
 }
 
-// Of the oldest plan. Where a rank was lost, what the others have computed is committed.
+// Of the oldest plan. Where a rank was lost, the results of the others are committed.
 absl::Status ServingLoop::CollectAndCommit() {
+  const Clock::time_point start = Clock::now();
   std::vector<std::optional<RankResult>> answers;
   absl::Status lost;
   for (Executor* executor : executors_) {
@@ -127,30 +140,39 @@ absl::Status ServingLoop::CollectAndCommit() {
     scheduler_->CommitAnswered(std::move(answers));
     return lost;
   }
+  waited_seconds_ += Seconds(Clock::now() - start);
   std::vector<RankResult> results;
   for (std::optional<RankResult>& answer : answers) results.push_back(*std::move(answer));
-  IterationFigures figures = FiguresOfOldest(results);
-  last_step_seconds_ = figures.decode_seconds;
-  scheduler_->Commit(std::move(results));
-  figures.load = scheduler_->load();
-  if (figures_) figures_(figures);
+  IterationStats stats;
+  MeasureIteration(results, &stats);
+  in_flight_.pop_front();
+  scheduler_->Commit(std::move(results), step_seconds_);
+  stats.load = scheduler_->load();
+  if (stats_) stats_(stats);
   return absl::OkStatus();
 }
 
-// All but the load.
-IterationFigures ServingLoop::FiguresOfOldest(const std::vector<RankResult>& results) {
-  const LaunchedFigures launched = in_flight_.front();
-  in_flight_.pop_front();
-  IterationFigures figures{.draft_len = launched.draft_len,
-                           .decode_bucket = launched.decode_bucket,
-                           .live_slots = launched.live_slots,
-                           .had_prefill = launched.had_prefill};
+// Of the oldest plan, whose results have just come; all stats but the load.
+void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, IterationStats* stats) {
+  const IterationPlan& plan = in_flight_.front();
+  stats->draft_len = plan.draft_len;
+  stats->decode_bucket = plan.decode_bucket;
+  stats->had_prefill = HasPrefill(plan);
+  int ended_count = 0;
   for (const RankResult& result : results) {
-    figures.prefill_seconds = std::max(figures.prefill_seconds, result.prefill_seconds);
-    figures.decode_seconds = std::max(figures.decode_seconds, result.decode_seconds);
-    figures.replayed |= result.replayed;
+    stats->live_slots += static_cast<int>(result.slots.size());
+    for (const SlotResult& slot : result.slots) ended_count += slot.finished && !slot.token_ids.empty();
+    stats->prefill_seconds = std::max(stats->prefill_seconds, result.prefill_seconds);
+    stats->decode_seconds = std::max(stats->decode_seconds, result.decode_seconds);
+    stats->replayed |= result.replayed;
   }
-  return figures;
+  const Clock::time_point now = Clock::now();
+  const double seconds = Seconds(now - std::exchange(results_time_, now));
+  const double host_seconds = seconds - std::exchange(waited_seconds_, 0);
+  step_seconds_ = std::max(seconds - stats->prefill_seconds, stats->decode_seconds);
+  if (stats->live_slots == 0) return;
+  const double wasted_seconds = step_seconds_ * ended_count / stats->live_slots;
+  overlap_gain_ += kOverlapWeight * (host_seconds - wasted_seconds - overlap_gain_);
 }
 
 void ServingLoop::Deliver() {
@@ -162,15 +184,18 @@ void ServingLoop::Deliver() {
   if (!updates.empty()) updates_(std::move(updates));
 }
 
-// Final: what the other ranks still compute is not waited for.
+// Does not wait for what the other ranks still compute.
 void ServingLoop::LoseRank(const absl::Status& error) {
   Log(LogLevel::kError, "%s", error.message());
+  for (const IterationPlan& plan : in_flight_) {
+    Log(LogLevel::kError, "in flight: %s", plan.DebugString());
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     health_ = error;
   }
   inbox_.Close(error);
-  for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) Accept(&item);
+  for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) Accept(std::move(item));
   scheduler_->EndAll(FinishReason::kError, error);
   Deliver();
 }
@@ -185,9 +210,9 @@ void ServingLoop::Start() {
 }
 
 absl::Status ServingLoop::Submit(Request request) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (absl::Status status = scheduler_->CheckRequest(request); !status.ok()) return status;
+  const int64_t prompt_len = static_cast<int64_t>(request.prompt_ids.size());
+  if (absl::Status status = request_size_.Check("prompt", prompt_len, request.max_tokens); !status.ok()) {
+    return status;
   }
   return inbox_.Submit(std::move(request));
 }
@@ -209,7 +234,7 @@ void ServingLoop::Restart(std::unique_ptr<Scheduler> scheduler) {
   reported_loss_ = absl::OkStatus();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    CHECK(!health_.ok()) << "a loop that serves cannot be restarted";
+    CHECK(!health_.ok()) << "the loop still serves";
     scheduler_ = std::move(scheduler);
     load_ = scheduler_->load();
     health_ = absl::OkStatus();
@@ -219,8 +244,6 @@ void ServingLoop::Restart(std::unique_ptr<Scheduler> scheduler) {
 }
 
 void ServingLoop::SetSpeculation(const Speculation& speculation) { inbox_.Order(speculation); }
-
-void ServingLoop::SetDraftLen(int draft_len) { inbox_.Order(DraftLenOrder{.draft_len = draft_len}); }
 
 void ServingLoop::Stop() {
   inbox_.Close(absl::UnavailableError("stopped"));

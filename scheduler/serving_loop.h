@@ -1,9 +1,8 @@
 #ifndef FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
 #define FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
 
-// Keeps one iteration in flight over a list of executors: Plan, Launch, Collect, Commit (docs/architecture.md
-// section 4). Owns the scheduler thread. Submit and Cancel may be called from any thread and never block on
-// the engine.
+// Runs iterations over a list of executors: Plan, Launch, Collect, Commit (docs/architecture.md section 4).
+// Owns the scheduler thread. Submit and Cancel may be called from any thread and never wait for the engine.
 
 #include <chrono>
 #include <cstdint>
@@ -24,8 +23,8 @@
 
 namespace foredraft {
 
-// What the loop tells the metrics after each iteration. Plain figures, no registry.
-struct IterationFigures {
+// One iteration, for the metrics.
+struct IterationStats {
   int draft_len = 0;
   int decode_bucket = 0;
   int live_slots = 0;  // over all ranks
@@ -37,89 +36,93 @@ struct IterationFigures {
 };
 
 struct ServingLoopOptions {
+  // Launches an iteration before it collects the one in flight, where that gains time
+  // (ServingLoop::Overlaps). False: never.
   bool overlap = true;
-  // With overlap the next plan is made as soon as the one in flight has begun, so that a request that comes a
-  // moment later would be an iteration late. While a slot is free and nobody waits for it, the loop gives
-  // such a request a quarter of the last step's time, and no more than this.
+  int max_queue_size = 1024;  // requests that wait
+  // With overlap the next plan is made soon after the one in flight has begun, and a request that arrives
+  // later waits for the plan after it. So while a slot is free and no request waits, the loop delays the plan
+  // by a quarter of the last step's time, at most by this.
   std::chrono::steady_clock::duration newcomer_wait = std::chrono::milliseconds(10);
 };
 
 class ServingLoop {
  public:
-  using FiguresSink = std::function<void(const IterationFigures&)>;
+  using StatsSink = std::function<void(const IterationStats&)>;
 
-  // The executors outlive the loop. updates and figures are called on the scheduler thread and must not
-  // block; figures may be empty.
+  // The executors outlive the loop. updates and stats are called on the scheduler thread and must not block;
+  // stats may be empty.
   ServingLoop(const ServingLoopOptions& options, std::unique_ptr<Scheduler> scheduler,
-              std::vector<Executor*> executors, UpdateSink updates, FiguresSink figures);
+              std::vector<Executor*> executors, UpdateSink updates, StatsSink stats);
   ~ServingLoop();  // Stop
 
   void Start();
 
   // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE when stopped or a rank was lost, INVALID_ARGUMENT
-  // when the request can never fit the pool.
+  // when the request is too large (request_size.h).
   absl::Status Submit(Request request);
 
-  // A rank was lost, as somebody saw who was not waiting for a result: all requests end, as when a Launch or
+  // Called by other threads when they notice that a rank failed: all requests end, as when a Launch or
   // Collect fails.
   void ReportLoss(const absl::Status& error);
 
-  // After a loss: serves again, on the same executors, which are bare again. The counters go on.
+  // After a loss: serves again on the same executors, which have been reset. Counters and queue bound stay;
+  // the scheduler's options are those of the first one.
   void Restart(std::unique_ptr<Scheduler> scheduler);
 
-  // Asks the loop to end a request with `reason` before the next Plan; unknown or ended ids are ignored.
+  // Ends a request with `reason` before the next Plan; unknown or ended ids are ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
 
-  // Take effect at the next iteration, all of it at once. K <= max_draft_len. SetDraftLen changes K alone.
+  // Takes effect as a whole at the next iteration. K <= max_draft_len.
   void SetSpeculation(const Speculation& speculation);
-  void SetDraftLen(int draft_len);
 
-  // Bounds Submit from now on; requests that wait already go on waiting.
+  // Bounds Submit from now on; requests that wait already stay.
   void SetMaxQueueSize(int max_queue_size) { inbox_.SetMaxQueueSize(max_queue_size); }
 
-  // Ends all requests as kCancelled, waits for the iteration in flight, joins the thread. Safe to call twice.
+  // Ends all requests as kCancelled, waits for the iterations in flight, joins the thread. Safe to call
+  // twice.
   void Stop();
 
   // Snapshot as of the last iteration.
   SchedulerLoad load() const;
 
-  // Not ok once a rank was lost: nothing will be served any more.
+  // Not ok once a rank was lost: nothing is served until Restart.
   absl::Status health() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void Run();
   void TakeInbox();
-  std::chrono::steady_clock::duration InboxWait() const;
-  void Accept(InboxItem* item);
-  absl::Status Launch(const IterationPlan& plan);
+  Clock::duration InboxWait() const;
+  void Accept(InboxItem item);
+  bool Overlaps() const;
+  absl::Status Launch(IterationPlan plan);
   absl::Status CollectAndCommit();
-  IterationFigures FiguresOfOldest(const std::vector<RankResult>& results);
+  void MeasureIteration(const std::vector<RankResult>& results, IterationStats* stats);
   void Deliver();
   void LoseRank(const absl::Status& error);
 
-  // What the figures say of a plan in flight.
-  struct LaunchedFigures {
-    int draft_len = 0;
-    int decode_bucket = 0;
-    int live_slots = 0;
-    bool had_prefill = false;
-  };
-
   // Constant after construction.
   const ServingLoopOptions options_;
+  const RequestSizeLimits request_size_;
   const std::vector<Executor*> executors_;
   const UpdateSink updates_;
-  const FiguresSink figures_;
+  const StatsSink stats_;
 
   // Own lock.
   Inbox inbox_;
 
-  // Scheduler thread only, but for CheckRequest, which reads what is constant.
-  std::unique_ptr<Scheduler> scheduler_;  // replaced under mutex_ while there is no such thread
-  std::deque<LaunchedFigures> in_flight_;
-  double last_step_seconds_ = 0;  // of the last decode step committed
-  bool ending_ = false;           // the inbox was closed, all requests are ended
-  absl::Status reported_loss_;    // by ReportLoss
+  // Scheduler thread only.
+  std::unique_ptr<Scheduler> scheduler_;  // replaced while there is no such thread
+  std::deque<IterationPlan> in_flight_;
+  bool ending_ = false;             // the inbox was closed, all requests are ended
+  absl::Status reported_loss_;      // by ReportLoss
+  Clock::time_point results_time_;  // when the last results came, or work after an idle time
+  double waited_seconds_ = 0;       // since then, for results and newcomers
+  double step_seconds_ = 0;         // of the last iteration, without its prefill
+  // Per iteration, an EWMA: the host's time, less the share of the step that runs for ended sequences.
+  double overlap_gain_ = 0;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -1,25 +1,24 @@
 #ifndef FOREDRAFT_SCHEDULER_SPECULATION_H_
 #define FOREDRAFT_SCHEDULER_SPECULATION_H_
 
-// What a reload may change about drafts: how many, how they are accepted, who chooses how many. One value, so
-// that an iteration sees all of a reload or nothing of it.
+// What a reload may change about drafts: their number, the acceptance rule, the policy. One value, so that a
+// reload takes effect as a whole, between two iterations.
 
 #include <map>
 
+#include "config/config.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
 
-enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
-
 struct DraftPolicyOptions {
   DraftPolicyKind kind = DraftPolicyKind::kFixed;
-  std::map<int, int> schedule;  // decode bucket up to which this K is used -> K; above the last 0
+  std::map<int, int> schedule;  // decode bucket up to which K applies -> K; above the last one K is 0
   bool operator==(const DraftPolicyOptions&) const = default;
 };
 
 struct Speculation {
-  int draft_len = 0;  // K of the fixed policy, the most of the others; <= max_draft_len
+  int draft_len = 0;  // K of the fixed policy, the largest K of the others; <= max_draft_len
   Acceptance acceptance;
   DraftPolicyOptions draft_policy;
   bool operator==(const Speculation&) const = default;

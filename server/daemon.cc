@@ -35,7 +35,7 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   options.metrics.max_draft_len = MaxDraftLen(config);
   options.metrics.build_labels = {{"version", kVersion}, {"numerics_class", ""}};
   options.metrics.config_labels = {
-      {"backend", config.backend},
+      {"backend", NameOf(config.backend)},
       {"max_batch_size", absl::StrCat(config.max_batch_size)},
       {"max_seq_len", absl::StrCat(config.max_seq_len)},
       {"max_draft_len", absl::StrCat(MaxDraftLen(config))},
@@ -43,31 +43,21 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   return options;
 }
 
-GroupObserver ObserverOf(const Config& config, const ModelConfig& model, const CheckpointSummary& summary,
-                         StartObserver& observer) {
-  return {
-      .waiting = [&observer](const std::string& what) { observer.Waiting(what); },
-      .known =
-          [&config, &model, &summary, &observer](const GroupFacts& facts) {
-            const EngineOptions engine = EngineOptionsOf(config);
-            observer.ModelKnown(config, {.device = facts.device,
-                                         .numerics_class = facts.numerics_class,
-                                         .parameters = summary.parameters + summary.mtp_parameters,
-                                         .bytes = summary.bytes,
-                                         .mtp_modules = model.num_nextn_predict_layers,
-                                         .cache_blocks = std::max(engine.block_count - 1, 0),
-                                         .tokens_per_block = engine.tokens_per_block,
-                                         .ranks = config.parallel.attention_dp});
-          },
-      .loading = [&observer](int rank, int64_t done, int64_t total) { observer.Loading(rank, done, total); }};
+ModelFacts FactsOf(const Config& config, const ModelConfig& model, const CheckpointSummary& summary) {
+  const EngineOptions engine = EngineOptionsOf(config);
+  return {.parameters = summary.parameters + summary.mtp_parameters,
+          .bytes = summary.bytes,
+          .mtp_modules = model.num_nextn_predict_layers,
+          .cache_blocks = std::max(engine.block_count - 1, 0),
+          .tokens_per_block = engine.tokens_per_block,
+          .ranks = config.parallel.attention_dp};
 }
 
 // A restart is only logged.
-GroupObserver QuietObserver() {
-  return {.waiting = [](const std::string& what) { Log(LogLevel::kInfo, "waiting  %s", what); },
-          .known = [](const GroupFacts&) {},
-          .loading = [](int, int64_t, int64_t) {}};
-}
+class RestartObserver : public StartObserver {
+ public:
+  void Waiting(const std::string& what) override { Log(LogLevel::kInfo, "waiting  %s", what); }
+};
 
 }  // namespace
 
@@ -115,7 +105,8 @@ absl::Status Daemon::Load(StartObserver& observer) {
   } else {
     ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_));
   }
-  RETURN_IF_ERROR(ranks_->Start(ObserverOf(config_, model_, summary, observer), [] { return false; }));
+  observer.ModelKnown(config_, FactsOf(config_, model_, summary));
+  RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));
 
   if (config_.kv_cache_config.max_tokens == 0) {
     const int blocks = ranks_->facts().block_count - 1;
@@ -140,6 +131,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.card = ModelCardOf(config_, model_, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
   served.loop.overlap = !config_.disable_overlap_scheduler;
+  served.loop.max_queue_size = config_.max_queue_size;
   served.executors = ranks_->executors();
   frontend_->metrics().SetBuildLabels({{"version", kVersion}, {"numerics_class", numerics_class}});
   frontend_->Serve(std::move(served));
@@ -189,7 +181,7 @@ absl::Status Daemon::Run() {
     const absl::Status lost = CheckRanks();
     if (lost.ok()) continue;
     ranks_->Abort(lost);
-    if (config_.parallel.restart != "group") return lost;
+    if (config_.parallel.restart != RestartPolicy::kGroup) return lost;
     RETURN_IF_ERROR(Restart(lost));
   }
   return Drain();
@@ -209,7 +201,8 @@ absl::Status Daemon::Restart(const absl::Status& lost) {
     Log(LogLevel::kWarning, "all ranks restart in %d s: %s", pause->count(), last.message());
     if (WaitForDrain(*pause)) break;
     const steady_clock::time_point start = steady_clock::now();
-    last = ranks_->Start(QuietObserver(), drains);
+    RestartObserver observer;
+    last = ranks_->Start(observer, drains);
     if (last.ok()) last = WarmUp(scheduler_, ranks_->executors());
     if (!last.ok()) {
       ranks_->Abort(last);

@@ -24,7 +24,7 @@
 #include "server/frontend.h"
 #include "server/group/rank_group.h"
 #include "server/group/restart_budget.h"
-#include "server/start_observer.h"
+#include "server/group/start_observer.h"
 
 namespace foredraft {
 

@@ -94,7 +94,7 @@ void Frontend::Serve(ServedModel model) {
   loop_ = std::make_unique<ServingLoop>(
       model.loop, std::make_unique<Scheduler>(model.scheduler), std::move(model.executors),
       [this](std::vector<RequestUpdate> updates) { output_->Deliver(std::move(updates)); },
-      [this](const IterationFigures& figures) { metrics_->RecordIteration(figures); });
+      [this](const IterationStats& stats) { metrics_->RecordIteration(stats); });
   loop_->Start();
   serving_loop_.store(loop_.get());
   metrics_->ReadLoadFrom([this] { return Load(); });

@@ -37,7 +37,7 @@ SamplingParams DefaultSampling(const GenerationConfig& defaults) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model) {
   const std::string path = config.model + "/tokenizer.json";
   std::error_code error;
-  if (config.load_format == "dummy" && !std::filesystem::exists(path, error)) {
+  if (config.load_format == LoadFormat::kDummy && !std::filesystem::exists(path, error)) {
     return Tokenizer::Parse(SynthTokenizerJson(model), /*tokenizer_config_json=*/"");
   }
   return Tokenizer::Load(path);
@@ -67,10 +67,7 @@ RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
                               const ThinkingIds& thinking) {
   RequestLimits limits;
   limits.vocab_size = model.vocab_size;
-  limits.max_seq_len = config.max_seq_len;
-  // The scheduler's largest extent: positions up to the last token, and the rows that drafts write past it.
-  limits.pool_tokens =
-      int64_t{BlockCount(config) - 1} * config.kv_cache_config.tokens_per_block - 2 * MaxDraftLen(config);
+  limits.size = SchedulerOptionsOf(config, model).request_size();
   limits.longest_token_bytes = LongestTokenBytes(tokenizer);
   const std::vector<int>& eos = defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
   limits.eos_ids.assign(eos.begin(), eos.end());
@@ -90,7 +87,7 @@ ModelCard ModelCardOf(const Config& config, const ModelConfig& model, const Requ
           .eos_ids = limits.eos_ids,
           .bos_id = model.bos_token_id,
           .default_sampling = limits.default_sampling,
-          .backend = config.backend,
+          .backend = NameOf(config.backend),
           .numerics_class = numerics_class,
           .version = kVersion};
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "base/status_macros.h"
 
@@ -13,8 +12,7 @@ absl::Status WarmUp(SchedulerOptions options, const std::vector<Executor*>& exec
   Scheduler scheduler(options);
   Request request;
   request.id = 1;
-  const int room = std::min(options.max_seq_len,
-                            (options.block_count - 1) * options.tokens_per_block - 2 * options.max_draft_len);
+  const int room = static_cast<int>(options.request_size().max_len());
   const int prompt_len = std::clamp(room / 2, 1, 16);
   request.prompt_ids.assign(static_cast<size_t>(prompt_len), 0);
   request.max_tokens = std::clamp(room - prompt_len, 1, 8);

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_
 #define FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_
 
-// When requests are due: all at once (closed loop: the concurrency alone holds them back), or as a Poisson
+// When requests are due: all at once (a closed loop, where only the concurrency delays them), or as a Poisson
 // process. Not thread safe.
 
 #include <cstdint>
@@ -14,9 +14,8 @@ class Arrivals {
   // `rate_per_s` absent = closed loop.
   Arrivals(std::optional<double> rate_per_s, uint64_t seed);
 
-  double next_s() const {
-    return next_s_;
-  }  // of the next request, since the start of the run; the first is 0
+  // When the next request is due, since the start of the run. The first is due at 0.
+  double next_s() const { return next_s_; }
   void Advance();
 
  private:

@@ -22,13 +22,14 @@ system_clock::time_point DeadlineIn(duration<double> time) {
 std::shared_ptr<grpc::Channel> NewConnection(const std::string& address,
                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else channels to one address share a connection
+  // Without this, channels to the same address share one connection.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-absl::StatusOr<v1::GetModelResponse> AskForModel(
-    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+absl::StatusOr<v1::GetModelResponse> GetModel(const std::string& address,
+                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ClientContext context;
   context.set_deadline(DeadlineIn(kConnectDeadline));
   v1::GetModelResponse model;
@@ -52,8 +53,7 @@ double TimedCall::Now() const { return duration<double>(steady_clock::now() - op
 void TimedCall::Start(std::shared_ptr<TimedCall> self) {
   self_ = std::move(self);
   if (options_.timeout_s) {
-    // The server ends the request in time; the call's own deadline is for a server that does not answer at
-    // all.
+    // The daemon ends the request at its timeout. The call's deadline is for a daemon that does not answer.
     constexpr double kGrace = 2;
     context_.set_deadline(DeadlineIn(duration<double>(*options_.timeout_s + kGrace)));
   }
@@ -79,18 +79,18 @@ void TimedCall::OnDone(const grpc::Status& status) {
   EndRequest(measured_,
              absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()),
              cancelled_.load());
-  const auto done = options_.done;  // this call may be gone before it returns
+  const auto done = options_.done;  // a copy: `done` may destroy this call before it returns
   done(std::move(self_));
 }
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAddress& server,
                                                                   int connections) {
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, ClientCredentials(server));
-  absl::StatusOr<v1::GetModelResponse> model = AskForModel(server.address, credentials);
-  // gRPC 1.51 reads errno of a pending connect too late and can take it for a refusal; hence once more. For
-  // the same reason the connections are open before the first request, and requests need not wait for them: a
-  // daemon that goes away fails them at once.
-  if (absl::IsUnavailable(model.status())) model = AskForModel(server.address, credentials);
+  absl::StatusOr<v1::GetModelResponse> model = GetModel(server.address, credentials);
+  // Retry once: gRPC 1.51 reads errno of a pending connect too late and can report a refusal that did not
+  // happen. For the same reason all connections are opened here; requests then fail at once, without waiting
+  // for a connection, when the daemon goes away.
+  if (absl::IsUnavailable(model.status())) model = GetModel(server.address, credentials);
   if (!model.ok()) return model.status();
   std::unique_ptr<BenchClient> client(new BenchClient());
   client->address_ = server.address;
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAd
     const std::shared_ptr<grpc::Channel> channel = NewConnection(server.address, credentials);
     if (!channel->WaitForConnected(DeadlineIn(kConnectDeadline))) {
       return CallError(server.address,
-                       grpc::Status(grpc::StatusCode::UNAVAILABLE, "takes no further connection"));
+                       grpc::Status(grpc::StatusCode::UNAVAILABLE, "accepts no further connection"));
     }
     client->stubs_.push_back(v1::GenerationService::NewStub(channel));
   }

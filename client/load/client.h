@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_CLIENT_H_
 #define FOREDRAFT_CLIENT_LOAD_CLIENT_H_
 
-// Connections to a daemon, and streams over them that are timed. gRPC's callback API: any number of streams
-// on the few threads that gRPC has anyway.
+// Connections to a daemon, and timed streams over them. They use gRPC's callback API, so any number of
+// streams shares the few threads of gRPC.
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -23,16 +23,17 @@
 
 namespace foredraft {
 
-// One stream. Start once; then it lives until `done`, which is called on a thread of gRPC. Cancel from any
-// thread.
+// One stream. Call Start once. The call then owns itself until it passes itself to `done`, on a gRPC thread.
+// Cancel from any thread.
 class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
  public:
   struct Options {
     std::chrono::steady_clock::time_point run_start;
     std::optional<double> timeout_s;        // of the request
     std::atomic<int64_t>* received_tokens;  // outlives the call
-    // Lets go of the call before the run may end: with the connection's last reference, dropped on a thread
-    // of its own, gRPC would pull down what that thread stands on.
+    // Receives the finished call, on a gRPC thread, and must destroy it before the run ends. A call holds a
+    // reference to its channel; if it were the last one, destroying it here would destroy the completion
+    // queue that this thread polls.
     std::function<void(std::shared_ptr<TimedCall>)> done;
   };
 
@@ -42,7 +43,7 @@ class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
   void Start(std::shared_ptr<TimedCall> self);
   void Cancel();
 
-  MeasuredRequest& measured() { return measured_; }  // whole once `done` is called
+  MeasuredRequest& measured() { return measured_; }  // complete when `done` is called
 
  private:
   void OnReadDone(bool ok) override;
@@ -61,14 +62,14 @@ class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
 
 class BenchClient {
  public:
-  // Opens all connections and asks for the model. The error is the one that `generate` prints.
+  // Opens all connections and calls GetModel. Errors read as those of `generate`.
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const ServerAddress& server, int connections);
 
-  const v1::GetModelResponse& model() const { return model_; }
   const std::string& address() const { return address_; }
+  const v1::GetModelResponse& model() const { return model_; }
   int connections() const { return static_cast<int>(stubs_.size()); }
 
-  // Over the connections in turn. Any thread.
+  // Takes the connections in turn. Any thread.
   std::shared_ptr<TimedCall> NewCall(v1::GenerateRequest request, int64_t index, double due_s,
                                      TimedCall::Options options);
 

@@ -8,24 +8,13 @@
 namespace foredraft {
 namespace {
 
-Spread SpreadOf(const std::vector<double>& values) {
-  const auto [min, max] = std::minmax_element(values.begin(), values.end());
-  return {.median = Median(values), .min = *min, .max = *max};
-}
+using Kind = RunMetric::Column::Kind;
 
-double Ratio(double value, double first) { return first > 0 ? value / first : 0; }
-
-void AddSums(const SpeculationFigures& one, SpeculationFigures& all) {
-  all.steps += one.steps;
-  all.draft_tokens += one.draft_tokens;
-  all.accepted_tokens += one.accepted_tokens;
-  all.relaxed_tokens += one.relaxed_tokens;
-  all.forced |= one.forced;
-  all.accepted_per_position.resize(
-      std::max(all.accepted_per_position.size(), one.accepted_per_position.size()));
-  for (size_t i = 0; i < one.accepted_per_position.size(); ++i) {
-    all.accepted_per_position[i] += one.accepted_per_position[i];
-  }
+// The number that a comparison takes from a run.
+double NumberOf(const RunMetric& metric, const RunStats& run) {
+  const MetricValue value = metric.value(run);
+  const Summary* latency = std::get_if<Summary>(&value);
+  return latency != nullptr ? latency->p50 : std::get<double>(value);
 }
 
 }  // namespace
@@ -66,67 +55,66 @@ std::vector<TokenAgreement::Difference> TokenAgreement::differences() const {
   return all;
 }
 
-std::vector<SettingFigures> Comparison::Settings() const {
-  std::vector<SettingFigures> settings;
-  for (size_t i = 0; i < max_draft_tokens.size(); ++i) {
-    SettingFigures setting{.max_draft_tokens = max_draft_tokens[i]};
-    const auto spread = [&](const auto& figure_of) {
-      std::vector<double> values, ratios;
-      for (const std::vector<RunFigures>& round : rounds) {
-        values.push_back(figure_of(round[i]));
-        ratios.push_back(Ratio(values.back(), figure_of(round[0])));
+ComparisonSetting ComparisonSetting::OfDraftLen(int max_draft_tokens) {
+  return {.name = absl::StrCat("K=", max_draft_tokens), .max_draft_tokens = max_draft_tokens};
+}
+
+std::vector<ComparedMetric> Comparison::MetricsOf(size_t setting) const {
+  RunStats pooled;
+  for (const std::vector<RunStats>& round : rounds) pooled.speculation.Add(round[setting].speculation);
+  std::vector<ComparedMetric> all;
+  for (const RunMetric& metric : RunMetrics()) {
+    std::vector<double> values, ratios;
+    if (metric.column.kind == Kind::kNone) continue;
+    if (metric.column.kind == Kind::kPooled) values.push_back(NumberOf(metric, pooled));
+    if (metric.column.kind == Kind::kByRound) {
+      for (const std::vector<RunStats>& round : rounds) {
+        values.push_back(NumberOf(metric, round[setting]));
+        const double first = NumberOf(metric, round[0]);
+        if (first > 0) ratios.push_back(values.back() / first);
       }
-      return std::pair(SpreadOf(values), SpreadOf(ratios));
-    };
-    std::tie(setting.output_tokens_per_s, setting.output_tokens_per_s_ratio) =
-        spread([](const RunFigures& figures) { return figures.output_tokens_per_s; });
-    std::tie(setting.tpot_p50_ms, setting.tpot_p50_ratio) =
-        spread([](const RunFigures& figures) { return figures.tpot_ms.p50; });
-    std::tie(setting.ttft_p50_ms, setting.ttft_p50_ratio) =
-        spread([](const RunFigures& figures) { return figures.ttft_ms.p50; });
-    for (const std::vector<RunFigures>& round : rounds) AddSums(round[i].speculation, setting.speculation);
-    settings.push_back(std::move(setting));
+    }
+    all.push_back({.metric = &metric, .value = Summarize(values), .ratio = Summarize(ratios)});
   }
-  return settings;
+  return all;
 }
 
 bool Comparison::AllFailed() const {
-  for (const std::vector<RunFigures>& round : rounds) {
-    for (const RunFigures& figures : round) {
-      if (figures.completed > 0) return false;
+  for (const std::vector<RunStats>& round : rounds) {
+    for (const RunStats& run : round) {
+      if (run.completed > 0) return false;
     }
   }
   return true;
 }
 
 bool Comparison::TokensMayDiffer() const {
-  for (const std::vector<RunFigures>& round : rounds) {
-    for (const RunFigures& figures : round) {
-      if (figures.speculation.forced || figures.speculation.relaxed_tokens > 0) return true;
+  for (const std::vector<RunStats>& round : rounds) {
+    for (const RunStats& run : round) {
+      if (run.speculation.forced || run.speculation.relaxed_tokens > 0) return true;
     }
   }
   return false;
 }
 
-Comparison Compare(const std::vector<int>& max_draft_tokens, int round_count,
-                   const std::function<LoadResult(int, const std::string&)>& run) {
-  Comparison comparison{.max_draft_tokens = max_draft_tokens};
-  const int settings = static_cast<int>(max_draft_tokens.size());
+Comparison Compare(const std::vector<ComparisonSetting>& settings, int round_count,
+                   const std::function<LoadResult(const ComparisonSetting&, const std::string&)>& run) {
+  Comparison comparison{.settings = settings};
   for (int round = 0; round < round_count && !comparison.gave_up; ++round) {
-    std::vector<RunFigures> figures(settings);
-    for (int turn = 0; turn < settings; ++turn) {
-      const int setting = (round + turn) % settings;
-      const std::string name = absl::StrCat("K=", max_draft_tokens[setting], " round ", round + 1);
-      const LoadResult result = run(max_draft_tokens[setting], name);
+    std::vector<RunStats> runs(settings.size());
+    for (size_t turn = 0; turn < settings.size(); ++turn) {
+      const size_t index = (round + turn) % settings.size();
+      const std::string name = absl::StrCat(settings[index].name, " round ", round + 1);
+      const LoadResult result = run(settings[index], name);
       if (result.interrupted) {
         comparison.interrupted = true;
         return comparison;
       }
       comparison.tokens.Add(name, result.requests);
-      figures[setting] = Evaluate(result);
+      runs[index] = Evaluate(result);
       comparison.gave_up |= !result.gave_up.empty();
     }
-    comparison.rounds.push_back(std::move(figures));
+    comparison.rounds.push_back(std::move(runs));
   }
   return comparison;
 }

@@ -1,22 +1,24 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_COMPARISON_H_
 #define FOREDRAFT_CLIENT_LOAD_COMPARISON_H_
 
-// The same work once per setting of max_draft_tokens, in rounds, and what the settings did to time and
-// tokens. Time may differ; tokens must not: that is the product's promise.
+// The same requests once per setting, in rounds: how long each setting takes, and whether all of them give
+// the same tokens, as the daemon promises.
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/load/load_run.h"
-#include "client/load/statistics.h"
+#include "client/load/run_metrics.h"
+#include "client/load/run_stats.h"
+#include "client/measure/summary.h"
 
 namespace foredraft {
 
-// Whether requests got the same tokens in every run, by their hashes.
+// Whether requests got the same tokens in every run. Compares hashes of the tokens.
 class TokenAgreement {
  public:
   struct Difference {
@@ -27,16 +29,17 @@ class TokenAgreement {
   void Add(const std::string& run, const std::vector<MeasuredRequest>& requests);
 
   int64_t compared() const;    // requests that completed in every run
-  int64_t agreed() const;      // of them, those with the same tokens everywhere
-  int64_t incomplete() const;  // requests that failed somewhere
-  // The first for each request that completed with other tokens than in an earlier run, in order of index.
+  int64_t agreed() const;      // of those, requests with the same tokens in all runs
+  int64_t incomplete() const;  // requests that failed in at least one run
+  // One per request that got other tokens in a later run than in the first in which it completed; in order of
+  // index.
   std::vector<Difference> differences() const;
 
  private:
   struct Entry {
-    int runs = 0;  // completed in
+    int runs = 0;  // in which it completed
     uint64_t hash = 0;
-    std::string run;        // the first
+    std::string run;        // the first of them
     std::string other_run;  // the first with other tokens; empty = none
   };
 
@@ -44,38 +47,44 @@ class TokenAgreement {
   std::map<int64_t, Entry> entries_;  // by index
 };
 
-// Median over the rounds, and their range.
-struct Spread {
-  double median = 0, min = 0, max = 0;
+// What the runs of one column have in common.
+struct ComparisonSetting {
+  std::string name;                     // "K=3", "baseline"
+  std::optional<int> max_draft_tokens;  // of each request; absent = the daemon chooses
+  bool on_baseline = false;             // sent to the daemon of --baseline
+
+  static ComparisonSetting OfDraftLen(int max_draft_tokens);
+  static ComparisonSetting Baseline() { return {.name = "baseline", .on_baseline = true}; }
 };
 
-struct SettingFigures {
-  int max_draft_tokens = 0;
-  Spread output_tokens_per_s, tpot_p50_ms, ttft_p50_ms;
-  // To the first setting, of the same round each; 0 where there is nothing to divide by.
-  Spread output_tokens_per_s_ratio, tpot_p50_ratio, ttft_p50_ratio;
-  SpeculationFigures speculation;  // of all rounds
+// One metric of one setting over all rounds.
+struct ComparedMetric {
+  const RunMetric* metric = nullptr;
+  Summary value;
+  Summary ratio;  // to the first setting of the same round; count 0 = nothing to divide by
 };
 
 struct Comparison {
-  std::vector<int> max_draft_tokens;            // [settings]
-  std::vector<std::vector<RunFigures>> rounds;  // [rounds][settings], whole rounds only
+  std::vector<ComparisonSetting> settings;
+  std::vector<std::vector<RunStats>> rounds;  // [rounds][settings], whole rounds only
   TokenAgreement tokens;
   bool interrupted = false;
-  bool gave_up = false;  // the server went away in the last round
+  bool gave_up = false;  // the daemon went away in the last round
 
-  std::vector<SettingFigures> Settings() const;  // rounds not empty
-  bool AllFailed() const;                        // no request of any round completed
-  // Forced or relaxed acceptance was at work: tokens may depend on drafts.
+  // The columns of a comparison, in the order of RunMetrics(): output tokens per second first. At least one
+  // round.
+  std::vector<ComparedMetric> MetricsOf(size_t setting) const;
+  bool AllFailed() const;  // no request of any round completed
+  // Acceptance is forced or relaxed: tokens may depend on drafts.
   bool TokensMayDiffer() const;
-  // The product's promise was broken.
+  // Tokens depend on the setting though they must not.
   bool Broken() const { return !TokensMayDiffer() && !tokens.differences().empty(); }
 };
 
-// Round r begins with setting r, so that no setting is always first or always after the same one. `run` makes
-// one run: with so many drafts, under this name.
-Comparison Compare(const std::vector<int>& max_draft_tokens, int round_count,
-                   const std::function<LoadResult(int max_draft_tokens, const std::string& name)>& run);
+// Round r begins with setting r, so that no setting is always first or always after the same one. `run`
+// measures one setting; the name identifies the run in progress lines and reports.
+Comparison Compare(const std::vector<ComparisonSetting>& settings, int round_count,
+                   const std::function<LoadResult(const ComparisonSetting&, const std::string& name)>& run);
 
 }  // namespace foredraft
 

@@ -1,149 +1,141 @@
 #include "client/load/comparison_report.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/grouped_digits.h"
+#include "client/measure/table.h"
 
 namespace foredraft {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Kind = RunMetric::Column::Kind;
 
-constexpr size_t kMostDifferences = 10;  // shown, of those there are
+constexpr size_t kMaxDifferencesShown = 10;
 
-std::string RatioText(const Spread& ratio) {
-  if (ratio.median == 0) return "-";
-  return absl::StrFormat("x %.2f (%.2f..%.2f)", ratio.median, ratio.min, ratio.max);
+std::string RatioText(const Summary& ratio) {
+  if (ratio.count == 0) return "-";
+  return absl::StrFormat("x %.2f (%.2f..%.2f)", ratio.p50, ratio.min, ratio.max);
 }
 
-// Columns: K, then thrice a median and its ratio, then the drafts.
-constexpr char kRow[] = "%-3s%14s  %-20s%13s  %-20s%13s  %-20s%9s%8s\n";
-
-std::string SettingRow(const SettingFigures& setting, bool first) {
-  const auto ratio = [first](const Spread& spread) { return first ? std::string("x 1") : RatioText(spread); };
-  const std::string rate = setting.speculation.draft_tokens == 0
-                               ? "-"
-                               : absl::StrFormat("%.1f%%", 100 * setting.speculation.acceptance_rate());
-  return absl::StrFormat(
-      kRow, absl::StrCat(setting.max_draft_tokens), GroupedDecimal(setting.output_tokens_per_s.median, 1),
-      ratio(setting.output_tokens_per_s_ratio), GroupedDecimal(setting.tpot_p50_ms.median, 2),
-      ratio(setting.tpot_p50_ratio), GroupedDecimal(setting.ttft_p50_ms.median, 2),
-      ratio(setting.ttft_p50_ratio), rate, GroupedDecimal(setting.speculation.acceptance_length(), 2));
-}
-
-std::string DifferenceText(const TokenAgreement::Difference& difference, const Workload& workload) {
-  return absl::StrCat(workload.Item(difference.index).name, ": ", difference.other_run,
-                      " gave other tokens than ", difference.run);
+std::string SettingsTable(const Comparison& comparison) {
+  std::vector<std::string> head = {"setting"};
+  for (const ComparedMetric& compared : comparison.MetricsOf(0)) {
+    head.push_back(compared.metric->column.heading);
+    if (compared.metric->column.kind == Kind::kByRound) head.push_back("ratio (range)");
+  }
+  Table table(head);
+  for (size_t i = 0; i < comparison.settings.size(); ++i) {
+    std::vector<std::string> row = {comparison.settings[i].name};
+    for (const ComparedMetric& compared : comparison.MetricsOf(i)) {
+      const RunMetric::Text& text = compared.metric->text;
+      const std::string number = NumberText(compared.value.p50, text.decimals, text.style);
+      row.push_back(number.empty() ? "-" : number);
+      if (compared.metric->column.kind == Kind::kByRound) {
+        row.push_back(i == 0 ? "x 1" : RatioText(compared.ratio));
+      }
+    }
+    table.Add(std::move(row));
+  }
+  return table.Text();
 }
 
 std::string TokensText(const Comparison& comparison, const Workload& workload) {
   const TokenAgreement& tokens = comparison.tokens;
-  std::string text = absl::StrCat("tokens      the same in ", Grouped(tokens.agreed()), " of ",
-                                  Grouped(tokens.compared()), " requests");
+  std::string line =
+      absl::StrCat("the same in ", Grouped(tokens.agreed()), " of ", Grouped(tokens.compared()), " requests");
   if (tokens.incomplete() > 0) {
-    absl::StrAppend(&text, "; ", Grouped(tokens.incomplete()), " did not complete in every run");
+    absl::StrAppend(&line, "; ", Grouped(tokens.incomplete()), " did not complete in every run");
   }
-  text += "\n";
-  const std::vector<TokenAgreement::Difference> differences = tokens.differences();
+  std::string text = TextRow("tokens", line);
   if (comparison.TokensMayDiffer()) {
-    return text + "            forced or relaxed acceptance is configured: they may differ\n";
+    return text + TextRow("", "forced or relaxed acceptance is configured: they may differ");
   }
-  for (size_t i = 0; i < std::min(differences.size(), kMostDifferences); ++i) {
-    absl::StrAppend(&text, "ERROR       ", DifferenceText(differences[i], workload), "\n");
+  const std::vector<TokenAgreement::Difference> differences = tokens.differences();
+  for (size_t i = 0; i < std::min(differences.size(), kMaxDifferencesShown); ++i) {
+    text += TextRow("ERROR",
+                    absl::StrCat(workload.Item(differences[i].index).name, ": ", differences[i].other_run,
+                                 " gave other tokens than ", differences[i].run));
   }
-  if (differences.size() > kMostDifferences) {
-    absl::StrAppend(&text, "ERROR       and ", Grouped(differences.size() - kMostDifferences), " more\n");
+  if (differences.size() > kMaxDifferencesShown) {
+    text +=
+        TextRow("ERROR", absl::StrCat("and ", Grouped(differences.size() - kMaxDifferencesShown), " more"));
   }
   return text;
 }
 
-// What went wrong or warped the figures: errors by setting, over all rounds, and warnings by run.
-std::string NotesText(const Comparison& comparison) {
+// Errors by setting, over all rounds, then warnings by run.
+std::string ErrorsText(const Comparison& comparison) {
   std::string errors, warnings;
-  for (size_t i = 0; i < comparison.max_draft_tokens.size(); ++i) {
-    const std::string setting = absl::StrCat("K=", comparison.max_draft_tokens[i]);
-    std::map<absl::StatusCode, ErrorFigures> by_code;
+  for (size_t i = 0; i < comparison.settings.size(); ++i) {
+    const std::string& setting = comparison.settings[i].name;
+    std::vector<ErrorStats> by_code;
     for (size_t round = 0; round < comparison.rounds.size(); ++round) {
-      const RunFigures& figures = comparison.rounds[round][i];
-      const std::string run = absl::StrCat(setting, " round ", round + 1, ": ");
-      for (const ErrorFigures& error : figures.errors) {
-        by_code.try_emplace(error.code, ErrorFigures{.message = error.message}).first->second.count +=
-            error.count;
-      }
-      if (!figures.gave_up.empty()) absl::StrAppend(&warnings, "gave up     ", run, figures.gave_up, "\n");
-      for (const std::string& warning : figures.client.warnings) {
-        absl::StrAppend(&warnings, "warning     ", run, warning, "\n");
-      }
+      const RunStats& run = comparison.rounds[round][i];
+      const std::string name = absl::StrCat(setting, " round ", round + 1, ": ");
+      for (const ErrorStats& error : run.errors) AddError(error, by_code);
+      if (!run.gave_up.empty()) warnings += TextRow("gave up", name + run.gave_up);
+      for (const std::string& warning : run.client.warnings) warnings += TextRow("warning", name + warning);
     }
-    for (const auto& [code, error] : by_code) {
-      absl::StrAppend(&errors, "  error     ", setting, ": ", Grouped(error.count), " ",
-                      absl::StatusCodeToString(code), ": ", error.message, "\n");
+    for (const ErrorStats& error : by_code) {
+      errors += TextRow("  error", absl::StrCat(setting, ": ", Grouped(error.count), " ",
+                                                absl::StatusCodeToString(error.code), ": ", error.message));
     }
   }
-  if (!errors.empty())
-    warnings = "warning     requests failed: the settings did not do the same work\n" + warnings;
+  if (!errors.empty()) errors += TextRow("warning", "requests failed: the settings did not do the same work");
   return errors + warnings;
 }
 
-std::string ResultText(const std::vector<SettingFigures>& settings) {
-  const SettingFigures& best = *std::max_element(
-      settings.begin(), settings.end(), [](const SettingFigures& a, const SettingFigures& b) {
-        return a.output_tokens_per_s_ratio.median < b.output_tokens_per_s_ratio.median;
-      });
-  if (best.max_draft_tokens == settings[0].max_draft_tokens) {
-    return absl::StrFormat("K = %d gives the most output tok/s\n", best.max_draft_tokens);
+std::string ResultText(const Comparison& comparison) {
+  size_t best = 0;
+  Summary best_ratio;
+  for (size_t i = 1; i < comparison.settings.size(); ++i) {
+    const Summary ratio = comparison.MetricsOf(i)[0].ratio;
+    if (ratio.p50 <= std::max(best_ratio.p50, 1.0)) continue;
+    best = i;
+    best_ratio = ratio;
   }
-  return absl::StrFormat("K = %d gives %.2f (%.2f..%.2f) times the output tok/s of K = %d\n",
-                         best.max_draft_tokens, best.output_tokens_per_s_ratio.median,
-                         best.output_tokens_per_s_ratio.min, best.output_tokens_per_s_ratio.max,
-                         settings[0].max_draft_tokens);
+  const std::string& name = comparison.settings[best].name;
+  if (best == 0) return absl::StrCat(name, " gives the most output tok/s\n");
+  return absl::StrFormat("%s gives %.2f (%.2f..%.2f) times the output tok/s of %s\n", name, best_ratio.p50,
+                         best_ratio.min, best_ratio.max, comparison.settings[0].name);
 }
 
-Json SpreadJson(const Spread& spread) {
-  return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
+Json SpreadJson(const Summary& summary) {
+  return {{"median", summary.p50}, {"min", summary.min}, {"max", summary.max}};
 }
 
-}  // namespace
-
-std::string TextReport(const BenchSetup& setup, const Comparison& comparison, const Workload& workload) {
-  const std::vector<SettingFigures> settings = comparison.Settings();
-  std::string text =
-      absl::StrCat(TextHeader(setup), "rounds      ", comparison.rounds.size(),
-                   comparison.interrupted ? ", then interrupted" : "",
-                   "; medians of them, and ratios to the first setting (range over the rounds); the prompts "
-                   "had been sent before\n\n",
-                   absl::StrFormat(kRow, "K", "output tok/s", "", "TPOT p50, ms", "", "TTFT p50, ms", "",
-                                   "accepted", "length"));
-  for (size_t i = 0; i < settings.size(); ++i) text += SettingRow(settings[i], i == 0);
-  absl::StrAppend(&text, "\n", NotesText(comparison), TokensText(comparison, workload));
-  if (!comparison.AllFailed()) text += ResultText(settings);
-  return text;
-}
-
-std::string JsonReport(const BenchSetup& setup, const Comparison& comparison, const Workload& workload) {
-  Json json = SetupJson(setup);
-  json["interrupted"] = comparison.interrupted;
-  json["rounds"] = comparison.rounds.size();
-  json["settings"] = Json::array();
-  const std::vector<SettingFigures> settings = comparison.Settings();
-  for (size_t i = 0; i < settings.size(); ++i) {
-    const SettingFigures& setting = settings[i];
-    Json runs = Json::array();
-    for (const std::vector<RunFigures>& round : comparison.rounds) runs.push_back(FiguresJson(round[i]));
-    json["settings"].push_back({{"max_draft_tokens", setting.max_draft_tokens},
-                                {"output_tokens_per_s", SpreadJson(setting.output_tokens_per_s)},
-                                {"output_tokens_per_s_ratio", SpreadJson(setting.output_tokens_per_s_ratio)},
-                                {"tpot_p50_ms", SpreadJson(setting.tpot_p50_ms)},
-                                {"tpot_p50_ratio", SpreadJson(setting.tpot_p50_ratio)},
-                                {"ttft_p50_ms", SpreadJson(setting.ttft_p50_ms)},
-                                {"ttft_p50_ratio", SpreadJson(setting.ttft_p50_ratio)},
-                                {"acceptance_rate", setting.speculation.acceptance_rate()},
-                                {"acceptance_length", setting.speculation.acceptance_length()},
-                                {"runs", std::move(runs)}});
+// "output_tokens_per_s" and "output_tokens_per_s_ratio"; of a latency "tpot_p50_ms" and "tpot_p50_ratio".
+void AddMetricJson(const ComparedMetric& compared, Json& json) {
+  const std::string key = compared.metric->key;
+  if (compared.metric->column.kind == Kind::kPooled) {
+    json[key] = compared.value.p50;
+    return;
   }
+  const bool is_latency = compared.metric->text.line == kLatencyTable;
+  const std::string stem = is_latency ? absl::StrCat(absl::StripSuffix(key, "_ms"), "_p50") : key;
+  json[is_latency ? stem + "_ms" : key] = SpreadJson(compared.value);
+  json[stem + "_ratio"] = SpreadJson(compared.ratio);
+}
+
+Json SettingsJson(const Comparison& comparison) {
+  Json settings = Json::array();
+  for (size_t i = 0; i < comparison.settings.size(); ++i) {
+    const ComparisonSetting& setting = comparison.settings[i];
+    Json json = {{"name", setting.name}};
+    json["max_draft_tokens"] = setting.max_draft_tokens ? Json(*setting.max_draft_tokens) : Json(nullptr);
+    for (const ComparedMetric& compared : comparison.MetricsOf(i)) AddMetricJson(compared, json);
+    json["runs"] = Json::array();
+    for (const std::vector<RunStats>& round : comparison.rounds) json["runs"].push_back(RunJson(round[i]));
+    settings.push_back(std::move(json));
+  }
+  return settings;
+}
+
+Json TokensJson(const Comparison& comparison, const Workload& workload) {
   Json differences = Json::array();
   for (const TokenAgreement::Difference& difference : comparison.tokens.differences()) {
     differences.push_back({{"index", difference.index},
@@ -151,11 +143,60 @@ std::string JsonReport(const BenchSetup& setup, const Comparison& comparison, co
                            {"run", difference.run},
                            {"other_run", difference.other_run}});
   }
-  json["tokens"] = {{"compared_requests", comparison.tokens.compared()},
-                    {"same_requests", comparison.tokens.agreed()},
-                    {"incomplete_requests", comparison.tokens.incomplete()},
-                    {"may_differ", comparison.TokensMayDiffer()},
-                    {"differences", std::move(differences)}};
+  return {{"compared_requests", comparison.tokens.compared()},
+          {"same_requests", comparison.tokens.agreed()},
+          {"incomplete_requests", comparison.tokens.incomplete()},
+          {"may_differ", comparison.TokensMayDiffer()},
+          {"differences", std::move(differences)}};
+}
+
+// The two things that "no drafts" can mean.
+std::string NoDraftsText(const ComparisonReport& report) {
+  const auto& settings = report.comparison.settings;
+  const bool has_k0 = std::any_of(settings.begin(), settings.end(),
+                                  [](const auto& setting) { return setting.max_draft_tokens == 0; });
+  std::string text;
+  if (report.setup.server.model.max_draft_len() == 0) {
+    text += TextRow("note", "the daemon has no speculative_config: it drafts nothing at any K");
+  } else if (has_k0) {
+    text +=
+        TextRow("note", "K=0 drafts nothing, but each step still runs the MTP module to keep its cache warm");
+    if (!report.baseline) {
+      text += TextRow("", "--baseline ADDRESS adds a daemon without speculative_config, which does not");
+    }
+  }
+  if (report.baseline && report.baseline->model.max_draft_len() > 0) {
+    text += TextRow("warning", "the daemon of --baseline has a speculative_config: it drafts too");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string TextReport(const ComparisonReport& report) {
+  const Comparison& comparison = report.comparison;
+  std::string text = TextRow("server", ServerText(report.setup.server));
+  if (report.baseline) text += TextRow("baseline", ServerText(*report.baseline));
+  text += SetupText(report.setup);
+  text += TextRow("rounds",
+                  absl::StrCat(comparison.rounds.size(), comparison.interrupted ? ", then interrupted" : "",
+                               "; medians, and ratios to the first setting in the same round"));
+  text +=
+      TextRow("", "every daemon received the prompts once before, so all runs find the same prefix cache");
+  absl::StrAppend(&text, NoDraftsText(report), "\n", SettingsTable(comparison), "\n", ErrorsText(comparison),
+                  TokensText(comparison, report.workload));
+  if (!comparison.AllFailed()) text += ResultText(comparison);
+  return text;
+}
+
+std::string JsonReport(const ComparisonReport& report) {
+  const Comparison& comparison = report.comparison;
+  Json json = SetupJson(report.setup);
+  json["baseline"] = report.baseline ? ServerJson(*report.baseline) : Json(nullptr);
+  json["interrupted"] = comparison.interrupted;
+  json["rounds"] = comparison.rounds.size();
+  json["settings"] = SettingsJson(comparison);
+  json["tokens"] = TokensJson(comparison, report.workload);
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_COMPARISON_REPORT_H_
 #define FOREDRAFT_CLIENT_LOAD_COMPARISON_REPORT_H_
 
-// A comparison, for people and for programs.
+// What `bench --compare` prints: for people and as JSON.
 
+#include <optional>
 #include <string>
 
 #include "client/load/comparison.h"
@@ -11,9 +12,15 @@
 
 namespace foredraft {
 
-// The comparison has at least one round. `workload` names the requests whose tokens differ.
-std::string TextReport(const BenchSetup& setup, const Comparison& comparison, const Workload& workload);
-std::string JsonReport(const BenchSetup& setup, const Comparison& comparison, const Workload& workload);
+struct ComparisonReport {
+  const BenchSetup& setup;
+  const std::optional<MeasuredServer>& baseline;  // of --baseline
+  const Comparison& comparison;                   // at least one round
+  const Workload& workload;                       // names the requests whose tokens differ
+};
+
+std::string TextReport(const ComparisonReport& report);
+std::string JsonReport(const ComparisonReport& report);
 
 }  // namespace foredraft
 

@@ -16,9 +16,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{100};
-// A server that is gone answers at once: a closed loop would do nothing but fail. (A full queue is no reason
-// to stop: it empties.)
-constexpr int64_t kMostUnavailable = 100;
+// A closed loop gives up after this many UNAVAILABLE in a row: calls to a daemon that is gone fail at once.
+// (RESOURCE_EXHAUSTED is no reason to give up: a full queue empties.)
+constexpr int64_t kMaxUnavailableInARow = 100;
 
 double ProcessCpuSeconds() {
   rusage usage{};
@@ -97,7 +97,7 @@ void LoadRun::StartOne(const Departure& departure) {
     stopped = stopped_;
   }
   call->Start(call);
-  if (stopped) call->Cancel();  // Stop may have come before the insertion
+  if (stopped) call->Cancel();  // Stop may have run before the insertion
 }
 
 void LoadRun::Ended(std::shared_ptr<TimedCall> call) {
@@ -108,7 +108,7 @@ void LoadRun::Ended(std::shared_ptr<TimedCall> call) {
     --running_;
     if (request.outcome == RequestOutcome::kFailed) ++failed_;
     unavailable_in_a_row_ = absl::IsUnavailable(request.status) ? unavailable_in_a_row_ + 1 : 0;
-    if (unavailable_in_a_row_ >= kMostUnavailable && HasMore(Now())) {
+    if (unavailable_in_a_row_ >= kMaxUnavailableInARow && HasMore(Now())) {
       stopped_ = gave_up_ = true;
     }
     if (options_.concurrency > 0) free_since_s_.push_back(Now());
@@ -127,7 +127,7 @@ void LoadRun::Stop() {
     stopped_ = true;
     calls.assign(calls_.begin(), calls_.end());
   }
-  // Without the mutex: what ends a call may run on this thread.
+  // Not under the mutex: Cancel may call Ended on this thread.
   for (const std::shared_ptr<TimedCall>& call : calls) call->Cancel();
 }
 
@@ -151,8 +151,7 @@ LoadResult LoadRun::Run(const std::atomic<bool>& interrupted,
     std::unique_lock<std::mutex> lock(mutex_);
     const bool more = HasMore(Now());
     if (inside_ == 0 && !more) break;
-    // The next arrival wakes this thread unless the concurrency holds it back; then the end of a call sends
-    // it.
+    // Wake at the next arrival. If the concurrency delays that request, the end of a call sends it instead.
     steady_clock::time_point wake = next_tick;
     if (more && arrivals_.next_s() > Now()) {
       wake = std::min(
@@ -173,7 +172,7 @@ LoadResult LoadRun::Run(const std::atomic<bool>& interrupted,
   result.wall_s = Now();
   result.requests = std::move(ended_);
   if (gave_up_) {
-    result.gave_up = absl::StrCat("the last ", kMostUnavailable, " requests were UNAVAILABLE");
+    result.gave_up = absl::StrCat("the last ", kMaxUnavailableInARow, " requests were UNAVAILABLE");
   }
   return result;
 }

@@ -3,9 +3,9 @@
 
 // One run of a load: sends the requests of a workload when they are due and measures them.
 //
-// Closed loop: all requests are due at once, and `concurrency` says how many are in flight. Open loop: they
-// are due as a Poisson process of `request_rate_per_s`, however long answers take; a concurrency then holds
-// back what would be more, as other load generators do it.
+// Closed loop: all requests are due at once, and `concurrency` limits how many are in flight. Open loop:
+// requests are due as a Poisson process of `request_rate_per_s`, however long answers take; a concurrency
+// then delays those that would exceed it, as in other load generators.
 
 #include <atomic>
 #include <condition_variable>
@@ -30,23 +30,23 @@ struct LoadOptions {
   int concurrency = 0;  // 0 = any number
   std::optional<double> request_rate_per_s;
   std::optional<int64_t> request_count;
-  std::optional<double> duration_s;  // no request leaves later; those in flight then end as they would
+  std::optional<double> duration_s;  // no request is sent later; those in flight run to their end
   uint64_t seed = 0;                 // of arrival times, and of each request's sampling
-  // What all requests have in common: sampling, drafts, ignore_eos, timeout_s.
+  // The fields that all requests share: sampling, drafts, ignore_eos, timeout_s.
   v1::GenerateRequest request;
 };
 
 struct LoadResult {
   std::vector<MeasuredRequest> requests;  // in the order of their end
   double wall_s = 0;                      // first request sent to last request ended
-  double cpu_s = 0;                       // of this process, user and system, meanwhile
+  double cpu_s = 0;                       // user and system time of this process in wall_s
   bool open_loop = false;
   bool interrupted = false;
-  std::string gave_up;  // why the run stopped by itself before its end; empty = it did not
+  std::string gave_up;  // why the run stopped early by itself; empty = it did not
 };
 
 struct LoadProgress {
-  int64_t done = 0;  // failed ones too
+  int64_t done = 0;  // completed or failed
   int64_t failed = 0;
   int64_t running = 0;
   int64_t output_tokens = 0;
@@ -57,8 +57,8 @@ class LoadRun {
  public:
   LoadRun(BenchClient& client, const Workload& workload, const LoadOptions& options);
 
-  // Once. Ends when the load has, soon after `interrupted` is set (what is in flight is cancelled), or when
-  // the server is gone. `progress` is called a few times per second, on this thread.
+  // Call once. Returns when the load has ended, soon after `interrupted` is set (requests in flight are
+  // cancelled), or when the daemon is gone. Calls `progress` a few times per second, on this thread.
   LoadResult Run(const std::atomic<bool>& interrupted,
                  const std::function<void(const LoadProgress&)>& progress);
 
@@ -69,7 +69,7 @@ class LoadRun {
   };
 
   double Now() const;
-  void StartDue();                     // starts all that is due. Any thread
+  void StartDue();                     // starts all requests that are due. Any thread
   std::optional<Departure> TakeDue();  // under mutex_
   bool HasMore(double now_s) const;    // under mutex_
   void StartOne(const Departure& departure);
@@ -84,15 +84,15 @@ class LoadRun {
   std::atomic<int64_t> received_tokens_ = 0;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // nothing is in flight any more, or the run gave up
+  std::condition_variable changed_;  // nothing is in flight, or the run gave up
   // Guarded by mutex_.
   Arrivals arrivals_;
-  std::deque<double> free_since_s_;  // per place that the concurrency leaves free
+  std::deque<double> free_since_s_;  // one per request that the concurrency still allows
   int64_t started_ = 0;
   int64_t running_ = 0;
   int64_t failed_ = 0;
   int64_t unavailable_in_a_row_ = 0;
-  int64_t inside_ = 0;  // calls in flight, and threads in Ended: while there are any, `this` must live
+  int64_t inside_ = 0;  // calls in flight and threads in Ended: `this` must outlive them
   bool stopped_ = false;
   bool gave_up_ = false;
   std::unordered_set<std::shared_ptr<TimedCall>> calls_;  // in flight

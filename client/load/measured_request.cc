@@ -9,10 +9,7 @@ void AddChunk(MeasuredRequest& request, double now_s, v1::GenerateChunk& chunk) 
   if (chunk.has_speculation()) request.speculation.Swap(chunk.mutable_speculation());
   if (chunk.token_ids().empty()) return;
   for (const int32_t id : chunk.token_ids()) {
-    for (int byte = 0; byte < 4; ++byte) {
-      request.token_hash =
-          (request.token_hash ^ ((static_cast<uint32_t>(id) >> (8 * byte)) & 0xff)) * 1099511628211u;
-    }
+    request.token_hash = Fnv1a({reinterpret_cast<const char*>(&id), sizeof(id)}, request.token_hash);
   }
   if (request.output_tokens == 0) {
     request.first_token_s = now_s;

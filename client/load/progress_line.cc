@@ -7,13 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
-#include "client/load/report.h"
 
 namespace foredraft {
 namespace {
 
-constexpr double kPlainPeriod_s = 10;  // between lines that are not drawn over
-constexpr double kRateWindow_s = 1;    // shorter ones jump with every step of the server
+constexpr double kPlainPeriod_s = 10;  // between plain lines
+constexpr double kRateWindow_s = 1;    // a shorter window makes the rate jump with every decode step
 
 size_t TerminalColumns() {
   winsize size{};
@@ -39,8 +38,8 @@ std::string ProgressLine::Text(const LoadProgress& progress) {
   }
   std::string text = label_.empty() ? "" : label_ + "   ";
   absl::StrAppend(&text, Grouped(progress.done), total_ ? absl::StrCat(" / ", Grouped(*total_)) : "",
-                  " requests   ", Grouped(progress.running), " running   ", GroupedDecimal(rate_, 0),
-                  " tok/s   ", GroupedDecimal(progress.elapsed_s, 1), " s");
+                  " requests   ", Grouped(progress.running), " running   ", Grouped(rate_, 0), " tok/s   ",
+                  Grouped(progress.elapsed_s, 1), " s");
   if (progress.failed > 0) absl::StrAppend(&text, "   ", Grouped(progress.failed), " failed");
   return text;
 }
@@ -48,7 +47,7 @@ std::string ProgressLine::Text(const LoadProgress& progress) {
 void ProgressLine::Show(const LoadProgress& progress) {
   if (terminal_) {
     const std::string text =
-        Text(progress).substr(0, TerminalColumns() - 1);  // a wrapped line is not drawn over
+        Text(progress).substr(0, TerminalColumns() - 1);  // a wrapped line could not be redrawn
     fprintf(stderr, "\r%s\x1b[K", text.c_str());
     fflush(stderr);
     drawn_ = true;

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
 #define FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
 
-// What a run is doing, on stderr: one line drawn over itself on a terminal, else a plain line now and then.
-// Owner: the command. One thread.
+// Progress of a run on stderr: on a terminal one line that redraws itself, otherwise a plain line now and
+// then. Owner: the command. One thread.
 
 #include <cstdint>
 #include <optional>
@@ -14,14 +14,14 @@ namespace foredraft {
 
 class ProgressLine {
  public:
-  // `label` stands in front ("warm-up"); `total` absent = the run ends by time.
+  // `label` begins the line ("warm-up"); without `total` the run ends by time.
   ProgressLine(bool terminal, std::string label, std::optional<int64_t> total)
       : terminal_(terminal), label_(std::move(label)), total_(total) {}
-  ~ProgressLine();  // leaves nothing of the drawn line
+  ~ProgressLine();  // erases the line
 
   void Show(const LoadProgress& progress);
 
-  // "  120 / 200 requests   16 running   1,037 tok/s   12.3 s"; the rate is that since the last text.
+  // "  120 / 200 requests   16 running   1,037 tok/s   12.3 s"; the rate is over the last second.
   std::string Text(const LoadProgress& progress);
 
  private:

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_RANDOM_BITS_H_
 #define FOREDRAFT_CLIENT_LOAD_RANDOM_BITS_H_
 
-// Reproducible draws: the same on every machine and in every order of asking, unlike the distributions of
-// <random>.
+// Reproducible random numbers: the same on every machine and in any order of calls, unlike the distributions
+// of <random>.
 
 #include <cstdint>
 

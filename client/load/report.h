@@ -1,38 +1,43 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_REPORT_H_
 #define FOREDRAFT_CLIENT_LOAD_REPORT_H_
 
-// A run's figures, for people and for programs.
+// What `bench` prints about one run: for people and as JSON.
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "client/load/load_run.h"
-#include "client/load/statistics.h"
+#include "client/load/run_stats.h"
 #include "foredraft/v1/generation.pb.h"
 
 namespace foredraft {
 
-// What was asked of whom.
-struct BenchSetup {
+struct MeasuredServer {
   std::string address;
   v1::GetModelResponse model;
+};
+
+// The load that was requested, and of which daemon.
+struct BenchSetup {
+  MeasuredServer server;
   int connections = 1;
   std::string workload;  // its description
-  int warmup = 0;        // requests before, not counted
+  int warmup = 0;        // requests sent before, not counted
   LoadOptions load;
 };
 
-std::string TextHeader(const BenchSetup& setup);  // server, load and requests
-std::string TextReport(const BenchSetup& setup, const RunFigures& figures);
+// Keys of the JSON are stable.
+std::string TextReport(const BenchSetup& setup, const RunStats& run);
+std::string JsonReport(const BenchSetup& setup, const RunStats& run);
 
-// Keys are stable; a unit ends the key of what has one.
+// The parts that the report of a comparison shares.
+std::string TextRow(const std::string& heading, const std::string& text);
+std::string ServerText(const MeasuredServer& server);
+std::string SetupText(const BenchSetup& setup);
+nlohmann::ordered_json ServerJson(const MeasuredServer& server);
 nlohmann::ordered_json SetupJson(const BenchSetup& setup);
-nlohmann::ordered_json FiguresJson(const RunFigures& figures);
-std::string JsonReport(const BenchSetup& setup, const RunFigures& figures);
-
-// 1037.4 -> "1,037.4"
-std::string GroupedDecimal(double value, int decimals);
+nlohmann::ordered_json RunJson(const RunStats& run);
+double RoundedForJson(double value);
 
 }  // namespace foredraft
 

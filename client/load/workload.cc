@@ -27,11 +27,11 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// A JSON value as a message shows it.
+// A JSON value in a message, shortened.
 std::string Shown(const Json& value) {
-  constexpr size_t kMost = 40;
+  constexpr size_t kMaxShown = 40;
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   return text;
 }
 
@@ -61,7 +61,8 @@ absl::StatusOr<WorkItem> ReadItem(const std::string& line, const std::string& wh
   if (!json.is_object()) return Refuse(where, ": not a JSON object: ", Shown(line));
   const bool has_ids = json.contains("input_ids"), has_prompt = json.contains("prompt");
   if (has_ids == has_prompt) {
-    return Refuse(where, ": input_ids, prompt: ", has_ids ? "both" : "none", " given, allowed exactly one");
+    return Refuse(where, ": ", has_ids ? "both input_ids and prompt" : "neither input_ids nor prompt",
+                  ", allowed exactly one");
   }
   WorkItem item;
   if (has_ids) {
@@ -83,7 +84,7 @@ absl::StatusOr<WorkItem> ReadItem(const std::string& line, const std::string& wh
   return item;
 }
 
-// Token ids that a random prompt is made of.
+// The token ids from which random prompts are drawn.
 absl::StatusOr<std::vector<int32_t>> OrdinaryIds(const v1::GetModelResponse& model) {
   std::set<int32_t> special(model.eos_token_ids().begin(), model.eos_token_ids().end());
   special.insert({model.bos_token_id(), model.begin_thinking_token_id(), model.end_thinking_token_id()});
@@ -91,7 +92,7 @@ absl::StatusOr<std::vector<int32_t>> OrdinaryIds(const v1::GetModelResponse& mod
   for (int32_t id = 0; id < model.vocab_size(); ++id) {
     if (special.count(id) == 0) ids.push_back(id);
   }
-  if (ids.empty()) return Refuse("vocab_size: ", model.vocab_size(), ", the server has no ordinary tokens");
+  if (ids.empty()) return Refuse("vocab_size: ", model.vocab_size(), ", all tokens of the model are special");
   return ids;
 }
 
@@ -129,7 +130,7 @@ absl::StatusOr<std::unique_ptr<DatasetWorkload>> DatasetWorkload::Read(const std
     ASSIGN_OR_RETURN(WorkItem item, ReadItem(line, absl::StrCat(path, ":", number), model.vocab_size()));
     items.push_back(std::move(item));
   }
-  if (items.empty()) return Refuse(path, ": empty, allowed at least 1 line");
+  if (items.empty()) return Refuse(path, ": no lines, allowed at least 1");
   return std::unique_ptr<DatasetWorkload>(new DatasetWorkload(path, std::move(items)));
 }
 
@@ -149,7 +150,7 @@ absl::StatusOr<std::unique_ptr<RandomWorkload>> RandomWorkload::Make(const Rando
                           Longest(options.output_len, options.range_ratio);
   if (model.max_seq_len() > 0 && longest > model.max_seq_len()) {
     return Refuse("--random-input-len + --random-output-len: up to ", Grouped(longest),
-                  " tokens, the server's max_seq_len is ", Grouped(model.max_seq_len()));
+                  " tokens, the daemon's max_seq_len is ", Grouped(model.max_seq_len()));
   }
   ASSIGN_OR_RETURN(std::vector<int32_t> ids, OrdinaryIds(model));
   return std::unique_ptr<RandomWorkload>(new RandomWorkload(options, std::move(ids)));
@@ -182,7 +183,7 @@ absl::StatusOr<std::unique_ptr<WarmUpWorkload>> WarmUpWorkload::Make(const Workl
 }
 
 WorkItem WarmUpWorkload::Item(int64_t index) const {
-  constexpr int kBytesPerToken = 4;  // of a text, roughly: the client has no tokenizer
+  constexpr int kBytesPerToken = 4;  // a rough guess: the client has no tokenizer
   WorkItem item = shapes_.Item(index);
   const int64_t length = item.token_ids.empty() ? 1 + static_cast<int64_t>(item.text.size()) / kBytesPerToken
                                                 : static_cast<int64_t>(item.token_ids.size());

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_WORKLOAD_H_
 #define FOREDRAFT_CLIENT_LOAD_WORKLOAD_H_
 
-// What the requests of a benchmark ask for: from a file, or random. Immutable, any thread.
+// Prompts and output lengths of a benchmark's requests: from a file or random. Immutable; any thread.
 
 #include <cstdint>
 #include <memory>
@@ -14,23 +14,23 @@
 namespace foredraft {
 
 struct WorkItem {
-  std::string name;  // "request 17", "task 3 (data.jsonl:4)": for lines about it
+  std::string name;  // in messages: "request 17", "task 3 (data.jsonl:4)"
   std::vector<int32_t> token_ids;
-  std::string text;  // where token_ids is empty
+  std::string text;  // if token_ids is empty
   int32_t output_tokens = 0;
 };
 
 class Workload {
  public:
   virtual ~Workload() = default;
-  // A pure function of the index, which is any: a file begins again at its end.
+  // A pure function of the index. Any index is valid: a file starts over at its end.
   virtual WorkItem Item(int64_t index) const = 0;
   virtual std::string Description() const = 0;
 };
 
 // trtllm-bench's JSON lines: {"task_id": 0, "input_ids": [5, 6] or "prompt": "...", "output_tokens": 128};
-// other fields are ignored, task_id may be missing. The error names file, line and field. Token ids are held
-// against `model`'s vocabulary.
+// other fields are ignored, task_id may be missing. Token ids must be in `model`'s vocabulary. The error
+// names file, line and field.
 class DatasetWorkload : public Workload {
  public:
   static absl::StatusOr<std::unique_ptr<DatasetWorkload>> Read(const std::string& path,
@@ -51,16 +51,16 @@ class DatasetWorkload : public Workload {
 struct RandomWorkloadOptions {
   int input_len = 128;
   int output_len = 128;
-  double range_ratio =
-      0;  // [0, 1): lengths are uniform in len * (1 - ratio) .. len * (1 + ratio), at least 1
+  // [0, 1): lengths are uniform in len * (1 - ratio) .. len * (1 + ratio), at least 1.
+  double range_ratio = 0;
   uint64_t seed = 0;
 };
 
-// Random token ids below the model's vocabulary; its end, begin and thinking tokens are left out, for they
-// would change what the server does with the rest.
+// Random token ids of the model's vocabulary, without BOS, EOS and thinking tokens, which would change how
+// the daemon treats the rest.
 class RandomWorkload : public Workload {
  public:
-  // The error names the option that does not fit the model.
+  // The error names the option that the model does not allow.
   static absl::StatusOr<std::unique_ptr<RandomWorkload>> Make(const RandomWorkloadOptions& options,
                                                               const v1::GetModelResponse& model);
 
@@ -75,8 +75,8 @@ class RandomWorkload : public Workload {
   const std::vector<int32_t> ids_;  // to draw from
 };
 
-// The shapes of another workload with other, random prompts: warms the server up and leaves nothing of the
-// measured prompts in its prefix cache.
+// The lengths of another workload with random prompts: warms up the daemon and leaves its prefix cache
+// without the measured prompts.
 class WarmUpWorkload : public Workload {
  public:
   static absl::StatusOr<std::unique_ptr<WarmUpWorkload>> Make(const Workload& shapes,
@@ -95,8 +95,8 @@ class WarmUpWorkload : public Workload {
   const uint64_t seed_;
 };
 
-// The prompts of another workload, one token of output each: afterwards the server's prefix cache holds of
-// them what it can, so that the runs of a comparison, the first included, find the same.
+// The prompts of another workload with one token of output each. Sent before a comparison, they fill the
+// prefix cache, so that its first run finds the same cache as the later ones.
 class PromptsOnlyWorkload : public Workload {
  public:
   explicit PromptsOnlyWorkload(const Workload& prompts) : prompts_(prompts) {}

@@ -15,18 +15,6 @@ absl::Status AllocateMatrix(Device& device, int rows, int cols, Matrix<T>& out) 
   return absl::OkStatus();
 }
 
-absl::Status AllocateInput(Device& device, int rows, int cols, InputRows& out) {
-  RETURN_IF_ERROR(AllocateMatrix(device, rows, cols, out.as_bf16));
-  if (!device.quantizes_rows()) return absl::OkStatus();
-  const auto round_up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
-  QuantizedRows& f8 = out.as_f8;
-  f8 = {.rows = rows, .cols = cols, .pitch = round_up(cols, 16), .scale_pitch = round_up(rows, 4)};
-  ASSIGN_OR_RETURN(f8.codes, device.AllocateArray<uint8_t>(rows * f8.pitch));
-  const int64_t groups = round_up(cols, kQuantGroup) / kQuantGroup;
-  ASSIGN_OR_RETURN(f8.scales, device.AllocateArray<float>(groups * f8.scale_pitch));
-  return absl::OkStatus();
-}
-
 absl::Status AllocateAttention(Device& device, const ModelConfig& config, int rows, int context,
                                Activations& a) {
   const int heads = config.num_attention_heads;
@@ -35,7 +23,7 @@ absl::Status AllocateAttention(Device& device, const ModelConfig& config, int ro
   const int q_a_width = config.q_lora_rank > 0 ? config.q_lora_rank : q_width;
   RETURN_IF_ERROR(AllocateMatrix(device, rows, q_a_width + latent + config.qk_rope_head_dim, a.qkv_a));
   if (config.q_lora_rank > 0) {
-    RETURN_IF_ERROR(AllocateInput(device, rows, config.q_lora_rank, a.q_a));
+    RETURN_IF_ERROR(AllocateInputRows(device, rows, config.q_lora_rank, a.q_a));
     RETURN_IF_ERROR(AllocateMatrix(device, rows, q_width, a.q));
   }
   RETURN_IF_ERROR(AllocateMatrix(device, rows, q_width, a.q_roped));
@@ -73,7 +61,7 @@ absl::Status AllocateExperts(Device& device, const ModelConfig& config, int rows
   ASSIGN_OR_RETURN(a.grouped_rows, device.AllocateArray<int32_t>(grouped));
   ASSIGN_OR_RETURN(a.grouped_index, device.AllocateArray<int32_t>(grouped));
   RETURN_IF_ERROR(AllocateMatrix(device, grouped, 2 * config.moe_intermediate_size, a.expert_gate_up));
-  RETURN_IF_ERROR(AllocateInput(device, grouped, config.moe_intermediate_size, a.expert_activated));
+  RETURN_IF_ERROR(AllocateInputRows(device, grouped, config.moe_intermediate_size, a.expert_activated));
   RETURN_IF_ERROR(AllocateMatrix(device, grouped, config.hidden_size, a.expert_out));
   if (ranks == 1) return absl::OkStatus();
   return AllocateExchange(device, config, ranks * moe_rows, ranks, a);
@@ -81,14 +69,14 @@ absl::Status AllocateExperts(Device& device, const ModelConfig& config, int rows
 
 }  // namespace
 
-absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config, int row_capacity,
-                                                int context_capacity, int ranks) {
+absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config,
+                                                const ForwardCapacity& capacity, int ranks) {
   Activations a;
-  const int rows = row_capacity;
+  const int rows = capacity.rows;
   RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.hidden));
-  RETURN_IF_ERROR(AllocateInput(device, rows, config.hidden_size, a.normed));
+  RETURN_IF_ERROR(AllocateInputRows(device, rows, config.hidden_size, a.normed));
   RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.projected));
-  RETURN_IF_ERROR(AllocateAttention(device, config, rows, context_capacity, a));
+  RETURN_IF_ERROR(AllocateAttention(device, config, rows, capacity.positions, a));
   RETURN_IF_ERROR(AllocateExperts(device, config, rows, ranks, a));
   const int dense =
       config.first_k_dense_replace > 0 || config.n_routed_experts == 0 || config.moe_layer_freq > 1
@@ -96,7 +84,7 @@ absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfi
           : 0;
   const int widest = std::max(dense, config.n_shared_experts * config.moe_intermediate_size);
   RETURN_IF_ERROR(AllocateMatrix(device, rows, 2 * widest, a.gate_up));
-  RETURN_IF_ERROR(AllocateInput(device, rows, widest, a.activated));
+  RETURN_IF_ERROR(AllocateInputRows(device, rows, widest, a.activated));
   RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.embedded));
   RETURN_IF_ERROR(AllocateMatrix(device, rows, 2 * config.hidden_size, a.mtp_input));
   return a;

@@ -8,43 +8,23 @@
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
+#include "engine/model/linear.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
 
-// Rows of each rank that a mixture of experts expands at once: bounds the memory of long prefills. No more
-// than 2048 of all ranks, since one rank's experts may be chosen by all of them.
+// Rows of each rank that a mixture of experts expands at once, which bounds the memory of long prefills. At
+// most 2048 of all ranks together, because all of them may choose one rank's experts.
 constexpr int MoeRowsAtOnce(int ranks) { return std::min(512, 2048 / ranks); }
 
-// Rows on their way into products. On a device that quantizes_rows the op that makes them writes, for an FP8
-// weight, the quantised form, so that the product need not.
-struct InputRows {
-  Matrix<bf16> as_bf16;
-  QuantizedRows as_f8;  // absent on other devices
-
-  int32_t rows() const { return as_bf16.rows; }
-  InputRows first_rows(int32_t count) const { return {as_bf16.first_rows(count), as_f8.first_rows(count)}; }
-  // first: a multiple of 4.
-  InputRows row_range(int32_t first, int32_t count) const {
-    return {as_bf16.row_range(first, count), as_f8 ? as_f8.row_range(first, count) : as_f8};
-  }
-  InputRows first_columns(int32_t count) const {
-    return {as_bf16.columns(0, count), as_f8.first_columns(count)};
-  }
-  // Both forms, if the weight reads the quantised one.
-  InputRows BothFor(const PackedWeight& weight) const {
-    return {as_bf16, weight.dtype == DType::kF8E4M3 ? as_f8 : QuantizedRows{}};
-  }
-  // The form that the weight reads, alone; of the other one the shape.
-  InputRows For(const PackedWeight& weight) const {
-    InputRows rows = BothFor(weight);
-    if (rows.as_f8) rows.as_bf16.data = nullptr;
-    return rows;
-  }
+// The most that one forward may have.
+struct ForwardCapacity {
+  int rows = 0;
+  int positions = 0;  // of a prefill's context
 };
 
-// R = row capacity, C = context capacity, N = ranks, M = min(R, MoeRowsAtOnce(N)), X = experts per token.
+// R = capacity.rows, C = capacity.positions, N = ranks, M = min(R, MoeRowsAtOnce(N)), X = experts per token.
 struct Activations {
   Matrix<float> hidden;  // [R, D] residual stream
   InputRows normed;      // [R, D] input of the next projection
@@ -89,8 +69,8 @@ struct Activations {
   Matrix<bf16> mtp_input;  // [R, 2 D]: enorm(embedding) | hnorm(previous output)
 };
 
-absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config, int row_capacity,
-                                                int context_capacity, int ranks);
+absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config,
+                                                const ForwardCapacity& capacity, int ranks);
 
 }  // namespace foredraft
 

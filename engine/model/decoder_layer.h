@@ -3,15 +3,13 @@
 
 // One layer: norm, attention, residual, norm, MLP or experts, residual.
 
-#include "engine/comm/communicator.h"
+#include "engine/model/forward.h"
 #include "engine/model/mla.h"
 
 namespace foredraft {
 
-// Updates a.hidden, [R, D]. `comm` joins the ranks that the experts are spread over.
-void DecoderLayer(const Ops& ops, Stream& stream, Communicator& comm, const ModelConfig& config,
-                  const LayerWeights& w, const Activations& a, const Batch& batch,
-                  const AttentionContext& context);
+// Updates f.activations.hidden, [R, D].
+void DecoderLayer(const Forward& f, const LayerWeights& w, const AttentionContext& context);
 
 }  // namespace foredraft
 

@@ -34,38 +34,44 @@ absl::StatusOr<const float*> UploadRopeTable(Device& device, const ModelConfig& 
 
 absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, Communicator& comm,
                                                                const ModelConfig& config,
-                                                               ModelWeights weights, int row_capacity,
-                                                               int position_capacity) {
+                                                               ModelWeights weights,
+                                                               const ForwardCapacity& capacity) {
   std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, comm, config, std::move(weights)));
-  ASSIGN_OR_RETURN(model->activations_,
-                   AllocateActivations(device, config, row_capacity, position_capacity, comm.size()));
-  ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, position_capacity));
+  ASSIGN_OR_RETURN(model->activations_, AllocateActivations(device, config, capacity, comm.size()));
+  ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, capacity.positions));
   return model;
+}
+
+Forward DeepseekV3::ForwardOf(Stream& stream, const Batch& batch) const {
+  return {.ops = ops_,
+          .stream = stream,
+          .comm = comm_,
+          .config = config_,
+          .activations = activations_,
+          .batch = batch};
 }
 
 AttentionContext DeepseekV3::Context(const KvCache& cache, int layer, int level) const {
   return {.cache = cache.layer(layer), .first_position = level, .cos_sin = cos_sin_};
 }
 
-void DeepseekV3::Forward(Stream& stream, const Batch& batch, const KvCache& cache,
-                         Matrix<float> output) const {
-  const Matrix<float> hidden = activations_.hidden.first_rows(batch.index.rows);
-  ops_.embed(
+void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
+                           Matrix<float> output) const {
+  const Forward f = ForwardOf(stream, batch);
+  const Matrix<float> hidden = activations_.hidden.first_rows(f.rows());
+  f.ops.embed(
       stream,
       {.out = hidden, .table = weights_.embed_tokens, .ids = batch.ids, .vocab_size = config_.vocab_size});
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
-    DecoderLayer(ops_, stream, comm_, config_, weights_.layers[layer], activations_, batch,
-                 Context(cache, layer, 0));
+    DecoderLayer(f, weights_.layers[layer], Context(cache, layer, 0));
   }
-  ops_.rms_norm(
-      stream,
-      {.out = output, .x = hidden, .weight = weights_.norm, .eps = static_cast<float>(config_.rms_norm_eps)});
+  f.ops.rms_norm(stream, {.out = output, .x = hidden, .weight = weights_.norm, .eps = f.norm_eps()});
 }
 
-void DeepseekV3::ForwardMtp(Stream& stream, int module, const Batch& batch, const KvCache& cache,
-                            Matrix<const float> previous, Matrix<float> output) const {
-  MtpLayer(ops_, stream, comm_, config_, weights_.mtp_modules[module], weights_.embed_tokens, activations_,
-           batch, Context(cache, config_.num_hidden_layers + module, module + 1), previous, output);
+void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
+                           Matrix<float> output) const {
+  MtpLayer(ForwardOf(stream, batch), weights_.mtp_modules[module], weights_.embed_tokens,
+           Context(cache, config_.num_hidden_layers + module, module + 1), output);
 }
 
 void DeepseekV3::Logits(Stream& stream, Matrix<const float> outputs, Matrix<float> logits) const {

@@ -3,15 +3,13 @@
 
 // down(silu(gate x) * (up x)): dense layers and shared experts.
 
-#include "engine/model/activations.h"
+#include "engine/model/forward.h"
 #include "engine/weights/model_weights.h"
-#include "kernels/ops.h"
 
 namespace foredraft {
 
-// out and x: [R, D]. Uses gate_up and activated of `a`.
-void DenseMlp(const Ops& ops, Stream& stream, const DenseMlpWeights& w, const Activations& a, GemmForm form,
-              const InputRows& x, Matrix<float> out);
+// out and x: [R, D]. Uses the activations gate_up and activated.
+void DenseMlp(const Forward& f, const DenseMlpWeights& w, const InputRows& x, Matrix<float> out);
 
 }  // namespace foredraft
 

@@ -5,24 +5,20 @@
 // forms. Prefill expands keys and values from the cached latents; decode absorbs W_UK and W_UV and attends
 // the latents.
 
-#include "config/model_config.h"
-#include "engine/model/activations.h"
-#include "engine/model/batch.h"
+#include "engine/model/forward.h"
 #include "engine/weights/model_weights.h"
-#include "kernels/ops.h"
 
 namespace foredraft {
 
-// Where attention looks: the layer's cache, the lowest position of its level, the rope table.
+// What attention reads beside its rows: the layer's cache, the lowest position of its level, the rope table.
 struct AttentionContext {
   KvLayer cache;
   int32_t first_position = 0;      // 0 target, i for MTP module i (docs/speculation.md section 0)
   const float* cos_sin = nullptr;  // [positions, rope / 2, 2]
 };
 
-// projected = attention(normed), what the residual stream gets. normed: [R, D], as w.qkv_a reads it.
-void LatentAttention(const Ops& ops, Stream& stream, const ModelConfig& config, const MlaWeights& w,
-                     const Activations& a, const Batch& batch, const AttentionContext& context,
+// projected = attention(normed), to be added to the residual stream. normed: [R, D], as w.qkv_a reads it.
+void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
                      const InputRows& normed, Matrix<float> projected);
 
 }  // namespace foredraft

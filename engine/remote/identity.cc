@@ -5,42 +5,33 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "base/fnv.h"
 
 namespace foredraft {
 namespace {
 
-// FNV-1a, fed piece by piece.
-class Fnv {
- public:
-  void Add(std::string_view bytes) {
-    for (unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 0x100000001b3u;
-  }
-  std::string Hex() const { return absl::StrFormat("%08x", static_cast<uint32_t>(hash_ ^ (hash_ >> 32))); }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325u;
-};
+std::string Hex(uint64_t hash) { return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32))); }
 
 constexpr int kSamples = 16;
 constexpr int64_t kSampleBytes = 4096;
 
-absl::Status AddSamples(const std::filesystem::path& path, Fnv& hash) {
+absl::Status AddSamples(const std::filesystem::path& path, uint64_t& hash) {
   std::ifstream file(path, std::ios::binary);
   std::error_code error;
   const int64_t size = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (!file || error) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
-  hash.Add(absl::StrCat(path.filename().string(), ":", size, ";"));
+  hash = Fnv1a(absl::StrCat(path.filename().string(), ":", size, ";"), hash);
   std::string sample(kSampleBytes, '\0');
   for (int i = 0; i < kSamples; ++i) {
     const int64_t last_start = std::max<int64_t>(size - kSampleBytes, 0);
     file.clear();
     file.seekg(last_start * i / (kSamples - 1));
     file.read(sample.data(), kSampleBytes);
-    hash.Add(std::string_view(sample.data(), static_cast<size_t>(file.gcount())));
+    hash = Fnv1a(std::string_view(sample.data(), static_cast<size_t>(file.gcount())), hash);
   }
   return absl::OkStatus();
 }
@@ -51,24 +42,14 @@ absl::Status Differs(const std::string& what, const std::string& worker, const s
 
 }  // namespace
 
-std::string ShortHash(std::string_view bytes) {
-  Fnv hash;
-  hash.Add(bytes);
-  return hash.Hex();
-}
-
-std::string ConfigHash(const std::vector<std::string>& config_keys) {
-  return ShortHash(absl::StrJoin(config_keys, "\n"));
-}
-
 absl::StatusOr<std::string> ModelHash(const std::string& checkpoint_dir) {
-  Fnv hash;
+  uint64_t hash = kFnvOffset;
   std::ifstream config(checkpoint_dir + "/config.json", std::ios::binary);
   std::ostringstream text;
   if (!config || !(text << config.rdbuf())) {
     return absl::NotFoundError(absl::StrCat(checkpoint_dir, "/config.json: cannot be read"));
   }
-  hash.Add(text.str());
+  hash = Fnv1a(text.str(), hash);
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint_dir, error)) {
@@ -78,7 +59,7 @@ absl::StatusOr<std::string> ModelHash(const std::string& checkpoint_dir) {
   for (const std::filesystem::path& file : files) {
     if (absl::Status status = AddSamples(file, hash); !status.ok()) return status;
   }
-  return hash.Hex();
+  return Hex(hash);
 }
 
 absl::Status CheckSameIdentity(const GroupIdentity& leader, const GroupIdentity& worker) {
@@ -86,19 +67,15 @@ absl::Status CheckSameIdentity(const GroupIdentity& leader, const GroupIdentity&
   if (worker.model_hash != leader.model_hash) {
     return Differs("model hash", worker.model_hash, leader.model_hash);
   }
-  const std::string worker_hash = ConfigHash(worker.config_keys);
-  const std::string leader_hash = ConfigHash(leader.config_keys);
-  if (worker_hash != leader_hash) {
-    const auto [mine, theirs] = std::mismatch(worker.config_keys.begin(), worker.config_keys.end(),
-                                              leader.config_keys.begin(), leader.config_keys.end());
-    const std::string first = mine == worker.config_keys.end() ? "a key less" : *mine;
-    const std::string second = theirs == leader.config_keys.end() ? "a key less" : *theirs;
-    return Differs("config hash", absl::StrCat(worker_hash, " (", first, ")"),
-                   absl::StrCat(leader_hash, " (", second, ")"));
+  const auto [mine, theirs] = std::mismatch(worker.config_keys.begin(), worker.config_keys.end(),
+                                            leader.config_keys.begin(), leader.config_keys.end());
+  if (mine != worker.config_keys.end() || theirs != leader.config_keys.end()) {
+    return Differs("configuration", mine == worker.config_keys.end() ? "no further key" : *mine,
+                   theirs == leader.config_keys.end() ? "no further key" : *theirs);
   }
   if (!leader.numerics_class.empty() && worker.numerics_class != leader.numerics_class) {
     return absl::FailedPreconditionError(absl::StrCat("numerics class: ", worker.numerics_class,
-                                                      ", the ranks that joined before have ",
+                                                      ", the ranks that have joined have ",
                                                       leader.numerics_class));
   }
   return absl::OkStatus();

@@ -1,11 +1,10 @@
 #ifndef FOREDRAFT_ENGINE_REMOTE_IDENTITY_H_
 #define FOREDRAFT_ENGINE_REMOTE_IDENTITY_H_
 
-// What must be equal on leader and workers before they work together: binary, model, the configuration that
-// decides tokens and sizes, and the class of numbers.
+// What must be equal on the leader and all workers of a group: binary, model, the configuration keys that
+// decide tokens and sizes, and the numerics class. Pure, except that ModelHash reads the checkpoint.
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,18 +16,15 @@ struct GroupIdentity {
   std::string version;
   std::string model_hash;
   std::vector<std::string> config_keys;  // "max_batch_size: 16", the same keys in the same order on all
-  std::string numerics_class;            // empty = not known yet: the leader holds no device
+  std::string numerics_class;            // empty on the leader, which has no device: any class matches
 };
 
-// 8 hex digits, the same on every build and machine.
-std::string ShortHash(std::string_view bytes);
-std::string ConfigHash(const std::vector<std::string>& config_keys);
-
-// config.json, and of every safetensors file its name, its size and samples that cover it evenly: a few
-// megabytes are read, whatever the size of the model. Not a proof against tampering.
+// 8 hex digits over config.json and, for every safetensors file, its name, its size and evenly spaced
+// samples. It reads 64 KiB per file, whatever the size of the model, so it does not detect tampering.
+// NOT_FOUND names the file.
 absl::StatusOr<std::string> ModelHash(const std::string& checkpoint_dir);
 
-// FAILED_PRECONDITION that names what differs, both values, and where the two keys are to be found.
+// FAILED_PRECONDITION names the first difference and both values.
 absl::Status CheckSameIdentity(const GroupIdentity& leader, const GroupIdentity& worker);
 
 }  // namespace foredraft

@@ -56,7 +56,10 @@ absl::StatusOr<std::unique_ptr<Leader>> Leader::Listen(const LeaderOptions& opti
 }
 
 Leader::Leader(const LeaderOptions& options)
-    : options_(options), service_(std::make_unique<Service>(*this)), workers_(options.rank_count) {
+    : options_(options),
+      service_(std::make_unique<Service>(*this)),
+      results_(options.rank_count),
+      members_(options.rank_count, options.identity) {
   for (int rank = 0; rank < options.rank_count; ++rank) {
     executors_.push_back(std::make_unique<RemoteExecutor>(*this, rank));
   }
@@ -64,7 +67,7 @@ Leader::Leader(const LeaderOptions& options)
 
 absl::Status Leader::Listen() {
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(-1);  // workers are ours; a result with logprobs of a large batch is large
+  builder.SetMaxReceiveMessageSize(-1);  // peers are trusted; a large batch with logprobs is a large result
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddListeningPort(options_.address, options_.credentials, &port_);
   builder.RegisterService(service_.get());
@@ -72,7 +75,7 @@ absl::Status Leader::Listen() {
   if (server_ == nullptr || port_ == 0) {
     return absl::UnavailableError(
         absl::StrCat("parallel.leader_address: ", options_.address,
-                     ": cannot listen there: port in use or address not of this host"));
+                     ": cannot listen there: the port is in use or this host does not have the address"));
   }
   return absl::OkStatus();
 }
@@ -89,19 +92,14 @@ Leader::~Leader() {
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return open_streams_ == 0; });  // gRPC ends cancelled streams by itself
+  changed_.wait(lock, [this] { return open_streams_ == 0; });  // gRPC has cancelled them and calls OnDone
 }
 
 void Leader::BeginGroup() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  CHECK(life_ == Life::kNone || life_ == Life::kOver);
-  for (const Worker& worker : workers_) CHECK(worker.stream == nullptr);
-  life_ = Life::kOpen;
-  health_ = absl::OkStatus();
-  numerics_class_ = options_.identity.numerics_class;
-  workers_.assign(options_.rank_count, Worker{});
-  store_.clear();
-  store_waits_.clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  members_.Begin();
+  store_.Clear();
+  results_.Open();
   Changed();
 }
 
@@ -113,68 +111,66 @@ std::vector<Executor*> Leader::executors() const {
 
 absl::Status Leader::health() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return health_;
+  return members_.health();
 }
 
-std::vector<WorkerView> Leader::Watch(uint64_t* seen, std::chrono::milliseconds timeout) {
+GroupView Leader::Watch(uint64_t seen_version, std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, timeout, [this, seen] { return change_count_ != *seen; });
-  *seen = change_count_;
-  std::vector<WorkerView> views;
-  for (const Worker& worker : workers_) views.push_back(worker.view);
-  return views;
+  changed_.wait_for(lock, timeout, [this, seen_version] { return version_ != seen_version; });
+  return {.version = version_, .workers = members_.views()};
 }
 
 void Leader::Stop(std::chrono::milliseconds grace) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (life_ != Life::kOpen) return;
-  life_ = Life::kStopping;  // from now on a stream's end is what was asked for
+  if (members_.life() != Membership::Life::kOpen) return;
+  members_.BeginStop();
   v1::LeaderMessage stop;
   stop.mutable_stop();
-  for (const Worker& worker : workers_) {
-    if (worker.stream != nullptr) worker.stream->Send(stop);
-  }
+  SendToAll(stop);
   CutStreams(lock, grace);
   EndLife(absl::UnavailableError("the group was stopped"));
 }
 
 void Leader::Abort(const absl::Status& reason, std::chrono::milliseconds grace) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (life_ == Life::kNone) return;
+  if (members_.life() == Membership::Life::kNone) return;
   EndLife(reason);
   CutStreams(lock, grace);
 }
 
 // Waits until all workers have closed their streams, then cuts the rest.
 void Leader::CutStreams(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds grace) {
-  const auto all_gone = [this] {
-    return std::all_of(workers_.begin(), workers_.end(),
-                       [](const Worker& worker) { return worker.stream == nullptr; });
-  };
-  if (changed_.wait_for(lock, grace, all_gone)) return;
-  for (Worker& worker : workers_) {
-    if (worker.stream != nullptr) std::exchange(worker.stream, nullptr)->Cut();
+  if (changed_.wait_for(lock, grace, [this] { return members_.empty(); })) return;
+  for (int rank = 0; rank < members_.size(); ++rank) {
+    LeaderStream* const stream = members_.stream(rank);
+    members_.Leave(rank);
+    if (stream != nullptr) stream->Cut();
   }
 }
 
 void Leader::EndLife(const absl::Status& reason) {
-  if (health_.ok()) health_ = reason;
-  if (life_ == Life::kOver) return;
-  life_ = Life::kOver;
-  for (const Worker& worker : workers_) {
-    if (worker.stream != nullptr) worker.stream->Send(AbortMessage(health_));
-  }
+  if (!members_.End(reason)) return;
+  results_.Close(reason);
+  SendToAll(AbortMessage(reason));
   Changed();
 }
 
 void Leader::Lose(int rank, const std::string& reason) {
-  if (life_ != Life::kOpen) return;
+  if (members_.life() != Membership::Life::kOpen) return;
   EndLife(absl::UnavailableError(absl::StrFormat("rank %d lost: %s", rank, reason)));
 }
 
 void Leader::Changed() {
-  ++change_count_;
+  ++version_;
   changed_.notify_all();
+}
+
+void Leader::SendTo(int rank, v1::LeaderMessage message) {
+  if (members_.stream(rank) != nullptr) members_.stream(rank)->Send(std::move(message));
+}
+
+void Leader::SendToAll(const v1::LeaderMessage& message) {
+  for (int rank = 0; rank < members_.size(); ++rank) SendTo(rank, message);
 }
 
 void Leader::Run() {
@@ -183,61 +179,22 @@ void Leader::Run() {
   v1::LeaderMessage heartbeat;
   heartbeat.mutable_heartbeat();
   while (!changed_.wait_for(lock, interval, [this] { return closing_; })) {
-    const auto now = steady_clock::now();
-    for (int rank = 0; rank < options_.rank_count; ++rank) {
-      const Worker& worker = workers_[rank];
-      if (worker.stream == nullptr) continue;
-      worker.stream->Send(heartbeat);
-      if (now - worker.last_heard > options_.heartbeat_timeout) {
-        Lose(rank, absl::StrFormat("silent for %.1f s",
-                                   std::chrono::duration<double>(now - worker.last_heard).count()));
-      }
+    SendToAll(heartbeat);
+    if (const auto silent = members_.FindSilent(steady_clock::now(), options_.heartbeat_timeout)) {
+      Lose(silent->rank, absl::StrFormat("silent for %.1f s", silent->silence.count()));
     }
   }
 }
 
-int Leader::RankOf(const LeaderStream* stream) const {
-  for (int rank = 0; rank < options_.rank_count; ++rank) {
-    if (workers_[rank].stream == stream) return rank;
-  }
-  return -1;
-}
-
 absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerJoin& join) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const int rank = join.rank();
-  if (rank < 0 || rank >= options_.rank_count) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("rank: %d, allowed 0..%d", rank, options_.rank_count - 1));
+  const absl::Status status = members_.Join(join, stream, steady_clock::now());
+  if (absl::IsFailedPrecondition(status)) {
+    Log(LogLevel::kError, "refused a worker, rank %d on %s (process %d): %s", join.rank(), join.host(),
+        join.pid(), status.message());
   }
-  GroupIdentity expected = options_.identity;
-  expected.numerics_class = numerics_class_;
-  const absl::Status same =
-      CheckSameIdentity(expected, {.version = join.version(),
-                                   .model_hash = join.model_hash(),
-                                   .config_keys = {join.config_keys().begin(), join.config_keys().end()},
-                                   .numerics_class = join.numerics_class()});
-  if (!same.ok()) {
-    Log(LogLevel::kError, "refused a worker, rank %d on %s (process %d): %s", rank, join.host(), join.pid(),
-        same.message());
-    return same;
-  }
-  // Both may be over soon: a worker that dials again is answered again.
-  if (life_ != Life::kOpen) return absl::UnavailableError("the group is not open, dial again");
-  Worker& worker = workers_[rank];
-  if (worker.stream != nullptr) {
-    return absl::UnavailableError(absl::StrFormat("rank %d is taken by process %d on %s, dial again", rank,
-                                                  worker.view.pid, worker.view.host));
-  }
-  numerics_class_ = join.numerics_class();
-  worker.stream = stream;
-  worker.last_heard = steady_clock::now();
-  worker.view = {.state = WorkerState::kJoined,
-                 .device = join.device(),
-                 .numerics_class = join.numerics_class(),
-                 .host = join.host(),
-                 .pid = join.pid()};
-  Log(LogLevel::kInfo, "rank %d joined: process %d on %s", rank, join.pid(), join.host());
+  RETURN_IF_ERROR(status);
+  Log(LogLevel::kInfo, "rank %d joined: process %d on %s", join.rank(), join.pid(), join.host());
   v1::LeaderMessage welcome;
   welcome.mutable_welcome();
   stream->Send(std::move(welcome));
@@ -245,34 +202,37 @@ absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerJoin& join) {
   return absl::OkStatus();
 }
 
-void Leader::Receive(LeaderStream* stream, v1::WorkerMessage message) {
+void Leader::Receive(LeaderStream* stream, const v1::WorkerMessage& message) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const int rank = RankOf(stream);
-  if (rank < 0) return;  // of an earlier life
-  Worker& worker = workers_[rank];
-  worker.last_heard = steady_clock::now();
+  const std::optional<int> rank = members_.RankOf(stream);
+  if (!rank.has_value()) return;  // a stream of an earlier life
+  members_.Heard(*rank, steady_clock::now());
+  WorkerView& view = members_.view(*rank);
   switch (message.content_case()) {
     case v1::WorkerMessage::kResult:
-      worker.results.push_back(DecodeResult(message.result()));
-      Changed();
+      results_.Push(*rank, DecodeResult(message.result()));
       break;
     case v1::WorkerMessage::kLoading:
-      worker.view.done_bytes = message.loading().done_bytes();
-      worker.view.total_bytes = message.loading().total_bytes();
+      view.done_bytes = message.loading().done_bytes();
+      view.total_bytes = message.loading().total_bytes();
       Changed();
       break;
     case v1::WorkerMessage::kReady:
-      worker.view.state = WorkerState::kReady;
-      worker.view.block_count = message.ready().block_count();
-      worker.view.graph_count = message.ready().graph_count();
+      view.state = WorkerState::kReady;
+      view.block_count = message.ready().block_count();
+      view.graph_count = message.ready().graph_count();
       Changed();
       break;
     case v1::WorkerMessage::kStoreSet:
-    case v1::WorkerMessage::kStoreGet:
-      ReceiveStore(stream, message);
+      ShareValue(message.store_set());
       break;
+    case v1::WorkerMessage::kStoreGet: {
+      const std::string& key = message.store_get().key();
+      if (const auto value = store_.Get(key, *rank)) SendTo(*rank, StoreMessage(key, *value));
+      break;
+    }
     case v1::WorkerMessage::kFailure:
-      Lose(rank, message.failure());
+      Lose(*rank, message.failure());
       break;
     case v1::WorkerMessage::kJoin:
     case v1::WorkerMessage::kHeartbeat:
@@ -281,30 +241,18 @@ void Leader::Receive(LeaderStream* stream, v1::WorkerMessage message) {
   }
 }
 
-void Leader::ReceiveStore(LeaderStream* stream, const v1::WorkerMessage& message) {
-  if (message.has_store_get()) {
-    const std::string& key = message.store_get().key();
-    if (const auto found = store_.find(key); found != store_.end()) {
-      stream->Send(StoreMessage(key, found->second));
-    } else {
-      store_waits_.emplace(key, stream);
-    }
-    return;
+void Leader::ShareValue(const v1::StoreSet& set) {
+  for (const int waiting : store_.Set(set.key(), set.value())) {
+    SendTo(waiting, StoreMessage(set.key(), set.value()));
   }
-  const std::string& key = message.store_set().key();
-  store_[key] = message.store_set().value();
-  const auto [first, last] = store_waits_.equal_range(key);
-  for (auto wait = first; wait != last; ++wait) wait->second->Send(StoreMessage(key, store_[key]));
-  store_waits_.erase(first, last);
 }
 
 void Leader::StreamBroke(LeaderStream* stream) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::erase_if(store_waits_, [stream](const auto& wait) { return wait.second == stream; });
-  const int rank = RankOf(stream);
-  if (rank < 0) return;
-  workers_[rank].stream = nullptr;
-  Lose(rank, "its stream ended");
+  const std::optional<int> rank = members_.RankOf(stream);
+  if (!rank.has_value()) return;
+  members_.Leave(*rank);
+  Lose(*rank, "its stream ended");
   Changed();
 }
 
@@ -321,28 +269,20 @@ void Leader::StreamGone() {
 
 absl::Status Leader::SendPlan(int rank, v1::WorkerPlan plan) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!health_.ok()) return health_;
+  RETURN_IF_ERROR(members_.health());
+  CHECK(members_.stream(rank) != nullptr) << "rank " << rank;
   v1::LeaderMessage message;
   *message.mutable_plan() = std::move(plan);
-  CHECK(workers_[rank].stream != nullptr) << "rank " << rank;
-  workers_[rank].stream->Send(std::move(message));
+  SendTo(rank, std::move(message));
   return absl::OkStatus();
 }
 
 absl::StatusOr<RankResult> Leader::TakeResult(int rank) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  std::deque<RankResult>& results = workers_[rank].results;
-  changed_.wait_for(lock, options_.step_timeout,
-                    [this, &results] { return !results.empty() || !health_.ok(); });
-  if (!results.empty()) {
-    RankResult result = std::move(results.front());
-    results.pop_front();
-    return result;
-  }
-  if (health_.ok())
-    Lose(rank, absl::StrFormat("no result within %.1f s",
-                               std::chrono::duration<double>(options_.step_timeout).count()));
-  return health_;
+  absl::StatusOr<RankResult> result = results_.Take(rank, options_.step_timeout);
+  if (!absl::IsDeadlineExceeded(result.status())) return result;
+  std::lock_guard<std::mutex> lock(mutex_);
+  Lose(rank, std::string(result.status().message()));
+  return members_.health();
 }
 
 }  // namespace foredraft

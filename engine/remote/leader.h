@@ -1,24 +1,24 @@
 #ifndef FOREDRAFT_ENGINE_REMOTE_LEADER_H_
 #define FOREDRAFT_ENGINE_REMOTE_LEADER_H_
 
-// The leader's end of the worker streams: takes workers in, hands plans out, notices when one is lost. It
-// knows nothing of processes, devices or requests.
+// The leader's end of the worker streams: it listens, passes messages on, and notices a lost rank. It wires
+// three parts: membership (who has joined, health), rank_results (results not collected yet) and
+// key_value_store (what ranks tell each other while the group forms). It has no part in processes, devices or
+// requests.
 //
-// A group lives from BeginGroup until its first failure, Abort or Stop; executors and rendezvous store are of
-// one life. A lost rank ends the group: every Launch and Collect fails, once what has come in is handed out,
-// and all workers are told to abort. A worker is lost when its stream ends, when it says so, when it is
-// silent for heartbeat_timeout, or when it owes a result for step_timeout.
+// A life of the group lasts from BeginGroup until the first failure, Abort or Stop. A lost rank ends it: all
+// workers are told to abort, and every Launch and Collect fails, once the results that have arrived are
+// collected. A worker is lost when its stream ends, when it reports a failure, when it is silent for
+// heartbeat_timeout, or when it owes a result for step_timeout.
 //
-// Threads: gRPC's own call On*; `leader` sends heartbeats and looks for silence; the owner's calls the rest,
-// but for executors (the scheduler's) and health (any). Nothing gRPC calls waits for the engine.
+// Threads: gRPC's own deliver messages and never wait for the engine; `leader` sends heartbeats and looks for
+// silent ranks; the scheduler calls the executors; health may be called by any; the owner calls the rest.
 
 #include <grpcpp/server.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,12 +28,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/remote/identity.h"
+#include "engine/remote/key_value_store.h"
+#include "engine/remote/membership.h"
+#include "engine/remote/rank_results.h"
 #include "foredraft/v1/worker.grpc.pb.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
 
-class LeaderStream;
 class RemoteExecutor;
 
 struct LeaderOptions {
@@ -45,19 +47,10 @@ struct LeaderOptions {
   std::chrono::milliseconds step_timeout{30'000};
 };
 
-enum class WorkerState { kAbsent, kJoined, kReady };
-
-// What is known of one rank's worker.
-struct WorkerView {
-  WorkerState state = WorkerState::kAbsent;
-  std::string device;
-  std::string numerics_class;
-  std::string host;
-  int pid = 0;
-  int64_t done_bytes = 0;  // of its weights
-  int64_t total_bytes = 0;
-  int block_count = 0;  // once ready
-  int graph_count = 0;
+// All ranks at one moment.
+struct GroupView {
+  uint64_t version = 0;  // grows with every change
+  std::vector<WorkerView> workers;
 };
 
 class Leader {
@@ -71,74 +64,65 @@ class Leader {
   // A new life: workers may join from now on. The last life is over and its streams are gone.
   void BeginGroup();
 
-  // What is known of all ranks, after a change that `seen` (0 at first) did not know of, or `timeout`.
-  std::vector<WorkerView> Watch(uint64_t* seen, std::chrono::milliseconds timeout);
+  // Returns after a change past `seen_version` (0 at first), or after `timeout`.
+  GroupView Watch(uint64_t seen_version, std::chrono::milliseconds timeout);
 
-  // Once all are ready; the same objects in every life. Their errors name the rank at fault.
+  // Usable once all ranks are ready; the same objects in every life. Their errors name the rank at fault.
   std::vector<Executor*> executors() const;
 
   // Not ok: the group's life is over, and why.
   absl::Status health() const;
 
-  // Orderly: no plan is in flight; workers end by themselves. What is open after `grace` is cut.
+  // Ends the life in order, with no plan in flight: the workers end by themselves. Cuts the streams that are
+  // still open after `grace`.
   void Stop(std::chrono::milliseconds grace);
 
-  // Ends the group: workers are told to abort, and their streams cut after `grace`.
+  // Ends the life at once: the workers are told to abort. Cuts the streams that are still open after `grace`.
   void Abort(const absl::Status& reason, std::chrono::milliseconds grace);
 
  private:
   friend class LeaderStream;
   friend class RemoteExecutor;
   class Service;
-  enum class Life { kNone, kOpen, kStopping, kOver };
-
-  struct Worker {
-    LeaderStream* stream = nullptr;  // null = absent
-    WorkerView view;
-    std::chrono::steady_clock::time_point last_heard;
-    std::deque<RankResult> results;
-  };
 
   explicit Leader(const LeaderOptions& options);
   absl::Status Listen();
   void Run();  // the leader thread
 
-  // From streams. Join answers what to tell the worker: ok, or why it may not.
+  // Called by streams. A status from Join that is not ok ends the stream.
   absl::Status Join(LeaderStream* stream, const v1::WorkerJoin& join);
-  void Receive(LeaderStream* stream, v1::WorkerMessage message);
+  void Receive(LeaderStream* stream, const v1::WorkerMessage& message);
   void StreamBroke(LeaderStream* stream);
   void StreamOpened();
   void StreamGone();
-  void ReceiveStore(LeaderStream* stream, const v1::WorkerMessage& message);
 
-  // From executors.
+  // Called by executors.
   absl::Status SendPlan(int rank, v1::WorkerPlan plan);
   absl::StatusOr<RankResult> TakeResult(int rank);
 
-  // Hold mutex_.
-  int RankOf(const LeaderStream* stream) const;  // -1 = of no rank of this life
+  // Callers hold mutex_.
+  void SendTo(int rank, v1::LeaderMessage message);  // nothing if the rank is absent
+  void SendToAll(const v1::LeaderMessage& message);
+  void ShareValue(const v1::StoreSet& set);
   void Lose(int rank, const std::string& reason);
   void EndLife(const absl::Status& reason);
-  void Changed();
   void CutStreams(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds grace);
+  void Changed();
 
   const LeaderOptions options_;
   std::vector<std::unique_ptr<RemoteExecutor>> executors_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
+  RankResults results_;  // own lock, taken after mutex_
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  Life life_ = Life::kNone;
-  absl::Status health_;
-  std::string numerics_class_;  // of the first rank that joined
-  std::vector<Worker> workers_;
-  std::map<std::string, std::string> store_;
-  std::multimap<std::string, LeaderStream*> store_waits_;  // key not set yet -> who asked
-  int open_streams_ = 0;
-  uint64_t change_count_ = 1;
+  Membership members_;
+  KeyValueStore store_;
+  int open_streams_ = 0;  // of all lives
+  uint64_t version_ = 1;
   bool closing_ = false;
 
   std::thread thread_;

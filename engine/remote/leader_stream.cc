@@ -25,7 +25,7 @@ void LeaderStream::End(const absl::Status& status) {
 void LeaderStream::Cut() {
   outbox_.Break();
   context_.TryCancel();
-  End(absl::CancelledError("cut"));
+  End(absl::CancelledError("the leader cut the stream"));
 }
 
 void LeaderStream::OnReadDone(bool ok) {
@@ -35,11 +35,11 @@ void LeaderStream::OnReadDone(bool ok) {
     return;
   }
   if (joined_) {
-    leader_.Receive(this, std::move(incoming_));
+    leader_.Receive(this, incoming_);
   } else {
-    const absl::Status status = incoming_.has_join()
-                                    ? leader_.Join(this, incoming_.join())
-                                    : absl::InvalidArgumentError("the first message of a worker is join");
+    const absl::Status status =
+        incoming_.has_join() ? leader_.Join(this, incoming_.join())
+                             : absl::InvalidArgumentError("the first message of a worker must be join");
     if (!status.ok()) return End(status);
     joined_ = true;
   }
@@ -52,7 +52,7 @@ void LeaderStream::OnWriteDone(bool ok) { Start(outbox_.Written(ok)); }
 void LeaderStream::OnCancel() {
   leader_.StreamBroke(this);
   outbox_.Break();
-  End(absl::CancelledError("cut"));
+  End(absl::CancelledError("the stream was cancelled"));
 }
 
 void LeaderStream::OnDone() {

@@ -1,7 +1,10 @@
 #ifndef FOREDRAFT_ENGINE_REMOTE_LEADER_STREAM_H_
 #define FOREDRAFT_ENGINE_REMOTE_LEADER_STREAM_H_
 
-// One worker's stream, seen from the leader. Owns itself: gone after OnDone. Its calls never wait.
+// The leader's end of the stream of one worker. gRPC creates it through Leader's service; it deletes itself
+// in OnDone. It delivers messages to the leader, which decides what they mean.
+//
+// Threads: gRPC's own call On*, one at a time for reads and one at a time for writes. No call waits.
 
 #include <grpcpp/support/server_callback.h>
 
@@ -14,10 +17,10 @@ class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1:
  public:
   LeaderStream(Leader& leader, grpc::CallbackServerContext& context);
 
-  // Any thread, as long as the leader counts the stream as open.
+  // Any thread, while the leader counts the stream as open (StreamOpened to StreamGone).
   void Send(v1::LeaderMessage message) { Start(outbox_.Push(std::move(message))); }
-  void End(const absl::Status& status);  // after what was sent; the first status counts
-  void Cut();                            // at once, also where the peer is out of reach
+  void End(const absl::Status& status);  // after the messages sent so far; the first status is the stream's
+  void Cut();                            // at once, also if the peer is unreachable
 
  private:
   void OnReadDone(bool ok) override;
@@ -29,8 +32,9 @@ class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1:
   Leader& leader_;
   grpc::CallbackServerContext& context_;
   v1::WorkerMessage incoming_;
-  bool joined_ = false;  // reads come one after another
-  Outbox<v1::LeaderMessage> outbox_;
+  bool joined_ = false;               // only reads use it
+  Outbox<v1::LeaderMessage> outbox_;  // own lock
+
   std::mutex mutex_;
   grpc::Status end_status_;  // guarded by mutex_
   bool end_known_ = false;   // guarded by mutex_

@@ -1,9 +1,11 @@
 #ifndef FOREDRAFT_ENGINE_REMOTE_OUTBOX_H_
 #define FOREDRAFT_ENGINE_REMOTE_OUTBOX_H_
 
-// The messages of one gRPC stream on their way out, in order, one write outstanding; and its end, which comes
-// after the last of them and exactly once. It only says what the reactor has to start next, so that gRPC is
-// never called with a lock held. Thread-safe.
+// The outgoing messages of one gRPC stream, written in order with one write outstanding, and the stream's
+// end, which follows the last message exactly once. It calls no gRPC function itself: it returns what the
+// reactor must start next, so that gRPC is never called with the lock held.
+//
+// Owner: the reactor. Thread-safe.
 
 #include <deque>
 #include <mutex>
@@ -16,14 +18,14 @@ class Outbox {
  public:
   enum class Next { kNothing, kWrite, kEnd };  // kWrite: current()
 
-  // Dropped once the end was asked for.
+  // Drops the message after End.
   [[nodiscard]] Next Push(Message message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!ending_) waiting_.push_back(std::move(message));
     return Choose();
   }
 
-  // The outstanding write is over. Not ok: the stream is broken, what waits is dropped.
+  // The outstanding write is over. If it failed, the stream is broken and the waiting messages are dropped.
   [[nodiscard]] Next Written(bool ok) {
     std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;
@@ -37,13 +39,13 @@ class Outbox {
     return Choose();
   }
 
-  // The peer is out of reach: what waits is dropped.
+  // The peer is unreachable: drops the waiting messages.
   void Break() {
     std::lock_guard<std::mutex> lock(mutex_);
     broken_ = true;
   }
 
-  // Belongs to the outstanding write.
+  // The message to write; it stays the same until Written.
   const Message& current() const { return current_; }
 
  private:
@@ -62,7 +64,7 @@ class Outbox {
   }
 
   std::mutex mutex_;
-  // Guarded by mutex_; current_ belongs to the write while writing_.
+  // Guarded by mutex_, except current_ while writing_: the write reads it.
   std::deque<Message> waiting_;
   Message current_;
   bool writing_ = false;

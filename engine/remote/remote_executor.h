@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_REMOTE_REMOTE_EXECUTOR_H_
 #define FOREDRAFT_ENGINE_REMOTE_REMOTE_EXECUTOR_H_
 
-// An Executor whose rank is a worker process at the other end of a stream.
+// The Executor of a rank that runs in a worker process, behind the leader's stream to it. Owner: Leader.
 
 #include "engine/remote/leader.h"
 #include "scheduler/plan.h"
@@ -13,7 +13,7 @@ class RemoteExecutor : public Executor {
   RemoteExecutor(Leader& leader, int rank) : leader_(leader), rank_(rank) {}
 
   absl::Status Launch(const IterationPlan& plan) override;
-  // What has come in is handed out even when the group is lost meanwhile.
+  // Results that have arrived are still returned after the group is lost.
   absl::StatusOr<RankResult> Collect() override;
 
  private:

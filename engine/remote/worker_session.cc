@@ -5,14 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "engine/remote/plan_codec.h"
+#include "engine/remote/plan_runner.h"
 
 namespace foredraft {
 namespace {
@@ -20,11 +21,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr size_t kPlansInFlight = 2;  // engine/README.md, one-in-flight
 constexpr milliseconds kDialPause(200);
-constexpr std::chrono::seconds kSayAgain(10);  // how often a waiting worker says so
-constexpr milliseconds kLastWords(1000);       // for a failure to reach the leader
-constexpr std::chrono::hours kUntilTheEnd(1);  // then again: the session's end closes the queues
+constexpr std::chrono::seconds kWaitingLogInterval(10);
+constexpr milliseconds kFailureGrace(1000);  // for the leader to answer a reported failure
 
 std::shared_ptr<grpc::Channel> OpenChannel(const WorkerOptions& options) {
   grpc::ChannelArguments arguments;
@@ -43,53 +42,11 @@ std::string HostName() {
 
 }  // namespace
 
-// ---- the stream ----
-
-WorkerSession::Link::Link(WorkerSession& session, v1::WorkerService::Stub& stub, v1::WorkerMessage join)
-    : session_(session) {
-  stub.async()->Work(&context_, this);
-  AddHold();  // until the outbox says kEnd: others may write
-  StartRead(&incoming_);
-  StartCall();
-  Send(std::move(join));
-}
-
-void WorkerSession::Link::Cut() {
-  outbox_.Break();
-  context_.TryCancel();
-  End();
-}
-
-void WorkerSession::Link::OnReadDone(bool ok) {
-  if (!ok) return End();
-  session_.Receive(std::move(incoming_));
-  incoming_.Clear();
-  StartRead(&incoming_);
-}
-
-void WorkerSession::Link::OnWriteDone(bool ok) { Start(outbox_.Written(ok)); }
-
-void WorkerSession::Link::OnDone(const grpc::Status& status) { session_.LinkGone(status); }
-
-void WorkerSession::Link::Start(Outbox<v1::WorkerMessage>::Next next) {
-  switch (next) {
-    case Outbox<v1::WorkerMessage>::Next::kWrite:
-      StartWrite(&outbox_.current());
-      break;
-    case Outbox<v1::WorkerMessage>::Next::kEnd:
-      StartWritesDone();
-      RemoveHold();
-      break;
-    case Outbox<v1::WorkerMessage>::Next::kNothing:
-      break;
-  }
-}
-
 // ---- joining ----
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Join(const WorkerOptions& options) {
   std::unique_ptr<WorkerSession> session(new WorkerSession(options));
-  if (absl::Status status = session->Dial(); !status.ok()) return status;
+  RETURN_IF_ERROR(session->Dial());
   session->thread_ = std::thread([session = session.get()] { session->Watch(); });
   pthread_setname_np(session->thread_.native_handle(), "session");
   return session;
@@ -107,16 +64,16 @@ WorkerSession::~WorkerSession() {
     closing_ = true;
     EndWith(absl::UnavailableError("the worker has stopped"));
   }
-  CutLink();
+  CutStream();
   if (thread_.joinable()) thread_.join();
 }
 
-// Without the lock: gRPC may call back before Cut returns.
-void WorkerSession::CutLink() {
-  if (link_ == nullptr) return;
-  link_->Cut();
+// The caller does not hold mutex_: gRPC may call back before Cut returns.
+void WorkerSession::CutStream() {
+  if (stream_ == nullptr) return;
+  stream_->Cut();
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return link_gone_; });  // gRPC's promise after a cut
+  changed_.wait(lock, [this] { return stream_gone_; });  // gRPC calls OnDone after a cancel
 }
 
 v1::WorkerMessage WorkerSession::JoinMessage() const {
@@ -125,7 +82,6 @@ v1::WorkerMessage WorkerSession::JoinMessage() const {
   join->set_rank(options_.rank);
   join->set_version(options_.identity.version);
   join->set_model_hash(options_.identity.model_hash);
-  join->set_config_hash(ConfigHash(options_.identity.config_keys));
   for (const std::string& key : options_.identity.config_keys) join->add_config_keys(key);
   join->set_numerics_class(options_.identity.numerics_class);
   join->set_device(options_.device);
@@ -136,20 +92,20 @@ v1::WorkerMessage WorkerSession::JoinMessage() const {
 
 absl::Status WorkerSession::Dial() {
   const auto deadline = steady_clock::now() + options_.join_timeout;
-  auto next_line = steady_clock::now();
+  auto next_log_line = steady_clock::now();
   while (true) {
     const absl::Status status = DialOnce();
-    if (status.ok() || status.code() == absl::StatusCode::kFailedPrecondition) return status;
+    if (status.ok() || absl::IsFailedPrecondition(status)) return status;
     const auto now = steady_clock::now();
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrFormat(
           "no group at %s within %d s: %s", options_.leader,
           std::chrono::duration_cast<std::chrono::seconds>(options_.join_timeout).count(), status.message()));
     }
-    if (now >= next_line) {
+    if (now >= next_log_line) {
       Log(LogLevel::kInfo, "rank %d waits for the leader at %s: %s", options_.rank, options_.leader,
           status.message());
-      next_line = now + kSayAgain;
+      next_log_line = now + kWaitingLogInterval;
     }
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, kDialPause, [this] { return closing_; });
@@ -159,22 +115,26 @@ absl::Status WorkerSession::Dial() {
 absl::Status WorkerSession::DialOnce() {
   std::unique_lock<std::mutex> lock(mutex_);
   stage_ = Stage::kDialing;
-  link_gone_ = false;
+  stream_gone_ = false;
   lock.unlock();
-  auto link = std::make_unique<Link>(*this, *stub_, JoinMessage());
+  auto stream = std::make_unique<WorkerStream>(
+      *stub_, JoinMessage(),
+      WorkerStreamCallbacks{.received = [this](v1::LeaderMessage message) { Receive(std::move(message)); },
+                            .gone = [this](const grpc::Status& status) { StreamGone(status); }});
   lock.lock();
-  link_ = std::move(link);
-  const auto answered = [this] { return stage_ != Stage::kDialing || link_gone_; };
+  stream_ = std::move(stream);
+  const auto answered = [this] { return stage_ != Stage::kDialing || stream_gone_; };
   if (!changed_.wait_for(lock, options_.heartbeat_timeout, answered)) {
     lock.unlock();
-    CutLink();
+    CutStream();
     lock.lock();
   }
   if (stage_ == Stage::kJoined) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(link_status_.error_code()), link_status_.error_message());
+  return absl::Status(static_cast<absl::StatusCode>(stream_status_.error_code()),
+                      stream_status_.error_message());
 }
 
-// ---- what gRPC calls ----
+// ---- what the stream delivers ----
 
 void WorkerSession::Receive(v1::LeaderMessage message) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -202,12 +162,12 @@ void WorkerSession::Receive(v1::LeaderMessage message) {
   changed_.notify_all();
 }
 
-void WorkerSession::LinkGone(const grpc::Status& status) {
+void WorkerSession::StreamGone(const grpc::Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
-  link_gone_ = true;
-  link_status_ = status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the stream ended") : status;
+  stream_gone_ = true;
+  stream_status_ = status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the stream ended") : status;
   if (stage_ == Stage::kJoined) {
-    EndWith(absl::UnavailableError(absl::StrCat("the leader is gone: ", link_status_.error_message())));
+    EndWith(absl::UnavailableError(absl::StrCat("the leader is gone: ", stream_status_.error_message())));
   }
   changed_.notify_all();
 }
@@ -229,7 +189,7 @@ void WorkerSession::Watch() {
   v1::WorkerMessage heartbeat;
   heartbeat.mutable_heartbeat();
   while (!changed_.wait_for(lock, interval, [this] { return stage_ == Stage::kEnded; })) {
-    link_->Send(heartbeat);
+    stream_->Send(heartbeat);
     if (const auto silence = steady_clock::now() - last_heard_; silence > options_.heartbeat_timeout) {
       EndWith(absl::UnavailableError(absl::StrFormat("the leader was silent for %.1f s",
                                                      std::chrono::duration<double>(silence).count())));
@@ -246,17 +206,19 @@ void WorkerSession::Watch() {
 
 void WorkerSession::SetOnLost(std::function<void(const absl::Status&)> on_lost) {
   std::unique_lock<std::mutex> lock(mutex_);
-  on_lost_ = std::move(on_lost);
-  if (stage_ != Stage::kEnded || end_.ok()) return;
-  const std::function<void(const absl::Status&)> late = on_lost_;
+  if (stage_ != Stage::kEnded) {
+    on_lost_ = std::move(on_lost);  // Watch calls it
+    return;
+  }
+  if (end_.ok()) return;
   const absl::Status end = end_;
   lock.unlock();
-  late(end);
+  on_lost(end);
 }
 
 void WorkerSession::Send(v1::WorkerMessage message) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!link_gone_) link_->Send(std::move(message));
+  if (!stream_gone_) stream_->Send(std::move(message));
 }
 
 absl::Status WorkerSession::Set(const std::string& key, const std::string& value) {
@@ -277,7 +239,7 @@ absl::StatusOr<std::string> WorkerSession::Get(const std::string& key, steady_cl
       lock, deadline, [this, &key] { return store_.contains(key) || stage_ == Stage::kEnded; });
   if (const auto found = store_.find(key); found != store_.end()) return found->second;
   if (answered) return absl::UnavailableError(absl::StrCat("the group is over: ", end_.message()));
-  return absl::DeadlineExceededError(absl::StrCat("nobody has set ", key));
+  return absl::DeadlineExceededError(absl::StrCat("no rank has set ", key));
 }
 
 void WorkerSession::ReportLoading(int64_t done_bytes, int64_t total_bytes) {
@@ -298,46 +260,26 @@ void WorkerSession::ReportFailure(const absl::Status& status) {
   v1::WorkerMessage message;
   message.set_failure(std::string(status.message()));
   std::unique_lock<std::mutex> lock(mutex_);
-  if (link_gone_) return;
-  link_->Send(std::move(message));
-  changed_.wait_for(lock, kLastWords, [this] { return link_gone_ || stage_ == Stage::kEnded; });
+  if (stream_gone_) return;
+  stream_->Send(std::move(message));
+  changed_.wait_for(lock, kFailureGrace, [this] { return stream_gone_ || stage_ == Stage::kEnded; });
 }
 
-// A failed launch takes its place in the queue, behind the results of what was launched before.
-void WorkerSession::LaunchPlans(Executor& executor, BoundedQueue<absl::Status>& launched) {
-  while (true) {
-    std::optional<v1::WorkerPlan> message = plans_.Pop(kUntilTheEnd);
-    if (!message) {
-      if (plans_.closed()) break;
-      continue;
-    }
-    CHECK(launched.TryPush(executor.Launch(DecodePlan(*message, options_.rank)))) << "one-in-flight";
+void WorkerSession::SendResult(absl::StatusOr<RankResult> result) {
+  if (result.ok()) {
+    v1::WorkerMessage message;
+    *message.mutable_result() = EncodeResult(*result);
+    Send(std::move(message));
+    return;
   }
-  launched.Close();
+  ReportFailure(result.status());
+  std::lock_guard<std::mutex> lock(mutex_);
+  EndWith(result.status());
 }
 
 absl::Status WorkerSession::Run(Executor& executor) {
-  BoundedQueue<absl::Status> launched(kPlansInFlight);
-  std::thread launcher([this, &executor, &launched] { LaunchPlans(executor, launched); });
-  pthread_setname_np(launcher.native_handle(), "launcher");
-  while (true) {
-    const std::optional<absl::Status> status = launched.Pop(kUntilTheEnd);
-    if (!status) {
-      if (launched.closed()) break;
-      continue;
-    }
-    const absl::StatusOr<RankResult> result = status->ok() ? executor.Collect() : *status;
-    if (result.ok()) {
-      v1::WorkerMessage message;
-      *message.mutable_result() = EncodeResult(*result);
-      Send(std::move(message));
-    } else {
-      ReportFailure(result.status());
-      std::lock_guard<std::mutex> lock(mutex_);
-      EndWith(result.status());
-    }
-  }
-  launcher.join();
+  RunPlans(plans_, options_.rank, executor,
+           [this](absl::StatusOr<RankResult> result) { SendResult(std::move(result)); });
   std::lock_guard<std::mutex> lock(mutex_);
   return end_;
 }

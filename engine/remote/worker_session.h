@@ -1,17 +1,16 @@
 #ifndef FOREDRAFT_ENGINE_REMOTE_WORKER_SESSION_H_
 #define FOREDRAFT_ENGINE_REMOTE_WORKER_SESSION_H_
 
-// The worker's end of its stream: joins the leader's group, lends the ranks their rendezvous, carries plans
-// to an executor and results back. It ends once, for the first of: the leader says stop (ok), abort, the
-// stream breaks, the leader is silent for heartbeat_timeout (all UNAVAILABLE).
+// A worker's membership in its leader's group: it joins, gives the rank a rendezvous with the other ranks,
+// passes plans to the rank's executor and results back. It ends once, at the first of these: the leader says
+// stop (ok); the leader says abort, the stream breaks, or the leader is silent for heartbeat_timeout (all
+// UNAVAILABLE); the executor fails (its error).
 //
-// Threads: gRPC's own call On*; `session` sends heartbeats, looks for silence and calls on_lost; `launcher`
-// lives during Run; the owner calls the rest. What gRPC calls never waits for the engine.
+// Threads: gRPC's own deliver messages and never wait for the engine; `session` sends heartbeats, looks for a
+// silent leader and calls on_lost; `launcher` runs during Run (plan_runner.h); the owner calls the rest.
 
 #include <grpcpp/channel.h>
-#include <grpcpp/client_context.h>
 #include <grpcpp/security/credentials.h>
-#include <grpcpp/support/client_callback.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -27,7 +26,7 @@
 #include "base/bounded_queue.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/remote/identity.h"
-#include "engine/remote/outbox.h"
+#include "engine/remote/worker_stream.h"
 #include "foredraft/v1/worker.grpc.pb.h"
 #include "scheduler/plan.h"
 
@@ -45,13 +44,13 @@ struct WorkerOptions {
 
 class WorkerSession : public RendezvousStore {
  public:
-  // Dials until the leader answers. FAILED_PRECONDITION: it does not want this worker, and why.
-  // DEADLINE_EXCEEDED past join_timeout.
+  // Dials until the leader accepts this worker. FAILED_PRECONDITION: the leader refuses it; the text says
+  // why. DEADLINE_EXCEEDED past join_timeout.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Join(const WorkerOptions& options);
   ~WorkerSession() override;
 
-  // Called once, on the session's thread, if the session ends and it was not stopped: what waits for other
-  // ranks has to end.
+  // Sets the callback for a session that ends in any way but stop. The last one set is called, on the
+  // session's thread, or here if the session has ended already. It must end whatever waits for other ranks.
   void SetOnLost(std::function<void(const absl::Status&)> on_lost);
 
   // RendezvousStore, any thread.
@@ -61,48 +60,26 @@ class WorkerSession : public RendezvousStore {
 
   void ReportLoading(int64_t done_bytes, int64_t total_bytes);
   void ReportReady(int block_count, int graph_count);
-  // The rank cannot go on. Waits shortly until the leader has heard it.
+  // The rank cannot go on. Waits up to 1 s for the leader's answer, the end of the group.
   void ReportFailure(const absl::Status& status);
 
-  // Carries out plans until the session ends. Launch runs on the launcher thread, Collect on the caller's.
+  // Carries out plans until the session ends; returns why it ended.
   absl::Status Run(Executor& executor);
 
  private:
-  using Stream = grpc::ClientBidiReactor<v1::WorkerMessage, v1::LeaderMessage>;
-
-  // Gone when gRPC has called OnDone; the session waits for that.
-  class Link : public Stream {
-   public:
-    Link(WorkerSession& session, v1::WorkerService::Stub& stub, v1::WorkerMessage join);
-    void Send(v1::WorkerMessage message) { Start(outbox_.Push(std::move(message))); }
-    void End() { Start(outbox_.End()); }  // after what was sent
-    void Cut();
-
-   private:
-    void OnReadDone(bool ok) override;
-    void OnWriteDone(bool ok) override;
-    void OnDone(const grpc::Status& status) override;
-    void Start(Outbox<v1::WorkerMessage>::Next next);
-
-    WorkerSession& session_;
-    grpc::ClientContext context_;
-    v1::LeaderMessage incoming_;
-    Outbox<v1::WorkerMessage> outbox_;
-  };
-
   enum class Stage { kDialing, kJoined, kEnded };
 
   explicit WorkerSession(const WorkerOptions& options);
   absl::Status Dial();
   absl::Status DialOnce();
-  void CutLink();  // waits until it is gone
   v1::WorkerMessage JoinMessage() const;
-  void Watch();  // the session thread
-  void LaunchPlans(Executor& executor, BoundedQueue<absl::Status>& launched);
-  void Receive(v1::LeaderMessage message);
-  void LinkGone(const grpc::Status& status);
+  void CutStream();  // waits until gRPC is done with it
+  void Watch();      // the session thread
   void Send(v1::WorkerMessage message);
-  void EndWith(const absl::Status& status);  // holds mutex_
+  void SendResult(absl::StatusOr<RankResult> result);
+  void Receive(v1::LeaderMessage message);
+  void StreamGone(const grpc::Status& status);
+  void EndWith(const absl::Status& status);  // the caller holds mutex_
 
   const WorkerOptions options_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -114,10 +91,10 @@ class WorkerSession : public RendezvousStore {
   // Guarded by mutex_.
   Stage stage_ = Stage::kDialing;
   absl::Status end_;  // once stage_ is kEnded
-  std::unique_ptr<Link> link_;
-  bool link_gone_ = false;
-  grpc::Status link_status_;
-  std::map<std::string, std::string> store_;  // values that have come
+  std::unique_ptr<WorkerStream> stream_;
+  bool stream_gone_ = false;
+  grpc::Status stream_status_;                // once stream_gone_
+  std::map<std::string, std::string> store_;  // the values that the leader has sent
   std::chrono::steady_clock::time_point last_heard_;
   std::function<void(const absl::Status&)> on_lost_;
   bool closing_ = false;

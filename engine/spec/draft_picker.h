@@ -5,17 +5,13 @@
 // choosing, with the noise of the draft's position (docs/speculation.md section 2), so that sampled drafts
 // match often.
 
-#include "engine/model/deepseek_v3.h"
-#include "engine/slot_state.h"
-#include "engine/spec/drafter.h"
-#include "engine/step_buffers.h"
+#include "engine/rank.h"
 
 namespace foredraft {
 
-// Draft `draft_index` (from 1) of each place, from b.last_output, into the slots' drafts and b.draft_ids.
-// Overwrites b.pick, b.logits and b.sample_scratch.
-void PickDraft(const Ops& ops, Stream& stream, const DeepseekV3& model, const SlotState& slots,
-               const StepBuffers& b, const DraftInput& input, int draft_index);
+// Draft `draft_index` (from 1) of each sequence, from buffers.last_output, into the slots' drafts and
+// buffers.draft_ids. Overwrites buffers.pick, logits and sample_scratch.
+void PickDraft(const Rank& rank, const DraftInput& input, int draft_index);
 
 }  // namespace foredraft
 

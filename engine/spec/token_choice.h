@@ -2,8 +2,8 @@
 #define FOREDRAFT_ENGINE_SPEC_TOKEN_CHOICE_H_
 
 // How a step turns logits into tokens. Where every live request is greedy, without penalties and logprobs,
-// argmax alone gives the same tokens as full sampling, sooner; the host knows this before the step, so there
-// is a captured step for either.
+// argmax alone gives the same tokens as full sampling in less time. The host knows which it is before the
+// step, and there is a captured step for either.
 
 #include "kernels/ops.h"
 

@@ -1,93 +1,105 @@
 #include "engine/spec/vanilla_drafter.h"
 
-#include <utility>
-
 #include "engine/spec/draft_picker.h"
 
 namespace foredraft {
+namespace {
+
+// Fills buffers.module and previous with module 1's window, and moves the recent rows on.
+void FirstWindow(const Rank& rank, const DraftInput& input) {
+  const StepBuffers& b = rank.buffers;
+  const Ops& ops = rank.ops();
+  Stream& stream = *rank.stream;
+  const int max_draft_len = rank.slots.recent_len();
+  const int rows = input.bucket * (max_draft_len + 1);
+  const Matrix<float> previous = b.previous.first_rows(rows);
+  const Matrix<float> recent = rank.slots.recent_hiddens();
+  ops.vanilla_rows(stream, {.ids = b.module.ids,
+                            .row_slots = b.module.slots,
+                            .positions = b.module.positions,
+                            .recent_index = b.recent_index,
+                            .target_index = b.target_index,
+                            .save_index = b.save_index,
+                            .recent_ids = rank.slots.recent_ids(),
+                            .outputs = input.outputs,
+                            .bucket = input.bucket,
+                            .draft_len = input.draft_len,
+                            .max_draft_len = max_draft_len});
+  ops.copy_rows(stream, {.out = previous, .x = recent, .x_index = b.recent_index, .rows = rows});
+  ops.copy_rows(stream, {.out = previous, .x = input.target_output, .x_index = b.target_index, .rows = rows});
+  ops.copy_rows(stream, {.out = recent, .x = previous, .out_index = b.save_index, .rows = rows});
+}
+
+}  // namespace
 
 // Row m of every module: the first token, and the output of the level below at m - 1, which the prefill left
 // as the slot's boundary.
-void VanillaDrafter::FirstDraft(Stream& stream, const DraftInput& input, bool make_draft) const {
-  const int places = input.places;
-  const Matrix<float> output = b_.module_output.first_rows(places);
-  const Matrix<float> previous = b_.previous.first_rows(places);
-  for (int level = 1; level <= slots_.level_count(); ++level) {
-    ops_.eagle_rows(stream, {.ids = b_.module.ids,
-                             .row_slots = b_.module.slots,
-                             .positions = b_.module.positions,
-                             .last_row = b_.last_row,
-                             .outputs = input.outputs,
-                             .bucket = places,
-                             .draft_len = 0,
-                             .level = level});
-    ops_.copy_rows(
-        stream,
-        {.out = previous, .x = slots_.boundaries(level - 1), .x_index = b_.module.slots, .rows = places});
-    model_.ForwardMtp(
-        stream, level - 1,
-        {.index = b_.module.index(places), .ids = b_.module.ids, .rank_rows = input.rank_places}, cache_,
-        previous, output);
+void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, bool make_draft) const {
+  const StepBuffers& b = rank.buffers;
+  const Ops& ops = rank.ops();
+  Stream& stream = *rank.stream;
+  const int rows = input.bucket;
+  const Matrix<float> output = b.module_output.first_rows(rows);
+  const Matrix<float> previous = b.previous.first_rows(rows);
+  for (int level = 1; level <= rank.slots.level_count(); ++level) {
+    const Matrix<float> boundaries = rank.slots.boundaries(level - 1);
+    ops.eagle_rows(stream, {.ids = b.module.ids,
+                            .row_slots = b.module.slots,
+                            .positions = b.module.positions,
+                            .last_row = b.last_row,
+                            .outputs = input.outputs,
+                            .bucket = rows,
+                            .draft_len = 0,
+                            .level = level});
+    ops.copy_rows(stream, {.out = previous, .x = boundaries, .x_index = b.module.slots, .rows = rows});
+    rank.model->RunModule(stream, level - 1,
+                          {.index = b.module.index(rows),
+                           .ids = b.module.ids,
+                           .previous = previous,
+                           .rank_rows = input.rank_rows},
+                          rank.cache, output);
     if (level == 1 && make_draft) {
-      ops_.copy_rows(stream, {.out = b_.last_output, .x = output, .rows = places});
-      PickDraft(ops_, stream, model_, slots_, b_, input, 1);
+      ops.copy_rows(stream, {.out = b.last_output, .x = output, .rows = rows});
+      PickDraft(rank, input, 1);
     }
   }
-  ops_.append_recent(stream, {.recent_ids = slots_.recent_ids(),
-                              .outputs = input.outputs,
-                              .count = places,
-                              .max_draft_len = slots_.recent_len()});
-}
-
-void VanillaDrafter::FirstWindow(Stream& stream, const DraftInput& input) const {
-  const int max_draft_len = slots_.recent_len();
-  const int rows = input.places * (max_draft_len + 1);
-  const Matrix<float> previous = b_.previous.first_rows(rows);
-  ops_.vanilla_rows(stream, {.ids = b_.module.ids,
-                             .row_slots = b_.module.slots,
-                             .positions = b_.module.positions,
-                             .recent_index = b_.gather_index,
-                             .target_index = b_.boundary_index,
-                             .save_index = b_.save_index,
-                             .recent_ids = slots_.recent_ids(),
+  ops.append_recent(stream, {.recent_ids = rank.slots.recent_ids(),
                              .outputs = input.outputs,
-                             .bucket = input.places,
-                             .draft_len = input.verified_len,
-                             .max_draft_len = max_draft_len});
-  ops_.copy_rows(stream,
-                 {.out = previous, .x = slots_.recent_hiddens(), .x_index = b_.gather_index, .rows = rows});
-  ops_.copy_rows(stream,
-                 {.out = previous, .x = input.target_output, .x_index = b_.boundary_index, .rows = rows});
-  ops_.copy_rows(stream,
-                 {.out = slots_.recent_hiddens(), .x = previous, .out_index = b_.save_index, .rows = rows});
+                             .count = rows,
+                             .max_draft_len = rank.slots.recent_len()});
 }
 
-void VanillaDrafter::Draft(Stream& stream, const DraftInput& input, int draft_count) const {
-  const int window = slots_.recent_len() + 1;
-  const int rows = input.places * window;
-  Matrix<float> previous = b_.previous.first_rows(rows);
-  Matrix<float> output = b_.module_output.first_rows(rows);
-  FirstWindow(stream, input);
-  for (int level = 1; level <= slots_.level_count(); ++level) {
+void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
+  const StepBuffers& b = rank.buffers;
+  const Ops& ops = rank.ops();
+  Stream& stream = *rank.stream;
+  const int window = rank.slots.recent_len() + 1;
+  const int rows = input.bucket * window;
+  FirstWindow(rank, input);
+  Matrix<float> previous = b.previous.first_rows(rows);
+  for (int level = 1; level <= rank.slots.level_count(); ++level) {
+    const Matrix<float> output = (level % 2 == 0 ? b.even_output : b.module_output).first_rows(rows);
     if (level > 1) {
-      std::swap(previous, output);  // a window's outputs are the next one's hiddens, unshifted
-      ops_.vanilla_level_rows(stream, {.ids = b_.module.ids,
-                                       .row_slots = b_.module.slots,
-                                       .positions = b_.module.positions,
-                                       .recent_ids = slots_.recent_ids(),
-                                       .outputs = input.outputs,
-                                       .slots = slots_.arrays(),
-                                       .bucket = input.places,
-                                       .max_draft_len = window - 1,
-                                       .level = level});
+      ops.vanilla_level_rows(stream, {.ids = b.module.ids,
+                                      .row_slots = b.module.slots,
+                                      .positions = b.module.positions,
+                                      .recent_ids = rank.slots.recent_ids(),
+                                      .outputs = input.outputs,
+                                      .slots = rank.slots.arrays(),
+                                      .bucket = input.bucket,
+                                      .max_draft_len = window - 1,
+                                      .level = level});
     }
-    model_.ForwardMtp(stream, level - 1, {.index = b_.module.index(rows), .ids = b_.module.ids}, cache_,
-                      previous, output);
-    if (level > draft_count) continue;
-    const Matrix<float> last_rows = {output.row(window - 1), input.places, output.cols,
-                                     window * output.stride};
-    ops_.copy_rows(stream, {.out = b_.last_output, .x = last_rows, .rows = input.places});
-    PickDraft(ops_, stream, model_, slots_, b_, input, level);
+    rank.model->RunModule(stream, level - 1,
+                          {.index = b.module.index(rows), .ids = b.module.ids, .previous = previous},
+                          rank.cache, output);
+    if (level <= draft_count) {
+      const Matrix<float> last_rows = {output.row(window - 1), input.bucket, output.cols,
+                                       window * output.stride};
+      ops.copy_rows(stream, {.out = b.last_output, .x = last_rows, .rows = input.bucket});
+      PickDraft(rank, input, level);
+    }
+    previous = output;  // a window's outputs are the next one's hiddens, unshifted
   }
 }
 

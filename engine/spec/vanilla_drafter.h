@@ -5,33 +5,14 @@
 // every module runs a window of Kmax + 1 rows. Not K rows: after a fully accepted step, rows of the higher
 // modules would never be written.
 
-#include "engine/kv_cache.h"
-#include "engine/model/deepseek_v3.h"
-#include "engine/slot_state.h"
 #include "engine/spec/drafter.h"
-#include "engine/step_buffers.h"
 
 namespace foredraft {
 
 class VanillaDrafter : public Drafter {
  public:
-  // All referents outlive the drafter.
-  VanillaDrafter(const Ops& ops, const DeepseekV3& model, const KvCache& cache, const SlotState& slots,
-                 const StepBuffers& buffers)
-      : ops_(ops), model_(model), cache_(cache), slots_(slots), b_(buffers) {}
-
-  void FirstDraft(Stream& stream, const DraftInput& input, bool make_draft) const override;
-  void Draft(Stream& stream, const DraftInput& input, int draft_count) const override;
-
- private:
-  // Fills b_.module and b_.previous with module 1's window and moves the recent rows on.
-  void FirstWindow(Stream& stream, const DraftInput& input) const;
-
-  const Ops& ops_;
-  const DeepseekV3& model_;
-  const KvCache& cache_;
-  const SlotState& slots_;
-  const StepBuffers& b_;
+  void FirstDraft(const Rank& rank, const DraftInput& input, bool make_draft) const override;
+  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
 };
 
 }  // namespace foredraft

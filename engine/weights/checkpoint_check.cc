@@ -1,13 +1,14 @@
 #include "engine/weights/checkpoint_check.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "engine/weights/tensor_names.h"
 
 namespace foredraft {
 namespace {
@@ -31,9 +32,8 @@ absl::Status CheckDType(const TensorLocation& found, bool f8_allowed) {
 }
 
 // An FP8 weight has a scale grid in F32, another weight has none.
-absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config,
+absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config, const std::string& name,
                         const TensorLocation& weight) {
-  const std::string name = weight.entry->name + kScaleSuffix;
   const TensorLocation scale = checkpoint.Find(name);
   if (weight.entry->dtype != "F8_E4M3") {
     if (scale.entry == nullptr) return absl::OkStatus();
@@ -45,30 +45,37 @@ absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config,
   return CheckShape(scale, ScaleShape(config, weight.entry->shape));
 }
 
+bool IsUnread(const std::string& name, const ModelDescription& description) {
+  return std::any_of(description.unread_endings.begin(), description.unread_endings.end(),
+                     [&](const std::string& ending) { return name.ends_with(ending); });
+}
+
 }  // namespace
 
-absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config) {
-  absl::flat_hash_set<std::string> known;
-  for (const TensorSpec& spec : ExpectedTensors(config, config.num_nextn_predict_layers)) {
+absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                          const ModelDescription& description) {
+  absl::flat_hash_set<std::string_view> known;
+  for (const TensorSpec& spec : description.tensors) {
     const TensorLocation found = checkpoint.Find(spec.name);
     if (found.entry == nullptr) {
-      if (spec.kind == TensorKind::kCopy) continue;
+      if (spec.kind == TensorKind::kUnread) continue;
       return Refuse(checkpoint.main_file(), spec.name, "missing");
     }
     known.insert(spec.name);
-    const bool f8_allowed = config.fp8_blocks && spec.kind == TensorKind::kLinear;
-    RETURN_IF_ERROR(CheckDType(found, f8_allowed));
+    RETURN_IF_ERROR(CheckDType(found, config.fp8_blocks && !spec.scale.empty()));
     RETURN_IF_ERROR(CheckShape(found, spec.shape));
-    if (spec.kind != TensorKind::kLinear) continue;
-    RETURN_IF_ERROR(CheckScale(checkpoint, config, found));
-    known.insert(spec.name + kScaleSuffix);
+    if (spec.scale.empty()) continue;
+    RETURN_IF_ERROR(CheckScale(checkpoint, config, spec.scale, found));
+    known.insert(spec.scale);
   }
-  for (const TensorLocation& tensor : checkpoint.tensors())
-    if (!known.contains(tensor.entry->name) && !IsIgnoredTensor(tensor.entry->name))
-      return Refuse(
-          tensor.file->path(), tensor.entry->name,
-          absl::StrFormat("not part of %s with num_hidden_layers %d, num_nextn_predict_layers %d",
-                          config.architecture, config.num_hidden_layers, config.num_nextn_predict_layers));
+  for (const TensorLocation& tensor : checkpoint.tensors()) {
+    const std::string& name = tensor.entry->name;
+    if (known.contains(name) || IsUnread(name, description)) continue;
+    return Refuse(
+        tensor.file->path(), name,
+        absl::StrFormat("not part of %s with num_hidden_layers %d, num_nextn_predict_layers %d",
+                        config.architecture, config.num_hidden_layers, config.num_nextn_predict_layers));
+  }
   return absl::OkStatus();
 }
 

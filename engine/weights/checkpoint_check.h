@@ -4,13 +4,15 @@
 #include "absl/status/status.h"
 #include "config/model_config.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/model_description.h"
 
 namespace foredraft {
 
-// Compares the tensors of a checkpoint with what config.json says it has, MTP modules included.
+// Compares the tensors of a checkpoint with the description of the whole model, all its MTP modules included.
 // INVALID_ARGUMENT names file and tensor: missing, extra, wrong shape, wrong dtype, FP8 without scales,
 // scales without FP8.
-absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config);
+absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                          const ModelDescription& description);
 
 }  // namespace foredraft
 

@@ -4,38 +4,40 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/checkpoint_check.h"
 #include "engine/weights/dummy_weights.h"
-#include "engine/weights/tensor_names.h"
+#include "engine/weights/model_description.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int64_t kKvElementBytes = 2;  // bf16
 
-int64_t CountParameters(const ModelConfig& config, int mtp_module_count) {
-  int64_t total = 0;
-  for (const TensorSpec& spec : ExpectedTensors(config, mtp_module_count)) {
-    if (spec.kind == TensorKind::kCopy) continue;
-    int64_t count = 1;
-    for (const int64_t size : spec.shape) count *= size;
-    total += count;
-  }
-  return total;
-}
+struct ParameterCount {
+  int64_t all = 0;
+  int64_t of_experts = 0;  // routed ones
+};
 
-// Parameters of the routed experts that a token does not meet, in the target's layers.
-int64_t CountIdle(const ModelConfig& config) {
-  int64_t moe_layers = 0;
-  for (int layer = 0; layer < config.num_hidden_layers; ++layer) moe_layers += config.IsMoe(layer);
-  const int64_t expert = int64_t{3} * config.moe_intermediate_size * config.hidden_size;
-  return moe_layers * (config.n_routed_experts - config.num_experts_per_tok) * expert;
+ParameterCount CountParameters(const ModelConfig& config, int mtp_module_count) {
+  ParameterCount count;
+  const ModelDescription description = DescribeModel(config, mtp_module_count);
+  for (const TensorSpec& tensor : description.tensors) {
+    if (tensor.kind == TensorKind::kUnread) continue;
+    count.all += tensor.element_count();
+    if (tensor.expert >= 0) count.of_experts += tensor.element_count();
+  }
+  return count;
 }
 
 // What config.json alone decides.
 CheckpointSummary SummarizeShape(const ModelConfig& config) {
   CheckpointSummary summary{.config = config};
-  summary.parameters = CountParameters(config, 0);
-  summary.active_parameters = summary.parameters - CountIdle(config);
-  summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers) - summary.parameters;
+  const ParameterCount target = CountParameters(config, 0);
+  summary.parameters = target.all;
+  summary.active_parameters = target.all;
+  if (config.n_routed_experts > 0) {
+    const int idle_experts = config.n_routed_experts - config.num_experts_per_tok;
+    summary.active_parameters -= target.of_experts / config.n_routed_experts * idle_experts;
+  }
+  summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers).all - target.all;
   summary.kv_bytes_per_token_of_module = (config.kv_lora_rank + config.qk_rope_head_dim) * kKvElementBytes;
   summary.kv_bytes_per_token = config.num_hidden_layers * summary.kv_bytes_per_token_of_module;
   return summary;
@@ -52,7 +54,7 @@ CheckpointSummary SummarizeConfig(const ModelConfig& config) {
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
   ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(dir + "/config.json"));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
-  RETURN_IF_ERROR(CheckTensors(checkpoint, config));
+  RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, config.num_nextn_predict_layers)));
   CheckpointSummary summary = SummarizeShape(config);
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     ++summary.tensor_count;

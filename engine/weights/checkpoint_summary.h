@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_
 #define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_
 
-// What `foredraft info` says of a checkpoint.
+// What `foredraft info` shows about a checkpoint.
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@ namespace foredraft {
 struct CheckpointSummary {
   ModelConfig config;
   int64_t parameters = 0;         // of the target: embedding and head included, scales and copies not
-  int64_t active_parameters = 0;  // of those, what one token meets: num_experts_per_tok of the routed experts
+  int64_t active_parameters = 0;  // of those, what one token uses: num_experts_per_tok of the routed experts
   int64_t mtp_parameters = 0;     // of all MTP modules, shared embedding and head not counted
   int64_t tensor_count = 0;
   int64_t bytes = 0;                           // of all tensors in the files
@@ -24,10 +24,10 @@ struct CheckpointSummary {
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
 };
 
-// Of a checkpoint that is not there: what load_format dummy makes of a config.json.
+// From a config.json alone: the weights that load_format dummy makes.
 CheckpointSummary SummarizeConfig(const ModelConfig& config);
 
-// Reads config.json and the headers, and checks them as LoadWeights does; no weights are read.
+// Reads config.json and the headers, and checks them as LoadWeights does. Reads no weights.
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir);
 
 }  // namespace foredraft

@@ -8,16 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
-#include "engine/weights/expert_shard.h"
-#include "engine/weights/model_weights.h"
-#include "engine/weights/weight_loader.h"
+#include "engine/weights/weight_source.h"
 #include "kernels/device.h"
 
 namespace foredraft {
 
-// The model and `mtp_module_count` MTP modules. Projections have FP8 blocks where config.fp8_blocks says so,
-// the rest is BF16, as in R1. Scaled so that activations stay of order one; norms are 1. The same config
-// gives the same numbers on every backend; of the routed experts only those of `shard` are made.
+// The model and `mtp_module_count` MTP modules. Projections are FP8 blocks where config.fp8_blocks is set,
+// the rest is BF16, as in R1. Values are scaled so that activations stay of order one; norms are 1. The same
+// config gives the same numbers on every backend; of the routed experts only those of `shard` are made.
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count, Device& device,
                                               Stream& stream, const LoadProgress& progress,
                                               const ExpertShard& shard = {});

@@ -2,11 +2,11 @@
 
 #include <array>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/weights/tensor_names.h"
 
 namespace foredraft {
 namespace {
@@ -32,8 +32,9 @@ void ConvertF8Row(const HostTensor& tensor, int64_t row, bf16* out) {
   const auto* codes = reinterpret_cast<const uint8_t*>(tensor.data.get()) + row * tensor.k;
   const int64_t grid_columns = (tensor.k + tensor.block_k - 1) / tensor.block_k;
   const float* scales = tensor.scale_inv.data() + row / tensor.block_n * grid_columns;
-  for (int32_t column = 0; column < tensor.k; ++column)
+  for (int32_t column = 0; column < tensor.k; ++column) {
     out[column] = ToBf16(F8Table()[codes[column]] * scales[column / tensor.block_k]);
+  }
 }
 
 }  // namespace
@@ -49,9 +50,9 @@ HostWeight HostTensor::View() const {
 }
 
 absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
-                                      const std::string& name) {
-  const TensorLocation found = checkpoint.Find(name);
-  CHECK(found.entry != nullptr) << name;
+                                      const TensorSpec& spec) {
+  const TensorLocation found = checkpoint.Find(spec.name);
+  CHECK(found.entry != nullptr) << spec.name;
   const TensorEntry& entry = *found.entry;
   HostTensor tensor;
   tensor.dtype = ToDType(entry.dtype);
@@ -60,13 +61,11 @@ absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelC
   tensor.block_n = config.weight_block_n;
   tensor.block_k = config.weight_block_k;
   tensor.data = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(entry.bytes));
-  tensor.file_bytes = entry.bytes;
   RETURN_IF_ERROR(found.file->Read(entry, 0, entry.bytes, tensor.data.get()));
   if (tensor.dtype != DType::kF8E4M3) return tensor;
-  const TensorLocation scale = checkpoint.Find(name + kScaleSuffix);
-  CHECK(scale.entry != nullptr) << name;
+  const TensorLocation scale = checkpoint.Find(spec.scale);
+  CHECK(scale.entry != nullptr) << spec.scale;
   tensor.scale_inv.resize(static_cast<size_t>(scale.entry->bytes) / sizeof(float));
-  tensor.file_bytes += scale.entry->bytes;
   RETURN_IF_ERROR(scale.file->Read(*scale.entry, 0, scale.entry->bytes, tensor.scale_inv.data()));
   return tensor;
 }
@@ -110,9 +109,11 @@ std::vector<bf16> TransposeRows(const HostTensor& tensor, int32_t first, int32_t
   CHECK(tensor.dtype == DType::kBF16);
   const auto* rows = reinterpret_cast<const bf16*>(tensor.data.get()) + int64_t{first} * tensor.k;
   std::vector<bf16> columns(static_cast<size_t>(count) * tensor.k);
-  for (int32_t row = 0; row < count; ++row)
-    for (int32_t column = 0; column < tensor.k; ++column)
+  for (int32_t row = 0; row < count; ++row) {
+    for (int32_t column = 0; column < tensor.k; ++column) {
       columns[int64_t{column} * count + row] = rows[int64_t{row} * tensor.k + column];
+    }
+  }
   return columns;
 }
 

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/model_description.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -23,16 +23,15 @@ struct HostTensor {
   std::vector<float> scale_inv;  // F8_E4M3: [ceil(n / block_n), ceil(k / block_k)]
   int32_t block_n = 0;
   int32_t block_k = 0;
-  int64_t file_bytes = 0;  // read from the checkpoint for it, scales included
 
   int64_t element_count() const { return int64_t{n} * k; }
   // Valid while this lives and is not moved from.
   HostWeight View() const;
 };
 
-// Reads a tensor that CheckTensors has seen (a broken invariant otherwise), with its scales where it is FP8.
+// Reads a tensor that has passed CheckTensors, with its scales where it is FP8.
 absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
-                                      const std::string& name);
+                                      const TensorSpec& spec);
 
 // The same values as BF16 (FP8: code times scale, rounded once) or as FP32 (from FP32 or BF16: exact).
 HostTensor ToBf16(HostTensor tensor);

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/fnv.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "config/model_config.h"
-#include "engine/weights/tensor_names.h"
-#include "kernels/dtype.h"
+#include "engine/weights/model_description.h"
 #include "nlohmann/json.hpp"
 
 namespace foredraft {
@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kNormalCount = 1 << 16;
 constexpr size_t kBufferBytes = size_t{4} << 20;
 
-// splitmix64's finisher: any word of a stream can be made alone, and the same on every machine.
+// splitmix64's finisher: word i of a stream is a function of i alone, the same on every machine.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -33,13 +33,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-uint64_t HashName(const std::string& name) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3u;
-  return hash;
-}
-
-// Nearly normal, variance 1: four uniforms added. 65,536 of them are drawn from by 16 random bits each.
+// 65,536 nearly normal values of variance 1 (sums of four uniforms). 16 random bits choose one.
 constexpr float kNormalBound = 3.4641016f;
 const std::vector<float>& Normals() {
   static const std::vector<float> normals = [] {
@@ -86,7 +80,7 @@ struct RandomTensor {
   int64_t bytes() const { return element_count() * static_cast<int64_t>(DTypeBytes(dtype)); }
 };
 
-// Rounds 65,536 normals once, then copies: the writer runs at the speed of the disk, not of rounding.
+// Rounds 65,536 normals once; elements are copies of them. Rounding each would be slower than the disk.
 template <class T, class Round>
 std::vector<T> Palette(const RandomTensor& tensor, Round round) {
   std::vector<T> palette(kNormalCount);
@@ -111,53 +105,44 @@ void WriteElements(const std::vector<T>& palette, int64_t count, uint64_t key, s
 }
 
 void WriteTensor(const RandomTensor& tensor, uint64_t seed, std::ofstream& file) {
-  const uint64_t key = Mix(seed ^ HashName(tensor.name));
+  const uint64_t key = Mix(seed ^ Fnv1a(tensor.name));
   const int64_t count = tensor.element_count();
-  if (tensor.dtype == DType::kF8E4M3)
+  if (tensor.dtype == DType::kF8E4M3) {
     WriteElements(Palette<uint8_t>(tensor, ToF8E4M3), count, key, file);
-  else if (tensor.dtype == DType::kBF16)
+  } else if (tensor.dtype == DType::kBF16) {
     WriteElements(Palette<bf16>(tensor, [](float x) { return ToBf16(x); }), count, key, file);
-  else
+  } else {
     WriteElements(Palette<float>(tensor, [](float x) { return x; }), count, key, file);
+  }
 }
 
-// mean and spread by what the tensor does; see the header.
 RandomTensor Describe(const TensorSpec& spec, const ModelConfig& config) {
   RandomTensor tensor{.name = spec.name, .shape = spec.shape};
-  if (spec.kind == TensorKind::kVector) {
-    const bool norm = spec.name.find("norm") != std::string::npos;
-    tensor.mean = norm ? 1.0f : 0.0f;
-    tensor.spread = norm ? 0.1f : 0.02f;
-    if (!norm) tensor.dtype = DType::kF32;
-    return tensor;
+  if (spec.kind == TensorKind::kNorm) {
+    tensor.mean = 1.0f;
+    tensor.spread = 0.1f;
+  } else if (spec.kind == TensorKind::kBias) {
+    tensor.dtype = DType::kF32;
+    tensor.spread = 0.02f;
+  } else {
+    tensor.spread = RandomAmplitude(spec, config);
   }
-  const auto inputs = static_cast<float>(spec.shape.back());
-  tensor.spread = 1 / std::sqrt(inputs);
-  if (spec.name == kEmbedTokens) tensor.spread = 1;
-  if (spec.name == kLmHead) tensor.spread = 3 / std::sqrt(inputs);  // logits that differ
-  if (spec.name.ends_with(kOProj) || spec.name.ends_with(kDownProj))
-    tensor.spread /= std::sqrt(2.0f * static_cast<float>(config.num_hidden_layers));
   return tensor;
-}
-
-// Codes fill E4M3's range; the scale of each block, a little different from the next, brings them back.
-void AddF8(const RandomTensor& weight, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
-  const float scale = weight.spread * kNormalBound / 448;
-  tensors.push_back({weight.name, weight.shape, DType::kF8E4M3, 0, 448 / kNormalBound});
-  tensors.push_back(
-      {weight.name + kScaleSuffix, ScaleShape(config, weight.shape), DType::kF32, scale, scale / 16});
 }
 
 std::vector<RandomTensor> ListTensors(const ModelConfig& config, bool fp8) {
   std::vector<RandomTensor> tensors;
-  for (const TensorSpec& spec : ExpectedTensors(config, config.num_nextn_predict_layers)) {
-    if (spec.kind == TensorKind::kCopy) continue;
-    const RandomTensor tensor = Describe(spec, config);
-    const bool f8 = fp8 && spec.kind == TensorKind::kLinear && !spec.name.ends_with(kEhProj);
-    if (f8)
-      AddF8(tensor, config, tensors);
-    else
-      tensors.push_back(tensor);
+  const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
+  for (const TensorSpec& spec : description.tensors) {
+    if (spec.kind == TensorKind::kUnread) continue;
+    tensors.push_back(Describe(spec, config));
+    if (!fp8 || !spec.is_quantised()) continue;
+    // Codes fill E4M3's range; the scales, a little different for each block, bring them back.
+    RandomTensor& weight = tensors.back();
+    const float scale = weight.spread * kNormalBound / 448;
+    weight.dtype = DType::kF8E4M3;
+    weight.spread = 448 / kNormalBound;
+    tensors.push_back({spec.scale, ScaleShape(config, spec.shape), DType::kF32, scale, scale / 16});
   }
   return tensors;
 }
@@ -188,7 +173,7 @@ std::string Header(const Shard& shard) {
     offset += tensor.bytes();
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // data starts aligned, as other writers have it
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // align the data, as other writers do
   return text;
 }
 
@@ -207,7 +192,7 @@ absl::Status WriteShard(const Shard& shard, uint64_t seed, const std::string& pa
   file << header;
   for (const RandomTensor& tensor : shard) {
     WriteTensor(tensor, seed, file);
-    if (!file) break;  // a full disk: nothing gets better
+    if (!file) break;  // CloseFile reports it
   }
   return CloseFile(file, path);
 }
@@ -263,16 +248,15 @@ absl::Status WriteGenerationConfig(const ModelConfig& config, const std::string&
 }  // namespace
 
 absl::StatusOr<RandomCheckpointReport> WriteRandomCheckpoint(const RandomCheckpointOptions& options) {
-  const bool fp8 = options.dtype == "fp8";
-  if (!fp8 && options.dtype != "bf16")
-    return absl::InvalidArgumentError(absl::StrFormat("dtype: %s, allowed bf16, fp8", options.dtype));
+  const bool fp8 = options.projections == DType::kF8E4M3;
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, options.config_json));
   std::error_code error;
   std::filesystem::create_directories(options.out_dir, error);
   if (!error && !std::filesystem::is_empty(options.out_dir, error) && !error)
-    return absl::AlreadyExistsError(
-        absl::StrFormat("%s: not empty, allowed an empty directory", options.out_dir));
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "%s: the directory is not empty, and synth overwrites nothing: name a new or an empty one",
+        options.out_dir));
   if (error) return absl::InvalidArgumentError(absl::StrFormat("%s: %s", options.out_dir, error.message()));
   RETURN_IF_ERROR(WriteConfig(text, config, fp8, options.out_dir));
   RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));

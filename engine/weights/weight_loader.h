@@ -3,29 +3,49 @@
 
 // From a Hugging Face checkpoint directory to packed weights on a device.
 
-#include <cstdint>
-#include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
-#include "engine/weights/expert_shard.h"
-#include "engine/weights/model_weights.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/host_tensor.h"
+#include "engine/weights/weight_source.h"
 #include "kernels/device.h"
 
 namespace foredraft {
 
-// Called on the loading thread after every tensor group; the last call has done_bytes == total_bytes.
-using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
-
 // Loads the model and its first `mtp_module_count` MTP modules (<= config.num_nextn_predict_layers). The
-// whole checkpoint is checked before a byte is read, modules that are not asked for included: a missing,
-// extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor. Host memory
-// stays bounded by the largest fused group of tensors (embedding and head: streamed, or once for the head).
-// Of the experts only those of `shard` are read, here and by `progress`, which may be empty.
+// whole checkpoint is checked before any data is read, including modules that are not loaded: a missing,
+// extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor. Host memory is
+// bounded by the largest group of fused tensors; the embedding is streamed. Of the routed experts only those
+// of `shard` are read and counted in `progress`, which may be empty.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                          int mtp_module_count, Device& device, Stream& stream,
                                          const LoadProgress& progress, const ExpertShard& shard = {});
+
+// Reads the tensors of a weight, packs them and drops them, weight by weight. The checkpoint has passed
+// CheckTensors with the same description.
+class CheckpointSource : public WeightSource {
+ public:
+  CheckpointSource(const Checkpoint& checkpoint, const ModelConfig& config, const Target& target)
+      : WeightSource(target), checkpoint_(checkpoint), config_(config) {}
+
+ private:
+  absl::Status Set(const VectorMember& member, const WeightSpec& weight) override;
+  absl::Status Set(const TableMember& member, const WeightSpec& weight) override;
+  absl::Status Set(const MatrixMember& member, const WeightSpec& weight) override;
+  absl::Status Set(const ExpertsMember& member, const WeightSpec& weight) override;
+  absl::Status Set(const KvBMember& member, const WeightSpec& weight) override;
+  int64_t BytesOf(const TensorSpec& tensor) const override;
+
+  // The views are of memory in parts_, and valid until the next call.
+  absl::StatusOr<std::vector<HostWeight>> Read(std::span<const TensorSpec* const> parts);
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  std::vector<HostTensor> parts_;  // of the weight that is being packed
+};
 
 }  // namespace foredraft
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "base/fnv.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -159,14 +160,16 @@ absl::StatusOr<std::map<GemmShape, TunedAlgorithm>> LoadTunedAlgorithms(const st
 }
 
 uint32_t TuningHash(const std::map<GemmShape, TunedAlgorithm>& algorithms) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  const auto add = [&](uint64_t byte) { hash = (hash ^ (byte & 0xffu)) * 0x100000001b3u; };
+  uint64_t hash = kFnvOffset;
+  const auto add = [&](const auto& bytes) {
+    hash = Fnv1a({reinterpret_cast<const char*>(&bytes), sizeof(bytes)}, hash);
+  };
   for (const auto& [shape, algorithm] : algorithms) {
     for (const int32_t field : {shape.n, shape.k, static_cast<int32_t>(shape.weight),
                                 static_cast<int32_t>(shape.out), static_cast<int32_t>(shape.form)}) {
-      for (int shift = 0; shift < 32; shift += 8) add(static_cast<uint32_t>(field) >> shift);
+      add(field);
     }
-    for (const uint8_t byte : algorithm.bytes) add(byte);
+    add(algorithm.bytes);
   }
   return static_cast<uint32_t>(hash ^ (hash >> 32));
 }

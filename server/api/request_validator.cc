@@ -64,11 +64,9 @@ uint64_t DrawSeed() {
 }
 
 Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& prompt_ids) {
-  for (auto id = prompt_ids.rbegin(); id != prompt_ids.rend(); ++id) {
-    if (*id == thinking.end) return Phase::kAnswer;
-    if (*id == thinking.begin) return Phase::kThinking;
-  }
-  return Phase::kAnswer;
+  Phase phase = Phase::kAnswer;
+  for (int32_t id : prompt_ids) phase = thinking.PhaseAfter(phase, id);
+  return phase;
 }
 
 }  // namespace
@@ -135,10 +133,8 @@ absl::Status RequestValidator::CheckLengths(const ClientRequest& client) const {
 }
 
 absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const {
-  if (const auto* ids = std::get_if<std::vector<int32_t>>(&input);
-      ids != nullptr && ids->size() >= static_cast<size_t>(limits_.max_seq_len)) {
-    return Refuse("token_ids: prompt of ", Grouped(ids->size()), " tokens, max_seq_len is ",
-                  Grouped(limits_.max_seq_len), " with at least 1 to generate");
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
+    RETURN_IF_ERROR(limits_.size.CheckPrompt("token_ids", static_cast<int64_t>(ids->size())));
   }
   if (const auto* messages = std::get_if<ChatMessages>(&input);
       messages != nullptr && messages->size() > kMaxChatMessages) {
@@ -147,10 +143,10 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const
   }
   // A text of this many bytes has too many tokens whatever it says, so it is not tokenized.
   const size_t bytes = TextBytes(input);
-  const size_t most = static_cast<size_t>(limits_.max_seq_len) * limits_.longest_token_bytes;
+  const size_t most = static_cast<size_t>(limits_.size.max_seq_len) * limits_.longest_token_bytes;
   if (bytes > most) {
     return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, at most ", Grouped(most),
-                  " can fit max_seq_len ", Grouped(limits_.max_seq_len));
+                  " can fit max_seq_len ", Grouped(limits_.size.max_seq_len));
   }
   return absl::OkStatus();
 }
@@ -158,7 +154,6 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const
 absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(PromptInput input,
                                                                  bool parse_special) const {
   if (auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
-    if (ids->empty()) return Refuse("token_ids: empty, allowed at least 1 token");
     RETURN_IF_ERROR(CheckIds("token_ids", *ids));
     return std::move(*ids);
   }
@@ -217,26 +212,15 @@ absl::StatusOr<SamplingParams> RequestValidator::Sampling(const ClientSampling& 
   return sampling;
 }
 
-absl::StatusOr<int> RequestValidator::MaxTokens(const char* input_field, std::optional<int32_t> max_tokens,
-                                                int prompt_len) const {
-  if (max_tokens.has_value() && *max_tokens < 1) {
-    return Refuse("max_tokens: ", Grouped(*max_tokens), ", allowed at least 1");
+absl::StatusOr<int64_t> RequestValidator::MaxTokens(const char* input_field,
+                                                    std::optional<int32_t> max_tokens,
+                                                    int64_t prompt_len) const {
+  if (max_tokens.has_value()) {
+    RETURN_IF_ERROR(limits_.size.Check(input_field, prompt_len, *max_tokens));
+    return *max_tokens;
   }
-  const int64_t pool = limits_.pool_tokens > 0 ? limits_.pool_tokens : limits_.max_seq_len;
-  const bool pool_binds = pool < limits_.max_seq_len;
-  const int64_t most = pool_binds ? pool : limits_.max_seq_len;
-  const char* what = pool_binds ? "the KV pool holds " : "max_seq_len is ";
-  if (prompt_len >= most) {
-    return Refuse(input_field, ": prompt of ", Grouped(prompt_len), " tokens, ", what, Grouped(most),
-                  " with at least 1 to generate");
-  }
-  if (!max_tokens.has_value()) return static_cast<int>(most - prompt_len);
-  const int64_t total = int64_t{prompt_len} + *max_tokens;
-  if (total > most) {
-    return Refuse("max_tokens: prompt ", Grouped(prompt_len), " + max_tokens ", Grouped(*max_tokens), " is ",
-                  Grouped(total), ", ", what, Grouped(most));
-  }
-  return *max_tokens;
+  RETURN_IF_ERROR(limits_.size.CheckPrompt(input_field, prompt_len));
+  return limits_.size.max_len() - prompt_len;
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInput& input,

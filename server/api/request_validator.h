@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "scheduler/request.h"
+#include "scheduler/request_size.h"
 #include "server/api/client_request.h"
 #include "server/output/output_stream.h"
 #include "server/text/chat_format.h"
@@ -29,8 +30,7 @@ inline constexpr int kMaxTokenizeBytes = 4 << 20;
 // What the loaded model and the configuration allow.
 struct RequestLimits {
   int vocab_size = 0;
-  int max_seq_len = 0;
-  int64_t pool_tokens = 0;  // positions the largest request may take; 0 = no bound below max_seq_len
+  RequestSizeLimits size;
   int longest_token_bytes = 1;
   std::vector<int32_t> eos_ids;
   SamplingParams default_sampling;  // of a request that names none; its seed means nothing
@@ -72,8 +72,8 @@ class RequestValidator {
                                                   const EncodeOptions& options) const;
   absl::Status CheckIds(const char* field, std::span<const int32_t> ids) const;
   absl::StatusOr<SamplingParams> Sampling(const ClientSampling& client) const;
-  absl::StatusOr<int> MaxTokens(const char* input_field, std::optional<int32_t> max_tokens,
-                                int prompt_len) const;
+  absl::StatusOr<int64_t> MaxTokens(const char* input_field, std::optional<int32_t> max_tokens,
+                                    int64_t prompt_len) const;
 
   const RequestLimits limits_;
   const Tokenizer& tokenizer_;

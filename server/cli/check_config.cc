@@ -1,4 +1,6 @@
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -6,10 +8,12 @@
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
+#include "config/config_docs.h"
 #include "config/config_yaml.h"
 #include "engine/weights/dummy_weights.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
+#include "server/output/metric_table.h"
 
 namespace foredraft {
 namespace {
@@ -17,9 +21,9 @@ namespace {
 std::string Drafting(const Config& config) {
   if (!config.speculative_config.has_value()) return "none";
   const SpeculativeConfig& speculative = *config.speculative_config;
-  std::string text =
-      absl::StrCat("up to ", speculative.max_draft_len, " a step, ",
-                   speculative.use_mtp_vanilla ? "vanilla" : "eagle", ", policy ", speculative.draft_policy);
+  std::string text = absl::StrCat("up to ", speculative.max_draft_len, " a step, ",
+                                  speculative.use_mtp_vanilla ? "vanilla" : "eagle", ", policy ",
+                                  NameOf(speculative.draft_policy));
   if (speculative.forced_acceptance_length.has_value()) {
     return absl::StrCat(text, ", FORCED acceptance: tokens are not the model's");
   }
@@ -65,6 +69,17 @@ absl::Status CheckConfigFile(const ConfigOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status WriteFile(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  if (file << text && file.flush()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--docs: ", path.string(), ": cannot be written"));
+}
+
+absl::Status WriteDocs(const std::filesystem::path& directory) {
+  RETURN_IF_ERROR(WriteFile(directory / "configuration.md", ConfigurationDocument()));
+  return WriteFile(directory / "metrics.md", MetricsDocument());
+}
+
 }  // namespace
 
 void AddCheckConfig(CLI::App& app, int* exit_code) {
@@ -72,9 +87,17 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
                                          "Parse and validate a configuration; print a summary and the "
                                          "effective configuration as YAML with defaults");
   auto options = std::make_shared<ConfigOptions>();
+  auto docs = std::make_shared<std::string>();
   options->Add(*command);
-  command->callback([options, exit_code] {
-    const absl::Status status = CheckConfigFile(*options);
+  CLI::Option* config = command->get_option("--config")->required(false);
+  command
+      ->add_option("--docs", *docs,
+                   "write configuration.md and metrics.md, the tables of keys and metrics, into DIR")
+      ->type_name("DIR")
+      ->excludes(config);
+  command->callback([options, docs, exit_code] {
+    if (options->file.empty() && docs->empty()) throw CLI::RequiredError("--config");
+    const absl::Status status = docs->empty() ? CheckConfigFile(*options) : WriteDocs(*docs);
     *exit_code = status.ok() ? 0 : Fail(status);
   });
 }

@@ -13,7 +13,7 @@ namespace {
 
 void Row(const char* name, const std::string& value) { printf("%-20s %s\n", name, value.c_str()); }
 
-// A config.json alone is what load_format dummy would make of it.
+// `path` is a checkpoint directory, or a config.json whose weights load_format dummy would make.
 absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return SummarizeCheckpoint(path);

@@ -41,19 +41,23 @@ void StartScreen::Line(const std::string& text) const {
 }
 
 void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
-  Line(absl::StrCat("foredraft ", kVersion, "   ", facts.device, "   numerics ", facts.numerics_class));
-  Line(absl::StrCat("model    ", config.served_model_name, ", ", Short(facts.parameters), " parameters, ",
-                    Megabytes(facts.bytes), " MB, ", facts.mtp_modules,
-                    facts.mtp_modules == 1 ? " MTP module" : " MTP modules", "     drafts  ",
-                    Drafts(config)));
+  model_lines_.push_back(absl::StrCat("model    ", config.served_model_name, ", ", Short(facts.parameters),
+                                      " parameters, ", Megabytes(facts.bytes), " MB, ", facts.mtp_modules,
+                                      facts.mtp_modules == 1 ? " MTP module" : " MTP modules",
+                                      "     drafts  ", Drafts(config)));
   const std::string cache =
       facts.cache_blocks == 0
           ? absl::StrCat(config.kv_cache_config.free_gpu_memory_fraction,
                          " of the memory that the weights leave")
           : absl::StrCat(Grouped(facts.cache_blocks), " blocks x ", facts.tokens_per_block,
                          " tokens = ", Grouped(facts.cache_blocks * facts.tokens_per_block), " tokens");
-  Line(absl::StrCat("cache    ", cache, "     ranks   ", facts.ranks));
+  model_lines_.push_back(absl::StrCat("cache    ", cache, "     ranks   ", facts.ranks));
   ranks_.resize(facts.ranks);
+}
+
+void StartScreen::RanksKnown(const GroupFacts& facts) {
+  Line(absl::StrCat("foredraft ", kVersion, "   ", facts.device, "   numerics ", facts.numerics_class));
+  for (const std::string& line : model_lines_) Line(line);
 }
 
 void StartScreen::Waiting(const std::string& what) { Line(absl::StrCat("waiting  ", what)); }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/start_observer.h"
+#include "server/group/start_observer.h"
 
 namespace foredraft {
 
@@ -16,8 +16,9 @@ class StartScreen : public StartObserver {
  public:
   explicit StartScreen(bool terminal) : terminal_(terminal) {}
 
-  void Waiting(const std::string& what) override;
   void ModelKnown(const Config& config, const ModelFacts& facts) override;
+  void Waiting(const std::string& what) override;
+  void RanksKnown(const GroupFacts& facts) override;
   void Loading(int rank, int64_t done_bytes, int64_t total_bytes) override;
   void WarmedUp(int graph_count, double seconds) override;
   void Serving(const std::string& grpc_address, const std::string& metrics_address) override;
@@ -36,6 +37,7 @@ class StartScreen : public StartObserver {
 
   const bool terminal_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<std::string> model_lines_;  // shown once the ranks are known
   std::vector<Progress> ranks_;
   bool drawn_ = false;
 };

@@ -18,7 +18,7 @@
 namespace foredraft {
 namespace {
 
-// So that the daemon can serve the checkpoint.
+// The daemon needs one to serve the checkpoint.
 absl::Status WriteTokenizer(const RandomCheckpointOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.config_json));
   const std::string path = (std::filesystem::path(options.out_dir) / "tokenizer.json").string();
@@ -43,19 +43,21 @@ void AddSynth(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "synth", "Write a random checkpoint in the Hugging Face layout, MTP modules included");
   auto options = std::make_shared<RandomCheckpointOptions>();
-  command->add_option("--config-json", options->config_json, "shape of the model: a config.json")
+  command->add_option("--config-json", options->config_json, "a config.json: the shape of the model")
       ->required()
       ->type_name("F");
-  command->add_option("--out", options->out_dir, "directory to write; made if missing, must be empty")
+  command->add_option("--out", options->out_dir, "directory to write; must be new or empty")
       ->required()
       ->type_name("DIR");
   command->add_option("--seed", options->seed, "the same seed gives the same bytes")
       ->required()
       ->type_name("S");
-  command->add_option("--dtype", options->dtype, "of the projections")
+  auto dtype = std::make_shared<std::string>("bf16");
+  command->add_option("--dtype", *dtype, "of the projections")
       ->check(CLI::IsMember({"bf16", "fp8"}))
       ->capture_default_str();
-  command->callback([options, exit_code] {
+  command->callback([options, dtype, exit_code] {
+    options->projections = *dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
     const absl::Status status = Synth(*options);
     *exit_code = status.ok() ? 0 : Fail(status);
   });

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/fnv.h"
 #include "config/config_defaults.h"
 
 namespace foredraft {
@@ -19,7 +20,7 @@ bool UsesVanilla(const Config& config) {
 int BlockCount(const Config& config) {
   const int64_t per_block = config.kv_cache_config.tokens_per_block;
   return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
-         1;  // and scratch
+         1;  // the scratch block
 }
 
 int MaxDraftLen(const Config& config) {
@@ -36,11 +37,7 @@ Speculation SpeculationOf(const Config& config) {
     speculation.acceptance.relaxed_delta = static_cast<float>(wanted.relaxed_delta);
   }
   speculation.acceptance.forced_length = static_cast<float>(wanted.forced_acceptance_length.value_or(0));
-  if (wanted.draft_policy == "schedule") {
-    speculation.draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = wanted.draft_len_schedule};
-  } else if (wanted.draft_policy == "adaptive") {
-    speculation.draft_policy.kind = DraftPolicyKind::kAdaptive;
-  }
+  speculation.draft_policy = {.kind = wanted.draft_policy, .schedule = wanted.draft_len_schedule};
   return speculation;
 }
 
@@ -52,7 +49,6 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
   options.max_seq_len = config.max_seq_len;
-  options.max_queue_size = config.max_queue_size;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
   options.tokens_per_block = cache.tokens_per_block;
@@ -90,12 +86,10 @@ EngineOptions EngineOptionsOf(const Config& config) {
 }
 
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
-  const std::string facts =
-      absl::StrCat(config.backend, "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
-                   config.kv_cache_config.dtype, "|compiler ", __VERSION__);  // the device names its tuning
-  // FNV-1a: the same on every build and machine, unlike absl::Hash.
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (unsigned char byte : facts) hash = (hash ^ byte) * 0x100000001b3u;
+  const std::string facts = absl::StrCat(
+      NameOf(config.backend), "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
+      NameOf(config.kv_cache_config.dtype), "|compiler ", __VERSION__);  // the device names its tuning
+  const uint64_t hash = Fnv1a(facts);
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }
 

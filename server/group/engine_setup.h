@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_
 #define FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_
 
-// What a configuration means for scheduler and engine. Pure.
+// Translates a configuration into the options of scheduler and engine. Pure.
 
 #include <string>
 
@@ -14,11 +14,11 @@ namespace foredraft {
 
 int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
 Speculation SpeculationOf(const Config& config);
-int BlockCount(const Config& config);  // of a rank, scratch included
+int BlockCount(const Config& config);  // per rank, including the scratch block
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
 EngineOptions EngineOptionsOf(const Config& config);
-// Equal classes give equal tokens: 8 hex digits over backend, instruction path, KV and weight dtype and
-// libraries.
+// 8 hex digits over backend, instruction path, KV and weight dtype and compiler: equal classes give equal
+// tokens.
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name);
 
 }  // namespace foredraft

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_
 #define FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_
 
-// A group of one, in this process.
+// A group of one rank, in this process. Owner and thread: as RankGroup says.
 
 #include "config/config.h"
 #include "config/model_config.h"
@@ -14,10 +14,10 @@ class LocalRank : public RankGroup {
  public:
   LocalRank(const Config& config, const ModelConfig& model) : config_(config), model_(model) {}
 
-  absl::Status Start(const GroupObserver& observer, const std::function<bool()>& cancelled) override;
+  absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;
   const GroupFacts& facts() const override { return facts_; }
   std::vector<Executor*> executors() const override { return {executor_.get()}; }
-  absl::Status health() const override { return absl::OkStatus(); }  // its own results tell
+  absl::Status health() const override { return absl::OkStatus(); }  // Collect reports its failure
   void Stop() override {}
   void Abort(const absl::Status&) override {}
 

@@ -9,7 +9,7 @@ namespace foredraft {
 
 bool IsConfigJson(const Config& config) {
   std::error_code error;
-  return config.load_format == "dummy" && std::filesystem::is_regular_file(config.model, error);
+  return config.load_format == LoadFormat::kDummy && std::filesystem::is_regular_file(config.model, error);
 }
 
 std::string ConfigJsonOf(const Config& config) {
@@ -17,7 +17,7 @@ std::string ConfigJsonOf(const Config& config) {
 }
 
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
-  if (config.load_format == "dummy") return SummarizeConfig(model);
+  if (config.load_format == LoadFormat::kDummy) return SummarizeConfig(model);
   return SummarizeCheckpoint(config.model);
 }
 
@@ -26,7 +26,7 @@ absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& 
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
   const int module_count = MtpModuleCount(config);
-  if (config.load_format == "dummy")
+  if (config.load_format == LoadFormat::kDummy)
     return MakeDummyWeights(model, module_count, device, *stream, progress, shard);
   return LoadWeights(config.model, model, module_count, device, *stream, progress, shard);
 }

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_
 #define FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_
 
-// Where a configuration's model comes from: a checkpoint directory, or with load_format dummy a directory
-// without weights, or a config.json and nothing else.
+// Where a configuration's model comes from: a checkpoint directory or, with load_format dummy, also a
+// directory without weights or a config.json alone.
 
 #include <string>
 
@@ -21,7 +21,7 @@ std::string ConfigJsonOf(const Config& config);
 
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
 
-// The weights of what the configuration runs, by load_format; of the experts those of `shard`.
+// The weights that the configuration runs, from where load_format says. Of the routed experts only `shard`'s.
 absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
                                        const LoadProgress& progress, const ExpertShard& shard);
 

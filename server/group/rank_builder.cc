@@ -13,39 +13,39 @@
 namespace foredraft {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
-  return CreateDevice(config.backend, {.threads = config.cpu.threads,
-                                       .pin = config.cpu.pin.value_or(false),
-                                       .ranks_here = LocalRankCount(config),
-                                       .tuning_file = config.cublaslt.tuning_file});
+  return CreateDevice(NameOf(config.backend), {.threads = config.cpu.threads,
+                                               .pin = config.cpu.pin.value_or(false),
+                                               .ranks_here = LocalRankCount(config),
+                                               .tuning_file = config.cublaslt.tuning_file});
 }
 
 absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,
-                                    std::unique_ptr<Device> device, const RankPlace& place,
+                                    std::unique_ptr<Device> device, const GroupLink& link,
                                     const LoadProgress& progress) {
   const EngineOptions options = EngineOptionsOf(config);
   std::unique_ptr<Communicator> communicator;
-  if (place.store != nullptr) {
-    RETURN_IF_ERROR(place.wait_for_all("joined"));
-    ASSIGN_OR_RETURN(communicator, CreateCommunicator({.rank = place.rank,
+  if (link.store != nullptr) {
+    RETURN_IF_ERROR(link.wait_for_all("joined"));
+    ASSIGN_OR_RETURN(communicator, CreateCommunicator({.rank = link.rank,
                                                        .size = config.parallel.attention_dp,
-                                                       .backend = config.backend,
+                                                       .backend = NameOf(config.backend),
                                                        .interface = config.parallel.interface,
                                                        .step_timeout = options.step_timeout},
-                                                      *device, place.store));
-    place.joined(*communicator);
+                                                      *device, link.store));
   }
-  ASSIGN_OR_RETURN(ModelWeights weights,
-                   LoadModel(config, model, *device, progress,
-                             {.rank = place.rank, .size = config.parallel.attention_dp}));
-  // The first exchange has the deadline of a step, and ranks do not load equally fast.
-  if (place.store != nullptr) RETURN_IF_ERROR(place.wait_for_all("loaded"));
+  ASSIGN_OR_RETURN(
+      ModelWeights weights,
+      LoadModel(config, model, *device, progress, {.rank = link.rank, .size = config.parallel.attention_dp}));
+  // The first exchange has a step's deadline, which does not allow for ranks that load at different speeds.
+  if (link.store != nullptr) RETURN_IF_ERROR(link.wait_for_all("loaded"));
   ASSIGN_OR_RETURN(
       std::unique_ptr<RankEngine> engine,
       RankEngine::Create(options, model, std::move(device), std::move(weights), std::move(communicator)));
   BuiltRank built;
   ASSIGN_OR_RETURN(built.graph_count, engine->WarmUp());
   built.block_count = engine->options().block_count;
-  built.executor = std::make_unique<LocalExecutor>(std::move(engine), place.rank);
+  built.communicator = &engine->communicator();
+  built.executor = std::make_unique<LocalExecutor>(std::move(engine), link.rank);
   return built;
 }
 

@@ -1,7 +1,8 @@
 #ifndef FOREDRAFT_SERVER_GROUP_RANK_BUILDER_H_
 #define FOREDRAFT_SERVER_GROUP_RANK_BUILDER_H_
 
-// From a configuration to the executor of one rank in this process: the daemon's own, or a worker's.
+// Builds the executor of one rank in this process from a configuration: for the daemon (local_rank) or a
+// worker process (worker_rank).
 
 #include <functional>
 #include <memory>
@@ -18,27 +19,26 @@
 
 namespace foredraft {
 
-// A rank's place in its group.
-struct RankPlace {
+// How a rank reaches the other ranks of its group. All but `rank` are empty in a group of one.
+struct GroupLink {
   int rank = 0;
-  RendezvousStore* store = nullptr;  // null where there is one rank
-  // Waits until all ranks have come to the point of this name; empty where there is one.
+  RendezvousStore* store = nullptr;
+  // Waits until all ranks have called it with the same `point`.
   std::function<absl::Status(const std::string& point)> wait_for_all;
-  // Of the group, as soon as there is one: for Abort.
-  std::function<void(Communicator& communicator)> joined;
 };
 
 struct BuiltRank {
   std::unique_ptr<LocalExecutor> executor;
+  Communicator* communicator = nullptr;  // the executor's; for Abort
   int block_count = 0;
   int graph_count = 0;
 };
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config);
 
-// Joins the group, loads, captures. Errors name file, key or rank.
+// Joins the group, loads the weights and captures the decode steps. Errors name a file, a key or the rank.
 absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,
-                                    std::unique_ptr<Device> device, const RankPlace& place,
+                                    std::unique_ptr<Device> device, const GroupLink& link,
                                     const LoadProgress& progress);
 
 }  // namespace foredraft

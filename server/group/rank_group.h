@@ -1,51 +1,36 @@
 #ifndef FOREDRAFT_SERVER_GROUP_RANK_GROUP_H_
 #define FOREDRAFT_SERVER_GROUP_RANK_GROUP_H_
 
-// The ranks behind a daemon, wherever they are: one in this process (local_rank), or worker processes
-// (worker_ranks). Above it nobody asks which.
+// The ranks behind a daemon: one rank in this process (local_rank), or worker processes (worker_ranks). The
+// daemon uses both in the same way.
 //
-// Life: Start, then the executors serve until Stop, or until a rank is lost; then Abort, and Start again.
-// Thread: the daemon's owner, but for health (any) and the executors (the scheduler's).
+// Life: Start, then the executors serve until Stop or until a rank is lost; then Abort, after which Start may
+// begin a new life. Thread: the daemon's owner; health may be called by any thread, the executors belong to
+// the scheduler's.
 
 #include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "scheduler/plan.h"
+#include "server/group/start_observer.h"
 
 namespace foredraft {
-
-// What only the ranks know, once they have started.
-struct GroupFacts {
-  std::string device;          // of rank 0
-  std::string numerics_class;  // of all
-  int block_count = 0;         // of the smallest KV cache, scratch included
-  int graph_count = 0;
-};
-
-// Told as the ranks start.
-struct GroupObserver {
-  std::function<void(const std::string& what)> waiting;
-  std::function<void(const GroupFacts& facts)> known;  // device and numerics class
-  std::function<void(int rank, int64_t done_bytes, int64_t total_bytes)> loading;
-};
 
 class RankGroup {
  public:
   virtual ~RankGroup() = default;
 
-  // Ends early, CANCELLED, once `cancelled` says so.
-  virtual absl::Status Start(const GroupObserver& observer, const std::function<bool()>& cancelled) = 0;
+  // Returns once all ranks are ready, or CANCELLED soon after `cancelled` returns true.
+  virtual absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) = 0;
   virtual const GroupFacts& facts() const = 0;
   // The same objects in every life.
   virtual std::vector<Executor*> executors() const = 0;
-  // Not ok: a rank is lost, also when nobody waits for a result.
+  // Not ok once a rank is lost, even if no result is awaited.
   virtual absl::Status health() const = 0;
-  // Orderly, nothing is in flight. Nothing is left running.
+  // Ends all ranks in order, with no plan in flight. No process of the group is left running.
   virtual void Stop() = 0;
-  // At once. Nothing is left running.
+  // Ends all ranks at once. No process of the group is left running.
   virtual void Abort(const absl::Status& reason) = 0;
 };
 

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_GROUP_RESTART_BUDGET_H_
 #define FOREDRAFT_SERVER_GROUP_RESTART_BUDGET_H_
 
-// How often, and after which pauses, a lost group is started again. A crash that comes back at once is not
-// cured by trying harder. Pure; time is an argument.
+// Limits how often a lost group is started again, with growing pauses, so that a crash that repeats ends the
+// daemon. Pure; time is an argument. Owner: Daemon.
 
 #include <chrono>
 #include <deque>
@@ -15,7 +15,7 @@ class RestartBudget {
   static constexpr int kRestarts = 5;  // within kWindow
   static constexpr std::chrono::minutes kWindow{10};
 
-  // The pause before the next restart: none, 1 s, 2 s, 4 s, 8 s. Empty: the budget is spent.
+  // Takes a restart and returns the pause before it: 0, 1, 2, 4 or 8 s. Empty if the budget is spent.
   std::optional<std::chrono::seconds> Take(std::chrono::steady_clock::time_point now) {
     while (!taken_.empty() && now - taken_.front() >= kWindow) taken_.pop_front();
     const int count = static_cast<int>(taken_.size());

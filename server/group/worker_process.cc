@@ -22,7 +22,7 @@ absl::Status SystemError(const char* call, int error) {
   return absl::ResourceExhaustedError(absl::StrCat("worker process: ", call, ": ", strerror(error)));
 }
 
-// A file without a name, at its start.
+// A file in memory, with its read position at the start.
 absl::StatusOr<int> FileWith(const std::string& content) {
   const int file = memfd_create("config.yaml", MFD_CLOEXEC);
   if (file < 0) return SystemError("memfd_create", errno);
@@ -42,11 +42,12 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// The daemon's, but for its configuration, which would win over the one on stdin.
+// The daemon's environment without FOREDRAFT_*: those variables would override the configuration on stdin,
+// which already has their values.
 std::vector<std::string> EnvironmentOf(const WorkerCommand& command) {
   constexpr char kGpus[] = "CUDA_VISIBLE_DEVICES=";
   std::vector<std::string> environment;
-  std::vector<std::string> gpus;  // empty: all of the machine, by number
+  std::vector<std::string> gpus;  // that the daemon is restricted to; empty: all, by number
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const absl::string_view variable(*entry);
     if (absl::StartsWith(variable, "FOREDRAFT_")) continue;

@@ -1,9 +1,10 @@
 #ifndef FOREDRAFT_SERVER_GROUP_WORKER_PROCESS_H_
 #define FOREDRAFT_SERVER_GROUP_WORKER_PROCESS_H_
 
-// A child process of the daemon: this binary once more, as a worker. In a process group of its own, so that
-// Ctrl-C reaches the daemon alone, with the daemon's stderr and no other open file. Owner and thread: who
-// started it.
+// A child process of the daemon that runs this binary as a worker. It has a process group of its own, so that
+// Ctrl-C reaches only the daemon, and inherits stderr but no other open file.
+//
+// Owner: WorkerRanks. Thread: the owner's.
 
 #include <sys/types.h>
 
@@ -17,8 +18,8 @@ namespace foredraft {
 
 struct WorkerCommand {
   std::vector<std::string> arguments;  // after the program's name
-  std::string input;                   // what it reads from stdin: its configuration, environment included
-  // The only GPU it sees, as an index into those that the daemon sees.
+  std::string input;                   // the content of its stdin: the complete configuration
+  // The only GPU that it sees, as an index into the GPUs that the daemon sees; empty: it sees all.
   std::optional<int> visible_gpu;
 };
 
@@ -30,17 +31,17 @@ class WorkerProcess {
   ~WorkerProcess();  // Kill
 
   pid_t pid() const { return pid_; }
-  // What became of it: "exit code 1", "signal 9"; empty while it runs.
+  // How it ended: "exit code 1", "signal 9"; empty while it runs.
   const std::optional<std::string>& end();
   void Signal(int signal) const;
-  // SIGKILL, and waits for its end.
+  // Sends SIGKILL and waits for the end.
   void Kill();
 
  private:
   explicit WorkerProcess(pid_t pid) : pid_(pid) {}
   void Reap(int flags);
 
-  pid_t pid_ = -1;  // -1: moved away
+  pid_t pid_ = -1;  // -1: moved from
   std::optional<std::string> end_;
 };
 

@@ -25,13 +25,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kTick(200);                     // how late a cancel or a dead process is seen
-constexpr std::chrono::seconds kSayAgain(10);          // how often the daemon says whom it waits for
-constexpr std::chrono::seconds kLocalJoinTimeout(60);  // for a worker of this host to dial in
-constexpr std::chrono::minutes kJoinTimeout(30);       // for all ranks to dial in
+constexpr milliseconds kTick(200);                     // between checks for a cancel or a dead process
+constexpr std::chrono::seconds kWaitingInterval(10);   // between reports of the ranks that are absent
+constexpr std::chrono::seconds kLocalJoinTimeout(60);  // for a worker of this host to join
+constexpr std::chrono::minutes kJoinTimeout(30);       // for all ranks to join
 constexpr milliseconds kCloseGrace(1000);              // for workers to close their streams
 constexpr milliseconds kTermGrace(2000);               // from SIGTERM to SIGKILL
-constexpr milliseconds kStopGrace(5000);               // of an orderly end
+constexpr milliseconds kStopGrace(5000);               // for workers to end in order
 
 int LocalWorkers(const ParallelConfig& parallel) {
   int count = parallel.attention_dp;
@@ -39,7 +39,7 @@ int LocalWorkers(const ParallelConfig& parallel) {
   return count;
 }
 
-// Where workers of this host dial: an address to listen on may stand for all of the host's.
+// The address that workers of this host dial. The leader may listen on all addresses of the host.
 std::string DialAddress(const std::string& leader_address, int port) {
   std::string host = leader_address.substr(0, leader_address.rfind(':'));
   if (host == "0.0.0.0") host = "127.0.0.1";
@@ -92,10 +92,10 @@ absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& c
 
 WorkerRanks::~WorkerRanks() { Abort(absl::UnavailableError("the daemon has stopped")); }
 
-absl::Status WorkerRanks::Start(const GroupObserver& observer, const std::function<bool()>& cancelled) {
+absl::Status WorkerRanks::Start(StartObserver& observer, const std::function<bool()>& cancelled) {
   facts_ = {};
   std::fill(shown_bytes_.begin(), shown_bytes_.end(), -1);
-  next_waiting_line_ = steady_clock::now() + std::chrono::seconds(1);
+  next_waiting_event_ = steady_clock::now() + std::chrono::seconds(1);
   leader_->BeginGroup();
   absl::Status status = StartWorkers();
   if (status.ok()) status = WaitUntilReady(observer, cancelled);
@@ -105,7 +105,7 @@ absl::Status WorkerRanks::Start(const GroupObserver& observer, const std::functi
 
 WorkerCommand WorkerRanks::CommandOf(int rank) const {
   WorkerCommand command;
-  // The configuration as this daemon was started with, not the file, which may have changed since.
+  // The configuration that this daemon was started with: the file may have changed since.
   command.input = EmitYaml(config_);
   command.arguments = {"worker",
                        "--config",
@@ -116,7 +116,7 @@ WorkerCommand WorkerRanks::CommandOf(int rank) const {
                        absl::StrCat(rank),
                        "--parent",
                        absl::StrCat(getpid())};
-  if (config_.backend == "cuda") command.visible_gpu = rank;
+  if (config_.backend == Backend::kCuda) command.visible_gpu = rank;
   return command;
 }
 
@@ -128,12 +128,12 @@ absl::Status WorkerRanks::StartWorkers() {
   return absl::OkStatus();
 }
 
-absl::Status WorkerRanks::WaitUntilReady(const GroupObserver& observer,
-                                         const std::function<bool()>& cancelled) {
+absl::Status WorkerRanks::WaitUntilReady(StartObserver& observer, const std::function<bool()>& cancelled) {
   const auto start = steady_clock::now();
-  uint64_t seen = 0;
+  GroupView group;
+  const std::vector<WorkerView>& views = group.workers;
   while (true) {
-    const std::vector<WorkerView> views = leader_->Watch(&seen, kTick);
+    group = leader_->Watch(group.version, kTick);
     if (cancelled()) return absl::CancelledError("stopped while the ranks were starting");
     RETURN_IF_ERROR(CheckProcesses(views, steady_clock::now() > start + kLocalJoinTimeout));
     RETURN_IF_ERROR(leader_->health());
@@ -145,21 +145,17 @@ absl::Status WorkerRanks::WaitUntilReady(const GroupObserver& observer,
     if (is(WorkerState::kReady) == config_.parallel.attention_dp) break;
     if (is(WorkerState::kAbsent) > 0 && steady_clock::now() > start + kJoinTimeout) {
       return absl::DeadlineExceededError(
-          absl::StrFormat("%d of %d ranks have not dialled %s within %d min", is(WorkerState::kAbsent),
+          absl::StrFormat("%d of %d ranks have not dialed %s within %d min", is(WorkerState::kAbsent),
                           views.size(), config_.parallel.leader_address, kJoinTimeout.count()));
     }
   }
-  uint64_t again = 0;
-  facts_.block_count = 0;
-  for (const WorkerView& view : leader_->Watch(&again, milliseconds(0))) {
-    facts_.block_count =
-        facts_.block_count == 0 ? view.block_count : std::min(facts_.block_count, view.block_count);
-    facts_.graph_count = view.graph_count;
-  }
+  facts_.graph_count = views[0].graph_count;
+  facts_.block_count = views[0].block_count;
+  for (const WorkerView& view : views) facts_.block_count = std::min(facts_.block_count, view.block_count);
   return absl::OkStatus();
 }
 
-// A worker of ours that has ended, or hangs, before it has joined would be waited for in vain.
+// Fails if a worker of this host ended or hangs before it joined: the leader does not know of it yet.
 absl::Status WorkerRanks::CheckProcesses(const std::vector<WorkerView>& views, bool late) {
   for (size_t rank = 0; rank < processes_.size(); ++rank) {
     if (late && views[rank].state == WorkerState::kAbsent) {
@@ -176,26 +172,26 @@ absl::Status WorkerRanks::CheckProcesses(const std::vector<WorkerView>& views, b
   return absl::OkStatus();
 }
 
-void WorkerRanks::Show(const std::vector<WorkerView>& views, const GroupObserver& observer) {
+void WorkerRanks::Show(const std::vector<WorkerView>& views, StartObserver& observer) {
   std::vector<std::string> absent;
   for (size_t rank = 0; rank < views.size(); ++rank) {
     if (views[rank].state == WorkerState::kAbsent) absent.push_back(absl::StrCat(rank));
   }
-  if (!absent.empty() && steady_clock::now() >= next_waiting_line_) {
-    next_waiting_line_ = steady_clock::now() + kSayAgain;
-    observer.waiting(
+  if (!absent.empty() && steady_clock::now() >= next_waiting_event_) {
+    next_waiting_event_ = steady_clock::now() + kWaitingInterval;
+    observer.Waiting(
         absl::StrCat("for rank ", absl::StrJoin(absent, ", "), " to dial ", config_.parallel.leader_address));
   }
   if (facts_.device.empty() && views[0].state != WorkerState::kAbsent) {
     facts_.device = views[0].device;
     facts_.numerics_class = views[0].numerics_class;
-    observer.known(facts_);
+    observer.RanksKnown(facts_);
   }
   if (facts_.device.empty()) return;
   for (size_t rank = 0; rank < views.size(); ++rank) {
     if (views[rank].total_bytes == 0 || views[rank].done_bytes == shown_bytes_[rank]) continue;
     shown_bytes_[rank] = views[rank].done_bytes;
-    observer.loading(static_cast<int>(rank), views[rank].done_bytes, views[rank].total_bytes);
+    observer.Loading(static_cast<int>(rank), views[rank].done_bytes, views[rank].total_bytes);
   }
 }
 
@@ -214,8 +210,9 @@ void WorkerRanks::EndProcesses(milliseconds grace) {
     const auto deadline = steady_clock::now() + time;
     while (true) {
       if (std::all_of(processes_.begin(), processes_.end(),
-                      [](WorkerProcess& process) { return process.end().has_value(); }))
+                      [](WorkerProcess& process) { return process.end().has_value(); })) {
         return true;
+      }
       if (steady_clock::now() >= deadline) return false;
       poll(nullptr, 0, 10);
     }

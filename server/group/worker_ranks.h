@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_SERVER_GROUP_WORKER_RANKS_H_
 #define FOREDRAFT_SERVER_GROUP_WORKER_RANKS_H_
 
-// A group of worker processes. Starts those of this host, waits for the others to dial in, and sees to it
-// that nothing of the group is left when its life ends.
+// A group of worker processes. It starts the workers of this host, waits until the workers of other hosts
+// have dialed in, and leaves no process of this host running when the group's life ends.
 //
-// Bounds of an end, from the moment a rank is seen lost (engine/remote/leader.h): workers are told to abort
-// at once and have 1 s to close their streams; those of this host get SIGTERM then, and SIGKILL 2 s later.
+// When a rank is lost (engine/remote/leader.h), Abort tells all workers to abort at once and gives them 1 s
+// to close their streams; then the workers of this host get SIGTERM, and SIGKILL 2 s later.
 
 #include <chrono>
 #include <memory>
@@ -21,11 +21,11 @@ namespace foredraft {
 
 class WorkerRanks : public RankGroup {
  public:
-  // Listens on parallel.leader_address. Errors name key or file.
+  // Listens on parallel.leader_address. Errors name the key or the file.
   static absl::StatusOr<std::unique_ptr<WorkerRanks>> Create(const Config& config);
   ~WorkerRanks() override;
 
-  absl::Status Start(const GroupObserver& observer, const std::function<bool()>& cancelled) override;
+  absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;
   const GroupFacts& facts() const override { return facts_; }
   std::vector<Executor*> executors() const override { return leader_->executors(); }
   absl::Status health() const override { return leader_->health(); }
@@ -38,21 +38,21 @@ class WorkerRanks : public RankGroup {
 
   absl::Status StartWorkers();
   WorkerCommand CommandOf(int rank) const;
-  absl::Status WaitUntilReady(const GroupObserver& observer, const std::function<bool()>& cancelled);
+  absl::Status WaitUntilReady(StartObserver& observer, const std::function<bool()>& cancelled);
   absl::Status CheckProcesses(const std::vector<WorkerView>& views, bool late);
-  void Show(const std::vector<WorkerView>& views, const GroupObserver& observer);
-  // SIGTERM to those that have not ended after `grace`.
+  void Show(const std::vector<WorkerView>& views, StartObserver& observer);
+  // Sends SIGTERM to the workers of this host that run after `grace`, then SIGKILL.
   void EndProcesses(std::chrono::milliseconds grace);
 
   const Config config_;
   const std::unique_ptr<Leader> leader_;
-  std::vector<WorkerProcess> processes_;  // of ranks 0..; outlived by nothing
+  std::vector<WorkerProcess> processes_;  // the workers of this host, by rank from 0
   GroupFacts facts_;
-  std::vector<int64_t> shown_bytes_;  // [ranks]
-  std::chrono::steady_clock::time_point next_waiting_line_;
+  std::vector<int64_t> shown_bytes_;  // [ranks]: what the observer was last told; -1 = nothing
+  std::chrono::steady_clock::time_point next_waiting_event_;
 };
 
-// The keys that all ranks of a group must share, as "path: value".
+// The configuration keys that must be equal on all ranks of a group, as "path: value".
 std::vector<std::string> SharedConfigKeys(const Config& config);
 
 }  // namespace foredraft

@@ -7,14 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "scheduler/serving_loop.h"
+#include "server/output/response_sink.h"
 
 namespace foredraft {
 namespace {
 
 using prometheus::Labels;
-
-constexpr const char* kOutcomeNames[kOutcomeCount] = {"stop",     "length",   "cancelled",
-                                                      "deadline", "rejected", "error"};
 
 // The buckets of OpenTelemetry's GenAI conventions, finer below 10 ms per token: small models are fast.
 const std::vector<double> kFirstTokenSeconds = {.001, .005, .01, .02, .04, .06, .08, .1,
@@ -41,117 +39,94 @@ void RaiseTo(prometheus::Counter* counter, uint64_t total) {
 
 }  // namespace
 
+template <class Builder>
+auto& Metrics::Register(Builder builder, const char* name, MetricType type) {
+  const MetricRow& row = FindMetric(name);
+  CHECK(row.type == type) << name;
+  return builder.Name(row.name).Help(row.help).Labels(constant_labels_).Register(*registry_);
+}
+
 Metrics::Metrics(const MetricsOptions& options)
     : constant_labels_({{"model_name", options.model_name}}),
       registry_(std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)) {
   AddSpeculation(options.max_draft_len);
   AddRequests();
   AddEngine();
-  build_info_ = &prometheus::BuildGauge()
-                     .Name("foredraft_build_info")
-                     .Help("What runs: version and numerics class")
-                     .Labels(constant_labels_)
-                     .Register(*registry_);
+  build_info_ = &Register(prometheus::BuildGauge(), "foredraft_build_info", MetricType::kGauge);
   SetBuildLabels(options.build_labels);
-  AddGauge("foredraft_config_info", "Configuration that decides speed and memory", options.config_labels)
-      ->Set(1);
+  AddGauge("foredraft_config_info", options.config_labels)->Set(1);
 }
 
-prometheus::Counter* Metrics::AddCounter(const char* name, const char* help, const Labels& labels) {
-  return &prometheus::BuildCounter()
-              .Name(name)
-              .Help(help)
-              .Labels(constant_labels_)
-              .Register(*registry_)
-              .Add(labels);
+prometheus::Counter* Metrics::AddCounter(const char* name, const Labels& labels) {
+  return &Register(prometheus::BuildCounter(), name, MetricType::kCounter).Add(labels);
 }
 
-prometheus::Gauge* Metrics::AddGauge(const char* name, const char* help, const Labels& labels) {
-  return &prometheus::BuildGauge()
-              .Name(name)
-              .Help(help)
-              .Labels(constant_labels_)
-              .Register(*registry_)
-              .Add(labels);
+prometheus::Gauge* Metrics::AddGauge(const char* name, const Labels& labels) {
+  return &Register(prometheus::BuildGauge(), name, MetricType::kGauge).Add(labels);
 }
 
-prometheus::Histogram* Metrics::AddHistogram(const char* name, const char* help,
-                                             const std::vector<double>& bounds, const Labels& labels) {
-  return &prometheus::BuildHistogram()
-              .Name(name)
-              .Help(help)
-              .Labels(constant_labels_)
-              .Register(*registry_)
-              .Add(labels, bounds);
+prometheus::Histogram* Metrics::AddHistogram(const char* name, const std::vector<double>& bounds,
+                                             const Labels& labels) {
+  return &Register(prometheus::BuildHistogram(), name, MetricType::kHistogram).Add(labels, bounds);
 }
 
 void Metrics::AddSpeculation(int max_draft_len) {
   for (Phase phase : {Phase::kAnswer, Phase::kThinking}) {
-    const std::string name = phase == Phase::kThinking ? "thinking" : "answer";
+    const Labels labels = {{"phase", phase == Phase::kThinking ? "thinking" : "answer"}};
     PhaseCounters& counters = phases_[static_cast<size_t>(phase)];
-    counters.drafts =
-        AddCounter("foredraft_spec_decode_drafts_total",
-                   "Decode steps of sequences that verified at least one draft", {{"phase", name}});
-    counters.draft_tokens =
-        AddCounter("foredraft_spec_decode_draft_tokens_total", "Drafts verified", {{"phase", name}});
-    counters.accepted_tokens = AddCounter("foredraft_spec_decode_accepted_tokens_total",
-                                          "Drafts accepted and emitted", {{"phase", name}});
+    counters.drafts = AddCounter("foredraft_spec_decode_drafts_total", labels);
+    counters.draft_tokens = AddCounter("foredraft_spec_decode_draft_tokens_total", labels);
+    counters.accepted_tokens = AddCounter("foredraft_spec_decode_accepted_tokens_total", labels);
     for (int position = 1; position <= max_draft_len; ++position) {
-      counters.accepted_at.push_back(AddCounter("foredraft_spec_decode_accepted_tokens_per_position_total",
-                                                "Drafts accepted and emitted, by their place in the step",
-                                                {{"phase", name}, {"position", absl::StrCat(position)}}));
+      Labels with_position = labels;
+      with_position["position"] = absl::StrCat(position);
+      counters.accepted_at.push_back(
+          AddCounter("foredraft_spec_decode_accepted_tokens_per_position_total", with_position));
     }
   }
-  relaxed_tokens_ =
-      AddCounter("foredraft_spec_decode_relaxed_tokens_total", "Accepted only thanks to relaxation");
-  acceptance_rate_ =
-      AddGauge("foredraft_spec_decode_acceptance_rate", "Accepted / verified drafts, last 60 s");
-  draft_length_ = AddGauge("foredraft_spec_decode_draft_length", "K in use");
-  forced_ = AddGauge("foredraft_spec_decode_forced", "1 while forced acceptance is configured");
+  relaxed_tokens_ = AddCounter("foredraft_spec_decode_relaxed_tokens_total");
+  acceptance_rate_ = AddGauge("foredraft_spec_decode_acceptance_rate");
+  draft_length_ = AddGauge("foredraft_spec_decode_draft_length");
+  forced_ = AddGauge("foredraft_spec_decode_forced");
 }
 
 void Metrics::AddRequests() {
-  for (int outcome = 0; outcome < kOutcomeCount; ++outcome) {
-    requests_[outcome] = AddCounter("foredraft_requests_total", "Requests ended, by outcome",
-                                    {{"outcome", kOutcomeNames[outcome]}});
+  for (FinishReason finish : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
+                              FinishReason::kDeadline, FinishReason::kError}) {
+    requests_[static_cast<size_t>(finish)] =
+        AddCounter("foredraft_requests_total", {{"outcome", FinishReasonName(finish)}});
   }
-  prompt_tokens_ = AddCounter("foredraft_prompt_tokens_total", "Prompt tokens of requests");
-  generation_tokens_ = AddCounter("foredraft_generation_tokens_total", "Tokens emitted");
-  ttft_ = AddHistogram("foredraft_time_to_first_token_seconds", "Arrival to first token", kFirstTokenSeconds);
-  per_token_ = AddHistogram("foredraft_time_per_output_token_seconds",
-                            "Time per token after the first, by token", kPerTokenSeconds);
-  e2e_ = AddHistogram("foredraft_e2e_request_duration_seconds", "Arrival to end", RequestSeconds());
-  queue_ = AddHistogram("foredraft_queue_duration_seconds", "Arrival to admission", kQueueSeconds);
+  rejected_ = AddCounter("foredraft_requests_total", {{"outcome", "rejected"}});
+  prompt_tokens_ = AddCounter("foredraft_prompt_tokens_total");
+  generation_tokens_ = AddCounter("foredraft_generation_tokens_total");
+  ttft_ = AddHistogram("foredraft_time_to_first_token_seconds", kFirstTokenSeconds);
+  per_token_ = AddHistogram("foredraft_time_per_output_token_seconds", kPerTokenSeconds);
+  e2e_ = AddHistogram("foredraft_e2e_request_duration_seconds", RequestSeconds());
+  queue_ = AddHistogram("foredraft_queue_duration_seconds", kQueueSeconds);
   counts_.token_times.resize(kPerTokenSeconds.size() + 1);
-  running_ = AddGauge("foredraft_requests_running", "Requests with a slot or swapped out");
-  waiting_ = AddGauge("foredraft_requests_waiting", "Requests in the queue");
+  running_ = AddGauge("foredraft_requests_running");
+  waiting_ = AddGauge("foredraft_requests_waiting");
 }
 
 void Metrics::AddEngine() {
-  rank_failures_ = AddCounter("foredraft_rank_failures_total", "Ranks lost");
-  group_restarts_ = AddCounter("foredraft_group_restarts_total", "Restarts of the group of ranks");
-  prefix_queried_ = AddCounter("foredraft_prefix_cache_queried_tokens_total", "Prompt tokens looked up");
-  prefix_hits_ =
-      AddCounter("foredraft_prefix_cache_hit_tokens_total", "Prompt tokens taken from the prefix cache");
-  preemptions_ = AddCounter("foredraft_preemptions_total", "Sequences swapped out");
-  wasted_steps_ = AddCounter("foredraft_wasted_steps_total", "Steps computed for sequences that had ended");
-  rewound_blocks_ = AddCounter("foredraft_rewound_blocks_total", "Surplus blocks returned after a step");
-  graph_replays_ = AddCounter("foredraft_graph_replays_total", "Decode steps replayed from a graph");
-  eager_steps_ = AddCounter("foredraft_eager_steps_total", "Decode steps run eagerly");
-  const char* reloads_help = "Configuration reloads, by result";
-  reloads_ok_ = AddCounter("foredraft_config_reloads_total", reloads_help, {{"result", "accepted"}});
-  reloads_refused_ = AddCounter("foredraft_config_reloads_total", reloads_help, {{"result", "refused"}});
-  usage_ratio_ = AddGauge("foredraft_kv_cache_usage_ratio", "Blocks held by sequences / all blocks");
-  const char* blocks_help = "KV blocks, by state";
-  blocks_used_ = AddGauge("foredraft_kv_cache_blocks", blocks_help, {{"state", "used"}});
-  blocks_free_ = AddGauge("foredraft_kv_cache_blocks", blocks_help, {{"state", "free"}});
-  blocks_cached_ = AddGauge("foredraft_kv_cache_blocks", blocks_help, {{"state", "cached"}});
-  const char* step_help = "Duration of forwards, by kind";
-  prefill_seconds_ =
-      AddHistogram("foredraft_step_duration_seconds", step_help, kStepSeconds, {{"kind", "prefill"}});
-  decode_seconds_ =
-      AddHistogram("foredraft_step_duration_seconds", step_help, kStepSeconds, {{"kind", "decode"}});
-  batch_size_ = AddHistogram("foredraft_step_batch_size", "Live sequences of a decode step", kBatchSizes);
+  rank_failures_ = AddCounter("foredraft_rank_failures_total");
+  group_restarts_ = AddCounter("foredraft_group_restarts_total");
+  prefix_queried_ = AddCounter("foredraft_prefix_cache_queried_tokens_total");
+  prefix_hits_ = AddCounter("foredraft_prefix_cache_hit_tokens_total");
+  preemptions_ = AddCounter("foredraft_preemptions_total");
+  wasted_steps_ = AddCounter("foredraft_wasted_steps_total");
+  rewound_blocks_ = AddCounter("foredraft_rewound_blocks_total");
+  graph_replays_ = AddCounter("foredraft_graph_replays_total");
+  eager_steps_ = AddCounter("foredraft_eager_steps_total");
+  reloads_ok_ = AddCounter("foredraft_config_reloads_total", {{"result", "accepted"}});
+  reloads_refused_ = AddCounter("foredraft_config_reloads_total", {{"result", "refused"}});
+  usage_ratio_ = AddGauge("foredraft_kv_cache_usage_ratio");
+  blocks_used_ = AddGauge("foredraft_kv_cache_blocks", {{"state", "used"}});
+  blocks_free_ = AddGauge("foredraft_kv_cache_blocks", {{"state", "free"}});
+  blocks_cached_ = AddGauge("foredraft_kv_cache_blocks", {{"state", "cached"}});
+  prefill_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "prefill"}});
+  decode_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "decode"}});
+  batch_size_ = AddHistogram("foredraft_step_batch_size", kBatchSizes);
 }
 
 void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds) {
@@ -170,9 +145,9 @@ void Metrics::CountTokenTimes(int count, double seconds_since_last) {
   counts_.token_seconds += seconds_since_last;
 }
 
-void Metrics::CountStep(const StepFigures& step) {
+void Metrics::CountStep(const StepStats& step, Phase phase) {
   if (step.drafts_verified == 0) return;
-  StepCounts& counts = counts_.steps[static_cast<size_t>(step.phase)];
+  StepCounts& counts = counts_.steps[static_cast<size_t>(phase)];
   CHECK_LE(step.accepted, static_cast<int>(phases_.front().accepted_at.size()));
   ++counts.drafts;
   counts.draft_tokens += step.drafts_verified;
@@ -205,19 +180,19 @@ void Metrics::PublishCounts() {
   window_.Add(verified, accepted, std::chrono::steady_clock::now());
 }
 
-void Metrics::RecordEnd(Outcome outcome, double request_seconds) {
-  requests_[static_cast<size_t>(outcome)]->Increment();
+void Metrics::RecordEnd(FinishReason finish, double request_seconds) {
+  requests_[static_cast<size_t>(finish)]->Increment();
   e2e_->Observe(request_seconds);
 }
 
-void Metrics::RecordRejected() { requests_[static_cast<size_t>(Outcome::kRejected)]->Increment(); }
+void Metrics::RecordRejected() { rejected_->Increment(); }
 
-void Metrics::RecordIteration(const IterationFigures& figures) {
-  if (figures.had_prefill) prefill_seconds_->Observe(figures.prefill_seconds);
-  if (figures.decode_bucket == 0) return;
-  decode_seconds_->Observe(figures.decode_seconds);
-  batch_size_->Observe(figures.live_slots);
-  (figures.replayed ? graph_replays_ : eager_steps_)->Increment();
+void Metrics::RecordIteration(const IterationStats& stats) {
+  if (stats.had_prefill) prefill_seconds_->Observe(stats.prefill_seconds);
+  if (stats.decode_bucket == 0) return;
+  decode_seconds_->Observe(stats.decode_seconds);
+  batch_size_->Observe(stats.live_slots);
+  (stats.replayed ? graph_replays_ : eager_steps_)->Increment();
 }
 
 void Metrics::RecordReload(bool accepted) { (accepted ? reloads_ok_ : reloads_refused_)->Increment(); }

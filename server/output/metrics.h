@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_SERVER_OUTPUT_METRICS_H_
 #define FOREDRAFT_SERVER_OUTPUT_METRICS_H_
 
-// The daemon's Prometheus metrics: README.md lists them. All exist from the start. What a request counts is
-// counted by the output thread when it rules, before the client sees it, so the counters equal the sum of the
-// responses. Thread-safe.
+// The daemon's Prometheus metrics (docs/metrics.md). All exist from the start. The output thread counts what
+// a request has used when it finishes the request, before the client sees the end, so the counters equal the
+// sums of the responses. Thread-safe.
 
 #include <array>
 #include <chrono>
@@ -26,13 +26,11 @@
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 #include "server/output/acceptance_window.h"
+#include "server/output/metric_table.h"
 
 namespace foredraft {
 
-struct IterationFigures;  // scheduler/serving_loop.h
-
-enum class Outcome { kStop, kLength, kCancelled, kDeadline, kRejected, kError };
-inline constexpr int kOutcomeCount = 6;
+struct IterationStats;  // scheduler/serving_loop.h
 
 struct MetricsOptions {
   std::string model_name;  // label of all metrics
@@ -45,27 +43,27 @@ class Metrics : public prometheus::Collectable {
  public:
   explicit Metrics(const MetricsOptions& options);
 
-  // Output thread. What comes with every step is counted here and published by PublishCounts, once for all
-  // streams of an iteration.
+  // Output thread. CountX() collects what comes with every step; PublishCounts() adds it to the counters,
+  // once for all streams of an iteration.
   void CountGenerated(int count);                              // the first included
   void CountTokenTimes(int count, double seconds_since_last);  // after the first
-  void CountStep(const StepFigures& step);
+  void CountStep(const StepStats& step, Phase phase);
   void PublishCounts();
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
-  void RecordEnd(Outcome outcome, double request_seconds);
+  void RecordEnd(FinishReason finish, double request_seconds);
 
-  // gRPC threads: refused before it became a request of the loop.
+  // gRPC threads: a request was refused before the serving loop saw it.
   void RecordRejected();
   // Scheduler thread.
-  void RecordIteration(const IterationFigures& figures);
+  void RecordIteration(const IterationStats& stats);
   void RecordReload(bool accepted);
   void RecordRankFailure();
   void RecordGroupRestart();
   void SetForced(bool forced) { forced_->Set(forced ? 1 : 0); }
 
-  // Where load gauges and cumulative scheduler counters come from at each scrape; unset = all 0. The source
-  // must outlive the metrics or be replaced.
+  // `source` gives the load gauges and the scheduler's cumulative counters at each scrape; without one they
+  // are 0. It must outlive the metrics or be replaced.
   void ReadLoadFrom(std::function<SchedulerLoad()> source);
   // Replaces the labels of build_info: the numerics class is known only after loading.
   void SetBuildLabels(std::map<std::string, std::string> labels);
@@ -95,9 +93,12 @@ class Metrics : public prometheus::Collectable {
     double token_seconds = 0;
   };
 
-  prometheus::Counter* AddCounter(const char* name, const char* help, const prometheus::Labels& labels = {});
-  prometheus::Gauge* AddGauge(const char* name, const char* help, const prometheus::Labels& labels = {});
-  prometheus::Histogram* AddHistogram(const char* name, const char* help, const std::vector<double>& bounds,
+  // `name` is a row of the table of that type; called once or, with other labels, several times.
+  template <class Builder>
+  auto& Register(Builder builder, const char* name, MetricType type);
+  prometheus::Counter* AddCounter(const char* name, const prometheus::Labels& labels = {});
+  prometheus::Gauge* AddGauge(const char* name, const prometheus::Labels& labels = {});
+  prometheus::Histogram* AddHistogram(const char* name, const std::vector<double>& bounds,
                                       const prometheus::Labels& labels = {});
   void AddSpeculation(int max_draft_len);
   void AddRequests();
@@ -107,8 +108,9 @@ class Metrics : public prometheus::Collectable {
   // Constant after construction; what they point to is thread-safe.
   const prometheus::Labels constant_labels_;
   std::shared_ptr<prometheus::Registry> registry_;
-  std::array<PhaseCounters, 2> phases_;  // by Phase
-  std::array<prometheus::Counter*, kOutcomeCount> requests_;
+  std::array<PhaseCounters, 2> phases_;           // by Phase
+  std::array<prometheus::Counter*, 6> requests_;  // by FinishReason; kNone has none
+  prometheus::Counter* rejected_;
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;

@@ -11,25 +11,6 @@ namespace {
 double Seconds(SteadyTime from, SteadyTime to) { return std::chrono::duration<double>(to - from).count(); }
 double Milliseconds(SteadyTime from, SteadyTime to) { return Seconds(from, to) * 1e3; }
 
-Outcome OutcomeOf(FinishReason finish) {
-  switch (finish) {
-    case FinishReason::kStop:
-      return Outcome::kStop;
-    case FinishReason::kLength:
-      return Outcome::kLength;
-    case FinishReason::kCancelled:
-      return Outcome::kCancelled;
-    case FinishReason::kDeadline:
-      return Outcome::kDeadline;
-    case FinishReason::kError:
-      return Outcome::kError;
-    case FinishReason::kNone:
-      break;
-  }
-  CHECK(false) << "a stream ended without a reason";
-  return Outcome::kError;
-}
-
 absl::Status StatusOf(const RequestUpdate& update, const std::string& request_id) {
   switch (update.finish) {
     case FinishReason::kCancelled:
@@ -105,6 +86,7 @@ OutputStream::Emitted OutputStream::EmitTokens(const RequestUpdate& update) {
   Emitted emitted;
   const int count = static_cast<int>(update.token_ids.size());
   for (int i = 0; i < count; ++i) {
+    if (i == (update.first_token ? 1 : 0)) step_phase_ = phase_;
     CountPhase(update.token_ids[i]);
     ++emitted.token_count;
     // The stop token that ended the sequence is counted but not shown.
@@ -127,13 +109,9 @@ std::string OutputStream::Match(std::string_view piece) {
 }
 
 void OutputStream::CountPhase(int32_t token_id) {
-  if (token_id == spec_.thinking.begin && token_id >= 0) {
-    phase_ = Phase::kThinking;
-  } else if (token_id == spec_.thinking.end && token_id >= 0) {
-    phase_ = Phase::kAnswer;
-  } else if (phase_ == Phase::kThinking) {
-    ++stats_.thinking_tokens;
-  }
+  const bool marker = token_id == spec_.thinking.begin || token_id == spec_.thinking.end;
+  if (phase_ == Phase::kThinking && !marker) ++stats_.thinking_tokens;
+  phase_ = spec_.thinking.PhaseAfter(phase_, token_id);
 }
 
 void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyTime now) {
@@ -157,8 +135,8 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
   last_token_time_ = now;
 }
 
-void OutputStream::CountStep(const StepFigures& step, int emitted) {
-  StepFigures counted = step;
+void OutputStream::CountStep(const StepStats& step, int emitted) {
+  StepStats counted = step;
   counted.accepted = emitted - 1;
   // Which drafts of a step were relaxed is unknown; if the step was cut short, take the upper bound.
   counted.relaxed = std::min(step.relaxed, counted.accepted);
@@ -169,13 +147,14 @@ void OutputStream::CountStep(const StepFigures& step, int emitted) {
   stats_.relaxed_tokens += counted.relaxed;
   stats_.forced |= counted.forced;
   for (int i = 0; i < counted.accepted; ++i) ++stats_.accepted_at[i];
-  metrics_.CountStep(counted);
+  metrics_.CountStep(counted, step_phase_);
 }
 
 void OutputStream::End(OutputEnd end, SteadyTime now) {
   stats_.total_ms = Milliseconds(spec_.arrival, now);
   if (stats_.completion_tokens == 0) metrics_.RecordPrompt(spec_.prompt_tokens);
-  metrics_.RecordEnd(OutcomeOf(end.finish), Seconds(spec_.arrival, now));
+  CHECK(end.finish != FinishReason::kNone) << "request " << spec_.request_id << " ended without a reason";
+  metrics_.RecordEnd(end.finish, Seconds(spec_.arrival, now));
   end_ = std::move(end);
 }
 

@@ -63,14 +63,15 @@ class OutputStream {
   std::string Match(std::string_view piece);
   void CountPhase(int32_t token_id);
   void CountTokens(const RequestUpdate& update, int emitted, SteadyTime now);
-  void CountStep(const StepFigures& step, int emitted);
+  void CountStep(const StepStats& step, int emitted);
   void End(OutputEnd end, SteadyTime now);
 
   const OutputSpec spec_;
   Metrics& metrics_;
   Detokenizer detokenizer_;
   StopMatcher stop_matcher_;
-  Phase phase_;
+  Phase phase_;                        // after the last token
+  Phase step_phase_ = Phase::kAnswer;  // of the last decode step: that of its first row
   RequestStats stats_;
   SteadyTime last_token_time_;
   bool ended_by_text_ = false;

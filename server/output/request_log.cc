@@ -46,8 +46,8 @@ void WriteLine(LogLevel level, std::string_view line, std::string_view request_i
 
 }  // namespace
 
-void InstallLog(const std::string& level, const std::string& format) {
-  json_lines = format == "json";
+void InstallLog(LogLevel level, LogFormat format) {
+  json_lines = format == LogFormat::kJson;
   auto logger =
       std::make_shared<spdlog::logger>("foredraft", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern(
@@ -59,7 +59,7 @@ void InstallLog(const std::string& level, const std::string& format) {
   InstallLogSink([](LogLevel line_level, std::string_view line) { WriteLine(line_level, line, ""); });
 }
 
-void SetLogLevel(const std::string& level) { spdlog::set_level(spdlog::level::from_str(level)); }
+void SetLogLevel(LogLevel level) { spdlog::set_level(SpdlogLevel(level)); }
 
 void LogRequest(LogLevel level, std::string_view request_id, std::string_view line) {
   WriteLine(level, line, request_id);

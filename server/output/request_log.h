@@ -3,17 +3,16 @@
 
 // The daemon's log: text or JSON lines on stderr (spdlog). Lines about a request carry its id. Thread-safe.
 
-#include <string>
 #include <string_view>
 
 #include "base/log.h"
+#include "config/config.h"
 
 namespace foredraft {
 
-// level: debug, info, warning, error. format: text, json. Installs the sink of base/log.h; called once by
-// main before other threads exist.
-void InstallLog(const std::string& level, const std::string& format);
-void SetLogLevel(const std::string& level);
+// Installs the sink of base/log.h; called once by main before other threads exist.
+void InstallLog(LogLevel level, LogFormat format);
+void SetLogLevel(LogLevel level);
 
 void LogRequest(LogLevel level, std::string_view request_id, std::string_view line);
 

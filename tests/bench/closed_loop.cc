@@ -20,7 +20,7 @@ ClosedLoop::ClosedLoop(const LoadedModel& model, const Setting& setting) {
       ServingLoopOptions{.overlap = setting.overlap},
       std::make_unique<Scheduler>(SchedulerOptionsOf(model, options, setting)),
       std::vector<Executor*>{executor_.get()}, [this](std::vector<RequestUpdate> updates) { Take(updates); },
-      ServingLoop::FiguresSink());
+      ServingLoop::StatsSink());
   loop_->Start();
 }
 

@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_TESTS_BENCH_COPY_COMMUNICATOR_H_
 #define FOREDRAFT_TESTS_BENCH_COPY_COMMUNICATOR_H_
 
-// Rank 0 of a group where nobody else is: what the others would send is copied on the device instead, in the
+// Rank 0 of a group without other ranks: what the others would send is copied on the device instead, in the
 // same sizes, on the same stream, in captured steps too. So a step of one rank's share has the exchange's
 // traffic, though not its latency or its wires.
 //
-// All ranks bring the same rows: this rank's own. Their experts are chosen to be nobody's here, so that this
-// rank's experts meet its own rows alone: as many pairs as a rank of a group in balance meets, if its own
-// rows choose no other experts (ChooseOwnExperts).
+// Every rank's rows are this rank's own. Those of the others choose no expert of this rank, so its experts
+// compute its own rows alone: as many pairs as in a balanced group, if its own rows choose no other experts
+// (ChooseOwnExperts).
 //
 // Owner: RankEngine. Thread: that of the stream.
 

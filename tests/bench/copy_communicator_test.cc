@@ -69,7 +69,7 @@ TEST(CopyCommunicator, GivesEveryRanksPartOfTheOwnRows) {
   for (int i = 0; i < kRanks * kRows; ++i) EXPECT_EQ(values[i], in[i % kRows]) << i;
 }
 
-// A step of rank 0: its rows find all their experts here, and nobody else's rows do.
+// A step of rank 0: its rows have all their experts here, and no other rank's rows do.
 TEST(CopyCommunicator, OwnRowsMeetOwnExpertsAlone) {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";

@@ -1,16 +1,13 @@
 #ifndef FOREDRAFT_TESTS_BENCH_FREE_RANK_H_
 #define FOREDRAFT_TESTS_BENCH_FREE_RANK_H_
 
-// A rank that costs next to nothing, to measure what is above it. Every step accepts as many drafts as the
-// script says; tokens are ordinary words of abacus's tokenizer; a sequence ends at its length limit. It knows
-// no swaps.
+// A stub rank that costs next to nothing, to measure what is above it. Tokens are ordinary words of abacus's
+// tokenizer; a sequence ends at its length limit.
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <vector>
 
-#include "scheduler/plan.h"
+#include "tests/scheduler/stub_rank.h"
 
 namespace foredraft {
 
@@ -22,9 +19,10 @@ struct FreeRankOptions {
   std::chrono::steady_clock::duration step_time{};  // results come no faster than this
 };
 
-class FreeRank : public Executor {
+class FreeRank : public StubRank {
  public:
-  explicit FreeRank(const FreeRankOptions& options) : options_(options), slots_(options.slot_count) {}
+  explicit FreeRank(const FreeRankOptions& options)
+      : StubRank(options.rank, options.slot_count, options.max_draft_len), options_(options) {}
 
   absl::Status Launch(const IterationPlan& plan) override;
   absl::StatusOr<RankResult> Collect() override;
@@ -33,21 +31,10 @@ class FreeRank : public Executor {
   double busy_seconds() const { return busy_seconds_; }
 
  private:
-  struct Slot {
-    int32_t length = 0;  // p
-    int32_t length_limit = 0;
-    int32_t draft_cap = 0;
-    int32_t draft_count = 0;
-    bool prompt_ended = false;  // in this plan: its first token is due
-    bool finished = false;
-  };
-
-  SlotResult Step(int32_t slot_index, int draft_len);
-  int32_t NextToken();
+  int32_t TokenAt(const SlotAdmission& admission, int position) override;
+  int AcceptedDrafts(const Slot& slot, int verified) override;
 
   const FreeRankOptions options_;
-  std::vector<Slot> slots_;
-  std::deque<RankResult> results_;
   uint32_t token_count_ = 0;
   uint32_t step_count_ = 0;
   double busy_seconds_ = 0;

@@ -63,7 +63,6 @@ class SteadyScheduler {
     SchedulerOptions options;
     options.rank_count = ranks;
     options.max_batch_size = slots;
-    options.max_queue_size = ranks * slots;
     options.tokens_per_block = kTokensPerBlock;
     options.block_count = 1 + slots * ((kLongestPrompt + kMostTokens) / kTokensPerBlock + 1);
     options.batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128};

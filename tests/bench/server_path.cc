@@ -128,10 +128,6 @@ class FreeServer {
     auto tokenizer = Tokenizer::Load("deploy/models/abacus/tokenizer.json");
     CHECK(tokenizer.ok()) << tokenizer.status().ToString();
     model.tokenizer = *std::move(tokenizer);
-    model.limits = {.vocab_size = model.tokenizer->vocab_size(),
-                    .max_seq_len = kMaxSeqLen,
-                    .longest_token_bytes = 32,
-                    .eos_ids = {1}};
     SchedulerOptions& scheduler = model.scheduler;
     scheduler.max_batch_size = slots;
     scheduler.max_seq_len = kMaxSeqLen;
@@ -141,6 +137,10 @@ class FreeServer {
     scheduler.max_draft_len = kMaxDraftLen;
     scheduler.draft_len = free.draft_len;
     scheduler.acceptance.forced_length = free.draft_len > 0 ? static_cast<float>(free.draft_len + 1) : 0;
+    model.limits = {.vocab_size = model.tokenizer->vocab_size(),
+                    .size = scheduler.request_size(),
+                    .longest_token_bytes = 32,
+                    .eos_ids = {1}};
     model.card.max_draft_len = kMaxDraftLen;
     model.executors = {&rank_};
     frontend_->Serve(std::move(model));
@@ -217,7 +217,7 @@ void MeasureRound(const Model& model, const Load& load, std::vector<Figure>* fig
 }
 
 void Main(const BenchFlags& flags) {
-  InstallLog("warn", "text");
+  InstallLog(LogLevel::kWarning, LogFormat::kText);
   const Load load = flags.quick ? Load{.streams = 8, .warm_seconds = 0.05, .seconds = 0.1} : Load{};
   const int rounds = flags.quick ? 1 : 5;
   BenchReport report{

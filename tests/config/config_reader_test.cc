@@ -333,8 +333,9 @@ TEST(ParseConfig, AliasBombsAreRefused) {
 
 TEST(ParseConfig, AliasesCannotNestPastTheDepth) {
   std::string text = "a0: &a0 [x]\n";
-  for (int level = 1; level < 60; ++level)
+  for (int level = 1; level < 60; ++level) {
     text += absl::StrFormat("a%d: &a%d [*a%d]\n", level, level, level - 1);
+  }
   EXPECT_THAT(std::string(Parse(text).status().message()), HasSubstr("nested deeper than 32"));
 }
 

@@ -26,7 +26,7 @@ absl::StatusOr<Shipped> Resolve(const std::string& file, const std::string& conf
 TEST(DeployConfigs, AbacusResolves) {
   const auto shipped = Resolve("deploy/configs/abacus-cpu.yaml", "deploy/models/abacus/config.json");
   ASSERT_TRUE(shipped.ok()) << shipped.status();
-  EXPECT_EQ(shipped->loaded.config.backend, "cpu");
+  EXPECT_EQ(shipped->loaded.config.backend, Backend::kCpu);
 }
 
 TEST(DeployConfigs, R1ShapesResolve) {
@@ -42,7 +42,7 @@ TEST(DeployConfigs, R1ShapesResolve) {
     ASSERT_TRUE(shipped.ok()) << shipped.status();
     const Config& config = shipped->loaded.config;
     EXPECT_EQ(config.model, stem + ".json");
-    EXPECT_EQ(config.load_format, "dummy");
+    EXPECT_EQ(config.load_format, LoadFormat::kDummy);
     EXPECT_EQ(config.kv_cache_config.tokens_per_block, 64);
     EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";
     EXPECT_EQ(config.speculative_config->max_draft_len, 3);

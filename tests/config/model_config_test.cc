@@ -120,8 +120,9 @@ TEST(ModelConfig, AbsentFieldsHaveTheClassDefaults) {
   json config = R1();
   for (const char* field :
        {"num_nextn_predict_layers", "num_key_value_heads", "scoring_func", "topk_method", "hidden_act",
-        "quantization_config", "model_type", "eos_token_id", "bos_token_id"})
+        "quantization_config", "model_type", "eos_token_id", "bos_token_id"}) {
     config.erase(field);
+  }
   config["q_lora_rank"] = nullptr;
   const ModelConfig parsed = ParseOrDie(config);
   EXPECT_EQ(parsed.num_nextn_predict_layers, 0);

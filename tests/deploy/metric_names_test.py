@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every metric that deploy/prometheus and deploy/grafana name exists: in server/output/metrics.cc, or as a recording rule."""
+"""Every metric that deploy/prometheus and deploy/grafana name exists: in server/output/metric_table.cc, or as a recording rule."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ NAME = re.compile(r"\bforedraft[_:][a-z0-9_:]+")
 
 
 def main() -> int:
-    exported = set(re.findall(r'"(foredraft_[a-z_]+)"', (ROOT / "server/output/metrics.cc").read_text()))
+    exported = set(re.findall(r'"(foredraft_[a-z0-9_]+)"', (ROOT / "server/output/metric_table.cc").read_text()))
     rules = (ROOT / "deploy/prometheus/rules.yml").read_text()
     recorded = set(re.findall(r"record: (\S+)", rules))
     expressions = re.sub(r"(?m)^\s*(#.*|- name: .*|- record: .*)$", "", rules)

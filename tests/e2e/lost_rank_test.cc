@@ -1,6 +1,6 @@
-// The table of faults (engine/README.md, lost-rank): what ends a worker x when it meets the group. Streams
-// end with UNAVAILABLE after all their tokens, nothing is left running within the bound, the metrics count
-// it; with restart: group, service comes back by itself.
+// Faults of a worker x moments in the group's life (engine/README.md, lost-rank). Streams end with
+// UNAVAILABLE after all their tokens, no process is left running past the bound, and the metrics count the
+// loss; with restart: group the daemon serves again by itself.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,9 +57,9 @@ std::vector<FaultCase> CasesOfThisTier() {
   return cases;
 }
 
-// The bounds of the contract, and what a busy machine adds. A dead process is seen at once, a silent one
-// after the heartbeat timeout; then 1 s to close streams, 2 s from SIGTERM to SIGKILL; a worker that lost its
-// leader is gone 3 s later.
+// The documented bounds plus slack for a busy machine. The leader sees a dead process at once and a silent
+// one after the heartbeat timeout; then workers have 1 s to close their streams, and 2 s from SIGTERM to
+// SIGKILL. A worker that lost its leader ends within 3 s.
 #ifdef __SANITIZE_ADDRESS__
 constexpr double kSlackS = 30;
 #else
@@ -68,7 +68,7 @@ constexpr double kSlackS = 5;
 double SeenWithin(Fault fault) { return (fault == Fault::kKill ? 0 : kHeartbeatTimeoutS + 1) + kSlackS; }
 double GoneWithin(Fault fault) { return SeenWithin(fault) + 3 + 3; }
 
-// What these requests answer, alone and undisturbed, on one rank.
+// The tokens of each request on one rank, one request at a time.
 const std::vector<std::vector<int32_t>>& Expected() {
   static const std::vector<std::vector<int32_t>> expected = [] {
     std::vector<std::vector<int32_t>> answers;
@@ -85,7 +85,7 @@ const std::vector<std::vector<int32_t>>& Expected() {
 
 class LostRank : public testing::TestWithParam<FaultCase> {
  protected:
-  // Rank 1 is behind a proxy where the network is cut.
+  // Where the network is cut, rank 1 is behind a proxy.
   static ClusterOptions OptionsOf(const FaultCase& fault_case) {
     ClusterOptions options;
     options.restart_group = fault_case.restart_group;
@@ -115,7 +115,7 @@ void ExpectTokensSoFar(ClientStream& stream, int seed) {
   EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.begin())) << "seed " << seed;
 }
 
-// Streams on both ranks; those of the decode cases have tokens before this returns.
+// Starts streams on both ranks. Returns once all prompts are in prefill, or once all streams have tokens.
 std::vector<std::unique_ptr<ClientStream>> StartStreams(RankCluster& cluster, Moment moment) {
   std::vector<std::unique_ptr<ClientStream>> streams;
   for (int seed = 0; seed < 4; ++seed) {
@@ -135,7 +135,7 @@ std::vector<std::unique_ptr<ClientStream>> StartStreams(RankCluster& cluster, Mo
 void ExpectServiceIsBack(RankCluster& cluster, const FaultCase& fault_case) {
   const auto start = steady_clock::now();
   if (fault_case.fault == Fault::kCut) {
-    EXPECT_EQ(cluster.remote(1).Wait(), 1) << "a worker that has lost its leader ends by itself";
+    EXPECT_EQ(cluster.remote(1).Wait(), 1) << "a worker that has lost its leader must end by itself";
     cluster.StartRemote(1);
   }
   ASSERT_TRUE(cluster.leader().WaitForStderr("serving again")) << cluster.leader().Stderr();
@@ -159,7 +159,7 @@ TEST_P(LostRank, EndsStreamsAndLeavesNothing) {
   ClusterOptions options = OptionsOf(fault_case);
   if (fault_case.moment == Moment::kStart) {
     options.wait_until_serving = false;
-    options.ranks = 4;  // 2 and 3 do not come: the others wait for them
+    options.ranks = 4;  // ranks 0 and 1 wait for 2 and 3, which do not start
     options.absent_ranks = 2;
   }
   RankCluster cluster(options);
@@ -189,6 +189,10 @@ TEST_P(LostRank, EndsStreamsAndLeavesNothing) {
   EXPECT_EQ(cluster.LeftRunning(GoneWithin(fault_case.fault)), "");
   const double gone = std::chrono::duration<double>(steady_clock::now() - strike).count();
   EXPECT_LT(gone, GoneWithin(fault_case.fault));
+  if (fault_case.fault == Fault::kStop && fault_case.moment == Moment::kDecode) {
+    // Rank 0 waits for the stopped rank 1: only an abort of its collectives ends it before SIGKILL does.
+    EXPECT_THAT(cluster.leader().Stderr(), testing::ContainsRegex("rank 0, process [0-9]+: exit code 1"));
+  }
   RecordProperty("seen_ms", static_cast<int>(seen * 1000));
   RecordProperty("gone_ms", static_cast<int>(gone * 1000));
   printf("%s: streams ended after %.1f s, all gone after %.1f s\n", fault_case.name, seen, gone);
@@ -220,7 +224,8 @@ TEST(WorkerCommand, RefusesWithOneLine) {
   }
 }
 
-// What overrides the file at the daemon does not override it once more at its workers: the flag wins.
+// The daemon's flag --set max_batch_size wins over its environment. The workers inherit the flag's value:
+// their environment must not override it.
 TEST(WorkerCommand, TakesTheDaemonsConfiguration) {
   setenv("FOREDRAFT_MAX_BATCH_SIZE", "8", 1);
   RankCluster cluster({});

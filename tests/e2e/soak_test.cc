@@ -21,10 +21,6 @@ namespace {
 
 class AddressObserver : public StartObserver {
  public:
-  void ModelKnown(const Config&, const ModelFacts&) override {}
-  void Loading(int, int64_t, int64_t) override {}
-  void Waiting(const std::string&) override {}
-  void WarmedUp(int, double) override {}
   void Serving(const std::string& grpc_address, const std::string&) override { address = grpc_address; }
 
   std::string address;

@@ -1,70 +1,73 @@
 #include "tests/engine/covering_array.h"
 
-#include <array>
-#include <set>
+#include <algorithm>
 
 namespace foredraft {
 namespace {
 
-using Pair = std::array<int, 4>;  // factor, choice, later factor, choice
+// A choice per factor; kUnset where a combination leaves the factor open, or a row is not filled yet.
+using Row = std::vector<int>;
+constexpr int kUnset = -1;
 
-std::set<Pair> AllPairs(const std::vector<int>& levels) {
-  std::set<Pair> pairs;
-  const int factors = static_cast<int>(levels.size());
-  for (int f = 0; f < factors; ++f) {
-    for (int g = f + 1; g < factors; ++g) {
-      for (int a = 0; a < levels[f]; ++a) {
-        for (int b = 0; b < levels[g]; ++b) pairs.insert({f, a, g, b});
-      }
-    }
+// Adds to `combinations` every way to set `strength` more factors of `row`, from factor `first` on.
+void AddCombinations(const std::vector<int>& level_counts, int first, int strength, Row& row,
+                     std::vector<Row>& combinations) {
+  if (strength == 0) {
+    combinations.push_back(row);
+    return;
   }
-  return pairs;
+  for (int f = first; f + strength <= static_cast<int>(level_counts.size()); ++f) {
+    for (int choice = 0; choice < level_counts[f]; ++choice) {
+      row[f] = choice;
+      AddCombinations(level_counts, f + 1, strength - 1, row, combinations);
+    }
+    row[f] = kUnset;
+  }
 }
 
-// Pairs that `choice` of factor `f` would newly cover with the factors before it (fixed) and, as far as still
-// open, after.
-int Gain(const std::set<Pair>& open, const std::vector<int>& row, int f, int choice, int factors) {
+// How much `row` does for a combination: nothing where they disagree, 1 where they still may agree, a lot
+// where the row has all of it.
+int Gain(const Row& row, const Row& combination) {
+  bool whole = true;
+  for (size_t f = 0; f < row.size(); ++f) {
+    if (combination[f] == kUnset || combination[f] == row[f]) continue;
+    if (row[f] != kUnset) return 0;
+    whole = false;
+  }
+  return whole ? 1000 : 1;
+}
+
+int Gain(const Row& row, const std::vector<Row>& open) {
   int gain = 0;
-  for (int g = 0; g < f; ++g) gain += 1000 * open.count({g, row[g], f, choice});
-  for (const Pair& pair : open) gain += pair[0] == f && pair[1] == choice && pair[2] < factors;
+  for (const Row& combination : open) gain += Gain(row, combination);
   return gain;
 }
 
 }  // namespace
 
-std::vector<std::vector<int>> PairwiseCoveringArray(const std::vector<int>& levels) {
-  std::set<Pair> open = AllPairs(levels);
-  const int factors = static_cast<int>(levels.size());
-  std::vector<std::vector<int>> rows;
+std::vector<Row> CoveringArray(const std::vector<int>& level_counts, int strength) {
+  std::vector<Row> open;  // combinations that no row has yet
+  Row unset(level_counts.size(), kUnset);
+  AddCombinations(level_counts, 0, strength, unset, open);
+  std::vector<Row> rows;
   while (!open.empty()) {
-    const Pair seed = *open.begin();  // guarantees that every row covers something new
-    std::vector<int> row(factors, 0);
-    for (int f = 0; f < factors; ++f) {
-      int best = 0;
-      for (int choice = 1; choice < levels[f]; ++choice) {
-        if (Gain(open, row, f, choice, factors) > Gain(open, row, f, best, factors)) best = choice;
+    Row row = open.front();  // so every row covers something new
+    for (size_t f = 0; f < row.size(); ++f) {
+      if (row[f] != kUnset) continue;
+      int best_gain = -1;
+      Row best;
+      for (int choice = 0; choice < level_counts[f]; ++choice) {
+        row[f] = choice;
+        const int gain = Gain(row, open);
+        if (gain > best_gain) {
+          best_gain = gain;
+          best = row;
+        }
       }
-      row[f] = f == seed[0] ? seed[1] : f == seed[2] ? seed[3] : best;
+      row = best;
     }
-    for (int f = 0; f < factors; ++f) {
-      for (int g = f + 1; g < factors; ++g) open.erase({f, row[f], g, row[g]});
-    }
-    rows.push_back(row);
-  }
-  return rows;
-}
-
-std::vector<std::vector<int>> FullProduct(const std::vector<int>& levels) {
-  std::vector<std::vector<int>> rows = {{}};
-  for (const int count : levels) {
-    std::vector<std::vector<int>> longer;
-    for (const std::vector<int>& row : rows) {
-      for (int choice = 0; choice < count; ++choice) {
-        longer.push_back(row);
-        longer.back().push_back(choice);
-      }
-    }
-    rows = std::move(longer);
+    std::erase_if(open, [&](const Row& combination) { return Gain(row, combination) == 1000; });
+    rows.push_back(std::move(row));
   }
   return rows;
 }

@@ -1,18 +1,16 @@
 #ifndef FOREDRAFT_TESTS_ENGINE_COVERING_ARRAY_H_
 #define FOREDRAFT_TESTS_ENGINE_COVERING_ARRAY_H_
 
-// Rows of choices such that every pair of choices of every two factors stands in some row.
+// Test settings as a covering array: few rows of choices in which every combination of choices of every
+// `strength` factors occurs. Strength 2 finds each fault that two factors cause together, strength 3 each
+// that three do; the full product would need thousands of rows.
 
 #include <vector>
 
 namespace foredraft {
 
-// level_counts[f] = choices of factor f. Greedy and deterministic: each row takes, factor by factor, the
-// choice that covers most pairs not yet covered.
-std::vector<std::vector<int>> PairwiseCoveringArray(const std::vector<int>& level_counts);
-
-// Every combination.
-std::vector<std::vector<int>> FullProduct(const std::vector<int>& level_counts);
+// level_counts[f] = choices of factor f. Rows are [factors] choices. Greedy and deterministic.
+std::vector<std::vector<int>> CoveringArray(const std::vector<int>& level_counts, int strength);
 
 }  // namespace foredraft
 

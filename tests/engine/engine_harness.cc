@@ -3,17 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/bounded_queue.h"
 #include "base/check.h"
-#include "engine/local_executor.h"
 #include "engine/weights/weight_loader.h"
 #include "scheduler/serving_loop.h"
 #include "tests/engine/comm/rank_threads.h"
@@ -25,12 +27,27 @@ constexpr int kTokensPerBlock = 16;
 constexpr int kSmallPoolBlocks = 25;            // with scratch: not two of the longest test sequences
 constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy machine slower
 
-// Forwards to a LocalExecutor and notes what each request's steps drafted. A request is known by its seed.
+// Runs a rank as LocalExecutor does, and notes what each request's steps drafted: after every step, in stream
+// order, it copies the slots' drafts. A request is known by its seed.
 class RecordingExecutor : public Executor {
  public:
   RecordingExecutor(std::unique_ptr<RankEngine> engine, int rank, RunRecord& record,
                     const std::map<uint64_t, int>& index)
-      : executor_(std::move(engine), rank), rank_(rank), record_(record), request_of_seed_(index) {}
+      : engine_(std::move(engine)), rank_(rank), record_(record), request_of_seed_(index) {
+    Device& device = *engine_->rank().device;
+    for (DraftCopy& copy : copies_) {
+      auto memory = device.AllocatePinnedArray<SlotDrafts>(engine_->options().max_batch_size);
+      CHECK(memory.ok()) << memory.status().ToString();
+      copy.drafts = *memory;
+      copy.done = device.CreateEvent();
+    }
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~RecordingExecutor() override {
+    plans_.Close();
+    submitted_.Close();
+    thread_.join();
+  }
 
   absl::Status Launch(const IterationPlan& plan) override {
     const RankPlan& rank = plan.ranks[rank_];
@@ -39,46 +56,79 @@ class RecordingExecutor : public Executor {
     record_.most_prefill_rows[rank_] = std::max(record_.most_prefill_rows[rank_], prefill_rows);
     record_.lonely_prefills += HasPrefill(plan) && prefill_rows == 0;
     for (const SwapOut& swap : rank.swaps_out) request_of_image_[swap.image_id] = request_of_slot_[swap.slot];
-    for (const SwapIn& swap : rank.swaps_in)
+    for (const SwapIn& swap : rank.swaps_in) {
       request_of_slot_[swap.slot] = request_of_image_.at(swap.image_id);
+    }
     for (const SlotAdmission& admission : rank.admissions) {
       request_of_slot_[admission.slot] = request_of_seed_.at(admission.sampling.seed);
     }
     std::vector<int> requests;
     for (const int slot : rank.live_slots) requests.push_back(request_of_slot_.at(slot));
     launched_.push_back(std::move(requests));
-    return executor_.Launch(plan);
+    CHECK(plans_.TryPush(IterationPlan(plan))) << "iteration " << plan.number;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<RankResult> Collect() override {
-    absl::StatusOr<RankResult> result = executor_.Collect();
+    const auto deadline = std::chrono::steady_clock::now() + kRunLimit;
+    CHECK(submitted_.Pop(kRunLimit)) << "rank " << rank_;
+    absl::StatusOr<RankResult> result = engine_->Finish(deadline);
     if (!result.ok()) return result;
+    const DraftCopy& copy = copies_[collected_count_++ % copies_.size()];
+    CHECK(copy.done->Wait(deadline)) << "rank " << rank_;
     const std::vector<int> requests = std::move(launched_.front());
     launched_.erase(launched_.begin());
     record_.iterations += rank_ == 0;
     record_.replays += rank_ == 0 && result->replayed;
-    for (size_t place = 0; place < result->slots.size(); ++place) Note(requests[place], result->slots[place]);
+    for (size_t i = 0; i < result->slots.size(); ++i) {
+      Note(requests[i], result->slots[i], copy.drafts[result->slots[i].slot]);
+    }
     return result;
   }
 
  private:
-  void Note(int request, const SlotResult& result) {
+  static constexpr int kPlansInFlight = 2;
+
+  // The drafts of all slots as a step left them.
+  struct DraftCopy {
+    SlotDrafts* drafts = nullptr;  // [slots], page-locked
+    std::unique_ptr<Event> done;
+  };
+
+  void Run() {
+    const Rank& rank = engine_->rank();
+    const size_t bytes = engine_->options().max_batch_size * sizeof(SlotDrafts);
+    for (uint64_t count = 0; std::optional<IterationPlan> plan = plans_.Pop(kRunLimit); ++count) {
+      engine_->Submit(*plan, rank_);
+      DraftCopy& copy = copies_[count % copies_.size()];
+      rank.device->CopyToHost(*rank.stream, copy.drafts, rank.slots.arrays().drafts, bytes);
+      copy.done->Record(*rank.stream);
+      submitted_.TryPush(uint64_t{plan->number});
+    }
+  }
+
+  void Note(int request, const SlotResult& result, const SlotDrafts& drafts) {
     if (result.token_ids.empty()) return;  // frozen: it ended in an earlier step
     std::vector<StepRecord>& records = record_.requests[request].records;
     const int before = records.empty() ? 0 : records.back().token_count;
-    records.push_back({.drafts = result.drafts,
+    records.push_back({.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
                        .token_count = before + static_cast<int>(result.token_ids.size()),
                        .drafts_verified = result.drafts_verified,
                        .accepted = result.step_token_count() - 1});
   }
 
-  LocalExecutor executor_;
+  const std::unique_ptr<RankEngine> engine_;
   const int rank_;
   RunRecord& record_;
   const std::map<uint64_t, int>& request_of_seed_;
   std::map<int, int> request_of_slot_;
   std::map<uint64_t, int> request_of_image_;
-  std::vector<std::vector<int>> launched_;  // requests of the live slots of each plan in flight
+  std::vector<std::vector<int>> launched_;        // requests of the live slots of each plan in flight
+  std::array<DraftCopy, kPlansInFlight> copies_;  // used in turn
+  uint64_t collected_count_ = 0;
+  BoundedQueue<IterationPlan> plans_{kPlansInFlight};
+  BoundedQueue<uint64_t> submitted_{kPlansInFlight};  // numbers of the plans that the device has
+  std::thread thread_;
 };
 
 std::vector<int> BatchSizes(int max_batch_size) {
@@ -237,6 +287,15 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
   return engines;
 }
 
+std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot) {
+  const Rank& rank = engine.rank();
+  const auto stream = rank.device->CreateStream();
+  SlotDrafts drafts;
+  rank.device->CopyToHost(*stream, &drafts, rank.slots.arrays().drafts + slot, sizeof(drafts));
+  stream->Synchronize();
+  return {drafts.tokens, drafts.tokens + drafts.draft_count};
+}
+
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests) {
   RunRecord record;
   record.requests.resize(requests.size());
@@ -258,16 +317,18 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     executor_pointers.push_back(executors.back().get());
   }
   Gatherer gatherer(record, requests);
-  auto scheduler = std::make_unique<Scheduler>(SchedulerOptionsOf(model, engine_options, setting));
+  const SchedulerOptions scheduler_options = SchedulerOptionsOf(model, engine_options, setting);
   ServingLoop* running = nullptr;
   size_t change = 0;
   ServingLoop loop(
-      {.overlap = setting.overlap}, std::move(scheduler), executor_pointers,
+      {.overlap = setting.overlap}, std::make_unique<Scheduler>(scheduler_options), executor_pointers,
       [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
-      [&](const IterationFigures&) {
+      [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
         const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];
-        running->SetDraftLen(std::min(draft_len, engine_options.max_draft_len));
+        running->SetSpeculation({.draft_len = std::min(draft_len, engine_options.max_draft_len),
+                                 .acceptance = scheduler_options.acceptance,
+                                 .draft_policy = scheduler_options.draft_policy});
       });
   running = &loop;
   loop.Start();

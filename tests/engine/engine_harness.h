@@ -23,21 +23,22 @@ namespace foredraft {
 
 inline constexpr int kMaxSeqLen = 384;  // of every run
 
-// A checkpoint loaded once per test binary and backend; the weights' device lives as long.
+// A checkpoint, loaded once per test binary and backend. The weights' device lives as long as the binary
+// runs.
 struct LoadedModel {
   std::string dir;
   std::unique_ptr<Device> device;
   ModelConfig config;
   ModelWeights weights;
 };
-// With `shard` what one rank has: the rest, and its experts alone.
+// `shard`: which rank's experts to load; everything else is the same for all ranks.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ExpertShard& shard = {});
 
-// Everything that may change how tokens are computed, and must not change them.
+// Everything that may change how tokens are computed and must not change which they are.
 struct Setting {
   int ranks = 1;          // threads of this process, joined over loopback as processes would be
-  int max_open = 0;       // requests open at once: the next comes when one ends; 0 = all come at the start
+  int max_open = 0;       // most requests open at once; 0 = all are submitted at the start
   int draft_len = 0;      // K
   int max_draft_len = 7;  // Kmax, where `mtp`
   bool vanilla = false;   // Kmax is then the modules the checkpoint has
@@ -79,21 +80,24 @@ struct RunRecord {
   std::vector<RequestRecord> requests;  // in the order given
   std::vector<int> requests_of_rank;    // admitted on each
   std::vector<int> most_prefill_rows;   // of one iteration, of each rank
-  int lonely_prefills = 0;              // prefill forwards that some rank ran without a row of its own
+  int lonely_prefills = 0;              // prefill forwards that a rank ran without a row of its own
   SchedulerLoad load;                   // at the end
   int iterations = 0;
   int replays = 0;
 };
 
-// One engine per rank, with what it loads alone, joined and ready.
+// One engine per rank, each with its own weights, joined and ready.
 std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
                                                        int ranks);
 
-// Ids of requests are their places; every request's seed must be unique, it names the request to the
+// What the last step drafted for a slot. No plan is in flight.
+std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot);
+
+// Ids of requests are their indices; every request's seed must be unique, it names the request to the
 // recorder. Fails the test (and returns what there is) when the run does not end.
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests);
 
-// Options that `setting` stands for.
+// The options for `setting`.
 EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting);
 SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOptions& engine,
                                     const Setting& setting);

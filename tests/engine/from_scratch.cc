@@ -22,7 +22,8 @@ T* MustAllocate(Device& device, size_t count) {
 
 FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
-  auto model = DeepseekV3::Create(device, solo_, config, std::move(weights), capacity, capacity);
+  auto model = DeepseekV3::Create(device, solo_, config, std::move(weights),
+                                  {.rows = capacity, .positions = capacity});
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
   const int blocks = (capacity + kTokensPerBlock - 1) / kTokensPerBlock;
@@ -96,10 +97,10 @@ void FromScratch::Target(const std::vector<int32_t>& tokens, int prompt_len, int
   }
   const int prompt_rows = static_cast<int>(prompt.ids.size());
   prompt.spans = {{.slot = 0, .first_row = 0, .row_count = prompt_rows, .first_position = 0}};
-  model_->Forward(*stream_, Upload(prompt), cache_, outputs_[0].first_rows(prompt_rows));
+  model_->RunTarget(*stream_, Upload(prompt), cache_, outputs_[0].first_rows(prompt_rows));
   if (count > prompt_rows) {
-    model_->Forward(*stream_, Upload(generated), cache_,
-                    outputs_[0].row_range(prompt_rows, count - prompt_rows));
+    model_->RunTarget(*stream_, Upload(generated), cache_,
+                      outputs_[0].row_range(prompt_rows, count - prompt_rows));
   }
 }
 
@@ -116,9 +117,9 @@ void FromScratch::Module(int level, const std::vector<int32_t>& tokens, int deco
     if (prefill_form) {
       rows.spans = {{.slot = 0, .first_row = 0, .row_count = row_count, .first_position = first}};
     }
-    model_->ForwardMtp(*stream_, level - 1, Upload(rows), cache_,
-                       outputs_[level - 1].row_range(first - 1, row_count),
-                       outputs_[level].row_range(first, row_count));
+    Batch batch = Upload(rows);
+    batch.previous = outputs_[level - 1].row_range(first - 1, row_count);
+    model_->RunModule(*stream_, level - 1, batch, cache_, outputs_[level].row_range(first, row_count));
   };
   const int border = std::clamp(decode_from, level, std::max(level, count));
   run(level, border, /*prefill_form=*/true);
@@ -192,7 +193,9 @@ std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int
     if (made == count) return drafts;
     const Rows row{.ids = {drafts.back()}, .slots = {0}, .positions = {last + made}, .spans = {}};
     const Matrix<float> next = outputs_[1].row_range(last + made, 1);
-    model_->ForwardMtp(*stream_, 0, Upload(row), cache_, output, next);
+    Batch batch = Upload(row);
+    batch.previous = output;
+    model_->RunModule(*stream_, 0, batch, cache_, next);
     output = next;
   }
 }

@@ -1,9 +1,9 @@
 // Logits against transformers in float32 (tests/golden): every position, target and MTP modules, prefill and
 // decode form.
 //
-// The bound is not fitted: it is the distance at which transformers itself stands from its float32 when it
-// computes in BF16, as measured when the golden was made. foredraft rounds the same inputs to BF16 and keeps
-// the residual stream in FP32, so it has to be at least as near.
+// The bound is not fitted: it is the distance between transformers' own logits in BF16 and in float32,
+// measured when the golden was made. foredraft rounds the same inputs to BF16 and keeps the residual stream
+// in FP32, so it has to be at least as near.
 
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
         100 * distance.argmax_agreement(), 100 * golden.bfloat16_argmax_agreement);
     EXPECT_LE(distance.mean_error(), golden.bfloat16_mean_error);
     EXPECT_LE(distance.largest_error, golden.bfloat16_max_error);
-    // Near ties fall either way: what `rows` draws at BF16's rate may stray by three standard deviations.
+    // Near ties fall either way, so the agreement may be three standard deviations below BF16's rate.
     const double rate = golden.bfloat16_argmax_agreement;
     EXPECT_GE(distance.argmax_agreement(), rate - 3 * std::sqrt(rate * (1 - rate) / distance.rows));
   }

@@ -101,7 +101,7 @@ TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {
     EXPECT_FALSE(b.replayed);
     ASSERT_EQ(a.slots.size(), 1u);
     EXPECT_EQ(a.slots[0].token_ids, b.slots[0].token_ids) << "step " << step;
-    EXPECT_EQ(a.slots[0].drafts, b.slots[0].drafts) << "step " << step;
+    EXPECT_EQ(DraftsOf(*replayed, 0), DraftsOf(*eager, 0)) << "step " << step;
     EXPECT_EQ(a.slots[0].length, b.slots[0].length) << "step " << step;
     plan = Step({0}, 7);
   }
@@ -118,10 +118,10 @@ TEST_F(RankEngineTest, TheArgmaxIsWhatFullSamplingChooses) {
   for (int step = 0; step < 6; ++step) {
     const SlotResult x = RunPlan(*argmax, a).slots[0];
     const SlotResult y = RunPlan(*sampling, b).slots[0];
-    EXPECT_TRUE(argmax->slot_state().greedy(0));
-    EXPECT_FALSE(sampling->slot_state().greedy(0));
+    EXPECT_TRUE(argmax->rank().slots.greedy(0));
+    EXPECT_FALSE(sampling->rank().slots.greedy(0));
     EXPECT_EQ(x.token_ids, y.token_ids) << "step " << step;
-    EXPECT_EQ(x.drafts, y.drafts) << "step " << step;
+    EXPECT_EQ(DraftsOf(*argmax, 0), DraftsOf(*sampling, 0)) << "step " << step;
     EXPECT_EQ(y.logprobs.size(), y.token_ids.size()) << "step " << step;
     a = b = Step({0}, 3);
   }
@@ -164,7 +164,7 @@ TEST_F(RankEngineTest, AFirstStepVerifiesTheOneDraftOfThePrefill) {
   ASSERT_EQ(result.slots.size(), 1u);
   EXPECT_TRUE(result.slots[0].first_token);
   EXPECT_EQ(result.slots[0].drafts_verified, 1);
-  EXPECT_EQ(result.slots[0].drafts.size(), 3u);
+  EXPECT_EQ(DraftsOf(*engine, 0).size(), 3u);
 }
 
 TEST_F(RankEngineTest, StopsAtTheLimitWithEveryMaxTokens) {
@@ -233,7 +233,7 @@ TEST_F(RankEngineTest, ASwappedSequenceComesBackToTheBit) {
   out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = blocks}};
   RunPlan(*engine, out);
   EXPECT_EQ(engine->swap_store().image_count(), 1u);
-  RunPlan(*engine, Start(0, ShortRequest(2), 3));  // somebody else in its slot and blocks
+  RunPlan(*engine, Start(0, ShortRequest(2), 3));  // another request in its slot and blocks
 
   std::iota(blocks.begin(), blocks.end(), 1 + 3 * kBlocksPerSlot);
   IterationPlan in = Step({3}, 3);
@@ -243,7 +243,7 @@ TEST_F(RankEngineTest, ASwappedSequenceComesBackToTheBit) {
     const SlotResult a = RunPlan(*engine, step == 0 ? in : Step({3}, 3)).slots[0];
     const SlotResult b = RunPlan(*untouched, Step({0}, 3)).slots[0];
     EXPECT_EQ(a.token_ids, b.token_ids) << "step " << step;
-    EXPECT_EQ(a.drafts, b.drafts) << "step " << step;
+    EXPECT_EQ(DraftsOf(*engine, 3), DraftsOf(*untouched, 0)) << "step " << step;
   }
   EXPECT_EQ(engine->swap_store().used_bytes(), 0);
 }
@@ -283,7 +283,7 @@ TEST_F(RankEngineTest, TokensDoNotDependOnWhatIsDrafted) {
   for (const TestDrafts& kind : kinds) {
     SCOPED_TRACE(kind.name);
     const auto engine = MakeEngine({.draft_len = kDraftLen, .max_batch_size = 4});
-    SlotDrafts& drafts = engine->slot_state().arrays().drafts[0];
+    SlotDrafts& drafts = engine->rank().slots.arrays().drafts[0];
     IterationPlan plan = Start(0, request, kDraftLen);
     // The prompt in an iteration of its own, so that the prefill's draft can be replaced too.
     plan.ranks[0].live_slots.clear();

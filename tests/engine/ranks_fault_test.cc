@@ -93,7 +93,7 @@ TEST_F(RanksFault, AbortEndsTheStepThatWaits) {
   ForEachRank(kRanks, [&](int rank) { ASSERT_TRUE(engines[rank]->Run(Start(request_), rank).ok()); });
   auto step = std::async(std::launch::async, [&] { return engines[0]->Run(Step(), 0).status(); });
   const auto start = Clock::now();
-  engines[0]->communicator().Abort(absl::UnavailableError("the leader is gone"));
+  engines[0]->rank().comm->Abort(absl::UnavailableError("the leader is gone"));
   const absl::Status status = step.get();
   EXPECT_LT(Clock::now() - start, kSlack);
   EXPECT_EQ(status, absl::UnavailableError("the leader is gone"));
@@ -101,7 +101,7 @@ TEST_F(RanksFault, AbortEndsTheStepThatWaits) {
 
 TEST_F(RanksFault, TheServingLoopEndsAllRequestsWhenARankIsLost) {
   auto engines = Engines(kPatience);
-  Communicator& lost = engines[1]->communicator();
+  Communicator& lost = *engines[1]->rank().comm;
   std::vector<std::unique_ptr<LocalExecutor>> executors;
   std::vector<Executor*> pointers;
   const EngineOptions options = engines[0]->options();

@@ -1,6 +1,6 @@
 // Relaxed acceptance on an engine (docs/speculation.md section 2): it takes likely drafts between the
-// thinking tokens, and nothing else. The phase is tracked to the row, whatever brought a sequence there:
-// chunks, cache hits, swaps.
+// thinking tokens and nowhere else. The phase is right for every row, also after chunks, cache hits and
+// swaps.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@
 namespace foredraft {
 namespace {
 
-// Weights that know nothing: the drafts seldom agree with the target, so relaxation decides nearly every row.
+// Random weights: the drafts seldom agree with the target, so relaxation decides nearly every row.
 // It takes any of the 400 most probable of 640 tokens.
 constexpr Acceptance kRelaxed = {.relaxed_topk = 400, .relaxed_delta = 1.0f};
 
@@ -39,7 +39,7 @@ const LoadedModel& RandomModel() {
   return LoadModelOnce(*dir);
 }
 
-// Two tokens that the model emits often, so that phases open and close all along, also inside accepted runs.
+// Two tokens that the model emits often, so that phases open and close throughout, also inside accepted runs.
 ThinkingIds FrequentTokens() {
   std::map<int32_t, int> counts;
   const RunRecord run = RunRequests(RandomModel(), {.draft_len = 3}, TestRequests({}));
@@ -50,10 +50,6 @@ ThinkingIds FrequentTokens() {
   for (const auto& [token, count] : counts) order.push_back({-count, token});
   std::sort(order.begin(), order.end());
   return {.begin = order.at(0).second, .end = order.at(1).second};
-}
-
-Phase PhaseAfter(const ThinkingIds& ids, Phase phase, int32_t token) {
-  return token == ids.begin ? Phase::kThinking : token == ids.end ? Phase::kAnswer : phase;
 }
 
 // Chats, whose prompts end inside the thinking phase. Every fourth closed it in the prompt, every fourth
@@ -67,7 +63,7 @@ std::vector<Request> ThinkingRequests(const ThinkingIds& ids) {
     request.stop_ids.clear();
     request.prompt_ids.push_back(i % 2 == 0 ? ids.begin : ids.end);
     for (const int32_t id : request.prompt_ids)
-      request.prompt_phase = PhaseAfter(ids, request.prompt_phase, id);
+      request.prompt_phase = ids.PhaseAfter(request.prompt_phase, id);
     request.strict_acceptance = i % 4 == 2;
     if (i % 8 == 3) request.sampling.temperature = 0.7f;
   }
@@ -126,8 +122,8 @@ TEST_F(RelaxedAcceptance, GivesTheSameTokensOverChunksCacheHitsSwapsAndBatches) 
   }
 }
 
-// Every token that is not the target's own choice stands in the thinking phase of a request that may be
-// relaxed, and is counted, unless it ended its step (a limit cut there: it then counts as the target's).
+// Every token that is not the target's own choice is in the thinking phase of a request that may be relaxed,
+// and is counted, unless a limit ended the step there: it then counts as the target's.
 TEST_F(RelaxedAcceptance, TakesOtherTokensThanTheTargetsInTheThinkingPhaseOnly) {
   const RunRecord run = RunRequests(model_, {.draft_len = 3, .acceptance = kRelaxed}, requests_);
   FromScratch scratch(*model_.device, model_.config, model_.weights, 400);
@@ -147,7 +143,7 @@ TEST_F(RelaxedAcceptance, TakesOtherTokensThanTheTargetsInTheThinkingPhaseOnly) 
         ++answer_tokens;
       }
       differing += token != own;
-      phase = PhaseAfter(ids_, phase, token);
+      phase = ids_.PhaseAfter(phase, token);
       tokens.push_back(token);
     }
     EXPECT_LE(run.requests[id].relaxed_tokens, differing);

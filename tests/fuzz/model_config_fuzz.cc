@@ -1,5 +1,5 @@
-// Any bytes as config.json and generation_config.json: refused with one line, or a shape whose derived
-// figures are finite and positive.
+// Any bytes as config.json and generation_config.json: refused with one line, or a shape whose derived values
+// are finite and positive.
 
 #include <cmath>
 #include <cstdint>

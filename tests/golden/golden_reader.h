@@ -2,7 +2,7 @@
 #define FOREDRAFT_TESTS_GOLDEN_GOLDEN_READER_H_
 
 // Reads <name>_model.golden.json and its .bin: logits of transformers in float32 (make_model_golden.py). A
-// golden that does not hold together fails a CHECK that names the file.
+// malformed golden fails a CHECK that names the file.
 
 #include <bit>
 #include <cstdint>

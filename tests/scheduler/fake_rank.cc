@@ -11,13 +11,8 @@ namespace {
 constexpr int kVocabSize = 40;
 constexpr uint64_t kJunk = 1;  // written, but nobody may need it
 
-// splitmix64's finisher: the same on every run and machine, unlike absl::Hash.
-uint64_t Mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9e3779b97f4a7c15u + b + 0x7f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return (x ^ (x >> 31)) | 2;  // never poison, never junk
-}
+// Of a row; never poison, never junk.
+uint64_t Tag(uint64_t a, uint64_t b) { return Mix(a, b) | 2; }
 
 }  // namespace
 
@@ -27,15 +22,17 @@ int32_t ScriptedToken(uint64_t seed, int position) {
 
 FakeRank::FakeRank(const FakeRankOptions& options,
                    std::function<const std::vector<int32_t>&(uint64_t seed)> prompt_of)
-    : options_(options),
+    : StubRank(options.rank, options.scheduler.max_batch_size, options.scheduler.max_draft_len),
+      options_(options),
       prompt_of_(std::move(prompt_of)),
-      blocks_(options.block_count),
-      slots_(options.slot_count),
-      kept_entries_(options.slot_count) {
-  const int positions = options.max_seq_len + 2 * options.max_draft_len;
-  const int entries = (positions + options.tokens_per_block - 1) / options.tokens_per_block;
-  tables_.assign(options.slot_count, std::vector<int32_t>(entries, kScratchBlock));
-  for (Block& block : blocks_) block.rows.resize(options.tokens_per_block);
+      blocks_(options.scheduler.block_count),
+      sequences_(options.scheduler.max_batch_size),
+      kept_entries_(options.scheduler.max_batch_size) {
+  const SchedulerOptions& scheduler = options.scheduler;
+  const int positions = scheduler.max_seq_len + 2 * scheduler.max_draft_len;
+  const int entries = (positions + scheduler.tokens_per_block - 1) / scheduler.tokens_per_block;
+  tables_.assign(scheduler.max_batch_size, std::vector<int32_t>(entries, kScratchBlock));
+  for (Block& block : blocks_) block.rows.resize(scheduler.tokens_per_block);
 }
 
 void FakeRank::Fault(const std::string& text) {
@@ -49,77 +46,56 @@ int FakeRank::relaxed_drafts(uint64_t seed) const {
   return found == relaxed_drafts_.end() ? 0 : found->second;
 }
 
-// docs/speculation.md section 2: greedy requests, rows of the thinking phase.
-bool FakeRank::RelaxesNext(const Slot& slot, const Acceptance& acceptance) const {
-  return acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && slot.thinking &&
-         !slot.admission.strict && slot.admission.sampling.temperature == 0;
-}
-
-// The token and the phase after it.
-void FakeRank::Emit(Slot* slot, int32_t token) {
-  Append(slot, token);
-  if (token == slot->admission.thinking.begin) slot->thinking = true;
-  if (token == slot->admission.thinking.end) slot->thinking = false;
-}
-
 bool FakeRank::IsBare() const {
-  for (const Slot& slot : slots_) {
-    if (slot.active) return false;
-  }
+  if (std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.active; }))
+    return false;
   for (const std::vector<int32_t>& table : tables_) {
     if (std::any_of(table.begin(), table.end(), [](int32_t block) { return block != 0; })) return false;
   }
-  return images_.empty() && results_.empty();
+  return images_.empty() && uncollected_count() == 0;
 }
 
 absl::Status FakeRank::Launch(const IterationPlan& plan) {
   if (plan.number != number_ + 1) Fault(absl::StrCat("plan ", plan.number, " out of order"));
   number_ = plan.number;
-  if (results_.size() >= 2) Fault("more than two plans in flight");
+  if (uncollected_count() >= 2) Fault("more than two plans in flight");
   const RankPlan& rank = plan.ranks[options_.rank];
   TakeOut(rank);
   TakeIn(rank);
   ApplyDeltas(rank);
 
   int rows = 0;
-  std::vector<bool> first_token(slots_.size());
+  std::vector<int32_t> ended_prompts;
   for (const PrefillChunk& chunk : rank.prefill_chunks) {
     Prefill(chunk);
     rows += static_cast<int>(chunk.token_ids.size());
-    if (chunk.last) first_token[chunk.slot] = true;
+    if (chunk.last) ended_prompts.push_back(chunk.slot);
   }
   if (rows != plan.prefill_rows[options_.rank]) Fault("prefill_rows do not match the chunks");
-  if (std::count(first_token.begin(), first_token.end(), true) != plan.ended_prompts[options_.rank])
+  if (static_cast<int>(ended_prompts.size()) != plan.ended_prompts[options_.rank])
     Fault("ended_prompts do not match the chunks");
-  if (rows > options_.max_num_tokens) Fault("prefill budget exceeded");
-  if (static_cast<int>(rank.live_slots.size()) > plan.decode_bucket) Fault("more live slots than places");
-
-  RankResult result{.number = plan.number};
-  // The more places, the dearer a draft.
+  if (rows > options_.scheduler.max_num_tokens) Fault("prefill budget exceeded");
+  if (static_cast<int>(rank.live_slots.size()) > plan.decode_bucket) Fault("more live slots than the bucket");
+  for (int32_t slot : ended_prompts) {
+    if (std::count(rank.live_slots.begin(), rank.live_slots.end(), slot) == 0)
+      Fault(absl::StrCat("slot ", slot, ": prompt ended, but it is not live"));
+  }
+  largest_live_cap_ = 0;
+  for (int32_t slot : rank.live_slots) {
+    if (!sequences_[slot].prompt_ended) Fault(absl::StrCat("live slot ", slot, " has no sequence"));
+    largest_live_cap_ = std::max(largest_live_cap_, sequences_[slot].admission.draft_cap);
+  }
+  // The larger the bucket, the more a draft costs.
   const int cost = 8 + plan.decode_bucket * plan.decode_bucket * plan.draft_len;
   const double hiccup = 1 + static_cast<double>(Mix(plan.number, options_.rank) % 100) / 500;
-  if (plan.decode_bucket > 0) result.decode_seconds = 1e-3 * cost * hiccup;
-  for (int32_t slot : rank.live_slots) {
-    result.slots.push_back(Step(slot, plan, first_token[slot]));
-    first_token[slot] = false;
-  }
-  for (size_t slot = 0; slot < first_token.size(); ++slot) {
-    if (first_token[slot]) Fault(absl::StrCat("slot ", slot, ": prompt ended, but it is not live"));
-  }
-  results_.push_back(std::move(result));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RankResult> FakeRank::Collect() {
-  RankResult result = std::move(results_.front());
-  results_.pop_front();
-  return result;
+  decode_seconds_ = plan.decode_bucket > 0 ? 1e-3 * cost * hiccup : 0;
+  return StubRank::Launch(plan);
 }
 
 void FakeRank::TakeOut(const RankPlan& plan) {
   for (int32_t slot : plan.releases) {
-    if (!slots_[slot].active) Fault(absl::StrCat("release of idle slot ", slot));
-    slots_[slot] = {};
+    if (!sequences_[slot].active) Fault(absl::StrCat("release of idle slot ", slot));
+    sequences_[slot] = {};
   }
   for (uint64_t image : plan.dropped_images) {
     auto found = images_.find(image);
@@ -131,17 +107,17 @@ void FakeRank::TakeOut(const RankPlan& plan) {
     images_.erase(found);
   }
   for (const SwapOut& swap : plan.swaps_out) {
-    Slot& slot = slots_[swap.slot];
-    if (!slot.active || slot.length < 0) Fault(absl::StrCat("swap out of slot ", swap.slot));
+    Sequence& sequence = sequences_[swap.slot];
+    if (!sequence.prompt_ended) Fault(absl::StrCat("swap out of slot ", swap.slot));
     Image& image = images_[swap.image_id];
     if (!image.blocks.empty()) Fault(absl::StrCat("image id ", swap.image_id, " used twice"));
     for (size_t i = 0; i < swap.block_ids.size(); ++i) {
       if (tables_[swap.slot][i] != swap.block_ids[i]) Fault("swap out names a block that is not the slot's");
       image.blocks.push_back(blocks_[swap.block_ids[i]]);
     }
-    image.slot = std::exchange(slot, {});
+    image.sequence = std::exchange(sequence, {});
     image_blocks_ += static_cast<int64_t>(image.blocks.size());
-    if (image_blocks_ > options_.host_block_count) Fault("host store overflows");
+    if (image_blocks_ > options_.scheduler.host_block_count) Fault("host store overflows");
   }
 }
 
@@ -153,31 +129,29 @@ void FakeRank::TakeIn(const RankPlan& plan) {
       Fault(absl::StrCat("swap in of image ", swap.image_id));
       continue;
     }
-    if (slots_[swap.slot].active) Fault(absl::StrCat("swap into busy slot ", swap.slot));
+    if (sequences_[swap.slot].active) Fault(absl::StrCat("swap into busy slot ", swap.slot));
     for (size_t i = 0; i < swap.block_ids.size(); ++i) {
       Block& block = blocks_[swap.block_ids[i]];
       block.rows = found->second.blocks[i].rows;
       block.read_only = false;
     }
-    slots_[swap.slot] = std::move(found->second.slot);
+    sequences_[swap.slot] = std::move(found->second.sequence);
     kept_entries_[swap.slot] = static_cast<int>(swap.block_ids.size());
     image_blocks_ -= static_cast<int64_t>(swap.block_ids.size());
     images_.erase(found);
   }
   for (const SlotAdmission& admission : plan.admissions) {
-    Slot& slot = slots_[admission.slot];
-    if (slot.active) Fault(absl::StrCat("admission to busy slot ", admission.slot));
-    slot = {};
-    slot.active = true;
-    slot.admission = admission;
-    slot.prefilled = admission.reused_len;
-    slot.thinking = admission.phase == Phase::kThinking;
+    Sequence& sequence = sequences_[admission.slot];
+    if (sequence.active) Fault(absl::StrCat("admission to busy slot ", admission.slot));
+    sequence = {.active = true, .admission = admission, .prefilled = admission.reused_len};
+    sequence.phase = admission.phase;
     const std::vector<int32_t>& prompt = prompt_of_(admission.sampling.seed);
     if (static_cast<int>(prompt.size()) != admission.prompt_len) Fault("prompt_len");
-    for (int i = 0; i < admission.reused_len; ++i) Append(&slot, prompt[i]);
+    for (int i = 0; i < admission.reused_len; ++i) Append(&sequence, prompt[i]);
     const bool wants_ids = admission.sampling.counts_tokens();
-    if (wants_ids ? admission.reused_ids != slot.tokens : !admission.reused_ids.empty()) Fault("reused_ids");
-    kept_entries_[admission.slot] = admission.reused_len / options_.tokens_per_block;
+    if (wants_ids ? admission.reused_ids != sequence.tokens : !admission.reused_ids.empty())
+      Fault("reused_ids");
+    kept_entries_[admission.slot] = admission.reused_len / options_.scheduler.tokens_per_block;
     reused_tokens_ += admission.reused_len;
   }
 }
@@ -215,31 +189,31 @@ void FakeRank::ApplyDeltas(const RankPlan& plan) {
       if (admission.boundary_block != -1) Fault("boundary_block without reuse");
       continue;
     }
-    const int last = admission.reused_len / options_.tokens_per_block - 1;
+    const int last = admission.reused_len / options_.scheduler.tokens_per_block - 1;
     if (admission.boundary_block != tables_[admission.slot][last] ||
-        blocks_[admission.boundary_block].boundary != slots_[admission.slot].hashes.back()) {
+        blocks_[admission.boundary_block].boundary != sequences_[admission.slot].hashes.back()) {
       Fault(absl::StrCat("boundary of slot ", admission.slot));
     }
   }
-  for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    if (!slots_[slot].active && tables_[slot] != std::vector<int32_t>(tables_[slot].size())) {
+  for (size_t slot = 0; slot < sequences_.size(); ++slot) {
+    if (!sequences_[slot].active && tables_[slot] != std::vector<int32_t>(tables_[slot].size())) {
       Fault(absl::StrCat("table of idle slot ", slot, " is not clear"));
     }
   }
 }
 
-void FakeRank::Append(Slot* slot, int32_t token) {
-  slot->hashes.push_back(Mix(slot->hashes.empty() ? 77 : slot->hashes.back(), token));
-  slot->tokens.push_back(token);
+void FakeRank::Append(Sequence* sequence, int32_t token) {
+  sequence->hashes.push_back(Tag(sequence->hashes.empty() ? 77 : sequence->hashes.back(), token));
+  sequence->tokens.push_back(token);
 }
 
 FakeRank::Row* FakeRank::ReadRow(int slot, int position) {
-  return &blocks_[tables_[slot][position / options_.tokens_per_block]]
-              .rows[position % options_.tokens_per_block];
+  return &blocks_[tables_[slot][position / options_.scheduler.tokens_per_block]]
+              .rows[position % options_.scheduler.tokens_per_block];
 }
 
 FakeRank::Row* FakeRank::WriteRow(int slot, int position) {
-  const size_t entry = position / options_.tokens_per_block;
+  const size_t entry = position / options_.scheduler.tokens_per_block;
   if (entry >= tables_[slot].size() || tables_[slot][entry] == kScratchBlock) {
     Fault(absl::StrCat("slot ", slot, " writes position ", position, ", which it does not own"));
     return &blocks_[kScratchBlock].rows[0];
@@ -252,132 +226,121 @@ FakeRank::Row* FakeRank::WriteRow(int slot, int position) {
 }
 
 void FakeRank::Prefill(const PrefillChunk& chunk) {
-  Slot& slot = slots_[chunk.slot];
-  const std::vector<int32_t>& prompt = prompt_of_(slot.admission.sampling.seed);
+  Sequence& sequence = sequences_[chunk.slot];
+  const std::vector<int32_t>& prompt = prompt_of_(sequence.admission.sampling.seed);
   const int end = chunk.first_position + static_cast<int>(chunk.token_ids.size());
-  if (!slot.active || slot.length >= 0 || chunk.first_position != slot.prefilled || chunk.token_ids.empty() ||
-      end > static_cast<int>(prompt.size()) ||
+  if (!sequence.active || sequence.prompt_ended || chunk.first_position != sequence.prefilled ||
+      chunk.token_ids.empty() || end > static_cast<int>(prompt.size()) ||
       !std::equal(chunk.token_ids.begin(), chunk.token_ids.end(), prompt.begin() + chunk.first_position) ||
       chunk.last != (end == static_cast<int>(prompt.size()))) {
     Fault(absl::StrCat("chunk of slot ", chunk.slot, " at ", chunk.first_position));
     return;
   }
-  const bool has_mtp = options_.max_draft_len > 0;
-  for (int s = 0; s < slot.prefilled; ++s) {
+  const bool has_mtp = options_.scheduler.max_draft_len > 0;
+  for (int s = 0; s < sequence.prefilled; ++s) {
     const Row& row = *ReadRow(chunk.slot, s);
-    if (row.target != slot.hashes[s] || (has_mtp && s > 0 && row.mtp != slot.hashes[s])) {
+    if (row.target != sequence.hashes[s] || (has_mtp && s > 0 && row.mtp != sequence.hashes[s])) {
       Fault(absl::StrCat("slot ", chunk.slot, " reads stale row ", s, " in its prefill"));
     }
   }
   for (int s = chunk.first_position; s < end; ++s) {
-    Append(&slot, prompt[s]);
+    Append(&sequence, prompt[s]);
     Row* row = WriteRow(chunk.slot, s);
-    row->target = slot.hashes[s];
-    if (has_mtp && s > 0) row->mtp = slot.hashes[s];
-    if ((s + 1) % options_.tokens_per_block != 0) continue;
-    Block& block = blocks_[tables_[chunk.slot][s / options_.tokens_per_block]];
-    block.boundary = slot.hashes[s];
-    block.read_only = s + 1 <= slot.admission.prompt_len - options_.offer_margin;
+    row->target = sequence.hashes[s];
+    if (has_mtp && s > 0) row->mtp = sequence.hashes[s];
+    if ((s + 1) % options_.scheduler.tokens_per_block != 0) continue;
+    Block& block = blocks_[tables_[chunk.slot][s / options_.scheduler.tokens_per_block]];
+    block.boundary = sequence.hashes[s];
+    block.read_only = s + 1 <= sequence.admission.prompt_len - options_.scheduler.offer_margin;
   }
-  slot.prefilled = end;
-  if (!chunk.last) return;
-  const int m = slot.admission.prompt_len;
-  const int32_t token = ScriptedToken(slot.admission.sampling.seed, m);
-  Emit(&slot, token);
-  slot.length = m;
-  const std::vector<int32_t>& stops = slot.admission.stop_ids;
-  slot.finished = m >= slot.admission.length_limit || std::count(stops.begin(), stops.end(), token) > 0;
-  if (has_mtp) {
-    WriteRow(chunk.slot, m)->mtp = slot.hashes[m];
-    slot.draft_count = 1;
-  }
+  sequence.prefilled = end;
+  sequence.prompt_ended = chunk.last;
 }
 
-void FakeRank::CheckStepReads(int slot_index) {
-  const Slot& slot = slots_[slot_index];
-  const int p = slot.length;
-  const bool has_mtp = options_.max_draft_len > 0;
+int32_t FakeRank::TokenAt(const SlotAdmission& admission, int position) {
+  return ScriptedToken(admission.sampling.seed, position);
+}
+
+int FakeRank::AcceptedDrafts(const Slot& slot, int verified) {
+  const uint64_t seed = slot.admission.sampling.seed;
+  // Runs of full acceptance, where the bounds are reached.
+  if (Mix(seed, slot.length / 32) % 3 == 0) return verified;
+  return static_cast<int>(Mix(Mix(seed, slot.length), 5) % (verified + 1));
+}
+
+void FakeRank::PromptEnded(int slot_index, int32_t first_token) {
+  Sequence& sequence = sequences_[slot_index];
+  Append(&sequence, first_token);
+  sequence.phase = sequence.admission.thinking.PhaseAfter(sequence.phase, first_token);
+  const int m = sequence.admission.prompt_len;
+  if (options_.scheduler.max_draft_len > 0) WriteRow(slot_index, m)->mtp = sequence.hashes[m];
+}
+
+void FakeRank::StepBegins(int slot_index) {
+  const Sequence& sequence = sequences_[slot_index];
+  const int p = slot(slot_index).length;
+  const bool has_mtp = options_.scheduler.max_draft_len > 0;
+  const std::string where = absl::StrCat("slot ", slot_index, " at ", p);
   for (int s = 0; s < p; ++s) {
-    if (ReadRow(slot_index, s)->target != slot.hashes[s]) {
-      Fault(absl::StrCat("slot ", slot_index, " at ", p, " reads stale target row ", s));
-      return;
-    }
+    if (ReadRow(slot_index, s)->target != sequence.hashes[s])
+      return Fault(absl::StrCat(where, " reads stale target row ", s));
   }
   for (int s = 1; has_mtp && s <= p; ++s) {
-    if (ReadRow(slot_index, s)->mtp != slot.hashes[s]) {
-      Fault(absl::StrCat("slot ", slot_index, " at ", p, " reads stale MTP row ", s));
-      return;
-    }
+    if (ReadRow(slot_index, s)->mtp != sequence.hashes[s])
+      return Fault(absl::StrCat(where, " reads stale MTP row ", s));
   }
-  for (size_t i = 0; i < slot.live_rows.size(); ++i) {
+  for (size_t i = 0; i < sequence.live_rows.size(); ++i) {
     const int s = p + 1 + static_cast<int>(i);
-    if (ReadRow(slot_index, s)->mtp != slot.live_rows[i]) {
-      Fault(absl::StrCat("slot ", slot_index, " at ", p, " lost live MTP row ", s));
-      return;
-    }
+    if (ReadRow(slot_index, s)->mtp != sequence.live_rows[i])
+      return Fault(absl::StrCat(where, " lost live MTP row ", s));
   }
 }
 
-SlotResult FakeRank::Step(int slot_index, const IterationPlan& plan, bool first_token) {
-  const int draft_len = plan.draft_len;
-  Slot& slot = slots_[slot_index];
-  SlotResult result{.slot = slot_index};
-  if (!slot.active || slot.length < 0) {
-    Fault(absl::StrCat("live slot ", slot_index, " has no sequence"));
-    return result;
+void FakeRank::StepEnds(int slot_index, int first_position, const IterationPlan& plan, SlotResult* result) {
+  Sequence& sequence = sequences_[slot_index];
+  const int last = slot(slot_index).length;
+  for (int s = first_position + 1; s <= last; ++s) Append(&sequence, TokenAt(sequence.admission, s));
+  result->relaxed_count = CountRelaxed(&sequence, first_position, plan.acceptance);
+  relaxed_drafts_[sequence.admission.sampling.seed] += result->relaxed_count;
+  WriteStep(slot_index, first_position, plan.draft_len);
+}
+
+// Of the accepted drafts, the tokens past first_position but the last. docs/speculation.md section 2: greedy
+// requests, rows of the thinking phase.
+int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const Acceptance& acceptance) {
+  const SlotAdmission& admission = sequence->admission;
+  const bool relaxes = acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && !admission.strict &&
+                       admission.sampling.temperature == 0;
+  const int last = static_cast<int>(sequence->tokens.size()) - 1;
+  int count = 0;
+  for (int s = first_position + 1; s <= last; ++s) {
+    const bool thinks = sequence->phase == Phase::kThinking;
+    count += relaxes && thinks && s < last && (Mix(admission.sampling.seed, s) >> 8) % 4 == 0;
+    sequence->phase = admission.thinking.PhaseAfter(sequence->phase, sequence->tokens[s]);
   }
-  if (first_token) {
-    result.first_token = true;
-    result.token_ids.push_back(slot.tokens.back());
+  return count;
+}
+
+void FakeRank::WriteStep(int slot_index, int first_position, int draft_len) {
+  Sequence& sequence = sequences_[slot_index];
+  const int p = first_position;
+  const int last = slot(slot_index).length;  // P
+  const int kmax = options_.scheduler.max_draft_len;
+  for (int s = p; s <= p + draft_len; ++s) {
+    WriteRow(slot_index, s)->target = s < last ? sequence.hashes[s] : kJunk;
   }
-  if (!slot.finished) {
-    CheckStepReads(slot_index);
-    const uint64_t seed = slot.admission.sampling.seed;
-    const int p = slot.length;
-    const int kmax = options_.max_draft_len;
-    const int verified = std::min({slot.draft_count, slot.admission.draft_cap, draft_len});
-    int n = 1 + static_cast<int>(Mix(Mix(seed, p), 5) % (verified + 1));
-    // Runs of full acceptance, where the bounds are reached.
-    if (Mix(seed, p / 32) % 3 == 0) n = verified + 1;
-    n = std::min(n, slot.admission.length_limit - p);
-    const std::vector<int32_t>& stops = slot.admission.stop_ids;
-    std::vector<bool> relaxed;  // per emitted token
-    for (int j = 1; j <= n; ++j) {
-      const int32_t token = ScriptedToken(seed, p + j);
-      relaxed.push_back(RelaxesNext(slot, plan.acceptance) && (Mix(seed, p + j) >> 8) % 4 == 0);
-      Emit(&slot, token);
-      result.token_ids.push_back(token);
-      if (std::count(stops.begin(), stops.end(), token) > 0) {
-        slot.finished = true;
-        n = j;
-      }
-    }
-    result.relaxed_count = static_cast<int32_t>(std::count(relaxed.begin(), relaxed.begin() + n - 1, true));
-    relaxed_drafts_[seed] += result.relaxed_count;
-    const int last = p + n;  // P
-    slot.length = last;
-    if (last == slot.admission.length_limit) slot.finished = true;
-    result.drafts_verified = verified;
-    for (int s = p; s <= p + draft_len; ++s) {
-      WriteRow(slot_index, s)->target = s < last ? slot.hashes[s] : kJunk;
-    }
-    slot.live_rows.clear();
-    if (kmax > 0) {
-      const int first = options_.vanilla ? std::min(p + 1, std::max(1, last - kmax)) : p + 1;
-      for (int s = first; s <= p + draft_len + kmax + options_.extra_reach; ++s) {
-        const bool live = s > last && s < last + kmax + options_.extra_live;
-        const uint64_t tag = Mix(Mix(seed, last), s);
-        WriteRow(slot_index, s)->mtp = s <= last ? slot.hashes[s] : live ? tag : kJunk;
-        if (live) slot.live_rows.push_back(tag);
-      }
-      slot.draft_count = draft_len;
-    } else if (options_.extra_reach > 0) {
-      WriteRow(slot_index, p + draft_len + options_.extra_reach);
-    }
+  sequence.live_rows.clear();
+  if (kmax == 0) {
+    if (options_.extra_reach > 0) WriteRow(slot_index, p + draft_len + options_.extra_reach);
+    return;
   }
-  result.length = slot.length;
-  result.finished = slot.finished;
-  return result;
+  const int first = options_.vanilla ? std::min(p + 1, std::max(1, last - kmax)) : p + 1;
+  for (int s = first; s <= p + draft_len + kmax + options_.extra_reach; ++s) {
+    const bool live = s > last && s < last + kmax + options_.extra_live;
+    const uint64_t tag = Tag(Tag(sequence.admission.sampling.seed, last), s);
+    WriteRow(slot_index, s)->mtp = s <= last ? sequence.hashes[s] : live ? tag : kJunk;
+    if (live) sequence.live_rows.push_back(tag);
+  }
 }
 
 }  // namespace foredraft

@@ -1,30 +1,31 @@
 #ifndef FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_
 #define FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_
 
-// One rank without a model: carries plans out in device order on a memory in which every KV row says which
-// tokens it was computed from, and checks each access. A plan runs whole when it is launched, which is what
-// stream order means; Collect hands out the results in that order.
+// A stub rank with a KV memory in which every row says which tokens it was computed from. It executes plans
+// in device order and checks each access.
 //
 // Tokens are a pure function of (seed, position); how many drafts a step accepts is scripted by (seed,
 // position, K), so that schedules differ in lengths but never in tokens. Row contents:
+// clang-format off
 //   target row s   the hash of tokens 0..s of its sequence
 //   MTP row s      the same where s <= P; for P < s < P + Kmax a tag of (sequence, step) that the next step
-//   must
-//                  find again (accepted drafts' rows are not rewritten: docs/speculation.md section 1.6)
+//                  must find again (accepted drafts' rows are not rewritten: docs/speculation.md section 1.6)
 //   0              poison: what a block holds when it is handed out
+// clang-format on
 //
-// Drafts accepted only thanks to relaxation, and the seconds of a step, are scripted too.
+// Which drafts only relaxation accepts, and the seconds of a step, are scripted too.
 //
-// Breaches of the rules are collected as text in `faults`, the first ones only.
+// The first breaches of the rules are collected as text in `faults`.
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "scheduler/plan.h"
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/stub_rank.h"
 
 namespace foredraft {
 
@@ -33,32 +34,27 @@ int32_t ScriptedToken(uint64_t seed, int position);
 
 struct FakeRankOptions {
   int rank = 0;
-  int slot_count = 4;
-  int block_count = 33;
-  int tokens_per_block = 4;
-  int max_seq_len = 128;
-  int max_num_tokens = 32;
-  int max_draft_len = 0;  // Kmax
-  bool vanilla = false;   // MTP windows reach back to P - Kmax
-  int offer_margin = 0;
-  int64_t host_block_count = 0;
+  SchedulerOptions scheduler;  // whose plans it executes
+  bool vanilla = false;        // MTP windows reach back to P - Kmax
   // Beyond the rules, to show that they are tight: positions a step writes, and MTP rows that must survive.
   int extra_reach = 0;
   int extra_live = 0;
 };
 
-class FakeRank : public Executor {
+class FakeRank : public StubRank {
  public:
   // `prompt_of` finds a request's prompt by its seed.
   FakeRank(const FakeRankOptions& options,
            std::function<const std::vector<int32_t>&(uint64_t seed)> prompt_of);
 
   absl::Status Launch(const IterationPlan& plan) override;
-  absl::StatusOr<RankResult> Collect() override;
 
   const std::vector<std::string>& faults() const { return faults_; }
   // True when no slot, table entry or image is left.
   bool IsBare() const;
+
+  // The largest draft_cap among the live slots of the last plan; 0 where it had none.
+  int largest_live_cap() const { return largest_live_cap_; }
 
   int reused_tokens() const { return reused_tokens_; }
 
@@ -76,20 +72,18 @@ class FakeRank : public Executor {
     bool read_only = false;  // full of prompt rows that others may read
     int map_count = 0;       // table entries of all slots that name it
   };
-  struct Slot {
+  struct Sequence {
     bool active = false;
     SlotAdmission admission;
     std::vector<int32_t> tokens;   // t_0..t_length
     std::vector<uint64_t> hashes;  // of tokens 0..s
     int prefilled = 0;             // prompt positions in the cache
-    int length = -1;               // p; -1 = the prompt is not complete
-    bool finished = false;
-    bool thinking = false;
-    int draft_count = 0;
+    bool prompt_ended = false;
+    Phase phase = Phase::kAnswer;     // after the last token
     std::vector<uint64_t> live_rows;  // tags of the MTP rows p + 1 .. that must survive
   };
   struct Image {
-    Slot slot;
+    Sequence sequence;
     std::vector<Block> blocks;
   };
 
@@ -98,25 +92,28 @@ class FakeRank : public Executor {
   void TakeIn(const RankPlan& plan);
   void ApplyDeltas(const RankPlan& plan);
   void Prefill(const PrefillChunk& chunk);
-  SlotResult Step(int slot_index, const IterationPlan& plan, bool first_token);
-  bool RelaxesNext(const Slot& slot, const Acceptance& acceptance) const;
-  void Emit(Slot* slot, int32_t token);
-  void CheckStepReads(int slot_index);
-  void Append(Slot* slot, int32_t token);
+  int32_t TokenAt(const SlotAdmission& admission, int position) override;
+  int AcceptedDrafts(const Slot& slot, int verified) override;
+  void PromptEnded(int slot_index, int32_t first_token) override;
+  void StepBegins(int slot_index) override;
+  void StepEnds(int slot_index, int first_position, const IterationPlan& plan, SlotResult* result) override;
+  void WriteStep(int slot_index, int first_position, int draft_len);
+  int CountRelaxed(Sequence* sequence, int first_position, const Acceptance& acceptance);
+  void Append(Sequence* sequence, int32_t token);
   Row* ReadRow(int slot_index, int position);
   Row* WriteRow(int slot_index, int position);
 
   const FakeRankOptions options_;
   const std::function<const std::vector<int32_t>&(uint64_t)> prompt_of_;
   std::vector<Block> blocks_;
-  std::vector<Slot> slots_;
+  std::vector<Sequence> sequences_;           // [slots]
   std::vector<std::vector<int32_t>> tables_;  // [slots][blocks of max_seq_len + 2 Kmax]
   std::map<uint64_t, Image> images_;
   int64_t image_blocks_ = 0;
   std::vector<int> kept_entries_;  // [slots]: leading entries that this plan maps to blocks with contents
-  std::deque<RankResult> results_;
   std::vector<std::string> faults_;
   uint64_t number_ = 0;
+  int largest_live_cap_ = 0;
   int reused_tokens_ = 0;
   std::map<uint64_t, int> relaxed_drafts_;  // by seed
 };

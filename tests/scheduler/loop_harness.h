@@ -107,7 +107,6 @@ class LoopHarness {
     SchedulerOptions& scheduler = scheduler_options_;
     scheduler.rank_count = options.ranks;
     scheduler.max_batch_size = options.slots;
-    scheduler.max_queue_size = options.max_queue_size;
     scheduler.max_seq_len = options.max_seq_len;
     scheduler.tokens_per_block = 4;
     scheduler.block_count = options.slots * (options.max_seq_len + 8) / 4;
@@ -115,13 +114,7 @@ class LoopHarness {
     scheduler.max_num_tokens = 64;
     scheduler.max_draft_len = options.max_draft_len;
     scheduler.draft_len = options.max_draft_len;
-    FakeRankOptions fake;
-    fake.slot_count = options.slots;
-    fake.block_count = scheduler.block_count;
-    fake.max_seq_len = options.max_seq_len;
-    fake.max_num_tokens = 64;
-    fake.max_draft_len = options.max_draft_len;
-    fake.host_block_count = 1000;
+    FakeRankOptions fake{.scheduler = scheduler};
     std::vector<Executor*> executors;
     for (fake.rank = 0; fake.rank < options.ranks; ++fake.rank) {
       ranks_.push_back(std::make_unique<GatedRank>(
@@ -129,10 +122,12 @@ class LoopHarness {
       executors.push_back(ranks_.back().get());
     }
     loop_ = std::make_unique<ServingLoop>(
-        ServingLoopOptions{.overlap = options.overlap, .newcomer_wait = options.newcomer_wait},
+        ServingLoopOptions{.overlap = options.overlap,
+                           .max_queue_size = options.max_queue_size,
+                           .newcomer_wait = options.newcomer_wait},
         std::make_unique<Scheduler>(scheduler), executors,
         [this](std::vector<RequestUpdate> updates) { Receive(std::move(updates)); },
-        [this](const IterationFigures& figures) { last_draft_len_ = figures.draft_len; });
+        [this](const IterationStats& stats) { last_draft_len_ = stats.draft_len; });
   }
   ~LoopHarness() {
     Open();

@@ -78,17 +78,10 @@ class Group {
  public:
   Group(const SchedulerOptions& options, const std::vector<Arrival>& course) : scheduler_(options) {
     for (int rank = 0; rank < options.rank_count; ++rank) {
-      FakeRankOptions fake;
-      fake.rank = rank;
-      fake.slot_count = options.max_batch_size;
-      fake.block_count = options.block_count;
-      fake.tokens_per_block = options.tokens_per_block;
-      fake.max_seq_len = options.max_seq_len;
-      fake.max_num_tokens = options.max_num_tokens;
-      ranks_.push_back(
-          std::make_unique<FakeRank>(fake, [&course](uint64_t id) -> const std::vector<int32_t>& {
-            return course[id - 1].request.prompt_ids;
-          }));
+      ranks_.push_back(std::make_unique<FakeRank>(FakeRankOptions{.rank = rank, .scheduler = options},
+                                                  [&course](uint64_t id) -> const std::vector<int32_t>& {
+                                                    return course[id - 1].request.prompt_ids;
+                                                  }));
     }
   }
   void Submit(const Request& request) { ASSERT_TRUE(scheduler_.Submit(request).ok()); }
@@ -124,7 +117,6 @@ SchedulerOptions OptionsOf(const Skew& skew, int rank_count) {
   options.max_batch_size = skew.slots;
   options.max_num_tokens = 512;
   options.max_seq_len = 1024;
-  options.max_queue_size = 1 << 20;
   options.tokens_per_block = 16;
   options.block_count = skew.slots * 70 + 1;
   options.batch_sizes = {1, 2, 4, 8, 16, 32, 64};

@@ -60,7 +60,7 @@ const RunSetting kSettings[] = {
      .max_draft_len = 7,
      .vanilla = true,
      .expect_swaps = true},
-    {.name = "WholePrompts", .chunked = false, .budget = 40},
+    {.name = "WholePrompts", .chunked = false},
     {.name = "TinyBudget", .budget = 3, .batching_wait_iters = 0},
     {.name = "PatientPrefill", .budget = 200, .batching_wait_iters = 20},
     {.name = "TwoRanksSwaps", .ranks = 2, .slots = 5, .host_blocks = 200, .expect_swaps = true},
@@ -119,7 +119,7 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
   EXPECT_GT(totals.strict_admissions, 0);
   const bool reloads = setting.max_draft_len > 0 && setting.vary_speculation;
   EXPECT_EQ(totals.relaxed_drafts > 0, reloads);
-  EXPECT_EQ(totals.draft_len_changes > 10, reloads);
+  EXPECT_EQ(totals.draft_len_changes > 10, setting.max_draft_len > 0);  // by caps alone too
 }
 
 std::string NameOf(const testing::TestParamInfo<RunSetting>& info) { return info.param.name; }

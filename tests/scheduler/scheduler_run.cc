@@ -17,9 +17,8 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   SchedulerOptions options;
   options.rank_count = setting.ranks;
   options.max_batch_size = setting.slots;
-  options.max_num_tokens = setting.budget;
+  options.max_num_tokens = setting.chunked ? setting.budget : setting.max_seq_len;
   options.max_seq_len = setting.max_seq_len;
-  options.max_queue_size = 1000;
   options.enable_chunked_prefill = setting.chunked;
   options.batching_wait_iters = setting.batching_wait_iters;
   options.tokens_per_block = setting.tokens_per_block;
@@ -43,19 +42,11 @@ SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_r
   last_draft_len_ = options.draft_len;
   scheduler_ = std::make_unique<Scheduler>(options);
   for (int rank = 0; rank < setting.ranks; ++rank) {
-    FakeRankOptions fake;
-    fake.rank = rank;
-    fake.slot_count = setting.slots;
-    fake.block_count = setting.blocks;
-    fake.tokens_per_block = setting.tokens_per_block;
-    fake.max_seq_len = setting.max_seq_len;
-    fake.max_num_tokens = setting.budget;
-    fake.max_draft_len = setting.max_draft_len;
-    fake.vanilla = setting.vanilla;
-    fake.offer_margin = options.offer_margin;
-    fake.host_block_count = setting.host_blocks;
-    fake.extra_reach = extra_reach;
-    fake.extra_live = extra_live;
+    const FakeRankOptions fake{.rank = rank,
+                               .scheduler = options,
+                               .vanilla = setting.vanilla,
+                               .extra_reach = extra_reach,
+                               .extra_live = extra_live};
     ranks_.push_back(std::make_unique<FakeRank>(fake, [this](uint64_t id) -> const std::vector<int32_t>& {
       return clients_.at(id).request.prompt_ids;
     }));
@@ -78,7 +69,6 @@ void SchedulerRun::SubmitRandom() {
   Request request;
   request.id = seed_ * 100000 + ++submitted_;
   int prompt_limit = setting_.max_seq_len - 1;
-  if (!setting_.chunked) prompt_limit = std::min(prompt_limit, setting_.budget);
   const int prompt_len = Random(1, Chance(20) ? prompt_limit : std::max(1, prompt_limit / 3));
   if (Chance(60)) request.prompt_ids = common_prefixes_[Random(0, 2)];
   request.prompt_ids.resize(std::min<size_t>(request.prompt_ids.size(), prompt_len));
@@ -99,15 +89,11 @@ void SchedulerRun::SubmitRandom() {
   if (Chance(8)) request.deadline = now_ + std::chrono::milliseconds(Random(0, 60));
 
   Client client{.request = request};
-  client.phase = request.prompt_phase;
   for (int i = 0; i < request.max_tokens; ++i) {
     client.expected.push_back(ScriptedToken(request.id, prompt_len + i));
     if (std::count(request.stop_ids.begin(), request.stop_ids.end(), client.expected.back()) > 0) break;
   }
-  const bool fits = scheduler_->CheckRequest(request).ok();
-  const absl::Status status = scheduler_->Submit(request);
-  if (fits != status.ok()) Fail(absl::StrCat("Submit and CheckRequest differ: ", status.ToString()));
-  if (!status.ok()) return;
+  if (!scheduler_->Submit(request).ok()) return;  // larger than the pool
   ++open_;
   clients_.emplace(request.id, std::move(client));
 }
@@ -138,7 +124,7 @@ Acceptance SchedulerRun::RandomAcceptance() {
 
 void SchedulerRun::Reload() {
   speculation_.draft_len = Random(0, setting_.max_draft_len);
-  if (Chance(50)) return scheduler_->SetDraftLen(speculation_.draft_len);
+  if (Chance(50)) return scheduler_->SetSpeculation(speculation_);
   speculation_.acceptance = RandomAcceptance();
   speculation_.draft_policy = {};
   if (Chance(30)) {
@@ -164,12 +150,16 @@ void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
   }
   if (plan.decode_bucket == 0) return;
   totals->draft_len_changes += plan.draft_len != std::exchange(last_draft_len_, plan.draft_len);
+  int largest_cap = 0;
+  for (const auto& rank : ranks_) largest_cap = std::max(largest_cap, rank->largest_live_cap());
+  if (plan.draft_len > largest_cap) Fail("K is over every cap");
   const DraftPolicyOptions& policy = speculation_.draft_policy;
-  if (policy.kind == DraftPolicyKind::kFixed && plan.draft_len != speculation_.draft_len) Fail("fixed K");
+  const int upper = std::min(speculation_.draft_len, largest_cap);
+  if (policy.kind == DraftPolicyKind::kFixed && plan.draft_len != upper) Fail("fixed K");
   if (policy.kind == DraftPolicyKind::kSchedule) {
     auto entry = policy.schedule.lower_bound(plan.decode_bucket);
     const int scheduled = entry == policy.schedule.end() ? 0 : entry->second;
-    if (plan.draft_len != std::min(scheduled, speculation_.draft_len)) Fail("K of the schedule");
+    if (plan.draft_len != std::min(scheduled, upper)) Fail("K of the schedule");
   }
 }
 
@@ -253,22 +243,19 @@ void SchedulerRun::CheckRelaxed(const Client& client, RunTotals* totals) {
   totals->relaxed_drafts += relaxed;
 }
 
-// Appends the tokens; phase and figures of the step are recomputed from them.
+// Appends the tokens, and checks the step against them.
 void SchedulerRun::CheckStep(const RequestUpdate& update, Client* client) {
   const std::string who = absl::StrCat("request ", update.request_id, ": ");
   const int step_tokens = static_cast<int>(update.token_ids.size()) - (update.first_token ? 1 : 0);
   if (update.has_step != (step_tokens > 0)) Fail(who + "has_step");
   for (size_t i = 0; i < update.token_ids.size(); ++i) {
     if (i == (update.first_token ? 1u : 0u)) {
-      if (update.step.phase != client->phase) Fail(who + "phase of the step");
       if (update.step.accepted != step_tokens - 1) Fail(who + "accepted");
       if (update.step.drafts_verified < update.step.accepted) Fail(who + "drafts_verified");
       if (update.step.relaxed > update.step.accepted) Fail(who + "relaxed");
       client->relaxed_drafts += update.step.relaxed;
     }
     client->tokens.push_back(update.token_ids[i]);
-    if (update.token_ids[i] == client->request.thinking.begin) client->phase = Phase::kThinking;
-    if (update.token_ids[i] == client->request.thinking.end) client->phase = Phase::kAnswer;
   }
 }
 

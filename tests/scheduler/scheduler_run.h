@@ -31,7 +31,7 @@ struct RunSetting {
   bool vanilla = false;
   bool reuse = true;
   bool chunked = true;
-  int budget = 32;  // max_num_tokens
+  int budget = 32;  // max_num_tokens, where prompts are chunked
   int batching_wait_iters = 3;
   bool vary_speculation = true;
   // What a course over all seeds must have seen, lest the setting proves nothing.
@@ -72,7 +72,6 @@ class SchedulerRun {
     std::vector<int32_t> tokens;
     bool cancelled = false;
     FinishReason finish = FinishReason::kNone;
-    Phase phase = Phase::kAnswer;
     int relaxed_drafts = 0;
   };
 

@@ -21,7 +21,7 @@ TEST(Scheduler, GivesAllRanksOneDraftLenAndOneBucket) {
   options.draft_len = 3;
   Stage stage(options);
   for (uint64_t id = 1; id <= 5; ++id) stage.Submit(id, 5, 50);
-  stage.scheduler.SetDraftLen(2);
+  stage.scheduler.SetSpeculation({.draft_len = 2});
   const IterationPlan plan = stage.Turn();
   EXPECT_EQ(plan.draft_len, 2);
   EXPECT_THAT(plan.prefill_rows, ElementsAre(15, 10));
@@ -49,6 +49,29 @@ TEST(Scheduler, ChoosesKOfTheBucketThatThePlanTurnsOutToHave) {
   plan = stage.Turn();
   EXPECT_EQ(plan.decode_bucket, 4);
   EXPECT_EQ(plan.draft_len, 0);
+  stage.Drain();
+}
+
+// K = 0 included: those requests take no drafts, so none are made.
+TEST(Scheduler, KeepsKToTheLargestCapAmongTheLiveRequestsOfAllRanks) {
+  SchedulerOptions options = SmallOptions();
+  options.rank_count = 2;
+  options.max_draft_len = 3;
+  options.draft_len = 3;
+  Stage stage(options);
+  const auto submit = [&stage](uint64_t id, int draft_cap, int max_tokens) {
+    Request request = stage.MakeRequest(id, 5, max_tokens);
+    request.draft_cap = draft_cap;
+    stage.Submit(request);
+  };
+  submit(1, 0, 80);
+  EXPECT_EQ(stage.Turn().draft_len, 0);
+  EXPECT_EQ(stage.scheduler.load().draft_len, 0);
+  submit(2, 2, 10);
+  while (stage.Turn().draft_len == 0) ASSERT_LT(stage.scheduler.load().running, 3);
+  EXPECT_EQ(stage.scheduler.load().draft_len, 2);  // the other rank's request
+  while (stage.scheduler.load().running == 2) stage.Turn();
+  EXPECT_EQ(stage.Turn().draft_len, 0);
   stage.Drain();
 }
 

@@ -32,17 +32,9 @@ class Stage {
  public:
   explicit Stage(const SchedulerOptions& options) : scheduler(options) {
     for (int rank = 0; rank < options.rank_count; ++rank) {
-      FakeRankOptions fake;
-      fake.rank = rank;
-      fake.slot_count = options.max_batch_size;
-      fake.block_count = options.block_count;
-      fake.tokens_per_block = options.tokens_per_block;
-      fake.max_seq_len = options.max_seq_len;
-      fake.max_num_tokens = options.max_num_tokens;
-      fake.max_draft_len = options.max_draft_len;
-      fake.host_block_count = options.host_block_count;
       ranks_.push_back(std::make_unique<FakeRank>(
-          fake, [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_.at(seed); }));
+          FakeRankOptions{.rank = rank, .scheduler = options},
+          [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_.at(seed); }));
     }
   }
   ~Stage() {

@@ -17,9 +17,9 @@ using testing::IsEmpty;
 
 struct Refusal {
   const char* name;
+  int max_seq_len;
   int prompt_len;
   int max_tokens;
-  bool chunked;
   const char* text;
 };
 
@@ -27,12 +27,10 @@ class SchedulerRefusal : public testing::TestWithParam<Refusal> {};
 
 TEST_P(SchedulerRefusal, NamesTheLimit) {
   SchedulerOptions options;
+  options.max_seq_len = GetParam().max_seq_len;
   options.tokens_per_block = 32;
   options.block_count = 129;
-  options.max_seq_len = 8192;
-  options.max_num_tokens = 1024;
   options.max_draft_len = 3;
-  options.enable_chunked_prefill = GetParam().chunked;
   Scheduler scheduler(options);
   Request request{.id = 1, .prompt_ids = std::vector<int32_t>(GetParam().prompt_len)};
   request.max_tokens = GetParam().max_tokens;
@@ -43,27 +41,29 @@ TEST_P(SchedulerRefusal, NamesTheLimit) {
 }
 
 const Refusal kRefusals[] = {
-    {"OverThePool", 3900, 512, true,
-     "max_tokens: prompt 3,900 + max_tokens 512 needs 139 blocks, the pool has 128"},
-    {"EmptyPrompt", 0, 5, true, "prompt: empty"},
-    {"NoTokens", 5, 0, true, "max_tokens: 0, must be at least 1"},
-    {"PromptFillsTheContext", 8192, 1, true,
-     "prompt: 8,192 tokens leave no room for one more, max_seq_len is 8,192"},
-    {"PromptOverTheBudget", 1025, 5, false,
-     "prompt: 1,025 tokens, max_num_tokens is 1,024 and enable_chunked_prefill is false"},
+    {"OverMaxSeqLen", 4000, 3900, 512,
+     "max_tokens: prompt 3,900 + max_tokens 512 is 4,412, max_seq_len is 4,000"},
+    {"OverThePool", 8192, 3900, 512,
+     "max_tokens: prompt 3,900 + max_tokens 512 is 4,412, the KV pool holds 4,090"},
+    {"EmptyPrompt", 8192, 0, 5, "prompt: empty, allowed at least 1 token"},
+    {"NoTokens", 8192, 5, 0, "max_tokens: 0, allowed at least 1"},
+    {"PromptFillsTheContext", 128, 128, 1,
+     "prompt: prompt of 128 tokens, max_seq_len is 128 with at least 1 to generate"},
+    {"PromptFillsThePool", 8192, 4090, 1,
+     "prompt: prompt of 4,090 tokens, the KV pool holds 4,090 with at least 1 to generate"},
 };
 INSTANTIATE_TEST_SUITE_P(All, SchedulerRefusal, testing::ValuesIn(kRefusals),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Scheduler, RefusesWhenTheQueueIsFull) {
+TEST(Scheduler, TheLargestRequestFillsThePool) {
   SchedulerOptions options = SmallOptions();
-  options.max_queue_size = 2;
+  options.block_count = 1 + 8;  // 32 positions
+  options.max_draft_len = options.draft_len = 3;
+  EXPECT_EQ(options.request_size().max_len(), 26);
   Stage stage(options);
-  stage.Submit(1, 5, 5);
-  stage.Submit(2, 5, 5);
-  const absl::Status status = stage.scheduler.Submit(stage.MakeRequest(3, 5, 5));
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  stage.Submit(1, 6, 20);
   stage.Drain();
+  EXPECT_FALSE(stage.scheduler.Submit(stage.MakeRequest(2, 6, 21)).ok());
 }
 
 TEST(Scheduler, PrefillsAtOnceWhenNothingDecodes) {
@@ -97,10 +97,11 @@ TEST(Scheduler, PrefillsAtOnceWhenPromptsFillTheBudget) {
 TEST(Scheduler, NeverCutsAPromptWithoutChunkedPrefill) {
   SchedulerOptions options = SmallOptions();
   options.enable_chunked_prefill = false;
+  options.max_num_tokens = options.max_seq_len;
   Stage stage(options);
-  stage.Submit(1, 20, 20);
-  stage.Submit(2, 20, 20);
-  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(20));
+  stage.Submit(1, 60, 20);
+  stage.Submit(2, 60, 20);
+  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(60));
 }
 
 TEST(Scheduler, AdmitsHigherPrioritiesFirstThenEarlierArrivals) {

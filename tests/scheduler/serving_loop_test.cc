@@ -299,7 +299,7 @@ TEST_P(ServingLoopTest, RefusesWhatCanNeverFit) {
 
 TEST_P(ServingLoopTest, ChangesDraftLenAtAnIterationBorder) {
   LoopHarness harness({.overlap = GetParam()});
-  harness.loop_->SetDraftLen(1);
+  harness.loop_->SetSpeculation({.draft_len = 1});
   ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 30)).ok());
   harness.Open();
   harness.loop_->Start();

@@ -16,7 +16,7 @@ using testing::Not;
 
 std::vector<int32_t> Expected(const TestServer& server, uint64_t seed, int count) {
   std::vector<int32_t> ids;
-  for (int i = 0; i < count; ++i) ids.push_back(const_cast<TestServer&>(server).rank().TokenAt(seed, i));
+  for (int i = 0; i < count; ++i) ids.push_back(const_cast<TestServer&>(server).rank().ScriptedTokenAt(seed, i));
   return ids;
 }
 
@@ -147,6 +147,7 @@ TEST(Generation, DraftCapsBoundWhatIsVerified) {
   ASSERT_TRUE(server.stub().Generate(&none_context, request, &none).ok());
   EXPECT_EQ(none.speculation().draft_tokens(), 0);
   EXPECT_EQ(none.speculation().steps(), 49);
+  EXPECT_EQ(server.Metric("spec_decode_draft_length"), 0);
   request.clear_max_draft_tokens();
   ASSERT_TRUE(server.stub().Generate(&some_context, request, &some).ok());
   EXPECT_GT(some.speculation().accepted_tokens(), 0);
@@ -243,7 +244,7 @@ TEST(StatusTable, FullQueueIsResourceExhaustedAtOnce) {
   TestServerOptions options;
   options.scheduler.max_batch_size = 1;
   options.scheduler.batch_sizes = {1};
-  options.scheduler.max_queue_size = 2;
+  options.loop.max_queue_size = 2;
   TestServer server(options);
   server.rank().Hold();
   std::vector<std::future<StreamResult>> calls;

@@ -1,57 +1,48 @@
 #ifndef FOREDRAFT_TESTS_SERVER_SCRIPTED_RANK_H_
 #define FOREDRAFT_TESTS_SERVER_SCRIPTED_RANK_H_
 
-// One rank without a model, for tests of what is above it. Tokens are a pure function of (seed, index in the
-// output): a script for the seeds that have one, else pseudo-random words. How many drafts a step accepts is
-// another, so runs with different batches give the same tokens. Time can be given to a step, and the rank can
-// be held or lost.
+// A stub rank for tests of the server. Tokens are a pure function of (seed, index in the output): a script
+// for the seeds that have one, else pseudo-random words. How many drafts a step accepts is another, so runs
+// with different batches give the same tokens. A step can be given a duration, and the rank can be held or
+// lost.
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <vector>
 
-#include "scheduler/plan.h"
+#include "tests/scheduler/stub_rank.h"
 
 namespace foredraft {
 
 struct ScriptedRankOptions {
+  int slot_count = 64;
   int max_draft_len = 3;
-  std::chrono::microseconds step_time{0};  // what an iteration takes
+  std::chrono::microseconds step_time{0};  // of an iteration
 };
 
-class ScriptedRank : public Executor {
+class ScriptedRank : public StubRank {
  public:
-  explicit ScriptedRank(const ScriptedRankOptions& options) : options_(options) {}
+  explicit ScriptedRank(const ScriptedRankOptions& options)
+      : StubRank(0, options.slot_count, options.max_draft_len), step_time_(options.step_time) {}
 
-  absl::Status Launch(const IterationPlan& plan) override;
   absl::StatusOr<RankResult> Collect() override;
 
-  // Tests' side; any thread.
+  // For tests, from any thread.
   void SetScript(uint64_t seed, std::vector<int32_t> token_ids);  // before the request
-  int32_t TokenAt(uint64_t seed, int index) const;
-  void Hold();     // no iteration ends
-  void Release();  // they do again
+  int32_t ScriptedTokenAt(uint64_t seed, int index) const;
+  void Hold();     // results are held back
+  void Release();  // until here
   void Lose();     // the next Collect fails
 
  private:
-  struct Slot {
-    SlotAdmission admission;
-    int index = 0;  // tokens emitted
-    int draft_count = 0;
-    bool finished = false;
-  };
+  int32_t TokenAt(const SlotAdmission& admission, int position) override;
+  int AcceptedDrafts(const Slot& slot, int verified) override;
+  void TokenEmitted(const Slot& slot, SlotResult* result) override;
 
-  SlotResult Step(int slot_index, int draft_len, bool first_token);
-  void Emit(Slot& slot, SlotResult& result);
-
-  const ScriptedRankOptions options_;
-  std::map<int32_t, Slot> slots_;    // scheduler thread
-  std::map<uint64_t, Slot> images_;  // scheduler thread
-  std::deque<RankResult> results_;   // scheduler thread
+  const std::chrono::microseconds step_time_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -47,7 +47,7 @@ TestServerOptions::TestServerOptions() {
   frontend.metrics.max_draft_len = 3;
   scheduler.max_batch_size = 8;
   scheduler.max_seq_len = 512;
-  scheduler.max_queue_size = 64;
+  loop.max_queue_size = 64;
   scheduler.tokens_per_block = 16;
   scheduler.block_count = 1 + 8 * 33;
   scheduler.batch_sizes = {1, 2, 4, 8};
@@ -82,12 +82,13 @@ void TestServer::Serve() {
   ServedModel model;
   model.tokenizer = LoadTokenizer();
   model.limits = {.vocab_size = kVocabSize,
-                  .max_seq_len = options_.scheduler.max_seq_len,
+                  .size = options_.scheduler.request_size(),
                   .longest_token_bytes = 32,
                   .eos_ids = {1},
                   .thinking = {.begin = *model.tokenizer->AddedTokenId("<think>"),
                                .end = *model.tokenizer->AddedTokenId("</think>")}};
   model.scheduler = options_.scheduler;
+  model.loop = options_.loop;
   model.executors = {&rank_};
   model.card = {
       .name = "scripted", .vocab_size = kVocabSize, .max_draft_len = options_.scheduler.max_draft_len};

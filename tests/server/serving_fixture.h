@@ -22,6 +22,7 @@ struct TestServerOptions {
 
   FrontendOptions frontend;    // ports of the kernel's choice
   SchedulerOptions scheduler;  // 8 slots, 512 tokens, K 3
+  ServingLoopOptions loop;     // 64 requests may wait
   ScriptedRankOptions rank;
   bool serve = true;  // false: stays loading
 };

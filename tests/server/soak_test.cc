@@ -10,7 +10,7 @@ namespace {
 
 TEST(Soak, LeavesNothingBehindAndServesSurvivorsRight) {
   TestServerOptions options;
-  options.scheduler.max_queue_size = 2 * kSoakClients;
+  options.loop.max_queue_size = 2 * kSoakClients;
   options.scheduler.block_count = 60;  // fewer than eight long requests need: some are swapped out and back
   options.scheduler.host_block_count = 200;
   options.rank.step_time = std::chrono::microseconds(300);
@@ -19,7 +19,7 @@ TEST(Soak, LeavesNothingBehindAndServesSurvivorsRight) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const int max_tokens = 1 + static_cast<int>(seed * 37 % 120);
     requests.push_back({.request = SimpleRequest(seed, max_tokens)});
-    for (int i = 0; i < max_tokens; ++i) requests.back().token_ids.push_back(server.rank().TokenAt(seed, i));
+    for (int i = 0; i < max_tokens; ++i) requests.back().token_ids.push_back(server.rank().ScriptedTokenAt(seed, i));
   }
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

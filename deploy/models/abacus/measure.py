@@ -3,7 +3,7 @@
 
 usage: deploy/models/abacus/measure.py [--binary build/cpu/bin/foredraft] [--questions N] [--dry-run]
 
-Starts a daemon per setting, asks it all held-out questions (or the first N of each kind), greedy, and replaces what stands in
+Starts a daemon per setting, asks it all held-out questions (or the first N of each kind), greedy, and replaces the text in
 the card between the "measured" marks. --dry-run prints only. Standard library alone; takes about ten minutes on two cores.
 """
 
@@ -62,10 +62,10 @@ def run(binary, speculative, questions):
     def one(question):
         reply = daemon.ask(question["question"])
         said = reply["text"].split("</think>")[-1].strip()
-        figures = reply["speculation"]
-        return {"kind": question["kind"], "right": said == question["answer"], "steps": figures["steps"],
-                "tokens": reply["usage"]["completion_tokens"], "accepted": figures["accepted_tokens"],
-                "relaxed": figures["relaxed_tokens"], "ids": reply["token_ids"]}
+        speculation = reply["speculation"]
+        return {"kind": question["kind"], "right": said == question["answer"], "steps": speculation["steps"],
+                "tokens": reply["usage"]["completion_tokens"], "accepted": speculation["accepted_tokens"],
+                "relaxed": speculation["relaxed_tokens"], "ids": reply["token_ids"]}
 
     with Daemon(binary, speculative) as daemon, concurrent.futures.ThreadPoolExecutor(4) as pool:
         return list(pool.map(one, questions))

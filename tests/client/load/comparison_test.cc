@@ -64,16 +64,33 @@ TEST(TokenAgreement, SeesADifferenceThatFollowsAFailure) {
   EXPECT_EQ(tokens.differences()[0].run, "b");
 }
 
-// Wall time per (round, setting); the tokens are always 11.
+std::vector<ComparisonSetting> DraftLens(const std::vector<int>& draft_lens) {
+  std::vector<ComparisonSetting> settings;
+  for (const int draft_len : draft_lens) settings.push_back(ComparisonSetting::OfDraftLen(draft_len));
+  return settings;
+}
+
+// Settings K=0, K=1, ... that take this wall time: [round][setting]. Each generates 11 tokens.
 Comparison Timed(const std::vector<std::vector<double>>& wall_s, std::vector<std::string>* order = nullptr) {
-  std::vector<int> settings;
-  for (size_t i = 0; i < wall_s[0].size(); ++i) settings.push_back(static_cast<int>(i));
+  std::vector<ComparisonSetting> settings;
+  for (size_t i = 0; i < wall_s[0].size(); ++i) {
+    settings.push_back(ComparisonSetting::OfDraftLen(static_cast<int>(i)));
+  }
   std::vector<int> runs(settings.size());
-  return Compare(
-      settings, static_cast<int>(wall_s.size()), [&, runs](int setting, const std::string& name) mutable {
-        if (order != nullptr) order->push_back(name);
-        return LoadResult{.requests = {Completed(0, 5)}, .wall_s = wall_s[runs[setting]++][setting]};
-      });
+  return Compare(settings, static_cast<int>(wall_s.size()),
+                 [&, runs](const ComparisonSetting& setting, const std::string& name) mutable {
+                   if (order != nullptr) order->push_back(name);
+                   const int i = *setting.max_draft_tokens;
+                   return LoadResult{.requests = {Completed(0, 5)}, .wall_s = wall_s[runs[i]++][i]};
+                 });
+}
+
+const ComparedMetric& Compared(const std::vector<ComparedMetric>& metrics, const std::string& key) {
+  for (const ComparedMetric& compared : metrics) {
+    if (compared.metric->key == key) return compared;
+  }
+  ADD_FAILURE() << "no metric " << key;
+  return metrics.front();
 }
 
 TEST(Comparison, RotatesTheOrderFromRoundToRound) {
@@ -85,84 +102,147 @@ TEST(Comparison, RotatesTheOrderFromRoundToRound) {
 
 TEST(Comparison, PairsRatiosWithinTheirRound) {
   // 11, 5.5, 2.2 tok/s against 22, 5.5, 5.5: ratios 2, 1, 2.5.
-  const std::vector<SettingFigures> settings = Timed({{1, 0.5}, {2, 2}, {5, 2}}).Settings();
-  ASSERT_EQ(settings.size(), 2u);
-  EXPECT_EQ(settings[0].output_tokens_per_s.median, 5.5);
-  EXPECT_EQ(settings[0].output_tokens_per_s_ratio.max, 1);
-  EXPECT_EQ(settings[1].output_tokens_per_s.median, 5.5);
-  EXPECT_EQ(settings[1].output_tokens_per_s_ratio.median, 2);
-  EXPECT_EQ(settings[1].output_tokens_per_s_ratio.min, 1);
-  EXPECT_EQ(settings[1].output_tokens_per_s_ratio.max, 2.5);
-  EXPECT_NEAR(settings[1].tpot_p50_ms.median, 10, 1e-9);
-  EXPECT_NEAR(settings[1].ttft_p50_ms.median, 10, 1e-9);
+  const Comparison comparison = Timed({{1, 0.5}, {2, 2}, {5, 2}});
+  EXPECT_EQ(comparison.MetricsOf(0)[0].value.p50, 5.5);
+  EXPECT_EQ(comparison.MetricsOf(0)[0].ratio.max, 1);
+  const std::vector<ComparedMetric> k1 = comparison.MetricsOf(1);
+  EXPECT_EQ(k1[0].metric->key, std::string("output_tokens_per_s"));
+  EXPECT_EQ(k1[0].value.p50, 5.5);
+  EXPECT_EQ(k1[0].ratio.p50, 2);
+  EXPECT_EQ(k1[0].ratio.min, 1);
+  EXPECT_EQ(k1[0].ratio.max, 2.5);
+  EXPECT_NEAR(Compared(k1, "tpot_ms").value.p50, 10, 1e-9);
+  EXPECT_NEAR(Compared(k1, "ttft_ms").value.p50, 10, 1e-9);
 }
 
 TEST(Comparison, KeepsWholeRoundsOfAnInterruptedOne) {
   int runs = 0;
-  const Comparison comparison = Compare({0, 3}, 3, [&runs](int, const std::string&) {
-    return LoadResult{.requests = {Completed(0, 5)}, .wall_s = 1, .interrupted = ++runs == 4};
-  });
+  const Comparison comparison =
+      Compare(DraftLens({0, 3}), 3, [&runs](const ComparisonSetting&, const std::string&) {
+        return LoadResult{.requests = {Completed(0, 5)}, .wall_s = 1, .interrupted = ++runs == 4};
+      });
   EXPECT_TRUE(comparison.interrupted);
   EXPECT_EQ(comparison.rounds.size(), 1u);
   EXPECT_EQ(runs, 4);
 }
 
-TEST(Comparison, StopsAfterTheRoundInWhichTheServerWent) {
+TEST(Comparison, StopsAfterTheRoundInWhichTheServerWentAway) {
   int runs = 0;
-  const Comparison comparison = Compare({0, 3}, 3, [&runs](int, const std::string&) {
-    ++runs;
-    return LoadResult{.requests = {Failed(0)}, .wall_s = 1, .gave_up = "gone"};
-  });
+  const Comparison comparison =
+      Compare(DraftLens({0, 3}), 3, [&runs](const ComparisonSetting&, const std::string&) {
+        ++runs;
+        return LoadResult{.requests = {Failed(0)}, .wall_s = 1, .gave_up = "gone"};
+      });
   EXPECT_EQ(runs, 2);
   EXPECT_TRUE(comparison.gave_up);
   EXPECT_TRUE(comparison.AllFailed());
 }
 
 Comparison Differing(bool forced) {
-  return Compare({0, 3}, 1, [forced](int setting, const std::string&) {
-    LoadResult result{.requests = {Completed(0, 5), Completed(1, setting)}, .wall_s = 1};
+  return Compare(DraftLens({0, 3}), 1, [forced](const ComparisonSetting& setting, const std::string&) {
+    LoadResult result{
+        .requests = {Completed(0, 5), Completed(1, static_cast<uint64_t>(*setting.max_draft_tokens))},
+        .wall_s = 1};
     result.requests[0].speculation.set_forced(forced);
     return result;
   });
 }
 
-TEST(ComparisonReport, MakesDifferentTokensAnErrorThatNamesTheRequest) {
-  const Comparison comparison = Differing(/*forced=*/false);
-  EXPECT_TRUE(comparison.Broken());
-  const std::string text = TextReport({}, comparison, Numbered());
-  EXPECT_THAT(text, HasSubstr("the same in 1 of 2 requests"));
-  EXPECT_THAT(text, HasSubstr("ERROR       request 1: K=3 round 1 gave other tokens than K=0 round 1\n"));
-  const nlohmann::json json = nlohmann::json::parse(JsonReport({}, comparison, Numbered()));
-  EXPECT_EQ(json["tokens"]["same_requests"], 1);
-  EXPECT_EQ(json["tokens"]["differences"][0]["request"], "request 1");
+struct Reported {
+  BenchSetup setup;
+  std::optional<MeasuredServer> baseline;
+  Comparison comparison;
+
+  std::string Text() const { return TextReport({setup, baseline, comparison, Numbered()}); }
+  nlohmann::json Json() const {
+    return nlohmann::json::parse(JsonReport({setup, baseline, comparison, Numbered()}));
+  }
+};
+
+MeasuredServer Server(const std::string& address, int max_draft_len) {
+  MeasuredServer server{.address = address};
+  server.model.set_name("abacus");
+  server.model.set_max_draft_len(max_draft_len);
+  return server;
 }
 
-TEST(ComparisonReport, AllowsThemWhereAcceptanceIsForced) {
-  const Comparison comparison = Differing(/*forced=*/true);
-  EXPECT_FALSE(comparison.Broken());
-  const std::string text = TextReport({}, comparison, Numbered());
-  EXPECT_THAT(text, HasSubstr("forced or relaxed acceptance is configured: they may differ"));
-  EXPECT_THAT(text, Not(HasSubstr("ERROR")));
+TEST(ComparisonReport, MakesDifferentTokensAnErrorThatNamesTheRequest) {
+  const Reported report{.comparison = Differing(/*forced=*/false)};
+  EXPECT_TRUE(report.comparison.Broken());
+  EXPECT_THAT(report.Text(), HasSubstr("the same in 1 of 2 requests"));
+  EXPECT_THAT(report.Text(),
+              HasSubstr("ERROR       request 1: K=3 round 1 gave other tokens than K=0 round 1\n"));
+  EXPECT_EQ(report.Json()["tokens"]["same_requests"], 1);
+  EXPECT_EQ(report.Json()["tokens"]["differences"][0]["request"], "request 1");
+}
+
+TEST(ComparisonReport, AllowsDifferentTokensWhereAcceptanceIsForced) {
+  const Reported report{.comparison = Differing(/*forced=*/true)};
+  EXPECT_FALSE(report.comparison.Broken());
+  EXPECT_THAT(report.Text(), HasSubstr("forced or relaxed acceptance is configured: they may differ"));
+  EXPECT_THAT(report.Text(), Not(HasSubstr("ERROR")));
 }
 
 TEST(ComparisonReport, PutsSettingsInRowsAndTheResultLast) {
-  const std::string text = TextReport({}, Timed({{1, 0.5}, {2, 2}, {5, 2}}), Numbered());
-  EXPECT_THAT(text, HasSubstr("\n0             5.5  x 1                         10.00  x 1 "));
-  EXPECT_THAT(text,
-              HasSubstr("\n1             5.5  x 2.00 (1.00..2.50)         10.00  x 1.00 (1.00..1.00) "));
-  EXPECT_THAT(text, testing::EndsWith("K = 1 gives 2.00 (1.00..2.50) times the output tok/s of K = 0\n"));
+  const Reported report{.comparison = Timed({{1, 0.5}, {2, 2}, {5, 2}})};
+  EXPECT_THAT(report.Text(), HasSubstr("\nsetting  output tok/s        ratio (range)  TTFT p50, ms "));
+  EXPECT_THAT(report.Text(), HasSubstr("\nK=0               5.5                  x 1         10.00 "));
+  EXPECT_THAT(report.Text(), HasSubstr(" x 1         -    1.00\n"));  // no drafts, hence no acceptance rate
+  EXPECT_THAT(report.Text(),
+              HasSubstr("\nK=1               5.5  x 2.00 (1.00..2.50)         10.00  x 1.00 (1.00..1.00) "));
+  EXPECT_THAT(report.Text(),
+              testing::EndsWith("K=1 gives 2.00 (1.00..2.50) times the output tok/s of K=0\n"));
+}
+
+TEST(ComparisonReport, HasAJsonObjectWithStableKeys) {
+  const nlohmann::json json = Reported{.comparison = Timed({{1, 0.5}})}.Json();
+  EXPECT_TRUE(json["baseline"].is_null());
+  EXPECT_EQ(json["rounds"], 1);
+  const nlohmann::json& k1 = json["settings"][1];
+  EXPECT_EQ(k1["name"], "K=1");
+  EXPECT_EQ(k1["max_draft_tokens"], 1);
+  EXPECT_EQ(k1["output_tokens_per_s"]["median"], 22);
+  EXPECT_EQ(k1["output_tokens_per_s_ratio"]["median"], 2);
+  for (const char* key : {"tpot_p50_ms", "tpot_p50_ratio", "ttft_p50_ms", "ttft_p50_ratio"}) {
+    EXPECT_TRUE(k1[key].contains("min")) << key;
+  }
+  EXPECT_EQ(k1["acceptance_length"], 1);
+  EXPECT_EQ(k1["acceptance_rate"], 0);
+  EXPECT_EQ(k1["runs"][0]["throughput"]["output_tokens_per_s"], 22);
+}
+
+TEST(ComparisonReport, SaysWhatKIs0Means) {
+  Reported report{.setup = {.server = Server("a:1", 3)}, .comparison = Timed({{1, 1}})};
+  EXPECT_THAT(report.Text(),
+              HasSubstr("note        K=0 drafts nothing, but each step still runs the MTP module"));
+  EXPECT_THAT(report.Text(), HasSubstr("--baseline ADDRESS"));
+
+  report.baseline = Server("b:2", 0);
+  report.comparison.settings = {ComparisonSetting::Baseline(), ComparisonSetting::OfDraftLen(0)};
+  EXPECT_THAT(report.Text(), HasSubstr("\nbaseline    abacus at b:2"));
+  EXPECT_THAT(report.Text(), HasSubstr("K=0 drafts nothing"));
+  EXPECT_THAT(report.Text(), Not(HasSubstr("--baseline ADDRESS")));
+  EXPECT_EQ(report.Json()["baseline"]["address"], "b:2");
+  EXPECT_TRUE(report.Json()["settings"][0]["max_draft_tokens"].is_null());
+
+  report.baseline = Server("b:2", 3);
+  EXPECT_THAT(report.Text(), HasSubstr("warning     the daemon of --baseline has a speculative_config"));
+
+  report.setup.server.model.set_max_draft_len(0);
+  EXPECT_THAT(report.Text(), HasSubstr("note        the daemon has no speculative_config"));
 }
 
 TEST(ComparisonReport, SumsErrorsUpBySettingAndWarnsOfThem) {
-  const Comparison comparison = Compare({0, 3}, 2, [](int setting, const std::string&) {
-    LoadResult result{.requests = {Completed(0, 5), Completed(1, 6)}, .wall_s = 1};
-    if (setting == 3) result.requests[1] = Failed(1);
-    return result;
-  });
-  const std::string text = TextReport({}, comparison, Numbered());
-  EXPECT_THAT(text, HasSubstr("  error     K=3: 2 UNAVAILABLE: gone\n"
-                              "warning     requests failed: the settings did not do the same work\n"
-                              "tokens      the same in 1 of 1 requests; 1 did not complete in every run\n"));
+  const Reported report{
+      .comparison = Compare(DraftLens({0, 3}), 2, [](const ComparisonSetting& setting, const std::string&) {
+        LoadResult result{.requests = {Completed(0, 5), Completed(1, 6)}, .wall_s = 1};
+        if (setting.max_draft_tokens == 3) result.requests[1] = Failed(1);
+        return result;
+      })};
+  EXPECT_THAT(report.Text(),
+              HasSubstr("  error     K=3: 2 UNAVAILABLE: gone\n"
+                        "warning     requests failed: the settings did not do the same work\n"
+                        "tokens      the same in 1 of 1 requests; 1 did not complete in every run\n"));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "client/load/comparison.h"
-#include "client/load/statistics.h"
+#include "client/load/run_stats.h"
 #include "tests/server/serving_fixture.h"
 
 namespace foredraft {
@@ -66,15 +66,15 @@ TEST_F(LoadRunTest, CountsEveryRequestOfAClosedLoop) {
   }
   EXPECT_EQ(result.requests.size(), 60u);
   EXPECT_EQ(indexes.size(), 60u);
-  const RunFigures figures = Evaluate(result);
-  EXPECT_EQ(figures.completed, 60);
-  EXPECT_EQ(figures.input_tokens, 60 * 12);
-  EXPECT_EQ(figures.output_tokens, 60 * 20);
-  EXPECT_EQ(figures.tpot_ms.count, 60);
-  // The scripted rank accepts drafts, and the books close over the whole run.
-  const SpeculationFigures& speculation = figures.speculation;
+  const RunStats stats = Evaluate(result);
+  EXPECT_EQ(stats.completed, 60);
+  EXPECT_EQ(stats.input_tokens, 60 * 12);
+  EXPECT_EQ(stats.output_tokens, 60 * 20);
+  EXPECT_EQ(stats.tpot_ms.count, 60);
+  // The scripted rank accepts drafts, and the accounting adds up over the whole run.
+  const SpeculationStats& speculation = stats.speculation;
   EXPECT_GT(speculation.accepted_tokens, 0);
-  EXPECT_EQ(figures.output_tokens, 60 + speculation.steps + speculation.accepted_tokens);
+  EXPECT_EQ(stats.output_tokens, 60 + speculation.steps + speculation.accepted_tokens);
   EXPECT_EQ(server_->Metric("generation_tokens_total"), 60 * 20);
   EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
 }
@@ -99,7 +99,7 @@ TEST_F(LoadRunTest, SendsAnOpenLoopAtItsArrivalTimesHoweverSlowTheServer) {
   LoadOptions load = Load(0, 30);
   load.request_rate_per_s = 1000;
   load.seed = 5;
-  // All leave though none is answered; then the rank goes on and all complete.
+  // All are sent before the first answer; then the rank goes on and all complete.
   const LoadResult result = Run(load, interrupted, [this](const LoadProgress& progress) {
     if (progress.running == 30) server_->rank().Release();
   });
@@ -125,9 +125,9 @@ TEST_F(LoadRunTest, HoldsAnOpenLoopBackAtItsConcurrency) {
     EXPECT_LE(progress.running, 2);
     if (progress.running == 2 && ++ticks_at_two == 2) server_->rank().Release();
   });
-  const RunFigures figures = Evaluate(result);
-  EXPECT_EQ(figures.completed, 10);
-  // Waiting for room is not being late: who had to is due when somebody made room.
+  const RunStats stats = Evaluate(result);
+  EXPECT_EQ(stats.completed, 10);
+  // A request that the concurrency delays is due when another one ends.
   double first_end_s = result.wall_s;
   for (const MeasuredRequest& request : result.requests) {
     first_end_s = std::min(first_end_s, request.last_token_s);
@@ -140,21 +140,21 @@ TEST_F(LoadRunTest, HoldsAnOpenLoopBackAtItsConcurrency) {
 
 TEST_F(LoadRunTest, CountsRefusalsByStatusAndGoesOn) {
   TestServerOptions options;
-  options.scheduler.max_queue_size = 2;
+  options.loop.max_queue_size = 2;
   Start(options);
   server_->rank().Hold();
   LoadOptions load = Load(30, 30);
   const LoadResult result = Run(load, kNotInterrupted, [this](const LoadProgress& progress) {
-    // 8 slots and a queue of 2 at most are taken; the rest has been refused.
+    // At most 8 slots and a queue of 2 are taken; the rest has been refused.
     if (progress.done + progress.running == 30 && progress.failed >= 20) server_->rank().Release();
   });
-  const RunFigures figures = Evaluate(result);
-  EXPECT_EQ(figures.sent, 30);
-  EXPECT_EQ(figures.completed + figures.failed, 30);
-  EXPECT_GT(figures.completed, 0);
-  ASSERT_EQ(figures.errors.size(), 1u);
-  EXPECT_EQ(figures.errors[0].code, absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(figures.errors[0].count, figures.failed);
+  const RunStats stats = Evaluate(result);
+  EXPECT_EQ(stats.sent, 30);
+  EXPECT_EQ(stats.completed + stats.failed, 30);
+  EXPECT_GT(stats.completed, 0);
+  ASSERT_EQ(stats.errors.size(), 1u);
+  EXPECT_EQ(stats.errors[0].code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(stats.errors[0].count, stats.failed);
   EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
 }
 
@@ -177,13 +177,13 @@ TEST_F(LoadRunTest, LeavesNothingBehindWhenInterrupted) {
     if (progress.running == 12) interrupted.store(true);
   });
   EXPECT_TRUE(result.interrupted);
-  const RunFigures figures = Evaluate(result);
-  EXPECT_EQ(figures.sent, 12);
-  EXPECT_EQ(figures.interrupted_requests, 12);
-  EXPECT_EQ(figures.failed, 0);
+  const RunStats stats = Evaluate(result);
+  EXPECT_EQ(stats.sent, 12);
+  EXPECT_EQ(stats.interrupted_requests, 12);
+  EXPECT_EQ(stats.failed, 0);
   server_->rank().Release();
   EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
-  // One that was cancelled on its way never became a request of the server's.
+  // A request that was cancelled before it arrived is not counted by the server.
   EXPECT_LE(server_->Metric("requests_total", {{"outcome", "cancelled"}}), 12);
   EXPECT_EQ(server_->Metric("requests_total", {{"outcome", "error"}}), 0);
 }
@@ -206,43 +206,72 @@ TEST_F(LoadRunTest, EndsRequestsByTheirTimeout) {
   load.request.set_timeout_s(0.05);
   const LoadResult result =
       Run(load, kNotInterrupted, [this](const LoadProgress&) { server_->rank().Release(); });
-  const RunFigures figures = Evaluate(result);
-  ASSERT_EQ(figures.errors.size(), 1u);
-  EXPECT_EQ(figures.errors[0].code, absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(figures.errors[0].count, 3);
+  const RunStats stats = Evaluate(result);
+  ASSERT_EQ(stats.errors.size(), 1u);
+  EXPECT_EQ(stats.errors[0].code, absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(stats.errors[0].count, 3);
 }
 
 TEST_F(LoadRunTest, CarriesHundredsOfStreamsOverSeveralConnections) {
   TestServerOptions options;
-  options.scheduler.max_queue_size = 1000;
+  options.loop.max_queue_size = 1000;
   Start(options, /*connections=*/3);
   EXPECT_EQ(client_->connections(), 3);
   EXPECT_EQ(Evaluate(Run(Load(256, 600))).completed, 600);
 }
 
-TEST_F(LoadRunTest, GetsTheSameTokensWithAnyDrafts) {
+// One run per setting and round: 20 requests, on another server for the baseline.
+class ComparisonRunTest : public LoadRunTest {
+ protected:
+  void StartBaseline() {
+    TestServerOptions options;  // as a daemon without speculative_config
+    options.scheduler.max_draft_len = options.scheduler.draft_len = 0;
+    options.rank.max_draft_len = 0;
+    baseline_server_ = std::make_unique<TestServer>(options);
+    absl::StatusOr<std::unique_ptr<BenchClient>> client =
+        BenchClient::Connect({.address = baseline_server_->address()}, 1);
+    ASSERT_TRUE(client.ok()) << client.status();
+    baseline_ = *std::move(client);
+  }
+
+  Comparison CompareOver(const std::vector<ComparisonSetting>& settings, bool same_seed = true) {
+    int run = 0;
+    return Compare(settings, 2, [&](const ComparisonSetting& setting, const std::string&) {
+      LoadOptions load = Load(4, 20);
+      load.seed = same_seed ? 9 : ++run;  // the scripted rank's tokens follow the seed
+      if (setting.max_draft_tokens) load.request.set_max_draft_tokens(*setting.max_draft_tokens);
+      BenchClient& client = setting.on_baseline ? *baseline_ : *client_;
+      return LoadRun(client, *workload_, load).Run(kNotInterrupted, [](const LoadProgress&) {});
+    });
+  }
+
+  std::unique_ptr<TestServer> baseline_server_;
+  std::unique_ptr<BenchClient> baseline_;
+};
+
+TEST_F(ComparisonRunTest, GetsTheSameTokensWithAnyDraftsAndFromTheBaseline) {
   Start();
-  const Comparison comparison = Compare({0, 1, 3}, 2, [this](int drafts, const std::string&) {
-    LoadOptions load = Load(4, 20);
-    load.seed = 9;
-    load.request.set_max_draft_tokens(drafts);
-    return Run(load);
-  });
+  StartBaseline();
+  const Comparison comparison =
+      CompareOver({ComparisonSetting::Baseline(), ComparisonSetting::OfDraftLen(0),
+                   ComparisonSetting::OfDraftLen(1), ComparisonSetting::OfDraftLen(3)});
   EXPECT_EQ(comparison.tokens.compared(), 20);
   EXPECT_EQ(comparison.tokens.agreed(), 20);
-  const std::vector<SettingFigures> settings = comparison.Settings();
-  EXPECT_EQ(settings[0].speculation.draft_tokens, 0);
-  EXPECT_GT(settings[2].speculation.acceptance_length(), settings[1].speculation.acceptance_length());
+  // 40 requests per setting: the baseline's went to the baseline, the others' did not.
+  EXPECT_EQ(baseline_server_->Metric("generation_tokens_total"), 40 * 20);
+  EXPECT_EQ(server_->Metric("generation_tokens_total"), 3 * 40 * 20);
+  const auto speculation = [&](size_t setting) -> const SpeculationStats& {
+    return comparison.rounds[0][setting].speculation;
+  };
+  EXPECT_EQ(speculation(0).draft_tokens, 0);
+  EXPECT_EQ(speculation(1).draft_tokens, 0);
+  EXPECT_GT(speculation(3).acceptance_length(), speculation(2).acceptance_length());
 }
 
-TEST_F(LoadRunTest, NoticesOtherTokens) {
+TEST_F(ComparisonRunTest, NoticesOtherTokens) {
   Start();
-  int run = 0;
-  const Comparison comparison = Compare({0, 1}, 1, [&](int, const std::string&) {
-    LoadOptions load = Load(4, 20);
-    load.seed = ++run;  // the scripted rank's tokens follow the seed
-    return Run(load);
-  });
+  const Comparison comparison =
+      CompareOver({ComparisonSetting::OfDraftLen(0), ComparisonSetting::OfDraftLen(1)}, /*same_seed=*/false);
   EXPECT_EQ(comparison.tokens.agreed(), 0);
   EXPECT_TRUE(comparison.Broken());
 }

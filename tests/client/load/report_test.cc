@@ -12,12 +12,14 @@ using testing::HasSubstr;
 using testing::Not;
 
 BenchSetup Asked() {
-  BenchSetup setup{
-      .address = "127.0.0.1:50051", .connections = 1, .workload = "random, 40 tokens in, 6 out", .warmup = 2};
-  setup.model.set_name("abacus");
-  setup.model.set_backend("cpu");
-  setup.model.set_version("0.1.0");
-  setup.model.set_numerics_class("7f3a91c2");
+  BenchSetup setup{.connections = 1, .workload = "random, 40 tokens in, 6 out", .warmup = 2};
+  setup.server.address = "127.0.0.1:50051";
+  v1::GetModelResponse& model = setup.server.model;
+  model.set_name("abacus");
+  model.set_backend("cpu");
+  model.set_version("0.1.0");
+  model.set_numerics_class("7f3a91c2");
+  model.set_max_draft_len(3);
   setup.load.concurrency = 16;
   setup.load.request_count = 1200;
   setup.load.seed = 7;
@@ -27,86 +29,83 @@ BenchSetup Asked() {
   return setup;
 }
 
-RunFigures Figures() {
-  RunFigures figures;
-  figures.wall_s = 12.345;
-  figures.sent = 1200;
-  figures.completed = 1197;
-  figures.failed = 3;
-  figures.errors = {{.code = absl::StatusCode::kResourceExhausted, .count = 3, .message = "queue full"}};
-  figures.input_tokens = 48000;
-  figures.cached_tokens = 12000;
-  figures.output_tokens = 7182;
-  figures.sent_per_s = 97.5;
-  figures.requests_per_s = 96.96;
-  figures.input_tokens_per_s = 3888.2;
-  figures.output_tokens_per_s = 581.77;
-  figures.ttft_ms = {.count = 1197, .mean = 14.2, .p50 = 13.9, .p90 = 18, .p99 = 20.814, .max = 1031.5};
-  figures.tpot_ms = {.count = 1197, .mean = 2.3, .p50 = 2.2, .p90 = 2.5, .p99 = 3, .max = 4};
-  figures.inter_token_ms = {.count = 5000, .mean = 2.1, .p50 = 2, .p90 = 2.4, .p99 = 2.9, .max = 5};
-  figures.inter_chunk_ms = {.count = 2000, .mean = 6.1, .p50 = 6, .p90 = 6.4, .p99 = 6.9, .max = 7};
-  figures.e2e_ms = {.count = 1197, .mean = 27, .p50 = 26, .p90 = 30, .p99 = 35, .max = 1050};
-  figures.speculation.steps = 2000;
-  figures.speculation.draft_tokens = 6000;
-  figures.speculation.accepted_tokens = 3640;
-  figures.speculation.accepted_per_position = {1800, 1140, 700};
-  figures.client.cpu_s = 0.5;
-  figures.client.cpu_cores = 0.0412;
-  figures.client.cpu_us_per_output_token = 69.6;
-  figures.client.send_delay_ms = {
-      .count = 1200, .mean = 0.02, .p50 = 0.01, .p90 = 0.03, .p99 = 0.2, .max = 1};
-  return figures;
+RunStats Measured() {
+  RunStats run;
+  run.wall_s = 12.345;
+  run.sent = 1200;
+  run.completed = 1197;
+  run.failed = 3;
+  run.errors = {{.code = absl::StatusCode::kResourceExhausted, .count = 3, .message = "queue full"}};
+  run.input_tokens = 48000;
+  run.cached_tokens = 12000;
+  run.output_tokens = 7182;
+  run.sent_per_s = 97.5;
+  run.requests_per_s = 96.96;
+  run.input_tokens_per_s = 3888.2;
+  run.output_tokens_per_s = 581.77;
+  run.ttft_ms = {.count = 1197, .mean = 14.2, .p50 = 13.9, .p90 = 18, .p99 = 20.814, .max = 1031.5};
+  run.tpot_ms = {.count = 1197, .mean = 2.3, .p50 = 2.2, .p90 = 2.5, .p99 = 3, .max = 4};
+  run.inter_token_ms = {.count = 5000, .mean = 2.1, .p50 = 2, .p90 = 2.4, .p99 = 2.9, .max = 5};
+  run.inter_chunk_ms = {.count = 2000, .mean = 6.1, .p50 = 6, .p90 = 6.4, .p99 = 6.9, .max = 7};
+  run.e2e_ms = {.count = 1197, .mean = 27, .p50 = 26, .p90 = 30, .p99 = 35, .max = 1050};
+  run.speculation.steps = 2000;
+  run.speculation.draft_tokens = 6000;
+  run.speculation.accepted_tokens = 3640;
+  run.speculation.accepted_per_position = {1800, 1140, 700};
+  run.client.cpu_s = 0.5;
+  run.client.cpu_cores = 0.0412;
+  run.client.cpu_us_per_output_token = 69.6;
+  run.client.send_delay_ms = {.count = 1200, .mean = 0.02, .p50 = 0.01, .p90 = 0.03, .p99 = 0.2, .max = 1};
+  return run;
 }
 
 TEST(BenchReport, ReadsLikeThis) {
-  EXPECT_EQ(TextReport(Asked(), Figures()),
-            R"(server      abacus at 127.0.0.1:50051, cpu, foredraft 0.1.0, numerics 7f3a91c2
-load        closed loop, 16 at once, 1,200 requests, 2 requests before to warm up; 1 connection
+  EXPECT_EQ(TextReport(Asked(), Measured()),
+            R"(server      abacus at 127.0.0.1:50051, cpu, foredraft 0.1.0, numerics 7f3a91c2, drafts up to 3
+load        closed loop, 16 at once, 1,200 requests; 2 requests to warm up; 1 connection
 prompts     random, 40 tokens in, 6 out
 sampling    greedy, EOS ignored, drafts up to 3; seed 7
 
-requests    1,197 completed, 3 failed, in 12.35 s
+requests    1,197 completed   3 failed   12.35 s
   error     3 RESOURCE_EXHAUSTED: queue full
-tokens      48,000 in (25.0% from the prefix cache), 7,182 out
-throughput  96.96 requests/s   3,888.2 input tok/s   581.8 output tok/s
+tokens      48,000 in   12,000 of them from the prefix cache   7,182 out
+throughput  97.50 requests/s sent   96.96 requests/s completed   3,888.2 input tok/s   581.8 output tok/s
 
-latency, ms                mean        p50        p90        p99        max
-TTFT                      14.20      13.90      18.00      20.81   1,031.50
-TPOT                       2.30       2.20       2.50       3.00       4.00
-inter-token                2.10       2.00       2.40       2.90       5.00
-between chunks             6.10       6.00       6.40       6.90       7.00
-end to end                27.00      26.00      30.00      35.00   1,050.00
+latency, ms   mean    p50    p90    p99       max
+TTFT         14.20  13.90  18.00  20.81  1,031.50
+TPOT          2.30   2.20   2.50   3.00      4.00
+inter-token   2.10   2.00   2.40   2.90      5.00
+inter-chunk   6.10   6.00   6.40   6.90      7.00
+end to end   27.00  26.00  30.00  35.00  1,050.00
 
-acceptance  length 2.82   3,640 of 6,000 accepted, 60.7%   by position 90.0% 57.0% 35.0%
-client      4.1% of one core, 69.6 us CPU per output token; requests left 0.02 ms late (p99 0.20)
+drafts      6,000 verified   3,640 accepted   60.7% acceptance rate   90.0% 57.0% 35.0% by position   2.82 acceptance length
+client      4.1% of one core   69.6 us CPU per output token   0.02 (p99 0.20) ms from due to sent
 )");
 }
 
-TEST(BenchReport, SaysWhatMakesFiguresDoubtful) {
+TEST(BenchReport, SaysWhatMakesMetricsDoubtful) {
   BenchSetup setup = Asked();
   setup.load.request_rate_per_s = 100;
-  RunFigures figures = Figures();
-  figures.interrupted = true;
-  figures.interrupted_requests = 5;
-  figures.gave_up = "the last 100 requests were UNAVAILABLE";
-  figures.speculation.forced = true;
-  figures.client.warnings = {"the client kept 0.95 cores busy"};
-  const std::string text = TextReport(setup, figures);
+  RunStats run = Measured();
+  run.interrupted = true;
+  run.interrupted_requests = 5;
+  run.gave_up = "the last 100 requests were UNAVAILABLE";
+  run.speculation.forced = true;
+  run.client.warnings = {"the client kept 0.95 cores busy"};
+  const std::string text = TextReport(setup, run);
   EXPECT_THAT(
       text, HasSubstr("load        open loop, 100 requests/s (Poisson), at most 16 at once, 1,200 requests"));
-  EXPECT_THAT(text, HasSubstr("3 failed, 5 interrupted, in 12.35 s; 97.50 sent per second\n"));
+  EXPECT_THAT(text, HasSubstr("3 failed   5 interrupted   12.35 s\n"));
   EXPECT_THAT(text, HasSubstr("\nFORCED      "));
-  EXPECT_THAT(text, HasSubstr("\ninterrupted these are the figures so far\n"));
+  EXPECT_THAT(text, HasSubstr("\ninterrupted the metrics cover what ran before the interruption\n"));
   EXPECT_THAT(text, HasSubstr("\ngave up     the last 100 requests were UNAVAILABLE\n"));
   EXPECT_THAT(text, HasSubstr("\nwarning     the client kept 0.95 cores busy\n"));
 }
 
 TEST(BenchReport, ShowsADashWhereNothingWasMeasured) {
   const std::string text = TextReport(Asked(), {.completed = 1, .ttft_ms = {.count = 1}});
-  EXPECT_THAT(text, HasSubstr("TTFT                       0.00 "));
-  EXPECT_THAT(text,
-              HasSubstr("TPOT                          -          -          -          -          -\n"));
-  EXPECT_THAT(text, HasSubstr("acceptance  none\n"));
+  EXPECT_THAT(text, HasSubstr("\nTTFT         0.00  0.00  0.00  0.00  0.00\n"));
+  EXPECT_THAT(text, HasSubstr("\nTPOT            -     -     -     -     -\n"));
 }
 
 TEST(BenchReport, HasNoLatenciesWhereNoRequestCompleted) {
@@ -114,10 +113,10 @@ TEST(BenchReport, HasNoLatenciesWhereNoRequestCompleted) {
 }
 
 TEST(BenchReport, HasAJsonObjectWithStableKeys) {
-  const nlohmann::json json = nlohmann::json::parse(JsonReport(Asked(), Figures()));
+  const nlohmann::json json = nlohmann::json::parse(JsonReport(Asked(), Measured()));
   const nlohmann::json expected = nlohmann::json::parse(R"({
     "server": {"address": "127.0.0.1:50051", "model": "abacus", "backend": "cpu", "version": "0.1.0",
-               "numerics_class": "7f3a91c2"},
+               "numerics_class": "7f3a91c2", "max_draft_len": 3},
     "load": {"mode": "closed", "concurrency": 16, "request_rate_per_s": null, "num_requests": 1200,
              "duration_limit_s": null, "warmup_requests": 2, "connections": 1, "seed": 7,
              "prompts": "random, 40 tokens in, 6 out"},
@@ -144,16 +143,16 @@ TEST(BenchReport, HasAJsonObjectWithStableKeys) {
   EXPECT_EQ(json, expected) << nlohmann::json::diff(expected, json);
 }
 
-TEST(BenchReport, HasNullForLatenciesThatNobodyMeasured) {
+TEST(BenchReport, HasNullForLatenciesWithoutSamples) {
   const nlohmann::json json = nlohmann::json::parse(JsonReport(Asked(), {}));
   EXPECT_TRUE(json["ttft_ms"].is_null());
   EXPECT_EQ(json["requests"]["sent"], 0);
 }
 
 TEST(BenchReport, SurvivesAMessageThatIsNotUtf8) {
-  RunFigures figures = Figures();
-  figures.errors[0].message = "\xff";
-  EXPECT_THAT(JsonReport(Asked(), figures), Not(HasSubstr("\xff")));
+  RunStats run = Measured();
+  run.errors[0].message = "\xff";
+  EXPECT_THAT(JsonReport(Asked(), run), Not(HasSubstr("\xff")));
 }
 
 TEST(ProgressLine, SaysHowFarTheRunIs) {

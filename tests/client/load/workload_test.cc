@@ -59,9 +59,9 @@ TEST(DatasetWorkload, NamesFileLineAndFieldOfABadLine) {
   } kCases[] = {
       {"not JSON", "{\"task_id\": 1,", "not a JSON object"},
       {"not an object", "[1, 2]", "not a JSON object"},
-      {"no input", R"({"output_tokens": 5})", "input_ids, prompt: none given, allowed exactly one"},
+      {"no input", R"({"output_tokens": 5})", "neither input_ids nor prompt, allowed exactly one"},
       {"two inputs", R"({"input_ids": [5], "prompt": "x", "output_tokens": 5})",
-       "input_ids, prompt: both given"},
+       "both input_ids and prompt, allowed exactly one"},
       {"ids not a list", R"({"input_ids": 5, "output_tokens": 5})", "input_ids: 5, allowed a list"},
       {"no ids", R"({"input_ids": [], "output_tokens": 5})", "input_ids: [], allowed a list of at least 1"},
       {"id over the vocabulary", R"({"input_ids": [5, 100], "output_tokens": 5})",
@@ -92,7 +92,7 @@ TEST(DatasetWorkload, RefusesAFileThatIsAbsentOrEmpty) {
   EXPECT_EQ(absent.status(), absl::NotFoundError("/nonexistent/data.jsonl: cannot be read"));
   EXPECT_EQ(DatasetWorkload::Read("/", Model()).status(), absl::NotFoundError("/: cannot be read"));
   EXPECT_THAT(std::string(Dataset("\n \n").status().message()),
-              HasSubstr(".jsonl: empty, allowed at least 1 line"));
+              HasSubstr(".jsonl: no lines, allowed at least 1"));
 }
 
 TEST(RandomWorkload, HasTheLengthsAskedForAndOrdinaryIdsAlone) {
@@ -144,7 +144,7 @@ TEST(RandomWorkload, RefusesWhatDoesNotFitTheModel) {
       {{.output_len = 0}, "--random-output-len: 0, allowed at least 1"},
       {{.range_ratio = 1}, "--random-range-ratio: 1, allowed 0 to below 1"},
       {{.input_len = 500, .output_len = 13},
-       "--random-input-len + --random-output-len: up to 513 tokens, the server's max_seq_len is 512"},
+       "--random-input-len + --random-output-len: up to 513 tokens, the daemon's max_seq_len is 512"},
   };
   for (const auto& one : kCases) {
     EXPECT_EQ(RandomWorkload::Make(one.options, Model()).status(), absl::InvalidArgumentError(one.message));

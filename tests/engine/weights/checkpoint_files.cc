@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/check.h"
-#include "engine/weights/tensor_names.h"
+#include "engine/weights/model_description.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
@@ -78,9 +78,9 @@ float TestValue(size_t tensor_index, int64_t element_index) {
 
 std::vector<RawTensor> TensorsFor(const ModelConfig& config) {
   std::vector<RawTensor> tensors;
-  for (const TensorSpec& spec : ExpectedTensors(config, config.num_nextn_predict_layers)) {
-    int64_t count = 1;
-    for (int64_t size : spec.shape) count *= size;
+  const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
+  for (const TensorSpec& spec : description.tensors) {
+    const int64_t count = spec.element_count();
     std::vector<float> values(count);
     for (int64_t i = 0; i < count; ++i) values[i] = TestValue(tensors.size(), i);
     tensors.push_back({spec.name, "F32", spec.shape, std::string(count * sizeof(float), '\0')});

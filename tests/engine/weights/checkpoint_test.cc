@@ -95,7 +95,8 @@ absl::Status Check(const std::vector<RawTensor>& tensors, const ModelConfig& con
   const std::string dir = MakeTestDir("model");
   WriteSafetensors(dir + "/model.safetensors", tensors);
   auto checkpoint = Checkpoint::Open(dir);
-  return checkpoint.ok() ? CheckTensors(*checkpoint, config) : checkpoint.status();
+  if (!checkpoint.ok()) return checkpoint.status();
+  return CheckTensors(*checkpoint, config, DescribeModel(config, config.num_nextn_predict_layers));
 }
 
 void Erase(std::vector<RawTensor>& tensors, const std::string& name) {

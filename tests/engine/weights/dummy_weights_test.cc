@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/weights/checkpoint_summary.h"
+#include "engine/weights/weight_loader.h"
 #include "gtest/gtest.h"
 #include "kernels/random_weight.h"
 #include "tests/engine/weights/checkpoint_files.h"
@@ -105,6 +106,25 @@ TEST(DummyWeights, AreTheSameEveryTimeAndUnlikeEachOther) {
             FakeDevice::At(down_a, 1, 2));
   EXPECT_NE(FakeDevice::At(a.layers[0].self_attn.o_proj, 0, 0),
             FakeDevice::At(a.layers[1].self_attn.o_proj, 0, 0));
+}
+
+// Benchmarks of different versions compare tokens, so the seed of a weight is part of its numbers.
+TEST(DummyWeights, TheSeedsFollowTheOrderOfTheModel) {
+  ModelConfig config = TinyConfig();
+  for (const bool tied : {false, true}) {
+    config.tie_word_embeddings = tied;
+    FakeDevice device;
+    const ModelWeights made = MakeOrDie(config, 0, device);
+    const auto number = [&](uint64_t seed, float amplitude) {
+      return ToFloat(RandomBf16(DenseRandomWeight(1, 1, DType::kBF16, amplitude, seed), 0));
+    };
+    const float per_input = 1 / std::sqrt(static_cast<float>(config.hidden_size));
+    EXPECT_EQ(ToFloat(made.embed_tokens[0]), number(1, 1));
+    EXPECT_EQ(FakeDevice::At(made.lm_head, 0, 0), tied ? number(1, 1) : number(2, 3 * per_input));
+    EXPECT_EQ(FakeDevice::At(made.layers[0].self_attn.qkv_a, 0, 0), number(tied ? 2 : 3, per_input));
+    EXPECT_EQ(FakeDevice::At(made.layers[0].mlp.gate_up, 0, 0), number(tied ? 6 : 7, per_input));
+    EXPECT_EQ(FakeDevice::At(made.layers[1].moe.router, 0, 0), number(tied ? 12 : 13, per_input));
+  }
 }
 
 TEST(DummyWeights, ARankMakesTheExpertsItHas) {

@@ -3,8 +3,8 @@
 #include "engine/weights/expert_shard.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/weights/model_description.h"
 #include "engine/weights/synth.h"
-#include "engine/weights/tensor_names.h"
 #include "engine/weights/weight_loader.h"
 #include "gtest/gtest.h"
 #include "tests/engine/weights/checkpoint_files.h"
@@ -61,8 +61,9 @@ class ExpertShardTest : public ::testing::Test {
 TEST_F(ExpertShardTest, ARankReadsAndHoldsItsPartOfTheExpertsAndTheRest) {
   const auto all = Load({});
   int64_t expert_elements = 0;
-  for (const TensorSpec& spec : ExpectedTensors(config_, 1)) {
-    if (spec.expert >= 0) expert_elements += spec.shape[0] * spec.shape[1];
+  const ModelDescription description = DescribeModel(config_, 1);
+  for (const TensorSpec& spec : description.tensors) {
+    if (spec.expert >= 0) expert_elements += spec.element_count();
   }
   const int64_t expert_file_bytes = expert_elements * int64_t{sizeof(bf16)};
   const int64_t expert_device_bytes = expert_elements * int64_t{sizeof(float)};  // as the fake packs them

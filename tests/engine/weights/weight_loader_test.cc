@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "engine/weights/tensor_names.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/weights/checkpoint_files.h"
@@ -62,7 +62,7 @@ class WeightLoaderTest : public ::testing::Test {
     tensor.bytes.assign(tensor.bytes.size() / 4, '\0');
     for (size_t i = 0; i < tensor.bytes.size(); ++i)
       tensor.bytes[i] = static_cast<char>(0x38 + i % tensor.shape[1] % 8);
-    RawTensor scale{name + kScaleSuffix, "F32", ScaleShape(config_, tensor.shape),
+    RawTensor scale{name + "_scale_inv", "F32", ScaleShape(config_, tensor.shape),
                     std::string(scales.size() * 4, '\0')};
     std::memcpy(scale.bytes.data(), scales.data(), scale.bytes.size());
     tensors_.push_back(scale);
@@ -79,9 +79,9 @@ TEST_F(WeightLoaderTest, FusesAndPlacesEveryTensor) {
   for (int row = 0; row < 12; ++row)
     for (int column = 0; column < 8; ++column)
       ASSERT_EQ(ToFloat(weights.embed_tokens[row * 8 + column]),
-                Rounded(Expected(kEmbedTokens, row, column)));
-  ExpectVector(weights.norm, kFinalNorm);
-  ExpectRows(weights.lm_head, 0, kLmHead);
+                Rounded(Expected("model.embed_tokens.weight", row, column)));
+  ExpectVector(weights.norm, "model.norm.weight");
+  ExpectRows(weights.lm_head, 0, "lm_head.weight");
   ASSERT_EQ(weights.layers.size(), 2u);
 
   const MlaWeights& mla = weights.layers[0].self_attn;
@@ -107,9 +107,10 @@ TEST_F(WeightLoaderTest, FusesAndPlacesEveryTensor) {
   ExpectRows(moe.router, 0, "model.layers.1.mlp.gate.weight");
   ExpectVector(moe.e_score_correction_bias, "model.layers.1.mlp.gate.e_score_correction_bias");
   for (int expert = 0; expert < 4; ++expert) {
-    ExpectRows(moe.expert_gate_up.items[expert], 0, ExpertPrefix(1, expert) + "gate_proj.weight");
-    ExpectRows(moe.expert_gate_up.items[expert], 6, ExpertPrefix(1, expert) + "up_proj.weight");
-    ExpectRows(moe.expert_down.items[expert], 0, ExpertPrefix(1, expert) + "down_proj.weight");
+    const std::string prefix = absl::StrCat("model.layers.1.mlp.experts.", expert, ".");
+    ExpectRows(moe.expert_gate_up.items[expert], 0, prefix + "gate_proj.weight");
+    ExpectRows(moe.expert_gate_up.items[expert], 6, prefix + "up_proj.weight");
+    ExpectRows(moe.expert_down.items[expert], 0, prefix + "down_proj.weight");
   }
   ExpectRows(moe.shared.gate_up, 6, "model.layers.1.mlp.shared_experts.up_proj.weight");
   ExpectRows(moe.shared.down, 0, "model.layers.1.mlp.shared_experts.down_proj.weight");
@@ -209,11 +210,11 @@ TEST_F(WeightLoaderTest, QProjHasNoBias) {
 
 TEST_F(WeightLoaderTest, ATiedHeadIsTheEmbedding) {
   config_.tie_word_embeddings = true;
-  ExpectRows(LoadOrDie(0).lm_head, 0, kEmbedTokens);
+  ExpectRows(LoadOrDie(0).lm_head, 0, "model.embed_tokens.weight");
 }
 
 TEST_F(WeightLoaderTest, BF16PassesUnchanged) {
-  RawTensor& norm = Named(tensors_, kFinalNorm);
+  RawTensor& norm = Named(tensors_, "model.norm.weight");
   norm.dtype = "BF16";
   norm.bytes = std::string("\x80\x3f\x00\xc0", 4) + std::string(12, '\0');  // 1, -2, 0...
   const ModelWeights weights = LoadOrDie(0);
@@ -221,7 +222,7 @@ TEST_F(WeightLoaderTest, BF16PassesUnchanged) {
   EXPECT_EQ(weights.norm[1], -2.0f);
 }
 
-TEST_F(WeightLoaderTest, ModulesNotAskedForAreCheckedButNotLoaded) {
+TEST_F(WeightLoaderTest, ModulesThatAreNotLoadedAreChecked) {
   EXPECT_EQ(LoadOrDie(1).mtp_modules.size(), 1u);
   Named(tensors_, "model.layers.3.enorm.weight").dtype = "U32";
   EXPECT_THAT(std::string(Load(0).status().message()),
@@ -229,8 +230,7 @@ TEST_F(WeightLoaderTest, ModulesNotAskedForAreCheckedButNotLoaded) {
 }
 
 TEST_F(WeightLoaderTest, RefusesMoreModulesThanThereAre) {
-  EXPECT_THAT(std::string(Load(3).status().message()),
-              HasSubstr("MTP modules: 3 asked for, the checkpoint has 2"));
+  EXPECT_THAT(std::string(Load(3).status().message()), HasSubstr("MTP modules: 3, allowed 0..2"));
 }
 
 TEST_F(WeightLoaderTest, ProgressEndsAtTheTotal) {

@@ -25,7 +25,7 @@ class RequestValidatorTest : public testing::Test {
 
   RequestLimits Limits() const {
     return {.vocab_size = kVocabSize,
-            .max_seq_len = kMaxSeqLen,
+            .size = {.max_seq_len = kMaxSeqLen},
             .longest_token_bytes = 32,
             .eos_ids = {1},
             .thinking = {.begin = *tokenizer_->AddedTokenId("<think>"),
@@ -196,7 +196,7 @@ TEST_F(RequestValidatorTest, GivesAbsentMaxTokensWhatIsLeft) {
   client.max_tokens.reset();
   EXPECT_EQ(Check(client)->request.max_tokens, kMaxSeqLen - 1);
   RequestLimits limits = Limits();
-  limits.pool_tokens = 64;
+  limits.size.pool_len = 64;
   EXPECT_EQ(Check(client, limits)->request.max_tokens, 63);
   client.max_tokens = 64;
   EXPECT_THAT(std::string(Check(client, limits).status().message()), HasSubstr("the KV pool holds 64"));

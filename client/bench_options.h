@@ -1,0 +1,46 @@
+#ifndef FOREDRAFT_CLIENT_BENCH_OPTIONS_H_
+#define FOREDRAFT_CLIENT_BENCH_OPTIONS_H_
+
+// The command line of `foredraft bench`.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/client_options.h"
+#include "client/load/load_run.h"
+#include "client/load/workload.h"
+
+namespace foredraft {
+
+struct BenchOptions {
+  ServerAddress server;
+  std::optional<int64_t> concurrency, connections, request_count;
+  std::optional<double> request_rate_per_s, duration_s, timeout_s;
+  int64_t warmup = 2;
+  std::string dataset;
+  RandomWorkloadOptions random;
+  bool stop_at_eos = false;
+  SamplingOptions sampling;
+  std::optional<int32_t> max_draft_tokens;
+  bool strict_acceptance = false;
+  std::vector<int> compare;  // max_draft_tokens of each setting; empty = one run
+  std::optional<std::string> baseline;
+  int64_t rounds = 3;
+  std::optional<std::string> json;  // "-" = stdout
+
+  // Registers the options and the help. The options must outlive the command.
+  void Add(CLI::App& command);
+  // OK or an error that names the option, its value and what is allowed.
+  absl::Status Check() const;
+
+  int ConnectionCount() const;
+  // A dataset or random workload sends `default_count` requests unless an option limits the run.
+  LoadOptions Load(int64_t default_count) const;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_BENCH_OPTIONS_H_

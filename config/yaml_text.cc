@@ -1,0 +1,101 @@
+#include "config/yaml_text.h"
+
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+constexpr size_t kMaxYamlBytes = size_t{1} << 20;
+constexpr int kMaxDepth = 32;
+constexpr int kMaxNodes = 10'000;
+
+// Visits a document as it reads with its aliases expanded. Nodes are shared between aliases, so the document
+// in memory is small whatever it expands to; an alias inside its own anchor is a cycle, which kMaxDepth ends.
+class TreeCheck {
+ public:
+  explicit TreeCheck(const std::string& file) : file_(file) {}
+
+  // `prefix` is the path of the mapping around `node` with a dot behind it, or empty.
+  absl::Status Visit(const YAML::Node& node, const std::string& prefix, int depth) {
+    if (++node_count_ > kMaxNodes) {
+      return Refuse(node, absl::StrFormat("more than %d values, aliases expanded", kMaxNodes));
+    }
+    if (!node.IsMap() && !node.IsSequence()) return absl::OkStatus();
+    if (depth == kMaxDepth) return Refuse(node, absl::StrFormat("nested deeper than %d", kMaxDepth));
+    std::set<std::string> keys;
+    for (const auto& item : node) {
+      if (node.IsSequence()) {
+        RETURN_IF_ERROR(Visit(item, prefix, depth + 1));
+        continue;
+      }
+      if (!item.first.IsScalar()) {
+        return Refuse(item.first, ShowYaml(item.first) + " as a key, allowed names");
+      }
+      const std::string& key = item.first.Scalar();
+      const std::string path = prefix + key;
+      if (!keys.insert(key).second) return Refuse(item.first, ShowText(path) + ": given twice");
+      RETURN_IF_ERROR(Visit(item.second, path + ".", depth + 1));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Refuse(const YAML::Node& node, const std::string& what) const {
+    return absl::InvalidArgumentError(absl::StrCat(file_, ":", LineOf(node), ": ", what));
+  }
+
+  const std::string& file_;
+  int node_count_ = 0;
+};
+
+}  // namespace
+
+int LineOf(const YAML::Node& node) { return node.Mark().line + 1; }
+
+bool IsQuoted(const YAML::Node& node) {
+  return node.Tag() == "!" || node.Tag().ends_with(":str");  // a plain scalar has the tag "?"
+}
+
+std::string ShowYaml(const YAML::Node& node) {
+  if (node.IsSequence()) return "a list";
+  if (node.IsMap()) return "a mapping";
+  if (!node.IsScalar()) return "null";
+  const std::string text = ShowText(node.Scalar());
+  return IsQuoted(node) ? absl::StrCat("\"", text, "\"") : text;
+}
+
+std::string ShowText(std::string_view text) {
+  std::string shown(text.substr(0, 80));
+  if (text.size() > 80) shown.replace(77, 3, "...");
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  }
+  return shown;
+}
+
+absl::StatusOr<YAML::Node> ParseYaml(const std::string& text, const std::string& file) {
+  const auto refuse = [&](int line, const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s:%d: %s", file, line, what));
+  };
+  if (text.size() > kMaxYamlBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: larger than %d bytes", file, kMaxYamlBytes));
+  }
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.empty()) return YAML::Node();
+    if (documents.size() > 1) return refuse(LineOf(documents[1]), "a second document, allowed one");
+    RETURN_IF_ERROR(TreeCheck(file).Visit(documents[0], "", 0));
+    return documents[0];
+  } catch (const YAML::Exception& error) {
+    return refuse(error.mark.line + 1, absl::StrCat("not YAML: ", ShowText(error.msg)));
+  } catch (const std::exception& error) {
+    return refuse(1, absl::StrCat("not YAML: ", ShowText(error.what())));
+  }
+}
+
+}  // namespace foredraft

@@ -1,0 +1,32 @@
+#include "engine/decode_step.h"
+
+#include "engine/spec/verifier.h"
+
+namespace foredraft {
+
+void DecodeStep(const Rank& rank, const StepKey& key) {
+  const StepBuffers& b = rank.buffers;
+  const int rows = key.bucket * (key.draft_len + 1);
+  const Matrix<float> target_output = b.target_output.first_rows(rows);
+  rank.ops().decode_rows(*rank.stream, {.ids = b.target.ids,
+                                        .row_slots = b.target.slots,
+                                        .positions = b.target.positions,
+                                        .row_in_slot = b.row_in_slot,
+                                        .live_slots = b.live_slots,
+                                        .slots = rank.slots.arrays(),
+                                        .bucket = key.bucket,
+                                        .draft_len = key.draft_len});
+  rank.model->RunTarget(*rank.stream, {.index = b.target.index(rows), .ids = b.target.ids}, rank.cache,
+                        target_output);
+  Verify(rank, key);
+  if (rank.drafter == nullptr) return;
+  rank.drafter->Draft(rank,
+                      {.outputs = b.outputs,
+                       .target_output = target_output,
+                       .bucket = key.bucket,
+                       .draft_len = key.draft_len,
+                       .choice = key.choice},
+                      key.draft_len);
+}
+
+}  // namespace foredraft

@@ -1,0 +1,31 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_FORWARD_H_
+#define FOREDRAFT_ENGINE_MODEL_FORWARD_H_
+
+// What every recipe needs, as one argument. A view: the model builds one per forward, and all referents
+// outlive that forward.
+
+#include "config/model_config.h"
+#include "engine/comm/communicator.h"
+#include "engine/model/activations.h"
+#include "engine/model/batch.h"
+#include "kernels/ops.h"
+
+namespace foredraft {
+
+struct Forward {
+  const Ops& ops;
+  Stream& stream;
+  Communicator& comm;  // joins the ranks that the experts are spread over
+  const ModelConfig& config;
+  const Activations& activations;
+  const Batch& batch;
+
+  int rows() const { return batch.index.rows; }
+  float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
+  // The same forward with its ops on another stream.
+  Forward On(Stream& other) const { return {ops, other, comm, config, activations, batch}; }
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_FORWARD_H_

@@ -1,0 +1,80 @@
+#include "engine/model/linear.h"
+
+#include "base/status_macros.h"
+#include "engine/model/forward.h"
+
+namespace foredraft {
+namespace {
+
+bool ReadsF8(const PackedWeight& weight) { return weight.dtype == DType::kF8E4M3; }
+
+}  // namespace
+
+InputRows InputRows::row_range(int32_t first, int32_t count) const {
+  return {.as_bf16 = as_bf16 ? as_bf16.row_range(first, count) : as_bf16.first_rows(count),
+          .as_f8 = as_f8 ? as_f8.row_range(first, count) : as_f8};
+}
+
+InputRows InputRows::ReadBy(std::initializer_list<PackedWeight> readers) const {
+  bool bf16_read = false;
+  bool f8_read = false;
+  for (const PackedWeight& weight : readers) {
+    if (weight) (ReadsF8(weight) ? f8_read : bf16_read) = true;
+  }
+  InputRows rows = *this;
+  if (!f8_read) rows.as_f8 = {};
+  if (rows.as_f8 && !bf16_read) rows.as_bf16.data = nullptr;
+  return rows;
+}
+
+absl::Status AllocateInputRows(Device& device, int rows, int cols, InputRows& out) {
+  ASSIGN_OR_RETURN(bf16* const data, device.AllocateArray<bf16>(static_cast<size_t>(rows) * cols));
+  out.as_bf16 = Dense(data, rows, cols);
+  if (!device.quantizes_rows()) return absl::OkStatus();
+  const auto round_up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
+  QuantizedRows& f8 = out.as_f8;
+  f8 = {.rows = rows, .cols = cols, .pitch = round_up(cols, 16), .scale_pitch = round_up(rows, 4)};
+  ASSIGN_OR_RETURN(f8.codes, device.AllocateArray<uint8_t>(rows * f8.pitch));
+  const int64_t groups = round_up(cols, kQuantGroup) / kQuantGroup;
+  ASSIGN_OR_RETURN(f8.scales, device.AllocateArray<float>(groups * f8.scale_pitch));
+  return absl::OkStatus();
+}
+
+void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p) {
+  p.out_bf16 = out.as_bf16;
+  p.out_f8 = out.as_f8;
+  f.ops.rms_norm(f.stream, p);
+}
+
+void SiluMul(const Forward& f, const InputRows& out, SiluMulParams p) {
+  p.out = out.as_bf16;
+  p.out_f8 = out.as_f8;
+  f.ops.silu_mul(f.stream, p);
+}
+
+void Linear(const Forward& f, const InputRows& x, GemmParams p) {
+  p.x = x.as_bf16;
+  p.x_f8 = x.as_f8;
+  p.form = f.batch.gemm_form();
+  f.ops.gemm(f.stream, p);
+}
+
+void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p) {
+  p.x = x.as_bf16;
+  p.x_f8 = x.as_f8;
+  f.ops.grouped_gemm(f.stream, p);
+}
+
+void GroupedGateUp(const Forward& f, const InputRows& x, const InputRows& out, GroupedGemmParams p) {
+  const PackedWeight& expert = p.experts.first;
+  if (out.as_f8 && ReadsF8(expert) && expert.k % kQuantGroup == 0 && expert.n / 2 % kQuantGroup == 0) {
+    p.out = {};
+    p.silu_f8 = out.as_f8;
+    GroupedLinear(f, x, p);
+    return;
+  }
+  GroupedLinear(f, x, p);
+  SiluMul(f, out, {.gate_up = p.out, .row_count = p.expert_offsets + p.experts.count});
+}
+
+}  // namespace foredraft

@@ -1,0 +1,48 @@
+#include "engine/rank.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "engine/spec/eagle_drafter.h"
+#include "engine/spec/vanilla_drafter.h"
+
+namespace foredraft {
+
+absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& config, ModelWeights weights) {
+  const int recent_len = options.use_mtp_vanilla ? options.max_draft_len : 0;
+  stream = device->CreateStream();
+  device->BeginPurpose("activations");
+  ASSIGN_OR_RETURN(
+      model, DeepseekV3::Create(*device, *comm, config, std::move(weights),
+                                {.rows = options.largest_forward(), .positions = options.position_count()}));
+  ASSIGN_OR_RETURN(buffers, AllocateStepBuffers(*device, {.rows = options.largest_forward(),
+                                                          .step_rows = options.largest_step(),
+                                                          .bucket = options.batch_sizes.back(),
+                                                          .hidden_size = config.hidden_size,
+                                                          .vocab_size = config.vocab_size,
+                                                          .recent_len = recent_len}));
+  device->BeginPurpose("slots");
+  ASSIGN_OR_RETURN(slots, SlotState::Create(*device, {.slot_count = options.max_batch_size,
+                                                      .vocab_size = config.vocab_size,
+                                                      .table_stride = options.blocks_per_slot(),
+                                                      .hidden_size = config.hidden_size,
+                                                      .level_count = options.module_count(),
+                                                      .recent_len = recent_len}));
+  if (recent_len > 0) {
+    drafter = std::make_unique<VanillaDrafter>();
+  } else if (options.module_count() > 0) {
+    drafter = std::make_unique<EagleDrafter>();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rank::AllocateCache(const EngineOptions& options, int block_count, bool poison) {
+  const KvCacheShape shape =
+      KvCacheShape::Of(model->config(), options.module_count(), options.tokens_per_block, block_count);
+  device->BeginPurpose("KV cache");
+  ASSIGN_OR_RETURN(cache,
+                   KvCache::Create(*device, shape, slots.block_tables(), options.blocks_per_slot(), poison));
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,42 @@
+#ifndef FOREDRAFT_ENGINE_RANK_H_
+#define FOREDRAFT_ENGINE_RANK_H_
+
+// Everything that the steps of one rank work on. Prefill, decode step, verifier and drafters take it as one
+// argument. Owner: RankEngine. Thread: the one that submits plans.
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "config/model_config.h"
+#include "engine/comm/communicator.h"
+#include "engine/engine_options.h"
+#include "engine/kv_cache.h"
+#include "engine/model/deepseek_v3.h"
+#include "engine/slot_state.h"
+#include "engine/spec/drafter.h"
+#include "engine/step_buffers.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+struct Rank {
+  std::unique_ptr<Device> device;      // outlives all that follows
+  std::unique_ptr<Communicator> comm;  // joins the ranks; of `device`
+  std::unique_ptr<Stream> stream;      // takes every op and copy of the rank
+  std::unique_ptr<DeepseekV3> model;
+  std::unique_ptr<Drafter> drafter;  // null where max_draft_len is 0
+  SlotState slots;
+  StepBuffers buffers;
+  KvCache cache;
+
+  const Ops& ops() const { return device->ops(); }
+
+  // All but the cache, after device and comm are there.
+  absl::Status Allocate(const EngineOptions& options, const ModelConfig& config, ModelWeights weights);
+  // Replaces the cache; its memory stays the device's.
+  absl::Status AllocateCache(const EngineOptions& options, int block_count, bool poison);
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_RANK_H_

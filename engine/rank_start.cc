@@ -1,0 +1,159 @@
+// How a RankEngine is created: allocation, first runs, sizing of the KV cache, capture, warm-up. What it does
+// with plans is in rank_engine.cc.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "engine/comm/solo_communicator.h"
+#include "engine/kv_budget.h"
+#include "engine/rank_engine.h"
+
+namespace foredraft {
+
+absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptions& options,
+                                                               const ModelConfig& config,
+                                                               std::unique_ptr<Device> device,
+                                                               ModelWeights weights,
+                                                               std::unique_ptr<Communicator> comm) {
+  CHECK(!options.batch_sizes.empty() && options.batch_sizes.back() >= options.max_batch_size);
+  CHECK_LE(options.max_draft_len, kMaxDraftLen);
+  CHECK_LE(options.module_count(), static_cast<int>(weights.mtp_modules.size()));
+  if (comm == nullptr) comm = std::make_unique<SoloCommunicator>(device->ops());
+  std::unique_ptr<RankEngine> engine(new RankEngine(options));
+  Rank& rank = engine->rank_;
+  rank.device = std::move(device);
+  rank.comm = std::move(comm);
+  RETURN_IF_ERROR(rank.Allocate(options, config, std::move(weights)));
+  for (PendingStep& step : engine->pending_) {
+    ASSIGN_OR_RETURN(step,
+                     PendingStep::Create(*rank.device, options.batch_sizes.back(), options.largest_step()));
+  }
+  engine->padded_slots_.resize(options.batch_sizes.back());
+  if (rank.device->needs_first_runs() || rank.comm->size() > 1) RETURN_IF_ERROR(engine->FirstRuns());
+  RETURN_IF_ERROR(engine->SizeCache());
+  if (options.capture_graphs) RETURN_IF_ERROR(engine->CaptureSteps());
+  return engine;
+}
+
+// The KV cache takes what is left, so whatever allocates at its first use has to run before: the largest
+// prefill and every step, on a cache of the scratch block alone, where unmapped rows go.
+absl::Status RankEngine::FirstRuns() {
+  RETURN_IF_ERROR(rank_.AllocateCache(options_, /*block_count=*/1, /*poison=*/false));
+  if (rank_.device->needs_first_runs()) {
+    // The largest for the workspaces, small ones for the kernels that are chosen at few rows.
+    for (const int rows : {options_.max_num_tokens, std::min(64, options_.max_num_tokens), 1}) {
+      RETURN_IF_ERROR(FirstPrefill(rows));
+    }
+  }
+  for (const StepKey& key : AllSteps()) {
+    // Both choices of tokens have the same exchanges.
+    if (key.choice == TokenChoice::kArgmax && !rank_.device->needs_first_runs()) continue;
+    RETURN_IF_ERROR(RunEmptyStep(key));
+  }
+  return rank_.device->status();
+}
+
+absl::Status RankEngine::RunEmptyStep(const StepKey& key) {
+  SubmitDecodeStep({}, key);
+  return rank_.comm->Await(*rank_.stream);
+}
+
+absl::Status RankEngine::FirstPrefill(int row_limit) {
+  const int index = rank_.comm->rank();
+  const IterationPlan prefill = PrefillOf(row_limit);
+  RETURN_IF_ERROR(Run(prefill, index).status());
+  IterationPlan release;
+  release.ranks.resize(rank_.comm->size());
+  for (const SlotAdmission& admission : prefill.ranks[index].admissions) {
+    release.ranks[index].releases.push_back(admission.slot);
+  }
+  return Run(release, index).status();
+}
+
+// A plan that prefills the ends of prompts of the greatest length: `row_limit` rows, or fewer where the slots
+// do not hold so many.
+IterationPlan RankEngine::PrefillOf(int row_limit) const {
+  IterationPlan plan;
+  const int rank_count = rank_.comm->size();
+  plan.ranks.resize(rank_count);
+  RankPlan& rank = plan.ranks[rank_.comm->rank()];
+  const int longest = options_.max_seq_len - 1;
+  int rows = 0;
+  for (int slot = 0; slot < options_.max_batch_size && rows < row_limit; ++slot) {
+    const int count = std::min(longest, row_limit - rows);
+    rank.admissions.push_back({.slot = slot, .prompt_len = longest, .length_limit = longest});
+    rank.prefill_chunks.push_back({.slot = slot,
+                                   .first_position = longest - count,
+                                   .token_ids = std::vector<int32_t>(count, 0),
+                                   .last = true});
+    rows += count;
+  }
+  plan.draft_len = options_.max_draft_len;
+  plan.prefill_rows.assign(rank_count, rows);
+  plan.ended_prompts.assign(rank_count, static_cast<int32_t>(rank.admissions.size()));
+  return plan;
+}
+
+absl::Status RankEngine::SizeCache() {
+  if (options_.block_count == 0) {
+    const KvCacheShape shape =
+        KvCacheShape::Of(rank_.model->config(), options_.module_count(), options_.tokens_per_block, 1);
+    const int64_t graph_bytes = GraphBytes();
+    ASSIGN_OR_RETURN(options_.block_count,
+                     BlocksThatFit(rank_.device->memory(), graph_bytes, options_.free_memory_fraction, shape,
+                                   options_.blocks_per_slot()));
+    int64_t smallest = options_.block_count;  // one scheduler plans for all ranks
+    RETURN_IF_ERROR(rank_.comm->AllReduce({&smallest, 1}, Reduction::kMin));
+    options_.block_count = static_cast<int>(smallest);
+  }
+  RETURN_IF_ERROR(rank_.AllocateCache(options_, options_.block_count, options_.poison_cache));
+  ASSIGN_OR_RETURN(swap_store_,
+                   SwapStore::Create(*rank_.device, options_.host_cache_bytes,
+                                     rank_.cache.shape().block_bytes(), rank_.slots.image_bytes()));
+  return absl::OkStatus();
+}
+
+// An estimate of what the captured steps take of the device's memory, which CUDA does not report: what one of
+// the largest takes, times the number of steps. That one is not kept, because its nodes use the cache of the
+// first runs.
+int64_t RankEngine::GraphBytes() {
+  if (!options_.capture_graphs || !rank_.device->needs_first_runs()) return 0;
+  const std::vector<StepKey> steps = AllSteps();
+  const int64_t before = rank_.device->memory().free_bytes;
+  const std::unique_ptr<Graph> graph = CaptureStep(steps.back());
+  const int64_t taken = before - rank_.device->memory().free_bytes;
+  return std::max<int64_t>(taken, 0) * static_cast<int64_t>(steps.size());
+}
+
+std::vector<StepKey> RankEngine::AllSteps() const {
+  std::vector<StepKey> steps;
+  for (const int bucket : options_.batch_sizes) {
+    for (int draft_len = 0; draft_len <= options_.max_draft_len; ++draft_len) {
+      for (const TokenChoice choice : {TokenChoice::kSample, TokenChoice::kArgmax}) {
+        steps.push_back({.bucket = bucket, .draft_len = draft_len, .choice = choice});
+      }
+    }
+  }
+  return steps;
+}
+
+absl::Status RankEngine::CaptureSteps() {
+  for (const StepKey& key : AllSteps()) graphs_.Insert(key, CaptureStep(key));
+  RETURN_IF_ERROR(rank_.device->status());
+  return rank_.comm->status();
+}
+
+absl::StatusOr<int> RankEngine::WarmUp() {
+  if (options_.capture_graphs && rank_.device->needs_first_runs()) {
+    for (const StepKey& key : AllSteps()) {
+      RETURN_IF_ERROR(RunEmptyStep(key));
+    }
+  }
+  rank_.device->Freeze();
+  return static_cast<int>(graphs_.size());
+}
+
+}  // namespace foredraft

@@ -1,0 +1,33 @@
+#ifndef FOREDRAFT_ENGINE_REMOTE_KEY_VALUE_STORE_H_
+#define FOREDRAFT_ENGINE_REMOTE_KEY_VALUE_STORE_H_
+
+// The leader's side of RendezvousStore (engine/comm/rendezvous.h): the values that the ranks of a group leave
+// for each other while it forms, and the ranks that wait for a value. It sends nothing: its caller does.
+//
+// Owner: Leader, one per group, emptied for each life. Thread: any, under the leader's mutex.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace foredraft {
+
+class KeyValueStore {
+ public:
+  void Clear();
+
+  // The value, or empty: then the Set that brings it returns `rank`.
+  std::optional<std::string> Get(const std::string& key, int rank);
+
+  // Returns the ranks that wait for `key`.
+  [[nodiscard]] std::vector<int> Set(const std::string& key, std::string value);
+
+ private:
+  std::map<std::string, std::string> values_;
+  std::map<std::string, std::vector<int>> waiting_ranks_;  // by the key they wait for
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_REMOTE_KEY_VALUE_STORE_H_

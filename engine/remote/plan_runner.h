@@ -1,0 +1,28 @@
+#ifndef FOREDRAFT_ENGINE_REMOTE_PLAN_RUNNER_H_
+#define FOREDRAFT_ENGINE_REMOTE_PLAN_RUNNER_H_
+
+// The worker's loop between its plan queue and its executor: it launches plans as they arrive and collects
+// their results in the same order. It has no stream: its caller fills the queue and sends the results.
+
+#include <cstddef>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/bounded_queue.h"
+#include "foredraft/v1/worker.pb.h"
+#include "scheduler/plan.h"
+
+namespace foredraft {
+
+inline constexpr size_t kPlansInFlight = 2;  // engine/README.md, one-in-flight
+
+// Carries out the plans of `rank` until `plans` is closed and drained. `done` gets each plan's result, or the
+// error of its launch or its collection. Launch runs on a thread of its own (`launcher`), Collect and `done`
+// on the caller's.
+void RunPlans(BoundedQueue<v1::WorkerPlan>& plans, int rank, Executor& executor,
+              const std::function<void(absl::StatusOr<RankResult> result)>& done);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_REMOTE_PLAN_RUNNER_H_

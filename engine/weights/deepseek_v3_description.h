@@ -1,0 +1,22 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_
+
+// DeepSeek-V3 under Hugging Face's tensor names (docs/deepseek-v3.md).
+
+#include <string>
+
+#include "engine/weights/model_description.h"
+
+namespace foredraft {
+
+// MTP module i is layer num_hidden_layers + i.
+ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count);
+
+// One decoder layer, whose tensors' names begin with `prefix` ("model.layers.3."). Sets layer.is_moe. For
+// variants that keep DeepSeek-V3's layer.
+void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,
+                          LayerWeights& layer, ModelDescription& description);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_

@@ -1,0 +1,75 @@
+#include "engine/weights/model_description.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/weights/deepseek_v3_description.h"
+
+namespace foredraft {
+namespace {
+
+struct Family {
+  std::string_view architecture;
+  ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count);
+};
+constexpr Family kFamilies[] = {{"DeepseekV3ForCausalLM", DescribeDeepSeekV3}};
+
+}  // namespace
+
+int64_t TensorSpec::element_count() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::span<const TensorSpec* const> WeightSpec::parts(int index) const {
+  const size_t part_count = tensors.size() / expert_count;
+  return std::span(tensors).subspan(index * part_count, part_count);
+}
+
+int WeightSpec::rows() const {
+  int64_t rows = 0;
+  for (const TensorSpec* part : parts()) rows += part->shape.front();
+  return static_cast<int>(rows);
+}
+
+bool WeightSpec::is_quantised() const {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const TensorSpec* tensor) { return tensor->is_quantised(); });
+}
+
+const TensorSpec* ModelDescription::Tensor(TensorSpec tensor) {
+  tensors.push_back(std::move(tensor));
+  return &tensors.back();
+}
+
+ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count) {
+  const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& candidate) {
+    return candidate.architecture == config.architecture;
+  });
+  CHECK(family != std::end(kFamilies)) << config.architecture;
+  return family->describe(config, mtp_module_count);
+}
+
+std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape) {
+  return {(weight_shape[0] + config.weight_block_n - 1) / config.weight_block_n,
+          (weight_shape[1] + config.weight_block_k - 1) / config.weight_block_k};
+}
+
+float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config) {
+  const float per_input = 1 / std::sqrt(static_cast<float>(tensor.shape.back()));
+  switch (tensor.kind) {
+    case TensorKind::kEmbedding:
+      return 1;
+    case TensorKind::kHead:
+      return 3 * per_input;      // logits that differ
+    case TensorKind::kResidual:  // the sum over the layers stays of order one
+      return per_input / std::sqrt(2.0f * static_cast<float>(config.num_hidden_layers));
+    default:
+      return per_input;
+  }
+}
+
+}  // namespace foredraft

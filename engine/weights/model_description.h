@@ -1,0 +1,130 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_MODEL_DESCRIPTION_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_MODEL_DESCRIPTION_H_
+
+// The tree of a model: the tensors of its checkpoint, and how they become the members of ModelWeights.
+// Written once per family (deepseek_v3_description.cc). Everything else reads it:
+//
+// clang-format off
+//   checkpoint_check     does a checkpoint have these tensors, and no others?
+//   weight_loader        reads them, fuses them, packs them
+//   dummy_weights        random weights on the device (load_format: dummy)
+//   synth                random weights on disk
+//   checkpoint_summary   parameters and bytes, for `foredraft info`
+//   server/cli/tune.cc   the shapes of the GEMMs
+// clang-format on
+//
+// To add a variant of a family, with other tensor names or another MTP layout: write one file that describes
+// it (it may call DescribeDecoderLayer and rename tensors afterwards), add its row to kFamilies in
+// model_description.cc, and let config/model_config.cc accept its name in `architectures`.
+// tests/engine/weights/model_variant_test.cc does so.
+//
+// To add a model whose layers compute something new, add besides: its members in model_weights.h, its recipe
+// in engine/model, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in tests/ops).
+// A new form of member is a new alternative of Member: each WeightSource fails to compile until it handles
+// it. A new storage format is a new TensorKind or a field of TensorSpec, read by checkpoint_check and
+// ReadTensor and packed by the backends.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/model_config.h"
+#include "engine/weights/model_weights.h"
+
+namespace foredraft {
+
+// What a tensor is for. Decides which dtypes a checkpoint may have (F32 and BF16 always) and the random
+// values.
+enum class TensorKind {
+  kNorm,       // vector; random values around 1
+  kBias,       // vector; random values around 0
+  kEmbedding,  // [V, D]
+  kHead,       // [V, D]
+  kMatrix,     // a matrix that vendors leave in BF16: router, eh_proj
+  kLinear,     // a projection: FP8 where the checkpoint has FP8 blocks
+  kResidual,   // a projection whose output is added to the residual stream; FP8 likewise
+  kUnread,     // a copy of another tensor: may be absent, never loaded
+};
+
+// One tensor of the checkpoint.
+struct TensorSpec {
+  TensorKind kind;
+  std::string name;
+  std::vector<int64_t> shape;  // row-major; a vector has one size
+  std::string scale;           // name of its block scales if it is F8_E4M3; empty: F8_E4M3 is refused
+  int expert = -1;  // routed expert it belongs to: only that expert's rank reads it; -1: every rank
+
+  int64_t element_count() const;
+  // Vendors store it as FP8 in an FP8 checkpoint, and so do random weights.
+  bool is_quantised() const { return kind == TensorKind::kLinear || kind == TensorKind::kResidual; }
+};
+
+// The member of ModelWeights that a weight becomes.
+struct VectorMember {  // the tensors one after another in FP32, after `leading_zeros` zeros
+  const float** out;
+  int leading_zeros = 0;
+};
+struct TableMember {  // rows in BF16, not packed
+  const bf16** out;
+};
+struct MatrixMember {  // the tensors stacked along n
+  PackedWeight* out;
+};
+struct ExpertsMember {  // per expert of this rank (ExpertShard), its tensors stacked along n
+  PackedWeights* out;
+};
+struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W_UV
+  MlaWeights* out;
+  int head_count;
+  int nope;   // rows of a head that are W_UK's
+  int value;  // rows of a head that are W_UV's, after those
+};
+using Member = std::variant<VectorMember, TableMember, MatrixMember, ExpertsMember, KvBMember>;
+
+// One weight of the model on the device, and the tensors it is made of.
+struct WeightSpec {
+  std::string name;  // "shared.gate_up": the same in every layer
+  Member member;
+  std::vector<const TensorSpec*> tensors;  // experts: those of expert 0, then those of expert 1...
+  int expert_count = 1;                    // 1 where there are no experts
+
+  // The tensors that are stacked for expert `index`, or for a weight without experts (index 0).
+  std::span<const TensorSpec* const> parts(int index = 0) const;
+  // Of a matrix, or of each expert's.
+  int rows() const;
+  int columns() const { return static_cast<int>(tensors.front()->shape.back()); }
+  // All tensors are quantised kinds, so the fused weight may stay FP8.
+  bool is_quantised() const;
+};
+
+// Move-only: members and weights point into it.
+struct ModelDescription {
+  std::unique_ptr<ModelWeights> model = std::make_unique<ModelWeights>();  // what a WeightSource fills
+  std::deque<TensorSpec>
+      tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes
+  std::vector<WeightSpec> weights;
+  std::vector<std::string>
+      unread_endings;  // of names that old converters left in files: accepted, never read
+
+  // Adds a tensor; the pointer stays valid as long as the description.
+  const TensorSpec* Tensor(TensorSpec tensor);
+  void Weight(WeightSpec weight) { weights.push_back(std::move(weight)); }
+};
+
+// By config.architecture, which ReadModelConfig has checked. The first `mtp_module_count` MTP modules.
+ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count);
+
+// [rows, columns] of the scale grid of an FP8 weight of this shape.
+std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape);
+
+// Root mean square of a random matrix, so that activations stay of order one.
+float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_MODEL_DESCRIPTION_H_

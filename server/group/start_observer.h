@@ -1,0 +1,48 @@
+#ifndef FOREDRAFT_SERVER_GROUP_START_OBSERVER_H_
+#define FOREDRAFT_SERVER_GROUP_START_OBSERVER_H_
+
+// Receives the progress of a daemon's start, on the thread that starts it: the screen, a log, or a test.
+// Events come in the order of the functions below; Waiting and Loading come repeatedly, Waiting at any time
+// before Loading ends. A function that is not overridden ignores its event.
+
+#include <cstdint>
+#include <string>
+
+#include "config/config.h"
+
+namespace foredraft {
+
+// What the checkpoint and the configuration say, known before a rank starts.
+struct ModelFacts {
+  int64_t parameters = 0;    // of the target and all MTP modules
+  int64_t bytes = 0;         // in the checkpoint
+  int mtp_modules = 0;       // in the checkpoint
+  int64_t cache_blocks = 0;  // per rank; 0 = decided by the memory that is free after loading
+  int tokens_per_block = 0;
+  int ranks = 1;
+};
+
+// What only the ranks know. The counts are set once all ranks are ready.
+struct GroupFacts {
+  std::string device;          // "cpu avx512-bf16"; of rank 0
+  std::string numerics_class;  // 8 hex digits; of all ranks
+  int block_count = 0;         // of the smallest KV cache, including the scratch block
+  int graph_count = 0;
+};
+
+class StartObserver {
+ public:
+  virtual ~StartObserver() = default;
+  virtual void ModelKnown(const Config&, const ModelFacts&) {}
+  // The start waits for something outside this process, such as a worker of another host.
+  virtual void Waiting(const std::string& /*what*/) {}
+  // Device and numerics class are known.
+  virtual void RanksKnown(const GroupFacts&) {}
+  virtual void Loading(int /*rank*/, int64_t /*done_bytes*/, int64_t /*total_bytes*/) {}
+  virtual void WarmedUp(int /*graph_count*/, double /*seconds*/) {}
+  virtual void Serving(const std::string& /*grpc_address*/, const std::string& /*metrics_address*/) {}
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_GROUP_START_OBSERVER_H_

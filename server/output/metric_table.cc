@@ -1,0 +1,145 @@
+#include "server/output/metric_table.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+constexpr MetricType kCounter = MetricType::kCounter;
+constexpr MetricType kGauge = MetricType::kGauge;
+constexpr MetricType kHistogram = MetricType::kHistogram;
+
+constexpr char kPhase[] = "phase (thinking, answer)";
+constexpr char kPhaseAndPosition[] = "phase (thinking, answer), position (1 to max_draft_len)";
+
+constexpr MetricRow kMetrics[] = {
+    {"foredraft_spec_decode_drafts_total", kCounter, kPhase,
+     "Decode steps of sequences that verified at least one draft."},
+    {"foredraft_spec_decode_draft_tokens_total", kCounter, kPhase, "Drafts verified."},
+    {"foredraft_spec_decode_accepted_tokens_total", kCounter, kPhase, "Drafts accepted and emitted."},
+    {"foredraft_spec_decode_accepted_tokens_per_position_total", kCounter, kPhaseAndPosition,
+     "Drafts accepted and emitted, by their position in the step."},
+    {"foredraft_spec_decode_relaxed_tokens_total", kCounter, "",
+     "Drafts that only relaxed acceptance accepted; strict acceptance would have refused them."},
+    {"foredraft_spec_decode_acceptance_rate", kGauge, "", "Accepted / verified drafts, last 60 s."},
+    {"foredraft_spec_decode_draft_length", kGauge, "", "K, the drafts per decode step, in use now."},
+    {"foredraft_spec_decode_forced", kGauge, "",
+     "1 while forced acceptance is configured: tokens are not the model's."},
+    {"foredraft_requests_total", kCounter, "outcome (stop, length, cancelled, deadline, rejected, error)",
+     "Requests ended, by outcome."},
+    {"foredraft_prompt_tokens_total", kCounter, "", "Prompt tokens of requests."},
+    {"foredraft_generation_tokens_total", kCounter, "", "Tokens emitted."},
+    {"foredraft_time_to_first_token_seconds", kHistogram, "", "Arrival of a request to its first token."},
+    {"foredraft_time_per_output_token_seconds", kHistogram, "",
+     "Time between tokens after the first; each token counts once."},
+    {"foredraft_e2e_request_duration_seconds", kHistogram, "", "Arrival of a request to its end."},
+    {"foredraft_queue_duration_seconds", kHistogram, "",
+     "Arrival of a request to its admission into a slot."},
+    {"foredraft_requests_running", kGauge, "", "Requests that have a slot or are swapped out."},
+    {"foredraft_requests_waiting", kGauge, "", "Requests in the queue."},
+    {"foredraft_rank_failures_total", kCounter, "", "Ranks lost."},
+    {"foredraft_group_restarts_total", kCounter, "", "Restarts of all ranks after one was lost."},
+    {"foredraft_prefix_cache_queried_tokens_total", kCounter, "",
+     "Prompt tokens looked up in the prefix cache."},
+    {"foredraft_prefix_cache_hit_tokens_total", kCounter, "", "Prompt tokens found in the prefix cache."},
+    {"foredraft_preemptions_total", kCounter, "", "Sequences swapped out to make room in the KV cache."},
+    {"foredraft_wasted_steps_total", kCounter, "",
+     "Steps computed for sequences that had already ended; the price of planning ahead."},
+    {"foredraft_rewound_blocks_total", kCounter, "",
+     "KV blocks taken for drafts that were not accepted, and given back."},
+    {"foredraft_graph_replays_total", kCounter, "", "Decode steps replayed from a graph."},
+    {"foredraft_eager_steps_total", kCounter, "", "Decode steps run without a graph."},
+    {"foredraft_config_reloads_total", kCounter, "result (accepted, refused)",
+     "Configuration reloads, by result."},
+    {"foredraft_kv_cache_usage_ratio", kGauge, "", "KV blocks held by sequences / all KV blocks."},
+    {"foredraft_kv_cache_blocks", kGauge, "state (used, free, cached)",
+     "KV blocks, by state. cached: content of ended sequences, reused or taken when needed."},
+    {"foredraft_step_duration_seconds", kHistogram, "kind (prefill, decode)",
+     "Duration of forwards, by kind."},
+    {"foredraft_step_batch_size", kHistogram, "", "Sequences that a decode step advanced."},
+    {"foredraft_build_info", kGauge, "version, numerics_class",
+     "Always 1. Daemons with the same numerics class give the same tokens."},
+    {"foredraft_config_info", kGauge, "backend, max_batch_size, max_seq_len, max_draft_len",
+     "Always 1. Configuration that decides speed and memory."},
+};
+
+constexpr char kIntroduction[] =
+    R"(<!-- Written by `foredraft check-config --docs docs` from server/output/metric_table.cc. -->
+
+# Metrics
+
+The daemon serves its metrics in Prometheus' text format at `http://127.0.0.1:9464/metrics` (`server.metrics_address`).
+Every metric has the label `model_name` beside those in the table, and exists from the start. What a request counts is
+added before its client sees the last chunk, so over any window the counters are the sums of what the responses report.
+
+[rules.yml](../deploy/prometheus/rules.yml) has recording rules and alerts for Prometheus,
+[foredraft.json](../deploy/grafana/foredraft.json) is a dashboard for Grafana.
+
+## Which metric answers what
+
+| question | metric, with prefix `foredraft_` |
+|---|---|
+| do drafts pay? | `spec_decode_acceptance_rate`, and the expressions below |
+| is it fast? | `time_to_first_token_seconds`, `time_per_output_token_seconds`, `step_duration_seconds` |
+| is it full? | `requests_waiting`, `kv_cache_usage_ratio`, `preemptions_total` |
+| does prefix reuse work? | `prefix_cache_hit_tokens_total` / `prefix_cache_queried_tokens_total` |
+
+## How to read acceptance
+
+A decode step verifies up to K drafts of a sequence and emits the accepted ones plus one token of the target model.
+The first token of a request comes from its prefill, so for every request, and summed over all of them:
+
+    completion tokens = 1 + steps + accepted tokens
+
+| what | expression, over a window of 5 minutes |
+|---|---|
+| acceptance rate: accepted / verified drafts | `rate(foredraft_spec_decode_accepted_tokens_total[5m]) / rate(foredraft_spec_decode_draft_tokens_total[5m])` |
+| acceptance length: tokens that a step with drafts emits | `1 + rate(foredraft_spec_decode_accepted_tokens_total[5m]) / rate(foredraft_spec_decode_drafts_total[5m])` |
+| share of steps that accept the draft at position p | `rate(foredraft_spec_decode_accepted_tokens_per_position_total{position="p"}[5m]) / rate(foredraft_spec_decode_drafts_total[5m])` |
+
+`foredraft_spec_decode_acceptance_rate` is the first of these over the last 60 s, for reading without a query. Use the
+acceptance length to see what drafts bring, and the share by position to choose K: where the share at position K is
+small, a lower `speculative_config.max_draft_len` is likely faster. A drop of the acceptance length means another kind of
+load or drafts computed wrongly; the tokens stay the same, they come slower. While `foredraft_spec_decode_forced` is 1,
+acceptance is configured and says nothing about the model.
+
+## All metrics
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+)";
+
+const char* TypeName(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      break;
+  }
+  return "histogram";
+}
+
+}  // namespace
+
+std::span<const MetricRow> MetricTable() { return kMetrics; }
+
+const MetricRow& FindMetric(const std::string& name) {
+  for (const MetricRow& row : kMetrics) {
+    if (row.name == name) return row;
+  }
+  FailCheck(__FILE__, __LINE__, absl::StrCat(name, ": no such row in the table of metrics"));
+}
+
+std::string MetricsDocument() {
+  std::string text = kIntroduction;
+  for (const MetricRow& row : kMetrics) {
+    absl::StrAppend(&text, "| `", row.name, "` | ", TypeName(row.type), " | ", row.labels, " | ", row.help,
+                    " |\n");
+  }
+  return text;
+}
+
+}  // namespace foredraft

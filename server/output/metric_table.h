@@ -1,0 +1,30 @@
+#ifndef FOREDRAFT_SERVER_OUTPUT_METRIC_TABLE_H_
+#define FOREDRAFT_SERVER_OUTPUT_METRIC_TABLE_H_
+
+// Every metric the daemon exports, one row each. Metrics registers from these rows, and docs/metrics.md is
+// written from them; a new metric is a row here and a member there.
+
+#include <span>
+#include <string>
+
+namespace foredraft {
+
+enum class MetricType { kCounter, kGauge, kHistogram };
+
+struct MetricRow {
+  const char* name;
+  MetricType type;
+  const char* labels;  // beside model_name, with their values: "kind (prefill, decode)"; "" = none
+  const char* help;
+};
+
+std::span<const MetricRow> MetricTable();
+// The row of `name`; CHECK fails where there is none.
+const MetricRow& FindMetric(const std::string& name);
+
+// docs/metrics.md.
+std::string MetricsDocument();
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_OUTPUT_METRIC_TABLE_H_

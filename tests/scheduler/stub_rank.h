@@ -1,0 +1,66 @@
+#ifndef FOREDRAFT_TESTS_SCHEDULER_STUB_RANK_H_
+#define FOREDRAFT_TESTS_SCHEDULER_STUB_RANK_H_
+
+// The base of all ranks without a model: which sequence is in which slot, and how a decode step advances it.
+// Derived ranks say which token comes at a position and how many drafts a step accepts. A plan runs whole
+// when it is launched, as in stream order; Collect returns the results in that order.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "scheduler/plan.h"
+
+namespace foredraft {
+
+// splitmix64's finisher: the same on every run and machine, unlike absl::Hash.
+uint64_t Mix(uint64_t a, uint64_t b);
+
+class StubRank : public Executor {
+ public:
+  // `rank` of the plan; slots 0..slot_count-1.
+  StubRank(int rank, int slot_count, int max_draft_len)
+      : rank_(rank), max_draft_len_(max_draft_len), slots_(slot_count) {}
+
+  absl::Status Launch(const IterationPlan& plan) override;
+  absl::StatusOr<RankResult> Collect() override;
+
+ protected:
+  struct Slot {
+    bool active = false;
+    SlotAdmission admission;
+    int length = -1;  // position of the last token; -1 = the prompt is not complete
+    bool finished = false;
+    int draft_count = 0;
+  };
+
+  virtual int32_t TokenAt(const SlotAdmission& admission, int position) = 0;
+  // 0..verified drafts.
+  virtual int AcceptedDrafts(const Slot& slot, int verified) = 0;
+  // A token was appended to the result: its logprobs may follow.
+  virtual void TokenEmitted(const Slot&, SlotResult*) {}
+  // Around the decode step of a slot that has not finished.
+  virtual void StepBegins(int /*slot_index*/) {}
+  virtual void StepEnds(int /*slot_index*/, int /*first_position*/, const IterationPlan&, SlotResult*) {}
+  virtual void PromptEnded(int /*slot_index*/, int32_t /*first_token*/) {}
+
+  const Slot& slot(int slot_index) const { return slots_[slot_index]; }
+  int uncollected_count() const { return static_cast<int>(results_.size()); }
+  double decode_seconds_ = 0;  // of the next result
+
+ private:
+  void MoveSlots(const RankPlan& plan);
+  SlotResult Step(int slot_index, bool first_token, const IterationPlan& plan);
+  void Emit(Slot* slot, SlotResult* result);
+
+  const int rank_;
+  const int max_draft_len_;
+  std::vector<Slot> slots_;
+  std::map<uint64_t, Slot> images_;
+  std::deque<RankResult> results_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_SCHEDULER_STUB_RANK_H_
