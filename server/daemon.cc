@@ -30,7 +30,7 @@ using std::chrono::steady_clock;
 FrontendOptions FrontendOptionsOf(const Config& config) {
   FrontendOptions options;
   options.server = config.server;
-  options.generation.request_timeout_s = config.request_timeout_s;
+  options.request_timeout_s = config.request_timeout_s;
   options.metrics.model_name = config.served_model_name;
   options.metrics.max_draft_len = MaxDraftLen(config);
   options.metrics.build_labels = {{"version", kVersion}, {"numerics_class", ""}};
@@ -43,31 +43,6 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   return options;
 }
 
-v1::GetModelResponse Describe(const Config& config, const ModelConfig& model, const RequestLimits& limits,
-                              const std::string& numerics_class) {
-  v1::GetModelResponse description;
-  description.set_name(config.served_model_name);
-  description.set_architecture(model.architecture);
-  description.set_vocab_size(model.vocab_size);
-  description.set_max_seq_len(config.max_seq_len);
-  description.set_mtp_modules(model.num_nextn_predict_layers);
-  description.set_max_draft_len(MaxDraftLen(config));
-  description.mutable_eos_token_ids()->Add(limits.eos_ids.begin(), limits.eos_ids.end());
-  description.set_bos_token_id(model.bos_token_id);
-  v1::SamplingParams* sampling = description.mutable_default_sampling();
-  sampling->set_temperature(static_cast<float>(limits.defaults.temperature.value_or(0)));
-  sampling->set_top_p(static_cast<float>(limits.defaults.top_p.value_or(1)));
-  sampling->set_top_k(limits.defaults.top_k.value_or(0));
-  sampling->set_min_p(static_cast<float>(limits.defaults.min_p.value_or(0)));
-  sampling->set_repetition_penalty(static_cast<float>(limits.defaults.repetition_penalty.value_or(1)));
-  sampling->set_presence_penalty(0);
-  sampling->set_frequency_penalty(0);
-  description.set_backend(NameOf(config.backend));
-  description.set_numerics_class(numerics_class);
-  description.set_version(kVersion);
-  return description;
-}
-
 ModelFacts FactsOf(const Config& config, const ModelConfig& model, const CheckpointSummary& summary) {
   const EngineOptions engine = EngineOptionsOf(config);
   return {.parameters = summary.parameters + summary.mtp_parameters,
@@ -78,7 +53,7 @@ ModelFacts FactsOf(const Config& config, const ModelConfig& model, const Checkpo
           .ranks = config.parallel.attention_dp};
 }
 
-// Of a restart, which only the log shows.
+// A restart is only logged.
 class RestartObserver : public StartObserver {
  public:
   void Waiting(const std::string& what) override { Log(LogLevel::kInfo, "waiting  %s", what); }
@@ -141,7 +116,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   }
 
   const steady_clock::time_point warm_up_start = steady_clock::now();
-  Config sized = config_;  // with the cache that the ranks have
+  Config sized = config_;  // with the cache size that the ranks found
   sized.kv_cache_config.max_tokens =
       int64_t{ranks_->facts().block_count - 1} * config_.kv_cache_config.tokens_per_block;
   scheduler_ = SchedulerOptionsOf(sized, model_);
@@ -153,7 +128,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   ServedModel served;
   served.scheduler = scheduler_;
   served.limits = RequestLimitsOf(sized, model_, defaults, *tokenizer, thinking);
-  served.description = Describe(config_, model_, served.limits, numerics_class);
+  served.card = ModelCardOf(config_, model_, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
@@ -165,9 +140,10 @@ absl::Status Daemon::Load(StartObserver& observer) {
     std::lock_guard<std::mutex> lock(mutex_);
     tokenizer_thinking_ = tokenizer_thinking;
   }
-  reloader_->ApplyCurrent();  // a reload that came while the model loaded
-  if (frontend_->health().state() == ServingState::kServing)
+  reloader_->ApplyCurrent();  // takes effect of a reload that came while the model was loading
+  if (frontend_->health().state() == ServingState::kServing) {
     observer.Serving(frontend_->grpc_address(), frontend_->metrics_address());
+  }
   return absl::OkStatus();
 }
 
@@ -211,18 +187,18 @@ absl::Status Daemon::Run() {
   return Drain();
 }
 
-// Until the group serves again, or a drain was asked for; not ok: no more.
+// Returns once the group serves again or a drain is requested. Not ok: the restart budget is used up.
 absl::Status Daemon::Restart(const absl::Status& lost) {
   const auto drains = [this] { return WaitForDrain(std::chrono::milliseconds(0)); };
   absl::Status last = lost;
   while (!drains()) {
     const std::optional<std::chrono::seconds> pause = restarts_.Take(steady_clock::now());
     if (!pause.has_value()) {
-      return absl::UnavailableError(absl::StrFormat("%d restarts within %d min, the last one because: %s",
-                                                    RestartBudget::kRestarts, RestartBudget::kWindow.count(),
-                                                    last.message()));
+      return absl::UnavailableError(
+          absl::StrFormat("%d restarts within %d min, which is the limit; the last cause: %s",
+                          RestartBudget::kRestarts, RestartBudget::kWindow.count(), last.message()));
     }
-    Log(LogLevel::kWarning, "starting all ranks again in %d s: %s", pause->count(), last.message());
+    Log(LogLevel::kWarning, "all ranks restart in %d s: %s", pause->count(), last.message());
     if (WaitForDrain(*pause)) break;
     const steady_clock::time_point start = steady_clock::now();
     RestartObserver observer;
@@ -242,10 +218,11 @@ absl::Status Daemon::Restart(const absl::Status& lost) {
 }
 
 absl::Status Daemon::Drain() {
-  constexpr auto kTick = std::chrono::milliseconds(50);  // how late a second request to drain is seen
+  constexpr auto kTick = std::chrono::milliseconds(50);  // bounds the reaction to a second RequestDrain
   std::unique_lock<std::mutex> lock(mutex_);
   const steady_clock::time_point deadline = steady_clock::now() + std::chrono::seconds(drain_timeout_s_);
-  Log(LogLevel::kInfo, "draining: %d calls open, %d s at most", frontend_->open_calls(), drain_timeout_s_);
+  Log(LogLevel::kInfo, "draining: %d calls open, they may take %d s", frontend_->open_calls(),
+      drain_timeout_s_);
   bool finished = false;
   while (!finished && drain_requests_ < 2 && steady_clock::now() < deadline) {
     lock.unlock();
@@ -259,7 +236,8 @@ absl::Status Daemon::Drain() {
   frontend_->Shutdown();
   ranks_->Stop();
   if (cut_short == 0) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat("drain ended with ", cut_short, " calls cut short"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("the drain ended before ", cut_short, " calls did: they were cut short"));
 }
 
 }  // namespace foredraft

@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_SERVER_DAEMON_H_
 #define FOREDRAFT_SERVER_DAEMON_H_
 
-// From a configuration to a serving daemon: the one place where config, device, weights, executor, scheduler
-// and services are wired together.
+// From a configuration to a serving daemon: the one place where configuration, ranks, scheduler and frontend
+// are wired together.
 //
-// Life: Start (ports open, UNAVAILABLE), Load (SERVING), Run until drained or a rank is lost. Request* may be
-// called from any thread, at any time; the rest belongs to the owner's thread.
+// Life: Start (the ports open, requests get UNAVAILABLE), Load (SERVING), Run until drained or a rank is
+// lost. RequestDrain, Reload and loaded may be called by any thread; the rest by the owner's thread.
 
 #include <atomic>
 #include <chrono>
@@ -44,14 +44,14 @@ class Daemon {
   ~Daemon();
 
   absl::Status Load(StartObserver& observer);
-  // Until RequestDrain and the last stream's end. Not ok: a rank was lost for good, or streams were cut
-  // short.
+  // Returns after RequestDrain, once the last call has ended. Not ok: a rank was lost for good, or the drain
+  // cut calls short.
   absl::Status Run();
 
-  // The first drains; a second ends the drain at once.
+  // The first call begins a drain; the second ends it at once.
   void RequestDrain();
   absl::StatusOr<ReloadReport> Reload() { return reloader_->Reload(frontend_->metrics()); }
-  // Load is over: from now on there may be requests to drain.
+  // True once Load is done: from then on there may be requests to drain.
   bool loaded() const { return loaded_.load(); }
 
  private:
@@ -79,7 +79,7 @@ class Daemon {
   std::condition_variable changed_;
   int drain_requests_ = 0;          // guarded by mutex_
   int drain_timeout_s_ = 0;         // guarded by mutex_
-  ThinkingIds tokenizer_thinking_;  // guarded by mutex_; until the tokenizer is loaded: none
+  ThinkingIds tokenizer_thinking_;  // guarded by mutex_; none until the tokenizer is loaded
 };
 
 }  // namespace foredraft

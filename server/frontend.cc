@@ -17,9 +17,9 @@ namespace {
 
 void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(config.max_message_mib << 20);
-  // Two daemons on one port would share its connections unnoticed.
+  // Without this, a second daemon on the same port would start and share the connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Gateways ping every 30 s, also while idle; a dead peer is found within a minute.
+  // Gateways ping every 30 s, also while idle. A dead peer is found within a minute.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 40'000);
@@ -32,19 +32,21 @@ std::string WithPort(const std::string& address, int port) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options,
-                                                           FrontendHooks hooks) {
+absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options, AdminHooks hooks) {
   std::unique_ptr<Frontend> frontend(new Frontend(options, std::move(hooks)));
   RETURN_IF_ERROR(frontend->ListenMetrics());
   RETURN_IF_ERROR(frontend->ListenGrpc());
   return frontend;
 }
 
-Frontend::Frontend(const FrontendOptions& options, FrontendHooks hooks)
+Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
     : options_(options),
       metrics_(std::make_shared<Metrics>(options.metrics)),
-      generation_(options.generation, health_, *metrics_),
-      admin_(MakeAdminHooks(std::move(hooks))) {}
+      admission_(options.request_timeout_s, health_, *metrics_),
+      generation_(admission_, options.max_pending_tokens),
+      admin_(std::move(hooks), [this] {
+        return ServerLoad{.scheduler = Load(), .open_calls = open_calls(), .state = health_.state()};
+      }) {}
 
 Frontend::~Frontend() { Shutdown(); }
 
@@ -70,51 +72,24 @@ absl::Status Frontend::ListenGrpc() {
   if (grpc_server_ == nullptr || grpc_port_ == 0) {
     return absl::UnavailableError(
         absl::StrCat("server.grpc_address: ", options_.server.grpc_address,
-                     ": cannot listen there: port in use or address not of this host"));
+                     ": cannot listen: the port is in use or the address is not of this host"));
   }
   health_.Attach(grpc_server_.get());
   return absl::OkStatus();
 }
 
-AdminHooks Frontend::MakeAdminHooks(FrontendHooks hooks) {
-  AdminHooks admin;
-  admin.config_yaml = std::move(hooks.config_yaml);
-  admin.reload = std::move(hooks.reload);
-  admin.drain = [this, drain = std::move(hooks.drain)] {
-    drain();
-    return open_calls();
-  };
-  admin.load = [this] {
-    const SchedulerLoad load = Load();
-    v1::GetLoadResponse response;
-    response.set_running(load.running);
-    response.set_waiting(load.waiting);
-    response.set_swapped(load.swapped);
-    response.set_slots_used(load.slots_used);
-    response.set_blocks_used(load.blocks_used);
-    response.set_blocks_free(load.blocks_free);
-    response.set_blocks_cached(load.blocks_cached);
-    response.set_draft_len(load.draft_len);
-    response.set_open_streams(open_calls());
-    response.set_state(ServingStateName(health_.state()));
-    return response;
-  };
-  return admin;
-}
-
 void Frontend::Serve(ServedModel model) {
-  CHECK(loop_ == nullptr) << "the frontend serves already";
+  CHECK(loop_ == nullptr) << "Serve was called twice";
   tokenizer_ = std::move(model.tokenizer);
   if (absl::StatusOr<ChatFormat> format = ChatFormat::Create(*tokenizer_); format.ok()) {
     chat_format_ = *std::move(format);
   } else {
-    Log(LogLevel::kInfo, "no chat: %s", format.status().message());
+    Log(LogLevel::kInfo, "chat requests are refused: %s", format.status().message());
   }
   validator_ = std::make_unique<RequestValidator>(std::move(model.limits), *tokenizer_,
                                                   chat_format_.has_value() ? &*chat_format_ : nullptr);
   output_ = std::make_unique<OutputThread>(
       options_.output, *metrics_, [this](uint64_t id, FinishReason reason) { loop_->Cancel(id, reason); });
-  const int max_draft_len = model.scheduler.max_draft_len;
   const bool forced = model.scheduler.acceptance.forced_length > 0;
   loop_ = std::make_unique<ServingLoop>(
       model.loop, std::make_unique<Scheduler>(model.scheduler), std::move(model.executors),
@@ -123,12 +98,11 @@ void Frontend::Serve(ServedModel model) {
   loop_->Start();
   serving_loop_.store(loop_.get());
   metrics_->ReadLoadFrom([this] { return Load(); });
-  generation_.Open({.tokenizer = tokenizer_.get(),
-                    .validator = validator_.get(),
-                    .loop = loop_.get(),
-                    .output = output_.get(),
-                    .max_draft_len = max_draft_len,
-                    .model = std::move(model.description)});
+  admission_.Open({.tokenizer = tokenizer_.get(),
+                   .validator = validator_.get(),
+                   .loop = loop_.get(),
+                   .output = output_.get(),
+                   .model = std::move(model.card)});
   metrics_->SetForced(forced);
   health_.Enter(ServingState::kServing);
 }
@@ -165,7 +139,7 @@ std::string Frontend::metrics_address() const {
 void Frontend::SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking) {
   metrics_->SetForced(speculation.acceptance.forced_length > 0);
   ServingLoop* const loop = serving_loop_.load();
-  if (loop == nullptr) return;  // still loading: the daemon applies it afterwards
+  if (loop == nullptr) return;  // loading: the daemon calls this again afterwards
   loop->SetSpeculation(speculation);
   validator_->SetThinking(thinking);
 }

@@ -1,11 +1,12 @@
 #ifndef FOREDRAFT_SERVER_FRONTEND_H_
 #define FOREDRAFT_SERVER_FRONTEND_H_
 
-// All that clients and operators reach: the gRPC server with its services, health and reflection, the metrics
-// page, the output thread and the serving loop behind them. It knows executors by their interface only.
+// Everything that clients and operators reach: the gRPC server with its services, health and reflection, the
+// metrics page, and behind them the output thread and the serving loop. Uses executors through their
+// interface only.
 //
-// Life: Listen (answers UNAVAILABLE), Serve once the model is warmed up, BeginDrain, Shutdown. Threads:
-// Listen, Serve and Shutdown belong to the owner's thread; the rest may be called from any thread.
+// Life: Listen (requests get UNAVAILABLE), Serve once the model is warmed up, BeginDrain, Shutdown. Listen,
+// Serve, CheckRanks, Resume and Shutdown are called by the owner's thread; the rest by any thread.
 
 #include <grpcpp/server.h>
 
@@ -17,8 +18,10 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "scheduler/serving_loop.h"
-#include "server/api/admin_service.h"
-#include "server/api/generation_service.h"
+#include "server/api/admin_hooks.h"
+#include "server/api/admission.h"
+#include "server/api/foredraft_v1/admin_service.h"
+#include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/health.h"
 #include "server/api/request_validator.h"
 #include "server/output/metrics.h"
@@ -29,7 +32,8 @@ namespace foredraft {
 struct FrontendOptions {
   ServerConfig server;  // metrics_address empty = no page
   MetricsOptions metrics;
-  GenerationOptions generation;
+  int request_timeout_s = 600;
+  int max_pending_tokens = 1024;  // unread by a stream's client; beyond it the stream is ended
   OutputThreadOptions output;
 };
 
@@ -40,48 +44,39 @@ struct ServedModel {
   SchedulerOptions scheduler;
   ServingLoopOptions loop;
   std::vector<Executor*> executors;
-  v1::GetModelResponse description;
-};
-
-// What the admin service needs of the daemon; the frontend knows the load itself.
-struct FrontendHooks {
-  std::function<std::string()> config_yaml;
-  std::function<absl::StatusOr<ReloadReport>()> reload;
-  std::function<void()> drain;
+  ModelCard card;
 };
 
 class Frontend {
  public:
   // Errors name the address or the TLS file.
-  static absl::StatusOr<std::unique_ptr<Frontend>> Listen(const FrontendOptions& options,
-                                                          FrontendHooks hooks);
-  ~Frontend();  // Shutdown, at once
+  static absl::StatusOr<std::unique_ptr<Frontend>> Listen(const FrontendOptions& options, AdminHooks hooks);
+  ~Frontend();  // Shutdown
 
   void Serve(ServedModel model);
-  // Not serving, no new requests; those in flight go on.
+  // Refuses new requests and reports NOT_SERVING; requests in flight go on.
   void BeginDrain() { health_.Enter(ServingState::kDraining); }
   // False: the deadline came first.
-  bool WaitForNoCalls(SteadyTime deadline) const { return generation_.WaitForNoCalls(deadline); }
-  // Ends what is left with UNAVAILABLE and closes the ports. Safe to call twice.
+  bool WaitForNoCalls(SteadyTime deadline) const { return admission_.WaitForNoCalls(deadline); }
+  // Ends the calls that are left with UNAVAILABLE and closes the ports. Safe to call twice.
   void Shutdown();
 
-  // Ok, or why nothing is served any more: a rank was lost. The first failure seen counts in the metrics.
+  // Not ok once a rank was lost and nothing is served any more. Counts each loss once.
   absl::Status CheckRanks();
-  // A loss that the loop need not have seen: nothing may be in flight.
+  // Reports a loss that the loop does not see by itself while no iteration is in flight.
   void ReportLoss(const absl::Status& error) { loop_->ReportLoss(error); }
-  // After a loss: serves again, on the same executors.
+  // Serves again after a loss, on the same executors.
   void Resume(const SchedulerOptions& scheduler);
 
-  // The acceptance rule and K from the next iteration on; the thinking tokens for requests that come from now
-  // on.
+  // `speculation` applies from the next iteration on, `thinking` to requests that arrive from now on.
   void SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking);
   void SetMaxQueueSize(int max_queue_size);
-  void SetRequestTimeout(int seconds) { generation_.SetRequestTimeout(seconds); }
+  void SetRequestTimeout(int seconds) { admission_.SetRequestTimeout(seconds); }
 
   Metrics& metrics() { return *metrics_; }
   const Health& health() const { return health_; }
-  int open_calls() const { return generation_.open_calls(); }
-  // As configured, with the port that the kernel chose where it is 0.
+  int open_calls() const { return admission_.open_calls(); }
+  // As configured; a port of 0 is replaced by the port that the kernel chose.
   std::string grpc_address() const;
   std::string metrics_address() const;
   int grpc_port() const { return grpc_port_; }
@@ -90,17 +85,16 @@ class Frontend {
   std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_server_->InProcessChannel({}); }
 
  private:
-  Frontend(const FrontendOptions& options, FrontendHooks hooks);
+  Frontend(const FrontendOptions& options, AdminHooks hooks);
   absl::Status ListenGrpc();
   absl::Status ListenMetrics();
-  AdminHooks MakeAdminHooks(FrontendHooks hooks);
   SchedulerLoad Load() const;
 
   const FrontendOptions options_;
   Health health_;
   std::shared_ptr<Metrics> metrics_;
 
-  // From Serve on; outlive the services' calls, so they stand before them.
+  // From Serve on. Declared before the services because the services' calls use them.
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatFormat> chat_format_;
   std::unique_ptr<RequestValidator> validator_;
@@ -108,6 +102,7 @@ class Frontend {
   std::unique_ptr<ServingLoop> loop_;
   std::atomic<ServingLoop*> serving_loop_ = nullptr;  // loop_ once started, for other threads
 
+  Admission admission_;
   GenerationService generation_;
   AdminService admin_;
   std::unique_ptr<grpc::Server> grpc_server_;

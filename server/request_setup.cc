@@ -7,6 +7,7 @@
 #include "server/group/engine_setup.h"
 #include "server/group/model_files.h"
 #include "server/text/synth_tokenizer.h"
+#include "server/version.h"
 
 namespace foredraft {
 namespace {
@@ -17,6 +18,18 @@ int LongestTokenBytes(const Tokenizer& tokenizer) {
     longest = std::max(longest, tokenizer.TokenBytes(id).size());
   }
   return static_cast<int>(longest);
+}
+
+// Values that the checkpoint does not name are neutral.
+SamplingParams DefaultSampling(const GenerationConfig& defaults) {
+  SamplingParams sampling;
+  sampling.temperature = static_cast<float>(defaults.temperature.value_or(sampling.temperature));
+  sampling.top_p = static_cast<float>(defaults.top_p.value_or(sampling.top_p));
+  sampling.top_k = defaults.top_k.value_or(sampling.top_k);
+  sampling.min_p = static_cast<float>(defaults.min_p.value_or(sampling.min_p));
+  sampling.repetition_penalty =
+      static_cast<float>(defaults.repetition_penalty.value_or(sampling.repetition_penalty));
+  return sampling;
 }
 
 }  // namespace
@@ -58,9 +71,25 @@ RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
   limits.longest_token_bytes = LongestTokenBytes(tokenizer);
   const std::vector<int>& eos = defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
   limits.eos_ids.assign(eos.begin(), eos.end());
-  limits.defaults = defaults;
+  limits.default_sampling = DefaultSampling(defaults);
   limits.thinking = thinking;
   return limits;
+}
+
+ModelCard ModelCardOf(const Config& config, const ModelConfig& model, const RequestLimits& limits,
+                      const std::string& numerics_class) {
+  return {.name = config.served_model_name,
+          .architecture = model.architecture,
+          .vocab_size = model.vocab_size,
+          .max_seq_len = config.max_seq_len,
+          .mtp_modules = model.num_nextn_predict_layers,
+          .max_draft_len = MaxDraftLen(config),
+          .eos_ids = limits.eos_ids,
+          .bos_id = model.bos_token_id,
+          .default_sampling = limits.default_sampling,
+          .backend = NameOf(config.backend),
+          .numerics_class = numerics_class,
+          .version = kVersion};
 }
 
 }  // namespace foredraft

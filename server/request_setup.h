@@ -1,26 +1,28 @@
 #ifndef FOREDRAFT_SERVER_REQUEST_SETUP_H_
 #define FOREDRAFT_SERVER_REQUEST_SETUP_H_
 
-// What requests need of a configuration and its checkpoint: tokenizer, sampling defaults, limits, thinking
-// tokens.
+// What the API needs from the configuration and the checkpoint: tokenizer, sampling defaults, request limits,
+// thinking tokens and the model card.
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "config/model_config.h"
+#include "server/api/model_card.h"
 #include "server/api/request_validator.h"
 #include "server/text/tokenizer.h"
 
 namespace foredraft {
 
-// The checkpoint's tokenizer. Where load_format dummy has none: one token per byte, and the chat markup.
+// The checkpoint's tokenizer. Without one, load_format dummy gets one token per byte and the chat markup.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model);
 
-// Sampling defaults of the checkpoint; with load_format dummy there may be none.
+// The checkpoint's generation_config.json; nothing is set where load_format dummy has none.
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config);
 
-// <think> and </think>, where the tokenizer has them.
+// The ids of <think> and </think>, where the tokenizer has them.
 ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer);
 // As configured, else the tokenizer's.
 ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer);
@@ -28,6 +30,9 @@ ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer)
 RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
                               const GenerationConfig& defaults, const Tokenizer& tokenizer,
                               const ThinkingIds& thinking);
+
+ModelCard ModelCardOf(const Config& config, const ModelConfig& model, const RequestLimits& limits,
+                      const std::string& numerics_class);
 
 }  // namespace foredraft
 

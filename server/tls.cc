@@ -24,7 +24,8 @@ absl::StatusOr<std::string> ReadFile(const char* key, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
   if (!file || !(content << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat(key, ": ", path, ": cannot be read"));
+    return absl::NotFoundError(
+        absl::StrCat(key, ": ", path, ": cannot be read, allowed a readable PEM file"));
   }
   return content.str();
 }
@@ -36,7 +37,7 @@ CertificatePtr ParseCertificate(const std::string& pem) {
 
 KeyPtr ParseKey(const std::string& pem) {
   const BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
-  // An empty passphrase instead of OpenSSL's prompt: a daemon has nobody to ask.
+  // The empty passphrase keeps OpenSSL from prompting for one.
   return {PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, const_cast<char*>("")), EVP_PKEY_free};
 }
 
@@ -48,8 +49,9 @@ absl::Status NotPem(const char* key, const std::string& path, const char* what) 
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsConfig& tls) {
   if (tls.cert.empty() && tls.key.empty() && tls.client_ca.empty()) return grpc::InsecureServerCredentials();
-  if (tls.cert.empty())
+  if (tls.cert.empty()) {
     return absl::InvalidArgumentError("server.tls.cert: empty, required with key or client_ca");
+  }
   if (tls.key.empty()) return absl::InvalidArgumentError("server.tls.key: empty, required with cert");
   ASSIGN_OR_RETURN(const std::string cert, ReadFile("server.tls.cert", tls.cert));
   ASSIGN_OR_RETURN(const std::string key, ReadFile("server.tls.key", tls.key));
@@ -81,9 +83,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(cons
                                                                             const std::string& leader) {
   if (tls.client_ca.empty()) {
     if (IsLoopback(leader)) return grpc::InsecureChannelCredentials();
-    return absl::InvalidArgumentError(
-        absl::StrCat("--leader: ", leader,
-                     ", allowed a loopback address, or any with server.tls.cert, key and client_ca"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--leader: ", leader,
+        ", allowed a loopback address; other addresses need server.tls.cert, key and client_ca"));
   }
   RETURN_IF_ERROR(ServerCredentials(tls).status());  // the same files, the same errors
   grpc::SslCredentialsOptions options;

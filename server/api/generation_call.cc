@@ -2,18 +2,32 @@
 
 #include <utility>
 
+#include "server/api/grpc_status.h"
+
 namespace foredraft {
-namespace {
 
-bool HasLastChunk(const OutputEnd& end) { return end.status.ok() || end.finish == FinishReason::kDeadline; }
+void GenerationCall::CallCancelled() {
+  if (id_ != 0) hooks_.cancelled(id_);
+}
 
-}  // namespace
+void GenerationCall::CallDone() {
+  std::shared_ptr<GenerationCall> self;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    done_ = true;
+    self = std::move(self_);
+  }
+  hooks_.done();
+}
 
-std::shared_ptr<StreamCall> StreamCall::Create(grpc::CallbackServerContext* context, CallHooks hooks,
-                                               int max_pending_tokens) {
-  std::shared_ptr<StreamCall> call(new StreamCall(context, std::move(hooks), max_pending_tokens));
-  call->self_ = call;
-  return call;
+bool GenerationCall::closed() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+void GenerationCall::Abandon() {
+  std::lock_guard<std::mutex> lock(mutex_);  // delays CallDone, and with it the end of the context
+  if (!done_) context_->TryCancel();
 }
 
 bool StreamCall::Push(OutputDelta delta) {
@@ -23,9 +37,9 @@ bool StreamCall::Push(OutputDelta delta) {
     if (pending_.token_ids.size() + delta.token_ids.size() > static_cast<size_t>(max_pending_tokens_)) {
       return false;
     }
-    pending_.Join(std::move(delta));
+    pending_.Append(std::move(delta));
     has_pending_ = true;
-    if (writing_) return true;  // OnWriteDone goes on with it
+    if (writing_) return true;  // MessageWritten starts the next write
   }
   Advance();
   return true;
@@ -34,12 +48,12 @@ bool StreamCall::Push(OutputDelta delta) {
 void StreamCall::End(OutputDelta delta, OutputEnd end) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (ending_.has_value()) return;  // refused and ended by a drain at once: the first wins
-    if (HasLastChunk(end) || (end.finish == FinishReason::kError && !delta.token_ids.empty())) {
-      pending_.Join(std::move(delta));
+    if (ending_.has_value()) return;  // refused and ended by a drain at once: the first end counts
+    if (HasLastMessage(end) || (end.finish == FinishReason::kError && !delta.token_ids.empty())) {
+      pending_.Append(std::move(delta));
       has_pending_ = true;
     } else if (end.finish == FinishReason::kCancelled) {
-      has_pending_ = false;  // nobody reads it
+      has_pending_ = false;  // the client no longer reads
     }
     ending_ = std::move(end);
   }
@@ -47,7 +61,7 @@ void StreamCall::End(OutputDelta delta, OutputEnd end) {
 }
 
 void StreamCall::Advance() {
-  std::shared_ptr<StreamCall> alive;  // Finish may let OnDone run before it returns
+  std::shared_ptr<GenerationCall> alive;  // FinishStream may let CallDone run before it returns
   bool is_last = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -57,7 +71,7 @@ void StreamCall::Advance() {
       pending_.Clear();
       has_pending_ = false;
       writing_ = true;
-      is_last = ending_.has_value() && HasLastChunk(*ending_);
+      is_last = ending_.has_value() && HasLastMessage(*ending_);
     } else if (ending_.has_value()) {
       alive = self_;
       finished_ = true;
@@ -66,100 +80,19 @@ void StreamCall::Advance() {
     }
   }
   if (alive != nullptr) {
-    Finish(ToGrpc(ending_->status));
-    return;
+    FinishStream(ToGrpc(ending_->status));
+  } else {
+    WriteMessage(taken_, is_last ? &*ending_ : nullptr);
   }
-  FillChunk(taken_, labels_, &outgoing_);
-  if (is_last) FillEnd(taken_.tally, *ending_, labels_, &outgoing_);
-  StartWrite(&outgoing_);
 }
 
-void StreamCall::OnWriteDone(bool ok) {
+void StreamCall::MessageWritten(bool ok) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;
     if (!ok) has_pending_ = false;  // the connection is gone; OnCancel tells the output thread
   }
   Advance();
-}
-
-void StreamCall::OnCancel() {
-  if (id_ != 0) hooks_.cancelled(id_);
-}
-
-void StreamCall::OnDone() {
-  std::shared_ptr<StreamCall> self;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    done_ = true;
-    self = std::move(self_);
-  }
-  hooks_.done();
-}
-
-bool StreamCall::closed() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return done_;
-}
-
-void StreamCall::Abandon() {
-  std::lock_guard<std::mutex> lock(mutex_);  // keeps OnDone, and with it the context's end, waiting
-  if (!done_) context_->TryCancel();
-}
-
-std::shared_ptr<UnaryCall> UnaryCall::Create(grpc::CallbackServerContext* context, CallHooks hooks,
-                                             v1::GenerateResponse* response) {
-  std::shared_ptr<UnaryCall> call(new UnaryCall(context, std::move(hooks), response));
-  call->self_ = call;
-  return call;
-}
-
-bool UnaryCall::Push(OutputDelta delta) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  whole_.Join(std::move(delta));
-  return true;
-}
-
-void UnaryCall::End(OutputDelta delta, OutputEnd end) {
-  std::shared_ptr<UnaryCall> alive;  // Finish may let OnDone run before it returns
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (ended_) return;
-    ended_ = true;
-    alive = self_;
-    if (end.status.ok()) {
-      whole_.Join(std::move(delta));
-      v1::GenerateChunk chunk;
-      FillChunk(whole_, labels_, &chunk);
-      FillEnd(whole_.tally, end, labels_, &chunk);
-      FillResponse(chunk, response_);
-    }
-  }
-  Finish(ToGrpc(end.status));
-}
-
-void UnaryCall::OnCancel() {
-  if (id_ != 0) hooks_.cancelled(id_);
-}
-
-void UnaryCall::OnDone() {
-  std::shared_ptr<UnaryCall> self;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    done_ = true;
-    self = std::move(self_);
-  }
-  hooks_.done();
-}
-
-bool UnaryCall::closed() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return done_;
-}
-
-void UnaryCall::Abandon() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!done_) context_->TryCancel();
 }
 
 }  // namespace foredraft

@@ -60,9 +60,9 @@ absl::Status Health::Admits() const {
     case ServingState::kLoading:
       return absl::UnavailableError("loading: the model is not ready yet");
     case ServingState::kDraining:
-      return absl::UnavailableError("draining: the daemon takes no new requests");
+      return absl::UnavailableError("draining: the daemon accepts no new requests");
     case ServingState::kFailed:
-      return absl::UnavailableError("rank lost: its group is down");
+      return absl::UnavailableError("rank lost: the ranks are down");
   }
   return absl::OkStatus();
 }

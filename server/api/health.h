@@ -1,14 +1,16 @@
 #ifndef FOREDRAFT_SERVER_API_HEALTH_H_
 #define FOREDRAFT_SERVER_API_HEALTH_H_
 
-// Whether requests are taken, for clients (a status) and for probes (grpc.health.v1). Thread-safe.
+// Whether the server accepts requests, for clients (a status) and for probes (grpc.health.v1). Thread-safe.
 //
+// clang-format off
 // | state | probes | requests | next |
 // |---|---|---|---|
 // | loading | NOT_SERVING | UNAVAILABLE | serving, draining |
-// | serving | SERVING | taken | draining, failed |
+// | serving | SERVING | accepted | draining, failed |
 // | draining | NOT_SERVING | UNAVAILABLE | - |
 // | failed (a rank was lost) | NOT_SERVING | UNAVAILABLE | serving (restart: group), draining |
+// clang-format on
 
 #include <grpcpp/server.h>
 
@@ -24,17 +26,17 @@ const char* ServingStateName(ServingState state);
 
 class Health {
  public:
-  // Reports to the server's health service from now on; the server outlives the reports. Null: no more.
+  // Reports to the server's health service from now on; null ends it. The server outlives the reports.
   void Attach(grpc::Server* server);
-  // Moves that the table does not have are ignored: a drain while loading stays a drain.
+  // Transitions that the table does not have are ignored: a drain during loading stays a drain.
   void Enter(ServingState state);
 
   ServingState state() const;
-  // Ok while serving, else UNAVAILABLE with the reason.
+  // Ok while serving; otherwise UNAVAILABLE with the reason.
   absl::Status Admits() const;
 
  private:
-  void Report();  // holds mutex_
+  void Report();  // the caller holds mutex_
 
   mutable std::mutex mutex_;
   ServingState state_ = ServingState::kLoading;  // guarded by mutex_

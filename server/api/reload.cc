@@ -12,13 +12,13 @@
 namespace foredraft {
 namespace {
 
-// `to` with the values of `keys` as `from` has them.
+// `to` with the values of `keys` from `from`.
 Config WithKeys(Config to, Config from, const std::vector<std::string>& keys) {
-  // The block gone from the file means no drafts: K 0.
+  // A file without the block means no drafts: K = 0.
   if (!from.speculative_config.has_value()) from.speculative_config.emplace().max_draft_len = 0;
   for (const std::string& key : keys) {
     const ConfigField* field = FindField(key);
-    if (field == nullptr) continue;  // a block that came or went; its keys are listed too
+    if (field == nullptr) continue;  // a block that was added or removed; its keys are listed too
     std::visit([&](auto member) { member(to) = member(from); }, field->member);
   }
   return to;
@@ -28,22 +28,23 @@ Config WithKeys(Config to, Config from, const std::vector<std::string>& keys) {
 
 absl::StatusOr<ReloadReport> Reloader::Reload(Metrics& metrics) {
   std::lock_guard<std::mutex> lock(mutex_);
-  absl::StatusOr<ReloadReport> report = Take();
+  absl::StatusOr<ReloadReport> report = TryReload();
   metrics.RecordReload(report.ok());
   if (!report.ok()) {
-    Log(LogLevel::kError, "configuration not reloaded, the old one stays: %s", report.status().message());
+    Log(LogLevel::kError, "configuration not reloaded, the old one stays in effect: %s",
+        report.status().message());
     return report;
   }
   Log(LogLevel::kInfo, "configuration reloaded: %s",
       report->applied_keys.empty() ? "nothing changed" : absl::StrJoin(report->applied_keys, ", "));
   if (!report->restart_keys.empty()) {
-    Log(LogLevel::kWarning, "changed, but taken only at the next start: %s",
+    Log(LogLevel::kWarning, "changed keys that take effect only after a restart: %s",
         absl::StrJoin(report->restart_keys, ", "));
   }
   return report;
 }
 
-absl::StatusOr<ReloadReport> Reloader::Take() {
+absl::StatusOr<ReloadReport> Reloader::TryReload() {
   ASSIGN_OR_RETURN(const Config next, read_());
   const ConfigDifference difference = ReloadableDifference(started_, current_, next);
   current_ = WithKeys(current_, next, difference.reloaded);

@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_SERVER_API_RELOAD_H_
 #define FOREDRAFT_SERVER_API_RELOAD_H_
 
-// Takes a changed configuration file into the running daemon (SIGHUP, AdminService.ReloadConfig). A bad file
-// is refused and the old configuration stays; keys that need a restart keep the value they were started with.
-// Thread-safe.
+// Applies a changed configuration file to the running daemon (SIGHUP, AdminService.ReloadConfig). A bad file
+// is refused and the old configuration stays. Keys that need a restart keep the value that the daemon started
+// with. Thread-safe.
 
 #include <functional>
 #include <mutex>
@@ -18,28 +18,28 @@ namespace foredraft {
 
 struct ReloadReport {
   std::vector<std::string> applied_keys;
-  std::vector<std::string> restart_keys;  // changed in the file, but taken only at the next start
+  std::vector<std::string> restart_keys;  // changed in the file, but they take effect only after a restart
 };
 
 class Reloader {
  public:
-  // The file as it is now, with the environment and flags of the start, defaults resolved.
+  // Reads the file again, with the environment and flags of the start, and resolves the defaults.
   using Read = std::function<absl::StatusOr<Config>()>;
-  // Puts a configuration in force; only reloadable keys differ from the one before.
+  // Applies a configuration; only reloadable keys differ from the one before.
   using Apply = std::function<void(const Config&)>;
 
   Reloader(Config started, Read read, Apply apply)
       : started_(started), read_(std::move(read)), apply_(std::move(apply)), current_(std::move(started)) {}
 
-  // Counts and logs what came of it.
+  // Counts and logs the result.
   absl::StatusOr<ReloadReport> Reload(Metrics& metrics);
 
   Config current() const;
-  // Puts the current configuration in force once more: for who was not there yet when it changed.
+  // Applies the current configuration again, for parts that did not exist when it last changed.
   void ApplyCurrent();
 
  private:
-  absl::StatusOr<ReloadReport> Take();  // holds mutex_
+  absl::StatusOr<ReloadReport> TryReload();  // the caller holds mutex_
 
   const Config started_;
   const Read read_;

@@ -20,7 +20,7 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// A closed range, or one open at the bottom; NaN is in none.
+// A closed range, or one open at the bottom. NaN is in no range.
 struct Range {
   double low;
   double high;
@@ -28,16 +28,29 @@ struct Range {
 };
 
 absl::Status CheckRange(const char* field, double value, Range range) {
-  if ((range.open_low ? value > range.low : value >= range.low) && value <= range.high)
+  if ((range.open_low ? value > range.low : value >= range.low) && value <= range.high) {
     return absl::OkStatus();
+  }
   return Refuse(field, ": ", absl::StrFormat("%g", value), ", allowed ", range.open_low ? "above " : "",
                 absl::StrFormat("%g", range.low), range.open_low ? " to " : "..",
                 absl::StrFormat("%g", range.high));
 }
 
 // The field that the prompt came in.
-const char* InputField(const v1::GenerateRequest& wire) {
-  return wire.has_text() ? "text" : wire.has_chat() ? "chat" : "token_ids";
+const char* InputField(const PromptInput& input) {
+  constexpr const char* kFields[] = {"input", "text", "token_ids", "chat"};
+  static_assert(std::size(kFields) == std::variant_size_v<PromptInput>);
+  return kFields[input.index()];
+}
+
+// Bytes of text in the prompt, before anything looks at them.
+size_t TextBytes(const PromptInput& input) {
+  if (const auto* text = std::get_if<std::string>(&input)) return text->size();
+  size_t bytes = 0;
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) {
+    for (const ChatMessage& message : *messages) bytes += message.content.size();
+  }
+  return bytes;
 }
 
 bool HasControlBytes(const std::string& text) {
@@ -58,97 +71,97 @@ Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& promp
 
 }  // namespace
 
-absl::StatusOr<CheckedRequest> RequestValidator::Check(const v1::GenerateRequest& wire) const {
-  RETURN_IF_ERROR(CheckLengths(wire));
-  if (HasControlBytes(wire.request_id())) return Refuse("request_id: has control characters, allowed none");
+absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) const {
+  RETURN_IF_ERROR(CheckLengths(client));
+  if (HasControlBytes(client.request_id)) {
+    return Refuse("request_id: has control characters, allowed printable characters only");
+  }
   CheckedRequest checked;
   Request& request = checked.request;
-  ASSIGN_OR_RETURN(request.sampling, Sampling(wire.sampling()));
-  if (wire.has_logprobs()) {
-    RETURN_IF_ERROR(CheckRange("logprobs", wire.logprobs(), {0, kMaxLogprobs}));
-    request.logprob_count = wire.logprobs();
+  ASSIGN_OR_RETURN(request.sampling, Sampling(client.sampling));
+  if (client.logprobs.has_value()) {
+    RETURN_IF_ERROR(CheckRange("logprobs", *client.logprobs, {0, kMaxLogprobs}));
+    request.logprob_count = *client.logprobs;
   }
-  request.draft_cap = kMaxDraftLen;
-  if (wire.has_max_draft_tokens()) {
-    RETURN_IF_ERROR(CheckRange("max_draft_tokens", wire.max_draft_tokens(), {0, kMaxDraftLen}));
-    request.draft_cap = wire.max_draft_tokens();
+  request.draft_cap = client.max_draft_tokens.value_or(kMaxDraftLen);
+  RETURN_IF_ERROR(CheckRange("max_draft_tokens", request.draft_cap, {0, kMaxDraftLen}));
+  if (client.timeout_s.has_value()) {
+    RETURN_IF_ERROR(CheckRange("timeout_s", *client.timeout_s, {0, 1e6, /*open_low=*/true}));
   }
-  if (wire.has_timeout_s()) {
-    RETURN_IF_ERROR(CheckRange("timeout_s", wire.timeout_s(), {0, 1e6, /*open_low=*/true}));
-    checked.timeout_s = wire.timeout_s();
-  }
-  RETURN_IF_ERROR(CheckIds("stop_token_ids", wire.stop_token_ids()));
-  if (!wire.ignore_eos()) request.stop_ids = limits_.eos_ids;
-  request.stop_ids.insert(request.stop_ids.end(), wire.stop_token_ids().begin(), wire.stop_token_ids().end());
-  request.priority = wire.priority();
-  request.strict_acceptance = wire.strict_acceptance();
+  RETURN_IF_ERROR(CheckIds("stop_token_ids", client.stop_token_ids));
+  if (!client.ignore_eos) request.stop_ids = limits_.eos_ids;
+  request.stop_ids.insert(request.stop_ids.end(), client.stop_token_ids.begin(), client.stop_token_ids.end());
+  request.priority = client.priority;
+  request.strict_acceptance = client.strict_acceptance;
 
-  ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(wire));
-  ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(wire, request.prompt_ids.size()));
+  const char* const input_field = InputField(client.input);
+  ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(std::move(client.input), client.parse_special));
+  const int prompt_len = static_cast<int>(request.prompt_ids.size());
+  ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(input_field, client.max_tokens, prompt_len));
   request.thinking = thinking_.load();
   request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
 
-  checked.spec.prompt_tokens = static_cast<int>(request.prompt_ids.size());
-  checked.spec.stop.assign(wire.stop().begin(), wire.stop().end());
-  checked.spec.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  checked.spec.prompt_tokens = prompt_len;
+  checked.spec.stop = std::move(client.stop);
+  checked.spec.stop_token_ids = std::move(client.stop_token_ids);
   checked.spec.prompt_phase = request.prompt_phase;
   checked.spec.thinking = request.thinking;
   return checked;
 }
 
-absl::Status RequestValidator::CheckLengths(const v1::GenerateRequest& wire) const {
-  if (wire.request_id().size() > kMaxRequestIdBytes) {
-    return Refuse("request_id: ", Grouped(wire.request_id().size()), " bytes, allowed at most ",
+absl::Status RequestValidator::CheckLengths(const ClientRequest& client) const {
+  if (client.request_id.size() > kMaxRequestIdBytes) {
+    return Refuse("request_id: ", Grouped(client.request_id.size()), " bytes, allowed at most ",
                   kMaxRequestIdBytes);
   }
-  if (wire.stop_size() > kMaxStopStrings) {
-    return Refuse("stop: ", Grouped(wire.stop_size()), " strings, allowed at most ", kMaxStopStrings);
+  if (client.stop.size() > kMaxStopStrings) {
+    return Refuse("stop: ", Grouped(client.stop.size()), " strings, allowed at most ", kMaxStopStrings);
   }
-  for (int i = 0; i < wire.stop_size(); ++i) {
-    if (wire.stop(i).empty()) return Refuse("stop[", i, "]: empty, allowed 1..", kMaxStopBytes, " bytes");
-    if (wire.stop(i).size() > kMaxStopBytes) {
-      return Refuse("stop[", i, "]: ", Grouped(wire.stop(i).size()), " bytes, allowed 1..", kMaxStopBytes);
+  for (size_t i = 0; i < client.stop.size(); ++i) {
+    const size_t bytes = client.stop[i].size();
+    if (bytes == 0) return Refuse("stop[", i, "]: empty, allowed 1..", kMaxStopBytes, " bytes");
+    if (bytes > kMaxStopBytes) {
+      return Refuse("stop[", i, "]: ", Grouped(bytes), " bytes, allowed 1..", kMaxStopBytes);
     }
   }
-  const int eos_count = wire.ignore_eos() ? 0 : static_cast<int>(limits_.eos_ids.size());
-  if (wire.stop_token_ids_size() > kMaxStopIds - eos_count) {
-    return Refuse("stop_token_ids: ", Grouped(wire.stop_token_ids_size()), " ids, allowed at most ",
+  const size_t eos_count = client.ignore_eos ? 0 : limits_.eos_ids.size();
+  if (client.stop_token_ids.size() + eos_count > kMaxStopIds) {
+    return Refuse("stop_token_ids: ", Grouped(client.stop_token_ids.size()), " ids, allowed at most ",
                   kMaxStopIds - eos_count);
   }
-  if (wire.has_token_ids()) {
-    RETURN_IF_ERROR(limits_.size.CheckPrompt("token_ids", wire.token_ids().ids_size()));
+  return CheckPromptLength(client.input);
+}
+
+absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const {
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
+    RETURN_IF_ERROR(limits_.size.CheckPrompt("token_ids", static_cast<int64_t>(ids->size())));
   }
-  if (wire.chat().messages_size() > kMaxChatMessages) {
-    return Refuse("chat.messages: ", Grouped(wire.chat().messages_size()), " messages, allowed at most ",
+  if (const auto* messages = std::get_if<ChatMessages>(&input);
+      messages != nullptr && messages->size() > kMaxChatMessages) {
+    return Refuse("chat.messages: ", Grouped(messages->size()), " messages, allowed at most ",
                   Grouped(kMaxChatMessages));
   }
-  // A text that cannot fit whatever it says is not worth tokenizing.
-  size_t bytes = wire.text().size();
-  for (const v1::ChatMessage& message : wire.chat().messages()) bytes += message.content().size();
+  // A text of this many bytes has too many tokens whatever it says, so it is not tokenized.
+  const size_t bytes = TextBytes(input);
   const size_t most = static_cast<size_t>(limits_.size.max_seq_len) * limits_.longest_token_bytes;
   if (bytes > most) {
-    return Refuse(wire.has_chat() ? "chat" : "text", ": ", Grouped(bytes), " bytes, at most ", Grouped(most),
+    return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, at most ", Grouped(most),
                   " can fit max_seq_len ", Grouped(limits_.size.max_seq_len));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(const v1::GenerateRequest& wire) const {
-  switch (wire.input_case()) {
-    case v1::GenerateRequest::kText: {
-      if (wire.text().empty()) return Refuse("text: empty, allowed at least 1 character");
-      return EncodeText(wire.text(), {.parse_special = wire.parse_special()});
-    }
-    case v1::GenerateRequest::kTokenIds: {
-      const auto& ids = wire.token_ids().ids();
-      RETURN_IF_ERROR(CheckIds("token_ids", ids));
-      return std::vector<int32_t>(ids.begin(), ids.end());
-    }
-    case v1::GenerateRequest::kChat:
-      return ChatIds(wire.chat());
-    case v1::GenerateRequest::INPUT_NOT_SET:
-      break;
+absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(PromptInput input,
+                                                                 bool parse_special) const {
+  if (auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
+    RETURN_IF_ERROR(CheckIds("token_ids", *ids));
+    return std::move(*ids);
   }
+  if (const auto* text = std::get_if<std::string>(&input)) {
+    if (text->empty()) return Refuse("text: empty, allowed at least 1 character");
+    return EncodeText(*text, {.parse_special = parse_special});
+  }
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages);
   return Refuse("input: empty, allowed one of text, token_ids, chat");
 }
 
@@ -159,25 +172,15 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::EncodeText(const std::str
   return ids;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestValidator::ChatIds(const v1::Chat& chat) const {
-  if (chat_format_ == nullptr)
+absl::StatusOr<std::vector<int32_t>> RequestValidator::ChatIds(const ChatMessages& messages) const {
+  if (chat_format_ == nullptr) {
     return Refuse("chat: this model's tokenizer has no chat markup, allowed text, token_ids");
-  if (chat.messages().empty()) return Refuse("chat.messages: empty, allowed at least 1 message");
-  std::vector<ChatMessage> messages;
-  for (int i = 0; i < chat.messages_size(); ++i) {
-    const v1::ChatMessage& message = chat.messages(i);
-    if (message.role() != "system" && message.role() != "user" && message.role() != "assistant") {
-      return Refuse("chat.messages[", i, "].role: ", message.role().substr(0, 32),
-                    ", allowed system, user, assistant");
-    }
-    messages.push_back({.role = message.role(), .content = message.content()});
   }
   return chat_format_->Render(messages);
 }
 
-absl::Status RequestValidator::CheckIds(const char* field,
-                                        const google::protobuf::RepeatedField<int32_t>& ids) const {
-  for (int i = 0; i < ids.size(); ++i) {
+absl::Status RequestValidator::CheckIds(const char* field, std::span<const int32_t> ids) const {
+  for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= limits_.vocab_size) {
       return Refuse(field, "[", i, "]: ", ids[i], ", allowed 0..", limits_.vocab_size - 1,
                     " (the vocabulary)");
@@ -186,18 +189,17 @@ absl::Status RequestValidator::CheckIds(const char* field,
   return absl::OkStatus();
 }
 
-absl::StatusOr<SamplingParams> RequestValidator::Sampling(const v1::SamplingParams& wire) const {
-  const GenerationConfig& defaults = limits_.defaults;
+absl::StatusOr<SamplingParams> RequestValidator::Sampling(const ClientSampling& client) const {
+  const SamplingParams& defaults = limits_.default_sampling;
   SamplingParams sampling;
-  sampling.temperature = wire.has_temperature() ? wire.temperature() : defaults.temperature.value_or(0);
-  sampling.top_p = wire.has_top_p() ? wire.top_p() : defaults.top_p.value_or(1);
-  sampling.top_k = wire.has_top_k() ? wire.top_k() : defaults.top_k.value_or(0);
-  sampling.min_p = wire.has_min_p() ? wire.min_p() : defaults.min_p.value_or(0);
-  sampling.repetition_penalty =
-      wire.has_repetition_penalty() ? wire.repetition_penalty() : defaults.repetition_penalty.value_or(1);
-  sampling.presence_penalty = wire.presence_penalty();
-  sampling.frequency_penalty = wire.frequency_penalty();
-  sampling.seed = wire.has_seed() ? wire.seed() : DrawSeed();
+  sampling.temperature = client.temperature.value_or(defaults.temperature);
+  sampling.top_p = client.top_p.value_or(defaults.top_p);
+  sampling.top_k = client.top_k.value_or(defaults.top_k);
+  sampling.min_p = client.min_p.value_or(defaults.min_p);
+  sampling.repetition_penalty = client.repetition_penalty.value_or(defaults.repetition_penalty);
+  sampling.presence_penalty = client.presence_penalty.value_or(defaults.presence_penalty);
+  sampling.frequency_penalty = client.frequency_penalty.value_or(defaults.frequency_penalty);
+  sampling.seed = client.seed.has_value() ? *client.seed : DrawSeed();
   RETURN_IF_ERROR(CheckRange("sampling.temperature", sampling.temperature, {0, 100}));
   RETURN_IF_ERROR(CheckRange("sampling.top_p", sampling.top_p, {0, 1, /*open_low=*/true}));
   RETURN_IF_ERROR(CheckRange("sampling.top_k", sampling.top_k, {-1, std::numeric_limits<int32_t>::max()}));
@@ -210,33 +212,31 @@ absl::StatusOr<SamplingParams> RequestValidator::Sampling(const v1::SamplingPara
   return sampling;
 }
 
-absl::StatusOr<int64_t> RequestValidator::MaxTokens(const v1::GenerateRequest& wire,
+absl::StatusOr<int64_t> RequestValidator::MaxTokens(const char* input_field,
+                                                    std::optional<int32_t> max_tokens,
                                                     int64_t prompt_len) const {
-  const char* field = InputField(wire);
-  if (wire.has_max_tokens()) {
-    RETURN_IF_ERROR(limits_.size.Check(field, prompt_len, wire.max_tokens()));
-    return wire.max_tokens();
+  if (max_tokens.has_value()) {
+    RETURN_IF_ERROR(limits_.size.Check(input_field, prompt_len, *max_tokens));
+    return *max_tokens;
   }
-  RETURN_IF_ERROR(limits_.size.CheckPrompt(field, prompt_len));
+  RETURN_IF_ERROR(limits_.size.CheckPrompt(input_field, prompt_len));
   return limits_.size.max_len() - prompt_len;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestValidator::CheckTokenize(const v1::TokenizeRequest& wire) const {
-  size_t bytes = wire.text().size();
-  for (const v1::ChatMessage& message : wire.chat().messages()) bytes += message.content().size();
-  if (bytes > kMaxTokenizeBytes) {
-    return Refuse(wire.has_chat() ? "chat" : "text", ": ", Grouped(bytes), " bytes, allowed at most ",
+absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInput& input,
+                                                                const EncodeOptions& options) const {
+  if (const size_t bytes = TextBytes(input); bytes > kMaxTokenizeBytes) {
+    return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, allowed at most ",
                   Grouped(kMaxTokenizeBytes));
   }
-  if (wire.has_chat()) return ChatIds(wire.chat());
-  if (!wire.has_text()) return Refuse("input: empty, allowed one of text, chat");
-  const bool add_bos = !wire.has_add_bos() || wire.add_bos();
-  return EncodeText(wire.text(), {.parse_special = wire.parse_special(), .add_bos = add_bos});
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages);
+  if (const auto* text = std::get_if<std::string>(&input)) return EncodeText(*text, options);
+  return Refuse("input: empty, allowed one of text, chat");
 }
 
-absl::StatusOr<std::string> RequestValidator::CheckDetokenize(const v1::DetokenizeRequest& wire) const {
-  RETURN_IF_ERROR(CheckIds("token_ids", wire.token_ids()));
-  return tokenizer_.Decode(wire.token_ids(), /*skip_special=*/false);
+absl::StatusOr<std::string> RequestValidator::Detokenize(std::span<const int32_t> token_ids) const {
+  RETURN_IF_ERROR(CheckIds("token_ids", token_ids));
+  return tokenizer_.Decode(token_ids, /*skip_special=*/false);
 }
 
 }  // namespace foredraft

@@ -1,19 +1,20 @@
 #ifndef FOREDRAFT_SERVER_API_REQUEST_VALIDATOR_H_
 #define FOREDRAFT_SERVER_API_REQUEST_VALIDATOR_H_
 
-// From what a client sent to what the scheduler takes: every bad field is refused by name, value and limit
-// (INVALID_ARGUMENT). Lengths are checked before anything looks at contents. Any thread.
+// Checks a client's request and turns it into the scheduler's: a bad field is refused with its name, its
+// value and what is allowed (INVALID_ARGUMENT). Lengths are checked before contents. Thread-safe.
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
-#include "foredraft/v1/generation.pb.h"
 #include "scheduler/request.h"
 #include "scheduler/request_size.h"
+#include "server/api/client_request.h"
 #include "server/output/output_stream.h"
 #include "server/text/chat_format.h"
 #include "server/text/tokenizer.h"
@@ -32,44 +33,47 @@ struct RequestLimits {
   RequestSizeLimits size;
   int longest_token_bytes = 1;
   std::vector<int32_t> eos_ids;
-  GenerationConfig defaults;
-  ThinkingIds thinking;  // to start with
+  SamplingParams default_sampling;  // of a request that names none; its seed means nothing
+  ThinkingIds thinking;             // until SetThinking
 };
 
+// The caller sets id, arrival and deadline of both, and the spec's request_id.
 struct CheckedRequest {
-  Request request;       // id, arrival and deadline are the caller's to set
-  OutputSpec spec;       // likewise
-  double timeout_s = 0;  // 0 = the client named none
+  Request request;
+  OutputSpec spec;
 };
 
 class RequestValidator {
  public:
-  // Tokenizer and chat format outlive the validator; no chat format: chat is refused.
+  // Tokenizer and chat format outlive the validator. Without a chat format (null), chat is refused.
   RequestValidator(RequestLimits limits, const Tokenizer& tokenizer, const ChatFormat* chat_format)
       : limits_(std::move(limits)),
         tokenizer_(tokenizer),
         chat_format_(chat_format),
         thinking_(limits_.thinking) {}
 
-  // For requests checked from now on; any thread.
+  // For requests checked from now on.
   void SetThinking(const ThinkingIds& thinking) { thinking_.store(thinking); }
   ThinkingIds thinking() const { return thinking_.load(); }
 
-  absl::StatusOr<CheckedRequest> Check(const v1::GenerateRequest& wire) const;
-  absl::StatusOr<std::vector<int32_t>> CheckTokenize(const v1::TokenizeRequest& wire) const;
-  absl::StatusOr<std::string> CheckDetokenize(const v1::DetokenizeRequest& wire) const;
+  absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
+  // Text or chat into token ids; the options are for text.
+  absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options) const;
+  absl::StatusOr<std::string> Detokenize(std::span<const int32_t> token_ids) const;
 
   const RequestLimits& limits() const { return limits_; }
 
  private:
-  absl::Status CheckLengths(const v1::GenerateRequest& wire) const;
-  absl::StatusOr<std::vector<int32_t>> PromptIds(const v1::GenerateRequest& wire) const;
-  absl::StatusOr<std::vector<int32_t>> ChatIds(const v1::Chat& chat) const;
+  absl::Status CheckLengths(const ClientRequest& client) const;
+  absl::Status CheckPromptLength(const PromptInput& input) const;
+  absl::StatusOr<std::vector<int32_t>> PromptIds(PromptInput input, bool parse_special) const;
+  absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text,
                                                   const EncodeOptions& options) const;
-  absl::Status CheckIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids) const;
-  absl::StatusOr<SamplingParams> Sampling(const v1::SamplingParams& wire) const;
-  absl::StatusOr<int64_t> MaxTokens(const v1::GenerateRequest& wire, int64_t prompt_len) const;
+  absl::Status CheckIds(const char* field, std::span<const int32_t> ids) const;
+  absl::StatusOr<SamplingParams> Sampling(const ClientSampling& client) const;
+  absl::StatusOr<int64_t> MaxTokens(const char* input_field, std::optional<int32_t> max_tokens,
+                                    int64_t prompt_len) const;
 
   const RequestLimits limits_;
   const Tokenizer& tokenizer_;

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_SERVER_CLI_COMMANDS_H_
 #define FOREDRAFT_SERVER_CLI_COMMANDS_H_
 
-// The daemon's own subcommands, one file each; those of its clients are in client/commands.h.
+// The daemon's own subcommands, one file each. The clients' subcommands are in client/commands.h.
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -21,13 +21,13 @@ void AddInfo(CLI::App& app, int* exit_code);
 void AddSynth(CLI::App& app, int* exit_code);
 void AddTune(CLI::App& app, int* exit_code);
 
-// --config and --set of the commands that have them.
+// The options --config and --set.
 struct ConfigOptions {
   std::string file;
   std::vector<std::string> sets;
 
   void Add(CLI::App& command);
-  // Reads the file as it is now. CLI::ValidationError (exit 2) for a malformed --set.
+  // Reads the file anew at each call. CLI11 has already refused a malformed --set (exit 2).
   absl::StatusOr<LoadedConfig> Read() const;
 };
 

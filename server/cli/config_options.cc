@@ -20,7 +20,9 @@ std::map<std::string, std::string> ReadEnvironment() {
 
 void ConfigOptions::Add(CLI::App& command) {
   command.add_option("--config", file, "configuration file (YAML)")->required()->type_name("F");
-  command.add_option("--set", sets, "override a key: a.b=value; repeatable, wins over environment and file")
+  command
+      .add_option("--set", sets,
+                  "override a key: a.b=value; repeatable, takes precedence over environment and file")
       ->type_name("a.b=c")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {

@@ -10,7 +10,8 @@
 namespace foredraft {
 namespace {
 
-// CLI11 would only say that a subcommand is missing. Empty: it is known, or an option.
+// The error for an unknown command, which CLI11 would report as a missing one. Empty for a known command and
+// for an option.
 std::string UnknownCommand(const CLI::App& app, const std::string& name) {
   if (name.empty() || name[0] == '-') return "";
   std::string allowed;
@@ -26,10 +27,9 @@ std::string UnknownCommand(const CLI::App& app, const std::string& name) {
 
 int main(int argc, char** argv) {
   using namespace foredraft;  // NOLINT: main's alone
-  // gRPC's own log repeats on stderr what our one line says; set the variable to see it.
+  // gRPC logs errors that our own line on stderr reports already; set the variable to see its log.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  // Debian's Abseil has its deadlock detector on: every lock inside gRPC then takes one that all threads
-  // share.
+  // Debian's Abseil enables its deadlock detector, which makes every lock inside gRPC take a global lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   CLI::App app(
       "Serves DeepSeek-V3-family models over gRPC and drafts ahead with the model's own MTP modules.",

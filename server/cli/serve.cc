@@ -24,7 +24,7 @@ sigset_t ServeSignals() {
   return signals;
 }
 
-// Takes the daemon's signals one by one, on a thread of its own, until the object ends.
+// Handles the daemon's signals on a thread of its own until destroyed.
 class SignalThread {
  public:
   explicit SignalThread(Daemon& daemon) : thread_([this, &daemon] { Run(daemon); }) {
@@ -44,12 +44,12 @@ class SignalThread {
       CHECK_EQ(sigwait(&signals, &signal), 0);
       if (ended_.load()) return;
       if (signal == SIGHUP) {
-        if (daemon.loaded()) daemon.Reload().status().IgnoreError();  // it logs and counts by itself
+        if (daemon.loaded()) daemon.Reload().status().IgnoreError();  // Reload logs and counts errors
       } else if (daemon.loaded()) {
         daemon.RequestDrain();
       } else {
         Log(LogLevel::kInfo, "stopped while loading");
-        _exit(0);  // no request was ever taken
+        _exit(0);  // no request was accepted yet
       }
     }
   }
@@ -59,7 +59,7 @@ class SignalThread {
 };
 
 absl::Status Serve(const ConfigOptions& options) {
-  // Before any thread exists, so that all inherit it: signals are the signal thread's alone.
+  // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals.
   const sigset_t signals = ServeSignals();
   CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
   signal(SIGPIPE, SIG_IGN);

@@ -47,7 +47,8 @@ void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
                                       "     drafts  ", Drafts(config)));
   const std::string cache =
       facts.cache_blocks == 0
-          ? absl::StrCat(config.kv_cache_config.free_gpu_memory_fraction, " of what the weights leave free")
+          ? absl::StrCat(config.kv_cache_config.free_gpu_memory_fraction,
+                         " of the memory that the weights leave")
           : absl::StrCat(Grouped(facts.cache_blocks), " blocks x ", facts.tokens_per_block,
                          " tokens = ", Grouped(facts.cache_blocks * facts.tokens_per_block), " tokens");
   model_lines_.push_back(absl::StrCat("cache    ", cache, "     ranks   ", facts.ranks));
@@ -78,7 +79,7 @@ void StartScreen::Loading(int rank, int64_t done_bytes, int64_t total_bytes) {
                                            Megabytes(done_bytes), Megabytes(total_bytes), Seconds()));
 }
 
-// A line per rank, drawn over the last ones; the cursor stays at the end of the last.
+// Redraws one line per rank over the previous ones; the cursor stays at the end of the last line.
 void StartScreen::DrawBars() {
   if (drawn_ && ranks_.size() > 1) fprintf(stderr, "\x1b[%zuA", ranks_.size() - 1);
   drawn_ = true;

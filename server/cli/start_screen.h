@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_CLI_START_SCREEN_H_
 #define FOREDRAFT_SERVER_CLI_START_SCREEN_H_
 
-// What `foredraft serve` shows while it starts, on stderr: a few lines and a bar per rank on a terminal, the
-// same facts as log lines (one per 10% loaded, of several ranks one per half) otherwise.
+// What `foredraft serve` shows on stderr while it starts: a few lines and a progress bar per rank on a
+// terminal, otherwise the same as log lines (progress every 10%, or every 50% with several ranks).
 
 #include <chrono>
 #include <string>
@@ -24,8 +24,7 @@ class StartScreen : public StartObserver {
   void Serving(const std::string& grpc_address, const std::string& metrics_address) override;
 
  private:
-  // Of one rank.
-  struct Progress {
+  struct Progress {  // of one rank
     int64_t done_bytes = 0;
     int64_t total_bytes = 0;
     int64_t logged_tenths = -1;

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_OUTPUT_ACCEPTANCE_WINDOW_H_
 #define FOREDRAFT_SERVER_OUTPUT_ACCEPTANCE_WINDOW_H_
 
-// Drafts verified and accepted over the last 60 seconds, in buckets of one second. Not thread-safe; time is
-// an argument, so that tests need no clock.
+// The acceptance rate of the last 60 seconds, in buckets of one second. Not thread-safe. Time is an argument
+// so that tests need no clock.
 
 #include <array>
 #include <cstdint>
@@ -20,7 +20,7 @@ class AcceptanceWindow {
     second.accepted += accepted;
   }
 
-  // 0 when nothing was verified.
+  // Accepted / verified drafts; 0 when none were verified.
   double Rate(SteadyTime now) const {
     int64_t verified = 0, accepted = 0;
     for (const Second& second : seconds_) {
@@ -34,7 +34,7 @@ class AcceptanceWindow {
  private:
   static constexpr int64_t kSeconds = 60;
   struct Second {
-    int64_t index = -kSeconds;  // whole seconds of the clock; long past = empty
+    int64_t index = -kSeconds;  // seconds of the clock; out of the window = empty
     int64_t verified = 0;
     int64_t accepted = 0;
   };

@@ -7,14 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "scheduler/serving_loop.h"
+#include "server/output/response_sink.h"
 
 namespace foredraft {
 namespace {
 
 using prometheus::Labels;
-
-constexpr const char* kOutcomeNames[kOutcomeCount] = {"stop",     "length",   "cancelled",
-                                                      "deadline", "rejected", "error"};
 
 // The buckets of OpenTelemetry's GenAI conventions, finer below 10 ms per token: small models are fast.
 const std::vector<double> kFirstTokenSeconds = {.001, .005, .01, .02, .04, .06, .08, .1,
@@ -93,9 +91,12 @@ void Metrics::AddSpeculation(int max_draft_len) {
 }
 
 void Metrics::AddRequests() {
-  for (int outcome = 0; outcome < kOutcomeCount; ++outcome) {
-    requests_[outcome] = AddCounter("foredraft_requests_total", {{"outcome", kOutcomeNames[outcome]}});
+  for (FinishReason finish : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
+                              FinishReason::kDeadline, FinishReason::kError}) {
+    requests_[static_cast<size_t>(finish)] =
+        AddCounter("foredraft_requests_total", {{"outcome", FinishReasonName(finish)}});
   }
+  rejected_ = AddCounter("foredraft_requests_total", {{"outcome", "rejected"}});
   prompt_tokens_ = AddCounter("foredraft_prompt_tokens_total");
   generation_tokens_ = AddCounter("foredraft_generation_tokens_total");
   ttft_ = AddHistogram("foredraft_time_to_first_token_seconds", kFirstTokenSeconds);
@@ -179,12 +180,12 @@ void Metrics::PublishCounts() {
   window_.Add(verified, accepted, std::chrono::steady_clock::now());
 }
 
-void Metrics::RecordEnd(Outcome outcome, double request_seconds) {
-  requests_[static_cast<size_t>(outcome)]->Increment();
+void Metrics::RecordEnd(FinishReason finish, double request_seconds) {
+  requests_[static_cast<size_t>(finish)]->Increment();
   e2e_->Observe(request_seconds);
 }
 
-void Metrics::RecordRejected() { requests_[static_cast<size_t>(Outcome::kRejected)]->Increment(); }
+void Metrics::RecordRejected() { rejected_->Increment(); }
 
 void Metrics::RecordIteration(const IterationStats& stats) {
   if (stats.had_prefill) prefill_seconds_->Observe(stats.prefill_seconds);

@@ -32,9 +32,6 @@ namespace foredraft {
 
 struct IterationStats;  // scheduler/serving_loop.h
 
-enum class Outcome { kStop, kLength, kCancelled, kDeadline, kRejected, kError };
-inline constexpr int kOutcomeCount = 6;
-
 struct MetricsOptions {
   std::string model_name;  // label of all metrics
   int max_draft_len = 0;   // positions 1..max_draft_len exist
@@ -54,7 +51,7 @@ class Metrics : public prometheus::Collectable {
   void PublishCounts();
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
-  void RecordEnd(Outcome outcome, double request_seconds);
+  void RecordEnd(FinishReason finish, double request_seconds);
 
   // gRPC threads: a request was refused before the serving loop saw it.
   void RecordRejected();
@@ -111,8 +108,9 @@ class Metrics : public prometheus::Collectable {
   // Constant after construction; what they point to is thread-safe.
   const prometheus::Labels constant_labels_;
   std::shared_ptr<prometheus::Registry> registry_;
-  std::array<PhaseCounters, 2> phases_;  // by Phase
-  std::array<prometheus::Counter*, kOutcomeCount> requests_;
+  std::array<PhaseCounters, 2> phases_;           // by Phase
+  std::array<prometheus::Counter*, 6> requests_;  // by FinishReason; kNone has none
+  prometheus::Counter* rejected_;
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;

@@ -11,25 +11,6 @@ namespace {
 double Seconds(SteadyTime from, SteadyTime to) { return std::chrono::duration<double>(to - from).count(); }
 double Milliseconds(SteadyTime from, SteadyTime to) { return Seconds(from, to) * 1e3; }
 
-Outcome OutcomeOf(FinishReason finish) {
-  switch (finish) {
-    case FinishReason::kStop:
-      return Outcome::kStop;
-    case FinishReason::kLength:
-      return Outcome::kLength;
-    case FinishReason::kCancelled:
-      return Outcome::kCancelled;
-    case FinishReason::kDeadline:
-      return Outcome::kDeadline;
-    case FinishReason::kError:
-      return Outcome::kError;
-    case FinishReason::kNone:
-      break;
-  }
-  CHECK(false) << "a stream ended without a reason";
-  return Outcome::kError;
-}
-
 absl::Status StatusOf(const RequestUpdate& update, const std::string& request_id) {
   switch (update.finish) {
     case FinishReason::kCancelled:
@@ -71,13 +52,12 @@ OutputStream::OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics&
       stop_matcher_(spec_.stop),
       phase_(spec_.prompt_phase),
       last_token_time_(spec_.arrival) {
-  tally_.prompt_tokens = spec_.prompt_tokens;
+  stats_.prompt_tokens = spec_.prompt_tokens;
 }
 
 OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
   CHECK(!end_.has_value()) << "an update after the end of request " << spec_.request_id;
-  OutputDelta delta;
-  const int emitted = EmitTokens(update, &delta.text);
+  auto [emitted, text] = EmitTokens(update);
   if (emitted > 0) CountTokens(update, emitted, now);
   if (matched_stop_) {
     ended_by_text_ = update.finish == FinishReason::kNone;
@@ -90,44 +70,47 @@ OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
     }
     End(std::move(end), now);
   }
-  delta.token_ids = std::move(update.token_ids);
-  delta.token_ids.resize(emitted);
-  delta.logprobs = std::move(update.logprobs);
-  if (!delta.logprobs.empty()) delta.logprobs.resize(emitted);
-  delta.tally = tally_;
-  return delta;
+  update.token_ids.resize(emitted);
+  if (!update.logprobs.empty()) update.logprobs.resize(emitted);
+  return {.text = std::move(text),
+          .token_ids = std::move(update.token_ids),
+          .logprobs = std::move(update.logprobs),
+          .stats = stats_};
 }
 
 void OutputStream::EndEarly(FinishReason finish, absl::Status status, SteadyTime now) {
   End({.finish = finish, .status = std::move(status)}, now);
 }
 
-int OutputStream::EmitTokens(const RequestUpdate& update, std::string* text) {
+OutputStream::Emitted OutputStream::EmitTokens(const RequestUpdate& update) {
+  Emitted emitted;
   const int count = static_cast<int>(update.token_ids.size());
   for (int i = 0; i < count; ++i) {
     if (i == (update.first_token ? 1 : 0)) step_phase_ = phase_;
     CountPhase(update.token_ids[i]);
-    // The token that stopped the sequence is counted, not shown.
+    ++emitted.token_count;
+    // The stop token that ended the sequence is counted but not shown.
     if (update.finish == FinishReason::kStop && i == count - 1) break;
-    if (Match(detokenizer_.Append({&update.token_ids[i], 1}), text)) return i + 1;
+    emitted.text += Match(detokenizer_.Append({&update.token_ids[i], 1}));
+    if (matched_stop_.has_value()) return emitted;
   }
-  // At the end nothing is held back any more: neither half a character nor what might have begun a stop
-  // string.
-  if (update.finish != FinishReason::kNone && !Match(detokenizer_.Flush(), text))
-    text->append(stop_matcher_.Flush());
-  return count;
+  if (update.finish != FinishReason::kNone) {
+    // At the end, send an incomplete character and text that could have begun a stop string.
+    emitted.text += Match(detokenizer_.Flush());
+    emitted.text += stop_matcher_.Flush();
+  }
+  return emitted;
 }
 
-bool OutputStream::Match(std::string_view piece, std::string* text) {
+std::string OutputStream::Match(std::string_view piece) {
   StopMatcher::Output output = stop_matcher_.Feed(piece);
-  text->append(output.text);
   if (output.stop_index >= 0) matched_stop_ = spec_.stop[output.stop_index];
-  return matched_stop_.has_value();
+  return std::move(output.text);
 }
 
 void OutputStream::CountPhase(int32_t token_id) {
   const bool marker = token_id == spec_.thinking.begin || token_id == spec_.thinking.end;
-  if (phase_ == Phase::kThinking && !marker) ++tally_.thinking_tokens;
+  if (phase_ == Phase::kThinking && !marker) ++stats_.thinking_tokens;
   phase_ = spec_.thinking.PhaseAfter(phase_, token_id);
 }
 
@@ -135,9 +118,9 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
   int after_first = emitted;
   if (update.first_token) {
     --after_first;
-    tally_.cached_tokens = update.cached_tokens;
-    tally_.queue_ms = update.queue_seconds * 1e3;
-    tally_.ttft_ms = Milliseconds(spec_.arrival, now);
+    stats_.cached_tokens = update.cached_tokens;
+    stats_.queue_ms = update.queue_seconds * 1e3;
+    stats_.ttft_ms = Milliseconds(spec_.arrival, now);
     metrics_.RecordPrompt(spec_.prompt_tokens);
     metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds);
     last_token_time_ = now;
@@ -148,29 +131,30 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
     CountStep(update.step, after_first);
     metrics_.CountTokenTimes(after_first, Seconds(last_token_time_, now));
   }
-  tally_.completion_tokens += emitted;
+  stats_.completion_tokens += emitted;
   last_token_time_ = now;
 }
 
 void OutputStream::CountStep(const StepStats& step, int emitted) {
   StepStats counted = step;
   counted.accepted = emitted - 1;
-  // A step cut short does not say which of its drafts were relaxed: as many as may be.
+  // Which drafts of a step were relaxed is unknown; if the step was cut short, take the upper bound.
   counted.relaxed = std::min(step.relaxed, counted.accepted);
   CHECK_LE(counted.accepted, step.drafts_verified);
-  ++tally_.steps;
-  tally_.draft_tokens += counted.drafts_verified;
-  tally_.accepted_tokens += counted.accepted;
-  tally_.relaxed_tokens += counted.relaxed;
-  tally_.forced |= counted.forced;
-  for (int i = 0; i < counted.accepted; ++i) ++tally_.accepted_at[i];
+  ++stats_.steps;
+  stats_.draft_tokens += counted.drafts_verified;
+  stats_.accepted_tokens += counted.accepted;
+  stats_.relaxed_tokens += counted.relaxed;
+  stats_.forced |= counted.forced;
+  for (int i = 0; i < counted.accepted; ++i) ++stats_.accepted_at[i];
   metrics_.CountStep(counted, step_phase_);
 }
 
 void OutputStream::End(OutputEnd end, SteadyTime now) {
-  tally_.total_ms = Milliseconds(spec_.arrival, now);
-  if (tally_.completion_tokens == 0) metrics_.RecordPrompt(spec_.prompt_tokens);
-  metrics_.RecordEnd(OutcomeOf(end.finish), Seconds(spec_.arrival, now));
+  stats_.total_ms = Milliseconds(spec_.arrival, now);
+  if (stats_.completion_tokens == 0) metrics_.RecordPrompt(spec_.prompt_tokens);
+  CHECK(end.finish != FinishReason::kNone) << "request " << spec_.request_id << " ended without a reason";
+  metrics_.RecordEnd(end.finish, Seconds(spec_.arrival, now));
   end_ = std::move(end);
 }
 

@@ -1,12 +1,12 @@
 #ifndef FOREDRAFT_SERVER_OUTPUT_OUTPUT_STREAM_H_
 #define FOREDRAFT_SERVER_OUTPUT_OUTPUT_STREAM_H_
 
-// One request's output: tokens become text, stop strings end it, the books are kept. No threads, no gRPC.
-// Owner and thread: OutputThread.
+// One request's output: turns tokens into text, matches stop strings and does the request's accounting. No
+// threads, no gRPC. Owner and thread: OutputThread.
 //
-// The books follow what the client is given: what was computed past a stop string is dropped and counts
-// nowhere. A step cut short counts its emitted tokens - 1 as accepted; a step of which nothing was emitted is
-// no step.
+// Only tokens that the client gets are counted: tokens computed past a stop string are dropped. A step that a
+// stop string cuts short counts its emitted tokens - 1 as accepted, and a step without emitted tokens is not
+// counted.
 
 #include <memory>
 #include <optional>
@@ -27,7 +27,7 @@ struct OutputSpec {
   std::string request_id;  // the client's
   int prompt_tokens = 0;
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_token_ids;  // the request's own, EOS not among them
+  std::vector<int32_t> stop_token_ids;  // the request's own, without EOS
   Phase prompt_phase = Phase::kAnswer;
   ThinkingIds thinking;
   SteadyTime arrival;
@@ -39,23 +39,28 @@ class OutputStream {
   // Tokenizer and metrics outlive the stream.
   OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics& metrics);
 
-  // What the client gets for an update. Ends the stream on a stop string or on the update's finish.
+  // Returns what the client gets for an update. Ends the stream on a stop string or on the update's finish.
   OutputDelta Apply(RequestUpdate update, SteadyTime now);
-  // Ends a stream that no update ended: `end.status` says why.
+  // Ends a stream before its last update: `status` is the call's.
   void EndEarly(FinishReason finish, absl::Status status, SteadyTime now);
 
-  // Set once the stream has ended; its books are then closed and its outcome counted.
+  // Set once the stream has ended; its stats are then final and its finish reason is counted.
   const std::optional<OutputEnd>& end() const { return end_; }
-  // The stop string came before the engine's own end: the sequence must be cancelled.
+  // A stop string ended the stream before the engine ended the sequence, which must then be cancelled.
   bool ended_by_text() const { return ended_by_text_; }
-  const Tally& tally() const { return tally_; }
+  const RequestStats& stats() const { return stats_; }
   const OutputSpec& spec() const { return spec_; }
 
  private:
-  // Tokens up to the one that completes a stop string; appends their text.
-  int EmitTokens(const RequestUpdate& update, std::string* text);
-  // Appends what of `piece` may be sent; true: a stop string is complete.
-  bool Match(std::string_view piece, std::string* text);
+  struct Emitted {
+    int token_count = 0;
+    std::string text;
+  };
+  // The update's tokens up to the one that completes a stop string.
+  Emitted EmitTokens(const RequestUpdate& update);
+  // Returns the text that may be sent once `piece` has come; sets matched_stop_ if it completes a stop
+  // string.
+  std::string Match(std::string_view piece);
   void CountPhase(int32_t token_id);
   void CountTokens(const RequestUpdate& update, int emitted, SteadyTime now);
   void CountStep(const StepStats& step, int emitted);
@@ -67,7 +72,7 @@ class OutputStream {
   StopMatcher stop_matcher_;
   Phase phase_;                        // after the last token
   Phase step_phase_ = Phase::kAnswer;  // of the last decode step: that of its first row
-  Tally tally_;
+  RequestStats stats_;
   SteadyTime last_token_time_;
   bool ended_by_text_ = false;
   std::optional<std::string> matched_stop_;

@@ -38,8 +38,7 @@ void OutputThread::Deliver(std::vector<RequestUpdate> updates) { Push(std::move(
 void OutputThread::EndAll(absl::Status status) { Push(std::move(status)); }
 
 void OutputThread::Push(Event event) {
-  // Requests in flight are bounded, and the thread never waits for a client: a full queue means that it is
-  // stuck.
+  // Requests in flight are bounded and the thread never waits for a client, so a full queue means a bug.
   if (!events_.TryPush(std::move(event))) {
     CHECK(events_.closed()) << "output-keeps-up: " << options_.queue_capacity << " events wait";
   }
@@ -77,7 +76,7 @@ void OutputThread::On(Opened opened) {
 
 void OutputThread::On(RefusedId refused) {
   const auto found = streams_.find(refused.id);
-  if (found == streams_.end()) return;  // its client went away first
+  if (found == streams_.end()) return;  // its client cancelled first
   const Opened opened = std::move(found->second);
   streams_.erase(found);
   metrics_.RecordRejected();
@@ -87,8 +86,8 @@ void OutputThread::On(RefusedId refused) {
 
 void OutputThread::On(CancelledId cancelled) {
   const auto found = streams_.find(cancelled.id);
-  if (found == streams_.end()) return;  // it ended by itself meanwhile
-  // The RPC's own deadline reaches us as a cancellation.
+  if (found == streams_.end()) return;  // it has ended meanwhile
+  // gRPC reports the RPC's own deadline as a cancellation.
   if (std::chrono::steady_clock::now() >= found->second.stream->spec().deadline) {
     EndEarly(cancelled.id, FinishReason::kDeadline,
              absl::DeadlineExceededError("the request's deadline has passed"));
@@ -99,18 +98,18 @@ void OutputThread::On(CancelledId cancelled) {
 
 void OutputThread::On(std::vector<RequestUpdate> updates) {
   const SteadyTime now = std::chrono::steady_clock::now();
-  ruled_.clear();
+  outputs_.clear();
   for (RequestUpdate& update : updates) {
     const uint64_t id = update.request_id;
     const auto found = streams_.find(id);
-    // Ended by us: what was computed past that counts nowhere.
+    // Tokens computed after the stream's end are not counted.
     if (found == streams_.end() || found->second.stream->end().has_value()) continue;
     OutputStream& stream = *found->second.stream;
     OutputDelta delta = stream.Apply(std::move(update), now);
-    ruled_.push_back({id, std::move(delta), stream.end().has_value()});
+    outputs_.push_back({id, std::move(delta), stream.end().has_value()});
   }
-  metrics_.PublishCounts();  // before any client sees what they count
-  for (Ruled& ruled : ruled_) Hand(ruled.id, std::move(ruled.delta), ruled.is_last);
+  metrics_.PublishCounts();  // before a client sees the tokens they count
+  for (StreamOutput& output : outputs_) Send(std::move(output));
 }
 
 void OutputThread::On(absl::Status end_all) {
@@ -119,39 +118,40 @@ void OutputThread::On(absl::Status end_all) {
   for (uint64_t id : ids) EndEarly(id, FinishReason::kCancelled, end_all);
 }
 
-void OutputThread::Hand(uint64_t id, OutputDelta delta, bool is_last) {
-  const auto found = streams_.find(id);
-  if (found == streams_.end()) return;  // its reader was too slow for an update before this one
-  if (is_last) {
-    if (found->second.stream->ended_by_text()) cancel_sequence_(id, FinishReason::kCancelled);
-    Close(id, std::move(delta));
-  } else if (!delta.token_ids.empty() && !found->second.sink->Push(std::move(delta))) {
-    EndEarly(id, FinishReason::kCancelled,
-             absl::ResourceExhaustedError("reader too slow: its chunks were not read in time"));
+void OutputThread::Send(StreamOutput output) {
+  const auto found = streams_.find(output.id);
+  if (found == streams_.end()) return;  // ended by an update before this one: its reader was too slow
+  if (output.is_last) {
+    if (found->second.stream->ended_by_text()) cancel_sequence_(output.id, FinishReason::kCancelled);
+    Close(output.id, std::move(output.delta));
+  } else if (!output.delta.token_ids.empty() && !found->second.sink->Push(std::move(output.delta))) {
+    EndEarly(output.id, FinishReason::kCancelled,
+             absl::ResourceExhaustedError("reader too slow: too many tokens wait to be read"));
   }
 }
 
 void OutputThread::EndEarly(uint64_t id, FinishReason finish, absl::Status status) {
   cancel_sequence_(id, finish);
   OutputStream& stream = *streams_.at(id).stream;
-  if (!stream.end().has_value()) {  // else an update behind the one that its reader was too slow for
+  // A slow reader is found only after all updates are applied: one of them may have ended the stream already.
+  if (!stream.end().has_value()) {
     stream.EndEarly(finish, std::move(status), std::chrono::steady_clock::now());
   }
-  Close(id, OutputDelta{.tally = stream.tally()});
+  Close(id, OutputDelta{.stats = stream.stats()});
 }
 
 void OutputThread::Close(uint64_t id, OutputDelta last) {
   Opened opened = std::move(streams_.at(id));
   streams_.erase(id);
-  const Tally& tally = opened.stream->tally();
+  const RequestStats& stats = opened.stream->stats();
   LogRequest(
       LogLevel::kInfo, opened.stream->spec().request_id,
       absl::StrFormat(
           "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, queue %.1f ms, "
           "first token %.1f ms, total %.1f ms%s",
-          FinishReasonName(opened.stream->end()->finish), tally.prompt_tokens, tally.cached_tokens,
-          tally.completion_tokens, tally.steps, tally.accepted_tokens, tally.draft_tokens, tally.queue_ms,
-          tally.ttft_ms, tally.total_ms, tally.forced ? ", forced acceptance" : ""));
+          FinishReasonName(opened.stream->end()->finish), stats.prompt_tokens, stats.cached_tokens,
+          stats.completion_tokens, stats.steps, stats.accepted_tokens, stats.draft_tokens, stats.queue_ms,
+          stats.ttft_ms, stats.total_ms, stats.forced ? ", forced acceptance" : ""));
   opened.sink->End(std::move(last), *opened.stream->end());
   if (!opened.sink->closed()) {
     closing_.push_back({opened.sink, std::chrono::steady_clock::now() + options_.write_timeout});

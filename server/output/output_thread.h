@@ -1,17 +1,19 @@
 #ifndef FOREDRAFT_SERVER_OUTPUT_OUTPUT_THREAD_H_
 #define FOREDRAFT_SERVER_OUTPUT_OUTPUT_THREAD_H_
 
-// The thread between the scheduler and the clients: it rules what each client gets. Everything reaches it
-// through one queue, so the order is that of the events: a stream is opened before its request is submitted,
-// and its updates follow. No gRPC here: calls are ResponseSinks.
+// The thread between the scheduler and the clients: it decides what each client gets and when its stream
+// ends. All events reach it through one queue, in order: a stream is opened before its request is submitted,
+// and the request's updates follow. No gRPC: calls are ResponseSinks.
 //
-// | event | from | does |
+// clang-format off
+// | event | from | effect |
 // |---|---|---|
-// | open | gRPC thread | knows the request |
-// | refused | gRPC thread | the loop did not take it: ends the call, counted as rejected |
-// | cancelled | gRPC thread | client went away: ends the stream, cancels the sequence |
-// | updates | scheduler thread | text, books, chunks; a stop string cancels the sequence |
-// | end all | drain | ends what is left with a status |
+// | opened | gRPC thread | adds the stream |
+// | refused | gRPC thread | the loop refused the request: ends the call and counts it as rejected |
+// | cancelled | gRPC thread | the client is gone: ends the stream and cancels the sequence |
+// | updates | scheduler thread | text, accounting, chunks; a stop string cancels the sequence |
+// | end all | drain | ends all streams with a status |
+// clang-format on
 
 #include <atomic>
 #include <cstdint>
@@ -33,19 +35,19 @@ namespace foredraft {
 
 struct OutputThreadOptions {
   size_t queue_capacity = 1 << 16;  // events; the scheduler makes one per iteration
-  // A call whose stream has ended but whose client does not read is given up after this long.
+  // How long after its stream's end a call whose client does not read is abandoned.
   std::chrono::steady_clock::duration write_timeout = std::chrono::seconds(30);
 };
 
 class OutputThread {
  public:
-  // Asks the loop to end a sequence; called on the output thread, must not block.
+  // Makes the loop end a sequence. Called on the output thread; must not block.
   using CancelSequence = std::function<void(uint64_t id, FinishReason reason)>;
 
   OutputThread(const OutputThreadOptions& options, Metrics& metrics, CancelSequence cancel_sequence);
   ~OutputThread();  // Stop
 
-  // The following five may be called from any thread.
+  // Open, Refused, ClientCancelled, Deliver and EndAll may be called from any thread.
   void Open(std::unique_ptr<OutputStream> stream, std::shared_ptr<ResponseSink> sink);
   // The loop refused an opened request.
   void Refused(uint64_t id, absl::Status status);
@@ -55,10 +57,10 @@ class OutputThread {
   // Ends every open stream with `status` and cancels its sequence.
   void EndAll(absl::Status status);
 
-  // Streams opened and neither ended nor refused.
+  // Streams that were opened and have neither ended nor been refused.
   int open_count() const { return open_count_.load(); }
 
-  // Rules on what is in the queue, then joins the thread. Safe to call twice.
+  // Handles the events in the queue, then joins the thread. Safe to call twice.
   void Stop();
 
  private:
@@ -74,12 +76,12 @@ class OutputThread {
     uint64_t id;
   };
   using Event = std::variant<Opened, RefusedId, CancelledId, std::vector<RequestUpdate>, absl::Status>;
-  struct Ruled {  // an update's outcome
+  struct StreamOutput {  // of one update
     uint64_t id;
     OutputDelta delta;
     bool is_last;
   };
-  struct Closing {
+  struct Closing {  // a call whose stream has ended
     std::weak_ptr<ResponseSink> sink;
     SteadyTime deadline;
   };
@@ -91,12 +93,12 @@ class OutputThread {
   void On(CancelledId cancelled);
   void On(std::vector<RequestUpdate> updates);
   void On(absl::Status end_all);
-  // Hands the client what a stream made of an update.
-  void Hand(uint64_t id, OutputDelta delta, bool is_last);
+  // Passes a stream's output to its call.
+  void Send(StreamOutput output);
   void EndEarly(uint64_t id, FinishReason finish, absl::Status status);
-  // Hands the sink its end and forgets the stream.
+  // Ends the call and removes the stream.
   void Close(uint64_t id, OutputDelta last);
-  // Gives up calls that have ended and whose clients do not read.
+  // Abandons calls that have ended and whose clients do not read.
   void AbandonStalled(SteadyTime now);
 
   const OutputThreadOptions options_;
@@ -104,9 +106,12 @@ class OutputThread {
   const CancelSequence cancel_sequence_;
   BoundedQueue<Event> events_;
   std::atomic<int> open_count_ = 0;
-  absl::flat_hash_map<uint64_t, Opened> streams_;  // output thread
-  std::vector<Ruled> ruled_;                       // output thread; of the updates in hand
-  std::vector<Closing> closing_;                   // output thread
+
+  // Output thread only.
+  absl::flat_hash_map<uint64_t, Opened> streams_;
+  std::vector<StreamOutput> outputs_;  // of the updates being handled; a member to keep its capacity
+  std::vector<Closing> closing_;
+
   std::thread thread_;
 };
 

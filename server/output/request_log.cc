@@ -28,7 +28,7 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   return spdlog::level::err;
 }
 
-// The part of a JSON line that spdlog's pattern cannot make: the message, quoted.
+// A quoted JSON string; spdlog's patterns cannot quote.
 std::string Quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -1,8 +1,7 @@
 #ifndef FOREDRAFT_SERVER_OUTPUT_REQUEST_LOG_H_
 #define FOREDRAFT_SERVER_OUTPUT_REQUEST_LOG_H_
 
-// Log lines about a request carry its id, and the daemon's log format: text or JSON lines on stderr (spdlog).
-// Thread-safe.
+// The daemon's log: text or JSON lines on stderr (spdlog). Lines about a request carry its id. Thread-safe.
 
 #include <string_view>
 

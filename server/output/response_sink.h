@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
 #define FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
 
-// What the output thread hands to a client's call, without gRPC: plain figures and the interface of the call.
+// What the output thread sends to a client's call, without gRPC: plain structs and the interface of the call.
 
 #include <array>
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace foredraft {
 
-// A request's books. completion_tokens = 1 + steps + accepted_tokens once there is a token.
-struct Tally {
+// A request's accounting so far. completion_tokens = 1 + steps + accepted_tokens once there is a token.
+struct RequestStats {
   int prompt_tokens = 0;
   int completion_tokens = 0;
   int cached_tokens = 0;
@@ -26,9 +26,9 @@ struct Tally {
   int steps = 0;
   int draft_tokens = 0;
   int accepted_tokens = 0;
-  int relaxed_tokens = 0;                          // of the accepted: only thanks to relaxation
-  std::array<int, kMaxDraftLen> accepted_at = {};  // by place in the step
-  bool forced = false;                             // some step was of forced acceptance
+  int relaxed_tokens = 0;                          // accepted drafts that the strict rule rejects
+  std::array<int, kMaxDraftLen> accepted_at = {};  // accepted drafts by their position in the step
+  bool forced = false;                             // forced acceptance was on in some step
   double queue_ms = 0;
   double ttft_ms = 0;
   double total_ms = 0;
@@ -45,18 +45,18 @@ struct Tally {
 struct OutputDelta {
   std::string text;  // whole characters
   std::vector<int32_t> token_ids;
-  std::vector<TokenLogprob> logprobs;  // one per token, if asked
-  Tally tally;                         // cumulative, this delta included
+  std::vector<TokenLogprob> logprobs;  // one per token, if requested
+  RequestStats stats;                  // cumulative, this delta included
 
-  // What comes after it, as one delta.
-  void Join(OutputDelta next) {
+  // Appends the delta that follows this one.
+  void Append(OutputDelta next) {
     text.append(next.text);
     token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
     logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
                     std::make_move_iterator(next.logprobs.end()));
-    tally = next.tally;
+    stats = next.stats;
   }
-  // Empty, but for the tally; the room stays.
+  // Clears everything but the stats; keeps the capacity.
   void Clear() {
     text.clear();
     token_ids.clear();
@@ -71,16 +71,17 @@ struct OutputEnd {
   absl::Status status;  // of the call; ok for stop and length
 };
 
-// One call's way back to its client. Push and End are called by one thread at a time and never block.
+// The response side of one call. Push and End are called by one thread at a time and never block.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // False: the reader is too far behind, nothing was taken.
+  // False: the client reads too slowly, and the delta was not taken.
   virtual bool Push(OutputDelta delta) = 0;
-  // Once, nothing after it. `delta` is what is left to deliver, possibly nothing but the tally.
+  // Called once, as the last. `delta` has the tokens left to deliver, if any, and the final stats.
   virtual void End(OutputDelta delta, OutputEnd end) = 0;
-  // True once nothing more will be sent. Until then a call that does not read can be given up by Abandon.
+  // True once nothing more will be sent.
   virtual bool closed() const = 0;
+  // Cancels a call whose client does not read; no effect once closed.
   virtual void Abandon() = 0;
 };
 

@@ -12,7 +12,7 @@
 
 namespace foredraft {
 
-// A stretch of text: an added token, or what lies between two of them.
+// A piece of text: an added token, or the plain text between two of them.
 struct TextSegment {
   std::string_view text;
   int32_t added_id;  // -1 = plain text
@@ -21,10 +21,10 @@ struct TextSegment {
 // Immutable once filled; thread-safe.
 class AddedTokens {
  public:
-  // `content` is not empty. A `normalized` token is looked for in what the others leave over.
+  // `content` is not empty. `normalized` tokens are searched for after the others, in the text between those.
   void Add(std::string_view content, int32_t id, bool normalized);
 
-  // `text` cut at the added tokens: the leftmost one first, of those that start there the longest.
+  // Splits `text` at its added tokens: the leftmost match first; of matches at one position, the longest.
   std::vector<TextSegment> Cut(std::string_view text) const;
 
  private:

@@ -83,8 +83,8 @@ void Bpe::Encode(std::string_view piece, std::vector<int32_t>& ids) const {
     const Candidate best = candidates.Pop();
     Symbol& left = symbols[best.left];
     if (left.id < 0 || left.next < 0) continue;
-    // Stale if its pair has changed since. The reference compares what the pair makes now, not its rank: a
-    // pair that has become another one making the same token is merged here too.
+    // A candidate is stale if its pair has changed since. As in the Hugging Face library, the merged token is
+    // compared and not the rank: a pair that has become another one with the same merged token is merged too.
     Symbol& right = symbols[left.next];
     const Merge* merge = FindMerge(left.id, right.id);
     if (merge == nullptr || merge->id != best.id) continue;

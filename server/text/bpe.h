@@ -28,7 +28,7 @@ class Bpe {
   void AddMerge(int32_t left, int32_t right, Merge merge) {
     merges_.insert_or_assign(Key(left, right), merge);
   }
-  // A piece that is `bytes` becomes `id` at once, whatever the merges would make of it.
+  // A piece equal to `bytes` becomes `id` without any merges.
   void AddWholePiece(std::string bytes, int32_t id) { whole_pieces_.insert_or_assign(std::move(bytes), id); }
 
   // Appends the ids of a piece, in O(n log n) of its length.

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_TEXT_BYTE_ALPHABET_H_
 #define FOREDRAFT_SERVER_TEXT_BYTE_ALPHABET_H_
 
-// The alphabet in which byte-level vocabularies are written down: one printable character for each of the 256
-// bytes (GPT-2's). Bytes that are printable in Latin-1 stand for themselves, the others are U+0100 onwards.
+// GPT-2's byte alphabet, in which byte-level vocabularies are written: one printable character for each of
+// the 256 bytes. Bytes that are printable in Latin-1 stand for themselves; the others are U+0100 onwards.
 
 #include <array>
 #include <optional>
@@ -14,7 +14,7 @@ namespace foredraft {
 // The character that stands for a byte.
 const std::array<char32_t, 256>& ByteAlphabet();
 
-// The bytes that `token` (valid UTF-8) stands for; nothing if it holds a character outside the alphabet.
+// The bytes that `token` (valid UTF-8) stands for; nullopt if it has a character outside the alphabet.
 std::optional<std::string> BytesOfToken(std::string_view token);
 
 }  // namespace foredraft

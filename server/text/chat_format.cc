@@ -1,5 +1,6 @@
 #include "server/text/chat_format.h"
 
+#include <span>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,7 @@ constexpr char kEndOfSentence[] = "<｜end▁of▁sentence｜>";
 constexpr char kThink[] = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 
-// The text that opens an answer's thinking; empty if the checkpoint leaves that to the model.
+// The text that opens the answer's thinking section; empty if the chat template does not open one.
 std::string OpeningOfThinking(const Tokenizer& tokenizer) {
   if (!tokenizer.chat_template().has_value()) {
     return tokenizer.AddedTokenId(kThink).has_value() ? absl::StrCat(kThink, "\n") : "";
@@ -24,7 +25,7 @@ std::string OpeningOfThinking(const Tokenizer& tokenizer) {
   const std::string_view source = *tokenizer.chat_template();
   const size_t at = source.find(opening);
   if (at == std::string_view::npos) return "";
-  // The newline may stand in the template as an escape of a Jinja string.
+  // In a Jinja string the newline is written as the escape \n.
   const std::string_view rest = source.substr(at + opening.size());
   const bool newline = rest.substr(0, 1) == "\n" || rest.substr(0, 2) == "\\n";
   return absl::StrCat(kThink, newline ? "\n" : "");
@@ -49,8 +50,8 @@ absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer) {
     if (mark.id >= 0) continue;
     const std::optional<int32_t> id = tokenizer.AddedTokenId(mark.content);
     if (!id.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("tokenizer.json: no added token \"%s\", chat needs it", mark.content));
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "tokenizer.json: no added token \"%s\", which the chat format needs", mark.content));
     }
     mark.id = *id;
   }
@@ -71,7 +72,7 @@ absl::Status ChatFormat::AppendText(std::string_view field, std::string_view tex
   return absl::OkStatus();
 }
 
-absl::Status ChatFormat::AppendSystem(absl::Span<const ChatMessage> messages,
+absl::Status ChatFormat::AppendSystem(std::span<const ChatMessage> messages,
                                       std::vector<int32_t>& ids) const {
   std::string system;
   bool first = true;
@@ -80,21 +81,22 @@ absl::Status ChatFormat::AppendSystem(absl::Span<const ChatMessage> messages,
     absl::StrAppend(&system, first ? "" : "\n\n", message.content);
     first = false;
   }
-  return AppendText("chat.messages, the system's", system, ids);
+  return AppendText("chat.messages, role system", system, ids);
 }
 
-absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(absl::Span<const ChatMessage> messages) const {
-  if (messages.empty()) return absl::InvalidArgumentError("chat.messages: empty, at least one is needed");
+absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMessage> messages) const {
+  if (messages.empty()) return absl::InvalidArgumentError("chat.messages: empty, allowed at least 1 message");
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
     if (role != "system" && role != "user" && role != "assistant") {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("chat.messages[%d].role: \"%s\", allowed: system, user, assistant", i, role));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "chat.messages[%d].role: \"%s\", allowed system, user, assistant", i, role.substr(0, 32)));
     }
   }
   if (messages.back().role != "user") {
-    return absl::InvalidArgumentError(absl::StrFormat("chat.messages[%d].role: \"%s\", the last must be user",
-                                                      messages.size() - 1, messages.back().role));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("chat.messages[%d].role: \"%s\", allowed user for the last message",
+                        messages.size() - 1, messages.back().role));
   }
 
   std::vector<int32_t> ids;

@@ -1,20 +1,20 @@
 #ifndef FOREDRAFT_SERVER_TEXT_CHAT_FORMAT_H_
 #define FOREDRAFT_SERVER_TEXT_CHAT_FORMAT_H_
 
-// Chat messages into prompt ids, in the format of DeepSeek-V3 and R1:
+// Turns chat messages into prompt ids, in the format of DeepSeek-V3 and R1:
 //
 //   BOS system-text (<｜User｜> content | <｜Assistant｜> content EOS)... <｜Assistant｜> [<think>\n]
 //
-// The markup is put in as ids and each content is encoded alone, as plain text, so that no content can forge
-// markup. Where contents hold no markup, the ids are those of the rendered text: added tokens cut the text
-// before anything else looks at it.
+// Markup is inserted as ids and each content is encoded alone as plain text, so that no content can forge
+// markup. Where no content spells out markup, the ids equal those of the rendered template, because a
+// tokenizer splits a text at its added tokens first.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "server/text/tokenizer.h"
 
 namespace foredraft {
@@ -27,22 +27,22 @@ struct ChatMessage {
 // Immutable; thread-safe. The tokenizer outlives it.
 class ChatFormat {
  public:
-  // FAILED_PRECONDITION if the tokenizer lacks the format's markup: its model takes text or ids only.
+  // FAILED_PRECONDITION if the tokenizer lacks the format's markup. Such a model takes text or ids only.
   static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer);
 
-  // All system messages stand in front, joined by blank lines; past answers lose their thinking. The last
-  // message must be from the user. INVALID_ARGUMENT names the message, as chat.messages[i].
-  absl::StatusOr<std::vector<int32_t>> Render(absl::Span<const ChatMessage> messages) const;
+  // System messages come first, joined by blank lines; past answers lose their thinking. The last message
+  // must be from the user. INVALID_ARGUMENT names the message as chat.messages[i].
+  absl::StatusOr<std::vector<int32_t>> Render(std::span<const ChatMessage> messages) const;
 
-  // Whether the generation marker is followed by <think>: as the checkpoint's chat template says; without a
-  // template, if the tokenizer has the token.
+  // Whether <think> follows the generation prompt: as the checkpoint's chat template says, or without a
+  // template if the tokenizer has the token.
   bool opens_thinking() const { return !thinking_ids_.empty(); }
 
  private:
   explicit ChatFormat(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
 
   absl::Status AppendText(std::string_view field, std::string_view text, std::vector<int32_t>& ids) const;
-  absl::Status AppendSystem(absl::Span<const ChatMessage> messages, std::vector<int32_t>& ids) const;
+  absl::Status AppendSystem(std::span<const ChatMessage> messages, std::vector<int32_t>& ids) const;
 
   const Tokenizer* tokenizer_;
   int32_t user_id_ = -1;

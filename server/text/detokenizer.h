@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_SERVER_TEXT_DETOKENIZER_H_
 #define FOREDRAFT_SERVER_TEXT_DETOKENIZER_H_
 
-// Token ids into text as they come. The deltas joined, Flush included, are what Tokenizer::Decode makes of
-// all ids at once: a character whose bytes are spread over tokens appears when it is complete.
+// Incremental detokenization. The pieces of text joined, Flush included, equal Tokenizer::Decode of all ids:
+// a character whose bytes are spread over several tokens is returned when it is complete.
 
 #include <cstdint>
+#include <span>
 #include <string>
 
-#include "absl/types/span.h"
 #include "server/text/tokenizer.h"
 #include "server/text/utf8.h"
 
@@ -19,9 +19,9 @@ class Detokenizer {
   explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true)
       : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
-  // Text that later tokens cannot change.
-  std::string Append(absl::Span<const int32_t> ids);
-  // What was kept back, once no token follows.
+  // The text that later tokens cannot change.
+  std::string Append(std::span<const int32_t> ids);
+  // At the end of the ids: an incomplete last character, as U+FFFD.
   std::string Flush() { return repair_.Flush(); }
 
  private:

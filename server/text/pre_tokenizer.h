@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_TEXT_PRE_TOKENIZER_H_
 #define FOREDRAFT_SERVER_TEXT_PRE_TOKENIZER_H_
 
-// Cuts text into the pieces that byte-pair merges never cross: a list of regexes, each applied inside every
-// piece that the ones before it left.
+// Splits text into the pieces that byte-pair merges never cross: a list of regexes, applied in order, each
+// inside the pieces that the ones before it produced.
 
 #include <string_view>
 #include <vector>
@@ -17,7 +17,7 @@ class PreTokenizer {
  public:
   explicit PreTokenizer(std::vector<SplitRegex> splits) : splits_(std::move(splits)) {}
 
-  // The pieces of `text` (valid UTF-8), in order: views of it that together are all of it.
+  // The pieces of `text` (valid UTF-8), in order: views of `text` that cover all of it.
   absl::StatusOr<std::vector<std::string_view>> Cut(std::string_view text, RegexScratch& scratch) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace foredraft {
 namespace {
 
-// A match of DeepSeek's regexes takes steps in proportion to its text; these bound any other regex.
+// DeepSeek's regexes match in linear time; these limits bound any other regex.
 constexpr uint32_t kMatchLimit = 100'000'000;  // backtracking steps per match
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
 constexpr size_t kJitStackBytes = size_t{8} << 20;
@@ -36,7 +36,7 @@ struct RegexScratch::Buffers {
     CHECK(match != nullptr && context != nullptr);
     pcre2_set_match_limit(context, kMatchLimit);
     pcre2_set_heap_limit(context, kHeapLimitKib);
-    // No stack where pages may not be executable: PCRE2 then interprets.
+    // Null where pages cannot be made executable: PCRE2 then interprets.
     if (jit_stack != nullptr) pcre2_jit_stack_assign(context, nullptr, jit_stack);
   }
   ~Buffers() {
@@ -57,7 +57,7 @@ absl::StatusOr<SplitRegex> SplitRegex::Compile(std::string_view pattern) {
 }
 
 absl::StatusOr<SplitRegex> SplitRegex::CompileLiteral(std::string_view text) {
-  if (text.empty()) return absl::InvalidArgumentError("empty, a piece to split at is needed");
+  if (text.empty()) return absl::InvalidArgumentError("empty, allowed at least 1 character");
   return CompileTranslated(text, PCRE2_UTF | PCRE2_LITERAL);
 }
 
@@ -76,8 +76,8 @@ absl::StatusOr<SplitRegex> SplitRegex::CompileTranslated(std::string_view patter
   uint32_t match_empty = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &match_empty);
   if (match_empty != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("\"%s\": matches the empty text, allowed: one character or more", pattern));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "\"%s\": matches the empty text, allowed only matches of at least 1 character", pattern));
   }
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // without JIT the interpreter gives the same matches
   return SplitRegex(std::move(code));
@@ -92,8 +92,8 @@ absl::Status SplitRegex::Split(std::string_view text, RegexScratch& scratch,
                                   buffers.match, buffers.context);
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "not to be split by the tokenizer's regex after byte %d: %s", done, ErrorText(found)));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the tokenizer's regex fails after byte %d: %s", done, ErrorText(found)));
     }
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(buffers.match);
     CHECK(span[0] >= done && span[1] > span[0]);

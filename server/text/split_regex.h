@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_
 #define FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_
 
-// A regex of a tokenizer.json, and the cutting of text at its matches. The file means Oniguruma's dialect
-// with Unicode 16's tables; we match with PCRE2 (Unicode 14 in Debian 12), so the pattern is translated, and
-// what the two read differently is refused by name.
+// A regex of a tokenizer.json, which splits text at its matches. The file's dialect is Oniguruma's with the
+// tables of Unicode 16. We match with PCRE2 (Unicode 14 in Debian 12), so the pattern is translated, and a
+// construct that the two dialects read differently is refused by name.
 
 #include <memory>
 #include <string>
@@ -17,7 +17,7 @@ struct pcre2_real_code_8;
 
 namespace foredraft {
 
-// What a match needs besides the regex. Owner: one thread at a time; may serve any number of regexes.
+// The working memory of a match. Owner: one thread at a time; it can serve any number of regexes.
 class RegexScratch {
  public:
   RegexScratch();
@@ -37,9 +37,9 @@ class SplitRegex {
   static absl::StatusOr<SplitRegex> Compile(std::string_view pattern);
   static absl::StatusOr<SplitRegex> CompileLiteral(std::string_view text);
 
-  // Cuts `text` (valid UTF-8): every match and every stretch between matches is a piece of its own, in order,
-  // appended to `pieces` as views of `text`. Look-around sees nothing beyond `text`. Fails where a match
-  // needs more than its limits; `pieces` is then of no use.
+  // Splits `text` (valid UTF-8): every match, and every stretch of text between matches, is appended to
+  // `pieces` as a view of `text`, in order. Look-around does not see beyond `text`. INVALID_ARGUMENT if a
+  // match exceeds its limits; `pieces` is then incomplete.
   absl::Status Split(std::string_view text, RegexScratch& scratch,
                      std::vector<std::string_view>& pieces) const;
 
@@ -55,7 +55,7 @@ class SplitRegex {
   Code code_;
 };
 
-// The same regex for PCRE2; INVALID_ARGUMENT names what has no faithful translation.
+// The same regex for PCRE2; INVALID_ARGUMENT names the construct that has no exact translation.
 absl::StatusOr<std::string> TranslateOniguruma(std::string_view pattern);
 
 }  // namespace foredraft

@@ -1,5 +1,5 @@
-// Oniguruma's dialect into PCRE2's. Everything passes unchanged but the white-space and Unicode classes; what
-// the two dialects read differently, or what no tokenizer has needed so far, is refused.
+// Translates Oniguruma's dialect into PCRE2's. Only white-space and Unicode classes are rewritten. A
+// construct that the two dialects read differently, or that no known tokenizer uses, is refused.
 
 #include <cctype>
 
@@ -10,7 +10,7 @@ namespace foredraft {
 namespace {
 
 // Characters that Unicode assigned from version 15 to 16, by the first letter of their general category:
-// PCRE2 10.42 takes them for unassigned, and " 🫨" would be cut in two. A newer PCRE2 is not harmed.
+// PCRE2 10.42 treats them as unassigned and would split " 🫨" in two. A newer PCRE2 already has them.
 struct AddedRange {
   char category;
   char32_t first;

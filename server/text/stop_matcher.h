@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_TEXT_STOP_MATCHER_H_
 #define FOREDRAFT_SERVER_TEXT_STOP_MATCHER_H_
 
-// Finds the first stop string in text that comes in pieces. Where the pieces are cut changes neither the
-// match nor the text before it.
+// Finds the first stop string in streamed text. Neither the match nor the text before it depends on how the
+// text is split into pieces.
 
 #include <cstddef>
 #include <string>
@@ -19,21 +19,21 @@ class StopMatcher {
     int stop_index = -1;  // the stop string that was found, in the constructor's order; -1 = none
   };
 
-  // `stops`: none of them empty.
+  // No stop string is empty.
   explicit StopMatcher(std::vector<std::string> stops);
 
-  // The match that is complete first wins; of two complete with the same byte, the longer. Text before it is
-  // sent, the stop and what follows it never. After a match, everything fed is dropped.
+  // Returns the text that may be sent. The match that ends first wins; of two that end at the same byte, the
+  // longer. The stop string and the text after it are never returned.
   Output Feed(std::string_view delta);
 
-  // What was kept back because a stop could have begun in it. Empty after a match.
+  // Returns the text that was held back because a stop string could begin in it. Empty after a match.
   std::string Flush();
 
  private:
   struct Stop {
     std::string text;
     std::vector<size_t> fallback;  // [text.size()] Knuth-Morris-Pratt: the longest border of text[0..i]
-    size_t matched = 0;            // how much of `text` the text so far ends in
+    size_t matched = 0;            // bytes of `text` that the text so far ends in
 
     void Advance(char byte);
     bool complete() const { return matched == text.size(); }

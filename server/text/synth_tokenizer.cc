@@ -4,13 +4,14 @@
 #include <set>
 
 #include "server/text/byte_alphabet.h"
+#include "server/text/utf8.h"
 
 namespace foredraft {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Hands out ids in order, those with a fixed meaning left out.
+// Allocates ids in order and skips those with a fixed meaning.
 class FreeIds {
  public:
   FreeIds(int vocab_size, std::set<int> taken) : vocab_size_(vocab_size), taken_(std::move(taken)) {}
@@ -26,10 +27,10 @@ class FreeIds {
   int next_ = 0;
 };
 
-// Of a character below U+0800, as all of the alphabet are.
 std::string Utf8(char32_t letter) {
-  if (letter < 0x80) return std::string(1, static_cast<char>(letter));
-  return {static_cast<char>(0xc0 | (letter >> 6)), static_cast<char>(0x80 | (letter & 0x3f))};
+  std::string text;
+  AppendUtf8(letter, text);
+  return text;
 }
 
 Json AddedToken(int id, const std::string& content, bool special) {

@@ -100,7 +100,8 @@ Tokenizer::Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe 
       bos_id_(file.bos_id),
       adds_bos_(file.bos_id >= 0) {
   for (size_t id = 0; id < file.tokens.size(); ++id) {
-    // A token with a character outside the alphabet is itself, as in Hugging Face's ByteLevel decoder.
+    // A token with a character outside the byte alphabet stands for its own bytes, as in Hugging Face's
+    // ByteLevel decoder.
     token_bytes_[id] = BytesOfToken(file.tokens[id]).value_or(file.tokens[id]);
   }
   for (const TokenizerJson::AddedToken& token : file.added_tokens) {
@@ -134,7 +135,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& to
   ASSIGN_OR_RETURN(const std::string config, ReadFileIfPresent(folder / "tokenizer_config.json"));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Parse(json, config);
   if (!tokenizer.ok()) return Prefix(folder.string(), tokenizer.status());
-  // Newer checkpoints keep the template in a file of its own, which then wins.
+  // Newer checkpoints keep the template in a file of its own, which takes precedence.
   ASSIGN_OR_RETURN(std::string chat_template, ReadFileIfPresent(folder / "chat_template.jinja"));
   if (!chat_template.empty()) (*tokenizer)->chat_template_ = std::move(chat_template);
   return tokenizer;
@@ -146,7 +147,7 @@ absl::Status Tokenizer::ApplyConfig(const TokenizerConfigJson& config) {
     const std::optional<int32_t> found = AddedTokenId(content);
     if (!found.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("%s: \"%s\", allowed: an added token of tokenizer.json", field, content));
+          absl::StrFormat("%s: \"%s\", allowed an added token of tokenizer.json", field, content));
     }
     id = *found;
     return absl::OkStatus();
@@ -155,7 +156,7 @@ absl::Status Tokenizer::ApplyConfig(const TokenizerConfigJson& config) {
   RETURN_IF_ERROR(find("eos_token", config.eos_token, eos_id_));
   adds_bos_ = config.add_bos_token.value_or(adds_bos_);
   if (adds_bos_ && bos_id_ < 0) {
-    return absl::InvalidArgumentError("add_bos_token: true, allowed: false without a bos_token");
+    return absl::InvalidArgumentError("add_bos_token: true, but bos_token is not set, allowed false");
   }
   chat_template_ = config.chat_template;
   return absl::OkStatus();
@@ -165,10 +166,10 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
                                                        const EncodeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%d bytes, allowed: up to %d", text.size(), kMaxTextBytes));
+        absl::StrFormat("%d bytes, allowed at most %d", text.size(), kMaxTextBytes));
   }
   if (const size_t invalid = FirstInvalidUtf8(text); invalid != text.size()) {
-    return absl::InvalidArgumentError(absl::StrFormat("not UTF-8 at byte %d", invalid));
+    return absl::InvalidArgumentError(absl::StrFormat("not UTF-8 at byte %d, allowed UTF-8 text", invalid));
   }
   std::vector<int32_t> ids;
   if (options.add_bos && adds_bos_) ids.push_back(bos_id_);
@@ -186,7 +187,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
   return ids;
 }
 
-std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special) const {
+std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {
   Detokenizer detokenizer(*this, skip_special);
   std::string text = detokenizer.Append(ids);
   return text + detokenizer.Flush();

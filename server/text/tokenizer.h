@@ -1,19 +1,19 @@
 #ifndef FOREDRAFT_SERVER_TEXT_TOKENIZER_H_
 #define FOREDRAFT_SERVER_TEXT_TOKENIZER_H_
 
-// Text to token ids and back: byte-level BPE as a Hugging Face tokenizer.json describes it, with the same ids
-// as the Hugging Face library gives.
+// Text to token ids and back: byte-level BPE as described by a Hugging Face tokenizer.json, with the same ids
+// as the Hugging Face tokenizers library.
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "server/text/added_tokens.h"
 #include "server/text/bpe.h"
 #include "server/text/pre_tokenizer.h"
@@ -24,11 +24,9 @@ struct TokenizerJson;
 struct TokenizerConfigJson;
 
 struct EncodeOptions {
-  // Added tokens written out in the text become those tokens. Off: the text is only text, also where it
-  // spells
-  // "<｜Assistant｜>" or "</think>".
+  // True: added tokens that the text spells out ("<｜Assistant｜>", "</think>") become those tokens.
   bool parse_special = false;
-  // BOS in front, if the checkpoint's tokenizer adds one (adds_bos).
+  // Puts BOS in front if the checkpoint's tokenizer does (adds_bos).
   bool add_bos = true;
 };
 
@@ -41,17 +39,16 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                           std::string_view tokenizer_config_json);
 
-  // INVALID_ARGUMENT for text that is not UTF-8, over 1 GiB, or beyond the limits of the file's regexes; the
-  // caller puts the name of its field in front.
+  // INVALID_ARGUMENT for text that is not UTF-8, is over 1 GiB, or exceeds the match limits of the file's
+  // regexes; the caller prefixes the name of its field.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // The text of `ids`; bytes that are not UTF-8 read as U+FFFD, ids that the tokenizer does not know as
-  // nothing.
-  std::string Decode(absl::Span<const int32_t> ids, bool skip_special = true) const;
+  // The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids unknown to the tokenizer become nothing.
+  std::string Decode(std::span<const int32_t> ids, bool skip_special = true) const;
 
-  // The bytes that `id` stands for; empty for an id that the tokenizer does not know.
+  // The bytes of token `id`; empty for an id unknown to the tokenizer.
   std::string_view TokenBytes(int32_t id) const;
-  // Special as the file says: such a token is markup, skipped in decoded text. R1's <think> is not special.
+  // As the file says: a special token is markup, skipped in decoded text. R1's <think> is not special.
   bool IsSpecial(int32_t id) const;
   std::optional<int32_t> AddedTokenId(std::string_view content) const;
 

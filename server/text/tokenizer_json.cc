@@ -19,7 +19,7 @@ constexpr int kMaxNesting = 16;                 // of Sequences
 constexpr char kByteLevelRegex[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A value and where it stands, for messages.
+// A JSON value and its path, for messages.
 struct Field {
   const Json& value;
   std::string path;
@@ -35,7 +35,7 @@ struct Field {
   absl::Status Refuse(std::string_view allowed) const {
     std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace);
     if (shown.size() > 80) shown = absl::StrCat(shown.substr(0, 77), "...");
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %s, allowed: %s", path, shown, allowed));
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %s, allowed %s", path, shown, allowed));
   }
 };
 
@@ -73,16 +73,16 @@ std::string TypeOf(const Field& field) {
   return type.is_string() ? type.get<std::string>() : "";
 }
 
-// Places `content` at `id`; one content per id.
-absl::Status PlaceToken(const Field& field, int32_t id, const std::string& content, TokenizerJson& out) {
+// Stores `content` at `id`; an id has one content.
+absl::Status StoreToken(const Field& field, int32_t id, const std::string& content, TokenizerJson& out) {
   if (content.empty()) return field.Refuse("a token that is not empty");
   if (static_cast<size_t>(id) >= out.tokens.size()) out.tokens.resize(id + 1);
-  std::string& place = out.tokens[id];
-  if (!place.empty() && place != content) {
+  std::string& token = out.tokens[id];
+  if (!token.empty() && token != content) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: \"%s\" has id %d, which is \"%s\" already", field.path, content, id, place));
+        absl::StrFormat("%s: \"%s\" has id %d, which \"%s\" has already", field.path, content, id, token));
   }
-  place = content;
+  token = content;
   return absl::OkStatus();
 }
 
@@ -117,7 +117,7 @@ absl::Status ReadModel(const Field& model, TokenizerJson& out) {
   for (const auto& [content, id] : vocab.value.items()) {
     const Field entry = {id, absl::StrFormat("model.vocab[\"%s\"]", content)};
     ASSIGN_OR_RETURN(const int32_t token_id, ReadTokenId(entry));
-    RETURN_IF_ERROR(PlaceToken(entry, token_id, content, out));
+    RETURN_IF_ERROR(StoreToken(entry, token_id, content, out));
   }
   const Field merges = model["merges"];
   if (!merges.value.is_array()) return merges.Refuse("a list of merges");
@@ -142,7 +142,7 @@ absl::Status ReadAddedTokens(const Field& list, const Field& vocab, TokenizerJso
       return entry["id"].Refuse(absl::StrCat(known->get<int64_t>(), ", its id in model.vocab"));
     }
     if (!contents.insert(token.content).second) return entry["content"].Refuse("each token once");
-    RETURN_IF_ERROR(PlaceToken(entry, token.id, token.content, out));
+    RETURN_IF_ERROR(StoreToken(entry, token.id, token.content, out));
     out.added_tokens.push_back(std::move(token));
   }
   return absl::OkStatus();
@@ -170,7 +170,7 @@ absl::Status ReadSplit(const Field& split, TokenizerJson& out) {
   return pattern.Refuse("a Regex, a String");
 }
 
-// `byte_level`: whether a ByteLevel was met, which must be the last of all.
+// Sets `byte_level` at the ByteLevel step, which must be the last.
 absl::Status ReadPreTokenizer(const Field& field, int depth, bool& byte_level, TokenizerJson& out) {
   const std::string type = TypeOf(field);
   if (byte_level) return field["type"].Refuse("nothing after ByteLevel");
@@ -197,7 +197,7 @@ absl::Status ReadDecoder(const Field& decoder) {
   return TypeOf(decoder) == "ByteLevel" ? absl::OkStatus() : decoder["type"].Refuse("ByteLevel");
 }
 
-// A template that puts one token, or none, in front of the text.
+// A template that puts one token, or none, before the text.
 absl::Status ReadTemplate(const Field& field, TokenizerJson& out) {
   const Field single = field["single"];
   const size_t count = single.value.is_array() ? single.value.size() : 0;

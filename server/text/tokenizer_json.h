@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_
 #define FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_
 
-// Reads tokenizer.json and tokenizer_config.json into plain structs. What the tokenizer does not do exactly
-// as Hugging Face's library does is refused here, naming the field, its value and what is allowed.
+// Reads tokenizer.json and tokenizer_config.json into plain structs. A feature that our tokenizer does not
+// implement exactly as the Hugging Face library does is refused with the field, its value and what is
+// allowed.
 
 #include <cstdint>
 #include <optional>
@@ -32,7 +33,7 @@ struct TokenizerJson {
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;
   std::vector<Split> splits;
-  int32_t bos_id = -1;  // the token that the post-processor puts in front; -1 = none
+  int32_t bos_id = -1;  // the token that the post-processor puts first; -1 = none
 };
 
 absl::StatusOr<TokenizerJson> ReadTokenizerJson(std::string_view json);

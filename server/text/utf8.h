@@ -10,11 +10,11 @@
 
 namespace foredraft {
 
-// How the bytes at the front of a text read.
+// The first character of a text, or what is wrong with it.
 struct Utf8Step {
   enum Kind { kCharacter, kInvalid, kIncomplete };
   Kind kind;
-  int byte_count;       // of the character; of the longest ill-formed prefix; of all there is, if incomplete
+  int byte_count;       // of the character, of the longest ill-formed prefix, or of the whole incomplete text
   char32_t code_point;  // of a character only
 };
 
@@ -27,14 +27,14 @@ inline bool IsValidUtf8(std::string_view text) { return FirstInvalidUtf8(text) =
 
 void AppendUtf8(char32_t code_point, std::string& out);
 
-// Turns a stream of bytes, cut anywhere, into valid UTF-8: every ill-formed prefix becomes one U+FFFD, as
-// Unicode recommends and Hugging Face's decoders do. What it returns does not depend on where the stream is
-// cut. Owner: one stream; not thread-safe.
+// Turns a stream of bytes into valid UTF-8: every ill-formed prefix becomes one U+FFFD, as Unicode recommends
+// and Hugging Face's decoders do. The joined output does not depend on how the stream is split into pieces.
+// Owner: one stream; not thread-safe.
 class Utf8Repair {
  public:
-  // The text that is certain by now; an incomplete last character is kept back.
+  // Returns all complete characters; an incomplete last one is held back.
   std::string Append(std::string_view bytes);
-  // What was kept back can no longer be completed.
+  // At the end of the stream: what was held back, as U+FFFD.
   std::string Flush();
 
  private:

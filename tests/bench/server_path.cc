@@ -168,6 +168,7 @@ class FreeServer {
                     .size = scheduler.request_size(),
                     .longest_token_bytes = 32,
                     .eos_ids = {1}};
+    model.card.max_draft_len = kMaxDraftLen;
     model.executors = {&rank_};
     frontend_->Serve(std::move(model));
   }
@@ -236,7 +237,7 @@ void MeasureRound(const Model& model, const Load& load, std::vector<Measurement>
 }
 
 void Main(const ReportFlags& flags) {
-  InstallLog("warn", "text");
+  InstallLog(LogLevel::kWarning, LogFormat::kText);
   const Load load = flags.quick ? Load{.streams = 8, .warm_seconds = 0.05, .seconds = 0.1} : Load{};
   const int rounds = flags.quick ? 1 : 5;
   BenchReport report{

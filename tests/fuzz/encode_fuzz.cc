@@ -32,7 +32,7 @@ void TryText(std::string_view text) {
   Detokenizer detokenizer(tokenizer);
   std::string joined;
   for (const int32_t id : *parsed) {
-    joined += detokenizer.Append({id});
+    joined += detokenizer.Append({&id, 1});
     CHECK(IsValidUtf8(joined));
   }
   CHECK_EQ(joined + detokenizer.Flush(), tokenizer.Decode(*parsed));

@@ -22,6 +22,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(!ids.ok() || (*tokenizer)->Decode(*ids) == text);
   (void)(*tokenizer)->Encode(text, {.parse_special = true});
   const auto format = foredraft::ChatFormat::Create(**tokenizer);
-  if (format.ok()) (void)format->Render({{"user", text}});
+  if (format.ok()) (void)format->Render(std::vector<foredraft::ChatMessage>{{"user", text}});
   return 0;
 }

@@ -24,7 +24,7 @@ std::vector<int32_t> Ids(const v1::GenerateResponse& response) {
   return {response.token_ids().begin(), response.token_ids().end()};
 }
 
-TEST(Generation, StreamAndUnaryGiveTheSameTokensTextAndBooks) {
+TEST(Generation, StreamAndUnaryGiveTheSameTokensTextAndAccounting) {
   TestServer server;
   for (int max_tokens : {1, 2, 7, 64}) {
     const v1::GenerateRequest request = SimpleRequest(40 + max_tokens, max_tokens);
@@ -43,13 +43,13 @@ TEST(Generation, StreamAndUnaryGiveTheSameTokensTextAndBooks) {
     EXPECT_EQ(stream.last().speculation().SerializeAsString(), unary.speculation().SerializeAsString());
     EXPECT_EQ(unary.usage().prompt_tokens(), 3);
     EXPECT_EQ(unary.usage().completion_tokens(), max_tokens);
-    ExpectBooksClose(unary.usage(), unary.speculation());
+    ExpectConsistentAccounting(unary.usage(), unary.speculation());
     EXPECT_GT(unary.timing().total_ms(), 0);
     EXPECT_GE(unary.timing().total_ms(), unary.timing().ttft_ms());
   }
 }
 
-TEST(Generation, ChunksSayWhereTheirTokensStandAndOnlyTheLastIsFinal) {
+TEST(Generation, ChunksCarryTheirIndexAndOnlyTheLastIsFinal) {
   TestServerOptions options;
   options.rank.step_time = std::chrono::milliseconds(2);
   TestServer server(options);
@@ -83,7 +83,7 @@ TEST(Generation, ASeedIsDrawnAndNamedAndGivesTheTokensAgain) {
   EXPECT_EQ(again.request_id(), "mine");
 }
 
-TEST(Generation, LogprobsComeOnePerTokenWithAsManyTopsAsAsked) {
+TEST(Generation, LogprobsComeOnePerTokenWithTheRequestedTops) {
   TestServer server;
   for (int tops : {0, 3, 20}) {
     v1::GenerateRequest request = SimpleRequest(3, 10);
@@ -113,7 +113,7 @@ TEST(Generation, StopStringsAcrossChunksEndTheSequenceToo) {
   EXPECT_EQ(stream.text(), "The answer is 971. ");
   EXPECT_EQ(stream.last().finish_reason(), "stop");
   EXPECT_EQ(stream.last().matched_stop(), "END of");
-  ExpectBooksClose(stream.last().usage(), stream.last().speculation());
+  ExpectConsistentAccounting(stream.last().usage(), stream.last().speculation());
   EXPECT_EQ(stream.last().usage().completion_tokens(), static_cast<int>(stream.token_ids().size()));
   EXPECT_TRUE(server.Eventually([&] { return server.IsIdle(); }));
   EXPECT_EQ(server.Metric("requests_total", {{"outcome", "stop"}}), 1);
@@ -172,7 +172,7 @@ TEST(Generation, CountersEqualTheSumOfTheResponses) {
   std::map<std::string, double> sum;
   for (auto& call : calls) {
     const v1::GenerateResponse response = call.get();
-    ExpectBooksClose(response.usage(), response.speculation());
+    ExpectConsistentAccounting(response.usage(), response.speculation());
     sum["prompt"] += response.usage().prompt_tokens();
     sum["generated"] += response.usage().completion_tokens();
     sum["drafted"] += response.speculation().draft_tokens();
@@ -254,7 +254,8 @@ TEST(StatusTable, FullQueueIsResourceExhaustedAtOnce) {
   };
   start(1);
   EXPECT_TRUE(server.Eventually([&] { return server.frontend().open_calls() == 1; }));
-  // One runs and two wait, however far the loop has come; of ten more, at least seven find no place.
+  // One runs and at most three wait, whatever the loop has done so far: of ten more, at least seven are
+  // refused.
   for (uint64_t seed = 2; seed < 12; ++seed) start(seed);
   EXPECT_TRUE(server.Eventually([&] {
     return server.Metric("requests_total", {{"outcome", "rejected"}}) >= 7;
@@ -274,9 +275,9 @@ TEST(StatusTable, FullQueueIsResourceExhaustedAtOnce) {
   EXPECT_TRUE(server.Eventually([&] { return server.IsIdle(); }));
 }
 
-TEST(StatusTable, ReaderTooSlowIsResourceExhaustedAndStallsNobody) {
+TEST(StatusTable, ReaderTooSlowIsResourceExhaustedAndStallsNoOther) {
   TestServerOptions options;
-  options.frontend.generation.max_pending_tokens = 64;
+  options.frontend.max_pending_tokens = 64;
   options.scheduler.max_seq_len = 60'000;
   options.scheduler.block_count = 1 + 2 * 60'000 / 16;
   options.scheduler.max_batch_size = 2;
@@ -388,7 +389,7 @@ TEST_P(Deadline, EndsAStreamAfterItsLastChunkAndAUnaryCallWithoutResponse) {
   if (GetParam().in_queue) {
     EXPECT_THAT(stream.token_ids(), IsEmpty());
   } else {
-    ExpectBooksClose(stream.last().usage(), stream.last().speculation());
+    ExpectConsistentAccounting(stream.last().usage(), stream.last().speculation());
   }
   busy_context.TryCancel();
   EXPECT_TRUE(server.Eventually([&] { return server.IsIdle(); }));

@@ -58,7 +58,7 @@ TestServerOptions::TestServerOptions() {
 
 TestServer::TestServer(const TestServerOptions& options)
     : options_(options), rank_(options.rank), tokenizer_(LoadTokenizer()) {
-  FrontendHooks hooks;
+  AdminHooks hooks;
   hooks.config_yaml = [] { return std::string("model: scripted\n"); };
   hooks.reload = [] {
     return absl::InvalidArgumentError("test.yaml:1: modle: unknown key, nearest is model");
@@ -90,8 +90,8 @@ void TestServer::Serve() {
   model.scheduler = options_.scheduler;
   model.loop = options_.loop;
   model.executors = {&rank_};
-  model.description.set_name("scripted");
-  model.description.set_vocab_size(kVocabSize);
+  model.card = {
+      .name = "scripted", .vocab_size = kVocabSize, .max_draft_len = options_.scheduler.max_draft_len};
   frontend_->Serve(std::move(model));
 }
 
@@ -156,7 +156,7 @@ v1::GenerateRequest SimpleRequest(uint64_t seed, int max_tokens) {
   return request;
 }
 
-void ExpectBooksClose(const v1::Usage& usage, const v1::Speculation& speculation) {
+void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& speculation) {
   EXPECT_EQ(usage.completion_tokens(), 1 + speculation.steps() + speculation.accepted_tokens());
   const auto& by_position = speculation.accepted_per_position();
   EXPECT_EQ(std::accumulate(by_position.begin(), by_position.end(), 0), speculation.accepted_tokens());

@@ -75,7 +75,7 @@ StreamResult ReadStream(v1::GenerationService::Stub& stub, const v1::GenerateReq
 v1::GenerateRequest SimpleRequest(uint64_t seed, int max_tokens);
 
 // completion_tokens = 1 + steps + accepted_tokens, and what follows from it.
-void ExpectBooksClose(const v1::Usage& usage, const v1::Speculation& speculation);
+void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& speculation);
 
 }  // namespace foredraft
 

@@ -96,7 +96,7 @@ class Client {
     return "";
   }
 
-  // What is wrong with the way an answer ended that was read to its end; empty = nothing.
+  // What is wrong with the end of an answer that was read to its end; empty = nothing.
   std::string JudgeEnd(const SoakRequest& asked, const std::vector<int32_t>& ids,
                        const v1::GenerateChunk& last, const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
@@ -107,7 +107,7 @@ class Client {
     ++finished_;
     if (ids.size() != asked.token_ids.size()) return "tokens missing of " + asked.request.ShortDebugString();
     const int counted = 1 + last.speculation().steps() + last.speculation().accepted_tokens();
-    return last.usage().completion_tokens() == counted ? "" : "open books: " + last.ShortDebugString();
+    return last.usage().completion_tokens() == counted ? "" : "inconsistent accounting: " + last.ShortDebugString();
   }
 
   const std::string address_;

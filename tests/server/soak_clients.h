@@ -23,7 +23,7 @@ struct SoakRequest {
 struct SoakReport {
   int finished = 0;
   int cut_short = 0;                // by cancel, deadline or disconnect
-  std::vector<std::string> faults;  // wrong or missing tokens, open books, a status that nobody asked for
+  std::vector<std::string> faults;  // wrong or missing tokens, wrong accounting, an unexpected status
   int64_t middle_bytes = 0;         // resident, half-way
   int64_t end_bytes = 0;
 };
@@ -33,7 +33,7 @@ std::chrono::seconds SoakLength();
 
 SoakReport RunSoak(const std::string& address, const std::vector<SoakRequest>& requests, uint64_t seed);
 
-// What every soak demands of its report.
+// Expects a report without faults.
 void ExpectSoakPassed(const SoakReport& report);
 
 }  // namespace foredraft

@@ -81,22 +81,22 @@ TEST_F(OutputStreamTest, FindsAStopStringWhereverTheChunksAreCut) {
     EXPECT_EQ(stream.end()->finish, FinishReason::kStop);
     EXPECT_EQ(stream.end()->matched_stop, "STOP here");
     EXPECT_TRUE(stream.ended_by_text());
-    const Tally& tally = stream.tally();
-    EXPECT_EQ(tally.completion_tokens, 1 + tally.steps + tally.accepted_tokens) << "round " << round;
+    const RequestStats& stats = stream.stats();
+    EXPECT_EQ(stats.completion_tokens, 1 + stats.steps + stats.accepted_tokens) << "round " << round;
   }
 }
 
-TEST_F(OutputStreamTest, DropsWhatWasComputedPastAStopStringFromTheBooks) {
+TEST_F(OutputStreamTest, DoesNotCountTokensPastAStopString) {
   const std::vector<int32_t> first = Encode("a"), dot = Encode("."), more = Encode("7");
   OutputStream stream = Open({"."});
   Apply(stream, First({first[0]}));
   const OutputDelta delta = Apply(stream, Step({more[0], dot[0], more[0], more[0]}, 3));
   EXPECT_THAT(delta.token_ids, ElementsAre(more[0], dot[0]));
   EXPECT_EQ(delta.text, "7");
-  EXPECT_EQ(stream.tally().completion_tokens, 3);
-  EXPECT_EQ(stream.tally().steps, 1);
-  EXPECT_EQ(stream.tally().draft_tokens, 3);
-  EXPECT_EQ(stream.tally().accepted_tokens, 1);
+  EXPECT_EQ(stream.stats().completion_tokens, 3);
+  EXPECT_EQ(stream.stats().steps, 1);
+  EXPECT_EQ(stream.stats().draft_tokens, 3);
+  EXPECT_EQ(stream.stats().accepted_tokens, 1);
   EXPECT_EQ(Counter("generation_tokens_total"), 3);
   EXPECT_EQ(Counter("spec_decode_accepted_tokens_total"), 1);
   EXPECT_EQ(Counter("spec_decode_draft_tokens_total"), 3);
@@ -107,10 +107,10 @@ TEST_F(OutputStreamTest, AStopInTheFirstTokenLeavesNoStep) {
   OutputStream stream = Open({"."});
   const OutputDelta delta = Apply(stream, First({dot[0], 300, 301}));
   EXPECT_THAT(delta.token_ids, ElementsAre(dot[0]));
-  EXPECT_EQ(stream.tally().steps, 0);
-  EXPECT_EQ(stream.tally().draft_tokens, 0);
-  EXPECT_EQ(stream.tally().acceptance_length(), 1.0);
-  EXPECT_EQ(stream.tally().completion_tokens, 1);
+  EXPECT_EQ(stream.stats().steps, 0);
+  EXPECT_EQ(stream.stats().draft_tokens, 0);
+  EXPECT_EQ(stream.stats().acceptance_length(), 1.0);
+  EXPECT_EQ(stream.stats().completion_tokens, 1);
 }
 
 TEST_F(OutputStreamTest, CountsAStopTokenButDoesNotShowIt) {
@@ -121,7 +121,7 @@ TEST_F(OutputStreamTest, CountsAStopTokenButDoesNotShowIt) {
     const OutputDelta delta = Apply(stream, Step({word[0], stop_id}, 3, FinishReason::kStop));
     EXPECT_EQ(delta.text, "7");
     EXPECT_THAT(delta.token_ids, ElementsAre(word[0], stop_id));
-    EXPECT_EQ(stream.tally().completion_tokens, 3);
+    EXPECT_EQ(stream.stats().completion_tokens, 3);
     EXPECT_EQ(stream.end()->matched_stop_token_id.has_value(), is_own);
     EXPECT_FALSE(stream.end()->matched_stop.has_value());
     EXPECT_FALSE(stream.ended_by_text());
@@ -155,17 +155,17 @@ TEST_F(OutputStreamTest, CountsThinkingTokensBetweenTheMarkers) {
   OutputStream stream = Open();
   Apply(stream, First({begin}));
   Apply(stream, Step({300, 301, end, 302}, 3));
-  EXPECT_EQ(stream.tally().thinking_tokens, 2);
-  EXPECT_EQ(stream.tally().completion_tokens, 5);
+  EXPECT_EQ(stream.stats().thinking_tokens, 2);
+  EXPECT_EQ(stream.stats().completion_tokens, 5);
 }
 
-TEST_F(OutputStreamTest, EndsEarlyWithTheTokensSoFarAndOneOutcome) {
+TEST_F(OutputStreamTest, EndsEarlyWithTheTokensSoFarAndCountsOnce) {
   OutputStream stream = Open();
   Apply(stream, First({300}));
   RequestUpdate update{.request_id = 1, .finish = FinishReason::kDeadline};
   Apply(stream, update);
   EXPECT_EQ(stream.end()->status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(stream.tally().completion_tokens, 1);
+  EXPECT_EQ(stream.stats().completion_tokens, 1);
   EXPECT_EQ(Counter("requests_total"), 1);
   EXPECT_EQ(Counter("prompt_tokens_total"), 3);
 }

@@ -99,7 +99,7 @@ TEST_P(TokenizerGolden, DecodesAnyIdsAlike) {
     EXPECT_EQ(tokenizer_->Decode(ids, false), test_case["with_special"].get<std::string>()) << test_case;
     Detokenizer detokenizer(*tokenizer_);
     std::string text;
-    for (const int32_t id : ids) text += detokenizer.Append({id});
+    for (const int32_t id : ids) text += detokenizer.Append({&id, 1});
     EXPECT_EQ(text + detokenizer.Flush(), test_case["text"].get<std::string>()) << test_case;
   }
 }

@@ -1,28 +1,20 @@
-#ifndef FOREDRAFT_SERVER_API_ADMIN_SERVICE_H_
-#define FOREDRAFT_SERVER_API_ADMIN_SERVICE_H_
+#ifndef FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_
+#define FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_
 
-// The gRPC service for operators. It decides nothing: each method asks the daemon through a hook.
+// The gRPC service for operators. Each method calls one function and translates its answer.
 
 #include <functional>
-#include <string>
+#include <utility>
 
-#include "absl/status/statusor.h"
 #include "foredraft/v1/admin.grpc.pb.h"
-#include "server/api/reload.h"
+#include "server/api/admin_hooks.h"
 
 namespace foredraft {
 
-// Called on gRPC's callback threads; thread-safe, and none waits for the engine.
-struct AdminHooks {
-  std::function<std::string()> config_yaml;
-  std::function<v1::GetLoadResponse()> load;
-  std::function<absl::StatusOr<ReloadReport>()> reload;
-  std::function<int()> drain;  // gives the calls still open
-};
-
 class AdminService final : public v1::AdminService::CallbackService {
  public:
-  explicit AdminService(AdminHooks hooks) : hooks_(std::move(hooks)) {}
+  AdminService(AdminHooks hooks, std::function<ServerLoad()> load)
+      : hooks_(std::move(hooks)), load_(std::move(load)) {}
 
   grpc::ServerUnaryReactor* GetConfig(grpc::CallbackServerContext* context,
                                       const v1::GetConfigRequest* request,
@@ -37,8 +29,9 @@ class AdminService final : public v1::AdminService::CallbackService {
 
  private:
   const AdminHooks hooks_;
+  const std::function<ServerLoad()> load_;  // thread-safe
 };
 
 }  // namespace foredraft
 
-#endif  // FOREDRAFT_SERVER_API_ADMIN_SERVICE_H_
+#endif  // FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_

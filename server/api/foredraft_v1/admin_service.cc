@@ -1,17 +1,9 @@
-#include "server/api/admin_service.h"
+#include "server/api/foredraft_v1/admin_service.h"
 
-#include "server/api/response_fields.h"
+#include "server/api/foredraft_v1/messages.h"
+#include "server/api/grpc_status.h"
 
 namespace foredraft {
-namespace {
-
-grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
-}  // namespace
 
 grpc::ServerUnaryReactor* AdminService::GetConfig(grpc::CallbackServerContext* context,
                                                   const v1::GetConfigRequest*,
@@ -22,7 +14,7 @@ grpc::ServerUnaryReactor* AdminService::GetConfig(grpc::CallbackServerContext* c
 
 grpc::ServerUnaryReactor* AdminService::GetLoad(grpc::CallbackServerContext* context,
                                                 const v1::GetLoadRequest*, v1::GetLoadResponse* response) {
-  *response = hooks_.load();
+  FillLoad(load_(), response);
   return FinishNow(context, absl::OkStatus());
 }
 
@@ -39,7 +31,8 @@ grpc::ServerUnaryReactor* AdminService::ReloadConfig(grpc::CallbackServerContext
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest*,
                                               v1::DrainResponse* response) {
-  response->set_open_streams(hooks_.drain());
+  hooks_.drain();
+  response->set_open_streams(load_().open_calls);
   return FinishNow(context, absl::OkStatus());
 }
 

@@ -1,0 +1,32 @@
+#ifndef FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_
+#define FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_
+
+// What operators may ask of the server, without its wire.
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "scheduler/scheduler.h"
+#include "server/api/health.h"
+#include "server/api/reload.h"
+
+namespace foredraft {
+
+struct ServerLoad {
+  SchedulerLoad scheduler;
+  int open_calls = 0;
+  ServingState state = ServingState::kLoading;
+};
+
+// What the daemon does for an operator. Called on gRPC's callback threads; thread-safe, and none waits for
+// the engine.
+struct AdminHooks {
+  std::function<std::string()> config_yaml;
+  std::function<absl::StatusOr<ReloadReport>()> reload;
+  std::function<void()> drain;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_

@@ -1,0 +1,107 @@
+#include "server/api/admission.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "server/output/request_log.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::steady_clock;
+using std::chrono::system_clock;
+
+std::string MakeRequestId() {
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  return absl::StrFormat("r-%016x", generator());
+}
+
+// The earliest of the server's, the request's and the RPC's deadlines. The RPC's is taken a little early, so
+// that a stream's last message arrives before the client's own clock ends the call.
+SteadyTime DeadlineOf(SteadyTime arrival, const grpc::CallbackServerContext& context,
+                      std::optional<double> timeout_s, int request_timeout_s) {
+  std::chrono::duration<double> left(request_timeout_s);
+  if (timeout_s.has_value()) left = std::min(left, std::chrono::duration<double>(*timeout_s));
+  if (context.deadline() != system_clock::time_point::max()) {
+    const std::chrono::duration<double> rpc = context.deadline() - system_clock::now();
+    left = std::min(left, rpc - std::min(std::chrono::duration<double>(0.1), rpc / 10));
+  }
+  return arrival + std::chrono::duration_cast<steady_clock::duration>(left);
+}
+
+}  // namespace
+
+void Admission::Open(ServingParts parts) {
+  CHECK(parts_ == nullptr) << "the model is served already";
+  parts_ = std::make_unique<const ServingParts>(std::move(parts));
+  opened_.store(parts_.get());
+}
+
+absl::StatusOr<const ServingParts*> Admission::Parts() const {
+  const ServingParts* parts = opened_.load();
+  if (parts == nullptr) return absl::UnavailableError("loading: the model is not ready yet");
+  return parts;
+}
+
+CallHooks Admission::OpenCall() {
+  std::lock_guard<std::mutex> lock(calls_mutex_);
+  ++open_calls_;
+  return {.cancelled = [this](uint64_t id) { opened_.load()->output->ClientCancelled(id); },
+          .done =
+              [this] {
+                std::lock_guard<std::mutex> done_lock(calls_mutex_);
+                if (--open_calls_ == 0) calls_changed_.notify_all();
+              }};
+}
+
+int Admission::open_calls() const {
+  std::lock_guard<std::mutex> lock(calls_mutex_);
+  return open_calls_;
+}
+
+bool Admission::WaitForNoCalls(SteadyTime deadline) const {
+  std::unique_lock<std::mutex> lock(calls_mutex_);
+  return calls_changed_.wait_until(lock, deadline, [this] { return open_calls_ == 0; });
+}
+
+void Admission::Submit(const grpc::CallbackServerContext& context, ClientRequest request,
+                       std::shared_ptr<GenerationCall> call) {
+  const std::string request_id = request.request_id.empty() ? MakeRequestId() : request.request_id;
+  const absl::Status status = TrySubmit(context, std::move(request), request_id, call);
+  if (status.ok()) return;
+  metrics_.RecordRejected();
+  LogRequest(LogLevel::kDebug, std::string_view(request_id).substr(0, kMaxRequestIdBytes), status.ToString());
+  call->Refuse(status);
+}
+
+absl::Status Admission::TrySubmit(const grpc::CallbackServerContext& context, ClientRequest client_request,
+                                  const std::string& request_id,
+                                  const std::shared_ptr<GenerationCall>& call) {
+  const SteadyTime arrival = steady_clock::now();
+  RETURN_IF_ERROR(health_.Admits());
+  const ServingParts& parts = *opened_.load();  // not null: the server serves
+  const std::optional<double> timeout_s = client_request.timeout_s;
+  absl::StatusOr<CheckedRequest> checked = parts.validator->Check(std::move(client_request));
+  if (!checked.ok()) return checked.status();
+  Request& request = checked->request;
+  OutputSpec& spec = checked->spec;
+  request.id = spec.id = next_id_.fetch_add(1);
+  request.arrival = spec.arrival = arrival;
+  request.deadline = spec.deadline = DeadlineOf(arrival, context, timeout_s, request_timeout_s_.load());
+  spec.request_id = request_id;
+  call->Label(
+      request.id,
+      {.request_id = request_id, .seed = request.sampling.seed, .max_draft_len = parts.model.max_draft_len});
+  const uint64_t id = request.id;
+  parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
+  const absl::Status submitted = parts.loop->Submit(std::move(request));
+  if (!submitted.ok()) parts.output->Refused(id, submitted);
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

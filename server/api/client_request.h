@@ -1,0 +1,50 @@
+#ifndef FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_
+#define FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_
+
+// A generation request as a client sent it, without its wire: nothing is checked, and a field that the client
+// left out is absent. Each wire reads its own messages into this; RequestValidator checks it.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/text/chat_format.h"
+
+namespace foredraft {
+
+using ChatMessages = std::vector<ChatMessage>;
+// Text, token ids or chat; monostate where the client sent none of them.
+using PromptInput = std::variant<std::monostate, std::string, std::vector<int32_t>, ChatMessages>;
+
+struct ClientSampling {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
+  std::optional<uint64_t> seed;
+};
+
+struct ClientRequest {
+  std::string request_id;  // empty: the server makes one
+  PromptInput input;
+  bool parse_special = false;  // text input: special tokens written out in the text become those tokens
+  ClientSampling sampling;
+  std::optional<int32_t> max_tokens;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  std::optional<int32_t> logprobs;
+  std::optional<int32_t> max_draft_tokens;
+  bool strict_acceptance = false;
+  int32_t priority = 0;
+  std::optional<double> timeout_s;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_

@@ -1,0 +1,29 @@
+#ifndef FOREDRAFT_SERVER_API_GRPC_STATUS_H_
+#define FOREDRAFT_SERVER_API_GRPC_STATUS_H_
+
+// From absl::Status to gRPC's statuses and to unary calls that are answered at once.
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace foredraft {
+
+// Both use the canonical codes with the same numbers.
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+inline grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_GRPC_STATUS_H_

@@ -1,0 +1,32 @@
+#ifndef FOREDRAFT_SERVER_API_MODEL_CARD_H_
+#define FOREDRAFT_SERVER_API_MODEL_CARD_H_
+
+// What a client may ask about the served model, without its wire. The thinking tokens are not here: a reload
+// can change them (RequestValidator::thinking).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduler/sampling_params.h"
+
+namespace foredraft {
+
+struct ModelCard {
+  std::string name;
+  std::string architecture;
+  int vocab_size = 0;
+  int max_seq_len = 0;
+  int mtp_modules = 0;    // in the checkpoint
+  int max_draft_len = 0;  // drafts per step at most; 0 = no speculation
+  std::vector<int32_t> eos_ids;
+  int32_t bos_id = -1;              // -1 = none
+  SamplingParams default_sampling;  // of a request that names none; the seed means nothing
+  std::string backend;
+  std::string numerics_class;
+  std::string version;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_MODEL_CARD_H_
