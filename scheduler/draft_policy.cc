@@ -7,77 +7,65 @@
 namespace foredraft {
 namespace {
 
-constexpr double kMargin = 0.02;  // by which another K must be better
-constexpr int kDwellSteps = 8;    // between two switches within a bucket
-
-// Steps between two probes of a bucket: short while its neighbours are unknown, doubling up to kProbeGap; but
-// so long that probes cost no more than kProbeCost of the time, where that is not longer than
-// kLargestProbeGap.
-constexpr int kFirstProbeGap = 4;
-constexpr int kProbeGap = 64;
-constexpr int kLargestProbeGap = 1024;
-constexpr double kProbeCost = 0.005;
-
-constexpr int kProbeStepsUp = 3;  // the first of them verifies no more than before
-constexpr int kProbeStepsDown = 2;
+constexpr double kMargin = 0.015;  // by which another K must be better
+constexpr int kProbeSteps = 3;     // of a larger K the first one verifies no more than before
+// Steps between two probes: the first while a candidate is not measured and after a change of K; later enough
+// for kProbeCost, within the other two.
+constexpr int kFirstProbeGap = 8;
+constexpr int kLeastProbeGap = 40;
+constexpr int kLargestProbeGap = 512;
+constexpr double kProbeCost = 0.005;  // of the time, for probes
 
 }  // namespace
 
 DraftPolicy::DraftPolicy(const std::vector<int>& buckets, int max_draft_len, int draft_len,
                          const DraftPolicyOptions& options)
-    : draft_len_(draft_len),
-      options_(options),
-      times_(buckets, max_draft_len),
-      acceptance_(max_draft_len),
-      current_(draft_len) {}
+    : draft_len_(draft_len), options_(options), acceptance_(max_draft_len), last_draft_len_(draft_len) {
+  for (int bucket : buckets) buckets_.emplace(bucket, Bucket{.times = StepTimes(max_draft_len)});
+}
 
 void DraftPolicy::Change(int draft_len, const DraftPolicyOptions& options) {
-  const bool was_adaptive = options_.kind == DraftPolicyKind::kAdaptive;
   draft_len_ = draft_len;
   options_ = options;
-  current_ = was_adaptive ? std::min(current_, draft_len) : draft_len;
-  probe_steps_left_ = 0;
 }
 
 int DraftPolicy::upper() const {
   if (options_.kind != DraftPolicyKind::kSchedule) return draft_len_;
-  int most = 0;
-  for (const auto& [bucket, draft_len] : options_.schedule) most = std::max(most, draft_len);
-  return std::min(most, draft_len_);
+  int largest = 0;
+  for (const auto& [bucket, draft_len] : options_.schedule) largest = std::max(largest, draft_len);
+  return std::min(largest, draft_len_);
 }
 
 int DraftPolicy::Choose(int bucket, const std::vector<int>& live_by_cap) {
   int largest_cap = static_cast<int>(live_by_cap.size()) - 1;
   while (largest_cap > 0 && live_by_cap[largest_cap] == 0) --largest_cap;
-  return std::min(ChooseByPolicy(bucket, live_by_cap), largest_cap);
-}
-
-int DraftPolicy::ChooseByPolicy(int bucket, const std::vector<int>& live_by_cap) {
+  const int upper = std::min(draft_len_, largest_cap);
   switch (options_.kind) {
     case DraftPolicyKind::kFixed:
-      return draft_len_;
+      return upper;
     case DraftPolicyKind::kSchedule:
-      return Scheduled(bucket);
+      return std::min(upper, Scheduled(bucket));
     case DraftPolicyKind::kAdaptive:
-      return Adapt(bucket, live_by_cap);
+      return Adapt(&buckets_.at(bucket), upper, live_by_cap);
   }
   CHECK(false) << "draft policy " << static_cast<int>(options_.kind);
 }
 
 int DraftPolicy::Scheduled(int bucket) const {
   auto entry = options_.schedule.lower_bound(bucket);
-  return entry == options_.schedule.end() ? 0 : std::min(entry->second, draft_len_);
+  return entry == options_.schedule.end() ? 0 : entry->second;
 }
 
 void DraftPolicy::Observe(const StepObservation& step) {
-  times_.Observe(step.bucket, step.draft_len, step.seconds);
   acceptance_.Observe(step.tried, step.accepted);
+  Bucket& bucket = buckets_.at(step.bucket);
+  bucket.times.Observe(step.draft_len, step.seconds, /*is_in_use=*/step.draft_len == bucket.draft_len);
 }
 
-// Expected tokens per second of steps with this K, in comparison with other K of the bucket.
-double DraftPolicy::Rate(int bucket, int draft_len, const std::vector<int>& live_by_cap) const {
+// Expected tokens per second of steps with this K.
+double DraftPolicy::Rate(const Bucket& bucket, int draft_len, const std::vector<int>& live_by_cap) const {
   double tokens = 0;
-  double reached = 1;  // chance that all drafts before position i + 1 are accepted
+  double reached = 1;  // chance that all drafts so far are accepted
   double per_sequence = 1;
   for (int cap = 0; cap < static_cast<int>(live_by_cap.size()); ++cap) {
     if (cap > 0 && cap <= draft_len) {
@@ -86,70 +74,52 @@ double DraftPolicy::Rate(int bucket, int draft_len, const std::vector<int>& live
     }
     tokens += live_by_cap[cap] * per_sequence;
   }
-  return tokens / times_.Estimate(bucket, draft_len);
+  return tokens / bucket.times.Estimate(draft_len);
 }
 
-int DraftPolicy::Adapt(int bucket, const std::vector<int>& live_by_cap) {
-  const bool moved = bucket != last_bucket_;
-  last_bucket_ = bucket;
-  Probing& probing = probing_[bucket];
-  if (probing.gap == 0) probing.next = probing.gap = kFirstProbeGap;
-  ++probing.step_count;
-  if (moved) probe_steps_left_ = 0;
-  if (probe_steps_left_ > 0) {
-    --probe_steps_left_;
-    return probe_draft_len_;
+int DraftPolicy::Adapt(Bucket* bucket, int upper, const std::vector<int>& live_by_cap) {
+  if (bucket->draft_len < 0) {
+    bucket->draft_len = last_draft_len_;
+    bucket->steps_to_probe = kFirstProbeGap;
   }
-  ++steps_since_switch_;
-  if (moved || steps_since_switch_ >= kDwellSteps) Reconsider(bucket, live_by_cap);
-  if (probing.step_count >= probing.next && draft_len_ > 0) {
-    StartProbe(bucket);
-    const double loss = Rate(bucket, current_, live_by_cap) / Rate(bucket, probe_draft_len_, live_by_cap) - 1;
-    const double paid_back = (probe_steps_left_ + 1) * loss / kProbeCost;
-    probing.gap = std::min(2 * probing.gap, kProbeGap);
-    probing.next =
-        probing.step_count + static_cast<int>(std::clamp<double>(paid_back, probing.gap, kLargestProbeGap));
-    return probe_draft_len_;
-  }
-  return current_;
+  last_draft_len_ = bucket->draft_len = std::min(bucket->draft_len, upper);
+  if (!bucket->times.known(bucket->draft_len)) return bucket->draft_len;
+  if (bucket->probe_steps_left == 0) Reconsider(bucket, upper, live_by_cap);
+  if (bucket->probe_steps_left == 0 && --bucket->steps_to_probe < 0) StartProbe(bucket, upper, live_by_cap);
+  if (bucket->probe_steps_left == 0) return bucket->draft_len;
+  --bucket->probe_steps_left;
+  return std::min(bucket->probe_draft_len, upper);
 }
 
-// In a new bucket K may fall at once; rises wait, lest a load between two buckets drafts for nothing.
-void DraftPolicy::Reconsider(int bucket, const std::vector<int>& live_by_cap) {
-  const int most = steps_since_switch_ >= kDwellSteps ? draft_len_ : current_;
-  int best = current_;
-  double best_rate = Rate(bucket, current_, live_by_cap) * (1 + kMargin);
-  for (int draft_len = 0; draft_len <= most; ++draft_len) {
-    const double rate = Rate(bucket, draft_len, live_by_cap);
+void DraftPolicy::Reconsider(Bucket* bucket, int upper, const std::vector<int>& live_by_cap) {
+  double best_rate = Rate(*bucket, bucket->draft_len, live_by_cap) * (1 + kMargin);
+  for (int draft_len = 0; draft_len <= upper; ++draft_len) {
+    if (!bucket->times.known(draft_len)) continue;
+    const double rate = Rate(*bucket, draft_len, live_by_cap);
     if (rate <= best_rate) continue;
-    best = draft_len;
     best_rate = rate;
-  }
-  if (best == current_) return;
-  current_ = best;
-  steps_since_switch_ = 0;
-  if (Unmeasured(bucket, best - 1) || Unmeasured(bucket, best + 1)) {
-    Probing& probing = probing_[bucket];
-    probing.gap = kFirstProbeGap;
-    probing.next = probing.step_count + kFirstProbeGap;
+    last_draft_len_ = bucket->draft_len = draft_len;
+    bucket->steps_to_probe = kFirstProbeGap;
   }
 }
 
-bool DraftPolicy::Unmeasured(int bucket, int draft_len) const {
-  return draft_len >= 0 && draft_len <= draft_len_ && !times_.known(bucket, draft_len);
-}
-
-// A neighbour, or half of K, which shows the cost of a draft more clearly: the one seen longest ago.
-void DraftPolicy::StartProbe(int bucket) {
-  probe_draft_len_ = current_;
-  int oldest = -1;
-  for (int draft_len : {current_ / 2, current_ + 1, current_ - 1}) {
-    if (draft_len < 0 || draft_len > draft_len_ || draft_len == current_) continue;
-    if (times_.age(bucket, draft_len) <= oldest) continue;
-    oldest = times_.age(bucket, draft_len);
-    probe_draft_len_ = draft_len;
+// One of the neighbours, or half of K, which shows the cost of a draft more clearly: the one measured longest
+// ago.
+void DraftPolicy::StartProbe(Bucket* bucket, int upper, const std::vector<int>& live_by_cap) {
+  const int in_use = bucket->draft_len;
+  int probe = -1;
+  for (int draft_len : {in_use / 2, in_use + 1, in_use - 1}) {
+    if (draft_len < 0 || draft_len > upper || draft_len == in_use) continue;
+    if (probe < 0 || bucket->times.age(draft_len) > bucket->times.age(probe)) probe = draft_len;
   }
-  probe_steps_left_ = (probe_draft_len_ > current_ ? kProbeStepsUp : kProbeStepsDown) - 1;
+  bucket->steps_to_probe = kFirstProbeGap;
+  if (probe < 0) return;
+  bucket->probe_draft_len = probe;
+  bucket->probe_steps_left = kProbeSteps;
+  if (!bucket->times.known(probe)) return;
+  const double loss = Rate(*bucket, in_use, live_by_cap) / Rate(*bucket, probe, live_by_cap) - 1;
+  const double paid_back = kProbeSteps * loss / kProbeCost;
+  bucket->steps_to_probe = static_cast<int>(std::clamp<double>(paid_back, kLeastProbeGap, kLargestProbeGap));
 }
 
 }  // namespace foredraft

@@ -1,59 +1,49 @@
 #ifndef FOREDRAFT_SCHEDULER_STEP_ESTIMATES_H_
 #define FOREDRAFT_SCHEDULER_STEP_ESTIMATES_H_
 
-// What the adaptive draft policy has learned from results: how long a decode step of a bucket takes with K
-// drafts, and how likely the draft of each position is accepted. No clock, no randomness: the same results
-// give the same estimates. Owner: DraftPolicy. Thread: scheduler.
+// What the adaptive draft policy learns from results: how long a decode step takes with K drafts, and how
+// likely the draft of each position is accepted. No clock, no randomness: the same results give the same
+// estimates. Owner: DraftPolicy. Thread: scheduler.
 
 #include <vector>
 
 namespace foredraft {
 
-// Seconds of a decode step, per (bucket, K). In logarithms: a level per bucket, which follows what slows all
-// K alike (longer contexts, a busy machine), and a shape over K, which is the bucket's own and moves slowly.
+// Seconds of a decode step of one bucket, by K. Only the comparison between two K matters, and much slows all
+// K alike (longer contexts, a busy machine). So each time is a level, which follows the steps with the K in
+// use, times a ratio per K, which only steps with another K change: a slower machine never looks like a
+// slower K.
 class StepTimes {
  public:
-  // Buckets ascending.
-  StepTimes(const std::vector<int>& buckets, int max_draft_len);
+  explicit StepTimes(int max_draft_len) : cells_(max_draft_len + 1) {}
 
-  void Observe(int bucket, int draft_len, double seconds);
+  void Observe(int draft_len, double seconds, bool is_in_use);
 
-  // Comparable between the K of one bucket; in seconds where the bucket was observed. A cell never observed
-  // is estimated from its bucket's others, else from the shape of the nearest bucket that has one.
-  double Estimate(int bucket, int draft_len) const;
+  // False until this K was measured a few times.
+  bool known(int draft_len) const;
 
-  bool known(int bucket, int draft_len) const;
+  // Steps since this K was last measured; large where it never was.
+  int age(int draft_len) const;
 
-  // Steps of this bucket since the cell was last observed; large where it never was.
-  int age(int bucket, int draft_len) const;
+  // In seconds. A step with fewer drafts is never taken to be slower.
+  double Estimate(int draft_len) const;
 
  private:
   struct Cell {
-    double weight = 0;     // observations, less those that grew old; 0 = none yet
-    double shape = 0;      // log seconds - level
-    bool doubted = false;  // the last observation was far too long, and was left aside
-    int last_step = 0;
+    int count = 0;  // observations
+    int last_step = -(1 << 30);
+    double ratio = 0;  // log seconds - level
   };
-  struct Bucket {
-    int size = 0;
-    int step_count = 0;
-    double level = 0;
-    std::vector<Cell> cells;  // [Kmax + 1]
-  };
-
-  int IndexOf(int bucket) const;
-  static int CountKnown(const Bucket& bucket);
-  double ShapeOf(const Bucket& bucket, int draft_len) const;
-  const Bucket* NearestWithShape(int index) const;
-
-  std::vector<Bucket> buckets_;
+  double level_ = 0;  // log seconds
+  int step_count_ = 0;
+  std::vector<Cell> cells_;  // [Kmax + 1]
 };
 
-// The chance that the draft at position i (1..Kmax) is accepted, given that those before it were. The group's
-// as a whole, over its last few hundred drafts.
+// The chance that the draft at position i (1..Kmax) is accepted, given that those before it were. Over all
+// sequences, with older steps counting less and less.
 class AcceptanceCurve {
  public:
-  explicit AcceptanceCurve(int max_draft_len);
+  explicit AcceptanceCurve(int max_draft_len) : positions_(max_draft_len) {}
 
   // One decode step: [i] drafts of position i + 1 that were tried (all before them accepted), and accepted.
   void Observe(const std::vector<int>& tried, const std::vector<int>& accepted);
@@ -62,7 +52,7 @@ class AcceptanceCurve {
 
  private:
   struct Position {
-    double tried = 2;  // discounted counts; starts with a mild optimism, which few results outweigh
+    double tried = 2;  // decayed counts; a mild optimism to start with
     double accepted = 1.5;
   };
   std::vector<Position> positions_;  // [Kmax]
