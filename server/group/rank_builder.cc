@@ -44,7 +44,7 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
   BuiltRank built;
   ASSIGN_OR_RETURN(built.graph_count, engine->WarmUp());
   built.block_count = engine->options().block_count;
-  built.communicator = &engine->communicator();
+  built.communicator = engine->rank().comm.get();
   built.executor = std::make_unique<LocalExecutor>(std::move(engine), link.rank);
   return built;
 }
