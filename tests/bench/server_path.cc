@@ -126,13 +126,13 @@ class ClientProcess {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the client ended with " << status;
   }
 
-  // Waits for it.
+  // Waits for the next line.
   ClientSample Next() {
     ClientSample sample;
     CHECK_EQ(std::fscanf(lines_, "%lld %lf", &sample.tokens, &sample.cpu_seconds), 2) << "the client is gone";
     return sample;
   }
-  // Waits for the end of its run.
+  // Waits for the last line.
   double ChunksPerToken() {
     double chunks_per_token = 0;
     CHECK_EQ(std::fscanf(lines_, "%lf", &chunks_per_token), 1) << "the client is gone";
@@ -236,7 +236,7 @@ void MeasureRound(const Model& model, const Load& load, std::vector<Measurement>
 }
 
 void Main(const ReportFlags& flags) {
-  InstallLog("warn", "text");
+  InstallLog(LogLevel::kWarning, LogFormat::kText);
   const Load load = flags.quick ? Load{.streams = 8, .warm_seconds = 0.05, .seconds = 0.1} : Load{};
   const int rounds = flags.quick ? 1 : 5;
   BenchReport report{
