@@ -132,7 +132,7 @@ void AddGenerate(CLI::App& app, int* exit_code) {
       app.add_subcommand("generate", "Send one request; the text streams to stdout, statistics go to stderr");
   auto options = std::make_shared<GenerateOptions>();
   AddServerOptions(*command, options->server);
-  CLI::Option_group* input = command->add_option_group("input", "exactly one of these is required");
+  CLI::Option_group* input = command->add_option_group("Input");
   input->add_option("--prompt", options->prompt, "text to continue")->type_name("T");
   CLI::Option* chat = input->add_option("--chat", options->chat, "a user's message")->type_name("T");
   input->add_option("--token-ids", options->token_ids, "token ids, used as they are")

@@ -11,13 +11,13 @@ namespace foredraft {
 namespace {
 
 struct Count {
-  const Ops* ops = nullptr;  // the real ones; null while there is no CountingDevice
+  const Ops* ops = nullptr;  // of the real device; null without a CountingDevice
   int devices = 0;
   bool counting = false;
   CostContext shape;
   int32_t head_width = 0;
   OpTallies tallies;
-  std::vector<std::function<void(Stream&)>>* recorded = nullptr;  // what is being captured
+  std::vector<std::function<void(Stream&)>>* recorded = nullptr;  // of the capture in progress
 };
 Count count;
 
@@ -53,7 +53,7 @@ void Counted(Stream& stream, const Params& params) {
   ++tally.calls;
 }
 
-// The device's own graph, and the ops it was captured from.
+// The real device's graph, and the ops that were captured into it.
 class CountedGraph : public Graph {
  public:
   using Ops = std::vector<std::function<void(Stream&)>>;

@@ -1,10 +1,10 @@
 #ifndef FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_
 #define FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_
 
-// A device that adds up what its ops cost (op_cost.h) on their way to the real one: so the roofline of a step
-// is counted from the ops it submits, not from a model of it. And how long they take to return, which is how
-// long they run where ops run when they are called (the CPU). Any number of them on one backend,
-// of which one counts at a time: the table of ops has no object to go with it.
+// A device that adds up the cost of its ops (op_cost.h) and passes them on to the real device. The roofline
+// of a step thus comes from the ops it submits, not from a model of the step. It also adds up the time until
+// each op returns, which on the CPU is the time that the op runs. Any number of them may exist on one
+// backend, but only one may count at a time, because an entry of the ops table has no object.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace foredraft {
 
-// Where a step's time goes.
+// Kinds of ops that a step spends its time in.
 enum class OpKind { kGemm, kGroupedGemm, kHead, kHeadGemm, kAttention, kRouting, kSmall };
 inline constexpr int kOpKindCount = 7;
 const char* OpKindName(OpKind kind);
@@ -34,7 +34,7 @@ class CountingDevice : public Device {
   explicit CountingDevice(std::unique_ptr<Device> device);
   ~CountingDevice() override;
 
-  // From now on, until one of the two below. `head_width`: gemms this wide are the head's.
+  // Counts until one of the two calls below. Gemms of width `head_width` belong to the head.
   void StartCounting(const CostContext& shape, int32_t head_width = 0);
   OpCost TakeCost();
   OpTallies TakeTallies();
@@ -69,7 +69,7 @@ class CountingDevice : public Device {
   void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override {
     device_->CopyToHost(stream, host, device, bytes);
   }
-  // While it counts, a replay runs the recorded ops one by one, so that they can be counted.
+  // While counting, a replay runs the recorded ops one by one.
   std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override;
 
  private:

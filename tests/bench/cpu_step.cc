@@ -1,6 +1,5 @@
-// Decode steps of a whole model on backend cpu, against what the memory of this machine gives: the time of a
-// step by rows and K, the bytes it takes from memory, and the machine's read bandwidth measured beside every
-// figure.
+// Decode steps of a whole model on backend cpu against the memory bandwidth of this machine: the time of a
+// step by rows and K, the bytes it reads from memory, and the read bandwidth measured before and after it.
 //
 // usage: cpu_step [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
 //                 [--only table,plain,dense,ops,prefill] [--buffer-mb N] [--markdown]
@@ -9,9 +8,9 @@
 //   --only     sections; default all but plain, which is the table without drafts
 //   --context  positions each sequence has at the start, computed from random prompts; default 128
 //
-// The byte model of a step: the weights it reads, of the experts those that its rows really chose, once per
-// forward (the head once per draft too), and the keys. They are counted op by op in the
-// very steps that are timed. Activations stay in caches and are left out.
+// Bytes of a step: the weights it reads once per forward (the head once per draft too; only the experts that
+// its rows chose), and the keys. They are counted op by op in the steps that are timed. Activations stay in
+// caches and are not counted.
 
 #include <algorithm>
 #include <chrono>

@@ -27,7 +27,7 @@ double ReplaySeconds(Device& device, Stream& stream, const Graph& graph) {
 
 double MedianSeconds(Device& device, Stream& stream, const std::function<void(int i)>& submit,
                      const SampleLength& length) {
-  submit(0);  // loads its code, makes its workspace
+  submit(0);  // loads the kernel and allocates its workspace
   stream.Synchronize();
   const auto capture = [&](int calls) {
     return device.Capture(stream, [&] {

@@ -7,15 +7,14 @@
 
 namespace foredraft {
 
-// How long a captured sequence of calls is: until `seconds` are full, at most `max_calls`.
+// Length of a captured sequence of calls: enough calls for `seconds`, at most `max_calls`.
 struct SampleLength {
   double seconds = 2e-3;
   int max_calls = 200;
 };
 
-// The median of many times that submit(i) takes on the device, i = 0, 1, ... in a captured sequence long
-// enough for the launches to vanish. Calls should differ by i in what they read, where it would otherwise
-// stay in a cache.
+// Median device time of submit(i), i = 0, 1, ..., in a captured sequence that is long enough to hide the cost
+// of launches. submit should read different memory for each i if that memory would otherwise stay in a cache.
 double MedianSeconds(Device& device, Stream& stream, const std::function<void(int i)>& submit,
                      const SampleLength& length = {});
 

@@ -54,7 +54,7 @@ class Bench : public OpMemory {
     return OpMemory::ColdWeights(count, n, k, dtype, options_.small ? 0 : kColdBytes);
   }
 
-  // `library`: its seconds for the same, or nothing.
+  // `library`: seconds of the vendor's library for the same op, if it has it.
   void Line(
       const std::string& name, int rows, const OpCost& cost, const std::function<void(int)>& submit,
       const std::function<std::optional<double>()>& library = [] { return std::nullopt; }) {
@@ -96,7 +96,8 @@ void Gemms(Bench& bench) {
     for (const int rows : kRows) {
       GemmParams p = {.out = bench.Rows<float>(rows, n), .x = bench.Rows<const bf16>(rows, k)};
       p.weight = weights[0].first;
-      if (s.dtype == DType::kF8E4M3) p.x_f8 = bench.F8Rows(rows, k);  // as norms and activations leave them
+      if (s.dtype == DType::kF8E4M3)
+        p.x_f8 = bench.F8Rows(rows, k);  // in FP8, like the outputs of norms and activations
       bench.Line(
           name, rows, CostOf(p),
           [&bench, &weights, p](int i) mutable {
@@ -161,7 +162,7 @@ void GroupedGemms(Bench& bench) {
             .expert_offsets = bench.Put(offsets),
             .experts = experts};
         OpCost cost = CostOf(p);
-        // All experts are met here.
+        // All experts have rows here.
         cost.bytes += (kExperts - ExpectedExperts(pairs, kExperts)) * WeightBytes(experts.first);
         bench.Line(name, pairs, cost, [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); });
         if (!p.x_f8 || s.n != 4096 || k % kQuantGroup != 0) continue;
@@ -306,7 +307,7 @@ void Sampling(Bench& bench) {
   for (const int rows : kRows) {
     std::vector<float> values(size_t(rows) * vocab);
     uint32_t state = 1;
-    for (float& value : values) {  // a bell of four uniforms, some nats wide
+    for (float& value : values) {  // a sum of four uniforms: a bell curve of a few nats
       value = 0;
       for (int i = 0; i < 4; ++i) {
         state = state * 1664525 + 1013904223;

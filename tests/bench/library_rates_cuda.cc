@@ -11,7 +11,7 @@ namespace foredraft {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr size_t kColdBytes = size_t{256} << 20;  // weights cycled through, so that none is found in L2
+constexpr size_t kColdBytes = size_t{256} << 20;  // of weight copies, so that none is in L2
 constexpr int kSamples = 15;
 
 void Check(cudaError_t error) { CHECK(error == cudaSuccess) << cudaGetErrorString(error); }

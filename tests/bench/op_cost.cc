@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kF8Block = 128;
 
-// Of a matrix's elements, 0 where it is absent.
+// Bytes of the elements of a matrix; 0 if it is absent.
 template <class T>
 double BytesOf(const Matrix<T>& x) {
   return x ? double(x.rows) * x.cols * sizeof(T) : 0;
@@ -18,7 +18,7 @@ double BytesOf(const QuantizedRows& x) {
   return x ? double(x.rows) * (x.cols + sizeof(float) * std::ceil(double(x.cols) / kQuantGroup)) : 0;
 }
 
-// What a GEMM reads of its rows.
+// Bytes that a GEMM reads of its input rows.
 template <class Params>
 double InputBytes(const Params& p, DType weight) {
   return p.x_f8 && weight == DType::kF8E4M3 ? BytesOf(p.x_f8) : BytesOf(p.x);
@@ -162,6 +162,8 @@ OpCost CostOf(const ArgmaxParams& p, const CostContext&) { return {.bytes = Byte
 
 OpCost CostOf(const SampleParams& p, const CostContext&) { return {.bytes = BytesOf(p.logits)}; }
 
-OpCost CostOf(const RelaxDraftsParams&, const CostContext&) { return {}; }  // off, it reads no logits
+OpCost CostOf(const RelaxDraftsParams&, const CostContext&) {
+  return {};
+}  // relaxed acceptance is off: no logits are read
 
 }  // namespace foredraft

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_BENCH_OP_COST_H_
 #define FOREDRAFT_TESTS_BENCH_OP_COST_H_
 
-// What an op must move and compute at the least, counted from its parameters: every input read once, every
-// output written once, no reuse between ops. A roofline is this over what the device was measured to do.
+// The least that an op must move and compute, by its parameters: every input read once, every output written
+// once, no reuse between ops. The roofline is this cost divided by the measured rates of the device.
 
 #include <cstdint>
 
@@ -25,7 +25,7 @@ struct DeviceRates {
   double fp8_flops = 0;
 };
 
-// Bytes and matrix units work at the same time; the two kinds of products do not.
+// Memory traffic and products overlap; BF16 and FP8 products do not overlap each other.
 double RooflineSeconds(const OpCost& cost, const DeviceRates& rates);
 
 // What the cost of an op depends on besides the parameters that the host can read.
@@ -65,7 +65,7 @@ OpCost CostOf(const AddPartialsParams& p, const CostContext& shape = {});
 OpCost CostOf(const ArgmaxParams& p, const CostContext& shape = {});
 OpCost CostOf(const SampleParams& p, const CostContext& shape = {});
 OpCost CostOf(const RelaxDraftsParams& p, const CostContext& shape = {});
-// The slots' bookkeeping: a few integers per place.
+// Slot state: a few integers per slot.
 template <class SlotParams>
 OpCost CostOf(const SlotParams&, const CostContext&) {
   return {};

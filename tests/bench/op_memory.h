@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_BENCH_OP_MEMORY_H_
 #define FOREDRAFT_TESTS_BENCH_OP_MEMORY_H_
 
-// What programs that time single ops need beside the op: a device, a stream, and arrays and weights on it.
-// The device keeps all it is asked for.
+// A device, a stream, and arrays and weights on it, for programs that time single ops. Nothing is freed
+// before the device.
 
 #include <algorithm>
 #include <memory>
@@ -34,7 +34,7 @@ class OpMemory {
   Matrix<T> Rows(int rows, int cols) {
     return Dense(Zeros<std::remove_const_t<T>>(size_t(rows) * cols), rows, cols);
   }
-  // Absent where the device's ops know no such rows.
+  // Absent if the device's ops do not take such rows.
   QuantizedRows F8Rows(int rows, int cols) {
     if (!device_->quantizes_rows()) return {};
     const int64_t pitch = (cols + 15) / 16 * 16, scale_pitch = (rows + 3) / 4 * 4;
@@ -52,7 +52,7 @@ class OpMemory {
     CHECK(weights.ok()) << weights.status().ToString();
     return *weights;
   }
-  // `cold_bytes` of them: so many that none is read twice while it is still in a cache. At least one.
+  // `cold_bytes` of copies, so that none is still in a cache when it is read again. At least one.
   std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype, double cold_bytes,
                                          int max_copies = 64) {
     const double bytes = double(count) * n * k * DTypeBytes(dtype);

@@ -20,7 +20,7 @@ constexpr size_t kLineWords = 8;  // 64 bytes
 constexpr ReadBandwidth::Way kWays[] = {{1, 0}, {2, 0}, {4, 0}, {1, 2048}, {2, 2048}, {4, 2048}};
 constexpr int kTrials = 3;
 
-// A line, in whatever registers the machine has.
+// A cache line in vector registers.
 using Words = uint64_t __attribute__((vector_size(64)));
 
 // The sum of all words; four lines of a stream, then of the next.
@@ -54,8 +54,8 @@ ReadBandwidth::ReadBandwidth(int threads, size_t bytes)
   CHECK(mapping_ != MAP_FAILED) << "no memory for a buffer of " << bytes << " bytes";
   const uintptr_t address = reinterpret_cast<uintptr_t>(mapping_);
   auto* const data = reinterpret_cast<char*>((address + kHugePage - 1) / kHugePage * kHugePage);
-  madvise(data, bytes, MADV_HUGEPAGE);  // refused: small pages then, as the weights have
-  // Nothing repeats: a host may keep equal pages once.
+  madvise(data, bytes, MADV_HUGEPAGE);  // if refused, small pages, like the weights
+  // No page equals another: a host may merge equal pages.
   auto* const words = reinterpret_cast<uint64_t*>(data);
   for (size_t i = 0; i < bytes / sizeof(uint64_t); ++i) words[i] = i * 0x9e3779b97f4a7c15u;
   data_ = words;
@@ -83,7 +83,7 @@ double ReadBandwidth::Read(const Way& way) const {
   const size_t words = bytes_ / sizeof(uint64_t) / threads_;
   std::atomic<int> ready{0};
   std::atomic<bool> go{false};
-  std::atomic<uint64_t> sum{0};  // looked at, so that the reads are not left out
+  std::atomic<uint64_t> sum{0};  // keeps the compiler from removing the reads
   std::vector<std::thread> others;
   for (int i = 1; i < threads_; ++i) {
     others.emplace_back([&, i] {

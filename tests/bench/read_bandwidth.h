@@ -7,18 +7,18 @@
 
 namespace foredraft {
 
-// How fast `threads` threads read memory that no cache holds: the most that streaming weights can reach.
-// Thread: one at a time.
+// How fast `threads` threads read memory that is in no cache: the upper bound for streaming weights. Use from
+// one thread at a time.
 class ReadBandwidth {
  public:
-  // The buffer is written once, on huge pages where the machine allows them (madvise), as weights are.
+  // Writes the buffer once, on huge pages if the machine allows them (madvise), like weights.
   ReadBandwidth(int threads, size_t bytes);
   ~ReadBandwidth();
   ReadBandwidth(const ReadBandwidth&) = delete;
   ReadBandwidth& operator=(const ReadBandwidth&) = delete;
 
-  // Bytes per second of the fastest of three reads of the buffer, each thread its own part, in the way that
-  // was fastest when this was made: what else the machine does for a moment is not its bandwidth.
+  // Bytes per second of the fastest of three reads of the buffer, so that a short disturbance does not count.
+  // Each thread reads its own part, in the way that was fastest in the constructor.
   double Measure();
 
   // A way to read: how many streams of addresses each thread follows at once, and how far ahead it

@@ -126,13 +126,13 @@ class ClientProcess {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the client ended with " << status;
   }
 
-  // Waits for it.
+  // Waits for the next line.
   ClientSample Next() {
     ClientSample sample;
     CHECK_EQ(std::fscanf(lines_, "%lld %lf", &sample.tokens, &sample.cpu_seconds), 2) << "the client is gone";
     return sample;
   }
-  // Waits for the end of its run.
+  // Waits for the last line.
   double ChunksPerToken() {
     double chunks_per_token = 0;
     CHECK_EQ(std::fscanf(lines_, "%lf", &chunks_per_token), 1) << "the client is gone";

@@ -50,6 +50,7 @@ TEST(CommandLine, ExitCode2IsWrongUsageAnd1IsFailure) {
            {{"bench", "--compare", "0,1"}, 2, "K=0,1,3"},
            {{"bench", "--compare", "K=0,1", "--duration", "1"}, 2, "--compare"},
            {{"bench", "--dataset", "a", "--random-input-len", "5"}, 2, "--dataset"},
+           {{"bench", "--baseline", "127.0.0.1:1"}, 2, "--compare"},
            {{"bench", "--request-rate", "0"}, 1, "--request-rate: 0, allowed above 0"},
            {{"bench", "--compare", "K=0,8"}, 1, "--compare K: 8, allowed 0..7"},
            {{"bench", "--json", "/nonexistent/a"}, 1, "--json: /nonexistent/a"},
@@ -127,7 +128,7 @@ TEST(Client, BenchMeasuresTheDaemon) {
   const json report = json::parse(run.out);
   EXPECT_EQ(report["requests"]["completed"], 6);
   EXPECT_EQ(report["tokens"]["output"], 3 * (24 + 16));  // EOS is ignored
-  EXPECT_THAT(run.err, HasSubstr("6 completed, 0 failed"));
+  EXPECT_THAT(run.err, HasSubstr("6 completed   0 failed"));
 
   const RunResult bad =
       Foredraft({"bench", "--server", daemon.grpc_address(), "--num-requests", "3", "--top-p", "7"});
@@ -152,6 +153,17 @@ TEST(Client, BenchComparesDraftLengthsOverTheSameTokens) {
   EXPECT_EQ(report["settings"][2]["runs"].size(), 2u);
 }
 
+TEST(Client, BenchComparesWithADaemonThatDoesNotDraft) {
+  Daemon daemon({"cpu.threads=1"});
+  Daemon baseline({"cpu.threads=1", "speculative_config=null"});
+  const RunResult run = Foredraft({"bench", "--server", daemon.grpc_address(), "--compare", "K=0,3",
+                                   "--baseline", baseline.grpc_address(), "--rounds", "1", "--num-requests",
+                                   "8", "--random-output-len", "24"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("\nbaseline    abacus at " + baseline.grpc_address()),
+                             HasSubstr("the same in 8 of 8 requests"), HasSubstr("\nbaseline  ")));
+}
+
 TEST(Client, BenchReportsPartialResultsAfterCtrlCAndExits1) {
   Daemon daemon;
   ChildProcess bench({FOREDRAFT_BINARY, "bench", "--server", daemon.grpc_address(), "--duration", "600",
@@ -159,7 +171,7 @@ TEST(Client, BenchReportsPartialResultsAfterCtrlCAndExits1) {
   ASSERT_TRUE(daemon.EventuallyMetric("requests_running", "", 16));
   bench.Signal(SIGINT);
   EXPECT_EQ(bench.Wait(), 1);
-  EXPECT_THAT(bench.Stdout(), HasSubstr(", 16 interrupted, in "));
+  EXPECT_THAT(bench.Stdout(), HasSubstr("   16 interrupted   "));
   EXPECT_THAT(bench.Stderr(), HasSubstr("foredraft: interrupted\n"));
   EXPECT_TRUE(daemon.EventuallyMetric("kv_cache_blocks", "state=\"used\"", 0));
 }
