@@ -9,8 +9,8 @@
 namespace foredraft {
 namespace {
 
-void Append(std::span<const TokenLogprobs> tokens, std::vector<TokenLogprob>& out) {
-  for (const TokenLogprobs& token : tokens) {
+void Append(std::span<const LogprobOutput> tokens, std::vector<TokenLogprob>& out) {
+  for (const LogprobOutput& token : tokens) {
     TokenLogprob& added =
         out.emplace_back(TokenLogprob{.token_id = token.token_id, .logprob = token.logprob});
     for (int i = 0; i < token.top_count; ++i) {
@@ -28,8 +28,8 @@ absl::StatusOr<PendingStep> PendingStep::Create(Device& device, int bucket, int 
   step.done_ = device.CreateEvent();
   ASSIGN_OR_RETURN(step.outputs_, device.AllocatePinnedArray<StepOutput>(bucket));
   ASSIGN_OR_RETURN(step.first_outputs_, device.AllocatePinnedArray<StepOutput>(bucket));
-  ASSIGN_OR_RETURN(step.logprobs_, device.AllocatePinnedArray<TokenLogprobs>(step_rows));
-  ASSIGN_OR_RETURN(step.first_logprobs_, device.AllocatePinnedArray<TokenLogprobs>(bucket));
+  ASSIGN_OR_RETURN(step.logprobs_, device.AllocatePinnedArray<LogprobOutput>(step_rows));
+  ASSIGN_OR_RETURN(step.first_logprobs_, device.AllocatePinnedArray<LogprobOutput>(bucket));
   return step;
 }
 

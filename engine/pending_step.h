@@ -53,8 +53,8 @@ class PendingStep {
   // Page-locked.
   StepOutput* outputs_ = nullptr;            // [B]
   StepOutput* first_outputs_ = nullptr;      // [B]
-  TokenLogprobs* logprobs_ = nullptr;        // [S]
-  TokenLogprobs* first_logprobs_ = nullptr;  // [B]
+  LogprobOutput* logprobs_ = nullptr;        // [S]
+  LogprobOutput* first_logprobs_ = nullptr;  // [B]
 
   // Of the plan.
   uint64_t number_ = 0;

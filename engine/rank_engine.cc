@@ -59,12 +59,10 @@ absl::StatusOr<RankResult> RankEngine::Run(const IterationPlan& plan, int index)
   return Finish(std::chrono::steady_clock::now() + options_.step_timeout);
 }
 
-void RankEngine::ApplyAcceptance(const Acceptance& acceptance) {
+void RankEngine::ApplyAcceptance(const AcceptanceRule& acceptance) {
   if (acceptance == acceptance_) return;
   acceptance_ = acceptance;
-  rank_.slots.SetRule(*rank_.stream, {.relaxed_topk = acceptance.relaxed_topk,
-                                      .relaxed_delta = acceptance.relaxed_delta,
-                                      .forced_length = acceptance.forced_length});
+  rank_.slots.SetRule(*rank_.stream, acceptance);
 }
 
 void RankEngine::ApplyStateChanges(const RankPlan& plan) {

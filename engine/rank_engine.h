@@ -76,7 +76,7 @@ class RankEngine {
   absl::Status CaptureSteps();
   std::vector<StepKey> AllSteps() const;
 
-  void ApplyAcceptance(const Acceptance& acceptance);
+  void ApplyAcceptance(const AcceptanceRule& acceptance);
   void ApplyStateChanges(const RankPlan& plan);
   TokenChoice ChoiceFor(std::span<const int32_t> slots) const;
   // True where a graph was replayed.
@@ -87,8 +87,8 @@ class RankEngine {
   SwapStore swap_store_;
   std::array<PendingStep, 2> pending_;  // used in turn
   GraphCache graphs_;
-  std::optional<Acceptance> acceptance_;  // what the slots' rule says; nothing before the first plan
-  std::vector<int32_t> padded_slots_;     // [largest bucket]: live slots, then -1
+  std::optional<AcceptanceRule> acceptance_;  // what the slots' rule says; nothing before the first plan
+  std::vector<int32_t> padded_slots_;         // [largest bucket]: live slots, then -1
 
   uint64_t submitted_count_ = 0;  // of Submit's thread
   uint64_t finished_count_ = 0;   // of Finish's thread

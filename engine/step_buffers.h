@@ -66,9 +66,9 @@ struct StepBuffers {
   int32_t* relaxed = nullptr;               // [S] 1 where the relaxed rule may accept the next row's draft
   int32_t* draft_ids = nullptr;             // [B]
   StepOutput* outputs = nullptr;            // [B] of the decode step
-  TokenLogprobs* logprobs = nullptr;        // [S]
+  LogprobOutput* logprobs = nullptr;        // [S]
   StepOutput* first_outputs = nullptr;      // [B] of the prompts that ended
-  TokenLogprobs* first_logprobs = nullptr;  // [B]
+  LogprobOutput* first_logprobs = nullptr;  // [B]
 };
 
 absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepBufferShape& shape);

@@ -269,7 +269,7 @@ struct ArgmaxParams {
 // counts. The noise is keyed by the sampled token's position, which is the row's position + 1.
 struct SampleParams {
   int32_t* out;                // [R]
-  TokenLogprobs* logprobs;     // [R] or null; written where constants.logprob_count >= 0
+  LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0
   Matrix<const float> logits;  // [R, V], raw
   RowIndex index;
   const int32_t* ids;          // [R]: the rows' own ids (t_p, d_1, ...)

@@ -8,19 +8,13 @@
 
 #include <cstdint>
 
+#include "config/acceptance_rule.h"
+
 namespace foredraft {
 
 inline constexpr int kMaxDraftLen = 7;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogprobs = 20;
-
-// How drafts are accepted (docs/speculation.md section 2). In device memory, so that a reload of the
-// configuration takes effect in captured steps.
-struct AcceptanceRule {
-  int32_t relaxed_topk;  // 0 = strict
-  float relaxed_delta;   // a difference of probabilities, not of log probabilities
-  float forced_length;   // 0 = not forced; else the mean number of tokens a step emits, benchmarks only
-};
 
 // Fixed at admission.
 struct SlotConstants {
@@ -59,7 +53,7 @@ struct SlotDrafts {
 };
 
 // Logprobs of one emitted token, of the raw target logits.
-struct TokenLogprobs {
+struct LogprobOutput {
   int32_t token_id;
   float logprob;
   int32_t top_count;

@@ -42,7 +42,7 @@ std::string RankLine(const RankPlan& rank) {
 }
 
 // Empty where drafts are accepted strictly.
-std::string RuleText(const Acceptance& acceptance) {
+std::string RuleText(const AcceptanceRule& acceptance) {
   if (acceptance.forced_length > 0) return absl::StrCat(" forced ", acceptance.forced_length);
   if (acceptance.relaxed_topk == 0) return "";
   return absl::StrCat(" relaxed top ", acceptance.relaxed_topk, " delta ", acceptance.relaxed_delta);

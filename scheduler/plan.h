@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "config/acceptance_rule.h"
 #include "scheduler/sampling_params.h"
 
 namespace foredraft {
@@ -37,14 +38,6 @@ struct ThinkingIds {
     return token_id == end ? Phase::kAnswer : phase;
   }
   bool operator==(const ThinkingIds&) const = default;
-};
-
-// How drafts are accepted (docs/speculation.md section 2), from this plan on.
-struct Acceptance {
-  int32_t relaxed_topk = 0;  // 0 = strict; else for greedy requests while the model thinks
-  float relaxed_delta = 0;   // P(candidate) >= P(most probable) - delta
-  float forced_length = 0;   // 0 = not forced; else the mean tokens per step: benchmarks only
-  bool operator==(const Acceptance&) const = default;
 };
 
 // A new sequence takes a decode slot. Its prompt follows in chunks, in this plan or later ones.
@@ -111,7 +104,7 @@ struct RankPlan {
 struct IterationPlan {
   uint64_t number = 0;
   int32_t draft_len = 0;               // K, one for all ranks
-  Acceptance acceptance;               // one for all ranks
+  AcceptanceRule acceptance;           // one for all ranks
   int32_t decode_bucket = 0;           // padded batch size, one for all ranks; 0 = no decode step
   std::vector<int32_t> prefill_rows;   // [ranks]: tokens each rank prefills; all 0 = no prefill forward
   std::vector<int32_t> ended_prompts;  // [ranks]: prompts that end in this prefill

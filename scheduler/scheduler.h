@@ -55,7 +55,7 @@ struct SchedulerOptions {
   int max_draft_len = 0;                                    // Kmax; 0 = no MTP
   // The Speculation to start with; K <= max_draft_len.
   int draft_len = 0;
-  Acceptance acceptance;
+  AcceptanceRule acceptance;
   DraftPolicyOptions draft_policy;
   // Prefix reuse (docs/speculation.md section 4). The last reuse_reserve prompt tokens are always computed:
   // Eagle 1, Vanilla Kmax. Blocks are offered within the first m - offer_margin: Eagle 0, Vanilla Kmax - 1.

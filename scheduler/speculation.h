@@ -19,7 +19,7 @@ struct DraftPolicyOptions {
 
 struct Speculation {
   int draft_len = 0;  // K of the fixed policy, the largest K of the others; <= max_draft_len
-  Acceptance acceptance;
+  AcceptanceRule acceptance;
   DraftPolicyOptions draft_policy;
   bool operator==(const Speculation&) const = default;
 };

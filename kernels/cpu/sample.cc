@@ -106,7 +106,7 @@ int32_t SampleToken(const SlotConstants& c, const float* logits, int32_t vocab, 
 
 // ---- logprobs ----
 
-void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count, TokenLogprobs& out) {
+void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count, LogprobOutput& out) {
   const float largest = LargestOf(logits, vocab);
   double sum = 0.0;
   for (int32_t v = 0; v < vocab; ++v) sum += static_cast<double>(Exp(logits[v] - largest));

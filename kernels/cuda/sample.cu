@@ -146,7 +146,7 @@ __device__ unsigned long long DrawOfChunk(const SlotConstants& c, const float* l
 // ---- logprobs ----
 
 __device__ void WriteTopLogprobs(const float* logits, float largest, int32_t vocab, double log_sum,
-                                 TokenLogprobs* out, SampleShared& shared) {
+                                 LogprobOutput* out, SampleShared& shared) {
   const int32_t count = out->top_count;
   const Survivors top = KeepTopK(logits, largest, vocab, count, shared);
   if (threadIdx.x == 0) shared.top_count = 0;
@@ -169,7 +169,7 @@ __device__ void WriteTopLogprobs(const float* logits, float largest, int32_t voc
 
 // Logprobs of the raw logits.
 __device__ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count,
-                              TokenLogprobs* out, SampleShared& shared) {
+                              LogprobOutput* out, SampleShared& shared) {
   unsigned long long best = 0;
   ForEachLogit(logits, vocab, [&](int32_t v, float x) {
     best = Largest()(best, static_cast<unsigned long long>(IndexedKey(OrderedKey(x), v)));

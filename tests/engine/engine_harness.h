@@ -51,7 +51,7 @@ struct Setting {
   bool small_pool = false;                           // so small that sequences are swapped
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose
-  Acceptance acceptance;                             // strict: the only one that keeps the target's tokens
+  AcceptanceRule acceptance;                         // strict: the only one that keeps the target's tokens
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 
   std::string DebugString() const;

@@ -23,7 +23,7 @@ namespace {
 
 // Random weights: the drafts seldom agree with the target, so relaxation decides nearly every row.
 // It takes any of the 400 most probable of 640 tokens.
-constexpr Acceptance kRelaxed = {.relaxed_topk = 400, .relaxed_delta = 1.0f};
+constexpr AcceptanceRule kRelaxed = {.relaxed_topk = 400, .relaxed_delta = 1.0f};
 
 std::string RandomCheckpoint() {
   const std::string dir = absl::StrCat(testing::TempDir(), "/relaxed_acceptance_test");

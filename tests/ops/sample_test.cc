@@ -81,7 +81,7 @@ struct Row {
 
 struct Sampled {
   std::vector<int32_t> tokens;
-  std::vector<TokenLogprobs> logprobs;
+  std::vector<LogprobOutput> logprobs;
 };
 
 Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector<Row>& rows) {
@@ -97,7 +97,7 @@ Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector<Row>& 
     row_in_slot.push_back(row.row_in_slot);
   }
   int32_t* out = rig.Poisoned<int32_t>(count);
-  TokenLogprobs* logprobs = rig.Poisoned<TokenLogprobs>(count);
+  LogprobOutput* logprobs = rig.Poisoned<LogprobOutput>(count);
   const SampleParams params = {.out = out,
                                .logprobs = logprobs,
                                .logits = Dense<const float>(rig.Put(logits), count, vocab),
@@ -402,7 +402,7 @@ TEST(Sample, LogprobsAreOfTheRawLogits) {
   std::vector<int> order(kVocab);
   for (int v = 0; v < kVocab; ++v) order[v] = v;
   std::sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
-  const TokenLogprobs& top = sampled.logprobs[0];
+  const LogprobOutput& top = sampled.logprobs[0];
   EXPECT_EQ(top.token_id, sampled.tokens[0]);
   expect_logprob(top.logprob, top.token_id);
   ASSERT_EQ(top.top_count, 20);
@@ -419,7 +419,7 @@ TEST(Sample, OrdersEqualLogprobsByIdAndStopsAtTheVocabulary) {
   SlotFixture slots(1, 4);
   slots.constants[0].logprob_count = 20;
   OpRig rig({}, RunMode::kEager);
-  const TokenLogprobs top = RunSample(rig, slots, {{0, 1, {1, 2, 1, 2}}}).logprobs[0];
+  const LogprobOutput top = RunSample(rig, slots, {{0, 1, {1, 2, 1, 2}}}).logprobs[0];
   ASSERT_EQ(top.top_count, 4);
   EXPECT_EQ(std::vector<int32_t>(top.top_ids, top.top_ids + 4), (std::vector<int32_t>{1, 3, 0, 2}));
 }

@@ -307,7 +307,7 @@ void FakeRank::StepEnds(int slot_index, int first_position, const IterationPlan&
 
 // Of the accepted drafts, the tokens past first_position but the last. docs/speculation.md section 2: greedy
 // requests, rows of the thinking phase.
-int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const Acceptance& acceptance) {
+int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance) {
   const SlotAdmission& admission = sequence->admission;
   const bool relaxes = acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && !admission.strict &&
                        admission.sampling.temperature == 0;

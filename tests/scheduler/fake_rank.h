@@ -98,7 +98,7 @@ class FakeRank : public StubRank {
   void StepBegins(int slot_index) override;
   void StepEnds(int slot_index, int first_position, const IterationPlan& plan, SlotResult* result) override;
   void WriteStep(int slot_index, int first_position, int draft_len);
-  int CountRelaxed(Sequence* sequence, int first_position, const Acceptance& acceptance);
+  int CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance);
   void Append(Sequence* sequence, int32_t token);
   Row* ReadRow(int slot_index, int position);
   Row* WriteRow(int slot_index, int position);

@@ -65,11 +65,12 @@ class GatedRank : public Executor {
 
   int fail_launch_at_ = 0;
   int fail_collect_at_ = 0;
-  double decode_seconds_ = 0;                      // what results say, if not 0; before Start
-  std::map<uint64_t, uint64_t> admitted_in_;       // plan by seed, of rank 0; read after Stop
-  int uncollected_ = 0;                            // plans; read after Stop
-  int tokens_given_ = 0;                           // read after Stop
-  std::vector<std::pair<int, Acceptance>> rules_;  // K and acceptance of every decode step; read after Stop
+  double decode_seconds_ = 0;                 // what results say, if not 0; before Start
+  std::map<uint64_t, uint64_t> admitted_in_;  // plan by seed, of rank 0; read after Stop
+  int uncollected_ = 0;                       // plans; read after Stop
+  int tokens_given_ = 0;                      // read after Stop
+  std::vector<std::pair<int, AcceptanceRule>>
+      rules_;  // K and acceptance of every decode step; read after Stop
   const std::vector<std::string>& faults() const { return rank_->faults(); }
   bool IsBare() const { return rank_->IsBare(); }
 

@@ -111,8 +111,8 @@ void SchedulerRun::Disturb(int requests_left) {
   if (setting_.vary_speculation && Chance(15)) Reload();
 }
 
-Acceptance SchedulerRun::RandomAcceptance() {
-  Acceptance acceptance;
+AcceptanceRule SchedulerRun::RandomAcceptance() {
+  AcceptanceRule acceptance;
   if (Chance(50)) {
     acceptance.relaxed_topk = Random(1, 10);
     acceptance.relaxed_delta = 0.1f * static_cast<float>(Random(0, 10));

@@ -80,7 +80,7 @@ class SchedulerRun {
   void Disturb(int requests_left);
   void SubmitRandom();
   void Reload();
-  Acceptance RandomAcceptance();
+  AcceptanceRule RandomAcceptance();
   void CheckPlan(const IterationPlan& plan, RunTotals* totals);
   void Iterate(RunTotals* totals);
   void TakeUpdates(RunTotals* totals);

@@ -96,7 +96,7 @@ TEST(Scheduler, AdaptsKToTheTimesItsResultsShow) {
 
 struct AcceptanceCase {
   const char* name;
-  Acceptance acceptance;
+  AcceptanceRule acceptance;
   const char* text;
 };
 
@@ -113,7 +113,7 @@ TEST_P(SchedulerAcceptance, StandsInEveryPlan) {
     EXPECT_THAT(plan.DebugString(), HasSubstr(GetParam().text));
   }
   stage.scheduler.SetSpeculation({});
-  EXPECT_EQ(stage.Turn().acceptance, Acceptance{});
+  EXPECT_EQ(stage.Turn().acceptance, AcceptanceRule{});
   stage.Drain();
 }
 

@@ -323,7 +323,7 @@ TEST_P(ServingLoopTest, ChangesAllOfSpeculationAtOneIterationBorder) {
   ASSERT_TRUE(harness.WaitForEnds(1));
   harness.loop_->Stop();
   EXPECT_EQ(harness.outcome(1).tokens, LoopHarness::ExpectedTokens(1, 60));
-  const std::vector<std::pair<int, Acceptance>>& rules = harness.ranks_[0]->rules_;
+  const std::vector<std::pair<int, AcceptanceRule>>& rules = harness.ranks_[0]->rules_;
   bool reloaded = false;
   for (const auto& [draft_len, acceptance] : rules) {
     reloaded |= acceptance.relaxed_topk > 0;

@@ -112,7 +112,7 @@ TEST(PlanCodec, KnowsEveryField) {
     EXPECT_EQ(message.field_count(), members) << message.name();
   };
   expect_fields(*v1::WorkerPlan::descriptor(), MemberCount<IterationPlan>() - 1 + MemberCount<RankPlan>());
-  expect_fields(*v1::PlanAcceptance::descriptor(), MemberCount<Acceptance>());
+  expect_fields(*v1::PlanAcceptance::descriptor(), MemberCount<AcceptanceRule>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapOut>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapIn>());
   expect_fields(*v1::PlanAdmission::descriptor(), MemberCount<SlotAdmission>());
