@@ -3,7 +3,7 @@
 
 // The decode step of an iteration: rows from the slots, target forward, verification, drafts. All of it is
 // ops on fixed buffers, so that it can be captured, and nothing branches on what was accepted
-// (engine/README.md, captured-step).
+// (docs/architecture.md, captured-step).
 
 #include "engine/graph_cache.h"
 #include "engine/rank.h"

@@ -11,7 +11,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int kPlansInFlight = 2;  // the overlap loop's (engine/README.md, one-in-flight)
+constexpr int kPlansInFlight = 2;  // the overlap loop's (docs/architecture.md, one-in-flight)
 constexpr std::chrono::hours kIdle{1};
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 // The prefill forward of an iteration: prompt chunks of several sequences in one eager forward of exact size,
 // the MTP modules' rows for the same positions, and for prompts that end the first token and its draft. If
-// any rank has rows, all ranks run all of it with the rows they have (engine/README.md, lockstep).
+// any rank has rows, all ranks run all of it with the rows they have (docs/architecture.md, lockstep).
 
 #include "engine/rank.h"
 #include "scheduler/plan.h"

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_GEMM_TUNING_H_
 #define FOREDRAFT_KERNELS_GEMM_TUNING_H_
 
-// `foredraft tune`: for each GEMM, finds the fastest algorithm that is row-independent (engine/README.md).
-// Runs once, on the device that will serve.
+// `foredraft tune`: for each GEMM, finds the fastest algorithm that is row-independent (docs/architecture.md
+// section 5). Runs once, on the device that will serve.
 
 #include <compare>
 #include <cstdint>

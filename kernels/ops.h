@@ -3,7 +3,7 @@
 
 // The one list of ops. A backend is a table of function pointers; a model is a sequence of calls.
 //
-// Rules (engine/README.md, row-independence):
+// Rules (docs/architecture.md, row-independence):
 //  - a row's result depends on that row's inputs alone, bit for bit: not on the number of rows, the row's
 //    index, the other rows' requests, or the number of threads;
 //  - rows of idle slots (slot -1) are skipped: no cache write, no state change;
@@ -48,8 +48,8 @@ struct RmsNormParams {
   float eps;
 };
 
-// The two forms of a forward (engine/README.md, two-forms): prompt rows or generated rows. A backend may have
-// a kernel for each; it never chooses one by the number of rows.
+// The two forms of a forward (docs/architecture.md, two-forms): prompt rows or generated rows. A backend may
+// have a kernel for each; it never chooses one by the number of rows.
 enum class GemmForm : int32_t { kDecode, kPrefill };
 
 // out = x weight^T (+ bias), FP32 accumulation. The weight's shape and the form alone fix the order along k.
@@ -227,9 +227,9 @@ struct CombineExpertsParams {
   int32_t expert_count;
 };
 
-// combine_experts across ranks, in two steps (engine/README.md, expert-exchange). Step 1: each rank computes,
-// for the rows of all ranks, the subtree over its own groups [first_group, first_group + group_count). The
-// outputs of idle rows are undefined.
+// combine_experts across ranks, in two steps (docs/architecture.md, expert-exchange). Step 1: each rank
+// computes, for the rows of all ranks, the subtree over its own groups [first_group, first_group +
+// group_count). The outputs of idle rows are undefined.
 struct ExpertPartialsParams {
   Matrix<float> out;               // [R, D] or absent
   Matrix<bf16> out_bf16;           // [R, D] or absent; only for a single group, whose sum is a BF16 value

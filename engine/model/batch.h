@@ -25,7 +25,7 @@ struct Batch {
   // [rows, D]: the output of the level below at each row's position - 1. Absent for the target.
   Matrix<const float> previous;
   // Prompt rows, in the prefill form. Empty: generated rows, in the absorbed decode form. The two forms round
-  // differently, so a row keeps the form it was written in (engine/README.md, two-forms).
+  // differently, so a row keeps the form it was written in (docs/architecture.md, two-forms).
   std::span<const PrefillSpan> spans;
   // How many rows every rank has in this forward. Null: as many as this one, as in a decode step.
   const RankRows* rank_rows = nullptr;

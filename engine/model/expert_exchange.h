@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_ENGINE_MODEL_EXPERT_EXCHANGE_H_
 #define FOREDRAFT_ENGINE_MODEL_EXPERT_EXCHANGE_H_
 
-// Brings rows to experts that are spread over ranks (engine/README.md, expert-exchange): every rank gets the
-// rows of all with their choices, runs the experts it has, and sends each row's partial sum back to the row's
-// owner, who adds the sums in the canonical order. With one rank nothing is exchanged.
+// Brings rows to experts that are spread over ranks (docs/architecture.md, expert-exchange): every rank gets
+// the rows of all with their choices, runs the experts it has, and sends each row's partial sum back to the
+// row's owner, who adds the sums in the canonical order. With one rank nothing is exchanged.
 
 #include "engine/model/forward.h"
 #include "engine/weights/expert_shard.h"

@@ -15,7 +15,7 @@
 
 namespace foredraft {
 
-inline constexpr size_t kPlansInFlight = 2;  // engine/README.md, one-in-flight
+inline constexpr size_t kPlansInFlight = 2;  // docs/architecture.md, one-in-flight
 
 // Carries out the plans of `rank` until `plans` is closed and drained. `done` gets each plan's result, or the
 // error of its launch or its collection. Launch runs on a thread of its own (`launcher`), Collect and `done`

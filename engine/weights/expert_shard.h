@@ -2,7 +2,7 @@
 #define FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
 
 // Which routed experts a rank has: rank r of N has those of the canonical groups [8r/N, 8(r+1)/N), which are
-// adjacent (engine/README.md, expert-exchange). N is 1, 2, 4 or 8.
+// adjacent (docs/architecture.md, expert-exchange). N is 1, 2, 4 or 8.
 
 #include <cstdint>
 

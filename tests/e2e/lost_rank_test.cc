@@ -1,4 +1,4 @@
-// Faults of a worker x moments in the group's life (engine/README.md, lost-rank). Streams end with
+// Faults of a worker x moments in the group's life (docs/architecture.md, lost-rank). Streams end with
 // UNAVAILABLE after all their tokens, no process is left running past the bound, and the metrics count the
 // loss; with restart: group the daemon serves again by itself.
 
