@@ -1,13 +1,13 @@
 // Decode steps of a whole model of random weights: time by rows, K, graph or eager, overlapped or not, the
 // idle time of the device between two steps, and the roofline counted from the ops the step submits.
 //
+// clang-format off
 // usage: gpu_step [--backend cuda|cpu] [--model CONFIG_JSON] [--ranks N] [--context N] [--max-rows N]
 //   --model    default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
-//   --ranks    1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size
-//   replace the
-//              exchange with the other ranks (copy_communicator.h); default 8 with the default model,
-//              else 1
+//   --ranks    1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
+//              the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
 //   --context  positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
+// clang-format on
 //
 // Device events time each step. The host's clock times the period from one step to the next, as a mean over
 // all steps. Idle is the period less the mean step. Drafts are accepted at the lengths published for
