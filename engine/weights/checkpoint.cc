@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
 
-// Only files of the directory itself: no separators, so no way out of it.
+// True for a plain file name. A name with a separator could leave the checkpoint's directory.
 bool IsShardName(std::string_view name) {
   return name.ends_with(".safetensors") && name[0] != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
@@ -25,14 +25,16 @@ bool IsShardName(std::string_view name) {
 absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ParseShardIndex(std::string_view json,
                                                                               const std::string& file) {
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, file));
-  if (!object.is_object() || !object.contains("weight_map") || !object["weight_map"].is_object())
+  if (!object.is_object() || !object.contains("weight_map") || !object["weight_map"].is_object()) {
     return absl::InvalidArgumentError(absl::StrFormat("%s: weight_map: missing, allowed an object", file));
+  }
   absl::flat_hash_map<std::string, std::string> shards;
   for (const auto& [tensor, shard] : object["weight_map"].items()) {
-    if (!shard.is_string() || !IsShardName(shard.get_ref<const std::string&>()))
+    if (!shard.is_string() || !IsShardName(shard.get_ref<const std::string&>())) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s: weight_map.%s: %s, allowed names of .safetensors files beside the index", file,
                           tensor, ShowJson(shard)));
+    }
     shards[tensor] = shard.get<std::string>();
   }
   return shards;
@@ -49,20 +51,22 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   } else {
     RETURN_IF_ERROR(checkpoint.OpenShards(dir));
   }
-  for (const SafetensorsFile& file : checkpoint.files_)
+  for (const SafetensorsFile& file : checkpoint.files_) {
     for (const TensorEntry& entry : file.tensors()) {
       checkpoint.index_[entry.name] = checkpoint.tensors_.size();
       checkpoint.tensors_.push_back({&file, &entry});
     }
+  }
   return checkpoint;
 }
 
 absl::Status Checkpoint::OpenShards(const std::string& dir) {
   main_file_ = dir + "/model.safetensors.index.json";
   const absl::StatusOr<std::string> text = ReadFileText(main_file_, kMaxIndexBytes);
-  if (absl::IsNotFound(text.status()))
+  if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrFormat(
         "%s: no checkpoint: neither model.safetensors nor model.safetensors.index.json", dir));
+  }
   RETURN_IF_ERROR(text.status());
   ASSIGN_OR_RETURN(const auto shard_of, ParseShardIndex(*text, main_file_));
   std::set<std::string> shards;
@@ -72,20 +76,24 @@ absl::Status Checkpoint::OpenShards(const std::string& dir) {
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(dir + "/" + shard));
     for (const TensorEntry& entry : file.tensors()) {
       const auto it = shard_of.find(entry.name);
-      if (it == shard_of.end() || it->second != shard)
+      if (it == shard_of.end() || it->second != shard) {
         return absl::InvalidArgumentError(
             absl::StrFormat("%s: tensor %s: model.safetensors.index.json puts it in %s", file.path(),
                             entry.name, it == shard_of.end() ? "no file" : it->second));
+      }
     }
     found += file.tensors().size();
     files_.push_back(std::move(file));
   }
   if (found == shard_of.size()) return absl::OkStatus();
-  for (const auto& [tensor, shard] : shard_of)
-    for (const SafetensorsFile& file : files_)
-      if (file.path() == dir + "/" + shard && file.Find(tensor) == nullptr)
+  for (const auto& [tensor, shard] : shard_of) {
+    for (const SafetensorsFile& file : files_) {
+      if (file.path() == dir + "/" + shard && file.Find(tensor) == nullptr) {
         return absl::InvalidArgumentError(
             absl::StrFormat("%s: tensor %s: missing, but the index puts it here", file.path(), tensor));
+      }
+    }
+  }
   return absl::OkStatus();
 }
 

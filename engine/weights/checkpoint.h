@@ -2,7 +2,7 @@
 #define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_H_
 
 // The tensors of a Hugging Face checkpoint directory: model.safetensors, or the shards that
-// model.safetensors.index.json names. Knows files and names, not what a tensor means.
+// model.safetensors.index.json names. Does not interpret the tensors.
 
 #include <string>
 #include <string_view>
@@ -25,14 +25,14 @@ struct TensorLocation {
 class Checkpoint {
  public:
   // Opens and checks every file. INVALID_ARGUMENT or NOT_FOUND names the file: no checkpoint, a weight_map
-  // value that is not a plain file name, a missing shard, a tensor in another shard than the index says.
+  // value that is not a plain file name, a missing shard, a tensor in a different shard than the index says.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir);
 
   // {null, null} where there is no such tensor.
   TensorLocation Find(const std::string& name) const;
   // By file, then by offset.
   const std::vector<TensorLocation>& tensors() const { return tensors_; }
-  // The index file, or the single model.safetensors: what to name when a tensor is missing.
+  // The index file, or the single model.safetensors; errors about a missing tensor name it.
   const std::string& main_file() const { return main_file_; }
 
  private:
@@ -44,7 +44,7 @@ class Checkpoint {
   absl::flat_hash_map<std::string, size_t> index_;
 };
 
-// The rules of the index file alone: tensor name to shard file name. `file` names it in errors.
+// Parses and checks the index file: tensor name to shard file name. `file` names it in errors.
 absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ParseShardIndex(std::string_view json,
                                                                               const std::string& file);
 

@@ -30,17 +30,19 @@ absl::Status CheckDType(const TensorLocation& found, bool f8_allowed) {
                 absl::StrFormat("dtype: %s, allowed BF16, F32%s", dtype, f8_allowed ? ", F8_E4M3" : ""));
 }
 
-// An FP8 weight has a scale grid in F32, another weight has none.
+// Checks that an FP8 weight has F32 scales and that any other weight has no scales.
 absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config, const std::string& name,
                         const TensorLocation& weight) {
   const TensorLocation scale = checkpoint.Find(name);
   if (weight.entry->dtype != "F8_E4M3") {
     if (scale.entry == nullptr) return absl::OkStatus();
-    return Refuse(scale.file->path(), name, absl::StrFormat("scales of a weight in %s", weight.entry->dtype));
+    return Refuse(scale.file->path(), name,
+                  absl::StrFormat("unexpected scales: the weight is %s", weight.entry->dtype));
   }
-  if (scale.entry == nullptr) return Refuse(weight.file->path(), name, "missing beside a weight in F8_E4M3");
-  if (scale.entry->dtype != "F32")
+  if (scale.entry == nullptr) return Refuse(weight.file->path(), name, "missing: the weight is F8_E4M3");
+  if (scale.entry->dtype != "F32") {
     return Refuse(scale.file->path(), name, absl::StrFormat("dtype: %s, allowed F32", scale.entry->dtype));
+  }
   return CheckShape(scale, ScaleShape(config, weight.entry->shape));
 }
 

@@ -27,7 +27,7 @@ ParameterCount CountParameters(const ModelConfig& config, int mtp_module_count) 
   return count;
 }
 
-// What config.json alone decides.
+// The fields that follow from config.json alone.
 CheckpointSummary SummarizeShape(const ModelConfig& config) {
   CheckpointSummary summary{.config = config};
   const ParameterCount target = CountParameters(config, 0);

@@ -11,7 +11,7 @@ namespace {
 using Tensors = std::vector<const TensorSpec*>;
 using Shape = std::vector<int64_t>;
 
-// Describes what stands under one prefix.
+// Describes the tensors under one name prefix.
 class Describer {
  public:
   Describer(const ModelConfig& config, std::string prefix, ModelDescription& description)
@@ -97,7 +97,7 @@ class Describer {
     Weight("o_proj", MatrixMember{&mla.o_proj},
            {Linear(TensorKind::kResidual, "self_attn.o_proj", {c.hidden_size, heads * c.v_head_dim})});
     if (!c.attention_bias) return;
-    // q_proj has no bias, even where attention_bias is true: zeros above kv_a's.
+    // q_proj has no bias even if attention_bias is true: the fused bias has zeros before kv_a's.
     Weight("qkv_a_bias", VectorMember{&mla.qkv_a_bias, lora ? 0 : q_width}, std::move(qkv_a_bias));
     Weight("o_proj_bias", VectorMember{&mla.o_proj_bias}, {bias("self_attn.o_proj.bias", c.hidden_size)});
   }

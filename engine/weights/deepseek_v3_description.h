@@ -13,8 +13,8 @@ namespace foredraft {
 ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count,
                                     const ExpertShard& shard);
 
-// One decoder layer, whose tensors' names begin with `prefix` ("model.layers.3."). Sets layer.is_moe. For
-// variants that keep DeepSeek-V3's layer.
+// Describes one decoder layer, the tensors of which begin with `prefix` ("model.layers.3."), and sets
+// layer.is_moe. For variants that keep DeepSeek-V3's layer.
 void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,
                           LayerWeights& layer, ModelDescription& description);
 

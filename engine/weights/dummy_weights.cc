@@ -49,7 +49,7 @@ class RandomSource : public WeightSource {
     return absl::OkStatus();
   }
 
-  // The heads are views of the numbers of kv_b.
+  // The heads are views of kv_b's values.
   absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
     const RandomWeight kv_b = Random(weight, DType::kBF16);
     const int latent = kv_b.k;
@@ -70,7 +70,7 @@ class RandomSource : public WeightSource {
     return absl::OkStatus();
   }
 
-  void Skip() override { ++last_seed_; }  // later weights have the same numbers on every rank
+  void Skip() override { ++last_seed_; }  // keeps the seeds of later weights equal on every rank
 
   int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_); }
 
@@ -84,7 +84,7 @@ class RandomSource : public WeightSource {
                              SeedOf(tensor.kind));
   }
 
-  // The embedding, also as a tied head, has seed 1 and an untied head seed 2. The others follow in their
+  // Seed 1 is the embedding's (and a tied head's), seed 2 an untied head's. The other weights follow in
   // order.
   uint64_t SeedOf(TensorKind kind) {
     if (kind == TensorKind::kEmbedding) return 1;

@@ -16,12 +16,12 @@ namespace foredraft {
 
 // The model and `mtp_module_count` MTP modules. Projections are FP8 blocks where config.fp8_blocks is set,
 // the rest is BF16, as in R1. Values are scaled so that activations stay of order one; norms are 1. The same
-// config gives the same numbers on every backend; of the routed experts only those of `shard` are made.
+// config gives the same values on every backend. Of the routed experts, only those of `shard` are made.
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count, Device& device,
                                               Stream& stream, const LoadProgress& progress,
                                               const ExpertShard& shard = {});
 
-// Bytes of a checkpoint of that kind, all its tensors: projections FP8 with scales or BF16, the rest BF16.
+// Bytes of all tensors of such a checkpoint: projections FP8 with scales or BF16, the rest BF16.
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count);
 
 }  // namespace foredraft

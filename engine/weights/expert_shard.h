@@ -14,7 +14,8 @@ struct ExpertShard {
   int rank = 0;
   int size = 1;
 
-  // Group g holds experts [gE/8, (g+1)E/8), so rank r [rE/N, (r+1)E/N). Some have none where experts are few.
+  // Group g holds experts [gE/8, (g+1)E/8), so rank r [rE/N, (r+1)E/N). With few experts, some groups are
+  // empty.
   int first_expert(int expert_count) const { return Border(rank, expert_count); }
   int expert_count_here(int expert_count) const {
     return Border(rank + 1, expert_count) - Border(rank, expert_count);

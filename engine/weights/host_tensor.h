@@ -25,7 +25,7 @@ struct HostTensor {
   int32_t block_k = 0;
 
   int64_t element_count() const { return int64_t{n} * k; }
-  // Valid while this lives and is not moved from.
+  // Valid until this object is destroyed or moved from.
   HostWeight View() const;
 };
 

@@ -65,7 +65,7 @@ float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config) {
     case TensorKind::kEmbedding:
       return 1;
     case TensorKind::kHead:
-      return 3 * per_input;      // logits that differ
+      return 3 * per_input;      // so that logits differ
     case TensorKind::kResidual:  // the sum over the layers stays of order one
       return per_input / std::sqrt(2.0f * static_cast<float>(config.num_hidden_layers));
     default:

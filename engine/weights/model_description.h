@@ -18,8 +18,8 @@
 // model_description.cc, and let config/model_config.cc accept its name in `architectures`.
 // tests/engine/weights/model_variant_test.cc does so.
 //
-// To add a model whose layers compute something new, add besides: its members in model_weights.h, its recipe
-// in engine/model, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in tests/ops).
+// To add a model with layers that compute something new, also add its members to model_weights.h, its recipe
+// to engine/model, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in tests/ops).
 // A new form of member is a new alternative of Member: each WeightSource fails to compile until it handles
 // it. A new storage format is a new TensorKind or a field of TensorSpec, read by checkpoint_check and
 // ReadTensor and packed by the backends.
@@ -38,7 +38,7 @@
 
 namespace foredraft {
 
-// What a tensor is for. Decides which dtypes a checkpoint may have (F32 and BF16 always) and the random
+// The role of a tensor. It decides which dtypes a checkpoint may have (F32 and BF16 always) and the random
 // values.
 enum class TensorKind {
   kNorm,       // vector; random values around 1
@@ -47,7 +47,7 @@ enum class TensorKind {
   kHead,       // [V, D]
   kMatrix,     // a matrix that vendors leave in BF16: router, eh_proj
   kLinear,     // a projection: FP8 where the checkpoint has FP8 blocks
-  kResidual,   // a projection whose output is added to the residual stream; FP8 likewise
+  kResidual,   // a projection whose output is added to the residual stream; FP8 as kLinear
   kUnread,     // a copy of another tensor: may be absent, never loaded
 };
 
@@ -60,7 +60,7 @@ struct TensorSpec {
   int expert = -1;  // routed expert it belongs to: only that expert's rank reads it; -1: every rank
 
   int64_t element_count() const;
-  // Vendors store it as FP8 in an FP8 checkpoint, and so do random weights.
+  // True if the tensor is FP8 in an FP8 checkpoint and in random weights.
   bool is_quantised() const { return kind == TensorKind::kLinear || kind == TensorKind::kResidual; }
 };
 
@@ -92,11 +92,11 @@ struct WeightSpec {
   Member member;
   std::vector<const TensorSpec*>
       tensors;           // of experts: those of the rank's first expert, then of its second...
-  int expert_count = 1;  // of the rank; 1 for a weight that is not the experts'
+  int expert_count = 1;  // of the rank; 1 for a weight that is not per expert
 
-  // The tensors that are stacked for the rank's expert `index`, or for a weight that is not the experts'.
+  // The tensors stacked for the rank's expert `index`; all tensors for a weight that is not per expert.
   std::span<const TensorSpec* const> parts(int index = 0) const;
-  // Of a matrix, or of each expert's.
+  // Of a matrix, or of one expert's matrix.
   int rows() const;
   int columns() const { return static_cast<int>(tensors.front()->shape.back()); }
   // All tensors are quantised kinds, so the fused weight may stay FP8.
@@ -110,12 +110,13 @@ struct ModelDescription {
   std::deque<TensorSpec>
       tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes
   std::vector<WeightSpec> weights;
-  // Tensors whose names end so are accepted and never read: old converters left them. Empty: none.
+  // Tensors with this name ending (left by old converters) are accepted and not read. Empty: none.
   std::string unread_ending;
   const TensorSpec* Tensor(TensorSpec tensor);
 };
 
-// By config.architecture, which ReadModelConfig has checked. With the first `mtp_module_count` MTP modules.
+// Describes the model by config.architecture, which ReadModelConfig has checked, with the first
+// `mtp_module_count` MTP modules.
 ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count,
                                const ExpertShard& shard = {});
 

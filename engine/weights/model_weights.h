@@ -15,9 +15,9 @@
 namespace foredraft {
 
 // kv_b is one BF16 matrix (dequantised and rounded once if the checkpoint has FP8) in two forms: whole for
-// the prefill form, split per head for the absorbed decode form. So both forms see the same numbers.
+// the prefill form, split per head for the absorbed decode form. Both forms have the same values.
 struct MlaWeights {
-  // q_a_proj on top of kv_a_proj_with_mqa. q_lora_rank null: q_proj on top of it, and q_b is absent.
+  // q_a_proj stacked on kv_a_proj_with_mqa. If q_lora_rank is null: q_proj stacked on it, and q_b is absent.
   PackedWeight qkv_a;                     // [q_lora_rank (or H * qk_head_dim) + kv_lora_rank + rope, D]
   const float* qkv_a_bias = nullptr;      // [qkv_a.n] or null
   const float* q_a_layernorm = nullptr;   // [q_lora_rank], null where q_lora_rank is
@@ -53,7 +53,7 @@ struct LayerWeights {
   MoeWeights moe;       // where is_moe
 };
 
-// MTP module i stands in the checkpoint as layer num_hidden_layers + i.
+// MTP module i is layer num_hidden_layers + i of the checkpoint.
 struct MtpModuleWeights {
   const float* enorm = nullptr;             // [D]
   const float* hnorm = nullptr;             // [D]
@@ -67,7 +67,7 @@ struct ModelWeights {
   const float* norm = nullptr;         // [D]
   PackedWeight lm_head;                // [V, D]; packed from embed_tokens where they are tied
   std::vector<LayerWeights> layers;
-  std::vector<MtpModuleWeights> mtp_modules;  // as many as were asked for
+  std::vector<MtpModuleWeights> mtp_modules;  // the modules that LoadWeights loaded
 };
 
 }  // namespace foredraft

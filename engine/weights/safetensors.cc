@@ -42,13 +42,15 @@ absl::Status RefuseTensor(const std::string& file, const std::string& tensor, co
 
 absl::Status CheckMetadata(const nlohmann::json& metadata, const std::string& file) {
   if (!metadata.is_object()) return Refuse(file, "__metadata__ is not an object");
-  for (const auto& [key, value] : metadata.items())
-    if (!value.is_string())
+  for (const auto& [key, value] : metadata.items()) {
+    if (!value.is_string()) {
       return Refuse(file, absl::StrFormat("__metadata__.%s: %s, allowed strings", key, ShowJson(value)));
+    }
+  }
   return absl::OkStatus();
 }
 
-// A size or an offset: what is negative, fractional or above int64 has no place in a file.
+// Reads a size or an offset. False if it is negative, fractional or above int64.
 bool ReadSize(const nlohmann::json& value, int64_t& out) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return false;
   out = static_cast<int64_t>(value.get<uint64_t>());
@@ -56,36 +58,40 @@ bool ReadSize(const nlohmann::json& value, int64_t& out) {
 }
 
 absl::Status ReadShape(const nlohmann::json& shape, const std::string& file, TensorEntry& tensor) {
-  if (!shape.is_array() || shape.size() > kMaxRank)
+  if (!shape.is_array() || shape.size() > kMaxRank) {
     return RefuseTensor(file, tensor.name,
                         absl::StrFormat("shape: %s, allowed up to %d sizes", ShowJson(shape), kMaxRank));
+  }
   tensor.bytes = SafetensorsElementBytes(tensor.dtype);
   for (const nlohmann::json& size : shape) {
     int64_t value = 0;
-    if (!ReadSize(size, value) || __builtin_mul_overflow(tensor.bytes, value, &tensor.bytes))
+    if (!ReadSize(size, value) || __builtin_mul_overflow(tensor.bytes, value, &tensor.bytes)) {
       return RefuseTensor(file, tensor.name,
                           absl::StrFormat("shape: %s, allowed non-negative sizes whose product fits 63 bits",
                                           ShowJson(shape)));
+    }
     tensor.shape.push_back(value);
   }
   return absl::OkStatus();
 }
 
-// data_offsets, still relative to the data section.
+// Reads data_offsets; begin stays relative to the data section.
 absl::Status ReadOffsets(const nlohmann::json& offsets, int64_t data_bytes, const std::string& file,
                          TensorEntry& tensor) {
   int64_t begin = 0;
   int64_t end = 0;
   const bool legal = offsets.is_array() && offsets.size() == 2 && ReadSize(offsets[0], begin) &&
                      ReadSize(offsets[1], end) && begin <= end && end <= data_bytes;
-  if (!legal)
+  if (!legal) {
     return RefuseTensor(
         file, tensor.name,
         absl::StrFormat("data_offsets: %s, allowed begin <= end <= %d", ShowJson(offsets), data_bytes));
-  if (end - begin != tensor.bytes)
+  }
+  if (end - begin != tensor.bytes) {
     return RefuseTensor(file, tensor.name,
                         absl::StrFormat("data_offsets: %s are %d bytes, dtype and shape make %d",
                                         ShowJson(offsets), end - begin, tensor.bytes));
+  }
   tensor.begin = begin;
   return absl::OkStatus();
 }
@@ -95,50 +101,57 @@ absl::StatusOr<TensorEntry> ReadEntry(const std::string& name, const nlohmann::j
   TensorEntry tensor;
   tensor.name = name;
   if (!entry.is_object()) return RefuseTensor(file, name, "not an object");
-  for (const char* field : {"dtype", "shape", "data_offsets"})
+  for (const char* field : {"dtype", "shape", "data_offsets"}) {
     if (!entry.contains(field)) return RefuseTensor(file, name, absl::StrFormat("%s: missing", field));
+  }
   if (entry.size() != 3) return RefuseTensor(file, name, "fields beside dtype, shape and data_offsets");
   const nlohmann::json& dtype = entry["dtype"];
   if (dtype.is_string()) tensor.dtype = dtype.get<std::string>();
-  if (SafetensorsElementBytes(tensor.dtype) == 0)
+  if (SafetensorsElementBytes(tensor.dtype) == 0) {
     return RefuseTensor(file, name, absl::StrFormat("dtype: %s, unknown", ShowJson(dtype)));
+  }
   RETURN_IF_ERROR(ReadShape(entry["shape"], file, tensor));
   RETURN_IF_ERROR(ReadOffsets(entry["data_offsets"], data_bytes, file, tensor));
   return tensor;
 }
 
-// No hole, no overlap, nothing left at the end. Empty tensors sort before what begins at the same place.
+// Sorts the tensors by offset and checks that they cover the data section without hole or overlap. An empty
+// tensor sorts before a tensor that begins at the same offset.
 absl::Status CheckCoverage(std::vector<TensorEntry>& tensors, int64_t data_bytes, const std::string& file) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
   });
   int64_t covered = 0;
   for (const TensorEntry& tensor : tensors) {
-    if (tensor.begin != covered)
+    if (tensor.begin != covered) {
       return RefuseTensor(file, tensor.name,
                           absl::StrFormat("data_offsets: begins at %d, %s up to %d", tensor.begin,
                                           tensor.begin > covered ? "hole" : "overlap",
                                           tensor.begin > covered ? tensor.begin : covered));
+    }
     covered += tensor.bytes;
   }
-  if (covered != data_bytes)
+  if (covered != data_bytes) {
     return Refuse(file,
                   absl::StrFormat("tensors cover %d bytes, the data section has %d", covered, data_bytes));
+  }
   return absl::OkStatus();
 }
 
-// All of [offset, offset + bytes), or why not.
+// Reads all of [offset, offset + bytes).
 absl::Status ReadAt(int fd, const std::string& what, int64_t offset, int64_t bytes, void* out) {
-  char* place = static_cast<char*>(out);
+  char* next = static_cast<char*>(out);
   while (bytes > 0) {
-    const ssize_t got = pread(fd, place, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 30)), offset);
+    const ssize_t got = pread(fd, next, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 30)), offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
+    if (got < 0) {
       return absl::DataLossError(absl::StrFormat("%s: cannot be read: %s", what, std::strerror(errno)));
-    if (got == 0)
+    }
+    if (got == 0) {
       return absl::DataLossError(
           absl::StrFormat("%s: file ends at byte %d, %d bytes early", what, offset, bytes));
-    place += got;
+    }
+    next += got;
     offset += got;
     bytes -= got;
   }
@@ -148,8 +161,9 @@ absl::Status ReadAt(int fd, const std::string& what, int64_t offset, int64_t byt
 }  // namespace
 
 int SafetensorsElementBytes(std::string_view dtype) {
-  for (const ElementSize& size : kElementSizes)
+  for (const ElementSize& size : kElementSizes) {
     if (size.dtype == dtype) return size.bytes;
+  }
   return 0;
 }
 
@@ -157,8 +171,9 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view
                                                                 int64_t data_bytes, const std::string& file) {
   if (header.empty() || header[0] != '{') return Refuse(file, "header does not start with {");
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(header, file));
-  if (object.size() > kMaxTensors + 1)
+  if (object.size() > kMaxTensors + 1) {
     return Refuse(file, absl::StrFormat("%d tensors, allowed %d", object.size(), kMaxTensors));
+  }
   std::vector<TensorEntry> tensors;
   tensors.reserve(object.size());
   for (const auto& [name, entry] : object.items()) {
@@ -166,9 +181,10 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view
       RETURN_IF_ERROR(CheckMetadata(entry, file));
       continue;
     }
-    if (name.empty() || name.size() > kMaxNameBytes)
+    if (name.empty() || name.size() > kMaxNameBytes) {
       return Refuse(file,
                     absl::StrFormat("tensor name of %d bytes, allowed 1..%d", name.size(), kMaxNameBytes));
+    }
     ASSIGN_OR_RETURN(TensorEntry tensor, ReadEntry(name, entry, data_bytes, file));
     tensors.push_back(std::move(tensor));
   }
@@ -180,7 +196,7 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
-  // O_NONBLOCK: a FIFO is refused below, not waited for.
+  // O_NONBLOCK: opening a FIFO must not block; it is refused below.
   file.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd_ < 0) {
     const int error = errno;
@@ -190,18 +206,21 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   struct stat stat = {};
   if (fstat(file.fd_, &stat) != 0 || !S_ISREG(stat.st_mode)) return Refuse(path, "not a regular file");
   const int64_t file_bytes = stat.st_size;
-  if (file_bytes < kLengthBytes)
+  if (file_bytes < kLengthBytes) {
     return Refuse(path, absl::StrFormat("%d bytes, too short for a header length", file_bytes));
+  }
   unsigned char length_bytes[kLengthBytes];
   RETURN_IF_ERROR(ReadAt(file.fd_, path, 0, kLengthBytes, length_bytes));
   uint64_t length = 0;
   for (int i = kLengthBytes - 1; i >= 0; --i) length = length << 8 | length_bytes[i];
-  if (length > static_cast<uint64_t>(kMaxHeaderBytes))
+  if (length > static_cast<uint64_t>(kMaxHeaderBytes)) {
     return Refuse(path, absl::StrFormat("header length: %d, allowed %d", length, kMaxHeaderBytes));
+  }
   const int64_t header_bytes = static_cast<int64_t>(length);
-  if (header_bytes > file_bytes - kLengthBytes)
+  if (header_bytes > file_bytes - kLengthBytes) {
     return Refuse(path,
                   absl::StrFormat("header length: %d, the file has %d bytes", header_bytes, file_bytes));
+  }
   std::string header(static_cast<size_t>(header_bytes), '\0');
   RETURN_IF_ERROR(ReadAt(file.fd_, path, kLengthBytes, header_bytes, header.data()));
   const int64_t data_begin = kLengthBytes + header_bytes;

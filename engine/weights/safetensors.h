@@ -1,16 +1,16 @@
 #ifndef FOREDRAFT_ENGINE_WEIGHTS_SAFETENSORS_H_
 #define FOREDRAFT_ENGINE_WEIGHTS_SAFETENSORS_H_
 
-// Reader of safetensors files that trusts nothing in them. All rules are checked by Open, before a byte of
-// tensor data is read:
+// Reader of safetensors files. It trusts nothing in a file: Open checks the whole header before any tensor
+// data is read.
+// clang-format off
 //   header-size   8-byte little-endian length, 2 bytes..100 MB, inside the file
-//   header-json   UTF-8 JSON object that starts with '{', no key twice; __metadata__ maps strings to strings
-//   entry         dtype known, shape of at most 8 non-negative sizes, products that do not overflow, name of
-//   at
-//                 most 512 bytes, at most 1,000,000 tensors
-//   offsets       sorted they cover the data section without hole or overlap, first 0, last the end of the
-//   file;
-//                 each as long as dtype and shape say. No alignment is assumed
+//   header-json   UTF-8 JSON object that starts with '{', no duplicate keys; __metadata__ maps strings to strings
+//   entry         known dtype; shape of at most 8 non-negative sizes whose product does not overflow; name of
+//                 at most 512 bytes; at most 1,000,000 tensors
+//   offsets       the tensors cover the data section from its first to its last byte, without hole or overlap,
+//                 each as long as its dtype and shape say. No alignment is assumed
+// clang-format on
 // Files are read with pread, not mapped: a file that shrinks while it is read is an error, not a SIGBUS.
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct TensorEntry {
 // An open file and its checked header. Move-only; Read may be called from any thread.
 class SafetensorsFile {
  public:
-  // NOT_FOUND or INVALID_ARGUMENT naming the file, and the tensor where one is at fault.
+  // NOT_FOUND or INVALID_ARGUMENT names the file, and the tensor if one is at fault.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   SafetensorsFile(SafetensorsFile&& other) noexcept;
@@ -47,8 +47,8 @@ class SafetensorsFile {
   const std::vector<TensorEntry>& tensors() const { return tensors_; }  // by offset
   const TensorEntry* Find(const std::string& name) const;               // null: no such tensor
 
-  // Reads bytes [offset, offset + bytes) of a tensor. DATA_LOSS naming file and tensor if the file got
-  // shorter.
+  // Reads bytes [offset, offset + bytes) of a tensor. DATA_LOSS, naming file and tensor, if the file has
+  // become shorter.
   absl::Status Read(const TensorEntry& tensor, int64_t offset, int64_t bytes, void* out) const;
 
  private:
@@ -57,11 +57,11 @@ class SafetensorsFile {
   std::string path_;
   int fd_ = -1;  // owned
   std::vector<TensorEntry> tensors_;
-  absl::flat_hash_map<std::string, size_t> index_;  // name to place in tensors_
+  absl::flat_hash_map<std::string, size_t> index_;  // name to index in tensors_
 };
 
-// The header's rules alone, on its JSON text. `data_bytes` is the length of the data section, which starts at
-// `data_begin`; `file` names it in errors.
+// Parses and checks the JSON text of a header. `data_bytes` is the length of the data section, which starts
+// at `data_begin`; `file` names it in errors.
 absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view header, int64_t data_begin,
                                                                 int64_t data_bytes, const std::string& file);
 

@@ -36,8 +36,9 @@ const std::vector<float>& Normals() {
     for (int i = 0; i < kNormalCount; ++i) {
       const uint64_t bits = Mix(i);
       float sum = 0;
-      for (int part = 0; part < 4; ++part)
+      for (int part = 0; part < 4; ++part) {
         sum += static_cast<float>(bits >> (16 * part) & 0xffff) / 65536 - 0.5f;
+      }
       values[i] = sum * 1.7320508f;
     }
     return values;
@@ -132,7 +133,7 @@ std::vector<RandomTensor> ListTensors(const ModelConfig& config, bool fp8) {
     if (spec.kind == TensorKind::kUnread) continue;
     tensors.push_back(Describe(spec, config));
     if (!fp8 || !spec.is_quantised()) continue;
-    // Codes fill E4M3's range; the scales, a little different for each block, bring them back.
+    // Codes fill E4M3's range; the scales, which differ a little from block to block, undo that.
     RandomTensor& weight = tensors.back();
     const float scale = weight.spread * kNormalBound / 448;
     weight.dtype = DType::kF8E4M3;
@@ -213,9 +214,10 @@ absl::StatusOr<RandomCheckpointReport> WriteShards(const std::vector<Shard>& sha
       ++report.tensor_count;
     }
   }
-  if (shards.size() > 1)
+  if (shards.size() > 1) {
     RETURN_IF_ERROR(WriteJson({{"metadata", {{"total_size", report.bytes}}}, {"weight_map", weight_map}},
                               dir + "/model.safetensors.index.json"));
+  }
   return report;
 }
 
@@ -225,11 +227,12 @@ absl::Status WriteConfig(const std::string& text, const ModelConfig& config, boo
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   json["torch_dtype"] = "bfloat16";
   json.erase("quantization_config");
-  if (fp8)
+  if (fp8) {
     json["quantization_config"] = {{"quant_method", "fp8"},
                                    {"fmt", "e4m3"},
                                    {"activation_scheme", "dynamic"},
                                    {"weight_block_size", {config.weight_block_n, config.weight_block_k}}};
+  }
   return WriteJson(json, dir + "/config.json");
 }
 
@@ -248,10 +251,11 @@ absl::StatusOr<RandomCheckpointReport> WriteRandomCheckpoint(const RandomCheckpo
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, options.config_json));
   std::error_code error;
   std::filesystem::create_directories(options.out_dir, error);
-  if (!error && !std::filesystem::is_empty(options.out_dir, error) && !error)
+  if (!error && !std::filesystem::is_empty(options.out_dir, error) && !error) {
     return absl::AlreadyExistsError(absl::StrFormat(
-        "%s: the directory is not empty, and synth overwrites nothing: name a new or an empty one",
+        "%s: the directory is not empty; synth overwrites nothing, so name a new or an empty directory",
         options.out_dir));
+  }
   if (error) return absl::InvalidArgumentError(absl::StrFormat("%s: %s", options.out_dir, error.message()));
   RETURN_IF_ERROR(WriteConfig(text, config, fp8, options.out_dir));
   RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));

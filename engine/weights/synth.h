@@ -17,7 +17,7 @@ struct RandomCheckpointOptions {
   std::string out_dir;               // made if missing; must be empty, so that no weights are overwritten
   uint64_t seed = 0;                 // the same seed gives the same bytes on every machine
   DType projections = DType::kBF16;  // or kF8E4M3: in FP8 blocks with their scales
-  int64_t max_shard_bytes = 1'000'000'000;  // a tensor larger than that has a shard of its own
+  int64_t max_shard_bytes = 1'000'000'000;  // a larger tensor gets a shard of its own
 };
 
 struct RandomCheckpointReport {
@@ -26,9 +26,9 @@ struct RandomCheckpointReport {
   int shard_count = 0;
 };
 
-// Writes config.json, generation_config.json and model.safetensors, or shards with their index. Weights have
-// RandomAmplitude. Memory is bounded by a small buffer. INVALID_ARGUMENT, ALREADY_EXISTS or
-// RESOURCE_EXHAUSTED name the file.
+// Writes config.json, generation_config.json and model.safetensors, or shards with their index.
+// RandomAmplitude scales the weights. Memory is bounded by a small buffer. INVALID_ARGUMENT, ALREADY_EXISTS
+// or RESOURCE_EXHAUSTED name the file.
 absl::StatusOr<RandomCheckpointReport> WriteRandomCheckpoint(const RandomCheckpointOptions& options);
 
 }  // namespace foredraft

@@ -12,7 +12,7 @@
 namespace foredraft {
 namespace {
 
-// Reads the tensors of a weight, packs them and drops them, weight by weight.
+// Reads, packs and frees the tensors of one weight after another.
 class CheckpointSource : public WeightSource {
  public:
   CheckpointSource(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, Stream& stream,
@@ -71,7 +71,7 @@ class CheckpointSource : public WeightSource {
     return absl::OkStatus();
   }
 
-  // In the file, scales included.
+  // Bytes in the file, scales included.
   int64_t BytesOf(const TensorSpec& tensor) const override {
     const TensorLocation scale = checkpoint_.Find(tensor.scale);
     return checkpoint_.Find(tensor.name).entry->bytes + (scale.entry == nullptr ? 0 : scale.entry->bytes);

@@ -18,13 +18,13 @@ namespace foredraft {
 // Loads the model and its first `mtp_module_count` MTP modules (<= config.num_nextn_predict_layers). The
 // whole checkpoint is checked before any data is read, including modules that are not loaded: a missing,
 // extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor. Host memory is
-// bounded by the largest group of fused tensors; the embedding is streamed. Of the routed experts only those
-// of `shard` are read and counted in `progress`, which may be empty.
+// bounded by the largest group of fused tensors; the embedding is streamed. Only the routed
+// experts of `shard` are read and counted in `progress`, which may be empty.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                          int mtp_module_count, Device& device, Stream& stream,
                                          const LoadProgress& progress, const ExpertShard& shard = {});
 
-// The same from an open checkpoint that has passed CheckTensors, by a description.
+// Loads from an open checkpoint that has passed CheckTensors, as `description` says.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                          const ModelDescription& description, Device& device, Stream& stream,
                                          const LoadProgress& progress);

@@ -38,10 +38,10 @@ class WeightSource {
   virtual absl::Status Set(const WeightSpec& weight, const MatrixMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const KvBMember& member) = 0;
-  // Called in place of Set for the experts of a rank that has none: the member stays absent.
+  // Called instead of Set for the experts of a rank without experts: the member stays absent.
   virtual void Skip() {}
 
-  // What a tensor counts for in the progress.
+  // Bytes that a tensor adds to the progress.
   virtual int64_t BytesOf(const TensorSpec& tensor) const = 0;
   void Advance(std::span<const TensorSpec* const> done);
 

@@ -17,7 +17,7 @@ struct BenchFlag {
   std::variant<bool*, int*, std::string*, std::vector<int>*, std::vector<std::string>*> value;
 };
 
-// Values that are not given keep what they are. Ends the program with exit code 2 and one line on stderr for
+// Flags that are not given keep their values. Ends the program with exit code 2 and one line on stderr for
 // an argument that is not allowed. Returns the command as given, for reports: "build/cpu/bin/cpu_ops --rows
 // 1,4".
 std::string ParseBenchFlags(int argc, char** argv, std::initializer_list<BenchFlag> flags);

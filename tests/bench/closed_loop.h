@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_BENCH_CLOSED_LOOP_H_
 #define FOREDRAFT_TESTS_BENCH_CLOSED_LOOP_H_
 
-// A model in process, with scheduler and serving loop, and clients that send a request when one of theirs has
-// ended: tokens per second without a server in between.
+// A model, its scheduler and serving loop in process, and closed-loop clients: tokens per second without a
+// server.
 
 #include <condition_variable>
 #include <cstdint>
@@ -29,7 +29,7 @@ class ClosedLoop {
   ClosedLoop(const LoadedModel& model, const Setting& setting);
   ~ClosedLoop();
 
-  // All of `requests`, `streams` at a time.
+  // Runs all of `requests`, `streams` at a time.
   Stage Run(int streams, const std::vector<Request>& requests);
 
  private:

@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-constexpr float kDecisive = 16.0f;  // scores lie in (0, 1)
+constexpr float kDecisive = 16.0f;  // above any score, which is in (0, 1)
 
 void Bias(Device& device, Stream& stream, const MoeWeights& moe, const std::vector<float>& bias) {
   device.CopyToDevice(stream, const_cast<float*>(moe.e_score_correction_bias), bias.data(),
@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<CopyCommunicator>> CopyCommunicator::Create(Devic
   return std::unique_ptr<CopyCommunicator>(new CopyCommunicator(device.ops(), size, memory));
 }
 
-// One launch: rows of a matrix whose source is the same row again and again.
+// One launch: copies the rows of a matrix with row stride 0.
 void CopyCommunicator::CopyToAll(Stream& stream, void* out, const void* in, int count, int64_t bytes) {
   CHECK_EQ(bytes % static_cast<int64_t>(sizeof(float)), 0);
   if (bytes == 0 || count == 0) return;

@@ -1,13 +1,13 @@
 #ifndef FOREDRAFT_TESTS_BENCH_COPY_COMMUNICATOR_H_
 #define FOREDRAFT_TESTS_BENCH_COPY_COMMUNICATOR_H_
 
-// Rank 0 of a group without other ranks: what the others would send is copied on the device instead, in the
-// same sizes, on the same stream, in captured steps too. So a step of one rank's share has the exchange's
-// traffic, though not its latency or its wires.
+// Rank 0 of a group without other ranks. Instead of receiving the other ranks' data it copies data of the
+// same size on the device, on the same stream, also in captured steps. A step then has the memory traffic of
+// the exchange, but not its latency, and no traffic on the links.
 //
-// Every rank's rows are this rank's own. Those of the others choose no expert of this rank, so its experts
-// compute its own rows alone: as many pairs as in a balanced group, if its own rows choose no other experts
-// (ChooseOwnExperts).
+// The rows of every rank are copies of this rank's own rows. The other ranks' rows choose no expert of this
+// rank, so its experts compute its own rows only. With ChooseOwnExperts its own rows choose no other experts;
+// its experts then compute as many pairs as in a balanced group.
 //
 // Owner: RankEngine. Thread: that of the stream.
 
@@ -21,15 +21,14 @@ namespace foredraft {
 
 class CopyCommunicator : public Communicator {
  public:
-  // At most `max_choices` choices of experts (rows by top_k) in one exchange, of the `expert_count` of all
-  // ranks.
+  // `max_choices`: most expert choices (rows x top_k) in one exchange. `expert_count`: experts of all ranks.
   static absl::StatusOr<std::unique_ptr<CopyCommunicator>> Create(Device& device, int size, int expert_count,
                                                                   int max_choices);
 
   int rank() const override { return 0; }
   int size() const override { return size_; }
 
-  // parts[1] are the choices, as ExpertExchange has them.
+  // parts[1] holds the expert choices, as in ExpertExchange.
   void AllGather(Stream& stream, const AllGatherParams& params) override;
   void AllToAll(Stream& stream, const AllToAllParams& params) override;
   absl::Status Await(Stream& stream) override;
@@ -44,16 +43,16 @@ class CopyCommunicator : public Communicator {
   CopyCommunicator(const Ops& ops, int size, const int32_t* others_choices)
       : ops_(ops), size_(size), others_choices_(others_choices) {}
 
-  // `in`, a stretch of `bytes`, to each of `count` adjacent ones from `out` on.
+  // Copies the `bytes` bytes at `in` to `out`, `count` times in a row.
   void CopyToAll(Stream& stream, void* out, const void* in, int count, int64_t bytes);
 
   const Ops& ops_;
   const int size_;
   const int32_t* const
-      others_choices_;  // device memory: an expert of the last rank, as often as an exchange may need
+      others_choices_;  // device memory: an expert of the last rank, repeated for the largest exchange
 };
 
-// Biases the routers so that rows choose among the first `own_count` experts alone.
+// Biases the routers so that rows choose only among the first `own_count` experts.
 void ChooseOwnExperts(Device& device, const ModelWeights& weights, int expert_count, int own_count);
 
 }  // namespace foredraft

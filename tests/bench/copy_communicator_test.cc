@@ -69,8 +69,8 @@ TEST(CopyCommunicator, GivesEveryRanksPartOfTheOwnRows) {
   for (int i = 0; i < kRanks * kRows; ++i) EXPECT_EQ(values[i], in[i % kRows]) << i;
 }
 
-// A step of rank 0: its rows have all their experts here, and no other rank's rows do.
-TEST(CopyCommunicator, OwnRowsMeetOwnExpertsAlone) {
+// In a step of rank 0, its own rows choose only local experts, and the other ranks' rows choose none of them.
+TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";
   config.vocab_size = 64;

@@ -5,7 +5,7 @@
 // usage: cpu_ops [--model CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--only WORD]
 //                [--buffer-mb N] [--markdown]
 //   --model  default deploy/configs/yardstick.json
-//   --only   ops whose name has WORD
+//   --only   ops with WORD in their name
 
 #include <algorithm>
 #include <functional>

@@ -139,7 +139,7 @@ void PrintGain(const Report& report, const std::vector<Line>& lines) {
 void Steps(const Report& report, const BenchModel& model) {
   const Options& options = report.options;
   const bool module = model.config.num_nextn_predict_layers > 0 && !options.Wants("plain");
-  // Beside drafts, the model without its module is asked where drafts pay: at few rows.
+  // The model without its module is measured only at few rows, where drafts pay.
   std::vector<int> plain_rows = options.rows;
   if (module) std::erase_if(plain_rows, [](int rows) { return rows > kMostPlainRows; });
   std::optional<StepMeter> plain, mtp;
@@ -160,7 +160,7 @@ void Steps(const Report& report, const BenchModel& model) {
   if (module && lines[0].setting.rows == 1) PrintGain(report, lines);
 }
 
-// The same shape with dense layers alone: what more rows cost where none brings weights of its own.
+// The same shape with dense layers only: the cost of more rows when all rows use the same weights.
 absl::Status Dense(const Report& report, const ModelConfig& config) {
   const Options& options = report.options;
   ModelConfig dense = config;
@@ -191,7 +191,7 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// Where the time of one setting's median step goes; `k` names its drafts.
+// The time of one setting's median step by kind of op; `k` names its drafts.
 void AddOps(const Report& report, StepMeter& meter, const StepSetting& setting, const std::string& k,
             Table& table) {
   const double before = report.bandwidth.Measure();
@@ -230,8 +230,8 @@ void Ops(const Report& report, const BenchModel& model) {
   }
   Heading(
       options, "Time by kind of op",
-      absl::StrFormat("Of a step run op by op, a clock around each: the one of median length of %d, whose "
-                      "quartiles stand beside it. Between: the rest of the step. GB/s of weights and keys.",
+      absl::StrFormat("The step of median length among %d steps, run op by op with a clock around each op; "
+                      "with quartiles. Between: the rest of the step. GB/s of weights and keys.",
                       kTalliedSteps));
   Table table({"rows", "K", "kind", "calls", "us", "of step", "MB", "GB/s", "of read bandwidth"});
   StepMeter plain({options.threads, options.context, 0, rows}, model);

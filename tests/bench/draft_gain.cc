@@ -1,4 +1,4 @@
-// What abacus' own drafts bring, with the acceptance they have: tokens per second of K = 1 and 3 over those
+// The speedup from abacus' own drafts at their real acceptance: tokens per second of K = 1 and 3 over those
 // of a model without drafts, at one stream and at four, in process. Rounds are interleaved.
 //
 // usage: draft_gain [ROUNDS] [--markdown] [--quick], from the repository's root

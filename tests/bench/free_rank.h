@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_BENCH_FREE_RANK_H_
 #define FOREDRAFT_TESTS_BENCH_FREE_RANK_H_
 
-// A stub rank that costs next to nothing, to measure what is above it. Tokens are ordinary words of abacus's
-// tokenizer; a sequence ends at its length limit.
+// A stub rank that costs next to nothing, to measure the layers above it. Tokens are ordinary words of
+// abacus's tokenizer; a sequence ends at its length limit.
 
 #include <chrono>
 #include <cstdint>
@@ -12,11 +12,11 @@
 namespace foredraft {
 
 struct FreeRankOptions {
-  int rank = 0;  // which of the plan's
+  int rank = 0;  // index in the plan's ranks
   int slot_count = 64;
   int max_draft_len = 0;
   bool accept_all = true;                           // false: 0..v drafts, evenly
-  std::chrono::steady_clock::duration step_time{};  // results come no faster than this
+  std::chrono::steady_clock::duration step_time{};  // least time between two results
 };
 
 class FreeRank : public StubRank {
@@ -27,7 +27,7 @@ class FreeRank : public StubRank {
   absl::Status Launch(const IterationPlan& plan) override;
   absl::StatusOr<RankResult> Collect() override;
 
-  // What it does cost.
+  // CPU time spent in this rank.
   double busy_seconds() const { return busy_seconds_; }
 
  private:

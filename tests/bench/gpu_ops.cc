@@ -3,7 +3,7 @@
 // so that none is in a cache.
 //
 // usage: gpu_ops [--backend cuda|cpu] [--only WORD] [--small]
-//   --only   ops whose name has WORD
+//   --only   ops with WORD in their name
 //   --small  widths divided by 16: shows that the program runs, its times mean nothing
 
 #include <algorithm>

@@ -1,15 +1,16 @@
 // Decode steps of a whole model of random weights: time by rows, K, graph or eager, overlapped or not, the
 // idle time of the device between two steps, and the roofline counted from the ops the step submits.
 //
+// clang-format off
 // usage: gpu_step [--backend cuda|cpu] [--model CONFIG_JSON] [--ranks N] [--context N] [--max-rows N]
 //   --model    default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
-//   --ranks    1, 2, 4 or 8: the model's experts are the share of one of so many ranks, and the exchange with
-//              the others is copies of the same size (copy_communicator.h); default 8 with the default model,
-//              else 1
+//   --ranks    1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
+//              the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
 //   --context  positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
+// clang-format on
 //
-// A step is timed by the device's clock (events around it); the period from one to the next by the host's,
-// over all of them. Idle is the period less the mean step. Drafts are accepted at the lengths published for
+// Device events time each step. The host's clock times the period from one step to the next, as a mean over
+// all steps. Idle is the period less the mean step. Drafts are accepted at the lengths published for
 // R1.
 
 #include <algorithm>
@@ -55,7 +56,7 @@ struct Timing {
 
 class GpuStep {
  public:
-  // config: all ranks' experts.
+  // `config` has the experts of all ranks.
   GpuStep(const Options& options, const ModelConfig& config, bool graphs) {
     auto device = CreateDevice(options.backend, {.threads = 2});
     CHECK(device.ok()) << device.status().ToString();
@@ -90,7 +91,7 @@ class GpuStep {
 
   void Start(int rows, int draft_len) { bench_->Start(rows, draft_len); }
 
-  // Of the decode step that Start left ready.
+  // The cost of the decode step that follows Start.
   OpCost Cost(int draft_len) {
     device_->StartCounting({.context = bench_->context(), .rows_per_sequence = draft_len + 1});
     bench_->engine().Submit(bench_->Step(draft_len), 0);

@@ -49,8 +49,8 @@ TEST(OpCost, OfAttentionReadsASequencesKeysOnce) {
   EXPECT_EQ(together.bf16_flops, alone.bf16_flops);
 }
 
-TEST(OpCost, ExpertsReallyMetAreCountedWhereTheirOffsetsCanBeRead) {
-  const int32_t offsets[] = {0, 3, 3, 3, 8};  // the first and the last
+TEST(OpCost, CountsTheExpertsWithRowsWhereOffsetsAreReadable) {
+  const int32_t offsets[] = {0, 3, 3, 3, 8};  // experts 0 and 3 have rows
   const GroupedGemmParams p = {.out = Shape<float>(8, 256),
                                .x = Shape<const bf16>(8, 128),
                                .expert_offsets = offsets,
@@ -59,7 +59,7 @@ TEST(OpCost, ExpertsReallyMetAreCountedWhereTheirOffsetsCanBeRead) {
   EXPECT_GT(CostOf(p).stored_bytes, 3 * 256 * 128 * 2);
 }
 
-TEST(OpCost, StoredAreWeightsAndKeysAlone) {
+TEST(OpCost, StoredBytesAreWeightsAndKeysOnly) {
   const GemmParams gemm = {.out = Shape<float>(32, 64),
                            .x = Shape<const bf16>(32, 128),
                            .weight = WeightOf(64, 128, DType::kBF16)};
@@ -73,7 +73,7 @@ TEST(OpCost, StoredAreWeightsAndKeysAlone) {
   EXPECT_EQ(CostOf(AddParams{.out = Shape<float>(4, 512), .x = Shape<const float>(4, 512)}).stored_bytes, 0);
 }
 
-TEST(OpCost, ExpertsAreCountedAsOftenAsTheyAreMet) {
+TEST(OpCost, EstimatesTheExpertsWithRows) {
   EXPECT_DOUBLE_EQ(ExpectedExperts(1, 256), 1);
   EXPECT_NEAR(ExpectedExperts(8, 256), 7.89, 0.01);
   EXPECT_NEAR(ExpectedExperts(1024, 256), 251.3, 0.1);
@@ -89,7 +89,7 @@ TEST(OpCost, RooflineIsTheSlowerOfMemoryAndMatrixUnits) {
   EXPECT_DOUBLE_EQ(RooflineSeconds({.bytes = 4e9, .bf16_flops = 8e11, .fp8_flops = 16e11}, rates), 2e-3);
 }
 
-TEST(CountingDevice, AddsUpWhatIsSubmittedAndWhatIsReplayedAndRunsBoth) {
+TEST(CountingDevice, CountsAndRunsSubmittedAndReplayedOps) {
   CountingDevice device(*CreateDevice("cpu", {}));
   float* const x = *device.AllocateArray<float>(2 * 16);
   float* const out = *device.AllocateArray<float>(2 * 16);
@@ -100,7 +100,7 @@ TEST(CountingDevice, AddsUpWhatIsSubmittedAndWhatIsReplayedAndRunsBoth) {
   const auto graph = device.Capture(*stream, [&] { device.ops().add(*stream, p); });
   device.ops().add(*stream, p);
   graph->Replay(*stream);
-  EXPECT_EQ(device.TakeCost().bytes, 0) << "not asked to count";
+  EXPECT_EQ(device.TakeCost().bytes, 0) << "counting has not started";
   device.StartCounting({});
   device.ops().add(*stream, p);
   graph->Replay(*stream);
@@ -114,7 +114,7 @@ TEST(CountingDevice, AddsUpWhatIsSubmittedAndWhatIsReplayedAndRunsBoth) {
   EXPECT_EQ(values, std::vector<float>(32, 4.0f));
 }
 
-TEST(CountingDevice, KnowsTheHeadByItsWidth) {
+TEST(CountingDevice, RecognisesTheHeadByItsWidth) {
   CountingDevice device(*CreateDevice("cpu", {}));
   const auto stream = device.CreateStream();
   const auto weight = device.MakeRandomWeights(1, DenseRandomWeight(64, 32, DType::kBF16, 1.0f, 1));

@@ -1,5 +1,6 @@
-// What the overlap scheduler gains: tokens per second of abacus in process, with one iteration planned while
-// another runs, over those without. The two take turns, so that the ratio of a pair says more than its parts.
+// The speedup from the overlap scheduler, which plans one iteration while another runs: tokens per second of
+// abacus in process with and without overlap. Runs alternate; the ratio of a pair is less noisy than its
+// parts.
 //
 // usage: overlap [--markdown] [--quick], from the repository's root
 
@@ -60,7 +61,7 @@ void Main(const ReportFlags& flags) {
       Measurement off{.name = name + ", off", .unit = "tokens/s", .samples = {}};
       Measurement ratio{.name = name + ", on / off", .unit = "", .samples = {}};
       for (int round = 0; round < rounds; ++round) {
-        // Who goes first alternates: a machine that warms up or throttles favours neither.
+        // The order alternates, so that a machine that warms up or throttles favours neither.
         const bool on_first = round % 2 == 0;
         const ClosedLoop::Stage first = (on_first ? pair.on : pair.off)->Run(streams, requests);
         const ClosedLoop::Stage second = (on_first ? pair.off : pair.on)->Run(streams, requests);

@@ -23,7 +23,7 @@ constexpr int kTrials = 3;
 // A cache line in vector registers.
 using Words = uint64_t __attribute__((vector_size(64)));
 
-// The sum of all words; four lines of a stream, then of the next.
+// Sums all words: four lines of one stream, then four of the next.
 __attribute__((noinline)) uint64_t Sum(const uint64_t* data, size_t words, const ReadBandwidth::Way& way) {
   const size_t part = words / way.streams / (4 * kLineWords) * (4 * kLineWords);
   Words sums[4] = {};
@@ -55,7 +55,7 @@ ReadBandwidth::ReadBandwidth(int threads, size_t bytes)
   const uintptr_t address = reinterpret_cast<uintptr_t>(mapping_);
   auto* const data = reinterpret_cast<char*>((address + kHugePage - 1) / kHugePage * kHugePage);
   madvise(data, bytes, MADV_HUGEPAGE);  // if refused, small pages, like the weights
-  // No page equals another: a host may merge equal pages.
+  // All pages differ, because a host may merge equal pages.
   auto* const words = reinterpret_cast<uint64_t*>(data);
   for (size_t i = 0; i < bytes / sizeof(uint64_t); ++i) words[i] = i * 0x9e3779b97f4a7c15u;
   data_ = words;

@@ -1,6 +1,6 @@
 // How often drafts of sampled requests are accepted: drawn with the target's own noise (what the engine does,
-// docs/speculation.md section 2), and, for comparison, chosen greedily (what others do). Tokens never depend
-// on drafts, so the greedy drafter is replayed over the tokens that the engine gave.
+// docs/speculation.md section 2), and, for comparison, chosen greedily (as other engines do). Tokens never
+// depend on drafts, so the greedy drafter is replayed over the tokens that the engine gave.
 //
 // usage: sampled_acceptance [requests]     prints a Markdown table; from the repository's root
 
@@ -25,7 +25,7 @@ struct Tally {
   double length() const { return steps == 0 ? 1.0 : 1.0 + static_cast<double>(accepted) / steps; }
 };
 
-// The steps a drafter with these sampling parameters would have taken over `output`.
+// The steps that a drafter with these sampling parameters takes over `output`.
 Tally Replay(FromScratch& scratch, const Request& request, const std::vector<int32_t>& output,
              const SamplingParams& drafting) {
   Tally tally;
@@ -76,7 +76,7 @@ void Run(int request_count) {
       engine.accepted += run.requests[i].accepted_tokens;
       tokens += output.size();
     }
-    CHECK_EQ(engine.steps, noise.steps) << "the replay is not what the engine did";
+    CHECK_EQ(engine.steps, noise.steps) << "the replay differs from the engine's steps";
     CHECK_EQ(engine.accepted, noise.accepted);
     std::printf("| %.1f | %.3f | %.3f | %zu |\n", temperature, noise.length(), greedy.length(), tokens);
   }

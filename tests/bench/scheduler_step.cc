@@ -1,7 +1,7 @@
-// What an iteration costs the scheduler: Plan and Commit in the steady state, K = 3, without a model.
+// The scheduler's time per iteration: Plan and Commit in the steady state, K = 3, without a model.
 // Requests of all lengths come and go, half of their prompts share a start, prompts are chunked, drafts are
-// accepted 0 to 3 at a time, so that sequences grow and are rewound over block borders. Overlapped as the
-// serving loop does it: N + 1 is planned before N is committed.
+// accepted 0 to 3 at a time, so that sequences grow and are rewound across block borders. As in
+// the overlapped serving loop, N + 1 is planned before N is committed.
 //
 // usage: scheduler_step [--markdown] [--quick]
 
@@ -42,7 +42,7 @@ class SteadyScheduler {
       ranks_.push_back(std::make_unique<FreeRank>(FreeRankOptions{
           .rank = rank, .slot_count = slots, .max_draft_len = kDraftLen, .accept_all = false}));
     }
-    // Until the first have all been replaced: no two sequences are then in step.
+    // Runs until all of the first sequences have been replaced, so that no two are in step.
     const uint64_t first_crowd = static_cast<uint64_t>(ranks) * slots;
     while (finished_ < 2 * first_crowd) Iterate();
   }

@@ -129,13 +129,14 @@ class ClientProcess {
   // Waits for the next line.
   ClientSample Next() {
     ClientSample sample;
-    CHECK_EQ(std::fscanf(lines_, "%lld %lf", &sample.tokens, &sample.cpu_seconds), 2) << "the client is gone";
+    CHECK_EQ(std::fscanf(lines_, "%lld %lf", &sample.tokens, &sample.cpu_seconds), 2)
+        << "the client process ended early";
     return sample;
   }
   // Waits for the last line.
   double ChunksPerToken() {
     double chunks_per_token = 0;
-    CHECK_EQ(std::fscanf(lines_, "%lf", &chunks_per_token), 1) << "the client is gone";
+    CHECK_EQ(std::fscanf(lines_, "%lf", &chunks_per_token), 1) << "the client process ended early";
     return chunks_per_token;
   }
 

@@ -2,8 +2,8 @@
 #define FOREDRAFT_TESTS_BENCH_STEP_BENCH_H_
 
 // One engine and the plans that drive it step by step, for programs that time steps: sequences brought to a
-// context, decode steps of any K, drafts accepted at the lengths published for R1. Started again, it
-// repeats its tokens: the same steps can be timed and counted.
+// context, decode steps of any K, drafts accepted at the lengths published for R1. A second Start
+// repeats the tokens, so the same steps can be timed and counted.
 
 #include <cstdint>
 #include <memory>
@@ -30,13 +30,13 @@ struct StepBenchOptions {
 
 class StepBench {
  public:
-  // `weights` may be of another device of the same backend that outlives this. `others`: ranks beside this
-  // one, which is rank 0; their plans are empty.
+  // `weights` may belong to another device of the same backend, which must outlive this object. This engine
+  // is rank 0; `others` connects it to further ranks, whose plans are empty.
   StepBench(const StepBenchOptions& options, const ModelConfig& config, std::unique_ptr<Device> device,
             ModelWeights weights, std::unique_ptr<Communicator> others = nullptr);
 
-  // Computes the context of all sequences from random prompts, as many at once as max_num_tokens has room
-  // for; without it their caches hold zeros. Returns the seconds of each forward.
+  // Computes the context of all sequences from random prompts, as many at once as max_num_tokens
+  // allows. Without this call, the caches hold zeros. Returns the seconds of each forward.
   std::vector<double> Prefill();
 
   // Brings `rows` sequences to the context, ready for a decode step; they stay live until the next call.

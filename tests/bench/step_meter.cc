@@ -124,7 +124,8 @@ const std::vector<double>& StepMeter::BytesOf(const StepSetting& setting, int st
   for (const RankResult& before : counted) {
     const RankResult again = bench_->Run(setting.draft_len);
     for (int slot = 0; slot < setting.rows; ++slot) {
-      CHECK(again.slots[slot].token_ids == before.slots[slot].token_ids) << "other tokens than were counted";
+      CHECK(again.slots[slot].token_ids == before.slots[slot].token_ids)
+          << "tokens differ from those of the counted steps";
     }
   }
   return bytes;

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_BENCH_STEP_METER_H_
 #define FOREDRAFT_TESTS_BENCH_STEP_METER_H_
 
-// Times decode steps on backend cpu, and counts the bytes of the very same steps: brought to the same start,
-// an engine repeats its tokens, and so the experts that its rows choose. Timed steps are replays; counted
+// Times decode steps on backend cpu, and counts the bytes of the same steps: from the same start, an engine
+// repeats its tokens, and with them the experts that its rows choose. Timed steps are replays; counted
 // ones run the recorded ops one by one.
 
 #include <map>
@@ -54,18 +54,18 @@ class StepMeter {
     int max_draft_len = 0;  // 0: no module
     std::vector<int> rows;  // ascending
   };
-  // `model` outlives this.
+  // `model` must outlive this object.
   StepMeter(const Options& options, const BenchModel& model);
 
-  // One round: the steps, between two looks at the read bandwidth.
+  // One round: the steps, with a measurement of the read bandwidth before and after.
   void Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured);
 
-  // A step op by op.
+  // A step run op by op.
   struct TalliedStep {
     double seconds = 0;  // of the whole step
     OpTallies ops{};
   };
-  // So many of them, the shortest first: what else the machine did is in the last ones.
+  // Runs `steps` steps op by op; returns the shortest first. Disturbances by other processes are in the last.
   std::vector<TalliedStep> TallySteps(const StepSetting& setting, int steps);
 
  private:

@@ -34,7 +34,7 @@ Config ParseOrDie(const std::string& text, const Environment& environment = {},
   return loaded.ok() ? loaded->config : Config{};
 }
 
-// Users' files hold these names: add to them, rename none.
+// Users' files contain these names: add names, but rename none.
 constexpr const char* kFixedKeys[] = {
     "model",
     "served_model_name",

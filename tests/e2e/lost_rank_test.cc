@@ -1,4 +1,4 @@
-// Faults of a worker x moments in the group's life (docs/architecture.md, lost-rank). Streams end with
+// Worker faults combined with states of the group (docs/architecture.md, lost-rank). Streams end with
 // UNAVAILABLE after all their tokens, no process is left running past the bound, and the metrics count the
 // loss; with restart: group the daemon serves again by itself.
 
@@ -85,7 +85,7 @@ const std::vector<std::vector<int32_t>>& Expected() {
 
 class LostRank : public testing::TestWithParam<FaultCase> {
  protected:
-  // Where the network is cut, rank 1 is behind a proxy.
+  // For faults that cut the network, rank 1 is behind a proxy.
   static ClusterOptions OptionsOf(const FaultCase& fault_case) {
     ClusterOptions options;
     options.restart_group = fault_case.restart_group;

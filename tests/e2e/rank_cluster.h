@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_E2E_RANK_CLUSTER_H_
 #define FOREDRAFT_TESTS_E2E_RANK_CLUSTER_H_
 
-// A daemon with worker processes, running abacus, and what a test needs to disturb it: streams, signals to
-// its workers, a network that can be cut, and the list of processes that still run.
+// A daemon with worker processes, running abacus, and the means to disturb it: streams, signals to its
+// workers, a network that can be cut, and the list of processes that still run.
 
 #include <sys/types.h>
 

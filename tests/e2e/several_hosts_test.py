@@ -3,7 +3,7 @@
 
 usage: tests/e2e/several_hosts_test.py FOREDRAFT   (the binary)
 
-Network namespaces stand for hosts: the leader runs in one, and two workers in each of two others. They are joined by a
+Network namespaces serve as hosts: the leader runs in one, and two workers in each of two others. They are joined by a
 bridge and talk over TLS. The namespaces end with the test. If the machine forbids namespaces, the test says so and uses
 loopback addresses as hosts; it then stops a host's workers instead of cutting its link.
 """
@@ -201,7 +201,7 @@ def main() -> int:
         probe = subprocess.run([*wrap, "sh", "-c", "mount -t tmpfs tmpfs /run && ip netns add probe"], capture_output=True, text=True, check=False)
         if probe.returncode == 0:
             return subprocess.run([*wrap, sys.executable, __file__, binary, INSIDE], check=False).returncode
-        print(f"this machine forbids network namespaces ({probe.stderr.strip()}): loopback addresses stand for hosts")
+        print(f"this machine forbids network namespaces ({probe.stderr.strip()}): loopback addresses serve as hosts")
     if INSIDE in sys.argv:
         run("ip", "link", "set", "lo", "up")
         hosts = Namespaces()

@@ -60,7 +60,7 @@ v1::GetLoadResponse Load(v1::AdminService::Stub& admin) {
   return load;
 }
 
-TEST(Soak, TheRealEngineLeavesNothingBehindAndServesSurvivorsRight) {
+TEST(Soak, TheRealEngineLeavesNothingBehindAndServesTheOthersCorrectly) {
   const auto read = [] {
     return ReadConfig(
         "deploy/configs/abacus-cpu.yaml", {},

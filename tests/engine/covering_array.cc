@@ -25,8 +25,8 @@ void AddCombinations(const std::vector<int>& level_counts, int first, int streng
   }
 }
 
-// How much `row` does for a combination: nothing where they disagree, 1 where they still may agree, a lot
-// where the row has all of it.
+// The score of `row` for a combination: 0 if they conflict, 1 if the row can still be completed to contain
+// it, 1000 if the row contains it.
 int Gain(const Row& row, const Row& combination) {
   bool whole = true;
   for (size_t f = 0; f < row.size(); ++f) {
@@ -51,7 +51,7 @@ std::vector<Row> CoveringArray(const std::vector<int>& level_counts, int strengt
   AddCombinations(level_counts, 0, strength, unset, open);
   std::vector<Row> rows;
   while (!open.empty()) {
-    Row row = open.front();  // so every row covers something new
+    Row row = open.front();  // so every row covers a new combination
     for (size_t f = 0; f < row.size(); ++f) {
       if (row[f] != kUnset) continue;
       int best_gain = -1;

@@ -24,11 +24,11 @@ namespace foredraft {
 namespace {
 
 constexpr int kTokensPerBlock = 16;
-constexpr int kSmallPoolBlocks = 25;            // with scratch: not two of the longest test sequences
+constexpr int kSmallPoolBlocks = 25;            // with scratch; too few for two of the longest test sequences
 constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy machine slower
 
 // Runs a rank as LocalExecutor does, and notes what each request's steps drafted: after every step, in stream
-// order, it copies the slots' drafts. A request is known by its seed.
+// order, it copies the slots' drafts. Requests are found by seed.
 class RecordingExecutor : public Executor {
  public:
   RecordingExecutor(std::unique_ptr<RankEngine> engine, int rank, RunRecord& record,

@@ -35,10 +35,10 @@ struct LoadedModel {
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ExpertShard& shard = {});
 
-// Everything that may change how tokens are computed and must not change which they are.
+// The settings that may change how tokens are computed, but must not change the tokens.
 struct Setting {
   int ranks = 1;          // threads of this process, joined over loopback as processes would be
-  int max_open = 0;       // most requests open at once; 0 = all are submitted at the start
+  int max_open = 0;       // most requests open at once; 0: all are submitted at the start
   int draft_len = 0;      // K
   int max_draft_len = 7;  // Kmax, where `mtp`
   bool vanilla = false;   // Kmax is then the modules the checkpoint has
@@ -51,7 +51,7 @@ struct Setting {
   bool small_pool = false;                           // so small that sequences are swapped
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose
-  AcceptanceRule acceptance;                         // strict: the only one that keeps the target's tokens
+  AcceptanceRule acceptance;                         // only the strict rule keeps the target's tokens
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 
   std::string DebugString() const;
@@ -62,7 +62,7 @@ struct StepRecord {
   std::vector<int32_t> drafts;  // made after the tokens so far
   int token_count = 0;          // tokens emitted so far
   int drafts_verified = 0;
-  int accepted = 0;  // of the decode step; -1: it gave none
+  int accepted = 0;  // drafts accepted in the decode step; -1: no step
 };
 struct RequestRecord {
   std::vector<int32_t> token_ids;
@@ -90,11 +90,11 @@ struct RunRecord {
 std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
                                                        int ranks);
 
-// What the last step drafted for a slot. No plan is in flight.
+// The drafts of the last step for a slot. No plan may be in flight.
 std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot);
 
-// Ids of requests are their indices; every request's seed must be unique, it names the request to the
-// recorder. Fails the test (and returns what there is) when the run does not end.
+// Ids of requests are their indices. Every request's seed must be unique: the recorder finds requests by
+// seed. If the run does not end, fails the test and returns the incomplete record.
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests);
 
 // The options for `setting`.

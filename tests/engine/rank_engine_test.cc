@@ -107,7 +107,7 @@ TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {
   }
 }
 
-// Logprobs need full sampling: the same request with and without them takes either choice.
+// A request with logprobs uses full sampling, one without uses the argmax.
 TEST_F(RankEngineTest, TheArgmaxIsWhatFullSamplingChooses) {
   const auto argmax = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const auto sampling = MakeEngine({.draft_len = 3, .max_batch_size = 4});
@@ -131,7 +131,7 @@ TEST_F(RankEngineTest, ServesFrozen) {
   const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const auto graphs = engine->WarmUp();
   ASSERT_TRUE(graphs.ok());
-  EXPECT_EQ(*graphs, 3 * 8 * 2) << "buckets 1, 2, 4; K 0..7; either choice of tokens";
+  EXPECT_EQ(*graphs, 3 * 8 * 2) << "buckets 1, 2, 4; K 0..7; argmax or full sampling";
   const auto cold = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   EXPECT_EQ(RunPlan(*engine, Start(0, ShortRequest(1), 3)).slots[0].token_ids,
             RunPlan(*cold, Start(0, ShortRequest(1), 3)).slots[0].token_ids);
@@ -189,7 +189,7 @@ TEST_F(RankEngineTest, StopsAtTheLimitWithEveryMaxTokens) {
   }
 }
 
-TEST_F(RankEngineTest, NothingFollowsAStopTokenInsideAnAcceptedRun) {
+TEST_F(RankEngineTest, NothingFollowsAStopTokenAmongAcceptedDrafts) {
   const auto engine = MakeEngine({.draft_len = 7, .max_batch_size = 4});
   Request request = ShortRequest(1);
   request.stop_ids.clear();
@@ -219,7 +219,7 @@ TEST_F(RankEngineTest, NothingFollowsAStopTokenInsideAnAcceptedRun) {
   }
 }
 
-TEST_F(RankEngineTest, ASwappedSequenceComesBackToTheBit) {
+TEST_F(RankEngineTest, ASwappedSequenceIsRestoredBitForBit) {
   const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const auto untouched = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const Request request = ShortRequest(1);
@@ -248,8 +248,8 @@ TEST_F(RankEngineTest, ASwappedSequenceComesBackToTheBit) {
   EXPECT_EQ(engine->swap_store().used_bytes(), 0);
 }
 
-// What the drafter made is replaced after every step. Drafts decide how many tokens a step gives, never
-// which.
+// The test replaces the drafts after every step. Drafts decide how many tokens a step emits, but never which
+// tokens.
 struct TestDrafts {
   const char* name;
   double first_length;  // of the first step, at most

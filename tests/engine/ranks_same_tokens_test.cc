@@ -47,7 +47,7 @@ std::string WriteManyExperts() {
   return dir + "/checkpoint";
 }
 
-// Prompts of random ids: for a model that was never trained any will do.
+// Prompts of random ids; any prompt will do for an untrained model.
 std::vector<Request> RandomRequests(int count, bool sampled) {
   std::mt19937 random(5);
   std::vector<Request> requests(count);
@@ -88,7 +88,7 @@ struct Case {
   Model model;
   bool sampled;
   Setting setting;             // ranks aside
-  std::vector<int> fast_tier;  // for how many ranks it belongs there
+  std::vector<int> fast_tier;  // the rank counts that the fast tier runs
 };
 
 Setting Small(int draft_len) {
@@ -163,7 +163,7 @@ const std::vector<Case>& Cases() {
 
 class RanksSameTokensOver : public ::testing::TestWithParam<int> {
  protected:
-  // Tokens of the plainest run there is, of one rank.
+  // The baseline: one rank, eager, no module, no overlap, one request at a time, no reuse.
   static const RunRecord& Baseline(Model model, bool sampled) {
     static auto* const baselines = new std::map<std::pair<Model, bool>, RunRecord>;
     const auto found = baselines->find({model, sampled});
@@ -199,7 +199,7 @@ class RanksSameTokensOver : public ::testing::TestWithParam<int> {
     return entry;
   }
 
-  // A sum in another order shows here long before it changes a token.
+  // A different order of summation changes logprobs long before it changes a token.
   static void ExpectSameBits(const std::vector<TokenLogprob>& got,
                              const std::vector<TokenLogprob>& expected) {
     ASSERT_EQ(got.size(), expected.size());
@@ -252,7 +252,7 @@ TEST_P(RanksSameTokensOver, DraftsAndAcceptance) {
       ASSERT_EQ(
           std::accumulate(request.accepted_per_position.begin(), request.accepted_per_position.end(), 0),
           request.accepted_tokens);
-      if (!setting.draft_len_changes.empty()) continue;  // how K meets a request's steps is left to chance
+      if (!setting.draft_len_changes.empty()) continue;  // timing decides the K of a request's steps
       ASSERT_EQ(request.accepted_per_position, one_rank.requests[id].accepted_per_position)
           << "request " << id;
     }
@@ -267,7 +267,7 @@ TEST_P(RanksSameTokensOver, DraftsAndAcceptance) {
     lonely_prefills += run.lonely_prefills;
   }
   if (GetParam() > 1) {
-    EXPECT_GT(lonely_prefills, 0) << "no rank ever took part without a prompt of its own";
+    EXPECT_GT(lonely_prefills, 0) << "no rank ran a prefill forward without a prompt of its own";
   }
 }
 

@@ -52,8 +52,8 @@ ThinkingIds FrequentTokens() {
   return {.begin = order.at(0).second, .end = order.at(1).second};
 }
 
-// Chats, whose prompts end inside the thinking phase. Every fourth closed it in the prompt, every fourth
-// opted out, every fourth is sampled: those stay strict. Some open the phase a second time on the way.
+// Chats whose prompts end inside the thinking phase. Every fourth closes it in the prompt, every fourth opts
+// out, every fourth is sampled: those stay strict. Some open the phase a second time on the way.
 std::vector<Request> ThinkingRequests(const ThinkingIds& ids) {
   std::vector<Request> requests = TestRequests({});
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -50,7 +50,7 @@ Case CaseOf(const std::vector<int>& row) {
 
 class SameTokens : public ::testing::Test {
  protected:
-  // Tokens of the plainest run there is: eager, no module, no overlap, one request at a time, no reuse.
+  // The baseline: eager, no module, no overlap, one request at a time, no reuse.
   const RunRecord& Baseline(bool sampled) {
     static auto* const baselines = new std::map<bool, RunRecord>;
     const auto found = baselines->find(sampled);
@@ -65,8 +65,9 @@ class SameTokens : public ::testing::Test {
         .first->second;
   }
 
-  // The drafts after the first `token_count` output tokens of a request. What was drafted never changes those
-  // of the next step, so one recomputation serves all settings (for Vanilla: those with the same first step).
+  // The drafts after the first `token_count` output tokens of a request. Drafts of one step never change
+  // those of the next, so one recomputation serves all settings (for Vanilla: those with the same first
+  // step).
   const std::vector<int32_t>& Reference(const Case& c, const Request& request, int id, int token_count,
                                         const RequestRecord& record) {
     static auto* const drafts = new std::map<std::vector<int>, std::vector<int32_t>>;
@@ -93,7 +94,7 @@ class SameTokens : public ::testing::Test {
       ASSERT_EQ(request.token_ids, baseline.requests[id].token_ids) << "tokens of request " << id;
       ASSERT_EQ(request.finish, baseline.requests[id].finish) << "request " << id;
       ASSERT_EQ(static_cast<int>(request.token_ids.size()), 1 + request.steps + request.accepted_tokens)
-          << "books of request " << id;
+          << "accounting of request " << id;
     }
   }
 
@@ -138,13 +139,13 @@ TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
       for (const StepRecord& step : request.records) drafts_checked += static_cast<int>(step.drafts.size());
     }
   }
-  // The settings did what they are there for.
+  // Checks that the settings took effect.
   EXPECT_TRUE(swapped);
   EXPECT_TRUE(reused);
   EXPECT_GT(drafts_checked, 1000);
 }
 
-// Wrong drafts cost speed, not tokens: the counts show them.
+// Wrong drafts change the speed but no tokens, so the acceptance counts are compared.
 TEST_F(SameTokens, AcceptancePerPositionIsTheSameWithOverlapAndWithCacheHits) {
   Setting plain{.draft_len = 3, .overlap = false, .max_batch_size = 32, .reuse = false};
   std::vector<Setting> settings(5, plain);

@@ -1,6 +1,6 @@
-// The draft policies: the schedule as a table; the adaptive one against simulated machines, acceptance curves
-// and loads. The simulation is turned as the serving loop turns the scheduler: a step is chosen before the
-// one before it is observed, and drafts beyond those of the last step are verified one step later.
+// The draft policies: the schedule as a table, the adaptive policy against simulated machines, acceptance
+// curves and loads. As in the overlapped serving loop, K of a step is chosen before the previous step is
+// observed, and drafts beyond those of the last step are verified one step later.
 
 #include "scheduler/draft_policy.h"
 
@@ -36,7 +36,7 @@ std::vector<int> Live(int count) {
 }
 
 // Seconds of a step: the target reads its weights once and computes rows; each draft reads the module's
-// weights and computes a row per place.
+// weights and computes a row per slot of the bucket.
 struct Machine {
   const char* name;
   double target_weights;
@@ -77,7 +77,7 @@ class Simulation {
 
   // One step of `policy` with `live` sequences.
   void Step(DraftPolicy* policy, int live) {
-    drafted_.resize(live, 1);  // a newcomer has the draft of its prefill
+    drafted_.resize(live, 1);  // a new sequence has the one draft of its prefill
     const int bucket = *std::lower_bound(kBuckets.begin(), kBuckets.end(), live);
     const int draft_len = policy->Choose(bucket, Live(live));
     if (unobserved_.has_value()) policy->Observe(*unobserved_);
@@ -106,7 +106,7 @@ class Simulation {
 
   std::vector<double> curve;
   double slowness = 1;   // of all steps
-  int hiccup_every = 0;  // one in so many steps is measured ten times as long
+  int hiccup_every = 0;  // on average, one step in so many is measured ten times as long; 0: none
   double tokens = 0;
   double seconds = 0;
   std::vector<int> chosen;  // K of every step
@@ -275,8 +275,8 @@ int CountChanges(const std::vector<int>& chosen, size_t from) {
   return changes;
 }
 
-TEST(AdaptiveDraftLenTest, DoesNotFlapAndTriesOthersRarely) {
-  // Where every K gives the same tokens per second, noise alone would have it jump about.
+TEST(AdaptiveDraftLenTest, SwitchesAndProbesRarely) {
+  // Where every K gives the same tokens per second, noise must not make the policy switch often.
   const Machine indifferent{"Indifferent", 20e-3, 0, 10e-3, 0};
   const Curve all_or_nothing{"AllOrNothing", {0.5, 1, 1, 1, 1, 1, 1}};
   std::vector<std::pair<Machine, Curve>> settings = {{indifferent, all_or_nothing}};
@@ -292,8 +292,8 @@ TEST(AdaptiveDraftLenTest, DoesNotFlapAndTriesOthersRarely) {
   }
 }
 
-// Steps that take ten times as long for no reason of K's: what they cost themselves does not count here.
-TEST(AdaptiveDraftLenTest, IsNotUnsettledByHiccups) {
+// Some measured times are ten times too long, for reasons other than K. The rate counts the true times.
+TEST(AdaptiveDraftLenTest, IsStableUnderHiccups) {
   for (const Machine& machine : kMachines) {
     for (uint64_t seed = 1; seed <= 8; ++seed) {
       Simulation simulation(machine, kCurves[1].conditional, 0.1, seed);
@@ -308,8 +308,8 @@ TEST(AdaptiveDraftLenTest, IsNotUnsettledByHiccups) {
   }
 }
 
-// As when another process takes half of the cores for a while, or contexts grow.
-TEST(AdaptiveDraftLenTest, IsNotMisledByAMachineThatSlowsDownAsAWhole) {
+// For example, another process takes half of the cores for a while, or contexts grow.
+TEST(AdaptiveDraftLenTest, IsNearTheBestFixedKWhenTheMachineSlowsDown) {
   for (const Machine& machine : kMachines) {
     auto rate = [&machine](DraftPolicy policy) {
       Simulation simulation(machine, kCurves[1].conditional, 0.1, 4);
@@ -372,7 +372,7 @@ TEST(AdaptiveDraftLenTest, CountsWhatTheLiveSequencesMayVerify) {
 }
 
 // A rank that measures no times still gets a K, and nothing is divided by zero.
-TEST(AdaptiveDraftLenTest, LivesWithoutTimes) {
+TEST(AdaptiveDraftLenTest, WorksWithoutTimes) {
   DraftPolicy policy = Adaptive(3);
   for (int step = 0; step < 300; ++step) {
     const int draft_len = policy.Choose(1, Live(1));

@@ -9,9 +9,9 @@ namespace foredraft {
 namespace {
 
 constexpr int kVocabSize = 40;
-constexpr uint64_t kJunk = 1;  // written, but nobody may need it
+constexpr uint64_t kJunk = 1;  // written, but no later step may read it
 
-// Of a row; never poison, never junk.
+// The hash that a row holds; never poison or junk.
 uint64_t Tag(uint64_t a, uint64_t b) { return Mix(a, b) | 2; }
 
 }  // namespace
@@ -85,7 +85,7 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
     if (!sequences_[slot].prompt_ended) Fault(absl::StrCat("live slot ", slot, " has no sequence"));
     largest_live_cap_ = std::max(largest_live_cap_, sequences_[slot].admission.draft_cap);
   }
-  // The larger the bucket, the more a draft costs.
+  // A draft costs more in a larger bucket.
   const int cost = 8 + plan.decode_bucket * plan.decode_bucket * plan.draft_len;
   const double hiccup = 1 + static_cast<double>(Mix(plan.number, options_.rank) % 100) / 500;
   decode_seconds_ = plan.decode_bucket > 0 ? 1e-3 * cost * hiccup : 0;
@@ -263,7 +263,7 @@ int32_t FakeRank::TokenAt(const SlotAdmission& admission, int position) {
 
 int FakeRank::AcceptedDrafts(const Slot& slot, int verified) {
   const uint64_t seed = slot.admission.sampling.seed;
-  // Runs of full acceptance, where the bounds are reached.
+  // Some stretches accept every draft, so that the bounds are reached.
   if (Mix(seed, slot.length / 32) % 3 == 0) return verified;
   return static_cast<int>(Mix(Mix(seed, slot.length), 5) % (verified + 1));
 }
@@ -305,8 +305,9 @@ void FakeRank::StepEnds(int slot_index, int first_position, const IterationPlan&
   WriteStep(slot_index, first_position, plan.draft_len);
 }
 
-// Of the accepted drafts, the tokens past first_position but the last. docs/speculation.md section 2: greedy
-// requests, rows of the thinking phase.
+// Counts the accepted drafts that only relaxation accepted. The accepted drafts are the tokens after
+// first_position except the last. Relaxation applies to greedy requests in the thinking phase
+// (docs/speculation.md section 2).
 int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance) {
   const SlotAdmission& admission = sequence->admission;
   const bool relaxes = acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && !admission.strict &&

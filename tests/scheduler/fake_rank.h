@@ -13,9 +13,9 @@
 //   0              poison: what a block holds when it is handed out
 // clang-format on
 //
-// Which drafts only relaxation accepts, and the seconds of a step, are scripted too.
+// The drafts that only relaxation accepts, and the seconds of a step, are scripted too.
 //
-// The first breaches of the rules are collected as text in `faults`.
+// The first violations are collected as text in `faults`.
 
 #include <cstdint>
 #include <functional>
@@ -34,9 +34,10 @@ int32_t ScriptedToken(uint64_t seed, int position);
 
 struct FakeRankOptions {
   int rank = 0;
-  SchedulerOptions scheduler;  // whose plans it executes
+  SchedulerOptions scheduler;  // of the scheduler that makes the plans
   bool vanilla = false;        // MTP windows reach back to P - Kmax
-  // Beyond the rules, to show that they are tight: positions a step writes, and MTP rows that must survive.
+  // Added to the documented bounds to show that they are tight: positions that a step writes, and MTP rows
+  // that must survive.
   int extra_reach = 0;
   int extra_live = 0;
 };
@@ -53,12 +54,12 @@ class FakeRank : public StubRank {
   // True when no slot, table entry or image is left.
   bool IsBare() const;
 
-  // The largest draft_cap among the live slots of the last plan; 0 where it had none.
+  // The largest draft_cap among the live slots of the last plan; 0 if there were none.
   int largest_live_cap() const { return largest_live_cap_; }
 
   int reused_tokens() const { return reused_tokens_; }
 
-  // Drafts of the request with this seed that only relaxation accepted; 0 if it was never here.
+  // Drafts of the request with this seed that only relaxation accepted; 0 if this rank never ran it.
   int relaxed_drafts(uint64_t seed) const;
 
  private:

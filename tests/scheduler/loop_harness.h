@@ -22,9 +22,9 @@
 
 namespace foredraft {
 
-inline constexpr std::chrono::seconds kPatience(30);  // a hung loop fails the test, it does not hang it
+inline constexpr std::chrono::seconds kPatience(30);  // a hung loop fails the test instead of hanging it
 
-// A rank whose results are held back until the test lets them through, and which can be lost.
+// A rank that holds its results back until the test releases them, and that can be lost.
 class GatedRank : public Executor {
  public:
   GatedRank(const FakeRankOptions& options, std::function<const std::vector<int32_t>&(uint64_t)> prompt_of)
@@ -52,7 +52,7 @@ class GatedRank : public Executor {
     for (const SlotResult& slot : result->slots) tokens_given_ += static_cast<int>(slot.token_ids.size());
     return result;
   }
-  // A new process in its place.
+  // A new, empty rank, as after a restart of its process.
   void Replace() { rank_.emplace(options_, prompt_of_); }
   void Let(int64_t count) {
     {
@@ -65,7 +65,7 @@ class GatedRank : public Executor {
 
   int fail_launch_at_ = 0;
   int fail_collect_at_ = 0;
-  double decode_seconds_ = 0;                 // what results say, if not 0; before Start
+  double decode_seconds_ = 0;                 // reported in results, if not 0; set before Start
   std::map<uint64_t, uint64_t> admitted_in_;  // plan by seed, of rank 0; read after Stop
   int uncollected_ = 0;                       // plans; read after Stop
   int tokens_given_ = 0;                      // read after Stop
@@ -174,7 +174,7 @@ class LoopHarness {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (!condition()) {
       if (std::chrono::steady_clock::now() > deadline) return false;
-      changed_.wait_for(lock, std::chrono::milliseconds(10));  // not every change is told
+      changed_.wait_for(lock, std::chrono::milliseconds(10));  // not every change is signalled
     }
     return true;
   }

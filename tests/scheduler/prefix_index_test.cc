@@ -40,7 +40,7 @@ TEST(PrefixIndex, NeverFindsTheChildOfAnErasedBlockAgain) {
   EXPECT_EQ(index.Find(other.id, Tokens{3, 4}).id, 0u);
   const auto again = index.Insert(PrefixIndex::kRoot, Tokens{1, 2}, 8);
   EXPECT_EQ(index.Find(again.id, Tokens{3, 4}).id, 0u);
-  index.Erase(6);  // an orphan leaves like any other
+  index.Erase(6);  // an orphan is erased like any other block
   EXPECT_EQ(index.size(), 2u);
 }
 

@@ -1,7 +1,6 @@
-// Placement over eight ranks, without a model. All ranks step together, so an iteration costs what its
-// fullest rank costs: rows that the others could have had are wasted. Against placing requests in turn,
-// whatever they are: the same course of requests, one scheduler for the group or one scheduler of its own per
-// rank.
+// Placement of requests on eight ranks, without a model. All ranks step together, so an iteration costs as
+// much as its fullest rank, and the rows that other ranks leave free are wasted. The baseline is round robin:
+// the same workload with one scheduler per rank instead of one scheduler for the group.
 
 #include <gtest/gtest.h>
 
@@ -22,10 +21,10 @@ constexpr int kRanks = 8;
 struct Skew {
   const char* name;
   int slots;
-  double short_share;  // of requests that want few tokens
+  double short_share;  // of requests with few tokens
   int short_tokens, long_tokens;
   int short_prompt, long_prompt;
-  double arrivals;  // a turn
+  double arrivals;  // requests per iteration
 };
 
 struct Arrival {
@@ -34,10 +33,10 @@ struct Arrival {
 };
 
 // Exponential arrivals; lengths uniform up to one of two bounds.
-std::vector<Arrival> CourseOf(const Skew& skew, uint64_t seed, int count) {
+std::vector<Arrival> WorkloadOf(const Skew& skew, uint64_t seed, int count) {
   std::mt19937_64 random(seed);
   const auto draw = [&random](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
-  std::vector<Arrival> course;
+  std::vector<Arrival> workload;
   double turn = 0;
   for (int i = 0; i < count; ++i) {
     turn += std::exponential_distribution<double>(skew.arrivals)(random);
@@ -48,24 +47,24 @@ std::vector<Arrival> CourseOf(const Skew& skew, uint64_t seed, int count) {
     arrival.request.max_tokens = draw(is_short ? skew.short_tokens : skew.long_tokens);
     const int prompt_len = draw(is_short ? skew.short_prompt : skew.long_prompt);
     for (int s = 0; s < prompt_len; ++s) arrival.request.prompt_ids.push_back(draw(1000));
-    course.push_back(std::move(arrival));
+    workload.push_back(std::move(arrival));
   }
-  return course;
+  return workload;
 }
 
 // Of decode steps, or of prefill forwards.
 struct Waste {
   int64_t rows = 0;
-  int64_t places = 0;  // ranks x the fullest rank's rows
+  int64_t capacity = 0;  // ranks x the fullest rank's rows
 
   void Add(const std::vector<int>& rank_rows) {
     rows += std::accumulate(rank_rows.begin(), rank_rows.end(), int64_t{0});
-    places += kRanks * int64_t{*std::max_element(rank_rows.begin(), rank_rows.end())};
+    capacity += kRanks * int64_t{*std::max_element(rank_rows.begin(), rank_rows.end())};
   }
-  double imbalance() const { return static_cast<double>(places) / static_cast<double>(rows); }
-  int64_t wasted() const { return places - rows; }
+  double imbalance() const { return static_cast<double>(capacity) / static_cast<double>(rows); }
+  int64_t wasted() const { return capacity - rows; }
 };
-struct CourseWaste {
+struct WorkloadWaste {
   Waste decode, prefill;
 };
 
@@ -73,21 +72,21 @@ double Saved(const Waste& before, const Waste& after) {
   return 1 - static_cast<double>(after.wasted()) / static_cast<double>(before.wasted());
 }
 
-// One scheduler and its ranks, turned by hand.
+// One scheduler and its ranks, stepped by the test.
 class Group {
  public:
-  Group(const SchedulerOptions& options, const std::vector<Arrival>& course) : scheduler_(options) {
+  Group(const SchedulerOptions& options, const std::vector<Arrival>& workload) : scheduler_(options) {
     for (int rank = 0; rank < options.rank_count; ++rank) {
       ranks_.push_back(std::make_unique<FakeRank>(FakeRankOptions{.rank = rank, .scheduler = options},
-                                                  [&course](uint64_t id) -> const std::vector<int32_t>& {
-                                                    return course[id - 1].request.prompt_ids;
+                                                  [&workload](uint64_t id) -> const std::vector<int32_t>& {
+                                                    return workload[id - 1].request.prompt_ids;
                                                   }));
     }
   }
   void Submit(const Request& request) { ASSERT_TRUE(scheduler_.Submit(request).ok()); }
   bool HasWork() const { return scheduler_.HasWork(); }
 
-  // One iteration; adds each rank's rows.
+  // Runs one iteration; appends the rows of each rank.
   void Turn(std::vector<int>* decode_rows, std::vector<int>* prefill_rows) {
     const IterationPlan plan = scheduler_.Plan(SteadyTime());
     if (IsEmpty(plan)) {
@@ -123,19 +122,19 @@ SchedulerOptions OptionsOf(const Skew& skew, int rank_count) {
   return options;
 }
 
-// `groups` of ranks step together whatever schedules them: eight of one rank, or one of eight.
-void Drive(const Skew& skew, const std::vector<Arrival>& course, int groups, CourseWaste* waste) {
+// All ranks step together. `groups`: 8 schedulers of one rank each, or 1 scheduler of eight ranks.
+void Drive(const Skew& skew, const std::vector<Arrival>& workload, int groups, WorkloadWaste* waste) {
   std::vector<std::unique_ptr<Group>> all;
   for (int group = 0; group < groups; ++group) {
-    all.push_back(std::make_unique<Group>(OptionsOf(skew, kRanks / groups), course));
+    all.push_back(std::make_unique<Group>(OptionsOf(skew, kRanks / groups), workload));
   }
   size_t next = 0;
   const auto has_work = [&all] {
     return std::any_of(all.begin(), all.end(), [](const auto& group) { return group->HasWork(); });
   };
-  for (int turn = 0; next < course.size() || has_work(); ++turn) {
-    for (; next < course.size() && course[next].turn <= turn; ++next) {
-      all[next % all.size()]->Submit(course[next].request);
+  for (int turn = 0; next < workload.size() || has_work(); ++turn) {
+    for (; next < workload.size() && workload[next].turn <= turn; ++next) {
+      all[next % all.size()]->Submit(workload[next].request);
     }
     std::vector<int> decode_rows, prefill_rows;
     for (auto& group : all) group->Turn(&decode_rows, &prefill_rows);
@@ -144,28 +143,29 @@ void Drive(const Skew& skew, const std::vector<Arrival>& course, int groups, Cou
   }
 }
 
-void Report(const char* load, const char* kind, const Waste& in_turn, const Waste& placed) {
-  printf("%-12s %-8s max over mean rows: in turn %.3f, placed %.3f; wasted rows %ld -> %ld, %.0f%% less\n",
-         load, kind, in_turn.imbalance(), placed.imbalance(), in_turn.wasted(), placed.wasted(),
-         Saved(in_turn, placed) * 100);
+void Report(const char* load, const char* kind, const Waste& round_robin, const Waste& placed) {
+  printf(
+      "%-12s %-8s max over mean rows: round robin %.3f, placed %.3f; wasted rows %ld -> %ld, %.0f%% less\n",
+      load, kind, round_robin.imbalance(), placed.imbalance(), round_robin.wasted(), placed.wasted(),
+      Saved(round_robin, placed) * 100);
 }
 
 class RankBalance : public testing::TestWithParam<Skew> {};
 
-TEST_P(RankBalance, WastesThirtyPercentLessThanPlacingInTurn) {
+TEST_P(RankBalance, WastesThirtyPercentLessThanRoundRobin) {
   const Skew& skew = GetParam();
-  CourseWaste in_turn, placed;
+  WorkloadWaste round_robin, placed;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
-    const std::vector<Arrival> course = CourseOf(skew, seed, 1500);
-    Drive(skew, course, kRanks, &in_turn);
-    Drive(skew, course, 1, &placed);
+    const std::vector<Arrival> workload = WorkloadOf(skew, seed, 1500);
+    Drive(skew, workload, kRanks, &round_robin);
+    Drive(skew, workload, 1, &placed);
   }
-  EXPECT_EQ(in_turn.decode.rows, placed.decode.rows) << "the same work";
-  EXPECT_EQ(in_turn.prefill.rows, placed.prefill.rows) << "the same work";
-  Report(skew.name, "decode", in_turn.decode, placed.decode);
-  Report(skew.name, "prefill", in_turn.prefill, placed.prefill);
-  EXPECT_GE(Saved(in_turn.decode, placed.decode), 0.30);
-  EXPECT_GE(Saved(in_turn.prefill, placed.prefill), 0.30);
+  EXPECT_EQ(round_robin.decode.rows, placed.decode.rows) << "the same work";
+  EXPECT_EQ(round_robin.prefill.rows, placed.prefill.rows) << "the same work";
+  Report(skew.name, "decode", round_robin.decode, placed.decode);
+  Report(skew.name, "prefill", round_robin.prefill, placed.prefill);
+  EXPECT_GE(Saved(round_robin.decode, placed.decode), 0.30);
+  EXPECT_GE(Saved(round_robin.prefill, placed.prefill), 0.30);
 }
 
 INSTANTIATE_TEST_SUITE_P(Loads, RankBalance,

@@ -1,4 +1,4 @@
-// Random courses through Plan and Commit under every kind of setting, on ranks that check each access
+// Random runs through Plan and Commit under every kind of setting, on ranks that check each access
 // (fake_rank.h). A failure prints setting, seed and the last plans.
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ const RunSetting kSettings[] = {
 
 class SchedulerProperty : public testing::TestWithParam<RunSetting> {};
 
-// A CHECK that fails in mid-course must name the course too.
+// A CHECK that fails during a run must name the run.
 const SchedulerRun* current_run = nullptr;
 
 void PrintCourse(LogLevel, std::string_view line) {
@@ -80,7 +80,7 @@ void PrintCourse(LogLevel, std::string_view line) {
   for (const std::string& plan : current_run->plan_log()) std::fprintf(stderr, "%s\n", plan.c_str());
 }
 
-TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
+TEST_P(SchedulerProperty, TokensAndBlocksAreRight) {
   const RunSetting& setting = GetParam();
   InstallLogSink(PrintCourse);
   RunTotals totals;
@@ -119,7 +119,7 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRightWhateverHappens) {
   EXPECT_GT(totals.strict_admissions, 0);
   const bool reloads = setting.max_draft_len > 0 && setting.vary_speculation;
   EXPECT_EQ(totals.relaxed_drafts > 0, reloads);
-  EXPECT_EQ(totals.draft_len_changes > 10, setting.max_draft_len > 0);  // by caps alone too
+  EXPECT_EQ(totals.draft_len_changes > 10, setting.max_draft_len > 0);  // request caps change K too
 }
 
 std::string NameOf(const testing::TestParamInfo<RunSetting>& info) { return info.param.name; }
@@ -134,7 +134,7 @@ TEST_P(SchedulerProperty, EqualInputsGiveEqualPlans) {
   EXPECT_EQ(first.plans_digest(), second.plans_digest());
 }
 
-// Settings nobody thought of. The seed is all it takes to repeat one.
+// Random settings. The seed alone repeats one.
 RunSetting RandomSetting(uint64_t seed) {
   std::mt19937_64 random(seed);
   auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
@@ -158,7 +158,7 @@ RunSetting RandomSetting(uint64_t seed) {
   return setting;
 }
 
-TEST(SchedulerRandomSettings, TokensAndBlocksAreRightWhateverHappens) {
+TEST(SchedulerRandomSettings, TokensAndBlocksAreRight) {
   InstallLogSink(PrintCourse);
   RunTotals totals;
   for (uint64_t seed = 1; totals.iterations < 2 * kIterations; ++seed) {
@@ -171,8 +171,7 @@ TEST(SchedulerRandomSettings, TokensAndBlocksAreRightWhateverHappens) {
   InstallLogSink(nullptr);
 }
 
-// The bounds are tight: ranks that reach one position further than docs/speculation.md says catch the
-// scheduler out.
+// The bounds are tight: ranks that reach one position further than docs/speculation.md says report faults.
 struct Excess {
   const char* name;
   int extra_reach;

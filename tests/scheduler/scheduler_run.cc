@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// As requests bring them: a reload can change them while others run.
+// Thinking tokens of requests. They differ because a reload can change them while requests run.
 constexpr ThinkingIds kThinking[] = {{.begin = 3, .end = 4}, {.begin = 5, .end = 3}, {}};
 constexpr int kLastPlans = 12;
 
@@ -140,7 +140,7 @@ void SchedulerRun::Reload() {
 
 void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
   if (plan.acceptance != speculation_.acceptance) Fail("acceptance of the plan");
-  if (plan.draft_len < 0 || plan.draft_len > speculation_.draft_len) Fail("K is over the configured one");
+  if (plan.draft_len < 0 || plan.draft_len > speculation_.draft_len) Fail("K is above the configured K");
   for (const RankPlan& rank : plan.ranks) {
     totals->dropped_images += rank.dropped_images.size();
     for (const SlotAdmission& admission : rank.admissions) {
@@ -152,7 +152,7 @@ void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
   totals->draft_len_changes += plan.draft_len != std::exchange(last_draft_len_, plan.draft_len);
   int largest_cap = 0;
   for (const auto& rank : ranks_) largest_cap = std::max(largest_cap, rank->largest_live_cap());
-  if (plan.draft_len > largest_cap) Fail("K is over every cap");
+  if (plan.draft_len > largest_cap) Fail("K is above every cap");
   const DraftPolicyOptions& policy = speculation_.draft_policy;
   const int upper = std::min(speculation_.draft_len, largest_cap);
   if (policy.kind == DraftPolicyKind::kFixed && plan.draft_len != upper) Fail("fixed K");
@@ -163,7 +163,7 @@ void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
   }
 }
 
-// One turn of the serving loop.
+// One iteration of the serving loop.
 void SchedulerRun::Iterate(RunTotals* totals) {
   now_ += std::chrono::milliseconds(1);
   IterationPlan plan = scheduler_->Plan(now_);
@@ -180,7 +180,7 @@ void SchedulerRun::Iterate(RunTotals* totals) {
     ++plans_in_flight_;
     ++totals->iterations;
   } else if (plans_in_flight_ == 0 && scheduler_->HasWork()) {
-    Fail("nothing is planned, nothing in flight, and yet there is work: it would wait forever");
+    Fail("work remains, but nothing is planned or in flight: the loop would wait forever");
   }
   scheduler_->CheckInvariants();
   if (plans_in_flight_ > (setting_.overlap ? 1 : 0) || (!launched && plans_in_flight_ > 0)) {
@@ -199,13 +199,15 @@ void SchedulerRun::TakeUpdates(RunTotals* totals) {
 
 void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
   Client& client = clients_.at(update.request_id);
-  const std::string who = absl::StrCat("request ", update.request_id, ": ");
-  if (client.finish != FinishReason::kNone) Fail(who + "update after its end");
-  if (update.first_token != (client.tokens.empty() && !update.token_ids.empty())) Fail(who + "first_token");
+  const std::string prefix = absl::StrCat("request ", update.request_id, ": ");
+  if (client.finish != FinishReason::kNone) Fail(prefix + "update after its end");
+  if (update.first_token != (client.tokens.empty() && !update.token_ids.empty())) {
+    Fail(prefix + "first_token");
+  }
   CheckStep(update, &client);
   if (client.tokens.size() > client.expected.size() ||
       !std::equal(client.tokens.begin(), client.tokens.end(), client.expected.begin())) {
-    Fail(who + "wrong tokens");
+    Fail(prefix + "wrong tokens");
   }
   client.finish = update.finish;
   if (update.finish == FinishReason::kNone) return;
@@ -215,26 +217,26 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
     case FinishReason::kLength: {
       const std::vector<int32_t>& stops = client.request.stop_ids;
       const bool stop = std::count(stops.begin(), stops.end(), client.expected.back()) > 0;
-      if (client.tokens != client.expected) Fail(who + "ended early");
+      if (client.tokens != client.expected) Fail(prefix + "ended early");
       CheckRelaxed(client, totals);
-      if (stop != (update.finish == FinishReason::kStop)) Fail(who + "finish reason");
+      if (stop != (update.finish == FinishReason::kStop)) Fail(prefix + "finish reason");
       ++totals->stopped;
       break;
     }
     case FinishReason::kCancelled:
-      if (!client.cancelled) Fail(who + "cancelled by nobody");
+      if (!client.cancelled) Fail(prefix + "ended as cancelled, but was not cancelled");
       ++totals->cancelled;
       break;
     case FinishReason::kDeadline:
-      if (client.request.deadline > now_) Fail(who + "deadline not reached");
+      if (client.request.deadline > now_) Fail(prefix + "deadline not reached");
       ++totals->expired;
       break;
     default:
-      Fail(who + "finish");
+      Fail(prefix + "finish");
   }
 }
 
-// What the updates said of a request that ran to its end, against what its rank counted.
+// Compares the updates of a request that ran to its end with the counts of its rank.
 void SchedulerRun::CheckRelaxed(const Client& client, RunTotals* totals) {
   int relaxed = 0;
   for (const auto& rank : ranks_) relaxed += rank->relaxed_drafts(client.request.id);
@@ -245,14 +247,14 @@ void SchedulerRun::CheckRelaxed(const Client& client, RunTotals* totals) {
 
 // Appends the tokens, and checks the step against them.
 void SchedulerRun::CheckStep(const RequestUpdate& update, Client* client) {
-  const std::string who = absl::StrCat("request ", update.request_id, ": ");
+  const std::string prefix = absl::StrCat("request ", update.request_id, ": ");
   const int step_tokens = static_cast<int>(update.token_ids.size()) - (update.first_token ? 1 : 0);
-  if (update.has_step != (step_tokens > 0)) Fail(who + "has_step");
+  if (update.has_step != (step_tokens > 0)) Fail(prefix + "has_step");
   for (size_t i = 0; i < update.token_ids.size(); ++i) {
     if (i == (update.first_token ? 1u : 0u)) {
-      if (update.step.accepted != step_tokens - 1) Fail(who + "accepted");
-      if (update.step.drafts_verified < update.step.accepted) Fail(who + "drafts_verified");
-      if (update.step.relaxed > update.step.accepted) Fail(who + "relaxed");
+      if (update.step.accepted != step_tokens - 1) Fail(prefix + "accepted");
+      if (update.step.drafts_verified < update.step.accepted) Fail(prefix + "drafts_verified");
+      if (update.step.relaxed > update.step.accepted) Fail(prefix + "relaxed");
       client->relaxed_drafts += update.step.relaxed;
     }
     client->tokens.push_back(update.token_ids[i]);
@@ -264,7 +266,7 @@ std::string SchedulerRun::Run(int request_count, RunTotals* totals) {
   while (failure_.empty() && (submitted_ < request_count || scheduler_->HasWork())) {
     Disturb(request_count - submitted_);
     Iterate(totals);
-    if (++turns > 1000 * request_count) Fail("no end in sight");
+    if (++turns > 1000 * request_count) Fail("the run does not end");
   }
   if (!failure_.empty()) return failure_;
 

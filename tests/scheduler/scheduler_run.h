@@ -1,9 +1,8 @@
 #ifndef FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
 #define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
 
-// A scheduler, its fake ranks and a random crowd of requests: submits, cancels, deadlines, priorities,
-// reloads of K, draft policy and acceptance; then everything is checked after every iteration. One seed, one
-// course.
+// A scheduler, its fake ranks and random requests: submits, cancels, deadlines, priorities, reloads of K,
+// draft policy and acceptance. Everything is checked after every iteration. The seed determines the run.
 
 #include <cstdint>
 #include <deque>
@@ -34,7 +33,7 @@ struct RunSetting {
   int budget = 32;  // max_num_tokens, where prompts are chunked
   int batching_wait_iters = 3;
   bool vary_speculation = true;
-  // What a course over all seeds must have seen, lest the setting proves nothing.
+  // Events that the runs over all seeds must contain; without them the setting proves nothing.
   bool expect_swaps = false;
 };
 
@@ -58,7 +57,8 @@ class SchedulerRun {
  public:
   SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_reach = 0, int extra_live = 0);
 
-  // Runs `request_count` random requests to their ends. Empty, or what went wrong, with seed and last plans.
+  // Runs `request_count` random requests to their ends. Returns an empty string, or the first failure with
+  // seed and last plans.
   std::string Run(int request_count, RunTotals* totals);
 
   std::string name() const;                                               // setting and seed
@@ -68,7 +68,7 @@ class SchedulerRun {
  private:
   struct Client {
     Request request;
-    std::vector<int32_t> expected;  // all tokens it would get if left alone
+    std::vector<int32_t> expected;  // all tokens it gets if nothing ends it early
     std::vector<int32_t> tokens;
     bool cancelled = false;
     FinishReason finish = FinishReason::kNone;

@@ -1,4 +1,4 @@
-// What Plan says of K and of the acceptance rule, case by case. The policy itself is draft_policy_test's.
+// K and the acceptance rule in plans, case by case. draft_policy_test tests the policy itself.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(Scheduler, ChoosesKOfTheBucketThatThePlanTurnsOutToHave) {
   stage.Submit(1, 5, 50);
   EXPECT_EQ(stage.Turn().draft_len, 3);
   EXPECT_EQ(stage.scheduler.load().draft_len, 3);
-  stage.Submit(2, 64, 30);  // fills the budget: prefilled at once, so two decode in this very plan
+  stage.Submit(2, 64, 30);  // fills the budget: prefilled at once, so two decode in this plan
   IterationPlan plan = stage.Turn();
   EXPECT_EQ(plan.decode_bucket, 2);
   EXPECT_EQ(plan.draft_len, 1);
@@ -102,7 +102,7 @@ struct AcceptanceCase {
 
 class SchedulerAcceptance : public testing::TestWithParam<AcceptanceCase> {};
 
-TEST_P(SchedulerAcceptance, StandsInEveryPlan) {
+TEST_P(SchedulerAcceptance, IsInEveryPlan) {
   SchedulerOptions options = SmallOptions();
   options.acceptance = GetParam().acceptance;
   Stage stage(options);

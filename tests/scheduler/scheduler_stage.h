@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_
 #define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_
 
-// A small scheduler over fake ranks, turned by hand.
+// A small scheduler over fake ranks, stepped by the test.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What Plan decides, case by case. That the blocks are right is scheduler_property_test's.
+// What Plan decides, case by case. scheduler_property_test checks the blocks.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(Scheduler, PrefillsAtOnceWhenNothingDecodes) {
   EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(5));
 }
 
-TEST(Scheduler, LetsAPromptWaitForCompanyWhileDecodesRun) {
+TEST(Scheduler, DelaysAPromptWhileDecodesRun) {
   Stage stage(SmallOptions());
   stage.Submit(1, 5, 20);
   stage.Turn();
@@ -199,7 +199,7 @@ class SchedulerPreemption : public testing::Test {
     options.max_num_tokens = 96;
     return options;
   }
-  // Turns until a plan swaps something out.
+  // Runs iterations until a plan swaps a sequence out.
   IterationPlan TurnUntilSwapOut() {
     for (int turn = 0; turn < 200; ++turn) {
       IterationPlan plan = stage_.Turn();
@@ -232,7 +232,7 @@ TEST_F(SchedulerPreemption, TakesTheYoungestOfTheLowestPriority) {
   stage_.Drain();
 }
 
-TEST_F(SchedulerPreemption, BringsTheSwappedBackBeforeItAdmitsAnother) {
+TEST_F(SchedulerPreemption, SwapsInBeforeItAdmits) {
   for (uint64_t id = 1; id <= 3; ++id) stage_.Submit(id, 8, 60);
   stage_.Turn();
   TurnUntilSwapOut();
@@ -247,23 +247,23 @@ TEST_F(SchedulerPreemption, BringsTheSwappedBackBeforeItAdmitsAnother) {
   stage_.Drain();
 }
 
-// Else the same blocks would travel out and in over and over.
-TEST(Scheduler, BringsNobodyBackWhoWouldSoonPushSomebodyOut) {
+// Otherwise the same blocks would be swapped out and in repeatedly.
+TEST(Scheduler, SwapsInNothingThatSoonForcesASwapOut) {
   int swaps_in = 0;
-  for (int course = 0; course < 400; ++course) {
+  for (int round = 0; round < 400; ++round) {
     SchedulerOptions options = SmallOptions();
     options.block_count = 25;
     options.host_block_count = 100;
     options.max_num_tokens = 96;
     Stage stage(options);
-    stage.Submit(1, 60 + course % 16, 20);
-    stage.Submit(2, 4, 1 + course / 16);  // its end makes room, now more, now less
+    stage.Submit(1, 60 + round % 16, 20);
+    stage.Submit(2, 4, 1 + round / 16);  // ends after a varying time and frees its blocks
     stage.Submit(3, 4, 50);
     int quiet_turns = 0;
     while (stage.scheduler.HasWork()) {
       const IterationPlan plan = stage.Turn();
       if (quiet_turns-- > 0) {
-        ASSERT_THAT(plan.ranks[0].swaps_out, IsEmpty()) << course;
+        ASSERT_THAT(plan.ranks[0].swaps_out, IsEmpty()) << round;
       }
       if (plan.ranks[0].swaps_in.empty()) continue;
       quiet_turns = options.tokens_per_block;
@@ -314,7 +314,7 @@ TEST(Scheduler, ReleasesAnEndedSequenceInTheNextPlanAndReusesTheSlotThere) {
   stage.Drain();
 }
 
-TEST(Scheduler, PlansNoStepForASequenceThatIsSurelyOver) {
+TEST(Scheduler, PlansNoStepForASequenceThatMustHaveEnded) {
   Stage stage(SmallOptions());
   stage.Submit(1, 5, 2);  // the prefill's token and one step's
   stage.Launch();

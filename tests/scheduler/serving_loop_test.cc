@@ -83,12 +83,12 @@ TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
   const absl::Status refused = harness.loop_->Submit(LoopHarness::MakeRequest(21, 5));
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(GetParam().text));
-  harness.loop_->Cancel(1, FinishReason::kCancelled);  // of no effect
+  harness.loop_->Cancel(1, FinishReason::kCancelled);  // has no effect
   harness.loop_->Stop();
   EXPECT_EQ(tokens_received, harness.ranks_[0]->tokens_given_ + harness.ranks_[1]->tokens_given_)
-      << "what the ranks have computed is delivered, that of the iteration in which one was lost included";
+      << "all computed tokens are delivered, including those of the iteration in which a rank was lost";
   if (GetParam().launch > 0) {
-    EXPECT_EQ(harness.ranks_[GetParam().rank]->uncollected_, 0) << "it had all of the plan before";
+    EXPECT_EQ(harness.ranks_[GetParam().rank]->uncollected_, 0) << "all earlier plans were collected";
   }
   EXPECT_EQ(tokens_received > 0, GetParam().launch != 1);
   InstallLogSink(nullptr);
@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopLoss,
                                               "rank lost: step timed out"}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(ServingLoopRestart, ServesAgainAndCountsOn) {
+TEST(ServingLoopRestart, ServesAgainAndKeepsItsCounters) {
   InstallLogSink([](LogLevel, std::string_view) {});
   LoopHarness harness({.ranks = 2});
   harness.ranks_[0]->fail_collect_at_ = 6;
@@ -132,7 +132,7 @@ TEST(ServingLoopRestart, ServesAgainAndCountsOn) {
   InstallLogSink(nullptr);
 }
 
-TEST(ServingLoopRestart, ALossIsReportedWhereNothingRuns) {
+TEST(ServingLoopRestart, ALossIsReportedWhenIdle) {
   InstallLogSink([](LogLevel, std::string_view) {});
   LoopHarness harness({.ranks = 2});
   harness.Open();
@@ -145,7 +145,7 @@ TEST(ServingLoopRestart, ALossIsReportedWhereNothingRuns) {
   InstallLogSink(nullptr);
 }
 
-TEST(ServingLoopNewcomer, IsInThePlanAfterTheStepThatHasJustBegun) {
+TEST(ServingLoopNewRequest, IsInThePlanAfterTheStepThatHasJustBegun) {
   LoopHarness harness({.newcomer_wait = kPatience});
   harness.ranks_[0]->decode_seconds_ = 1000;
   harness.loop_->Start();
@@ -160,7 +160,7 @@ TEST(ServingLoopNewcomer, IsInThePlanAfterTheStepThatHasJustBegun) {
   EXPECT_EQ(harness.ranks_[0]->admitted_in_[2], 3u);
 }
 
-TEST(ServingLoopNewcomer, IsNotWaitedForWhereNoSlotIsFree) {
+TEST(ServingLoopNewRequest, IsNotWaitedForWhereNoSlotIsFree) {
   LoopHarness harness({.slots = 1, .newcomer_wait = 100 * kPatience});
   harness.ranks_[0]->decode_seconds_ = 1e6;
   harness.loop_->Start();
@@ -195,7 +195,7 @@ TEST_P(ServingLoopTest, CancelEndsAQueuedRequest) {
   LoopHarness harness({.overlap = GetParam(), .slots = 1});
   ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 20)).ok());
   ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(2, 20)).ok());
-  harness.loop_->Cancel(2, FinishReason::kStop);  // the output thread's word for a stop string
+  harness.loop_->Cancel(2, FinishReason::kStop);  // as the output thread does at a stop string
   harness.Open();
   harness.loop_->Start();
   ASSERT_TRUE(harness.WaitForEnds(2));
@@ -243,7 +243,7 @@ TEST_P(ServingLoopTest, RefusesAtOnceWhenTheQueueIsFull) {
   ASSERT_TRUE(harness.WaitForEnds(5));
 }
 
-TEST_P(ServingLoopTest, MovesTheQueuesBoundWithoutLosingWhatWaits) {
+TEST_P(ServingLoopTest, ChangesTheQueueBoundWithoutLosingWaitingRequests) {
   LoopHarness harness({.overlap = GetParam(), .slots = 1, .max_queue_size = 2});
   EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 5)).ok());
   EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(2, 5)).ok());
@@ -272,7 +272,7 @@ TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
     ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 50)).ok());
   }
   std::thread stopper([&] { harness.loop_->Stop(); });
-  // The queue is full, so nothing is let in until Stop refuses for good.
+  // The queue is full, so Submit refuses everything until Stop refuses for good.
   absl::Status refused;
   do {
     refused = harness.loop_->Submit(LoopHarness::MakeRequest(11, 5));
@@ -290,7 +290,7 @@ TEST_P(ServingLoopTest, StopEndsLiveAndQueuedRequestsAndLeavesRanksBare) {
   EXPECT_TRUE(harness.loop_->health().ok());
 }
 
-TEST_P(ServingLoopTest, RefusesWhatCanNeverFit) {
+TEST_P(ServingLoopTest, RefusesRequestsThatCanNeverFit) {
   LoopHarness harness({.overlap = GetParam()});
   Request request = LoopHarness::MakeRequest(1, 5);
   request.prompt_ids.clear();

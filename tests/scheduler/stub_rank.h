@@ -2,8 +2,8 @@
 #define FOREDRAFT_TESTS_SCHEDULER_STUB_RANK_H_
 
 // The base of all ranks without a model: which sequence is in which slot, and how a decode step advances it.
-// Derived ranks say which token comes at a position and how many drafts a step accepts. A plan runs whole
-// when it is launched, as in stream order; Collect returns the results in that order.
+// Derived ranks say which token comes at a position and how many drafts a step accepts. A plan runs
+// completely in Launch; Collect returns the results in launch order.
 
 #include <cstdint>
 #include <deque>
@@ -36,11 +36,11 @@ class StubRank : public Executor {
   };
 
   virtual int32_t TokenAt(const SlotAdmission& admission, int position) = 0;
-  // 0..verified drafts.
+  // How many of the `verified` drafts the step accepts.
   virtual int AcceptedDrafts(const Slot& slot, int verified) = 0;
-  // A token was appended to the result: its logprobs may follow.
+  // Called after a token is appended to the result; may append its logprobs.
   virtual void TokenEmitted(const Slot&, SlotResult*) {}
-  // Around the decode step of a slot that has not finished.
+  // Called before and after the decode step of a slot that has not finished.
   virtual void StepBegins(int /*slot_index*/) {}
   virtual void StepEnds(int /*slot_index*/, int /*first_position*/, const IterationPlan&, SlotResult*) {}
   virtual void PromptEnded(int /*slot_index*/, int32_t /*first_token*/) {}

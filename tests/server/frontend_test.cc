@@ -223,8 +223,8 @@ TEST(Frontend, DraftLengthChangesWhileServing) {
   EXPECT_EQ(model.end_thinking_token_id(), 8);
 }
 
-// Certificates made by openssl in the test's own directory: one authority, a server and a client it signed,
-// and a stranger.
+// Certificates made by openssl in the test's own directory: one authority, a server and a client that it
+// signed, and a client certificate that it did not sign.
 class Tls : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -240,7 +240,7 @@ class Tls : public testing::Test {
         "   openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $name.pem -days 2 "
         "-extfile san;"
         " done"
-        " && openssl req -x509 -newkey rsa:2048 -nodes -keyout stranger.key -out stranger.pem -days 2 -subj "
+        " && openssl req -x509 -newkey rsa:2048 -nodes -keyout unsigned.key -out unsigned.pem -days 2 -subj "
         "/CN=x");
     ASSERT_EQ(std::system(command.c_str()), 0) << "see " << dir_ << "/openssl.log";
   }
@@ -283,7 +283,7 @@ TEST_F(Tls, WithAClientCaEveryRpcNeedsACertificateItSigned) {
   TestServer server(options);
   EXPECT_TRUE(Call(server, "client").ok());
   EXPECT_EQ(Call(server, "").error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(Call(server, "stranger").error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Call(server, "unsigned").error_code(), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(Tls, NamesTheFileAtFault) {

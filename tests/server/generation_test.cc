@@ -16,7 +16,9 @@ using testing::Not;
 
 std::vector<int32_t> Expected(const TestServer& server, uint64_t seed, int count) {
   std::vector<int32_t> ids;
-  for (int i = 0; i < count; ++i) ids.push_back(const_cast<TestServer&>(server).rank().ScriptedTokenAt(seed, i));
+  for (int i = 0; i < count; ++i) {
+    ids.push_back(const_cast<TestServer&>(server).rank().ScriptedTokenAt(seed, i));
+  }
   return ids;
 }
 
@@ -121,7 +123,7 @@ TEST(Generation, StopStringsAcrossChunksEndTheSequenceToo) {
   EXPECT_LT(server.Metric("step_batch_size"), 60);  // steps: the 400 tokens would have taken over 100
 }
 
-TEST(Generation, EosEndsTheTextAndIgnoreEosGoesOn) {
+TEST(Generation, EosEndsTheTextUnlessIgnored) {
   TestServer server;
   server.rank().SetScript(4, {300, 301, 1});
   v1::GenerateRequest request = SimpleRequest(4, 10);

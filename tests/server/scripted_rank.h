@@ -30,11 +30,11 @@ class ScriptedRank : public StubRank {
 
   absl::StatusOr<RankResult> Collect() override;
 
-  // For tests, from any thread.
+  // Called by tests, from any thread.
   void SetScript(uint64_t seed, std::vector<int32_t> token_ids);  // before the request
   int32_t ScriptedTokenAt(uint64_t seed, int index) const;
-  void Hold();     // results are held back
-  void Release();  // until here
+  void Hold();     // holds results back
+  void Release();  // lets results through again
   void Lose();     // the next Collect fails
 
  private:

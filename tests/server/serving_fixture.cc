@@ -42,7 +42,8 @@ bool HasLabels(const prometheus::ClientMetric& metric, const std::map<std::strin
 
 TestServerOptions::TestServerOptions() {
   frontend.server.grpc_address = "127.0.0.1:0";
-  frontend.server.metrics_address = "";  // Metric reads them; the page takes 2 s to close
+  // No metrics page: Metric reads the registry, and closing a page takes 2 s.
+  frontend.server.metrics_address = "";
   frontend.metrics.model_name = "scripted";
   frontend.metrics.max_draft_len = 3;
   scheduler.max_batch_size = 8;

@@ -74,7 +74,7 @@ StreamResult ReadStream(v1::GenerationService::Stub& stub, const v1::GenerateReq
 // token_ids {5, 6, 7}, this seed, this many tokens at most.
 v1::GenerateRequest SimpleRequest(uint64_t seed, int max_tokens);
 
-// completion_tokens = 1 + steps + accepted_tokens, and what follows from it.
+// Checks that completion_tokens = 1 + steps + accepted_tokens, and related counts.
 void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& speculation);
 
 }  // namespace foredraft

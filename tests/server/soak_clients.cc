@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr int64_t kGrowthBytes = 512 << 20;  // its quarantine holds what was freed
+constexpr int64_t kGrowthBytes = 512 << 20;  // the sanitizer's quarantine keeps freed memory
 #else
 constexpr int64_t kGrowthBytes = 32 << 20;
 #endif
@@ -77,9 +77,9 @@ class Client {
       last = chunk;
     }
     if (cancel_after >= 0) context.TryCancel();
-    if (disconnects) Connect();  // the old connection goes with its last call
+    if (disconnects) Connect();  // the old connection closes with its last call
     const grpc::Status status = reader->Finish();
-    // Who hangs up learns nothing from the status: the answer may have been whole by then, and unread.
+    // After a cancel, the status proves nothing: the answer may have been complete, but unread.
     const std::string fault =
         JudgeTokens(asked, ids) + (cancel_after >= 0 ? "" : JudgeEnd(asked, ids, last, status));
     if (cancel_after >= 0) ++cut_short_;
@@ -107,7 +107,9 @@ class Client {
     ++finished_;
     if (ids.size() != asked.token_ids.size()) return "tokens missing of " + asked.request.ShortDebugString();
     const int counted = 1 + last.speculation().steps() + last.speculation().accepted_tokens();
-    return last.usage().completion_tokens() == counted ? "" : "inconsistent accounting: " + last.ShortDebugString();
+    return last.usage().completion_tokens() == counted
+               ? ""
+               : "inconsistent accounting: " + last.ShortDebugString();
   }
 
   const std::string address_;
@@ -155,7 +157,7 @@ void ExpectSoakPassed(const SoakReport& report) {
   EXPECT_EQ(report.faults, std::vector<std::string>());
   EXPECT_GT(report.finished, kSoakClients / 2);
   EXPECT_GT(report.cut_short, kSoakClients);
-  // Flat: connections and arenas come and go, growth per request does not.
+  // The slack allows for connections and arenas, but not for growth with every request.
   EXPECT_LT(report.end_bytes, report.middle_bytes + kGrowthBytes)
       << report.finished + report.cut_short << " requests";
   testing::Test::RecordProperty("finished", report.finished);

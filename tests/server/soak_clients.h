@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_
 #define FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_
 
-// 64 clients at once that cancel, run into deadlines and drop their connections at random, and check every
-// token they get. Against any server whose answers are known.
+// 64 concurrent clients that cancel, run into deadlines and drop their connections at random, and check every
+// token they get. For any server with known answers.
 
 #include <chrono>
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace foredraft {
 namespace {
 
-TEST(Soak, LeavesNothingBehindAndServesSurvivorsRight) {
+TEST(Soak, LeavesNothingBehindAndServesTheOthersCorrectly) {
   TestServerOptions options;
   options.loop.max_queue_size = 2 * kSoakClients;
   options.scheduler.block_count = 60;  // fewer than eight long requests need: some are swapped out and back
@@ -19,7 +19,9 @@ TEST(Soak, LeavesNothingBehindAndServesSurvivorsRight) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const int max_tokens = 1 + static_cast<int>(seed * 37 % 120);
     requests.push_back({.request = SimpleRequest(seed, max_tokens)});
-    for (int i = 0; i < max_tokens; ++i) requests.back().token_ids.push_back(server.rank().ScriptedTokenAt(seed, i));
+    for (int i = 0; i < max_tokens; ++i) {
+      requests.back().token_ids.push_back(server.rank().ScriptedTokenAt(seed, i));
+    }
   }
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

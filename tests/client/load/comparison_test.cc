@@ -46,7 +46,7 @@ TEST(TokenAgreement, NamesRequestsWhoseTokensDifferAndTheRuns) {
   EXPECT_EQ(differences[0].other_run, "b");
 }
 
-TEST(TokenAgreement, ComparesWhatCompletedEverywhere) {
+TEST(TokenAgreement, ComparesRequestsThatCompletedInEveryRun) {
   TokenAgreement tokens;
   tokens.Add("a", {Failed(0), Completed(1, 6), Completed(2, 7)});
   tokens.Add("b", {Completed(0, 5), Completed(1, 6), Failed(2)});
@@ -211,7 +211,7 @@ TEST(ComparisonReport, HasAJsonObjectWithStableKeys) {
   EXPECT_EQ(k1["runs"][0]["throughput"]["output_tokens_per_s"], 22);
 }
 
-TEST(ComparisonReport, SaysWhatKIs0Means) {
+TEST(ComparisonReport, ExplainsKEqualTo0) {
   Reported report{.setup = {.server = Server("a:1", 3)}, .comparison = Timed({{1, 1}})};
   EXPECT_THAT(report.Text(),
               HasSubstr("note        K=0 drafts nothing, but each step still runs the MTP module"));
@@ -232,7 +232,7 @@ TEST(ComparisonReport, SaysWhatKIs0Means) {
   EXPECT_THAT(report.Text(), HasSubstr("note        the daemon has no speculative_config"));
 }
 
-TEST(ComparisonReport, SumsErrorsUpBySettingAndWarnsOfThem) {
+TEST(ComparisonReport, CountsErrorsBySettingAndWarns) {
   const Reported report{
       .comparison = Compare(DraftLens({0, 3}), 2, [](const ComparisonSetting& setting, const std::string&) {
         LoadResult result{.requests = {Completed(0, 5), Completed(1, 6)}, .wall_s = 1};

@@ -115,7 +115,7 @@ TEST_F(LoadRunTest, SendsAnOpenLoopAtItsArrivalTimesHoweverSlowTheServer) {
   }
 }
 
-TEST_F(LoadRunTest, HoldsAnOpenLoopBackAtItsConcurrency) {
+TEST_F(LoadRunTest, LimitsAnOpenLoopToItsConcurrency) {
   Start();
   server_->rank().Hold();
   LoadOptions load = Load(2, 10);
@@ -268,7 +268,7 @@ TEST_F(ComparisonRunTest, GetsTheSameTokensWithAnyDraftsAndFromTheBaseline) {
   EXPECT_GT(speculation(3).acceptance_length(), speculation(2).acceptance_length());
 }
 
-TEST_F(ComparisonRunTest, NoticesOtherTokens) {
+TEST_F(ComparisonRunTest, ReportsDifferentTokens) {
   Start();
   const Comparison comparison =
       CompareOver({ComparisonSetting::OfDraftLen(0), ComparisonSetting::OfDraftLen(1)}, /*same_seed=*/false);
@@ -276,7 +276,7 @@ TEST_F(ComparisonRunTest, NoticesOtherTokens) {
   EXPECT_TRUE(comparison.Broken());
 }
 
-TEST(BenchClient, SaysWhoIsNotThere) {
+TEST(BenchClient, NamesTheMissingServer) {
   std::string address;
   {
     TestServer gone;

@@ -53,7 +53,7 @@ TEST(MeasuredRequest, IsWholeOnlyWithTheTokensOfItsUsage) {
   EXPECT_EQ(torn.status, absl::DataLossError("received 2 tokens, usage says 3"));
 }
 
-TEST(MeasuredRequest, IsInterruptedOnlyByUs) {
+TEST(MeasuredRequest, IsInterruptedOnlyByTheClient) {
   const struct {
     absl::Status status;
     bool interrupted;

@@ -59,7 +59,7 @@ RunStats Measured() {
   return run;
 }
 
-TEST(BenchReport, ReadsLikeThis) {
+TEST(BenchReport, HasTheExpectedText) {
   EXPECT_EQ(TextReport(Asked(), Measured()),
             R"(server      abacus at 127.0.0.1:50051, cpu, foredraft 0.1.0, numerics 7f3a91c2, drafts up to 3
 load        closed loop, 16 at once, 1,200 requests; 2 requests to warm up; 1 connection
@@ -83,7 +83,7 @@ client      4.1% of one core   69.6 us CPU per output token   0.02 (p99 0.20) ms
 )");
 }
 
-TEST(BenchReport, SaysWhatMakesMetricsDoubtful) {
+TEST(BenchReport, WarnsOfDoubtfulMetrics) {
   BenchSetup setup = Asked();
   setup.load.request_rate_per_s = 100;
   RunStats run = Measured();
@@ -161,7 +161,7 @@ TEST(ProgressLine, SaysHowFarTheRunIs) {
             "20 / 200 requests   16 running   1,000 tok/s   0.5 s");
   EXPECT_EQ(line.Text({.done = 60, .failed = 2, .running = 16, .output_tokens = 3000, .elapsed_s = 1.5}),
             "60 / 200 requests   16 running   2,000 tok/s   1.5 s   2 failed");
-  // The rate is of the time since the last line that was a second away: 500 tokens in 1 s.
+  // The rate covers the time since the last line at least a second ago: 500 tokens in 1 s.
   EXPECT_EQ(line.Text({.done = 70, .running = 16, .output_tokens = 3500, .elapsed_s = 2.5}),
             "70 / 200 requests   16 running   500 tok/s   2.5 s");
   EXPECT_EQ(line.Text({.done = 71, .running = 16, .output_tokens = 3600, .elapsed_s = 2.6}),

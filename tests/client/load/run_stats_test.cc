@@ -28,7 +28,7 @@ MeasuredRequest Refused(const absl::Status& status) {
   return {.output_tokens = 3, .outcome = RequestOutcome::kFailed, .status = status};
 }
 
-TEST(RunStats, HoldToTheirDefinitions) {
+TEST(RunStats, FollowTheirDefinitions) {
   const RunStats stats = Evaluate({.requests = {Answer()}, .wall_s = 4, .cpu_s = 0.5});
   EXPECT_NEAR(stats.ttft_ms.mean, 500, 1e-9);
   EXPECT_NEAR(stats.tpot_ms.mean, 100, 1e-9);  // 500 ms over 5 tokens
@@ -89,7 +89,7 @@ TEST(RunStats, CountTheTokensOfInterruptedRequestsButNotTheirTimes) {
   EXPECT_EQ(stats.e2e_ms.count, 0);
 }
 
-TEST(RunStats, AccuseTheClientWhenItWasBusyOrLate) {
+TEST(RunStats, WarnWhenTheClientWasBusyOrLate) {
   EXPECT_THAT(Evaluate({.requests = {Answer()}, .wall_s = 1, .cpu_s = 0.79}).client.warnings, IsEmpty());
   EXPECT_THAT(Evaluate({.requests = {Answer()}, .wall_s = 1, .cpu_s = 0.81}).client.warnings,
               ElementsAre(HasSubstr("the client kept 0.81 cores busy")));

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<DatasetWorkload>> Dataset(const std::string& text
   return DatasetWorkload::Read(DatasetFile(text), Model());
 }
 
-TEST(DatasetWorkload, ReadsIdsAndPromptsAndBeginsAgainAtItsEnd) {
+TEST(DatasetWorkload, ReadsIdsAndPromptsAndWrapsAround) {
   const auto dataset = Dataset(
       "{\"task_id\": 3, \"input_ids\": [5, 99], \"output_tokens\": 7, \"lora\": null}\n\n"
       "{\"prompt\": \"What is 2 + 2?\", \"output_tokens\": 9}\r\n");
@@ -95,7 +95,7 @@ TEST(DatasetWorkload, RefusesAFileThatIsAbsentOrEmpty) {
               HasSubstr(".jsonl: no lines, allowed at least 1"));
 }
 
-TEST(RandomWorkload, HasTheLengthsAskedForAndOrdinaryIdsAlone) {
+TEST(RandomWorkload, HasTheGivenLengthsAndOnlyOrdinaryIds) {
   const auto workload = RandomWorkload::Make({.input_len = 300, .output_len = 20, .seed = 4}, Model());
   ASSERT_TRUE(workload.ok()) << workload.status();
   std::vector<int> seen(100);
@@ -166,7 +166,7 @@ TEST(WarmUpWorkload, HasTheShapesButNothingOfThePrompts) {
   EXPECT_EQ(text.text, "");
 }
 
-TEST(PromptsOnlyWorkload, AsksForOneToken) {
+TEST(PromptsOnlyWorkload, RequestsOneToken) {
   const auto prompts = Dataset("{\"input_ids\": [5, 6], \"output_tokens\": 7}\n");
   const WorkItem item = PromptsOnlyWorkload(**prompts).Item(0);
   EXPECT_THAT(item.token_ids, ElementsAre(5, 6));

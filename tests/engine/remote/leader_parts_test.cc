@@ -106,11 +106,11 @@ TEST_F(MembershipTest, KeepsTheFirstReasonAndForgetsItInTheNextLife) {
   members_.Begin();
   EXPECT_TRUE(members_.health().ok());
   v1::WorkerJoin other_class = JoinOf(0);
-  other_class.set_numerics_class("dddddddd");  // a life on other machines
+  other_class.set_numerics_class("dddddddd");  // the next group runs on other machines
   EXPECT_TRUE(members_.Join(other_class, Stream(3), kStart).ok());
 }
 
-TEST(KeyValueStore, AnswersNowOrNamesWhoWaits) {
+TEST(KeyValueStore, AnswersAtOnceAndSetNamesTheWaitingRanks) {
   KeyValueStore store;
   EXPECT_EQ(store.Get("a", 0), std::nullopt);
   EXPECT_EQ(store.Get("a", 2), std::nullopt);
@@ -131,7 +131,7 @@ TEST(RankResults, KeepsTheOrderOfEachRankAndEndsAfterWhatHasArrived) {
               HasSubstr("no result within 0.0 s"));
   results.Close(kLost);
   EXPECT_EQ(results.Take(1, milliseconds(0))->number, 2u);
-  results.Push(1, {.number = 3});  // sent before the worker heard of the end
+  results.Push(1, {.number = 3});  // sent before the worker learned of the end
   EXPECT_EQ(results.Take(1, milliseconds(0))->number, 3u);
   EXPECT_EQ(results.Take(1, milliseconds(60'000)).status(), kLost);
   results.Push(0, {.number = 4});

@@ -207,8 +207,8 @@ TEST_F(LeaderTest, StaysHealthyWhileIdle) {
   leader_->Stop(kPatience);
 }
 
-// membership_test has every reason to refuse a worker.
-TEST_F(LeaderTest, RefusesAStrangerAndGoesOn) {
+// leader_parts_test covers every reason to refuse a worker.
+TEST_F(LeaderTest, RefusesAMismatchedWorkerAndGoesOn) {
   const auto first = WorkerSession::Join(TestWorker::Options(leader_->port(), 0));
   ASSERT_TRUE(first.ok()) << first.status();
   WorkerOptions options = TestWorker::Options(leader_->port(), 1);

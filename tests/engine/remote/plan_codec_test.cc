@@ -105,7 +105,7 @@ constexpr int MemberCount() {
   }
 }
 
-// Fails when a struct gets a field that its message does not have. EncodesEveryField then asks for its line
+// Fails when a struct gets a field that its message does not have. EncodesEveryField then requires its line
 // in the codec.
 TEST(PlanCodec, KnowsEveryField) {
   const auto expect_fields = [](const google::protobuf::Descriptor& message, int members) {

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_
 #define FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_
 
-// Checkpoints that tests write: well-formed safetensors files from a list of tensors, and raw ones to break
-// rules.
+// Checkpoints that tests write: well-formed safetensors files from a list of tensors, and raw bytes for
+// invalid files.
 
 #include <cstdint>
 #include <string>
@@ -24,7 +24,7 @@ std::string MakeTestDir(const std::string& name);
 
 void WriteFile(const std::string& path, const std::string& bytes);
 
-// Header length, header, data: as they are, whatever they say.
+// Header length, header and data, unchanged and unchecked.
 std::string SafetensorsBytes(const std::string& header, const std::string& data);
 
 void WriteSafetensors(const std::string& path, const std::vector<RawTensor>& tensors);

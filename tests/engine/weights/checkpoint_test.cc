@@ -115,7 +115,7 @@ TEST(CheckTensors, AcceptsWhatTheConfigDescribes) {
   EXPECT_EQ(Check(TensorsFor(TinyConfig()), TinyConfig()), absl::OkStatus());
 }
 
-TEST(CheckTensors, MtpCopiesAndOldFrequenciesMayBeThereOrNot) {
+TEST(CheckTensors, MtpCopiesAndOldFrequenciesAreOptional) {
   std::vector<RawTensor> tensors = TensorsFor(TinyConfig());
   Erase(tensors, "model.layers.2.embed_tokens.weight");
   Erase(tensors, "model.layers.3.shared_head.head.weight");
@@ -132,7 +132,7 @@ TEST(CheckTensors, ATiedHeadMayBeAbsent) {
   EXPECT_EQ(Check(tensors, config), absl::OkStatus());
 }
 
-TEST(CheckTensors, FP8NeedsTheConfigToSaySo) {
+TEST(CheckTensors, FP8NeedsAQuantizationConfig) {
   ModelConfig config = TinyConfig();
   std::vector<RawTensor> tensors = TensorsFor(config);
   MakeF8(tensors, "model.layers.0.self_attn.o_proj.weight");
@@ -211,12 +211,12 @@ const BrokenCheckpoint kBrokenCheckpoints[] = {
        MakeF8(t, "model.layers.0.mlp.up_proj.weight");
        t.pop_back();
      },
-     "model.layers.0.mlp.up_proj.weight_scale_inv: missing beside a weight in F8_E4M3"},
+     "model.layers.0.mlp.up_proj.weight_scale_inv: missing: the weight is F8_E4M3"},
     {"ScaleWithoutF8",
      [](auto& t) {
        t.push_back({"model.layers.0.mlp.up_proj.weight_scale_inv", "F32", {1, 1}, "1234"});
      },
-     "model.layers.0.mlp.up_proj.weight_scale_inv: scales of a weight in F32"},
+     "model.layers.0.mlp.up_proj.weight_scale_inv: unexpected scales: the weight is F32"},
     {"ScaleShape",
      [](auto& t) {
        MakeF8(t, "model.layers.0.mlp.up_proj.weight");

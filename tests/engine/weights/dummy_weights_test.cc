@@ -127,7 +127,7 @@ TEST(DummyWeights, TheSeedsFollowTheOrderOfTheModel) {
   }
 }
 
-TEST(DummyWeights, ARankMakesTheExpertsItHas) {
+TEST(DummyWeights, ARankMakesOnlyItsOwnExperts) {
   const ModelConfig config = TinyConfig();
   FakeDevice device;
   FakeStream stream;
@@ -155,7 +155,7 @@ TEST(DummyWeights, ARankWithoutExpertsMakesTheSameOtherWeights) {
   EXPECT_EQ(FakeDevice::At(here.shared.gate_up, 1, 2), FakeDevice::At(all.shared.gate_up, 1, 2));
 }
 
-TEST(RandomWeight, HasTheAmplitudeItIsAskedFor) {
+TEST(RandomWeight, HasTheRequestedAmplitude) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     constexpr int kCount = 100000;
     const RandomWeight weight = DenseRandomWeight(1, kCount, dtype, 0.25f, 7);

@@ -1,4 +1,4 @@
-// A rank loads the experts of its groups, and nothing of the others'.
+// A rank loads the experts of its own groups only.
 
 #include "engine/weights/expert_shard.h"
 

@@ -2,7 +2,7 @@
 #define FOREDRAFT_TESTS_ENGINE_WEIGHTS_FAKE_DEVICE_H_
 
 // A device for the loader's tests: a packed weight is its dequantised values in plain rows, so a test can
-// look.
+// read it.
 
 #include <cstring>
 #include <memory>
@@ -41,7 +41,7 @@ class FakeDevice : public Device {
   bool needs_first_runs() const override { return false; }
   void Freeze() override {}
 
-  // Rows as floats: what a part's dtype and scales make of its bytes, F32 rounded to BF16.
+  // A part's rows as floats: dequantised by its dtype and scales; F32 is rounded to BF16.
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override {
     PackedWeight packed{.n = 0, .k = parts[0].k, .dtype = parts[0].dtype};
     std::vector<float> values;

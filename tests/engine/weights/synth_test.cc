@@ -55,7 +55,7 @@ TEST_P(SynthTest, WritesACheckpointThatLoads) {
   FakeStream stream;
   const auto weights = LoadWeights(options.out_dir, *config, 2, device, stream, nullptr);
   ASSERT_TRUE(weights.ok()) << weights.status();
-  // Projections keep the scale of what they multiply.
+  // Projections preserve the scale of their inputs.
   const PackedWeight& down = weights->layers[0].mlp.down;
   double squares = 0;
   for (int row = 0; row < down.n; ++row)

@@ -74,7 +74,7 @@ class WeightLoaderTest : public ::testing::Test {
   FakeStream stream_;
 };
 
-TEST_F(WeightLoaderTest, FusesAndPlacesEveryTensor) {
+TEST_F(WeightLoaderTest, FusesAndStoresEveryTensor) {
   const ModelWeights weights = LoadOrDie(2);
   for (int row = 0; row < 12; ++row)
     for (int column = 0; column < 8; ++column)
@@ -180,7 +180,7 @@ TEST_F(WeightLoaderTest, APartlyFP8GroupBecomesBF16) {
   ExpectRows(gate_up, 10, "model.layers.0.mlp.up_proj.weight");
 }
 
-TEST_F(WeightLoaderTest, WithoutQLoraOneProjectionTakesItsPlace) {
+TEST_F(WeightLoaderTest, WithoutQLoraThereIsOneQProjection) {
   config_.q_lora_rank = 0;
   tensors_ = TensorsFor(config_);
   const MlaWeights mla = LoadOrDie(0).layers[0].self_attn;

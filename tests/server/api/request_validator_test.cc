@@ -191,7 +191,7 @@ TEST_F(RequestValidatorTest, FillsAbsentFieldsFromTheCheckpointThenNeutral) {
   EXPECT_EQ(checked->request.sampling.temperature, 0);
 }
 
-TEST_F(RequestValidatorTest, GivesAbsentMaxTokensWhatIsLeft) {
+TEST_F(RequestValidatorTest, AbsentMaxTokensBecomesTheRestOfTheContext) {
   ClientRequest client = Good();
   client.max_tokens.reset();
   EXPECT_EQ(Check(client)->request.max_tokens, kMaxSeqLen - 1);
@@ -232,7 +232,7 @@ TEST_F(RequestValidatorTest, FindsThePhaseAfterTheWholePrompt) {
   }
 }
 
-TEST_F(RequestValidatorTest, NewThinkingTokensAreForRequestsThatComeAfterThem) {
+TEST_F(RequestValidatorTest, NewThinkingTokensApplyToLaterRequests) {
   RequestValidator validator(Limits(), *tokenizer_, &*chat_format_);
   const ClientRequest client = {.input = Ids{5}};
   const absl::StatusOr<CheckedRequest> before = validator.Check(client);

@@ -143,7 +143,7 @@ TEST_F(OutputStreamTest, HoldsBackHalfACharacterUntilItIsWholeOrTheEnd) {
   EXPECT_EQ(last.text.substr(0, 3), "\xEF\xBF\xBD");  // U+FFFD
 }
 
-TEST_F(OutputStreamTest, SendsWhatMightHaveBegunAStopStringOnceItCannot) {
+TEST_F(OutputStreamTest, SendsHeldBackTextOnceItCannotBeginAStopString) {
   const std::vector<int32_t> word = Encode("7"), dot = Encode(".");
   OutputStream stream = Open({"7."});
   EXPECT_EQ(Apply(stream, First({word[0]})).text, "");

@@ -34,7 +34,7 @@ TEST(SplitRegex, LooksAheadNoFurtherThanThePiece) {
   EXPECT_THAT(Split(R"(\s+(?!\S)|\s+)", "a   "), ElementsAre("a", "   "));
 }
 
-// Where PCRE2 left alone would differ from Oniguruma: U+180E is no white space; Unicode 15 and 16 are known.
+// Where plain PCRE2 differs from Oniguruma: U+180E is not white space, and Unicode 15 and 16 are known.
 TEST(SplitRegex, ReadsCharactersAsOnigurumaDoes) {
   EXPECT_THAT(Split(R"(\s)", "a\u180eb\u3000c"), ElementsAre("a\u180eb", "\u3000", "c"));
   EXPECT_THAT(Split(R"( ?[\p{S}]+)", "a 🫨🫩"), ElementsAre("a", " 🫨🫩"));

@@ -67,7 +67,7 @@ TEST(StopMatcher, HoldsBackWhatMayBecomeAStopAndNoMore) {
   EXPECT_EQ(matcher.Flush(), "");
 }
 
-// The first end of any stop in the whole text; of stops with that end, the longest.
+// The stop that ends first in the whole text; if several end there, the longest.
 StopMatcher::Output FindSlowly(const std::vector<std::string>& stops, const std::string& text) {
   for (size_t end = 1; end <= text.size(); ++end) {
     StopMatcher::Output best;

@@ -91,7 +91,7 @@ TEST_P(TokenizerGolden, PutsBosInFrontAsTheFileSays) {
   EXPECT_TRUE(tokenizer_->adds_bos());
 }
 
-// At once, and through a detokenizer one id at a time.
+// Decodes all ids at once, and one id at a time through a detokenizer.
 TEST_P(TokenizerGolden, DecodesAnyIdsAlike) {
   for (const Json& test_case : golden_["decodes"]) {
     const Ids ids = test_case["ids"].get<Ids>();

@@ -55,7 +55,7 @@ std::unique_ptr<Tokenizer> Parse(const Json& json, std::string_view config = kCo
 
 TEST(Tokenizer, MergesByRankFromTheLeft) {
   const auto tokenizer = Parse(SmallTokenizer());
-  // "hello": e l first, then h el; "he" never gets its turn.
+  // "hello": e l first, then h el; "he" is never merged.
   EXPECT_THAT(*tokenizer->Encode("hello", {.add_bos = false}), ElementsAre(258, 259));
   EXPECT_THAT(*tokenizer->Encode("heh", {.add_bos = false}), ElementsAre(256, 'h'));
 }
@@ -82,7 +82,7 @@ TEST(Tokenizer, AddsBosAsTheCheckpointSays) {
          {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
          {"special_tokens", {{"<s>", {{"ids", {300}}}}}}}}}};
   EXPECT_THAT(*Parse(json, "")->Encode("h"), ElementsAre(300, 'h'));
-  // tokenizer_config.json has the last word, as in transformers.
+  // tokenizer_config.json overrides tokenizer.json, as in transformers.
   EXPECT_THAT(*Parse(json, R"({"add_bos_token": false})")->Encode("h"), ElementsAre('h'));
 }
 
@@ -187,7 +187,7 @@ const RefusedFile kRefusedFiles[] = {
      "280, allowed the id of a token"},
 };
 
-TEST(Tokenizer, RefusesByNameWhatItDoesNotDo) {
+TEST(Tokenizer, NamesTheUnsupportedField) {
   for (const RefusedFile& test_case : kRefusedFiles) {
     Json json = SmallTokenizer();
     json[Json::json_pointer(test_case.pointer)] = test_case.value;
