@@ -3,8 +3,8 @@
 
 // The Executor of a rank in this process. Its thread submits plans to a RankEngine as they are launched, so
 // the scheduler plans meanwhile. On a CPU, Submit returns when the plan is carried out; on a GPU it returns
-// at once, and the device gets the next plan while it runs this one. Launch and Collect may be called from
-// two threads.
+// at once, so the device has the next plan before it ends this one. Launch and Collect may be called from two
+// threads.
 
 #include <atomic>
 #include <cstdint>

@@ -49,7 +49,7 @@ absl::Status RankEngine::FirstRuns() {
     }
   }
   for (const StepKey& key : AllSteps()) {
-    // Both choices of tokens have the same exchanges.
+    // The steps of both token choices have the same exchanges between ranks.
     if (key.choice == TokenChoice::kArgmax && !rank_.device->needs_first_runs()) continue;
     RETURN_IF_ERROR(RunEmptyStep(key));
   }
@@ -73,8 +73,8 @@ absl::Status RankEngine::FirstPrefill(int row_limit) {
   return Run(release, index).status();
 }
 
-// A plan that prefills the ends of prompts of the greatest length: `row_limit` rows, or fewer where the slots
-// do not hold so many.
+// A plan that prefills the last positions of prompts of the greatest length: `row_limit` rows, or fewer if
+// the slots cannot take that many.
 IterationPlan RankEngine::PrefillOf(int row_limit) const {
   IterationPlan plan;
   const int rank_count = rank_.comm->size();
