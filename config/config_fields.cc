@@ -176,7 +176,7 @@ const ConfigBlock kBlocks[] = {
 constexpr std::string_view kAliases[][2] = {
     {"speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len"}};
 
-// Letters to insert, remove or replace to make `a` of `b`.
+// The number of letters to insert, remove or replace to turn `b` into `a`.
 int EditDistance(std::string_view a, std::string_view b) {
   std::vector<int> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
