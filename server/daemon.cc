@@ -53,7 +53,7 @@ ModelFacts FactsOf(const Config& config, const ModelConfig& model, const Checkpo
           .ranks = config.parallel.attention_dp};
 }
 
-// A restart is only logged.
+// Logs the progress of a restart.
 class RestartObserver : public StartObserver {
  public:
   void Waiting(const std::string& what) override { Log(LogLevel::kInfo, "waiting  %s", what); }

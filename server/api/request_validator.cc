@@ -36,14 +36,14 @@ absl::Status CheckRange(const char* field, double value, Range range) {
                 absl::StrFormat("%g", range.high));
 }
 
-// The field that the prompt came in.
+// The name of the field that has the prompt.
 const char* InputField(const PromptInput& input) {
   constexpr const char* kFields[] = {"input", "text", "token_ids", "chat"};
   static_assert(std::size(kFields) == std::variant_size_v<PromptInput>);
   return kFields[input.index()];
 }
 
-// Bytes of text in the prompt, before anything looks at them.
+// Bytes of text in the prompt.
 size_t TextBytes(const PromptInput& input) {
   if (const auto* text = std::get_if<std::string>(&input)) return text->size();
   size_t bytes = 0;
