@@ -29,8 +29,8 @@ class LocalExecutor : public Executor {
  private:
   void Run();  // the executor thread
 
-  const std::unique_ptr<RankEngine>
-      engine_;  // Submit: the executor thread; Finish: the one that calls Collect
+  // Submit is called by the executor thread, Finish by the thread that calls Collect.
+  const std::unique_ptr<RankEngine> engine_;
   const int rank_;
   std::atomic<int> in_flight_{0};  // launched and not collected
   BoundedQueue<IterationPlan> plans_;

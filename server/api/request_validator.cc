@@ -141,7 +141,7 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const
     return Refuse("chat.messages: ", Grouped(messages->size()), " messages, allowed at most ",
                   Grouped(kMaxChatMessages));
   }
-  // A text of this many bytes has too many tokens whatever it says, so it is not tokenized.
+  // A longer text has too many tokens in any case, so it is refused without being tokenized.
   const size_t bytes = TextBytes(input);
   const size_t most = static_cast<size_t>(limits_.size.max_seq_len) * limits_.longest_token_bytes;
   if (bytes > most) {
