@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_BASE_BOUNDED_QUEUE_H_
 #define FOREDRAFT_BASE_BOUNDED_QUEUE_H_
 
-// The queue between threads: bounded, closable, and every wait has a deadline. Thread-safe.
+// A queue between threads: bounded and closable; every wait has a deadline. Thread-safe.
 
 #include <chrono>
 #include <condition_variable>
@@ -17,7 +17,7 @@ class BoundedQueue {
  public:
   explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
 
-  // False when full or closed; the value is then untouched.
+  // False when full or closed; `value` is then not moved from.
   bool TryPush(T&& value) {
     {
       std::lock_guard<std::mutex> lock(mutex_);

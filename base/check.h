@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_BASE_CHECK_H_
 #define FOREDRAFT_BASE_CHECK_H_
 
-// CHECK is for broken invariants, that is bugs in this code; faults of users and of the environment are
+// CHECK is for broken invariants, which are bugs in this code. Errors of users and of the environment are
 // absl::Status. A failed CHECK logs one line and aborts, so that wrong tokens are never served. (Debian 12's
 // Abseil has no logging.)
 

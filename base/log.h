@@ -1,8 +1,7 @@
 #ifndef FOREDRAFT_BASE_LOG_H_
 #define FOREDRAFT_BASE_LOG_H_
 
-// The one way a room below server/ writes a log line. main installs the sink (spdlog); without one, lines go
-// to stderr. Thread-safe.
+// Log lines of all rooms. main installs the sink (spdlog); without one, lines go to stderr. Thread-safe.
 
 #include <functional>
 #include <string>

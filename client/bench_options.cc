@@ -29,7 +29,7 @@ absl::Status CheckAbove0(const char* option, const std::optional<double>& value)
 }
 
 absl::Status CheckDrafts(const char* option, int drafts) {
-  constexpr int kMaxDraftTokens = 7;  // of the API
+  constexpr int kMaxDraftTokens = 7;  // the limit of the API
   if (drafts >= 0 && drafts <= kMaxDraftTokens) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(option, ": ", drafts, ", allowed 0..", kMaxDraftTokens));
 }
@@ -82,7 +82,7 @@ void AddLoadOptions(CLI::App& command, BenchOptions& options) {
 void AddPromptOptions(CLI::App& command, BenchOptions& options) {
   const char* group = "Prompts";
   CLI::Option* dataset =
-      command.add_option("--dataset", options.dataset, "JSON lines as of trtllm-bench, see below")
+      command.add_option("--dataset", options.dataset, "JSON lines in trtllm-bench's format, see below")
           ->type_name("FILE")
           ->group(group);
   command.add_option("--random-input-len", options.random.input_len, "random token ids per prompt")
@@ -203,7 +203,7 @@ absl::Status BenchOptions::Check() const {
     return absl::InvalidArgumentError(
         absl::StrCat("--connections: ", *connections, ", allowed at most ", kMaxConnections));
   }
-  // Found out now, not after a long run.
+  // Checked before the run, not after it.
   if (json && *json != "-" && !std::ofstream(*json, std::ios::app)) {
     return absl::InvalidArgumentError(absl::StrCat("--json: ", *json, ": cannot be written"));
   }

@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
 #define FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
 
-// How a client reaches a daemon: its address, TLS, and the error when a call fails.
+// A client's connection to a daemon: address, TLS, and the error when a call fails.
 
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/status.h>

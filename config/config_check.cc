@@ -25,7 +25,8 @@ absl::Status CheckParallel(const LoadedConfig& loaded) {
                      absl::StrFormat("attention_dp, %d", parallel.attention_dp));
   }
   if (parallel.attention_dp == 1 && parallel.restart == RestartPolicy::kGroup) {
-    return RefuseKey(loaded, "parallel.restart", "group", "exit where attention_dp is 1: no process is left");
+    return RefuseKey(loaded, "parallel.restart", "group",
+                     "exit: with attention_dp 1 the lost rank is the daemon");
   }
   if (parallel.attention_dp == 1) return absl::OkStatus();
   int local_workers = 0;
@@ -44,10 +45,10 @@ absl::Status CheckParallel(const LoadedConfig& loaded) {
 absl::Status CheckTls(const LoadedConfig& loaded) {
   const TlsConfig& tls = loaded.config.server.tls;
   if (tls.cert.empty() && !tls.key.empty()) {
-    return RefuseKey(loaded, "server.tls.cert", "null", "a file beside server.tls.key");
+    return RefuseKey(loaded, "server.tls.cert", "null", "a file where server.tls.key is set");
   }
   if (!tls.cert.empty() && tls.key.empty()) {
-    return RefuseKey(loaded, "server.tls.key", "null", "a file beside server.tls.cert");
+    return RefuseKey(loaded, "server.tls.key", "null", "a file where server.tls.cert is set");
   }
   if (!tls.client_ca.empty() && tls.cert.empty()) {
     return RefuseKey(loaded, "server.tls.client_ca", tls.client_ca, "null without server.tls.cert");

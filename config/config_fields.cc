@@ -57,7 +57,8 @@ const ConfigField kFields[] = {
      "Spread prompts longer than `max_num_tokens` over several iterations. Without it `max_num_tokens` must "
      "be at least `max_seq_len`."},
     {"disable_overlap_scheduler", MEMBER(c.disable_overlap_scheduler), Any(), kRestart, kSet,
-     "Plan an iteration only after the results of the one before it, not while that one runs."},
+     "Plan an iteration only after the results of the one before it. Otherwise it is planned while that one "
+     "runs, where this gains time."},
     {"server.grpc_address", MEMBER(c.server.grpc_address), Address(), kRestart, kSet,
      "Listener of the gRPC API."},
     {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, kSet,
@@ -145,8 +146,9 @@ const ConfigField kFields[] = {
      Range(0, 1 << 22), kReload, "the id of `</think>` in the tokenizer",
      "Id of the token that ends the thinking phase."},
     {"speculative_config.draft_policy", MEMBER(Speculative(c).draft_policy), Any(), kReload, kSet,
-     "Who chooses K at each step: `fixed` takes `max_draft_len`, `schedule` takes it from "
-     "`draft_len_schedule`, `adaptive` measures step times and acceptance."},
+     "How K is chosen at each step: `fixed` takes `max_draft_len`, `schedule` takes it from "
+     "`draft_len_schedule`, `adaptive` measures step times and acceptance. K never exceeds the largest "
+     "`max_draft_tokens` of the requests in the step."},
     {"speculative_config.draft_len_schedule", MEMBER(Speculative(c).draft_len_schedule), Range(0, 7), kReload,
      "no schedule",
      "`{4: 3, 16: 2}`: K is 3 up to batch size 4, 2 up to 16, and 0 above. Required by `draft_policy: "
@@ -176,7 +178,7 @@ const ConfigBlock kBlocks[] = {
 constexpr std::string_view kAliases[][2] = {
     {"speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len"}};
 
-// Letters to insert, remove or replace to make `a` of `b`.
+// The number of letters to insert, remove or replace to turn `b` into `a`.
 int EditDistance(std::string_view a, std::string_view b) {
   std::vector<int> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);

@@ -23,7 +23,7 @@ class Node;
 
 namespace foredraft {
 
-// The member a key sets. One behind an optional block (speculative_config) turns the block on.
+// The member that a key sets. Setting a member of an optional block (speculative_config) turns the block on.
 template <class... Types>
 using MemberOf = std::variant<Types& (*)(Config&)...>;
 using ConfigMember =
@@ -31,7 +31,7 @@ using ConfigMember =
              std::optional<double>, std::vector<int>, std::map<int, int>, Backend, LoadFormat, RestartPolicy,
              KvDtype, DecodingType, DraftPolicyKind, LogLevel, LogFormat>;
 
-// What the member's type does not say of the allowed values.
+// The allowed values, as far as the member's type does not determine them.
 struct ConfigRange {
   enum Kind { kAny, kNumber, kAddress } kind = kAny;
   double low = 0;  // kNumber: of the value, of list elements, of a map's values
@@ -45,13 +45,13 @@ struct ConfigField {
   ConfigMember member;
   ConfigRange range;
   ConfigChange change = ConfigChange::kRestart;
-  std::string_view unset;  // what null stands for: a derived default, or nothing; empty = null is refused
+  std::string_view unset;  // what null means: a derived default, or nothing; empty = null is refused
   std::string_view help;
 
   bool nullable() const { return !unset.empty(); }
 };
 
-// "server", "server.tls", ...: what has keys below it.
+// A path with keys below it: "server", "server.tls", ...
 struct ConfigBlock {
   std::string_view path;
   std::string_view help;
@@ -85,7 +85,7 @@ NearKey NearestKey(std::string_view path);
 // "unknown key, nearest is max_draft_len".
 std::string DescribeUnknownKey(std::string_view path);
 
-// Sets the member from a YAML value. INVALID_ARGUMENT says "<value>, allowed <values>", without place and
+// Sets the member from a YAML value. INVALID_ARGUMENT says "<value>, allowed <values>", without origin and
 // path.
 absl::Status SetField(const ConfigField& field, const YAML::Node& value, Config& config);
 // The member's value as YAML on one line, "null" where unset.

@@ -67,7 +67,8 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // A block given whole replaces what earlier sources said of it. `server:` with nothing below it is empty.
+  // A block given as a whole replaces the keys that earlier sources set in it. `server:` with nothing below
+  // it is empty.
   absl::Status ApplyBlock(const ConfigBlock& block, const YAML::Node& value, const Origin& origin) {
     const std::string path(block.path);
     if (!value.IsMap() && !value.IsNull()) {
@@ -92,7 +93,7 @@ absl::Status ApplyFile(const ConfigSources& sources, Builder& builder) {
   return builder.ApplyEntries("", root, {sources.file, 1});
 }
 
-// Text members take the value as it is: a path may hold what YAML would read as something else.
+// Text members take the value unchanged: YAML could read a path as something else.
 absl::Status ApplyText(const std::string& path, const std::string& value, const std::string& origin,
                        Builder& builder) {
   const ConfigField* field = FindField(path);

@@ -2,10 +2,9 @@
 #define FOREDRAFT_CONFIG_CONFIG_READER_H_
 
 // From YAML, environment and --set to a checked Config. Strict: unknown and duplicate keys, wrong types and
-// values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>"; for an
-// override
-// "--set" or the variable's name stands before the path. All errors are INVALID_ARGUMENT, or NOT_FOUND for
-// the file.
+// values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>". For an
+// override the line begins with "--set" or the name of the variable. All errors are INVALID_ARGUMENT, or
+// NOT_FOUND if the file does not exist.
 //
 // Order: ReadConfig (or ParseConfig), then ReadModelConfig on config.model, then ResolveDefaults
 // (config_defaults.h).
@@ -30,7 +29,7 @@ struct ConfigOverride {
 // A malformed --set is a usage error (exit 2), unlike a value that ParseConfig refuses (exit 1).
 absl::StatusOr<ConfigOverride> ParseOverride(const std::string& text);
 
-// What a configuration is made of; later members win over earlier ones.
+// The sources of a configuration; later members override earlier ones.
 struct ConfigSources {
   std::string file;  // its name, for errors
   std::string text;

@@ -23,7 +23,7 @@ bool IsAddress(std::string_view text) {
   return absl::SimpleAtoi(std::string(text.substr(colon + 1)), &port) && port >= 0 && port <= 65535;
 }
 
-// The text of a scalar that is not quoted; null for all else.
+// The text of a scalar that is not quoted; null for any other node.
 const std::string* PlainText(const YAML::Node& node) {
   return node.IsScalar() && !IsQuoted(node) ? &node.Scalar() : nullptr;
 }
@@ -159,7 +159,7 @@ ValueKind KindOf(const ConfigField& field) {
   return std::visit([&]<class T>(T& (*)(Config&)) { return KindOf<T>(field.range); }, field.member);
 }
 
-// What the value of a list or map shows in an error: its elements, not "a list".
+// A value as an error shows it: lists and maps with their elements.
 std::string ShowValue(const YAML::Node& node) {
   std::vector<std::string> parts;
   if (node.IsSequence()) {

@@ -16,7 +16,7 @@ std::string EmitYaml(const Config& config);
 
 // Changed keys of a reload, by path.
 struct ConfigDifference {
-  std::vector<std::string> reloaded;      // take effect at an iteration border
+  std::vector<std::string> reloaded;      // take effect between two iterations
   std::vector<std::string> need_restart;  // keep the value they were started with
 };
 

@@ -32,7 +32,7 @@ absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_by
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file) {
   using Event = nlohmann::json::parse_event_t;
-  std::string refusal;                      // the first thing that valid JSON may have and we do not accept
+  std::string refusal;                      // the first property of valid JSON that is not accepted here
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   const auto inspect = [&](int depth, Event event, nlohmann::json& parsed) {
     if (event == Event::object_start) keys.emplace_back();

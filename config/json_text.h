@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_CONFIG_JSON_TEXT_H_
 #define FOREDRAFT_CONFIG_JSON_TEXT_H_
 
-// Untrusted files: reads a whole file into memory up to a cap, and parses JSON without throwing. Duplicate
-// keys and deep nesting are refused.
+// Reads untrusted files: a whole file into memory, up to a cap, and JSON without exceptions. Duplicate keys
+// and deep nesting are refused.
 
 #include <cstdint>
 #include <string>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 // Caps far above every known model of the family. They keep all products of sizes inside int64, rows of fused
-// weights inside int32, and a hostile file from asking for absurd tables.
+// weights inside int32, and bound the memory that a hostile file can demand.
 constexpr int64_t kMaxWidth = 1 << 20;  // any feature dimension
 constexpr int64_t kMaxFused = 1 << 24;  // heads times head width
 constexpr int64_t kMaxLayers = 1024;
@@ -90,7 +90,7 @@ void ReadExperts(JsonFields& fields, ModelConfig& config) {
     fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
                   absl::StrFormat("divisors of n_routed_experts, %d", experts));
   }
-  // A group's score is the sum of its best two.
+  // A group's score is the sum of its two best experts' scores.
   if (config.n_group > 1 && experts / config.n_group < 2) {
     fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
                   absl::StrFormat("at most n_routed_experts / 2, %d", experts / 2));

@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-// Takes the live slots from buffers.live_slots; leaves what each got in buffers.outputs and logprobs.
+// Reads the live slots from buffers.live_slots and writes their results to buffers.outputs and logprobs.
 void DecodeStep(const Rank& rank, const StepKey& key);
 
 }  // namespace foredraft

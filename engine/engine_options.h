@@ -28,7 +28,8 @@ struct EngineOptions {
   // Rows of the largest decode step, and of the largest forward of either kind.
   int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
   int largest_forward() const { return std::max(largest_step(), max_num_tokens); }
-  // Drafting overruns the longest sequence by so much (docs/architecture.md section 4).
+  // Positions that RoPE and block tables cover: drafts run up to 2 Kmax past the longest sequence
+  // (docs/architecture.md section 4).
   int position_count() const { return max_seq_len + 2 * max_draft_len; }
   int blocks_per_slot() const { return (position_count() + tokens_per_block - 1) / tokens_per_block; }
   // MTP modules in use: M of docs/speculation.md.

@@ -13,7 +13,7 @@
 
 namespace foredraft {
 
-// Which decode step: the shape of its forwards, and how their logits become tokens.
+// Identifies a captured decode step: the shape of its forwards, and how their logits become tokens.
 struct StepKey {
   int bucket = 0;
   int draft_len = 0;  // K

@@ -9,8 +9,9 @@
 
 namespace foredraft {
 
-// The blocks that `fraction` of the free memory holds, less graph_bytes for the captured steps, scratch
-// included. RESOURCE_EXHAUSTED shows the arithmetic where that is not one sequence of sequence_blocks.
+// The number of blocks, scratch included, that fit in `fraction` of the free memory after graph_bytes for the
+// captured steps. RESOURCE_EXHAUSTED, with the arithmetic, if they do not hold one sequence of
+// sequence_blocks.
 absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_bytes, double fraction,
                                   const KvCacheShape& shape, int sequence_blocks);
 

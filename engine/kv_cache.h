@@ -44,7 +44,7 @@ class KvCache {
   }
 
   // One block of all layers to or from block_bytes() of Device::AllocatePinned, which are written or read
-  // when the stream gets there.
+  // when the stream reaches the copy.
   void CopyBlockToHost(Device& device, Stream& stream, int block, uint8_t* host) const;
   void CopyBlockToDevice(Device& device, Stream& stream, int block, const uint8_t* host) const;
 

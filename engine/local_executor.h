@@ -3,8 +3,8 @@
 
 // The Executor of a rank in this process. Its thread submits plans to a RankEngine as they are launched, so
 // the scheduler plans meanwhile. On a CPU, Submit returns when the plan is carried out; on a GPU it returns
-// at once, and the device gets the next plan while it runs this one. Launch and Collect may be called from
-// two threads.
+// at once, so the device has the next plan before it ends this one. Launch and Collect may be called from two
+// threads.
 
 #include <atomic>
 #include <cstdint>
@@ -29,8 +29,8 @@ class LocalExecutor : public Executor {
  private:
   void Run();  // the executor thread
 
-  const std::unique_ptr<RankEngine>
-      engine_;  // Submit: the executor thread; Finish: the one that calls Collect
+  // Submit is called by the executor thread, Finish by the thread that calls Collect.
+  const std::unique_ptr<RankEngine> engine_;
   const int rank_;
   std::atomic<int> in_flight_{0};  // launched and not collected
   BoundedQueue<IterationPlan> plans_;

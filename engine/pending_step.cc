@@ -83,7 +83,7 @@ RankResult PendingStep::Result() const {
   return result;
 }
 
-// What the prefill gave a slot whose prompt ended, then the decode step's.
+// The slot's result: the prefill's first token if the prompt ended there, then the decode step's tokens.
 SlotResult PendingStep::ResultOf(int index) const {
   const LiveSlot& live = live_slots_[index];
   const StepOutput& output = outputs_[index];

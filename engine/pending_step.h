@@ -32,7 +32,7 @@ class PendingStep {
   // After the decode step: submits the copies of its outputs.
   void Download(const Rank& rank, bool replayed);
 
-  // False where the device has not come this far by the deadline.
+  // False if the device has not finished the copies by the deadline.
   bool Wait(std::chrono::steady_clock::time_point deadline) const { return done_->Wait(deadline); }
   // After Wait.
   RankResult Result() const;

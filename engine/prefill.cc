@@ -115,7 +115,7 @@ void SaveBoundaries(const Rank& rank, const Rows& rows, int level, Matrix<const 
   }
 }
 
-// Vanilla's recent ids and hiddens move on to each chunk's end.
+// Updates Vanilla's recent ids and hiddens to the end of each chunk.
 void SaveRecent(Rank& rank, const Rows& rows) {
   const Ops& ops = rank.ops();
   const int recent_len = rank.slots.recent_len();

@@ -10,8 +10,8 @@
 
 namespace foredraft {
 
-// Carries out the chunks of plan.ranks[index]. What ended prompts got is in buffers.first_outputs and
-// first_logprobs, in the order of their chunks.
+// Carries out the chunks of plan.ranks[index]. The first tokens of prompts that end here are then in
+// buffers.first_outputs and first_logprobs, in the order of their chunks.
 void RunPrefill(Rank& rank, const IterationPlan& plan, int index);
 
 }  // namespace foredraft

@@ -20,8 +20,8 @@
 namespace foredraft {
 
 struct Rank {
-  std::unique_ptr<Device> device;      // outlives all that follows
-  std::unique_ptr<Communicator> comm;  // joins the ranks; of `device`
+  std::unique_ptr<Device> device;      // outlives all members below
+  std::unique_ptr<Communicator> comm;  // joins the ranks; belongs to `device`
   std::unique_ptr<Stream> stream;      // takes every op and copy of the rank
   std::unique_ptr<DeepseekV3> model;
   std::unique_ptr<Drafter> drafter;  // null where max_draft_len is 0
@@ -31,9 +31,9 @@ struct Rank {
 
   const Ops& ops() const { return device->ops(); }
 
-  // All but the cache, after device and comm are there.
+  // Allocates everything but the cache. device and comm must be set.
   absl::Status Allocate(const EngineOptions& options, const ModelConfig& config, ModelWeights weights);
-  // Replaces the cache; its memory stays the device's.
+  // Creates the cache, or replaces it. The device owns the memory.
   absl::Status AllocateCache(const EngineOptions& options, int block_count, bool poison);
 };
 

@@ -32,8 +32,8 @@ class RankEngine {
  public:
   // Allocates everything, the KV cache last, and captures all decode steps. Where the device or an exchange
   // between ranks needs first runs, the largest prefill and every step run once before that.
-  // RESOURCE_EXHAUSTED where memory does not suffice. `comm`, of `device`, joins the ranks, all of which call
-  // this with the same options; null: the rank is alone.
+  // RESOURCE_EXHAUSTED if memory does not suffice. `comm`, which belongs to `device`, joins the ranks, all of
+  // which call this with the same options; null: the rank is alone.
   static absl::StatusOr<std::unique_ptr<RankEngine>> Create(const EngineOptions& options,
                                                             const ModelConfig& config,
                                                             std::unique_ptr<Device> device,
@@ -44,7 +44,7 @@ class RankEngine {
   // plan.ranks[index] is this rank's part.
   void Submit(const IterationPlan& plan, int index);
   // The result of the oldest submitted plan. UNAVAILABLE when an exchange with the other ranks failed,
-  // DEADLINE_EXCEEDED when the step is not over by then: either way the rank is lost.
+  // DEADLINE_EXCEEDED when the step does not end by `deadline`: either way the rank is lost.
   absl::StatusOr<RankResult> Finish(std::chrono::steady_clock::time_point deadline);
   // Both, one after the other, within options().step_timeout.
   absl::StatusOr<RankResult> Run(const IterationPlan& plan, int index);
@@ -87,7 +87,7 @@ class RankEngine {
   SwapStore swap_store_;
   std::array<PendingStep, 2> pending_;  // used in turn
   GraphCache graphs_;
-  std::optional<AcceptanceRule> acceptance_;  // what the slots' rule says; nothing before the first plan
+  std::optional<AcceptanceRule> acceptance_;  // the rule that the device has; absent before the first plan
   std::vector<int32_t> padded_slots_;         // [largest bucket]: live slots, then -1
 
   uint64_t submitted_count_ = 0;  // of Submit's thread

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   return engine;
 }
 
-// The KV cache takes what is left, so whatever allocates at its first use has to run before: the largest
+// The KV cache takes what is left, so everything that allocates at its first use must run before: the largest
 // prefill and every step, on a cache of the scratch block alone, where unmapped rows go.
 absl::Status RankEngine::FirstRuns() {
   RETURN_IF_ERROR(rank_.AllocateCache(options_, /*block_count=*/1, /*poison=*/false));
@@ -49,7 +49,7 @@ absl::Status RankEngine::FirstRuns() {
     }
   }
   for (const StepKey& key : AllSteps()) {
-    // Both choices of tokens have the same exchanges.
+    // The steps of both token choices have the same exchanges between ranks.
     if (key.choice == TokenChoice::kArgmax && !rank_.device->needs_first_runs()) continue;
     RETURN_IF_ERROR(RunEmptyStep(key));
   }
@@ -73,8 +73,8 @@ absl::Status RankEngine::FirstPrefill(int row_limit) {
   return Run(release, index).status();
 }
 
-// A plan that prefills the ends of prompts of the greatest length: `row_limit` rows, or fewer where the slots
-// do not hold so many.
+// A plan that prefills the last positions of prompts of the greatest length: `row_limit` rows, or fewer if
+// the slots cannot take that many.
 IterationPlan RankEngine::PrefillOf(int row_limit) const {
   IterationPlan plan;
   const int rank_count = rank_.comm->size();
@@ -116,9 +116,9 @@ absl::Status RankEngine::SizeCache() {
   return absl::OkStatus();
 }
 
-// An estimate of what the captured steps take of the device's memory, which CUDA does not report: what one of
-// the largest takes, times the number of steps. That one is not kept, because its nodes use the cache of the
-// first runs.
+// Estimates the device memory that the captured steps will use, which CUDA does not report: the memory of one
+// of the largest steps, times the number of steps. The step captured here is not kept, because its nodes use
+// the cache of the first runs.
 int64_t RankEngine::GraphBytes() {
   if (!options_.capture_graphs || !rank_.device->needs_first_runs()) return 0;
   const std::vector<StepKey> steps = AllSteps();

@@ -131,7 +131,7 @@ void SlotState::MarkDirty(int slot, int first, int last) {
 }
 
 void SlotState::FlushTables(Stream& stream) {
-  constexpr size_t kSlackEntries = 1024;  // copied needlessly rather than starting another copy
+  constexpr size_t kSlackEntries = 1024;  // unchanged entries that are copied to save a second copy
   size_t first = 0;
   size_t last = 0;  // the run to copy next; empty at first
   const auto copy_run = [&] {

@@ -15,7 +15,7 @@
 
 namespace foredraft {
 
-// What only the host keeps of a slot.
+// The part of a slot's state that only the host has.
 struct SlotFacts {
   bool counts_tokens = false;
   bool wants_logprobs = false;
@@ -53,18 +53,19 @@ class SlotState {
   Matrix<float> recent_hiddens() const { return recent_hiddens_; }  // [slots * Kmax, D]
   int recent_len() const { return shape_.recent_len; }
 
-  // How drafts are accepted from the next op on.
+  // Sets the acceptance rule for all later ops of the stream.
   void SetRule(Stream& stream, const AcceptanceRule& rule);
   void Admit(Stream& stream, const SlotAdmission& admission);
-  // Notes prompt tokens for the repetition penalty.
+  // Marks prompt tokens as seen, for the repetition penalty.
   void CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids);
-  // The last prompt tokens of a slot once `ids` are computed, [Kmax], for recent_ids(). Vanilla.
+  // Vanilla: appends `ids`, which a prefill computes, to the slot's recent prompt tokens. Returns the last
+  // Kmax of them, which the caller copies to recent_ids().
   const std::vector<int32_t>& PassRecentPrompt(int slot, std::span<const int32_t> ids);
   void Release(Stream& stream, int slot);
 
   // Changes the host's block tables; FlushTables brings the changes to the device.
   void ApplyDelta(const BlockTableDelta& delta);
-  // Changed entries that are near each other go in one copy.
+  // Copies changed entries that are near each other in one copy.
   void FlushTables(Stream& stream);
 
   // Bytes of a slot's image without its blocks and facts.

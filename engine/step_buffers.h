@@ -42,20 +42,20 @@ struct StepBuffers {
   // Hidden rows.
   Matrix<float> target_output;  // [R, D] level 0
   Matrix<float> ended_output;   // [B, D] level 0 at `ended`
-  Matrix<float> previous;       // [R, D] what a module's rows take from the level below
-  Matrix<float> module_output;  // [R, D] what a module gives
-  Matrix<float> last_output;    // [B, D] what it gives for the row that the next draft comes from
-  int32_t* last_row = nullptr;  // [B] Eagle: which row that is
+  Matrix<float> previous;       // [R, D] a module's input from the level below
+  Matrix<float> module_output;  // [R, D] a module's output
+  Matrix<float> last_output;    // [B, D] a module's output at the row that the next draft comes from
+  int32_t* last_row = nullptr;  // [B] Eagle: that row's index
 
-  // Prefill: where rows come from and go to.
+  // Prefill: sources and destinations of rows.
   int32_t* previous_index = nullptr;  // [R] the row of the level below whose output a row takes, or -1
   int32_t* boundary_index = nullptr;  // [R] the block whose boundary a row's output is, or -1
   int32_t* ended_index = nullptr;     // [B] the target rows at `ended`
 
   // Vanilla alone.
-  int32_t* recent_index = nullptr;  // [S] a window row's hidden: its row in the recent hiddens, or -1
-  int32_t* target_index = nullptr;  // [S] or its row in target_output, or -1
-  int32_t* save_index = nullptr;    // [S] where it is kept in the recent hiddens, or -1
+  int32_t* recent_index = nullptr;  // [S] index of a window row's hidden in the recent hiddens, or -1
+  int32_t* target_index = nullptr;  // [S] its index in target_output, or -1
+  int32_t* save_index = nullptr;    // [S] its new index in the recent hiddens, or -1
   Matrix<float> even_output;        // [S, D] module_output of levels 2, 4, 6: each level reads the one below
   Matrix<float> moved_recent;       // [Kmax, D] a slot's recent hiddens while they move
 

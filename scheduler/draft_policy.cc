@@ -7,14 +7,15 @@
 namespace foredraft {
 namespace {
 
-constexpr double kMargin = 0.015;  // by which another K must be better
-constexpr int kProbeSteps = 3;     // of a larger K the first one verifies no more than before
-// Steps between two probes: the first while a candidate is not measured and after a change of K; later enough
-// for kProbeCost, within the other two.
+constexpr double kMargin = 0.015;  // relative gain in tokens per second for a change of K
+// Steps per probe. One is too few: the first step of a larger K has no more drafts to verify than before.
+constexpr int kProbeSteps = 3;
+// Steps between two probes. kFirstProbeGap: while a candidate is unmeasured and after a change of K. Later
+// the gap keeps the time that probes lose at kProbeCost, between kLeastProbeGap and kLargestProbeGap.
 constexpr int kFirstProbeGap = 8;
 constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
-constexpr double kProbeCost = 0.005;  // of the time, for probes
+constexpr double kProbeCost = 0.005;  // share of the time
 
 }  // namespace
 
@@ -103,8 +104,8 @@ void DraftPolicy::Reconsider(Bucket* bucket, int upper, const std::vector<int>& 
   }
 }
 
-// One of the neighbours, or half of K, which shows the cost of a draft more clearly: the one measured longest
-// ago.
+// Probes the K measured longest ago among K / 2, K + 1 and K - 1. K / 2 is a candidate because a larger
+// difference in K shows the cost of a draft more clearly.
 void DraftPolicy::StartProbe(Bucket* bucket, int upper, const std::vector<int>& live_by_cap) {
   const int in_use = bucket->draft_len;
   int probe = -1;

@@ -11,10 +11,11 @@
 //              sequences, over the expected time of the step
 // clang-format on
 //
-// Adaptive only compares what it has measured. A new bucket starts with the K of the bucket before it. Now
-// and then a few steps run with K / 2, K + 1 or K - 1 instead (a probe): soon while one of these is not
-// measured, later as rarely as keeps the cost of probes small. Any measured K replaces the one in use if it
-// is better by a margin.
+// Under every policy K is also at most the largest draft cap among the live sequences. Adaptive compares only
+// values of K that it has measured in the bucket. A new bucket starts with the K in use at the last step.
+// From time to time a few steps run with K / 2, K + 1 or K - 1 instead (a probe): soon after a change of K
+// and while one of these is unmeasured, later only as often as keeps the cost of probes small. A measured K
+// replaces the one in use if its tokens per second are higher by a margin.
 
 #include <map>
 #include <vector>
@@ -28,25 +29,25 @@ namespace foredraft {
 struct StepObservation {
   int bucket = 0;
   int draft_len = 0;          // K
-  double seconds = 0;         // host included; 0 = not measured
-  std::vector<int> tried;     // [Kmax] drafts of position i + 1 whose predecessors were all accepted
-  std::vector<int> accepted;  // [Kmax]
+  double seconds = 0;         // the host's part included; 0 = not measured
+  std::vector<int> tried;     // [Kmax] drafts at position i + 1 with all earlier drafts accepted
+  std::vector<int> accepted;  // [Kmax] accepted drafts among these
 };
 
 class DraftPolicy {
  public:
-  // buckets: those that Choose and Observe may name.
+  // buckets: all values that Choose and Observe may get as a bucket.
   DraftPolicy(const std::vector<int>& buckets, int max_draft_len, int draft_len,
               const DraftPolicyOptions& options);
 
-  // From the next Choose on. Measurements are kept.
+  // Takes effect at the next Choose. Measurements are kept.
   void Change(int draft_len, const DraftPolicyOptions& options);
 
   // The largest K that Choose may return before the next Change.
   int upper() const;
 
-  // K of the next step, never more than the largest cap among the live sequences. live_by_cap: [Kmax + 1]
-  // live sequences by the most drafts they verify per step.
+  // Returns K for the next step, at most the largest cap among the live sequences. live_by_cap: [Kmax + 1]
+  // live sequences by draft cap.
   int Choose(int bucket, const std::vector<int>& live_by_cap);
 
   void Observe(const StepObservation& step);
@@ -54,7 +55,7 @@ class DraftPolicy {
  private:
   struct Bucket {  // of the adaptive policy
     StepTimes times;
-    int draft_len = -1;  // in use, probes apart; -1 = the bucket is new
+    int draft_len = -1;  // K in use when no probe runs; -1 = the bucket is new
     int steps_to_probe = 0;
     int probe_draft_len = 0;
     int probe_steps_left = 0;
@@ -72,7 +73,7 @@ class DraftPolicy {
   // Measured under any policy.
   AcceptanceCurve acceptance_;
   std::map<int, Bucket> buckets_;
-  int last_draft_len_;  // in use in the bucket of the last step
+  int last_draft_len_;  // Bucket::draft_len of the last step's bucket
 };
 
 }  // namespace foredraft

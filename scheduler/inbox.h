@@ -1,11 +1,11 @@
 #ifndef FOREDRAFT_SCHEDULER_INBOX_H_
 #define FOREDRAFT_SCHEDULER_INBOX_H_
 
-// Messages from other threads to the scheduler thread: new requests, cancels, changes of a reload. The inbox
-// owns the bound of the queue: it counts the requests that wait, here or in the scheduler's queue, so that
-// Submit refuses at once when the queue is full. (Not a BoundedQueue: its bound would count cancels, which
-// are never refused, and would not count requests that the scheduler has taken but not admitted.)
-// Thread-safe.
+// Messages from other threads to the scheduler thread: new requests, cancels, reloaded settings, lost ranks.
+// The inbox enforces max_queue_size: it counts the requests that wait, in the inbox or in the scheduler's
+// queue, so that Submit refuses at once when the queue is full. (It is not a BoundedQueue, whose bound would
+// count cancels, which are never refused, and would not count requests that the scheduler has taken but not
+// admitted.) Thread-safe.
 
 #include <chrono>
 #include <condition_variable>
@@ -36,10 +36,10 @@ class Inbox {
   // RESOURCE_EXHAUSTED when max_queue_size requests wait; the reason of Close once closed.
   absl::Status Submit(Request request);
 
-  // The bound of later Submits. Requests that wait already stay.
+  // Changes the bound for later Submits. Requests that already wait are kept.
   void SetMaxQueueSize(int max_queue_size);
 
-  // Dropped once closed: all requests end then anyway.
+  // Queues a message that is not a request. No effect once closed: all requests end anyway.
   void Order(InboxItem order);
 
   // All items in order of arrival. Waits up to `timeout` for the first; returns at once when closed.
@@ -50,7 +50,7 @@ class Inbox {
 
   // Submit returns `reason` (not ok) from now on. Later reasons are ignored.
   void Close(absl::Status reason);
-  // Empties and opens the inbox again. The bound stays.
+  // Empties the inbox and opens it again. Keeps the bound.
   void Reopen();
   bool closed() const;
 

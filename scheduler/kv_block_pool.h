@@ -9,8 +9,8 @@
 //   held     one reference per sequence that has it in its block table
 //   cached   no reference, but in the prefix index: kept for reuse, evicted least recently used first
 //
-// Invariant block-conservation: free + held + cached = capacity, and the references counted here are those of
-// the sequences. Block 0 (scratch) is never handed out.
+// Invariant block-conservation: free + held + cached = capacity, and a block's reference count is the number
+// of block tables of sequences that have it. Block 0 (scratch) is never handed out.
 
 #include <cstdint>
 #include <vector>
@@ -26,13 +26,13 @@ class KvBlockPool {
   // to `evicted` too (the prefix index must erase them). All or nothing; false = the pool is unchanged.
   bool Allocate(int count, std::vector<int32_t>* blocks, std::vector<int32_t>* evicted);
 
-  // One more reference to a held or cached block.
+  // Adds a reference to a held or cached block.
   void Share(int32_t block);
 
-  // One reference less; the last one makes the block free, or cached if it is indexed.
+  // Drops one reference. Without references the block is cached if it is indexed, else free.
   void Release(int32_t block);
 
-  // The prefix index now has this held block.
+  // Records that the prefix index has this held block.
   void MarkIndexed(int32_t block);
 
   int capacity() const { return static_cast<int>(blocks_.size()) - 1; }

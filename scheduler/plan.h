@@ -1,14 +1,14 @@
 #ifndef FOREDRAFT_SCHEDULER_PLAN_H_
 #define FOREDRAFT_SCHEDULER_PLAN_H_
 
-// All that crosses between scheduler and engine: plain data, and the interface of one rank. No gRPC, no
-// device.
+// Everything that passes between scheduler and engine: plain data, and Executor, the interface of one rank.
+// No gRPC, no device.
 //
 // An iteration is at most one prefill forward, then one decode step of all live slots. A prompt that ends in
 // the prefill joins the decode step of the same iteration. Results come back in launch order.
 //
-// A rank executes a plan in this order: releases, swaps out, swaps in, admissions, block table deltas,
-// prefill, decode. Slots, blocks and images are numbered per rank.
+// A rank executes a plan in this order: dropped images, releases, swaps out, swaps in, admissions, block
+// table deltas, prefill, decode. Slots, blocks and images are numbered per rank.
 
 #include <cstdint>
 #include <string>
@@ -23,7 +23,8 @@ namespace foredraft {
 
 inline constexpr int kScratchBlock = 0;
 
-// Of a reasoning model: between its thinking tokens, or outside. A step's phase is that of its first row.
+// Whether a reasoning model is between its thinking tokens or outside. A decode step has the phase of its
+// first row.
 enum class Phase : int32_t { kAnswer = 0, kThinking = 1 };
 
 // The tokens that begin and end the thinking phase; -1 where the model has none. A request keeps the ids that
@@ -44,7 +45,7 @@ struct ThinkingIds {
 struct SlotAdmission {
   int32_t slot = 0;
   SamplingParams sampling;
-  int32_t logprob_count = -1;  // -1 = none, else 0..20 top logprobs beside the chosen token's
+  int32_t logprob_count = -1;  // -1 = none, else 0..20 top logprobs in addition to the chosen token's
   Phase phase = Phase::kAnswer;
   ThinkingIds thinking;
   int32_t draft_cap = 0;     // drafts verified per step at most
@@ -55,7 +56,7 @@ struct SlotAdmission {
   int32_t reused_len = 0;  // leading prompt tokens whose blocks came from the prefix index
   // The block whose boundary holds position reused_len - 1; -1 where reused_len is 0.
   int32_t boundary_block = -1;
-  // The reused tokens, for the penalties; empty unless sampling counts tokens.
+  // The reused tokens, which the penalties count; empty if the request has no penalties.
   std::vector<int32_t> reused_ids;
 };
 
@@ -81,8 +82,8 @@ struct SwapOut {
   std::vector<int32_t> block_ids;  // in position order
 };
 
-// The sequence returns, to any slot and any blocks. Their table entries come as a BlockTableDelta too. The
-// image is freed.
+// A swapped sequence returns to the device, in any slot and any blocks. Its block table also comes as a
+// BlockTableDelta. The image is freed.
 struct SwapIn {
   uint64_t image_id = 0;
   int32_t slot = 0;

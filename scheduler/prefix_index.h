@@ -31,7 +31,7 @@ class PrefixIndex {
   // The child of `parent` with these tokens; id 0 = none.
   Node Find(uint64_t parent, absl::Span<const int32_t> tokens) const;
 
-  // Adds `block` as that child, unless there is one: then that one is returned and the index is unchanged.
+  // Adds `block` as that child. If the child exists already, returns it and leaves the index unchanged.
   Node Insert(uint64_t parent, absl::Span<const int32_t> tokens, int32_t block);
 
   // Removes an evicted block. Its children stay, unreachable, until they are evicted too.

@@ -91,7 +91,7 @@ void RankState::Offer(Sequence* sequence, int end) {
     PrefixIndex::Node node = index_.Insert(sequence->offered_node,
                                            prompt.subspan(i * tokens_per_block_, tokens_per_block_), block);
     if (node.block == block)
-      pool_.MarkIndexed(block);  // else an equal block is indexed: this one stays private
+      pool_.MarkIndexed(block);  // otherwise an equal block is indexed, and this one is not shared
     sequence->offered_node = node.id;
     sequence->offered_block_count = i + 1;
   }

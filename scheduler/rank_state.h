@@ -6,7 +6,7 @@
 //
 // Invariant reservation: every admitted sequence has its largest extent reserved, in the pool or, if it may
 // be swapped, in the host store; and pool_reserved + prefilling_held <= capacity. So a sequence reserved in
-// the pool always finds its blocks once the swappable decoding sequences are swapped out, a prompt always
+// the pool always gets its blocks once the swappable decoding sequences are swapped out, a prompt always
 // reaches its end (it holds all its blocks from admission on), and every image has room: no deadlock.
 //
 // Invariant table-mirror: between plans the device's table of a slot is its sequence's `blocks` followed by
@@ -38,11 +38,11 @@ class RankState {
 
   // ---- blocks ----
   int BlocksFor(int positions) const { return (positions + tokens_per_block_ - 1) / tokens_per_block_; }
-  // Blocks `sequence` lacks to own positions 0..positions-1.
+  // The number of blocks that `sequence` still needs to own positions 0..positions-1.
   int Lacks(const Sequence& sequence, int positions) const;
-  // Gives them. False = the pool has too few, nothing changed.
+  // Allocates them. False = the pool has too few, and nothing changes.
   bool Grow(Sequence* sequence, int positions);
-  // Takes back blocks wholly at or past `positions`; returns how many.
+  // Releases the blocks wholly at or past `positions`; returns their number.
   int Shrink(Sequence* sequence, int positions);
 
   // ---- slots ----
@@ -50,7 +50,7 @@ class RankState {
   int slots_used() const { return static_cast<int>(slots_.size() - free_slots_.size()); }
   const std::vector<Sequence*>& slots() const { return slots_; }
   void TakeSlot(Sequence* sequence);
-  // Gives back slot and blocks.
+  // Releases the sequence's slot and blocks.
   void Vacate(Sequence* sequence);
 
   // ---- prefix reuse ----
@@ -68,7 +68,7 @@ class RankState {
   const KvBlockPool& pool() const { return pool_; }
   void CheckInvariants() const;
 
-  // ---- kept by Scheduler ----
+  // ---- written by Scheduler ----
   std::set<Sequence*, ComesFirst> prefilling;
   std::set<Sequence*, ComesFirst> swapped;
   int pool_reserved = 0;          // blocks: extents of admitted sequences that are not swappable

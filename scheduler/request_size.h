@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SCHEDULER_REQUEST_SIZE_H_
 #define FOREDRAFT_SCHEDULER_REQUEST_SIZE_H_
 
-// How large a request may be, prompt and output together, in tokens. The only place with this rule: the
-// server's validator, the serving loop, the scheduler and the warm-up apply it. Any thread.
+// How large a request may be, prompt and output together, in tokens. The rule exists only here: the server's
+// validator, the serving loop, the scheduler and the warm-up apply it. Any thread.
 
 #include <cstdint>
 #include <limits>
@@ -15,8 +15,8 @@ struct RequestSizeLimits {
   int max_seq_len = 0;
   int64_t pool_len = std::numeric_limits<int64_t>::max();  // tokens that one rank's KV pool can hold
 
-  // block_count: of the pool, block 0 (scratch) included. The rows that drafts write past the last token,
-  // 2 Kmax, take their share of the pool (plan-bound in scheduler.h).
+  // block_count: of the pool, block 0 (scratch) included. Drafts write up to 2 Kmax rows past the last token,
+  // which need room in the pool too (plan-bound in scheduler.h).
   static RequestSizeLimits Of(int max_seq_len, int block_count, int tokens_per_block, int max_draft_len) {
     return {.max_seq_len = max_seq_len,
             .pool_len = int64_t{block_count - 1} * tokens_per_block - 2 * max_draft_len};

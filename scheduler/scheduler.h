@@ -15,7 +15,7 @@
 //   stream-order   Ranks execute plans in order, so a plan may hand out blocks and slots that the plan in
 //                  flight still uses: those of a sequence that ended or was swapped out.
 //   offer          A block enters the prefix index when the iteration that filled its last prompt row is
-//                  committed. No one writes it again.
+//                  committed. It is never written again.
 //   table-mirror and reservation are in rank_state.h, block-conservation is in kv_block_pool.h.
 // clang-format on
 
@@ -45,7 +45,7 @@ struct SchedulerOptions {
   int max_batch_size = 64;    // decode slots per rank
   int max_num_tokens = 8192;  // prefill budget per rank and iteration
   int max_seq_len = 4096;
-  bool enable_chunked_prefill = true;  // false needs max_num_tokens >= max_seq_len
+  bool enable_chunked_prefill = true;  // false requires max_num_tokens >= max_seq_len
   int batching_wait_iters = 10;
   int tokens_per_block = 32;
   int block_count = 2049;  // per rank, block 0 (scratch) included
@@ -53,12 +53,13 @@ struct SchedulerOptions {
   int64_t host_block_count = 0;  // per rank: blocks that the host store of swapped sequences can hold
   std::vector<int> batch_sizes = {1, 2, 4, 8, 16, 32, 64};  // decode buckets, ascending
   int max_draft_len = 0;                                    // Kmax; 0 = no MTP
-  // The Speculation to start with; K <= max_draft_len.
+  // The first Speculation; K <= max_draft_len.
   int draft_len = 0;
   AcceptanceRule acceptance;
   DraftPolicyOptions draft_policy;
-  // Prefix reuse (docs/speculation.md section 4). The last reuse_reserve prompt tokens are always computed:
-  // Eagle 1, Vanilla Kmax. Blocks are offered within the first m - offer_margin: Eagle 0, Vanilla Kmax - 1.
+  // Prefix reuse (docs/speculation.md section 5). The last reuse_reserve prompt tokens are always computed:
+  // Eagle 1, Vanilla Kmax. Only blocks within the first m - offer_margin prompt tokens enter the prefix
+  // index: Eagle 0, Vanilla Kmax - 1.
   int reuse_reserve = 1;
   int offer_margin = 0;
 
@@ -88,20 +89,21 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
 
-  // Queues a request. INVALID_ARGUMENT, limit named, for one that could never run (request_size.h).
+  // Queues a request. INVALID_ARGUMENT names the limit if the request can never run (request_size.h).
   absl::Status Submit(Request request);
 
   // Ends a request: its last update is ready and its blocks are available at once. Unknown and ended ids are
   // ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
 
-  // The next iteration, from upper bounds where a plan is in flight (one at most). Requests whose deadline is
-  // not after `now` end. The caller launches the plan unless it IsEmpty: the number of an empty plan is used
-  // again.
+  // Plans the next iteration. If a plan is in flight (at most one may be), lengths are upper bounds. Ends
+  // requests whose deadline is at or before `now`. The caller launches the plan unless it IsEmpty; the number
+  // of an empty plan is reused.
   IterationPlan Plan(SteadyTime now);
 
-  // Results of the oldest plan not yet committed, one per rank. step_seconds: what the decode step took,
-  // host included, for the draft policy; 0 = not measured, the slowest rank's decode_seconds is used.
+  // Results of the oldest plan not yet committed, one per rank. step_seconds: duration of the decode step,
+  // the host's part included, for the draft policy; 0 = not measured: the slowest rank's decode_seconds is
+  // used.
   void Commit(std::vector<RankResult> results, double step_seconds = 0);
 
   // The last Commit after a rank was lost: results of the ranks that answered, so that their tokens are
@@ -130,11 +132,12 @@ class Scheduler {
   void CheckInvariants() const;
 
  private:
-  // What Commit needs of a plan. Its sequences stay allocated meanwhile (Sequence::plans_in_flight).
+  // What Commit needs to know about a plan. Its sequences are not freed before that
+  // (Sequence::plans_in_flight).
   struct LaunchedRank {
-    std::vector<Sequence*> live;                        // as the plan's live_slots
-    std::vector<std::pair<Sequence*, int32_t>> chunks;  // and the position each ends before
-    std::vector<Sequence*> named;                       // each once
+    std::vector<Sequence*> live;                        // in the order of the plan's live_slots
+    std::vector<std::pair<Sequence*, int32_t>> chunks;  // prefill chunks: sequence, end position
+    std::vector<Sequence*> named;                       // all sequences of the plan, each once
   };
   struct LaunchedPlan {
     uint64_t number = 0;

@@ -18,9 +18,9 @@ void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
   }
 }
 
-// Room on one rank: a slot, no swapped sequence that returns first, a reservation, and the blocks of the
-// whole prompt and its first step. The reservation is in the host store where possible, since only swappable
-// sequences can make room for others.
+// A request fits a rank that has a free slot, no swapped sequence (which would return first), room to reserve
+// its extent, and the blocks for the whole prompt and its first step. The reservation is in the host store
+// where possible, since only swappable sequences can make room for others.
 bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placement) const {
   const RankState& state = ranks_[rank];
   if (!state.has_free_slot() || !state.swapped.empty()) return false;

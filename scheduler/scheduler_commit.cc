@@ -29,8 +29,8 @@ void Scheduler::CommitAnswered(std::vector<std::optional<RankResult>> results) {
   }
 }
 
-// Input of the draft policy. The draft after the last accepted one was rejected, unless a stop or the limit
-// cut the step there.
+// Passes the step to the draft policy. The draft after the last accepted one counts as rejected, unless a
+// stop or the limit cut the step there.
 void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results,
                             double step_seconds) {
   StepObservation step{.bucket = launched.decode_bucket,

@@ -8,7 +8,7 @@
 namespace foredraft {
 
 IterationPlan Scheduler::Plan(SteadyTime now) {
-  CHECK_LE(in_flight_.size(), 1u) << "one plan in flight while the next is made";
+  CHECK_LE(in_flight_.size(), 1u) << "at most one plan is in flight while the next is made";
   ExpireDeadlines(now);
 
   IterationPlan plan;
@@ -57,8 +57,8 @@ int Scheduler::OwnPositions(int length, int draft_len) const {
   return length + draft_len + options_.max_draft_len + 1;
 }
 
-// Every decoding sequence gets the blocks of its next step. Where there are too few, the last in order are
-// swapped out.
+// Gives every decoding sequence the blocks of its next step. If there are too few, swaps out the last
+// sequences in ComesFirst order.
 void Scheduler::PlanGrowth(int rank, IterationPlan* plan) {
   RankState& state = ranks_[rank];
   int lacking = 0;
@@ -92,7 +92,7 @@ void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
     }
   }
   std::sort(decoding.begin(), decoding.end(), ComesFirst());
-  std::vector<Sequence*> swappable;  // the next to go is the last
+  std::vector<Sequence*> swappable;  // swapped out from the back
   std::copy_if(decoding.begin(), decoding.end(), std::back_inserter(swappable),
                [](const Sequence* sequence) { return sequence->swappable; });
   // Sequences reserved in the pool come first, so that no sequence is swapped out after it got blocks here.
@@ -102,7 +102,7 @@ void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
   for (Sequence* sequence : decoding) {
     const int positions = OwnPositions(sequence->length_upper(), plan->draft_len);
     while (sequence->state == SequenceState::kDecoding && !state.Grow(sequence, positions)) {
-      if (blocks_return_soon) break;  // it skips this iteration: cheaper than a swap
+      if (blocks_return_soon) break;  // the sequence skips this iteration, which is cheaper than a swap
       CHECK(!swappable.empty()) << "reservation: " << state.Lacks(*sequence, positions) << " blocks, rank "
                                 << rank << ", iteration " << plan->number;
       SwapOutSequence(swappable.back(), plan);  // may be `sequence` itself

@@ -8,9 +8,9 @@
 // |---|---|---|---|
 // | waiting | prefilling | admitted | takes both, the whole prompt's blocks |
 // | prefilling | decoding | its last prompt chunk is planned | - |
-// | decoding | swapped | preempted | gives both back, has an image |
+// | decoding | swapped | preempted | releases both, gets an image |
 // | swapped | decoding | there is room again | takes both, the image is freed |
-// | any | ended | stop, limit, cancel, deadline, error | gives both back |
+// | any | ended | stop, limit, cancel, deadline, error | releases both |
 // clang-format on
 //
 // Positions are those of docs/speculation.md: `length` tokens are in the target's cache, the last committed
@@ -52,10 +52,11 @@ struct Sequence {
   uint64_t image_id = 0;
   int image_block_count = 0;
 
-  // Prompt: positions below these are planned, and offered to the prefix index.
+  // Prompt: positions below prompt_planned are in plans; the first offered_block_count blocks were offered to
+  // the prefix index.
   int32_t prompt_planned = 0;
   int offered_block_count = 0;
-  uint64_t offered_node = 0;  // the prefix index's node of the last of them
+  uint64_t offered_node = 0;  // prefix index node of the last of these blocks
   bool may_offer = true;      // false once swapped: it then has other blocks than those the prefill filled
 
   // Output.
@@ -66,7 +67,7 @@ struct Sequence {
   // Launched, uncommitted plans that name it. The object is not freed before this is 0.
   int plans_in_flight = 0;
   uint64_t last_plan = 0;  // number of the last plan that names it
-  uint64_t live_in = 0;    // number of the last plan whose decode step it has the blocks for
+  uint64_t live_in = 0;    // number of the last plan that gave it the blocks for a decode step
 
   int32_t length_upper() const { return std::min(length + unresolved_rows, length_limit); }
 

@@ -13,9 +13,9 @@
 namespace foredraft {
 namespace {
 
-constexpr std::chrono::seconds kIdleWait(1);  // no wait is without a deadline; a Submit ends it at once
-constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // about a timer's resolution
-constexpr double kOverlapWeight = 1.0 / 256;                  // of an iteration in overlap_gain_
+constexpr std::chrono::seconds kIdleWait(1);  // every wait has a deadline; a Submit ends this one at once
+constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // about a timer's resolution; less is no wait
+constexpr double kOverlapWeight = 1.0 / 256;                  // EWMA weight of an iteration in overlap_gain_
 
 absl::Status Lost(const absl::Status& error) { return absl::UnavailableError(error.message()); }
 
@@ -53,7 +53,7 @@ void ServingLoop::Run() {
     size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
     if (!IsEmpty(plan)) {
       if (absl::Status status = Launch(std::move(plan)); !status.ok()) {
-        if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // the ranks have computed these tokens
+        if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // its tokens are computed: deliver them
         return LoseRank(status);
       }
       kept_in_flight = Overlaps() ? 1 : 0;
@@ -66,11 +66,12 @@ void ServingLoop::Run() {
   Deliver();
 }
 
-// Overlap hides the host's time between two steps. Its price: the end of a sequence is known one step late,
-// and its slot idles for that step. Neither changes tokens.
+// Overlap hides the host's time between two steps, but the end of a sequence is known one step late, and its
+// slot idles for that step. overlap_gain_ weighs the two. Tokens are the same either way.
 bool ServingLoop::Overlaps() const { return options_.overlap && overlap_gain_ >= 0; }
 
-// Waits when there is nothing else to do, or for a newcomer while the step in flight has just begun.
+// How long to wait for messages: kIdleWait without work; while a step is in flight and a new request could
+// join the next plan, a part of the step (ServingLoopOptions::newcomer_wait); else 0.
 ServingLoop::Clock::duration ServingLoop::InboxWait() const {
   if (ending_) return {};
   if (!scheduler_->HasWork()) return kIdleWait;
@@ -87,7 +88,7 @@ void ServingLoop::TakeInbox() {
   const Clock::duration wait = InboxWait();
   const Clock::time_point start = Clock::now();
   for (InboxItem& item : inbox_.TakeAll(wait)) Accept(std::move(item));
-  if (wait.count() > 0 && in_flight_.empty()) {  // it was idle
+  if (wait.count() > 0 && in_flight_.empty()) {  // the loop was idle
     results_time_ = Clock::now();
     waited_seconds_ = 0;
   } else if (wait.count() > 0) {
@@ -122,7 +123,7 @@ absl::Status ServingLoop::Launch(IterationPlan plan) {
   return absl::OkStatus();
 }
 
-// Of the oldest plan. Where a rank was lost, the results of the others are committed.
+// Collects and commits the oldest plan. If a rank was lost, commits the results of the other ranks.
 absl::Status ServingLoop::CollectAndCommit() {
   const Clock::time_point start = Clock::now();
   std::vector<std::optional<RankResult>> answers;
@@ -152,7 +153,8 @@ absl::Status ServingLoop::CollectAndCommit() {
   return absl::OkStatus();
 }
 
-// Of the oldest plan, whose results have just come; all stats but the load.
+// Measures the oldest plan, whose results have just arrived: step_seconds_, overlap_gain_ and all stats but
+// the load.
 void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, IterationStats* stats) {
   const IterationPlan& plan = in_flight_.front();
   stats->draft_len = plan.draft_len;
@@ -184,7 +186,7 @@ void ServingLoop::Deliver() {
   if (!updates.empty()) updates_(std::move(updates));
 }
 
-// Does not wait for what the other ranks still compute.
+// Ends all requests, without waiting for the ranks that still compute.
 void ServingLoop::LoseRank(const absl::Status& error) {
   Log(LogLevel::kError, "%s", error.message());
   for (const IterationPlan& plan : in_flight_) {

@@ -40,9 +40,9 @@ struct ServingLoopOptions {
   // (ServingLoop::Overlaps). False: never.
   bool overlap = true;
   int max_queue_size = 1024;  // requests that wait
-  // With overlap the next plan is made soon after the one in flight has begun, and a request that arrives
-  // later waits for the plan after it. So while a slot is free and no request waits, the loop delays the plan
-  // by a quarter of the last step's time, at most by this.
+  // With overlap, iteration N + 1 is planned soon after N has begun, and a request that arrives later must
+  // wait for N + 2. So while a slot is free and no request waits, the loop delays the plan by a quarter of
+  // the last step's time, at most by newcomer_wait.
   std::chrono::steady_clock::duration newcomer_wait = std::chrono::milliseconds(10);
 };
 
@@ -66,8 +66,8 @@ class ServingLoop {
   // Collect fails.
   void ReportLoss(const absl::Status& error);
 
-  // After a loss: serves again on the same executors, which have been reset. Counters and queue bound stay;
-  // the scheduler's options are those of the first one.
+  // After a loss: serves again on the same executors, which have been reset. Keeps counters and queue bound.
+  // The new scheduler has the options of the first one.
   void Restart(std::unique_ptr<Scheduler> scheduler);
 
   // Ends a request with `reason` before the next Plan; unknown or ended ids are ignored.
@@ -76,7 +76,7 @@ class ServingLoop {
   // Takes effect as a whole at the next iteration. K <= max_draft_len.
   void SetSpeculation(const Speculation& speculation);
 
-  // Bounds Submit from now on; requests that wait already stay.
+  // Changes the bound for later Submits; requests that already wait are kept.
   void SetMaxQueueSize(int max_queue_size) { inbox_.SetMaxQueueSize(max_queue_size); }
 
   // Ends all requests as kCancelled, waits for the iterations in flight, joins the thread. Safe to call
@@ -114,14 +114,15 @@ class ServingLoop {
   Inbox inbox_;
 
   // Scheduler thread only.
-  std::unique_ptr<Scheduler> scheduler_;  // replaced while there is no such thread
+  std::unique_ptr<Scheduler> scheduler_;  // replaced only while the thread does not run
   std::deque<IterationPlan> in_flight_;
   bool ending_ = false;             // the inbox was closed, all requests are ended
   absl::Status reported_loss_;      // by ReportLoss
-  Clock::time_point results_time_;  // when the last results came, or work after an idle time
-  double waited_seconds_ = 0;       // since then, for results and newcomers
+  Clock::time_point results_time_;  // when the last results arrived, or the first work after an idle time
+  double waited_seconds_ = 0;       // since results_time_, spent on waiting for results and for new requests
   double step_seconds_ = 0;         // of the last iteration, without its prefill
-  // Per iteration, an EWMA: the host's time, less the share of the step that runs for ended sequences.
+  // EWMA, seconds per iteration: the host's time, which overlap hides, less the step time that overlap wastes
+  // on ended sequences.
   double overlap_gain_ = 0;
 
   mutable std::mutex mutex_;

@@ -6,13 +6,13 @@
 namespace foredraft {
 namespace {
 
-constexpr int kFirstSteps = 3;         // that make a K known
-constexpr double kLevelWeight = 0.2;   // of a step in the level
-constexpr double kRatioWeight = 0.15;  // of a step in the ratio of its K
-constexpr double kLargestRise = 0.3;   // of an estimate at once: a hiccup only ever makes a step longer
+constexpr int kFirstSteps = 3;         // observations after which a K is known
+constexpr double kLevelWeight = 0.2;   // EWMA weight of a step in the level
+constexpr double kRatioWeight = 0.15;  // EWMA weight of a step in the ratio of its K
+constexpr double kLargestRise = 0.3;   // bound on one increase, log seconds: outliers are always slow steps
 
-constexpr double kDecay = 0.99;    // of the drafts counted, per step
-constexpr double kLeastTried = 4;  // drafts that decay leaves
+constexpr double kDecay = 0.99;    // of the counts, per step
+constexpr double kLeastTried = 4;  // tried drafts below which counts do not decay
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void StepTimes::Observe(int draft_len, double seconds, bool is_in_use) {
   if (cell.count > 0) surprise = std::min(surprise, kLargestRise);
   if (is_in_use && known(draft_len)) {
     level_ += kLevelWeight * surprise;
-  } else if (surprise < -kLargestRise) {  // the steps before were hiccups
+  } else if (surprise < -kLargestRise) {  // the steps before were outliers
     cell.ratio += surprise;
   } else {
     cell.ratio += std::max(1.0 / (cell.count + 1), kRatioWeight) * surprise;

@@ -9,10 +9,10 @@
 
 namespace foredraft {
 
-// Seconds of a decode step of one bucket, by K. Only the comparison between two K matters, and much slows all
-// K alike (longer contexts, a busy machine). So each time is a level, which follows the steps with the K in
-// use, times a ratio per K, which only steps with another K change: a slower machine never looks like a
-// slower K.
+// Seconds of a decode step of one bucket, by K. Only the comparison between values of K matters, and some
+// causes slow every K alike (longer contexts, a busy machine). So a time is a level, updated by steps with
+// the K in use, times a ratio per K, updated by steps with another K: a slower machine changes the level, not
+// the comparison.
 class StepTimes {
  public:
   explicit StepTimes(int max_draft_len) : cells_(max_draft_len + 1) {}
@@ -25,7 +25,7 @@ class StepTimes {
   // Steps since this K was last measured; large where it never was.
   int age(int draft_len) const;
 
-  // In seconds. A step with fewer drafts is never taken to be slower.
+  // In seconds. Never decreases as K grows.
   double Estimate(int draft_len) const;
 
  private:
@@ -52,7 +52,7 @@ class AcceptanceCurve {
 
  private:
   struct Position {
-    double tried = 2;  // decayed counts; a mild optimism to start with
+    double tried = 2;  // decayed counts; before any step the chance is 0.75
     double accepted = 1.5;
   };
   std::vector<Position> positions_;  // [Kmax]

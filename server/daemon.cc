@@ -53,7 +53,7 @@ ModelFacts FactsOf(const Config& config, const ModelConfig& model, const Checkpo
           .ranks = config.parallel.attention_dp};
 }
 
-// A restart is only logged.
+// Logs the progress of a restart.
 class RestartObserver : public StartObserver {
  public:
   void Waiting(const std::string& what) override { Log(LogLevel::kInfo, "waiting  %s", what); }
@@ -140,7 +140,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
     std::lock_guard<std::mutex> lock(mutex_);
     tokenizer_thinking_ = tokenizer_thinking;
   }
-  reloader_->ApplyCurrent();  // takes effect of a reload that came while the model was loading
+  reloader_->ApplyCurrent();  // applies a reload that arrived while the model was loading
   if (frontend_->health().state() == ServingState::kServing) {
     observer.Serving(frontend_->grpc_address(), frontend_->metrics_address());
   }

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_DAEMON_H_
 #define FOREDRAFT_SERVER_DAEMON_H_
 
-// From a configuration to a serving daemon: the one place where configuration, ranks, scheduler and frontend
-// are wired together.
+// Makes a serving daemon from a configuration: the only class that connects configuration, ranks, scheduler
+// and frontend.
 //
 // Life: Start (the ports open, requests get UNAVAILABLE), Load (SERVING), Run until drained or a rank is
 // lost. RequestDrain, Reload and loaded may be called by any thread; the rest by the owner's thread.

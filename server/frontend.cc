@@ -72,7 +72,7 @@ absl::Status Frontend::ListenGrpc() {
   if (grpc_server_ == nullptr || grpc_port_ == 0) {
     return absl::UnavailableError(
         absl::StrCat("server.grpc_address: ", options_.server.grpc_address,
-                     ": cannot listen: the port is in use or the address is not of this host"));
+                     ": cannot listen: the port is in use or this host does not have the address"));
   }
   health_.Attach(grpc_server_.get());
   return absl::OkStatus();

@@ -63,7 +63,7 @@ class Frontend {
 
   // Not ok once a rank was lost and nothing is served any more. Counts each loss once.
   absl::Status CheckRanks();
-  // Reports a loss that the loop does not see by itself while no iteration is in flight.
+  // Reports the loss of a rank, which the loop itself notices only while an iteration is in flight.
   void ReportLoss(const absl::Status& error) { loop_->ReportLoss(error); }
   // Serves again after a loss, on the same executors.
   void Resume(const SchedulerOptions& scheduler);

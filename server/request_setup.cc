@@ -20,7 +20,7 @@ int LongestTokenBytes(const Tokenizer& tokenizer) {
   return static_cast<int>(longest);
 }
 
-// Values that the checkpoint does not name are neutral.
+// Values that the checkpoint does not set are neutral.
 SamplingParams DefaultSampling(const GenerationConfig& defaults) {
   SamplingParams sampling;
   sampling.temperature = static_cast<float>(defaults.temperature.value_or(sampling.temperature));

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_WARM_UP_H_
 #define FOREDRAFT_SERVER_WARM_UP_H_
 
-// One small request through the engine before clients are let in: first touches of memory, lazy set-up of
-// libraries, and a fault that would otherwise meet the first client.
+// Runs one small request through the engine before the server accepts clients, so that first touches of
+// memory, lazy initialisation of libraries and faults do not hit the first client.
 
 #include <vector>
 
@@ -12,7 +12,8 @@
 
 namespace foredraft {
 
-// Runs on the calling thread, with a scheduler of its own; the executors are idle and bare before and after.
+// Runs on the calling thread, with a scheduler of its own. Before and after, the executors are idle and have
+// no sequences.
 absl::Status WarmUp(SchedulerOptions options, const std::vector<Executor*>& executors);
 
 }  // namespace foredraft

@@ -88,8 +88,8 @@ absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAd
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, ClientCredentials(server));
   absl::StatusOr<v1::GetModelResponse> model = GetModel(server.address, credentials);
   // Retry once: gRPC 1.51 reads errno of a pending connect too late and can report a refusal that did not
-  // happen. For the same reason all connections are opened here; requests then fail at once, without waiting
-  // for a connection, when the daemon goes away.
+  // happen. For the same reason all connections are opened here. Requests then need not wait for a
+  // connection, and fail at once when the daemon goes away.
   if (absl::IsUnavailable(model.status())) model = GetModel(server.address, credentials);
   if (!model.ok()) return model.status();
   std::unique_ptr<BenchClient> client(new BenchClient());

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_COMPARISON_H_
 #define FOREDRAFT_CLIENT_LOAD_COMPARISON_H_
 
-// The same requests once per setting, in rounds: how long each setting takes, and whether all of them give
-// the same tokens, as the daemon promises.
+// Sends the same requests once per setting, in rounds, and compares how long each setting takes and whether
+// all settings give the same tokens, as the daemon promises.
 
 #include <cstdint>
 #include <functional>
@@ -47,7 +47,7 @@ class TokenAgreement {
   std::map<int64_t, Entry> entries_;  // by index
 };
 
-// What the runs of one column have in common.
+// The setting of one column, which its runs share.
 struct ComparisonSetting {
   std::string name;                     // "K=3", "baseline"
   std::optional<int> max_draft_tokens;  // of each request; absent = the daemon chooses
@@ -75,9 +75,9 @@ struct Comparison {
   // round.
   std::vector<ComparedMetric> MetricsOf(size_t setting) const;
   bool AllFailed() const;  // no request of any round completed
-  // Acceptance is forced or relaxed: tokens may depend on drafts.
+  // True if acceptance is forced or relaxed: tokens may depend on drafts.
   bool TokensMayDiffer() const;
-  // Tokens depend on the setting though they must not.
+  // True if tokens depend on the setting although they must not.
   bool Broken() const { return !TokensMayDiffer() && !tokens.differences().empty(); }
 };
 

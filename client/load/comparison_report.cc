@@ -150,7 +150,7 @@ Json TokensJson(const Comparison& comparison, const Workload& workload) {
           {"differences", std::move(differences)}};
 }
 
-// The two things that "no drafts" can mean.
+// Explains what "no drafts" means in this comparison: K=0, or a daemon without speculative_config.
 std::string NoDraftsText(const ComparisonReport& report) {
   const auto& settings = report.comparison.settings;
   const bool has_k0 = std::any_of(settings.begin(), settings.end(),

@@ -5,7 +5,7 @@
 //
 // Closed loop: all requests are due at once, and `concurrency` limits how many are in flight. Open loop:
 // requests are due as a Poisson process of `request_rate_per_s`, however long answers take; a concurrency
-// then delays those that would exceed it, as in other load generators.
+// limit delays the requests that would exceed it, as in other load generators.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
 #define FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
 
-// Progress of a run on stderr: on a terminal one line that redraws itself, otherwise a plain line now and
-// then. Owner: the command. One thread.
+// Shows the progress of a run on stderr: on a terminal one line that is redrawn, otherwise a plain line every
+// 10 s. Owner: the command. One thread.
 
 #include <cstdint>
 #include <optional>

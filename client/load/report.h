@@ -17,7 +17,7 @@ struct MeasuredServer {
   v1::GetModelResponse model;
 };
 
-// The load that was requested, and of which daemon.
+// The requested load and the daemon that it goes to.
 struct BenchSetup {
   MeasuredServer server;
   int connections = 1;
@@ -26,7 +26,7 @@ struct BenchSetup {
   LoadOptions load;
 };
 
-// Keys of the JSON are stable.
+// The keys of the JSON do not change.
 std::string TextReport(const BenchSetup& setup, const RunStats& run);
 std::string JsonReport(const BenchSetup& setup, const RunStats& run);
 

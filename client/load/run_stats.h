@@ -14,7 +14,7 @@
 // | acceptance rate per position | drafts accepted at the position / decode steps                         | vLLM                       |
 // clang-format on
 //
-// A step that accepts drafts sends several tokens in one chunk. The inter-token latency divides the gap among
+// A step that accepts drafts gives several tokens in one chunk. The inter-token latency divides the gap among
 // them; the inter-chunk latency does not. Latencies count completed requests only. Token counts and
 // throughput also count what interrupted requests received. Failed requests count as errors and nowhere else.
 

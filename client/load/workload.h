@@ -75,8 +75,8 @@ class RandomWorkload : public Workload {
   const std::vector<int32_t> ids_;  // to draw from
 };
 
-// The lengths of another workload with random prompts: warms up the daemon and leaves its prefix cache
-// without the measured prompts.
+// Random prompts with the lengths of another workload: they warm up the daemon without putting the measured
+// prompts into its prefix cache.
 class WarmUpWorkload : public Workload {
  public:
   static absl::StatusOr<std::unique_ptr<WarmUpWorkload>> Make(const Workload& shapes,

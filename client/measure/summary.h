@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CLIENT_MEASURE_SUMMARY_H_
 #define FOREDRAFT_CLIENT_MEASURE_SUMMARY_H_
 
-// A set of measurements in a few numbers.
+// Summarizes a set of measurements.
 
 #include <cstdint>
 #include <vector>

@@ -146,7 +146,7 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Con
   }
 }
 
-// Closes before the channels go: Gloo's thread may be writing to their memory.
+// Closes before the channels are destroyed: Gloo's thread may be writing to their memory.
 GlooMesh::~GlooMesh() { Close(); }
 
 void GlooMesh::BeginLarge(const Blocks& outgoing, const Blocks& incoming) {

@@ -7,7 +7,7 @@
 // that.
 //
 // After a failure it revokes NCCL's running kernels, so that the stream can end. NCCL's communicator is
-// destroyed with this object, which must be after the graphs that captured it: NCCL waits for them.
+// destroyed with this object. The graphs that captured it must be destroyed first: NCCL waits for them.
 //
 // Abort only records its reason, because NCCL allows one thread at a time: the thread in Await polls, sees
 // the reason and revokes. status() may query NCCL for errors from any thread.

@@ -18,7 +18,7 @@ namespace foredraft {
 // most 2048 of all ranks together, because all of them may choose one rank's experts.
 constexpr int MoeRowsAtOnce(int ranks) { return std::min(512, 2048 / ranks); }
 
-// The most that one forward may have.
+// The size of the largest forward.
 struct ForwardCapacity {
   int rows = 0;
   int positions = 0;  // of a prefill's context

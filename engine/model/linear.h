@@ -16,8 +16,8 @@ namespace foredraft {
 
 struct Forward;
 
-// The input of products, in one form or several. A product that lacks the form its weight reads makes it from
-// the BF16 rows, with the same bits.
+// The input of products, in one form or several. A product whose weight reads a form that is absent makes
+// that form from the BF16 rows, with the same bits.
 struct InputRows {
   Matrix<bf16> as_bf16;  // data may be null where another form is there; the shape is always set
   QuantizedRows as_f8;   // absent where the device does not quantise rows

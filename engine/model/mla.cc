@@ -66,8 +66,8 @@ void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext&
                              .x_head_stride = f.config.kv_lora_rank});
 }
 
-// Keys and values are read from the cache, as rounded there, those of this chunk too: chunk borders leave no
-// trace.
+// Reads keys and values from the cache, as rounded there, also those of this chunk, so chunk borders do not
+// change results (from-the-cache).
 void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                    const AttentionContext& context) {
   const Activations& a = f.activations;

@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// The experts' choice of each row.
+// Chooses the experts of each row.
 RoutedRows Route(const Forward& f, const MoeWeights& w, const RowIndex& index, const InputRows& x) {
   const Activations& a = f.activations;
   const Matrix<float> logits = a.router_logits.first_rows(x.rows());
@@ -28,11 +28,11 @@ RoutedRows Route(const Forward& f, const MoeWeights& w, const RowIndex& index, c
   return {.x = x, .ids = a.expert_ids, .weights = a.expert_weights};
 }
 
-// This rank's experts over the rows that chose them: a.expert_out; a.grouped_index says which row of it is
-// whose.
+// Runs this rank's experts over the rows that chose them, into a.expert_out. a.grouped_index has, for every
+// row and choice, the row of a.expert_out.
 void RunExperts(const Forward& f, const MoeWeights& w, const ExpertShard& shard, const RoutedRows& rows) {
   const Activations& a = f.activations;
-  const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // at most
+  const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // upper bound
   const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
   const InputRows activated = a.expert_activated.first_rows(pairs).ReadBy({w.expert_down.first});
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;

@@ -9,10 +9,9 @@
 
 namespace foredraft {
 
-// hidden += experts(x) + shared(x). x: [R, D], as the router, the experts
-// and the shared expert read it.
-// Long batches go in rounds of MoeRowsAtOnce rows of every rank, as many rounds as the rank with most rows
-// needs: all ranks take part in all of them.
+// hidden += experts(x) + shared(x). x: [R, D], in the forms that router, experts and shared expert read.
+// Runs in rounds of at most MoeRowsAtOnce rows per rank. All ranks take part in as many rounds as the rank
+// with the most rows needs.
 void MixtureOfExperts(const Forward& f, const MoeWeights& w, const InputRows& x, Matrix<float> hidden);
 
 }  // namespace foredraft

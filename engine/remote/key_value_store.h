@@ -17,7 +17,7 @@ class KeyValueStore {
  public:
   void Clear();
 
-  // The value, or empty: then the Set that brings it returns `rank`.
+  // The value, or empty if it is not set yet; the later Set of `key` then returns `rank`.
   std::optional<std::string> Get(const std::string& key, int rank);
 
   // Returns the ranks that wait for `key`.

@@ -75,7 +75,7 @@ absl::Status Leader::Listen() {
   if (server_ == nullptr || port_ == 0) {
     return absl::UnavailableError(
         absl::StrCat("parallel.leader_address: ", options_.address,
-                     ": cannot listen there: the port is in use or this host does not have the address"));
+                     ": cannot listen: the port is in use or this host does not have the address"));
   }
   return absl::OkStatus();
 }

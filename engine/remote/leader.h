@@ -101,7 +101,7 @@ class Leader {
   absl::StatusOr<RankResult> TakeResult(int rank);
 
   // Callers hold mutex_.
-  void SendTo(int rank, v1::LeaderMessage message);  // nothing if the rank is absent
+  void SendTo(int rank, v1::LeaderMessage message);  // does nothing if the rank is absent
   void SendToAll(const v1::LeaderMessage& message);
   void ShareValue(const v1::StoreSet& set);
   void Lose(int rank, const std::string& reason);

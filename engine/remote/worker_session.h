@@ -50,7 +50,7 @@ class WorkerSession : public RendezvousStore {
   ~WorkerSession() override;
 
   // Sets the callback for a session that ends in any way but stop. The last one set is called, on the
-  // session's thread, or here if the session has ended already. It must end whatever waits for other ranks.
+  // session's thread, or here if the session has ended already. It must end all waits for other ranks.
   void SetOnLost(std::function<void(const absl::Status&)> on_lost);
 
   // RendezvousStore, any thread.

@@ -13,12 +13,12 @@ namespace foredraft {
 
 struct Rank;
 
-// What the decode step's verification, or the prefill, gave each sequence.
+// Each sequence's result of the decode step's verification, or of the prefill.
 struct DraftInput {
   const StepOutput* outputs = nullptr;  // [bucket]
   // [bucket * (draft_len + 1), D]: level 0 at positions p.. of each sequence.
   Matrix<const float> target_output;
-  int bucket = 0;     // of the decode step; after a prefill, the prompts that ended
+  int bucket = 0;     // of the decode step; after a prefill, the number of prompts that ended
   int draft_len = 0;  // K of the step; 0 after a prefill
   TokenChoice choice = TokenChoice::kSample;
   const RankRows* rank_rows = nullptr;  // every rank's `bucket`; null: the same as here, as in a decode step

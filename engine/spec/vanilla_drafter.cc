@@ -5,7 +5,7 @@
 namespace foredraft {
 namespace {
 
-// Fills buffers.module and previous with module 1's window, and moves the recent rows on.
+// Fills buffers.module and previous with module 1's window, and updates the recent rows.
 void FirstWindow(const Rank& rank, const DraftInput& input) {
   const StepBuffers& b = rank.buffers;
   const Ops& ops = rank.ops();

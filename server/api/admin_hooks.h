@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_
 #define FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_
 
-// What operators may ask of the server, without its wire.
+// The server's functions for operators, independent of the wire.
 
 #include <functional>
 #include <string>

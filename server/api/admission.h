@@ -1,9 +1,11 @@
 #ifndef FOREDRAFT_SERVER_API_ADMISSION_H_
 #define FOREDRAFT_SERVER_API_ADMISSION_H_
 
-// The way in for generation requests of every wire: checks that the server serves, validates, gives the
-// request its id and deadline, opens its stream at the output thread and submits it to the serving loop.
-// Nothing here waits for the engine. Counts the calls that are still open. Thread-safe.
+// Accepts generation requests of every wire into the server: checks that the server serves, validates the
+// request, gives it an id and a deadline, opens its stream at the output thread and submits it to the serving
+// loop. The request then waits for a decode slot; the scheduler's admission (SlotAdmission in
+// scheduler/plan.h) gives it one. Nothing here waits for the engine. Counts the calls that are still open.
+// Thread-safe.
 
 #include <grpcpp/server_context.h>
 
@@ -27,7 +29,7 @@
 
 namespace foredraft {
 
-// What exists once the model is loaded. All of it outlives the calls.
+// The parts that exist once the model is loaded. They outlive the calls.
 struct ServingParts {
   const Tokenizer* tokenizer = nullptr;
   const RequestValidator* validator = nullptr;
@@ -55,9 +57,9 @@ class Admission {
   void Submit(const grpc::CallbackServerContext& context, ClientRequest request,
               std::shared_ptr<GenerationCall> call);
 
-  // Calls of which something is left on the wire.
+  // Calls that gRPC has not finished.
   int open_calls() const;
-  // False: the deadline came first.
+  // Waits until no call is open. False: the deadline came first.
   bool WaitForNoCalls(SteadyTime deadline) const;
 
  private:

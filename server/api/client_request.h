@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_
 #define FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_
 
-// A generation request as a client sent it, without its wire: nothing is checked, and a field that the client
-// left out is absent. Each wire reads its own messages into this; RequestValidator checks it.
+// A generation request as a client sent it, independent of the wire: nothing is checked, and a field that the
+// client left out is absent. Each wire reads its own messages into this; RequestValidator checks it.
 
 #include <cstdint>
 #include <optional>

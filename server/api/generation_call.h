@@ -4,8 +4,8 @@
 // The life of a gRPC call that carries a generation request, without the messages of its wire. A wire's call
 // is one of these and a gRPC reactor at once: it fills the messages and passes gRPC's reactions on.
 //
-// A call owns itself from Create to CallDone; the output thread shares it until it has ended it. Push, End
-// and Abandon come from the output thread (End also from the gRPC thread that refuses the request);
+// A call owns itself from Create to CallDone; the output thread shares ownership until it has ended the call.
+// Push, End and Abandon come from the output thread (End also from the gRPC thread that refuses the request);
 // CallCancelled, CallDone and MessageWritten come from gRPC's threads.
 
 #include <grpcpp/server_context.h>
@@ -23,10 +23,10 @@
 
 namespace foredraft {
 
-// How a call tells Admission what became of it.
+// How a call reports its end to Admission.
 struct CallHooks {
   std::function<void(uint64_t id)> cancelled;  // by the client, its deadline or a lost connection
-  std::function<void()> done;                  // nothing of the call is left on the wire
+  std::function<void()> done;                  // gRPC has finished the call
 };
 
 // The same in every response of one request.
@@ -87,10 +87,10 @@ class StreamCall : public GenerationCall {
   StreamCall(grpc::CallbackServerContext* context, CallHooks hooks, int max_pending_tokens)
       : GenerationCall(context, std::move(hooks)), max_pending_tokens_(max_pending_tokens) {}
 
-  // What the wire does. `end` is set for the last message of a stream whose end has one.
+  // Implemented by the wire. `end` is set for the last message, if HasLastMessage.
   virtual void WriteMessage(const OutputDelta& delta, const OutputEnd* end) = 0;
   virtual void FinishStream(const grpc::Status& status) = 0;
-  // Whether a stream that ends so gets a last message before its status.
+  // Whether a stream that ends with `end` gets a last message before its status.
   virtual bool HasLastMessage(const OutputEnd& end) const = 0;
 
   // From OnWriteDone.

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_API_MODEL_CARD_H_
 #define FOREDRAFT_SERVER_API_MODEL_CARD_H_
 
-// What a client may ask about the served model, without its wire. The thinking tokens are not here: a reload
-// can change them (RequestValidator::thinking).
+// What the API tells clients about the served model, independent of the wire. The thinking tokens are not
+// here: a reload can change them (RequestValidator::thinking).
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ struct ModelCard {
   int max_draft_len = 0;  // drafts per step at most; 0 = no speculation
   std::vector<int32_t> eos_ids;
   int32_t bos_id = -1;              // -1 = none
-  SamplingParams default_sampling;  // of a request that names none; the seed means nothing
+  SamplingParams default_sampling;  // of a request that names none; its seed is not used
   std::string backend;
   std::string numerics_class;
   std::string version;

@@ -36,14 +36,14 @@ absl::Status CheckRange(const char* field, double value, Range range) {
                 absl::StrFormat("%g", range.high));
 }
 
-// The field that the prompt came in.
+// The name of the field that has the prompt.
 const char* InputField(const PromptInput& input) {
   constexpr const char* kFields[] = {"input", "text", "token_ids", "chat"};
   static_assert(std::size(kFields) == std::variant_size_v<PromptInput>);
   return kFields[input.index()];
 }
 
-// Bytes of text in the prompt, before anything looks at them.
+// Bytes of text in the prompt.
 size_t TextBytes(const PromptInput& input) {
   if (const auto* text = std::get_if<std::string>(&input)) return text->size();
   size_t bytes = 0;
@@ -141,7 +141,7 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const
     return Refuse("chat.messages: ", Grouped(messages->size()), " messages, allowed at most ",
                   Grouped(kMaxChatMessages));
   }
-  // A text of this many bytes has too many tokens whatever it says, so it is not tokenized.
+  // A longer text has too many tokens in any case, so it is refused without being tokenized.
   const size_t bytes = TextBytes(input);
   const size_t most = static_cast<size_t>(limits_.size.max_seq_len) * limits_.longest_token_bytes;
   if (bytes > most) {

@@ -33,7 +33,7 @@ struct RequestLimits {
   RequestSizeLimits size;
   int longest_token_bytes = 1;
   std::vector<int32_t> eos_ids;
-  SamplingParams default_sampling;  // of a request that names none; its seed means nothing
+  SamplingParams default_sampling;  // of a request that names none; its seed is not used
   ThinkingIds thinking;             // until SetThinking
 };
 

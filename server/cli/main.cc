@@ -26,8 +26,8 @@ std::string UnknownCommand(const CLI::App& app, const std::string& name) {
 }  // namespace foredraft
 
 int main(int argc, char** argv) {
-  using namespace foredraft;  // NOLINT: main's alone
-  // gRPC logs errors that our own line on stderr reports already; set the variable to see its log.
+  using namespace foredraft;  // NOLINT: only main is outside the namespace
+  // gRPC logs errors that our own line on stderr already reports. Set the variable to see its log.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // Debian's Abseil enables its deadlock detector, which makes every lock inside gRPC take a global lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -79,7 +79,7 @@ void StartScreen::Loading(int rank, int64_t done_bytes, int64_t total_bytes) {
                                            Megabytes(done_bytes), Megabytes(total_bytes), Seconds()));
 }
 
-// Redraws one line per rank over the previous ones; the cursor stays at the end of the last line.
+// Redraws one line per rank over the previous lines and leaves the cursor at the end of the last one.
 void StartScreen::DrawBars() {
   if (drawn_ && ranks_.size() > 1) fprintf(stderr, "\x1b[%zuA", ranks_.size() - 1);
   drawn_ = true;

@@ -86,7 +86,7 @@ absl::Status Tune(const ConfigOptions& options, const std::string& out) {
   std::ofstream file(out, std::ios::binary | std::ios::trunc);
   file << text << std::flush;
   if (!file) return absl::UnavailableError(absl::StrCat("--out: ", out, ": cannot be written"));
-  printf("%s: %d GEMMs looked at; cublaslt.tuning_file takes it\n", out.c_str(),
+  printf("%s: searched algorithms for %d GEMMs; set cublaslt.tuning_file to this file\n", out.c_str(),
          static_cast<int>(gemms.size()));
   return absl::OkStatus();
 }
@@ -95,7 +95,8 @@ absl::Status Tune(const ConfigOptions& options, const std::string& out) {
 
 void AddTune(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
-      "tune", "Find the fastest GEMM algorithms that keep rows, for cublaslt.tuning_file (cuda)");
+      "tune",
+      "Find the fastest GEMM algorithms that compute rows independently, for cublaslt.tuning_file (cuda)");
   auto options = std::make_shared<ConfigOptions>();
   options->Add(*command);
   auto out = std::make_shared<std::string>();

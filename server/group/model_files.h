@@ -15,13 +15,14 @@
 
 namespace foredraft {
 
-// The model is a config.json alone, which only load_format dummy allows.
+// True if the model is a config.json alone, which only load_format dummy allows.
 bool IsConfigJson(const Config& config);
 std::string ConfigJsonOf(const Config& config);
 
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
 
-// The weights that the configuration runs, from where load_format says. Of the routed experts only `shard`'s.
+// Loads, or makes if load_format is dummy, the weights that the configuration runs; of the routed experts
+// only `shard`'s.
 absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
                                        const LoadProgress& progress, const ExpertShard& shard);
 

@@ -27,7 +27,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kEndWithin(3);  // from the loss of the group to the end of the process
-constexpr std::chrono::hours kLongestLoad(6);  // by which one rank may load longer than another
+constexpr std::chrono::hours kLongestLoad(6);  // largest difference between the load times of two ranks
 
 // The thread runs until the process ends.
 void LeaveSignalsToTheLeader(int rank) {

@@ -16,9 +16,8 @@ namespace foredraft {
 
 // Called before other threads exist. From here on
 // - SIGKILL ends the process when `parent` ends (0: no parent). UNAVAILABLE: it has ended already;
-// - the process ignores SIGHUP, and one SIGTERM or SIGINT: the leader gets the same signal, drains and then
-// stops the
-//   group. A second one ends the process with exit 1.
+// - the process ignores SIGHUP and the first SIGTERM or SIGINT: the leader gets the same signal, drains and
+//   then stops the group. A second one ends the process with exit 1.
 absl::Status PrepareWorkerProcess(int rank, pid_t parent);
 
 // Joins the group at `leader` (host:port) and runs `rank` until the group ends. Ok: the leader stopped the

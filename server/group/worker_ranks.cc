@@ -155,7 +155,7 @@ absl::Status WorkerRanks::WaitUntilReady(StartObserver& observer, const std::fun
   return absl::OkStatus();
 }
 
-// Fails if a worker of this host ended or hangs before it joined: the leader does not know of it yet.
+// Fails if a worker of this host ended or hangs before it joined: the leader cannot detect that.
 absl::Status WorkerRanks::CheckProcesses(const std::vector<WorkerView>& views, bool late) {
   for (size_t rank = 0; rank < processes_.size(); ++rank) {
     if (late && views[rank].state == WorkerState::kAbsent) {

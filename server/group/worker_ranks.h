@@ -48,7 +48,7 @@ class WorkerRanks : public RankGroup {
   const std::unique_ptr<Leader> leader_;
   std::vector<WorkerProcess> processes_;  // the workers of this host, by rank from 0
   GroupFacts facts_;
-  std::vector<int64_t> shown_bytes_;  // [ranks]: what the observer was last told; -1 = nothing
+  std::vector<int64_t> shown_bytes_;  // [ranks]: bytes last reported to the observer; -1 = none
   std::chrono::steady_clock::time_point next_waiting_event_;
 };
 

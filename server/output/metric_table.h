@@ -19,7 +19,7 @@ struct MetricRow {
 };
 
 std::span<const MetricRow> MetricTable();
-// The row of `name`; CHECK fails where there is none.
+// The row of `name`; a CHECK fails if there is none.
 const MetricRow& FindMetric(const std::string& name);
 
 // docs/metrics.md.

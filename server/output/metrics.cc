@@ -245,7 +245,7 @@ absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(const std::st
   } catch (const std::exception& error) {  // civetweb's, for a port in use or a malformed address
     return absl::UnavailableError(
         absl::StrCat("server.metrics_address: ", address,
-                     ": cannot listen there: port in use or address not of this host"));
+                     ": cannot listen: the port is in use or this host does not have the address"));
   }
 }
 

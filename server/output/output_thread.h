@@ -41,7 +41,7 @@ struct OutputThreadOptions {
 
 class OutputThread {
  public:
-  // Makes the loop end a sequence. Called on the output thread; must not block.
+  // Tells the serving loop to end a sequence. Called on the output thread; must not block.
   using CancelSequence = std::function<void(uint64_t id, FinishReason reason)>;
 
   OutputThread(const OutputThreadOptions& options, Metrics& metrics, CancelSequence cancel_sequence);

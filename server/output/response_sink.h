@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
 #define FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
 
-// What the output thread sends to a client's call, without gRPC: plain structs and the interface of the call.
+// The interface between the output thread and a client's call, without gRPC: plain structs and ResponseSink.
 
 #include <array>
 #include <cstdint>

@@ -13,7 +13,7 @@ struct Symbol {
   int32_t next;  // -1 = none
 };
 
-// A pair that could be merged when it was found.
+// A pair that could be merged when it was added.
 struct Candidate {
   int32_t rank;
   int32_t left;  // index of the symbol

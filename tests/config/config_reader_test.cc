@@ -296,7 +296,7 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: parallel.leader_address: 0.0.0.0:50052, allowed a loopback address, or any with "
      "server.tls.cert, key and client_ca"},
     {"CertWithoutKey", "model: /m\nserver: {tls: {cert: c}}",
-     "r1.yaml: server.tls.key: null, allowed a file beside server.tls.cert"},
+     "r1.yaml: server.tls.key: null, allowed a file where server.tls.cert is set"},
     {"CaWithoutCert", "model: /m\nserver: {tls: {client_ca: c}}",
      "r1.yaml:2: server.tls.client_ca: c, allowed null without server.tls.cert"},
     {"ScheduleMissing", "model: /m\nspeculative_config: {draft_policy: schedule}",
@@ -315,7 +315,7 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: speculative_config.forced_acceptance_length: 4, allowed 1..3, max_draft_len + 1"},
     {"LoadFormat", "model: /m\nload_format: random", "r1.yaml:2: load_format: random, allowed auto, dummy"},
     {"RestartOfNoGroup", "model: /m\nparallel: {restart: group}",
-     "r1.yaml:2: parallel.restart: group, allowed exit where attention_dp is 1: no process is left"},
+     "r1.yaml:2: parallel.restart: group, allowed exit: with attention_dp 1 the lost rank is the daemon"},
     {"Deep", "model: " + std::string(40, '[') + std::string(40, ']'), "r1.yaml:1: nested deeper than 32"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, ParseConfigRefuses, ::testing::ValuesIn(kRefusals),
