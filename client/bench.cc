@@ -86,8 +86,9 @@ class Bench {
                                             return Run(absl::StrCat(name, " of ", options_.rounds),
                                                        ClientOf(setting), *workload_, LoadOf(setting));
                                           });
-    if (comparison.rounds.empty())
+    if (comparison.rounds.empty()) {
       return absl::CancelledError("interrupted before the end of the first round");
+    }
     const ComparisonReport report{setup_, baseline_, comparison, *workload_};
     RETURN_IF_ERROR(Print(TextReport(report), JsonReport(report)));
     if (comparison.Broken()) {
@@ -119,8 +120,9 @@ class Bench {
     if (baseline_) settings.push_back(ComparisonSetting::Baseline());
     const int most = client_->model().max_draft_len();
     for (const int draft_len : options_.compare) {
-      if (draft_len > most)
+      if (draft_len > most) {
         fprintf(stderr, "foredraft: K=%d: the daemon drafts at most %d\n", draft_len, most);
+      }
       settings.push_back(ComparisonSetting::OfDraftLen(draft_len));
     }
     return settings;

@@ -11,13 +11,12 @@
 namespace foredraft {
 namespace {
 
-constexpr int kPlansInFlight = 2;  // the overlap loop's (docs/architecture.md, one-in-flight)
 constexpr std::chrono::hours kIdle{1};
 
 }  // namespace
 
 LocalExecutor::LocalExecutor(std::unique_ptr<RankEngine> engine, int rank)
-    : engine_(std::move(engine)), rank_(rank), plans_(kPlansInFlight), submitted_(kPlansInFlight) {
+    : engine_(std::move(engine)), rank_(rank), plans_(kMaxPlansInFlight), submitted_(kMaxPlansInFlight) {
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "executor");
 }
@@ -29,7 +28,7 @@ LocalExecutor::~LocalExecutor() {
 }
 
 absl::Status LocalExecutor::Launch(const IterationPlan& plan) {
-  CHECK_LE(++in_flight_, kPlansInFlight) << "iteration " << plan.number;
+  CHECK_LE(++in_flight_, kMaxPlansInFlight) << "iteration " << plan.number;
   CHECK(plans_.TryPush(IterationPlan(plan))) << "iteration " << plan.number;
   return absl::OkStatus();
 }

@@ -12,8 +12,9 @@ namespace {
 std::string RankLine(const RankPlan& rank) {
   std::string line;
   if (!rank.releases.empty()) absl::StrAppend(&line, " release ", absl::StrJoin(rank.releases, ","));
-  if (!rank.dropped_images.empty())
+  if (!rank.dropped_images.empty()) {
     absl::StrAppend(&line, " drop #", absl::StrJoin(rank.dropped_images, ",#"));
+  }
   for (const SwapOut& swap : rank.swaps_out) {
     absl::StrAppend(&line, " out #", swap.image_id, " slot ", swap.slot, " [",
                     absl::StrJoin(swap.block_ids, " "), "]");

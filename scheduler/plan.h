@@ -155,10 +155,13 @@ struct RankResult {
   bool replayed = false;  // the decode step was a graph replay
 };
 
+// Plans of a rank that are launched and not collected, at most (docs/architecture.md, one-in-flight).
+inline constexpr int kMaxPlansInFlight = 2;
+
 // One rank of the engine. One thread calls Launch, and one calls Collect, the same or another. Launch queues
-// the work and returns. Collect waits for the oldest launched plan, up to a deadline (DEADLINE_EXCEEDED). At
-// most two plans are in flight. An error names the rank and is final: the whole group is lost. The group's
-// other executors return the results they already have, then fail without waiting.
+// the work and returns. Collect waits for the oldest launched plan, up to a deadline (DEADLINE_EXCEEDED). An
+// error names the rank and is final: the whole group is lost. The group's other executors return the results
+// they already have, then fail without waiting.
 class Executor {
  public:
   virtual ~Executor() = default;

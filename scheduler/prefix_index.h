@@ -7,10 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/types/span.h"
 
 namespace foredraft {
 
@@ -29,10 +29,10 @@ class PrefixIndex {
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
   // The child of `parent` with these tokens; id 0 = none.
-  Node Find(uint64_t parent, absl::Span<const int32_t> tokens) const;
+  Node Find(uint64_t parent, std::span<const int32_t> tokens) const;
 
   // Adds `block` as that child. If the child exists already, returns it and leaves the index unchanged.
-  Node Insert(uint64_t parent, absl::Span<const int32_t> tokens, int32_t block);
+  Node Insert(uint64_t parent, std::span<const int32_t> tokens, int32_t block);
 
   // Removes an evicted block. Its children stay, unreachable, until they are evicted too.
   void Erase(int32_t block);
@@ -48,7 +48,7 @@ class PrefixIndex {
   };
   struct Key {
     uint64_t parent;
-    absl::Span<const int32_t> tokens;
+    std::span<const int32_t> tokens;
   };
   struct Hash {
     using is_transparent = void;

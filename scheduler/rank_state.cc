@@ -56,7 +56,7 @@ void RankState::Vacate(Sequence* sequence) {
   sequence->slot = -1;
 }
 
-PrefixMatch RankState::Match(absl::Span<const int32_t> prompt, int max_reused_len) const {
+PrefixMatch RankState::Match(std::span<const int32_t> prompt, int max_reused_len) const {
   PrefixMatch match;
   const int block_limit = max_reused_len / tokens_per_block_;
   for (int i = 0; i < block_limit; ++i) {
@@ -84,14 +84,14 @@ void RankState::Reuse(Sequence* sequence, const PrefixMatch& match) {
 }
 
 void RankState::Offer(Sequence* sequence, int end) {
-  const absl::Span<const int32_t> prompt = sequence->request.prompt_ids;
+  const std::span<const int32_t> prompt = sequence->request.prompt_ids;
   const int full_blocks = end / tokens_per_block_;
   for (int i = sequence->offered_block_count; i < full_blocks; ++i) {
     const int32_t block = sequence->blocks[i];
     PrefixIndex::Node node = index_.Insert(sequence->offered_node,
                                            prompt.subspan(i * tokens_per_block_, tokens_per_block_), block);
-    if (node.block == block)
-      pool_.MarkIndexed(block);  // otherwise an equal block is indexed, and this one is not shared
+    // Otherwise an equal block is indexed already, and this one is not shared.
+    if (node.block == block) pool_.MarkIndexed(block);
     sequence->offered_node = node.id;
     sequence->offered_block_count = i + 1;
   }

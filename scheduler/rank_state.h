@@ -16,9 +16,9 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "scheduler/kv_block_pool.h"
 #include "scheduler/plan.h"
 #include "scheduler/prefix_index.h"
@@ -54,7 +54,7 @@ class RankState {
   void Vacate(Sequence* sequence);
 
   // ---- prefix reuse ----
-  PrefixMatch Match(absl::Span<const int32_t> prompt, int max_reused_len) const;
+  PrefixMatch Match(std::span<const int32_t> prompt, int max_reused_len) const;
   // Blocks of the match that no sequence holds: reusing them reduces what Allocate can hand out.
   int UnheldIn(const PrefixMatch& match) const;
   void Reuse(Sequence* sequence, const PrefixMatch& match);

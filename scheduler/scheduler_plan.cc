@@ -20,8 +20,9 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
   plan.ranks.resize(ranks_.size());
   planning_ = {.number = plan.number, .forced = plan.acceptance.forced_length > 0};
   planning_.ranks.resize(ranks_.size());
-  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     planning_.ranks[rank].named.reserve(ranks_[rank].slots_used());
+  }
 
   PlanReleases(&plan);
   for (int rank = 0; rank < options_.rank_count; ++rank) {

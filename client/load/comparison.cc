@@ -49,8 +49,9 @@ int64_t TokenAgreement::incomplete() const { return static_cast<int64_t>(entries
 std::vector<TokenAgreement::Difference> TokenAgreement::differences() const {
   std::vector<Difference> all;
   for (const auto& [index, entry] : entries_) {
-    if (!entry.other_run.empty())
+    if (!entry.other_run.empty()) {
       all.push_back({.index = index, .run = entry.run, .other_run = entry.other_run});
+    }
   }
   return all;
 }

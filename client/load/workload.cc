@@ -141,8 +141,9 @@ std::string DatasetWorkload::Description() const {
 absl::StatusOr<std::unique_ptr<RandomWorkload>> RandomWorkload::Make(const RandomWorkloadOptions& options,
                                                                      const v1::GetModelResponse& model) {
   if (options.input_len < 1) return Refuse("--random-input-len: ", options.input_len, ", allowed at least 1");
-  if (options.output_len < 1)
+  if (options.output_len < 1) {
     return Refuse("--random-output-len: ", options.output_len, ", allowed at least 1");
+  }
   if (!(options.range_ratio >= 0 && options.range_ratio < 1)) {
     return Refuse("--random-range-ratio: ", options.range_ratio, ", allowed 0 to below 1");
   }

@@ -112,8 +112,9 @@ absl::Status NcclCommunicator::Settle(const char* operation, Clock::time_point d
   Backoff backoff;
   while (true) {
     ncclResult_t state = ncclSuccess;
-    if (const ncclResult_t result = ncclCommGetAsyncError(comm_, &state); result != ncclSuccess)
+    if (const ncclResult_t result = ncclCommGetAsyncError(comm_, &state); result != ncclSuccess) {
       state = result;
+    }
     if (state == ncclSuccess) return absl::OkStatus();
     if (state != ncclInProgress) {
       return absl::UnavailableError(absl::StrFormat("rank %d: %s: NCCL: %s: %s", rank_, operation,

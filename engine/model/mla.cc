@@ -3,8 +3,7 @@
 namespace foredraft {
 namespace {
 
-// transformers builds these two norms with its class default, whatever rms_norm_eps says.
-constexpr float kLoraNormEps = 1e-6f;
+constexpr float kLatentNormEps = static_cast<float>(ModelConfig::kLatentNormEps);
 
 // Writes the queries to a.q_roped and the rows' keys and values to the cache.
 void Project(const Forward& f, const MlaWeights& w, const AttentionContext& context,
@@ -23,10 +22,10 @@ void Project(const Forward& f, const MlaWeights& w, const AttentionContext& cont
                         .norm_weight = w.kv_a_layernorm,
                         .cos_sin = context.cos_sin,
                         .index = f.batch.index,
-                        .eps = kLoraNormEps});
+                        .eps = kLatentNormEps});
   if (w.q_b) {
     const InputRows q_a = a.q_a.first_rows(f.rows()).ReadBy({w.q_b});
-    RmsNorm(f, q_a, {.x = q, .weight = w.q_a_layernorm, .eps = kLoraNormEps});
+    RmsNorm(f, q_a, {.x = q, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
     q = a.q.first_rows(f.rows());
     Linear(f, q_a, {.out = q, .weight = w.q_b});
   }

@@ -32,7 +32,7 @@ void ForEach(BoundedQueue<T>& queue, const Action& action) {
 void RunPlans(BoundedQueue<v1::WorkerPlan>& plans, int rank, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done) {
   // A failed launch is queued like the others, so the results of the launches before it are sent first.
-  BoundedQueue<absl::Status> launched(kPlansInFlight);
+  BoundedQueue<absl::Status> launched(kMaxPlansInFlight);
   std::thread launcher([&] {
     ForEach(plans, [&](const v1::WorkerPlan& plan) {
       CHECK(launched.TryPush(executor.Launch(DecodePlan(plan, rank)))) << "one-in-flight";

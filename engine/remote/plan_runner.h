@@ -4,7 +4,6 @@
 // The worker's loop between its plan queue and its executor: it launches plans as they arrive and collects
 // their results in the same order. It has no stream: its caller fills the queue and sends the results.
 
-#include <cstddef>
 #include <functional>
 
 #include "absl/status/status.h"
@@ -14,8 +13,6 @@
 #include "scheduler/plan.h"
 
 namespace foredraft {
-
-inline constexpr size_t kPlansInFlight = 2;  // docs/architecture.md, one-in-flight
 
 // Carries out the plans of `rank` until `plans` is closed and drained. `done` gets each plan's result, or the
 // error of its launch or its collection. Launch runs on a thread of its own (`launcher`), Collect and `done`

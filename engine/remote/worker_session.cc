@@ -56,7 +56,7 @@ WorkerSession::WorkerSession(const WorkerOptions& options)
     : options_(options),
       channel_(OpenChannel(options)),
       stub_(v1::WorkerService::NewStub(channel_)),
-      plans_(kPlansInFlight) {}
+      plans_(kMaxPlansInFlight) {}
 
 WorkerSession::~WorkerSession() {
   {

@@ -25,8 +25,9 @@ absl::Status ShowInfo(const std::string& path) {
   ASSIGN_OR_RETURN(const CheckpointSummary summary, Summarize(path));
   const ModelConfig& model = summary.config;
   std::string dtypes;
-  for (const auto& [dtype, bytes] : summary.dtype_bytes)
+  for (const auto& [dtype, bytes] : summary.dtype_bytes) {
     absl::StrAppend(&dtypes, ", ", dtype, " ", Grouped(bytes));
+  }
   Row("architecture", model.architecture);
   Row("layers", absl::StrCat(model.num_hidden_layers, ", hidden ", Grouped(model.hidden_size),
                              ", vocabulary ", Grouped(model.vocab_size), ", experts ", model.n_routed_experts,

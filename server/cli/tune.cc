@@ -35,8 +35,9 @@ class GemmList {
   GemmList(const Config& config, const ModelConfig& model) {
     std::set<int32_t> decode, prefill;
     for (const int bucket : DecodeBuckets(config)) {
-      for (int draft_len = 0; draft_len <= MaxDraftLen(config); ++draft_len)
+      for (int draft_len = 0; draft_len <= MaxDraftLen(config); ++draft_len) {
         decode.insert(bucket * (draft_len + 1));
+      }
     }
     const int32_t most = config.max_num_tokens;
     for (const int32_t rows : {1, 15, 16, 127, 1000, most}) prefill.insert(std::min(rows, most));

@@ -26,8 +26,9 @@ absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& 
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
   const int module_count = MtpModuleCount(config);
-  if (config.load_format == LoadFormat::kDummy)
+  if (config.load_format == LoadFormat::kDummy) {
     return MakeDummyWeights(model, module_count, device, *stream, progress, shard);
+  }
   return LoadWeights(config.model, model, module_count, device, *stream, progress, shard);
 }
 

@@ -203,8 +203,9 @@ absl::Status ReadTemplate(const Field& field, TokenizerJson& out) {
   const size_t count = single.value.is_array() ? single.value.size() : 0;
   const bool text_last = count > 0 && single.At(count - 1)["Sequence"].value.is_object();
   const bool prefixed = count == 2 && single.At(0)["SpecialToken"].value.is_object();
-  if (!text_last || (count != 1 && !prefixed))
+  if (!text_last || (count != 1 && !prefixed)) {
     return single.Refuse("one special token or none, then the text");
+  }
   if (!prefixed) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string name, ReadString(single.At(0)["SpecialToken"]["id"]));
   const Field ids = field["special_tokens"][name.c_str()]["ids"];
@@ -222,8 +223,9 @@ absl::Status ReadPostProcessor(const Field& field, int depth, TokenizerJson& out
   if (type != "Sequence" || !steps.value.is_array() || depth == kMaxNesting) {
     return field["type"].Refuse("ByteLevel, TemplateProcessing, a Sequence of them");
   }
-  for (size_t i = 0; i < steps.value.size(); ++i)
+  for (size_t i = 0; i < steps.value.size(); ++i) {
     RETURN_IF_ERROR(ReadPostProcessor(steps.At(i), depth + 1, out));
+  }
   return absl::OkStatus();
 }
 
