@@ -87,8 +87,6 @@ class RecordingExecutor : public Executor {
   }
 
  private:
-  static constexpr int kPlansInFlight = 2;
-
   // The drafts of all slots as a step left them.
   struct DraftCopy {
     SlotDrafts* drafts = nullptr;  // [slots], page-locked
@@ -123,11 +121,11 @@ class RecordingExecutor : public Executor {
   const std::map<uint64_t, int>& request_of_seed_;
   std::map<int, int> request_of_slot_;
   std::map<uint64_t, int> request_of_image_;
-  std::vector<std::vector<int>> launched_;        // requests of the live slots of each plan in flight
-  std::array<DraftCopy, kPlansInFlight> copies_;  // used in turn
+  std::vector<std::vector<int>> launched_;           // requests of the live slots of each plan in flight
+  std::array<DraftCopy, kMaxPlansInFlight> copies_;  // used in turn
   uint64_t collected_count_ = 0;
-  BoundedQueue<IterationPlan> plans_{kPlansInFlight};
-  BoundedQueue<uint64_t> submitted_{kPlansInFlight};  // numbers of the plans that the device has
+  BoundedQueue<IterationPlan> plans_{kMaxPlansInFlight};
+  BoundedQueue<uint64_t> submitted_{kMaxPlansInFlight};  // numbers of the plans that the device has
   std::thread thread_;
 };
 
