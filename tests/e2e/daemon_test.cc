@@ -90,7 +90,7 @@ TEST(Serve, SighupAppliesAValidFileAndRefusesAnInvalidOne) {
   EXPECT_TRUE(daemon.EventuallyMetric("config_reloads_total", "result=\"accepted\"", 1));
   EXPECT_EQ(daemon.Generate({"--prompt", "1", "--max-tokens", "5"}).exit_code, 0);
   EXPECT_TRUE(daemon.EventuallyMetric("spec_decode_draft_length", "", 1));
-  EXPECT_TRUE(daemon.process().WaitForStderr("only at the next start: max_seq_len"));
+  EXPECT_TRUE(daemon.process().WaitForStderr("take effect only after a restart: max_seq_len"));
   WriteText(config, head + "speculative_config: {decoding_type: MTP, max_draft_len: 12}\n");
   daemon.process().Signal(SIGHUP);
   EXPECT_TRUE(daemon.EventuallyMetric("config_reloads_total", "result=\"refused\"", 1));
