@@ -51,12 +51,13 @@ struct JsonObject {
 
   // BF16 or `other`.
   absl::StatusOr<DType> GetDType(const char* key, DType other) const {
-    ASSIGN_OR_RETURN(const std::string text, Get<std::string>(key));
+    const absl::StatusOr<std::string> text = Get<std::string>(key);
+    RETURN_IF_ERROR(text.status());
     for (const DType dtype : {DType::kBF16, other}) {
-      if (text == DTypeName(dtype)) return dtype;
+      if (*text == DTypeName(dtype)) return dtype;
     }
     return ErrorAt(
-        key, absl::StrFormat("\"%s\", allowed %s, %s", text, DTypeName(DType::kBF16), DTypeName(other)));
+        key, absl::StrFormat("\"%s\", allowed %s, %s", *text, DTypeName(DType::kBF16), DTypeName(other)));
   }
 };
 
