@@ -262,7 +262,11 @@ NearKey NearestKey(std::string_view path) {
 }
 
 std::string DescribeUnknownKey(std::string_view path) {
-  const std::string nearest = NearestKey(path).path;
+  const auto [nearest, distance] = NearestKey(path);
+  // A name of which half the letters must change was not meant to be the nearest one.
+  if (2 * distance > static_cast<int>(LastPart(path).size())) {
+    return "unknown key, docs/configuration.md lists all";
+  }
   return absl::StrCat("unknown key, nearest is ",
                       BlockOf(path) == BlockOf(nearest) ? std::string(LastPart(nearest)) : nearest);
 }

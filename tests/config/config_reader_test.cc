@@ -246,6 +246,8 @@ const Refusal kRefusals[] = {
      "r1.yaml:3: speculative_config.max_draft_length: unknown key, nearest is max_draft_len"},
     {"UnknownTopKey", "model: /m\nmax_batchsize: 9\n",
      "r1.yaml:2: max_batchsize: unknown key, nearest is max_batch_size"},
+    {"KeyLikeNoOther", "model: /m\nfoo: {bar: 32}\n",
+     "r1.yaml:2: foo: unknown key, docs/configuration.md lists all"},
     {"KeyInTheWrongBlock", "model: /m\nserver: {tokens_per_block: 32}\n",
      "r1.yaml:2: server.tokens_per_block: unknown key, nearest is kv_cache_config.tokens_per_block"},
     {"DuplicateKey", "model: /m\nserver:\n  reflection: true\n  reflection: true\n",
