@@ -33,7 +33,8 @@ void ReadArchitecture(JsonFields& fields, ModelConfig& config) {
     return fields.Refuse("architectures", ShowJson(*names), kAllowed);
   }
   config.architecture = kAllowed;
-  fields.AllowOnly("model_type", "deepseek_v3");
+  config.model_type = "deepseek_v3";
+  fields.AllowOnly("model_type", config.model_type.c_str());
 }
 
 void ReadSizes(JsonFields& fields, ModelConfig& config) {

@@ -49,6 +49,8 @@ constexpr const char* kFixedKeys[] = {
     "disable_overlap_scheduler",
     "server.grpc_address",
     "server.metrics_address",
+    "server.gateway_address",
+    "server.allow_insecure",
     "server.max_message_mib",
     "server.reflection",
     "server.drain_timeout_s",
@@ -246,6 +248,9 @@ const Refusal kRefusals[] = {
      "r1.yaml:3: speculative_config.max_draft_length: unknown key, nearest is max_draft_len"},
     {"UnknownTopKey", "model: /m\nmax_batchsize: 9\n",
      "r1.yaml:2: max_batchsize: unknown key, nearest is max_batch_size"},
+    {"GatewayOffLoopback", "model: /m\nserver:\n  gateway_address: 0.0.0.0:50053\n",
+     "r1.yaml:3: server.gateway_address: 0.0.0.0:50053, allowed a loopback address, or any with "
+     "server.allow_insecure: true"},
     {"KeyLikeNoOther", "model: /m\nfoo: {bar: 32}\n",
      "r1.yaml:2: foo: unknown key, docs/configuration.md lists all"},
     {"KeyInTheWrongBlock", "model: /m\nserver: {tokens_per_block: 32}\n",
