@@ -1,111 +1,209 @@
-// sample (the filters are listed in kernels/cpu/sample.cc) as several kernels: penalties and maximum, by
-// chunks; filters and logprobs, a block per row; the draw, by chunks; the choice. Ties, filter boundaries and
-// noise equal the CPU's, with two exceptions. Probabilities are summed in fixed point, with 2^44 for the most
-// probable token, so a token within V 2^-44 (2^-27 for 129,280) of top-p's boundary may fall on the other
-// side of it. And the noise uses CUDA's logarithms, which are within one unit in the last place of a double
-// before rounding to float.
-
-#include <algorithm>
+// sample (the filters are listed in kernels/cpu/sample.cc) as five kernels, each with several blocks per row
+// (kernels/cuda/row_blocks.h) but for the last:
+//
+// clang-format off
+//   SurveyLogits   penalties; the largest and the lowest logit; per chunk, what logprobs need
+//   CountLogits    logits and probabilities per bin        (rows with top-k or top-p; kernels/cuda/sample_filter.h)
+//   ListCandidates the keys in the bins where a filter ends        (the same rows)
+//   DrawTokens     the key where the filters end; the largest logit plus noise        (sampled rows)
+//   FinishRows     the token; its logprobs (kernels/cuda/logprobs.h)
+// clang-format on
+//
+// Ties, filter boundaries and noise equal the CPU's, with two exceptions. Probabilities are summed in fixed
+// point, with 2^44 for the most probable token, so a token within V 2^-44 (2^-27 for 129,280) of top-p's
+// boundary may fall on the other side of it. And the noise uses CUDA's logarithms, which are within one unit
+// in the last place of a double before rounding to float.
 
 #include "base/check.h"
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/logit_row.h"
-#include "kernels/cuda/ordered_key.h"
+#include "kernels/cuda/logprobs.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/radix_select.h"
-#include "kernels/exp.h"
+#include "kernels/cuda/sample_filter.h"
 #include "kernels/philox.h"
 
 namespace foredraft::cuda {
 namespace {
 
-constexpr float kMassOne = 0x1p44f;     // of the most probable token
-constexpr int32_t kMaxVocab = 1 << 19;  // the sum of as many kMassOne fits a Weight
-// Coarse bins are 1/64 nat wide, counted from the largest logit down. The last begins 32 nats below it, where
-// masses are 0.
-constexpr float kBinsPerNat = 64.0f;
-constexpr int32_t kNoLimit = 0x7fffffff;
-constexpr int kLogprobThreads = 512;  // more threads would leave too few registers for each
+struct SamplePlan {
+  SampleParams p;
+  RowSplit split;
+  IndexedKeyBits* largest = nullptr;   // [R, blocks]: keys of the scaled logits, after penalties
+  IndexedKeyBits* drawn = nullptr;     // [R, blocks]: keys of the scaled logits plus noise
+  uint32_t* lowest = nullptr;          // [R, blocks]: OrderedKey of the lowest finite scaled logit
+  RowSelection* selections = nullptr;  // [R]
+  LogprobArrays logprobs;              // absent without p.logprobs
 
-struct SampleShared {
-  SelectShared select;
-  unsigned long long keys[kMaxWarps];
-  Weight masses[kMaxWarps];
-  double sums[kMaxWarps];
-  int32_t top_count;  // length of the next two arrays
-  int32_t top_ids[kMaxLogprobs];
-  float top_logits[kMaxLogprobs];
-};
-
-// ---- filters ----
-
-// The tokens that are left: those with a larger key, and those with this key and an id up to last_id.
-struct Survivors {
-  uint32_t key = 0;
-  int32_t last_id = kNoLimit;
-
-  __device__ bool Has(uint32_t other, int32_t v) const {
-    return other > key || (other == key && v <= last_id);
+  __device__ const SlotConstants& constants(int32_t slot) const { return p.slots.constants[slot]; }
+  __device__ bool greedy(int32_t slot) const { return constants(slot).temperature <= 0.0f; }
+  __device__ bool wants_logprobs(int32_t slot) const {
+    return p.logprobs != nullptr && constants(slot).logprob_count >= 0;
+  }
+  // Row r after penalties, before the division by the temperature.
+  __device__ const float* penalised(int32_t r, const SlotConstants& c) const {
+    return HasPenalties(c) ? p.scratch + int64_t{r} * split.columns : p.logits.row(r);
+  }
+  __device__ int64_t own_block(int32_t r) const { return int64_t{r} * split.blocks + blockIdx.y; }
+  __device__ IndexedKeyBits top(int32_t r) const {
+    return LargestKey(largest + int64_t{r} * split.blocks, split.blocks);
+  }
+  __device__ RowBins bins(int32_t r, const SlotConstants& c) const {
+    const uint32_t key = ReduceByWarp(lowest + int64_t{r} * split.blocks, split.blocks, ~0u,
+                                      [](uint32_t a, uint32_t b) { return min(a, b); });
+    return RowBins(c, split.columns, LogitOf(top(r)), FromOrderedKey(key));
   }
 };
 
-__device__ int32_t CoarseBin(float largest, float logit) {
-  const float bin = (largest - logit) * kBinsPerNat;
-  return bin < static_cast<float>(kLastBin) ? static_cast<int32_t>(bin) : kLastBin;  // NaN: the last
+// Calls visit(v, scaled logit) for the thread's columns of chunks [begin, end) of row r.
+template <class Visit>
+__device__ void ForEachScaled(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
+                              int32_t begin, int32_t end, const Visit& visit) {
+  ForEachLogit(stage, plan.penalised(r, c), plan.split.columns, begin, end,
+               [&](int32_t v, float x) { visit(v, Scaled(c, x)); });
+}
+// Of the block's own chunks.
+template <class Visit>
+__device__ void ForEachOwnScaled(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
+                                 const Visit& visit) {
+  ForEachScaled(plan, r, c, stage, plan.split.first_chunk(), plan.split.end_chunk(), visit);
 }
 
-__device__ Weight MassOf(float largest, float logit) {
-  const float mass = Exp(logit - largest);
-  return mass > 0.0f ? static_cast<Weight>(mass * kMassOne) : 0;  // NaN: 0
-}
+// ---- survey ----
 
-// Keeps the `wanted` lowest ids of the `found` tokens that have `key`.
-__device__ Survivors KeepTies(const float* logits, int32_t vocab, uint32_t key, Weight wanted, Weight found,
-                              SampleShared& shared) {
-  if (wanted >= found) return {key, kNoLimit};
-  const Selected last = Select(shared.select, wanted, [&](const auto& visit) {
-    ForEachLogit(logits, vocab, [&](int32_t v, float x) {
-      if (OrderedKey(x) == key) visit(0, ~static_cast<uint32_t>(v), 1);
+struct SurveyShared {
+  ChunkStage stage;
+  IndexedKeyBits keys[kMaxWarps];
+  uint32_t lowest[kMaxWarps];
+  LogprobChunkShared logprobs;
+};
+
+__global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_constant__ SamplePlan plan) {
+  GridDependencySync();
+  const SampleParams& p = plan.p;
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = p.index.slots[r];
+  if (slot < 0) return;
+  const SlotConstants& c = plan.constants(slot);
+  const RowSplit& split = plan.split;
+  const bool greedy = plan.greedy(slot);
+  if (!greedy && HasFilter(c, split.columns)) {
+    ClearSelection(plan.selections[r], static_cast<int32_t>(blockIdx.y), split.blocks);
+  }
+  const PenalisedLogits penalised(p.slots, slot,
+                                  p.stored_drafts > 0
+                                      ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
+                                      : EarlierDrafts(p.ids, p.row_in_slot, r));
+  float* const kept = !greedy && penalised.applies ? p.scratch + int64_t{r} * split.columns : nullptr;
+  SurveyShared& shared = SharedStorage<SurveyShared>();
+  IndexedKeyBits largest = 0;
+  uint32_t lowest = ~0u;
+#pragma unroll 1
+  for (int32_t chunk = split.first_chunk(); chunk < split.end_chunk(); ++chunk) {
+    LoadChunk(shared.stage, p.logits.row(r), split.columns, chunk);
+    ForEachLoaded(shared.stage, split.columns, chunk, [&](int32_t v, float x) {
+      x = penalised(v, x);
+      if (kept != nullptr) kept[v] = x;
+      if (!greedy) x = Scaled(c, x);
+      largest = Largest()(largest, KeyOf(v, x));
+      if (OrderedKey(x) > kMinusInfinityKey) lowest = min(lowest, OrderedKey(x));
     });
-  });
-  return {key, static_cast<int32_t>(~last.key)};
+    if (plan.wants_logprobs(slot)) {
+      SumUpRawChunk(plan.logprobs, split, r, chunk, shared.stage, shared.logprobs);
+    }
+  }
+  largest = BlockReduce(largest, Largest(), shared.keys);
+  lowest = ~BlockReduce(~lowest, Largest(), shared.lowest);
+  if (threadIdx.x != 0) return;
+  plan.largest[plan.own_block(r)] = largest;
+  plan.lowest[plan.own_block(r)] = lowest;
 }
 
-// Keeps the k largest; ties: the lower id.
-__device__ Survivors KeepTopK(const float* logits, float largest, int32_t vocab, int32_t k,
-                              SampleShared& shared) {
-  const Weight wanted = static_cast<Weight>(k);
-  const Selected at_k = Select(shared.select, wanted, [&](const auto& visit) {
-    ForEachLogit(logits, vocab, [&](int32_t, float x) { visit(CoarseBin(largest, x), OrderedKey(x), 1); });
+// ---- filters ----
+
+struct CountShared {
+  ChunkStage stage;
+  WeightBins<kRowBins> masses;
+  uint32_t counts[kRowBins];
+};
+
+__global__ void __launch_bounds__(kChunkThreads) CountLogits(const __grid_constant__ SamplePlan plan) {
+  GridDependencySync();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = plan.p.index.slots[r];
+  if (slot < 0 || plan.greedy(slot)) return;
+  const SlotConstants& c = plan.constants(slot);
+  const bool top_k = HasTopK(c, plan.split.columns);
+  const bool top_p = HasTopP(c);
+  if (!top_k && !top_p) return;
+  const RowBins bins = plan.bins(r, c);
+  CountShared& shared = SharedStorage<CountShared>();
+  const int32_t own = static_cast<int32_t>(threadIdx.x);
+  for (int32_t bin = own; bin < kRowBins; bin += kChunkThreads) {
+    shared.masses.Clear(bin);
+    shared.counts[bin] = 0;
+  }
+  __syncthreads();
+  ForEachOwnScaled(plan, r, c, shared.stage, [&](int32_t, float x) {
+    const int32_t bin = bins.Of(x);
+    if (top_k) atomicAdd(&shared.counts[bin], 1u);
+    if (top_p) shared.masses.Add(bin, MassOf(bins.largest(), x));
   });
-  return KeepTies(logits, vocab, at_k.key, wanted - at_k.above, at_k.at, shared);
+  __syncthreads();
+  RowSelection& row = plan.selections[r];
+  for (int32_t bin = own; bin < kRowBins; bin += kChunkThreads) {
+    if (shared.counts[bin] != 0) atomicAdd(&row.counts[bin], shared.counts[bin]);
+    if (const Weight mass = shared.masses.At(bin); mass != 0) atomicAdd(&row.masses[bin], mass);
+  }
 }
 
-// Keeps the shortest prefix of `left`, in order of probability, that has p of its mass.
-__device__ Survivors KeepTopP(const float* logits, float largest, int32_t vocab, float p,
-                              const Survivors& left, SampleShared& shared) {
-  Weight total = 0;
-  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
-    if (left.Has(OrderedKey(x), v)) total += MassOf(largest, x);
+struct ListShared {
+  ChunkStage stage;
+  FilterShared filter;
+};
+
+__global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_constant__ SamplePlan plan) {
+  GridDependencySync();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t slot = plan.p.index.slots[r];
+  if (slot < 0 || plan.greedy(slot)) return;
+  const SlotConstants& c = plan.constants(slot);
+  if (!HasFilter(c, plan.split.columns)) return;
+  ListShared& shared = SharedStorage<ListShared>();
+  RowSelection& row = plan.selections[r];
+  const FilterBounds bounds = FindBounds(c, plan.split.columns, row, shared.filter);
+  if (blockIdx.y == 0 && threadIdx.x == 0) row.bounds = bounds;
+  const RowBins bins = plan.bins(r, c);
+  bool full = false;
+  ForEachOwnScaled(plan, r, c, shared.stage, [&](int32_t v, float x) {
+    if (full || !bounds.Has(bins.Of(x))) return;
+    const uint32_t index = atomicAdd(&row.candidate_count, 1u);
+    full = index >= kMaxCandidates;
+    if (!full) row.candidates[index] = KeyOf(v, x);
   });
-  total = BlockReduce(total, Sum(), shared.masses);
-  const Weight wanted = static_cast<Weight>(ceil(static_cast<double>(p) * static_cast<double>(total)));
-  // Tokens that top-k excluded come after all of `left`, so they need not be skipped here.
-  const Weight target = max(wanted, Weight{1});
-  const Selected at_p = Select(shared.select, target, [&](const auto& visit) {
-    ForEachLogit(logits, vocab,
-                 [&](int32_t, float x) { visit(CoarseBin(largest, x), OrderedKey(x), MassOf(largest, x)); });
-  });
-  const Weight mass = MassOf(largest, FromOrderedKey(at_p.key));
-  if (mass == 0) return left;  // by rounding, the boundary is past the last token with a mass above 0
-  const Survivors kept =
-      KeepTies(logits, vocab, at_p.key, (target - at_p.above + mass - 1) / mass, at_p.at / mass, shared);
-  // The intersection with `left`, which may cut the same key at a lower id.
-  return kept.key == left.key  ? Survivors{kept.key, min(kept.last_id, left.last_id)}
-         : kept.key > left.key ? kept
-                               : left;
+}
+
+// The key of the last token that the filters of row r keep; 0: they keep all.
+__device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const SlotConstants& c,
+                                        ChunkStage& stage, FilterShared& shared) {
+  const RowSelection& row = plan.selections[r];
+  const FilterBounds bounds = row.bounds;
+  const RowBins bins = plan.bins(r, c);
+  const uint32_t count = row.candidate_count;
+  const auto for_each_candidate = [&](const auto& visit) {
+    if (count <= kMaxCandidates) {
+      for (uint32_t i = threadIdx.x; i < count; i += kChunkThreads) {
+        visit(bins.Of(LogitOf(row.candidates[i])), row.candidates[i]);
+      }
+    } else {
+      ForEachScaled(plan, r, c, stage, 0, plan.split.chunks, [&](int32_t v, float x) {
+        const int32_t bin = bins.Of(x);
+        if (bounds.Has(bin)) visit(bin, KeyOf(v, x));
+      });
+    }
+  };
+  return LastKept(c, bounds, bins.largest(), for_each_candidate, shared);
 }
 
 // ---- the draw ----
@@ -116,19 +214,22 @@ __device__ float GumbelOf(const PhiloxBlock& block, int32_t v) {
   return static_cast<float>(-log(-log(UnitInterval(x))));
 }
 
-// The key of the largest logit - largest + noise over the survivors of this block's chunk; ties: the lowest
-// id. `top`, the most probable token, always survives, and is a candidate in every chunk.
-__device__ unsigned long long DrawOfChunk(const SlotConstants& c, const float* logits, int32_t vocab,
-                                          int32_t top, int32_t position, const Survivors& survivors) {
-  const float largest = logits[top];
+// The key of the largest logit - largest + noise over the tokens of this block's chunks up to `last_kept`;
+// ties: the lowest id. The most probable token always survives, and is a candidate in every block.
+__device__ IndexedKeyBits DrawOfBlock(const SamplePlan& plan, int32_t r, const SlotConstants& c,
+                                      IndexedKeyBits last_kept, ChunkStage& stage) {
+  const IndexedKeyBits top_key = plan.top(r);
+  const int32_t top = IndexOf(top_key);
+  const float largest = LogitOf(top_key);
+  const int32_t position = plan.p.index.positions[r] + 1;
   float best_score = GumbelOf(NoiseBlock(c.seed, position, top / 4), top);
   int32_t best_id = top;
   int32_t block = -1;
   PhiloxBlock noise = {};
-  ForEachLogitOfChunk(logits, vocab, [&](int32_t v, float x) {
+  ForEachOwnScaled(plan, r, c, stage, [&](int32_t v, float x) {
     const float score = x - largest;
     // Most tokens lose even with the largest possible noise: skip the generator for them.
-    if (!(score + kMaxGumbel >= best_score) || v == top || !survivors.Has(OrderedKey(x), v)) return;
+    if (!(score + kMaxGumbel >= best_score) || v == top || KeyOf(v, x) < last_kept) return;
     if (c.min_p > 0.0f && !(Exp(score) >= c.min_p)) return;
     if (block != v / 4) {
       block = v / 4;
@@ -140,175 +241,96 @@ __device__ unsigned long long DrawOfChunk(const SlotConstants& c, const float* l
       best_id = v;
     }
   });
-  return IndexedKey(OrderedKey(best_score), best_id);
+  return KeyOf(best_id, best_score);
 }
 
-// ---- logprobs ----
-
-__device__ void WriteTopLogprobs(const float* logits, float largest, int32_t vocab, double log_sum,
-                                 LogprobOutput* out, SampleShared& shared) {
-  const int32_t count = out->top_count;
-  const Survivors top = KeepTopK(logits, largest, vocab, count, shared);
-  if (threadIdx.x == 0) shared.top_count = 0;
-  __syncthreads();
-  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
-    if (!top.Has(OrderedKey(x), v)) return;
-    const int32_t index = atomicAdd(&shared.top_count, 1);  // in any order: sorted below
-    shared.top_ids[index] = v;
-    shared.top_logits[index] = x;
-  });
-  __syncthreads();
-  const int32_t own = static_cast<int32_t>(threadIdx.x);
-  if (own >= count) return;
-  const auto key = [&](int32_t i) { return IndexedKey(OrderedKey(shared.top_logits[i]), shared.top_ids[i]); };
-  int32_t rank = 0;
-  for (int32_t i = 0; i < count; ++i) rank += key(i) > key(own) ? 1 : 0;
-  out->top_ids[rank] = shared.top_ids[own];
-  out->top_logprobs[rank] = static_cast<float>(static_cast<double>(shared.top_logits[own]) - log_sum);
-}
-
-// Logprobs of the raw logits.
-__device__ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count,
-                              LogprobOutput* out, SampleShared& shared) {
-  unsigned long long best = 0;
-  ForEachLogit(logits, vocab, [&](int32_t v, float x) {
-    best = Largest()(best, static_cast<unsigned long long>(IndexedKey(OrderedKey(x), v)));
-  });
-  const float largest = logits[IndexOf(BlockReduce(best, Largest(), shared.keys))];
-  double sum = 0.0;
-  ForEachLogit(logits, vocab, [&](int32_t, float x) { sum += static_cast<double>(Exp(x - largest)); });
-  const double log_sum = static_cast<double>(largest) + log(BlockReduce(sum, Sum(), shared.sums));
-  if (threadIdx.x == 0) {
-    out->token_id = token;
-    out->logprob = static_cast<float>(static_cast<double>(logits[token]) - log_sum);
-    out->top_count = min(min(top_count, vocab), kMaxLogprobs);
-  }
-  __syncthreads();
-  if (out->top_count > 0) WriteTopLogprobs(logits, largest, vocab, log_sum, out, shared);
-}
-
-// ---- the kernels ----
-
-struct SamplePlan {
-  SampleParams p;
-  unsigned long long* largest;  // [R, chunks]: keys of the scaled logits, after penalties
-  unsigned long long* drawn;    // [R, chunks]: keys of the scaled logits plus noise
-  Survivors* survivors;         // [R]
-  int32_t chunks;
-
-  __device__ const SlotConstants& constants(int32_t slot) const { return p.slots.constants[slot]; }
-  __device__ bool greedy(int32_t slot) const { return constants(slot).temperature <= 0.0f; }
-  __device__ float* scaled(int32_t r) const { return p.scratch + int64_t{r} * p.logits.cols; }
-  __device__ int32_t top(int32_t r) const {
-    return IndexOf(LargestOfChunks(largest + int64_t{r} * chunks, chunks));
-  }
+struct DrawShared {
+  ChunkStage stage;
+  FilterShared filter;
+  IndexedKeyBits keys[kMaxWarps];
 };
-
-struct ChunkShared {
-  unsigned long long keys[kMaxWarps];
-};
-
-__global__ void __launch_bounds__(kChunkThreads) ScaleLogits(const __grid_constant__ SamplePlan plan) {
-  GridDependencySync();
-  const SampleParams& p = plan.p;
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
-  const int32_t slot = p.index.slots[r];
-  if (slot < 0) return;
-  const float temperature = plan.constants(slot).temperature;
-  const bool greedy = plan.greedy(slot);
-  float* const scaled = plan.scaled(r);
-  const PenalisedLogits penalised(p.slots, slot,
-                                  p.stored_drafts > 0
-                                      ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
-                                      : EarlierDrafts(p.ids, p.row_in_slot, r));
-  unsigned long long best = 0;
-  ForEachLogitOfChunk(p.logits.row(r), p.logits.cols, [&](int32_t v, float x) {
-    x = penalised(v, x);
-    if (!greedy) {
-      x /= temperature;
-      if (x != x) x = FromOrderedKey(kMinusInfinityKey);
-      scaled[v] = x;
-    }
-    best = Largest()(best, static_cast<unsigned long long>(IndexedKey(OrderedKey(x), v)));
-  });
-  best = BlockReduce(best, Largest(), SharedStorage<ChunkShared>().keys);
-  if (threadIdx.x == 0) plan.largest[int64_t{r} * plan.chunks + blockIdx.y] = best;
-}
-
-__global__ void __launch_bounds__(kMaxRowThreads) FilterLogits(const __grid_constant__ SamplePlan plan) {
-  GridDependencySync();
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
-  const int32_t slot = plan.p.index.slots[r];
-  if (slot < 0 || plan.greedy(slot)) return;
-  const SlotConstants& c = plan.constants(slot);
-  const int32_t vocab = plan.p.logits.cols;
-  const float* const logits = plan.scaled(r);
-  const float largest = logits[plan.top(r)];
-  SampleShared& shared = SharedStorage<SampleShared>();
-  Survivors survivors;
-  if (c.top_k > 0 && c.top_k < vocab) survivors = KeepTopK(logits, largest, vocab, c.top_k, shared);
-  if (c.top_p < 1.0f) survivors = KeepTopP(logits, largest, vocab, c.top_p, survivors, shared);
-  if (threadIdx.x == 0) plan.survivors[r] = survivors;
-}
 
 __global__ void __launch_bounds__(kChunkThreads) DrawTokens(const __grid_constant__ SamplePlan plan) {
   GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = plan.p.index.slots[r];
   if (slot < 0 || plan.greedy(slot)) return;
-  unsigned long long key = DrawOfChunk(plan.constants(slot), plan.scaled(r), plan.p.logits.cols, plan.top(r),
-                                       plan.p.index.positions[r] + 1, plan.survivors[r]);
-  key = BlockReduce(key, Largest(), SharedStorage<ChunkShared>().keys);
-  if (threadIdx.x == 0) plan.drawn[int64_t{r} * plan.chunks + blockIdx.y] = key;
+  const SlotConstants& c = plan.constants(slot);
+  DrawShared& shared = SharedStorage<DrawShared>();
+  IndexedKeyBits last_kept = 0;
+  if (HasFilter(c, plan.split.columns)) last_kept = LastKeptOfRow(plan, r, c, shared.stage, shared.filter);
+  IndexedKeyBits key = DrawOfBlock(plan, r, c, last_kept, shared.stage);
+  key = BlockReduce(key, Largest(), shared.keys);
+  if (threadIdx.x == 0) plan.drawn[plan.own_block(r)] = key;
 }
 
-// A warp per row.
-__global__ void __launch_bounds__(32) ChooseTokens(const __grid_constant__ SamplePlan plan) {
+// A block per row; without p.logprobs, of one warp.
+__global__ void __launch_bounds__(kChunkThreads) FinishRows(const __grid_constant__ SamplePlan plan) {
   GridDependencySync();
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
-  const int32_t slot = plan.p.index.slots[r];
-  int32_t token = 0;
-  if (slot >= 0) {
-    const unsigned long long* const keys = plan.greedy(slot) ? plan.largest : plan.drawn;
-    token = IndexOf(LargestOfChunks(keys + int64_t{r} * plan.chunks, plan.chunks));
-  }
-  if (threadIdx.x == 0) plan.p.out[r] = token;
-}
-
-__global__ void __launch_bounds__(kLogprobThreads) LogprobsOfRows(const __grid_constant__ SampleParams p) {
-  GridDependencySync();
+  const SampleParams& p = plan.p;
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
-  if (slot < 0) return;
-  const int32_t count = p.slots.constants[slot].logprob_count;
-  if (count < 0) return;
-  WriteLogprobs(p.logits.row(r), p.logits.cols, p.out[r], count, p.logprobs + r,
-                SharedStorage<SampleShared>());
+  int32_t token = 0;
+  if (slot >= 0) {
+    const IndexedKeyBits* const keys = plan.greedy(slot) ? plan.largest : plan.drawn;
+    token = IndexOf(LargestKey(keys + int64_t{r} * plan.split.blocks, plan.split.blocks));
+  }
+  if (threadIdx.x == 0) p.out[r] = token;
+  if (slot < 0 || !plan.wants_logprobs(slot)) return;
+  WriteLogprobs(plan.logprobs, plan.split, r, p.logits.row(r), token, plan.constants(slot).logprob_count,
+                p.logprobs + r, SharedStorage<LogprobShared>());
+}
+
+// Hands out the parts of one piece of memory.
+class Parts {
+ public:
+  explicit Parts(void* memory) : memory_(reinterpret_cast<uintptr_t>(memory)) {}
+  template <class T>
+  void Take(T*& part, size_t count) {
+    part = reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += (count * sizeof(T) + 15) / 16 * 16;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  const uintptr_t memory_;
+  size_t bytes_ = 0;
+};
+
+// Sets the plan's arrays; returns their bytes.
+size_t PlaceArrays(SamplePlan& plan, void* memory) {
+  Parts parts(memory);
+  const size_t rows = static_cast<size_t>(plan.p.index.rows);
+  parts.Take(plan.largest, rows * plan.split.blocks);
+  parts.Take(plan.drawn, rows * plan.split.blocks);
+  parts.Take(plan.lowest, rows * plan.split.blocks);
+  parts.Take(plan.selections, rows);
+  if (plan.p.logprobs == nullptr) return parts.bytes();
+  parts.Take(plan.logprobs.groups, rows * plan.split.chunks * kChunkWarps);
+  parts.Take(plan.logprobs.sums, rows * plan.split.chunks);
+  return parts.bytes();
 }
 
 }  // namespace
 
 void Sample(Stream& stream, const SampleParams& p) {
   CHECK_LE(p.logits.cols, kMaxVocab);
+  auto& cuda = static_cast<CudaStream&>(stream);
   const int32_t rows = p.index.rows;
-  SamplePlan plan = {.p = p, .chunks = ChunksOf(p.logits.cols)};
-  const size_t keys = static_cast<size_t>(rows) * plan.chunks;
-  void* const memory =
-      static_cast<CudaStream&>(stream).Scratch(2 * keys * sizeof(*plan.largest) + rows * sizeof(Survivors));
-  plan.largest = static_cast<unsigned long long*>(memory);
-  plan.drawn = plan.largest + keys;
-  plan.survivors = reinterpret_cast<Survivors*>(plan.drawn + keys);
-  const LaunchShape chunks = BlockPerChunk(rows, p.logits.cols, sizeof(ChunkShared));
-  const LaunchShape whole = {
-      .grid = dim3(rows), .block = dim3(ThreadsPerRow(p.logits.cols)), .shared_bytes = sizeof(SampleShared)};
-  Launch(stream, ScaleLogits, chunks, plan);
-  Launch(stream, FilterLogits, whole, plan);
-  Launch(stream, DrawTokens, chunks, plan);
-  Launch(stream, ChooseTokens, {.grid = dim3(rows), .block = dim3(32)}, plan);
-  if (p.logprobs == nullptr) return;
-  LaunchShape logprobs = whole;
-  logprobs.block = dim3(std::min(ThreadsPerRow(p.logits.cols), kLogprobThreads));
-  Launch(stream, LogprobsOfRows, logprobs, p);
+  SamplePlan plan = {
+      .p = p,
+      .split = SplitRow(rows, p.logits.cols, kSelectBlocksPerMultiprocessor * cuda.multiprocessor_count())};
+  PlaceArrays(plan, cuda.Scratch(PlaceArrays(plan, nullptr)));
+  Launch(stream, SurveyLogits, BlocksOfRows(rows, plan.split, sizeof(SurveyShared)), plan);
+  Launch(stream, CountLogits, BlocksOfRows(rows, plan.split, sizeof(CountShared)), plan);
+  Launch(stream, ListCandidates, BlocksOfRows(rows, plan.split, sizeof(ListShared)), plan);
+  Launch(stream, DrawTokens, BlocksOfRows(rows, plan.split, sizeof(DrawShared)), plan);
+  LaunchShape finish = {.grid = dim3(rows), .block = dim3(32)};
+  if (p.logprobs != nullptr) {
+    finish.block = dim3(kChunkThreads);
+    finish.shared_bytes = sizeof(LogprobShared);
+  }
+  Launch(stream, FinishRows, finish, plan);
 }
 
 }  // namespace foredraft::cuda

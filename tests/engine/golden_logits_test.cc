@@ -15,42 +15,13 @@
 #include "absl/strings/str_format.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
+#include "tests/engine/logit_distance.h"
 #include "tests/golden/golden_reader.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int kDecodeFrom = 5;  // tokens of the prompt when the rest goes in the decode form
-
-struct Distance {
-  double error_sum = 0;  // of rows: largest difference over the reference row's root mean square
-  double largest_error = 0;
-  int rows = 0;
-  int same_argmax = 0;
-
-  void Add(const std::vector<float>& logits, const std::vector<float>& reference, int vocab_size) {
-    ASSERT_EQ(logits.size(), reference.size());
-    for (size_t first = 0; first < logits.size(); first += vocab_size) {
-      const auto ours = logits.begin() + first;
-      const auto theirs = reference.begin() + first;
-      double squares = 0;
-      double largest = 0;
-      for (int v = 0; v < vocab_size; ++v) {
-        squares += double(theirs[v]) * theirs[v];
-        largest = std::max(largest, std::abs(double(ours[v]) - theirs[v]));
-        ASSERT_FALSE(std::isnan(ours[v])) << "row " << first / vocab_size;
-      }
-      const double error = largest / std::sqrt(squares / vocab_size);
-      error_sum += error;
-      largest_error = std::max(largest_error, error);
-      same_argmax += std::max_element(ours, ours + vocab_size) - ours ==
-                     std::max_element(theirs, theirs + vocab_size) - theirs;
-      ++rows;
-    }
-  }
-  double mean_error() const { return error_sum / rows; }
-  double argmax_agreement() const { return double(same_argmax) / rows; }
-};
 
 class GoldenLogits : public ::testing::TestWithParam<const char*> {};
 
@@ -59,7 +30,7 @@ TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
   const LoadedModel& model = LoadModelOnce(golden.checkpoint);
   FromScratch forward(*model.device, model.config, model.weights, 256);
   for (const bool decode_form : {false, true}) {
-    Distance distance;
+    LogitDistance distance;
     for (const GoldenPrompt& prompt : golden.prompts) {
       const int length = static_cast<int>(prompt.ids.size());
       const int prompt_len = decode_form ? std::min(length, kDecodeFrom) : length;

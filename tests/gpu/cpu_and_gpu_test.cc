@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
+#include "tests/engine/logit_distance.h"
 #include "tests/golden/golden_reader.h"
 #include "tests/ops/op_rig.h"
 #include "tests/ops/slot_fixture.h"
@@ -103,37 +104,36 @@ TEST(CpuAndGpu, RouteTheSameWay) {
   EXPECT_EQ(BytesOf(gpu.weights.data(), gpu.weights.size()), BytesOf(cpu.weights.data(), cpu.weights.size()));
 }
 
-// Each backend differs from float32 by no more than transformers in BF16 (golden_logits_test), so the two
-// differ by no more than twice that.
-TEST(CpuAndGpu, LogitsAreWithinTwiceTheBf16ErrorOfEachOther) {
+// Both backends round the same values to BF16, but add in another order, which turns some roundings the other
+// way. If all of them were independent, the backends' errors against float32 would be of equal size and
+// independent, and the mean distance between the backends sqrt(2) times the CPU's own. As most are shared, it
+// is less. The largest errors are of rows where the error changes the choice of an expert: each backend has
+// such rows, so twice the CPU's.
+TEST(CpuAndGpu, LogitsAreAsNearAsBf16Allows) {
   const ModelGolden golden = ReadModelGolden("abacus");
   const LoadedModel& cpu_model = LoadModelOnce(golden.checkpoint, "cpu");
   const LoadedModel& gpu_model = LoadModelOnce(golden.checkpoint);
   FromScratch cpu(*cpu_model.device, cpu_model.config, cpu_model.weights, 256);
   FromScratch gpu(*gpu_model.device, gpu_model.config, gpu_model.weights, 256);
-  double largest_error = 0;
-  for (const GoldenPrompt& prompt : golden.prompts) {
-    for (const bool decode_form : {false, true}) {
+  for (const bool decode_form : {false, true}) {
+    LogitDistance of_cpu, of_gpu, between;
+    for (const GoldenPrompt& prompt : golden.prompts) {
       const int length = static_cast<int>(prompt.ids.size());
       const int prompt_len = decode_form ? std::min(length, 5) : length;
-      const std::vector<float> a = cpu.TargetLogits(prompt.ids, prompt_len);
-      const std::vector<float> b = gpu.TargetLogits(prompt.ids, prompt_len);
-      ASSERT_EQ(a.size(), b.size());
-      for (size_t first = 0; first < a.size(); first += golden.vocab_size) {
-        double squares = 0;
-        double largest = 0;
-        for (size_t i = first; i < first + golden.vocab_size; ++i) {
-          squares += double(a[i]) * a[i];
-          largest = std::max(largest, std::abs(double(a[i]) - b[i]));
-          ASSERT_FALSE(std::isnan(b[i]));
-        }
-        largest_error = std::max(largest_error, largest / std::sqrt(squares / golden.vocab_size));
-      }
+      const std::vector<float> cpu_logits = cpu.TargetLogits(prompt.ids, prompt_len);
+      const std::vector<float> gpu_logits = gpu.TargetLogits(prompt.ids, prompt_len);
+      of_cpu.Add(cpu_logits, prompt.logits, golden.vocab_size);
+      of_gpu.Add(gpu_logits, prompt.logits, golden.vocab_size);
+      between.Add(gpu_logits, cpu_logits, golden.vocab_size);
     }
+    std::cout << absl::StreamFormat(
+        "CPU and GPU logits, %s form, error over rms, mean and max: CPU to float32 %.4f %.4f, GPU to float32 "
+        "%.4f %.4f, GPU to CPU %.4f %.4f\n",
+        decode_form ? "decode" : "prefill", of_cpu.mean_error(), of_cpu.largest_error, of_gpu.mean_error(),
+        of_gpu.largest_error, between.mean_error(), between.largest_error);
+    EXPECT_LE(between.mean_error(), std::sqrt(2.0) * of_cpu.mean_error());
+    EXPECT_LE(between.largest_error, 2 * of_cpu.largest_error);
   }
-  std::cout << absl::StreamFormat("CPU and GPU logits: largest error over rms %.4f, bound %.4f\n",
-                                  largest_error, 2 * golden.bfloat16_max_error);
-  EXPECT_LE(largest_error, 2 * golden.bfloat16_max_error);
 }
 
 }  // namespace

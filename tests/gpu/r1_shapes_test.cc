@@ -3,50 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "tests/gpu/r1_rows.h"
 #include "tests/ops/attention_reference.h"
 #include "tests/ops/kv_fixture.h"
-#include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
 
 namespace foredraft {
 namespace {
-
-constexpr int kRows = 6;  // distinct rows
-constexpr int kBatchSizes[] = {2, 7, 8, 16, 33, 64, 65, 128, 129, 256};
-
-// Large weights are packed once, so the rigs live as long as the binary.
-OpRig& Rig(RunMode mode) {
-  static auto* const eager = new OpRig({}, RunMode::kEager);
-  static auto* const replayed = new OpRig({}, RunMode::kReplayed);
-  return mode == RunMode::kEager ? *eager : *replayed;
-}
-
-// Runs the rows with these indices, in this order, repeats allowed; returns an output per row.
-using RunRows = std::function<std::vector<Bytes>(RunMode mode, const std::vector<int>& rows)>;
-
-// Returns the rows' outputs alone, after checking that they have the same bits in any batch.
-std::vector<Bytes> ExpectRowsAlone(const std::string& name, const RunRows& run) {
-  std::vector<Bytes> alone;
-  for (int row = 0; row < kRows; ++row) alone.push_back(run(RunMode::kEager, {row})[0]);
-  for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
-    for (const int size : kBatchSizes) {
-      std::vector<int> rows(size);
-      for (int i = 0; i < size; ++i) rows[i] = (i * 5 + size) % kRows;
-      const std::vector<Bytes> outputs = run(mode, rows);
-      for (int i = 0; i < size; ++i) {
-        EXPECT_EQ(outputs[i], alone[rows[i]])
-            << name << ": row " << rows[i] << " at index " << i << " of " << size
-            << (mode == RunMode::kEager ? ", eager" : ", replayed") << " differs from the row alone";
-        if (testing::Test::HasFailure()) return alone;
-      }
-    }
-  }
-  return alone;
-}
 
 // Checks about 40 of the n outputs, spread over all tiles.
 void ExpectSampledDots(const TestWeight& weight, const bf16* x, int k, const Bytes& output) {
@@ -227,6 +193,76 @@ TEST(R1Shapes, MlaDecode) {
         }
       }
     }
+  }
+}
+
+// ---- prefill ----
+
+struct PrefillInputs {
+  static constexpr int kHeads = 128, kNope = 128, kRope = 64, kValue = 128, kPositions = 321;
+  static constexpr int kQWidth = kHeads * (kNope + kRope), kKvWidth = kHeads * (kNope + kValue);
+  std::vector<bf16> q;     // [kPositions, kQWidth]
+  std::vector<bf16> kv;    // [kPositions, kKvWidth]
+  std::vector<bf16> k_pe;  // [kPositions, kRope]
+
+  static float scale() { return 1.0f / std::sqrt(static_cast<float>(kNope + kRope)); }
+
+  // Positions [begin, end) as one chunk.
+  std::vector<bf16> Run(RunMode mode, int begin, int end) const {
+    OpRig& rig = Rig(mode);
+    const int count = end - begin;
+    bf16* const out = rig.Poisoned<bf16>(size_t(count) * kHeads * kValue);
+    const std::vector<bf16> rows(q.begin() + size_t(begin) * kQWidth, q.begin() + size_t(end) * kQWidth);
+    const std::vector<bf16> keys(kv.begin(), kv.begin() + size_t(end) * kKvWidth);
+    const MlaPrefillParams params = {.out = Dense(out, count, kHeads * kValue),
+                                     .q = Dense<const bf16>(rig.Put(rows), count, kQWidth),
+                                     .kv = Dense<const bf16>(rig.Put(keys), end, kKvWidth),
+                                     .k_pe = Dense<const bf16>(rig.Put(k_pe), end, kRope),
+                                     .chunk_first = begin,
+                                     .first_position = 0,
+                                     .head_count = kHeads,
+                                     .nope_dim = kNope,
+                                     .rope_dim = kRope,
+                                     .value_dim = kValue,
+                                     .scale = scale()};
+    rig.Run([&] { rig.ops().mla_prefill(rig.stream(), params); });
+    return rig.Get(out, size_t(count) * kHeads * kValue);
+  }
+
+  void Check(int position, int head, const bf16* out) const {
+    const auto keys_of = [&](int t) { return &kv[size_t(t) * kKvWidth + head * (kNope + kValue)]; };
+    const HeadReference reference = ReferenceAttention(
+        Floats(&q[size_t(position) * kQWidth + head * (kNope + kRope)], kNope + kRope), scale(), position + 1,
+        [&](int t) { return Joined(Floats(keys_of(t), kNope), Floats(&k_pe[t * kRope], kRope)); },
+        [&](int t) { return Floats(keys_of(t) + kNope, kValue); });
+    for (int i = 0; i < kValue; ++i) {
+      ASSERT_NEAR(ToFloat(out[head * kValue + i]), reference.out[i], reference.tolerance[i])
+          << "position " << position << ", head " << head << ", element " << i;
+    }
+  }
+};
+
+// A prompt's rows are those of one sequence: chunks take the place of batches.
+TEST(R1Shapes, MlaPrefill) {
+  using In = PrefillInputs;
+  Noise noise(61);
+  const In in = {noise.Bf16s(size_t{In::kPositions} * In::kQWidth),
+                 noise.Bf16s(size_t{In::kPositions} * In::kKvWidth),
+                 noise.Bf16s(size_t{In::kPositions} * In::kRope)};
+  const std::vector<bf16> whole = in.Run(RunMode::kEager, 0, In::kPositions);
+  for (const int position : {0, 63, 64, 200, In::kPositions - 1}) {
+    for (const int head : {0, 77, 127})
+      in.Check(position, head, &whole[size_t(position) * In::kHeads * In::kValue]);
+  }
+  for (const int chunk : {63, 64, 65, 128, 200}) {
+    std::vector<bf16> joined;
+    for (int begin = 0; begin < In::kPositions; begin += chunk) {
+      const std::vector<bf16> part =
+          in.Run(RunMode::kReplayed, begin, std::min(begin + chunk, In::kPositions));
+      joined.insert(joined.end(), part.begin(), part.end());
+    }
+    EXPECT_EQ(BytesOf(joined.data(), joined.size()) == BytesOf(whole.data(), whole.size()), true)
+        << "chunks of " << chunk;
   }
 }
 

@@ -169,6 +169,63 @@ TEST(RelaxDrafts, TakesTheTopkWithinDelta) {
   }
 }
 
+// Rows that a backend may divide over several blocks. The draft is the fourth most probable token.
+TEST(RelaxDrafts, SumsUpLongRows) {
+  constexpr int kLongVocab = 9001;
+  constexpr int kDraft = 8192;
+  Noise noise(91);
+  std::vector<float> logits = noise.Floats(kLongVocab);
+  logits[10] = logits[9000] = 8.0f;
+  logits[4096] = 7.75f;
+  logits[kDraft] = 7.5f;
+  logits[kDraft + 1] = 7.5f;  // a tie: comes after the draft
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - 8.0);
+  const double lead = (1.0 - std::exp(-0.5)) / sum;
+  const struct {
+    const char* name;
+    int topk;
+    double delta;
+    float presence;  // penalty on the draft and the tokens before it
+    int expected;
+  } cases[] = {
+      // Exp and the sum have 4 roundoffs each; delta is off by 16 times as much.
+      {"within delta", 4, lead * (1 + 128 * kF32Roundoff), 0.0f, 1},
+      {"outside delta", 4, lead * (1 - 128 * kF32Roundoff), 0.0f, 0},
+      {"outside the top", 3, 2 * lead, 0.0f, 0},
+      {"penalised like the tokens before it", 4, 0.9, 2.0f, 1},
+  };
+  for (const int rows : {2, 5}) {  // 2: the only pair; 5: behind idle rows, where rows have fewer blocks
+    for (const auto& c : cases) {
+      SCOPED_TRACE(c.name);
+      SlotFixture slots(1, kLongVocab);
+      slots.rule = {.relaxed_topk = c.topk, .relaxed_delta = static_cast<float>(c.delta)};
+      slots.progress[0] = {.length = 10, .last_token = 1, .finished = 0, .active = 1, .thinking = 1};
+      slots.drafts[0] = {.draft_count = 1, .tokens = {kDraft}};
+      slots.constants[0].presence_penalty = c.presence;
+      for (const int id : {10, 9000, 4096, kDraft, kDraft + 1}) slots.output_counts[id] = 1;
+      std::vector<float> all(size_t(rows) * kLongVocab);
+      std::copy(logits.begin(), logits.end(), all.begin() + size_t(rows - 2) * kLongVocab);
+      Ids row_slots(rows, -1), positions(rows, 0), ids(rows, 0), row_in_slot(rows, 0);
+      row_slots[rows - 2] = row_slots[rows - 1] = 0;
+      row_in_slot[rows - 1] = 1;
+      OpRig rig({}, RunMode::kReplayed);
+      int32_t* const relaxed = rig.Poisoned<int32_t>(rows);
+      const RelaxDraftsParams params = {.relaxed = relaxed,
+                                        .logits = Dense<const float>(rig.Put(all), rows, kLongVocab),
+                                        .index = {rig.Put(row_slots), rig.Put(positions), rows},
+                                        .ids = rig.Put(ids),
+                                        .row_in_slot = rig.Put(row_in_slot),
+                                        .slots = slots.Put(rig),
+                                        .scratch = rig.Poisoned<float>(size_t(rows) * kLongVocab)};
+      rig.Run([&] { rig.ops().relax_drafts(rig.stream(), params); });
+      Ids expected(rows, 0);
+      expected[rows - 2] = c.expected;
+      EXPECT_EQ(rig.Get(relaxed, rows), expected) << rows << " rows";
+    }
+  }
+}
+
 TEST(RelaxDrafts, CountsTheLowerIdsOfATieFirst) {
   for (const int draft : {1, 2}) {
     SlotFixture slots = OneSlot({draft}, true);

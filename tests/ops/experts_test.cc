@@ -13,12 +13,12 @@ struct Grouped {
   std::vector<int32_t> offsets, rows, index;
 };
 
-Grouped Group(OpRig& rig, const std::vector<int32_t>& ids, int top_k, int experts) {
+Grouped Group(OpRig& rig, const std::vector<int32_t>& ids, int top_k, int experts, int first_expert = 0) {
   const int rows = static_cast<int>(ids.size()) / top_k;
   int32_t* offsets = rig.Poisoned<int32_t>(experts + 1);
   int32_t* grouped = rig.Poisoned<int32_t>(ids.size());
   int32_t* index = rig.Poisoned<int32_t>(ids.size());
-  const GroupRowsParams params = {offsets, grouped, index, rig.Put(ids), rows, top_k, experts};
+  const GroupRowsParams params = {offsets, grouped, index, rig.Put(ids), rows, top_k, experts, first_expert};
   rig.Run([&] { rig.ops().group_rows(rig.stream(), params); });
   return {rig.Get(offsets, experts + 1), rig.Get(grouped, ids.size()), rig.Get(index, ids.size())};
 }
@@ -31,6 +31,32 @@ TEST(GroupRows, SortsPairsByExpertRowsAscending) {
     EXPECT_EQ(std::vector<int32_t>(g.rows.begin(), g.rows.begin() + 6),
               (std::vector<int32_t>{2, 0, 3, 3, 0, 2}));
     EXPECT_EQ(g.index, (std::vector<int32_t>{1, 4, -1, -1, 0, 5, 2, 3}));
+  }
+}
+
+// A stable sort by expert, of a rank's experts alone, for counts around the borders of what is read at once.
+TEST(GroupRows, SortsManyPairs) {
+  constexpr int kFirst = 5, kCount = 6, kExperts = 20;
+  Noise noise(45);
+  for (const int rows : {31, 32, 33, 2047, 2048, 2049, 5000}) {
+    constexpr int kTopK = 4;
+    std::vector<int32_t> ids(rows * kTopK);
+    for (int32_t& id : ids) id = noise.Int(-1, kExperts - 1);
+    Grouped expected = {.offsets = {0}, .rows = {}, .index = std::vector<int32_t>(ids.size(), -1)};
+    for (int32_t e = kFirst; e < kFirst + kCount; ++e) {
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] != e) continue;
+        expected.index[i] = static_cast<int32_t>(expected.rows.size());
+        expected.rows.push_back(static_cast<int32_t>(i) / kTopK);
+      }
+      expected.offsets.push_back(static_cast<int32_t>(expected.rows.size()));
+    }
+    OpRig rig({}, RunMode::kReplayed);
+    Grouped g = Group(rig, ids, kTopK, kCount, kFirst);
+    g.rows.resize(expected.rows.size());
+    EXPECT_EQ(g.offsets, expected.offsets) << rows << " rows";
+    EXPECT_EQ(g.rows, expected.rows) << rows << " rows";
+    EXPECT_EQ(g.index, expected.index) << rows << " rows";
   }
 }
 

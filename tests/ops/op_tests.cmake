@@ -11,5 +11,6 @@ set(op_tests
     mla_decode_test.cc
     mla_prefill_test.cc
     route_experts_test.cc
+    sample_rows_test.cc
     sample_test.cc
     slots_test.cc)

@@ -1,0 +1,90 @@
+// R1Shapes (r1_shapes_test.cc) for a preemption: the bytes of a sequence's blocks and of its slot go to host
+// memory and come back, into other blocks and another slot.
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "engine/slot_state.h"
+#include "tests/gpu/r1_rows.h"
+
+namespace foredraft {
+namespace {
+
+constexpr KvCacheShape kCacheShape = {.layer_count = 62,
+                                      .latent_dim = 512,
+                                      .rope_dim = 64,
+                                      .level_count = 1,
+                                      .boundary_width = kR1Hidden,
+                                      .tokens_per_block = 64,
+                                      .block_count = 9};
+constexpr SlotStateShape kSlotShape = {
+    .slot_count = 3, .vocab_size = kR1Vocab, .table_stride = 8, .hidden_size = kR1Hidden, .level_count = 1};
+
+// The bytes of one block in all layers, another for every block.
+std::vector<uint8_t> BlockBytes(int block) {
+  std::vector<uint8_t> bytes(kCacheShape.block_bytes());
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<uint8_t>(i * 7 + i / 251 + size_t(block) * 89);
+  return bytes;
+}
+
+TEST(R1Shapes, SwappedBlocksComeBack) {
+  OpRig& rig = Rig(RunMode::kEager);
+  const auto cache = KvCache::Create(rig.device(), kCacheShape, rig.Poisoned<int32_t>(8), 8, /*poison=*/true);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  const int64_t bytes = kCacheShape.block_bytes();
+  uint8_t* const image = *rig.device().AllocatePinnedArray<uint8_t>(3 * bytes);
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<uint8_t> block = BlockBytes(i);
+    std::copy(block.begin(), block.end(), image + i * bytes);
+    cache->CopyBlockToDevice(rig.device(), rig.stream(), 2 + i, image + i * bytes);
+  }
+  rig.stream().Synchronize();
+  std::fill(image, image + 3 * bytes, uint8_t{0});
+  // Out of blocks 2..4, in stream order into 5, 8 and 7, and back to the host.
+  const int into[] = {5, 8, 7};
+  for (int i = 0; i < 3; ++i) {
+    cache->CopyBlockToHost(rig.device(), rig.stream(), 2 + i, image + i * bytes);
+    cache->CopyBlockToDevice(rig.device(), rig.stream(), into[i], image + i * bytes);
+  }
+  for (int i = 0; i < 3; ++i) {
+    std::vector<uint8_t> back(bytes);
+    cache->CopyBlockToHost(rig.device(), rig.stream(), into[i], back.data());
+    rig.stream().Synchronize();
+    EXPECT_EQ(back == BlockBytes(i), true) << "block " << i;
+  }
+}
+
+TEST(R1Shapes, SwappedSlotsComeBack) {
+  OpRig& rig = Rig(RunMode::kEager);
+  auto slots = SlotState::Create(rig.device(), kSlotShape);
+  ASSERT_TRUE(slots.ok()) << slots.status();
+  SlotAdmission admission = {.slot = 0, .logprob_count = 3, .prompt_len = 17, .length_limit = 400};
+  admission.sampling.temperature = 0.5f;
+  admission.sampling.presence_penalty = 0.25f;  // so the counts of tokens belong to the image
+  slots->Admit(rig.stream(), admission);
+  const std::vector<int32_t> prompt = {0, 5, 129279};
+  slots->CountPrompt(rig.stream(), 0, prompt);
+  const SlotArrays& arrays = slots->arrays();
+  std::vector<int32_t> counts(kR1Vocab);
+  for (int v = 0; v < kR1Vocab; ++v) counts[v] = v % 11;
+  rig.device().CopyToDevice(rig.stream(), arrays.output_counts, counts.data(),
+                            counts.size() * sizeof(int32_t));
+  uint8_t* const image = *rig.device().AllocatePinnedArray<uint8_t>(slots->image_bytes());
+  SlotFacts facts = slots->SwapOut(rig.stream(), 0, image);
+  slots->Release(rig.stream(), 0);
+  const std::vector<SlotConstants> before = rig.Get(arrays.constants, 1);
+  slots->SwapIn(rig.stream(), 2, image, std::move(facts));
+  const SlotConstants after = rig.Get(arrays.constants + 2, 1)[0];
+  EXPECT_EQ(BytesOf(&after, 1), BytesOf(before.data(), 1));
+  EXPECT_EQ(rig.Get(arrays.output_counts + size_t{2} * kR1Vocab, kR1Vocab), counts);
+  std::vector<uint8_t> seen(kR1Vocab, 0);
+  for (const int32_t id : prompt) seen[id] = 1;
+  EXPECT_EQ(rig.Get(arrays.prompt_seen + size_t{2} * kR1Vocab, kR1Vocab), seen);
+  EXPECT_TRUE(slots->wants_logprobs(2));
+}
+
+}  // namespace
+}  // namespace foredraft
