@@ -49,7 +49,8 @@ struct HopperDecodeShared {
   float sums[4][kHeads];        // of the split's weights, per 16 keys of a tile
   float2 folded[kHeads];        // max, sum of the splits so far
   Mbarrier query_full, query_empty;
-  Mbarrier full[kStages], empty[kStages];
+  Mbarrier full[kStages][kChunks];  // one per chunk: the scores start with the first
+  Mbarrier empty[kStages];
 };
 
 static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "the shared memory limit of a block");
@@ -72,21 +73,30 @@ __device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile
   return (rows + p.page_rows - 1) / p.page_rows;
 }
 
-__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared,
-                                         const DecodeItem& item, int32_t tile, int32_t pages,
-                                         const Pipeline& pipeline, uint64_t policy) {
-  const KvLayer& layer = p.plan.op.layer;
-  const int32_t* table =
-      layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
-  Mbarrier& full = shared.full[pipeline.stage];
-  MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
-  MbarrierArriveExpectTx(full, pages * p.page_rows * kChunks * kTileRowBytes);
-  for (int32_t page = 0; page < pages; ++page) {
-    const int32_t position = tile * kKeyTile + page * p.page_rows;
-    const int32_t block = table[position / layer.tokens_per_block];
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
-              chunk * kChunkColumns, position % layer.tokens_per_block, block, full, policy);
+// The block of this lane's page of a tile. Read a tile ahead, to hide the latency of the block table.
+__device__ __forceinline__ int32_t PageBlock(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
+                                             int32_t last_position) {
+  const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);
+  if (page >= TilePages(p, tile, last_position)) return 0;
+  return table[(tile * kKeyTile + page * p.page_rows) / p.plan.op.layer.tokens_per_block];
+}
+
+// Called by all lanes; the first one copies. `page_block` is PageBlock of this tile.
+__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t tile,
+                                         int32_t pages, int32_t page_block, const Pipeline& pipeline,
+                                         uint64_t policy) {
+  const bool leads = threadIdx.x % kWarpLanes == 0;
+  if (leads) MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    Mbarrier& full = shared.full[pipeline.stage][chunk];
+    if (leads) MbarrierArriveExpectTx(full, pages * p.page_rows * kTileRowBytes);
+    for (int32_t page = 0; page < pages; ++page) {
+      const int32_t block = __shfl_sync(kAllLanes, page_block, page);
+      const int32_t position = tile * kKeyTile + page * p.page_rows;
+      if (leads) {
+        TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
+                chunk * kChunkColumns, position % p.plan.op.layer.tokens_per_block, block, full, policy);
+      }
     }
   }
 }
@@ -109,10 +119,16 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
     }
     query_parity ^= 1;
     const int32_t last_position = p.plan.op.index.positions[item.row];
+    const KvLayer& layer = p.plan.op.layer;
+    const int32_t* table =
+        layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
     for (int32_t split = item.first_split; split < item.first_split + item.split_count; ++split) {
       const auto [begin, end] = SplitTiles(p.plan.op, split, last_position);
+      int32_t block = PageBlock(p, table, begin, last_position);
       for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-        if (leads) CopyTile(p, shared, item, tile, TilePages(p, tile, last_position), pipeline, policy);
+        const int32_t next = tile + 1 < end ? PageBlock(p, table, tile + 1, last_position) : 0;
+        CopyTile(p, shared, tile, TilePages(p, tile, last_position), block, pipeline, policy);
+        block = next;
       }
     }
     __syncwarp();
@@ -130,7 +146,7 @@ class HopperItem {
       : p_(p),
         shared_(shared),
         lane_(threadIdx.x % kWarpLanes),
-        group_(threadIdx.x / kGroupThreads),
+        group_(__shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0)),  // uniform, for the descriptors
         row_(threadIdx.x % kGroupThreads / kWarpLanes * 16 + lane_ / 4) {}
 
   __device__ __forceinline__ void Run(const DecodeItem& item) {
@@ -214,16 +230,20 @@ class HopperItem {
   __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline, float (&scores)[16]) {
     Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
     const int32_t first_position = tile * kKeyTile;
-    MbarrierWait(shared_.full[pipeline.stage], pipeline.parity);
+    Mbarrier(&full)[kChunks] = shared_.full[pipeline.stage];
     if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
+      for (Mbarrier& chunk : full) MbarrierWait(chunk, pipeline.parity);
       ClearMasked(keys, first_position);
     }
     const uint64_t a = KMajorDescriptor(shared_.query);
     const uint64_t b = KMajorDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
     constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
-    WarpgroupArrive();
 #pragma unroll
     for (int i = 0; i < kChunks * 4; ++i) {
+      if (i % 4 == 0) {
+        MbarrierWait(full[i / 4], pipeline.parity);
+        WarpgroupArrive();
+      }
       const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
       WgmmaBf16(scores, a + offset, b + offset, i > 0);
     }
@@ -394,7 +414,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     MbarrierInit(shared.query_full, 1);
     MbarrierInit(shared.query_empty, kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
-      MbarrierInit(shared.full[stage], 1);
+      for (Mbarrier& full : shared.full[stage]) MbarrierInit(full, 1);
       MbarrierInit(shared.empty[stage], kConsumerWarps);
     }
     FenceMbarrierInit();
