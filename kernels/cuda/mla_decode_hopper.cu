@@ -79,7 +79,7 @@ __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecode
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
   Mbarrier& full = shared.full[pipeline.stage];
-  MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
+  MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
   MbarrierArriveExpectTx(full, pages * p.page_rows * kChunks * kTileRowBytes);
   for (int32_t page = 0; page < pages; ++page) {
     const int32_t position = tile * kKeyTile + page * p.page_rows;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
   uint32_t query_parity = 0;
   ForItems(p.plan, [&](const DecodeItem& item) {
     if (leads) {
-      MbarrierWait(shared.query_empty, query_parity ^ 1);
+      MbarrierWait(shared.query_empty, query_parity ^ 1, "mla query empty");
       MbarrierArriveExpectTx(shared.query_full, sizeof(shared.query));
       for (int chunk = 0; chunk < kChunks - 1; ++chunk) {
         TmaLoad(&shared.query[chunk], p.q_lat, chunk * kChunkColumns, item.head_tile * kHeads, item.row,
@@ -135,7 +135,7 @@ class HopperItem {
 
   __device__ __forceinline__ void Run(const DecodeItem& item) {
     last_position_ = p_.op.index.positions[item.row];
-    MbarrierWait(shared_.query_full, query_parity_);
+    MbarrierWait(shared_.query_full, query_parity_, "mla query full");
     query_parity_ ^= 1;
     for (int32_t i = 0; i < item.split_count; ++i) {
       Clear();
@@ -214,7 +214,7 @@ class HopperItem {
   __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline, float (&scores)[16]) {
     Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
     const int32_t first_position = tile * kKeyTile;
-    MbarrierWait(shared_.full[pipeline.stage], pipeline.parity);
+    MbarrierWait(shared_.full[pipeline.stage], pipeline.parity, "mla stage full");
     if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
       ClearMasked(keys, first_position);
     }
