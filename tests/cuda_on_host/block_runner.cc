@@ -326,7 +326,8 @@ std::string BlockRunner::Report() const {
       std::snprintf(mask, sizeof(mask), " (0x%08x)", thread.mask);
       what += mask;
     }
-    if (thread.state == ThreadState::kPolling) what += ", " + thread.describe(thread.ready_argument);
+    if (thread.state == ThreadState::kPolling && thread.describe != nullptr)
+      what += ", " + thread.describe(thread.ready_argument);
     if (thread.state != ThreadState::kEnded) {
       what += std::string(", ") + thread.location.file + ":" + std::to_string(thread.location.line);
     }
