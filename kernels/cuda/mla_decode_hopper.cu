@@ -81,7 +81,7 @@ __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecode
                                          int32_t pages, int32_t page_block, const Pipeline& pipeline,
                                          uint64_t policy) {
   const bool leads = threadIdx.x % kWarpLanes == 0;
-  if (leads) MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
+  if (leads) MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     Mbarrier& full = shared.full[pipeline.stage][chunk];
     if (leads) MbarrierArriveExpectTx(full, pages * p.page_rows * kTileRowBytes);
@@ -135,7 +135,7 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
   for (uint32_t parity = 0;; parity ^= 1) {
     const DecodeItem item = NextItem(p.plan, cursor);
     if (leads) {
-      MbarrierWait(shared.query_empty, parity ^ 1);
+      MbarrierWait(shared.query_empty, parity ^ 1, "mla query empty");
       shared.items[parity] = item;
       if (item.row < 0) {
         MbarrierArrive(shared.query_full);
@@ -164,7 +164,7 @@ class HopperItem {
 
   // The attention of the next item; false if there is none.
   __device__ __forceinline__ bool Run() {
-    MbarrierWait(shared_.query_full, query_parity_);
+    MbarrierWait(shared_.query_full, query_parity_, "mla query full");
     const DecodeItem& item = shared_.items[query_parity_];
     if (item.row < 0) return false;
     query_parity_ ^= 1;
@@ -252,7 +252,7 @@ class HopperItem {
     const int32_t first_position = tile * kKeyTile;
     Mbarrier(&full)[kChunks] = shared_.full[pipeline.stage];
     if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
-      for (Mbarrier& chunk : full) MbarrierWait(chunk, pipeline.parity);
+      for (Mbarrier& chunk : full) MbarrierWait(chunk, pipeline.parity, "mla chunk full");
       ClearMasked(keys, first_position);
     }
     const uint64_t a = KMajorDescriptor(shared_.query);
@@ -261,7 +261,7 @@ class HopperItem {
 #pragma unroll
     for (int i = 0; i < kChunks * 4; ++i) {
       if (i % 4 == 0) {
-        MbarrierWait(full[i / 4], pipeline.parity);
+        MbarrierWait(full[i / 4], pipeline.parity, "mla chunk full");
         WarpgroupArrive();
       }
       const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
