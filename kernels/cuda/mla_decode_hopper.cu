@@ -164,7 +164,8 @@ class HopperItem {
 
   // The attention of the next item; false if there is none.
   __device__ __forceinline__ bool Run() {
-    MbarrierWait(shared_.query_full, query_parity_, "mla query full");
+    // If the query never comes, the producer's next wait ends at its limit.
+    MbarrierWaitUnlimited(shared_.query_full, query_parity_);
     const DecodeItem& item = shared_.items[query_parity_];
     if (item.row < 0) return false;
     query_parity_ ^= 1;
@@ -251,8 +252,9 @@ class HopperItem {
     Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
     const int32_t first_position = tile * kKeyTile;
     Mbarrier(&full)[kChunks] = shared_.full[pipeline.stage];
+    MbarrierWait(full[0], pipeline.parity, "mla chunk full");
     if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
-      for (Mbarrier& chunk : full) MbarrierWait(chunk, pipeline.parity, "mla chunk full");
+      for (Mbarrier& chunk : full) MbarrierWaitUnlimited(chunk, pipeline.parity);
       ClearMasked(keys, first_position);
     }
     const uint64_t a = KMajorDescriptor(shared_.query);
@@ -261,7 +263,7 @@ class HopperItem {
 #pragma unroll
     for (int i = 0; i < kChunks * 4; ++i) {
       if (i % 4 == 0) {
-        MbarrierWait(full[i / 4], pipeline.parity, "mla chunk full");
+        if (i > 0) MbarrierWaitUnlimited(full[i / 4], pipeline.parity);
         WarpgroupArrive();
       }
       const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
