@@ -127,8 +127,8 @@ struct KvWriteParams {
 };
 
 // Absorbed attention over the paged cache for generated tokens: row r attends positions [first_position, its
-// own position] of its slot. Keys are (c, k_pe), values c. The KV axis is cut into splits of a fixed size
-// counted from position 0, combined in order.
+// own position] of its slot. Keys are (c, k_pe), values c. The KV axis is cut into splits
+// counted from position 0, combined in order; the row's position alone fixes their length.
 struct MlaDecodeParams {
   Matrix<bf16> out;          // [R, H * latent_dim]: o_lat
   Matrix<const bf16> q_lat;  // [R, H * latent_dim]

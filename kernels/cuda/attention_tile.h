@@ -8,12 +8,12 @@
 // row's running maximum starts at kFirstMax, far above it. So a masked key has a weight of exactly 0, and a
 // tile of masked keys only multiplies the running sums by exactly 1 and adds 0.
 
+#include "kernels/cuda/mla_decode_schedule.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/dtype.h"
 
 namespace foredraft::cuda {
 
-inline constexpr int kKeyTile = 64;  // keys per tile
 inline constexpr int kWarpLanes = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kMaskedScore = -1e33f;

@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_probe.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/random_weight.h"
+#include "kernels/cuda/spin_limit.h"
 #include "kernels/weight_parts.h"
 
 namespace foredraft {
@@ -58,7 +59,9 @@ CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_cou
       multiprocessor_count_(multiprocessor_count),
       memory_(std::move(gpu)),
       tuned_gemms_(std::move(tuned_gemms)),
-      setup_stream_(memory_, multiprocessor_count) {}
+      setup_stream_(memory_, multiprocessor_count) {
+  PrepareSpinReports();
+}
 
 CudaDevice::~CudaDevice() { CheckCuda(cudaDeviceSynchronize(), "finish the device"); }
 

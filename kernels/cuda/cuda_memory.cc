@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "kernels/cuda/spin_limit.h"
 
 namespace foredraft {
 namespace {
@@ -20,7 +21,7 @@ std::string Size(size_t bytes) {
 }  // namespace
 
 void CheckCuda(cudaError_t error, const char* what) {
-  CHECK(error == cudaSuccess) << "cuda, " << what << ": " << cudaGetErrorString(error);
+  CHECK(error == cudaSuccess) << "cuda, " << what << ": " << cudaGetErrorString(error) << SpinLimitReport();
 }
 
 CudaMemory::~CudaMemory() {

@@ -110,7 +110,7 @@ __device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
       if (early > 0) {
         --early;
       } else {
-        MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
+        MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "gemm stage empty");
         load_weight(pipeline.stage, item, step);
       }
       TmaLoad(shared.x[pipeline.stage], p.x, step * kStepInputs, x_group, item.first_row, full, x_policy);
@@ -182,7 +182,7 @@ __device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared,
     for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
       const float weight_scale = __ldg(weight_scales + step);
       float block[Tile::kSums];
-      MbarrierWait(shared.full[pipeline.stage], pipeline.parity);
+      MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
       Multiply<true>(block, shared.x[pipeline.stage] + offsets.x,
                      shared.weight[pipeline.stage] + offsets.weight, false);
       const float scale[2] = {__fmul_rn(shared.x_scales[pipeline.stage][origin.row], weight_scale),
@@ -205,7 +205,7 @@ __device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& share
     float sum[Tile::kSums];
     int last = 0;  // the stage whose wgmmas may be in flight
     for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
-      MbarrierWait(shared.full[pipeline.stage], pipeline.parity);
+      MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
       Multiply<false>(sum, shared.x[pipeline.stage] + offsets.x,
                       shared.weight[pipeline.stage] + offsets.weight, step > 0);
       WarpgroupWait<1>();

@@ -1,59 +1,84 @@
-#include <algorithm>
 #include <cstddef>
-#include <limits>
 
 #include "base/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/mla_decode_search.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/vec4.h"
 
 namespace foredraft::cuda {
 namespace {
 
 constexpr int32_t kMaxLatent = 512;
 constexpr int32_t kMaxWidth = 576;
-// Memory for partials: 2,048 items of 64 heads of R1, for example 128 rows of 8,192 positions. Rows beyond
-// that are one item each, which merges its own splits.
-constexpr int64_t kPartialBytes = int64_t{256} << 20;
 
 constexpr int kCombineWarps = 8;  // heads per block
+constexpr int kCombineAhead = 4;  // partial results whose loads are in flight
 
-// One warp per (row, head): merges the row's splits in ascending order.
+// Merges the partial results of one (row, head), `stride` heads apart, in ascending order.
+template <bool aligned>
+__device__ __forceinline__ void CombineHead(const DecodePlan& p, int64_t first, int64_t stride, int32_t count,
+                                            bf16* out) {
+  constexpr int kQuads = kMaxLatent / (4 * kWarpLanes);  // of a lane
+  const int32_t latent = p.op.layer.latent_dim;
+  const int32_t column = threadIdx.x % kWarpLanes * 4;
+  const auto load = [&](int64_t head, int quad) {
+    const int32_t at = quad * 4 * kWarpLanes + column;
+    return at < latent ? LoadVec4<aligned>(p.partials + head * latent, at, latent) : Vec4{};
+  };
+  float2 state = {};
+  Vec4 sums[kQuads] = {};
+  for (int32_t begin = 0; begin < count; begin += kCombineAhead) {
+    float2 stats[kCombineAhead];
+    Vec4 values[kCombineAhead][kQuads];
+#pragma unroll
+    for (int i = 0; i < kCombineAhead; ++i) {
+      if (begin + i >= count) break;
+      const int64_t head = first + (begin + i) * stride;
+      stats[i] = p.partial_stats[head];
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) values[i][quad] = load(head, quad);
+    }
+#pragma unroll
+    for (int i = 0; i < kCombineAhead; ++i) {
+      if (begin + i >= count) break;
+      const bool is_first = begin + i == 0;
+      const FoldStep step = Fold(state.x, stats[i].x);
+#pragma unroll
+      for (int j = 0; j < kQuads * 4; ++j) {
+        const float next = values[i][j / 4].x[j % 4];
+        float& sum = sums[j / 4].x[j % 4];
+        sum = is_first ? next : FoldSum(sum, next, step);
+      }
+      state = is_first ? stats[i] : make_float2(step.max, FoldSum(state.y, stats[i].y, step));
+    }
+  }
+  const float factor = 1.0f / state.y;
+#pragma unroll
+  for (int quad = 0; quad < kQuads; ++quad) {
+    const int32_t at = quad * 4 * kWarpLanes + column;
+#pragma unroll
+    for (float& sum : sums[quad].x) sum *= factor;
+    if (at < latent) StoreVec4<aligned>(out, at, latent, sums[quad]);
+  }
+}
+
+// One warp per (row, head) of the rows that several groups computed.
+template <bool aligned>
 __global__ void __launch_bounds__(kCombineWarps* kWarpLanes)
     CombineSplits(const __grid_constant__ DecodePlan p) {
   GridDependencySync();
   const int32_t row = blockIdx.x;
   const int32_t head = blockIdx.y * kCombineWarps + threadIdx.x / kWarpLanes;
-  const int32_t lane = threadIdx.x % kWarpLanes;
-  const int32_t splits = RowSplits(p.op, row);
-  if (head >= p.op.head_count || splits < 2 || p.row_partials[row] < 0) return;
-
-  constexpr int kColumns = kMaxLatent / kWarpLanes;
-  const int32_t latent = p.op.layer.latent_dim;
-  float2 state = {};
-  float sums[kColumns] = {};
-  for (int32_t split = 0; split < splits; ++split) {
-    const int32_t item = p.row_partials[row] + split * p.head_tiles + head / p.heads_per_item;
-    const int64_t at = static_cast<int64_t>(item) * p.heads_per_item + head % p.heads_per_item;
-    const float2 next = p.partial_stats[at];
-    const float* partial = p.partials + at * latent;
-    const FoldStep step = Fold(state.x, next.x);
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int32_t column = i * kWarpLanes + lane;
-      if (column >= latent) continue;
-      sums[i] = split == 0 ? partial[column] : FoldSum(sums[i], partial[column], step);
-    }
-    state = split == 0 ? next : make_float2(step.max, FoldSum(state.y, next.y, step));
-  }
-  const float factor = 1.0f / state.y;
-  bf16* out = p.op.out.row(row) + static_cast<int64_t>(head) * latent;
-#pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const int32_t column = i * kWarpLanes + lane;
-    if (column < latent) StorePair(out + column, sums[i] * factor, 0.0f, 1, false);
-  }
+  const RowSplits splits = SplitsOfRow(p.op, row);
+  if (head >= p.op.head_count || splits.count < 2 || p.row_begins[row] < 0) return;
+  const DecodeGrid grid = {p.op.index.rows, p.groups, p.max_splits, p.row_begins[p.op.index.rows]};
+  const RowPartials partials = PartialsOf(grid, {row, p.row_begins[row], splits});
+  const int32_t heads = p.head_tiles * p.heads_per_item;
+  CombineHead<aligned>(p, static_cast<int64_t>(partials.first) * heads + head, heads,
+                       1 + splits.count - partials.merged_splits,
+                       p.op.out.row(row) + static_cast<int64_t>(head) * p.op.layer.latent_dim);
 }
 
 bool Aligned16(const void* pointer, int64_t stride) {
@@ -81,41 +106,39 @@ class ScratchLayout {
 };
 
 template <class Shape>
-void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t partial_count,
+void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t fitting_blocks,
                  void (*launch)(Stream&, const DecodePlan&, int32_t)) {
+  const int32_t rows = p.index.rows;
   const int32_t head_tiles = (p.head_count + Shape::kHeads - 1) / Shape::kHeads;
-  const int64_t reach = static_cast<int64_t>(p.layer.table_stride) * p.layer.tokens_per_block;
-  const int64_t max_splits = (reach + kSplitLen - 1) / kSplitLen - p.first_position / kSplitLen;
-  const int64_t max_items = p.index.rows * max_splits * head_tiles;
-  const int64_t partials = max_splits < 2 ? 0 : std::min(partial_count, max_items);
-  CHECK_LE(max_items, std::numeric_limits<int32_t>::max());
-  auto& cuda = static_cast<CudaStream&>(stream);
-  const int64_t blocks = std::min<int64_t>(max_items, cuda.multiprocessor_count() * Shape::kBlocksPerSm);
+  const int32_t max_splits = MaxSplits(static_cast<int64_t>(p.layer.table_stride) * p.layer.tokens_per_block);
+  const int32_t groups = GroupCount(fitting_blocks, head_tiles, rows, max_splits);
+  const int32_t blocks = groups * head_tiles;
 
-  const int64_t item_heads = partials * Shape::kHeads;
-  const bool may_fold = max_splits > 1 && partials < max_items;
+  const int64_t partial_heads = PartialCount(rows, groups, max_splits) * head_tiles * Shape::kHeads;
   ScratchLayout layout;
-  const size_t row_partials = layout.Add(p.index.rows * sizeof(int32_t));
-  const size_t stats = layout.Add(item_heads * sizeof(float2));
-  const size_t sums = layout.Add(item_heads * p.layer.latent_dim * sizeof(float));
-  const size_t folds = layout.Add(may_fold ? blocks * Shape::kStateFloats * sizeof(float) : 0);
+  const size_t row_begins = layout.Add((rows + 1) * sizeof(int32_t));
+  const size_t stats = layout.Add(partial_heads * sizeof(float2));
+  const size_t sums = layout.Add(partial_heads * p.layer.latent_dim * sizeof(float));
+  const size_t folds = layout.Add(max_splits > 1 ? blocks * Shape::kStateFloats * sizeof(float) : 0);
+  auto& cuda = static_cast<CudaStream&>(stream);
   std::byte* scratch = static_cast<std::byte*>(cuda.Scratch(layout.bytes()));
 
   const DecodePlan plan = {.op = p,
                            .score_scale = p.scale * kLog2E,
                            .heads_per_item = Shape::kHeads,
                            .head_tiles = head_tiles,
-                           .partial_count = static_cast<int32_t>(partials),
+                           .groups = groups,
+                           .max_splits = max_splits,
                            .aligned = RowsAligned(p),
-                           .row_partials = reinterpret_cast<int32_t*>(scratch + row_partials),
+                           .row_begins = reinterpret_cast<int32_t*>(scratch + row_begins),
                            .partial_stats = reinterpret_cast<float2*>(scratch + stats),
                            .partials = reinterpret_cast<float*>(scratch + sums),
                            .folds = reinterpret_cast<float*>(scratch + folds)};
-  launch(stream, plan, static_cast<int32_t>(blocks));
-  if (partials == 0) return;
-  const LaunchShape shape = {.grid = dim3(p.index.rows, (p.head_count + kCombineWarps - 1) / kCombineWarps),
+  launch(stream, plan, blocks);
+  if (max_splits < 2 || groups < 2) return;
+  const LaunchShape shape = {.grid = dim3(rows, (p.head_count + kCombineWarps - 1) / kCombineWarps),
                              .block = dim3(kCombineWarps * kWarpLanes)};
-  Launch(stream, CombineSplits, shape, plan);
+  Launch(stream, plan.aligned ? CombineSplits<true> : CombineSplits<false>, shape, plan);
 }
 
 }  // namespace
@@ -126,22 +149,22 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   CHECK_LE(layer.row_width(), kMaxWidth);
   CHECK_GT(p.scale, 0.0f);
   if (p.index.rows == 0) return;
-  const int64_t partials = choice.partial_count;
+  const int64_t blocks = choice.blocks;
   if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p)) {
     const bool hopper = choice.hopper && HopperSupportsDecode(layer);
-    MlaDecodeAs<R1DecodeShape>(stream, p, partials,
+    MlaDecodeAs<R1DecodeShape>(stream, p, blocks * R1DecodeShape::kBlocksPerSm,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {
-    MlaDecodeAs<NarrowDecodeShape>(stream, p, partials, LaunchDecodeItems<NarrowDecodeShape>);
+    MlaDecodeAs<NarrowDecodeShape>(stream, p, blocks * NarrowDecodeShape::kBlocksPerSm,
+                                   LaunchDecodeItems<NarrowDecodeShape>);
   } else {
-    MlaDecodeAs<WideDecodeShape>(stream, p, partials, LaunchDecodeItems<WideDecodeShape>);
+    MlaDecodeAs<WideDecodeShape>(stream, p, blocks * WideDecodeShape::kBlocksPerSm,
+                                 LaunchDecodeItems<WideDecodeShape>);
   }
 }
 
 void MlaDecode(Stream& stream, const MlaDecodeParams& p) {
-  const int64_t heads = p.head_count % 64 == 0 ? 64 : 16;
-  const int64_t state_bytes = heads * p.layer.latent_dim * static_cast<int64_t>(sizeof(float));
-  MlaDecodeBy({.partial_count = kPartialBytes / state_bytes}, stream, p);
+  MlaDecodeBy({.blocks = static_cast<CudaStream&>(stream).multiprocessor_count()}, stream, p);
 }
 
 }  // namespace foredraft::cuda

@@ -1,43 +1,45 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_H_
 #define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_H_
 
-// The division of mla_decode into work items, shared by its kernels.
-//
-// A row's KV axis is cut into splits of kSplitLen positions counted from position 0, each with its own
-// softmax. The partial results are merged in ascending order, starting with the first one unchanged. This
-// order is part of the numerics class; the assignment to blocks is not:
-//  - normally each split of a row is a work item; CombineSplits merges their results from `partials`;
-//  - for rows whose partials do not fit, one item walks all splits and merges as it goes.
-// Blocks find their items on the device from the rows' positions, so the grid does not depend on them.
+// What the kernels of mla_decode share. mla_decode_schedule.h says which splits a row has and which block
+// computes them; blocks find their items on the device from the rows' positions, so the grid does not depend
+// on these.
 
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/mla_decode_schedule.h"
 #include "kernels/ops.h"
 
 namespace foredraft::cuda {
-
-inline constexpr int32_t kSplitLen = 1024;
 
 // Parameters of the mla_decode kernels.
 struct DecodePlan {
   MlaDecodeParams op;
   float score_scale;  // scale * log2 e
   int32_t heads_per_item;
-  int32_t head_tiles;     // ceil(heads / heads_per_item)
-  int32_t partial_count;  // capacity of `partials`, in items
-  int32_t aligned;        // 16-byte copies and paired stores are possible
-  int32_t* row_partials;  // [R]: index of the row's first partial, -1: nothing to combine
-  float2* partial_stats;  // [partial_count, heads_per_item]: max, sum
-  float* partials;        // [partial_count, heads_per_item, latent]: unnormalised outputs
+  int32_t head_tiles;   // ceil(heads / heads_per_item): the blocks of a group
+  int32_t groups;       // of blocks
+  int32_t max_splits;   // of a row
+  int32_t aligned;      // 16-byte copies and paired stores are possible
+  int32_t* row_begins;  // [R + 1]: the cost before the row, -1: nothing to combine; undefined for rows of one
+                        // split. [R]: the cost of all rows
+  float2* partial_stats;  // [PartialCount, head_tiles, heads_per_item]: max, sum
+  float* partials;        // [PartialCount, head_tiles, heads_per_item, latent]: unnormalised outputs
   float* folds;           // [blocks, one item's output]: running output of items that merge their splits
 };
 
-// A work item.
+// A work item: adjacent splits of a row, for the heads of a tile.
 struct DecodeItem {
-  int32_t row;
+  int32_t row;  // -1: no item
   int32_t head_tile;
-  int32_t first_split;
+  int32_t split_len;
+  int32_t first_split;  // counted from position 0
   int32_t split_count;
-  int32_t partial;  // index in `partials` of its only split; -1: the item writes the row's output
+  bool begins_row;  // has the row's first split, so the item merges its splits as it goes
+  int32_t
+      partial;  // index of its first partial result, the next one head_tiles later; -1: it writes the output
+
+  // Whether the item keeps a running output in DecodePlan::folds.
+  __device__ __forceinline__ bool folds() const { return begins_row && split_count > 1; }
 };
 
 // Merges the next split into the running softmax: the new maximum, and the rescaling factors.
@@ -99,8 +101,8 @@ bool HopperSupportsDecode(const KvLayer& layer);
 
 // Execution choices of MlaDecode; none changes a bit.
 struct DecodeChoice {
-  int64_t partial_count;  // largest capacity of DecodePlan::partials
-  bool hopper = true;     // use LaunchDecodeHopper where supported
+  int64_t blocks;      // per kBlocksPerSm of the shape; at least one per tile of heads runs
+  bool hopper = true;  // use LaunchDecodeHopper where supported
 };
 void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p);
 

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/mla_decode_load.h"
 #include "kernels/cuda/mla_decode_search.h"
 #include "kernels/cuda/pipeline_state.h"
 #include "kernels/cuda/ptx_attention.h"
@@ -48,21 +49,16 @@ struct HopperDecodeShared {
   float tile_max[2][kHeads];    // of the raw scores of each group's keys
   float sums[4][kHeads];        // of the split's weights, per 16 keys of a tile
   float2 folded[kHeads];        // max, sum of the splits so far
+  DecodeItem items[2];          // this one and the next, each full and empty with its query
   Mbarrier query_full, query_empty;
-  Mbarrier full[kStages], empty[kStages];
+  Mbarrier full[kStages][kChunks];  // one per chunk: the scores start with the first
+  Mbarrier empty[kStages];
 };
 
+static_assert(sizeof(HopperDecodeShared::keys) == kHopperDecodeBytesInFlight);
 static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "the shared memory limit of a block");
 
 using Pipeline = PipelineState<kStages>;
-
-// Calls visit(item) for this block's items. Called by all lanes of a warp.
-template <class Visit>
-__device__ __forceinline__ void ForItems(const DecodePlan& p, const Visit& visit) {
-  ItemCursor cursor;
-  DecodeItem item;
-  for (int32_t number = blockIdx.x; FindItem(p, number, cursor, &item); number += gridDim.x) visit(item);
-}
 
 // ---- the producer ----
 
@@ -72,51 +68,84 @@ __device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile
   return (rows + p.page_rows - 1) / p.page_rows;
 }
 
-__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared,
-                                         const DecodeItem& item, int32_t tile, int32_t pages,
-                                         const Pipeline& pipeline, uint64_t policy) {
-  const KvLayer& layer = p.plan.op.layer;
-  const int32_t* table =
-      layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
-  Mbarrier& full = shared.full[pipeline.stage];
-  MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1);
-  MbarrierArriveExpectTx(full, pages * p.page_rows * kChunks * kTileRowBytes);
-  for (int32_t page = 0; page < pages; ++page) {
-    const int32_t position = tile * kKeyTile + page * p.page_rows;
-    const int32_t block = table[position / layer.tokens_per_block];
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
-              chunk * kChunkColumns, position % layer.tokens_per_block, block, full, policy);
+// The block of this lane's page of a tile. Read a tile ahead, to hide the latency of the block table.
+__device__ __forceinline__ int32_t PageBlock(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
+                                             int32_t last_position) {
+  const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);
+  if (page >= TilePages(p, tile, last_position)) return 0;
+  return table[(tile * kKeyTile + page * p.page_rows) / p.plan.op.layer.tokens_per_block];
+}
+
+// Called by all lanes; the first one copies. `page_block` is PageBlock of this tile.
+__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t tile,
+                                         int32_t pages, int32_t page_block, const Pipeline& pipeline,
+                                         uint64_t policy) {
+  const bool leads = threadIdx.x % kWarpLanes == 0;
+  if (leads) MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    Mbarrier& full = shared.full[pipeline.stage][chunk];
+    if (leads) MbarrierArriveExpectTx(full, pages * p.page_rows * kTileRowBytes);
+    for (int32_t page = 0; page < pages; ++page) {
+      const int32_t block = __shfl_sync(kAllLanes, page_block, page);
+      const int32_t position = tile * kKeyTile + page * p.page_rows;
+      if (leads) {
+        TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
+                chunk * kChunkColumns, position % p.plan.op.layer.tokens_per_block, block, full, policy);
+      }
     }
   }
 }
 
+__device__ __forceinline__ void CopyQuery(const HopperDecodePlan& p, HopperDecodeShared& shared,
+                                          const DecodeItem& item, uint64_t policy) {
+  MbarrierArriveExpectTx(shared.query_full, sizeof(shared.query));
+  for (int chunk = 0; chunk < kChunks - 1; ++chunk) {
+    TmaLoad(&shared.query[chunk], p.q_lat, chunk * kChunkColumns, item.head_tile * kHeads, item.row,
+            shared.query_full, policy);
+  }
+  TmaLoad(&shared.query[kChunks - 1], p.q, p.plan.op.head_dim - kChunkColumns, item.head_tile * kHeads,
+          item.row, shared.query_full, policy);
+}
+
+__device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecodeShared& shared,
+                                         const DecodeItem& item, Pipeline& pipeline, uint64_t policy) {
+  const int32_t last_position = p.plan.op.index.positions[item.row];
+  const KvLayer& layer = p.plan.op.layer;
+  const int32_t* table =
+      layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
+  // The tiles of adjacent splits are adjacent.
+  const int32_t begin = SplitTiles(p.plan.op, item.split_len, item.first_split, last_position).begin;
+  const int32_t last_split = item.first_split + item.split_count - 1;
+  const int32_t end = SplitTiles(p.plan.op, item.split_len, last_split, last_position).end;
+  int32_t block = PageBlock(p, table, begin, last_position);
+  for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
+    const int32_t next = tile + 1 < end ? PageBlock(p, table, tile + 1, last_position) : 0;
+    CopyTile(p, shared, tile, TilePages(p, tile, last_position), block, pipeline, policy);
+    block = next;
+  }
+  __syncwarp();
+}
+
+// Finds the items, hands each to the consumers with its query, and copies its keys.
 __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeShared& shared) {
   const bool leads = threadIdx.x % kWarpLanes == 0;
   const uint64_t policy = CachePolicy<CacheHint::kEvictFirst>();
   Pipeline pipeline;
-  uint32_t query_parity = 0;
-  ForItems(p.plan, [&](const DecodeItem& item) {
+  ItemCursor cursor = StartItems(p.plan);
+  for (uint32_t parity = 0;; parity ^= 1) {
+    const DecodeItem item = NextItem(p.plan, cursor);
     if (leads) {
-      MbarrierWait(shared.query_empty, query_parity ^ 1);
-      MbarrierArriveExpectTx(shared.query_full, sizeof(shared.query));
-      for (int chunk = 0; chunk < kChunks - 1; ++chunk) {
-        TmaLoad(&shared.query[chunk], p.q_lat, chunk * kChunkColumns, item.head_tile * kHeads, item.row,
-                shared.query_full, policy);
-      }
-      TmaLoad(&shared.query[kChunks - 1], p.q, p.plan.op.head_dim - kChunkColumns, item.head_tile * kHeads,
-              item.row, shared.query_full, policy);
-    }
-    query_parity ^= 1;
-    const int32_t last_position = p.plan.op.index.positions[item.row];
-    for (int32_t split = item.first_split; split < item.first_split + item.split_count; ++split) {
-      const auto [begin, end] = SplitTiles(p.plan.op, split, last_position);
-      for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-        if (leads) CopyTile(p, shared, item, tile, TilePages(p, tile, last_position), pipeline, policy);
+      MbarrierWait(shared.query_empty, parity ^ 1, "mla query empty");
+      shared.items[parity] = item;
+      if (item.row < 0) {
+        MbarrierArrive(shared.query_full);
+      } else {
+        CopyQuery(p, shared, item, policy);
       }
     }
-    __syncwarp();
-  });
+    if (item.row < 0) return;
+    CopyKeys(p, shared, item, pipeline, policy);
+  }
 }
 
 // ---- the consumers ----
@@ -130,25 +159,33 @@ class HopperItem {
       : p_(p),
         shared_(shared),
         lane_(threadIdx.x % kWarpLanes),
-        group_(threadIdx.x / kGroupThreads),
+        group_(__shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0)),  // uniform, for the descriptors
         row_(threadIdx.x % kGroupThreads / kWarpLanes * 16 + lane_ / 4) {}
 
-  __device__ __forceinline__ void Run(const DecodeItem& item) {
-    last_position_ = p_.op.index.positions[item.row];
-    MbarrierWait(shared_.query_full, query_parity_);
+  // The attention of the next item; false if there is none.
+  __device__ __forceinline__ bool Run() {
+    // If the query never comes, the producer's next wait ends at its limit.
+    MbarrierWaitUnlimited(shared_.query_full, query_parity_);
+    const DecodeItem& item = shared_.items[query_parity_];
+    if (item.row < 0) return false;
     query_parity_ ^= 1;
+    last_position_ = p_.op.index.positions[item.row];
     for (int32_t i = 0; i < item.split_count; ++i) {
+      const bool last = i + 1 == item.split_count;
       Clear();
-      AttendTiles(SplitTiles(p_.op, item.first_split + i, last_position_), i + 1 == item.split_count);
+      AttendTiles(SplitTiles(p_.op, item.split_len, item.first_split + i, last_position_), last);
       ShareSums();
-      if (item.partial >= 0) {
-        StorePartial(item);
-      } else {
-        if (item.split_count > 1) FoldSplit(i == 0);
-        if (i + 1 == item.split_count) StoreOutput(item);
+      if (item.folds()) FoldSplit(i == 0, last);
+      if (!item.begins_row) {
+        StorePartial(item, item.partial + i * p_.head_tiles);
+      } else if (last && item.partial >= 0) {
+        StorePartial(item, item.partial);
+      } else if (last) {
+        StoreOutput(item);
       }
       SyncConsumers();  // `sums` has been read
     }
+    return true;
   }
 
  private:
@@ -214,16 +251,21 @@ class HopperItem {
   __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline, float (&scores)[16]) {
     Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
     const int32_t first_position = tile * kKeyTile;
-    MbarrierWait(shared_.full[pipeline.stage], pipeline.parity);
+    Mbarrier(&full)[kChunks] = shared_.full[pipeline.stage];
+    MbarrierWait(full[0], pipeline.parity, "mla chunk full");
     if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
+      for (Mbarrier& chunk : full) MbarrierWaitUnlimited(chunk, pipeline.parity);
       ClearMasked(keys, first_position);
     }
     const uint64_t a = KMajorDescriptor(shared_.query);
     const uint64_t b = KMajorDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
     constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
-    WarpgroupArrive();
 #pragma unroll
     for (int i = 0; i < kChunks * 4; ++i) {
+      if (i % 4 == 0) {
+        if (i > 0) MbarrierWaitUnlimited(full[i / 4], pipeline.parity);
+        WarpgroupArrive();
+      }
       const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
       WgmmaBf16(scores, a + offset, b + offset, i > 0);
     }
@@ -309,11 +351,15 @@ class HopperItem {
     return (shared_.sums[0][row] + shared_.sums[1][row]) + (shared_.sums[2][row] + shared_.sums[3][row]);
   }
 
-  __device__ __forceinline__ void StorePartial(const DecodeItem& item) {
+  // Stores the result of a split, or of the merged splits, as number `partial`.
+  __device__ __forceinline__ void StorePartial(const DecodeItem& item, int32_t partial) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t head = static_cast<int64_t>(item.partial) * kHeads + Row(half);
-      if (group_ == 0 && LeadsRow()) p_.partial_stats[head] = make_float2(max_[half], SplitSum(Row(half)));
+      const int64_t head = static_cast<int64_t>(partial) * kHeads + Row(half);
+      if (group_ == 0 && LeadsRow()) {
+        p_.partial_stats[head] =
+            item.folds() ? shared_.folded[Row(half)] : make_float2(max_[half], SplitSum(Row(half)));
+      }
 #pragma unroll
       for (int j = 0; j < kSums / 2; ++j) {
         *reinterpret_cast<float2*>(p_.partials + head * kLatent + Column(j)) =
@@ -322,8 +368,9 @@ class HopperItem {
     }
   }
 
-  // Merges this split into the previous ones, whose output is in this thread's part of `folds`.
-  __device__ __forceinline__ void FoldSplit(bool first) {
+  // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
+  // output is in out_, and unless this split is the last one, in `folds`.
+  __device__ __forceinline__ void FoldSplit(bool first, bool last) {
     float4* running =
         reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent);
     FoldStep step[2];
@@ -342,7 +389,7 @@ class HopperItem {
         sums[2] = FoldSum(before.z, sums[2], step[1]);
         sums[3] = FoldSum(before.w, sums[3], step[1]);
       }
-      stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
+      if (!last) stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
     }
     SyncConsumers();  // all threads have read `folded`
     if (group_ == 0 && LeadsRow()) {
@@ -361,7 +408,7 @@ class HopperItem {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = Row(half);
-      const float factor = 1.0f / (item.split_count > 1 ? shared_.folded[row].y : SplitSum(row));
+      const float factor = 1.0f / (item.folds() ? shared_.folded[row].y : SplitSum(row));
       bf16* out = p_.op.out.row(item.row) + static_cast<int64_t>(item.head_tile * kHeads + row) * kLatent;
 #pragma unroll
       for (int j = 0; j < kSums / 2; ++j) {
@@ -394,7 +441,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     MbarrierInit(shared.query_full, 1);
     MbarrierInit(shared.query_empty, kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
-      MbarrierInit(shared.full[stage], 1);
+      for (Mbarrier& full : shared.full[stage]) MbarrierInit(full, 1);
       MbarrierInit(shared.empty[stage], kConsumerWarps);
     }
     FenceMbarrierInit();
@@ -407,7 +454,8 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
   } else {
     WarpgroupRegAlloc<224>();
     HopperItem attention(p.plan, shared);
-    ForItems(p.plan, [&](const DecodeItem& item) { attention.Run(item); });
+    while (attention.Run()) {
+    }
   }
 }
 

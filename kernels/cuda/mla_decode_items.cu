@@ -25,6 +25,7 @@ struct DecodeShared {
   float tile_max[kKeyTile / Shape::kKeysPerWarp][Shape::kHeads];  // of the raw scores
   float sums[kKeyGroups][Shape::kHeads];
   float2 folded[Shape::kHeads];  // max, sum of the splits so far
+  DecodeItem item;
 };
 
 // The attention of one item by one block; members are per thread.
@@ -33,26 +34,28 @@ class ItemAttention {
  public:
   using Shared = DecodeShared<Shape>;
 
-  __device__ __forceinline__ ItemAttention(const DecodePlan& p, const DecodeItem& item, Shared& shared)
+  __device__ __forceinline__ ItemAttention(const DecodePlan& p, Shared& shared)
       : p_(p),
-        item_(item),
+        item_(shared.item),
         shared_(shared),
         lane_(threadIdx.x % kWarpLanes),
         warp_(threadIdx.x / kWarpLanes),
         latent_(Shape::Latent(p.op.layer)),
         width_(Shape::Width(p.op.layer)),
-        last_position_(p.op.index.positions[item.row]) {}
+        last_position_(p.op.index.positions[shared.item.row]) {}
 
   __device__ __forceinline__ void Run() {
     LoadQuery();
     for (int32_t i = 0; i < item_.split_count; ++i) {
+      const bool last = i + 1 == item_.split_count;
       AttendSplit(item_.first_split + i);
-      if (item_.partial >= 0) {
-        StorePartial();
-      } else {
-        if (item_.split_count > 1) FoldSplit(i == 0);
-        if (i + 1 == item_.split_count) StoreOutput();
+      if (!item_.begins_row) {
+        StorePartial(item_.partial + i * p_.head_tiles);
+        continue;
       }
+      if (item_.folds()) FoldSplit(i == 0, last);
+      if (last && item_.partial >= 0) StorePartial(item_.partial);
+      if (last && item_.partial < 0) StoreOutput();
     }
   }
 
@@ -114,7 +117,7 @@ class ItemAttention {
 
   __device__ __forceinline__ void AttendSplit(int32_t split) {
     Clear();
-    const auto [begin, end] = SplitTiles(p_.op, split, last_position_);
+    const auto [begin, end] = SplitTiles(p_.op, item_.split_len, split, last_position_);
     LocateKeys(begin);
     LoadKeyTile(0);
     CpAsyncCommit();
@@ -277,13 +280,15 @@ class ItemAttention {
     }
   }
 
-  __device__ __forceinline__ void StorePartial() {
-    const int64_t first_head = static_cast<int64_t>(item_.partial) * Shape::kHeads;
+  // Stores the result of a split, or of the merged splits, as number `partial`.
+  __device__ __forceinline__ void StorePartial(int32_t partial) {
+    const int64_t first_head = static_cast<int64_t>(partial) * Shape::kHeads;
     if (threadIdx.x % kWarpLanes % 4 == 0 && warp_ == 0) {
 #pragma unroll
       for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
         const int head = Head(i / 2, i % 2);
-        p_.partial_stats[first_head + head] = make_float2(max_[i / 2][i % 2], SplitSum(head));
+        p_.partial_stats[first_head + head] =
+            item_.folds() ? shared_.folded[head] : make_float2(max_[i / 2][i % 2], SplitSum(head));
       }
     }
     ForEachPair([&](int tile, int half, int block, int side, int column, int count) {
@@ -298,8 +303,9 @@ class ItemAttention {
     });
   }
 
-  // Merges this split into the previous ones, whose output is in this thread's part of `folds`.
-  __device__ __forceinline__ void FoldSplit(bool first) {
+  // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
+  // output is in out_, and unless this split is the last one, in `folds`.
+  __device__ __forceinline__ void FoldSplit(bool first, bool last) {
     float4* running =
         reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats);
 #pragma unroll
@@ -321,7 +327,7 @@ class ItemAttention {
           sums[2] = FoldSum(before.z, sums[2], step[1]);
           sums[3] = FoldSum(before.w, sums[3], step[1]);
         }
-        stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
+        if (!last) stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
     }
     __syncthreads();  // all threads have read `folded`
@@ -342,7 +348,7 @@ class ItemAttention {
   __device__ __forceinline__ void StoreOutput() {
     ForEachPair([&](int tile, int half, int block, int side, int column, int count) {
       const int head = Head(tile, half);
-      const float factor = 1.0f / (item_.split_count > 1 ? shared_.folded[head].y : SplitSum(head));
+      const float factor = 1.0f / (item_.folds() ? shared_.folded[head].y : SplitSum(head));
       bf16* out = p_.op.out.row(item_.row) +
                   static_cast<int64_t>(item_.head_tile * Shape::kHeads + head) * latent_ + column;
       const float* sums = &out_[tile][block][side][half * 2];
@@ -351,7 +357,7 @@ class ItemAttention {
   }
 
   const DecodePlan& p_;
-  const DecodeItem item_;
+  const DecodeItem& item_;
   Shared& shared_;
   const int lane_;
   const int warp_;
@@ -370,10 +376,18 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     MlaDecodeItems(const __grid_constant__ DecodePlan p) {
   GridDependencySync();
   auto& shared = SharedStorage<DecodeShared<Shape>>();
-  ItemCursor cursor;
-  DecodeItem item;
-  for (int32_t number = blockIdx.x; FindItem(p, number, cursor, &item); number += gridDim.x) {
-    ItemAttention<Shape>(p, item, shared).Run();
+  const bool searches = threadIdx.x < kWarpLanes;
+  ItemCursor cursor = {};
+  if (searches) cursor = StartItems(p);
+  while (true) {
+    if (searches) {
+      const DecodeItem item = NextItem(p, cursor);
+      if (threadIdx.x == 0) shared.item = item;
+    }
+    __syncthreads();
+    if (shared.item.row < 0) return;
+    ItemAttention<Shape>(p, shared).Run();
+    __syncthreads();  // all threads have read the item
   }
 }
 

@@ -1,19 +1,18 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SEARCH_H_
 #define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SEARCH_H_
 
-// The scheduler of mla_decode: finds a block's work items from prefix sums over the rows' splits, computed by
-// every warp.
+// The scheduler of mla_decode: a warp of each block finds the block's work items from prefix sums over the
+// rows' costs (mla_decode_schedule.h).
 
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/mla_decode.h"
 
 namespace foredraft::cuda {
 
-// Number of splits of row `row`; 0 if it is idle.
-__device__ __forceinline__ int32_t RowSplits(const MlaDecodeParams& op, int32_t row) {
-  const int32_t last = op.index.positions[row];
-  if (op.index.slots[row] < 0 || last < op.first_position) return 0;
-  return last / kSplitLen - op.first_position / kSplitLen + 1;
+// The splits of row `row`; none if it is idle.
+__device__ __forceinline__ RowSplits SplitsOfRow(const MlaDecodeParams& op, int32_t row) {
+  const int32_t last_position = op.index.slots[row] < 0 ? -1 : op.index.positions[row];
+  return SplitsOf(op.first_position, last_position);
 }
 
 // The key tiles [begin, end) of a split that a row attends, counted from position 0.
@@ -21,11 +20,11 @@ struct TileRange {
   int32_t begin;
   int32_t end;
 };
-__device__ __forceinline__ TileRange SplitTiles(const MlaDecodeParams& op, int32_t split,
+__device__ __forceinline__ TileRange SplitTiles(const MlaDecodeParams& op, int32_t split_len, int32_t split,
                                                 int32_t last_position) {
-  constexpr int32_t kTiles = kSplitLen / kKeyTile;
-  return {max(split * kTiles, op.first_position / kKeyTile),
-          min((split + 1) * kTiles, last_position / kKeyTile + 1)};
+  const int32_t tiles = split_len / kKeyTile;
+  return {max(split * tiles, op.first_position / kKeyTile),
+          min((split + 1) * tiles, last_position / kKeyTile + 1)};
 }
 
 // Inclusive prefix sum over the lanes of the warp.
@@ -39,46 +38,62 @@ __device__ __forceinline__ int32_t WarpPrefixSum(int32_t x) {
   return x;
 }
 
-// The state of a warp's search: the totals before the current 32 rows.
+// The cost of all rows, returned to every lane.
+__device__ __forceinline__ int32_t TotalCost(const MlaDecodeParams& op) {
+  int32_t cost = 0;
+  for (int32_t row = threadIdx.x % kWarpLanes; row < op.index.rows; row += kWarpLanes) {
+    cost += SplitsOfRow(op, row).cost();
+  }
+#pragma unroll
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) cost += __shfl_xor_sync(kAllLanes, cost, step);
+  return cost;
+}
+
+// The state of a block's search.
 struct ItemCursor {
-  int32_t first_row = 0;
-  int32_t items_before = 0;
-  int32_t partials_before = 0;
+  int32_t cost;       // of all rows
+  int32_t row;        // the next one to look at
+  int32_t row_begin;  // the cost of all rows before it
 };
 
-// Finds item number `number`. Items are ordered by row, then split, then head tile, so that adjacent items
-// read the same keys. Returns false if there are fewer items. All lanes of a warp pass the same number, and
-// calls with one cursor pass ascending numbers.
-__device__ __forceinline__ bool FindItem(const DecodePlan& p, int32_t number, ItemCursor& cursor,
-                                         DecodeItem* item) {
-  for (; cursor.first_row < p.op.index.rows; cursor.first_row += kWarpLanes) {
-    const int32_t row = cursor.first_row + static_cast<int32_t>(threadIdx.x % kWarpLanes);
-    const int32_t splits = row < p.op.index.rows ? RowSplits(p.op, row) : 0;
-    const int32_t wanted = splits > 1 ? splits * p.head_tiles : 0;
-    const int32_t partials_end = cursor.partials_before + WarpPrefixSum(wanted);
-    const bool is_split = wanted > 0 && partials_end <= p.partial_count;
-    const int32_t count = splits == 0 ? 0 : is_split ? wanted : p.head_tiles;
-    const int32_t items_end = WarpPrefixSum(count);
-    const int32_t all_items = __shfl_sync(kAllLanes, items_end, kWarpLanes - 1);
-    if (number < cursor.items_before + all_items) {
-      const int32_t index = number - cursor.items_before;
-      const int lane = __popc(__ballot_sync(kAllLanes, items_end <= index));  // of the item's row
-      const int32_t offset = index - __shfl_sync(kAllLanes, items_end - count, lane);
-      const int32_t row_splits = __shfl_sync(kAllLanes, splits, lane);
-      const int32_t row_partial = __shfl_sync(kAllLanes, is_split ? partials_end - wanted : -1, lane);
-      const bool row_is_split = row_partial >= 0;
-      *item = {.row = cursor.first_row + lane,
-               .head_tile = offset % p.head_tiles,
-               .first_split = p.op.first_position / kSplitLen + offset / p.head_tiles,
-               .split_count = row_is_split ? 1 : row_splits,
-               .partial = row_is_split ? row_partial + offset : -1};
-      if (offset == 0 && threadIdx.x == 0) p.row_partials[item->row] = row_partial;
-      return true;
-    }
-    cursor.items_before += all_items;
-    cursor.partials_before = __shfl_sync(kAllLanes, partials_end, kWarpLanes - 1);
+// Called by all lanes of a warp, one of each block. Records the cost of all rows for CombineSplits.
+__device__ __forceinline__ ItemCursor StartItems(const DecodePlan& p) {
+  const int32_t cost = TotalCost(p.op);
+  if (blockIdx.x == 0 && threadIdx.x % kWarpLanes == 0) p.row_begins[p.op.index.rows] = cost;
+  return {cost, 0, 0};
+}
+
+// This block's next item, in the order of the rows; its row is -1 if there is none. Called by all lanes of a
+// warp. A group's first block records where the rows begin that continue in a later share, for CombineSplits.
+__device__ __forceinline__ DecodeItem NextItem(const DecodePlan& p, ItemCursor& cursor) {
+  const DecodeGrid grid = {p.op.index.rows, p.groups, p.max_splits, cursor.cost};
+  const int32_t group = static_cast<int32_t>(blockIdx.x) / p.head_tiles;
+  const int32_t head_tile = static_cast<int32_t>(blockIdx.x) % p.head_tiles;
+  const int32_t share_end = ShareOf(grid, group).end;
+  while (cursor.row_begin < share_end) {
+    const int32_t lane_row = cursor.row + static_cast<int32_t>(threadIdx.x % kWarpLanes);
+    const RowSplits splits = lane_row < grid.rows ? SplitsOfRow(p.op, lane_row) : RowSplits{};
+    const int32_t row_end = cursor.row_begin + WarpPrefixSum(splits.cost());
+    const PlacedRow placed = {lane_row, row_end - splits.cost(), splits};
+    const RowPart part = PartOf(grid, group, placed);
+    const unsigned found = __ballot_sync(kAllLanes, part.begin < part.end);
+    const int lane = found != 0 ? __ffs(found) - 1 : kWarpLanes - 1;
+    cursor.row += lane + 1;
+    cursor.row_begin = __shfl_sync(kAllLanes, row_end, lane);
+    if (found == 0) continue;
+    const int32_t row = cursor.row - 1;
+    const int32_t begin = __shfl_sync(kAllLanes, part.begin, lane);
+    const int32_t partial = __shfl_sync(kAllLanes, part.partial, lane);
+    if (begin == 0 && head_tile == 0 && lane_row == row) p.row_begins[row] = partial < 0 ? -1 : placed.begin;
+    return {.row = row,
+            .head_tile = head_tile,
+            .split_len = __shfl_sync(kAllLanes, splits.len, lane),
+            .first_split = __shfl_sync(kAllLanes, splits.first, lane) + begin,
+            .split_count = __shfl_sync(kAllLanes, part.end, lane) - begin,
+            .begins_row = begin == 0,
+            .partial = partial < 0 ? -1 : partial * p.head_tiles + head_tile};
   }
-  return false;
+  return {.row = -1};
 }
 
 }  // namespace foredraft::cuda

@@ -18,6 +18,20 @@ __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// MbarrierWait without the limit of FOREDRAFT_SPIN_LIMIT, for waits whose failure makes a limited one fail.
+// The report of a limited wait costs registers that attention does not have everywhere.
+__device__ __forceinline__ void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "again:\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+      "@done bra ended;\n\t"
+      "bra again;\n"
+      "ended:\n\t}" ::"r"(SharedAddress(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
 // A named barrier for `threads` threads of the block, whole warps. Barrier 0 is __syncthreads.
 template <int barrier, int threads>
 __device__ __forceinline__ void NamedBarrierSync() {

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/spin_limit.h"
 #include "kernels/cuda/tile_descriptor.h"
 
 namespace foredraft::cuda {
@@ -41,9 +42,38 @@ __device__ __forceinline__ void MbarrierArriveExpectTx(Mbarrier& barrier, uint32
                "r"(bytes)
                : "memory");
 }
+#ifdef FOREDRAFT_SPIN_LIMIT
+// Whether the phase of this parity has completed; may wait a little for it.
+__device__ __forceinline__ bool MbarrierTryWait(Mbarrier& barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n\t.reg .pred done;\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+      "selp.u32 %0, 1, 0, done;\n\t}"
+      : "=r"(done)
+      : "r"(SharedAddress(&barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+__device__ __forceinline__ uint64_t GlobalNanoseconds() {
+  uint64_t time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+}
+#endif
 // Waits for the completion of the phase of this parity. A new barrier is in phase 0, and its previous phase
-// (parity 1) counts as complete.
-__device__ __forceinline__ void MbarrierWait(Mbarrier& barrier, uint32_t parity) {
+// (parity 1) counts as complete. `name` is for the report of a wait that does not end (spin_limit.h); the
+// caller leaves out file and line.
+__device__ __forceinline__ void MbarrierWait(Mbarrier& barrier, uint32_t parity, const char* name,
+                                             const char* file = __builtin_FILE(),
+                                             int line = __builtin_LINE()) {
+#ifdef FOREDRAFT_SPIN_LIMIT
+  if (MbarrierTryWait(barrier, parity)) return;
+  const uint64_t start = GlobalNanoseconds();
+  while (!MbarrierTryWait(barrier, parity)) {
+    if (GlobalNanoseconds() - start > kSpinLimitSeconds * 1000000000) TrapAtBarrier(name, parity, file, line);
+  }
+#else
   asm volatile(
       "{\n\t.reg .pred done;\n"
       "again:\n\t"
@@ -53,6 +83,7 @@ __device__ __forceinline__ void MbarrierWait(Mbarrier& barrier, uint32_t parity)
       "ended:\n\t}" ::"r"(SharedAddress(&barrier)),
       "r"(parity)
       : "memory");
+#endif
 }
 
 // ---- TMA ----

@@ -285,9 +285,11 @@ void BlockRunner::Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const
   if (const uint32_t others = mask & ~(1u << lane); others != 0) WakeLanes(warp_index, others);
 }
 
-void BlockRunner::Poll(bool (*ready)(void*), void* argument, const SourceLocation& location) {
+void BlockRunner::Poll(bool (*ready)(void*), void* argument, const SourceLocation& location,
+                       std::string (*describe)(void*)) {
   if (ready(argument)) return;
   current_->ready = ready;
+  current_->describe = describe;
   current_->ready_argument = argument;
   ++polling_;
   Wait(ThreadState::kPolling, location);
@@ -324,6 +326,8 @@ std::string BlockRunner::Report() const {
       std::snprintf(mask, sizeof(mask), " (0x%08x)", thread.mask);
       what += mask;
     }
+    if (thread.state == ThreadState::kPolling && thread.describe != nullptr)
+      what += ", " + thread.describe(thread.ready_argument);
     if (thread.state != ThreadState::kEnded) {
       what += std::string(", ") + thread.location.file + ":" + std::to_string(thread.location.line);
     }

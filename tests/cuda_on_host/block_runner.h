@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cuda_on_host/device_thread.h"
@@ -71,6 +72,7 @@ struct DeviceThread {
   uint32_t mask = 0;               // kMeeting
   int barrier_id = 0;              // kNamedBarrier
   bool (*ready)(void*) = nullptr;  // kPolling
+  std::string (*describe)(void*) = nullptr;
   void* ready_argument = nullptr;
 
   bool may_touch = true;  // access device memory: in a guarded block, after GridDependencyWait
@@ -114,7 +116,8 @@ class BlockRunner {
   void Named(int id, int thread_count, bool wait, const SourceLocation& location);
   void Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceLocation&), void* argument,
             const SourceLocation& location);
-  void Poll(bool (*ready)(void*), void* argument, const SourceLocation& location);
+  void Poll(bool (*ready)(void*), void* argument, const SourceLocation& location,
+            std::string (*describe)(void*));
   void WaitForPredecessor();
   // Opens a guarded block's device memory for threads that may access it and for TMA; returns the old state.
   bool OpenDeviceMemory(bool open);

@@ -38,8 +38,9 @@ void MeetLanes(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceL
   running->Meet(mask, run, argument, location);
 }
 
-void WaitUntil(bool (*ready)(void*), void* argument, const SourceLocation& location) {
-  running->Poll(ready, argument, location);
+void WaitUntil(bool (*ready)(void*), void* argument, const SourceLocation& location,
+               std::string (*describe)(void*)) {
+  running->Poll(ready, argument, location, describe);
 }
 
 std::byte* SharedMemory() { return running->shared(); }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "kernels/cuda/mla_decode.h"
@@ -65,23 +64,25 @@ struct Inputs {
   KvFixture kv;
 };
 
-constexpr int64_t kAmple = std::numeric_limits<int32_t>::max();
+constexpr int64_t kAmple = 1000;  // a block for every split and tile of heads
 
-TEST(MlaDecodeItems, RoomForPartialsDoesNotShow) {
+// With one block every row is merged as it is computed; with a block per split, from partial results.
+TEST(MlaDecodeItems, HowManyBlocksRunDoesNotShow) {
   const Shape shapes[] = {
       {"two blocks of heads", 20, 64, 16, 32, {5, 1500, -1, 3100, 2047, 1030, 2048}},
       {"odd elements", 3, 37, 5, 11, {1024, 2100}},
-      {"R1", 64, 512, 64, 128, {1100, -1, 2100}},
+      {"R1", 64, 512, 64, 128, {600, -1, 1100}},
+      {"R1, two blocks of heads", 128, 512, 64, 128, {1025}},
   };
   for (const Shape& s : shapes) {
     const Inputs inputs(s);
-    const std::vector<bf16> ample = inputs.Run(0, s.heads, {.partial_count = kAmple, .hopper = false});
+    const std::vector<bf16> ample = inputs.Run(0, s.heads, {.blocks = kAmple, .hopper = false});
     for (const bool hopper : {false, true}) {
       if (hopper && s.latent != 512) continue;
-      for (const int64_t partial_count : {0, 1, 2, 5, 8, 9}) {
-        const std::vector<bf16> out = inputs.Run(0, s.heads, {partial_count, hopper});
+      for (const int64_t blocks : {1, 2, 3, 4, 7, 1000}) {
+        const std::vector<bf16> out = inputs.Run(0, s.heads, {blocks, hopper});
         EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(ample.data(), ample.size()))
-            << s.name << ", room for " << partial_count << ", hopper " << hopper;
+            << s.name << ", " << blocks << " blocks, hopper " << hopper;
       }
     }
   }
@@ -90,9 +91,9 @@ TEST(MlaDecodeItems, RoomForPartialsDoesNotShow) {
 TEST(MlaDecodeItems, HowManyHeadsABlockHasDoesNotShow) {
   const Inputs inputs({"R1", 64, 512, 64, 128, {1, 63, 64, 200, 1024}});
   const int width = 16 * 512;
-  const std::vector<bf16> together = inputs.Run(0, 64, {.partial_count = kAmple, .hopper = false});
+  const std::vector<bf16> together = inputs.Run(0, 64, {.blocks = kAmple, .hopper = false});
   for (int tile = 0; tile < 4; ++tile) {
-    const std::vector<bf16> apart = inputs.Run(tile * 16, 16, {.partial_count = kAmple});
+    const std::vector<bf16> apart = inputs.Run(tile * 16, 16, {.blocks = kAmple});
     for (int r = 0; r < inputs.row_count; ++r) {
       EXPECT_EQ(BytesOf(&apart[r * width], width), BytesOf(&together[(r * 4 + tile) * width], width))
           << "heads from " << tile * 16 << ", row " << r;
@@ -105,8 +106,8 @@ TEST(MlaDecodeItems, HopperGivesTheSameBits) {
   for (const int tokens_per_block : {64, 32, 16, 128}) {
     const Inputs inputs(
         {"R1", 128, 512, 64, 128, {1, 31, 62, -1, 63, 64, 65, 130, 1023, 1056}, tokens_per_block});
-    const std::vector<bf16> out = inputs.Run(0, 128, {.partial_count = kAmple, .hopper = true});
-    const std::vector<bf16> expected = inputs.Run(0, 128, {.partial_count = kAmple, .hopper = false});
+    const std::vector<bf16> out = inputs.Run(0, 128, {.blocks = kAmple, .hopper = true});
+    const std::vector<bf16> expected = inputs.Run(0, 128, {.blocks = kAmple, .hopper = false});
     for (int r = 0; r < inputs.row_count; ++r) {
       const int width = 128 * 512;
       EXPECT_EQ(BytesOf(&out[r * width], width), BytesOf(&expected[r * width], width))

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ptx_hopper.h"
 #include "tests/cuda_on_host/counts.h"
 
 namespace cuda_on_host {
@@ -118,6 +119,59 @@ TEST(BlockDeathTest, FaultsAbortAndSayWhere) {
   EXPECT_DEATH(run(&TwoBarriers), "different lines");
   EXPECT_DEATH(run(&MissingLane), "31 threads wait for the lanes of their mask");
   EXPECT_DEATH(run(&PastSharedMemory), "written past its 128 bytes");
+}
+
+struct LoadParams {
+  foredraft::cuda::TensorMap tensor;  // a box of 64 bytes
+  uint32_t announced;                 // bytes
+  float* out;                         // [1]
+};
+struct LoadShared {
+  alignas(128) float box[16];
+  foredraft::cuda::Mbarrier full;
+};
+
+// Loads a box; all threads wait for it.
+__global__ void LoadBox(const __grid_constant__ LoadParams p) {
+  namespace fc = foredraft::cuda;
+  LoadShared& shared = fc::SharedStorage<LoadShared>();
+  if (threadIdx.x == 0) {
+    fc::MbarrierInit(shared.full, 1);
+    fc::FenceMbarrierInit();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fc::MbarrierArriveExpectTx(shared.full, p.announced);
+    fc::TmaLoad(shared.box, p.tensor, 0, 0, 0, shared.full, fc::CachePolicy<fc::CacheHint::kEvictFirst>());
+  }
+  fc::MbarrierWait(shared.full, 0, "box full");
+  if (threadIdx.x == 0) *p.out = shared.box[5];
+}
+
+TEST(BlockDeathTest, AWrongByteCountNamesTheBarrier) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  std::vector<float> values(16);
+  values[5] = 7.0f;
+  float* const x = Device(values);
+  float* const out = Device(std::vector<float>(1));
+  const foredraft::cuda::TensorMap tensor = foredraft::cuda::EncodeTensorMap({.data = x,
+                                                                              .element_bytes = 4,
+                                                                              .extent = {16, 1, 1},
+                                                                              .pitch = {64, 64},
+                                                                              .box = {16, 1, 1},
+                                                                              .swizzled = false});
+  const auto run = [&](uint32_t announced) {
+    Start(&LoadBox, 1, 64, sizeof(LoadShared), {tensor, announced, out});
+    cudaDeviceSynchronize();
+  };
+  run(64);
+  EXPECT_EQ(Host(out, 1), std::vector<float>{7.0f});
+  EXPECT_DEATH(run(80),
+               "wait for memory, mbarrier \"box full\", parity 0: 16 bytes and 0 arrivals missing, "
+               ".*runtime_test.cc");
+  EXPECT_DEATH(run(48), "mbarrier: more bytes than announced");
+  cudaFree(x);
+  cudaFree(out);
 }
 
 enum class Touch { kAfterItsWait, kBeforeItsWait, kAfterAnothersWait, kWithoutWait };

@@ -25,7 +25,7 @@ struct Shape {
 
 // Around the boundaries of blocks, tiles and the CPU's splits, and of CUDA's splits.
 const std::vector<int> kShort = {3, 31, 32, 62, 63, 64, 65, 127, 128, 190};
-const std::vector<int> kLong = {5, 1022, 1023, 1024, 1025, 1500, 2047, 2048, 3071, 3100};
+const std::vector<int> kLong = {5, 510, 511, 512, 1023, 1025, 1500, 2047, 2048, 3100};
 
 const Shape kShapes[] = {
     {"abacus", 4, 64, 16, 32, 32, 0, kShort},
@@ -109,6 +109,24 @@ TEST(MlaDecode, Holds) {
     const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
     ExpectOpHolds(DecodeCase(shape, kv, q_lat, q));
     if (HasFailure()) return;
+  }
+}
+
+// Where CUDA's splits become longer. The rows differ, so the blocks of the second one start inside the first.
+TEST(MlaDecode, HoldsForLongContexts) {
+  const Shape shape = {"long", 4, 32, 16, 32, 64, 1, {16383, 16384, 300}};
+  Noise noise(17);
+  const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
+  const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
+  const KvFixture kv(noise, 2, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
+  const OpCase op_case = DecodeCase(shape, kv, q_lat, q);
+  OpRig rig({}, RunMode::kEager);
+  const std::vector<Bytes> together = op_case.run(rig, {2, 1, 0, 1});
+  for (const int row : {0, 1}) {
+    OpRig own({}, RunMode::kEager);
+    const Bytes alone = op_case.run(own, {row})[0];
+    op_case.check(row, alone);
+    EXPECT_EQ(together[row == 0 ? 2 : 1], alone) << "row " << row;
   }
 }
 

@@ -46,8 +46,10 @@ using LaneArguments = void* const (&)[32];
 void MeetLanes(uint32_t mask, void (*run)(uint32_t mask, LaneArguments lanes, const SourceLocation& location),
                void* argument, const SourceLocation& location);
 
-// Runs other threads until `ready(argument)`: for waits on memory (mbarriers). Aborts if no thread can run.
-void WaitUntil(bool (*ready)(void* argument), void* argument, const SourceLocation& location);
+// Runs other threads until `ready(argument)`: for waits on memory (mbarriers). Aborts if no thread can run;
+// the report then contains `describe(argument)`, if present.
+void WaitUntil(bool (*ready)(void* argument), void* argument, const SourceLocation& location,
+               std::string (*describe)(void* argument) = nullptr);
 
 // The block's dynamic shared memory.
 std::byte* SharedMemory();

@@ -9,6 +9,10 @@ namespace foredraft::cuda {
 
 inline void FenceProxyAsync() {}
 
+inline void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity, CUDA_ON_HOST_CALLER) {
+  MbarrierWait(barrier, parity, "unlimited", file, line);
+}
+
 namespace on_host {
 
 struct NamedBarrier {

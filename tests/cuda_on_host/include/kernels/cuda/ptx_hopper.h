@@ -143,7 +143,15 @@ inline void RunCopy(const BulkCopy& copy, Mbarrier& barrier) {
 struct PhaseWait {
   Mbarrier* barrier;
   uint32_t parity;
+  const char* name;
 };
+
+inline std::string DescribeWait(void* argument) {
+  const auto& wait = *static_cast<PhaseWait*>(argument);
+  return "mbarrier \"" + std::string(wait.name) + "\", parity " + std::to_string(wait.parity) + ": " +
+         std::to_string(wait.barrier->bytes) + " bytes and " + std::to_string(wait.barrier->arrivals_left) +
+         " arrivals missing";
+}
 
 inline bool PhaseEnded(void* argument) {
   const auto& wait = *static_cast<PhaseWait*>(argument);
@@ -158,9 +166,9 @@ inline bool PhaseEnded(void* argument) {
 
 }  // namespace on_host
 
-inline void MbarrierWait(Mbarrier& barrier, uint32_t parity, CUDA_ON_HOST_CALLER) {
-  on_host::PhaseWait wait = {&barrier, parity};
-  cuda_on_host::WaitUntil(&on_host::PhaseEnded, &wait, {file, line});
+inline void MbarrierWait(Mbarrier& barrier, uint32_t parity, const char* name, CUDA_ON_HOST_CALLER) {
+  on_host::PhaseWait wait = {&barrier, parity, name};
+  cuda_on_host::WaitUntil(&on_host::PhaseEnded, &wait, {file, line}, &on_host::DescribeWait);
 }
 
 inline void TmaLoad(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1, int32_t c2,

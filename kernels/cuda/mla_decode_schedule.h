@@ -1,0 +1,142 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SCHEDULE_H_
+#define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SCHEDULE_H_
+
+// Which splits a row's KV axis has, and which block computes which split. Plain functions for host and
+// device.
+//
+// Numerics: a row's last position alone fixes its splits. A split is SplitLen positions counted from position
+// 0 and has its own softmax; the row's result is its splits merged in ascending order, starting with the
+// first one unchanged.
+//
+// Execution, which changes no bit: the splits of all rows, in the order (row, split), lie side by side on one
+// axis, each as long as its cost, and the axis is cut into equal shares. A share belongs to a group of
+// blocks, one block per tile of heads, which read the same keys at the same time. So every block has the same
+// work to within one split, whatever the rows' lengths, and a row that lies inside one share is merged there
+// as it is computed. Only a row that continues in a later share leaves partial results: one for all its
+// splits in its first share (they are merged in order from the first one, so their merge is an intermediate
+// value of the row), and one for each later split.
+
+#include <algorithm>
+#include <cstdint>
+
+namespace foredraft::cuda {
+
+inline constexpr int32_t kKeyTile = 64;  // keys per tile
+// With 32 splits, two rows of 128 heads (a sequence and its first draft) fill 128 blocks.
+inline constexpr int32_t kMinSplitLen = 512;
+inline constexpr int32_t kMaxSplits = 32;
+// The cost of a split besides its tiles, in tiles: its query, its merge.
+inline constexpr int32_t kSplitOverhead = 1;
+
+// The length of the splits of a row: 512 up to 16,384 positions, then doubled whenever the context doubles.
+constexpr int32_t SplitLen(int32_t last_position) {
+  int32_t len = kMinSplitLen;
+  while (last_position / len >= kMaxSplits) len *= 2;
+  return len;
+}
+
+// The splits of a row that attends positions [first_position, last_position]. Split `first + i` is positions
+// [(first + i) len, (first + i + 1) len) of those. `count` is 0 if there is no position.
+struct RowSplits {
+  int32_t len;
+  int32_t first;
+  int32_t count;
+  int32_t tiles;  // of the last split
+
+  // Cost of a split: that of a whole one, except for the last.
+  constexpr int32_t split_cost() const { return len / kKeyTile + kSplitOverhead; }
+  constexpr int32_t cost() const {
+    return count == 0 ? 0 : (count - 1) * split_cost() + tiles + kSplitOverhead;
+  }
+};
+
+constexpr RowSplits SplitsOf(int32_t first_position, int32_t last_position) {
+  const int32_t len = SplitLen(last_position);
+  if (last_position < first_position) return {len, 0, 0, 0};
+  const int32_t first = first_position / len;
+  const int32_t count = last_position / len - first + 1;
+  return {len, first, count, last_position % len / kKeyTile + 1};
+}
+
+// The most splits of a row that attends at most `positions` positions.
+constexpr int32_t MaxSplits(int64_t positions) {
+  return static_cast<int32_t>(
+      std::clamp<int64_t>((positions + kMinSplitLen - 1) / kMinSplitLen, 1, kMaxSplits));
+}
+
+// What all blocks of a launch know.
+struct DecodeGrid {
+  int32_t rows;
+  int32_t groups;      // of blocks
+  int32_t max_splits;  // of a row, MaxSplits
+  int32_t cost;        // of all rows
+};
+
+// How many groups run where `blocks` fit on the device.
+constexpr int32_t GroupCount(int64_t blocks, int32_t head_tiles, int32_t rows, int32_t max_splits) {
+  const int64_t all_splits = std::max<int64_t>(1, int64_t{rows} * max_splits);
+  return static_cast<int32_t>(std::clamp<int64_t>(blocks / head_tiles, 1, all_splits));
+}
+
+// A group's part [begin, end) of the cost axis. It computes the splits that start there.
+struct Share {
+  int32_t begin;
+  int32_t end;
+};
+constexpr Share ShareOf(const DecodeGrid& grid, int32_t group) {
+  const int64_t cost = grid.cost;
+  return {static_cast<int32_t>((cost * group + grid.groups - 1) / grid.groups),
+          static_cast<int32_t>((cost * (group + 1) + grid.groups - 1) / grid.groups)};
+}
+// The group whose share contains `cost`.
+constexpr int32_t GroupAt(const DecodeGrid& grid, int32_t cost) {
+  return static_cast<int32_t>(int64_t{cost} * grid.groups / grid.cost);
+}
+
+// A row on the cost axis.
+struct PlacedRow {
+  int32_t row;
+  int32_t begin;  // the cost of all rows before it
+  RowSplits splits;
+
+  // How many of its splits start before `cost`.
+  constexpr int32_t SplitsBefore(int32_t cost) const {
+    if (cost <= begin) return 0;
+    return std::min(splits.count, (cost - begin + splits.split_cost() - 1) / splits.split_cost());
+  }
+};
+
+// Partial results of a row that continues in a later share. Result 0 is the merge of its first merged_splits
+// splits, result i that of split merged_splits + i - 1. `first` is the index of result 0. An owner of
+// max_splits results is a row, or the group where the row begins: at most one row begins in a group and
+// continues.
+struct RowPartials {
+  int32_t merged_splits;
+  int32_t first;
+};
+constexpr RowPartials PartialsOf(const DecodeGrid& grid, const PlacedRow& row) {
+  const int32_t group = GroupAt(grid, row.begin);
+  const int32_t owner = grid.rows <= grid.groups ? row.row : group;
+  return {row.SplitsBefore(ShareOf(grid, group).end), owner * grid.max_splits};
+}
+constexpr int64_t PartialCount(int32_t rows, int32_t groups, int32_t max_splits) {
+  return max_splits < 2 ? 0 : int64_t{std::min(rows, groups)} * max_splits;
+}
+
+// What a group computes of a row: its splits [begin, end), counted from the row's first.
+struct RowPart {
+  int32_t begin;
+  int32_t end;
+  int32_t partial;  // index of the first partial result; -1: the part is the whole row
+};
+constexpr RowPart PartOf(const DecodeGrid& grid, int32_t group, const PlacedRow& row) {
+  const Share share = ShareOf(grid, group);
+  const int32_t begin = row.SplitsBefore(share.begin), end = row.SplitsBefore(share.end);
+  if (begin >= end || (begin == 0 && end == row.splits.count)) return {begin, end, -1};
+  const RowPartials partials = PartialsOf(grid, row);
+  return {begin, end, partials.first + (begin == 0 ? 0 : 1 + begin - partials.merged_splits)};
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SCHEDULE_H_
