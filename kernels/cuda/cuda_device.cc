@@ -49,13 +49,15 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& 
     absl::StrAppendFormat(&name, ", tuning %08x", TuningHash(algorithms));
     tuned_gemms = std::make_unique<TunedGemms>(algorithms);
   }
-  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, std::move(tuned_gemms));
+  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, options.branches,
+                                      std::move(tuned_gemms));
 }
 
-CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count,
+CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count, bool branches,
                        std::unique_ptr<TunedGemms> tuned_gemms)
     : name_(std::move(name)),
       multiprocessor_count_(multiprocessor_count),
+      branches_(branches),
       memory_(std::move(gpu)),
       tuned_gemms_(std::move(tuned_gemms)),
       setup_stream_(memory_, multiprocessor_count) {}
@@ -143,7 +145,7 @@ absl::StatusOr<PackedWeights> CudaDevice::ArrayOf(const WeightLayout& layout, co
 }
 
 std::unique_ptr<Stream> CudaDevice::CreateStream() {
-  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get());
+  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get(), branches_);
 }
 
 std::unique_ptr<Event> CudaDevice::CreateEvent() { return std::make_unique<CudaEvent>(); }

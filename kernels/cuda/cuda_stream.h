@@ -69,8 +69,10 @@ struct CudaNode {
 
 class CudaStream : public Stream {
  public:
-  // `memory` and `tuned_gemms` (or null) outlive the stream.
-  CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr);
+  // `memory` and `tuned_gemms` (or null) outlive the stream. Without branches, Fork returns the stream
+  // itself.
+  CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr,
+             bool branches = true);
   ~CudaStream() override;  // waits for submitted work
 
   void Synchronize() override;
@@ -129,6 +131,7 @@ class CudaStream : public Stream {
   CudaMemory& memory_;
   const int multiprocessor_count_;
   TunedGemms* const tuned_gemms_;
+  const bool branches_;
   cudaStream_t handle_ = nullptr;
 
   void* scratch_ = nullptr;        // as allocated
