@@ -37,9 +37,9 @@ int Attribute(cudaDeviceAttr attribute) {
 absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const CudaProbe probe, ProbeCudaDevice());
   const int multiprocessors = Attribute(cudaDevAttrMultiProcessorCount);
-  // The code is built for sm_90a (CMakeLists.txt), which runs on compute capability 9.0 only.
-  std::string name = absl::StrFormat("cuda %s sm_%d%da %d SMs, cublasLt %s", probe.gpu, probe.major,
-                                     probe.minor, multiprocessors, CublasLtVersion());
+  std::string name =
+      absl::StrFormat("cuda %s sm_%d%d%s %d SMs, cublasLt %s", probe.gpu, probe.major, probe.minor,
+                      cuda::RunsHopperKernels() ? "a" : " generic", multiprocessors, CublasLtVersion());
   const TunedFor here = {.cublaslt = static_cast<int64_t>(cublasLtGetVersion()),
                          .gpu = probe.gpu,
                          .multiprocessors = multiprocessors};

@@ -35,7 +35,8 @@ class CudaDevice : public Device {
   DeviceMemory memory() const override;
   bool needs_first_runs() const override { return true; }
   absl::Status status() const override { return memory_.status(); }
-  bool quantizes_rows() const override { return true; }
+  // The generic GEMM quantises its rows itself.
+  bool quantizes_rows() const override { return cuda::RunsHopperKernels(); }
   void Freeze() override { memory_.Freeze(); }
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
   absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;

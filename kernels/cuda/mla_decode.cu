@@ -127,14 +127,17 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   CHECK_GT(p.scale, 0.0f);
   if (p.index.rows == 0) return;
   const int64_t partials = choice.partial_count;
-  if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p)) {
+  if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p) &&
+      DecodeItemsFit<R1DecodeShape>()) {
     const bool hopper = choice.hopper && HopperSupportsDecode(layer);
     MlaDecodeAs<R1DecodeShape>(stream, p, partials,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {
     MlaDecodeAs<NarrowDecodeShape>(stream, p, partials, LaunchDecodeItems<NarrowDecodeShape>);
-  } else {
+  } else if (DecodeItemsFit<WideDecodeShape>()) {
     MlaDecodeAs<WideDecodeShape>(stream, p, partials, LaunchDecodeItems<WideDecodeShape>);
+  } else {
+    MlaDecodeAs<SmallDecodeShape>(stream, p, partials, LaunchDecodeItems<SmallDecodeShape>);
   }
 }
 

@@ -4,7 +4,7 @@
 //
 // clang-format off
 // usage: gpu_step [--backend cuda|cpu|paper] [--gpu NAME] [--model CONFIG_JSON] [--ranks N] [--context N]
-//                 [--rows 1,4,...] [--how eager,graph,unforked] [--kernels] [--json FILE] [--markdown]
+//                 [--rows 1,4,...] [--how eager,graph,unforked] [--kernels] [--json FILE] [--markdown] [--quick]
 //   --backend  paper: a GPU that does not exist here; only its prediction is printed
 //   --gpu      whose prediction, h200 or h100; default: by the device's name, h200 on paper
 //   --model    default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
@@ -14,6 +14,7 @@
 //   --rows     sequences, ascending, default 1,4,8,32,128
 //   --how      ways to submit a step, default eager,graph,unforked; unforked: a graph without side branches
 //   --kernels  also prints the predicted time by kernel, of graphs
+//   --quick    K 3, one step each: shows that the program runs, its times mean nothing
 //   --markdown the lines as a table for RESULTS.md
 //   --json     also writes the lines to FILE, a JSON object each
 // clang-format on
@@ -47,7 +48,6 @@ namespace foredraft {
 namespace {
 
 constexpr int kMaxDraftLen = 3;
-constexpr int kDraftLens[] = {0, 1, 3};
 constexpr int kWarmSteps = 3;
 constexpr int kTimedSteps = 24;
 constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence: both ways to submit
@@ -63,7 +63,11 @@ struct Options {
   std::vector<int> rows = {1, 4, 8, 32, 128};
   bool kernels = false;
   bool markdown = false;
+  bool quick = false;
 
+  int warm_steps() const { return quick ? 0 : kWarmSteps; }
+  int timed_steps() const { return quick ? 1 : kTimedSteps; }
+  std::vector<int> draft_lens() const { return quick ? std::vector<int>{3} : std::vector<int>{0, 1, 3}; }
   int max_rows() const { return rows.back(); }
 };
 
@@ -124,22 +128,22 @@ class GpuStep {
     return cost;
   }
 
-  Timing Time(int draft_len, bool overlap) {
+  Timing Time(int draft_len, bool overlap, int warm_steps, int timed_steps) {
     std::vector<double> steps;
     std::chrono::steady_clock::time_point start;
     if (overlap) bench_->engine().Submit(bench_->Step(draft_len), 0);
-    for (int i = 0; i < kWarmSteps + kTimedSteps; ++i) {
-      if (i == kWarmSteps) start = std::chrono::steady_clock::now();
+    for (int i = 0; i < warm_steps + timed_steps; ++i) {
+      if (i == warm_steps) start = std::chrono::steady_clock::now();
       const double seconds = bench_->Run(draft_len).decode_seconds;
-      if (i >= kWarmSteps) steps.push_back(seconds);
+      if (i >= warm_steps) steps.push_back(seconds);
     }
     const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
     if (overlap) bench_->Finish();
     const double busy = std::accumulate(steps.begin(), steps.end(), 0.0);
-    std::nth_element(steps.begin(), steps.begin() + kTimedSteps / 2, steps.end());
-    return {.step_seconds = steps[kTimedSteps / 2],
-            .idle_seconds = (wall.count() - busy) / kTimedSteps,
-            .period_seconds = wall.count() / kTimedSteps};
+    std::nth_element(steps.begin(), steps.begin() + timed_steps / 2, steps.end());
+    return {.step_seconds = steps[timed_steps / 2],
+            .idle_seconds = (wall.count() - busy) / timed_steps,
+            .period_seconds = wall.count() / timed_steps};
   }
 
   // The predicted time of one step.
@@ -285,8 +289,9 @@ class Steps {
         bench.Start(setting.rows, setting.draft_len);
         if (gpu_ == nullptr) costs_[setting] = bench.Cost(setting.draft_len);
         for (const bool overlap : {false, true}) {
-          report.Add(setting, overlap, bench.Time(setting.draft_len, overlap), costs_[setting],
-                     gpu_ != nullptr ? predicted_[setting] : 0);
+          report.Add(setting, overlap,
+                     bench.Time(setting.draft_len, overlap, options_.warm_steps(), options_.timed_steps()),
+                     costs_[setting], gpu_ != nullptr ? predicted_[setting] : 0);
         }
       });
     }
@@ -296,7 +301,7 @@ class Steps {
   template <class Visit>
   void ForSettings(const How& how, const Visit& visit) const {
     for (const int rows : options_.rows) {
-      for (const int draft_len : kDraftLens) visit(Setting{rows, draft_len, how.name});
+      for (const int draft_len : options_.draft_lens()) visit(Setting{rows, draft_len, how.name});
     }
   }
 
@@ -331,7 +336,8 @@ int Run(const Options& options, const GpuModel* gpu) {
     return 1;
   }
   if (gpu == nullptr) gpu = FindGpuModel((*probe)->name());
-  Report report(options, (*probe)->name(), gpu, MeasureRates(**probe, options.backend == "cpu"));
+  Report report(options, (*probe)->name(), gpu,
+                MeasureRates(**probe, options.quick || options.backend == "cpu"));
   probe->reset();
   Steps steps(options, *config, gpu);
   if (gpu != nullptr) steps.Predict();
@@ -372,7 +378,8 @@ int Main(int argc, char** argv) {
                    {"--context", &options.context},
                    {"--rows", &options.rows},
                    {"--kernels", &options.kernels},
-                   {"--markdown", &options.markdown}});
+                   {"--markdown", &options.markdown},
+                   {"--quick", &options.quick}});
   if (options.ranks == 0) options.ranks = options.model == Options().model ? 8 : 1;
   if (options.backend == "paper" && options.gpu.empty()) options.gpu = "h200";
   if (!Allowed(options)) return 2;
