@@ -38,9 +38,9 @@ int Attribute(cudaDeviceAttr attribute) {
 absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const CudaProbe probe, ProbeCudaDevice());
   const int multiprocessors = Attribute(cudaDevAttrMultiProcessorCount);
-  // The code is built for sm_90a (CMakeLists.txt), which runs on compute capability 9.0 only.
-  std::string name = absl::StrFormat("cuda %s sm_%d%da %d SMs, cublasLt %s", probe.gpu, probe.major,
-                                     probe.minor, multiprocessors, CublasLtVersion());
+  std::string name =
+      absl::StrFormat("cuda %s sm_%d%d%s %d SMs, cublasLt %s", probe.gpu, probe.major, probe.minor,
+                      cuda::RunsHopperKernels() ? "a" : " generic", multiprocessors, CublasLtVersion());
   const TunedFor here = {.cublaslt = static_cast<int64_t>(cublasLtGetVersion()),
                          .gpu = probe.gpu,
                          .multiprocessors = multiprocessors};
@@ -50,13 +50,15 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& 
     absl::StrAppendFormat(&name, ", tuning %08x", TuningHash(algorithms));
     tuned_gemms = std::make_unique<TunedGemms>(algorithms);
   }
-  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, std::move(tuned_gemms));
+  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, options.branches,
+                                      std::move(tuned_gemms));
 }
 
-CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count,
+CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count, bool branches,
                        std::unique_ptr<TunedGemms> tuned_gemms)
     : name_(std::move(name)),
       multiprocessor_count_(multiprocessor_count),
+      branches_(branches),
       memory_(std::move(gpu)),
       tuned_gemms_(std::move(tuned_gemms)),
       setup_stream_(memory_, multiprocessor_count) {
@@ -146,7 +148,7 @@ absl::StatusOr<PackedWeights> CudaDevice::ArrayOf(const WeightLayout& layout, co
 }
 
 std::unique_ptr<Stream> CudaDevice::CreateStream() {
-  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get());
+  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get(), branches_);
 }
 
 std::unique_ptr<Event> CudaDevice::CreateEvent() { return std::make_unique<CudaEvent>(); }

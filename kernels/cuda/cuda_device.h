@@ -22,7 +22,7 @@ class CudaDevice : public Device {
   // UNAVAILABLE, with CUDA's error message, if no GPU can run this binary's code.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
-  CudaDevice(std::string name, std::string gpu, int multiprocessor_count,
+  CudaDevice(std::string name, std::string gpu, int multiprocessor_count, bool branches,
              std::unique_ptr<TunedGemms> tuned_gemms);
   ~CudaDevice() override;
 
@@ -35,7 +35,8 @@ class CudaDevice : public Device {
   DeviceMemory memory() const override;
   bool needs_first_runs() const override { return true; }
   absl::Status status() const override { return memory_.status(); }
-  bool quantizes_rows() const override { return true; }
+  // The generic GEMM quantises its rows itself.
+  bool quantizes_rows() const override { return cuda::RunsHopperKernels(); }
   void Freeze() override { memory_.Freeze(); }
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
   absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;
@@ -55,6 +56,7 @@ class CudaDevice : public Device {
 
   const std::string name_;
   const int multiprocessor_count_;
+  const bool branches_;                            // of streams
   CudaMemory memory_;                              // before the stream, whose destructor frees into it
   const std::unique_ptr<TunedGemms> tuned_gemms_;  // null without a tuning file
 

@@ -28,7 +28,7 @@
 // clang-format on
 // After anything else (a copy, a library's kernel, an event: Fork, Join, the start of a capture), Launch uses
 // an ordinary launch, which waits for everything. So in a graph only edges between two kernels of one branch
-// are programmatic; edges at a fork or join are full dependencies.
+// are programmatic; edges at a fork or join are full dependencies. Before Hopper all launches are ordinary.
 //
 // tests/cuda_on_host compiles the same files for the host and runs them there.
 //
@@ -45,6 +45,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/device.h"
 
@@ -69,8 +70,10 @@ struct CudaNode {
 
 class CudaStream : public Stream {
  public:
-  // `memory` and `tuned_gemms` (or null) outlive the stream.
-  CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr);
+  // `memory` and `tuned_gemms` (or null) outlive the stream. Without branches, Fork returns the stream
+  // itself.
+  CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr,
+             bool branches = true);
   ~CudaStream() override;  // waits for submitted work
 
   void Synchronize() override;
@@ -86,7 +89,7 @@ class CudaStream : public Stream {
   }
   // For Launch only. `programmatic`: the kernel directly follows another one.
   cudaStream_t HandleForKernel(bool& programmatic) {
-    programmatic = std::exchange(after_kernel_, true);
+    programmatic = std::exchange(after_kernel_, true) && cuda::LaunchesProgrammatically();
     return handle_;
   }
   bool capturing() const { return capturing_; }
@@ -129,6 +132,7 @@ class CudaStream : public Stream {
   CudaMemory& memory_;
   const int multiprocessor_count_;
   TunedGemms* const tuned_gemms_;
+  const bool branches_;
   cudaStream_t handle_ = nullptr;
 
   void* scratch_ = nullptr;        // as allocated

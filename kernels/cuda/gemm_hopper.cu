@@ -92,7 +92,8 @@ int TileOutputs(const GemmProblem& q) {
 }  // namespace
 
 bool HopperSupports(const PackedWeight& weight) {
-  return weight.k * static_cast<int64_t>(DTypeBytes(weight.dtype)) % kTileRowBytes == 0 && weight.n % 8 == 0;
+  return RunsHopperKernels() &&
+         weight.k * static_cast<int64_t>(DTypeBytes(weight.dtype)) % kTileRowBytes == 0 && weight.n % 8 == 0;
 }
 
 bool TmaCanLoad(Matrix<const bf16> x, int64_t x_group_stride) {

@@ -13,7 +13,7 @@
 
 namespace foredraft::cuda {
 
-// Rows of a multiple of 128 bytes, n a multiple of 8.
+// Rows of a multiple of 128 bytes, n a multiple of 8; on a GPU of capability 9.0.
 bool HopperSupports(const PackedWeight& weight);
 
 // As TileGemm; BF16 x must satisfy TmaCanLoad. Up to 64 rows (per group, on average), a tile has 64 rows and

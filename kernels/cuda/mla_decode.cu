@@ -150,16 +150,20 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   CHECK_GT(p.scale, 0.0f);
   if (p.index.rows == 0) return;
   const int64_t blocks = choice.blocks;
-  if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p)) {
+  if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p) &&
+      DecodeItemsFit<R1DecodeShape>()) {
     const bool hopper = choice.hopper && HopperSupportsDecode(layer);
     MlaDecodeAs<R1DecodeShape>(stream, p, blocks * R1DecodeShape::kBlocksPerSm,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {
     MlaDecodeAs<NarrowDecodeShape>(stream, p, blocks * NarrowDecodeShape::kBlocksPerSm,
                                    LaunchDecodeItems<NarrowDecodeShape>);
-  } else {
+  } else if (DecodeItemsFit<WideDecodeShape>()) {
     MlaDecodeAs<WideDecodeShape>(stream, p, blocks * WideDecodeShape::kBlocksPerSm,
                                  LaunchDecodeItems<WideDecodeShape>);
+  } else {
+    MlaDecodeAs<SmallDecodeShape>(stream, p, blocks * SmallDecodeShape::kBlocksPerSm,
+                                  LaunchDecodeItems<SmallDecodeShape>);
   }
 }
 

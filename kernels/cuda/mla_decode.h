@@ -64,9 +64,12 @@ __device__ __forceinline__ float FoldSum(float sum, float next, const FoldStep& 
 //   kWarps           a multiple of kHeadTiles
 //   kStride          elements of a row in shared memory, at least latent + rope
 //   kLatent, kWidth  sizes of a cache row if known at compile time, else 0
+//   kStages          tiles of keys in shared memory: with 2, the next one loads while this one is used
 // clang-format on
-template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kLatentOf, int kWidthOf, int kBlocksPerSmOf>
+template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kLatentOf, int kWidthOf, int kBlocksPerSmOf,
+          int kStagesOf = 2>
 struct DecodeShape {
+  static constexpr int kStages = kStagesOf;
   static constexpr int kHeadTiles = kHeadTilesOf;
   static constexpr int kHeads = kHeadTiles * 16;
   static constexpr int kWarps = kWarpsOf;
@@ -88,12 +91,16 @@ struct DecodeShape {
   }
 };
 
-using R1DecodeShape = DecodeShape<4, 8, 576, 512, 576, 1>;  // 64 heads, 512 + 64
-using WideDecodeShape = DecodeShape<1, 4, 576, 0, 0, 1>;    // up to 512 and 576 together
-using NarrowDecodeShape = DecodeShape<1, 4, 128, 0, 0, 4>;  // up to 128 together
+using R1DecodeShape = DecodeShape<4, 8, 576, 512, 576, 1>;    // 64 heads, 512 + 64
+using WideDecodeShape = DecodeShape<1, 4, 576, 0, 0, 1>;      // up to 512 and 576 together
+using SmallDecodeShape = DecodeShape<1, 4, 576, 0, 0, 1, 1>;  // as Wide, in 99 KB of shared memory
+using NarrowDecodeShape = DecodeShape<1, 4, 128, 0, 0, 4>;    // up to 128 together
 
 template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);
+// Whether a block has the shared memory for it. SmallDecodeShape and NarrowDecodeShape fit every GPU.
+template <class Shape>
+bool DecodeItemsFit();
 
 // R1DecodeShape's items with TMA and wgmma, for layers that HopperSupportsDecode.
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks);

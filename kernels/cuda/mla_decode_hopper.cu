@@ -474,7 +474,7 @@ TensorMap QueryMap(Matrix<const bf16> rows, int32_t head_count, int32_t head_wid
 bool HopperSupportsDecode(const KvLayer& layer) {
   const int32_t page = layer.tokens_per_block;
   // The swizzle pattern repeats every 8 rows.
-  return page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0);
+  return RunsHopperKernels() && (page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0));
 }
 
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) {

@@ -20,7 +20,7 @@ constexpr int kKeyGroups = kKeyTile / 16;  // a row's weights are summed per 16 
 template <class Shape>
 struct DecodeShared {
   RowTile<Shape::kHeads, Shape::kStride> query;
-  RowTile<kKeyTile, Shape::kStride> keys[2];
+  RowTile<kKeyTile, Shape::kStride> keys[Shape::kStages];
   RowTile<Shape::kHeads, kKeyTile> weights;                       // of the tile's keys
   float tile_max[kKeyTile / Shape::kKeysPerWarp][Shape::kHeads];  // of the raw scores
   float sums[kKeyGroups][Shape::kHeads];
@@ -123,22 +123,29 @@ class ItemAttention {
     CpAsyncCommit();
     LocateKeys(begin + 1);
     for (int32_t tile = begin; tile < end; ++tile) {
-      const int stage = (tile - begin) % 2;
+      const int stage = (tile - begin) % Shape::kStages;
       CpAsyncWait<0>();
       __syncthreads();  // this tile has arrived, and the previous tile's stage is free
-      if (tile + 1 < end) {
-        LoadKeyTile(1 - stage);
-        CpAsyncCommit();
-        LocateKeys(tile + 2);
-      }
+      if (Shape::kStages == 2) LoadNext(tile, end, 1 - stage);
       float scores[kScoreTiles][4];
       Score(shared_.keys[stage], tile * kKeyTile + FirstScoreKey(), scores);
       __syncthreads();
       Weigh(scores);
       __syncthreads();
       AddValues(shared_.keys[stage]);
+      if (Shape::kStages == 1) {
+        __syncthreads();  // all warps have used the tile
+        LoadNext(tile, end, 0);
+      }
     }
     ShareSums();
+  }
+
+  __device__ __forceinline__ void LoadNext(int32_t tile, int32_t end, int stage) {
+    if (tile + 1 >= end) return;
+    LoadKeyTile(stage);
+    CpAsyncCommit();
+    LocateKeys(tile + 2);
   }
 
   __device__ __forceinline__ void Clear() {
@@ -394,6 +401,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
 }  // namespace
 
 template <class Shape>
+bool DecodeItemsFit() {
+  return sizeof(DecodeShared<Shape>) <= SharedMemoryLimit();
+}
+
+template bool DecodeItemsFit<R1DecodeShape>();
+template bool DecodeItemsFit<WideDecodeShape>();
+
+template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks) {
   const LaunchShape shape = {
       .grid = dim3(blocks), .block = dim3(Shape::kThreads), .shared_bytes = sizeof(DecodeShared<Shape>)};
@@ -402,6 +417,7 @@ void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks) {
 
 template void LaunchDecodeItems<R1DecodeShape>(Stream&, const DecodePlan&, int32_t);
 template void LaunchDecodeItems<WideDecodeShape>(Stream&, const DecodePlan&, int32_t);
+template void LaunchDecodeItems<SmallDecodeShape>(Stream&, const DecodePlan&, int32_t);
 template void LaunchDecodeItems<NarrowDecodeShape>(Stream&, const DecodePlan&, int32_t);
 
 }  // namespace foredraft::cuda

@@ -26,8 +26,11 @@ struct PrefillPlan {
 
 // kKeyStride, kValueStride: elements of a row in shared memory. kNope, kRope, kValue: a head's sizes if known
 // at compile time, else 0.
-template <int kKeyStrideOf, int kValueStrideOf, int kNope, int kRope, int kValue, int kBlocksPerSmOf>
+// kStages: tiles of keys in shared memory; with 2, the next one loads while this one is used.
+template <int kKeyStrideOf, int kValueStrideOf, int kNope, int kRope, int kValue, int kBlocksPerSmOf,
+          int kStagesOf = 2>
 struct PrefillShape {
+  static constexpr int kStages = kStagesOf;
   static constexpr int kKeyStride = kKeyStrideOf;
   static constexpr int kValueStride = kValueStrideOf;
   static constexpr int kBlocksPerSm = kBlocksPerSmOf;
@@ -47,13 +50,14 @@ struct PrefillShape {
 
 using R1PrefillShape = PrefillShape<192, 128, 128, 64, 128, 2>;
 using WidePrefillShape = PrefillShape<256, 256, 0, 0, 0, 1>;
+using SmallPrefillShape = PrefillShape<256, 256, 0, 0, 0, 1, 1>;  // as Wide, in 99 KB of shared memory
 using NarrowPrefillShape = PrefillShape<64, 64, 0, 0, 0, 4>;
 
 template <class Shape>
 struct PrefillShared {
   RowTile<kQueryTile, Shape::kKeyStride> query;
-  RowTile<kKeyTile, Shape::kKeyStride> keys[2];
-  RowTile<kKeyTile, Shape::kValueStride> values[2];
+  RowTile<kKeyTile, Shape::kKeyStride> keys[Shape::kStages];
+  RowTile<kKeyTile, Shape::kValueStride> values[Shape::kStages];
 };
 
 __device__ __forceinline__ int Padded(int elements) { return (elements + 15) / 16 * 16; }
@@ -84,15 +88,19 @@ class QueryTileAttention {
     const int32_t tiles = (first_key_limit_ + last_row - first_row_) / kKeyTile + 1;
     LoadTile(0, 0);
     for (int32_t tile = 0; tile < tiles; ++tile) {
-      const int stage = tile % 2;
+      const int stage = tile % Shape::kStages;
       CpAsyncWait<0>();
       __syncthreads();  // this tile has arrived, and the previous tile's stage is free
-      if (tile + 1 < tiles) LoadTile(tile + 1, 1 - stage);
+      if (Shape::kStages == 2 && tile + 1 < tiles) LoadTile(tile + 1, 1 - stage);
       float scores[kKeyTile / 8][4];
       Score(shared_.keys[stage], scores);
       Mask(tile * kKeyTile, scores);
       Weigh(scores);
       AddValues(scores, shared_.values[stage]);
+      if (Shape::kStages == 1 && tile + 1 < tiles) {
+        __syncthreads();  // all warps have used the tile
+        LoadTile(tile + 1, 0);
+      }
     }
     StoreOutput();
   }
@@ -263,6 +271,11 @@ void LaunchTiles(Stream& stream, const PrefillPlan& plan) {
   Launch(stream, MlaPrefillTiles<Shape>, shape, plan);
 }
 
+template <class Shape>
+bool Fits() {
+  return sizeof(PrefillShared<Shape>) <= SharedMemoryLimit();
+}
+
 template <class T>
 bool Aligned16(const Matrix<T>& rows) {
   return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride % 8 == 0;
@@ -283,12 +296,14 @@ void MlaPrefill(Stream& stream, const MlaPrefillParams& p) {
   CHECK_LE(p.first_position, p.chunk_first);
   CHECK_LE(p.chunk_first - p.first_position + p.q.rows, p.kv.rows);
   const PrefillPlan plan = {.op = p, .score_scale = p.scale * kLog2E, .aligned = RowsAligned(p)};
-  if (p.nope_dim == 128 && p.rope_dim == 64 && p.value_dim == 128 && plan.aligned) {
+  if (p.nope_dim == 128 && p.rope_dim == 64 && p.value_dim == 128 && plan.aligned && Fits<R1PrefillShape>()) {
     LaunchTiles<R1PrefillShape>(stream, plan);
   } else if (width <= 64 && p.value_dim <= 64) {
     LaunchTiles<NarrowPrefillShape>(stream, plan);
-  } else {
+  } else if (Fits<WidePrefillShape>()) {
     LaunchTiles<WidePrefillShape>(stream, plan);
+  } else {
+    LaunchTiles<SmallPrefillShape>(stream, plan);
   }
 }
 

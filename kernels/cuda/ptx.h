@@ -19,10 +19,19 @@ __device__ __forceinline__ T& SharedStorage() {
 }
 
 // Programmatic dependent launch (kernels/cuda/cuda_stream.h): waits until the previous kernels have completed
-// and their writes are visible; returns at once after an ordinary launch.
-__device__ __forceinline__ void GridDependencyWait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// and their writes are visible; returns at once after an ordinary launch,
+// and before sm_90, where there are no such launches.
+__device__ __forceinline__ void GridDependencyWait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 // Lets the next kernel start once all blocks of this one have called it or exited.
-__device__ __forceinline__ void GridDependencyLaunch() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ __forceinline__ void GridDependencyLaunch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 // The first statement of most kernels.
 __device__ __forceinline__ void GridDependencySync() {
   GridDependencyWait();

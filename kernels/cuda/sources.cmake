@@ -1,6 +1,7 @@
 # Relative to kernels/cuda.
 set(foredraft_cuda_sources
     argmax.cu
+    capability.cc
     combine_experts.cu
     cublaslt_gemm.cc
     cublaslt_tune.cc
@@ -34,3 +35,6 @@ set(foredraft_cuda_sources
     sample.cu
     slots.cu
     tuning_file.cc)
+
+# Of these: the kernels for Hopper. They use instructions of sm_90a, and run on it alone.
+set(foredraft_cuda_hopper_sources gemm_gate_up.cu gemm_hopper.cu mla_decode_hopper.cu)

@@ -1,10 +1,15 @@
 // Each op at DeepSeek-R1's shapes: time, bytes and FLOPs per second, their share of the device's measured
-// rates, and the time of the vendor's library where it has the op. Calls cycle through copies of the weights,
-// so that none is in a cache.
+// rates, the predicted time (launch_model.h), and the time of the vendor's library where it has the op. Calls
+// cycle through copies of the weights, so that none is in a cache.
 //
-// usage: gpu_ops [--backend cuda|cpu] [--only WORD] [--small]
-//   --only   ops with WORD in their name
-//   --small  widths divided by 16: shows that the program runs, its times mean nothing
+// usage: gpu_ops [--backend cuda|cpu|paper] [--gpu NAME] [--only WORD] [--rows 1,4,...] [--small]
+//                [--json FILE] [--markdown]
+//   --backend  paper: a GPU that does not exist here; only its prediction is printed
+//   --gpu      whose prediction, h200 or h100; default: by the device's name, h200 on paper
+//   --only     ops with WORD in their name
+//   --small    widths divided by 16: shows that the program runs, its times mean nothing
+//   --markdown the lines as a table for RESULTS.md
+//   --json     also writes the lines to FILE, a JSON object each
 
 #include <algorithm>
 #include <cmath>
@@ -19,35 +24,58 @@
 #include "base/check.h"
 #include "kernels/device.h"
 #include "tests/bench/bench_flags.h"
+#include "tests/bench/bench_json.h"
 #include "tests/bench/device_timer.h"
 #include "tests/bench/library_rates.h"
 #include "tests/bench/op_cost.h"
 #include "tests/bench/op_memory.h"
+#include "tests/bench/paper_device.h"
 
 namespace foredraft {
 namespace {
 
 constexpr double kColdBytes = 256e6;  // five times an H200's L2
-constexpr int kRows[] = {1, 8, 32, 128};
 
 struct Options {
   std::string backend = "cuda";
+  std::string gpu;
   std::string only;
+  std::string json;
+  std::vector<int> rows = {1, 4, 8, 32, 128};
   bool small = false;
+  bool markdown = false;
 };
 
 class Bench : public OpMemory {
  public:
-  Bench(const Options& options, std::unique_ptr<Device> gpu) : OpMemory(std::move(gpu)), options_(options) {
-    rates_ = MeasureRates(device(), options_.small);
-    std::cout << absl::StreamFormat("%s\ncopy %.0f GB/s, BF16 %.0f TFLOPS measured; FP8 taken for %.0f\n\n",
-                                    device().name(), rates_.bytes_per_second / 1e9, rates_.bf16_flops / 1e12,
-                                    rates_.fp8_flops / 1e12);
-    std::cout << absl::StreamFormat("%-34s %5s %10s %8s %8s %7s %-7s %10s\n", "op", "rows", "us", "GB/s",
-                                    "TFLOPS", "share", "bound", "library us");
+  // `gpu`: whose prediction stands beside the measurements, or null.
+  Bench(const Options& options, std::unique_ptr<Device> device, const GpuModel* gpu)
+      : OpMemory(std::move(device)), options_(options), json_(options.json) {
+    if (gpu != nullptr) {
+      paper_ = std::make_unique<PaperDevice>(*gpu);
+      paper_stream_ = paper_->CreateStream();
+    }
+    rates_ = options.backend == "paper" ? RatesOf(*gpu) : MeasureRates(OpMemory::device(), options_.small);
+    const char* const origin = options.backend == "paper" ? "assumed" : "measured";
+    std::cout << absl::StreamFormat("%s\ncopy %.0f GB/s, BF16 %.0f TFLOPS %s; FP8 taken for %.0f\n\n",
+                                    OpMemory::device().name(), rates_.bytes_per_second / 1e9,
+                                    rates_.bf16_flops / 1e12, origin, rates_.fp8_flops / 1e12);
+    Head();
+    json_.Add({{"program", "gpu_ops"},
+               {"device", OpMemory::device().name()},
+               {"predicted_for", gpu != nullptr ? gpu->name : ""},
+               {"rates", origin},
+               {"copy_gb_per_s", rates_.bytes_per_second / 1e9},
+               {"bf16_tflops", rates_.bf16_flops / 1e12}});
   }
 
+  // Those of the paper device while a prediction is made: `submit` calls the same ops with the same
+  // parameters.
+  const Ops& ops() { return predicting_ ? paper_->ops() : OpMemory::ops(); }
+  Stream& stream() { return predicting_ ? *paper_stream_ : OpMemory::stream(); }
+
   bool Wants(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
+  const std::vector<int>& rows() const { return options_.rows; }
   int Width(int r1) const { return options_.small ? std::max(1, r1 / 16) : r1; }
 
   std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype) {
@@ -57,22 +85,67 @@ class Bench : public OpMemory {
   // `library`: seconds of the vendor's library for the same op, if it has it.
   void Line(
       const std::string& name, int rows, const OpCost& cost, const std::function<void(int)>& submit,
+      const CostContext& shape = {},
       const std::function<std::optional<double>()>& library = [] { return std::nullopt; }) {
-    const double seconds = MedianSeconds(device(), stream(), submit);
+    const std::optional<double> predicted = Predicted(shape, submit);
+    PaperDevice::SetContext(shape);
+    const double seconds = MedianSeconds(device(), OpMemory::stream(), submit);
     const double roofline = RooflineSeconds(cost, rates_);
     const bool memory_bound = cost.bytes / rates_.bytes_per_second >= roofline;
-    const std::optional<double> library_seconds = library();
-    std::cout << absl::StreamFormat("%-34s %5d %10.2f %8.0f %8.1f %6.1f%% %-7s %10s\n", name, rows,
-                                    seconds * 1e6, cost.bytes / seconds / 1e9,
-                                    (cost.bf16_flops + cost.fp8_flops) / seconds / 1e12,
-                                    100 * roofline / seconds, memory_bound ? "memory" : "matrix",
-                                    library_seconds ? absl::StrFormat("%.2f", *library_seconds * 1e6) : "-")
+    const std::optional<double> library_seconds = options_.backend == "paper" ? std::nullopt : library();
+    const std::string measured = options_.backend == "paper" ? "-" : Microseconds(seconds);
+    std::cout << absl::StrFormat(LineFormat(), name, absl::StrCat(rows), measured,
+                                 absl::StrFormat("%.0f", cost.bytes / seconds / 1e9),
+                                 absl::StrFormat("%.1f", (cost.bf16_flops + cost.fp8_flops) / seconds / 1e12),
+                                 absl::StrFormat("%.0f%%", 100 * roofline / seconds),
+                                 memory_bound ? "memory" : "matrix", Microseconds(predicted),
+                                 Microseconds(library_seconds))
               << std::flush;
+    nlohmann::ordered_json line = {{"op", name}, {"rows", rows}};
+    if (options_.backend != "paper") line["us"] = seconds * 1e6;
+    line["roofline_us"] = roofline * 1e6;
+    line["bytes"] = cost.bytes;
+    line["flops"] = cost.bf16_flops + cost.fp8_flops;
+    if (predicted.has_value()) line["predicted_us"] = *predicted * 1e6;
+    if (library_seconds.has_value()) line["library_us"] = *library_seconds * 1e6;
+    json_.Add(line);
   }
 
  private:
+  using Format = absl::ParsedFormat<'s', 's', 's', 's', 's', 's', 's', 's', 's'>;
+  const Format& LineFormat() const {
+    static const Format text("%-42s %5s %10s %8s %8s %7s %-7s %12s %10s\n");
+    static const Format markdown("| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n");
+    return options_.markdown ? markdown : text;
+  }
+  void Head() const {
+    std::cout << absl::StrFormat(LineFormat(), "op", "rows", "us", "GB/s", "TFLOPS", "share", "bound",
+                                 "predicted us", "library us");
+    if (options_.markdown) std::cout << "|---|---|---|---|---|---|---|---|---|\n";
+  }
+
+  static DeviceRates RatesOf(const GpuModel& gpu) {
+    return {.bytes_per_second = gpu.memory_rate, .bf16_flops = gpu.bf16_flops, .fp8_flops = gpu.fp8_flops};
+  }
+  static std::string Microseconds(std::optional<double> seconds) {
+    return seconds.has_value() ? absl::StrFormat("%.2f", *seconds * 1e6) : "-";
+  }
+
+  std::optional<double> Predicted(const CostContext& shape, const std::function<void(int)>& submit) {
+    if (paper_ == nullptr) return std::nullopt;
+    PaperDevice::SetContext(shape);
+    predicting_ = true;
+    const double seconds = MedianSeconds(*paper_, *paper_stream_, submit);
+    predicting_ = false;
+    return seconds;
+  }
+
   const Options options_;
+  JsonLines json_;
   DeviceRates rates_;
+  std::unique_ptr<PaperDevice> paper_;
+  std::unique_ptr<Stream> paper_stream_;
+  bool predicting_ = false;
 };
 
 void Gemms(Bench& bench) {
@@ -93,7 +166,7 @@ void Gemms(Bench& bench) {
     const int n = bench.Width(s.n);
     const int k = bench.Width(s.k);
     const std::vector<PackedWeights> weights = bench.ColdWeights(1, n, k, s.dtype);
-    for (const int rows : kRows) {
+    for (const int rows : bench.rows()) {
       GemmParams p = {.out = bench.Rows<float>(rows, n), .x = bench.Rows<const bf16>(rows, k)};
       p.weight = weights[0].first;
       if (s.dtype == DType::kF8E4M3)
@@ -104,6 +177,7 @@ void Gemms(Bench& bench) {
             p.weight = weights[i % weights.size()].first;
             bench.ops().gemm(bench.stream(), p);
           },
+          {},
           [&]() -> std::optional<double> {
             if (s.dtype != DType::kBF16) return std::nullopt;
             return LibraryGemmSeconds(rows, n, k);
@@ -121,7 +195,7 @@ void HeadGemms(Bench& bench) {
   for (const auto& s : shapes) {
     if (!bench.Wants(s.name)) continue;
     const std::vector<PackedWeights> weights = bench.ColdWeights(heads, s.n, s.k, DType::kBF16);
-    for (const int rows : kRows) {
+    for (const int rows : bench.rows()) {
       HeadGemmParams p = {.out = bench.Rows<bf16>(rows, heads * s.n),
                           .x = bench.Rows<const bf16>(rows, heads * s.k),
                           .heads = weights[0],
@@ -161,16 +235,17 @@ void GroupedGemms(Bench& bench) {
             .x_rows = nullptr,
             .expert_offsets = bench.Put(offsets),
             .experts = experts};
-        OpCost cost = CostOf(p);
-        // All experts have rows here.
-        cost.bytes += (kExperts - ExpectedExperts(pairs, kExperts)) * WeightBytes(experts.first);
-        bench.Line(name, pairs, cost, [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); });
+        const CostContext shape = {.met_experts = kExperts};
+        bench.Line(
+            name, pairs, CostOf(p, shape), [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); },
+            shape);
         if (!p.x_f8 || s.n != 4096 || k % kQuantGroup != 0) continue;
         GroupedGemmParams silu = p;
         silu.out = {};
         silu.silu_f8 = bench.F8Rows(pairs, n / 2);
-        bench.Line(absl::StrCat(name, ", with SwiGLU"), pairs, CostOf(silu),
-                   [&bench, silu](int) { bench.ops().grouped_gemm(bench.stream(), silu); });
+        bench.Line(
+            absl::StrCat(name, ", with SwiGLU"), pairs, CostOf(silu, shape),
+            [&bench, silu](int) { bench.ops().grouped_gemm(bench.stream(), silu); }, shape);
       }
     }
   }
@@ -184,7 +259,7 @@ void Attention(Bench& bench) {
   for (const int rows_per_sequence : {1, 4}) {
     const std::string name = absl::StrCat("mla_decode, ", rows_per_sequence, " rows a sequence");
     if (!bench.Wants(name)) continue;
-    for (const int rows : kRows) {
+    for (const int rows : bench.rows()) {
       if (rows < rows_per_sequence) continue;
       const int sequences = rows / rows_per_sequence;
       std::vector<int32_t> tables(sequences * blocks), slots(rows), positions(rows, context - 1);
@@ -206,15 +281,17 @@ void Attention(Bench& bench) {
                                  .head_dim = kNope + kRope,
                                  .first_position = 0,
                                  .scale = 0.1f};
-      bench.Line(name, rows, CostOf(p, {.context = context, .rows_per_sequence = rows_per_sequence}),
-                 [&bench, p](int) { bench.ops().mla_decode(bench.stream(), p); });
+      const CostContext shape = {.context = context, .rows_per_sequence = rows_per_sequence};
+      bench.Line(
+          name, rows, CostOf(p, shape), [&bench, p](int) { bench.ops().mla_decode(bench.stream(), p); },
+          shape);
     }
   }
 }
 
 void RowOps(Bench& bench) {
   const int hidden = bench.Width(7168);
-  for (const int rows : kRows) {
+  for (const int rows : bench.rows()) {
     if (bench.Wants("rms_norm")) {
       const RmsNormParams p = {.out_bf16 = bench.Rows<bf16>(rows, hidden),
                                .x = bench.Rows<const float>(rows, hidden),
@@ -249,7 +326,7 @@ void RowOps(Bench& bench) {
 void Routing(Bench& bench) {
   constexpr int kExperts = 256, kTopK = 8;
   const int hidden = bench.Width(7168);
-  for (const int rows : kRows) {
+  for (const int rows : bench.rows()) {
     const RowIndex index = {bench.Zeros<int32_t>(rows), bench.Zeros<int32_t>(rows), rows};
     const RouteExpertsParams route = {.expert_ids = bench.Zeros<int32_t>(rows * kTopK),
                                       .expert_weights = bench.Zeros<float>(rows * kTopK),
@@ -300,11 +377,12 @@ void Sampling(Bench& bench) {
     const char* name;
     float temperature, top_p;
     int32_t top_k;
-  } kinds[] = {{"sample greedy", 0, 1, 0},
-               {"sample T 1", 1, 1, 0},
-               {"sample T 0.6, top-p 0.95", 0.6f, 0.95f, 0},
-               {"sample T 1, top-k 40", 1, 1, 40}};
-  for (const int rows : kRows) {
+    int32_t filter_passes;
+  } kinds[] = {{"sample greedy", 0, 1, 0, 0},
+               {"sample T 1", 1, 1, 0, 0},
+               {"sample T 0.6, top-p 0.95", 0.6f, 0.95f, 0, 6},
+               {"sample T 1, top-k 40", 1, 1, 40, 4}};
+  for (const int rows : bench.rows()) {
     std::vector<float> values(size_t(rows) * vocab);
     uint32_t state = 1;
     for (float& value : values) {  // a sum of four uniforms: a bell curve of a few nats
@@ -341,7 +419,8 @@ void Sampling(Bench& bench) {
                                         .prompt_seen = bench.Zeros<uint8_t>(size_t(rows) * vocab),
                                         .vocab_size = vocab},
                               .scratch = bench.Zeros<float>(size_t(rows) * vocab)};
-      bench.Line(kind.name, rows, CostOf(p), [&](int) { bench.ops().sample(bench.stream(), p); });
+      bench.Line(kind.name, rows, CostOf(p), [&](int) { bench.ops().sample(bench.stream(), p); },
+                 {.sampled = kind.temperature > 0, .filter_passes = kind.filter_passes});
     }
   }
 }
@@ -349,13 +428,28 @@ void Sampling(Bench& bench) {
 int Main(int argc, char** argv) {
   Options options;
   ParseBenchFlags(argc, argv,
-                  {{"--backend", &options.backend}, {"--only", &options.only}, {"--small", &options.small}});
-  auto device = CreateDevice(options.backend, {.threads = 2});
+                  {{"--backend", &options.backend},
+                   {"--gpu", &options.gpu},
+                   {"--only", &options.only},
+                   {"--rows", &options.rows},
+                   {"--json", &options.json},
+                   {"--markdown", &options.markdown},
+                   {"--small", &options.small}});
+  const bool paper = options.backend == "paper";
+  if (paper && options.gpu.empty()) options.gpu = "h200";
+  const GpuModel* gpu = FindGpuModel(options.gpu);
+  if (gpu == nullptr && !options.gpu.empty()) {
+    std::cerr << "gpu_ops: --gpu " << options.gpu << ": unknown, allowed h200, h100\n";
+    return 2;
+  }
+  absl::StatusOr<std::unique_ptr<Device>> device =
+      paper ? std::make_unique<PaperDevice>(*gpu) : CreateDevice(options.backend, {.threads = 2});
   if (!device.ok()) {
     std::cerr << "gpu_ops: " << device.status().message() << "\n";
     return 1;
   }
-  Bench bench(options, *std::move(device));
+  if (gpu == nullptr) gpu = FindGpuModel((*device)->name());
+  Bench bench(options, *std::move(device), gpu);
   GroupedGemms(bench);
   Gemms(bench);
   HeadGemms(bench);

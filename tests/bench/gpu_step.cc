@@ -1,12 +1,22 @@
-// Decode steps of a whole model of random weights: time by rows, K, graph or eager, overlapped or not, the
-// idle time of the device between two steps, and the roofline counted from the ops the step submits.
+// Decode steps of a whole model of random weights: time by rows, K, graph or eager, overlapped or not, with
+// the side branches or in one line, the idle time of the device between two steps, the roofline counted from
+// the ops the step submits, and the predicted time (paper_device.h).
 //
 // clang-format off
-// usage: gpu_step [--backend cuda|cpu] [--model CONFIG_JSON] [--ranks N] [--context N] [--max-rows N]
+// usage: gpu_step [--backend cuda|cpu|paper] [--gpu NAME] [--model CONFIG_JSON] [--ranks N] [--context N]
+//                 [--rows 1,4,...] [--how eager,graph,unforked] [--kernels] [--json FILE] [--markdown] [--quick]
+//   --backend  paper: a GPU that does not exist here; only its prediction is printed
+//   --gpu      whose prediction, h200 or h100; default: by the device's name, h200 on paper
 //   --model    default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
 //   --ranks    1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
 //              the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
 //   --context  positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
+//   --rows     sequences, ascending, default 1,4,8,32,128
+//   --how      ways to submit a step, default eager,graph,unforked; unforked: a graph without side branches
+//   --kernels  also prints the predicted time by kernel, of graphs
+//   --quick    K 3, one step each: shows that the program runs, its times mean nothing
+//   --markdown the lines as a table for RESULTS.md
+//   --json     also writes the lines to FILE, a JSON object each
 // clang-format on
 //
 // Device events time each step. The host's clock times the period from one step to the next, as a mean over
@@ -22,19 +32,21 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "config/model_config.h"
 #include "engine/weights/dummy_weights.h"
 #include "tests/bench/bench_flags.h"
+#include "tests/bench/bench_json.h"
 #include "tests/bench/copy_communicator.h"
 #include "tests/bench/library_rates.h"
+#include "tests/bench/paper_device.h"
 #include "tests/bench/step_bench.h"
 
 namespace foredraft {
 namespace {
 
-constexpr int kRows[] = {1, 8, 32, 128};
 constexpr int kMaxDraftLen = 3;
 constexpr int kWarmSteps = 3;
 constexpr int kTimedSteps = 24;
@@ -42,10 +54,28 @@ constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence:
 
 struct Options {
   std::string backend = "cuda";
+  std::string gpu;
   std::string model = "deploy/configs/r1-shape-61x32.json";
+  std::string json;
+  std::vector<std::string> how = {"eager", "graph", "unforked"};
   int ranks = 0;  // 0 = by the model
   int context = 4096;
-  int max_rows = 128;
+  std::vector<int> rows = {1, 4, 8, 32, 128};
+  bool kernels = false;
+  bool markdown = false;
+  bool quick = false;
+
+  int warm_steps() const { return quick ? 0 : kWarmSteps; }
+  int timed_steps() const { return quick ? 1 : kTimedSteps; }
+  std::vector<int> draft_lens() const { return quick ? std::vector<int>{3} : std::vector<int>{0, 1, 3}; }
+  int max_rows() const { return rows.back(); }
+};
+
+// A way to submit steps.
+struct How {
+  std::string name;  // "eager", "graph", "unforked"
+  bool graphs() const { return name != "eager"; }
+  bool branches() const { return name != "unforked"; }
 };
 
 struct Timing {
@@ -57,135 +87,303 @@ struct Timing {
 class GpuStep {
  public:
   // `config` has the experts of all ranks.
-  GpuStep(const Options& options, const ModelConfig& config, bool graphs) {
-    auto device = CreateDevice(options.backend, {.threads = 2});
-    CHECK(device.ok()) << device.status().ToString();
-    auto counting = std::make_unique<CountingDevice>(*std::move(device));
+  GpuStep(const Options& options, const ModelConfig& config, std::unique_ptr<Device> device, bool graphs) {
+    auto counting = std::make_unique<CountingDevice>(std::move(device));
     device_ = counting.get();
     const auto stream = counting->CreateStream();
-    const int ranks = options.ranks;
+    const int ranks = ranks_ = options.ranks;
     auto weights = MakeDummyWeights(config, 1, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
     if (ranks > 1) {
       const int experts = config.n_routed_experts;
       ChooseOwnExperts(*counting, *weights, experts, experts / ranks);
-      const int rows = std::min(options.max_rows * (kMaxDraftLen + 1), MoeRowsAtOnce(ranks));
+      const int rows = std::min(options.max_rows() * (kMaxDraftLen + 1), MoeRowsAtOnce(ranks));
       auto copies = CopyCommunicator::Create(*counting, ranks, experts, rows * config.num_experts_per_tok);
       CHECK(copies.ok()) << copies.status().ToString();
       others = *std::move(copies);
     }
     StepBenchOptions step{.context = options.context,
-                          .max_rows = options.max_rows,
+                          .max_rows = options.max_rows(),
+                          .batch_sizes = options.rows,
                           .max_draft_len = kMaxDraftLen,
-                          .max_num_tokens = options.max_rows,
+                          .max_num_tokens = options.max_rows(),
                           .max_steps = kMaxSteps,
                           .graphs = graphs};
-    for (const int rows : kRows) {
-      if (rows < options.max_rows) step.batch_sizes.push_back(rows);
-    }
-    step.batch_sizes.push_back(options.max_rows);
     bench_ = std::make_unique<StepBench>(step, config, std::move(counting), *std::move(weights),
                                          std::move(others));
   }
 
-  void Start(int rows, int draft_len) { bench_->Start(rows, draft_len); }
+  void Start(int rows, int draft_len) {
+    PaperDevice::SetContext(Context(draft_len));
+    bench_->Start(rows, draft_len);
+  }
 
   // The cost of the decode step that follows Start.
   OpCost Cost(int draft_len) {
-    device_->StartCounting({.context = bench_->context(), .rows_per_sequence = draft_len + 1});
+    device_->StartCounting(Context(draft_len));
     bench_->engine().Submit(bench_->Step(draft_len), 0);
     const OpCost cost = device_->TakeCost();
     bench_->Finish();
     return cost;
   }
 
-  Timing Time(int draft_len, bool overlap) {
+  Timing Time(int draft_len, bool overlap, int warm_steps, int timed_steps) {
     std::vector<double> steps;
     std::chrono::steady_clock::time_point start;
     if (overlap) bench_->engine().Submit(bench_->Step(draft_len), 0);
-    for (int i = 0; i < kWarmSteps + kTimedSteps; ++i) {
-      if (i == kWarmSteps) start = std::chrono::steady_clock::now();
+    for (int i = 0; i < warm_steps + timed_steps; ++i) {
+      if (i == warm_steps) start = std::chrono::steady_clock::now();
       const double seconds = bench_->Run(draft_len).decode_seconds;
-      if (i >= kWarmSteps) steps.push_back(seconds);
+      if (i >= warm_steps) steps.push_back(seconds);
     }
     const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
     if (overlap) bench_->Finish();
     const double busy = std::accumulate(steps.begin(), steps.end(), 0.0);
-    std::nth_element(steps.begin(), steps.begin() + kTimedSteps / 2, steps.end());
-    return {.step_seconds = steps[kTimedSteps / 2],
-            .idle_seconds = (wall.count() - busy) / kTimedSteps,
-            .period_seconds = wall.count() / kTimedSteps};
+    std::nth_element(steps.begin(), steps.begin() + timed_steps / 2, steps.end());
+    return {.step_seconds = steps[timed_steps / 2],
+            .idle_seconds = (wall.count() - busy) / timed_steps,
+            .period_seconds = wall.count() / timed_steps};
+  }
+
+  // The predicted time of one step.
+  double PaperSeconds(int draft_len) {
+    PaperDevice::TakeKernels();
+    return bench_->Run(draft_len).decode_seconds;
   }
 
  private:
+  CostContext Context(int draft_len) const {
+    return {.context = bench_->context(), .rows_per_sequence = draft_len + 1, .expert_ranks = ranks_};
+  }
+
+  int ranks_ = 1;
   CountingDevice* device_ = nullptr;  // the engine's
   std::unique_ptr<StepBench> bench_;
 };
 
-void Print(int rows, int draft_len, bool graphs, bool overlap, const Timing& timing, const OpCost& cost,
-           const DeviceRates& rates) {
-  const double roofline = RooflineSeconds(cost, rates);
-  std::cout << absl::StreamFormat(
-                   "%5d %3d %-6s %-7s %10.1f %10.1f %9.1f %9.2f %10.1f %6.2f %9.1f\n", rows, draft_len,
-                   graphs ? "graph" : "eager", overlap ? "on" : "off", timing.step_seconds * 1e6,
-                   timing.period_seconds * 1e6, timing.idle_seconds * 1e6, cost.bytes / 1e9, roofline * 1e6,
-                   timing.step_seconds / roofline, kAcceptedLength[draft_len] / timing.period_seconds)
-            << std::flush;
-}
+// A setting of the table.
+struct Setting {
+  int rows;
+  int draft_len;
+  std::string how;
+  auto operator<=>(const Setting&) const = default;
+};
 
-int Run(const Options& options) {
+class Report {
+ public:
+  Report(const Options& options, const std::string& device, const GpuModel* gpu, const DeviceRates& rates)
+      : json_(options.json),
+        rates_(rates),
+        measured_(options.backend != "paper"),
+        markdown_(options.markdown) {
+    std::cout << absl::StreamFormat(
+        "%s\n%s, rank 0 of %d, context %d, copy %.0f GB/s, BF16 %.0f TFLOPS %s\n\n", device, options.model,
+        options.ranks, options.context, rates.bytes_per_second / 1e9, rates.bf16_flops / 1e12,
+        measured_ ? "measured" : "assumed");
+    std::cout << absl::StrFormat(LineFormat(), "rows", "K", "how", "overlap", "step us", "period us",
+                                 "idle us", "GB", "roofline us", "ratio", "predicted us", "tok/s/row");
+    if (markdown_) std::cout << "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+    json_.Add({{"program", "gpu_step"},
+               {"device", device},
+               {"predicted_for", gpu != nullptr ? gpu->name : ""},
+               {"model", options.model},
+               {"ranks", options.ranks},
+               {"context", options.context},
+               {"rates", measured_ ? "measured" : "assumed"},
+               {"copy_gb_per_s", rates.bytes_per_second / 1e9},
+               {"bf16_tflops", rates.bf16_flops / 1e12}});
+  }
+
+  // `predicted`: seconds, 0 if there is no model of the device.
+  void Add(const Setting& setting, bool overlap, const Timing& timing, const OpCost& cost, double predicted) {
+    const double roofline = RooflineSeconds(cost, rates_);
+    const double tokens = kAcceptedLength[setting.draft_len] / timing.period_seconds;
+    const auto microseconds = [](double seconds) { return absl::StrFormat("%.1f", seconds * 1e6); };
+    const auto if_measured = [this](const std::string& value) { return measured_ ? value : "-"; };
+    std::cout << absl::StrFormat(
+                     LineFormat(), absl::StrCat(setting.rows), absl::StrCat(setting.draft_len), setting.how,
+                     if_measured(overlap ? "on" : "off"), if_measured(microseconds(timing.step_seconds)),
+                     if_measured(microseconds(timing.period_seconds)),
+                     if_measured(microseconds(timing.idle_seconds)),
+                     absl::StrFormat("%.2f", cost.bytes / 1e9), microseconds(roofline),
+                     absl::StrFormat("%.2f", timing.step_seconds / roofline),
+                     predicted > 0 ? microseconds(predicted) : "-", absl::StrFormat("%.1f", tokens))
+              << std::flush;
+    nlohmann::ordered_json line = {{"rows", setting.rows}, {"k", setting.draft_len}, {"how", setting.how}};
+    if (measured_) {
+      line["overlap"] = overlap;
+      line["step_us"] = timing.step_seconds * 1e6;
+      line["period_us"] = timing.period_seconds * 1e6;
+      line["idle_us"] = timing.idle_seconds * 1e6;
+    }
+    line["roofline_us"] = roofline * 1e6;
+    line["gigabytes"] = cost.bytes / 1e9;
+    if (predicted > 0) line["predicted_us"] = predicted * 1e6;
+    json_.Add(line);
+  }
+
+  void AddKernels(const Setting& setting, const std::vector<PaperKernel>& kernels) {
+    for (const PaperKernel& kernel : kernels) {
+      std::cout << absl::StreamFormat("      %5d x %-22s %10.1f us predicted\n", kernel.launches,
+                                      kernel.kernel, kernel.seconds * 1e6);
+      json_.Add({{"rows", setting.rows},
+                 {"k", setting.draft_len},
+                 {"kernel", kernel.kernel},
+                 {"launches", kernel.launches},
+                 {"predicted_us", kernel.seconds * 1e6}});
+    }
+  }
+
+ private:
+  using Format = absl::ParsedFormat<'s', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's'>;
+  const Format& LineFormat() const {
+    static const Format text("%5s %3s %-8s %-7s %10s %10s %9s %9s %11s %6s %12s %9s\n");
+    static const Format markdown("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n");
+    return markdown_ ? markdown : text;
+  }
+
+  JsonLines json_;
+  const DeviceRates rates_;
+  const bool measured_;
+  const bool markdown_;
+};
+
+class Steps {
+ public:
+  Steps(const Options& options, const ModelConfig& config, const GpuModel* gpu)
+      : options_(options), config_(config), gpu_(gpu) {
+    for (const std::string& name : options.how) hows_.push_back({name});
+  }
+
+  // The predicted steps and, counted from the same ops, their cost.
+  void Predict() {
+    for (const How& how : hows_) {
+      GpuStep bench(options_, config_, std::make_unique<PaperDevice>(*gpu_, how.branches()), how.graphs());
+      ForSettings(how, [&](const Setting& setting) {
+        bench.Start(setting.rows, setting.draft_len);
+        predicted_[setting] = bench.PaperSeconds(setting.draft_len);
+        kernels_[setting] = PaperDevice::TakeKernels();
+        costs_[setting] = bench.Cost(setting.draft_len);
+      });
+    }
+  }
+
+  void PrintPredictions(Report& report) {
+    for (const How& how : hows_) {
+      ForSettings(how, [&](const Setting& setting) {
+        const double seconds = predicted_[setting];
+        report.Add(setting, false, {.step_seconds = seconds, .period_seconds = seconds}, costs_[setting],
+                   seconds);
+        if (options_.kernels && how.name == "graph") report.AddKernels(setting, kernels_[setting]);
+      });
+    }
+  }
+
+  void Measure(Report& report) {
+    for (const How& how : hows_) {
+      auto device = CreateDevice(options_.backend, {.threads = 2, .branches = how.branches()});
+      CHECK(device.ok()) << device.status().ToString();
+      GpuStep bench(options_, config_, *std::move(device), how.graphs());
+      ForSettings(how, [&](const Setting& setting) {
+        bench.Start(setting.rows, setting.draft_len);
+        if (gpu_ == nullptr) costs_[setting] = bench.Cost(setting.draft_len);
+        for (const bool overlap : {false, true}) {
+          report.Add(setting, overlap,
+                     bench.Time(setting.draft_len, overlap, options_.warm_steps(), options_.timed_steps()),
+                     costs_[setting], gpu_ != nullptr ? predicted_[setting] : 0);
+        }
+      });
+    }
+  }
+
+ private:
+  template <class Visit>
+  void ForSettings(const How& how, const Visit& visit) const {
+    for (const int rows : options_.rows) {
+      for (const int draft_len : options_.draft_lens()) visit(Setting{rows, draft_len, how.name});
+    }
+  }
+
+  const Options& options_;
+  const ModelConfig& config_;
+  const GpuModel* const gpu_;  // null: no prediction
+  std::vector<How> hows_;
+  std::map<Setting, double> predicted_;  // seconds
+  std::map<Setting, OpCost> costs_;
+  std::map<Setting, std::vector<PaperKernel>> kernels_;
+};
+
+int Run(const Options& options, const GpuModel* gpu) {
   auto config = ReadModelConfig(options.model);
   if (!config.ok()) {
     std::cerr << "gpu_step: " << config.status().message() << "\n";
     return 1;
   }
   config->n_routed_experts *= options.ranks;
+  if (options.backend == "paper") {
+    Steps steps(options, *config, gpu);
+    steps.Predict();
+    Report report(
+        options, PaperDevice(*gpu).name(), gpu,
+        {.bytes_per_second = gpu->memory_rate, .bf16_flops = gpu->bf16_flops, .fp8_flops = gpu->fp8_flops});
+    steps.PrintPredictions(report);
+    return 0;
+  }
   auto probe = CreateDevice(options.backend, {.threads = 2});
   if (!probe.ok()) {
     std::cerr << "gpu_step: " << probe.status().message() << "\n";
     return 1;
   }
-  const DeviceRates rates = MeasureRates(**probe, options.backend == "cpu");
-  std::cout << absl::StreamFormat(
-      "%s\n%s, rank 0 of %d, context %d, copy %.0f GB/s, BF16 %.0f TFLOPS measured\n\n", (*probe)->name(),
-      options.model, options.ranks, options.context, rates.bytes_per_second / 1e9, rates.bf16_flops / 1e12);
+  if (gpu == nullptr) gpu = FindGpuModel((*probe)->name());
+  Report report(options, (*probe)->name(), gpu,
+                MeasureRates(**probe, options.quick || options.backend == "cpu"));
   probe->reset();
-  std::cout << absl::StreamFormat("%5s %3s %-6s %-7s %10s %10s %9s %9s %10s %6s %9s\n", "rows", "K", "how",
-                                  "overlap", "step us", "period us", "idle us", "GB", "roofline", "ratio",
-                                  "tok/s/row");
-  std::map<std::pair<int, int>, OpCost> costs;  // by rows and K, counted where ops are submitted: eagerly
-  for (const bool graphs : {false, true}) {
-    GpuStep bench(options, *config, graphs);
-    for (const int rows : kRows) {
-      if (rows > options.max_rows) continue;
-      for (int draft_len = 0; draft_len <= kMaxDraftLen; ++draft_len) {
-        bench.Start(rows, draft_len);
-        if (!graphs) costs[{rows, draft_len}] = bench.Cost(draft_len);
-        for (const bool overlap : {false, true}) {
-          Print(rows, draft_len, graphs, overlap, bench.Time(draft_len, overlap), costs[{rows, draft_len}],
-                rates);
-        }
-      }
-    }
-  }
+  Steps steps(options, *config, gpu);
+  if (gpu != nullptr) steps.Predict();
+  steps.Measure(report);
   return 0;
+}
+
+bool Allowed(const Options& options) {
+  if (options.ranks > 8 || (options.ranks & (options.ranks - 1)) != 0) {
+    std::cerr << "gpu_step: --ranks: " << options.ranks << ", allowed 1, 2, 4, 8\n";
+    return false;
+  }
+  if (!std::is_sorted(options.rows.begin(), options.rows.end())) {
+    std::cerr << "gpu_step: --rows: not ascending\n";
+    return false;
+  }
+  for (const std::string& how : options.how) {
+    if (how == "eager" || how == "graph" || how == "unforked") continue;
+    std::cerr << "gpu_step: --how: " << how << ", allowed eager, graph, unforked\n";
+    return false;
+  }
+  if (!options.gpu.empty() && FindGpuModel(options.gpu) == nullptr) {
+    std::cerr << "gpu_step: --gpu " << options.gpu << ": unknown, allowed h200, h100\n";
+    return false;
+  }
+  return true;
 }
 
 int Main(int argc, char** argv) {
   Options options;
   ParseBenchFlags(argc, argv,
                   {{"--backend", &options.backend},
+                   {"--gpu", &options.gpu},
                    {"--model", &options.model},
+                   {"--json", &options.json},
+                   {"--how", &options.how},
                    {"--ranks", &options.ranks},
                    {"--context", &options.context},
-                   {"--max-rows", &options.max_rows}});
+                   {"--rows", &options.rows},
+                   {"--kernels", &options.kernels},
+                   {"--markdown", &options.markdown},
+                   {"--quick", &options.quick}});
   if (options.ranks == 0) options.ranks = options.model == Options().model ? 8 : 1;
-  if (options.ranks > 8 || (options.ranks & (options.ranks - 1)) != 0) {
-    std::cerr << "gpu_step: --ranks: " << options.ranks << ", allowed 1, 2, 4, 8\n";
-    return 2;
-  }
-  return Run(options);
+  if (options.backend == "paper" && options.gpu.empty()) options.gpu = "h200";
+  if (!Allowed(options)) return 2;
+  return Run(options, FindGpuModel(options.gpu));
 }
 
 }  // namespace

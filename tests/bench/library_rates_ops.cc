@@ -6,7 +6,7 @@ namespace foredraft {
 
 DeviceRates MeasureRates(Device& device, bool small) {
   const auto stream = device.CreateStream();
-  const int width = small ? 1 << 10 : 1 << 14;
+  const int width = small ? 1 << 8 : 1 << 14;
   const Matrix<float> from = Dense(*device.AllocateArray<float>(size_t(width) * width), width, width);
   const Matrix<float> to = Dense(*device.AllocateArray<float>(size_t(width) * width), width, width);
   const CopyRowsParams copy = {.out = to, .x = from, .rows = width};

@@ -24,6 +24,12 @@ double InputBytes(const Params& p, DType weight) {
   return p.x_f8 && weight == DType::kF8E4M3 ? BytesOf(p.x_f8) : BytesOf(p.x);
 }
 
+// Of the experts' outputs, which have room for more rows than there are.
+template <class Params>
+double ChosenBytes(const Params& p, double rows) {
+  return std::min<double>(p.expert_out.rows, rows * p.top_k) * p.expert_out.cols * sizeof(float);
+}
+
 OpCost MatrixWork(double flops, DType dtype) {
   OpCost cost;
   (dtype == DType::kF8E4M3 ? cost.fp8_flops : cost.bf16_flops) = flops;
@@ -47,6 +53,10 @@ double RooflineSeconds(const OpCost& cost, const DeviceRates& rates) {
 
 double ExpectedExperts(double pairs, int32_t experts) {
   return experts * (1 - std::pow(1 - 1.0 / experts, pairs));
+}
+
+double MetExperts(double pairs, int32_t experts, const CostContext& shape) {
+  return shape.met_experts > 0 ? shape.met_experts : ExpectedExperts(pairs, experts);
 }
 
 double WeightBytes(const PackedWeight& weight) {
@@ -137,20 +147,24 @@ int32_t MetExperts(const GroupedGemmParams& p) {
 
 OpCost CostOf(const GroupedGemmParams& p, const CostContext& shape) {
   const PackedWeight& expert = p.experts.first;
-  const double pairs = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
-  const double met = shape.host_arrays ? MetExperts(p) : ExpectedExperts(pairs, p.experts.count);
+  // The outputs have room for the pairs of all ranks.
+  const double pairs = (p.silu_f8 ? p.silu_f8.rows : p.out.rows) / double(shape.expert_ranks);
+  const double met = shape.host_arrays ? MetExperts(p) : MetExperts(pairs, p.experts.count, shape);
   OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.dtype);
   cost.stored_bytes = met * WeightBytes(expert);
-  cost.bytes = BytesOf(p.out) + BytesOf(p.silu_f8) + InputBytes(p, expert.dtype) + cost.stored_bytes;
+  const double x_rows = p.x_f8 ? p.x_f8.rows : p.x.rows;  // of which only the pairs' rows are read
+  cost.bytes = (BytesOf(p.out) + BytesOf(p.silu_f8)) / shape.expert_ranks + cost.stored_bytes +
+               InputBytes(p, expert.dtype) * std::min(1.0, pairs / x_rows);
   return cost;
 }
 
 OpCost CostOf(const CombineExpertsParams& p, const CostContext&) {
-  return {.bytes = 2 * BytesOf(p.hidden) + BytesOf(p.shared) + BytesOf(p.expert_out)};
+  return {.bytes = 2 * BytesOf(p.hidden) + BytesOf(p.shared) + ChosenBytes(p, p.hidden.rows)};
 }
 
-OpCost CostOf(const ExpertPartialsParams& p, const CostContext&) {
-  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + BytesOf(p.expert_out)};
+OpCost CostOf(const ExpertPartialsParams& p, const CostContext& shape) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) +
+                   ChosenBytes(p, std::max(p.out.rows, p.out_bf16.rows)) / shape.expert_ranks};
 }
 
 OpCost CostOf(const AddPartialsParams& p, const CostContext&) {

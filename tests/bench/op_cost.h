@@ -33,10 +33,18 @@ struct CostContext {
   int32_t context = 0;            // positions that a decode row attends
   int32_t rows_per_sequence = 1;  // these rows share one read of their keys
   bool host_arrays = false;       // the host may read the arrays: counts the experts that have rows
+  int32_t expert_ranks = 1;       // ranks whose experts share the (row, choice) pairs evenly
+  int32_t met_experts = 0;        // experts that have rows; 0: as many as uniform choices meet
+  bool sampled = false;           // rows are drawn, not greedy
+  int32_t filter_passes = 0;      // of top-k and top-p over a sampled row's logits
 };
 
 // How many experts have rows. The arrays are in host memory.
 int32_t MetExperts(const GroupedGemmParams& p);
+
+// How many of `experts` experts have rows if `pairs` pairs are theirs: as `shape` says, or the expected
+// number of distinct experts among uniform choices.
+double MetExperts(double pairs, int32_t experts, const CostContext& shape);
 
 // Expected number of distinct experts among `pairs` uniform choices.
 double ExpectedExperts(double pairs, int32_t experts);

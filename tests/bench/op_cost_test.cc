@@ -83,6 +83,18 @@ TEST(OpCost, EstimatesTheExpertsWithRows) {
   EXPECT_EQ(CostOf(p).bytes, 8.0 * 4096 * 4 + 7168 * 2 + 4096.0 * 7168 + 32 * 56 * 4);
 }
 
+TEST(OpCost, CountsOnlyTheOwnRanksPairs) {
+  const GroupedGemmParams p = {.out = Shape<float>(64, 256),
+                               .x = Shape<const bf16>(64, 128),
+                               .experts = {.count = 4, .first = WeightOf(256, 128, DType::kBF16)}};
+  const CostContext shape = {.expert_ranks = 8, .met_experts = 3};
+  EXPECT_EQ(CostOf(p, shape).bytes, 3.0 * 256 * 128 * 2 + 8 * 256 * 4 + 8 * 128 * 2);
+  EXPECT_EQ(CostOf(p, shape).bf16_flops, 2.0 * 8 * 256 * 128);
+  const ExpertPartialsParams partials = {
+      .out = Shape<float>(16, 128), .expert_out = Shape<const float>(8192, 128), .top_k = 4};
+  EXPECT_EQ(CostOf(partials, shape).bytes, 16 * 128 * 4 + 16 * 4 * 128 * 4 / 8);
+}
+
 TEST(OpCost, RooflineIsTheSlowerOfMemoryAndMatrixUnits) {
   const DeviceRates rates = {.bytes_per_second = 4e12, .bf16_flops = 8e14, .fp8_flops = 16e14};
   EXPECT_DOUBLE_EQ(RooflineSeconds({.bytes = 4e9, .bf16_flops = 8e10}, rates), 1e-3);

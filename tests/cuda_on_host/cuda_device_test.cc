@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -42,6 +43,16 @@ class CudaDeviceTest : public ::testing::Test {
 TEST_F(CudaDeviceTest, NamesWhatMayChangeABit) {
   EXPECT_THAT(device_->name(), ::testing::StartsWith("cuda "));
   EXPECT_THAT(device_->name(), HasSubstr(" SMs, cublasLt "));
+}
+
+// The emulated GPU's kernels: those of Hopper, or with FOREDRAFT_HOST_CAPABILITY=8.9 the generic ones.
+TEST_F(CudaDeviceTest, TheCapabilityChoosesTheKernels) {
+  const bool generic = std::getenv("FOREDRAFT_HOST_CAPABILITY") != nullptr;
+  EXPECT_THAT(device_->name(), HasSubstr(generic ? " sm_89 generic " : " sm_90a "));
+  EXPECT_EQ(device_->quantizes_rows(), !generic);
+  EXPECT_EQ(cuda::RunsHopperKernels(), !generic);
+  EXPECT_EQ(cuda::LaunchesProgrammatically(), !generic);
+  EXPECT_EQ(cuda::SharedMemoryLimit(), generic ? 101376u : 232448u);
 }
 
 TEST_F(CudaDeviceTest, ARefusalShowsTheSum) {
@@ -249,6 +260,13 @@ TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
     }
     EXPECT_THAT(Get(x, 4), ::testing::ElementsAre(4, 8, 12, 16)) << "round " << round;
   }
+}
+
+TEST_F(CudaDeviceTest, WithoutBranchesAForkIsTheStream) {
+  const auto device = *CreateDevice("cuda", {.branches = false});
+  const auto stream = device->CreateStream();
+  EXPECT_EQ(&stream->Fork(), stream.get());
+  stream->Join();
 }
 
 TEST_F(CudaDeviceDeathTest, AFrozenDeviceNeitherAllocatesNorCaptures) {

@@ -19,6 +19,29 @@ thread_local cudaError_t last_error = cudaSuccess;
 constexpr int kGuardedRuns = 2;  // per kernel, because opening and closing memory is expensive
 constexpr int kDefaultSharedBytes = 48 * 1024;
 
+// The GPU that is emulated: by default Hopper's.
+struct Gpu {
+  const char* capability;
+  int major, minor;
+  size_t shared_bytes;  // largest of a block
+};
+constexpr Gpu kGpus[] = {{"9.0", 9, 0, kMaxSharedBytes},
+                         {"8.0", 8, 0, 166912},
+                         {"8.9", 8, 9, 101376},
+                         {"12.0", 12, 0, 101376}};
+
+const Gpu& EmulatedGpu() {
+  static const Gpu& gpu = []() -> const Gpu& {
+    const char* const wanted = std::getenv("FOREDRAFT_HOST_CAPABILITY");
+    if (wanted == nullptr) return kGpus[0];
+    for (const Gpu& known : kGpus) {
+      if (std::strcmp(known.capability, wanted) == 0) return known;
+    }
+    KernelFault({"FOREDRAFT_HOST_CAPABILITY", 0}, "allowed 9.0, 8.0, 8.9, 12.0");
+  }();
+  return gpu;
+}
+
 bool Pinned(const RuntimeState& state, const void* pointer, size_t bytes) {
   auto at = state.pinned.upper_bound(pointer);
   if (at == state.pinned.begin()) return false;
@@ -49,6 +72,8 @@ bool LegalShape(const dim3& grid, const dim3& block) {
 }
 
 }  // namespace
+
+bool EmulatesHopper() { return EmulatedGpu().major == 9; }
 
 RuntimeState& State() {
   static RuntimeState& state = *new RuntimeState;  // streams may outlive static objects
@@ -94,7 +119,7 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
   bool programmatic = false;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
-    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization && EmulatedGpu().major >= 9) {
       programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
     } else if (attribute.id != cudaLaunchAttributeIgnore) {
       return Result(cudaErrorNotSupported);
@@ -188,13 +213,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::strcpy(properties->name, "CUDA on the host");
   properties->totalGlobalMem = cuda_on_host::State().memory_bytes;
   properties->sharedMemPerBlock = cuda_on_host::kDefaultSharedBytes;
-  properties->sharedMemPerBlockOptin = cuda_on_host::kMaxSharedBytes;
+  properties->sharedMemPerBlockOptin = cuda_on_host::EmulatedGpu().shared_bytes;
   properties->sharedMemPerMultiprocessor = 233472;
   properties->regsPerBlock = 65536;
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = cuda_on_host::kMaxBlockThreads;
-  properties->major = 9;
-  properties->minor = 0;
+  properties->major = cuda_on_host::EmulatedGpu().major;
+  properties->minor = cuda_on_host::EmulatedGpu().minor;
   properties->multiProcessorCount =
       3;  // small and odd: grids of this size are fast and divide the work unevenly
   properties->l2CacheSize = 50 << 20;
@@ -355,7 +380,7 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   const LockedState state;
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return Result(cudaSuccess);
-  if (value < 0 || static_cast<size_t>(value) > cuda_on_host::kMaxSharedBytes) {
+  if (value < 0 || static_cast<size_t>(value) > cuda_on_host::EmulatedGpu().shared_bytes) {
     return Result(cudaErrorInvalidValue);
   }
   state->shared_limits[kernel] = value;

@@ -27,6 +27,9 @@ struct SourceLocation {
 // Reports a kernel fault with the thread and the source location, and aborts.
 [[noreturn]] void KernelFault(const SourceLocation& location, const std::string& what);
 
+// Whether the emulated GPU has Hopper's instructions (FOREDRAFT_HOST_CAPABILITY).
+bool EmulatesHopper();
+
 // True on a kernel's thread.
 bool InKernel();
 // The current thread's index in the block, x fastest.

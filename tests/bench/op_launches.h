@@ -1,0 +1,63 @@
+#ifndef FOREDRAFT_TESTS_BENCH_OP_LAUNCHES_H_
+#define FOREDRAFT_TESTS_BENCH_OP_LAUNCHES_H_
+
+// The kernel launches of each op on backend cuda, as launch_model.h describes a launch: which kernels, how
+// many blocks, which bytes and products. It follows the choices of kernels/cuda (tile sizes, splits, grids)
+// and must change with them; op_launches.cc says at each choice which file makes it.
+
+#include <vector>
+
+#include "tests/bench/launch_model.h"
+#include "tests/bench/op_cost.h"
+
+namespace foredraft {
+
+using KernelLaunches = std::vector<KernelLaunch>;
+
+// The tile of a block of a Hopper GEMM kernel (kernels/cuda/gemm_hopper.cu).
+struct GemmTiling {
+  int tile_rows = 64;
+  int tile_outputs = 128;
+  int consumers = 1;  // warpgroups
+  int splits = 1;     // of k; each is an item, and the next kernel adds their sums
+};
+
+// Of a weight [n, k] for `groups` experts or heads. `rows`: what the launch is prepared for; with experts,
+// the largest number of all their rows.
+GemmTiling TilingOf(int n, int k, DType dtype, double rows, int groups, bool rows_on_device);
+
+KernelLaunches LaunchesOf(const EmbedParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const RmsNormParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const HeadGemmParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const AddParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const SiluMulParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const CopyRowsParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const ToBf16Params& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const KvWriteParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const GatherKvParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const MlaPrefillParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const RouteExpertsParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const GroupRowsParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const CombineExpertsParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const ExpertPartialsParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const AddPartialsParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const ArgmaxParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const SampleParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches LaunchesOf(const RelaxDraftsParams& p, const CostContext& shape, const GpuModel& gpu);
+KernelLaunches SlotLaunch(const GpuModel& gpu);
+// Slot state: one small kernel.
+template <class SlotParams>
+KernelLaunches LaunchesOf(const SlotParams&, const CostContext&, const GpuModel& gpu) {
+  return SlotLaunch(gpu);
+}
+
+// The op after a kernel, all its launches one after another.
+double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_TESTS_BENCH_OP_LAUNCHES_H_

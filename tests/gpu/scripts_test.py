@@ -1,0 +1,114 @@
+"""Tests pack and run: on programs that fail in the ways a GPU makes programs fail, and on the real ones over
+tests/cuda_on_host.
+
+usage: scripts_test.py DIR   (DIR/bin has gpu_tests, gpu_ops and gpu_step, linked with tests/cuda_on_host)"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ON_HOST = None
+
+# Lists four tests: one passes, one hangs, one traps at a barrier, one fails.
+FAKE_TESTS = """#!/bin/bash
+case "$1" in
+  --gtest_list_tests) printf 'Gemm.\\n  Holds\\nLadder.\\n  Launch\\n  Hangs\\nSlots.  # TypeParam = int\\n  Fails\\n' ;;
+  *=Ladder.Launch) echo '[       OK ] Ladder.Launch' ;;
+  *=Ladder.Hangs) trap '' TERM; echo 'waiting'; while :; do sleep 0.1; done ;;
+  *=Gemm.Holds) echo 'CHECK error == cudaSuccess: cuda, synchronize: unspecified launch failure; gemm_hopper_tile.h:110: mbarrier "full", parity 0'; kill -ABRT $$ ;;
+  *=Slots.Fails) echo 'slots_test.cc:7: Failure'; exit 1 ;;
+esac
+"""
+FAKE_OPS = """#!/bin/bash
+while [[ $1 != --json ]]; do shift; done
+echo '{"program": "gpu_ops"}' > "$2"
+echo '{"op": "gemm o", "rows": 32, "us": 40.0, "predicted_us": 32.0, "roofline_us": 27.0}' >> "$2"
+echo -n '{"op": "cut' >> "$2"
+exit 1
+"""
+
+
+def run(*command):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=280)
+
+
+class Scripts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def rows(self, stage):
+        report = json.loads((self.folder / "out" / f"{stage}.json").read_text())
+        return {row["name"]: row for row in report["rows"]}
+
+    def fake_pack(self):
+        for name, text in (("gpu_tests", FAKE_TESTS), ("gpu_ops", FAKE_OPS), ("gpu_step", "#!/bin/bash\n")):
+            path = self.folder / "pack/bin" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+        return self.folder / "pack"
+
+    def test_ladder_goes_on_past_failures_and_names_them(self):
+        sys.path.insert(0, str(HERE))
+        import gpu_machine
+        import ladder
+        machine = gpu_machine.Machine(self.fake_pack(), on_host=True)
+        report = gpu_machine.Report("ladder", machine, self.folder / "out", minutes=0.2)
+        limit, ladder_limit = 1, report.add_program
+        report.add_program = lambda name, command, seconds: ladder_limit(name, command, min(seconds, limit))
+        ladder.run(report, quick=False)
+        self.assertEqual(report.end(), 1)
+        names = [row["name"] for row in report.rows]
+        self.assertEqual(names[:4], ["Ladder.Launch", "Ladder.Hangs", "Gemm.Holds", "Slots.Fails"])
+        rows = self.rows("ladder")
+        self.assertEqual(rows["Ladder.Launch"]["result"], "passed")
+        self.assertEqual(rows["Ladder.Hangs"]["result"], "past 1 s")
+        self.assertEqual(rows["Gemm.Holds"]["result"], "SIGABRT")
+        self.assertIn('mbarrier "full", parity 0', rows["Gemm.Holds"]["reason"])
+        self.assertEqual(rows["Slots.Fails"]["result"], "status 1")
+        self.assertIn("--gtest_filter=Slots.Fails", rows["Slots.Fails"]["repeat"])
+        # What gpu_ops wrote before it ended counts.
+        self.assertEqual((rows["gemm o, 32 rows"]["measured"], rows["gemm o, 32 rows"]["predicted"]), (40.0, 32.0))
+        table = (self.folder / "out/ladder.txt").read_text()
+        self.assertRegex(table, r"gemm o, 32 rows\s+measured\s+-\s+40.00\s+32.00\s+1.25\s+us")
+        self.assertIn("mbarrier", table)
+
+    def test_run_refuses_a_machine_without_a_gpu_and_unknown_stages(self):
+        result = run(HERE / "run", "--pack", self.fake_pack(), "--out", self.folder / "out")
+        if pathlib.Path("/dev/nvidia0").exists():
+            self.skipTest("there is a GPU")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no GPU on this machine", result.stderr)
+        self.assertEqual(run(HERE / "run", "everything").returncode, 2)
+
+    def test_the_pack_runs_over_the_emulation(self):
+        pack = self.folder / "pack"
+        result = run(HERE / "pack", "--build", ON_HOST, "--out", pack)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with tarfile.open(self.folder / "foredraft-gpu.tar.gz") as tar:
+            self.assertIn("foredraft-gpu/tests/gpu/run", tar.getnames())
+        result = run(pack / "tests/gpu/run", "--on-host", "--quick", "--pack", pack, "--out", self.folder / "out",
+                     "ladder", "shapes", "torch", "steps")
+        self.assertEqual(result.returncode, 0, result.stdout[-4000:] + result.stderr)
+        ladder = self.rows("ladder")
+        tests = [row for name, row in ladder.items() if name.startswith("Ladder.")]
+        self.assertGreater(len(tests), 20)
+        self.assertEqual({row["result"] for row in tests}, {"passed"})
+        for stage, name in (("ladder", "gemm router, 2 rows"), ("torch", "gemm router, 2 rows"),
+                            ("steps", "1 rows, K 3, graph, overlap on")):
+            row = self.rows(stage)[name]
+            self.assertGreater(row["measured"], 0)
+            self.assertGreater(row["predicted"], 0)
+        self.assertEqual(self.rows("torch")["torch"]["result"], "skipped")
+
+
+if __name__ == "__main__":
+    ON_HOST = sys.argv.pop(1)
+    unittest.main()
