@@ -160,8 +160,15 @@ void ReadQuantization(JsonFields& parent, ModelConfig& config) {
     return parent.Refuse("quantization_config", ShowJson(*quantization), "an object");
   }
   JsonFields fields(*quantization, parent.file(), "quantization_config.");
-  if (fields.Find("quant_method") == nullptr) fields.Refuse("quant_method", "missing", "fp8");
-  fields.AllowOnly("quant_method", "fp8");
+  const nlohmann::json* method = fields.Find("quant_method");
+  if (method != nullptr && *method == "compressed-tensors") {
+    config.pack_quantized = ReadPackQuantized(*quantization, parent);
+    return;
+  }
+  if (method == nullptr || *method != "fp8") {
+    fields.Refuse("quant_method", method == nullptr ? "missing" : ShowJson(*method),
+                  "fp8, compressed-tensors");
+  }
   fields.AllowOnly("fmt", "e4m3");
   fields.AllowOnly("activation_scheme", "dynamic");
   const nlohmann::json* block = fields.Find("weight_block_size");

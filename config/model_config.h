@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "config/pack_quantized.h"
 
 namespace foredraft {
 
@@ -62,6 +63,7 @@ struct ModelConfig {
   bool fp8_blocks = false;   // quantization_config: fp8, e4m3, dynamic
   int weight_block_n = 128;  // the only block the kernels have
   int weight_block_k = 128;
+  PackQuantized pack_quantized;  // quantization_config: 4-bit codes in groups
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule.

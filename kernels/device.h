@@ -66,7 +66,12 @@ struct HostWeight {
   const float* scale_inv = nullptr;  // kF8E4M3: [ceil(n / block_n), ceil(k / block_k)], a multiplier
   int32_t block_n = 128;
   int32_t block_k = 128;
+  // 4-bit kinds: data is [n, k / 2] bytes; a weight is the value of its code (Code4ToFloat) times the scale
+  // of its group.
+  const bf16* group_scales = nullptr;  // [n, k / group]
+  int32_t group = 0;                   // a multiple of 8 up to kMaxGroup; divides k
 };
+inline constexpr int32_t kMaxGroup = 128;
 
 struct DeviceOptions {
   int threads = 1;          // CPU: worker threads, the caller included
@@ -112,8 +117,8 @@ class Device {
   // Ends the warm-up: after it, Allocate and Capture fail a CHECK.
   virtual void Freeze() = 0;
 
-  // Packs `parts` (same k, all FP8 or none), stacked along n, into one weight. Its memory lives as long as
-  // the device.
+  // Packs `parts` (same k, same kind; BF16 and F32 are one kind), stacked along n, into one weight. Its
+  // memory lives as long as the device.
   virtual absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) = 0;
 
   // The parts of weight `index` of an array. The host memory stays valid until the next call.

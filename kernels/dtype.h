@@ -10,11 +10,29 @@
 
 namespace foredraft {
 
-enum class DType : int32_t { kF32, kBF16, kF8E4M3 };
+enum class DType : int32_t { kF32, kBF16, kF8E4M3, kInt4, kF4E2M1 };
 
+// Kinds of 4-bit codes, two to a byte, the first in the low nibble.
+constexpr bool Is4Bit(DType dtype) { return dtype == DType::kInt4 || dtype == DType::kF4E2M1; }
+
+// Not for 4-bit kinds.
 constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : dtype == DType::kBF16 ? 2 : 1; }
+
+// Safetensors' spelling where it has the type.
 constexpr const char* DTypeName(DType dtype) {
-  return dtype == DType::kF32 ? "F32" : dtype == DType::kBF16 ? "BF16" : "F8_E4M3";  // safetensors' spelling
+  switch (dtype) {
+    case DType::kF32:
+      return "F32";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF8E4M3:
+      return "F8_E4M3";
+    case DType::kInt4:
+      return "INT4";
+    case DType::kF4E2M1:
+      return "F4_E2M1";
+  }
+  return "";
 }
 
 // The upper half of a float. Conversion rounds to nearest, ties to even; NaN stays NaN.
@@ -37,6 +55,20 @@ inline float F8E4M3ToFloat(uint8_t x) {
   const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
                                         : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   return (x & 0x80) ? -magnitude : magnitude;
+}
+
+// The value of a 4-bit code before its scale. INT4 codes have an offset of 8, as compressed-tensors stores
+// them. E2M1 is OCP's: bit 3 is the sign.
+constexpr float Code4ToFloat(DType dtype, int code) {
+  if (dtype == DType::kInt4) return static_cast<float>(code - 8);
+  constexpr float kMagnitudes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  return code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8];
+}
+
+// OCP E8M0: a power of two; 0xff is NaN. BF16 holds all of them.
+constexpr bf16 E8M0ToBf16(uint8_t x) {
+  if (x == 0xff) return {0x7fc0};
+  return {x == 0 ? uint16_t{0x0040} : static_cast<uint16_t>(x << 7)};
 }
 
 }  // namespace foredraft

@@ -5,6 +5,7 @@
 // seed and its number, so every backend generates the same ones, and two weights can be views of one matrix
 // (kv_b and its heads).
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/dtype.h"
@@ -16,7 +17,8 @@ namespace foredraft {
 struct RandomWeight {
   int32_t n = 0;
   int32_t k = 0;
-  DType dtype = DType::kBF16;  // or kF8E4M3, with one scale for all blocks
+  DType dtype = DType::kBF16;  // or kF8E4M3, or a 4-bit kind: with one scale for all blocks or groups
+  int32_t group = 32;          // of a 4-bit kind; divides k
   float amplitude = 0;         // root mean square
   uint64_t seed = 0;
   int64_t offset = 0;
@@ -63,6 +65,20 @@ constexpr uint8_t RandomF8(const RandomWeight& weight, int64_t number) {
 // The scale of all blocks: the root mean square of those codes is 6.7567. (Mean of 4^e over e = 0..3, 21.25,
 // times mean of (1 + m / 8)^2 over m = 0..7, 2.1484.)
 constexpr float RandomF8Scale(const RandomWeight& weight) { return weight.amplitude / 6.7567f; }
+
+// INT4: any value but -8, 0 twice as likely as the others, so that the mean is 0. F4_E2M1: any code.
+constexpr uint8_t RandomCode4(const RandomWeight& weight, int64_t number) {
+  const auto code = static_cast<uint8_t>(RandomBits(weight.seed, number) >> 60);
+  return weight.dtype == DType::kInt4 && code == 0 ? uint8_t{8} : code;
+}
+
+// The scale of all groups. Of INT4: the root mean square of those codes is sqrt(280 / 16). Of F4_E2M1, whose
+// scales are powers of two and whose codes have sqrt(68.5 / 8): the power of two that makes the root mean
+// square the largest that does not exceed the amplitude.
+inline bf16 RandomGroupScale(const RandomWeight& weight) {
+  if (weight.dtype == DType::kInt4) return ToBf16(weight.amplitude / 4.18330f);
+  return ToBf16(std::exp2(std::floor(std::log2(weight.amplitude / 2.92617f))));
+}
 
 }  // namespace foredraft
 

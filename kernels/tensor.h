@@ -39,10 +39,11 @@ Matrix<T> Dense(T* data, int32_t rows, int32_t cols) {
 // A weight [n, k] (y = x W^T) in the backend's own layout: only the backend that packed it reads `data`.
 struct PackedWeight {
   const void* data = nullptr;
-  const float* scales = nullptr;  // F8E4M3: the block scales, in the backend's layout; else null
+  const float* scales = nullptr;  // F8E4M3: block scales in the backend's layout; else null
   int32_t n = 0;                  // output features
   int32_t k = 0;                  // input features
   DType dtype = DType::kBF16;
+  int32_t group = 0;  // 4-bit kinds: inputs that share a scale; else 0
 
   constexpr explicit operator bool() const { return data != nullptr; }
 };

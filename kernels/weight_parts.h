@@ -7,11 +7,28 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "kernels/device.h"
 
 namespace foredraft {
 
 inline bool IsF8(const HostWeight& part) { return part.dtype == DType::kF8E4M3; }
+inline bool Is4Bit(const HostWeight& part) { return Is4Bit(part.dtype); }
+inline bool IsQuantised(const HostWeight& part) { return IsF8(part) || Is4Bit(part); }
+
+inline absl::Status CheckGroups(const HostWeight& part) {
+  const char* const dtype = DTypeName(part.dtype);
+  if (part.group_scales == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat("weight: %s without group scales", dtype));
+  }
+  if (part.group < 8 || part.group > kMaxGroup || part.group % 8 != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "weight: %s in groups of %d, allowed multiples of 8 up to %d", dtype, part.group, kMaxGroup));
+  }
+  if (part.k % part.group == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "weight: %s with %d inputs, allowed multiples of its group, %d", dtype, part.k, part.group));
+}
 
 // INVALID_ARGUMENT names the missing value or the mismatch.
 inline absl::Status CheckParts(std::span<const HostWeight> parts) {
@@ -25,13 +42,15 @@ inline absl::Status CheckParts(std::span<const HostWeight> parts) {
       return absl::InvalidArgumentError(
           absl::StrFormat("weight: stacked parts have %d and %d inputs", parts[0].k, part.k));
     }
-    if (IsF8(part) != IsF8(parts[0])) {
+    const bool quantised = IsQuantised(part) || IsQuantised(parts[0]);
+    if (quantised && part.dtype != parts[0].dtype) {
       return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts are %s and %s",
                                                         DTypeName(parts[0].dtype), DTypeName(part.dtype)));
     }
     if (IsF8(part) && (part.scale_inv == nullptr || part.block_n < 1 || part.block_k < 1)) {
       return absl::InvalidArgumentError("weight: F8_E4M3 without block scales");
     }
+    if (Is4Bit(part)) RETURN_IF_ERROR(CheckGroups(part));
   }
   return absl::OkStatus();
 }

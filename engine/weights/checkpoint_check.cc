@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "engine/weights/pack_quantized.h"
 
 namespace foredraft {
 namespace {
@@ -52,6 +53,12 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
                           const ModelDescription& description) {
   absl::flat_hash_set<std::string_view> known;
   for (const TensorSpec& spec : description.tensors) {
+    if (IsPacked(checkpoint, config, spec)) {
+      RETURN_IF_ERROR(CheckPacked(checkpoint, config, spec));
+      for (const std::string& name : PackedNames(config, spec))
+        known.insert(checkpoint.Find(name).entry->name);
+      continue;
+    }
     const TensorLocation found = checkpoint.Find(spec.name);
     if (found.entry == nullptr) {
       if (spec.kind == TensorKind::kUnread) continue;
@@ -62,6 +69,7 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
     RETURN_IF_ERROR(CheckShape(found, spec.shape));
     if (spec.scale.empty()) continue;
     RETURN_IF_ERROR(CheckScale(checkpoint, config, spec.scale, found));
+    RETURN_IF_ERROR(CheckUnpacked(checkpoint, spec));
     known.insert(spec.scale);
   }
   for (const TensorLocation& tensor : checkpoint.tensors()) {

@@ -10,7 +10,7 @@ namespace foredraft {
 
 // Compares the tensors of a checkpoint with the description of the whole model, all its MTP modules included.
 // INVALID_ARGUMENT names file and tensor: missing, extra, wrong shape, wrong dtype, FP8 without scales,
-// scales without FP8.
+// scales without FP8, 4-bit codes whose parts do not fit.
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
                           const ModelDescription& description);
 

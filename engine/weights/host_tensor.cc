@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/weights/pack_quantized.h"
 
 namespace foredraft {
 namespace {
@@ -37,6 +38,15 @@ void ConvertF8Row(const HostTensor& tensor, int64_t row, bf16* out) {
   }
 }
 
+void Convert4BitRow(const HostTensor& tensor, int64_t row, bf16* out) {
+  const auto* codes = reinterpret_cast<const uint8_t*>(tensor.data.get()) + row * tensor.k / 2;
+  const bf16* scales = tensor.group_scales.data() + row * tensor.k / tensor.group;
+  for (int32_t column = 0; column < tensor.k; ++column) {
+    const int code = codes[column / 2] >> (column % 2 * 4) & 15;
+    out[column] = ToBf16(Code4ToFloat(tensor.dtype, code) * ToFloat(scales[column / tensor.group]));
+  }
+}
+
 }  // namespace
 
 HostWeight HostTensor::View() const {
@@ -46,11 +56,14 @@ HostWeight HostTensor::View() const {
           .data = data.get(),
           .scale_inv = scale_inv.empty() ? nullptr : scale_inv.data(),
           .block_n = block_n,
-          .block_k = block_k};
+          .block_k = block_k,
+          .group_scales = group_scales.empty() ? nullptr : group_scales.data(),
+          .group = group};
 }
 
 absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
                                       const TensorSpec& spec) {
+  if (IsPacked(checkpoint, config, spec)) return ReadPacked(checkpoint, config, spec);
   const TensorLocation found = checkpoint.Find(spec.name);
   CHECK(found.entry != nullptr) << spec.name;
   const TensorEntry& entry = *found.entry;
@@ -79,16 +92,18 @@ HostTensor ToBf16(HostTensor tensor) {
     const auto* values = reinterpret_cast<const float*>(tensor.data.get());
     for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
   } else {
-    for (int64_t row = 0; row < tensor.n; ++row) ConvertF8Row(tensor, row, out + row * tensor.k);
+    const auto convert = Is4Bit(tensor.dtype) ? Convert4BitRow : ConvertF8Row;
+    for (int64_t row = 0; row < tensor.n; ++row) convert(tensor, row, out + row * tensor.k);
   }
   tensor.data = std::move(converted);
   tensor.dtype = DType::kBF16;
   tensor.scale_inv.clear();
+  tensor.group_scales.clear();
   return tensor;
 }
 
 std::vector<float> ToFloats(const HostTensor& tensor) {
-  CHECK(tensor.dtype != DType::kF8E4M3);
+  CHECK(tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16);
   std::vector<float> floats(static_cast<size_t>(tensor.element_count()));
   if (tensor.dtype == DType::kF32) {
     std::memcpy(floats.data(), tensor.data.get(), floats.size() * sizeof(float));

@@ -23,17 +23,20 @@ struct HostTensor {
   std::vector<float> scale_inv;  // F8_E4M3: [ceil(n / block_n), ceil(k / block_k)]
   int32_t block_n = 0;
   int32_t block_k = 0;
+  std::vector<bf16> group_scales;  // 4-bit kinds: [n, k / group]
+  int32_t group = 0;
 
   int64_t element_count() const { return int64_t{n} * k; }
   // Valid until this object is destroyed or moved from.
   HostWeight View() const;
 };
 
-// Reads a tensor that has passed CheckTensors, with its scales where it is FP8.
+// Reads a tensor that has passed CheckTensors, with its scales where it has some.
 absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
                                       const TensorSpec& spec);
 
-// The same values as BF16 (FP8: code times scale, rounded once) or as FP32 (from FP32 or BF16: exact).
+// The same values as BF16 (FP8, 4 bits: code times scale, rounded once) or as FP32 (from FP32 or BF16:
+// exact).
 HostTensor ToBf16(HostTensor tensor);
 std::vector<float> ToFloats(const HostTensor& tensor);
 

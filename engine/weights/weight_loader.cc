@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "engine/weights/checkpoint_check.h"
 #include "engine/weights/host_tensor.h"
+#include "engine/weights/pack_quantized.h"
 
 namespace foredraft {
 namespace {
@@ -73,23 +74,26 @@ class CheckpointSource : public WeightSource {
 
   // Bytes in the file, scales included.
   int64_t BytesOf(const TensorSpec& tensor) const override {
+    if (IsPacked(checkpoint_, config_, tensor)) return PackedBytes(checkpoint_, tensor);
     const TensorLocation scale = checkpoint_.Find(tensor.scale);
     return checkpoint_.Find(tensor.name).entry->bytes + (scale.entry == nullptr ? 0 : scale.entry->bytes);
   }
 
-  // Views of memory in parts_, valid until the next call. If only some parts are FP8 (a checkpoint with
-  // modules_to_not_convert), all become BF16.
+  // Views of memory in parts_, valid until the next call. If only some parts are quantised (a checkpoint with
+  // modules_to_not_convert or ignored modules), all become BF16.
   absl::StatusOr<std::vector<HostWeight>> ReadParts(std::span<const TensorSpec* const> specs) {
     parts_.clear();
     for (const TensorSpec* spec : specs) {
       ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(checkpoint_, config_, *spec));
       parts_.push_back(std::move(tensor));
     }
-    const bool f8 = std::all_of(parts_.begin(), parts_.end(),
-                                [](const HostTensor& part) { return part.dtype == DType::kF8E4M3; });
+    const DType dtype = parts_.front().dtype;
+    const bool keep =
+        dtype != DType::kF32 && std::all_of(parts_.begin(), parts_.end(),
+                                            [&](const HostTensor& part) { return part.dtype == dtype; });
     std::vector<HostWeight> views;
     for (HostTensor& part : parts_) {
-      if (!f8) part = ToBf16(std::move(part));
+      if (!keep) part = ToBf16(std::move(part));
       views.push_back(part.View());
     }
     Advance(specs);

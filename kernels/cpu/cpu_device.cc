@@ -25,20 +25,20 @@ struct IsaChoice {
 // that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
-    {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, AttentionScoresAvx512,
+    {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, AttentionScoresAvx512,
       WeightedSumAvx512},
      [] {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512bf16");
      }},
-    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, AttentionScoresAvx2, WeightedSumAvx2},
+    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, AttentionScoresAvx2, WeightedSumAvx2},
      [] {
        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
               __builtin_cpu_supports("f16c");
      }},
 #endif
-    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, AttentionScoresPortable,
+    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, AttentionScoresPortable,
       WeightedSumPortable},
      [] { return true; }},
 };
@@ -120,6 +120,10 @@ absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightPart
     ASSIGN_OR_RETURN(const std::vector<HostWeight> hosts, parts(index));
     ASSIGN_OR_RETURN(items[index], PackWeight(hosts));
     RETURN_IF_ERROR(CheckArrayItem(index, items[index], items[0]));
+    if (items[index].group == items[0].group) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("weight %d of an array has groups of %d, the first of %d", index, items[index].group,
+                        items[0].group));
   }
   return PackedWeights{.items = items, .count = count, .first = count > 0 ? *items : PackedWeight{}};
 }

@@ -12,6 +12,18 @@
 
 namespace foredraft::cpu {
 
+// The values of the 4-bit codes, which BF16 holds exactly.
+struct CodeTable {
+  uint16_t bits[16];
+};
+constexpr CodeTable MakeCodeTable(DType dtype) {
+  CodeTable table{};
+  for (int code = 0; code < 16; ++code) table.bits[code] = ToBf16(Code4ToFloat(dtype, code)).bits;
+  return table;
+}
+inline constexpr CodeTable kInt4Table = MakeCodeTable(DType::kInt4);
+inline constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
+
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
 // bound, about 1/8 per byte of weights if memory bound.
 inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
@@ -36,13 +48,19 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
   args.stripe = StripesOf(weight) + stripe * header.stripe_bytes;
   args.k = weight.k;
   args.block_k = header.block_k;
-  const bool f8 = weight.dtype == DType::kF8E4M3;
-  if (f8) args.scales = weight.scales + stripe * header.k_blocks * kStripeWidth;
+  GemmTileFn gemm_tile = isa.gemm_bf16;
+  if (weight.dtype == DType::kF8E4M3) {
+    args.scales = weight.scales + stripe * header.k_blocks * kStripeWidth;
+    gemm_tile = isa.gemm_f8;
+  } else if (Is4Bit(weight.dtype)) {
+    args.table = (weight.dtype == DType::kInt4 ? kInt4Table : kF4E2M1Table).bits;
+    gemm_tile = isa.gemm_4bit;
+  }
 
   for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
     args.rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
     for (int32_t i = 0; i < args.rows; ++i) x[i] = &x_row(row + i)->bits;
-    (f8 ? isa.gemm_f8 : isa.gemm_bf16)(args);
+    gemm_tile(args);
     for (int32_t i = 0; i < args.rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
   }
 }

@@ -3,9 +3,10 @@
 
 // The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
-// The files that implement these (gemm_<path>.cc, attention_<path>.cc) are compiled with the path's own
-// flags. They include only this header and intrinsics, and call no inline function of the project: the linker
-// keeps one copy of an inline function, and an older machine could not run a copy compiled with these flags.
+// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc) are compiled with
+// the path's own flags. They include only this header and intrinsics, and call no inline function of the
+// project: the linker keeps one copy of an inline function, and an older machine could not run a copy
+// compiled with these flags.
 
 #include <cstdint>
 
@@ -21,10 +22,11 @@ struct GemmTileArgs {
   float* tile;                  // [rows, 32]
   const uint16_t* const* x;     // [rows] -> [k] bf16 bits
   const unsigned char* stripe;  // its first pair
-  const float* scales;          // f8: [k_blocks, 32]; bf16: null
+  const float* scales;          // f8: [k_blocks, 32]; else null
+  const uint16_t* table;        // 4 bits: [16], the values of the codes as bf16 bits; else null
   int32_t rows;                 // 1..kMaxTileRows
   int32_t k;
-  int32_t block_k;  // bf16: k
+  int32_t block_k;  // bf16: k; 4 bits: the group
 };
 using GemmTileFn = void (*)(const GemmTileArgs& args);
 
@@ -63,23 +65,27 @@ struct IsaKernels {
   const char* name;    // as in Device::name
   GemmTileFn gemm_bf16;
   GemmTileFn gemm_f8;
+  GemmTileFn gemm_4bit;
   AttentionScoresFn attention_scores;
   WeightedSumFn weighted_sum;
 };
 
 void GemmBf16Portable(const GemmTileArgs& args);
 void GemmF8Portable(const GemmTileArgs& args);
+void Gemm4BitPortable(const GemmTileArgs& args);
 void AttentionScoresPortable(const AttentionScoresArgs& args);
 void WeightedSumPortable(const WeightedSumArgs& args);
 
 #if defined(__x86_64__)
 void GemmBf16Avx2(const GemmTileArgs& args);
 void GemmF8Avx2(const GemmTileArgs& args);
+void Gemm4BitAvx2(const GemmTileArgs& args);
 void AttentionScoresAvx2(const AttentionScoresArgs& args);
 void WeightedSumAvx2(const WeightedSumArgs& args);
 
 void GemmBf16Avx512(const GemmTileArgs& args);
 void GemmF8Avx512(const GemmTileArgs& args);
+void Gemm4BitAvx512(const GemmTileArgs& args);
 void AttentionScoresAvx512(const AttentionScoresArgs& args);
 void WeightedSumAvx512(const WeightedSumArgs& args);
 #endif

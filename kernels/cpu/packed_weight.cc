@@ -1,6 +1,8 @@
 #include "kernels/cpu/packed_weight.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <new>
 
 #include "absl/strings/str_format.h"
@@ -10,12 +12,20 @@
 namespace foredraft {
 namespace {
 
+// Inputs that share a scale; all of them where there are no scales.
+int32_t BlockK(const HostWeight& part) {
+  if (Is4Bit(part)) return part.group;
+  return IsF8(part) ? std::min(part.block_k, part.k) : part.k;
+}
+
 // A stripe has one grid of scales along k.
 absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
-    if (!IsF8(part) || part.block_k == parts[0].block_k) continue;
-    return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
-                                                      parts[0].block_k, part.block_k));
+    const int32_t first = Is4Bit(part) ? parts[0].group : parts[0].block_k;
+    const int32_t other = Is4Bit(part) ? part.group : part.block_k;
+    if (!IsQuantised(part) || other == first) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("weight: stacked parts have scale blocks of %d and %d", first, other));
   }
   return absl::OkStatus();
 }
@@ -62,6 +72,46 @@ void FillStripe(std::span<const HostWeight> parts, const PackedHeader& header, i
   }
 }
 
+static_assert(std::endian::native == std::endian::little, "eight codes are read as one integer");
+
+// Eight codes in a checkpoint's order, nibble k, to an octet's.
+uint32_t OctetWord(uint32_t codes) {
+  const auto gather = [](uint32_t nibbles) {  // the low nibbles of four bytes
+    nibbles &= 0x0f0f0f0fu;
+    nibbles = (nibbles | nibbles >> 4) & 0x00ff00ffu;
+    return (nibbles | nibbles >> 8) & 0xffffu;
+  };
+  return gather(codes) | gather(codes >> 4) << 16;
+}
+
+// Bytes of a group of a stripe: codes and scales.
+int64_t GroupBytes(int32_t group) { return int64_t{group} / 2 * kStripeWidth + kStripeWidth * sizeof(bf16); }
+
+// Writes one stripe of a 4-bit kind, whose memory is zeroed.
+void FillStripe4Bit(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe,
+                    unsigned char* out) {
+  const int64_t row_bytes = parts[0].k / 2;
+  const int64_t group_bytes = GroupBytes(header.block_k);
+  const int32_t octets = header.block_k / 8;
+  for (int lane = 0; lane < kStripeWidth; ++lane) {
+    const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
+    if (source.part == nullptr) return;
+    const unsigned char* codes =
+        static_cast<const unsigned char*>(source.part->data) + source.row * row_bytes;
+    for (int32_t block = 0; block < header.k_blocks; ++block) {
+      unsigned char* const group = out + block * group_bytes;
+      auto* const words = reinterpret_cast<uint32_t*>(group);
+      for (int32_t octet = 0; octet < octets; ++octet, codes += 4) {
+        uint32_t eight;
+        std::memcpy(&eight, codes, sizeof(eight));
+        words[octet * kStripeWidth + lane] = OctetWord(eight);
+      }
+      auto* const scales = reinterpret_cast<bf16*>(words + octets * kStripeWidth);
+      scales[lane] = source.part->group_scales[source.row * header.k_blocks + block];
+    }
+  }
+}
+
 void FillScales(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe, float* out) {
   for (int lane = 0; lane < kStripeWidth; ++lane) {
     const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
@@ -77,8 +127,12 @@ PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
   const int32_t k = parts[0].k;
   PackedHeader header{};
   header.stripe_count = static_cast<int32_t>((n + kStripeWidth - 1) / kStripeWidth);
-  header.block_k = IsF8(parts[0]) ? std::min(parts[0].block_k, k) : k;
+  header.block_k = BlockK(parts[0]);
   header.k_blocks = (k + header.block_k - 1) / header.block_k;
+  if (Is4Bit(parts[0])) {
+    header.stripe_bytes = header.k_blocks * GroupBytes(header.block_k);
+    return header;
+  }
   const int64_t last_len = k - static_cast<int64_t>(header.k_blocks - 1) * header.block_k;
   const int64_t pairs =
       static_cast<int64_t>(header.k_blocks - 1) * ((header.block_k + 1) / 2) + (last_len + 1) / 2;
@@ -110,7 +164,9 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
   pool.ParallelFor(header.stripe_count, stripe_cost, [&](int64_t begin, int64_t end) {
     for (int64_t stripe = begin; stripe < end; ++stripe) {
       unsigned char* out = stripes + stripe * header.stripe_bytes;
-      if (f8) {
+      if (Is4Bit(parts[0])) {
+        FillStripe4Bit(parts, header, stripe, out);
+      } else if (f8) {
         FillStripe<uint8_t, F8BitsAt>(parts, header, stripe, out);
         FillScales(parts, header, stripe, scales + stripe * stripe_scales);
       } else {
@@ -118,8 +174,10 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
       }
     }
   });
-  return PackedWeight{memory, scales, static_cast<int32_t>(n), parts[0].k,
-                      f8 ? DType::kF8E4M3 : DType::kBF16};
+  PackedWeight weight{.data = memory, .scales = scales, .n = static_cast<int32_t>(n), .k = parts[0].k};
+  if (IsQuantised(parts[0])) weight.dtype = parts[0].dtype;
+  if (Is4Bit(parts[0])) weight.group = header.block_k;
+  return weight;
 }
 
 }  // namespace foredraft

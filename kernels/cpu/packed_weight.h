@@ -9,6 +9,11 @@
 // reads 25% slower. A k block of odd length ends in a pair whose second half is zero; outputs past n are
 // zero. BF16 has one k block, all of k. FP8 has the k blocks of its scale grid, with the scales expanded to
 // one per output, [stripes, k_blocks, 32], so that parts with different grids can be stacked at any row.
+//
+// A k block of a 4-bit kind is a group: its octets of k, then its 32 scales in BF16, so that scales are part
+// of the same sequential stream. An octet is a 32-bit word per output, 128 bytes: nibble q of the word's half
+// p has the code of k = 2q + p. A shift by 4q thus leaves a pair of adjacent k in the low nibbles of the
+// halves.
 
 #include <cstdint>
 #include <functional>
@@ -26,7 +31,7 @@ namespace foredraft {
 struct alignas(64) PackedHeader {
   int64_t stripe_bytes;
   int32_t stripe_count;
-  int32_t block_k;   // bf16: k
+  int32_t block_k;   // bf16: k; 4 bits: the group
   int32_t k_blocks;  // bf16: 1
 };
 

@@ -16,11 +16,33 @@ void Fill(const RandomWeight& weight, int item, ThreadPool& pool, T* out, Make m
   });
 }
 
+size_t BytesOf(const RandomWeight& weight) {
+  const size_t elements = static_cast<size_t>(weight.n) * weight.k;
+  return Is4Bit(weight.dtype) ? (elements + 1) / 2 : elements * DTypeBytes(weight.dtype);
+}
+
+// An even k: a row begins with a byte of its own.
+void FillCodes(const RandomWeight& weight, int item, ThreadPool& pool, uint8_t* out) {
+  pool.ParallelFor(weight.n, weight.k, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      uint8_t* const codes = out + row * weight.k / 2;
+      for (int32_t column = 0; column + 2 <= weight.k; column += 2) {
+        const uint8_t low = RandomCode4(weight, weight.number(item, row, column));
+        const uint8_t high = RandomCode4(weight, weight.number(item, row, column + 1));
+        codes[column / 2] = static_cast<uint8_t>(low | high << 4);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 RandomHostWeight::RandomHostWeight(const RandomWeight& weight, int item, ThreadPool& pool)
-    : weight_(weight), data_(static_cast<size_t>(weight.n) * weight.k * DTypeBytes(weight.dtype)) {
-  if (weight.dtype == DType::kF8E4M3) {
+    : weight_(weight), data_(BytesOf(weight)) {
+  if (Is4Bit(weight.dtype)) {
+    FillCodes(weight, item, pool, data_.data());
+    group_scales_.assign(int64_t{weight.n} * (weight.k / weight.group), RandomGroupScale(weight));
+  } else if (weight.dtype == DType::kF8E4M3) {
     Fill(weight, item, pool, data_.data(), RandomF8);
     const int64_t blocks =
         int64_t{(weight.n + kBlock - 1) / kBlock} * int64_t{(weight.k + kBlock - 1) / kBlock};
@@ -37,7 +59,9 @@ HostWeight RandomHostWeight::View() const {
           .data = data_.data(),
           .scale_inv = scales_.empty() ? nullptr : scales_.data(),
           .block_n = kBlock,
-          .block_k = kBlock};
+          .block_k = kBlock,
+          .group_scales = group_scales_.empty() ? nullptr : group_scales_.data(),
+          .group = weight_.group};
 }
 
 }  // namespace foredraft

@@ -19,7 +19,8 @@ class RandomHostWeight {
  private:
   RandomWeight weight_;
   std::vector<uint8_t> data_;
-  std::vector<float> scales_;  // empty unless FP8
+  std::vector<float> scales_;       // empty unless FP8
+  std::vector<bf16> group_scales_;  // empty unless 4 bits
 };
 
 }  // namespace foredraft

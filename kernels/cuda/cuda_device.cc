@@ -123,6 +123,7 @@ absl::StatusOr<PackedWeights> CudaDevice::PackWeights(int count, const WeightPar
 }
 
 absl::StatusOr<PackedWeights> CudaDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
+  RETURN_IF_ERROR(CheckKind(weight.dtype));
   const WeightLayout layout{.n = weight.n, .k = weight.k, .dtype = weight.dtype};
   ASSIGN_OR_RETURN(const PackedWeight first, AllocateWeights(layout, count));
   {

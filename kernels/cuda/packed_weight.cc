@@ -69,8 +69,18 @@ PackedWeight WeightLayout::Item(const PackedWeight& first, int64_t index) const 
           .dtype = dtype};
 }
 
+absl::Status CheckKind(DType dtype) {
+  if (!Is4Bit(dtype)) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrFormat("weight: %s: the cuda backend has no kernel for 4-bit weights, allowed BF16, F8_E4M3; "
+                      "the cpu backend has "
+                      "one",
+                      DTypeName(dtype)));
+}
+
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
   RETURN_IF_ERROR(CheckParts(parts));
+  RETURN_IF_ERROR(CheckKind(parts[0].dtype));
   WeightLayout layout{.k = parts[0].k};
   for (const HostWeight& part : parts) layout.n += part.n;
   if (IsF8(parts[0]) && KeepsScaleGrid(parts)) layout.dtype = DType::kF8E4M3;

@@ -50,6 +50,9 @@ struct WeightLayout {
   PackedWeight Item(const PackedWeight& first, int64_t index) const;
 };
 
+// UNIMPLEMENTED names a kind of weight that has no kernel here.
+absl::Status CheckKind(DType dtype);
+
 // The layout of the parts stacked along n. INVALID_ARGUMENT names a mismatch.
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts);
 

@@ -85,10 +85,20 @@ EngineOptions EngineOptionsOf(const Config& config) {
   return options;
 }
 
+namespace {
+
+std::string WeightsName(const ModelConfig& model) {
+  const PackQuantized& packed = model.pack_quantized;
+  if (packed) return absl::StrCat(packed.codes == CodeFormat::kInt4 ? "int4/" : "fp4/", packed.group);
+  return model.fp8_blocks ? "fp8" : "bf16";
+}
+
+}  // namespace
+
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
-  const std::string facts = absl::StrCat(
-      NameOf(config.backend), "|", device_name, "|weights ", model.fp8_blocks ? "fp8" : "bf16", "|kv ",
-      NameOf(config.kv_cache_config.dtype), "|compiler ", __VERSION__);  // the device names its tuning
+  const std::string facts = absl::StrCat(NameOf(config.backend), "|", device_name, "|weights ",
+                                         WeightsName(model), "|kv ", NameOf(config.kv_cache_config.dtype),
+                                         "|compiler ", __VERSION__);  // the device names its tuning
   const uint64_t hash = Fnv1a(facts);
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }

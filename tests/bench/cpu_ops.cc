@@ -2,14 +2,16 @@
 // machine's read bandwidth, which is measured before and after every line. Calls cycle through copies of the
 // weights, so that a large model's weights are not in a cache. A small model's are, as in a real step.
 //
-// usage: cpu_ops [--model CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--only WORD]
-//                [--buffer-mb N] [--markdown]
+// usage: cpu_ops [--model CONFIG_JSON] [--rows 1,4,8] [--dtype bf16,fp8,int4,fp4] [--context N] [--threads N]
+//                [--only WORD] [--buffer-mb N] [--markdown]
 //   --model  default deploy/configs/yardstick.json
+//   --dtype  of the projections, one line each; default bf16
 //   --only   ops with WORD in their name
 
 #include <algorithm>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,6 +38,7 @@ struct Options {
   std::string model = "deploy/configs/yardstick.json";
   std::string only;
   std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64};
+  std::vector<std::string> dtypes = {"bf16"};
   int context = 512;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int buffer_mb = 512;
@@ -43,27 +46,40 @@ struct Options {
   std::string command;  // as given
 };
 
+std::optional<DType> FindDType(const std::string& name) {
+  if (name == "bf16") return DType::kBF16;
+  if (name == "fp8") return DType::kF8E4M3;
+  if (name == "int4") return DType::kInt4;
+  if (name == "fp4") return DType::kF4E2M1;
+  return std::nullopt;
+}
+
 class Bench : public OpMemory {
  public:
   Bench(const Options& options, std::unique_ptr<Device> device)
       : OpMemory(std::move(device)),
         options_(options),
         bandwidth_(options.threads, size_t(options.buffer_mb) << 20),
-        table_({"op", "n x k", "rows", "us", "GB/s", "of read bandwidth", "GFLOPS"}) {}
+        table_({"op", "n x k", "dtype", "rows", "us", "GB/s", "of read bandwidth", "GFLOPS"}) {}
 
   bool Wants(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
   const std::vector<int>& rows() const { return options_.rows; }
+  std::vector<DType> dtypes() const {
+    std::vector<DType> dtypes;
+    for (const std::string& name : options_.dtypes) dtypes.push_back(*FindDType(name));
+    return dtypes;
+  }
 
   std::vector<PackedWeights> Weights(int count, int n, int k, DType dtype) {
     return ColdWeights(count, n, k, dtype, std::min(kColdBytes, options_.buffer_mb * 0.5e6), kMaxCopies);
   }
 
-  void Line(const std::string& name, const std::string& shape, int rows, const OpCost& cost,
+  void Line(const std::string& name, const std::string& shape, DType dtype, int rows, const OpCost& cost,
             const std::function<void(int)>& submit) {
     const double before = bandwidth_.Measure();
     const double seconds = MedianSeconds(device(), stream(), submit, kSample);
     const double rate = (before + bandwidth_.Measure()) / 2;
-    table_.Add({name, shape, absl::StrCat(rows), absl::StrFormat("%.1f", seconds * 1e6),
+    table_.Add({name, shape, DTypeName(dtype), absl::StrCat(rows), absl::StrFormat("%.1f", seconds * 1e6),
                 absl::StrFormat("%.1f", cost.stored_bytes / seconds / 1e9),
                 absl::StrFormat("%.0f%%", 100 * cost.stored_bytes / seconds / rate),
                 absl::StrFormat("%.0f", (cost.bf16_flops + cost.fp8_flops) / seconds / 1e9)});
@@ -85,37 +101,44 @@ class Bench : public OpMemory {
 
 std::string ShapeName(int n, int k) { return absl::StrCat(n, " x ", k); }
 
+// Rows outside, dtypes inside: times that are compared are taken one after another.
+void GemmLines(Bench& bench, const std::string& name, int n, int k, const std::vector<DType>& dtypes) {
+  std::vector<std::vector<PackedWeights>> weights;
+  for (const DType dtype : dtypes) weights.push_back(bench.Weights(1, n, k, dtype));
+  for (const int rows : bench.rows()) {
+    for (const std::vector<PackedWeights>& copies : weights) {
+      GemmParams p = {.out = bench.Rows<float>(rows, n), .x = bench.Rows<const bf16>(rows, k)};
+      p.weight = copies[0].first;
+      bench.Line(name, ShapeName(n, k), p.weight.dtype, rows, CostOf(p), [&bench, &copies, p](int i) mutable {
+        p.weight = copies[i % copies.size()].first;
+        bench.ops().gemm(bench.stream(), p);
+      });
+    }
+  }
+}
+
 void Gemms(Bench& bench, const ModelConfig& c) {
-  const DType dtype = c.fp8_blocks ? DType::kF8E4M3 : DType::kBF16;
+  const std::vector<DType> bf16_only = {DType::kBF16};
   const int q_rows = c.num_attention_heads * c.qk_head_dim();
   const int q_rank = c.q_lora_rank > 0 ? c.q_lora_rank : q_rows;
   const struct {
     const char* name;
     int n, k;
-    DType dtype;
+    std::vector<DType> dtypes;
   } shapes[] = {
-      {"q_a and kv_a", q_rank + c.kv_lora_rank + c.qk_rope_head_dim, c.hidden_size, dtype},
-      {"q_b", q_rows, c.q_lora_rank, dtype},
-      {"o", c.hidden_size, c.num_attention_heads * c.v_head_dim, dtype},
-      {"router", c.n_routed_experts, c.hidden_size, DType::kBF16},
-      {"shared gate and up", 2 * c.n_shared_experts * c.moe_intermediate_size, c.hidden_size, dtype},
-      {"shared down", c.hidden_size, c.n_shared_experts * c.moe_intermediate_size, dtype},
-      {"dense gate and up", 2 * c.intermediate_size, c.hidden_size, dtype},
-      {"dense down", c.hidden_size, c.intermediate_size, dtype},
-      {"eh_proj", c.hidden_size, 2 * c.hidden_size, DType::kBF16},
-      {"head", c.vocab_size, c.hidden_size, DType::kBF16}};
+      {"q_a and kv_a", q_rank + c.kv_lora_rank + c.qk_rope_head_dim, c.hidden_size, bench.dtypes()},
+      {"q_b", q_rows, c.q_lora_rank, bench.dtypes()},
+      {"o", c.hidden_size, c.num_attention_heads * c.v_head_dim, bench.dtypes()},
+      {"router", c.n_routed_experts, c.hidden_size, bf16_only},
+      {"shared gate and up", 2 * c.n_shared_experts * c.moe_intermediate_size, c.hidden_size, bench.dtypes()},
+      {"shared down", c.hidden_size, c.n_shared_experts * c.moe_intermediate_size, bench.dtypes()},
+      {"dense gate and up", 2 * c.intermediate_size, c.hidden_size, bench.dtypes()},
+      {"dense down", c.hidden_size, c.intermediate_size, bench.dtypes()},
+      {"eh_proj", c.hidden_size, 2 * c.hidden_size, bf16_only},
+      {"head", c.vocab_size, c.hidden_size, bf16_only}};
   for (const auto& s : shapes) {
     const std::string name = absl::StrCat("gemm ", s.name);
-    if (s.n == 0 || s.k == 0 || !bench.Wants(name)) continue;
-    const std::vector<PackedWeights> weights = bench.Weights(1, s.n, s.k, s.dtype);
-    for (const int rows : bench.rows()) {
-      GemmParams p = {.out = bench.Rows<float>(rows, s.n), .x = bench.Rows<const bf16>(rows, s.k)};
-      p.weight = weights[0].first;
-      bench.Line(name, ShapeName(s.n, s.k), rows, CostOf(p), [&bench, &weights, p](int i) mutable {
-        p.weight = weights[i % weights.size()].first;
-        bench.ops().gemm(bench.stream(), p);
-      });
-    }
+    if (s.n > 0 && s.k > 0 && bench.Wants(name)) GemmLines(bench, name, s.n, s.k, s.dtypes);
   }
 }
 
@@ -129,35 +152,40 @@ std::vector<int32_t> Offsets(int experts, int pairs, int first) {
 
 // Each row takes top_k experts that no earlier row took, until all are taken. Each call continues with the
 // next expert, so that calls with few rows reach all experts of all copies too.
-void GroupedGemms(Bench& bench, const ModelConfig& c) {
+void GroupedGemmLines(Bench& bench, const ModelConfig& c, const char* name, int n, int k) {
   const int experts = c.n_routed_experts;
-  if (experts == 0) return;
-  const DType dtype = c.fp8_blocks ? DType::kF8E4M3 : DType::kBF16;
+  std::vector<std::vector<PackedWeights>> weights;
+  for (const DType dtype : bench.dtypes()) weights.push_back(bench.Weights(experts, n, k, dtype));
+  for (const int rows : bench.rows()) {
+    const int pairs = rows * c.num_experts_per_tok;
+    std::vector<const int32_t*> offsets;
+    for (int i = 0; i < experts; ++i) {
+      offsets.push_back(bench.Put(Offsets(experts, pairs, i * pairs % experts)));
+    }
+    for (const std::vector<PackedWeights>& copies : weights) {
+      GroupedGemmParams p = {.out = bench.Rows<float>(pairs, n),
+                             .x = bench.Rows<const bf16>(pairs, k),
+                             .expert_offsets = offsets[0],
+                             .experts = copies[0]};
+      bench.Line(name, ShapeName(n, k), p.experts.first.dtype, rows, CostOf(p, {.host_arrays = true}),
+                 [&bench, &copies, &offsets, p](int i) mutable {
+                   p.expert_offsets = offsets[i % offsets.size()];
+                   p.experts = copies[i % copies.size()];
+                   bench.ops().grouped_gemm(bench.stream(), p);
+                 });
+    }
+  }
+}
+
+void GroupedGemms(Bench& bench, const ModelConfig& c) {
+  if (c.n_routed_experts == 0) return;
   const struct {
     const char* name;
     int n, k;
   } shapes[] = {{"grouped_gemm gate and up", 2 * c.moe_intermediate_size, c.hidden_size},
                 {"grouped_gemm down", c.hidden_size, c.moe_intermediate_size}};
   for (const auto& s : shapes) {
-    if (!bench.Wants(s.name)) continue;
-    const std::vector<PackedWeights> weights = bench.Weights(experts, s.n, s.k, dtype);
-    for (const int rows : bench.rows()) {
-      const int pairs = rows * c.num_experts_per_tok;
-      std::vector<const int32_t*> offsets;
-      for (int i = 0; i < experts; ++i) {
-        offsets.push_back(bench.Put(Offsets(experts, pairs, i * pairs % experts)));
-      }
-      GroupedGemmParams p = {.out = bench.Rows<float>(pairs, s.n),
-                             .x = bench.Rows<const bf16>(pairs, s.k),
-                             .expert_offsets = offsets[0],
-                             .experts = weights[0]};
-      bench.Line(s.name, ShapeName(s.n, s.k), rows, CostOf(p, {.host_arrays = true}),
-                 [&bench, &weights, &offsets, p](int i) mutable {
-                   p.expert_offsets = offsets[i % offsets.size()];
-                   p.experts = weights[i % weights.size()];
-                   bench.ops().grouped_gemm(bench.stream(), p);
-                 });
-    }
+    if (bench.Wants(s.name)) GroupedGemmLines(bench, c, s.name, s.n, s.k);
   }
 }
 
@@ -177,7 +205,7 @@ void HeadGemms(Bench& bench, const ModelConfig& c) {
                           .heads = weights[0],
                           .out_head_stride = s.n,
                           .x_head_stride = s.k};
-      bench.Line(s.name, absl::StrCat(heads, " x ", ShapeName(s.n, s.k)), rows, CostOf(p),
+      bench.Line(s.name, absl::StrCat(heads, " x ", ShapeName(s.n, s.k)), DType::kBF16, rows, CostOf(p),
                  [&bench, &weights, p](int i) mutable {
                    p.heads = weights[i % weights.size()];
                    bench.ops().head_gemm(bench.stream(), p);
@@ -214,7 +242,7 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
                          .head_dim = c.qk_head_dim(),
                          .first_position = 0,
                          .scale = 0.1f};
-    bench.Line("mla_decode", absl::StrCat(context, " positions"), rows,
+    bench.Line("mla_decode", absl::StrCat(context, " positions"), DType::kBF16, rows,
                CostOf(p, {.context = context, .rows_per_sequence = 1}), [&bench, &caches, p](int i) mutable {
                  p.layer.data = caches[i % caches.size()];
                  bench.ops().mla_decode(bench.stream(), p);
@@ -227,11 +255,17 @@ int Main(int argc, char** argv) {
   options.command = ParseBenchFlags(argc, argv,
                                     {{"--model", &options.model},
                                      {"--rows", &options.rows},
+                                     {"--dtype", &options.dtypes},
                                      {"--context", &options.context},
                                      {"--threads", &options.threads},
                                      {"--only", &options.only},
                                      {"--buffer-mb", &options.buffer_mb},
                                      {"--markdown", &options.markdown}});
+  for (const std::string& name : options.dtypes) {
+    if (FindDType(name)) continue;
+    std::cerr << "cpu_ops: --dtype: " << name << ", allowed bf16, fp8, int4, fp4\n";
+    return 2;
+  }
   const auto config = ReadModelConfig(options.model);
   auto device = CreateDevice("cpu", {.threads = options.threads, .pin = true});
   if (!config.ok() || !device.ok()) {

@@ -60,6 +60,7 @@ double MetExperts(double pairs, int32_t experts, const CostContext& shape) {
 }
 
 double WeightBytes(const PackedWeight& weight) {
+  if (Is4Bit(weight.dtype)) return double(weight.n) * weight.k * (0.5 + 2.0 / weight.group);
   const double elements = double(weight.n) * weight.k * DTypeBytes(weight.dtype);
   if (weight.dtype != DType::kF8E4M3) return elements;
   return elements + 4 * std::ceil(weight.n / kF8Block) * std::ceil(weight.k / kF8Block);

@@ -55,7 +55,7 @@ class OpMemory {
   // `cold_bytes` of copies, so that none is still in a cache when it is read again. At least one.
   std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype, double cold_bytes,
                                          int max_copies = 64) {
-    const double bytes = double(count) * n * k * DTypeBytes(dtype);
+    const double bytes = double(count) * n * k * (Is4Bit(dtype) ? 0.5 : DTypeBytes(dtype));
     const int copies = std::clamp(static_cast<int>(cold_bytes / bytes), 1, max_copies);
     std::vector<PackedWeights> weights;
     for (int i = 0; i < copies; ++i) weights.push_back(Random(count, n, k, dtype));

@@ -132,6 +132,92 @@ TEST(ModelConfig, AbsentFieldsHaveTheClassDefaults) {
   EXPECT_THAT(parsed.eos_token_ids, IsEmpty());
 }
 
+// As Kimi-K2-Thinking has it.
+json PackQuantizedConfig() {
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "pack-quantized"},
+          {"quantization_status", "compressed"},
+          {"kv_cache_scheme", nullptr},
+          {"ignore", {"lm_head", "re:.*self_attn.*"}},
+          {"config_groups",
+           {{"group_0",
+             {{"input_activations", nullptr},
+              {"output_activations", nullptr},
+              {"targets", {"Linear"}},
+              {"weights",
+               {{"actorder", nullptr},
+                {"block_structure", nullptr},
+                {"dynamic", false},
+                {"group_size", 32},
+                {"num_bits", 4},
+                {"observer", "minmax"},
+                {"observer_kwargs", json::object()},
+                {"strategy", "group"},
+                {"symmetric", true},
+                {"type", "int"}}}}}}}};
+}
+
+TEST(ModelConfig, AcceptsFourBitsOfCompressedTensors) {
+  json config = R1();
+  config["quantization_config"] = PackQuantizedConfig();
+  const ModelConfig int4 = ParseOrDie(config);
+  EXPECT_EQ(int4.pack_quantized.codes, CodeFormat::kInt4);
+  EXPECT_EQ(int4.pack_quantized.group, 32);
+  EXPECT_FALSE(int4.fp8_blocks);
+  json& quantization = config["quantization_config"];
+  quantization["config_groups"]["group_0"]["weights"]["group_size"] = 128;
+  EXPECT_EQ(ParseOrDie(config).pack_quantized.group, 128);
+  quantization["format"] = "mxfp4-pack-quantized";
+  quantization["config_groups"]["group_0"]["weights"]["type"] = "float";
+  quantization["config_groups"]["group_0"]["weights"]["group_size"] = 32;
+  EXPECT_EQ(ParseOrDie(config).pack_quantized.codes, CodeFormat::kFp4);
+}
+
+TEST(ModelConfig, RefusesOtherFormatsOfCompressedTensorsByName) {
+  const struct {
+    json::json_pointer field;  // below quantization_config
+    json value;
+    const char* error;
+  } cases[] = {
+      {json::json_pointer("/format"), "int-quantized",
+       R"(quantization_config.format: "int-quantized", allowed pack-quantized, mxfp4-pack-quantized)"},
+      {json::json_pointer("/config_groups/group_0/weights/num_bits"), 8,
+       "quantization_config.config_groups.group_0.weights.num_bits: 8, allowed 4..4"},
+      {json::json_pointer("/config_groups/group_0/weights/group_size"), 16,
+       "group_size: 16, allowed 32, 64, 128"},
+      {json::json_pointer("/config_groups/group_0/weights/symmetric"), false,
+       "symmetric: false, allowed true"},
+      {json::json_pointer("/config_groups/group_0/weights/strategy"), "channel",
+       R"(strategy: "channel", allowed group)"},
+      {json::json_pointer("/config_groups/group_0/weights/type"), "float", R"(type: "float", allowed int)"},
+      {json::json_pointer("/config_groups/group_0/weights/actorder"), "group",
+       R"(actorder: "group", allowed null, static, weight)"},
+      {json::json_pointer("/config_groups/group_0/weights"), nullptr, "group_0.weights: missing"},
+      {json::json_pointer("/config_groups/group_0/input_activations"),
+       {{"num_bits", 8}},
+       R"(group_0.input_activations: {"num_bits":8}, allowed null)"},
+      {json::json_pointer("/config_groups"), json::object(),
+       "config_groups: {}, allowed an object of groups"},
+      {json::json_pointer("/kv_cache_scheme"), {{"num_bits", 8}}, "kv_cache_scheme: "},
+      {json::json_pointer("/quantization_status"), "frozen",
+       R"(quantization_status: "frozen", allowed compressed)"},
+  };
+  for (const auto& c : cases) {
+    json config = R1();
+    config["quantization_config"] = PackQuantizedConfig();
+    config["quantization_config"][c.field] = c.value;
+    const auto parsed = ParseModelConfig(config.dump(), "config.json");
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(c.error));
+  }
+  json config = R1();
+  config["quantization_config"] = PackQuantizedConfig();
+  json& groups = config["quantization_config"]["config_groups"];
+  groups["group_1"] = groups["group_0"];
+  groups["group_1"]["weights"]["group_size"] = 128;
+  EXPECT_THAT(std::string(ParseModelConfig(config.dump(), "config.json").status().message()),
+              HasSubstr("config_groups.group_1: group_size 128, allowed one size for all, 32"));
+}
+
 TEST(ModelConfig, EosMayBeAList) {
   json config = R1();
   config["eos_token_id"] = {1, 128805};
@@ -198,7 +284,7 @@ const Refusal kRefusals[] = {
     {"TopkGroup", R"({"topk_group": 9})", "topk_group: 9, allowed 1..8"},
     {"TopkExperts", R"({"num_experts_per_tok": 129})", "num_experts_per_tok: 129, allowed 1..128"},
     {"QuantMethod", R"({"quantization_config": {"quant_method": "awq"}})",
-     R"(quantization_config.quant_method: "awq", allowed fp8)"},
+     R"(quantization_config.quant_method: "awq", allowed fp8, compressed-tensors)"},
     {"QuantFormat", R"({"quantization_config": {"fmt": "e5m2"}})",
      R"(quantization_config.fmt: "e5m2", allowed e4m3)"},
     {"QuantStatic", R"({"quantization_config": {"activation_scheme": "static"}})",

@@ -177,6 +177,20 @@ TEST_F(CudaDeviceTest, AGridThatCannotBeStackedBecomesBf16) {
   }
 }
 
+TEST_F(CudaDeviceTest, Refuses4BitWeightsByName) {
+  const std::vector<uint8_t> codes(64);
+  const std::vector<bf16> scales(4);
+  HostWeight part{.dtype = DType::kInt4, .n = 4, .k = 32, .data = codes.data()};
+  part.group_scales = scales.data();
+  part.group = 32;
+  for (const absl::Status& status :
+       {device_->PackWeight({&part, 1}).status(),
+        device_->MakeRandomWeights(2, DenseRandomWeight(4, 32, DType::kInt4, 1, 9)).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(status.message(), HasSubstr("INT4: the cuda backend has no kernel for 4-bit weights"));
+  }
+}
+
 TEST_F(CudaDeviceTest, RandomWeightsAreThoseOfTheirNumbers) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     RandomWeight weight = DenseRandomWeight(70, 130, dtype, 0.5f, 9);

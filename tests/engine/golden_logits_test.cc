@@ -54,7 +54,7 @@ TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogits, ::testing::Values("abacus", "grouped", "fp8"),
+INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogits, ::testing::Values("abacus", "grouped", "fp8", "int4", "fp4"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the model goldens: logits of transformers' DeepseekV3ForCausalLM and MtpModel in float32.
 
-For the shipped model and two small random checkpoints (written anew with --checkpoints). Weights are read as they
-stand (BF16, or FP8 times its block's scale) and computed with in float32. Writes <name>_model.golden.json and .bin:
+For the shipped model and four small random checkpoints (written anew with --checkpoints). Weights are read as they
+stand (BF16, FP8 times its block's scale, a 4-bit code's value times its group's scale) and computed with in float32. Writes <name>_model.golden.json and .bin:
 little-endian float32, laid out by the JSON. "prompts": name, ids, and
   logits_offset   in floats: [len(ids), vocab_size], the target's logits of every position
   mtp             per module: first_position s and offset: [len(ids) - s, vocab_size], the module's logits at
@@ -29,13 +29,14 @@ from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
+import pack_quantized
 import random_checkpoint
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ABACUS = ROOT / "deploy" / "models" / "abacus"
 SEED = 20240229
-LENGTHS = {"grouped": (1, 7, 40, 150), "fp8": (1, 7, 40, 150), "abacus": (1, 7, 40, 80)}
+LENGTHS = {"grouped": (1, 7, 40, 150), "fp8": (1, 7, 40, 150), "int4": (1, 7, 40, 80), "fp4": (1, 7, 40, 80), "abacus": (1, 7, 40, 80)}
 # Modules past the first are given for one prompt only, to keep the files small.
 DEEP_LENGTH = 40
 CANDIDATES = 48
@@ -48,6 +49,8 @@ def read_float32(folder):
         with safe_open(file, framework="pt") as opened:
             tensors |= {name: opened.get_tensor(name) for name in opened.keys()}
     config = json.loads((folder / "config.json").read_text())
+    if (config.get("quantization_config") or {}).get("quant_method") == "compressed-tensors":
+        return {key: value for key, value in config.items() if key != "quantization_config"}, pack_quantized.read_float32(config, tensors)
     height, width = (config.get("quantization_config") or {"weight_block_size": (1, 1)})["weight_block_size"]
     result = {}
     for name, tensor in tensors.items():
@@ -197,7 +200,7 @@ def make(name, checkpoint):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoints", action="store_true", help="write the random checkpoints anew first")
-    parser.add_argument("--only", choices=sorted(LENGTHS), help="one of the three")
+    parser.add_argument("--only", choices=sorted(LENGTHS), help="one of the five")
     args = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
@@ -205,7 +208,10 @@ def main():
     if args.checkpoints:
         random_checkpoint.write(folder / "grouped", random_checkpoint.GROUPED, SEED, shards=2, with_copies=True)
         random_checkpoint.write(folder / "fp8", random_checkpoint.FP8, SEED + 1, shards=1, with_copies=False)
-    for name, checkpoint in (("grouped", folder / "grouped"), ("fp8", folder / "fp8"), ("abacus", ABACUS)):
+        for seed, (kind, config) in enumerate(random_checkpoint.PACKED.items(), SEED + 2):
+            random_checkpoint.write(folder / kind, config, seed, shards=1, with_copies=False)
+    for name in LENGTHS:
+        checkpoint = ABACUS if name == "abacus" else folder / name
         if args.only in (None, name):
             make(name, checkpoint)
 

@@ -6,10 +6,13 @@ takes weigh little: rounding then moves logits a little where it swaps two of th
 
 import json
 import pathlib
+import re
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
+
+import pack_quantized
 
 COMMON = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 256, "moe_layer_freq": 1,
@@ -33,6 +36,16 @@ FP8 = COMMON | {
     "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 40, "qk_nope_head_dim": 24,
     "qk_rope_head_dim": 16, "v_head_dim": 24, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "rope_scaling": None,
     "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}}
+
+# 4-bit codes in groups. Some modules stay in BF16: kv_b, and one of the two projections that are fused.
+PACKED_COMMON = COMMON | {
+    "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 256, "moe_intermediate_size": 32, "n_routed_experts": 16,
+    "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16, "v_head_dim": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 512, "rope_scaling": None}
+UNPACKED = re.compile(r"lm_head|.*kv_b_proj|.*eh_proj|.*layers\.1\.self_attn\.q_a_proj")
+PACKED = {kind: PACKED_COMMON | {"quantization_config": pack_quantized.quantization_config(kind, 32, ["lm_head", "re:" + UNPACKED.pattern])}
+          for kind in pack_quantized.FORMATS}
 
 FP8_MAX = 448.0
 
@@ -59,6 +72,9 @@ class Writer:
         if "quantization_config" not in self.config:
             self.plain(f"{name}.weight", values)
             return
+        if self.config["quantization_config"]["quant_method"] == "compressed-tensors":
+            self.packed_linear(name, values)
+            return
         height, width = self.config["quantization_config"]["weight_block_size"]
         scales = np.zeros((-(-rows // height), -(-columns // width)), np.float32)
         for i in range(scales.shape[0]):
@@ -69,6 +85,14 @@ class Writer:
                 block /= scales[i, j]
         self.plain(f"{name}.weight", values, torch.float8_e4m3fn)
         self.plain(f"{name}.weight_scale_inv", scales, torch.float32)
+
+    def packed_linear(self, name, values):
+        if UNPACKED.match(name):
+            self.plain(f"{name}.weight", values)
+            return
+        kind, group = pack_quantized.kind_and_group(self.config)
+        packed = pack_quantized.pack(kind, group, torch.from_numpy(values.astype(np.float32)), self.rng)
+        self.tensors |= {f"{name}.{part}": tensor for part, tensor in packed.items()}
 
     def mlp(self, name, size):
         hidden = self.config["hidden_size"]

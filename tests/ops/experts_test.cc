@@ -88,9 +88,9 @@ struct GemmShape {
 };
 
 const GemmShape kGemmShapes[] = {
-    {"abacus", 8, 2, 96, 128, DType::kBF16},
-    {"ragged", 7, 3, 21, 45, DType::kBF16},
-    {"f8, R1 slice", 16, 4, 64, 512, DType::kF8E4M3},
+    {"abacus", 8, 2, 96, 128, DType::kBF16},          {"ragged", 7, 3, 21, 45, DType::kBF16},
+    {"f8, R1 slice", 16, 4, 64, 512, DType::kF8E4M3}, {"int4, R1 slice", 16, 4, 64, 512, DType::kInt4},
+    {"fp4, ragged", 7, 3, 21, 256, DType::kF4E2M1},
 };
 
 OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& experts,
@@ -128,6 +128,7 @@ OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& expert
 
 TEST(GroupedGemm, Holds) {
   for (const GemmShape& s : kGemmShapes) {
+    if (!BackendHas(s.dtype)) continue;
     Noise noise(31);
     std::vector<TestWeight> experts;
     for (int e = 0; e < s.experts; ++e) {
@@ -137,14 +138,14 @@ TEST(GroupedGemm, Holds) {
   }
 }
 
-TEST(GroupedGemm, HasTheBitsOfGemm) {
+void ExpectTheBitsOfGemm(DType dtype, int k) {
   Noise noise(32);
-  const TestWeight weight = MakeTestWeight(noise, {50}, 300, DType::kF8E4M3, 128, 128);
-  const std::vector<bf16> x = noise.Bf16s(10 * 300);
+  const TestWeight weight = MakeTestWeight(noise, {50}, k, dtype, 128, 128);
+  const std::vector<bf16> x = noise.Bf16s(10 * k);
   for (const std::string& isa : SupportedIsas()) {
     OpRig rig({.isa = isa}, RunMode::kEager);
     const PackedWeight packed = rig.Pack(weight.parts);
-    const Matrix<const bf16> in = Dense<const bf16>(rig.Put(x), 10, 300);
+    const Matrix<const bf16> in = Dense<const bf16>(rig.Put(x), 10, k);
     float* expected = rig.Poisoned<float>(500);
     float* out = rig.Poisoned<float>(500);
     rig.ops().gemm(rig.stream(), {.out = Dense(expected, 10, 50), .x = in, .weight = packed});
@@ -157,6 +158,11 @@ TEST(GroupedGemm, HasTheBitsOfGemm) {
                             .experts = PackAll(rig, 3, [&](int) -> const TestWeight& { return weight; })});
     EXPECT_EQ(BytesOf(rig.Get(out, 500).data(), 500), BytesOf(rig.Get(expected, 500).data(), 500)) << isa;
   }
+}
+
+TEST(GroupedGemm, HasTheBitsOfGemm) {
+  ExpectTheBitsOfGemm(DType::kF8E4M3, 300);
+  if (BackendHas(DType::kInt4)) ExpectTheBitsOfGemm(DType::kInt4, 256);
 }
 
 // ---- combine_experts ----

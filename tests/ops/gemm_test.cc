@@ -33,6 +33,12 @@ const Shape kShapes[] = {
     {"f8 blocks of 32x64", {50, 70}, 150, DType::kF8E4M3, 32, 64, false},
     {"f8 odd blocks", {20}, 50, DType::kF8E4M3, 3, 7, false},
     {"f8 R1 slice", {64}, 2048, DType::kF8E4M3, 128, 128, false},
+    {"int4 group 32", {32}, 64, DType::kInt4, 0, 32, false},
+    {"int4 group 128, R1 slice", {64}, 2048, DType::kInt4, 0, 128, true},
+    {"int4 stacked at ragged rows", {72, 40, 9}, 288, DType::kInt4, 0, 32, true},
+    {"int4 group 8, one output", {1}, 8, DType::kInt4, 0, 8, false},
+    {"int4 pieces of 512, then less", {33}, 1080, DType::kInt4, 0, 40, false},
+    {"fp4 group 32", {50, 70}, 1184, DType::kF4E2M1, 0, 32, true},
 };
 
 OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<bf16>& x,
@@ -80,6 +86,7 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
 
 TEST(Gemm, Holds) {
   for (const Shape& shape : kShapes) {
+    if (!BackendHas(shape.dtype)) continue;
     Noise noise(7);
     const TestWeight weight =
         MakeTestWeight(noise, shape.part_n, shape.k, shape.dtype, shape.block_n, shape.block_k);
@@ -123,6 +130,95 @@ TEST(Gemm, WidensEveryF8CodeExactly) {
   }
 }
 
+// One row, a row block and more rows take different paths through the kernel.
+TEST(Gemm, HasTheBitsOfOneRowInManyRows) {
+  constexpr int kRows = 45;
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1}) {
+    if (!BackendHas(dtype)) continue;
+    Noise noise(11);
+    const int k = 1056, n = 70;
+    const TestWeight weight = MakeTestWeight(noise, {n}, k, dtype, 128, Is4Bit(dtype) ? 32 : 128);
+    const std::vector<bf16> x = noise.Bf16s(kRows * k);
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig rig({.isa = isa}, RunMode::kEager);
+      const PackedWeight packed = rig.Pack(weight.parts);
+      const Matrix<const bf16> in = Dense<const bf16>(rig.Put(x), kRows, k);
+      float* const alone = rig.Poisoned<float>(kRows * n);
+      for (int row = 0; row < kRows; ++row) {
+        rig.ops().gemm(rig.stream(),
+                       {.out = Dense(alone + row * n, 1, n), .x = in.row_range(row, 1), .weight = packed});
+      }
+      const Bytes expected = BytesOf(rig.Get(alone, kRows * n).data(), kRows * n);
+      for (const int block : {2, 3, 5, 6, 7, 13, 32, 45}) {
+        float* const out = rig.Poisoned<float>(kRows * n);
+        for (int row = 0; row < kRows; row += block) {
+          const int count = std::min(block, kRows - row);
+          rig.ops().gemm(
+              rig.stream(),
+              {.out = Dense(out + row * n, count, n), .x = in.row_range(row, count), .weight = packed});
+        }
+        EXPECT_EQ(BytesOf(rig.Get(out, kRows * n).data(), kRows * n), expected)
+            << isa << " " << DTypeName(dtype) << ", " << block << " rows at a time";
+      }
+    }
+  }
+}
+
+TEST(Gemm, LooksUpEvery4BitCodeAtEveryPlaceOfItsGroup) {
+  if (!BackendHas(DType::kInt4)) GTEST_SKIP() << "a kind that the backend refuses";
+  constexpr int kK = 32;
+  for (const DType dtype : {DType::kInt4, DType::kF4E2M1}) {
+    // Output c has code (c + i) % 16 at input i, and the scale 2^c. Row i of the inputs is one-hot at i.
+    const auto code = [](int output, int input) { return (output + input) % 16; };
+    std::vector<uint8_t> codes;
+    std::vector<bf16> scales;
+    for (int c = 0; c < 16; ++c) {
+      for (int i = 0; i < kK; i += 2) codes.push_back(static_cast<uint8_t>(code(c, i) | code(c, i + 1) << 4));
+      scales.push_back(ToBf16(std::ldexp(1.0f, c)));
+    }
+    std::vector<bf16> x(kK * kK, ToBf16(0.0f));
+    for (int i = 0; i < kK; ++i) x[i * kK + i] = ToBf16(1.0f);
+    HostWeight part{.dtype = dtype, .n = 16, .k = kK, .data = codes.data()};
+    part.group_scales = scales.data();
+    part.group = kK;
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig rig({.isa = isa}, RunMode::kEager);
+      float* out = rig.Poisoned<float>(kK * 16);
+      rig.ops().gemm(rig.stream(), {.out = Dense(out, kK, 16),
+                                    .x = Dense<const bf16>(rig.Put(x), kK, kK),
+                                    .weight = rig.Pack({part})});
+      const std::vector<float> values = rig.Get(out, kK * 16);
+      for (int i = 0; i < kK * 16; ++i) {
+        EXPECT_EQ(values[i], std::ldexp(Code4ToFloat(dtype, code(i % 16, i / 16)), i % 16))
+            << isa << " " << DTypeName(dtype) << " input " << i / 16 << " output " << i % 16;
+      }
+    }
+  }
+}
+
+TEST(Gemm, TakesTheSmallestE8M0Scale) {
+  EXPECT_EQ(ToFloat(E8M0ToBf16(0)), 0x1p-127f);
+  EXPECT_EQ(ToFloat(E8M0ToBf16(1)), 0x1p-126f);
+  EXPECT_EQ(ToFloat(E8M0ToBf16(127)), 1.0f);
+  EXPECT_EQ(ToFloat(E8M0ToBf16(254)), 0x1p127f);
+  EXPECT_TRUE(std::isnan(ToFloat(E8M0ToBf16(255))));
+  if (!BackendHas(DType::kF4E2M1)) return;
+  const std::vector<uint8_t> codes(4, 0x77);  // eight times 6
+  const std::vector<bf16> scales = {E8M0ToBf16(0)};
+  HostWeight part{.dtype = DType::kF4E2M1, .n = 1, .k = 8, .data = codes.data()};
+  part.group_scales = scales.data();
+  part.group = 8;
+  for (const std::string& isa : SupportedIsas()) {
+    OpRig rig({.isa = isa}, RunMode::kEager);
+    float* out = rig.Poisoned<float>(1);
+    const std::vector<bf16> x(8, ToBf16(1.0f));
+    rig.ops().gemm(
+        rig.stream(),
+        {.out = Dense(out, 1, 1), .x = Dense<const bf16>(rig.Put(x), 1, 8), .weight = rig.Pack({part})});
+    EXPECT_EQ(rig.Get(out, 1)[0], 48 * 0x1p-127f) << isa;
+  }
+}
+
 TEST(Gemm, LeavesNeighbouringColumnsAlone) {
   Noise noise(3);
   const TestWeight weight = MakeTestWeight(noise, {5}, 20, DType::kBF16, 0, 0);
@@ -161,6 +257,34 @@ TEST(PackWeight, RefusesPartsThatDoNotFit) {
       {{no_scales}, "without block scales"},
       {{HostWeight{.n = 0, .k = 8}}, "shape [0, 8]"},
   };
+  const std::vector<bf16> group_scales(4);
+  const HostWeight int4{.dtype = DType::kInt4,
+                        .n = 4,
+                        .k = 8,
+                        .data = data.data(),
+                        .group_scales = group_scales.data(),
+                        .group = 8};
+  if (TestBackend() == "cpu") {
+    HostWeight fp4 = int4, no_group_scales = int4, other_group = int4, odd = int4, wide = int4, ragged = int4;
+    fp4.dtype = DType::kF4E2M1;
+    no_group_scales.group_scales = nullptr;
+    odd.k = 9;
+    other_group.group = 4;
+    wide.group = wide.k = 136;
+    other_group.k = ragged.k = 16;
+    other_group.group = 16;
+    ragged.group = 12;
+    HostWeight group8 = other_group;
+    group8.group = 8;
+    cases.insert(cases.end(), {{{int4, fp4}, "stacked parts are INT4 and F4_E2M1"},
+                               {{int4, bf16_part}, "stacked parts are INT4 and BF16"},
+                               {{bf16_part, int4}, "stacked parts are BF16 and INT4"},
+                               {{no_group_scales}, "INT4 without group scales"},
+                               {{odd}, "INT4 with 9 inputs, allowed multiples of its group, 8"},
+                               {{wide}, "groups of 136, allowed multiples of 8 up to 128"},
+                               {{ragged}, "groups of 12, allowed multiples of 8 up to 128"},
+                               {{group8, other_group}, "scale blocks of 8 and 16"}});
+  }
   // CUDA converts weights with other grids than 128 x 128 to BF16.
   if (TestBackend() == "cpu") cases.push_back({{f8, other_block}, "scale blocks of 128 and 4"});
   OpRig rig({}, RunMode::kEager);

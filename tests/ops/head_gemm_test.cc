@@ -16,11 +16,12 @@ struct Shape {
 const Shape kShapes[] = {
     {"abacus W_UK", 4, 64, 32, 48, DType::kBF16}, {"abacus W_UV", 4, 32, 64, 64, DType::kBF16},
     {"R1 slice", 3, 512, 128, 192, DType::kBF16}, {"ragged", 5, 19, 13, 17, DType::kBF16},
-    {"f8", 3, 40, 70, 70, DType::kF8E4M3},
+    {"f8", 3, 40, 70, 70, DType::kF8E4M3},        {"int4", 3, 40, 128, 130, DType::kInt4},
 };
 
 TEST(HeadGemm, Holds) {
   for (const Shape& s : kShapes) {
+    if (!BackendHas(s.dtype)) continue;
     Noise noise(21);
     std::vector<TestWeight> heads;
     for (int h = 0; h < s.heads; ++h) heads.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128));

@@ -27,11 +27,33 @@ struct TestWeight {
   std::deque<std::vector<float>> f32_data;
   std::deque<std::vector<uint8_t>> f8_data;
   std::deque<std::vector<float>> scales;
+  std::deque<std::vector<bf16>> group_scales;
 
   TestWeight() = default;
   TestWeight(TestWeight&&) = default;
   TestWeight& operator=(TestWeight&&) = default;
 };
+
+// False for kinds that the backend under test refuses.
+inline bool BackendHas(DType dtype) { return TestBackend() == "cpu" || !Is4Bit(dtype); }
+
+// Scales are of any magnitude and, for INT4, of any mantissa; MXFP4's are powers of two.
+inline void Append4BitPart(Noise& noise, int n, int k, DType dtype, int group, TestWeight* weight) {
+  std::vector<uint8_t>& bytes = weight->f8_data.emplace_back(static_cast<size_t>(n) * k / 2);
+  std::vector<bf16>& scales = weight->group_scales.emplace_back();
+  for (int i = 0; i < n * k / group; ++i) {
+    const float scale = std::exp(noise.Normal()) * 0.01f;
+    scales.push_back(dtype == DType::kInt4 ? ToBf16(scale)
+                                           : E8M0ToBf16(static_cast<uint8_t>(noise.Int(110, 130))));
+  }
+  for (int i = 0; i < n * k; ++i) {
+    const int code = noise.Int(0, 15);
+    bytes[i / 2] = static_cast<uint8_t>(bytes[i / 2] | code << (i % 2 * 4));
+    weight->values.push_back(static_cast<double>(Code4ToFloat(dtype, code)) * ToFloat(scales[i / group]));
+  }
+  weight->parts.push_back(
+      {.dtype = dtype, .n = n, .k = k, .data = bytes.data(), .group_scales = scales.data(), .group = group});
+}
 
 inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, TestWeight* weight) {
   std::vector<uint8_t>& codes = weight->f8_data.emplace_back();
@@ -51,6 +73,7 @@ inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, T
   weight->parts.push_back({DType::kF8E4M3, n, k, codes.data(), scales.data(), block_n, block_k});
 }
 
+// block_k of a 4-bit kind is its group.
 inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, int k, DType dtype,
                                  int block_n, int block_k) {
   TestWeight weight;
@@ -59,6 +82,10 @@ inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, i
                             std::all_of(part_n.begin(), part_n.end() - 1, [](int n) { return n % 128 == 0; });
   for (const int n : part_n) {
     weight.n += n;
+    if (Is4Bit(dtype)) {
+      Append4BitPart(noise, n, k, dtype, block_k, &weight);
+      continue;
+    }
     if (dtype == DType::kF8E4M3) {
       AppendF8Part(noise, n, k, block_n, block_k, &weight);
       continue;

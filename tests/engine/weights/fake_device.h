@@ -48,6 +48,7 @@ class FakeDevice : public Device {
     for (const HostWeight& part : parts) {
       CHECK_EQ(part.k, packed.k);
       CHECK_EQ(part.dtype == DType::kF8E4M3, packed.dtype == DType::kF8E4M3);
+      CHECK(!Is4Bit(packed.dtype) || part.dtype == packed.dtype);
       for (int32_t row = 0; row < part.n; ++row)
         for (int32_t column = 0; column < part.k; ++column) values.push_back(Element(part, row, column));
       packed.n += part.n;
@@ -79,9 +80,15 @@ class FakeDevice : public Device {
       for (int64_t row = 0; row < weight.n; ++row)
         for (int64_t column = 0; column < weight.k; ++column) {
           const int64_t number = weight.number(item, row, column);
-          values[row * weight.k + column] =
-              weight.dtype == DType::kF8E4M3 ? F8E4M3ToFloat(RandomF8(weight, number)) * RandomF8Scale(weight)
-                                             : ToFloat(RandomBf16(weight, number));
+          float& value = values[row * weight.k + column];
+          if (Is4Bit(weight.dtype)) {
+            value =
+                Code4ToFloat(weight.dtype, RandomCode4(weight, number)) * ToFloat(RandomGroupScale(weight));
+          } else if (weight.dtype == DType::kF8E4M3) {
+            value = F8E4M3ToFloat(RandomF8(weight, number)) * RandomF8Scale(weight);
+          } else {
+            value = ToFloat(RandomBf16(weight, number));
+          }
         }
       return std::vector<HostWeight>{
           {.dtype = DType::kF32, .n = weight.n, .k = weight.k, .data = values.data()}};
@@ -113,6 +120,10 @@ class FakeDevice : public Device {
     const int64_t index = int64_t{row} * part.k + column;
     if (part.dtype == DType::kF32) return ToFloat(ToBf16(static_cast<const float*>(part.data)[index]));
     if (part.dtype == DType::kBF16) return ToFloat(static_cast<const bf16*>(part.data)[index]);
+    if (Is4Bit(part.dtype)) {
+      const int code = static_cast<const uint8_t*>(part.data)[index / 2] >> (index % 2 * 4) & 15;
+      return Code4ToFloat(part.dtype, code) * ToFloat(part.group_scales[index / part.group]);
+    }
     const int64_t grid_columns = (part.k + part.block_k - 1) / part.block_k;
     return F8E4M3ToFloat(static_cast<const uint8_t*>(part.data)[index]) *
            part.scale_inv[row / part.block_n * grid_columns + column / part.block_k];
