@@ -59,6 +59,10 @@ struct ServerConfig {
   TlsConfig tls;
 };
 
+struct MetricsConfig {
+  bool vllm_names = false;
+};
+
 struct ParallelConfig {
   int attention_dp = 1;
   int moe_ep = 1;
@@ -129,6 +133,7 @@ struct Config {
   bool enable_chunked_prefill = true;
   bool disable_overlap_scheduler = false;
   ServerConfig server;
+  MetricsConfig metrics;
   ParallelConfig parallel;
   AttentionDpConfig attention_dp_config;
   KvCacheConfig kv_cache_config;

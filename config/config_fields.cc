@@ -78,6 +78,8 @@ const ConfigField kFields[] = {
     {"server.tls.key", MEMBER(c.server.tls.key), Any(), kRestart, "no TLS", "PEM file with its private key."},
     {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Any(), kRestart, "clients need no certificate",
      "PEM file of the authority that signs client certificates. Where set, every RPC needs one."},
+    {"metrics.vllm_names", MEMBER(c.metrics.vllm_names), Any(), kRestart, kSet,
+     "Serve the metrics that vLLM has under vLLM's names too ([metrics.md](metrics.md))."},
     {"parallel.attention_dp", MEMBER(c.parallel.attention_dp), Range(1, 8), kRestart, kSet,
      "Ranks that requests are spread over: 1, 2, 4 or 8."},
     {"parallel.moe_ep", MEMBER(c.parallel.moe_ep), Range(1, 8), kRestart, kSet,
@@ -170,6 +172,7 @@ const ConfigField kFields[] = {
 const ConfigBlock kBlocks[] = {
     {"server", "Listeners and their limits."},
     {"server.tls", "TLS of the gRPC listener and, off loopback, of the worker port."},
+    {"metrics", "What the page of metrics has."},
     {"parallel", "Ranks: processes with a device each, which share the experts."},
     {"attention_dp_config", "How requests are spread over ranks."},
     {"kv_cache_config", "The paged KV cache."},

@@ -33,6 +33,7 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   options.request_timeout_s = config.request_timeout_s;
   options.metrics.model_name = config.served_model_name;
   options.metrics.max_draft_len = MaxDraftLen(config);
+  options.metrics.vllm_names = config.metrics.vllm_names;
   options.metrics.build_labels = {{"version", kVersion}, {"numerics_class", ""}};
   options.metrics.config_labels = {
       {"backend", NameOf(config.backend)},

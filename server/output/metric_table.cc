@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "server/output/vllm_metrics.h"
 
 namespace foredraft {
 namespace {
@@ -139,7 +140,7 @@ std::string MetricsDocument() {
     absl::StrAppend(&text, "| `", row.name, "` | ", TypeName(row.type), " | ", row.labels, " | ", row.help,
                     " |\n");
   }
-  return text;
+  return text + VllmMetricsDocument();
 }
 
 }  // namespace foredraft

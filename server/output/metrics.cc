@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "scheduler/serving_loop.h"
 #include "server/output/response_sink.h"
+#include "server/output/vllm_metrics.h"
 
 namespace foredraft {
 namespace {
@@ -47,7 +48,8 @@ auto& Metrics::Register(Builder builder, const char* name, MetricType type) {
 }
 
 Metrics::Metrics(const MetricsOptions& options)
-    : constant_labels_({{"model_name", options.model_name}}),
+    : vllm_names_(options.vllm_names),
+      constant_labels_({{"model_name", options.model_name}}),
       registry_(std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)) {
   AddSpeculation(options.max_draft_len);
   AddRequests();
@@ -233,7 +235,11 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   std::lock_guard<std::mutex> lock(mutex_);  // also keeps two scrapes from raising a counter twice
   if (load_source_) RefreshFromLoad(load_source_());
   acceptance_rate_->Set(window_.Rate(std::chrono::steady_clock::now()));
-  return registry_->Collect();
+  std::vector<prometheus::MetricFamily> families = registry_->Collect();
+  if (vllm_names_) {
+    for (prometheus::MetricFamily& family : VllmFamilies(families)) families.push_back(std::move(family));
+  }
+  return families;
 }
 
 absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(const std::string& address,

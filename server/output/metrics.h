@@ -33,8 +33,9 @@ namespace foredraft {
 struct IterationStats;  // scheduler/serving_loop.h
 
 struct MetricsOptions {
-  std::string model_name;  // label of all metrics
-  int max_draft_len = 0;   // positions 1..max_draft_len exist
+  std::string model_name;   // label of all metrics
+  int max_draft_len = 0;    // positions 1..max_draft_len exist
+  bool vllm_names = false;  // vllm_metrics.h
   std::map<std::string, std::string> build_labels;
   std::map<std::string, std::string> config_labels;
 };
@@ -107,6 +108,7 @@ class Metrics : public prometheus::Collectable {
   void RefreshFromLoad(const SchedulerLoad& load) const;
 
   // Constant after construction; what they point to is thread-safe.
+  const bool vllm_names_;
   const prometheus::Labels constant_labels_;
   std::shared_ptr<prometheus::Registry> registry_;
   std::array<PhaseCounters, 2> phases_;           // by Phase

@@ -57,6 +57,7 @@ constexpr const char* kFixedKeys[] = {
     "server.tls.cert",
     "server.tls.key",
     "server.tls.client_ca",
+    "metrics.vllm_names",
     "parallel.attention_dp",
     "parallel.moe_ep",
     "parallel.leader_address",

@@ -1,0 +1,98 @@
+#include "server/output/vllm_metrics.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+
+struct Counterpart {
+  const char* ours;
+  const char* vllm;
+};
+
+constexpr Counterpart kCounterparts[] = {
+    {"foredraft_requests_running", "vllm:num_requests_running"},
+    {"foredraft_requests_waiting", "vllm:num_requests_waiting"},
+    {"foredraft_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc"},
+    {"foredraft_preemptions_total", "vllm:num_preemptions_total"},
+    {"foredraft_prompt_tokens_total", "vllm:prompt_tokens_total"},
+    {"foredraft_generation_tokens_total", "vllm:generation_tokens_total"},
+    {"foredraft_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
+    {"foredraft_time_per_output_token_seconds", "vllm:inter_token_latency_seconds"},
+    {"foredraft_e2e_request_duration_seconds", "vllm:e2e_request_latency_seconds"},
+    {"foredraft_queue_duration_seconds", "vllm:request_queue_time_seconds"},
+    {"foredraft_prefix_cache_queried_tokens_total", "vllm:prefix_cache_queries_total"},
+    {"foredraft_prefix_cache_hit_tokens_total", "vllm:prefix_cache_hits_total"},
+    {"foredraft_spec_decode_drafts_total", "vllm:spec_decode_num_drafts_total"},
+    {"foredraft_spec_decode_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total"},
+    {"foredraft_spec_decode_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"},
+    {"foredraft_spec_decode_accepted_tokens_per_position_total",
+     "vllm:spec_decode_num_accepted_tokens_per_pos_total"},
+};
+
+std::vector<ClientMetric::Label> VllmLabels(const std::vector<ClientMetric::Label>& ours) {
+  std::vector<ClientMetric::Label> labels;
+  for (ClientMetric::Label label : ours) {
+    if (label.name == "phase") continue;
+    int position = 0;
+    if (label.name == "position" && absl::SimpleAtoi(label.value, &position)) {
+      label.value = absl::StrCat(position - 1);
+    }
+    labels.push_back(std::move(label));
+  }
+  labels.push_back({.name = "engine", .value = "0"});
+  return labels;
+}
+
+MetricFamily VllmFamily(const MetricFamily& ours, const char* name) {
+  MetricFamily family = {.name = name, .help = ours.help, .type = ours.type, .metric = {}};
+  for (const ClientMetric& metric : ours.metric) {
+    const std::vector<ClientMetric::Label> labels = VllmLabels(metric.label);
+    const auto same = std::find_if(family.metric.begin(), family.metric.end(),
+                                   [&](const ClientMetric& other) { return other.label == labels; });
+    if (same != family.metric.end()) {  // the other phase
+      CHECK(ours.type == prometheus::MetricType::Counter) << ours.name;
+      same->counter.value += metric.counter.value;
+      continue;
+    }
+    family.metric.push_back(metric);
+    family.metric.back().label = labels;
+  }
+  return family;
+}
+
+}  // namespace
+
+std::vector<MetricFamily> VllmFamilies(const std::vector<MetricFamily>& ours) {
+  std::vector<MetricFamily> families;
+  for (const Counterpart& counterpart : kCounterparts) {
+    const auto found = std::find_if(ours.begin(), ours.end(), [&](const MetricFamily& family) {
+      return family.name == counterpart.ours;
+    });
+    if (found != ours.end()) families.push_back(VllmFamily(*found, counterpart.vllm));
+  }
+  return families;
+}
+
+std::string VllmMetricsDocument() {
+  std::string text =
+      "\n## vLLM's names\n\n"
+      "With `metrics.vllm_names: true` these are served too, with the labels `model_name` and "
+      "`engine=\"0\"`; positions count\n"
+      "from 0 there.\n\n"
+      "| vLLM's name | is |\n|---|---|\n";
+  for (const Counterpart& counterpart : kCounterparts) {
+    absl::StrAppend(&text, "| `", counterpart.vllm, "` | `", counterpart.ours, "` |\n");
+  }
+  return text;
+}
+
+}  // namespace foredraft
