@@ -42,6 +42,7 @@ TEST(GroupRows, SortsManyPairs) {
     constexpr int kTopK = 3;
     std::vector<int32_t> ids(rows * kTopK);
     for (int32_t& id : ids) id = noise.Int(-1, kExperts - 1);
+    ids.back() = kFirst;  // the last pair counts
     Grouped expected = {.offsets = {0}, .rows = {}, .index = std::vector<int32_t>(ids.size(), -1)};
     for (int32_t e = kFirst; e < kFirst + kCount; ++e) {
       for (size_t i = 0; i < ids.size(); ++i) {
