@@ -38,10 +38,11 @@ TEST(GroupRows, SortsPairsByExpertRowsAscending) {
 TEST(GroupRows, SortsManyPairs) {
   constexpr int kFirst = 5, kCount = 6, kExperts = 20;
   Noise noise(45);
-  for (const int rows : {31, 32, 33, 2047, 2048, 2049, 5000}) {
-    constexpr int kTopK = 4;
+  for (const int rows : {42, 43, 2730, 2731, 6000}) {  // 126, 129, 8,190, 8,193, 18,000 pairs
+    constexpr int kTopK = 3;
     std::vector<int32_t> ids(rows * kTopK);
     for (int32_t& id : ids) id = noise.Int(-1, kExperts - 1);
+    ids.back() = kFirst;  // the last pair counts
     Grouped expected = {.offsets = {0}, .rows = {}, .index = std::vector<int32_t>(ids.size(), -1)};
     for (int32_t e = kFirst; e < kFirst + kCount; ++e) {
       for (size_t i = 0; i < ids.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <string>
 
 #include "tests/ops/sample_fixture.h"
@@ -139,17 +140,26 @@ TEST(SampleOfLongRows, EqualsTheReference) {
   }
 }
 
-TEST(SampleOfLongRows, FiltersSeePenalisedLogits) {
-  SlotFixture slots(1, kVocab);
-  slots.constants[0].temperature = 1.0f;
-  slots.constants[0].top_k = 1;
-  slots.constants[0].presence_penalty = 4.0f;
-  slots.output_counts[8000] = 1;
+TEST(SampleOfLongRows, FiltersAndDrawsSeePenalisedLogits) {
+  constexpr int kDraws = 16;
+  SlotFixture slots(kDraws, kVocab);
   std::vector<float> logits(kVocab, 0.0f);
-  logits[8000] = 5.0f;
+  logits[8000] = 5.0f;  // 1 after the penalty: no longer one of the two most probable
   logits[4500] = 3.0f;
+  logits[100] = 2.9f;
+  std::vector<Row> rows;
+  for (int i = 0; i < kDraws; ++i) {
+    slots.constants[i].temperature = 1.0f;
+    slots.constants[i].top_k = 2;
+    slots.constants[i].presence_penalty = 4.0f;
+    slots.constants[i].seed = 500 + i;
+    slots.output_counts[size_t(i) * kVocab + 8000] = 1;
+    rows.push_back({i, 9, logits});
+  }
   OpRig rig({}, RunMode::kEager);
-  EXPECT_EQ(RunSample(rig, slots, {{0, 9, logits}}).tokens[0], 4500);
+  std::set<int32_t> drawn;
+  for (const int32_t token : RunSample(rig, slots, rows).tokens) drawn.insert(token);
+  EXPECT_EQ(drawn, (std::set<int32_t>{100, 4500}));
 }
 
 // ---- logprobs ----
