@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUBLASLT_TUNE_H_
 #define FOREDRAFT_KERNELS_CUDA_CUBLASLT_TUNE_H_
 
-// The search behind `foredraft tune`: times cuBLASLt's algorithms for a GEMM, drops those whose bits for a
-// row depend on the other rows or on the row's index, and takes the fastest of the rest if it beats our own
-// kernel.
+// The search behind `foredraft tune`: times cuBLASLt's algorithms for a GEMM as a decode step runs it
+// (captured, weights from memory), drops those whose bits for a row depend on the other rows or on the row's
+// index, and takes the fastest of the rest if it beats our own kernel.
 
 #include <functional>
 #include <span>

@@ -13,12 +13,13 @@ namespace foredraft {
 
 class Device;
 
-// Copies 1 GiB, counting both directions, and multiplies 8192 x 8192 x 8192 in BF16. FP8 is assumed to be
-// twice as fast as BF16.
+// Copies 1 GiB, counting both directions, and multiplies 8192 x 8192 x 8192 random values in BF16 (zeros take
+// less power, and so run faster), by the library or, where it is not installed, by the backend's gemm. FP8 is
+// assumed to be twice as fast as BF16.
 DeviceRates MeasureRates(Device& device, bool small);
 
 // Seconds of out[rows, n] = x[rows, k] weight[n, k]^T, BF16 to FP32, by the algorithm that the library
-// prefers for this shape.
+// prefers for this shape, captured and with weights that are not in a cache. None without a library.
 std::optional<double> LibraryGemmSeconds(int rows, int n, int k);
 
 }  // namespace foredraft

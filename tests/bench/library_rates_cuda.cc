@@ -2,10 +2,13 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <iostream>
 #include <vector>
 
 #include "base/check.h"
 #include "tests/bench/library_rates.h"
+#include "tests/bench/ops_rates.h"
 
 namespace foredraft {
 namespace {
@@ -17,12 +20,16 @@ constexpr int kSamples = 15;
 void Check(cudaError_t error) { CHECK(error == cudaSuccess) << cudaGetErrorString(error); }
 void Check(cublasStatus_t status) { CHECK(status == CUBLAS_STATUS_SUCCESS) << static_cast<int>(status); }
 
-// Device memory for a measurement.
+// Device memory for a measurement, filled with random BF16 in (-2, 2).
 class Memory {
  public:
   explicit Memory(size_t bytes) {
     Check(cudaMalloc(&data_, bytes));
-    Check(cudaMemset(data_, 0, bytes));
+    static const std::vector<uint16_t> random = RandomBf16s(size_t{1} << 23);
+    for (size_t begin = 0; begin < bytes; begin += random.size() * 2) {
+      Check(cudaMemcpy(data() + begin, random.data(), std::min(bytes - begin, random.size() * 2),
+                       cudaMemcpyHostToDevice));
+    }
   }
   ~Memory() { Check(cudaFree(data_)); }
   Memory(const Memory&) = delete;
@@ -30,19 +37,37 @@ class Memory {
   char* data() const { return static_cast<char*>(data_); }
 
  private:
+  static std::vector<uint16_t> RandomBf16s(size_t count) {
+    std::vector<uint16_t> values(count);
+    uint32_t state = 1;
+    for (uint16_t& value : values) {
+      state = state * 1664525 + 1013904223;
+      value = static_cast<uint16_t>((state >> 16 & 0x80ff) | 0x3f00);  // a sign, [0.5, 2)
+    }
+    return values;
+  }
+
   void* data_ = nullptr;
 };
 
-// The median over samples of `calls` submissions each, by events.
+// The median over samples of a captured sequence of `calls` submissions, by events.
 template <class Submit>
 double Median(cudaStream_t stream, int calls, const Submit& submit) {
+  submit(0);  // loads the kernel
+  Check(cudaStreamSynchronize(stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < calls; ++i) submit(i);
+  Check(cudaStreamEndCapture(stream, &graph));
+  Check(cudaGraphInstantiate(&executable, graph, 0));
   cudaEvent_t start, end;
   Check(cudaEventCreate(&start));
   Check(cudaEventCreate(&end));
   std::vector<float> samples;
   for (int sample = -1; sample < kSamples; ++sample) {  // the first warms up
     Check(cudaEventRecord(start, stream));
-    for (int i = 0; i < calls; ++i) submit(i);
+    Check(cudaGraphLaunch(executable, stream));
     Check(cudaEventRecord(end, stream));
     Check(cudaEventSynchronize(end));
     float milliseconds = 0;
@@ -51,17 +76,20 @@ double Median(cudaStream_t stream, int calls, const Submit& submit) {
   }
   Check(cudaEventDestroy(start));
   Check(cudaEventDestroy(end));
+  Check(cudaGraphExecDestroy(executable));
+  Check(cudaGraphDestroy(graph));
   std::nth_element(samples.begin(), samples.begin() + kSamples / 2, samples.end());
   return samples[kSamples / 2] * 1e-3 / calls;
 }
 
-double GemmSeconds(int rows, int n, int k) {
+// None if the library is not installed.
+std::optional<double> GemmSeconds(int rows, int n, int k) {
   // Row-major out = x w^T is column-major out^T [n, rows] = w x^T.
   cublasLtHandle_t handle;
   cublasLtMatmulDesc_t matmul;
   cublasLtMatrixLayout_t weight_layout, x_layout, out_layout;
   cublasLtMatmulPreference_t preference;
-  Check(cublasLtCreate(&handle));
+  if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS) return std::nullopt;
   Check(cublasLtMatmulDescCreate(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   const cublasOperation_t transposed = CUBLAS_OP_T;
   Check(cublasLtMatmulDescSetAttribute(matmul, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
@@ -99,14 +127,22 @@ double GemmSeconds(int rows, int n, int k) {
 
 }  // namespace
 
-DeviceRates MeasureRates(Device&, bool small) {
+DeviceRates MeasureRates(Device& device, bool small) {
   const size_t bytes = size_t{1} << (small ? 26 : 30);
-  const Memory from(bytes), to(bytes);
-  const double copy_seconds = Median(nullptr, 4, [&](int) {
-    Check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, nullptr));
-  });
+  double copy_seconds = 0;
+  {
+    const Memory from(bytes), to(bytes);
+    cudaStream_t stream;
+    Check(cudaStreamCreate(&stream));
+    copy_seconds = Median(stream, 4, [&](int) {
+      Check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream));
+    });
+    Check(cudaStreamDestroy(stream));
+  }
   const int edge = small ? 1024 : 8192;
-  const double rate = 2.0 * edge * edge * edge / GemmSeconds(edge, edge, edge);
+  const std::optional<double> seconds = GemmSeconds(edge, edge, edge);
+  if (!seconds.has_value()) std::cout << "cuBLASLt is not installed: BF16 by the backend's gemm\n";
+  const double rate = seconds.has_value() ? 2.0 * edge * edge * edge / *seconds : Bf16RateOfOps(device, edge);
   return {.bytes_per_second = 2.0 * double(bytes) / copy_seconds, .bf16_flops = rate, .fp8_flops = 2 * rate};
 }
 

@@ -248,7 +248,9 @@ KernelLaunches LaunchesOf(const EmbedParams& p, const CostContext& shape, const 
 
 KernelLaunches LaunchesOf(const RmsNormParams& p, const CostContext& shape, const GpuModel& gpu) {
   const int threads = std::clamp(static_cast<int>(CeilDivide(p.x.cols, 512)) * 32, 32, 1024);
-  return {Streaming("RmsNorm", p.x.rows, threads, CostOf(p, shape).bytes, 2.5, gpu)};
+  KernelLaunch launch = Streaming("RmsNorm", p.x.rows, threads, CostOf(p, shape).bytes, 2.5, gpu);
+  launch.in_flight *= 2;  // a thread loads four vectors at once
+  return {launch};
 }
 
 KernelLaunches LaunchesOf(const AddParams& p, const CostContext& shape, const GpuModel& gpu) {

@@ -24,6 +24,9 @@ struct Counts {
 
 Counts CurrentCounts();
 
+// How many different weights, by address, cublasLtMatmul was called with since the last call.
+int64_t TakeCublasLtWeights();
+
 // The order in which blocks, warps and lanes run. The same seed gives the same order when blocks run on one
 // thread (SetBlockThreads(1)).
 void SetSeed(uint64_t seed);

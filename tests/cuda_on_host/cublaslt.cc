@@ -12,8 +12,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "kernels/dtype.h"
+#include "tests/cuda_on_host/counts.h"
 
 using foredraft::bf16;
 
@@ -34,6 +38,9 @@ struct CublasLtOperationOnHost {
 namespace {
 
 constexpr int kAlgorithms = 4;
+
+std::mutex weights_mutex;
+std::set<const void*> weights;  // guarded by weights_mutex: seen by cublasLtMatmul
 
 struct MatmulParams {
   CublasLtOperationOnHost operation;
@@ -113,6 +120,11 @@ bool Takes(uint64_t id, const CublasLtLayoutOnHost& d) {
 }
 
 }  // namespace
+
+int64_t cuda_on_host::TakeCublasLtWeights() {
+  const std::lock_guard<std::mutex> lock(weights_mutex);
+  return static_cast<int64_t>(std::exchange(weights, {}).size());
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new CublasLtHandleOnHost;
@@ -240,6 +252,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
       !aligned(b) || !aligned(d) || !aligned(desc->scale_a) || !aligned(desc->scale_b) ||
       !Supported(*desc, *a_layout, *b_layout, *d_layout) || !Takes(algorithm->data[0], *d_layout)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(weights_mutex);
+    weights.insert(a);
   }
   const MatmulParams params = {*desc, *a_layout, *b_layout, *d_layout,
                                a,     b,         d,         algorithm->data[0] == 2 && d_layout->cols > 16};

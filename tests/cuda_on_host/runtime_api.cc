@@ -25,10 +25,8 @@ struct Gpu {
   int major, minor;
   size_t shared_bytes;  // largest of a block
 };
-constexpr Gpu kGpus[] = {{"9.0", 9, 0, kMaxSharedBytes},
-                         {"8.0", 8, 0, 166912},
-                         {"8.9", 8, 9, 101376},
-                         {"12.0", 12, 0, 101376}};
+constexpr Gpu kGpus[] = {
+    {"9.0", 9, 0, kMaxSharedBytes}, {"8.0", 8, 0, 166912}, {"8.9", 8, 9, 101376}, {"12.0", 12, 0, 101376}};
 
 const Gpu& EmulatedGpu() {
   static const Gpu& gpu = []() -> const Gpu& {
@@ -222,7 +220,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->minor = cuda_on_host::EmulatedGpu().minor;
   properties->multiProcessorCount =
       3;  // small and odd: grids of this size are fast and divide the work unevenly
-  properties->l2CacheSize = 50 << 20;
+  properties->l2CacheSize = 16 << 10;  // small, so that few copies of a weight exceed it
   return cudaSuccess;
 }
 
@@ -245,6 +243,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
       *value = static_cast<int>(properties.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = properties.l2CacheSize;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(properties.sharedMemPerBlockOptin);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/quantize.h"
 #include "kernels/cuda/tuning_file.h"
 #include "kernels/gemm_tuning.h"
+#include "tests/cuda_on_host/counts.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
 
@@ -53,6 +54,19 @@ TEST(TunedGemm, OnlyTheAlgorithmThatKeepsRowsIsTaken) {
     EXPECT_EQ(algorithm.attributes.at("id"), 0) << algorithm.name;
     EXPECT_EQ(algorithm.attributes.at("split_k"), 1) << algorithm.name;
   }
+}
+
+// As in a decode step: from a graph, with weights that are not in a cache.
+TEST(TunedGemm, TimesAreOfCapturedColdRuns) {
+  const GemmToTune gemms[] = {{"f8", kF8, {4}}};
+  const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
+  cuda_on_host::TakeCublasLtWeights();
+  ASSERT_TRUE(TuneGemms("cuda", gemms, [](const std::string&) {}).ok());
+  const cuda_on_host::Counts after = cuda_on_host::CurrentCounts();
+  const int64_t captures = after.captures - before.captures;
+  EXPECT_GE(captures, 2);  // our own kernel and an algorithm
+  EXPECT_EQ(after.graph_launches - before.graph_launches, 10 * captures);
+  EXPECT_GE(cuda_on_host::TakeCublasLtWeights(), 2);
 }
 
 TEST(TunedGemm, TheDeviceNamesItsTuning) {
