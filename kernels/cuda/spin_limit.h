@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_SPIN_LIMIT_H_
 #define FOREDRAFT_KERNELS_CUDA_SPIN_LIMIT_H_
 
-// With the CMake option FOREDRAFT_SPIN_LIMIT, a wait on an mbarrier that lasts longer than kSpinLimitSeconds
-// names the barrier and traps. Without it such a wait, for example after a wrong byte count, hangs the
-// kernel.
+// With the CMake option FOREDRAFT_SPIN_LIMIT, a wait on an mbarrier that lasts longer than any kernel (4.3 to
+// 8.6 seconds) names the barrier and traps. Without it such a wait, for example after a wrong byte count,
+// hangs the kernel.
 //
 // The name travels through page-locked host memory, which stays readable after the trap. printf would be a
 // call inside the kernel, and ptxas serialises the wgmmas of a kernel that has calls.
@@ -16,9 +16,6 @@
 namespace foredraft {
 
 #ifdef FOREDRAFT_SPIN_LIMIT
-
-// Longer than any kernel before the one that waits, which may still run because of programmatic launches.
-inline constexpr uint64_t kSpinLimitSeconds = 5;
 
 // Written by the first thread that gives up.
 struct SpinReport {

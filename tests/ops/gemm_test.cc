@@ -33,6 +33,9 @@ const Shape kShapes[] = {
     {"f8 blocks of 32x64", {50, 70}, 150, DType::kF8E4M3, 32, 64, false},
     {"f8 odd blocks", {20}, 50, DType::kF8E4M3, 3, 7, false},
     {"f8 R1 slice", {64}, 2048, DType::kF8E4M3, 128, 128, false},
+    // Few outputs of many inputs: CUDA splits k.
+    {"bf16 16x4096, bias", {16}, 4096, DType::kBF16, 0, 0, true},
+    {"f8 24x4096", {24}, 4096, DType::kF8E4M3, 128, 128, false},
 };
 
 OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<bf16>& x,
