@@ -34,10 +34,6 @@ class SpinReportPointer {
  public:
   explicit SpinReportPointer(const void* device_variable);
 };
-namespace {
-__device__ SpinReport* spin_report = nullptr;
-const SpinReportPointer registered_spin_report(&spin_report);
-}  // namespace
 
 // Called once the device is known to work, before the first kernel.
 void PrepareSpinReports();
@@ -45,6 +41,11 @@ void PrepareSpinReports();
 std::string SpinLimitReport();
 
 #ifdef __CUDACC__
+namespace {
+__device__ SpinReport* spin_report = nullptr;
+const SpinReportPointer registered_spin_report(&spin_report);
+}  // namespace
+
 __device__ __forceinline__ void CopyText(char* to, const char* from, int capacity) {
   int i = 0;
   for (; i < capacity - 1 && from[i] != 0; ++i) to[i] = from[i];
