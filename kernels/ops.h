@@ -210,6 +210,8 @@ struct GroupedGemmParams {
   const int32_t* x_rows;          // [R * top_k] or null
   const int32_t* expert_offsets;  // [E + 1]
   PackedWeights experts;          // [E], each [n, k]
+  int32_t expected_rows = 0;      // grouped rows that are likely, of at most R * top_k; 0: that many. Changes
+                                  // no bits, may change the time
 };
 
 // hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/architecture.md

@@ -33,6 +33,7 @@ RoutedRows Route(const Forward& f, const MoeWeights& w, const RowIndex& index, c
 void RunExperts(const Forward& f, const MoeWeights& w, const ExpertShard& shard, const RoutedRows& rows) {
   const Activations& a = f.activations;
   const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // upper bound
+  const int expected_pairs = (pairs + shard.size - 1) / shard.size;
   const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
   const InputRows activated = a.expert_activated.first_rows(pairs).ReadBy({w.expert_down.first});
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
@@ -48,10 +49,13 @@ void RunExperts(const Forward& f, const MoeWeights& w, const ExpertShard& shard,
                 {.out = a.expert_gate_up.first_rows(pairs),
                  .x_rows = a.grouped_rows,
                  .expert_offsets = a.expert_offsets,
-                 .experts = w.expert_gate_up});
-  GroupedLinear(
-      f, activated,
-      {.out = a.expert_out.first_rows(pairs), .expert_offsets = a.expert_offsets, .experts = w.expert_down});
+                 .experts = w.expert_gate_up,
+                 .expected_rows = expected_pairs});
+  GroupedLinear(f, activated,
+                {.out = a.expert_out.first_rows(pairs),
+                 .expert_offsets = a.expert_offsets,
+                 .experts = w.expert_down,
+                 .expected_rows = expected_pairs});
 }
 
 }  // namespace

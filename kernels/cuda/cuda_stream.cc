@@ -14,6 +14,23 @@ constexpr size_t kSharedDefaultBytes = 48 * 1024;  // the limit of a kernel with
 constexpr size_t kScratchGranule = size_t{1} << 20;
 constexpr size_t kScratchAlignment = 1024;
 
+// In scope, a thread that captures may allocate and wait, which is allowed in relaxed mode only.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(bool capturing) : capturing_(capturing) { Exchange(); }
+  ~RelaxedCapture() { Exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void Exchange() {
+    if (capturing_) CheckCuda(cudaThreadExchangeStreamCaptureMode(&mode_), "capture mode");
+  }
+
+  const bool capturing_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace
 
 CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms, bool branches)
@@ -34,6 +51,7 @@ CudaStream::~CudaStream() {
   }
   CheckCuda(cudaStreamSynchronize(handle_), "finish a stream");
   if (scratch_ != nullptr && !scratch_captured_) memory_.Free(scratch_);
+  if (zero_counters_ != nullptr && !zero_counters_captured_) memory_.Free(zero_counters_);
   for (const StagingChunk& chunk : staging_) {
     if (chunk.memory == nullptr) continue;
     memory_.FreePinned(chunk.memory);
@@ -83,17 +101,33 @@ void* CudaStream::Scratch(size_t bytes) {
 
 void CudaStream::GrowScratch(size_t bytes) {
   const size_t rounded = (bytes + kScratchGranule - 1) / kScratchGranule * kScratchGranule;
-  // A thread may not allocate while it captures, except in relaxed mode.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  if (capturing_) CheckCuda(cudaThreadExchangeStreamCaptureMode(&mode), "capture mode");
+  const RelaxedCapture relaxed(capturing_);
   // Ops in flight may use the old memory: cudaFree waits for them.
   if (scratch_ != nullptr && !scratch_captured_) memory_.Free(scratch_);
   const absl::StatusOr<void*> memory = memory_.Allocate(rounded + kScratchAlignment, "op workspace");
   if (!memory.ok()) memory_.Fail(memory.status());
-  if (capturing_) CheckCuda(cudaThreadExchangeStreamCaptureMode(&mode), "capture mode");
   scratch_ = memory.ok() ? *memory : nullptr;
   scratch_bytes_ = memory.ok() ? rounded : 0;
   scratch_captured_ = false;
+}
+
+uint32_t* CudaStream::ZeroCounters() {
+  zero_counters_captured_ |= capturing_;
+  if (zero_counters_ != nullptr) return zero_counters_;
+  const RelaxedCapture relaxed(capturing_);
+  constexpr size_t kBytes = kZeroCounters * sizeof(uint32_t);
+  const absl::StatusOr<void*> memory = memory_.Allocate(kBytes, "op workspace");
+  if (!memory.ok()) {
+    memory_.Fail(memory.status());
+    return nullptr;
+  }
+  // On a stream of its own: in a capture, handle_ would zero them when the graph runs.
+  cudaStream_t stream = nullptr;
+  CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create a stream");
+  CheckCuda(cudaMemsetAsync(*memory, 0, kBytes, stream), "zero memory");
+  CheckCuda(cudaStreamSynchronize(stream), "zero memory");
+  CheckCuda(cudaStreamDestroy(stream), "destroy a stream");
+  return zero_counters_ = static_cast<uint32_t*>(*memory);
 }
 
 void CudaStream::PrepareLaunch(const void* kernel, const LaunchShape& shape, const void* params,

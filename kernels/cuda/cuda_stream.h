@@ -103,6 +103,11 @@ class CudaStream : public Stream {
   // and the returned address is invalid.
   void* Scratch(size_t bytes);
 
+  // Counters in device memory through which the blocks of a kernel find out which of them comes last. They
+  // are zero, and a kernel leaves them zero. Allocated at the first call, as Scratch.
+  static constexpr int64_t kZeroCounters = 16384;
+  uint32_t* ZeroCounters();
+
   // Called before a launch: raises the kernel's shared memory limit, and records the node while capturing. A
   // library call does the same with its function's address and no shared memory.
   void PrepareLaunch(const void* kernel, const LaunchShape& shape, const void* params, size_t bytes);
@@ -138,6 +143,8 @@ class CudaStream : public Stream {
   void* scratch_ = nullptr;        // as allocated
   size_t scratch_bytes_ = 0;       // after alignment
   bool scratch_captured_ = false;  // a graph holds its address
+  uint32_t* zero_counters_ = nullptr;
+  bool zero_counters_captured_ = false;
 
   std::array<StagingChunk, kStagingChunks> staging_;
   int staging_index_ = 0;

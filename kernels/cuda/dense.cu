@@ -37,22 +37,23 @@ __global__ void __launch_bounds__(kVec4Threads) AddKernel(const __grid_constant_
 template <bool aligned>
 __global__ void __launch_bounds__(kVec4Threads) SiluMulKernel(const __grid_constant__ SiluMulParams p) {
   GridDependencySync();
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
   const int32_t width = p.gate_up.cols / 2;
   // Exits whole warps only: a warp quantises a group of 128 columns together.
   if (first / kQuantGroup * kQuantGroup >= width) return;
-  if (p.row_count != nullptr && r >= *p.row_count) return;
+  const int32_t rows = p.row_count != nullptr ? *p.row_count : p.gate_up.rows;
   const bool inside = first < width;
-  const Vec4 gate = inside ? LoadVec4<aligned>(p.gate_up.row(r), first, width) : Vec4{};
-  const Vec4 up = inside ? LoadVec4<aligned>(p.gate_up.row(r) + width, first, width) : Vec4{};
-  Vec4 out;
+  for (int32_t r = static_cast<int32_t>(blockIdx.x); r < rows; r += static_cast<int32_t>(gridDim.x)) {
+    const Vec4 gate = inside ? LoadVec4<aligned>(p.gate_up.row(r), first, width) : Vec4{};
+    const Vec4 up = inside ? LoadVec4<aligned>(p.gate_up.row(r) + width, first, width) : Vec4{};
+    Vec4 out;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    out.x[i] = __fmul_rn(__fmul_rn(gate.x[i], Sigmoid(gate.x[i])), up.x[i]);
+    for (int i = 0; i < 4; ++i) {
+      out.x[i] = __fmul_rn(__fmul_rn(gate.x[i], Sigmoid(gate.x[i])), up.x[i]);
+    }
+    if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(out));
+    if (p.out && inside) StoreVec4<aligned>(p.out.row(r), first, width, out);
   }
-  if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(out));
-  if (p.out && inside) StoreVec4<aligned>(p.out.row(r), first, width, out);
 }
 
 template <bool aligned>
@@ -90,7 +91,9 @@ void Add(Stream& stream, const AddParams& p) {
 void SiluMul(Stream& stream, const SiluMulParams& p) {
   const int32_t width = p.gate_up.cols / 2;
   const bool aligned = IsVec4Aligned(p.out) && IsVec4Aligned(p.gate_up.data, p.gate_up.stride, width);
-  Launch(stream, aligned ? SiluMulKernel<true> : SiluMulKernel<false>, Vec4Grid(p.gate_up.rows, width), p);
+  LaunchShape shape = Vec4Grid(p.gate_up.rows, width);
+  shape.grid.x = BlocksForRows(stream, p.gate_up.rows, shape.grid.y, p.row_count);
+  Launch(stream, aligned ? SiluMulKernel<true> : SiluMulKernel<false>, shape, p);
 }
 
 void CopyRows(Stream& stream, const CopyRowsParams& p) {

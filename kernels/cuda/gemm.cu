@@ -1,11 +1,35 @@
 #include "base/check.h"
 #include "kernels/cuda/cublaslt_gemm.h"
+#include "kernels/cuda/gemm_gather.h"
 #include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/quantize.h"
 
 namespace foredraft::cuda {
+namespace {
+
+// The memory in which BF16 rows are prepared for the kernel: quantised, or copied to where TMA can load them.
+int64_t PreparedBytes(const GemmParams& p, bool hopper) {
+  if (p.weight.dtype == DType::kF8E4M3) {
+    return p.x_f8 ? 0 : QuantizedShape(p.x.rows, p.x.cols).bytes;
+  }
+  return hopper && !TmaCanLoad(p.x, 0) ? int64_t{p.x.rows} * p.x.cols * static_cast<int64_t>(sizeof(bf16))
+                                       : 0;
+}
+
+void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& problem) {
+  if (p.weight.dtype == DType::kF8E4M3) {
+    problem.x_f8 = QuantizedShape(p.x.rows, p.x.cols).View(memory);
+    QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
+  } else {
+    const Matrix<bf16> copy = Dense(static_cast<bf16*>(memory), p.x.rows, p.x.cols);
+    GatherRows(stream, copy, p.x, nullptr, nullptr, p.x.rows);
+    problem.x = copy;
+  }
+}
+
+}  // namespace
 
 // One group, whose row count the host knows. With FP8 weights, BF16 rows are quantised first. The kernel:
 //
@@ -15,8 +39,10 @@ namespace foredraft::cuda {
 //   any other                               | TileGemm       | TileGemm
 // clang-format on
 //
-// head_gemm and grouped_gemm choose HopperGemm or TileGemm by the same rule. Without a tuning file cuBLASLt
-// is not used: only `foredraft tune` checks that an algorithm gives a row the same bits for all row counts.
+// The weight's shape and the form alone decide, because in the decode form HopperGemm may split k
+// (GemmSplits). head_gemm and grouped_gemm choose HopperGemm or TileGemm by the same rule and split nothing.
+// Without a tuning file cuBLASLt is not used: only `foredraft tune` checks that an algorithm gives a row the
+// same bits for all row counts.
 void Gemm(Stream& stream, const GemmParams& p) {
   CHECK_EQ(p.x.cols, p.weight.k);
   auto& cuda = static_cast<CudaStream&>(stream);
@@ -27,20 +53,22 @@ void Gemm(Stream& stream, const GemmParams& p) {
   GemmProblem problem = {.out = p.out,
                          .out_bf16 = p.out_bf16,
                          .x = p.x,
+                         .x_f8 = p.x_f8,
                          .bias = p.bias,
                          .weight = p.weight,
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
-  const bool f8 = p.weight.dtype == DType::kF8E4M3;
-  if (f8 && p.x_f8) {
-    problem.x_f8 = p.x_f8;
-  } else if (f8) {
-    const QuantizedShape shape(p.x.rows, p.x.cols);
-    problem.x_f8 = shape.View(cuda.Scratch(shape.bytes));
-    QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
+  const bool hopper = HopperSupports(p.weight);
+  if (hopper && p.form == GemmForm::kDecode) {
+    problem.splits = GemmSplits(p.weight.n, p.weight.k, static_cast<int32_t>(DTypeBytes(p.weight.dtype)));
   }
-  // FP8: the weight's shape alone decides. BF16: both kernels give the same bits, so the alignment of x may
-  // decide, too.
-  if (HopperSupports(p.weight) && (f8 || TmaCanLoad(p.x, 0))) {
+  const int64_t prepared_bytes = (PreparedBytes(p, hopper) + 1023) / 1024 * 1024;
+  const int64_t partial_bytes = HopperPartialBytes(stream, problem);
+  if (prepared_bytes + partial_bytes > 0) {
+    auto* const memory = static_cast<std::byte*>(cuda.Scratch(prepared_bytes + partial_bytes));
+    problem.partials = memory + prepared_bytes;
+    if (prepared_bytes > 0) Prepare(stream, p, memory, problem);
+  }
+  if (hopper) {
     HopperGemm(stream, problem);
   } else {
     TileGemm(stream, problem);

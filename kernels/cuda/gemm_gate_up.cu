@@ -81,13 +81,15 @@ bool GateUpSupports(const PackedWeight& weight) {
   return weight.dtype == DType::kF8E4M3 && HopperSupports(weight) && weight.n % (2 * kTileN) == 0;
 }
 
-void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out) {
+void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out, int32_t tile_rows) {
   CHECK_LE(problem.ranges.groups, kMaxGroups);
   CHECK(GateUpSupports(problem.weight));
   if (problem.ranges.rows == 0) return;
-  GateUpParams params = {.gemm = MakeHopperParams<Tile>(problem), .out = out};
+  if (tile_rows == 0) tile_rows = PlanGateUp(SizeOf(problem), RatesOf(stream)).tile.rows;
+  GateUpParams params = {.gemm = MakeHopperParams<Tile>(problem, tile_rows), .out = out};
   params.gemm.n = problem.weight.n / 2;
-  const LaunchShape shape = {.grid = HopperGrid<Tile>(stream, problem.ranges, params.gemm.n / kTileN),
+  const int64_t items = RowTiles(problem.ranges, tile_rows) * (params.gemm.n / kTileN);
+  const LaunchShape shape = {.grid = HopperGrid(stream, items),
                              .block = dim3(3 * kGroupThreads),
                              .shared_bytes = sizeof(GateUpShared)};
   Launch(stream, GateUpKernel, shape, params);

@@ -12,8 +12,9 @@ namespace foredraft::cuda {
 // FP8 weights with rows of a multiple of 128 bytes, gate and up of a multiple of 128 outputs each.
 bool GateUpSupports(const PackedWeight& weight);
 
-// The problem's outputs are ignored. out: [R, n / 2].
-void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out);
+// The problem's outputs are ignored. out: [R, n / 2]. tile_rows: rows of a tile, up to 64; 0 chooses (the
+// bits are the same), tests force one.
+void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out, int32_t tile_rows = 0);
 
 }  // namespace foredraft::cuda
 

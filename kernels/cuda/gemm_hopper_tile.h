@@ -6,6 +6,9 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "kernels/cuda/gemm_item_search.h"
+#include "kernels/cuda/gemm_plan.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/pipeline_state.h"
@@ -13,9 +16,9 @@
 
 namespace foredraft::cuda {
 
-inline constexpr int kSharedBudget = 216 * 1024;  // for the stages
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kWgmmasPerStage = kTileRowBytes / 32;
+inline constexpr int kScalesPerLoad = 4;  // weight scales of adjacent k blocks: the 16 bytes of a bulk copy
 
 struct HopperGemmParams {
   TensorMap x;         // {k, groups or 1, rows}
@@ -32,8 +35,12 @@ struct HopperGemmParams {
   int32_t weight_scale_pitch;
   int32_t n;
   int32_t steps;        // k tiles of 128 bytes
+  int32_t splits;       // of the steps; each is an item of its own
+  int32_t tile_rows;    // of x per tile, at most the kernel's
   int32_t x_grouped;    // 1: group g reads matrix g of x; 0: all groups read matrix 0
   int32_t pair_stores;  // 1: outputs 2 i and 2 i + 1 of a row can be stored together
+  float4* partials;     // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
+  uint32_t* counters;   // splits > 1: [tiles, consumer groups], zero
   GroupRowRanges ranges;
 };
 
@@ -49,8 +56,7 @@ struct TileShape {
   static constexpr int kWeightRows = pair ? consumers * kN : kN;
   static constexpr int kSums = kN / 2;  // of a thread
   // Narrow tiles get more stages, so that enough bytes are in flight to hide memory latency.
-  static constexpr int kStages = (kSharedBudget - other_bytes) / ((kRows + kWeightRows) * kTileRowBytes +
-                                                                  kRows * static_cast<int>(sizeof(float)));
+  static constexpr int kStages = (kGemmSharedBudget - other_bytes) / GemmStageBytes(kRows, kWeightRows);
 };
 
 template <class Tile>
@@ -59,37 +65,68 @@ struct HopperShared {
   alignas(1024) unsigned char x[kStages][Tile::kRows * kTileRowBytes];
   alignas(1024) unsigned char weight[kStages][Tile::kWeightRows * kTileRowBytes];
   alignas(128) float x_scales[kStages][Tile::kRows];
+  alignas(16) float weight_scales[kStages][Tile::kPair ? 2 : 1][kScalesPerLoad];
   Mbarrier full[kStages];   // the stage's bytes have arrived
   Mbarrier empty[kStages];  // all consumer warps have released the stage
   int32_t tile_starts[kMaxGroups + 1];
 };
+
+// The k tiles of an item: [first, end).
+struct StepRange {
+  int32_t first;
+  int32_t end;
+
+  __device__ StepRange(const HopperGemmParams& p, const GemmItem& item)
+      : first(item.split * p.steps / p.splits), end((item.split + 1) * p.steps / p.splits) {}
+};
+
+// The scales of output tile `tile_n` of a consumer group, one per k tile.
+template <class Tile>
+__device__ __forceinline__ const float* WeightScales(const HopperGemmParams& p, const GemmItem& item,
+                                                     int consumer_group) {
+  const int64_t row = (item.tile_n * Tile::kN + consumer_group * p.n) / kScaleBlock;
+  return p.weight_scales + item.group * p.weight_scale_stride + row * p.weight_scale_pitch;
+}
 
 // Calls visit(item) for this block's items, at most `limit` of them; the order is the same in every thread.
 template <class Tile, class Visit>
 __device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_t* tile_starts,
                                          const Visit& visit, int64_t limit = INT32_MAX) {
   const int32_t n_tiles = (p.n + Tile::kN - 1) / Tile::kN;
-  const int64_t items = int64_t{tile_starts[p.ranges.groups]} * n_tiles;
+  const int64_t items = int64_t{tile_starts[p.ranges.groups]} * n_tiles * p.splits;
   for (int64_t index = blockIdx.x; index < items && limit > 0; index += gridDim.x, --limit) {
-    visit(FindItem(p.ranges, tile_starts, Tile::kRows, n_tiles, index));
+    GemmItem item = FindItem(p.ranges, tile_starts, p.tile_rows, n_tiles, index / p.splits);
+    item.split = static_cast<int32_t>(index % p.splits);
+    visit(item);
   }
 }
 
 template <bool kF8, class Tile>
 __device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
-  constexpr uint32_t kBytes = (Tile::kRows + Tile::kWeightRows) * kTileRowBytes +
-                              (kF8 ? Tile::kRows * static_cast<int>(sizeof(float)) : 0);
+  constexpr int kScaleRows = Tile::kPair ? 2 : 1;
+  constexpr uint32_t kScaleBytes = kScalesPerLoad * sizeof(float);
+  const uint32_t bytes =
+      (p.tile_rows + Tile::kWeightRows) * kTileRowBytes +
+      (kF8 ? p.tile_rows * static_cast<uint32_t>(sizeof(float)) + kScaleRows * kScaleBytes : 0);
   const uint64_t weight_policy = CachePolicy<CacheHint::kEvictFirst>();  // read once
   const uint64_t x_policy = CachePolicy<CacheHint::kEvictLast>();        // read by many blocks
   const auto load_weight = [&](int stage, const GemmItem& item, int32_t step) {
-    MbarrierArriveExpectTx(shared.full[stage], kBytes);
+    MbarrierArriveExpectTx(shared.full[stage], bytes);
     const int32_t output = item.tile_n * Tile::kN;
     TmaLoad(shared.weight[stage], p.weight, step * kStepInputs, output, item.group, shared.full[stage],
             weight_policy);
     if constexpr (Tile::kPair) {
       TmaLoad(shared.weight[stage] + Tile::kN * kTileRowBytes, p.weight, step * kStepInputs, p.n + output,
               item.group, shared.full[stage], weight_policy);
+    }
+    if constexpr (kF8) {
+#pragma unroll
+      for (int row = 0; row < kScaleRows; ++row) {
+        BulkLoad(shared.weight_scales[stage][row],
+                 WeightScales<Tile>(p, item, row) + step / kScalesPerLoad * kScalesPerLoad, kScaleBytes,
+                 shared.full[stage], weight_policy);
+      }
     }
   };
   // No kernel writes weights, so the first stages' weights are loaded before GridDependencyWait. (If the
@@ -98,14 +135,18 @@ __device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   ForItems<Tile>(
       p, shared.tile_starts,
       [&](const GemmItem& item) {
-        for (; early < p.steps && early < Tile::kStages; ++early) load_weight(early, item, early);
+        const StepRange steps(p, item);
+        for (; steps.first + early < steps.end && early < Tile::kStages; ++early) {
+          load_weight(early, item, steps.first + early);
+        }
       },
       1);
   GridDependencyWait();
   PipelineState<Tile::kStages> pipeline;
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     const int32_t x_group = p.x_grouped != 0 ? item.group : 0;
-    for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
+    const StepRange steps(p, item);
+    for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
       Mbarrier& full = shared.full[pipeline.stage];
       if (early > 0) {
         --early;
@@ -165,34 +206,87 @@ __device__ __forceinline__ void Multiply(float (&d)[kSums], const unsigned char*
   WarpgroupCommitBatch();
 }
 
-// The epilogue store(item, origin, sums) receives this thread's accumulators of a tile.
+// The FP8 product of one stage, before or after its wgmmas have ended.
+template <int kSums>
+struct F8Block {
+  float sums[kSums];
+  float scale[2];  // of the thread's two rows, times the weight's
+  int stage;
+};
+
+template <class Tile>
+struct F8Consumer {
+  HopperShared<Tile>& shared;
+  const FragmentOrigin origin{Tile::kRows};
+  const GroupOffsets<Tile> offsets{};
+  PipelineState<Tile::kStages> pipeline{};
+
+  // Issues the product of the next stage, whose k tile is `step`.
+  __device__ __forceinline__ void Start(F8Block<Tile::kSums>& block, int32_t step) {
+    const int stage = block.stage = pipeline.stage;
+    MbarrierWait(shared.full[stage], pipeline.parity, "gemm stage full");
+    const float weight_scale =
+        shared.weight_scales[stage][Tile::kPair ? offsets.group : 0][step % kScalesPerLoad];
+    block.scale[0] = __fmul_rn(shared.x_scales[stage][origin.row], weight_scale);
+    block.scale[1] = __fmul_rn(shared.x_scales[stage][origin.row + 8], weight_scale);
+    Multiply<true>(block.sums, shared.x[stage] + offsets.x, shared.weight[stage] + offsets.weight, false);
+    pipeline.Next();
+  }
+
+  // After the wait for the product.
+  __device__ __forceinline__ void Promote(const F8Block<Tile::kSums>& block, float (&sum)[Tile::kSums]) {
+    ReleaseStage(shared.empty[block.stage]);
+#pragma unroll
+    for (int i = 0; i < Tile::kSums; ++i) sum[i] = fmaf(block.scale[i / 2 % 2], block.sums[i], sum[i]);
+  }
+
+  // sum += the products of `steps`. If `overlapped`, one stage's product runs while the one before it is
+  // promoted, which takes twice the registers. The order of the additions is the same.
+  template <bool overlapped>
+  __device__ __forceinline__ void Sum(const StepRange& steps, float (&sum)[Tile::kSums]) {
+    F8Block<Tile::kSums> even;
+    if constexpr (!overlapped) {
+      for (int32_t step = steps.first; step < steps.end; ++step) {
+        Start(even, step);
+        WarpgroupWaitAll(even.sums);
+        Promote(even, sum);
+      }
+      return;
+    }
+    F8Block<Tile::kSums> odd;
+    int32_t step = steps.first;
+    Start(even, step);
+    while (true) {
+      if (++step == steps.end) {
+        WarpgroupWaitAll(even.sums);
+        return Promote(even, sum);
+      }
+      Start(odd, step);
+      WarpgroupWaitAllButOne(even.sums);
+      Promote(even, sum);
+      if (++step == steps.end) {
+        WarpgroupWaitAll(odd.sums);
+        return Promote(odd, sum);
+      }
+      Start(even, step);
+      WarpgroupWaitAllButOne(odd.sums);
+      Promote(odd, sum);
+    }
+  }
+};
+
+// The epilogue store(item, origin, sums) receives this thread's accumulators of an item.
 template <class Tile, class Store>
 __device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared, const Store& store) {
-  const FragmentOrigin origin(Tile::kRows);
-  const GroupOffsets<Tile> offsets;
-  PipelineState<Tile::kStages> pipeline;
+  // Two groups with 128 outputs each have no registers to spare; one multiplies while the other promotes.
+  constexpr bool kOverlapped = Tile::kConsumers == 1 || Tile::kSums <= 32;
+  F8Consumer<Tile> consumer{shared};
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
-    const int64_t scale_row =
-        (item.tile_n * Tile::kN + (Tile::kPair ? offsets.group * p.n : 0)) / kScaleBlock;
-    const float* weight_scales =
-        p.weight_scales + item.group * p.weight_scale_stride + scale_row * p.weight_scale_pitch;
     float sum[Tile::kSums];
 #pragma unroll
     for (float& value : sum) value = 0.0f;
-    for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
-      const float weight_scale = __ldg(weight_scales + step);
-      float block[Tile::kSums];
-      MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
-      Multiply<true>(block, shared.x[pipeline.stage] + offsets.x,
-                     shared.weight[pipeline.stage] + offsets.weight, false);
-      const float scale[2] = {__fmul_rn(shared.x_scales[pipeline.stage][origin.row], weight_scale),
-                              __fmul_rn(shared.x_scales[pipeline.stage][origin.row + 8], weight_scale)};
-      WarpgroupWaitAll(block);
-      ReleaseStage(shared.empty[pipeline.stage]);
-#pragma unroll
-      for (int i = 0; i < Tile::kSums; ++i) sum[i] = fmaf(scale[i / 2 % 2], block[i], sum[i]);
-    }
-    store(item, origin, sum);
+    consumer.template Sum<kOverlapped>(StepRange(p, item), sum);
+    store(item, consumer.origin, sum);
   });
 }
 
@@ -204,12 +298,13 @@ __device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& share
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     float sum[Tile::kSums];
     int last = 0;  // the stage whose wgmmas may be in flight
-    for (int32_t step = 0; step < p.steps; ++step, pipeline.Next()) {
+    const StepRange steps(p, item);
+    for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
       MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
       Multiply<false>(sum, shared.x[pipeline.stage] + offsets.x,
-                      shared.weight[pipeline.stage] + offsets.weight, step > 0);
+                      shared.weight[pipeline.stage] + offsets.weight, step > steps.first);
       WarpgroupWait<1>();
-      if (step > 0) ReleaseStage(shared.empty[last]);
+      if (step > steps.first) ReleaseStage(shared.empty[last]);
       last = pipeline.stage;
     }
     WarpgroupWaitAll(sum);
@@ -224,7 +319,7 @@ __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperS
                                               const Store& store) {
   constexpr int kConsumers = Tile::kConsumers;
   if (p.ranges.offsets != nullptr) GridDependencyWait();
-  if (threadIdx.x < 32) FillTileStarts(p.ranges, Tile::kRows, shared.tile_starts);
+  if (threadIdx.x < 32) FillTileStarts(p.ranges, p.tile_rows, shared.tile_starts);
   if (threadIdx.x == 0) {
     PrefetchTensorMap(p.x);
     PrefetchTensorMap(p.weight);
@@ -251,12 +346,44 @@ __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperS
 
 // ---- for the host ----
 
+// The descriptors of x and its scales. Rows are loaded in boxes of box_rows.
+inline void EncodeF8Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmParams& p) {
+  const QuantizedRows& x = q.x_f8;
+  const uint64_t k = q.weight.k, rows = x.rows, pitch = x.pitch;
+  p.x = EncodeTensorMap({.data = x.codes,
+                         .element_bytes = 1,
+                         .extent = {k, 1, rows},
+                         .pitch = {pitch, pitch},
+                         .box = {kTileRowBytes, 1, box_rows},
+                         .swizzled = true});
+  const uint64_t scale_row_bytes = x.scale_pitch * sizeof(float), k_blocks = k / kScaleBlock;
+  p.x_scales = EncodeTensorMap({.data = x.scales,
+                                .element_bytes = sizeof(float),
+                                .extent = {rows, k_blocks, 1},
+                                .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
+                                .box = {box_rows, 1, 1},
+                                .swizzled = false});
+}
+
+inline void EncodeBf16Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmParams& p) {
+  const bool grouped = q.x_group_stride != 0;
+  const uint64_t row_pitch = q.x.stride * sizeof(bf16), groups = q.ranges.groups;
+  p.x = EncodeTensorMap(
+      {.data = q.x.data,
+       .element_bytes = sizeof(bf16),
+       .extent = {static_cast<uint64_t>(q.weight.k), grouped ? groups : 1, static_cast<uint64_t>(q.x.rows)},
+       .pitch = {grouped ? q.x_group_stride * sizeof(bf16) : row_pitch, row_pitch},
+       .box = {kTileRowBytes / sizeof(bf16), 1, box_rows},
+       .swizzled = true});
+  p.x_grouped = grouped;
+}
+
+// x is loaded in boxes of tile_rows rows. The kernel multiplies 64 rows per consumer group; what shared
+// memory holds past the box reaches no row that is stored.
 template <class Tile>
-HopperGemmParams MakeHopperParams(const GemmProblem& q) {
-  constexpr uint32_t kTileRows = Tile::kRows;
-  const bool f8 = q.weight.dtype == DType::kF8E4M3;
+HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
+  CHECK(tile_rows > 0 && tile_rows % 16 == 0 && tile_rows <= Tile::kRows) << tile_rows;
   const int32_t element = static_cast<int32_t>(DTypeBytes(q.weight.dtype));
-  const uint32_t box_columns = kTileRowBytes / element;
   const uint64_t k = q.weight.k, n = q.weight.n, groups = q.ranges.groups;
   const uint64_t row_bytes = k * element;
 
@@ -266,33 +393,12 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q) {
        .element_bytes = element,
        .extent = {k, n, groups},
        .pitch = {row_bytes, groups > 1 ? static_cast<uint64_t>(q.data_stride) : row_bytes * n},
-       .box = {box_columns, Tile::kN, 1},
+       .box = {static_cast<uint32_t>(kTileRowBytes / element), Tile::kN, 1},
        .swizzled = true});
-  if (f8) {
-    const uint64_t rows = q.x_f8.rows, pitch = q.x_f8.pitch;
-    p.x = EncodeTensorMap({.data = q.x_f8.codes,
-                           .element_bytes = element,
-                           .extent = {k, 1, rows},
-                           .pitch = {pitch, pitch},
-                           .box = {box_columns, 1, kTileRows},
-                           .swizzled = true});
-    const uint64_t scale_row_bytes = q.x_f8.scale_pitch * sizeof(float), k_blocks = k / kScaleBlock;
-    p.x_scales = EncodeTensorMap({.data = q.x_f8.scales,
-                                  .element_bytes = sizeof(float),
-                                  .extent = {rows, k_blocks, 1},
-                                  .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
-                                  .box = {kTileRows, 1, 1},
-                                  .swizzled = false});
+  if (q.weight.dtype == DType::kF8E4M3) {
+    EncodeF8Rows(q, static_cast<uint32_t>(tile_rows), p);
   } else {
-    const bool grouped = q.x_group_stride != 0;
-    const uint64_t row_pitch = q.x.stride * sizeof(bf16);
-    p.x = EncodeTensorMap({.data = q.x.data,
-                           .element_bytes = element,
-                           .extent = {k, grouped ? groups : 1, static_cast<uint64_t>(q.x.rows)},
-                           .pitch = {grouped ? q.x_group_stride * sizeof(bf16) : row_pitch, row_pitch},
-                           .box = {box_columns, 1, kTileRows},
-                           .swizzled = true});
-    p.x_grouped = grouped;
+    EncodeBf16Rows(q, static_cast<uint32_t>(tile_rows), p);
   }
   p.out = q.out.data;
   p.out_bf16 = q.out_bf16.data;
@@ -305,21 +411,25 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q) {
   p.weight_scale_pitch = ScalePitch(q.weight.k);
   p.n = q.weight.n;
   p.steps = static_cast<int32_t>(row_bytes / kTileRowBytes);
+  p.splits = 1;
+  p.tile_rows = tile_rows;
   p.pair_stores = (reinterpret_cast<uintptr_t>(p.out) % 8 | reinterpret_cast<uintptr_t>(p.out_bf16) % 4 |
                    p.out_stride % 2 | p.out_bf16_stride % 2 | p.out_group_stride % 2 | p.n % 2) == 0;
   p.ranges = q.ranges;
   return p;
 }
 
-// The grid of a kernel whose groups have tiles_n tiles of outputs: at most a block per multiprocessor.
-template <class Tile>
-dim3 HopperGrid(Stream& stream, const GroupRowRanges& ranges, int64_t tiles_n) {
-  const int64_t full_tiles = (ranges.rows + Tile::kRows - 1) / Tile::kRows;
-  const int64_t row_tiles = ranges.offsets != nullptr
-                                ? std::min<int64_t>(ranges.rows, full_tiles + ranges.groups)
-                                : full_tiles * ranges.groups;
-  const int64_t multiprocessors = static_cast<CudaStream&>(stream).multiprocessor_count();
-  return dim3(static_cast<uint32_t>(std::min(row_tiles * tiles_n, multiprocessors)));
+// Tiles of rows of all groups; with row counts on the device, the most there may be.
+inline int64_t RowTiles(const GroupRowRanges& ranges, int32_t tile_rows) {
+  const int64_t full_tiles = (ranges.rows + tile_rows - 1) / tile_rows;
+  return ranges.offsets != nullptr ? std::min<int64_t>(ranges.rows, full_tiles + ranges.groups)
+                                   : full_tiles * ranges.groups;
+}
+
+// At most a block per multiprocessor.
+inline dim3 HopperGrid(Stream& stream, int64_t items) {
+  return dim3(static_cast<uint32_t>(
+      std::min<int64_t>(items, static_cast<CudaStream&>(stream).multiprocessor_count())));
 }
 
 }  // namespace foredraft::cuda

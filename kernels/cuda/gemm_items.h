@@ -1,12 +1,13 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
 #define FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
 
-// The tile scheduler of the GEMM kernels. A work item is one output tile of one group (an expert, a head, or
-// all of a plain GEMM). Row counts of groups may be in device memory, so every block computes the same prefix
-// sum of row tiles and takes every gridDim.x-th item. The assignment of items to blocks changes no bits.
+// The work of the GEMM kernels; gemm_item_search.h has how a block finds its part. A work item is one output
+// tile of one group (an expert, a head, or all of a plain GEMM), or a split of k of it. Row counts of groups
+// may be in device memory, so every block computes the same prefix sum of row tiles and takes every
+// gridDim.x-th item. The assignment of items to blocks changes no bits.
 //
-// Order: group, tile of outputs, tile of rows innermost. Adjacent items share the weight tile, so it is read
-// from memory once.
+// Order: group, tile of outputs, tile of rows, split innermost. Items that are near each other share a weight
+// tile, so it is read from memory once.
 
 #include <cuda_runtime.h>
 
@@ -20,7 +21,9 @@ struct GemmItem {
   int32_t group;
   int32_t tile_n;  // tile of outputs
   int32_t first_row;
-  int32_t end_row;  // of the group
+  int32_t end_row;  // of the tile
+  int32_t tile;     // index among all tiles
+  int32_t split;    // of k; 0 unless HopperGemm splits it
 };
 
 // The rows of group g: [offsets[g], offsets[g + 1]), or [0, rows) for every group if offsets is null.
@@ -32,46 +35,6 @@ struct GroupRowRanges {
   __device__ int32_t begin(int32_t group) const { return offsets != nullptr ? offsets[group] : 0; }
   __device__ int32_t end(int32_t group) const { return offsets != nullptr ? offsets[group + 1] : rows; }
 };
-
-// tile_starts[g] = row tiles of the groups before g, [groups + 1], in shared memory. Called by all lanes of
-// one warp.
-inline __device__ void FillTileStarts(const GroupRowRanges& ranges, int32_t rows_per_tile,
-                                      int32_t* tile_starts) {
-  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
-  int32_t total = 0;
-  for (int32_t first = 0; first < ranges.groups; first += 32) {
-    const int32_t group = first + lane;
-    int32_t sum = 0;
-    if (group < ranges.groups) {
-      sum = (ranges.end(group) - ranges.begin(group) + rows_per_tile - 1) / rows_per_tile;
-    }
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int32_t before = __shfl_up_sync(0xffffffffu, sum, distance);
-      if (lane >= distance) sum += before;
-    }
-    if (group < ranges.groups) tile_starts[group + 1] = total + sum;
-    total += __shfl_sync(0xffffffffu, sum, 31);
-  }
-  if (lane == 0) tile_starts[0] = 0;
-}
-
-inline __device__ GemmItem FindItem(const GroupRowRanges& ranges, const int32_t* tile_starts,
-                                    int32_t rows_per_tile, int32_t n_tiles, int64_t index) {
-  // The last group that starts at or before the item; this skips groups without rows.
-  int32_t low = 0;
-  int32_t high = ranges.groups - 1;
-  while (low < high) {
-    const int32_t middle = (low + high + 1) / 2;
-    if (static_cast<int64_t>(tile_starts[middle]) * n_tiles <= index) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const int32_t row_tiles = tile_starts[low + 1] - tile_starts[low];
-  const int32_t inside = static_cast<int32_t>(index - static_cast<int64_t>(tile_starts[low]) * n_tiles);
-  return {low, inside / row_tiles, ranges.begin(low) + inside % row_tiles * rows_per_tile, ranges.end(low)};
-}
 
 }  // namespace foredraft::cuda
 

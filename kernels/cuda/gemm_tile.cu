@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/gemm_item_search.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/ptx.h"

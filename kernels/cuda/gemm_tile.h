@@ -32,6 +32,9 @@ struct GemmProblem {
   int64_t x_group_stride = 0;       // elements: group g reads columns from g * x_group_stride
   int64_t out_group_stride = 0;     // elements
   GroupRowRanges ranges = {};       // with offsets in device memory, `rows` is the largest total
+  int32_t expected_rows = 0;        // with offsets: expected total, for the choice of tiles; 0: ranges.rows
+  int32_t splits = 1;               // of k; more than 1 only for HopperGemm
+  void* partials = nullptr;         // splits > 1: HopperPartialBytes bytes, 256-byte aligned
 };
 
 // rows_per_tile: 0 chooses by the row count (the bits are the same); tests force one.

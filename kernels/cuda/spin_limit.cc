@@ -43,11 +43,11 @@ std::string SpinLimitReport() {
   const volatile SpinReport& written = *report;
   if (written.thread_count == 0) return "";
   return absl::StrFormat(
-      "; %s:%d: mbarrier \"%s\", parity %d, did not complete within %d s in block (%d, %d, %d), thread %d "
+      "; %s:%d: mbarrier \"%s\", parity %d, did not complete for seconds in block (%d, %d, %d), thread %d "
       "(%d "
       "threads gave up)",
-      report->file, report->line, report->barrier, report->parity, kSpinLimitSeconds, report->block.x,
-      report->block.y, report->block.z, report->thread.x, report->thread_count);
+      report->file, report->line, report->barrier, report->parity, report->block.x, report->block.y,
+      report->block.z, report->thread.x, report->thread_count);
 }
 
 }  // namespace foredraft

@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_SPIN_LIMIT_H_
 #define FOREDRAFT_KERNELS_CUDA_SPIN_LIMIT_H_
 
-// With the CMake option FOREDRAFT_SPIN_LIMIT, a wait on an mbarrier that lasts longer than kSpinLimitSeconds
-// names the barrier and traps. Without it such a wait, for example after a wrong byte count, hangs the
-// kernel.
+// With the CMake option FOREDRAFT_SPIN_LIMIT, a wait on an mbarrier that lasts longer than any kernel (4.3 to
+// 8.6 seconds) names the barrier and traps. Without it such a wait, for example after a wrong byte count,
+// hangs the kernel.
 //
 // The name travels through page-locked host memory, which stays readable after the trap. printf would be a
 // call inside the kernel, and ptxas serialises the wgmmas of a kernel that has calls.
@@ -16,9 +16,6 @@
 namespace foredraft {
 
 #ifdef FOREDRAFT_SPIN_LIMIT
-
-// Longer than any kernel before the one that waits, which may still run because of programmatic launches.
-inline constexpr uint64_t kSpinLimitSeconds = 5;
 
 // Written by the first thread that gives up.
 struct SpinReport {
@@ -37,10 +34,6 @@ class SpinReportPointer {
  public:
   explicit SpinReportPointer(const void* device_variable);
 };
-namespace {
-__device__ SpinReport* spin_report = nullptr;
-const SpinReportPointer registered_spin_report(&spin_report);
-}  // namespace
 
 // Called once the device is known to work, before the first kernel.
 void PrepareSpinReports();
@@ -48,6 +41,11 @@ void PrepareSpinReports();
 std::string SpinLimitReport();
 
 #ifdef __CUDACC__
+namespace {
+__device__ SpinReport* spin_report = nullptr;
+const SpinReportPointer registered_spin_report(&spin_report);
+}  // namespace
+
 __device__ __forceinline__ void CopyText(char* to, const char* from, int capacity) {
   int i = 0;
   for (; i < capacity - 1 && from[i] != 0; ++i) to[i] = from[i];

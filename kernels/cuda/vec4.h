@@ -6,6 +6,7 @@
 // (`aligned`), else element by element up to the last column. A thread has the same columns either way, so
 // the bits are the same.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/cuda_stream.h"
@@ -95,6 +96,17 @@ inline LaunchShape Vec4Grid(int32_t rows, int32_t cols) {
   return {
       .grid = dim3(static_cast<uint32_t>(rows), (static_cast<uint32_t>(cols) + per_block - 1) / per_block),
       .block = dim3(threads)};
+}
+
+// grid.x of a kernel whose blocks, blocks_per_row beside each other, take every gridDim.x-th row. With a row
+// count on the device, `rows` may be many times that count, and the grid is what the device runs at once.
+inline uint32_t BlocksForRows(Stream& stream, int32_t rows, uint32_t blocks_per_row,
+                              const int32_t* row_count) {
+  const uint32_t most = static_cast<uint32_t>(rows);
+  if (row_count == nullptr) return most;
+  constexpr int kPerMultiprocessor = 8;  // of 256 threads
+  const int resident = kPerMultiprocessor * static_cast<CudaStream&>(stream).multiprocessor_count();
+  return std::min(most, std::max(static_cast<uint32_t>(resident) / blocks_per_row, 1u));
 }
 
 __device__ __forceinline__ int32_t FirstColumnOfThread() {

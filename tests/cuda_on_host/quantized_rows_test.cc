@@ -1,6 +1,9 @@
 // Rows quantised by the op that computes them (rms_norm, silu_mul) against rows quantised by the GEMM: the
 // same codes and scales, so the same bits.
 
+#include "kernels/cuda/gemm_gate_up.h"
+#include "kernels/cuda/gemm_gather.h"
+#include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/quantize.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
@@ -163,6 +166,44 @@ TEST(QuantizedRows, GroupedGemmTakesThemInAnyOrder) {
   }
 }
 
+// Many more rows than the count on the device, and than blocks in the grid.
+TEST(QuantizedRows, CopiesStopAtTheRowsThatCount) {
+  constexpr int kCapacity = 700, kCount = 450, kTokens = 40, kWidth = 136;
+  Noise noise(67);
+  OpRig rig({}, RunMode::kEager);
+  std::vector<int32_t> tokens(kCapacity);
+  for (int i = 0; i < kCapacity; ++i) tokens[i] = i < kCount ? i * 7 % kTokens : -1;
+  const int32_t* const x_rows = rig.Put(tokens);
+  const int32_t* const count = rig.Put(std::vector<int32_t>{kCount});
+  const std::vector<bf16> values = noise.Bf16s(kTokens * kWidth);
+  const Matrix<const bf16> x = Dense<const bf16>(rig.Put(values), kTokens, kWidth);
+  std::vector<bf16> gathered;
+  for (int i = 0; i < kCount; ++i) {
+    gathered.insert(gathered.end(), &values[tokens[i] * kWidth], &values[tokens[i] * kWidth] + kWidth);
+  }
+  const Bytes expected = BytesOfQuantized(rig, Dense<const bf16>(rig.Put(gathered), kCount, kWidth));
+  const auto expect = [&](const QuantizedRows& rows) {
+    EXPECT_EQ(BytesOfRows(rig, rows.first_rows(kCount)), expected);
+    const std::vector<uint8_t> codes = rig.Get(rows.codes, rows.rows * rows.pitch);
+    for (size_t i = kCount * rows.pitch; i < codes.size(); ++i) ASSERT_EQ(codes[i], 0xff) << i;
+  };
+  const QuantizedRows quantized = PoisonedRows(rig, kCapacity, kWidth);
+  cuda::QuantizeRows(rig.stream(), quantized, x, x_rows, count, kCapacity);
+  expect(quantized);
+
+  const QuantizedRows x_f8 = PoisonedRows(rig, kTokens, kWidth);
+  cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kTokens);
+  const QuantizedRows copied = PoisonedRows(rig, kCapacity, kWidth);
+  cuda::CopyQuantizedRows(rig.stream(), copied, x_f8, x_rows, count, kCapacity);
+  expect(copied);
+
+  bf16* const out = rig.Poisoned<bf16>(kCapacity * kWidth);
+  cuda::GatherRows(rig.stream(), Dense(out, kCapacity, kWidth), x, x_rows, count, kCapacity);
+  const std::vector<bf16> rows = rig.Get(out, kCapacity * kWidth);
+  EXPECT_EQ(BytesOf(rows.data(), gathered.size()), BytesOf(gathered.data(), gathered.size()));
+  for (size_t i = gathered.size(); i < rows.size(); ++i) ASSERT_EQ(rows[i].bits, 0xffff) << i;
+}
+
 // The experts' gate and up with silu_mul: in one kernel, and in three.
 TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
   constexpr int kExperts = 4, kTokens = 80;
@@ -185,10 +226,7 @@ TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
         .expert_offsets = rig.Put(offsets),
         .experts = PackAll(rig, kExperts, [&](int e) -> const TestWeight& { return experts[e]; })};
     p.x.rows = pairs;
-    p.silu_f8 = PoisonedRows(rig, pairs, width);
-    rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), p); });
     GroupedGemmParams plain = p;
-    plain.silu_f8 = {};
     plain.out = Dense(rig.Poisoned<float>(pairs * 2 * width), pairs, 2 * width);
     const SiluMulParams silu = {.out_f8 = PoisonedRows(rig, pairs, width),
                                 .gate_up = plain.out,
@@ -197,11 +235,66 @@ TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
       rig.ops().grouped_gemm(rig.stream(), plain);
       rig.ops().silu_mul(rig.stream(), silu);
     });
-    EXPECT_EQ(BytesOfRows(rig, p.silu_f8.first_rows(offsets.back())),
-              BytesOfRows(rig, silu.out_f8.first_rows(offsets.back())));
-    const std::vector<uint8_t> codes = rig.Get(p.silu_f8.codes, p.silu_f8.rows * p.silu_f8.pitch);
-    for (size_t i = offsets.back() * p.silu_f8.pitch; i < codes.size(); ++i) ASSERT_EQ(codes[i], 0xff) << i;
+    const Bytes expected = BytesOfRows(rig, silu.out_f8.first_rows(offsets.back()));
+    // The tiles follow from the expected rows; every number of rows per tile is forced, too.
+    const auto expect = [&](const auto& run) {
+      p.silu_f8 = PoisonedRows(rig, pairs, width);
+      rig.Run(run);
+      EXPECT_EQ(BytesOfRows(rig, p.silu_f8.first_rows(offsets.back())), expected);
+      const std::vector<uint8_t> codes = rig.Get(p.silu_f8.codes, p.silu_f8.rows * p.silu_f8.pitch);
+      for (size_t i = offsets.back() * p.silu_f8.pitch; i < codes.size(); ++i) ASSERT_EQ(codes[i], 0xff) << i;
+    };
+    for (const int32_t rows_expected : {0, 1, 8}) {
+      SCOPED_TRACE(rows_expected);
+      p.expected_rows = rows_expected;
+      expect([&] { rig.ops().grouped_gemm(rig.stream(), p); });
+    }
+    const QuantizedRows x_f8 = PoisonedRows(rig, pairs, k);
+    cuda::QuantizeRows(rig.stream(), x_f8, p.x, nullptr, nullptr, pairs);
+    for (const int32_t tile_rows : {16, 32, 48, 64}) {
+      SCOPED_TRACE(tile_rows);
+      expect([&] {
+        cuda::GateUpGemm(rig.stream(),
+                         {.x_f8 = x_f8,
+                          .weight = p.experts.first,
+                          .data_stride = p.experts.data_stride,
+                          .scale_stride = p.experts.scale_stride,
+                          .ranges = {.offsets = p.expert_offsets, .rows = pairs, .groups = kExperts}},
+                         p.silu_f8, tile_rows);
+      });
+    }
   }
+}
+
+// Two rows and many inputs: grouped_gemm runs gate and up without silu_mul, in more tiles, then silu_mul.
+TEST(QuantizedRows, GateUpOfFewRowsHasTheBitsOfTheFusedKernel) {
+  constexpr int kExperts = 2, kRowCount = 2, kCols = 4096, kWidth = 128;
+  Noise noise(68);
+  OpRig rig({}, RunMode::kReplayed);
+  std::vector<TestWeight> experts;
+  for (int e = 0; e < kExperts; ++e) {
+    experts.push_back(MakeTestWeight(noise, {kWidth, kWidth}, kCols, DType::kF8E4M3, 128, 128));
+  }
+  const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kRowCount * kCols)), kRowCount, kCols);
+  const QuantizedRows x_f8 = PoisonedRows(rig, kRowCount, kCols);
+  cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kRowCount);
+  const GroupedGemmParams p = {
+      .silu_f8 = PoisonedRows(rig, kRowCount, kWidth),
+      .x = x,
+      .x_f8 = x_f8,
+      .expert_offsets = rig.Put(std::vector<int32_t>{0, 0, kRowCount}),
+      .experts = PackAll(rig, kExperts, [&](int e) -> const TestWeight& { return experts[e]; })};
+  const cuda::GemmProblem problem = {
+      .x_f8 = x_f8,
+      .weight = p.experts.first,
+      .data_stride = p.experts.data_stride,
+      .scale_stride = p.experts.scale_stride,
+      .ranges = {.offsets = p.expert_offsets, .rows = kRowCount, .groups = kExperts}};
+  ASSERT_FALSE(cuda::GateUpIsFaster(cuda::SizeOf(problem), cuda::RatesOf(rig.stream())));
+  rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), p); });
+  const QuantizedRows fused = PoisonedRows(rig, kRowCount, kWidth);
+  rig.Run([&] { cuda::GateUpGemm(rig.stream(), problem, fused); });
+  EXPECT_EQ(BytesOfRows(rig, p.silu_f8), BytesOfRows(rig, fused));
 }
 
 }  // namespace

@@ -143,6 +143,18 @@ inline void RunCopy(const BulkCopy& copy, Mbarrier& barrier) {
   EndPhaseIfDone(barrier, copy.location);
 }
 
+inline void StartCopy(const BulkCopy& copy, Mbarrier& barrier, uint64_t policy) {
+  if (!cuda_on_host::CopyEngine::ThreadMayTouch() && policy != CachePolicy<CacheHint::kEvictFirst>()) {
+    cuda_on_host::KernelFault(copy.location,
+                              "load with another hint than kEvictFirst before GridDependencyWait");
+  }
+  if (++copy_number % 3 == 0) {
+    RunCopy(copy, barrier);
+  } else {
+    pending_copies[&barrier].push_back(copy);
+  }
+}
+
 struct PhaseWait {
   Mbarrier* barrier;
   uint32_t parity;
@@ -176,22 +188,31 @@ inline void MbarrierWait(Mbarrier& barrier, uint32_t parity, const char* name, C
 
 inline void TmaLoad(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1, int32_t c2,
                     Mbarrier& barrier, uint64_t policy, CUDA_ON_HOST_CALLER) {
-  if (!cuda_on_host::CopyEngine::ThreadMayTouch() && policy != CachePolicy<CacheHint::kEvictFirst>()) {
-    cuda_on_host::KernelFault({file, line},
-                              "load with another hint than kEvictFirst before GridDependencyWait");
-  }
   const uint32_t alignment = tensor.shape.swizzled ? 1024 : 128;
   if (SharedAddress(shared) % alignment != 0) {
     cuda_on_host::KernelFault(
         {file, line}, "load to an address that is not " + std::to_string(alignment) + "-byte aligned");
   }
-  const on_host::BulkCopy copy = {static_cast<std::byte*>(shared), tensor.shape, {c0, c1, c2}, {file, line}};
-  if (++on_host::copy_number % 3 == 0) {
-    on_host::RunCopy(copy, barrier);
-  } else {
-    on_host::pending_copies[&barrier].push_back(copy);
-  }
+  on_host::StartCopy({static_cast<std::byte*>(shared), tensor.shape, {c0, c1, c2}, {file, line}}, barrier,
+                     policy);
 }
+
+inline void BulkLoad(void* shared, const void* global, uint32_t bytes, Mbarrier& barrier, uint64_t policy,
+                     CUDA_ON_HOST_CALLER) {
+  const auto misaligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
+  if (misaligned(shared) || misaligned(global) || bytes == 0 || bytes % 16 != 0) {
+    cuda_on_host::KernelFault({file, line}, "bulk copy that is not 16-byte aligned");
+  }
+  const TensorShape row = {.data = global,
+                           .element_bytes = 1,
+                           .extent = {bytes, 1, 1},
+                           .pitch = {bytes, bytes},
+                           .box = {bytes, 1, 1},
+                           .swizzled = false};
+  on_host::StartCopy({static_cast<std::byte*>(shared), row, {0, 0, 0}, {file, line}}, barrier, policy);
+}
+
+inline void FenceGpu() { __threadfence(); }
 
 // ---- wgmma ----
 
@@ -333,6 +354,10 @@ void WarpgroupWait() {
 template <int count>
 void WarpgroupWaitAll(float (&)[count]) {
   on_host::FinishWgmmas(0);
+}
+template <int count>
+void WarpgroupWaitAllButOne(float (&)[count]) {
+  on_host::FinishWgmmas(1);
 }
 
 template <int count>

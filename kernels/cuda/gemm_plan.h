@@ -1,0 +1,85 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_
+#define FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_
+
+// Which tiles the GEMM kernels for Hopper use (gemm_hopper.h, gemm_gate_up.h), and how long they should take.
+// A pure function of shapes without CUDA's headers: launches, unit tests and tests/bench call the same one.
+//
+// Only the number of splits of k decides bits. It follows from the weight's shape alone. Tile sizes decide
+// time and nothing else, so they may depend on the number of rows.
+//
+// The prediction, per block of one multiprocessor (SM):
+//   step    one k tile of 128 bytes: the longest of wgmma, promotion of FP8 sums and the loads' rate of an SM
+//   item    its steps, then the epilogue
+//   wave    one item per SM: an item's time, or the wave's bytes at the rate of memory or of L2
+//   launch  start, all waves, end; with splits, the exchange of partial sums
+// The constants are estimates from specifications; a device has not confirmed them yet.
+
+#include <cstdint>
+
+namespace foredraft::cuda {
+
+// An output tile of HopperGemm.
+struct GemmTile {
+  int32_t rows = 0;     // a multiple of 16, up to 128; above 64 the kernel has two consumer warpgroups
+  int32_t outputs = 0;  // 16, 32, 64, 128
+};
+
+struct GemmSize {
+  int32_t n = 0;
+  int32_t k = 0;
+  int32_t element_bytes = 0;  // of weights and rows: 1 FP8, 2 BF16
+  int32_t rows = 0;           // of each group; if `ragged`, expected of all groups together
+  int32_t groups = 1;         // weights: experts, heads
+  bool ragged = false;        // each row belongs to one random group: experts
+};
+
+// The rates of a device.
+struct GemmRates {
+  double memory_bytes_per_us = 4.3e6;  // H200
+  double l2_bytes_per_us = 6.5e6;
+  double sm_bytes_per_us = 1.0e5;         // into one SM
+  double sm_memory_bytes_per_us = 5.0e4;  // of these from memory
+  double cycles_per_us = 1755;
+  int32_t multiprocessors = 132;
+};
+
+struct GemmPlan {
+  GemmTile tile;
+  int32_t splits = 1;
+  double items = 0;             // tiles x splits; the expected number if ragged
+  int32_t blocks = 0;           // with an item; at most one per SM
+  int32_t waves = 0;            // items of the block that has most
+  int32_t stages = 0;           // of the TMA pipeline
+  int64_t bytes_in_flight = 0;  // per block, when all stages are loading
+  double microseconds = 0;
+};
+
+inline constexpr int32_t kMaxSplits = 8;
+
+// Parts of k that different blocks sum; their sums are added in ascending order. Only in the decode form and
+// for a single group. The least predicted time over few, some and many rows; 1 unless more gain 10%.
+int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes);
+
+// What HopperGemm does with this tile and these splits. It has no kernel for splits with more than 64 rows by
+// 128 outputs.
+GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const GemmRates& rates = {});
+
+// The tile with the least predicted time.
+GemmPlan PlanGemm(const GemmSize& size, int32_t splits = 1, const GemmRates& rates = {});
+
+// GateUpGemm: `outputs` is 256, 128 of gate and of up. size.n: of gate and up together.
+GemmPlan PlanGateUp(const GemmSize& size, const GemmRates& rates = {});
+
+// Whether GateUpGemm is predicted to take less time than HopperGemm and silu_mul. The bits are the same.
+bool GateUpIsFaster(const GemmSize& size, const GemmRates& rates = {});
+
+// Shared memory of a stage: rows of both operands, FP8 scales of the rows, and of the weight (16 bytes for
+// each 128 outputs or less).
+constexpr int32_t kGemmSharedBudget = 216 * 1024;  // for all stages
+constexpr int32_t GemmStageBytes(int32_t rows, int32_t weight_rows) {
+  return (rows + weight_rows) * 128 + rows * 4 + (weight_rows > 128 ? 2 : 1) * 16;
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_
