@@ -44,6 +44,18 @@ TEST_F(CudaDeviceTest, NamesWhatMayChangeABit) {
   EXPECT_THAT(device_->name(), HasSubstr(" SMs, cublasLt "));
 }
 
+TEST_F(CudaDeviceTest, SaysWhichGpuItIs) {
+  EXPECT_EQ(device_->hardware_id(), "GPU-40404040-4040-4040-4040-404040404040 at 0000:1B:00.0");
+  cuda_on_host::SetDeviceCount(2);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const auto other = CreateDevice("cuda", {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ((*other)->hardware_id(), "GPU-41414141-4141-4141-4141-414141414141 at 0000:1C:00.0");
+  EXPECT_EQ((*other)->name(), device_->name()) << "the numerics class does not depend on which it is";
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  cuda_on_host::SetDeviceCount(1);
+}
+
 TEST_F(CudaDeviceTest, ARefusalShowsTheSum) {
   device_->BeginPurpose("weights");
   ASSERT_TRUE(device_->Allocate(size_t{100} << 20).ok());
