@@ -114,7 +114,9 @@ const ConfigField kFields[] = {
      "host; `cuda`: what `free_gpu_memory_fraction` allows",
      "Tokens that the KV cache of a rank holds."},
     {"kv_cache_config.host_cache_size", MEMBER(c.kv_cache_config.host_cache_size), Range(0, 1e15), kRestart,
-     kSet, "Host memory for the KV blocks of swapped-out sequences, in bytes per rank."},
+     kSet,
+     "Host memory for swapped-out sequences, in bytes per rank; allocated at the start, page-locked on a "
+     "GPU."},
     {"kv_cache_config.dtype", MEMBER(c.kv_cache_config.dtype), Any(), kRestart, kSet,
      "Element type of the KV cache; `auto` is bf16."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSet,

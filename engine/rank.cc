@@ -22,12 +22,7 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
                                                           .vocab_size = config.vocab_size,
                                                           .recent_len = recent_len}));
   device->BeginPurpose("slots");
-  ASSIGN_OR_RETURN(slots, SlotState::Create(*device, {.slot_count = options.max_batch_size,
-                                                      .vocab_size = config.vocab_size,
-                                                      .table_stride = options.blocks_per_slot(),
-                                                      .hidden_size = config.hidden_size,
-                                                      .level_count = options.module_count(),
-                                                      .recent_len = recent_len}));
+  ASSIGN_OR_RETURN(slots, SlotState::Create(*device, SlotStateShape::Of(options, config)));
   if (recent_len > 0) {
     drafter = std::make_unique<VanillaDrafter>();
   } else if (options.module_count() > 0) {

@@ -111,8 +111,7 @@ absl::Status RankEngine::SizeCache() {
   }
   RETURN_IF_ERROR(rank_.AllocateCache(options_, options_.block_count, options_.poison_cache));
   ASSIGN_OR_RETURN(swap_store_,
-                   SwapStore::Create(*rank_.device, options_.host_cache_bytes,
-                                     rank_.cache.shape().block_bytes(), rank_.slots.image_bytes()));
+                   SwapStore::Create(*rank_.device, SwapStoreShape::Of(options_, rank_.model->config())));
   return absl::OkStatus();
 }
 

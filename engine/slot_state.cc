@@ -35,6 +35,15 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
 
 }  // namespace
 
+SlotStateShape SlotStateShape::Of(const EngineOptions& options, const ModelConfig& config) {
+  return {.slot_count = options.max_batch_size,
+          .vocab_size = config.vocab_size,
+          .table_stride = options.blocks_per_slot(),
+          .hidden_size = config.hidden_size,
+          .level_count = options.module_count(),
+          .recent_len = options.use_mtp_vanilla ? options.max_draft_len : 0};
+}
+
 absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape& shape) {
   SlotState state;
   state.device_ = &device;
@@ -62,8 +71,6 @@ absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape
   state.dirty_.assign(slots, {});
   state.facts_.assign(slots, {});
   state.zero_counts_.assign(shape.vocab_size, 0);
-  const std::vector<ImagePart> parts = state.ImageParts(0, /*counts_tokens=*/true);
-  state.image_bytes_ = parts.back().offset + parts.back().bytes;
   return state;
 }
 
@@ -165,7 +172,7 @@ std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_to
   add(arrays_.constants + slot, 1);
   add(arrays_.progress + slot, 1);
   add(arrays_.drafts + slot, 1);
-  if (boundaries_) add(boundaries_.row(slot), boundaries_.cols);
+  if (shape_.level_count > 0) add(boundaries_.row(slot), size_t(shape_.level_count) * shape_.hidden_size);
   if (shape_.recent_len > 0) {
     add(recent_ids_ + int64_t{slot} * shape_.recent_len, shape_.recent_len);
     add(recent_hiddens_.row(int64_t{slot} * shape_.recent_len),
@@ -176,17 +183,38 @@ std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_to
   return parts;
 }
 
-SlotFacts SlotState::SwapOut(Stream& stream, int slot, uint8_t* image) {
-  for (const ImagePart& part : ImageParts(slot, facts_[slot].counts_tokens)) {
-    device_->CopyToHost(stream, image + part.offset, part.device, part.bytes);
+size_t SlotState::ImageBytes(const SlotStateShape& shape) {
+  SlotState state;  // without arrays: only the sizes of the parts are used
+  state.shape_ = shape;
+  const std::vector<ImagePart> parts = state.ImageParts(0, /*counts_tokens=*/true);
+  return parts.back().offset + parts.back().bytes;
+}
+
+// Calls copy(device, host, bytes) for each piece of the slot's arrays that lies in one frame.
+template <class Copy>
+void SlotState::ForEachPiece(int slot, bool counts_tokens, const SlotImage& image, const Copy& copy) const {
+  for (const ImagePart& part : ImageParts(slot, counts_tokens)) {
+    for (size_t done = 0; done < part.bytes;) {
+      const size_t at = part.offset + done;
+      const size_t in_frame = at % image.frame_bytes;
+      const size_t bytes = std::min(part.bytes - done, image.frame_bytes - in_frame);
+      copy(static_cast<uint8_t*>(part.device) + done, image.frames[at / image.frame_bytes] + in_frame, bytes);
+      done += bytes;
+    }
   }
+}
+
+SlotFacts SlotState::SwapOut(Stream& stream, int slot, const SlotImage& image) {
+  ForEachPiece(slot, facts_[slot].counts_tokens, image, [&](uint8_t* device, uint8_t* host, size_t bytes) {
+    device_->CopyToHost(stream, host, device, bytes);
+  });
   return facts_[slot];
 }
 
-void SlotState::SwapIn(Stream& stream, int slot, const uint8_t* image, SlotFacts facts) {
-  for (const ImagePart& part : ImageParts(slot, facts.counts_tokens)) {
-    device_->CopyPinnedToDevice(stream, part.device, image + part.offset, part.bytes);
-  }
+void SlotState::SwapIn(Stream& stream, int slot, const SlotImage& image, SlotFacts facts) {
+  ForEachPiece(slot, facts.counts_tokens, image, [&](uint8_t* device, const uint8_t* host, size_t bytes) {
+    device_->CopyPinnedToDevice(stream, device, host, bytes);
+  });
   if (facts.counts_tokens) {
     device_->CopyToDevice(stream, arrays_.prompt_seen + size_t(slot) * shape_.vocab_size,
                           facts.prompt_seen.data(), facts.prompt_seen.size());

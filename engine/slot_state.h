@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/engine_options.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
 #include "scheduler/plan.h"
@@ -31,6 +33,14 @@ struct SlotStateShape {
   int hidden_size = 0;
   int level_count = 0;  // MTP modules in use, M; 0 = no boundaries
   int recent_len = 0;   // Kmax for Vanilla, else 0
+
+  static SlotStateShape Of(const EngineOptions& options, const ModelConfig& config);
+};
+
+// Page-locked memory of a swapped slot: frames of equal size, which need not be adjacent.
+struct SlotImage {
+  std::span<uint8_t* const> frames;  // as many as SlotState::ImageBytes needs
+  size_t frame_bytes = 0;
 };
 
 class SlotState {
@@ -69,10 +79,10 @@ class SlotState {
   void FlushTables(Stream& stream);
 
   // Bytes of a slot's image without its blocks and facts.
-  size_t image_bytes() const { return image_bytes_; }
-  // `image`: [image_bytes()] of Device::AllocatePinned, written in stream order.
-  SlotFacts SwapOut(Stream& stream, int slot, uint8_t* image);
-  void SwapIn(Stream& stream, int slot, const uint8_t* image, SlotFacts facts);
+  static size_t ImageBytes(const SlotStateShape& shape);
+  // `image` is written, and read, in stream order.
+  SlotFacts SwapOut(Stream& stream, int slot, const SlotImage& image);
+  void SwapIn(Stream& stream, int slot, const SlotImage& image, SlotFacts facts);
 
   // Whether the slot's request wants logprobs.
   bool wants_logprobs(int slot) const { return facts_[slot].wants_logprobs; }
@@ -94,6 +104,8 @@ class SlotState {
     size_t offset;
   };
   std::vector<ImagePart> ImageParts(int slot, bool counts_tokens) const;
+  template <class Copy>
+  void ForEachPiece(int slot, bool counts_tokens, const SlotImage& image, const Copy& copy) const;
 
   // Entries [first, last) of a slot's block table that the device does not have yet.
   struct DirtyEntries {
@@ -103,7 +115,6 @@ class SlotState {
   void MarkDirty(int slot, int first, int last);
 
   Device* device_ = nullptr;
-  size_t image_bytes_ = 0;
   SlotArrays arrays_;
   AcceptanceRule* rule_ = nullptr;  // arrays_.rule, for writing
   SlotStateShape shape_;

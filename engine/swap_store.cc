@@ -2,63 +2,52 @@
 
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "base/status_macros.h"
 
 namespace foredraft {
-namespace {
 
-// How many sequences are swapped at once depends on their lengths, so more frames are allocated when needed.
-// This is the one allocation while serving, and it is host memory.
-constexpr int kSlotFramesAtOnce = 16;
-
-absl::Status AddFrames(Device& device, size_t frame_bytes, int64_t count, std::vector<uint8_t*>& frames) {
-  const size_t stride = (frame_bytes + 63) / 64 * 64;
-  ASSIGN_OR_RETURN(uint8_t* const memory, device.AllocatePinnedArray<uint8_t>(stride * count));
-  for (int64_t i = count - 1; i >= 0; --i) frames.push_back(memory + i * stride);
-  return absl::OkStatus();
+SwapStoreShape SwapStoreShape::Of(const EngineOptions& options, const ModelConfig& config) {
+  const KvCacheShape block =
+      KvCacheShape::Of(config, options.module_count(), options.tokens_per_block, /*block_count=*/1);
+  return {
+      .capacity_bytes = options.host_cache_bytes,
+      .block_bytes = block.block_bytes(),
+      .slot_image_bytes = static_cast<int64_t>(SlotState::ImageBytes(SlotStateShape::Of(options, config)))};
 }
 
-uint8_t* Take(std::vector<uint8_t*>& frames) {
-  uint8_t* const frame = frames.back();
-  frames.pop_back();
-  return frame;
-}
-
-}  // namespace
-
-absl::StatusOr<SwapStore> SwapStore::Create(Device& device, int64_t capacity_bytes, int64_t block_bytes,
-                                            size_t slot_image_bytes) {
+absl::StatusOr<SwapStore> SwapStore::Create(Device& device, const SwapStoreShape& shape) {
   SwapStore store;
   store.device_ = &device;
-  store.block_bytes_ = block_bytes;
-  store.slot_image_bytes_ = slot_image_bytes;
-  const int64_t block_count = capacity_bytes / block_bytes;
-  if (block_count == 0) return store;
-  RETURN_IF_ERROR(AddFrames(device, block_bytes, block_count, store.free_blocks_));
-  RETURN_IF_ERROR(AddFrames(device, slot_image_bytes, kSlotFramesAtOnce, store.free_slots_));
+  store.shape_ = shape;
+  const int64_t frames = shape.frame_count();
+  if (frames == 0) return store;
+  const auto memory = device.AllocatePinnedArray<uint8_t>(static_cast<size_t>(frames * shape.frame_bytes()));
+  if (!memory.ok()) {
+    return absl::ResourceExhaustedError(absl::StrFormat("kv_cache_config.host_cache_size: %d: %s",
+                                                        shape.capacity_bytes, memory.status().message()));
+  }
+  for (int64_t i = frames - 1; i >= 0; --i) store.free_frames_.push_back(*memory + i * shape.frame_bytes());
   return store;
 }
 
-uint8_t* SwapStore::TakeSlotFrame() {
-  if (free_slots_.empty()) {
-    const absl::Status status = AddFrames(*device_, slot_image_bytes_, kSlotFramesAtOnce, free_slots_);
-    CHECK(status.ok()) << status.message();
-  }
-  return Take(free_slots_);
+std::vector<uint8_t*> SwapStore::Take(size_t count) {
+  CHECK_LE(count, free_frames_.size());
+  std::vector<uint8_t*> frames(free_frames_.end() - static_cast<ptrdiff_t>(count), free_frames_.end());
+  free_frames_.resize(free_frames_.size() - count);
+  used_frames_ += static_cast<int64_t>(count);
+  return frames;
 }
 
 void SwapStore::SwapOut(Stream& stream, const foredraft::SwapOut& swap, const KvCache& cache,
                         SlotState& slots) {
-  CHECK_LE(swap.block_ids.size(), free_blocks_.size()) << "image " << swap.image_id;
-  Image image;
-  for (const int32_t block : swap.block_ids) {
-    image.blocks.push_back(Take(free_blocks_));
-    cache.CopyBlockToHost(*device_, stream, block, image.blocks.back());
+  const size_t slot_frames = static_cast<size_t>(shape_.slot_frames());
+  CHECK_LE(swap.block_ids.size() + slot_frames, free_frames_.size()) << "image " << swap.image_id;
+  Image image = {.facts = {}, .slot = Take(slot_frames), .blocks = Take(swap.block_ids.size())};
+  for (size_t i = 0; i < swap.block_ids.size(); ++i) {
+    cache.CopyBlockToHost(*device_, stream, swap.block_ids[i], image.blocks[i]);
   }
-  image.slot = TakeSlotFrame();
-  image.facts = slots.SwapOut(stream, swap.slot, image.slot);
-  used_blocks_ += static_cast<int64_t>(image.blocks.size());
+  image.facts = slots.SwapOut(stream, swap.slot, SlotImageOf(image));
   CHECK(images_.emplace(swap.image_id, std::move(image)).second)
       << "image " << swap.image_id << " stored twice";
 }
@@ -72,17 +61,17 @@ void SwapStore::SwapIn(Stream& stream, const foredraft::SwapIn& swap, const KvCa
   for (size_t i = 0; i < swap.block_ids.size(); ++i) {
     cache.CopyBlockToDevice(*device_, stream, swap.block_ids[i], image.blocks[i]);
   }
-  slots.SwapIn(stream, swap.slot, image.slot, std::move(image.facts));
+  slots.SwapIn(stream, swap.slot, SlotImageOf(image), std::move(image.facts));
   Drop(swap.image_id);
 }
 
 void SwapStore::Drop(uint64_t image_id) {
   const auto found = images_.find(image_id);
   CHECK(found != images_.end()) << "image " << image_id;
-  Image& image = found->second;
-  used_blocks_ -= static_cast<int64_t>(image.blocks.size());
-  free_blocks_.insert(free_blocks_.end(), image.blocks.begin(), image.blocks.end());
-  free_slots_.push_back(image.slot);
+  for (const std::vector<uint8_t*>* frames : {&found->second.slot, &found->second.blocks}) {
+    free_frames_.insert(free_frames_.end(), frames->begin(), frames->end());
+    used_frames_ -= static_cast<int64_t>(frames->size());
+  }
   images_.erase(found);
 }
 

@@ -93,6 +93,9 @@ class Device {
 
   // For example "cpu avx512-bf16"; part of the numerics class.
   virtual std::string name() const = 0;
+  // Which piece of hardware it is, of all in the world: "GPU-8f3c... at 0000:1B:00.0", as nvidia-smi names
+  // it. Empty on the CPU, which processes may share.
+  virtual std::string hardware_id() const { return ""; }
   virtual const Ops& ops() const = 0;
 
   // Zero-filled memory, 64-byte aligned, that lives as long as the device. RESOURCE_EXHAUSTED names the
@@ -114,7 +117,7 @@ class Device {
   // True if rms_norm and silu_mul write QuantizedRows, and GEMMs with FP8 weights read them. A GEMM gives the
   // same bits for quantised rows and for BF16 rows.
   virtual bool quantizes_rows() const { return false; }
-  // Ends the warm-up: after it, Allocate and Capture fail a CHECK.
+  // Ends the warm-up: after it, Allocate and Capture fail a CHECK; on a GPU also AllocatePinned.
   virtual void Freeze() = 0;
 
   // Packs `parts` (same k, same kind; BF16 and F32 are one kind), stacked along n, into one weight. Its

@@ -73,7 +73,7 @@ class RankState {
   std::set<Sequence*, ComesFirst> swapped;
   int pool_reserved = 0;          // blocks: extents of admitted sequences that are not swappable
   int prefilling_held = 0;        // blocks: held by swappable sequences while they prefill
-  int64_t host_reserved = 0;      // blocks: extents of admitted swappable sequences
+  int64_t host_reserved = 0;      // blocks: extents of admitted swappable sequences, and their slot state
   std::vector<int32_t> releases;  // for the next plan
   std::vector<uint64_t> dropped_images;
 

@@ -99,7 +99,7 @@ void Scheduler::Leave(Sequence* sequence) {
       RankState& rank = ranks_[sequence->rank];
       rank.swapped.erase(sequence);
       rank.dropped_images.push_back(sequence->image_id);
-      rank.host_reserved -= sequence->extent_blocks;
+      rank.host_reserved -= HostExtent(*sequence);
       break;
     }
     case SequenceState::kDecoding:
@@ -114,7 +114,7 @@ void Scheduler::Leave(Sequence* sequence) {
     rank.releases.push_back(sequence->slot);
     rank.Vacate(sequence);
     if (sequence->swappable) {
-      rank.host_reserved -= sequence->extent_blocks;
+      rank.host_reserved -= HostExtent(*sequence);
     } else {
       rank.pool_reserved -= sequence->extent_blocks;
     }
@@ -170,7 +170,7 @@ void Scheduler::CheckInvariants() const {
     const bool admitted = sequence->slot >= 0 || sequence->state == SequenceState::kSwapped;
     if (!admitted) continue;
     if (sequence->swappable) {
-      host_reserved[sequence->rank] += sequence->extent_blocks;
+      host_reserved[sequence->rank] += HostExtent(*sequence);
     } else {
       pool_reserved[sequence->rank] += sequence->extent_blocks;
     }

@@ -50,7 +50,8 @@ struct SchedulerOptions {
   int tokens_per_block = 32;
   int block_count = 2049;  // per rank, block 0 (scratch) included
   bool enable_block_reuse = true;
-  int64_t host_block_count = 0;  // per rank: blocks that the host store of swapped sequences can hold
+  int64_t host_block_count = 0;   // per rank: blocks that the host store of swapped sequences can hold
+  int64_t host_image_blocks = 0;  // of these, how many the slot state of one swapped sequence takes
   std::vector<int> batch_sizes = {1, 2, 4, 8, 16, 32, 64};  // decode buckets, ascending
   int max_draft_len = 0;                                    // Kmax; 0 = no MTP
   // The first Speculation; K <= max_draft_len.
@@ -167,6 +168,10 @@ class Scheduler {
   void PlanSwapsIn(int rank, IterationPlan* plan);
   void PlanAdmissions(SteadyTime now, IterationPlan* plan);
   bool FitsRank(const Sequence& sequence, int rank, Placement* placement) const;
+  // Blocks of the host store that a sequence reserves if it may be swapped.
+  int64_t HostExtent(const Sequence& sequence) const {
+    return sequence.extent_blocks + options_.host_image_blocks;
+  }
   Placement Place(const Sequence& sequence) const;
   void Admit(Sequence* sequence, const Placement& placement, SteadyTime now, IterationPlan* plan);
   bool PrefillIsDue(const IterationPlan& plan) const;

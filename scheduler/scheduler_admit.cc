@@ -27,7 +27,7 @@ bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placemen
   if (!state.has_free_slot() || !state.swapped.empty()) return false;
   const int promised = state.pool_reserved + state.prefilling_held;
   const int prompt_blocks = state.BlocksFor(OwnPositions(sequence.prompt_len, options_.max_draft_len));
-  const bool swappable = state.host_reserved + sequence.extent_blocks <= options_.host_block_count &&
+  const bool swappable = state.host_reserved + HostExtent(sequence) <= options_.host_block_count &&
                          promised + prompt_blocks <= state.pool().capacity();
   if (!swappable && promised + sequence.extent_blocks > state.pool().capacity()) return false;
 
@@ -89,7 +89,7 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
   state.Reuse(sequence, placement.match);
   CHECK(state.Grow(sequence, OwnPositions(sequence->prompt_len, options_.max_draft_len)));
   if (sequence->swappable) {
-    state.host_reserved += sequence->extent_blocks;
+    state.host_reserved += HostExtent(*sequence);
     state.prefilling_held += static_cast<int>(sequence->blocks.size());
   } else {
     state.pool_reserved += sequence->extent_blocks;

@@ -20,10 +20,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kStagingBytes = size_t{1} << 20;
-constexpr int kMaxCtas = 8;  // enough for small messages; more would take SMs from concurrent kernels
+// NCCL's channels, each a CTA of the collective's kernel. The largest exchange of a step is R1's at 8 ranks
+// and 128 rows per rank: 1,024 rows x 7,168 BF16 = 14.7 MB, of which a rank receives 7/8. NVLink 4 carries
+// 450 GB/s per direction: 29 us. A CTA copies some 26 GB/s, an estimate: 8 CTAs take 62 us, 16 take 31 us,
+// and more would only take SMs (16 are 12% of 132) from the kernels beside it. Not measured yet; where
+// NCCL_MAX_CTAS is set in the environment, NCCL uses that instead.
+constexpr int kMaxCtas = 16;
 constexpr char kIdKey[] = "nccl/id";
 // How long a stream may take to end once its collectives are revoked.
-constexpr std::chrono::seconds kRevokeGrace{5};
+constexpr std::chrono::milliseconds kRevokeGrace{5000};
 
 cudaStream_t HandleOf(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
 
@@ -82,6 +87,7 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 absl::Status NcclCommunicator::Join(RendezvousStore& store, std::chrono::seconds timeout) {
+  std::lock_guard<std::mutex> lock(mutex_);
   const Clock::time_point deadline = Clock::now() + timeout;
   ncclUniqueId id;
   if (rank_ == 0) {
@@ -120,7 +126,7 @@ absl::Status NcclCommunicator::Settle(const char* operation, Clock::time_point d
       return absl::UnavailableError(absl::StrFormat("rank %d: %s: NCCL: %s: %s", rank_, operation,
                                                     ncclGetErrorString(state), ncclGetLastError(comm_)));
     }
-    if (status_.failed()) return status();
+    if (status_.failed()) return status_.status();
     if (Clock::now() >= deadline) {
       return absl::UnavailableError(
           absl::StrFormat("rank %d: %s: NCCL did not settle in time", rank_, operation));
@@ -131,6 +137,7 @@ absl::Status NcclCommunicator::Settle(const char* operation, Clock::time_point d
 
 void NcclCommunicator::Enqueue(const char* operation, const std::function<void(const Check& check)>& submit) {
   if (status_.failed()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
   ncclResult_t first_error = ncclSuccess;
   const Check check = [&first_error](ncclResult_t result) {
     if (first_error == ncclSuccess && IsError(result)) first_error = result;
@@ -139,20 +146,23 @@ void NcclCommunicator::Enqueue(const char* operation, const std::function<void(c
   if (first_error == ncclSuccess) submit(check);
   check(ncclGroupEnd());
   if (first_error != ncclSuccess) return Fail(operation, ncclGetErrorString(first_error));
-  if (const absl::Status settled = Settle(operation, Clock::now() + step_timeout_); !settled.ok()) {
-    Fail(operation, std::string(settled.message()));
-  }
+  const absl::Status settled = Settle(operation, Clock::now() + step_timeout_);
+  settled_ = settled.ok();
+  if (!settled_) Fail(operation, std::string(settled.message()));
 }
 
+// NCCL 2.28 frees an enqueue that has not ended well when it revokes, keeps its address, and would free it
+// again in ncclCommAbort. So then only the latter is called, by the destructor.
 void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
   status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: %s", rank_, operation, reason)));
-  if (!std::exchange(revoked_, true)) ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
+  if (!std::exchange(over_, true) && settled_) ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
 }
 
 absl::Status NcclCommunicator::status() const {
+  if (status_.failed()) return status_.status();
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   ncclResult_t error = ncclSuccess;
-  if (!status_.failed() && comm_ != nullptr && ncclCommGetAsyncError(comm_, &error) == ncclSuccess &&
-      IsError(error)) {
+  if (lock.owns_lock() && ncclCommGetAsyncError(comm_, &error) == ncclSuccess && IsError(error)) {
     status_.Fail(absl::UnavailableError(
         absl::StrFormat("rank %d: NCCL: %s: %s", rank_, ncclGetErrorString(error), ncclGetLastError(comm_))));
   }
@@ -203,22 +213,22 @@ void NcclCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
 }
 
 absl::Status NcclCommunicator::Await(Stream& stream) {
-  Clock::time_point deadline = Clock::now() + (revoked_ ? kRevokeGrace : step_timeout_);
+  Clock::time_point deadline = Clock::now() + (over_ ? kRevokeGrace : step_timeout_);
   Backoff backoff;
   while (true) {
     const cudaError_t state = cudaStreamQuery(HandleOf(stream));
     if (state == cudaSuccess) return status();
-    if (state != cudaErrorNotReady) {
-      Fail("step", cudaGetErrorString(state));
-      return status();
-    }
     const bool late = Clock::now() >= deadline;
-    if (revoked_ && late) return status();  // the GPU still runs; the end of the process ends it
-    if (!revoked_ && (late || !status().ok())) {
+    if (over_ && late) return status();  // the GPU still runs; the end of the process ends it
+    const bool broken = state != cudaErrorNotReady;
+    if (!over_ && (broken || late || !status().ok())) {
       // A failure that is recorded already keeps its reason.
-      Fail("step", absl::StrFormat("did not end within %d ms", step_timeout_.count()));
+      std::lock_guard<std::mutex> lock(mutex_);
+      Fail("step", broken ? cudaGetErrorString(state)
+                          : absl::StrFormat("did not end within %d ms", step_timeout_.count()));
       deadline = Clock::now() + kRevokeGrace;
     }
+    if (broken) return status();
     backoff.Wait();
   }
 }

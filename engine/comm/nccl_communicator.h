@@ -9,14 +9,17 @@
 // After a failure it revokes NCCL's running kernels, so that the stream can end. NCCL's communicator is
 // destroyed with this object. The graphs that captured it must be destroyed first: NCCL waits for them.
 //
-// Abort only records its reason, because NCCL allows one thread at a time: the thread in Await polls, sees
-// the reason and revokes. status() may query NCCL for errors from any thread.
+// NCCL allows one thread at a time in a communicator, even in ncclCommGetAsyncError, which frees a finished
+// enqueue. So one mutex is held for every call. status() asks NCCL for errors only when the mutex is free:
+// the thread that holds it sees an error itself. Abort only records its reason: the thread in Await polls,
+// sees the reason and revokes.
 
 #include <nccl.h>
 
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -58,9 +61,9 @@ class NcclCommunicator : public Communicator {
   // settled. Does nothing after a failure.
   using Check = std::function<void(ncclResult_t result)>;
   void Enqueue(const char* operation, const std::function<void(const Check& check)>& submit);
-  // Polls until NCCL has no enqueue in progress.
+  // The callers of these two hold mutex_. Settle polls until NCCL has no enqueue in progress. Fail records
+  // the reason, if it is the first, and revokes the running kernels.
   absl::Status Settle(const char* operation, std::chrono::steady_clock::time_point deadline);
-  // Records the reason, if it is the first, and revokes the running kernels.
   void Fail(const char* operation, const std::string& reason);
 
   const int rank_;
@@ -68,11 +71,17 @@ class NcclCommunicator : public Communicator {
   const std::chrono::milliseconds step_timeout_;
   Device& device_;
 
-  ncclComm_t comm_ = nullptr;
+  // Used by the thread that calls collectives.
   std::unique_ptr<Stream> host_stream_;  // for the collectives between steps
   void* staging_ = nullptr;              // [kStagingBytes], device memory, for the same
-  bool revoked_ = false;
-  mutable GroupStatus status_;  // status() records errors that NCCL reports
+  bool over_ = false;                    // Fail was called
+
+  mutable GroupStatus status_;  // own lock; status() records errors that NCCL reports
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  ncclComm_t comm_ = nullptr;
+  bool settled_ = true;  // the last enqueue has ended well
 };
 
 }  // namespace foredraft

@@ -194,7 +194,8 @@ absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerJoin& join) {
         join.pid(), status.message());
   }
   RETURN_IF_ERROR(status);
-  Log(LogLevel::kInfo, "rank %d joined: process %d on %s", join.rank(), join.pid(), join.host());
+  Log(LogLevel::kInfo, "rank %d joined: process %d on %s%s%s", join.rank(), join.pid(), join.host(),
+      join.gpu().empty() ? "" : ", ", join.gpu());
   v1::LeaderMessage welcome;
   welcome.mutable_welcome();
   stream->Send(std::move(welcome));

@@ -45,14 +45,29 @@ absl::Status Membership::Join(const v1::WorkerJoin& join, LeaderStream* stream, 
     return absl::UnavailableError(absl::StrFormat("rank %d is taken by process %d on %s, dial again", rank,
                                                   member.view.pid, member.view.host));
   }
+  if (absl::Status own_gpu = CheckOwnGpu(join); !own_gpu.ok()) return own_gpu;
   numerics_class_ = join.numerics_class();
   member = {.stream = stream,
             .view = {.state = WorkerState::kJoined,
                      .device = join.device(),
                      .numerics_class = join.numerics_class(),
                      .host = join.host(),
-                     .pid = join.pid()},
+                     .pid = join.pid(),
+                     .gpu = join.gpu()},
             .last_heard = now};
+  return absl::OkStatus();
+}
+
+// Two ranks on one GPU would halve its memory and its speed, and NCCL refuses them.
+absl::Status Membership::CheckOwnGpu(const v1::WorkerJoin& join) const {
+  for (int rank = 0; rank < size() && !join.gpu().empty(); ++rank) {
+    const Member& other = members_[rank];
+    if (rank == join.rank() || other.stream == nullptr || other.view.gpu != join.gpu()) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: rank %d, process %d on %s, has this GPU; set CUDA_VISIBLE_DEVICES of each worker, or "
+        "parallel.local_workers to the number of workers on the host",
+        join.gpu(), rank, other.view.pid, other.view.host));
+  }
   return absl::OkStatus();
 }
 

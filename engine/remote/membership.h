@@ -32,6 +32,7 @@ struct WorkerView {
   std::string numerics_class;
   std::string host;
   int pid = 0;
+  std::string gpu;         // Device::hardware_id; empty on a CPU
   int64_t done_bytes = 0;  // of its weights
   int64_t total_bytes = 0;
   int block_count = 0;  // once ready
@@ -58,8 +59,9 @@ class Membership {
   // False if the life was over already; its reason then stays.
   bool End(const absl::Status& reason);
 
-  // Gives the rank to `stream`. FAILED_PRECONDITION: this worker does not belong to the group; the text names
-  // what differs. UNAVAILABLE: not now, the worker may dial again.
+  // Gives the rank to `stream`. FAILED_PRECONDITION: this worker does not belong to the group, or has the GPU
+  // of another rank; the text names what differs, or who has it. UNAVAILABLE: not now, the worker may dial
+  // again.
   absl::Status Join(const v1::WorkerJoin& join, LeaderStream* stream, TimePoint now);
   // The rank's stream is gone. Its view stays until the next life.
   void Leave(int rank) { members_[rank].stream = nullptr; }
@@ -78,6 +80,8 @@ class Membership {
   std::vector<WorkerView> views() const;
 
  private:
+  absl::Status CheckOwnGpu(const v1::WorkerJoin& join) const;
+
   struct Member {
     LeaderStream* stream = nullptr;
     WorkerView view;

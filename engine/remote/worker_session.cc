@@ -87,6 +87,7 @@ v1::WorkerMessage WorkerSession::JoinMessage() const {
   join->set_device(options_.device);
   join->set_host(HostName());
   join->set_pid(getpid());
+  join->set_gpu(options_.gpu);
   return message;
 }
 

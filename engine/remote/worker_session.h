@@ -38,6 +38,7 @@ struct WorkerOptions {
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   GroupIdentity identity;
   std::string device;
+  std::string gpu;  // Device::hardware_id
   std::chrono::milliseconds heartbeat_timeout{10'000};
   std::chrono::milliseconds join_timeout{600'000};
 };

@@ -12,7 +12,6 @@
 #include "kernels/cuda/cublaslt_gemm.h"
 #include "kernels/cuda/cuda_event.h"
 #include "kernels/cuda/cuda_graph.h"
-#include "kernels/cuda/cuda_probe.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/random_weight.h"
 #include "kernels/cuda/spin_limit.h"
@@ -28,8 +27,10 @@ std::string CublasLtVersion() {
 }
 
 int Attribute(cudaDeviceAttr attribute) {
+  int device = 0;
   int value = 0;
-  CheckCuda(cudaDeviceGetAttribute(&value, attribute, 0), "attribute of device 0");
+  CheckCuda(cudaGetDevice(&device), "current device");
+  CheckCuda(cudaDeviceGetAttribute(&value, attribute, device), "attribute of a device");
   return value;
 }
 
@@ -50,16 +51,17 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& 
     absl::StrAppendFormat(&name, ", tuning %08x", TuningHash(algorithms));
     tuned_gemms = std::make_unique<TunedGemms>(algorithms);
   }
-  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, options.branches,
+  return std::make_unique<CudaDevice>(std::move(name), probe, multiprocessors, options.branches,
                                       std::move(tuned_gemms));
 }
 
-CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count, bool branches,
+CudaDevice::CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count, bool branches,
                        std::unique_ptr<TunedGemms> tuned_gemms)
     : name_(std::move(name)),
+      hardware_id_(probe.hardware_id),
       multiprocessor_count_(multiprocessor_count),
       branches_(branches),
-      memory_(std::move(gpu)),
+      memory_(probe.gpu),
       tuned_gemms_(std::move(tuned_gemms)),
       setup_stream_(memory_, multiprocessor_count) {
   PrepareSpinReports();

@@ -1,7 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
 #define FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
 
-// One NVIDIA GPU: device 0 of those visible to the process (CUDA_VISIBLE_DEVICES; one process per GPU).
+// One NVIDIA GPU: the current one of the thread that creates it, device 0 of those visible to the process
+// (CUDA_VISIBLE_DEVICES; one process per GPU) unless that thread chose another.
 // Thread-safe, except for the streams, each of which is used by one thread at a time.
 
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/cuda_probe.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/tuning_file.h"
@@ -22,12 +24,13 @@ class CudaDevice : public Device {
   // UNAVAILABLE, with CUDA's error message, if no GPU can run this binary's code.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
-  CudaDevice(std::string name, std::string gpu, int multiprocessor_count, bool branches,
+  CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count, bool branches,
              std::unique_ptr<TunedGemms> tuned_gemms);
   ~CudaDevice() override;
 
   // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0, tuning 1f0a7c22": everything that may change a bit.
   std::string name() const override { return name_; }
+  std::string hardware_id() const override { return hardware_id_; }
   const Ops& ops() const override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void BeginPurpose(const std::string& purpose) override { memory_.set_purpose(purpose); }
@@ -55,6 +58,7 @@ class CudaDevice : public Device {
   absl::StatusOr<PackedWeights> ArrayOf(const WeightLayout& layout, const PackedWeight& first, int count);
 
   const std::string name_;
+  const std::string hardware_id_;
   const int multiprocessor_count_;
   const bool branches_;                            // of streams
   CudaMemory memory_;                              // before the stream, whose destructor frees into it

@@ -53,6 +53,7 @@ void CudaMemory::Free(void* memory) {
 }
 
 absl::StatusOr<void*> CudaMemory::AllocatePinned(size_t bytes) {
+  CHECK(!frozen()) << "page-locked host memory allocated after the warm-up: " << Size(bytes);
   void* memory = nullptr;
   const cudaError_t error = cudaMallocHost(&memory, std::max<size_t>(bytes, 1));
   if (error == cudaErrorMemoryAllocation) {

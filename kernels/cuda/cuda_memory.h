@@ -49,7 +49,7 @@ class CudaMemory {
   void set_purpose(std::string_view purpose);
   std::string purpose() const;
 
-  // After this, Allocate fails a CHECK: a serving engine allocates nothing.
+  // After this, Allocate and AllocatePinned fail a CHECK: a serving engine allocates nothing.
   void Freeze();
   bool frozen() const;
 

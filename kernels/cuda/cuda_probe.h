@@ -10,13 +10,14 @@
 namespace foredraft {
 
 struct CudaProbe {
-  std::string gpu;  // "NVIDIA H200"
-  int major = 0;    // compute capability
+  std::string gpu;          // "NVIDIA H200"
+  std::string hardware_id;  // Device::hardware_id
+  int major = 0;            // compute capability
   int minor = 0;
 };
 
-// Launches an empty kernel on device 0. UNAVAILABLE, with CUDA's error message, if there is no device or it
-// cannot run this binary's code.
+// Launches an empty kernel on the thread's current device. UNAVAILABLE, with CUDA's error message, if there
+// is no device or it cannot run this binary's code.
 absl::StatusOr<CudaProbe> ProbeCudaDevice();
 
 }  // namespace foredraft

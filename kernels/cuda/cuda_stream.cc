@@ -52,10 +52,9 @@ CudaStream::~CudaStream() {
   CheckCuda(cudaStreamSynchronize(handle_), "finish a stream");
   if (scratch_ != nullptr && !scratch_captured_) memory_.Free(scratch_);
   if (zero_counters_ != nullptr && !zero_counters_captured_) memory_.Free(zero_counters_);
-  for (const StagingChunk& chunk : staging_) {
-    if (chunk.memory == nullptr) continue;
-    memory_.FreePinned(chunk.memory);
-    CheckCuda(cudaEventDestroy(chunk.passed), "destroy an event");
+  if (staging_[0].memory != nullptr) {
+    memory_.FreePinned(staging_[0].memory);
+    for (const StagingChunk& chunk : staging_) CheckCuda(cudaEventDestroy(chunk.passed), "destroy an event");
   }
   CheckCuda(cudaStreamDestroy(handle_), "destroy a stream");
 }
@@ -150,26 +149,35 @@ void CudaStream::PrepareLaunch(const void* kernel, const LaunchShape& shape, con
                     .params = {first, first + bytes}});
 }
 
+bool CudaStream::AllocateStaging() {
+  if (staging_[0].memory != nullptr) return true;
+  const absl::StatusOr<void*> memory = memory_.AllocatePinned(kStagingChunks * kStagingChunkBytes);
+  if (!memory.ok()) {
+    memory_.Fail(memory.status());
+    return false;
+  }
+  for (int i = 0; i < kStagingChunks; ++i) {
+    staging_[i].memory = static_cast<unsigned char*>(*memory) + i * kStagingChunkBytes;
+    CheckCuda(cudaEventCreateWithFlags(&staging_[i].passed, cudaEventDisableTiming), "create an event");
+  }
+  return true;
+}
+
 CudaStream::StagingChunk& CudaStream::Staging() {
   StagingChunk* chunk = &staging_[staging_index_];
   if (chunk->used == kStagingChunkBytes) {
     CheckCuda(cudaEventRecord(chunk->passed, handle()), "record");
     staging_index_ = (staging_index_ + 1) % kStagingChunks;
     chunk = &staging_[staging_index_];
-    if (chunk->memory != nullptr) CheckCuda(cudaEventSynchronize(chunk->passed), "wait for a copy");
+    CheckCuda(cudaEventSynchronize(chunk->passed), "wait for a copy");
     chunk->used = 0;
-  }
-  if (chunk->memory == nullptr) {
-    const absl::StatusOr<void*> memory = memory_.AllocatePinned(kStagingChunkBytes);
-    CHECK(memory.ok()) << memory.status().message();
-    chunk->memory = static_cast<unsigned char*>(*memory);
-    CheckCuda(cudaEventCreateWithFlags(&chunk->passed, cudaEventDisableTiming), "create an event");
   }
   return *chunk;
 }
 
 void CudaStream::CopyToDevice(void* device, const void* host, size_t bytes) {
   CHECK(!capturing_) << "copy inside a capture";
+  if (bytes == 0 || !AllocateStaging()) return;
   auto* to = static_cast<unsigned char*>(device);
   const auto* from = static_cast<const unsigned char*>(host);
   while (bytes > 0) {

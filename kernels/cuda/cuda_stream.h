@@ -113,7 +113,8 @@ class CudaStream : public Stream {
   void PrepareLaunch(const void* kernel, const LaunchShape& shape, const void* params, size_t bytes);
 
   // Copies through page-locked staging memory, so the caller may reuse `host` at once. Blocks only if the
-  // device is kStagingChunks chunks behind.
+  // device is kStagingChunks chunks behind. The first copy allocates that memory; if there is none, the
+  // device enters the failed state and nothing is copied.
   void CopyToDevice(void* device, const void* host, size_t bytes);
 
   // Thread-local capture mode: other threads may use the device meanwhile.
@@ -123,7 +124,7 @@ class CudaStream : public Stream {
 
  private:
   struct StagingChunk {
-    unsigned char* memory = nullptr;  // [kStagingChunkBytes], page-locked; allocated at first use
+    unsigned char* memory = nullptr;  // [kStagingChunkBytes], page-locked; a part of one allocation
     cudaEvent_t passed = nullptr;     // recorded after the chunk's last copy
     size_t used = 0;
   };
@@ -131,6 +132,7 @@ class CudaStream : public Stream {
   static constexpr int kStagingChunks = 4;
 
   void GrowScratch(size_t bytes);
+  bool AllocateStaging();
   // The chunk to write to, with at least one free byte.
   StagingChunk& Staging();
 

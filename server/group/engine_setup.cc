@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/fnv.h"
 #include "config/config_defaults.h"
+#include "engine/swap_store.h"
 
 namespace foredraft {
 namespace {
@@ -43,7 +44,7 @@ Speculation SpeculationOf(const Config& config) {
 
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  const int64_t block_bytes = KvBytesPerToken(model, MtpModuleCount(config)) * cache.tokens_per_block;
+  const SwapStoreShape host = SwapStoreShape::Of(EngineOptionsOf(config), model);
   SchedulerOptions options;
   options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;
@@ -54,7 +55,8 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.tokens_per_block = cache.tokens_per_block;
   options.block_count = BlockCount(config);
   options.enable_block_reuse = cache.enable_block_reuse;
-  options.host_block_count = cache.host_cache_size / block_bytes;
+  options.host_block_count = host.frame_count();
+  options.host_image_blocks = host.slot_frames();
   options.batch_sizes = DecodeBuckets(config);
   options.max_draft_len = MaxDraftLen(config);
   const Speculation speculation = SpeculationOf(config);

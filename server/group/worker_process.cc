@@ -12,8 +12,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "server/group/gpu_choice.h"
 
 namespace foredraft {
 namespace {
@@ -44,22 +45,22 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 
 // The daemon's environment without FOREDRAFT_*: those variables would override the configuration on stdin,
 // which already has their values.
-std::vector<std::string> EnvironmentOf(const WorkerCommand& command) {
+absl::StatusOr<std::vector<std::string>> EnvironmentOf(const WorkerCommand& command) {
   constexpr char kGpus[] = "CUDA_VISIBLE_DEVICES=";
   std::vector<std::string> environment;
-  std::vector<std::string> gpus;  // that the daemon is restricted to; empty: all, by number
+  std::optional<std::string> gpus;  // that the daemon is restricted to
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const absl::string_view variable(*entry);
     if (absl::StartsWith(variable, "FOREDRAFT_")) continue;
     if (command.visible_gpu.has_value() && absl::StartsWith(variable, kGpus)) {
-      gpus = absl::StrSplit(absl::StripPrefix(variable, kGpus), ',', absl::SkipEmpty());
+      gpus = std::string(absl::StripPrefix(variable, kGpus));
     } else {
       environment.emplace_back(*entry);
     }
   }
   if (command.visible_gpu.has_value()) {
-    const size_t index = static_cast<size_t>(*command.visible_gpu);
-    environment.push_back(absl::StrCat(kGpus, index < gpus.size() ? gpus[index] : absl::StrCat(index)));
+    ASSIGN_OR_RETURN(const std::string gpu, GpuOfLocalWorker(gpus, *command.visible_gpu));
+    environment.push_back(absl::StrCat(kGpus, gpu));
   }
   return environment;
 }
@@ -67,6 +68,7 @@ std::vector<std::string> EnvironmentOf(const WorkerCommand& command) {
 }  // namespace
 
 absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> environment, EnvironmentOf(command));
   const absl::StatusOr<int> input = FileWith(command.input);
   if (!input.ok()) return input.status();
   posix_spawn_file_actions_t actions;
@@ -86,7 +88,6 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command)
 
   std::vector<std::string> arguments = {"foredraft"};
   arguments.insert(arguments.end(), command.arguments.begin(), command.arguments.end());
-  const std::vector<std::string> environment = EnvironmentOf(command);
   pid_t pid = -1;
   const int error = posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, Pointers(arguments).data(),
                                 Pointers(environment).data());

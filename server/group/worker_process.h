@@ -19,12 +19,14 @@ namespace foredraft {
 struct WorkerCommand {
   std::vector<std::string> arguments;  // after the program's name
   std::string input;                   // the content of its stdin: the complete configuration
-  // The only GPU that it sees, as an index into the GPUs that the daemon sees; empty: it sees all.
+  // The only GPU that it sees, as an index into the GPUs that the daemon sees (gpu_choice.h); empty: it sees
+  // all.
   std::optional<int> visible_gpu;
 };
 
 class WorkerProcess {
  public:
+  // FAILED_PRECONDITION: the daemon sees fewer GPUs; RESOURCE_EXHAUSTED: the system refuses a process.
   static absl::StatusOr<WorkerProcess> Start(const WorkerCommand& command);
   WorkerProcess(WorkerProcess&& other) noexcept;
   WorkerProcess& operator=(WorkerProcess&& other) noexcept;

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "engine/remote/worker_session.h"
 #include "server/group/engine_setup.h"
+#include "server/group/gpu_choice.h"
 #include "server/group/rank_builder.h"
 #include "server/group/worker_ranks.h"
 #include "server/tls.h"
@@ -58,18 +59,19 @@ void EndSoon(int rank) {
 }
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> JoinGroup(const Config& config, const ModelConfig& model,
-                                                         const std::string& device_name,
-                                                         const std::string& leader, int rank) {
+                                                         const Device& device, const std::string& leader,
+                                                         int rank) {
   WorkerOptions options;
   options.rank = rank;
   options.leader = leader;
   ASSIGN_OR_RETURN(options.credentials, WorkerCredentials(config.server.tls, leader));
-  options.device = device_name;
+  options.device = device.name();
+  options.gpu = device.hardware_id();
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
   ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
   options.identity.version = kVersion;
   options.identity.config_keys = SharedConfigKeys(config);
-  options.identity.numerics_class = NumericsClass(config, model, device_name);
+  options.identity.numerics_class = NumericsClass(config, model, device.name());
   return WorkerSession::Join(options);
 }
 
@@ -97,9 +99,10 @@ absl::Status PrepareWorkerProcess(int rank, pid_t parent) {
 
 absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const std::string& leader,
                            int rank) {
+  RETURN_IF_ERROR(ChooseGpu(config, rank));
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateRankDevice(config));
   ASSIGN_OR_RETURN(const std::unique_ptr<WorkerSession> session,
-                   JoinGroup(config, model, device->name(), leader, rank));
+                   JoinGroup(config, model, *device, leader, rank));
   session->SetOnLost([rank](const absl::Status&) { EndSoon(rank); });
   const GroupLink link{.rank = rank, .store = session.get(), .wait_for_all = [&](const std::string& point) {
                          return WaitForAll(*session, point, rank, config.parallel.attention_dp);

@@ -36,6 +36,12 @@ void SetBlockThreads(int count);
 void SetDeviceMemory(size_t bytes);
 // The device memory of an instantiated graph; 0 by default.
 void SetGraphMemory(size_t bytes);
+// How much cudaMallocHost gives in all; no limit by default. And what it has given.
+void SetPinnedMemory(size_t bytes);
+size_t PinnedBytes();
+// How many devices there are; 1 by default. They share their memory, but not their streams: a call that waits
+// for a device waits for the streams that were created while it was current.
+void SetDeviceCount(int count);
 
 }  // namespace cuda_on_host
 

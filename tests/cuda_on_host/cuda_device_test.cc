@@ -55,6 +55,18 @@ TEST_F(CudaDeviceTest, TheCapabilityChoosesTheKernels) {
   EXPECT_EQ(cuda::SharedMemoryLimit(), generic ? 101376u : 232448u);
 }
 
+TEST_F(CudaDeviceTest, SaysWhichGpuItIs) {
+  EXPECT_EQ(device_->hardware_id(), "GPU-40404040-4040-4040-4040-404040404040 at 0000:1B:00.0");
+  cuda_on_host::SetDeviceCount(2);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const auto other = CreateDevice("cuda", {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ((*other)->hardware_id(), "GPU-41414141-4141-4141-4141-414141414141 at 0000:1C:00.0");
+  EXPECT_EQ((*other)->name(), device_->name()) << "the numerics class does not depend on which it is";
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  cuda_on_host::SetDeviceCount(1);
+}
+
 TEST_F(CudaDeviceTest, ARefusalShowsTheSum) {
   device_->BeginPurpose("weights");
   ASSERT_TRUE(device_->Allocate(size_t{100} << 20).ok());
@@ -289,8 +301,9 @@ TEST_F(CudaDeviceDeathTest, AFrozenDeviceNeitherAllocatesNorCaptures) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(scratch) % 1024, 0u);
   device_->Freeze();
   EXPECT_EQ(stream.Scratch(1000), scratch);
-  EXPECT_TRUE(device_->AllocatePinned(16).ok()) << "host memory is another matter";
   EXPECT_DEATH(device_->Allocate(16).IgnoreError(), "device memory allocated after the warm-up");
+  EXPECT_DEATH(device_->AllocatePinned(16).IgnoreError(),
+               "page-locked host memory allocated after the warm-up");
   EXPECT_DEATH(stream.Scratch(size_t{64} << 20), "for op workspace");
   EXPECT_DEATH(device_->Capture(*stream_, [] {}), "capture after the warm-up");
 }

@@ -78,6 +78,18 @@ std::unique_ptr<RankEngine> MakeEngine(const std::string& backend, const EngineO
   return *std::move(engine);
 }
 
+// Whether such an engine can be made.
+absl::Status TryEngine(const EngineOptions& options) {
+  const ModelConfig config = SmallConfig();
+  auto device = CreateDevice("cuda", {});
+  if (!device.ok()) return device.status();
+  auto stream = (*device)->CreateStream();
+  auto weights = MakeDummyWeights(config, options.module_count(), **device, *stream, nullptr);
+  stream.reset();  // before its device is destroyed
+  if (!weights.ok()) return weights.status();
+  return RankEngine::Create(options, config, *std::move(device), *std::move(weights)).status();
+}
+
 std::vector<int32_t> BlocksOf(int slot) {
   std::vector<int32_t> blocks(kBlocksPerSlot);
   std::iota(blocks.begin(), blocks.end(), 1 + slot * kBlocksPerSlot);
@@ -231,6 +243,61 @@ TEST(EngineOnHost, SwappingChangesNothing) {
   }
 }
 
+// As many swapped sequences as the store has room for, of one block each: more than a step's batch.
+TEST(EngineOnHost, AFullSwapStoreAllocatesNothing) {
+  constexpr int kImages = 20;
+  EngineOptions options = SmallOptions();
+  options.capture_graphs = false;
+  const SwapStoreShape store = SwapStoreShape::Of(options, SmallConfig());
+  options.host_cache_bytes = kImages * (1 + store.slot_frames()) * store.frame_bytes();
+  const auto engine = MakeEngine("cuda", options);
+  const auto untouched = MakeEngine("cuda", options);
+  for (RankEngine* one : {engine.get(), untouched.get()}) ASSERT_TRUE(one->WarmUp().ok());
+  const std::vector<int32_t> first_block = {BlocksOf(0)[0]};
+  const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
+  const size_t pinned = cuda_on_host::PinnedBytes();
+  const SamplingParams sampled{.temperature = 0.8f, .frequency_penalty = 0.5f, .seed = 5};
+  for (int image = 0; image < kImages; ++image) {
+    RunPlan(*engine, Start(0, sampled, -1, 0));
+    IterationPlan out = Step({}, 0);
+    out.decode_bucket = 0;
+    out.ranks[0].swaps_out = {{.image_id = uint64_t(image), .slot = 0, .block_ids = first_block}};
+    RunPlan(*engine, out);
+  }
+  EXPECT_EQ(engine->swap_store().image_count(), size_t{kImages});
+  EXPECT_EQ(engine->swap_store().used_bytes(), options.host_cache_bytes) << "full, to the last frame";
+  RunPlan(*untouched, Start(0, sampled, -1, 0));
+  IterationPlan in = Step({1}, 0);
+  in.ranks[0].swaps_in = {{.image_id = kImages - 1, .slot = 1, .block_ids = {BlocksOf(1)[0]}}};
+  in.ranks[0].block_table_deltas = {{.slot = 1, .first_index = 0, .block_ids = {BlocksOf(1)[0]}}};
+  EXPECT_EQ(RunPlan(*engine, in).slots[0].token_ids, RunPlan(*untouched, Step({0}, 0)).slots[0].token_ids);
+  EXPECT_EQ(cuda_on_host::CurrentCounts().mallocs, before.mallocs);
+  EXPECT_EQ(cuda_on_host::PinnedBytes(), pinned);
+}
+
+// Page-locked memory is for the copies of a stream, a step's outputs and the swap store: whichever has none
+// left, the engine is not made, and the store's refusal names its key.
+TEST(EngineOnHost, TooLittlePageLockedMemoryIsRefused) {
+  EngineOptions options = SmallOptions();
+  options.capture_graphs = false;
+  options.host_cache_bytes = 3 << 20;
+  bool made = false;
+  int named = 0;
+  for (int mib = 0; !made && mib < 40; ++mib) {
+    SCOPED_TRACE(mib);
+    cuda_on_host::SetPinnedMemory(cuda_on_host::PinnedBytes() + (size_t(mib) << 20));
+    const absl::Status status = TryEngine(options);
+    made = status.ok();
+    if (made) continue;
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_NE(status.message().find("no page-locked host memory for "), std::string_view::npos) << status;
+    if (status.message().find("kv_cache_config.host_cache_size: 3145728: ") == 0) ++named;
+  }
+  EXPECT_TRUE(made);
+  EXPECT_GT(named, 0);
+  cuda_on_host::SetPinnedMemory(SIZE_MAX);
+}
+
 // The same weights on both backends: BF16 sums differ in their order, FP8 products also in the rounding of
 // their inputs.
 TEST(EngineOnHost, LogprobsAreNearTheCpus) {
@@ -289,7 +356,6 @@ TEST(EngineOnHost, TheKvCacheLeavesTheGraphsTheirs) {
 // Any allocation that does not fit, an op's workspace included, gives an error that lists what holds the
 // memory.
 TEST(EngineOnHost, TooLittleMemoryIsRefused) {
-  const ModelConfig config = SmallConfig();
   EngineOptions options = SmallOptions();
   bool made = false;
   int workspaces = 0;
@@ -298,15 +364,7 @@ TEST(EngineOnHost, TooLittleMemoryIsRefused) {
     const int mib = half_mib / 2;
     options.capture_graphs = half_mib % 2 != 0;
     cuda_on_host::SetDeviceMemory(size_t(mib) << 20);
-    const auto status = [&]() -> absl::Status {
-      auto device = CreateDevice("cuda", {});
-      if (!device.ok()) return device.status();
-      auto stream = (*device)->CreateStream();
-      auto weights = MakeDummyWeights(config, options.module_count(), **device, *stream, nullptr);
-      stream.reset();  // before its device is destroyed
-      if (!weights.ok()) return weights.status();
-      return RankEngine::Create(options, config, *std::move(device), *std::move(weights)).status();
-    }();
+    const absl::Status status = TryEngine(options);
     made = status.ok();
     if (made) continue;
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

@@ -15,6 +15,7 @@ namespace cuda_on_host {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;
 
 constexpr int kGuardedRuns = 2;  // per kernel, because opening and closing memory is expensive
 constexpr int kDefaultSharedBytes = 48 * 1024;
@@ -102,6 +103,23 @@ void SetGraphMemory(size_t bytes) {
   const LockedState state;
   state->graph_bytes = bytes;
 }
+
+void SetPinnedMemory(size_t bytes) {
+  const LockedState state;
+  state->pinned_limit = bytes;
+}
+
+size_t PinnedBytes() {
+  const LockedState state;
+  return state->pinned_bytes;
+}
+
+void SetDeviceCount(int count) {
+  const LockedState state;
+  state->device_count = count;
+}
+
+int CurrentDevice() { return current_device; }
 
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
   const LockedState state;
@@ -196,19 +214,36 @@ cudaError_t cudaGetLastError() { return std::exchange(cuda_on_host::last_error, 
 cudaError_t cudaPeekAtLastError() { return cuda_on_host::last_error; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  const LockedState state;
+  *count = state->device_count;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = cuda_on_host::current_device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return Result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+cudaError_t cudaSetDevice(int device) {
+  const LockedState state;
+  if (device < 0 || device >= state->device_count) return Result(cudaErrorInvalidDevice);
+  cuda_on_host::current_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  int count = 0;
+  cudaGetDeviceCount(&count);
+  if (device < 0 || device >= count) return Result(cudaErrorInvalidDevice);
+  snprintf(id, static_cast<size_t>(length), "0000:%02X:00.0", 0x1b + device);
+  return cudaSuccess;
+}
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return Result(cudaErrorInvalidDevice);
+  int count = 0;
+  cudaGetDeviceCount(&count);
+  if (device < 0 || device >= count) return Result(cudaErrorInvalidDevice);
   *properties = {};
   std::strcpy(properties->name, "CUDA on the host");
+  std::memset(properties->uuid.bytes, 0x40 + device, sizeof(properties->uuid.bytes));
   properties->totalGlobalMem = cuda_on_host::State().memory_bytes;
   properties->sharedMemPerBlock = cuda_on_host::kDefaultSharedBytes;
   properties->sharedMemPerBlockOptin = cuda_on_host::EmulatedGpu().shared_bytes;
@@ -266,7 +301,7 @@ cudaError_t cudaDeviceSynchronize() {
   const LockedState state;
   ++state->counts.syncs;
   if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
-  cuda_on_host::RunEverything(*state);
+  cuda_on_host::RunEverything(*state, cuda_on_host::current_device);
   return Result(cudaSuccess);
 }
 
@@ -282,6 +317,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
     return Result(cudaErrorMemoryAllocation);
   }
   *pointer = state->memory.Allocate(bytes);
+  state->owners[*pointer] = cuda_on_host::current_device;
   return Result(*pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -290,7 +326,8 @@ cudaError_t cudaFree(void* pointer) {
   if (pointer == nullptr) return Result(cudaSuccess);
   ++state->counts.frees;
   if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
-  cuda_on_host::RunEverything(*state);
+  cuda_on_host::RunEverything(*state, state->owners[pointer]);
+  state->owners.erase(pointer);
   return Result(state->memory.Free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
@@ -300,10 +337,15 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned int) {
   *pointer = nullptr;
   if (CaptureForbids(*state)) return Result(cudaErrorStreamCaptureUnsupported);
   if (bytes == 0) return Result(cudaSuccess);
+  if (bytes > state->pinned_limit || state->pinned_bytes > state->pinned_limit - bytes) {
+    return Result(cudaErrorMemoryAllocation);
+  }
   *pointer = std::malloc(bytes);
   if (*pointer == nullptr) return Result(cudaErrorMemoryAllocation);
   std::memset(*pointer, 0xff, bytes);
+  state->owners[*pointer] = cuda_on_host::current_device;
   state->pinned[*pointer] = bytes;
+  state->pinned_bytes += bytes;
   return Result(cudaSuccess);
 }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
@@ -314,8 +356,12 @@ cudaError_t cudaFreeHost(void* pointer) {
   const LockedState state;
   if (pointer == nullptr) return Result(cudaSuccess);
   ++state->counts.frees;
-  cuda_on_host::RunEverything(*state);
-  if (state->pinned.erase(pointer) == 0) return Result(cudaErrorInvalidValue);
+  const auto found = state->pinned.find(pointer);
+  if (found == state->pinned.end()) return Result(cudaErrorInvalidValue);
+  cuda_on_host::RunEverything(*state, state->owners[pointer]);
+  state->owners.erase(pointer);
+  state->pinned_bytes -= found->second;
+  state->pinned.erase(found);
   std::free(pointer);
   return Result(cudaSuccess);
 }

@@ -21,8 +21,11 @@
 
 namespace cuda_on_host {
 
+// What a stream or a node does. False: it waits for another rank (nccl.cc) and is called again.
+using Work = std::function<bool()>;
+
 struct GraphNode {
-  std::function<void()> run;
+  Work run;
   std::vector<int> after;  // nodes that come before it
 };
 
@@ -37,7 +40,7 @@ struct Capture {
 
 // An entry of a stream: work, an event to record, or an event to wait for.
 struct StreamItem {
-  std::function<void()> work;
+  Work work;
   cudaEvent_t record = nullptr;
   cudaEvent_t wait = nullptr;
   uint64_t version = 0;  // the event's number of records
@@ -46,6 +49,7 @@ struct StreamItem {
 }  // namespace cuda_on_host
 
 struct CUstream_st {
+  int device = 0;                              // the current one of the thread that created it
   std::deque<cuda_on_host::StreamItem> items;  // not run yet
   bool non_blocking = false;
   bool after_kernel = false;  // the last entry is a kernel
@@ -84,7 +88,11 @@ struct RuntimeState {
   CUstream_st null_stream;
   std::set<cudaStream_t> streams;
   std::set<cudaEvent_t> events;
-  std::map<const void*, size_t> pinned;            // cudaMallocHost: first byte, bytes
+  int device_count = 1;
+  std::map<const void*, int> owners;     // device of an allocation, cudaMallocHost's included
+  std::map<const void*, size_t> pinned;  // cudaMallocHost: first byte, bytes
+  size_t pinned_limit = SIZE_MAX;        // of all cudaMallocHost
+  size_t pinned_bytes = 0;
   std::map<const void*, int> shared_limits;        // by kernel: cudaFuncAttributeMaxDynamicSharedMemorySize
   std::map<const void*, int> guarded_runs;         // by kernel: GridWork::guarded_memory
   std::vector<std::shared_ptr<Capture>> captures;  // open ones
@@ -109,10 +117,15 @@ cudaError_t Result(cudaError_t error);
 // The caller of the functions below holds the lock.
 CUstream_st& StreamOf(cudaStream_t stream);  // null: the null stream
 cudaError_t Append(RuntimeState& state, cudaStream_t stream, std::function<void()> work);
-void RunOne(RuntimeState& state, CUstream_st& stream);  // runs its next item, and first what that waits for
+cudaError_t AppendWork(RuntimeState& state, cudaStream_t stream, Work work);
+// Runs the stream's next item, or part of what that waits for. False: all of it waits for another rank.
+bool RunOne(RuntimeState& state, CUstream_st& stream);
+// These three release the lock while they wait for another rank.
 void RunAll(RuntimeState& state, CUstream_st& stream);
 void RunBlockingStreams(RuntimeState& state);  // the streams that a call on the null stream waits for
-void RunEverything(RuntimeState& state);
+void RunEverything(RuntimeState& state, int device);
+// The device of the calling thread.
+int CurrentDevice();
 // True if a capture forbids allocations and waits on this thread.
 bool CaptureForbids(RuntimeState& state);
 

@@ -1,6 +1,8 @@
 // Streams, events, capture and graphs of cuda_on_host/runtime_api.h.
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "tests/cuda_on_host/runtime_state.h"
@@ -10,6 +12,13 @@ namespace cuda_on_host {
 CUstream_st& StreamOf(cudaStream_t stream) { return stream != nullptr ? *stream : State().null_stream; }
 
 cudaError_t Append(RuntimeState& state, cudaStream_t handle, std::function<void()> work) {
+  return AppendWork(state, handle, [work = std::move(work)] {
+    work();
+    return true;
+  });
+}
+
+cudaError_t AppendWork(RuntimeState& state, cudaStream_t handle, Work work) {
   CUstream_st& stream = StreamOf(handle);
   stream.after_kernel = false;  // a launch sets it afterwards
   if (stream.capture == nullptr) {
@@ -25,43 +34,65 @@ cudaError_t Append(RuntimeState& state, cudaStream_t handle, std::function<void(
   return cudaSuccess;
 }
 
-void RunOne(RuntimeState& state, CUstream_st& stream) {
-  StreamItem item = std::move(stream.items.front());
-  stream.items.pop_front();
+bool RunOne(RuntimeState& state, CUstream_st& stream) {
+  StreamItem& item = stream.items.front();
   if (item.wait != nullptr) {
-    while (item.wait->done < item.version) RunOne(state, StreamOf(item.wait->stream));
+    if (item.wait->done < item.version) return RunOne(state, StreamOf(item.wait->stream));
   } else if (item.record != nullptr) {
     item.record->done = std::max(item.record->done, item.version);
     item.record->time = std::chrono::steady_clock::now();
   } else {
     OpenMemory open(state.memory);
-    item.work();
+    if (!item.work()) return false;
   }
+  stream.items.pop_front();
+  return true;
 }
+
+namespace {
+
+// For a caller whose work waits for another rank: runs one item of every stream, because the other ranks'
+// devices run by themselves. Where all wait, lets another thread have the lock.
+void LetOthersRun(RuntimeState& state) {
+  bool ran = false;
+  for (cudaStream_t stream : state.streams) {
+    if (!stream->items.empty()) ran |= RunOne(state, *stream);
+  }
+  if (ran) return;
+  state.mutex.unlock();
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
+  state.mutex.lock();
+}
+
+}  // namespace
 
 void RunAll(RuntimeState& state, CUstream_st& stream) {
   OpenMemory open(state.memory);
-  while (!stream.items.empty()) RunOne(state, stream);
+  while (!stream.items.empty()) {
+    if (!RunOne(state, stream)) LetOthersRun(state);
+  }
 }
 
 void RunBlockingStreams(RuntimeState& state) {
   RunAll(state, state.null_stream);
-  for (cudaStream_t stream : state.streams) {
-    if (!stream->non_blocking) RunAll(state, *stream);
+  const std::vector<cudaStream_t> streams(state.streams.begin(), state.streams.end());
+  for (cudaStream_t stream : streams) {
+    if (!stream->non_blocking && stream->device == CurrentDevice()) RunAll(state, *stream);
   }
 }
 
-void RunEverything(RuntimeState& state) {
+void RunEverything(RuntimeState& state, int device) {
   OpenMemory open(state.memory);
   std::vector<CUstream_st*> open_streams;
   while (true) {
     open_streams.clear();
     if (!state.null_stream.items.empty()) open_streams.push_back(&state.null_stream);
     for (cudaStream_t stream : state.streams) {
-      if (!stream->items.empty()) open_streams.push_back(stream);
+      if (stream->device == device && !stream->items.empty()) open_streams.push_back(stream);
     }
     if (open_streams.empty()) return;
-    RunOne(state, *open_streams[state.shuffler.Below(static_cast<uint32_t>(open_streams.size()))]);
+    CUstream_st& next = *open_streams[state.shuffler.Below(static_cast<uint32_t>(open_streams.size()))];
+    if (!RunOne(state, next)) LetOthersRun(state);
   }
 }
 
@@ -82,26 +113,44 @@ bool CaptureForbids(RuntimeState& state) {
 
 namespace {
 
-// Runs all nodes in a random order that the edges allow.
-void RunGraph(RuntimeState& state, const std::vector<GraphNode>& nodes) {
-  std::vector<int> missing(nodes.size());
-  std::vector<std::vector<int>> next(nodes.size());
-  std::vector<int> ready;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    missing[i] = static_cast<int>(nodes[i].after.size());
-    for (const int before : nodes[i].after) next[before].push_back(static_cast<int>(i));
-    if (missing[i] == 0) ready.push_back(static_cast<int>(i));
-  }
-  while (!ready.empty()) {
-    std::swap(ready[state.shuffler.Below(static_cast<uint32_t>(ready.size()))], ready.back());
-    const int node = ready.back();
-    ready.pop_back();
-    nodes[node].run();
-    for (const int after : next[node]) {
-      if (--missing[after] == 0) ready.push_back(after);
+// One launch of a graph: runs all nodes in a random order that the edges allow.
+class GraphRun {
+ public:
+  explicit GraphRun(std::shared_ptr<const std::vector<GraphNode>> nodes)
+      : nodes_(std::move(nodes)), missing_(nodes_->size()), next_(nodes_->size()) {
+    for (size_t i = 0; i < nodes_->size(); ++i) {
+      const std::vector<int>& after = (*nodes_)[i].after;
+      missing_[i] = static_cast<int>(after.size());
+      for (const int before : after) next_[before].push_back(static_cast<int>(i));
+      if (missing_[i] == 0) ready_.push_back(static_cast<int>(i));
     }
   }
-}
+
+  // Runs on until the end (true), or until all nodes that could be next wait for another rank.
+  bool Continue(RuntimeState& state) {
+    size_t waiting = 0;  // the last ones of ready_
+    while (ready_.size() > waiting) {
+      const size_t open = ready_.size() - waiting;
+      std::swap(ready_[state.shuffler.Below(static_cast<uint32_t>(open))], ready_[open - 1]);
+      const int node = ready_[open - 1];
+      if (!(*nodes_)[node].run()) {
+        ++waiting;
+        continue;
+      }
+      ready_.erase(ready_.begin() + static_cast<ptrdiff_t>(open) - 1);
+      for (const int after : next_[node]) {
+        if (--missing_[after] == 0) ready_.insert(ready_.begin(), after);
+      }
+    }
+    return ready_.empty();
+  }
+
+ private:
+  std::shared_ptr<const std::vector<GraphNode>> nodes_;
+  std::vector<int> missing_;            // by node: how many before it have not run
+  std::vector<std::vector<int>> next_;  // by node: those that come after it
+  std::vector<int> ready_;
+};
 
 // Whether every captured node is before a tail of the stream on which the capture began.
 bool Joined(const Capture& capture, const std::vector<int>& tails) {
@@ -130,6 +179,7 @@ using cuda_on_host::StreamOf;
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   const LockedState state;
   *stream = new CUstream_st;
+  (*stream)->device = cuda_on_host::CurrentDevice();
   (*stream)->non_blocking = (flags & cudaStreamNonBlocking) != 0;
   state->streams.insert(*stream);
   return Result(cudaSuccess);
@@ -173,7 +223,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   ++state->counts.queries;
   CUstream_st& stream = StreamOf(handle);
   if (stream.capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
-  if (!stream.items.empty()) cuda_on_host::RunOne(*state, stream);
+  if (!stream.items.empty() && !cuda_on_host::RunOne(*state, stream)) cuda_on_host::LetOthersRun(*state);
   return stream.items.empty() ? Result(cudaSuccess) : cudaErrorNotReady;
 }
 
@@ -195,7 +245,9 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlag
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const LockedState state;
   if (state->events.count(event) == 0) return Result(cudaErrorInvalidResourceHandle);
-  cuda_on_host::RunEverything(*state);  // nothing waits for it afterwards
+  // Nothing waits for it afterwards.
+  cuda_on_host::RunEverything(
+      *state, event->stream != nullptr ? event->stream->device : cuda_on_host::CurrentDevice());
   state->events.erase(event);
   delete event;
   return Result(cudaSuccess);
@@ -247,7 +299,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return Result(cudaErrorStreamCaptureUnsupported);
   }
   cuda_on_host::OpenMemory open(state->memory);
-  while (event->done < event->recorded) cuda_on_host::RunOne(*state, StreamOf(event->stream));
+  while (event->done < event->recorded) {
+    if (!cuda_on_host::RunOne(*state, StreamOf(event->stream))) cuda_on_host::LetOthersRun(*state);
+  }
   return Result(cudaSuccess);
 }
 
@@ -255,7 +309,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const LockedState state;
   ++state->counts.queries;
   if (event->capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
-  if (event->done < event->recorded) cuda_on_host::RunOne(*state, StreamOf(event->stream));
+  if (event->done < event->recorded && !cuda_on_host::RunOne(*state, StreamOf(event->stream))) {
+    cuda_on_host::LetOthersRun(*state);
+  }
   return event->done < event->recorded ? cudaErrorNotReady : Result(cudaSuccess);
 }
 
@@ -336,8 +392,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const LockedState state;
   if (StreamOf(stream).capture != nullptr) return Result(cudaErrorStreamCaptureUnsupported);
   ++state->counts.graph_launches;
-  return Result(cuda_on_host::Append(
-      *state, stream, [&state = *state, nodes = exec->nodes] { cuda_on_host::RunGraph(state, *nodes); }));
+  return Result(cuda_on_host::AppendWork(
+      *state, stream, [&state = *state, run = std::make_shared<cuda_on_host::GraphRun>(exec->nodes)] {
+        return run->Continue(state);
+      }));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

@@ -237,15 +237,15 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
                                     const Setting& setting) {
   SchedulerOptions options;
   options.rank_count = setting.ranks;
-  const KvCacheShape shape =
-      KvCacheShape::Of(model.config, engine.module_count(), engine.tokens_per_block, engine.block_count);
+  const SwapStoreShape host = SwapStoreShape::Of(engine, model.config);
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;
   options.max_seq_len = engine.max_seq_len;
   options.tokens_per_block = engine.tokens_per_block;
   options.block_count = engine.block_count;
   options.enable_block_reuse = setting.reuse;
-  options.host_block_count = engine.host_cache_bytes / shape.block_bytes();
+  options.host_block_count = host.frame_count();
+  options.host_image_blocks = host.slot_frames();
   options.batch_sizes = engine.batch_sizes;
   options.max_draft_len = engine.max_draft_len;
   options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
@@ -273,7 +273,8 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {
-    shards.push_back(ranks == 1 ? &model : &LoadModelOnce(model.dir, "cpu", {.rank = rank, .size = ranks}));
+    shards.push_back(ranks == 1 ? &model
+                                : &LoadModelOnce(model.dir, TestBackend(), {.rank = rank, .size = ranks}));
   }
   std::vector<std::unique_ptr<RankEngine>> engines(ranks);
   ForEachRank(ranks, [&](int rank) {

@@ -9,6 +9,10 @@ namespace foredraft {
 // links the CPU's definition into binaries without their own.
 std::string TestBackend();
 
+// From now on the calling thread creates devices, streams and memory on the device of `rank`: where ranks are
+// threads, each has its own, as far as there are enough.
+void UseDeviceOfRank(int rank);
+
 }  // namespace foredraft
 
 #endif  // FOREDRAFT_TESTS_OPS_TEST_BACKEND_H_

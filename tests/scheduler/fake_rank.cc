@@ -103,7 +103,7 @@ void FakeRank::TakeOut(const RankPlan& plan) {
       Fault(absl::StrCat("drop of unknown image ", image));
       continue;
     }
-    image_blocks_ -= static_cast<int64_t>(found->second.blocks.size());
+    image_blocks_ -= HostBlocks(found->second);
     images_.erase(found);
   }
   for (const SwapOut& swap : plan.swaps_out) {
@@ -116,7 +116,7 @@ void FakeRank::TakeOut(const RankPlan& plan) {
       image.blocks.push_back(blocks_[swap.block_ids[i]]);
     }
     image.sequence = std::exchange(sequence, {});
-    image_blocks_ += static_cast<int64_t>(image.blocks.size());
+    image_blocks_ += HostBlocks(image);
     if (image_blocks_ > options_.scheduler.host_block_count) Fault("host store overflows");
   }
 }
@@ -137,7 +137,7 @@ void FakeRank::TakeIn(const RankPlan& plan) {
     }
     sequences_[swap.slot] = std::move(found->second.sequence);
     kept_entries_[swap.slot] = static_cast<int>(swap.block_ids.size());
-    image_blocks_ -= static_cast<int64_t>(swap.block_ids.size());
+    image_blocks_ -= HostBlocks(found->second);
     images_.erase(found);
   }
   for (const SlotAdmission& admission : plan.admissions) {

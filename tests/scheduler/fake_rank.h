@@ -110,6 +110,10 @@ class FakeRank : public StubRank {
   std::vector<Sequence> sequences_;           // [slots]
   std::vector<std::vector<int32_t>> tables_;  // [slots][blocks of max_seq_len + 2 Kmax]
   std::map<uint64_t, Image> images_;
+  // Of the host store: its blocks, and those of its slot state.
+  int64_t HostBlocks(const Image& image) const {
+    return static_cast<int64_t>(image.blocks.size()) + options_.scheduler.host_image_blocks;
+  }
   int64_t image_blocks_ = 0;
   std::vector<int> kept_entries_;  // [slots]: leading entries that this plan maps to blocks with contents
   std::vector<std::string> faults_;

@@ -51,6 +51,12 @@ const RunSetting kSettings[] = {
      .max_draft_len = 5,
      .expect_swaps = true},
     {.name = "SmallHostStore", .slots = 6, .blocks = 45, .host_blocks = 30, .expect_swaps = true},
+    {.name = "LargeSlotState",
+     .slots = 6,
+     .blocks = 33,
+     .host_blocks = 100,
+     .host_image_blocks = 7,
+     .expect_swaps = true},
     {.name = "NoReuse", .slots = 6, .host_blocks = 100, .reuse = false, .expect_swaps = true},
     {.name = "Vanilla3", .slots = 6, .blocks = 49, .host_blocks = 200, .vanilla = true, .expect_swaps = true},
     {.name = "Vanilla7Sync",
@@ -149,6 +155,7 @@ RunSetting RandomSetting(uint64_t seed) {
       (setting.max_seq_len + 2 * setting.max_draft_len + setting.tokens_per_block) / setting.tokens_per_block;
   setting.blocks = 1 + largest * pick(100, 400) / 100;
   setting.host_blocks = largest * pick(0, 1) * pick(1, 8);
+  setting.host_image_blocks = pick(0, 4);
   setting.vanilla = pick(0, 1) == 1;
   setting.reuse = pick(0, 3) > 0;
   setting.chunked = pick(0, 3) > 0;

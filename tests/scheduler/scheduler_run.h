@@ -25,6 +25,7 @@ struct RunSetting {
   int blocks = 33;  // per rank, scratch included
   int tokens_per_block = 4;
   int64_t host_blocks = 0;  // per rank
+  int64_t host_image_blocks = 0;
   int max_seq_len = 96;
   int max_draft_len = 3;  // Kmax
   bool vanilla = false;

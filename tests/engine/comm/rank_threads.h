@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_TESTS_ENGINE_COMM_RANK_THREADS_H_
 #define FOREDRAFT_TESTS_ENGINE_COMM_RANK_THREADS_H_
 
-// Ranks as threads of one process. Each has a device and a communicator of its own; they connect over
-// loopback, as separate processes do.
+// Ranks as threads of one process, on TestBackend(). Each has a device and a communicator of its own; on the
+// CPU they connect over loopback, as separate processes do.
 
 #include <gtest/gtest.h>
 
@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "engine/comm/communicator_factory.h"
 #include "tests/engine/comm/in_process_rendezvous.h"
+#include "tests/ops/test_backend.h"
 
 namespace foredraft {
 
@@ -25,22 +26,48 @@ struct RankParts {
 // Runs `body` for all ranks concurrently, each on a thread of its own.
 inline void ForEachRank(int ranks, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&body, rank] {
+      UseDeviceOfRank(rank);
+      body(rank);
+    });
+  }
   for (std::thread& thread : threads) thread.join();
 }
 
-inline std::vector<RankParts> ConnectRanks(int ranks, std::chrono::milliseconds step_timeout) {
+// The first failure, if any.
+inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
+                                                              std::chrono::milliseconds step_timeout,
+                                                              std::chrono::seconds connect_timeout) {
   InProcessRendezvous store;
   std::vector<RankParts> parts(ranks);
+  std::vector<absl::Status> statuses(ranks);
   ForEachRank(ranks, [&](int rank) {
-    auto device = CreateDevice("cpu", {.threads = 1});
+    auto device = CreateDevice(TestBackend(), {.threads = 1});
     CHECK(device.ok()) << device.status().ToString();
-    const CommunicatorOptions options = {.rank = rank, .size = ranks, .step_timeout = step_timeout};
-    auto comm = CreateCommunicator(options, **device, &store);
-    CHECK(comm.ok()) << comm.status().ToString();
-    parts[rank] = {*std::move(device), *std::move(comm)};
+    parts[rank].device = *std::move(device);
+    auto comm = CreateCommunicator({.rank = rank,
+                                    .size = ranks,
+                                    .backend = TestBackend(),
+                                    .step_timeout = step_timeout,
+                                    .connect_timeout = connect_timeout},
+                                   *parts[rank].device, &store);
+    if (comm.ok()) {
+      parts[rank].comm = *std::move(comm);
+    } else {
+      statuses[rank] = comm.status();
+    }
   });
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
   return parts;
+}
+
+inline std::vector<RankParts> ConnectRanks(int ranks, std::chrono::milliseconds step_timeout) {
+  auto parts = TryConnectRanks(ranks, step_timeout, std::chrono::seconds(60));
+  CHECK(parts.ok()) << parts.status().ToString();
+  return *std::move(parts);
 }
 
 }  // namespace foredraft

@@ -74,6 +74,30 @@ TEST_F(MembershipTest, RefusesAWorkerThatDiffersAndNamesBothValues) {
   EXPECT_FALSE(members_.RankOf(Stream(2)).has_value());
 }
 
+TEST_F(MembershipTest, RefusesASecondRankOnOneGpuAndNamesTheFirst) {
+  const auto join = [&](int rank, const char* gpu) {
+    v1::WorkerJoin join = JoinOf(rank);
+    join.set_gpu(gpu);
+    return members_.Join(join, Stream(rank + 1), kStart);
+  };
+  ASSERT_TRUE(join(0, "GPU-40 at 0000:1B:00.0").ok());
+  EXPECT_EQ(members_.views()[0].gpu, "GPU-40 at 0000:1B:00.0");
+  EXPECT_EQ(
+      join(1, "GPU-40 at 0000:1B:00.0"),
+      absl::FailedPreconditionError(
+          "GPU-40 at 0000:1B:00.0: rank 0, process 7 on here, has this GPU; set CUDA_VISIBLE_DEVICES of each "
+          "worker, or parallel.local_workers to the number of workers on the host"));
+  EXPECT_FALSE(members_.RankOf(Stream(2)).has_value());
+  EXPECT_TRUE(join(1, "GPU-41 at 0000:1C:00.0").ok());
+  members_.Leave(0);
+  EXPECT_TRUE(join(0, "GPU-40 at 0000:1B:00.0").ok()) << "its own, again";
+}
+
+TEST_F(MembershipTest, RanksMayShareACpu) {
+  EXPECT_TRUE(members_.Join(JoinOf(0), Stream(1), kStart).ok());
+  EXPECT_TRUE(members_.Join(JoinOf(1), Stream(2), kStart).ok());
+}
+
 TEST_F(MembershipTest, GivesARankToOneStreamAtATime) {
   ASSERT_TRUE(members_.Join(JoinOf(1), Stream(1), kStart).ok());
   EXPECT_EQ(members_.RankOf(Stream(1)), 1);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -21,6 +22,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 
 constexpr milliseconds kHeartbeatTimeout(1500);
@@ -217,6 +220,30 @@ TEST_F(LeaderTest, RefusesAMismatchedWorkerAndGoesOn) {
   EXPECT_EQ(refused.status(), absl::FailedPreconditionError(
                                   "configuration: max_batch_size: 8, the leader has max_batch_size: 16"));
   EXPECT_TRUE(leader_->health().ok());
+}
+
+TEST_F(LeaderTest, RefusesASecondWorkerOnOneGpuAndLogsBoth) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  InstallLogSink([&](LogLevel, std::string_view line) {
+    std::lock_guard<std::mutex> lock(mutex);
+    lines.emplace_back(line);
+  });
+  WorkerOptions options = TestWorker::Options(leader_->port(), 0);
+  options.gpu = "GPU-40 at 0000:1B:00.0";
+  const auto first = WorkerSession::Join(options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  options.rank = 1;
+  const auto refused = WorkerSession::Join(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("GPU-40 at 0000:1B:00.0: rank 0, process "));
+  options.gpu = "GPU-41 at 0000:1C:00.0";
+  EXPECT_TRUE(WorkerSession::Join(options).ok());
+  std::lock_guard<std::mutex> lock(mutex);
+  EXPECT_THAT(lines,
+              Contains(AllOf(HasSubstr("rank 0 joined: process "), HasSubstr(", GPU-40 at 0000:1B:00.0"))));
+  EXPECT_THAT(lines, Contains(AllOf(HasSubstr("refused a worker, rank 1 "), HasSubstr("has this GPU"))));
+  InstallLogSink([](LogLevel, std::string_view) {});
 }
 
 TEST_F(LeaderTest, ARankIsTakenOnce) {

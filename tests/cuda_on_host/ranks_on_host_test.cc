@@ -1,0 +1,148 @@
+// Engines of two ranks on backend cuda, joined by NCCL on the host: the same tokens as one rank, and an end
+// of the group when a rank is lost.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "engine/weights/synth.h"
+#include "tests/cuda_on_host/nccl_faults.h"
+#include "tests/engine/comm/rank_threads.h"
+#include "tests/engine/engine_harness.h"
+
+namespace foredraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRanks = 2;
+constexpr int kVocab = 96;
+constexpr std::chrono::seconds kSlack{60};  // added to bounds for a busy machine
+
+constexpr char kSmallModel[] = R"({
+  "architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2,
+  "num_nextn_predict_layers": 1, "first_k_dense_replace": 1, "intermediate_size": 32, "moe_intermediate_size": 16,
+  "n_routed_experts": 16, "num_experts_per_tok": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+  "routed_scaling_factor": 2.5, "num_attention_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 32,
+  "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "max_position_embeddings": 512,
+  "bos_token_id": 0, "eos_token_id": 1})";
+
+const LoadedModel& SmallModel() {
+  static const std::string checkpoint = [] {
+    const std::string dir = absl::StrCat(::testing::TempDir(), "/ranks_on_host_", ::getpid());
+    std::filesystem::create_directories(dir);
+    std::ofstream(dir + "/config.json") << kSmallModel;
+    const auto report = WriteRandomCheckpoint(
+        {.config_json = dir + "/config.json", .out_dir = dir + "/checkpoint", .seed = 3});
+    CHECK(report.ok()) << report.status().ToString();
+    return dir + "/checkpoint";
+  }();
+  return LoadModelOnce(checkpoint);
+}
+
+Setting SmallSetting(int ranks, int draft_len, bool graphs) {
+  return {.ranks = ranks,
+          .draft_len = draft_len,
+          .max_draft_len = 2,
+          .mtp = draft_len > 0,
+          .graphs = graphs,
+          .max_batch_size = 2,
+          .max_num_tokens = 24};
+}
+
+// More requests than slots, half of them sampled.
+std::vector<Request> SmallRequests() {
+  std::mt19937 random(5);
+  std::vector<Request> requests(5);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& request = requests[i];
+    request.prompt_ids.resize(1 + random() % 30);
+    for (int32_t& id : request.prompt_ids) id = static_cast<int32_t>(2 + random() % (kVocab - 2));
+    request.max_tokens = 4 + static_cast<int>(i);
+    request.stop_ids = {1};
+    request.sampling.seed = 100 + i;
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;
+    request.logprob_count = 1;
+  }
+  return requests;
+}
+
+TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
+  const RunRecord alone = RunRequests(SmallModel(), SmallSetting(1, 0, /*graphs=*/false), SmallRequests());
+  for (const bool graphs : {true, false}) {
+    SCOPED_TRACE(graphs ? "captured steps" : "eager");
+    const RunRecord run = RunRequests(SmallModel(), SmallSetting(kRanks, 2, graphs), SmallRequests());
+    EXPECT_EQ(run.replays > 0, graphs);
+    EXPECT_GT(run.requests_of_rank[1], 0);
+    for (size_t id = 0; id < run.requests.size(); ++id) {
+      SCOPED_TRACE(id);
+      EXPECT_EQ(run.requests[id].token_ids, alone.requests[id].token_ids);
+      EXPECT_EQ(run.requests[id].finish, alone.requests[id].finish);
+      ASSERT_EQ(run.requests[id].logprobs.size(), alone.requests[id].logprobs.size());
+      for (size_t i = 0; i < run.requests[id].logprobs.size(); ++i) {
+        EXPECT_EQ(run.requests[id].logprobs[i].logprob, alone.requests[id].logprobs[i].logprob) << i;
+      }
+    }
+  }
+}
+
+// A step without requests, in which all exchanges take place.
+IterationPlan EmptyStep() {
+  IterationPlan plan;
+  plan.draft_len = 2;
+  plan.decode_bucket = 2;
+  plan.prefill_rows.assign(kRanks, 0);
+  plan.ended_prompts.assign(kRanks, 0);
+  plan.ranks.resize(kRanks);
+  return plan;
+}
+
+class LostRankOnHost : public ::testing::TestWithParam<bool> {
+ protected:
+  std::vector<std::unique_ptr<RankEngine>> Engines(std::chrono::seconds step_timeout) {
+    EngineOptions options = EngineOptionsOf(SmallModel(), SmallSetting(kRanks, 2, /*graphs=*/GetParam()));
+    options.step_timeout = step_timeout;
+    return CreateEngines(SmallModel(), options, kRanks);
+  }
+  void TearDown() override { cuda_on_host::ResetNccl(); }
+};
+INSTANTIATE_TEST_SUITE_P(CapturedOrEager, LostRankOnHost, ::testing::Bool());
+
+TEST_P(LostRankOnHost, AStepThatAPeerDoesNotRunEndsAtItsDeadline) {
+  const std::chrono::seconds deadline(2);
+  auto engines = Engines(deadline);
+  ForEachRank(kRanks, [&](int rank) { ASSERT_TRUE(engines[rank]->Run(EmptyStep(), rank).ok()); });
+  auto start = Clock::now();
+  const absl::Status lost = engines[0]->Run(EmptyStep(), 0).status();
+  EXPECT_LT(Clock::now() - start, deadline + kSlack);
+  EXPECT_EQ(lost, absl::DeadlineExceededError("rank 0: a step did not end within 2 s"));
+  EXPECT_EQ(engines[0]->rank().comm->status().message(), lost.message());
+  start = Clock::now();
+  engines.clear();  // revokes what still runs
+  EXPECT_LT(Clock::now() - start, kSlack);
+}
+
+TEST_P(LostRankOnHost, ANetworkErrorEndsAWaitingStep) {
+  auto engines = Engines(std::chrono::seconds(600));
+  std::thread waiting([&] {
+    UseDeviceOfRank(0);
+    const absl::Status lost = engines[0]->Run(EmptyStep(), 0).status();
+    EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+    EXPECT_THAT(std::string(lost.message()),
+                ::testing::HasSubstr("remote process exited or there was a network error"));
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  cuda_on_host::SetNcclAsyncError(0, ncclRemoteError);
+  waiting.join();
+}
+
+}  // namespace
+}  // namespace foredraft

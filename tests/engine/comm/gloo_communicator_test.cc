@@ -1,0 +1,85 @@
+// What only Gloo's ranks do: they name the rank they waited for, and notice a peer whose connection is gone.
+
+#include "engine/comm/gloo_communicator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+
+#include "tests/engine/comm/communicator_contract.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+class GlooOver : public ::testing::TestWithParam<int> {
+ protected:
+  int ranks() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, GlooOver, ::testing::Values(2, 4, 8));
+
+TEST(GlooCommunicator, NamesTheOperationThatFailed) {
+  for (const Call& call : AllCalls()) {
+    std::vector<RankParts> group = ConnectRanks(2, kDeadline);
+    EXPECT_THAT(call.run(group[0]).message(), HasSubstr("rank 0: " + std::string(call.name)));
+  }
+}
+
+TEST(GlooCommunicator, NamesTheRankItWaitedFor) {
+  std::vector<RankParts> group = ConnectRanks(2, kDeadline);
+  EXPECT_EQ(group[0].comm->Barrier().message(), "rank 0: barrier: nothing from rank 1 within 200 ms");
+}
+
+TEST_P(GlooOver, AClosedConnectionIsAnErrorLongBeforeTheDeadline) {
+  std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
+  group[0].comm.reset();
+  ForEachRank(ranks(), [&](int rank) {
+    if (rank == 0) return;
+    const auto start = Clock::now();
+    const absl::Status status = AllCalls()[0].run(group[rank]);
+    EXPECT_LT(Clock::now() - start, kSlack);
+    ExpectOver(status, group[rank]);
+  });
+}
+
+TEST_P(GlooOver, AbortEndsTheWaitOfEveryOtherRank) {
+  std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
+  std::vector<std::future<absl::Status>> waiting;
+  for (int rank = 1; rank < ranks(); ++rank) {
+    waiting.push_back(std::async(std::launch::async, [&, rank] { return group[rank].comm->Barrier(); }));
+  }
+  const auto start = Clock::now();
+  group[0].comm->Abort(absl::CancelledError("the leader aborted"));
+  for (int rank = 1; rank < ranks(); ++rank) ExpectOver(waiting[rank - 1].get(), group[rank]);
+  EXPECT_LT(Clock::now() - start, kSlack);
+  EXPECT_EQ(group[0].comm->status().message(), "the leader aborted");
+  ExpectOver(group[0].comm->status(), group[0]);
+}
+
+TEST(GlooCommunicator, DoesNotConnectWithoutAllRanks) {
+  InProcessRendezvous store;
+  auto device = CreateDevice("cpu", {.threads = 1});
+  const auto start = Clock::now();
+  const auto comm = CreateCommunicator(
+      {.rank = 0, .size = 2, .step_timeout = kDeadline, .connect_timeout = seconds(1)}, **device, &store);
+  EXPECT_LT(Clock::now() - start, seconds(1) + kSlack);
+  EXPECT_EQ(comm.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(comm.status().message(), HasSubstr("rank 0: the 2 ranks did not connect within 1 s"));
+}
+
+TEST(GlooCommunicator, NamesAnInterfaceThatThisHostDoesNotHave) {
+  InProcessRendezvous store;
+  auto device = CreateDevice("cpu", {.threads = 1});
+  const auto comm = CreateCommunicator(
+      {.rank = 0, .size = 2, .interface = "eth99", .step_timeout = kDeadline}, **device, &store);
+  EXPECT_EQ(comm.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(comm.status().message(), HasSubstr("parallel.interface: \"eth99\""));
+}
+
+}  // namespace
+}  // namespace foredraft
