@@ -51,6 +51,8 @@ struct TlsConfig {
 struct ServerConfig {
   std::string grpc_address = "127.0.0.1:50051";
   std::string metrics_address = "127.0.0.1:9464";
+  std::string gateway_address;  // empty = gateways use grpc_address
+  bool allow_insecure = false;
   int max_message_mib = 16;
   bool reflection = true;
   int drain_timeout_s = 30;

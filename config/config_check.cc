@@ -56,6 +56,15 @@ absl::Status CheckTls(const LoadedConfig& loaded) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGateway(const LoadedConfig& loaded) {
+  const ServerConfig& server = loaded.config.server;
+  if (server.gateway_address.empty() || IsLoopback(server.gateway_address) || server.allow_insecure) {
+    return absl::OkStatus();
+  }
+  return RefuseKey(loaded, "server.gateway_address", server.gateway_address,
+                   "a loopback address, or any with server.allow_insecure: true");
+}
+
 absl::Status CheckSchedule(const LoadedConfig& loaded, const SpeculativeConfig& speculative) {
   const std::string path = "speculative_config.draft_len_schedule";
   const bool scheduled = speculative.draft_policy == DraftPolicyKind::kSchedule;
@@ -102,6 +111,7 @@ absl::Status CheckConfig(const LoadedConfig& loaded) {
   }
   RETURN_IF_ERROR(CheckParallel(loaded));
   RETURN_IF_ERROR(CheckTls(loaded));
+  RETURN_IF_ERROR(CheckGateway(loaded));
   if (config.cuda_graph_config && !config.cuda_graph_config->batch_sizes.empty() &&
       config.cuda_graph_config->batch_sizes.back() > config.max_batch_size) {
     return RefuseKey(loaded, "cuda_graph_config.batch_sizes",

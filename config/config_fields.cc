@@ -64,6 +64,11 @@ const ConfigField kFields[] = {
      "Listener of the gRPC API."},
     {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, kSet,
      "HTTP listener of `/metrics`."},
+    {"server.gateway_address", MEMBER(c.server.gateway_address), Address(), kRestart, "on `grpc_address`",
+     "Listener of its own for gateways (`vllm.grpc.engine.VllmEngine`), in plain text: for a daemon whose "
+     "`grpc_address` has TLS."},
+    {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kSet,
+     "Accept a `gateway_address` that is not on loopback. Whoever reaches it may generate."},
     {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kSet,
      "Largest gRPC message that is accepted, in MiB."},
     {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kSet, "Serve gRPC reflection."},
@@ -263,7 +268,11 @@ NearKey NearestKey(std::string_view path) {
 }
 
 std::string DescribeUnknownKey(std::string_view path) {
-  const std::string nearest = NearestKey(path).path;
+  const auto [nearest, distance] = NearestKey(path);
+  // A name of which half the letters must change was not meant to be the nearest one.
+  if (2 * distance > static_cast<int>(LastPart(path).size())) {
+    return "unknown key, docs/configuration.md lists all";
+  }
   return absl::StrCat("unknown key, nearest is ",
                       BlockOf(path) == BlockOf(nearest) ? std::string(LastPart(nearest)) : nearest);
 }

@@ -73,6 +73,7 @@ const ModelFamily* ReadFamily(JsonFields& fields, ModelConfig& config) {
     fields.Refuse("model_type", ShowJson(*type), KnownModelTypes(config.architecture));
     return nullptr;
   }
+  config.model_type = std::string(family->model_type);
   config.dense_mtp = family->dense_mtp;
   config.mtp_file = family->mtp_file;
   return family;

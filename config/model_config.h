@@ -26,6 +26,7 @@ struct RopeScaling {  // type "yarn"; the only other accepted value is none
 
 struct ModelConfig {
   std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the family (model_family.h)
+  std::string model_type;    // "deepseek_v3"
   int vocab_size = 0;
   int hidden_size = 0;
   int num_hidden_layers = 0;

@@ -41,6 +41,7 @@ absl::Status Scheduler::Submit(Request request) {
   const bool is_new = sequences_.emplace(sequence->request.id, std::move(owned)).second;
   CHECK(is_new) << "request id " << sequence->request.id << " is in use";
   waiting_.insert(sequence);
+  counters_.waiting_prompt_tokens += sequence->prompt_len;
   if (sequence->request.deadline != SteadyTime::max()) {
     deadlines_.emplace(std::make_pair(sequence->request.deadline, sequence->arrival_number), sequence);
   }
@@ -85,6 +86,7 @@ void Scheduler::Leave(Sequence* sequence) {
   switch (sequence->state) {
     case SequenceState::kWaiting:
       waiting_.erase(sequence);
+      counters_.waiting_prompt_tokens -= sequence->prompt_len;
       break;
     case SequenceState::kPrefilling: {
       RankState& rank = ranks_[sequence->rank];
@@ -159,6 +161,9 @@ SchedulerLoad Scheduler::load() const {
 }
 
 void Scheduler::CheckInvariants() const {
+  int64_t waiting_tokens = 0;
+  for (const Sequence* sequence : waiting_) waiting_tokens += sequence->prompt_len;
+  CHECK_EQ(waiting_tokens, counters_.waiting_prompt_tokens);
   std::vector<int64_t> host_reserved(ranks_.size());
   std::vector<int> pool_reserved(ranks_.size());
   for (const auto& [id, sequence] : sequences_) {

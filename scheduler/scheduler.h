@@ -74,6 +74,7 @@ struct SchedulerLoad {
   int waiting = 0;
   int swapped = 0;
   int slots_used = 0;
+  int64_t waiting_prompt_tokens = 0;
   int64_t blocks_used = 0;  // over all ranks, scratch not counted
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;  // not referenced, kept for reuse

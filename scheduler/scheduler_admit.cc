@@ -14,6 +14,7 @@ void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
     Placement placement = Place(*sequence);
     if (placement.rank < 0) return;
     waiting_.erase(waiting_.begin());
+    counters_.waiting_prompt_tokens -= sequence->prompt_len;
     Admit(sequence, placement, now, plan);
   }
 }

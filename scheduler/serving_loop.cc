@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::chrono::seconds kIdleWait(1);  // every wait has a deadline; a Submit ends this one at once
 constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // about a timer's resolution; less is no wait
-constexpr double kOverlapWeight = 1.0 / 256;                  // EWMA weight of an iteration in overlap_gain_
 
 absl::Status Lost(const absl::Status& error) { return absl::UnavailableError(error.message()); }
 
@@ -56,7 +55,7 @@ void ServingLoop::Run() {
         if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // its tokens are computed: deliver them
         return LoseRank(status);
       }
-      kept_in_flight = Overlaps() ? 1 : 0;
+      kept_in_flight = options_.overlap && overlap_policy_.overlaps() ? 1 : 0;
     }
     while (in_flight_.size() > kept_in_flight) {
       if (absl::Status status = CollectAndCommit(); !status.ok()) return LoseRank(status);
@@ -65,10 +64,6 @@ void ServingLoop::Run() {
   }
   Deliver();
 }
-
-// Overlap hides the host's time between two steps, but the end of a sequence is known one step late, and its
-// slot idles for that step. overlap_gain_ weighs the two. Tokens are the same either way.
-bool ServingLoop::Overlaps() const { return options_.overlap && overlap_gain_ >= 0; }
 
 // How long to wait for messages: kIdleWait without work; while a step is in flight and a new request could
 // join the next plan, a part of the step (ServingLoopOptions::newcomer_wait); else 0.
@@ -86,14 +81,8 @@ ServingLoop::Clock::duration ServingLoop::InboxWait() const {
 void ServingLoop::TakeInbox() {
   const bool closed = inbox_.closed();  // read first: items that came before Close are then taken too
   const Clock::duration wait = InboxWait();
-  const Clock::time_point start = Clock::now();
   for (InboxItem& item : inbox_.TakeAll(wait)) Accept(std::move(item));
-  if (wait.count() > 0 && in_flight_.empty()) {  // the loop was idle
-    results_time_ = Clock::now();
-    waited_seconds_ = 0;
-  } else if (wait.count() > 0) {
-    waited_seconds_ += Seconds(Clock::now() - start);
-  }
+  if (wait.count() > 0 && in_flight_.empty()) results_time_ = Clock::now();  // the loop was idle
   if (closed && !ending_) {
     ending_ = true;
     scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus());
@@ -125,7 +114,6 @@ absl::Status ServingLoop::Launch(IterationPlan plan) {
 
 // Collects and commits the oldest plan. If a rank was lost, commits the results of the other ranks.
 absl::Status ServingLoop::CollectAndCommit() {
-  const Clock::time_point start = Clock::now();
   std::vector<std::optional<RankResult>> answers;
   absl::Status lost;
   for (Executor* executor : executors_) {
@@ -141,7 +129,6 @@ absl::Status ServingLoop::CollectAndCommit() {
     scheduler_->CommitAnswered(std::move(answers));
     return lost;
   }
-  waited_seconds_ += Seconds(Clock::now() - start);
   std::vector<RankResult> results;
   for (std::optional<RankResult>& answer : answers) results.push_back(*std::move(answer));
   IterationStats stats;
@@ -153,8 +140,8 @@ absl::Status ServingLoop::CollectAndCommit() {
   return absl::OkStatus();
 }
 
-// Measures the oldest plan, whose results have just arrived: step_seconds_, overlap_gain_ and all stats but
-// the load.
+// Measures the oldest plan, whose results have just arrived: step_seconds_, the overlap policy and all stats
+// but the load.
 void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, IterationStats* stats) {
   const IterationPlan& plan = in_flight_.front();
   stats->draft_len = plan.draft_len;
@@ -170,11 +157,13 @@ void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, Itera
   }
   const Clock::time_point now = Clock::now();
   const double seconds = Seconds(now - std::exchange(results_time_, now));
-  const double host_seconds = seconds - std::exchange(waited_seconds_, 0);
   step_seconds_ = std::max(seconds - stats->prefill_seconds, stats->decode_seconds);
   if (stats->live_slots == 0) return;
-  const double wasted_seconds = step_seconds_ * ended_count / stats->live_slots;
-  overlap_gain_ += kOverlapWeight * (host_seconds - wasted_seconds - overlap_gain_);
+  overlap_policy_.Record({.decode_bucket = stats->decode_bucket,
+                          .draft_len = stats->draft_len,
+                          .seconds = step_seconds_,
+                          .live_slots = stats->live_slots,
+                          .ended_slots = ended_count});
 }
 
 void ServingLoop::Deliver() {

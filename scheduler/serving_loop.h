@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/inbox.h"
+#include "scheduler/overlap_policy.h"
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
@@ -36,8 +37,8 @@ struct IterationStats {
 };
 
 struct ServingLoopOptions {
-  // Launches an iteration before it collects the one in flight, where that gains time
-  // (ServingLoop::Overlaps). False: never.
+  // Launches an iteration before it collects the one in flight, where that gains time (overlap_policy.h).
+  // False: never.
   bool overlap = true;
   int max_queue_size = 1024;  // requests that wait
   // With overlap, iteration N + 1 is planned soon after N has begun, and a request that arrives later must
@@ -96,7 +97,6 @@ class ServingLoop {
   void TakeInbox();
   Clock::duration InboxWait() const;
   void Accept(InboxItem item);
-  bool Overlaps() const;
   absl::Status Launch(IterationPlan plan);
   absl::Status CollectAndCommit();
   void MeasureIteration(const std::vector<RankResult>& results, IterationStats* stats);
@@ -119,11 +119,8 @@ class ServingLoop {
   bool ending_ = false;             // the inbox was closed, all requests are ended
   absl::Status reported_loss_;      // by ReportLoss
   Clock::time_point results_time_;  // when the last results arrived, or the first work after an idle time
-  double waited_seconds_ = 0;       // since results_time_, spent on waiting for results and for new requests
   double step_seconds_ = 0;         // of the last iteration, without its prefill
-  // EWMA, seconds per iteration: the host's time, which overlap hides, less the step time that overlap wastes
-  // on ended sequences.
-  double overlap_gain_ = 0;
+  OverlapPolicy overlap_policy_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

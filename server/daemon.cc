@@ -142,7 +142,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   }
   reloader_->ApplyCurrent();  // applies a reload that arrived while the model was loading
   if (frontend_->health().state() == ServingState::kServing) {
-    observer.Serving(frontend_->grpc_address(), frontend_->metrics_address());
+    observer.Serving(frontend_->grpc_address(), frontend_->metrics_address(), frontend_->gateway_address());
   }
   return absl::OkStatus();
 }

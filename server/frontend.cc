@@ -26,6 +26,23 @@ void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder)
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
 }
 
+// Null: the address cannot be listened on.
+std::unique_ptr<grpc::Server> StartServer(const ServerConfig& config, const std::string& address,
+                                          const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                                          const std::vector<grpc::Service*>& services, int* port) {
+  grpc::ServerBuilder builder;
+  SetChannelOptions(config, builder);
+  builder.AddListeningPort(address, credentials, port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  return *port == 0 ? nullptr : std::move(server);
+}
+
+absl::Status CannotListen(const char* key, const std::string& address) {
+  return absl::UnavailableError(absl::StrCat(
+      key, ": ", address, ": cannot listen: the port is in use or this host does not have the address"));
+}
+
 std::string WithPort(const std::string& address, int port) {
   return address.ends_with(":0") ? absl::StrCat(address.substr(0, address.size() - 1), port) : address;
 }
@@ -36,6 +53,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions
   std::unique_ptr<Frontend> frontend(new Frontend(options, std::move(hooks)));
   RETURN_IF_ERROR(frontend->ListenMetrics());
   RETURN_IF_ERROR(frontend->ListenGrpc());
+  RETURN_IF_ERROR(frontend->ListenGateway());
   return frontend;
 }
 
@@ -44,9 +62,11 @@ Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
       metrics_(std::make_shared<Metrics>(options.metrics)),
       admission_(options.request_timeout_s, health_, *metrics_),
       generation_(admission_, options.max_pending_tokens),
-      admin_(std::move(hooks), [this] {
-        return ServerLoad{.scheduler = Load(), .open_calls = open_calls(), .state = health_.state()};
-      }) {}
+      admin_(std::move(hooks), [this] { return ServerLoadNow(); }),
+      vllm_engine_(admission_,
+                   {.load = [this] { return ServerLoadNow(); },
+                    .generated_tokens = [this] { return metrics_->generated_tokens(); }},
+                   options.max_pending_tokens) {}
 
 Frontend::~Frontend() { Shutdown(); }
 
@@ -63,18 +83,22 @@ absl::Status Frontend::ListenGrpc() {
                    ServerCredentials(options_.server.tls));
   grpc::EnableDefaultHealthCheckService(true);
   if (options_.server.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  SetChannelOptions(options_.server, builder);
-  builder.AddListeningPort(options_.server.grpc_address, credentials, &grpc_port_);
-  builder.RegisterService(&generation_);
-  builder.RegisterService(&admin_);
-  grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr || grpc_port_ == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("server.grpc_address: ", options_.server.grpc_address,
-                     ": cannot listen: the port is in use or this host does not have the address"));
-  }
-  health_.Attach(grpc_server_.get());
+  std::vector<grpc::Service*> services = {&generation_, &admin_};
+  if (options_.server.gateway_address.empty()) services.push_back(&vllm_engine_);
+  grpc_server_ =
+      StartServer(options_.server, options_.server.grpc_address, credentials, services, &grpc_port_);
+  if (grpc_server_ == nullptr) return CannotListen("server.grpc_address", options_.server.grpc_address);
+  health_.Attach({grpc_server_.get()});
+  return absl::OkStatus();
+}
+
+absl::Status Frontend::ListenGateway() {
+  const std::string& address = options_.server.gateway_address;
+  if (address.empty()) return absl::OkStatus();
+  gateway_server_ = StartServer(options_.server, address, grpc::InsecureServerCredentials(), {&vllm_engine_},
+                                &gateway_port_);
+  if (gateway_server_ == nullptr) return CannotListen("server.gateway_address", address);
+  health_.Attach({grpc_server_.get(), gateway_server_.get()});
   return absl::OkStatus();
 }
 
@@ -109,6 +133,10 @@ void Frontend::Serve(ServedModel model) {
   health_.Enter(ServingState::kServing);
 }
 
+ServerLoad Frontend::ServerLoadNow() const {
+  return {.scheduler = Load(), .open_calls = open_calls(), .state = health_.state()};
+}
+
 SchedulerLoad Frontend::Load() const {
   const ServingLoop* loop = serving_loop_.load();
   return loop == nullptr ? SchedulerLoad{} : loop->load();
@@ -134,6 +162,10 @@ void Frontend::Resume(const SchedulerOptions& scheduler) {
 
 std::string Frontend::grpc_address() const { return WithPort(options_.server.grpc_address, grpc_port_); }
 
+std::string Frontend::gateway_address() const {
+  return WithPort(options_.server.gateway_address, gateway_port_);
+}
+
 std::string Frontend::metrics_address() const {
   return WithPort(options_.server.metrics_address, metrics_port_);
 }
@@ -158,13 +190,17 @@ void Frontend::Shutdown() {
     constexpr auto kLastWrites = std::chrono::milliseconds(500);
     WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);
   }
-  health_.Attach(nullptr);
-  grpc_server_->Shutdown(std::chrono::system_clock::now());
-  grpc_server_->Wait();
+  health_.Attach({});
+  for (grpc::Server* server : {grpc_server_.get(), gateway_server_.get()}) {
+    if (server == nullptr) continue;
+    server->Shutdown(std::chrono::system_clock::now());
+    server->Wait();
+  }
   exposer_.reset();
   if (loop_ != nullptr) loop_->Stop();
   if (output_ != nullptr) output_->Stop();
   grpc_server_.reset();
+  gateway_server_.reset();
 }
 
 }  // namespace foredraft

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_FRONTEND_H_
 #define FOREDRAFT_SERVER_FRONTEND_H_
 
-// Everything that clients and operators reach: the gRPC server with its services, health and reflection, the
-// metrics page, and behind them the output thread and the serving loop. Uses executors through their
+// Everything that clients and operators reach: the gRPC servers with their services, health and reflection,
+// the metrics page, and behind them the output thread and the serving loop. Uses executors through their
 // interface only.
 //
 // Life: Listen (requests get UNAVAILABLE), Serve once the model is warmed up, BeginDrain, Shutdown. Listen,
@@ -24,6 +24,7 @@
 #include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/health.h"
 #include "server/api/request_validator.h"
+#include "server/api/vllm_engine/vllm_engine_service.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
 
@@ -79,7 +80,9 @@ class Frontend {
   // As configured; a port of 0 is replaced by the port that the kernel chose.
   std::string grpc_address() const;
   std::string metrics_address() const;
+  std::string gateway_address() const;  // empty: gateways use grpc_address
   int grpc_port() const { return grpc_port_; }
+  int gateway_port() const { return gateway_port_; }
   int metrics_port() const { return metrics_port_; }
   // For clients in this process.
   std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_server_->InProcessChannel({}); }
@@ -87,8 +90,10 @@ class Frontend {
  private:
   Frontend(const FrontendOptions& options, AdminHooks hooks);
   absl::Status ListenGrpc();
+  absl::Status ListenGateway();
   absl::Status ListenMetrics();
   SchedulerLoad Load() const;
+  ServerLoad ServerLoadNow() const;
 
   const FrontendOptions options_;
   Health health_;
@@ -105,9 +110,12 @@ class Frontend {
   Admission admission_;
   GenerationService generation_;
   AdminService admin_;
+  VllmEngineService vllm_engine_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<grpc::Server> gateway_server_;  // with gateway_address
   std::unique_ptr<prometheus::Exposer> exposer_;
   int grpc_port_ = 0;
+  int gateway_port_ = 0;
   int metrics_port_ = 0;
   bool rank_lost_ = false;  // owner's thread
 };

@@ -32,6 +32,11 @@ SamplingParams DefaultSampling(const GenerationConfig& defaults) {
   return sampling;
 }
 
+std::string ModelDirectory(const Config& config) {
+  const std::filesystem::path path = std::filesystem::absolute(config.model).lexically_normal();
+  return IsConfigJson(config) || !path.has_filename() ? path.parent_path() : path;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model) {
@@ -80,8 +85,12 @@ ModelCard ModelCardOf(const Config& config, const ModelConfig& model, const Requ
                       const std::string& numerics_class) {
   return {.name = config.served_model_name,
           .architecture = model.architecture,
+          .model_type = model.model_type,
+          .model_path = ModelDirectory(config),
           .vocab_size = model.vocab_size,
           .max_seq_len = config.max_seq_len,
+          .max_batch_size = config.max_batch_size,
+          .tokens_per_block = config.kv_cache_config.tokens_per_block,
           .mtp_modules = model.num_nextn_predict_layers,
           .max_draft_len = MaxDraftLen(config),
           .eos_ids = limits.eos_ids,

@@ -73,7 +73,11 @@ void Admission::Submit(const grpc::CallbackServerContext& context, ClientRequest
                        std::shared_ptr<GenerationCall> call) {
   const std::string request_id = request.request_id.empty() ? MakeRequestId() : request.request_id;
   const absl::Status status = TrySubmit(context, std::move(request), request_id, call);
-  if (status.ok()) return;
+  if (!status.ok()) Refuse(request_id, status, call);
+}
+
+void Admission::Refuse(const std::string& request_id, const absl::Status& status,
+                       const std::shared_ptr<GenerationCall>& call) {
   metrics_.RecordRejected();
   LogRequest(LogLevel::kDebug, std::string_view(request_id).substr(0, kMaxRequestIdBytes), status.ToString());
   call->Refuse(status);

@@ -56,6 +56,9 @@ class Admission {
   // Submits the call's request, or refuses the call with the reason.
   void Submit(const grpc::CallbackServerContext& context, ClientRequest request,
               std::shared_ptr<GenerationCall> call);
+  // Refuses a call whose message its wire cannot read.
+  void Refuse(const std::string& request_id, const absl::Status& status,
+              const std::shared_ptr<GenerationCall>& call);
 
   // Calls that gRPC has not finished.
   int open_calls() const;

@@ -7,7 +7,7 @@
 namespace foredraft {
 
 void GenerationCall::CallCancelled() {
-  if (id_ != 0) hooks_.cancelled(id_);
+  if (const uint64_t id = id_.load(); id != 0) hooks_.cancelled(id);
 }
 
 void GenerationCall::CallDone() {

@@ -11,6 +11,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,8 +41,8 @@ class GenerationCall : public ResponseSink {
  public:
   // Before the request is opened at the output thread; then constant.
   void Label(uint64_t id, ResponseLabels labels) {
-    id_ = id;
     labels_ = std::move(labels);
+    id_.store(id);
   }
   void Refuse(const absl::Status& status) { End({}, {.finish = FinishReason::kError, .status = status}); }
 
@@ -71,7 +72,7 @@ class GenerationCall : public ResponseSink {
  private:
   grpc::CallbackServerContext* const context_;  // valid until done_
   const CallHooks hooks_;
-  uint64_t id_ = 0;  // 0 = refused before it had one
+  std::atomic<uint64_t> id_ = 0;  // 0 = not submitted, or refused before it had one
   ResponseLabels labels_;
   bool done_ = false;  // guarded by mutex_
 };

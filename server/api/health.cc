@@ -2,6 +2,8 @@
 
 #include <grpcpp/health_check_service_interface.h>
 
+#include <utility>
+
 namespace foredraft {
 namespace {
 
@@ -35,9 +37,9 @@ const char* ServingStateName(ServingState state) {
   return "";
 }
 
-void Health::Attach(grpc::Server* server) {
+void Health::Attach(std::vector<grpc::Server*> servers) {
   std::lock_guard<std::mutex> lock(mutex_);
-  server_ = server;
+  servers_ = std::move(servers);
   Report();
 }
 
@@ -68,11 +70,14 @@ absl::Status Health::Admits() const {
 }
 
 void Health::Report() {
-  if (server_ == nullptr || server_->GetHealthCheckService() == nullptr) return;
   const bool serving = state_ == ServingState::kServing;
-  grpc::HealthCheckServiceInterface* service = server_->GetHealthCheckService();
-  for (const char* name : {"", "foredraft.v1.GenerationService", "foredraft.v1.AdminService"}) {
-    service->SetServingStatus(name, serving);
+  for (grpc::Server* server : servers_) {
+    grpc::HealthCheckServiceInterface* service = server->GetHealthCheckService();
+    if (service == nullptr) continue;
+    for (const char* name :
+         {"", "foredraft.v1.GenerationService", "foredraft.v1.AdminService", "vllm.grpc.engine.VllmEngine"}) {
+      service->SetServingStatus(name, serving);
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include <grpcpp/server.h>
 
 #include <mutex>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -26,8 +27,8 @@ const char* ServingStateName(ServingState state);
 
 class Health {
  public:
-  // Reports to the server's health service from now on; null ends it. The server outlives the reports.
-  void Attach(grpc::Server* server);
+  // Reports to the servers' health services from now on; none ends it. The servers outlive the reports.
+  void Attach(std::vector<grpc::Server*> servers);
   // Transitions that the table does not have are ignored: a drain during loading stays a drain.
   void Enter(ServingState state);
 
@@ -40,7 +41,7 @@ class Health {
 
   mutable std::mutex mutex_;
   ServingState state_ = ServingState::kLoading;  // guarded by mutex_
-  grpc::Server* server_ = nullptr;               // guarded by mutex_
+  std::vector<grpc::Server*> servers_;           // guarded by mutex_
 };
 
 }  // namespace foredraft

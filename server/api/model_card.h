@@ -14,9 +14,13 @@ namespace foredraft {
 
 struct ModelCard {
   std::string name;
-  std::string architecture;
+  std::string architecture;  // "DeepseekV3ForCausalLM"
+  std::string model_type;    // "deepseek_v3"
+  std::string model_path;  // absolute; the directory of config.json and, if the model has one, tokenizer.json
   int vocab_size = 0;
   int max_seq_len = 0;
+  int max_batch_size = 0;  // decode slots of a rank
+  int tokens_per_block = 0;
   int mtp_modules = 0;    // in the checkpoint
   int max_draft_len = 0;  // drafts per step at most; 0 = no speculation
   std::vector<int32_t> eos_ids;

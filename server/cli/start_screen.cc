@@ -110,8 +110,10 @@ void StartScreen::WarmedUp(int graph_count, double seconds) {
   }
 }
 
-void StartScreen::Serving(const std::string& grpc_address, const std::string& metrics_address) {
-  Line(absl::StrCat("serving  grpc ", grpc_address, "   metrics http://", metrics_address, "/metrics"));
+void StartScreen::Serving(const std::string& grpc_address, const std::string& metrics_address,
+                          const std::string& gateway_address) {
+  Line(absl::StrCat("serving  grpc ", grpc_address, "   metrics http://", metrics_address, "/metrics",
+                    gateway_address.empty() ? "" : "   gateway ", gateway_address));
 }
 
 }  // namespace foredraft

@@ -21,7 +21,8 @@ class StartScreen : public StartObserver {
   void RanksKnown(const GroupFacts& facts) override;
   void Loading(int rank, int64_t done_bytes, int64_t total_bytes) override;
   void WarmedUp(int graph_count, double seconds) override;
-  void Serving(const std::string& grpc_address, const std::string& metrics_address) override;
+  void Serving(const std::string& grpc_address, const std::string& metrics_address,
+               const std::string& gateway_address) override;
 
  private:
   struct Progress {  // of one rank

@@ -40,7 +40,9 @@ class StartObserver {
   virtual void RanksKnown(const GroupFacts&) {}
   virtual void Loading(int /*rank*/, int64_t /*done_bytes*/, int64_t /*total_bytes*/) {}
   virtual void WarmedUp(int /*graph_count*/, double /*seconds*/) {}
-  virtual void Serving(const std::string& /*grpc_address*/, const std::string& /*metrics_address*/) {}
+  // The gateway address is empty unless it has a listener of its own.
+  virtual void Serving(const std::string& /*grpc_address*/, const std::string& /*metrics_address*/,
+                       const std::string& /*gateway_address*/) {}
 };
 
 }  // namespace foredraft

@@ -60,6 +60,7 @@ class Metrics : public prometheus::Collectable {
   void RecordReload(bool accepted);
   void RecordRankFailure();
   void RecordGroupRestart();
+  double generated_tokens() const { return generation_tokens_->Value(); }
   void SetForced(bool forced) { forced_->Set(forced ? 1 : 0); }
 
   // `source` gives the load gauges and the scheduler's cumulative counters at each scrape; without one they

@@ -21,7 +21,9 @@ namespace {
 
 class AddressObserver : public StartObserver {
  public:
-  void Serving(const std::string& grpc_address, const std::string&) override { address = grpc_address; }
+  void Serving(const std::string& grpc_address, const std::string&, const std::string&) override {
+    address = grpc_address;
+  }
 
   std::string address;
 };

@@ -47,8 +47,10 @@ class GatedRank : public Executor {
     --permits_;
     if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("rank lost: step timed out");
     absl::StatusOr<RankResult> result = rank_->Collect();
-    --uncollected_;
+    const bool overlapped = uncollected_-- > 1;
+    overlapped_count_ += overlapped;
     if (decode_seconds_ > 0) result->decode_seconds = decode_seconds_;
+    if (overlapped && overlapped_decode_seconds_ > 0) result->decode_seconds = overlapped_decode_seconds_;
     for (const SlotResult& slot : result->slots) tokens_given_ += static_cast<int>(slot.token_ids.size());
     return result;
   }
@@ -66,6 +68,8 @@ class GatedRank : public Executor {
   int fail_launch_at_ = 0;
   int fail_collect_at_ = 0;
   double decode_seconds_ = 0;                 // reported in results, if not 0; set before Start
+  double overlapped_decode_seconds_ = 0;      // the same, for plans collected while another was in flight
+  int overlapped_count_ = 0;                  // of these plans; read after Stop
   std::map<uint64_t, uint64_t> admitted_in_;  // plan by seed, of rank 0; read after Stop
   int uncollected_ = 0;                       // plans; read after Stop
   int tokens_given_ = 0;                      // read after Stop

@@ -170,6 +170,23 @@ TEST(ServingLoopNewRequest, IsNotWaitedForWhereNoSlotIsFree) {
   harness.loop_->Stop();
 }
 
+// The reported step times decide; the real ones here are far smaller.
+int OverlappedPlansOf3000(double plain_seconds, double overlapped_seconds) {
+  LoopHarness harness({.slots = 1, .max_seq_len = 4000, .max_draft_len = 0});
+  harness.ranks_[0]->decode_seconds_ = plain_seconds;
+  harness.ranks_[0]->overlapped_decode_seconds_ = overlapped_seconds;
+  harness.loop_->Start();
+  harness.Open();
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(1, 3000)).ok());
+  EXPECT_TRUE(harness.WaitForEnds(1));
+  EXPECT_EQ(harness.outcome(1).tokens, LoopHarness::ExpectedTokens(1, 3000));
+  harness.loop_->Stop();
+  return harness.ranks_[0]->overlapped_count_;
+}
+
+TEST(ServingLoopOverlap, StaysWhereItIsFaster) { EXPECT_GT(OverlappedPlansOf3000(1000, 900), 2600); }
+TEST(ServingLoopOverlap, EndsWhereItIsSlower) { EXPECT_LT(OverlappedPlansOf3000(900, 1000), 400); }
+
 class ServingLoopTest : public testing::TestWithParam<bool> {};  // overlap
 
 INSTANTIATE_TEST_SUITE_P(All, ServingLoopTest, testing::Bool(),

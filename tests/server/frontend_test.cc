@@ -57,7 +57,8 @@ TEST(Frontend, HealthFollowsTheStateUnderEachName) {
   options.serve = false;
   TestServer server(options);
   const auto expect_all = [&](bool serving) {
-    for (const char* name : {"", "foredraft.v1.GenerationService", "foredraft.v1.AdminService"}) {
+    for (const char* name :
+         {"", "foredraft.v1.GenerationService", "foredraft.v1.AdminService", "vllm.grpc.engine.VllmEngine"}) {
       EXPECT_EQ(IsServing(server, name), serving) << name;
     }
   };

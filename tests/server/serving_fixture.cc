@@ -91,8 +91,12 @@ void TestServer::Serve() {
   model.scheduler = options_.scheduler;
   model.loop = options_.loop;
   model.executors = {&rank_};
-  model.card = {
-      .name = "scripted", .vocab_size = kVocabSize, .max_draft_len = options_.scheduler.max_draft_len};
+  model.card = {.name = "scripted",
+                .model_path = options_.model_path,
+                .vocab_size = kVocabSize,
+                .max_batch_size = options_.scheduler.max_batch_size,
+                .tokens_per_block = options_.scheduler.tokens_per_block,
+                .max_draft_len = options_.scheduler.max_draft_len};
   frontend_->Serve(std::move(model));
 }
 

@@ -24,7 +24,8 @@ struct TestServerOptions {
   SchedulerOptions scheduler;  // 8 slots, 512 tokens, K 3
   ServingLoopOptions loop;     // 64 requests may wait
   ScriptedRankOptions rank;
-  bool serve = true;  // false: stays loading
+  std::string model_path;  // in the model card
+  bool serve = true;       // false: stays loading
 };
 
 class TestServer {

@@ -1,0 +1,77 @@
+#ifndef FOREDRAFT_SERVER_API_VLLM_ENGINE_CALLS_H_
+#define FOREDRAFT_SERVER_API_VLLM_ENGINE_CALLS_H_
+
+// The streaming calls of vllm.grpc.engine, as gRPC reactors (generation_call.h has the life and threads of
+// one that generates).
+
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <memory>
+
+#include "server/api/generation_call.h"
+#include "server/api/vllm_engine/messages.h"
+#include "server/api/vllm_engine/tokenizer_bundle.h"
+#include "vllm/grpc/engine/vllm_engine.pb.h"
+
+namespace foredraft {
+
+// Generate. A streamed call sends its new tokens as chunks, any other call nothing before its end. Both end
+// with one `complete` that holds all tokens, unless the request failed. A gateway counts CANCELLED and
+// DEADLINE_EXCEEDED as faults of the server, so an aborted or late request ends OK with finish_reason
+// "abort".
+class VllmGenerateCall final : public StreamCall,
+                               public grpc::ServerWriteReactor<vllm_wire::GenerateResponse> {
+ public:
+  static std::shared_ptr<VllmGenerateCall> Create(grpc::CallbackServerContext* context, CallHooks hooks,
+                                                  bool stream, int max_pending_tokens);
+
+  // Ends the call as its client's cancellation would. Any thread; may come before the request is submitted.
+  void Abort();
+  // After Submit, which may have come after an Abort.
+  void Submitted();
+
+  bool Push(OutputDelta delta) override;
+  void End(OutputDelta delta, OutputEnd end) override;
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { CallCancelled(); }
+  void OnDone() override { CallDone(); }
+
+ private:
+  VllmGenerateCall(grpc::CallbackServerContext* context, CallHooks hooks, bool stream, int max_pending_tokens)
+      : StreamCall(context, std::move(hooks), max_pending_tokens), stream_(stream) {}
+  void WriteMessage(const OutputDelta& delta, const OutputEnd* end) override;
+  void FinishStream(const grpc::Status& status) override;
+  bool HasLastMessage(const OutputEnd& end) const override;
+
+  const bool stream_;
+  std::atomic<bool> aborted_ = false;
+  OutputDelta collected_;  // of a call that does not stream; guarded by mutex_
+
+  // Owned by gRPC while a write is outstanding, else by the thread that starts the next one.
+  OutputDelta written_;  // all tokens so far
+  vllm_wire::GenerateResponse response_;
+  vllm_wire::GenerateResponse complete_;  // waits for the chunk before it
+  bool has_complete_ = false;
+};
+
+// GetTokenizer: the bundle in pieces. Owns itself until OnDone.
+class TokenizerCall final : public grpc::ServerWriteReactor<::smg::grpc::common::GetTokenizerChunk> {
+ public:
+  explicit TokenizerCall(absl::StatusOr<std::shared_ptr<const TokenizerBundle>> bundle);
+
+  void OnWriteDone(bool ok) override;
+  void OnDone() override { delete this; }
+
+ private:
+  void WriteNext();
+
+  std::shared_ptr<const TokenizerBundle> bundle_;
+  size_t sent_ = 0;  // bytes
+  ::smg::grpc::common::GetTokenizerChunk chunk_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_VLLM_ENGINE_CALLS_H_

@@ -1,0 +1,24 @@
+#ifndef FOREDRAFT_SERVER_API_VLLM_ENGINE_TOKENIZER_BUNDLE_H_
+#define FOREDRAFT_SERVER_API_VLLM_ENGINE_TOKENIZER_BUNDLE_H_
+
+// The tokenizer's files of a model directory as one ZIP, for gateways that tokenize but do not have the
+// files.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace foredraft {
+
+struct TokenizerBundle {
+  std::string zip;     // entries are not compressed
+  std::string sha256;  // of `zip`, lower-case hex
+};
+
+// NOT_FOUND if the directory has no tokenizer.json. Of the other files (tokenizer_config.json,
+// chat_template.jinja and the like) those that exist are packed.
+absl::StatusOr<TokenizerBundle> MakeTokenizerBundle(const std::string& directory);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_VLLM_ENGINE_TOKENIZER_BUNDLE_H_

@@ -1,0 +1,141 @@
+#include "server/api/vllm_engine/vllm_engine_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "server/api/grpc_status.h"
+
+namespace foredraft {
+
+grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Generate(
+    grpc::CallbackServerContext* context, const vllm_wire::GenerateRequest* request) {
+  CallHooks hooks = admission_.OpenCall();
+  const std::shared_ptr<bool> registered = std::make_shared<bool>(false);  // written before the call can end
+  hooks.done = [this, registered, id = request->request_id(), done = std::move(hooks.done)] {
+    if (*registered) Unregister(id);
+    done();
+  };
+  const std::shared_ptr<VllmGenerateCall> call =
+      VllmGenerateCall::Create(context, std::move(hooks), request->stream(), max_pending_tokens_);
+  absl::StatusOr<ClientRequest> client = ReadRequest(*request);
+  *registered = Register(request->request_id(), call);
+  if (!*registered) {
+    client =
+        absl::AlreadyExistsError(absl::StrCat("request_id: ", request->request_id(), ": a live call has it"));
+  }
+  if (client.ok()) {
+    admission_.Submit(*context, *std::move(client), call);
+    call->Submitted();
+  } else {
+    admission_.Refuse(request->request_id(), client.status(), call);
+  }
+  return call.get();
+}
+
+bool VllmEngineService::Register(const std::string& request_id,
+                                 const std::shared_ptr<VllmGenerateCall>& call) {
+  if (request_id.empty()) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return live_calls_.emplace(request_id, call).second;
+}
+
+void VllmEngineService::Unregister(const std::string& request_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  live_calls_.erase(request_id);
+}
+
+grpc::ServerUnaryReactor* VllmEngineService::Abort(grpc::CallbackServerContext* context,
+                                                   const vllm_wire::AbortRequest* request,
+                                                   vllm_wire::AbortResponse*) {
+  std::vector<std::shared_ptr<VllmGenerateCall>> calls;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::string& id : request->request_ids()) {
+      const auto found = live_calls_.find(id);
+      if (found != live_calls_.end()) calls.push_back(found->second.lock());
+    }
+  }
+  for (const std::shared_ptr<VllmGenerateCall>& call : calls) {
+    if (call != nullptr) call->Abort();
+  }
+  return FinishNow(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* VllmEngineService::HealthCheck(grpc::CallbackServerContext* context,
+                                                         const vllm_wire::HealthCheckRequest*,
+                                                         vllm_wire::HealthCheckResponse* response) {
+  // A gateway that hears "unhealthy" while the model loads registers the worker without its model, for good.
+  if (const auto parts = admission_.Parts(); !parts.ok()) return FinishNow(context, parts.status());
+  const ServingState state = source_.load().state;
+  response->set_healthy(state == ServingState::kServing);
+  response->set_message(ServingStateName(state));
+  return FinishNow(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* VllmEngineService::GetModelInfo(grpc::CallbackServerContext* context,
+                                                          const vllm_wire::GetModelInfoRequest*,
+                                                          vllm_wire::GetModelInfoResponse* response) {
+  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  if (parts.ok()) FillModelInfo((*parts)->model, response);
+  return FinishNow(context, parts.status());
+}
+
+grpc::ServerUnaryReactor* VllmEngineService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                           const vllm_wire::GetServerInfoRequest*,
+                                                           vllm_wire::GetServerInfoResponse* response) {
+  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  if (!parts.ok()) return FinishNow(context, parts.status());
+  response->set_active_requests(source_.load().open_calls);
+  response->set_uptime_seconds(std::chrono::duration<double>(Clock::now() - start_).count());
+  response->set_server_type("foredraft");
+  response->set_data_parallel_size(1);
+  response->set_block_size((*parts)->model.tokens_per_block);
+  response->set_max_num_seqs((*parts)->model.max_batch_size);
+  return FinishNow(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* VllmEngineService::GetLoads(grpc::CallbackServerContext* context,
+                                                      const vllm_wire::GetLoadsRequest*,
+                                                      vllm_wire::GetLoadsResponse* response) {
+  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  if (!parts.ok()) return FinishNow(context, parts.status());
+  response->set_timestamp(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()));
+  FillLoads(source_.load(), (*parts)->model, response);
+  response->mutable_loads(0)->set_gen_throughput(Throughput());
+  return FinishNow(context, absl::OkStatus());
+}
+
+double VllmEngineService::Throughput() {
+  constexpr auto kShortest = std::chrono::seconds(1);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (now - throughput_time_ >= kShortest) {
+    const double tokens = source_.generated_tokens();
+    throughput_ =
+        (tokens - throughput_tokens_) / std::chrono::duration<double>(now - throughput_time_).count();
+    throughput_time_ = now;
+    throughput_tokens_ = tokens;
+  }
+  return throughput_;
+}
+
+grpc::ServerWriteReactor<::smg::grpc::common::GetTokenizerChunk>* VllmEngineService::GetTokenizer(
+    grpc::CallbackServerContext*, const ::smg::grpc::common::GetTokenizerRequest*) {
+  return new TokenizerCall(Bundle());
+}
+
+absl::StatusOr<std::shared_ptr<const TokenizerBundle>> VllmEngineService::Bundle() {
+  ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (bundle_ == nullptr) {
+    ASSIGN_OR_RETURN(TokenizerBundle bundle, MakeTokenizerBundle(parts->model.model_path));
+    bundle_ = std::make_shared<const TokenizerBundle>(std::move(bundle));
+  }
+  return bundle_;
+}
+
+}  // namespace foredraft

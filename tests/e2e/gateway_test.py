@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""OpenAI's clients through the gateway of deploy/gateway/run, against a daemon that serves abacus.
+
+usage: tests/e2e/gateway_test.py FOREDRAFT   (the binary)
+
+Installs the gateway and the clients from PyPI into build/gateway-venv. Where PyPI cannot be reached the test says so and
+passes without a check.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VENV = ROOT / "build" / "gateway-venv"
+PACKAGES = ["smg-grpc-proto", "openai", "langchain-openai"]
+
+
+def enter_venv() -> None:
+    """Runs this script again inside the environment."""
+    stamp = VENV / "ready"
+    if not stamp.exists():
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        pip = [VENV / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+        requirements = ROOT / "deploy" / "gateway" / "requirements.txt"
+        if subprocess.run([*pip, "--requirement", requirements, *PACKAGES]).returncode != 0:
+            print("NOT CHECKED: PyPI cannot be reached, so there is no gateway and no client")
+            sys.exit(0)
+        (VENV / "installed.txt").write_bytes(requirements.read_bytes())
+        stamp.touch()
+    python = str(VENV / "bin" / "python")
+    os.execv(python, [python, __file__, *sys.argv[1:], "--inside"])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Daemon:
+    def __init__(self, binary: str, directory: pathlib.Path, *settings: str) -> None:
+        self.port = free_port()
+        self.metrics_port = free_port()
+        self.log = directory / f"daemon-{self.port}.log"
+        command = [binary, "serve", "--config", "deploy/configs/abacus-cpu.yaml"]
+        for setting in (f"server.grpc_address=127.0.0.1:{self.port}", f"server.metrics_address=127.0.0.1:{self.metrics_port}", *settings):
+            command += ["--set", setting]
+        self.process = subprocess.Popen(command, cwd=ROOT, stderr=self.log.open("w"))
+        wait_until(lambda: "serving  grpc" in self.log.read_text(), "the daemon serves")
+
+    def metric(self, name: str, labels: str = "") -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as page:
+            for line in page.read().decode().splitlines():
+                if line.startswith(f"foredraft_{name}{{") and labels in line:
+                    return float(line.split()[-1])
+        raise AssertionError(f"no metric {name}")
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0, self.log.read_text()
+
+
+class Gateway:
+    """Started in an empty directory: what it knows of the model comes from the daemon."""
+
+    def __init__(self, worker: int, directory: pathlib.Path) -> None:
+        self.port = free_port()
+        self.log = (directory / f"gateway-{self.port}.log").open("w")
+        empty = directory / "empty"
+        empty.mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [ROOT / "deploy" / "gateway" / "run", "--port", str(self.port), "--worker", f"127.0.0.1:{worker}"],
+            cwd=empty, stdout=self.log, stderr=self.log, env={**os.environ, "FOREDRAFT_GATEWAY_VENV": str(VENV)})
+        wait_until(self.has_models, "the gateway has the model")
+
+    def has_models(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/models", timeout=2) as answer:
+                return "abacus" in answer.read().decode()
+        except OSError:
+            return False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def wait_until(condition, what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def held_out(count: int) -> list[dict]:
+    lines = (ROOT / "deploy" / "models" / "abacus" / "heldout.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines[:: max(1, len(lines) // count)][:count]]
+
+
+def chat(client, content: str, **options):
+    return client.chat.completions.create(model="abacus", messages=[{"role": "user", "content": content}], **options)
+
+
+def check_wire() -> None:
+    """Each declared field has the number, type and label that the gateway's own .proto gives it."""
+    import smg_grpc_proto
+
+    def fields(path: pathlib.Path) -> dict[str, tuple]:
+        found, message = {}, []
+        for line in re.sub(r"//.*", "", path.read_text()).splitlines():
+            if match := re.match(r"\s*(?:message|oneof|service|enum)\s+(\w+)", line):
+                if "}" not in line:
+                    message.append("" if "oneof" in line else match[1])
+            elif match := re.match(r"\s*(optional |repeated )?(map<.*>|[\w.]+)\s+(\w+)\s*=\s*(\d+)", line):
+                name = ".".join(part for part in message if part)
+                found[f"{name}.{match[3]}"] = (int(match[4]), match[2].replace(" ", ""), (match[1] or "").strip())
+            elif "}" in line and message:
+                message.pop()
+        return found
+
+    theirs_directory = pathlib.Path(smg_grpc_proto.__file__).parent / "proto"
+    count = 0
+    for ours, theirs in (("vllm/grpc/engine/vllm_engine.proto", "vllm_engine.proto"), ("smg/grpc/common/common.proto", "common.proto")):
+        known = fields(theirs_directory / theirs)
+        for name, field in fields(ROOT / "proto" / ours).items():
+            assert known.get(name) == field, f"{name}: {field}, the gateway has {known.get(name)}"
+            count += 1
+    assert count > 90, count
+    print(f"{count} fields are as the gateway declares them")
+
+
+def check_openai(client, daemon: Daemon) -> None:
+    assert [model.id for model in client.models.list()] == ["abacus"]
+    questions = held_out(50)
+    accepted = right = 0
+    for question in questions:
+        answer = chat(client, question["question"], temperature=0)
+        right += question["answer"] in (answer.choices[0].message.content or "")
+        accepted += answer.usage.completion_tokens_details.accepted_prediction_tokens
+    direct = sum(question["answer"] in generate(daemon, question["question"]) for question in questions)
+    assert right == direct and right >= 45, f"{right} right by the gateway, {direct} without it"
+    assert accepted > 0
+    print(f"{right} of {len(questions)} right by both ways, {accepted} accepted drafts in usage")
+
+    stream = chat(client, "Compute 5+81.", temperature=0, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert "86" in text and chunks[-1].usage.completion_tokens > 0, text
+
+    def thinking(message) -> str:
+        return getattr(message, "reasoning_content", None) or ""
+
+    seeded = [chat(client, "Compute 17+4.", seed=11, temperature=1.5).choices[0].message for _ in range(2)]
+    assert (seeded[0].content, thinking(seeded[0])) == (seeded[1].content, thinking(seeded[1]))
+    stopped = chat(client, "Compute 5+81.", temperature=0, stop=["answer"])
+    assert stopped.choices[0].finish_reason == "stop" and "answer" not in (stopped.choices[0].message.content or "")
+    logprobs = chat(client, "Compute 5+81.", temperature=0, logprobs=True, top_logprobs=3).choices[0].logprobs.content
+    assert logprobs and all(len(token.top_logprobs) == 3 for token in logprobs)
+    completion = client.completions.create(model="abacus", prompt="Compute 5+81.", max_tokens=8, temperature=0)
+    assert completion.usage.completion_tokens > 0
+    import openai
+    for refused in ({"n": 2}, {"response_format": {"type": "json_object"}}):
+        try:
+            chat(client, "Compute 5+81.", **refused)
+            raise AssertionError(f"{refused} was not refused")
+        except openai.BadRequestError:
+            pass
+    print("stream, seed, stop, logprobs, completions and refusals are as they should be")
+
+
+def check_langchain(gateway: Gateway) -> None:
+    from langchain_openai import ChatOpenAI
+    model = ChatOpenAI(base_url=gateway.url, api_key="none", model="abacus", temperature=0)
+    assert "86" in model.invoke("Compute 5+81.").content
+    assert "86" in "".join(chunk.content for chunk in model.stream("Compute 5+81."))
+    print("LangChain invokes and streams")
+
+
+def check_leaving(client, daemon: Daemon) -> None:
+    before = daemon.metric("requests_total", 'outcome="cancelled"')
+    stream = chat(client, "Count from 1 to 500.", stream=True, max_tokens=3000, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    wait_until(lambda: daemon.metric("requests_total", 'outcome="cancelled"') == before + 1, "a dropped stream is cancelled", 1)
+    print("a dropped stream is cancelled within a second")
+
+
+def check_overflow(binary: str, directory: pathlib.Path) -> None:
+    import openai
+    daemon = Daemon(binary, directory, "max_queue_size=1", "max_batch_size=1")
+    gateway = Gateway(daemon.port, directory)
+    client = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0)
+
+    def ask(_) -> int:
+        try:
+            chat(client, "Compute 5+81.", temperature=0)
+            return 200
+        except openai.APIStatusError as error:
+            return error.status_code
+
+    with concurrent.futures.ThreadPoolExecutor(60) as pool:
+        codes = list(pool.map(ask, range(300)))
+    assert set(codes) <= {200, 429} and 429 in codes, {code: codes.count(code) for code in set(codes)}
+    assert ask(0) == 200, "the gateway still lets requests through"
+    print(f"of 300 requests to a queue of 1, {codes.count(429)} get 429 and the next is served")
+    gateway.stop()
+    daemon.stop()
+
+
+def check_drain(client, daemon: Daemon) -> None:
+    stream = chat(client, "Count from 1 to 500.", stream=True, max_tokens=800, temperature=0, extra_body={"ignore_eos": True})
+    chunks = iter(stream)
+    next(chunks)
+    daemon.process.send_signal(signal.SIGTERM)
+    last = list(chunks)[-1]
+    assert last.choices[0].finish_reason == "length", last
+    assert daemon.process.wait(60) == 0
+    print("a stream that is open at SIGTERM ends whole")
+
+
+def generate(daemon: Daemon, question: str) -> str:
+    command = [sys.argv[1], "generate", "--server", f"127.0.0.1:{daemon.port}", "--chat", question, "--temperature", "0", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["text"]
+
+
+def main() -> None:
+    if "--inside" not in sys.argv:
+        enter_venv()
+    import openai
+    check_wire()
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        daemon = Daemon(sys.argv[1], directory)
+        gateway = Gateway(daemon.port, directory)
+        client = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0)
+        try:
+            check_openai(client, daemon)
+            check_langchain(gateway)
+            check_leaving(client, daemon)
+            check_overflow(sys.argv[1], directory)
+            check_drain(client, daemon)
+        finally:
+            gateway.stop()
+            daemon.process.kill()
+
+
+if __name__ == "__main__":
+    main()
