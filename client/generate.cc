@@ -29,6 +29,8 @@ struct GenerateOptions {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
+  bool thinking = false;
+  bool no_thinking = false;
   bool strict_acceptance = false;
   bool json = false;
 };
@@ -47,6 +49,7 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
     };
     if (options.system) add("system", *options.system);
     add("user", *options.chat);
+    if (options.thinking || options.no_thinking) request.set_thinking(options.thinking);
   }
   options.sampling.ApplyTo(*request.mutable_sampling());
   if (options.seed) request.mutable_sampling()->set_seed(*options.seed);
@@ -142,6 +145,12 @@ void AddGenerate(CLI::App& app, int* exit_code) {
   command->add_option("--system", options->system, "system message before --chat")
       ->needs(chat)
       ->type_name("T");
+  CLI::Option* thinking = command->add_flag("--thinking", options->thinking,
+                                            "the answer to --chat begins with thinking [the model's choice]");
+  thinking->needs(chat);
+  command->add_flag("--no-thinking", options->no_thinking, "the answer to --chat begins without thinking")
+      ->needs(chat)
+      ->excludes(thinking);
   command->add_option("--max-tokens", options->max_tokens,
                       "tokens to generate at most [what max_seq_len leaves]");
   options->sampling.Add(*command);

@@ -42,12 +42,18 @@ absl::Status CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loa
     return RefuseKey(loaded, "speculative_config.max_draft_len",
                      absl::StrFormat("%d", config.speculative_config->max_draft_len),
                      model.num_nextn_predict_layers == 0
-                         ? "0, the model has no MTP modules"
+                         ? "0, the model has no MTP modules: config.json says num_nextn_predict_layers 0 "
+                           "(if the checkpoint has some, set it to their number)"
                          : absl::StrFormat("0..%d, the model's MTP modules", model.num_nextn_predict_layers));
   }
-  if (config.max_seq_len > model.max_position_embeddings) {
-    return RefuseKey(loaded, "max_seq_len", absl::StrFormat("%d", config.max_seq_len),
-                     absl::StrFormat("2..%d, max_position_embeddings", model.max_position_embeddings));
+  if (config.max_seq_len > model.longest_sequence()) {
+    const bool sparse = model.longest_sequence() < model.max_position_embeddings;
+    return RefuseKey(
+        loaded, "max_seq_len", absl::StrFormat("%d", config.max_seq_len),
+        absl::StrFormat("2..%d, %s", model.longest_sequence(),
+                        sparse ? "index_topk: longer sequences need the sparse attention's indexer, which "
+                                 "foredraft does not run"
+                               : "max_position_embeddings"));
   }
   if (!config.enable_chunked_prefill && config.max_num_tokens < config.max_seq_len) {
     return RefuseKey(loaded, "enable_chunked_prefill", "false",
@@ -138,7 +144,7 @@ absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, Lo
   if (!config.cpu.pin) config.cpu.pin = local_ranks == 1 && config.cpu.threads <= host.cores;
   if (model == nullptr) return absl::OkStatus();
   if (config.max_seq_len == 0) {
-    config.max_seq_len = std::min(model->max_position_embeddings, kDefaultMaxSeqLen);
+    config.max_seq_len = std::min(model->longest_sequence(), kDefaultMaxSeqLen);
   }
   RETURN_IF_ERROR(CheckAgainstModel(*model, loaded));
   ResolvePool(host, *model, config);

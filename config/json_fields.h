@@ -23,6 +23,8 @@ class JsonFields {
 
   // Null where absent.
   const nlohmann::json* Find(const char* field) const;
+  // True also for a field that is null.
+  bool Has(const char* field) const { return object_.contains(field); }
 
   int RequiredInt(const char* field, int64_t low, int64_t high);
   int OptionalInt(const char* field, int fallback, int64_t low, int64_t high);

@@ -4,6 +4,7 @@
 // The model's shape from a checkpoint's config.json (Hugging Face's field names, unchanged) and the defaults
 // of its generation_config.json.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,12 +26,14 @@ struct RopeScaling {  // type "yarn"; the only other accepted value is none
 };
 
 struct ModelConfig {
-  std::string architecture;  // "DeepseekV3ForCausalLM"
+  std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the family (model_family.h)
   std::string model_type;    // "deepseek_v3"
   int vocab_size = 0;
   int hidden_size = 0;
   int num_hidden_layers = 0;
   int num_nextn_predict_layers = 0;  // MTP modules, at layers num_hidden_layers..
+  bool dense_mtp = false;            // MTP modules have a dense MLP
+  std::string mtp_file;              // a file of the checkpoint that its index may leave out; empty: none
   int first_k_dense_replace = 0;
   int moe_layer_freq = 1;
   int intermediate_size = 0;
@@ -48,6 +51,11 @@ struct ModelConfig {
   int qk_nope_head_dim = 0;
   int qk_rope_head_dim = 0;
   int v_head_dim = 0;
+  // Sparse attention (0: none). With at most index_topk positions it equals full attention, which is what
+  // runs, so longer sequences are refused. The indexer's tensors are checked and not loaded.
+  int index_topk = 0;
+  int index_n_heads = 0;
+  int index_head_dim = 0;
   double rms_norm_eps = 1e-6;
   // q_a_layernorm and kv_a_layernorm: transformers builds them with its class default, whatever rms_norm_eps
   // is.
@@ -66,9 +74,15 @@ struct ModelConfig {
   PackQuantized pack_quantized;  // quantization_config: 4-bit codes in groups
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
-  // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule.
+  // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule unless
+  // dense_mtp.
   bool IsMoe(int index) const {
+    if (dense_mtp && index >= num_hidden_layers) return false;
     return n_routed_experts > 0 && index >= first_k_dense_replace && index % moe_layer_freq == 0;
+  }
+  // Positions of the longest sequence that the model defines.
+  int longest_sequence() const {
+    return index_topk > 0 ? std::min(index_topk, max_position_embeddings) : max_position_embeddings;
   }
   // Softmax scale: qk_head_dim^-0.5 times mscale(factor, mscale_all_dim)^2 (docs/deepseek-v3.md section 3.3).
   double AttentionScale() const;
@@ -88,7 +102,8 @@ struct GenerationConfig {
   std::vector<int> eos_token_ids;  // empty = config.json's
 };
 
-// INVALID_ARGUMENT names file, field, value and what is allowed; unknown architectures are refused by name.
+// INVALID_ARGUMENT names file, field, value and what is allowed. Refused by name: unknown architectures,
+// checkpoints with a drafter other than MTP modules, and absent fields for which the family has no default.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path);
 // The same from text; `file` names it in errors.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);

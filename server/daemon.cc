@@ -44,11 +44,11 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   return options;
 }
 
-ModelFacts FactsOf(const Config& config, const ModelConfig& model, const CheckpointSummary& summary) {
+ModelFacts FactsOf(const Config& config, const CheckpointSummary& summary) {
   const EngineOptions engine = EngineOptionsOf(config);
   return {.parameters = summary.parameters + summary.mtp_parameters,
           .bytes = summary.bytes,
-          .mtp_modules = model.num_nextn_predict_layers,
+          .mtp_modules = summary.config.num_nextn_predict_layers,
           .cache_blocks = std::max(engine.block_count - 1, 0),
           .tokens_per_block = engine.tokens_per_block,
           .ranks = config.parallel.attention_dp};
@@ -106,7 +106,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   } else {
     ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_));
   }
-  observer.ModelKnown(config_, FactsOf(config_, model_, summary));
+  observer.ModelKnown(config_, FactsOf(config_, summary));
   RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));
 
   if (config_.kv_cache_config.max_tokens == 0) {
@@ -129,7 +129,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   ServedModel served;
   served.scheduler = scheduler_;
   served.limits = RequestLimitsOf(sized, model_, defaults, *tokenizer, thinking);
-  served.card = ModelCardOf(config_, model_, served.limits, numerics_class);
+  served.card = ModelCardOf(config_, summary.config, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;

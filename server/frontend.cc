@@ -105,13 +105,15 @@ absl::Status Frontend::ListenGateway() {
 void Frontend::Serve(ServedModel model) {
   CHECK(loop_ == nullptr) << "Serve was called twice";
   tokenizer_ = std::move(model.tokenizer);
+  std::string no_chat;
   if (absl::StatusOr<ChatFormat> format = ChatFormat::Create(*tokenizer_); format.ok()) {
     chat_format_ = *std::move(format);
   } else {
-    Log(LogLevel::kInfo, "chat requests are refused: %s", format.status().message());
+    no_chat = std::string(format.status().message());
+    Log(LogLevel::kInfo, "chat requests are refused: %s", no_chat);
   }
-  validator_ = std::make_unique<RequestValidator>(std::move(model.limits), *tokenizer_,
-                                                  chat_format_.has_value() ? &*chat_format_ : nullptr);
+  validator_ = std::make_unique<RequestValidator>(
+      std::move(model.limits), *tokenizer_, chat_format_.has_value() ? &*chat_format_ : nullptr, no_chat);
   output_ = std::make_unique<OutputThread>(
       options_.output, *metrics_, [this](uint64_t id, FinishReason reason) { loop_->Cancel(id, reason); });
   const bool forced = model.scheduler.acceptance.forced_length > 0;

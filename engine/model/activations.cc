@@ -78,10 +78,9 @@ absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfi
   RETURN_IF_ERROR(AllocateMatrix(device, rows, config.hidden_size, a.projected));
   RETURN_IF_ERROR(AllocateAttention(device, config, rows, capacity.positions, a));
   RETURN_IF_ERROR(AllocateExperts(device, config, rows, ranks, a));
-  const int dense =
-      config.first_k_dense_replace > 0 || config.n_routed_experts == 0 || config.moe_layer_freq > 1
-          ? config.intermediate_size
-          : 0;
+  const bool has_dense = config.first_k_dense_replace > 0 || config.n_routed_experts == 0 ||
+                         config.moe_layer_freq > 1 || config.dense_mtp;
+  const int dense = has_dense ? config.intermediate_size : 0;
   const int widest = std::max(dense, config.n_shared_experts * config.moe_intermediate_size);
   RETURN_IF_ERROR(AllocateMatrix(device, rows, 2 * widest, a.gate_up));
   RETURN_IF_ERROR(AllocateInputRows(device, rows, widest, a.activated));

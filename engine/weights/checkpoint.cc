@@ -1,5 +1,6 @@
 #include "engine/weights/checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -40,7 +41,7 @@ absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ParseShardIndex(st
   return shards;
 }
 
-absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir, const std::string& unlisted) {
   Checkpoint checkpoint;
   std::error_code error;
   const std::string single = dir + "/model.safetensors";
@@ -51,13 +52,29 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   } else {
     RETURN_IF_ERROR(checkpoint.OpenShards(dir));
   }
-  for (const SafetensorsFile& file : checkpoint.files_) {
+  const std::string extra = dir + "/" + unlisted;
+  const bool listed = std::any_of(checkpoint.files_.begin(), checkpoint.files_.end(),
+                                  [&](const SafetensorsFile& file) { return file.path() == extra; });
+  if (!unlisted.empty() && !listed && std::filesystem::exists(extra, error)) {
+    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(extra));
+    checkpoint.files_.push_back(std::move(file));
+  }
+  RETURN_IF_ERROR(checkpoint.IndexTensors());
+  return checkpoint;
+}
+
+absl::Status Checkpoint::IndexTensors() {
+  for (const SafetensorsFile& file : files_) {
     for (const TensorEntry& entry : file.tensors()) {
-      checkpoint.index_[entry.name] = checkpoint.tensors_.size();
-      checkpoint.tensors_.push_back({&file, &entry});
+      const auto [other, is_new] = index_.try_emplace(entry.name, tensors_.size());
+      if (!is_new) {
+        return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: also in %s", file.path(),
+                                                          entry.name, tensors_[other->second].file->path()));
+      }
+      tensors_.push_back({&file, &entry});
     }
   }
-  return checkpoint;
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::OpenShards(const std::string& dir) {

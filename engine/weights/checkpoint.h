@@ -24,9 +24,11 @@ struct TensorLocation {
 // Read-only after Open; any thread.
 class Checkpoint {
  public:
-  // Opens and checks every file. INVALID_ARGUMENT or NOT_FOUND names the file: no checkpoint, a weight_map
-  // value that is not a plain file name, a missing shard, a tensor in a different shard than the index says.
-  static absl::StatusOr<Checkpoint> Open(const std::string& dir);
+  // Opens and checks every file. `unlisted` (empty: none) is the name of a file that is opened too where the
+  // directory has it and the index leaves it out. INVALID_ARGUMENT or NOT_FOUND names the file: no
+  // checkpoint, a weight_map value that is not a plain file name, a missing shard, a tensor in a different
+  // shard than the index says, a tensor in two files.
+  static absl::StatusOr<Checkpoint> Open(const std::string& dir, const std::string& unlisted = "");
 
   // {null, null} where there is no such tensor.
   TensorLocation Find(const std::string& name) const;
@@ -37,6 +39,7 @@ class Checkpoint {
 
  private:
   absl::Status OpenShards(const std::string& dir);
+  absl::Status IndexTensors();
 
   std::string main_file_;
   std::vector<SafetensorsFile> files_;  // constant after Open: locations point into it

@@ -1,5 +1,7 @@
 #include "engine/weights/checkpoint_check.h"
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,7 +49,84 @@ absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config,
   return CheckShape(scale, ScaleShape(config, weight.entry->shape));
 }
 
+// True if the checkpoint has a tensor of MTP module `module` beside copies of the target's.
+bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description, int module) {
+  return std::any_of(description.tensors.begin(), description.tensors.end(), [&](const TensorSpec& tensor) {
+    return tensor.mtp_module == module && tensor.kind != TensorKind::kUnread &&
+           checkpoint.Find(tensor.name).entry != nullptr;
+  });
+}
+
+bool HasAnyModule(const Checkpoint& checkpoint, const ModelDescription& description) {
+  const int count = static_cast<int>(description.model->mtp_modules.size());
+  for (int module = 0; module < count; ++module) {
+    if (HasModule(checkpoint, description, module)) return true;
+  }
+  return false;
+}
+
+// Compares the data of two tensors in pieces. Tensors of different dtypes are different.
+absl::StatusOr<bool> AreEqual(const TensorLocation& a, const TensorLocation& b) {
+  constexpr int64_t kPieceBytes = int64_t{4} << 20;
+  if (a.entry->dtype != b.entry->dtype || a.entry->shape != b.entry->shape) return false;
+  std::vector<char> piece_a, piece_b;
+  for (int64_t done = 0; done < a.entry->bytes; done += kPieceBytes) {
+    const int64_t bytes = std::min(kPieceBytes, a.entry->bytes - done);
+    piece_a.resize(bytes);
+    piece_b.resize(bytes);
+    RETURN_IF_ERROR(a.file->Read(*a.entry, done, bytes, piece_a.data()));
+    RETURN_IF_ERROR(b.file->Read(*b.entry, done, bytes, piece_b.data()));
+    if (std::memcmp(piece_a.data(), piece_b.data(), bytes) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const int declared = config.num_nextn_predict_layers;
+  if (declared > 0) {
+    const ModelDescription whole = DescribeModel(config, declared);
+    if (HasAnyModule(checkpoint, whole)) {
+      RETURN_IF_ERROR(CheckTensors(checkpoint, config, whole));
+      return declared;
+    }
+  }
+  int stored = 0;
+  while (HasModule(checkpoint, DescribeModel(config, stored + 1), stored)) ++stored;
+  RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, stored)));
+  return 0;
+}
+
+absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config, int wanted, int loadable) {
+  if (wanted <= loadable) return absl::OkStatus();
+  const int declared = config.num_nextn_predict_layers;
+  std::string why = "config.json declares no more (num_nextn_predict_layers)";
+  if (declared > loadable) {
+    why = absl::StrFormat(
+        "config.json declares %d (num_nextn_predict_layers), but the checkpoint has no tensor of them, as "
+        "after "
+        "transformers has saved it; serve without speculative_config, or use the original checkpoint",
+        declared);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s: MTP modules: %d, allowed 0..%d: %s", dir, wanted, loadable, why));
+}
+
+absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& description) {
+  for (const TensorSpec& spec : description.tensors) {
+    if (spec.copy_of.empty()) continue;
+    const TensorLocation copy = checkpoint.Find(spec.name);
+    if (copy.entry == nullptr) continue;
+    ASSIGN_OR_RETURN(const bool equal, AreEqual(copy, checkpoint.Find(spec.copy_of)));
+    if (equal) continue;
+    return Refuse(copy.file->path(), spec.name,
+                  absl::StrFormat("differs from %s, although config.json ties them: remove the tensor or set "
+                                  "tie_word_embeddings to false",
+                                  spec.copy_of));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
                           const ModelDescription& description) {

@@ -52,9 +52,9 @@ CheckpointSummary SummarizeConfig(const ModelConfig& config) {
 }
 
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
-  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(dir + "/config.json"));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
-  RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, config.num_nextn_predict_layers)));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(dir + "/config.json"));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir, config.mtp_file));
+  ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   CheckpointSummary summary = SummarizeShape(config);
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     ++summary.tensor_count;

@@ -13,7 +13,7 @@
 namespace foredraft {
 
 struct CheckpointSummary {
-  ModelConfig config;
+  ModelConfig config;             // num_nextn_predict_layers: the MTP modules that can be loaded
   int64_t parameters = 0;         // of the target, with embedding and head, without scales and copies
   int64_t active_parameters = 0;  // of those, what one token uses: num_experts_per_tok of the routed experts
   int64_t mtp_parameters = 0;     // of all MTP modules, shared embedding and head not counted

@@ -14,12 +14,12 @@ using Shape = std::vector<int64_t>;
 // Describes the tensors under one name prefix.
 class Describer {
  public:
-  Describer(const ModelConfig& config, std::string prefix, ModelDescription& description)
-      : config_(config), prefix_(std::move(prefix)), description_(description) {}
+  Describer(const ModelConfig& config, std::string prefix, ModelDescription& description, int mtp_module = -1)
+      : config_(config), prefix_(std::move(prefix)), mtp_module_(mtp_module), description_(description) {}
 
-  const TensorSpec* Tensor(TensorKind kind, const std::string& name, Shape shape, int expert = -1) {
+  const TensorSpec* Tensor(TensorKind kind, const std::string& name, Shape shape) {
     return description_.Tensor(
-        {.kind = kind, .name = prefix_ + name, .shape = std::move(shape), .expert = expert});
+        {.kind = kind, .name = prefix_ + name, .shape = std::move(shape), .mtp_module = mtp_module_});
   }
 
   // The matrix of a projection, which may be in FP8 blocks.
@@ -28,7 +28,8 @@ class Describer {
                                 .name = prefix_ + name + ".weight",
                                 .shape = std::move(shape),
                                 .scale = prefix_ + name + ".weight_scale_inv",
-                                .expert = expert});
+                                .expert = expert,
+                                .mtp_module = mtp_module_});
   }
 
   void Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
@@ -96,10 +97,22 @@ class Describer {
            {linear("self_attn.kv_b_proj", heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank)});
     Weight("o_proj", MatrixMember{&mla.o_proj},
            {Linear(TensorKind::kResidual, "self_attn.o_proj", {c.hidden_size, heads * c.v_head_dim})});
+    if (c.index_topk > 0) Indexer();
     if (!c.attention_bias) return;
     // q_proj has no bias even if attention_bias is true: the fused bias has zeros before kv_a's.
     Weight("qkv_a_bias", VectorMember{&mla.qkv_a_bias, lora ? 0 : q_width}, std::move(qkv_a_bias));
     Weight("o_proj_bias", VectorMember{&mla.o_proj_bias}, {bias("self_attn.o_proj.bias", c.hidden_size)});
+  }
+
+  // Of sparse attention: without effect on the sequences that foredraft accepts. Some layers have none.
+  void Indexer() {
+    const ModelConfig& c = config_;
+    const std::string name = "self_attn.indexer.";
+    Linear(TensorKind::kUnread, name + "wq_b", {c.index_n_heads * c.index_head_dim, c.q_lora_rank});
+    Linear(TensorKind::kUnread, name + "wk", {c.index_head_dim, c.hidden_size});
+    Linear(TensorKind::kUnread, name + "weights_proj", {c.index_n_heads, c.hidden_size});
+    Tensor(TensorKind::kUnread, name + "k_norm.weight", {c.index_head_dim});
+    Tensor(TensorKind::kUnread, name + "k_norm.bias", {c.index_head_dim});
   }
 
   struct MlpParts {
@@ -144,6 +157,7 @@ class Describer {
 
   const ModelConfig& config_;
   const std::string prefix_;
+  const int mtp_module_;
   ModelDescription& description_;
 };
 
@@ -157,8 +171,8 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
   model.layers.resize(config.num_hidden_layers);
   model.mtp_modules.resize(mtp_module_count);
   const Shape table = {config.vocab_size, config.hidden_size};
-  const auto under_layer = [&](int layer) {
-    return Describer(config, absl::StrCat("model.layers.", layer, "."), description);
+  const auto under_layer = [&](int layer, int mtp_module = -1) {
+    return Describer(config, absl::StrCat("model.layers.", layer, "."), description, mtp_module);
   };
 
   Describer top(config, "", description);
@@ -167,11 +181,13 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
   for (int i = 0; i < config.num_hidden_layers; ++i) under_layer(i).Layer(config.IsMoe(i), model.layers[i]);
   top.Norm("model.norm", config.hidden_size, &model.norm);
   const bool tied = config.tie_word_embeddings;
-  const TensorSpec* head =
-      top.Tensor(tied ? TensorKind::kUnread : TensorKind::kHead, "lm_head.weight", table);
+  const TensorSpec* head = description.Tensor({.kind = tied ? TensorKind::kUnread : TensorKind::kHead,
+                                               .name = "lm_head.weight",
+                                               .shape = table,
+                                               .copy_of = tied ? embedding->name : ""});
   for (int i = 0; i < mtp_module_count; ++i) {
     const int layer = config.num_hidden_layers + i;
-    under_layer(layer).Module(config.IsMoe(layer), model.mtp_modules[i]);
+    under_layer(layer, i).Module(config.IsMoe(layer), model.mtp_modules[i]);
   }
   top.Weight("lm_head", MatrixMember{&model.lm_head}, {tied ? embedding : head});
   return description;

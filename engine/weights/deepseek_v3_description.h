@@ -1,7 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_
 #define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_
 
-// DeepSeek-V3 under Hugging Face's tensor names (docs/deepseek-v3.md).
+// DeepSeek-V3 under Hugging Face's tensor names, and the families that keep them: where config.index_topk is
+// set, each layer also has the tensors of an indexer (docs/deepseek-v3.md sections 6 and 8).
 
 #include <string>
 

@@ -11,11 +11,14 @@
 namespace foredraft {
 namespace {
 
-struct Family {
+struct Description {
   std::string_view architecture;
   ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard);
 };
-constexpr Family kFamilies[] = {{"DeepseekV3ForCausalLM", DescribeDeepSeekV3}};
+constexpr Description kDescriptions[] = {{"DeepseekV3ForCausalLM", DescribeDeepSeekV3},
+                                         {"DeepseekV32ForCausalLM", DescribeDeepSeekV3},
+                                         {"Glm4MoeLiteForCausalLM", DescribeDeepSeekV3},
+                                         {"GlmMoeDsaForCausalLM", DescribeDeepSeekV3}};
 
 }  // namespace
 
@@ -47,11 +50,11 @@ const TensorSpec* ModelDescription::Tensor(TensorSpec tensor) {
 }
 
 ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard) {
-  const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& candidate) {
-    return candidate.architecture == config.architecture;
-  });
-  CHECK(family != std::end(kFamilies)) << config.architecture;
-  return family->describe(config, mtp_module_count, shard);
+  const auto* row =
+      std::find_if(std::begin(kDescriptions), std::end(kDescriptions),
+                   [&](const Description& row) { return row.architecture == config.architecture; });
+  CHECK(row != std::end(kDescriptions)) << config.architecture;
+  return row->describe(config, mtp_module_count, shard);
 }
 
 std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape) {

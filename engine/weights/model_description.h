@@ -14,9 +14,10 @@
 // clang-format on
 //
 // To add a variant of a family, with other tensor names or another MTP layout: write one file that describes
-// it (it may call DescribeDecoderLayer and rename tensors afterwards), add its row to kFamilies in
-// model_description.cc, and let config/model_config.cc accept its name in `architectures`.
-// tests/engine/weights/model_variant_test.cc does so.
+// it (it may call DescribeDecoderLayer and rename tensors afterwards), add its row to kDescriptions in
+// model_description.cc, and a file with its name in `architectures` to config/families.
+// tests/engine/weights/model_variant_test.cc does so. A family that differs from DeepSeek-V3 only in values
+// of ModelConfig needs the row and the file in config/families.
 //
 // To add a model with layers that compute something new, also add its members to model_weights.h, its recipe
 // to engine/model, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in tests/ops).
@@ -48,7 +49,7 @@ enum class TensorKind {
   kMatrix,     // a matrix that vendors leave in BF16: router, eh_proj
   kLinear,     // a projection: FP8 where the checkpoint has FP8 blocks
   kResidual,   // a projection whose output is added to the residual stream; FP8 as kLinear
-  kUnread,     // a copy of another tensor: may be absent, never loaded
+  kUnread,     // a copy of another tensor, or a part without effect: may be absent, never loaded
 };
 
 // One tensor of the checkpoint.
@@ -57,7 +58,9 @@ struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;  // row-major; a vector has one size
   std::string scale;           // name of its block scales if it is F8_E4M3; empty: F8_E4M3 is refused
-  int expert = -1;  // routed expert it belongs to: only that expert's rank reads it; -1: every rank
+  int expert = -1;      // routed expert it belongs to: only that expert's rank reads it; -1: every rank
+  int mtp_module = -1;  // MTP module it belongs to, from 0; -1: the target
+  std::string copy_of;  // of kUnread: the tensor that it has to equal where it is present; empty: any values
 
   int64_t element_count() const;
   // True if the tensor is FP8 in an FP8 checkpoint and in random weights.

@@ -110,16 +110,12 @@ class CheckpointSource : public WeightSource {
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                          int mtp_module_count, Device& device, Stream& stream,
                                          const LoadProgress& progress, const ExpertShard& shard) {
-  const int module_count = config.num_nextn_predict_layers;
-  if (mtp_module_count < 0 || mtp_module_count > module_count) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: MTP modules: %d, allowed 0..%d: the checkpoint has no more", checkpoint_dir,
-                        mtp_module_count, module_count));
-  }
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(checkpoint_dir));
-  RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, module_count)));
-  return LoadWeights(checkpoint, config, DescribeModel(config, mtp_module_count, shard), device, stream,
-                     progress);
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(checkpoint_dir, config.mtp_file));
+  ASSIGN_OR_RETURN(const int loadable, CheckCheckpoint(checkpoint, config));
+  RETURN_IF_ERROR(CheckModuleCount(checkpoint_dir, config, mtp_module_count, loadable));
+  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
+  RETURN_IF_ERROR(CheckCopies(checkpoint, description));
+  return LoadWeights(checkpoint, config, description, device, stream, progress);
 }
 
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,

@@ -15,11 +15,11 @@
 
 namespace foredraft {
 
-// Loads the model and its first `mtp_module_count` MTP modules (<= config.num_nextn_predict_layers). The
+// Loads the model and its first `mtp_module_count` MTP modules, which CheckModuleCount has to allow. The
 // whole checkpoint is checked before any data is read, including modules that are not loaded: a missing,
 // extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor. Host memory is
-// bounded by the largest group of fused tensors; the embedding is streamed. Only the routed
-// experts of `shard` are read and counted in `progress`, which may be empty.
+// bounded by the largest group of fused tensors; the embedding is streamed. Only the routed experts of
+// `shard` are read and counted in `progress`, which may be empty.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                          int mtp_module_count, Device& device, Stream& stream,
                                          const LoadProgress& progress, const ExpertShard& shard = {});

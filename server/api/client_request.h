@@ -32,7 +32,8 @@ struct ClientSampling {
 struct ClientRequest {
   std::string request_id;  // empty: the server makes one
   PromptInput input;
-  bool parse_special = false;  // text input: special tokens written out in the text become those tokens
+  std::optional<bool> thinking;  // chat input: whether the answer begins with a thinking section
+  bool parse_special = false;    // text input: special tokens written out in the text become those tokens
   ClientSampling sampling;
   std::optional<int32_t> max_tokens;
   std::vector<std::string> stop;

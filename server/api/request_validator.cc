@@ -89,13 +89,14 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
     RETURN_IF_ERROR(CheckRange("timeout_s", *client.timeout_s, {0, 1e6, /*open_low=*/true}));
   }
   RETURN_IF_ERROR(CheckIds("stop_token_ids", client.stop_token_ids));
-  if (!client.ignore_eos) request.stop_ids = limits_.eos_ids;
+  if (!client.ignore_eos) request.stop_ids = EndIds(client.input);
   request.stop_ids.insert(request.stop_ids.end(), client.stop_token_ids.begin(), client.stop_token_ids.end());
   request.priority = client.priority;
   request.strict_acceptance = client.strict_acceptance;
 
   const char* const input_field = InputField(client.input);
-  ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(std::move(client.input), client.parse_special));
+  ASSIGN_OR_RETURN(request.prompt_ids,
+                   PromptIds(std::move(client.input), client.parse_special, client.thinking));
   const int prompt_len = static_cast<int>(request.prompt_ids.size());
   ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(input_field, client.max_tokens, prompt_len));
   request.thinking = thinking_.load();
@@ -124,7 +125,7 @@ absl::Status RequestValidator::CheckLengths(const ClientRequest& client) const {
       return Refuse("stop[", i, "]: ", Grouped(bytes), " bytes, allowed 1..", kMaxStopBytes);
     }
   }
-  const size_t eos_count = client.ignore_eos ? 0 : limits_.eos_ids.size();
+  const size_t eos_count = client.ignore_eos ? 0 : EndIds(client.input).size();
   if (client.stop_token_ids.size() + eos_count > kMaxStopIds) {
     return Refuse("stop_token_ids: ", Grouped(client.stop_token_ids.size()), " ids, allowed at most ",
                   kMaxStopIds - eos_count);
@@ -151,8 +152,21 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(PromptInput input,
-                                                                 bool parse_special) const {
+std::vector<int32_t> RequestValidator::EndIds(const PromptInput& input) const {
+  std::vector<int32_t> ids = limits_.eos_ids;
+  if (!std::holds_alternative<ChatMessages>(input) || chat_format_ == nullptr) return ids;
+  for (const int32_t id : chat_format_->stop_ids()) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(PromptInput input, bool parse_special,
+                                                                 std::optional<bool> thinking) const {
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, thinking);
+  if (thinking.has_value()) {
+    return Refuse("thinking: given with ", InputField(input), ", allowed with chat");
+  }
   if (auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
     RETURN_IF_ERROR(CheckIds("token_ids", *ids));
     return std::move(*ids);
@@ -161,7 +175,6 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(PromptInput inp
     if (text->empty()) return Refuse("text: empty, allowed at least 1 character");
     return EncodeText(*text, {.parse_special = parse_special});
   }
-  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages);
   return Refuse("input: empty, allowed one of text, token_ids, chat");
 }
 
@@ -172,11 +185,10 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::EncodeText(const std::str
   return ids;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestValidator::ChatIds(const ChatMessages& messages) const {
-  if (chat_format_ == nullptr) {
-    return Refuse("chat: this model's tokenizer has no chat markup, allowed text, token_ids");
-  }
-  return chat_format_->Render(messages);
+absl::StatusOr<std::vector<int32_t>> RequestValidator::ChatIds(const ChatMessages& messages,
+                                                               std::optional<bool> thinking) const {
+  if (chat_format_ == nullptr) return Refuse("chat: ", no_chat_, ", allowed text, token_ids");
+  return chat_format_->Render(messages, thinking);
 }
 
 absl::Status RequestValidator::CheckIds(const char* field, std::span<const int32_t> ids) const {
@@ -224,12 +236,16 @@ absl::StatusOr<int64_t> RequestValidator::MaxTokens(const char* input_field,
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInput& input,
-                                                                const EncodeOptions& options) const {
+                                                                const EncodeOptions& options,
+                                                                std::optional<bool> thinking) const {
   if (const size_t bytes = TextBytes(input); bytes > kMaxTokenizeBytes) {
     return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, allowed at most ",
                   Grouped(kMaxTokenizeBytes));
   }
-  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages);
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, thinking);
+  if (thinking.has_value()) {
+    return Refuse("thinking: given with ", InputField(input), ", allowed with chat");
+  }
   if (const auto* text = std::get_if<std::string>(&input)) return EncodeText(*text, options);
   return Refuse("input: empty, allowed one of text, chat");
 }

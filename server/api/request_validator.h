@@ -45,11 +45,14 @@ struct CheckedRequest {
 
 class RequestValidator {
  public:
-  // Tokenizer and chat format outlive the validator. Without a chat format (null), chat is refused.
-  RequestValidator(RequestLimits limits, const Tokenizer& tokenizer, const ChatFormat* chat_format)
+  // Tokenizer and chat format outlive the validator. Without a chat format (null), chat is refused for the
+  // reason that `no_chat` gives.
+  RequestValidator(RequestLimits limits, const Tokenizer& tokenizer, const ChatFormat* chat_format,
+                   std::string no_chat = "")
       : limits_(std::move(limits)),
         tokenizer_(tokenizer),
         chat_format_(chat_format),
+        no_chat_(std::move(no_chat)),
         thinking_(limits_.thinking) {}
 
   // For requests checked from now on.
@@ -57,8 +60,9 @@ class RequestValidator {
   ThinkingIds thinking() const { return thinking_.load(); }
 
   absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
-  // Text or chat into token ids; the options are for text.
-  absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options) const;
+  // Text or chat into token ids; the options are for text, `thinking` for chat.
+  absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
+                                                std::optional<bool> thinking = std::nullopt) const;
   absl::StatusOr<std::string> Detokenize(std::span<const int32_t> token_ids) const;
 
   const RequestLimits& limits() const { return limits_; }
@@ -66,8 +70,12 @@ class RequestValidator {
  private:
   absl::Status CheckLengths(const ClientRequest& client) const;
   absl::Status CheckPromptLength(const PromptInput& input) const;
-  absl::StatusOr<std::vector<int32_t>> PromptIds(PromptInput input, bool parse_special) const;
-  absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages) const;
+  // EOS, and for chat the tokens that begin another turn.
+  std::vector<int32_t> EndIds(const PromptInput& input) const;
+  absl::StatusOr<std::vector<int32_t>> PromptIds(PromptInput input, bool parse_special,
+                                                 std::optional<bool> thinking) const;
+  absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages,
+                                               std::optional<bool> thinking) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text,
                                                   const EncodeOptions& options) const;
   absl::Status CheckIds(const char* field, std::span<const int32_t> ids) const;
@@ -78,6 +86,7 @@ class RequestValidator {
   const RequestLimits limits_;
   const Tokenizer& tokenizer_;
   const ChatFormat* const chat_format_;
+  const std::string no_chat_;
   std::atomic<ThinkingIds> thinking_;
 };
 

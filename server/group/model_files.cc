@@ -2,7 +2,9 @@
 
 #include <filesystem>
 
+#include "base/status_macros.h"
 #include "config/config_defaults.h"
+#include "engine/weights/checkpoint_check.h"
 #include "engine/weights/dummy_weights.h"
 
 namespace foredraft {
@@ -18,7 +20,10 @@ std::string ConfigJsonOf(const Config& config) {
 
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
   if (config.load_format == LoadFormat::kDummy) return SummarizeConfig(model);
-  return SummarizeCheckpoint(config.model);
+  ASSIGN_OR_RETURN(CheckpointSummary summary, SummarizeCheckpoint(config.model));
+  RETURN_IF_ERROR(
+      CheckModuleCount(config.model, model, MtpModuleCount(config), summary.config.num_nextn_predict_layers));
+  return summary;
 }
 
 absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,

@@ -19,6 +19,7 @@ namespace foredraft {
 bool IsConfigJson(const Config& config);
 std::string ConfigJsonOf(const Config& config);
 
+// Refuses a checkpoint without the MTP modules that the configuration runs.
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
 
 // Loads, or makes if load_format is dummy, the weights that the configuration runs; of the routed experts

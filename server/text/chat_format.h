@@ -1,17 +1,24 @@
 #ifndef FOREDRAFT_SERVER_TEXT_CHAT_FORMAT_H_
 #define FOREDRAFT_SERVER_TEXT_CHAT_FORMAT_H_
 
-// Turns chat messages into prompt ids, in the format of DeepSeek-V3 and R1:
+// Turns chat messages into prompt ids, as the chat template of the checkpoint's family renders them. No
+// Jinja: the template is recognised, and what it does with plain messages is written here.
+// clang-format off
 //
-//   BOS system-text (<｜User｜> content | <｜Assistant｜> content EOS)... <｜Assistant｜> [<think>\n]
+//   kDeepseekR1   BOS system-text (<｜User｜> text | <｜Assistant｜> text EOS)... <｜Assistant｜> [<think>\n]
+//   kDeepseekV31  BOS system-text (<｜User｜> text | <｜Assistant｜> </think> text EOS)... <｜Assistant｜> <think> or </think>
+//   kGlm47        [gMASK] <sop> (<|system|> text | <|user|> text | <|assistant|> </think> text)... <|assistant|> <think> or </think>
+// clang-format on
 //
 // Markup is inserted as ids and each content is encoded alone as plain text, so that no content can forge
 // markup. Where no content spells out markup, the ids equal those of the rendered template, because a
 // tokenizer splits a text at its added tokens first.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,31 +31,58 @@ struct ChatMessage {
   std::string content;
 };
 
+enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kGlm47 };
+
+// FAILED_PRECONDITION for a template that is none of these. Without a template, a tokenizer with DeepSeek's
+// markup has kDeepseekR1's format.
+absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer);
+
 // Immutable; thread-safe. The tokenizer outlives it.
 class ChatFormat {
  public:
-  // FAILED_PRECONDITION if the tokenizer lacks the format's markup. Such a model takes text or ids only.
+  // FAILED_PRECONDITION if the template is unknown or the tokenizer lacks its markup. Such a model takes text
+  // or ids only.
   static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer);
 
-  // System messages come first, joined by blank lines; past answers lose their thinking. The last message
-  // must be from the user. INVALID_ARGUMENT names the message as chat.messages[i].
-  absl::StatusOr<std::vector<int32_t>> Render(std::span<const ChatMessage> messages) const;
+  // Past answers lose their thinking. The last message must be from the user. `thinking` chooses whether the
+  // answer begins with a thinking section; absent: as the template does by itself. INVALID_ARGUMENT names the
+  // message as chat.messages[i], or `thinking` where the template has no choice.
+  absl::StatusOr<std::vector<int32_t>> Render(std::span<const ChatMessage> messages,
+                                              std::optional<bool> thinking = std::nullopt) const;
 
-  // Whether <think> follows the generation prompt: as the checkpoint's chat template says, or without a
-  // template if the tokenizer has the token.
-  bool opens_thinking() const { return !thinking_ids_.empty(); }
+  // Whether a thinking section is opened where the request does not choose.
+  bool opens_thinking() const { return opens_thinking_; }
+  // Tokens that end an answer beside the checkpoint's EOS: a turn of somebody else begins.
+  const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
 
  private:
-  explicit ChatFormat(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  class Prompt;
+  // Ids of markup; -1 where the format has none.
+  struct Markup {
+    int32_t system = -1;
+    int32_t user = -1;
+    int32_t assistant = -1;
+    int32_t end_of_answer = -1;
+    int32_t begin_thinking = -1;
+    int32_t end_thinking = -1;
+  };
 
-  absl::Status AppendText(std::string_view field, std::string_view text, std::vector<int32_t>& ids) const;
-  absl::Status AppendSystem(std::span<const ChatMessage> messages, std::vector<int32_t>& ids) const;
+  ChatFormat(const Tokenizer& tokenizer, ChatTemplate chat_template)
+      : tokenizer_(&tokenizer), template_(chat_template) {}
+  absl::Status FindDeepseekMarkup();
+  absl::Status FindGlmMarkup();
+  absl::StatusOr<int32_t> Find(std::string_view content) const;
+  bool has_choice() const { return template_ != ChatTemplate::kDeepseekR1; }
+  absl::Status RenderDeepseek(std::span<const ChatMessage> messages, Prompt& prompt) const;
+  absl::Status RenderGlm(std::span<const ChatMessage> messages, Prompt& prompt) const;
 
   const Tokenizer* tokenizer_;
-  int32_t user_id_ = -1;
-  int32_t assistant_id_ = -1;
-  int32_t end_id_ = -1;
-  std::vector<int32_t> thinking_ids_;  // of "<think>\n", or empty
+  ChatTemplate template_;
+  Markup markup_;
+  std::vector<int32_t> opening_;           // of every prompt: BOS, or [gMASK] <sop>
+  std::vector<int32_t> thinking_opening_;  // of kDeepseekR1: "<think>\n", "<think>" or nothing
+  std::vector<int32_t> stop_ids_;
+  bool opens_thinking_ = false;
 };
 
 }  // namespace foredraft

@@ -60,9 +60,11 @@ std::string SynthTokenizerJson(const ModelConfig& config) {
   }
   FreeIds ids(config.vocab_size, fixed);
   Json vocab = Json::object();
-  for (int byte = 0; byte < 256; ++byte) {
+  // Without room for all bytes, printable ASCII comes first.
+  const int first_byte = config.vocab_size - static_cast<int>(fixed.size()) < 256 ? ' ' : 0;
+  for (int i = 0; i < 256; ++i) {
     const int id = ids.Next();
-    if (id >= 0) vocab[Utf8(ByteAlphabet()[byte])] = id;
+    if (id >= 0) vocab[Utf8(ByteAlphabet()[(first_byte + i) % 256])] = id;
   }
   for (const char* content : {"<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"}) {
     const int id = ids.Next();

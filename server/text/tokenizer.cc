@@ -50,7 +50,9 @@ absl::StatusOr<PreTokenizer> MakePreTokenizer(const TokenizerJson& file) {
   return PreTokenizer(std::move(splits));
 }
 
-absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file) {
+// A vocabulary with room for every byte has to have a token for each. Of a smaller one, `missing_bytes` gets
+// the bytes without a token.
+absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file, std::string& missing_bytes) {
   IdsByContent ids;
   for (size_t id = 0; id < file.tokens.size(); ++id) {
     if (!file.tokens[id].empty()) ids.emplace(file.tokens[id], static_cast<int32_t>(id));
@@ -60,11 +62,12 @@ absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file) {
     std::string letter;
     AppendUtf8(ByteAlphabet()[byte], letter);
     const auto found = ids.find(letter);
-    if (found == ids.end()) {
+    if (found == ids.end() && file.tokens.size() >= 256) {
       return absl::InvalidArgumentError(
           absl::StrFormat("model.vocab: no token \"%s\" for byte 0x%02X", letter, byte));
     }
-    byte_ids[byte] = found->second;
+    if (found == ids.end()) missing_bytes.push_back(static_cast<char>(byte));
+    byte_ids[byte] = found == ids.end() ? -1 : found->second;
   }
 
   Bpe bpe(byte_ids);
@@ -92,9 +95,11 @@ absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file) {
 
 }  // namespace
 
-Tokenizer::Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe)
+Tokenizer::Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe,
+                     std::string missing_bytes)
     : pre_tokenizer_(std::move(pre_tokenizer)),
       bpe_(std::move(bpe)),
+      missing_bytes_(std::move(missing_bytes)),
       token_bytes_(file.tokens.size()),
       special_(file.tokens.size(), false),
       bos_id_(file.bos_id),
@@ -117,9 +122,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tok
   if (!file.ok()) return Prefix("tokenizer.json", file.status());
   absl::StatusOr<PreTokenizer> pre_tokenizer = MakePreTokenizer(*file);
   if (!pre_tokenizer.ok()) return Prefix("tokenizer.json", pre_tokenizer.status());
-  absl::StatusOr<Bpe> bpe = MakeBpe(*file);
+  std::string missing_bytes;
+  absl::StatusOr<Bpe> bpe = MakeBpe(*file, missing_bytes);
   if (!bpe.ok()) return Prefix("tokenizer.json", bpe.status());
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(*file, *std::move(pre_tokenizer), *std::move(bpe)));
+  std::unique_ptr<Tokenizer> tokenizer(
+      new Tokenizer(*file, *std::move(pre_tokenizer), *std::move(bpe), std::move(missing_bytes)));
 
   if (!tokenizer_config_json.empty()) {
     const absl::StatusOr<TokenizerConfigJson> config = ReadTokenizerConfigJson(tokenizer_config_json);
@@ -180,6 +187,10 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
     if (segment.added_id >= 0) {
       ids.push_back(segment.added_id);
       continue;
+    }
+    if (const size_t at = segment.text.find_first_of(missing_bytes_); at != std::string_view::npos) {
+      return absl::InvalidArgumentError(absl::StrFormat("byte 0x%02X has no token in this small vocabulary",
+                                                        static_cast<uint8_t>(segment.text[at])));
     }
     ASSIGN_OR_RETURN(const std::vector<std::string_view> pieces, pre_tokenizer_.Cut(segment.text, scratch));
     for (const std::string_view piece : pieces) bpe_.Encode(piece, ids);

@@ -39,8 +39,9 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                           std::string_view tokenizer_config_json);
 
-  // INVALID_ARGUMENT for text that is not UTF-8, is over 1 GiB, or exceeds the match limits of the file's
-  // regexes; the caller prefixes the name of its field.
+  // INVALID_ARGUMENT for text that is not UTF-8, is over 1 GiB, has a byte for which a vocabulary of less
+  // than 256 tokens has none, or exceeds the match limits of the file's regexes; the caller prefixes the name
+  // of its field.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   // The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids unknown to the tokenizer become nothing.
@@ -60,11 +61,12 @@ class Tokenizer {
   const std::optional<std::string>& chat_template() const { return chat_template_; }
 
  private:
-  Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe);
+  Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe, std::string missing_bytes);
   absl::Status ApplyConfig(const TokenizerConfigJson& config);
 
   PreTokenizer pre_tokenizer_;
   Bpe bpe_;
+  std::string missing_bytes_;  // bytes without a token; empty unless the vocabulary is tiny
   AddedTokens added_tokens_;
   absl::flat_hash_map<std::string, int32_t> added_ids_;  // by content
   std::vector<std::string> token_bytes_;                 // [vocab_size]

@@ -58,6 +58,37 @@ size_t FirstInvalidUtf8(std::string_view text) {
   return at;
 }
 
+namespace {
+
+bool IsWhiteSpace(char32_t c) {
+  return (c >= 0x9 && c <= 0xD) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+// The length of `text` if it is one character of white space, else 0.
+size_t WhiteSpaceBytes(std::string_view text) {
+  const Utf8Step step = ReadUtf8(text);
+  return step.kind == Utf8Step::kCharacter && IsWhiteSpace(step.code_point) ? step.byte_count : 0;
+}
+
+}  // namespace
+
+std::string_view StripWhiteSpace(std::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = WhiteSpaceBytes(text);
+    if (bytes == 0) break;
+    text.remove_prefix(bytes);
+  }
+  while (!text.empty()) {
+    size_t last = text.size() - 1;
+    while (last > 0 && (static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
+    if (WhiteSpaceBytes(text.substr(last)) != text.size() - last) break;
+    text.remove_suffix(text.size() - last);
+  }
+  return text;
+}
+
 void AppendUtf8(char32_t code_point, std::string& out) {
   const auto tail = [&](int shift) { out.push_back(static_cast<char>(0x80 | (code_point >> shift & 0x3F))); };
   if (code_point < 0x80) {

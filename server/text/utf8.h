@@ -25,6 +25,9 @@ Utf8Step ReadUtf8(std::string_view text);
 size_t FirstInvalidUtf8(std::string_view text);
 inline bool IsValidUtf8(std::string_view text) { return FirstInvalidUtf8(text) == text.size(); }
 
+// Without the white space at both ends, as Python's str.strip takes it.
+std::string_view StripWhiteSpace(std::string_view text);
+
 void AppendUtf8(char32_t code_point, std::string& out);
 
 // Turns a stream of bytes into valid UTF-8: every ill-formed prefix becomes one U+FFFD, as Unicode recommends

@@ -127,8 +127,22 @@ TEST(ResolveDefaults, DraftsNeedAModule) {
   LoadedConfig loaded = LoadOrDie("model: /m\nspeculative_config:\n  max_draft_len: 3");
   ModelConfig model = SmallModel();
   model.num_nextn_predict_layers = 0;
+  EXPECT_EQ(
+      std::string(ResolveDefaults(kHost, &model, loaded).message()),
+      "c.yaml:3: speculative_config.max_draft_len: 3, allowed 0, the model has no MTP modules: config.json "
+      "says num_nextn_predict_layers 0 (if the checkpoint has some, set it to their number)");
+}
+
+TEST(ResolveDefaults, SparseAttentionBoundsTheSequence) {
+  ModelConfig model = SmallModel();
+  model.index_topk = 2048;
+  LoadedConfig loaded = LoadOrDie("model: /m");
+  ASSERT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.config.max_seq_len, 2048);
+  loaded = LoadOrDie("model: /m\nmax_seq_len: 2049");
   EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
-            "c.yaml:3: speculative_config.max_draft_len: 3, allowed 0, the model has no MTP modules");
+            "c.yaml:2: max_seq_len: 2049, allowed 2..2048, index_topk: longer sequences need the sparse "
+            "attention's indexer, which foredraft does not run");
 }
 
 struct Buckets {

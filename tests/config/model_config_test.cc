@@ -97,6 +97,17 @@ TEST(ModelConfig, YarnWithoutMscalesScalesTheRotation) {
   EXPECT_NEAR(yarn.AttentionScale(), 0.0721687836, 1e-9);
 }
 
+// mscale 1 is what DeepSeek's code gives an absent one, and transformers takes 0.1 ln(factor) + 1 without
+// mscale_all_dim.
+TEST(ModelConfig, YarnWithMscale1AndNoMscaleAllDimIsYarnWithoutMscales) {
+  json config = R1();
+  config["rope_scaling"].erase("mscale_all_dim");
+  EXPECT_NEAR(ParseOrDie(config).RopeMscale(), 1.3688879454, 1e-9);
+  config["rope_scaling"].erase("mscale");
+  config["rope_scaling"]["mscale_all_dim"] = 0;
+  EXPECT_NEAR(ParseOrDie(config).RopeMscale(), 1.3688879454, 1e-9);
+}
+
 TEST(ModelConfig, AcceptsRopeParametersOfTransformers5) {
   json config = R1();
   config["rope_parameters"] = config["rope_scaling"];
@@ -118,12 +129,12 @@ TEST(ModelConfig, AcceptsRopeParametersOfTransformers5) {
 
 TEST(ModelConfig, AbsentFieldsHaveTheClassDefaults) {
   json config = R1();
-  for (const char* field :
-       {"num_nextn_predict_layers", "num_key_value_heads", "scoring_func", "topk_method", "hidden_act",
-        "quantization_config", "model_type", "eos_token_id", "bos_token_id"}) {
+  for (const char* field : {"num_nextn_predict_layers", "num_key_value_heads", "scoring_func", "topk_method",
+                            "hidden_act", "quantization_config", "model_type", "bos_token_id"}) {
     config.erase(field);
   }
   config["q_lora_rank"] = nullptr;
+  config["eos_token_id"] = nullptr;
   const ModelConfig parsed = ParseOrDie(config);
   EXPECT_EQ(parsed.num_nextn_predict_layers, 0);
   EXPECT_EQ(parsed.q_lora_rank, 0);
@@ -218,6 +229,105 @@ TEST(ModelConfig, RefusesOtherFormatsOfCompressedTensorsByName) {
               HasSubstr("config_groups.group_1: group_size 128, allowed one size for all, 32"));
 }
 
+TEST(ModelConfig, RequiresFieldsForWhichTheFamilyHasNoDefault) {
+  for (const char* field :
+       {"routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob", "first_k_dense_replace",
+        "n_shared_experts", "n_routed_experts", "q_lora_rank", "eos_token_id"}) {
+    json config = R1();
+    config["model_type"] = "kimi_k2";
+    config.erase(field);
+    EXPECT_THAT(std::string(Parse(config).status().message()),
+                HasSubstr(std::string("config.json: ") + field + ": missing, allowed "))
+        << field;
+  }
+}
+
+// GLM-4.7-Flash's config.json.
+json Glm47Flash() {
+  return json::parse(R"({
+    "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "vocab_size": 154880,
+    "hidden_size": 2048, "num_hidden_layers": 47, "num_nextn_predict_layers": 1, "first_k_dense_replace": 1,
+    "intermediate_size": 10240, "moe_intermediate_size": 1536, "n_routed_experts": 64,
+    "num_experts_per_tok": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
+    "norm_topk_prob": true, "routed_scaling_factor": 1.8, "num_attention_heads": 20,
+    "num_key_value_heads": 20, "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64, "v_head_dim": 256, "rms_norm_eps": 1e-5, "rope_theta": 1000000,
+    "rope_scaling": null, "partial_rotary_factor": 1.0, "hidden_act": "silu", "attention_bias": false,
+    "max_position_embeddings": 202752, "tie_word_embeddings": false, "pad_token_id": 154820,
+    "eos_token_id": [154820, 154827, 154829]})");
+}
+
+TEST(ModelConfig, ReadsGlm47Flash) {
+  const ModelConfig config = ParseOrDie(Glm47Flash());
+  EXPECT_EQ(config.architecture, "Glm4MoeLiteForCausalLM");
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  EXPECT_EQ(config.routed_scaling_factor, 1.8);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.bos_token_id, -1);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(154820, 154827, 154829));
+  EXPECT_TRUE(config.IsMoe(47));
+}
+
+TEST(ModelConfig, AbsentFieldsHaveTheFamilysDefaults) {
+  json config = Glm47Flash();
+  for (const char* field :
+       {"routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob", "first_k_dense_replace",
+        "n_shared_experts", "n_routed_experts", "q_lora_rank", "rms_norm_eps"}) {
+    config.erase(field);
+  }
+  const ModelConfig parsed = ParseOrDie(config);
+  EXPECT_EQ(parsed.routed_scaling_factor, 1.8);
+  EXPECT_EQ(parsed.n_group, 1);
+  EXPECT_EQ(parsed.n_routed_experts, 64);
+  EXPECT_EQ(parsed.first_k_dense_replace, 1);
+  EXPECT_EQ(parsed.q_lora_rank, 768);
+  EXPECT_EQ(parsed.rms_norm_eps, 1e-5);
+}
+
+TEST(ModelConfig, LayerTypesCountTheDenseLayers) {
+  json config = Glm47Flash();
+  config.erase("first_k_dense_replace");
+  config["num_hidden_layers"] = 3;
+  config["mlp_layer_types"] = {"dense", "dense", "sparse"};
+  EXPECT_EQ(ParseOrDie(config).first_k_dense_replace, 2);
+  config["mlp_layer_types"] = {"dense", "sparse", "dense"};
+  EXPECT_THAT(std::string(Parse(config).status().message()),
+              HasSubstr(R"(mlp_layer_types: ["dense","sparse","dense"], allowed "dense" for the first)"));
+  config["mlp_layer_types"] = {"dense", "sparse"};
+  EXPECT_THAT(std::string(Parse(config).status().message()), HasSubstr("mlp_layer_types"));
+  config["mlp_layer_types"] = {"dense", "dense", "sparse"};
+  config["first_k_dense_replace"] = 1;
+  EXPECT_THAT(std::string(Parse(config).status().message()),
+              HasSubstr("first_k_dense_replace: 1, allowed 2..2"));
+}
+
+TEST(ModelConfig, SparseAttentionBoundsTheSequence) {
+  json config = R1();
+  config["architectures"] = {"DeepseekV32ForCausalLM"};
+  config["model_type"] = "deepseek_v32";
+  EXPECT_THAT(std::string(Parse(config).status().message()), HasSubstr("index_topk: missing"));
+  config["index_topk"] = 2048;
+  config["index_n_heads"] = 64;
+  config["index_head_dim"] = 128;
+  EXPECT_EQ(ParseOrDie(config).longest_sequence(), 2048);
+  EXPECT_EQ(ParseOrDie(R1()).longest_sequence(), 163840);
+  config["q_lora_rank"] = nullptr;
+  EXPECT_THAT(std::string(Parse(config).status().message()),
+              HasSubstr("q_lora_rank: null, allowed 1 or more"));
+}
+
+TEST(ModelConfig, JoyAIHasDenseMtpModulesInAFileOfTheirOwn) {
+  json config = R1();
+  config["model_type"] = "joyai_llm_flash";
+  const ModelConfig joyai = ParseOrDie(config);
+  EXPECT_TRUE(joyai.IsMoe(60));
+  EXPECT_FALSE(joyai.IsMoe(61));
+  EXPECT_EQ(joyai.mtp_file, "mtp-1-of-1.safetensors");
+  config["model_type"] = "kimi_k2";
+  EXPECT_TRUE(ParseOrDie(config).IsMoe(61));
+  EXPECT_EQ(ParseOrDie(config).mtp_file, "");
+}
+
 TEST(ModelConfig, EosMayBeAList) {
   json config = R1();
   config["eos_token_id"] = {1, 128805};
@@ -243,9 +353,18 @@ TEST_P(ModelConfigRefuses, NamingFieldValueAndAllowed) {
 
 const Refusal kRefusals[] = {
     {"Architecture", R"({"architectures": ["LlamaForCausalLM"]})",
-     R"(architectures: ["LlamaForCausalLM"], allowed DeepseekV3ForCausalLM)"},
+     R"(architectures: ["LlamaForCausalLM"], allowed DeepseekV3ForCausalLM, DeepseekV32ForCausalLM, )"
+     "Glm4MoeLiteForCausalLM, GlmMoeDsaForCausalLM"},
     {"NoArchitecture", R"({"architectures": null})", "architectures: missing, allowed DeepseekV3ForCausalLM"},
-    {"ModelType", R"({"model_type": "deepseek_v32"})", R"(model_type: "deepseek_v32", allowed deepseek_v3)"},
+    {"ModelType", R"({"model_type": "deepseek_v32"})",
+     R"(model_type: "deepseek_v32", allowed deepseek_v3, kimi_k2, joyai_llm_flash)"},
+    {"ModelTypeNoText", R"({"model_type": 3})", "model_type: 3, allowed deepseek_v3"},
+    {"DSpark", R"({"dspark_block_size": 5})",
+     "dspark_block_size: 5, allowed MTP modules only: this checkpoint drafts with DSpark"},
+    {"DSparkArchitecture", R"({"architectures": ["Glm5DSparkForCausalLM"]})",
+     R"(architectures: ["Glm5DSparkForCausalLM"], allowed MTP modules only: this checkpoint drafts with DSpark)"},
+    {"Eagle", R"({"eagle_config": {}})", "eagle_config: {}, allowed MTP modules only"},
+    {"PartialRotary", R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor: 0.5, allowed 1..1"},
     {"ZeroVocab", R"({"vocab_size": 0})", "vocab_size: 0, allowed 1..4194304"},
     {"NegativeHidden", R"({"hidden_size": -7168})", "hidden_size: -7168, allowed 1..1048576"},
     {"MissingLayers", R"({"num_hidden_layers": "drop"})", "num_hidden_layers: missing, allowed 1..1024"},
@@ -275,6 +394,9 @@ const Refusal kRefusals[] = {
      "rope_scaling.original_max_position_embeddings: missing"},
     {"YarnOneMscale", R"({"rope_scaling": {"mscale": 0.707, "mscale_all_dim": null}})",
      "rope_scaling.mscale: 0.707 with mscale_all_dim 0, allowed both above 0, or both absent"},
+    {"YarnAbsentMscale", R"({"rope_scaling": {"mscale": null}})",
+     "rope_scaling.mscale: absent with mscale_all_dim 1, allowed both above 0, or both absent"},
+    {"YarnZeroMscale", R"({"rope_scaling": {"mscale": 0}})", "rope_scaling.mscale: 0 with mscale_all_dim 1"},
     {"YarnAttentionFactor", R"({"rope_scaling": {"attention_factor": 1.2}})",
      "rope_scaling.attention_factor: 1.2, allowed absent"},
     {"YarnTruncate", R"({"rope_scaling": {"truncate": false}})",

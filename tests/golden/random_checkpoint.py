@@ -1,4 +1,4 @@
-"""Small random DeepseekV3 checkpoints in the Hugging Face layout, MTP modules included: the same bytes on every run.
+"""Small random checkpoints of every family in the Hugging Face layout, MTP modules included: the same bytes on every run.
 
 Weights are scaled so that activations stay around 1, logits spread by 2 to 3, and the last experts that a router
 takes weigh little: rounding then moves logits a little where it swaps two of them, not a lot.
@@ -46,6 +46,42 @@ PACKED_COMMON = COMMON | {
 UNPACKED = re.compile(r"lm_head|.*kv_b_proj|.*eh_proj|.*layers\.1\.self_attn\.q_a_proj")
 PACKED = {kind: PACKED_COMMON | {"quantization_config": pack_quantized.quantization_config(kind, 32, ["lm_head", "re:" + UNPACKED.pattern])}
           for kind in pack_quantized.FORMATS}
+
+# The smallest shape with everything: a dense layer, a layer with experts, an MTP module.
+TINY = {
+    "vocab_size": 128, "hidden_size": 48, "num_hidden_layers": 2, "num_nextn_predict_layers": 1, "first_k_dense_replace": 1,
+    "intermediate_size": 64, "moe_intermediate_size": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 24,
+    "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12, "hidden_act": "silu", "attention_bias": False,
+    "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "rope_scaling": None, "max_position_embeddings": 256, "torch_dtype": "bfloat16"}
+V3_ROUTING = {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+R1_YARN = {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+           "mscale_all_dim": 1.0}
+INDEXER = {"index_topk": 32, "index_n_heads": 2, "index_head_dim": 16}
+
+# Per family: its config.json, as its vendor writes the fields.
+FAMILIES = {
+    # Latents are so small that their norms' eps decides.
+    "glm4_moe_lite": TINY | {
+        "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5,
+        "topk_method": "noaux_tc", "rope_theta": 1000000, "partial_rotary_factor": 1.0, "pad_token_id": 1, "eos_token_id": [1, 2, 3]},
+    "kimi_k2": TINY | V3_ROUTING | {
+        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "num_nextn_predict_layers": 0, "n_routed_experts": 12,
+        "num_experts_per_tok": 3, "routed_scaling_factor": 2.827, "rope_theta": 50000.0, "max_position_embeddings": 2048,
+        "rope_scaling": R1_YARN | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}, "bos_token_id": 0, "eos_token_id": 1},
+    "deepseek_v32": TINY | V3_ROUTING | INDEXER | {
+        "architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", "n_group": 4, "topk_group": 2,
+        "routed_scaling_factor": 2.5, "rope_theta": 10000, "rope_scaling": R1_YARN, "bos_token_id": 0, "eos_token_id": 1},
+    # The second layer shares the first one's selection.
+    "glm_moe_dsa": {key: value for key, value in TINY.items() if key != "rope_scaling"} | V3_ROUTING | INDEXER | {
+        "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000}, "indexer_types": ["full", "shared"],
+        "eos_token_id": [1, 2, 3]},
+    "joyai_llm_flash": TINY | V3_ROUTING | {
+        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "joyai_llm_flash", "routed_scaling_factor": 2.5, "rope_theta": 32000000.0,
+        "bos_token_id": 0, "eos_token_id": 1}}
+MTP_FILE = {"joyai_llm_flash": "mtp-1-of-1.safetensors"}
+LATENT_GAIN = {"glm4_moe_lite": 0.003}
 
 FP8_MAX = 448.0
 
@@ -111,9 +147,21 @@ class Writer:
             self.norm(f"{name}.q_a_layernorm", c["q_lora_rank"])
             self.linear(f"{name}.q_b_proj", query_rows, c["q_lora_rank"], 1.5)
         self.linear(f"{name}.kv_a_proj_with_mqa", c["kv_lora_rank"] + rope, c["hidden_size"])
+        gain = LATENT_GAIN.get(c["model_type"])
+        if gain is not None:
+            self.tensors[f"{name}.q_a_proj.weight"] *= gain
+            self.tensors[f"{name}.kv_a_proj_with_mqa.weight"][:c["kv_lora_rank"]] *= gain
         self.norm(f"{name}.kv_a_layernorm", c["kv_lora_rank"])
         self.linear(f"{name}.kv_b_proj", heads * (nope + c["v_head_dim"]), c["kv_lora_rank"])
         self.linear(f"{name}.o_proj", c["hidden_size"], heads * c["v_head_dim"])
+
+    def indexer(self, name):
+        c = self.config
+        self.linear(f"{name}.wq_b", c["index_n_heads"] * c["index_head_dim"], c["q_lora_rank"])
+        self.linear(f"{name}.wk", c["index_head_dim"], c["hidden_size"])
+        self.linear(f"{name}.weights_proj", c["index_n_heads"], c["hidden_size"])
+        self.norm(f"{name}.k_norm", c["index_head_dim"])
+        self.plain(f"{name}.k_norm.bias", 0.1 * self.normal(c["index_head_dim"]))
 
     def router(self, name):
         experts, hidden = self.config["n_routed_experts"], self.config["hidden_size"]
@@ -124,8 +172,11 @@ class Writer:
         c, name = self.config, f"model.layers.{index}"
         self.norm(f"{name}.input_layernorm", c["hidden_size"])
         self.attention(f"{name}.self_attn")
+        if "index_topk" in c and c.get("indexer_types", [])[index:index + 1] != ["shared"]:
+            self.indexer(f"{name}.self_attn.indexer")
         self.norm(f"{name}.post_attention_layernorm", c["hidden_size"])
-        if index < c["first_k_dense_replace"]:
+        dense_mtp = c["model_type"] == "joyai_llm_flash" and index >= c["num_hidden_layers"]
+        if index < c["first_k_dense_replace"] or dense_mtp:
             self.mlp(f"{name}.mlp", c["intermediate_size"])
             return
         self.router(f"{name}.mlp.gate")
@@ -178,3 +229,16 @@ def write(folder: pathlib.Path, config, seed, shards, with_copies):
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, separators=(",", ":")) + "\n")
+
+
+def write_family(folder: pathlib.Path, name, seed):
+    """The whole checkpoint in one file, but for the MTP modules of a family that has a file of its own for them."""
+    config = FAMILIES[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = Writer(config, seed).model(with_copies=False)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    module = f"model.layers.{config['num_hidden_layers']}."
+    apart = {key: value for key, value in tensors.items() if name in MTP_FILE and key.startswith(module)}
+    save({key: value for key, value in tensors.items() if key not in apart}, folder / "model.safetensors")
+    if apart:
+        save(apart, folder / MTP_FILE[name])

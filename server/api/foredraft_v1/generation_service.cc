@@ -30,8 +30,10 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
   const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
   if (!parts.ok()) return FinishNow(context, parts.status());
   const bool add_bos = !request->has_add_bos() || request->add_bos();
+  const std::optional<bool> thinking =
+      request->has_thinking() ? std::optional<bool>(request->thinking()) : std::nullopt;
   const absl::StatusOr<std::vector<int32_t>> ids = (*parts)->validator->Tokenize(
-      ReadInput(*request), {.parse_special = request->parse_special(), .add_bos = add_bos});
+      ReadInput(*request), {.parse_special = request->parse_special(), .add_bos = add_bos}, thinking);
   if (ids.ok()) response->mutable_token_ids()->Add(ids->begin(), ids->end());
   return FinishNow(context, ids.status());
 }

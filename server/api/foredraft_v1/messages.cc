@@ -100,6 +100,7 @@ ClientRequest ReadRequest(const v1::GenerateRequest& wire) {
   ClientRequest request;
   request.request_id = wire.request_id();
   request.input = ReadInput(wire);
+  if (wire.has_thinking()) request.thinking = wire.thinking();
   request.parse_special = wire.parse_special();
   request.sampling = ReadSampling(wire.sampling());
   if (wire.has_max_tokens()) request.max_tokens = wire.max_tokens();

@@ -234,5 +234,110 @@ const BrokenCheckpoint kBrokenCheckpoints[] = {
 INSTANTIATE_TEST_SUITE_P(Cases, CheckTensorsRefuses, ::testing::ValuesIn(kBrokenCheckpoints),
                          [](const auto& info) { return info.param.name; });
 
+constexpr char kUnlisted[] = "mtp-1-of-1.safetensors";
+
+TEST(Checkpoint, OpensAFileThatTheIndexLeavesOut) {
+  const std::string dir = WriteShards(R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  EXPECT_EQ(Checkpoint::Open(dir, kUnlisted)->tensors().size(), 2u);
+  WriteSafetensors(dir + "/" + kUnlisted, {{"c", "U8", {1}, "z"}});
+  EXPECT_EQ(Checkpoint::Open(dir)->tensors().size(), 2u);
+  EXPECT_NE(Checkpoint::Open(dir, kUnlisted)->Find("c").entry, nullptr);
+  WriteFile(
+      dir + kIndex,
+      R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "mtp-1-of-1.safetensors"}})");
+  EXPECT_EQ(Checkpoint::Open(dir, kUnlisted)->tensors().size(), 3u) << "listed after all";
+}
+
+TEST(Checkpoint, RefusesATensorInTwoFiles) {
+  const std::string dir = WriteShards(R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  WriteSafetensors(dir + "/" + kUnlisted, {{"b", "U8", {1}, "z"}});
+  EXPECT_THAT(std::string(Checkpoint::Open(dir, kUnlisted).status().message()),
+              HasSubstr("/mtp-1-of-1.safetensors: tensor b: also in "));
+}
+
+// Writes the tensors and runs CheckCheckpoint with `declared` MTP modules in config.json.
+absl::StatusOr<int> LoadableModules(const std::vector<RawTensor>& tensors, int declared) {
+  const std::string dir = MakeTestDir("model");
+  WriteSafetensors(dir + "/model.safetensors", tensors);
+  ModelConfig config = TinyConfig();
+  config.num_nextn_predict_layers = declared;
+  auto checkpoint = Checkpoint::Open(dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  return CheckCheckpoint(*checkpoint, config);
+}
+
+std::vector<RawTensor> TensorsWithModules(int count) {
+  ModelConfig config = TinyConfig();
+  config.num_nextn_predict_layers = count;
+  return TensorsFor(config);
+}
+
+TEST(CheckCheckpoint, FindsTheModulesThatCanBeLoaded) {
+  EXPECT_EQ(*LoadableModules(TensorsWithModules(2), 2), 2);
+  EXPECT_EQ(*LoadableModules(TensorsWithModules(0), 2), 0) << "saved again by transformers";
+  EXPECT_EQ(*LoadableModules(TensorsWithModules(2), 0), 0) << "present but not declared";
+  EXPECT_EQ(*LoadableModules(TensorsWithModules(0), 0), 0);
+}
+
+TEST(CheckCheckpoint, RefusesAModuleInPart) {
+  EXPECT_THAT(std::string(LoadableModules(TensorsWithModules(1), 2).status().message()),
+              HasSubstr("model.layers.3.enorm.weight: missing"));
+  std::vector<RawTensor> tensors = TensorsWithModules(1);
+  Erase(tensors, "model.layers.2.enorm.weight");
+  EXPECT_THAT(std::string(LoadableModules(tensors, 1).status().message()),
+              HasSubstr("model.layers.2.enorm.weight: missing"));
+  EXPECT_THAT(std::string(LoadableModules(tensors, 0).status().message()),
+              HasSubstr("model.layers.2.enorm.weight: missing"));
+}
+
+TEST(CheckModuleCount, SaysWhatToDo) {
+  ModelConfig config = TinyConfig();
+  EXPECT_EQ(CheckModuleCount("dir", config, 2, 2), absl::OkStatus());
+  EXPECT_EQ(std::string(CheckModuleCount("dir", config, 3, 2).message()),
+            "dir: MTP modules: 3, allowed 0..2: config.json declares no more (num_nextn_predict_layers)");
+  EXPECT_EQ(std::string(CheckModuleCount("dir", config, 1, 0).message()),
+            "dir: MTP modules: 1, allowed 0..0: config.json declares 2 (num_nextn_predict_layers), but the "
+            "checkpoint has no tensor of them, as after transformers has saved it; serve without "
+            "speculative_config, or use the original checkpoint");
+}
+
+ModelConfig SparseConfig() {
+  ModelConfig config = TinyConfig();
+  config.architecture = "DeepseekV32ForCausalLM";
+  config.index_topk = 16;
+  config.index_n_heads = 2;
+  config.index_head_dim = 4;
+  config.fp8_blocks = true;
+  return config;
+}
+
+TEST(CheckTensors, ReadsPastTheIndexer) {
+  std::vector<RawTensor> tensors = TensorsFor(SparseConfig());
+  EXPECT_EQ(Named(tensors, "model.layers.2.self_attn.indexer.wq_b.weight").shape,
+            (std::vector<int64_t>{8, 4}));
+  EXPECT_EQ(Check(tensors, SparseConfig()), absl::OkStatus());
+  MakeF8(tensors, "model.layers.0.self_attn.indexer.wk.weight");
+  EXPECT_EQ(Check(tensors, SparseConfig()), absl::OkStatus());
+  for (const char* name : {"wk.weight_scale_inv", "wk.weight", "wq_b.weight", "weights_proj.weight",
+                           "k_norm.weight", "k_norm.bias"}) {
+    Erase(tensors, std::string("model.layers.0.self_attn.indexer.") + name);
+  }
+  EXPECT_EQ(Check(tensors, SparseConfig()), absl::OkStatus()) << "a layer that shares another one's indexer";
+  EXPECT_THAT(std::string(Check(tensors, TinyConfig()).message()),
+              HasSubstr("self_attn.indexer.wq_b.weight: not part of DeepseekV3ForCausalLM"));
+  Named(tensors, "model.layers.1.self_attn.indexer.k_norm.bias").shape = {2, 2};
+  EXPECT_THAT(std::string(Check(tensors, SparseConfig()).message()),
+              HasSubstr("indexer.k_norm.bias: shape: [2, 2], config.json makes it [4]"));
+}
+
+TEST(CheckTensors, MtpModulesMayBeDense) {
+  ModelConfig config = TinyConfig();
+  config.dense_mtp = true;
+  std::vector<RawTensor> tensors = TensorsFor(config);
+  EXPECT_EQ(Named(tensors, "model.layers.2.mlp.up_proj.weight").shape, (std::vector<int64_t>{10, 8}));
+  EXPECT_EQ(Check(tensors, config), absl::OkStatus());
+  EXPECT_THAT(std::string(Check(tensors, TinyConfig()).message()), HasSubstr("tensor model.layers.2.mlp."));
+}
+
 }  // namespace
 }  // namespace foredraft

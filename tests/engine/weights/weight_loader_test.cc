@@ -68,6 +68,12 @@ class WeightLoaderTest : public ::testing::Test {
     tensors_.push_back(scale);
   }
 
+  // A tied head equals the embedding where it is stored.
+  void TieHead(bool tied) {
+    config_.tie_word_embeddings = tied;
+    Named(tensors_, "lm_head.weight").bytes = Named(tensors_, "model.embed_tokens.weight").bytes;
+  }
+
   ModelConfig config_ = TinyConfig();
   std::vector<RawTensor> tensors_ = TensorsFor(config_);
   FakeDevice device_;
@@ -209,8 +215,16 @@ TEST_F(WeightLoaderTest, QProjHasNoBias) {
 }
 
 TEST_F(WeightLoaderTest, ATiedHeadIsTheEmbedding) {
-  config_.tie_word_embeddings = true;
+  TieHead(true);
   ExpectRows(LoadOrDie(0).lm_head, 0, "model.embed_tokens.weight");
+}
+
+TEST_F(WeightLoaderTest, ATiedHeadWithOtherValuesIsRefused) {
+  TieHead(true);
+  Named(tensors_, "lm_head.weight").bytes.back() ^= 1;
+  EXPECT_THAT(std::string(Load(0).status().message()),
+              HasSubstr("tensor lm_head.weight: differs from model.embed_tokens.weight, although config.json "
+                        "ties them: remove the tensor or set tie_word_embeddings to false"));
 }
 
 TEST_F(WeightLoaderTest, BF16PassesUnchanged) {
@@ -229,13 +243,22 @@ TEST_F(WeightLoaderTest, ModulesThatAreNotLoadedAreChecked) {
               HasSubstr("tensor model.layers.3.enorm.weight: dtype: U32"));
 }
 
+TEST_F(WeightLoaderTest, ACheckpointWithoutItsModulesLoadsWithoutThem) {
+  std::erase_if(tensors_, [](const RawTensor& tensor) {
+    return tensor.name.starts_with("model.layers.2.") || tensor.name.starts_with("model.layers.3.");
+  });
+  EXPECT_EQ(LoadOrDie(0).mtp_modules.size(), 0u);
+  EXPECT_THAT(std::string(Load(1).status().message()),
+              HasSubstr("MTP modules: 1, allowed 0..0: config.json declares 2"));
+}
+
 TEST_F(WeightLoaderTest, RefusesMoreModulesThanThereAre) {
   EXPECT_THAT(std::string(Load(3).status().message()), HasSubstr("MTP modules: 3, allowed 0..2"));
 }
 
 TEST_F(WeightLoaderTest, ProgressEndsAtTheTotal) {
   for (const bool tied : {false, true}) {
-    config_.tie_word_embeddings = tied;
+    TieHead(tied);
     int64_t last = 0;
     int64_t total = 0;
     int calls = 0;
@@ -274,7 +297,10 @@ TEST_P(ForeignCheckpoint, LoadsWithAllModules) {
 
 INSTANTIATE_TEST_SUITE_P(Files, ForeignCheckpoint,
                          ::testing::Values("deploy/models/abacus", "tests/golden/checkpoints/fp8",
-                                           "tests/golden/checkpoints/grouped"));
+                                           "tests/golden/checkpoints/grouped",
+                                           "tests/golden/checkpoints/deepseek_v32",
+                                           "tests/golden/checkpoints/glm_moe_dsa",
+                                           "tests/golden/checkpoints/joyai_llm_flash"));
 
 }  // namespace
 }  // namespace foredraft

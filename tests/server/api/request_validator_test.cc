@@ -258,5 +258,41 @@ TEST_F(RequestValidatorTest, TextBecomesASpecialTokenOnlyOnRequest) {
   EXPECT_THAT(Check(client)->request.prompt_ids, testing::Contains(end));
 }
 
+TEST_F(RequestValidatorTest, ThinkingIsForChat) {
+  ClientRequest client = Good();
+  client.thinking = false;
+  EXPECT_THAT(std::string(Check(client).status().message()),
+              HasSubstr("thinking: given with token_ids, allowed with chat"));
+  client.input = ChatMessages{{.role = "user", .content = "a"}};
+  EXPECT_THAT(std::string(Check(client).status().message()), HasSubstr("thinking: false, allowed true"));
+  client.thinking = true;
+  EXPECT_TRUE(Check(client).ok());
+  const RequestValidator validator(Limits(), *tokenizer_, &*chat_format_);
+  EXPECT_TRUE(validator.Tokenize(client.input, {}, true).ok());
+  EXPECT_THAT(std::string(validator.Tokenize(client.input, {}, false).status().message()),
+              HasSubstr("thinking: false"));
+  EXPECT_THAT(std::string(validator.Tokenize("a", {}, true).status().message()),
+              HasSubstr("thinking: given with text"));
+}
+
+TEST_F(RequestValidatorTest, WithoutAChatFormatChatIsRefusedWithTheReason) {
+  const RequestValidator validator(Limits(), *tokenizer_, nullptr, "the chat template is unknown");
+  const ClientRequest client = {.input = ChatMessages{{.role = "user", .content = "a"}}};
+  EXPECT_EQ(std::string(validator.Check(client).status().message()),
+            "chat: the chat template is unknown, allowed text, token_ids");
+  EXPECT_TRUE(validator.Check({.input = "a"}).ok());
+  EXPECT_TRUE(validator.Check(Good()).ok());
+}
+
+// A checkpoint may name no EOS, or another one than the token that ends the template's answers.
+TEST_F(RequestValidatorTest, ChatAlsoEndsWhereTheTemplateEndsAnAnswer) {
+  RequestLimits limits = Limits();
+  limits.eos_ids = {7};
+  const ChatMessages chat = {{.role = "user", .content = "a"}};
+  EXPECT_THAT(Check({.input = chat}, limits)->request.stop_ids, ElementsAre(7, tokenizer_->eos_id()));
+  EXPECT_THAT(Check({.input = "a"}, limits)->request.stop_ids, ElementsAre(7));
+  EXPECT_THAT(Check({.input = chat, .ignore_eos = true}, limits)->request.stop_ids, ElementsAre());
+}
+
 }  // namespace
 }  // namespace foredraft

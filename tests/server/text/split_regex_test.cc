@@ -44,6 +44,19 @@ TEST(SplitRegex, ReadsCharactersAsOnigurumaDoes) {
   EXPECT_THAT(Split(".+", "a\r\nb\u2028c"), ElementsAre("a\r", "\n", "b\u2028c"));
 }
 
+TEST(SplitRegex, KnowsTheClassesOfKimi) {
+  EXPECT_THAT(Split(R"([\p{Han}]+)", "a漢字b\U00031350。"),
+              ElementsAre("a", "漢字", "b", "\U00031350", "。"));
+  EXPECT_THAT(Split(R"([\p{Lu}\p{M}]+)", "aBCd\ua7cb"), ElementsAre("a", "BC", "d", "\ua7cb"));
+  EXPECT_THAT(Split(R"([\p{Ll}\p{Lo}&&[^\p{Han}]]+)", "ab漢cdあ1"), ElementsAre("ab", "漢", "cdあ", "1"));
+  EXPECT_THAT(Split(R"([a-z&&[aeiou]]+x?)", "beaxt"), ElementsAre("b", "eax", "t"));
+}
+
+// Characters whose script is Common and whose script extensions have Han.
+TEST(SplitRegex, TakesScriptsWithoutTheirExtensions) {
+  EXPECT_THAT(Split(R"(\p{Han}+)", "漢、「漢"), ElementsAre("漢", "、「", "漢"));
+}
+
 TEST(SplitRegex, TakesALiteralAsItIs) {
   const auto regex = SplitRegex::CompileLiteral("a.b");
   ASSERT_TRUE(regex.ok()) << regex.status();
@@ -58,12 +71,19 @@ struct RefusedRegex {
 
 TEST(SplitRegex, RefusesWhatTheDialectsReadDifferently) {
   const RefusedRegex cases[] = {
-      {"Intersection", "[a-z&&x]", "an intersection of sets at byte 4"},
+      {"Intersection", "[a-z&&x]", "an intersection of sets other than [...&&[...]] at byte 4"},
+      {"IntersectionGoesOn", "[a-z&&[x]y]", "an intersection of sets"},
+      {"IntersectionOfThree", "[a-z&&[x]&&[y]]", "an intersection of sets"},
+      {"NegatedIntersection", "[^a-z&&[x]]", "an intersection of sets"},
+      {"OpenIntersection", "[a-z&&[x", "an intersection of sets"},
       {"NestedSet", "[a[b]]", "a set inside a class at byte 2"},
       {"Anchor", "^a", "an anchor at byte 0"},
       {"HexDigit", R"(\h)", "the escape \\h at byte 0"},
       {"Word", R"(\w+)", "the escape \\w"},
-      {"Script", R"(\p{Han})", "a Unicode class other than"},
+      {"Script", R"(\p{Greek})", "a Unicode class other than"},
+      {"Subcategory", R"(\p{Nd})", "a Unicode class other than"},
+      {"NoBraces", R"(\pL)", "a Unicode class other than"},
+      {"OpenBrace", R"(\p{L)", "a Unicode class other than"},
       {"NegatedInClass", R"([\P{L}])", "\\P inside a class"},
       {"OpenCount", "a{,2}", "this use of {"},
       {"PossessiveCount", "a{1,2}+", "+ after a count"},

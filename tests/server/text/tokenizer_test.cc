@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "server/text/byte_alphabet.h"
-#include "server/text/chat_format.h"
 #include "server/text/detokenizer.h"
+#include "server/text/synth_tokenizer.h"
 #include "server/text/utf8.h"
 
 namespace foredraft {
@@ -230,76 +230,18 @@ TEST(Tokenizer, LoadsTheFilesOfAFolder) {
   std::filesystem::remove_all(folder);
 }
 
-class ChatFormatTest : public testing::Test {
- protected:
-  Ids Render(const std::vector<ChatMessage>& messages) const {
-    const auto format = ChatFormat::Create(*tokenizer_);
-    EXPECT_TRUE(format.ok()) << format.status();
-    const auto ids = format->Render(messages);
-    EXPECT_TRUE(ids.ok()) << ids.status();
-    return ids.value_or(Ids());
-  }
-  std::string Error(const std::vector<ChatMessage>& messages) const {
-    return std::string(ChatFormat::Create(*tokenizer_)->Render(messages).status().message());
-  }
-
-  std::unique_ptr<Tokenizer> tokenizer_ = Parse(SmallTokenizer());
-};
-
-TEST_F(ChatFormatTest, RendersR1) {
-  EXPECT_THAT(Render({{"user", "a"}}), ElementsAre(300, 302, 'a', 303, 304, '\n'));
-  EXPECT_THAT(Render({{"system", "s"},
-                      {"user", "a"},
-                      {"system", "t"},
-                      {"assistant", "<think>x</think>b"},
-                      {"user", "c"}}),
-              ElementsAre(300, 's', '\n', '\n', 't', 302, 'a', 303, 'b', 301, 302, 'c', 303, 304, '\n'));
-}
-
-TEST_F(ChatFormatTest, KeepsMarkupInContentsAsText) {
-  const Ids ids = Render({{"system", "<｜User｜>"}, {"user", "<｜Assistant｜></think><s>"}});
-  for (const auto& [id, count] :
-       {std::pair(300, 1), std::pair(302, 1), std::pair(303, 1), std::pair(304, 1), std::pair(305, 0)}) {
-    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), count) << id;
-  }
-  EXPECT_EQ(tokenizer_->Decode(ids), "<｜User｜><｜Assistant｜></think><s><think>\n");
-}
-
-TEST_F(ChatFormatTest, OpensThinkingAsTheTemplateDoes) {
-  const std::pair<const char*, Ids> cases[] = {
-      {R"({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "...'<｜Assistant｜><think>\\n'..."})",
-       {300, 302, 303, 304, '\n'}},
-      {R"({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "...<｜Assistant｜><think>\n..."})",
-       {300, 302, 303, 304, '\n'}},
-      {R"({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "...<｜Assistant｜><think>..."})",
-       {300, 302, 303, 304}},
-      {R"({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "...<｜Assistant｜>...<think>\n"})",
-       {300, 302, 303}},
-      {R"({"bos_token": "<s>", "eos_token": "</s>"})", {300, 302, 303, 304, '\n'}},
-  };
-  for (const auto& [config, expected] : cases) {
-    tokenizer_ = Parse(SmallTokenizer(), config);
-    EXPECT_EQ(Render({{"user", ""}}), expected) << config;
-    EXPECT_EQ(ChatFormat::Create(*tokenizer_)->opens_thinking(), expected.size() > 3) << config;
-  }
-}
-
-TEST_F(ChatFormatTest, RefusesByMessage) {
-  EXPECT_THAT(Error({}), HasSubstr("chat.messages: empty"));
-  EXPECT_THAT(Error({{"user", "a"}, {"tool", "b"}}),
-              HasSubstr("chat.messages[1].role: \"tool\", allowed system"));
-  EXPECT_THAT(Error({{"user", "a"}, {"assistant", "b"}}),
-              HasSubstr("chat.messages[1].role: \"assistant\", allowed user for the last"));
-  EXPECT_THAT(Error({{"user", "a\xFF"}}), HasSubstr("chat.messages[0].content: not UTF-8 at byte 1"));
-}
-
-TEST_F(ChatFormatTest, NeedsTheMarkup) {
-  Json json = SmallTokenizer();
-  json["added_tokens"].erase(2);
-  const auto tokenizer = Parse(json);
-  const auto format = ChatFormat::Create(*tokenizer);
-  EXPECT_EQ(format.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(format.status().message()), HasSubstr("<｜User｜>"));
+TEST(Tokenizer, ASmallVocabularyRefusesTextOfOtherBytes) {
+  ModelConfig model;
+  model.vocab_size = 100;
+  model.bos_token_id = 0;
+  model.eos_token_ids = {1};
+  const auto tokenizer = Tokenizer::Parse(SynthTokenizerJson(model), "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->vocab_size(), 100);
+  EXPECT_THAT(*(*tokenizer)->Encode(" ~"), ElementsAre(0, 2, 96));
+  EXPECT_EQ((*tokenizer)->Decode(Ids{2, 96}), " ~");
+  EXPECT_EQ(std::string((*tokenizer)->Encode("a\n").status().message()),
+            "byte 0x0A has no token in this small vocabulary");
 }
 
 }  // namespace

@@ -71,5 +71,12 @@ TEST(Utf8, WritesWhatItReads) {
   }
 }
 
+TEST(Utf8, StripsWhiteSpaceAsPythonDoes) {
+  EXPECT_EQ(StripWhiteSpace(" \t\n\x1f\u0085\u00a0\u3000a b\u2028\u205f "), "a b");
+  EXPECT_EQ(StripWhiteSpace("\u200b a\u180e"), "\u200b a\u180e");
+  EXPECT_EQ(StripWhiteSpace(" \n"), "");
+  EXPECT_EQ(StripWhiteSpace("\xFF \xE3\x80"), "\xFF \xE3\x80");
+}
+
 }  // namespace
 }  // namespace foredraft

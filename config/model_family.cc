@@ -1,0 +1,50 @@
+#include "config/model_family.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "config/families/deepseek_v3.h"
+#include "config/families/deepseek_v32.h"
+#include "config/families/glm4_moe_lite.h"
+#include "config/families/glm_moe_dsa.h"
+#include "config/families/joyai_llm_flash.h"
+#include "config/families/kimi_k2.h"
+
+namespace foredraft {
+namespace {
+
+// The first row of an architecture is the family of a config.json without model_type.
+constexpr const ModelFamily* kModelFamilies[] = {&kDeepseekV3,  &kKimiK2,      &kJoyaiLlmFlash,
+                                                 &kDeepseekV32, &kGlm4MoeLite, &kGlmMoeDsa};
+
+}  // namespace
+
+const ModelFamily* FindModelFamily(std::string_view architecture, std::string_view model_type) {
+  for (const ModelFamily* family : kModelFamilies) {
+    if (family->architecture == architecture && (model_type.empty() || family->model_type == model_type)) {
+      return family;
+    }
+  }
+  return nullptr;
+}
+
+std::string KnownArchitectures() {
+  std::vector<std::string> names;
+  for (const ModelFamily* family : kModelFamilies) {
+    const std::string name(family->architecture);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+std::string KnownModelTypes(std::string_view architecture) {
+  std::vector<std::string> names;
+  for (const ModelFamily* family : kModelFamilies) {
+    if (family->architecture == architecture) names.emplace_back(family->model_type);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+}  // namespace foredraft
