@@ -4,12 +4,19 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "engine/weights/pack_quantized.h"
+#include "engine/weights/quantization_config.h"
 #include "kernels/random_weight.h"
 
 namespace foredraft {
 namespace {
 
-int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config) {
+int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config,
+                    const absl::flat_hash_set<const TensorSpec*>& packed) {
+  if (packed.contains(&tensor)) {
+    const bool int4 = config.pack_quantized.codes == CodeFormat::kInt4;
+    return tensor.element_count() / 2 + tensor.element_count() / config.pack_quantized.group * (int4 ? 2 : 1);
+  }
   if (!config.fp8_blocks || !tensor.is_quantised()) {
     return tensor.element_count() * static_cast<int64_t>(sizeof(bf16));
   }
@@ -19,9 +26,11 @@ int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config) {
 
 class RandomSource : public WeightSource {
  public:
-  RandomSource(const ModelConfig& config, Device& device, Stream& stream, const LoadProgress& progress)
+  RandomSource(const ModelConfig& config, const ModelDescription& description, Device& device, Stream& stream,
+               const LoadProgress& progress)
       : WeightSource(device, stream, progress),
         config_(config),
+        packed_(TensorsToPack(config, description)),
         last_seed_(config.tie_word_embeddings ? 1 : 2) {}
 
  private:
@@ -72,16 +81,19 @@ class RandomSource : public WeightSource {
 
   void Skip() override { ++last_seed_; }  // keeps the seeds of later weights equal on every rank
 
-  int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_); }
+  int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_, packed_); }
 
   DType StoredAs(const WeightSpec& weight) const {
+    if (IsPackedByChoice(config_, weight)) return PackedDType(config_);
     return config_.fp8_blocks && weight.is_quantised() ? DType::kF8E4M3 : DType::kBF16;
   }
 
   RandomWeight Random(const WeightSpec& weight, DType dtype) {
     const TensorSpec& tensor = *weight.tensors[0];
-    return DenseRandomWeight(weight.rows(), weight.columns(), dtype, RandomAmplitude(tensor, config_),
-                             SeedOf(tensor.kind));
+    RandomWeight random = DenseRandomWeight(weight.rows(), weight.columns(), dtype,
+                                            RandomAmplitude(tensor, config_), SeedOf(tensor.kind));
+    if (Is4Bit(dtype)) random.group = config_.pack_quantized.group;
+    return random;
   }
 
   // Seed 1 is the embedding's (and a tied head's), seed 2 an untied head's. The other weights follow in
@@ -97,6 +109,7 @@ class RandomSource : public WeightSource {
   }
 
   const ModelConfig& config_;
+  const absl::flat_hash_set<const TensorSpec*> packed_;
   uint64_t last_seed_;
 };
 
@@ -105,14 +118,16 @@ class RandomSource : public WeightSource {
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count, Device& device,
                                               Stream& stream, const LoadProgress& progress,
                                               const ExpertShard& shard) {
-  return RandomSource(config, device, stream, progress).Make(DescribeModel(config, mtp_module_count, shard));
+  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
+  return RandomSource(config, description, device, stream, progress).Make(description);
 }
 
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count) {
   int64_t bytes = 0;
   const ModelDescription description = DescribeModel(config, mtp_module_count);
+  const absl::flat_hash_set<const TensorSpec*> packed = TensorsToPack(config, description);
   for (const TensorSpec& tensor : description.tensors) {
-    if (tensor.kind != TensorKind::kUnread) bytes += RandomBytes(tensor, config);
+    if (tensor.kind != TensorKind::kUnread) bytes += RandomBytes(tensor, config, packed);
   }
   return bytes;
 }

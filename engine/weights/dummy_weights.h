@@ -15,13 +15,14 @@
 namespace foredraft {
 
 // The model and `mtp_module_count` MTP modules. Projections are FP8 blocks where config.fp8_blocks is set,
-// the rest is BF16, as in R1. Values are scaled so that activations stay of order one; norms are 1. The same
-// config gives the same values on every backend. Of the routed experts, only those of `shard` are made.
+// or 4-bit codes where config.pack_quantized is (quantization_config.h); the rest is BF16. Values are scaled
+// so that activations stay of order one; norms are 1. The same config gives the same values on every backend.
+// Of the routed experts, only those of `shard` are made.
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count, Device& device,
                                               Stream& stream, const LoadProgress& progress,
                                               const ExpertShard& shard = {});
 
-// Bytes of all tensors of such a checkpoint: projections FP8 with scales or BF16, the rest BF16.
+// Bytes of all tensors of such a checkpoint: quantised ones with their scales, the rest BF16.
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count);
 
 }  // namespace foredraft

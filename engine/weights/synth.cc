@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <ostream>
 #include <utility>
 #include <vector>
 
@@ -15,6 +13,9 @@
 #include "config/json_text.h"
 #include "config/model_config.h"
 #include "engine/weights/model_description.h"
+#include "engine/weights/pack_quantized.h"
+#include "engine/weights/quantization_config.h"
+#include "engine/weights/safetensors.h"
 #include "kernels/random_weight.h"
 #include "nlohmann/json.hpp"
 
@@ -60,20 +61,24 @@ uint8_t ToF8E4M3(float x) {
   return static_cast<uint8_t>(code | (x < 0 ? 0x80u : 0u));
 }
 
-// A tensor to write: elements are mean + spread * normal.
+// What a tensor's bytes are.
+enum class Content {
+  kElements,   // mean + spread * normal, rounded to `dtype`
+  kCodes,      // 4-bit codes of spread * normal, two to a byte
+  kExponents,  // E8M0 `constant`
+  kShape,      // two sizes
+};
+
 struct RandomTensor {
-  std::string name;
-  std::vector<int64_t> shape;
+  OutputTensor out;
+  Content content = Content::kElements;
   DType dtype = DType::kBF16;
   float mean = 0;
   float spread = 0;
+  uint8_t constant = 0;
+  std::vector<int64_t> sizes;  // kShape
 
-  int64_t element_count() const {
-    int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
-    return count;
-  }
-  int64_t bytes() const { return element_count() * static_cast<int64_t>(DTypeBytes(dtype)); }
+  int64_t element_count() const { return out.bytes() / SafetensorsElementBytes(out.dtype); }
 };
 
 // Rounds 65,536 normals once; elements are copies of them. Rounding each would be slower than the disk.
@@ -85,7 +90,7 @@ std::vector<T> Palette(const RandomTensor& tensor, Round round) {
 }
 
 template <class T>
-void WriteElements(const std::vector<T>& palette, int64_t count, uint64_t key, std::ofstream& file) {
+void WriteElements(const std::vector<T>& palette, int64_t count, uint64_t key, std::ostream& file) {
   std::vector<T> buffer(std::min<size_t>(kBufferBytes / sizeof(T), static_cast<size_t>(count)));
   uint64_t word = 0;
   for (int64_t done = 0; done < count;) {
@@ -100,10 +105,40 @@ void WriteElements(const std::vector<T>& palette, int64_t count, uint64_t key, s
   }
 }
 
-void WriteTensor(const RandomTensor& tensor, uint64_t seed, std::ofstream& file) {
-  const uint64_t key = Mix(seed ^ Fnv1a(tensor.name));
+// The code whose value is nearest to x; of two, the lower one.
+int NearestCode(DType dtype, float x) {
+  int nearest = 0;
+  for (int code = 1; code < 16; ++code) {
+    const float distance = std::fabs(Code4ToFloat(dtype, code) - x);
+    if (distance < std::fabs(Code4ToFloat(dtype, nearest) - x)) nearest = code;
+  }
+  return nearest;
+}
+
+// 65,536 pairs of codes of independent normals.
+std::vector<uint8_t> CodePalette(const RandomTensor& tensor) {
+  std::vector<uint8_t> codes(kNormalCount);
+  for (int i = 0; i < kNormalCount; ++i) {
+    codes[i] = static_cast<uint8_t>(NearestCode(tensor.dtype, tensor.spread * Normals()[i]));
+  }
+  std::vector<uint8_t> pairs(kNormalCount);
+  for (int i = 0; i < kNormalCount; ++i) {
+    pairs[i] = static_cast<uint8_t>(codes[i] | codes[Mix(i) >> 48] << 4);
+  }
+  return pairs;
+}
+
+void WriteTensor(const RandomTensor& tensor, uint64_t seed, std::ostream& file) {
+  const uint64_t key = Mix(seed ^ Fnv1a(tensor.out.name));
   const int64_t count = tensor.element_count();
-  if (tensor.dtype == DType::kF8E4M3) {
+  if (tensor.content == Content::kCodes) {
+    WriteElements(CodePalette(tensor), tensor.out.bytes(), key, file);
+  } else if (tensor.content == Content::kExponents) {
+    const std::string row(tensor.out.shape[1], static_cast<char>(tensor.constant));
+    for (int64_t i = 0; i < tensor.out.shape[0]; ++i) file << row;
+  } else if (tensor.content == Content::kShape) {
+    file.write(reinterpret_cast<const char*>(tensor.sizes.data()), tensor.out.bytes());
+  } else if (tensor.dtype == DType::kF8E4M3) {
     WriteElements(Palette<uint8_t>(tensor, ToF8E4M3), count, key, file);
   } else if (tensor.dtype == DType::kBF16) {
     WriteElements(Palette<bf16>(tensor, [](float x) { return ToBf16(x); }), count, key, file);
@@ -112,155 +147,110 @@ void WriteTensor(const RandomTensor& tensor, uint64_t seed, std::ofstream& file)
   }
 }
 
-RandomTensor Describe(const TensorSpec& spec, const ModelConfig& config) {
-  RandomTensor tensor{.name = spec.name, .shape = spec.shape};
-  if (spec.kind == TensorKind::kNorm) {
-    tensor.mean = 1.0f;
-    tensor.spread = 0.1f;
-  } else if (spec.kind == TensorKind::kBias) {
-    tensor.dtype = DType::kF32;
-    tensor.spread = 0.02f;
-  } else {
-    tensor.spread = RandomAmplitude(spec, config);
-  }
-  return tensor;
+RandomTensor Elements(const std::string& name, std::vector<int64_t> shape, DType dtype, float mean,
+                      float spread) {
+  return {.out = {name, DTypeName(dtype), std::move(shape)}, .dtype = dtype, .mean = mean, .spread = spread};
 }
 
-std::vector<RandomTensor> ListTensors(const ModelConfig& config, bool fp8) {
+RandomTensor Describe(const TensorSpec& spec, const ModelConfig& config) {
+  if (spec.kind == TensorKind::kNorm) return Elements(spec.name, spec.shape, DType::kBF16, 1.0f, 0.1f);
+  if (spec.kind == TensorKind::kBias) return Elements(spec.name, spec.shape, DType::kF32, 0, 0.02f);
+  return Elements(spec.name, spec.shape, DType::kBF16, 0, RandomAmplitude(spec, config));
+}
+
+// Codes fill E4M3's range; the scales, which differ a little from block to block, undo that.
+void AppendF8(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
+  const float scale = RandomAmplitude(spec, config) * kNormalBound / 448;
+  tensors.push_back(Elements(spec.name, spec.shape, DType::kF8E4M3, 0, 448 / kNormalBound));
+  tensors.push_back(Elements(spec.scale, ScaleShape(config, spec.shape), DType::kF32, scale, scale / 16));
+}
+
+// The same with 4-bit codes. FP4's scales are powers of two, and its codes make up for the rest.
+void AppendPacked(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
+  const DType dtype = PackedDType(config);
+  const bool int4 = dtype == DType::kInt4;
+  const std::vector<std::string> names = PackedNames(config, spec);
+  const float amplitude = RandomAmplitude(spec, config);
+  const int64_t n = spec.shape[0], k = spec.shape[1];
+  const int64_t groups = k / config.pack_quantized.group;
+  float scale = amplitude * kNormalBound / Code4ToFloat(dtype, int4 ? 15 : 7);
+  const int exponent = static_cast<int>(std::ceil(std::log2(scale)));
+  if (!int4) scale = std::ldexp(1.0f, exponent);
+  tensors.push_back({.out = {names[0], int4 ? "I32" : "U8", {n, k / (int4 ? 8 : 2)}},
+                     .content = Content::kCodes,
+                     .dtype = dtype,
+                     .spread = amplitude / scale});
+  if (int4) {
+    tensors.push_back(Elements(names[1], {n, groups}, DType::kBF16, scale, scale / 16));
+    tensors.push_back({.out = {names[2], "I64", {2}}, .content = Content::kShape, .sizes = spec.shape});
+  } else {
+    tensors.push_back({.out = {names[1], "U8", {n, groups}},
+                       .content = Content::kExponents,
+                       .constant = static_cast<uint8_t>(127 + exponent)});
+  }
+}
+
+std::vector<RandomTensor> ListTensors(const ModelConfig& config, const ModelDescription& description) {
+  const absl::flat_hash_set<const TensorSpec*> packed = TensorsToPack(config, description);
   std::vector<RandomTensor> tensors;
-  const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
   for (const TensorSpec& spec : description.tensors) {
     if (spec.kind == TensorKind::kUnread) continue;
-    tensors.push_back(Describe(spec, config));
-    if (!fp8 || !spec.is_quantised()) continue;
-    // Codes fill E4M3's range; the scales, which differ a little from block to block, undo that.
-    RandomTensor& weight = tensors.back();
-    const float scale = weight.spread * kNormalBound / 448;
-    weight.dtype = DType::kF8E4M3;
-    weight.spread = 448 / kNormalBound;
-    tensors.push_back({spec.scale, ScaleShape(config, spec.shape), DType::kF32, scale, scale / 16});
+    if (packed.contains(&spec)) {
+      AppendPacked(spec, config, tensors);
+    } else if (config.fp8_blocks && spec.is_quantised()) {
+      AppendF8(spec, config, tensors);
+    } else {
+      tensors.push_back(Describe(spec, config));
+    }
   }
   return tensors;
 }
 
-using Shard = std::vector<RandomTensor>;
-
-std::vector<Shard> CutShards(std::vector<RandomTensor> tensors, int64_t max_shard_bytes) {
-  std::vector<Shard> shards(1);
-  int64_t bytes = 0;
-  for (RandomTensor& tensor : tensors) {
-    if (!shards.back().empty() && bytes + tensor.bytes() > max_shard_bytes) {
-      shards.emplace_back();
-      bytes = 0;
-    }
-    bytes += tensor.bytes();
-    shards.back().push_back(std::move(tensor));
-  }
-  return shards;
+// The shape's config with the dtype that the weights are written in.
+ModelConfig WithProjections(ModelConfig config, DType projections) {
+  config.fp8_blocks = projections == DType::kF8E4M3;
+  config.pack_quantized = {};
+  if (projections == DType::kInt4) config.pack_quantized = {CodeFormat::kInt4, kPackGroup};
+  if (projections == DType::kF4E2M1) config.pack_quantized = {CodeFormat::kFp4, kPackGroup};
+  return config;
 }
 
-std::string Header(const Shard& shard) {
-  Json header = {{"__metadata__", {{"format", "pt"}}}};
-  int64_t offset = 0;
-  for (const RandomTensor& tensor : shard) {
-    header[tensor.name] = {{"dtype", DTypeName(tensor.dtype)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.bytes()}}};
-    offset += tensor.bytes();
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // align the data, as other writers do
-  return text;
-}
-
-absl::Status CloseFile(std::ofstream& file, const std::string& path) {
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat("%s: cannot be written", path));
-}
-
-absl::Status WriteShard(const Shard& shard, uint64_t seed, const std::string& path) {
-  std::ofstream file(path, std::ios::binary);
-  const std::string header = Header(shard);
-  char length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
-  file.write(length, sizeof(length));
-  file << header;
-  for (const RandomTensor& tensor : shard) {
-    WriteTensor(tensor, seed, file);
-    if (!file) break;  // CloseFile reports it
-  }
-  return CloseFile(file, path);
-}
-
-absl::Status WriteJson(const Json& json, const std::string& path) {
-  std::ofstream file(path, std::ios::binary);
-  file << json.dump(2) << "\n";
-  return CloseFile(file, path);
-}
-
-absl::StatusOr<RandomCheckpointReport> WriteShards(const std::vector<Shard>& shards, const std::string& dir,
-                                                   uint64_t seed) {
-  RandomCheckpointReport report{.shard_count = static_cast<int>(shards.size())};
-  Json weight_map;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1
-                                 ? "model.safetensors"
-                                 : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shards.size());
-    RETURN_IF_ERROR(WriteShard(shards[i], seed, dir + "/" + name));
-    for (const RandomTensor& tensor : shards[i]) {
-      weight_map[tensor.name] = name;
-      report.bytes += tensor.bytes();
-      ++report.tensor_count;
-    }
-  }
-  if (shards.size() > 1) {
-    RETURN_IF_ERROR(WriteJson({{"metadata", {{"total_size", report.bytes}}}, {"weight_map", weight_map}},
-                              dir + "/model.safetensors.index.json"));
-  }
-  return report;
-}
-
-// The given config.json, with the dtype that the weights are written in.
-absl::Status WriteConfig(const std::string& text, const ModelConfig& config, bool fp8,
-                         const std::string& dir) {
+absl::Status WriteConfig(const std::string& text, const ModelConfig& config,
+                         const ModelDescription& description, const std::string& dir) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   json["torch_dtype"] = "bfloat16";
   json.erase("quantization_config");
-  if (fp8) {
-    json["quantization_config"] = {{"quant_method", "fp8"},
-                                   {"fmt", "e4m3"},
-                                   {"activation_scheme", "dynamic"},
-                                   {"weight_block_size", {config.weight_block_n, config.weight_block_k}}};
+  if (const Json quantization = QuantizationConfig(config, description); !quantization.is_null()) {
+    json["quantization_config"] = quantization;
   }
-  return WriteJson(json, dir + "/config.json");
+  return WriteJsonFile(json, dir + "/config.json");
 }
 
 absl::Status WriteGenerationConfig(const ModelConfig& config, const std::string& dir) {
   Json json = {{"do_sample", false}};
   if (config.bos_token_id >= 0) json["bos_token_id"] = config.bos_token_id;
   if (!config.eos_token_ids.empty()) json["eos_token_id"] = config.eos_token_ids;
-  return WriteJson(json, dir + "/generation_config.json");
+  return WriteJsonFile(json, dir + "/generation_config.json");
 }
 
 }  // namespace
 
-absl::StatusOr<RandomCheckpointReport> WriteRandomCheckpoint(const RandomCheckpointOptions& options) {
-  const bool fp8 = options.projections == DType::kF8E4M3;
+absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options) {
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
-  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, options.config_json));
-  std::error_code error;
-  std::filesystem::create_directories(options.out_dir, error);
-  if (!error && !std::filesystem::is_empty(options.out_dir, error) && !error) {
-    return absl::AlreadyExistsError(absl::StrFormat(
-        "%s: the directory is not empty; synth overwrites nothing, so name a new or an empty directory",
-        options.out_dir));
-  }
-  if (error) return absl::InvalidArgumentError(absl::StrFormat("%s: %s", options.out_dir, error.message()));
-  RETURN_IF_ERROR(WriteConfig(text, config, fp8, options.out_dir));
+  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json));
+  const ModelConfig config = WithProjections(shape, options.projections);
+  const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
+  RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));
+  RETURN_IF_ERROR(WriteConfig(text, config, description, options.out_dir));
   RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));
-  return WriteShards(CutShards(ListTensors(config, fp8), options.max_shard_bytes), options.out_dir,
-                     options.seed);
+  const std::vector<RandomTensor> tensors = ListTensors(config, description);
+  std::vector<OutputTensor> outputs;
+  for (const RandomTensor& tensor : tensors) outputs.push_back(tensor.out);
+  return WriteCheckpoint(outputs, options.out_dir, options.max_shard_bytes,
+                         [&](size_t index, std::ostream& out) -> absl::Status {
+                           WriteTensor(tensors[index], options.seed, out);
+                           return absl::OkStatus();
+                         });
 }
 
 }  // namespace foredraft

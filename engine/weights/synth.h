@@ -8,28 +8,25 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/weights/checkpoint_writer.h"
 #include "kernels/dtype.h"
 
 namespace foredraft {
 
 struct RandomCheckpointOptions {
-  std::string config_json;           // shape of the model; num_nextn_predict_layers says how many MTP modules
-  std::string out_dir;               // made if missing; must be empty, so that no weights are overwritten
-  uint64_t seed = 0;                 // the same seed gives the same bytes on every machine
-  DType projections = DType::kBF16;  // or kF8E4M3: in FP8 blocks with their scales
+  std::string config_json;  // shape of the model; num_nextn_predict_layers says how many MTP modules
+  std::string out_dir;      // made if missing; must be empty, so that no weights are overwritten
+  uint64_t seed = 0;        // the same seed gives the same bytes on every machine
+  // Or kF8E4M3: in blocks with their scales. Or a 4-bit kind: codes and scales in groups of 32, where
+  // `quantize` would make them (quantization_config.h).
+  DType projections = DType::kBF16;
   int64_t max_shard_bytes = 1'000'000'000;  // a larger tensor gets a shard of its own
-};
-
-struct RandomCheckpointReport {
-  int64_t tensor_count = 0;
-  int64_t bytes = 0;  // of tensors
-  int shard_count = 0;
 };
 
 // Writes config.json, generation_config.json and model.safetensors, or shards with their index.
 // RandomAmplitude scales the weights. Memory is bounded by a small buffer. INVALID_ARGUMENT, ALREADY_EXISTS
 // or RESOURCE_EXHAUSTED name the file.
-absl::StatusOr<RandomCheckpointReport> WriteRandomCheckpoint(const RandomCheckpointOptions& options);
+absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options);
 
 }  // namespace foredraft
 

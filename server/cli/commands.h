@@ -19,6 +19,7 @@ void AddCheckConfig(CLI::App& app, int* exit_code);
 void AddWorker(CLI::App& app, int* exit_code);
 void AddInfo(CLI::App& app, int* exit_code);
 void AddSynth(CLI::App& app, int* exit_code);
+void AddQuantize(CLI::App& app, int* exit_code);
 void AddTune(CLI::App& app, int* exit_code);
 
 // The options --config and --set.

@@ -13,6 +13,11 @@ namespace {
 
 void Row(const char* name, const std::string& value) { printf("%-20s %s\n", name, value.c_str()); }
 
+const char* DTypeOf(const ModelConfig& model) {
+  if (model.pack_quantized) return model.pack_quantized.codes == CodeFormat::kInt4 ? "INT4" : "FP4";
+  return model.fp8_blocks ? "FP8" : "BF16";
+}
+
 // `path` is a checkpoint directory, or a config.json whose weights load_format dummy would make.
 absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
   std::error_code error;
@@ -36,7 +41,7 @@ absl::Status ShowInfo(const std::string& path) {
                                  ", MTP modules ", Grouped(summary.mtp_parameters)));
   Row("bytes",
       summary.tensor_count == 0
-          ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", model.fp8_blocks ? "FP8" : "BF16")
+          ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", DTypeOf(model))
           : absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
   Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
   Row("KV bytes per token",

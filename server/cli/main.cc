@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
   AddBench(app, &exit_code);
   AddInfo(app, &exit_code);
   AddSynth(app, &exit_code);
+  AddQuantize(app, &exit_code);
   AddTune(app, &exit_code);
   if (const std::string unknown = UnknownCommand(app, argc > 1 ? argv[1] : ""); !unknown.empty()) {
     fprintf(stderr, "foredraft: %s\n", unknown.c_str());

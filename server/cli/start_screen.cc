@@ -6,14 +6,11 @@
 #include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
 #include "base/log.h"
+#include "server/cli/progress_bar.h"
 #include "server/version.h"
 
 namespace foredraft {
 namespace {
-
-constexpr int kBarCells = 16;
-
-std::string Megabytes(int64_t bytes) { return Grouped((bytes + 500'000) / 1'000'000); }
 
 // "4.5 M", "671.0 B"
 std::string Short(int64_t number) {
@@ -85,14 +82,8 @@ void StartScreen::DrawBars() {
   drawn_ = true;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const Progress& progress = ranks_[rank];
-    const int64_t whole = std::max<int64_t>(progress.total_bytes, 1);
-    std::string bar;
-    for (int cell = 0; cell < kBarCells; ++cell) {
-      bar += cell * whole < progress.done_bytes * kBarCells ? "█" : "░";
-    }
-    fprintf(stderr, "%s\r%s  %s %s / %s MB   %.1f s", rank > 0 ? "\n" : "",
-            Label(static_cast<int>(rank)).c_str(), bar.c_str(), Megabytes(progress.done_bytes).c_str(),
-            Megabytes(progress.total_bytes).c_str(), Seconds());
+    fprintf(stderr, "%s\r%s  %s   %.1f s", rank > 0 ? "\n" : "", Label(static_cast<int>(rank)).c_str(),
+            ProgressBar(progress.done_bytes, progress.total_bytes).c_str(), Seconds());
   }
   fflush(stderr);
 }

@@ -30,10 +30,10 @@ absl::Status WriteTokenizer(const RandomCheckpointOptions& options) {
 }
 
 absl::Status Synth(const RandomCheckpointOptions& options) {
-  ASSIGN_OR_RETURN(const RandomCheckpointReport report, WriteRandomCheckpoint(options));
+  ASSIGN_OR_RETURN(const WrittenCheckpoint written, WriteRandomCheckpoint(options));
   RETURN_IF_ERROR(WriteTokenizer(options));
-  printf("%s: %s tensors, %s bytes\n", options.out_dir.c_str(), Grouped(report.tensor_count).c_str(),
-         Grouped(report.bytes).c_str());
+  printf("%s: %s tensors, %s bytes\n", options.out_dir.c_str(), Grouped(written.tensor_count).c_str(),
+         Grouped(written.bytes).c_str());
   return absl::OkStatus();
 }
 
@@ -54,10 +54,12 @@ void AddSynth(CLI::App& app, int* exit_code) {
       ->type_name("S");
   auto dtype = std::make_shared<std::string>("bf16");
   command->add_option("--dtype", *dtype, "of the projections")
-      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->check(CLI::IsMember({"bf16", "fp8", "int4", "fp4"}))
       ->capture_default_str();
   command->callback([options, dtype, exit_code] {
-    options->projections = *dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
+    if (*dtype == "fp8") options->projections = DType::kF8E4M3;
+    if (*dtype == "int4") options->projections = DType::kInt4;
+    if (*dtype == "fp4") options->projections = DType::kF4E2M1;
     const absl::Status status = Synth(*options);
     *exit_code = status.ok() ? 0 : Fail(status);
   });

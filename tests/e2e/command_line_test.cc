@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -59,6 +60,9 @@ TEST(CommandLine, ExitCode2IsWrongUsageAnd1IsFailure) {
            {{"synth", "--config-json", dir + "/none.json", "--out", dir + "/out", "--seed", "1"},
             1,
             "none.json"},
+           {{"quantize", dir, dir + "/out", "--dtype", "int4"}, 1, "config.json"},
+           {{"quantize", dir, dir + "/out", "--dtype", "int3"}, 2, "--dtype"},
+           {{"quantize", dir, dir + "/out"}, 2, "--dtype is required"},
            {{"tune", "--config", kConfig}, 2, "--out"},
            {{"tune", "--config", kConfig, "--out", dir + "/tuning.json"}, 1, "backend: cpu"},
            {{"--help"}, 0, ""},
@@ -91,6 +95,19 @@ TEST(CommandLine, InfoDescribesTheCheckpoint) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("DeepseekV3ForCausalLM"), HasSubstr("MTP modules          3"),
                                 HasSubstr("KV bytes per token")));
+}
+
+TEST(CommandLine, QuantizeWritesACheckpointThatInfoDescribes) {
+  const std::string out = testing::TempDir() + "/command_line_quantize";
+  std::filesystem::remove_all(out);
+  const RunResult quantize = Foredraft({"quantize", kModel, out, "--dtype", "int4"});
+  EXPECT_EQ(quantize.exit_code, 0) << quantize.err;
+  EXPECT_THAT(quantize.out, HasSubstr("error over root mean square: 0."));
+  EXPECT_THAT(quantize.err, HasSubstr("quantizing  100%"));
+  const RunResult info = Foredraft({"info", "--checkpoint", out});
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out, HasSubstr("I32 "));
+  EXPECT_THAT(info.out, HasSubstr("MTP modules          3"));
 }
 
 TEST(CommandLine, InfoAndCheckConfigDescribeTheShapesOfR1) {

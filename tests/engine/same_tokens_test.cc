@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "engine/weights/quantize_checkpoint.h"
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
@@ -48,20 +51,36 @@ Case CaseOf(const std::vector<int>& row) {
   return c;
 }
 
+// What runs are compared with, of one model. Computed once per test binary.
+struct References {
+  std::map<bool, RunRecord> baselines;  // by `sampled`
+  std::map<std::vector<int>, std::vector<int32_t>> drafts;
+  std::unique_ptr<FromScratch> scratch;
+};
+
+// The tests of a model. Those of abacus in BF16 are all below; SameTokensInt4 has some of them.
 class SameTokens : public ::testing::Test {
  protected:
+  explicit SameTokens(const LoadedModel& model = LoadModelOnce(kAbacusDir))
+      : model_(model), references_(ReferencesOf(model)) {}
+
+  static References& ReferencesOf(const LoadedModel& model) {
+    static auto* const references = new std::map<const LoadedModel*, References>;
+    return (*references)[&model];
+  }
+
   // The baseline: eager, no module, no overlap, one request at a time, no reuse.
   const RunRecord& Baseline(bool sampled) {
-    static auto* const baselines = new std::map<bool, RunRecord>;
-    const auto found = baselines->find(sampled);
-    if (found != baselines->end()) return found->second;
+    const auto found = references_.baselines.find(sampled);
+    if (found != references_.baselines.end()) return found->second;
     Setting plain;
     plain.mtp = false;
     plain.overlap = false;
     plain.graphs = false;
     plain.max_batch_size = 1;
     plain.reuse = false;
-    return baselines->emplace(sampled, RunRequests(model_, plain, TestRequests({.sampled = sampled})))
+    return references_.baselines
+        .emplace(sampled, RunRequests(model_, plain, TestRequests({.sampled = sampled})))
         .first->second;
   }
 
@@ -70,12 +89,15 @@ class SameTokens : public ::testing::Test {
   // step).
   const std::vector<int32_t>& Reference(const Case& c, const Request& request, int id, int token_count,
                                         const RequestRecord& record) {
-    static auto* const drafts = new std::map<std::vector<int>, std::vector<int32_t>>;
-    static auto* const scratch = new FromScratch(*model_.device, model_.config, model_.weights, 400);
+    std::unique_ptr<FromScratch>& scratch = references_.scratch;
+    if (scratch == nullptr) {
+      scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400);
+    }
     const int prompt_len = static_cast<int>(request.prompt_ids.size());
     // Tokens of the first record are the prefill's and the first step's.
     const int first_step_end = c.setting.vanilla ? prompt_len + record.records.front().token_count - 1 : -1;
-    std::vector<int32_t>& entry = (*drafts)[{c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
+    std::vector<int32_t>& entry =
+        references_.drafts[{c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
     if (entry.empty()) {
       std::vector<int32_t> tokens = request.prompt_ids;
       tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
@@ -112,37 +134,71 @@ class SameTokens : public ::testing::Test {
     }
   }
 
-  const LoadedModel& model_ = LoadModelOnce(kAbacusDir);
+  // Runs the settings of `rows` and checks that they took effect.
+  void ExpectTheSameOverSettings(const std::vector<std::vector<int>>& rows) {
+    bool swapped = false;
+    bool reused = false;
+    int drafts_checked = 0;
+    for (const std::vector<int>& row : rows) {
+      const Case c = CaseOf(row);
+      SCOPED_TRACE(absl::StrCat(c.setting.DebugString(), c.sampled ? ", sampled" : ", greedy", ", row [",
+                                absl::StrJoin(row, " "), "]"));
+      const std::vector<Request> requests = TestRequests({.sampled = c.sampled});
+      const RunRecord run = RunRequests(model_, c.setting, requests);
+      ExpectSameTokens(c, run);
+      ExpectDraftsFromScratch(c, run, requests);
+      if (HasFatalFailure()) return;
+      EXPECT_EQ(run.load.blocks_used, 0);
+      EXPECT_EQ(run.load.slots_used, 0);
+      EXPECT_EQ(run.replays > 0, c.setting.graphs);
+      swapped |= run.load.preemptions > 0;
+      reused |= run.load.prefix_hit_tokens > 0;
+      for (const RequestRecord& request : run.requests) {
+        for (const StepRecord& step : request.records) drafts_checked += static_cast<int>(step.drafts.size());
+      }
+    }
+    EXPECT_TRUE(swapped);
+    EXPECT_TRUE(reused);
+    EXPECT_GT(drafts_checked, 1000);
+  }
+
+  const LoadedModel& model_;
+  References& references_;
 };
 
+bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
+
 TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  const bool full = std::getenv("FOREDRAFT_FULL") != nullptr;
-  const auto rows = CoveringArray(kLevels, /*strength=*/full ? 3 : 2);
-  bool swapped = false;
-  bool reused = false;
-  int drafts_checked = 0;
-  for (const std::vector<int>& row : rows) {
-    const Case c = CaseOf(row);
-    SCOPED_TRACE(absl::StrCat(c.setting.DebugString(), c.sampled ? ", sampled" : ", greedy", ", row [",
-                              absl::StrJoin(row, " "), "]"));
-    const std::vector<Request> requests = TestRequests({.sampled = c.sampled});
-    const RunRecord run = RunRequests(model_, c.setting, requests);
-    ExpectSameTokens(c, run);
-    ExpectDraftsFromScratch(c, run, requests);
-    if (HasFatalFailure()) return;
-    EXPECT_EQ(run.load.blocks_used, 0);
-    EXPECT_EQ(run.load.slots_used, 0);
-    EXPECT_EQ(run.replays > 0, c.setting.graphs);
-    swapped |= run.load.preemptions > 0;
-    reused |= run.load.prefix_hit_tokens > 0;
-    for (const RequestRecord& request : run.requests) {
-      for (const StepRecord& step : request.records) drafts_checked += static_cast<int>(step.drafts.size());
-    }
+  ExpectTheSameOverSettings(CoveringArray(kLevels, /*strength=*/IsFullTier() ? 3 : 2));
+}
+
+// abacus as `foredraft quantize` writes it.
+const LoadedModel& AbacusInInt4() {
+  static const LoadedModel* const model = [] {
+    const std::string dir = absl::StrCat(testing::TempDir(), "/same_tokens_int4");
+    std::filesystem::remove_all(dir);
+    const auto report = QuantizeCheckpoint({.in_dir = kAbacusDir, .out_dir = dir}, nullptr);
+    CHECK(report.ok()) << report.status().ToString();
+    return &LoadModelOnce(dir);
+  }();
+  return *model;
+}
+
+class SameTokensInt4 : public SameTokens {
+ protected:
+  SameTokensInt4() : SameTokens(AbacusInInt4()) {}
+};
+
+// In the fast tier every third row of the array.
+TEST_F(SameTokensInt4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
+  ASSERT_EQ(model_.weights.layers[1].moe.expert_gate_up.first.dtype, DType::kInt4);
+  ASSERT_EQ(model_.weights.mtp_modules[2].layer.self_attn.qkv_a.dtype, DType::kInt4);
+  const auto rows = CoveringArray(kLevels, 2);
+  std::vector<std::vector<int>> chosen;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (IsFullTier() || i % 3 == 0) chosen.push_back(rows[i]);
   }
-  // Checks that the settings took effect.
-  EXPECT_TRUE(swapped);
-  EXPECT_TRUE(reused);
-  EXPECT_GT(drafts_checked, 1000);
+  ExpectTheSameOverSettings(chosen);
 }
 
 // Wrong drafts change the speed but no tokens, so the acceptance counts are compared.

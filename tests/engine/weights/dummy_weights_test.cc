@@ -1,11 +1,14 @@
 #include "engine/weights/dummy_weights.h"
 
 #include <cmath>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/weights/checkpoint_summary.h"
+#include "engine/weights/quantization_config.h"
 #include "engine/weights/weight_loader.h"
 #include "gtest/gtest.h"
 #include "kernels/random_weight.h"
@@ -156,20 +159,56 @@ TEST(DummyWeights, ARankWithoutExpertsMakesTheSameOtherWeights) {
 }
 
 TEST(RandomWeight, HasTheRequestedAmplitude) {
-  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1}) {
     constexpr int kCount = 100000;
     const RandomWeight weight = DenseRandomWeight(1, kCount, dtype, 0.25f, 7);
     double squares = 0;
     double sum = 0;
     for (int i = 0; i < kCount; ++i) {
-      const float x = dtype == DType::kBF16 ? ToFloat(RandomBf16(weight, i))
-                                            : F8E4M3ToFloat(RandomF8(weight, i)) * RandomF8Scale(weight);
+      float x = 0;
+      if (Is4Bit(dtype)) {
+        x = Code4ToFloat(dtype, RandomCode4(weight, i)) * ToFloat(RandomGroupScale(weight));
+      } else {
+        x = dtype == DType::kBF16 ? ToFloat(RandomBf16(weight, i))
+                                  : F8E4M3ToFloat(RandomF8(weight, i)) * RandomF8Scale(weight);
+      }
       ASSERT_TRUE(std::isfinite(x));
       squares += double{x} * x;
       sum += x;
     }
-    EXPECT_NEAR(std::sqrt(squares / kCount), 0.25, 0.002) << DTypeName(dtype);
+    // 2^-4 is the largest power of two whose codes, of root mean square 2.926, do not exceed the amplitude.
+    const double expected = dtype == DType::kF4E2M1 ? 2.926 / 16 : 0.25;
+    EXPECT_NEAR(std::sqrt(squares / kCount), expected, 0.002) << DTypeName(dtype);
     EXPECT_NEAR(sum / kCount, 0, 0.004) << DTypeName(dtype);
+  }
+}
+
+TEST(DummyWeights, Are4BitsWhereQuantizeMakesThem) {
+  ModelConfig config = TinyConfig();
+  config.hidden_size = 64;
+  config.moe_intermediate_size = 40;  // the columns of down: no multiple of 32
+  for (const CodeFormat codes : {CodeFormat::kInt4, CodeFormat::kFp4}) {
+    config.pack_quantized = {codes, 32};
+    FakeDevice device;
+    const ModelWeights weights = MakeOrDie(config, 2, device);
+    // Codes times a scale that is the same everywhere: few different values.
+    const PackedWeight& gate_up = weights.mtp_modules[0].layer.moe.expert_gate_up.first;
+    std::set<float> values;
+    for (int column = 0; column < 64; ++column) values.insert(FakeDevice::At(gate_up, 3, column));
+    EXPECT_LE(values.size(), 16u);
+    const ModelDescription description = DescribeModel(config, 2);
+    std::map<std::string, bool> packed;
+    for (const WeightSpec& weight : description.weights)
+      packed[weight.name] = IsPackedByChoice(config, weight);
+    for (const char* name : {"qkv_a", "experts.gate_up", "shared.gate_up", "mlp.gate_up"}) {
+      EXPECT_TRUE(packed[name]) << name;
+    }
+    for (const char* name : {"kv_b", "experts.down", "router", "eh_proj", "lm_head", "embed_tokens", "q_b"}) {
+      EXPECT_FALSE(packed[name]) << name;
+    }
+    ModelConfig plain = config;
+    plain.pack_quantized = {};
+    EXPECT_LT(DummyBytes(config, 2), DummyBytes(plain, 2));
   }
 }
 

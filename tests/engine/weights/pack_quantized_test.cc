@@ -172,80 +172,81 @@ void Reshape(RawTensor& tensor, std::vector<int64_t> shape, size_t bytes) {
   tensor.bytes.resize(bytes);
 }
 
+const Broken kBroken[] = {
+    {"wrong group",
+     [](auto& t) {
+       Reshape(Part(t, "_scale"), {10, 4}, 80);
+     },
+     "gate_proj.weight_scale: shape: [10, 4], a group of 32 makes it [10, 2]"},
+    {"missing scale",
+     [](auto& t) {
+       std::erase_if(t, [](const RawTensor& x) { return x.name == std::string(kDown) + "_scale"; });
+     },
+     "gate_proj.weight_scale: missing: model.layers.0.mlp.gate_proj.weight_packed is there"},
+    {"missing shape",
+     [](auto& t) {
+       std::erase_if(t, [](const RawTensor& x) { return x.name == std::string(kDown) + "_shape"; });
+     },
+     "gate_proj.weight_shape: missing"},
+    {"missing codes",
+     [](auto& t) {
+       std::erase_if(t, [](const RawTensor& x) { return x.name == std::string(kDown) + "_packed"; });
+     },
+     "gate_proj.weight: missing"},
+    {"another shape", [](auto& t) { Part(t, "_shape").bytes[8] = 63; },
+     "gate_proj.weight_shape: [10, 63], config.json makes it [10, 64]"},
+    {"zero points",
+     [](auto& t) {
+       t.push_back({std::string(kDown) + "_zero_point", "I32", {2, 2}, std::string(16, '\0')});
+     },
+     "gate_proj.weight_zero_point: zero points, allowed symmetric codes"},
+    {"permuted columns",
+     [](auto& t) {
+       t.push_back({std::string(kDown) + "_g_idx", "I32", {64}, std::string(256, '\0')});
+     },
+     "gate_proj.weight_g_idx: permuted columns"},
+    {"INT8 packed",
+     [](auto& t) {
+       Reshape(Part(t, "_packed"), {10, 16}, 640);
+     },
+     "gate_proj.weight_packed: 8 bits per code, allowed 4: shape [10, 8]"},
+    {"INT8 plain",
+     [](auto& t) {
+       t.push_back({std::string(kDown), "I8", {10, 64}, std::string(640, '\0')});
+     },
+     "gate_proj.weight: given twice"},
+    {"INT8 elsewhere",
+     [](auto& t) {
+       RawTensor& other = Named(t, "model.layers.0.mlp.up_proj.weight");
+       other.dtype = "I8";
+       other.bytes.resize(640);
+     },
+     "up_proj.weight: dtype: I8, allowed BF16, F32"},
+    {"scale of another tensor",
+     [](auto& t) {
+       t.push_back({"model.layers.0.mlp.up_proj.weight_scale", "BF16", {10, 2}, std::string(40, '\0')});
+     },
+     "up_proj.weight_scale: unexpected: model.layers.0.mlp.up_proj.weight is not packed"},
+    {"scales in F32",
+     [](auto& t) {
+       Part(t, "_scale").dtype = "F32";
+       Part(t, "_scale").bytes.resize(80);
+     },
+     "gate_proj.weight_scale: dtype: F32, allowed BF16"},
+    {"codes in U8",
+     [](auto& t) {
+       Part(t, "_packed") = {Part(t, "_packed").name, "U8", {10, 32}, std::string(320, 'x')};
+     },
+     "gate_proj.weight_packed: dtype: U8, allowed I32"},
+    {"infinite scale", [](auto& t) { Part(t, "_scale").bytes.replace(6, 2, std::string("\x80\x7f", 2)); },
+     "gate_proj.weight_scale: element [1, 1]: inf, allowed finite scales"},
+};
+
 TEST_F(PackedCheckpoint, RefusesBrokenOnesNamingTensorAndReason) {
-  const Broken cases[] = {
-      {"wrong group",
-       [](auto& t) {
-         Reshape(Part(t, "_scale"), {10, 4}, 80);
-       },
-       "gate_proj.weight_scale: shape: [10, 4], a group of 32 makes it [10, 2]"},
-      {"missing scale",
-       [](auto& t) {
-         std::erase_if(t, [](const RawTensor& x) { return x.name == std::string(kDown) + "_scale"; });
-       },
-       "gate_proj.weight_scale: missing: model.layers.0.mlp.gate_proj.weight_packed is there"},
-      {"missing shape",
-       [](auto& t) {
-         std::erase_if(t, [](const RawTensor& x) { return x.name == std::string(kDown) + "_shape"; });
-       },
-       "gate_proj.weight_shape: missing"},
-      {"missing codes",
-       [](auto& t) {
-         std::erase_if(t, [](const RawTensor& x) { return x.name == std::string(kDown) + "_packed"; });
-       },
-       "gate_proj.weight: missing"},
-      {"another shape", [](auto& t) { Part(t, "_shape").bytes[8] = 63; },
-       "gate_proj.weight_shape: [10, 63], config.json makes it [10, 64]"},
-      {"zero points",
-       [](auto& t) {
-         t.push_back({std::string(kDown) + "_zero_point", "I32", {2, 2}, std::string(16, '\0')});
-       },
-       "gate_proj.weight_zero_point: zero points, allowed symmetric codes"},
-      {"permuted columns",
-       [](auto& t) {
-         t.push_back({std::string(kDown) + "_g_idx", "I32", {64}, std::string(256, '\0')});
-       },
-       "gate_proj.weight_g_idx: permuted columns"},
-      {"INT8 packed",
-       [](auto& t) {
-         Reshape(Part(t, "_packed"), {10, 16}, 640);
-       },
-       "gate_proj.weight_packed: 8 bits per code, allowed 4: shape [10, 8]"},
-      {"INT8 plain",
-       [](auto& t) {
-         t.push_back({std::string(kDown), "I8", {10, 64}, std::string(640, '\0')});
-       },
-       "gate_proj.weight: given twice"},
-      {"INT8 elsewhere",
-       [](auto& t) {
-         RawTensor& other = Named(t, "model.layers.0.mlp.up_proj.weight");
-         other.dtype = "I8";
-         other.bytes.resize(640);
-       },
-       "up_proj.weight: dtype: I8, allowed BF16, F32"},
-      {"scale of another tensor",
-       [](auto& t) {
-         t.push_back({"model.layers.0.mlp.up_proj.weight_scale", "BF16", {10, 2}, std::string(40, '\0')});
-       },
-       "up_proj.weight_scale: unexpected: model.layers.0.mlp.up_proj.weight is not packed"},
-      {"scales in F32",
-       [](auto& t) {
-         Part(t, "_scale").dtype = "F32";
-         Part(t, "_scale").bytes.resize(80);
-       },
-       "gate_proj.weight_scale: dtype: F32, allowed BF16"},
-      {"codes in U8",
-       [](auto& t) {
-         Part(t, "_packed") = {Part(t, "_packed").name, "U8", {10, 32}, std::string(320, 'x')};
-       },
-       "gate_proj.weight_packed: dtype: U8, allowed I32"},
-      {"infinite scale", [](auto& t) { Part(t, "_scale").bytes.replace(6, 2, std::string("\x80\x7f", 2)); },
-       "gate_proj.weight_scale: element [1, 1]: inf, allowed finite scales"},
-  };
   Pack(kDown);
   ASSERT_TRUE(Load().ok()) << Load().status();
   const std::vector<RawTensor> whole = tensors_;
-  for (const Broken& broken : cases) {
+  for (const Broken& broken : kBroken) {
     tensors_ = whole;
     broken.breaks(tensors_);
     const absl::Status status = Load().status();

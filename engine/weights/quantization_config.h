@@ -1,0 +1,32 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_QUANTIZATION_CONFIG_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_QUANTIZATION_CONFIG_H_
+
+// Which tensors of a model are quantised where this program chooses (quantize, synth, random weights), and
+// the quantization_config that says so to other programs.
+//
+//   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
+//   4 bits  the same without kv_b, whose halves are multiplied with by head, and without weights whose
+//   columns
+//           are no multiple of the group. Parts that are fused into one weight are packed together.
+
+#include "absl/container/flat_hash_set.h"
+#include "config/model_config.h"
+#include "engine/weights/model_description.h"
+#include "nlohmann/json.hpp"
+
+namespace foredraft {
+
+inline constexpr int kPackGroup = 32;  // the default: what K2-Thinking and MXFP4 have
+
+// The weight's tensors are packed. False where config.pack_quantized is not set.
+bool IsPackedByChoice(const ModelConfig& config, const WeightSpec& weight);
+absl::flat_hash_set<const TensorSpec*> TensorsToPack(const ModelConfig& config,
+                                                     const ModelDescription& description);
+
+// config.json's quantization_config for config.fp8_blocks or config.pack_quantized; null for neither. The
+// matrices that stay as they are stand in `ignore`, or in modules_to_not_convert.
+nlohmann::ordered_json QuantizationConfig(const ModelConfig& config, const ModelDescription& description);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_QUANTIZATION_CONFIG_H_

@@ -1,0 +1,53 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_QUANTIZE_CHECKPOINT_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_QUANTIZE_CHECKPOINT_H_
+
+// Rewrites a BF16 checkpoint with quantised projections (quantization_config.h says which), MTP modules
+// included.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/weights/checkpoint_writer.h"
+#include "engine/weights/quantization_config.h"
+#include "engine/weights/quantizer.h"
+#include "engine/weights/weight_source.h"
+#include "kernels/dtype.h"
+
+namespace foredraft {
+
+struct QuantizeOptions {
+  std::string in_dir;
+  std::string out_dir;         // made if missing; must be empty
+  DType dtype = DType::kInt4;  // or kF8E4M3
+  int group = kPackGroup;      // of kInt4: 32, 64 or 128
+  int threads = 1;
+  int64_t max_shard_bytes = 5'000'000'000;
+};
+
+struct QuantizedTensor {
+  std::string name;
+  QuantizationError error;
+};
+
+struct QuantizeReport {
+  WrittenCheckpoint written;
+  int64_t bytes_read = 0;
+  std::vector<QuantizedTensor> tensors;  // in the checkpoint's order
+};
+
+// The file in out_dir with a line per quantised tensor: name, elements, root mean square of the weights,
+// relative error, largest error.
+inline constexpr char kQuantizationReportFile[] = "quantization_report.tsv";
+
+// Writes config.json with a quantization_config, the tensors, the report, and copies of the other files
+// (tokenizer, generation_config.json). Holds a band of rows and one tensor's scales at a time.
+// INVALID_ARGUMENT names the tensor or field: a checkpoint that is quantised already, a weight that is NaN or
+// infinite.
+absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options,
+                                                  const LoadProgress& progress);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_QUANTIZE_CHECKPOINT_H_

@@ -1,0 +1,36 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_QUANTIZER_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_QUANTIZER_H_
+
+// Rounds weights to the codes of a checkpoint's format. The scale of a group or block is the one of a few
+// candidates round the largest magnitude that gives the least sum of squared errors.
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace foredraft {
+
+// Sums over elements; they add up over groups, blocks and tensors.
+struct QuantizationError {
+  double squared_error = 0;
+  double squared_weight = 0;
+  double largest_error = 0;
+  int64_t count = 0;
+
+  QuantizationError& operator+=(const QuantizationError& other);
+  // Root of the mean squared error over the weights' root mean square; 0 for zeros.
+  double relative() const;
+};
+
+// A group of `count` (even) adjacent weights of a row: codes as compressed-tensors packs INT4, and a positive
+// scale. Finite weights.
+QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* codes, bf16* scale);
+
+// A block of rows x columns, at most 128 x 128; `weight_stride` and `code_stride` in elements. `scale` is the
+// multiplier (weight_scale_inv). Finite weights.
+QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
+                                  uint8_t* codes, int64_t code_stride, float* scale);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_QUANTIZER_H_

@@ -1,0 +1,97 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+#include "base/grouped_digits.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "engine/weights/quantize_checkpoint.h"
+#include "server/cli/commands.h"
+#include "server/cli/progress_bar.h"
+
+namespace foredraft {
+namespace {
+
+// A bar on a terminal, otherwise a log line every 10%.
+class QuantizeProgress {
+ public:
+  void Show(int64_t done_bytes, int64_t total_bytes) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    if (terminal_) {
+      fprintf(stderr, "\rquantizing  %s   %.1f s", ProgressBar(done_bytes, total_bytes).c_str(), seconds);
+      if (done_bytes == total_bytes) fprintf(stderr, "\n");
+      fflush(stderr);
+      return;
+    }
+    const int64_t tenths = done_bytes * 10 / std::max<int64_t>(total_bytes, 1);
+    if (tenths == logged_tenths_) return;
+    logged_tenths_ = tenths;
+    LogLine(LogLevel::kInfo, absl::StrFormat("quantizing  %d%%  %s / %s MB   %.1f s", tenths * 10,
+                                             Megabytes(done_bytes), Megabytes(total_bytes), seconds));
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  int64_t logged_tenths_ = 0;
+};
+
+absl::Status Quantize(const QuantizeOptions& options) {
+  QuantizeProgress progress;
+  const auto show = [&](int64_t done_bytes, int64_t total_bytes) { progress.Show(done_bytes, total_bytes); };
+  ASSIGN_OR_RETURN(const QuantizeReport report, QuantizeCheckpoint(options, show));
+  QuantizationError sum;
+  const QuantizedTensor* worst = nullptr;
+  for (const QuantizedTensor& tensor : report.tensors) {
+    sum += tensor.error;
+    if (worst == nullptr || tensor.error.relative() > worst->error.relative()) worst = &tensor;
+  }
+  printf("%s: %s tensors, %s bytes (from %s), of which %s with %s elements are quantised\n",
+         options.out_dir.c_str(), Grouped(report.written.tensor_count).c_str(),
+         Grouped(report.written.bytes).c_str(), Grouped(report.bytes_read).c_str(),
+         Grouped(static_cast<int64_t>(report.tensors.size())).c_str(), Grouped(sum.count).c_str());
+  if (worst == nullptr) return absl::OkStatus();
+  printf("error over root mean square: %.4f; largest %.4f, %s; every tensor in %s/%s\n", sum.relative(),
+         worst->error.relative(), worst->name.c_str(), options.out_dir.c_str(), kQuantizationReportFile);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddQuantize(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "quantize", "Write a BF16 checkpoint again with its projections in 4 or 8 bits, MTP modules included");
+  auto options = std::make_shared<QuantizeOptions>();
+  options->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  command->add_option("in", options->in_dir, "Hugging Face checkpoint directory in BF16")
+      ->required()
+      ->type_name("IN");
+  command->add_option("out", options->out_dir, "directory to write; must be new or empty")
+      ->required()
+      ->type_name("OUT");
+  auto dtype = std::make_shared<std::string>();
+  command
+      ->add_option("--dtype", *dtype,
+                   "int4: compressed-tensors pack-quantized; fp8: E4M3 in blocks of 128 x 128")
+      ->required()
+      ->check(CLI::IsMember({"int4", "fp8"}));
+  command->add_option("--group", options->group, "inputs that share a scale, of int4")
+      ->check(CLI::IsMember({32, 64, 128}))
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "threads that round weights")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->callback([options, dtype, exit_code] {
+    options->dtype = *dtype == "int4" ? DType::kInt4 : DType::kF8E4M3;
+    const absl::Status status = Quantize(*options);
+    *exit_code = status.ok() ? 0 : Fail(status);
+  });
+}
+
+}  // namespace foredraft
