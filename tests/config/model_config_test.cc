@@ -136,6 +136,7 @@ TEST(ModelConfig, AbsentFieldsHaveTheClassDefaults) {
   config["q_lora_rank"] = nullptr;
   config["eos_token_id"] = nullptr;
   const ModelConfig parsed = ParseOrDie(config);
+  EXPECT_EQ(parsed.model_type, "deepseek_v3");
   EXPECT_EQ(parsed.num_nextn_predict_layers, 0);
   EXPECT_EQ(parsed.q_lora_rank, 0);
   EXPECT_FALSE(parsed.fp8_blocks);
@@ -260,6 +261,7 @@ json Glm47Flash() {
 TEST(ModelConfig, ReadsGlm47Flash) {
   const ModelConfig config = ParseOrDie(Glm47Flash());
   EXPECT_EQ(config.architecture, "Glm4MoeLiteForCausalLM");
+  EXPECT_EQ(config.model_type, "glm4_moe_lite");
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
   EXPECT_EQ(config.routed_scaling_factor, 1.8);
   EXPECT_EQ(config.rope_theta, 1e6);
