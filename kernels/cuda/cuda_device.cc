@@ -50,13 +50,15 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& 
     absl::StrAppendFormat(&name, ", tuning %08x", TuningHash(algorithms));
     tuned_gemms = std::make_unique<TunedGemms>(algorithms);
   }
-  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, std::move(tuned_gemms));
+  return std::make_unique<CudaDevice>(std::move(name), probe.gpu, multiprocessors, std::move(tuned_gemms),
+                                      options.side_stream);
 }
 
 CudaDevice::CudaDevice(std::string name, std::string gpu, int multiprocessor_count,
-                       std::unique_ptr<TunedGemms> tuned_gemms)
+                       std::unique_ptr<TunedGemms> tuned_gemms, bool side_stream)
     : name_(std::move(name)),
       multiprocessor_count_(multiprocessor_count),
+      side_stream_(side_stream),
       memory_(std::move(gpu)),
       tuned_gemms_(std::move(tuned_gemms)),
       setup_stream_(memory_, multiprocessor_count) {
@@ -146,7 +148,7 @@ absl::StatusOr<PackedWeights> CudaDevice::ArrayOf(const WeightLayout& layout, co
 }
 
 std::unique_ptr<Stream> CudaDevice::CreateStream() {
-  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get());
+  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get(), side_stream_);
 }
 
 std::unique_ptr<Event> CudaDevice::CreateEvent() { return std::make_unique<CudaEvent>(); }

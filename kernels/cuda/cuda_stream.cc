@@ -16,8 +16,8 @@ constexpr size_t kScratchAlignment = 1024;
 
 }  // namespace
 
-CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms)
-    : memory_(memory), multiprocessor_count_(multiprocessor_count), tuned_gemms_(tuned_gemms) {
+CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms, bool forks)
+    : memory_(memory), multiprocessor_count_(multiprocessor_count), tuned_gemms_(tuned_gemms), forks_(forks) {
   // Non-blocking: does not synchronise with the legacy default stream, which libraries may use.
   CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create a stream");
 }
@@ -45,6 +45,7 @@ void CudaStream::Synchronize() {
 }
 
 Stream& CudaStream::Fork() {
+  if (!forks_) return *this;
   CHECK(!branch_open_) << "a branch is open";
   if (branch_ == nullptr) {
     branch_ = std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_);
@@ -59,6 +60,7 @@ Stream& CudaStream::Fork() {
 }
 
 void CudaStream::Join() {
+  if (!forks_) return;
   CHECK(branch_open_) << "no branch is open";
   branch_open_ = false;
   branch_->capturing_ = false;

@@ -69,13 +69,14 @@ struct CudaNode {
 
 class CudaStream : public Stream {
  public:
-  // `memory` and `tuned_gemms` (or null) outlive the stream.
-  CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr);
+  // `memory` and `tuned_gemms` (or null) outlive the stream. `forks`: DeviceOptions::side_stream.
+  CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr,
+             bool forks = false);
   ~CudaStream() override;  // waits for submitted work
 
   void Synchronize() override;
-  // The branch is a second stream, created at the first fork; in a capture, a second branch of the graph. It
-  // has its own scratch memory.
+  // With `forks`, the branch is a second stream, created at the first fork; in a capture, a second branch of
+  // the graph. It has its own scratch memory. Without, this stream: a fork and a join cost full dependencies.
   Stream& Fork() override;
   void Join() override;
 
@@ -129,6 +130,7 @@ class CudaStream : public Stream {
   CudaMemory& memory_;
   const int multiprocessor_count_;
   TunedGemms* const tuned_gemms_;
+  const bool forks_;
   cudaStream_t handle_ = nullptr;
 
   void* scratch_ = nullptr;        // as allocated

@@ -215,10 +215,18 @@ TEST_F(CudaDeviceTest, GraphsAreEqualWhenTheirNodesAre) {
   stream_->Synchronize();
 }
 
+TEST_F(CudaDeviceTest, AForkIsTheStreamItselfWithoutASideStream) {
+  EXPECT_EQ(&stream_->Fork(), stream_.get());
+  stream_->Join();
+}
+
 using CudaDeviceDeathTest = CudaDeviceTest;
 
 // The emulation runs a graph in any order that its edges allow, and a stream when the host waits for it.
 TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
+  stream_.reset();
+  device_ = *CreateDevice("cuda", {.side_stream = true});
+  stream_ = device_->CreateStream();
   float* const x = *device_->AllocateArray<float>(4);
   float* const beside = *device_->AllocateArray<float>(4);
   float* const own = *device_->AllocateArray<float>(4);
