@@ -96,6 +96,10 @@ struct CublasLtConfig {
   std::string tuning_file;
 };
 
+struct CudaConfig {
+  bool side_stream = false;
+};
+
 struct CpuConfig {
   int threads = 0;          // 0 = cores / local ranks
   std::optional<bool> pin;  // unset = true if the threads fit the cores
@@ -139,6 +143,7 @@ struct Config {
   KvCacheConfig kv_cache_config;
   std::optional<CudaGraphConfig> cuda_graph_config = CudaGraphConfig{};  // null = eager
   CublasLtConfig cublaslt;
+  CudaConfig cuda;
   CpuConfig cpu;
   std::optional<SpeculativeConfig> speculative_config;  // null = no drafts
   LogConfig log;

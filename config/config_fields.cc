@@ -129,6 +129,10 @@ const ConfigField kFields[] = {
      "graph."},
     {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart,
      "the backend's own GEMM kernels", "File that `foredraft tune` wrote: a cuBLASLt algorithm per GEMM."},
+    {"cuda.side_stream", MEMBER(c.cuda.side_stream), Any(), kRestart, kSet,
+     "Run the shared expert on a second stream, beside the routed ones. The fork and the join keep kernels "
+     "from "
+     "starting early, so measure both."},
     {"cpu.threads", MEMBER(c.cpu.threads), Range(1, 1024), kRestart, "cores / ranks of the host",
      "Threads of a rank."},
     {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, "true for a single rank whose threads fit the cores",
@@ -181,6 +185,7 @@ const ConfigBlock kBlocks[] = {
     {"kv_cache_config", "The paged KV cache."},
     {"cuda_graph_config", "Graphs of decode steps, on either backend. `null` runs every step eagerly.", true},
     {"cublaslt", "GEMMs of backend cuda."},
+    {"cuda", "Streams of backend cuda."},
     {"cpu", "Threads of backend cpu."},
     {"speculative_config", "Drafting. `null`, the default, runs without drafts.", true},
     {"log", "The log of the process."},

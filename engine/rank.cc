@@ -12,9 +12,10 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
   const int recent_len = options.use_mtp_vanilla ? options.max_draft_len : 0;
   stream = device->CreateStream();
   device->BeginPurpose("activations");
-  ASSIGN_OR_RETURN(
-      model, DeepseekV3::Create(*device, *comm, config, std::move(weights),
-                                {.rows = options.largest_forward(), .positions = options.position_count()}));
+  ASSIGN_OR_RETURN(model, DeepseekV3::Create(*device, *comm, config, std::move(weights),
+                                             {.rows = options.largest_forward(),
+                                              .decode_rows = options.largest_step(),
+                                              .positions = options.position_count()}));
   ASSIGN_OR_RETURN(buffers, AllocateStepBuffers(*device, {.rows = options.largest_forward(),
                                                           .step_rows = options.largest_step(),
                                                           .bucket = options.batch_sizes.back(),

@@ -79,7 +79,7 @@ struct DeviceOptions {
   int ranks_here = 1;       // CPU: ranks on this machine, this one included; their threads share the cores
   std::string isa;          // CPU: "" for the best, or "avx512_bf16", "avx2", "portable" to force one (tests)
   std::string tuning_file;  // CUDA: path of the file that `foredraft tune` wrote, or ""
-  bool branches = true;     // CUDA: false makes Fork return the stream itself, to measure what branches gain
+  bool side_stream = false;  // CUDA: Stream::Fork opens a branch; else it returns the stream itself
 };
 
 struct DeviceMemory {

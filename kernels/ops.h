@@ -116,7 +116,8 @@ struct RopeQueryParams {
   int32_t rope_dim;
 };
 
-// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position).
+// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position). Also runs
+// rms_norm with q_norm, if that has rows: the queries' norm, whose input comes from the same product.
 struct KvWriteParams {
   KvLayer layer;
   Matrix<const float> ckv;   // [R, latent_dim + rope_dim] = c | k_pe
@@ -124,6 +125,7 @@ struct KvWriteParams {
   const float* cos_sin;      // [max positions, rope_dim / 2, 2]
   RowIndex index;
   float eps;
+  RmsNormParams q_norm;  // of as many rows, or with x absent
 };
 
 // Absorbed attention over the paged cache for generated tokens: row r attends positions [first_position, its
@@ -150,22 +152,31 @@ struct GatherKvParams {
   int32_t first_position;
 };
 
-// Attention in the prefill form for one sequence's chunk: row r of q has position chunk_first + r and attends
-// positions [first_position, its own]. Their keys and values, expanded from the cache, are the rows of kv and
-// k_pe, from row 0 on.
+// Attention in the prefill form for adjacent rows of one sequence: row r of q has position chunk_first + r
+// and attends positions [first_position, its own]. Their keys and values, expanded from the cache, come in
+// one or more windows, in ascending order, one per call: row i of kv and k_pe is position window_first + i. A
+// call finishes the rows whose position lies in its window. The softmax of later rows is kept in `state`
+// until the next window; rows of earlier windows must not be passed. Windows start at first_position or at a
+// multiple of kPrefillWindowUnit, and change no bit.
 struct MlaPrefillParams {
-  Matrix<bf16> out;         // [chunk, H * value_dim]
+  Matrix<bf16> out;         // [chunk, H * value_dim]: rows whose position lies in the window
+  Matrix<float> state;      // [chunk, H * (value_dim + kPrefillStateExtra)] in the backend's layout; may be
+                            // absent where the window has all positions of all rows
   Matrix<const bf16> q;     // [chunk, H * head_dim]
-  Matrix<const bf16> kv;    // [context, H * (nope_dim + value_dim)]: per head k_nope | v
-  Matrix<const bf16> k_pe;  // [context, rope_dim]
-  int32_t chunk_first;
-  int32_t first_position;  // position of row 0 of kv
+  Matrix<const bf16> kv;    // [window, H * (nope_dim + value_dim)]: per head k_nope | v
+  Matrix<const bf16> k_pe;  // [window, rope_dim]
+  int32_t chunk_first;      // at least window_first
+  int32_t first_position;
+  int32_t window_first;
   int32_t head_count;
   int32_t nope_dim;
   int32_t rope_dim;
   int32_t value_dim;
   float scale;
 };
+
+inline constexpr int32_t kPrefillWindowUnit = 64;
+inline constexpr int32_t kPrefillStateExtra = 8;  // floats per head: maxima and sums of weights
 
 // ---- mixture of experts ----
 

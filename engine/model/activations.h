@@ -18,13 +18,19 @@ namespace foredraft {
 // most 2048 of all ranks together, because all of them may choose one rank's experts.
 constexpr int MoeRowsAtOnce(int ranks) { return std::min(512, 2048 / ranks); }
 
+// Positions whose keys and values a prefill expands at once, which bounds the memory of long contexts.
+inline constexpr int kPrefillWindow = 4096;
+
 // The size of the largest forward.
 struct ForwardCapacity {
-  int rows = 0;
-  int positions = 0;  // of a prefill's context
+  int rows = 0;                 // in either form
+  int decode_rows = 0;          // in the decode form
+  int positions = 0;            // of a prefill's context
+  int window = kPrefillWindow;  // a multiple of kPrefillWindowUnit; changes no bit
 };
 
-// R = capacity.rows, C = capacity.positions, N = ranks, M = min(R, MoeRowsAtOnce(N)), X = experts per token.
+// R = capacity.rows, S = capacity.decode_rows, C = min(capacity.positions, capacity.window), N = ranks, M =
+// min(R, MoeRowsAtOnce(N)), X = experts per token.
 struct Activations {
   Matrix<float> hidden;  // [R, D] residual stream
   InputRows normed;      // [R, D] input of the next projection
@@ -34,12 +40,15 @@ struct Activations {
   InputRows q_a;           // [R, q_lora]
   Matrix<float> q;         // [R, H * qk_head_dim]
   Matrix<bf16> q_roped;    // [R, H * qk_head_dim]
-  Matrix<bf16> q_lat;      // [R, H * latent] decode form
-  Matrix<bf16> o_lat;      // [R, H * latent] decode form
+  Matrix<bf16> q_lat;      // [S, H * latent] decode form
+  Matrix<bf16> o_lat;      // [S, H * latent] decode form
   Matrix<bf16> attention;  // [R, H * v]
   Matrix<bf16> latent;     // [C, latent] prefill form
   Matrix<bf16> k_pe;       // [C, rope] prefill form
   Matrix<bf16> kv;         // [C, H * (nope + v)] prefill form
+  // [R, H * (v + kPrefillStateExtra)] prefill form, between windows; absent where one window has all
+  // positions. In the memory of gate_up, which is used between two attentions only.
+  Matrix<float> softmax_state;
 
   // Experts and dense MLP.
   Matrix<float> projected;            // [R, D] what a layer's half adds to the residual stream

@@ -40,10 +40,14 @@ absl::Status AllocateInputRows(Device& device, int rows, int cols, InputRows& ou
   return absl::OkStatus();
 }
 
-void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p) {
+RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p) {
   p.out_bf16 = out.as_bf16;
   p.out_f8 = out.as_f8;
-  f.ops.rms_norm(f.stream, p);
+  return p;
+}
+
+void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p) {
+  f.ops.rms_norm(f.stream, RmsNormTo(out, p));
 }
 
 void SiluMul(const Forward& f, const InputRows& out, SiluMulParams p) {

@@ -38,6 +38,7 @@ absl::Status AllocateInputRows(Device& device, int rows, int cols, InputRows& ou
 // Each calls the op of its name. The op's fields for the input, or for the rows it makes, come from InputRows
 // and stay unset in `p`, as does a GEMM's form.
 void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p);
+RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p);  // for an op that has rms_norm inside
 void SiluMul(const Forward& f, const InputRows& out, SiluMulParams p);
 void Linear(const Forward& f, const InputRows& x, GemmParams p);
 void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p);

@@ -1,5 +1,7 @@
 #include "engine/model/mla.h"
 
+#include <algorithm>
+
 namespace foredraft {
 namespace {
 
@@ -15,17 +17,16 @@ void Project(const Forward& f, const MlaWeights& w, const AttentionContext& cont
   Matrix<float> q = qkv_a.columns(0, q_width);
 
   Linear(f, normed, {.out = qkv_a, .weight = w.qkv_a, .bias = w.qkv_a_bias});
-  // The cache write runs on a side stream, beside the rest of the queries' path.
-  Stream& side = f.stream.Fork();
-  f.ops.kv_write(side, {.layer = context.cache,
-                        .ckv = qkv_a.columns(q_width, ckv_width),
-                        .norm_weight = w.kv_a_layernorm,
-                        .cos_sin = context.cos_sin,
-                        .index = f.batch.index,
-                        .eps = kLatentNormEps});
+  const InputRows q_a = a.q_a.first_rows(f.rows()).ReadBy({w.q_b});
+  KvWriteParams write = {.layer = context.cache,
+                         .ckv = qkv_a.columns(q_width, ckv_width),
+                         .norm_weight = w.kv_a_layernorm,
+                         .cos_sin = context.cos_sin,
+                         .index = f.batch.index,
+                         .eps = kLatentNormEps};
+  if (w.q_b) write.q_norm = RmsNormTo(q_a, {.x = q, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
+  f.ops.kv_write(f.stream, write);
   if (w.q_b) {
-    const InputRows q_a = a.q_a.first_rows(f.rows()).ReadBy({w.q_b});
-    RmsNorm(f, q_a, {.x = q, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
     q = a.q.first_rows(f.rows());
     Linear(f, q_a, {.out = q, .weight = w.q_b});
   }
@@ -36,7 +37,6 @@ void Project(const Forward& f, const MlaWeights& w, const AttentionContext& cont
                               .head_count = f.config.num_attention_heads,
                               .head_dim = f.config.qk_head_dim(),
                               .rope_dim = f.config.qk_rope_head_dim});
-  f.stream.Join();
 }
 
 void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext& context) {
@@ -65,32 +65,53 @@ void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext&
                              .x_head_stride = f.config.kv_lora_rank});
 }
 
-// Reads keys and values from the cache, as rounded there, also those of this chunk, so chunk borders do not
-// change results (from-the-cache).
-void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
-                   const AttentionContext& context) {
+// Positions [begin, end) of a context.
+struct Window {
+  int begin;
+  int end;
+};
+
+// The rows of a span that attend positions of the window: those from its first position on.
+void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
+                  const AttentionContext& context, const Window& window) {
   const Activations& a = f.activations;
-  const int context_len = span.first_position + span.row_count - context.first_position;
-  const Matrix<bf16> latent = a.latent.first_rows(context_len);
-  const Matrix<bf16> k_pe = a.k_pe.first_rows(context_len);
-  const Matrix<bf16> kv = a.kv.first_rows(context_len);
-  f.ops.gather_kv(f.stream, {.latent = latent,
-                             .rope = k_pe,
-                             .layer = context.cache,
-                             .slot = span.slot,
-                             .first_position = context.first_position});
+  const int skipped = std::max(0, window.begin - span.first_position);
+  const int first_row = span.first_row + skipped;
+  const int row_count = span.row_count - skipped;
+  const Matrix<bf16> latent = a.latent.first_rows(window.end - window.begin);
+  const Matrix<bf16> k_pe = a.k_pe.first_rows(window.end - window.begin);
+  const Matrix<bf16> kv = a.kv.first_rows(window.end - window.begin);
+  f.ops.gather_kv(
+      f.stream,
+      {.latent = latent, .rope = k_pe, .layer = context.cache, .slot = span.slot, .first_position = window.begin});
   f.ops.gemm(f.stream, {.out_bf16 = kv, .x = latent, .weight = w.kv_b, .form = GemmForm::kPrefill});
-  f.ops.mla_prefill(f.stream, {.out = a.attention.row_range(span.first_row, span.row_count),
-                               .q = a.q_roped.row_range(span.first_row, span.row_count),
+  f.ops.mla_prefill(f.stream, {.out = a.attention.row_range(first_row, row_count),
+                               .state = a.softmax_state.row_range(first_row, row_count),
+                               .q = a.q_roped.row_range(first_row, row_count),
                                .kv = kv,
                                .k_pe = k_pe,
-                               .chunk_first = span.first_position,
+                               .chunk_first = span.first_position + skipped,
                                .first_position = context.first_position,
+                               .window_first = window.begin,
                                .head_count = f.config.num_attention_heads,
                                .nope_dim = f.config.qk_nope_head_dim,
                                .rope_dim = f.config.qk_rope_head_dim,
                                .value_dim = f.config.v_head_dim,
                                .scale = static_cast<float>(f.config.AttentionScale())});
+}
+
+// Reads keys and values from the cache, as rounded there, also those of this chunk, so chunk borders do not
+// change results (from-the-cache). Expands them window by window; windows end at multiples of their size, so
+// their borders do not depend on the chunk.
+void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
+                   const AttentionContext& context) {
+  const int size = f.activations.kv.rows;
+  const int context_end = span.first_position + span.row_count;
+  for (int begin = context.first_position; begin < context_end;) {
+    const int end = std::min(context_end, (begin / size + 1) * size);
+    AttendWindow(f, w, span, context, {begin, end});
+    begin = end;
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -27,8 +28,9 @@ inline constexpr int32_t kCacheLine = 32;  // BF16 values
 struct Query {
   const bf16* a;
   const bf16* b;
-  bf16* out;              // [value_len]
-  int32_t last_position;  // inclusive
+  bf16* out;               // [value_len]
+  int32_t last_position;   // inclusive
+  float* state = nullptr;  // [value_len + 2]: outputs, max, sum between windows; null with a single window
 };
 
 struct AttendShape {
@@ -38,6 +40,10 @@ struct AttendShape {
   int32_t first_position;
   float scale;
   bool prefetch = false;  // for keys that are also the values and not yet in the CPU caches
+  // The window of positions whose keys are there: [window_begin, window_end). It begins at first_position or
+  // at a split's border.
+  int32_t window_begin = first_position;
+  int32_t window_end = std::numeric_limits<int32_t>::max();
 };
 
 // The key and value of one position.
@@ -95,24 +101,30 @@ void FindSplit(const AttendShape& shape, int32_t begin, int32_t last_position, c
   }
 }
 
-// locate(position) -> KeyRows. Queries are in order of last_position, and each attends at least one position.
+// locate(position) -> KeyRows. Queries are in order of last_position, and each attends at least one position
+// of the window. A query that attends positions past the window keeps its softmax in its state.
 template <class Locate>
 void Attend(const IsaKernels& isa, const AttendShape& shape, const Query* queries, int32_t query_count,
             const Locate& locate) {
   CHECK_LE(query_count, kMaxQueries);
-  CHECK_LE(shape.first_position, queries[0].last_position);
+  CHECK_LE(shape.window_begin, queries[0].last_position);
   SoftmaxState states[kMaxQueries];
   float* memory = ThreadScratch<float>(size_t{2} * query_count * shape.value_len);
   for (int32_t q = 0; q < query_count; ++q) {
-    states[q].acc = memory + size_t{2} * q * shape.value_len;
-    states[q].partial = states[q].acc + shape.value_len;
+    float* const own = memory + size_t{2} * q * shape.value_len;
+    float* const kept = queries[q].state;
+    states[q].acc = kept != nullptr ? kept : own;
+    states[q].partial = own + shape.value_len;
+    if (shape.window_begin == shape.first_position) continue;
+    states[q].max = kept[shape.value_len];
+    states[q].sum = kept[shape.value_len + 1];
   }
-  const int32_t last_position = queries[query_count - 1].last_position;
+  const int32_t last_position = std::min(queries[query_count - 1].last_position, shape.window_end - 1);
   Split splits[2];
   Split* split = splits;
   Split* next = splits + 1;
   int32_t done = 0;  // queries that attend nothing from split->begin on
-  FindSplit(shape, shape.first_position, last_position, locate, *split);
+  FindSplit(shape, shape.window_begin, last_position, locate, *split);
   while (split->count > 0) {
     FindSplit(shape, split->begin + split->count, last_position, locate, *next);
     while (queries[done].last_position < split->begin) ++done;
@@ -120,7 +132,12 @@ void Attend(const IsaKernels& isa, const AttendShape& shape, const Query* querie
     std::swap(split, next);
   }
   for (int32_t q = 0; q < query_count; ++q) {
-    ScaleToBf16(states[q].acc, 1.0f / states[q].sum, shape.value_len, queries[q].out);
+    if (queries[q].last_position < shape.window_end) {
+      ScaleToBf16(states[q].acc, 1.0f / states[q].sum, shape.value_len, queries[q].out);
+    } else {
+      queries[q].state[shape.value_len] = states[q].max;
+      queries[q].state[shape.value_len + 1] = states[q].sum;
+    }
   }
 }
 

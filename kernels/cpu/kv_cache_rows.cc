@@ -52,6 +52,7 @@ void KvWrite(const CpuContext& context, const KvWriteParams& p) {
       Rotate(c + latent, p.cos_sin + static_cast<int64_t>(position) * rope, rope, out + latent);
     }
   });
+  if (p.q_norm.x) RmsNorm(context, p.q_norm);
 }
 
 void GatherKv(const CpuContext& context, const GatherKvParams& p) {

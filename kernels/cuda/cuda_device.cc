@@ -51,16 +51,16 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& 
     absl::StrAppendFormat(&name, ", tuning %08x", TuningHash(algorithms));
     tuned_gemms = std::make_unique<TunedGemms>(algorithms);
   }
-  return std::make_unique<CudaDevice>(std::move(name), probe, multiprocessors, options.branches,
-                                      std::move(tuned_gemms));
+  return std::make_unique<CudaDevice>(std::move(name), probe, multiprocessors, std::move(tuned_gemms),
+                                      options.side_stream);
 }
 
-CudaDevice::CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count, bool branches,
-                       std::unique_ptr<TunedGemms> tuned_gemms)
+CudaDevice::CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count,
+                       std::unique_ptr<TunedGemms> tuned_gemms, bool side_stream)
     : name_(std::move(name)),
       hardware_id_(probe.hardware_id),
       multiprocessor_count_(multiprocessor_count),
-      branches_(branches),
+      side_stream_(side_stream),
       memory_(probe.gpu),
       tuned_gemms_(std::move(tuned_gemms)),
       setup_stream_(memory_, multiprocessor_count) {
@@ -151,7 +151,7 @@ absl::StatusOr<PackedWeights> CudaDevice::ArrayOf(const WeightLayout& layout, co
 }
 
 std::unique_ptr<Stream> CudaDevice::CreateStream() {
-  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get(), branches_);
+  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get(), side_stream_);
 }
 
 std::unique_ptr<Event> CudaDevice::CreateEvent() { return std::make_unique<CudaEvent>(); }

@@ -24,8 +24,8 @@ class CudaDevice : public Device {
   // UNAVAILABLE, with CUDA's error message, if no GPU can run this binary's code.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
-  CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count, bool branches,
-             std::unique_ptr<TunedGemms> tuned_gemms);
+  CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count,
+             std::unique_ptr<TunedGemms> tuned_gemms, bool side_stream);
   ~CudaDevice() override;
 
   // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0, tuning 1f0a7c22": everything that may change a bit.
@@ -60,7 +60,7 @@ class CudaDevice : public Device {
   const std::string name_;
   const std::string hardware_id_;
   const int multiprocessor_count_;
-  const bool branches_;                            // of streams
+  const bool side_stream_;
   CudaMemory memory_;                              // before the stream, whose destructor frees into it
   const std::unique_ptr<TunedGemms> tuned_gemms_;  // null without a tuning file
 

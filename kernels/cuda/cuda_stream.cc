@@ -33,11 +33,8 @@ class RelaxedCapture {
 
 }  // namespace
 
-CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms, bool branches)
-    : memory_(memory),
-      multiprocessor_count_(multiprocessor_count),
-      tuned_gemms_(tuned_gemms),
-      branches_(branches) {
+CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms, bool forks)
+    : memory_(memory), multiprocessor_count_(multiprocessor_count), tuned_gemms_(tuned_gemms), forks_(forks) {
   // Non-blocking: does not synchronise with the legacy default stream, which libraries may use.
   CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create a stream");
 }
@@ -65,7 +62,7 @@ void CudaStream::Synchronize() {
 }
 
 Stream& CudaStream::Fork() {
-  if (!branches_) return *this;
+  if (!forks_) return *this;
   CHECK(!branch_open_) << "a branch is open";
   if (branch_ == nullptr) {
     branch_ = std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_);
@@ -80,7 +77,7 @@ Stream& CudaStream::Fork() {
 }
 
 void CudaStream::Join() {
-  if (!branches_) return;
+  if (!forks_) return;
   CHECK(branch_open_) << "no branch is open";
   branch_open_ = false;
   branch_->capturing_ = false;

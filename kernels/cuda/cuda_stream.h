@@ -70,15 +70,14 @@ struct CudaNode {
 
 class CudaStream : public Stream {
  public:
-  // `memory` and `tuned_gemms` (or null) outlive the stream. Without branches, Fork returns the stream
-  // itself.
+  // `memory` and `tuned_gemms` (or null) outlive the stream. `forks`: DeviceOptions::side_stream.
   CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr,
-             bool branches = true);
+             bool forks = false);
   ~CudaStream() override;  // waits for submitted work
 
   void Synchronize() override;
-  // The branch is a second stream, created at the first fork; in a capture, a second branch of the graph. It
-  // has its own scratch memory.
+  // With `forks`, the branch is a second stream, created at the first fork; in a capture, a second branch of
+  // the graph. It has its own scratch memory. Without, this stream: a fork and a join cost full dependencies.
   Stream& Fork() override;
   void Join() override;
 
@@ -139,7 +138,7 @@ class CudaStream : public Stream {
   CudaMemory& memory_;
   const int multiprocessor_count_;
   TunedGemms* const tuned_gemms_;
-  const bool branches_;
+  const bool forks_;
   cudaStream_t handle_ = nullptr;
 
   void* scratch_ = nullptr;        // as allocated

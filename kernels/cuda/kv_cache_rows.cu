@@ -1,8 +1,11 @@
 // rope_query, kv_write, gather_kv: the inputs of attention and the KV cache's rows.
 
+#include <algorithm>
+
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rms_factor.h"
+#include "kernels/cuda/rms_norm_row.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -57,12 +60,16 @@ struct KvWriteShared {
   float sums[kMaxWarps];
 };
 
-// A block per row: 4 columns of c per thread, then k_pe.
+// Block (r, 0) writes row r: its first write_threads threads have 4 columns of c each, then k_pe. Block (r,
+// 1) norms the row of queries, if there are any.
+struct KvWritePlan {
+  KvWriteParams op;
+  int32_t write_threads;
+  int32_t norm_threads;
+};
+
 template <bool aligned>
-__global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_constant__ KvWriteParams p) {
-  GridDependencySync();
-  KvWriteShared& shared = SharedStorage<KvWriteShared>();
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
+__device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32_t threads, float* sums) {
   const int32_t slot = p.index.slots[r];
   if (slot < 0) return;  // the whole block
   const int32_t position = p.index.positions[r];
@@ -71,12 +78,13 @@ __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_con
   const float* const c = p.ckv.row(r);
   bf16* const out = p.layer.row(slot, position);
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t step = static_cast<int32_t>(blockDim.x) * 4;
+  const int32_t first = thread < threads ? 4 * thread : latent;  // further threads only add zeros to the sum
+  const int32_t step = threads * 4;
 
   float sum = 0.0f;
-  for (int32_t i = 4 * thread; i < latent; i += step) sum = AddSquares(sum, LoadVec4<aligned>(c, i, latent));
-  const float factor = RmsFactor(sum, latent, p.eps, shared.sums);
-  for (int32_t i = 4 * thread; i < latent; i += step) {
+  for (int32_t i = first; i < latent; i += step) sum = AddSquares(sum, LoadVec4<aligned>(c, i, latent));
+  const float factor = RmsFactor(sum, latent, p.eps, sums);
+  for (int32_t i = first; i < latent; i += step) {
     const Vec4 x = LoadVec4<aligned>(c, i, latent);
     StoreVec4<aligned>(out, i, latent, Normed(x, LoadVec4<aligned>(p.norm_weight, i, latent), factor));
   }
@@ -85,6 +93,18 @@ __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_con
   const float* const cos_sin = p.cos_sin + static_cast<int64_t>(position) * rope;
   for (int32_t i = thread; i < rope; i += static_cast<int32_t>(blockDim.x)) {
     out[latent + i] = ToBf16(RotatedElement(k_pe, cos_sin, i));
+  }
+}
+
+template <bool aligned>
+__global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_constant__ KvWritePlan p) {
+  GridDependencySync();
+  KvWriteShared& shared = SharedStorage<KvWriteShared>();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  if (blockIdx.y == 0) {
+    WriteKv<aligned>(p.op, r, p.write_threads, shared.sums);
+  } else {
+    NormRow<aligned>(p.op.q_norm, r, p.norm_threads, shared.sums);
   }
 }
 
@@ -140,14 +160,18 @@ void RopeQuery(Stream& stream, const RopeQueryParams& p) {
 
 void KvWrite(Stream& stream, const KvWriteParams& p) {
   const int32_t latent = p.layer.latent_dim;
-  const bool aligned = IsVec4Aligned(p.ckv.data, p.ckv.stride, latent) &&
-                       IsVec4Aligned(p.norm_weight, latent, latent) &&
-                       IsVec4Aligned(p.layer.data, p.layer.row_width(), latent);
+  const bool aligned =
+      IsVec4Aligned(p.ckv.data, p.ckv.stride, latent) && IsVec4Aligned(p.norm_weight, latent, latent) &&
+      IsVec4Aligned(p.layer.data, p.layer.row_width(), latent) && (!p.q_norm.x || IsNormAligned(p.q_norm));
+  const KvWritePlan plan = {.op = p,
+                            .write_threads = static_cast<int32_t>(RmsThreads(latent, 4)),
+                            .norm_threads = p.q_norm.x ? NormThreads(p.q_norm.x.cols) : 0};
+  const int32_t threads = std::max(plan.write_threads, plan.norm_threads);
   Launch(stream, aligned ? KvWriteKernel<true> : KvWriteKernel<false>,
-         {.grid = dim3(static_cast<uint32_t>(p.index.rows)),
-          .block = dim3(RmsThreads(latent, 4)),
+         {.grid = dim3(static_cast<uint32_t>(p.index.rows), p.q_norm.x ? 2 : 1),
+          .block = dim3(static_cast<uint32_t>(threads)),
           .shared_bytes = sizeof(KvWriteShared)},
-         p);
+         plan);
 }
 
 void GatherKv(Stream& stream, const GatherKvParams& p) {

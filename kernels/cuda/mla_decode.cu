@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/mla_decode_load.h"
 #include "kernels/cuda/mla_decode_search.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/vec4.h"
@@ -14,7 +15,6 @@ constexpr int32_t kMaxLatent = 512;
 constexpr int32_t kMaxWidth = 576;
 
 constexpr int kCombineWarps = 8;  // heads per block
-constexpr int kCombineAhead = 4;  // partial results whose loads are in flight
 
 // Merges the partial results of one (row, head), `stride` heads apart, in ascending order.
 template <bool aligned>

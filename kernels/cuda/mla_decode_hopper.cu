@@ -137,11 +137,8 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
     if (leads) {
       MbarrierWait(shared.query_empty, parity ^ 1, "mla query empty");
       shared.items[parity] = item;
-      if (item.row < 0) {
-        MbarrierArrive(shared.query_full);
-      } else {
-        CopyQuery(p, shared, item, policy);
-      }
+      if (item.row < 0) MbarrierArrive(shared.query_full);
+      if (item.row >= 0) CopyQuery(p, shared, item, policy);
     }
     if (item.row < 0) return;
     CopyKeys(p, shared, item, pipeline, policy);

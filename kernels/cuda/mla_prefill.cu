@@ -1,9 +1,9 @@
-// Attention in the prefill form: a block has 64 queries of one head and walks the keys in tiles of 64, upward
-// from first_position, with mma.sync.
+// Attention in the prefill form: a block has 64 queries of one head and walks the keys of the window in tiles
+// of 64, upward, with mma.sync.
 //
-// A row's maximum, sum and output stay FP32 over all tiles, and tiles are counted from the context's first
-// key. So the boundaries of chunks and blocks do not change bits, and neither do tiles past a row's own
-// position (attention_tile.h).
+// A row's maximum, sum and output stay FP32 over all tiles, also from one window to the next, and tiles are
+// counted from position 0. So the boundaries of windows, chunks and blocks do not change bits, and neither do
+// tiles past a row's own position (attention_tile.h).
 
 #include "base/check.h"
 #include "kernels/cuda/attention_tile.h"
@@ -22,6 +22,7 @@ struct PrefillPlan {
   MlaPrefillParams op;
   float score_scale;  // scale * log2 e
   int32_t aligned;    // 16-byte copies and paired stores are possible
+  int32_t window_end;
 };
 
 // kKeyStride, kValueStride: elements of a row in shared memory. kNope, kRope, kValue: a head's sizes if known
@@ -79,16 +80,18 @@ class QueryTileAttention {
         nope_(Shape::Nope(p.op)),
         width_(Shape::Nope(p.op) + Shape::Rope(p.op)),
         value_(Shape::Value(p.op)),
-        first_key_limit_(p.op.chunk_first - p.op.first_position + first_row) {}
+        first_position_(p.op.chunk_first + first_row) {}
 
   __device__ __forceinline__ void Run() {
     LoadQueries();
     Clear();
+    if (p_.op.window_first > p_.op.first_position) LoadState();
     const int32_t last_row = min(first_row_ + kQueryTile, p_.op.q.rows) - 1;
-    const int32_t tiles = (first_key_limit_ + last_row - first_row_) / kKeyTile + 1;
-    LoadTile(0, 0);
-    for (int32_t tile = 0; tile < tiles; ++tile) {
-      const int stage = tile % Shape::kStages;
+    const int32_t begin = p_.op.window_first / kKeyTile;
+    const int32_t tiles = min(p_.op.chunk_first + last_row, p_.window_end - 1) / kKeyTile + 1;
+    LoadTile(begin, 0);
+    for (int32_t tile = begin; tile < tiles; ++tile) {
+      const int stage = (tile - begin) % Shape::kStages;
       CpAsyncWait<0>();
       __syncthreads();  // this tile has arrived, and the previous tile's stage is free
       if (Shape::kStages == 2 && tile + 1 < tiles) LoadTile(tile + 1, 1 - stage);
@@ -121,13 +124,44 @@ class QueryTileAttention {
     }
   }
 
-  // Keys past the context become zeros; their rows are not read.
+  // The state of head head_ of row r: outputs, then max, then the four lanes' sums from 4 on.
+  __device__ __forceinline__ float* State(int32_t r) const {
+    return p_.op.state.row(r) + static_cast<int64_t>(head_) * (value_ + kPrefillStateExtra);
+  }
+  // Calls visit(half, i, column) for this thread's outputs: out_[i / 4][i / 2 % 2][half * 2 + i % 2].
+  template <class Visit>
+  __device__ __forceinline__ void ForEachOutput(int half, const Visit& visit) {
+#pragma unroll
+    for (int i = 0; i < Shape::kColumnBlocks * 4; ++i) {
+      const int column = i / 2 * 8 + lane_ % 4 * 2 + i % 2;
+      if (column < value_) visit(out_[i / 4][i / 2 % 2][half * 2 + i % 2], column);
+    }
+  }
+  __device__ __forceinline__ void LoadState() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t r = first_row_ + Query(half);
+      if (r >= p_.op.q.rows) continue;
+      const float* const state = State(r);
+      max_[half] = state[value_];
+      sum_[half] = state[value_ + 4 + lane_ % 4];
+      ForEachOutput(half, [&](float& sum, int column) { sum = state[column]; });
+    }
+  }
+  __device__ __forceinline__ void StoreState(int half, int32_t r) {
+    float* const state = State(r);
+    if (lane_ % 4 == 0) state[value_] = max_[half];
+    state[value_ + 4 + lane_ % 4] = sum_[half];
+    ForEachOutput(half, [&](float& sum, int column) { state[column] = sum; });
+  }
+
+  // Keys outside the window become zeros; their rows are not read.
   __device__ __forceinline__ void LoadTile(int32_t tile, int stage) {
 #pragma unroll
     for (int round = 0; round < kKeyTile / (kWarps * 4); ++round) {
       const int i = (round * kWarps + warp_) * 4 + lane_ / 8;
-      const int32_t key = tile * kKeyTile + i;
-      const bool present = key < p_.op.kv.rows;
+      const int32_t key = tile * kKeyTile + i - p_.op.window_first;
+      const bool present = key >= 0 && key < p_.op.kv.rows;
       const bf16* kv = present ? p_.op.kv.row(key) + static_cast<int64_t>(head_) * (nope_ + value_) : nullptr;
       const RowParts key_row = {kv, p_.op.k_pe.row(key), nope_, width_};
       const RowParts value_row = {present ? kv + nope_ : nullptr, nullptr, value_, value_};
@@ -171,8 +205,11 @@ class QueryTileAttention {
   __device__ __forceinline__ void Mask(int32_t first_key, float (&scores)[kKeyTile / 8][4]) {
 #pragma unroll
     for (int i = 0; i < kKeyTile / 8 * 4; ++i) {
-      const int32_t key = first_key + i / 4 * 8 + lane_ % 4 * 2 + i % 2;
-      if (key > first_key_limit_ + Query(i % 4 / 2)) scores[i / 4][i % 4] = kMaskedScore;
+      const int32_t position = first_key + i / 4 * 8 + lane_ % 4 * 2 + i % 2;
+      // Unsigned: a position before the first is larger than any.
+      const uint32_t key = static_cast<uint32_t>(position - p_.op.first_position);
+      const uint32_t own = static_cast<uint32_t>(first_position_ + Query(i % 4 / 2) - p_.op.first_position);
+      if (key > own) scores[i / 4][i % 4] = kMaskedScore;
     }
   }
 
@@ -225,6 +262,10 @@ class QueryTileAttention {
       const float factor = 1.0f / QuadSum(sum_[half]);
       const int32_t r = first_row_ + Query(half);
       if (r >= p_.op.q.rows) continue;
+      if (p_.op.chunk_first + r >= p_.window_end) {
+        StoreState(half, r);
+        continue;
+      }
 #pragma unroll
       for (int i = 0; i < Shape::kColumnBlocks * 2; ++i) {
         const int column = i * 8 + lane_ % 4 * 2;
@@ -246,7 +287,7 @@ class QueryTileAttention {
   const int nope_;
   const int width_;  // nope + rope
   const int value_;
-  const int32_t first_key_limit_;  // the last key the tile's first query attends
+  const int32_t first_position_;  // of the tile's first query
 
   float max_[2];                           // of Query(half), in units of log2
   float sum_[2];                           // of this thread's weights
@@ -293,9 +334,12 @@ void MlaPrefill(Stream& stream, const MlaPrefillParams& p) {
   CHECK_LE(width, 256);
   CHECK_LE(p.value_dim, 256);
   CHECK_GT(p.scale, 0.0f);
-  CHECK_LE(p.first_position, p.chunk_first);
-  CHECK_LE(p.chunk_first - p.first_position + p.q.rows, p.kv.rows);
-  const PrefillPlan plan = {.op = p, .score_scale = p.scale * kLog2E, .aligned = RowsAligned(p)};
+  CHECK_LE(p.window_first, p.chunk_first);
+  CHECK(p.window_first == p.first_position || p.window_first % kKeyTile == 0);
+  const int32_t window_end = p.window_first + p.kv.rows;
+  CHECK(p.state || (p.window_first == p.first_position && p.chunk_first + p.q.rows <= window_end));
+  const PrefillPlan plan = {
+      .op = p, .score_scale = p.scale * kLog2E, .aligned = RowsAligned(p), .window_end = window_end};
   if (p.nope_dim == 128 && p.rope_dim == 64 && p.value_dim == 128 && plan.aligned && Fits<R1PrefillShape>()) {
     LaunchTiles<R1PrefillShape>(stream, plan);
   } else if (width <= 64 && p.value_dim <= 64) {

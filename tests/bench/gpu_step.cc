@@ -282,7 +282,7 @@ class Steps {
 
   void Measure(Report& report) {
     for (const How& how : hows_) {
-      auto device = CreateDevice(options_.backend, {.threads = 2, .branches = how.branches()});
+      auto device = CreateDevice(options_.backend, {.threads = 2, .side_stream = how.branches()});
       CHECK(device.ok()) << device.status().ToString();
       GpuStep bench(options_, config_, *std::move(device), how.graphs());
       ForSettings(how, [&](const Setting& setting) {

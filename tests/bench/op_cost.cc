@@ -107,7 +107,9 @@ OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
 }
 
 OpCost CostOf(const KvWriteParams& p, const CostContext&) {
-  return {.bytes = BytesOf(p.ckv) + double(p.ckv.rows) * p.ckv.cols * sizeof(bf16)};
+  OpCost cost = {.bytes = BytesOf(p.ckv) + double(p.ckv.rows) * p.ckv.cols * sizeof(bf16)};
+  if (p.q_norm.x) cost += CostOf(p.q_norm);
+  return cost;
 }
 
 OpCost CostOf(const MlaDecodeParams& p, const CostContext& shape) {
@@ -128,7 +130,8 @@ OpCost CostOf(const GatherKvParams& p, const CostContext&) {
 
 OpCost CostOf(const MlaPrefillParams& p, const CostContext&) {
   const double rows = p.q.rows;
-  const double keys = p.chunk_first - p.first_position + (rows + 1) / 2;  // of a row, on average
+  // Of a row, on average; rows past the window attend all of it.
+  const double keys = std::min<double>(p.kv.rows, p.chunk_first - p.window_first + (rows + 1) / 2);
   const double products = p.nope_dim + p.rope_dim + p.value_dim;
   return {.bytes = BytesOf(p.out) + BytesOf(p.q) + BytesOf(p.kv) + BytesOf(p.k_pe),
           .bf16_flops = 2 * rows * keys * p.head_count * products};

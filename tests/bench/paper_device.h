@@ -34,7 +34,7 @@ struct PaperKernel {
 
 class PaperDevice : public Device {
  public:
-  // Without branches, what is submitted to a fork runs on the stream itself (DeviceOptions::branches).
+  // Without branches, what is submitted to a fork runs on the stream itself (DeviceOptions::side_stream).
   explicit PaperDevice(const GpuModel& gpu, bool branches = true);
   ~PaperDevice() override;
 

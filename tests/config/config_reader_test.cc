@@ -76,6 +76,7 @@ constexpr const char* kFixedKeys[] = {
     "cuda_graph_config.enable_padding",
     "cuda_graph_config.batch_sizes",
     "cublaslt.tuning_file",
+    "cuda.side_stream",
     "cpu.threads",
     "cpu.pin",
     "speculative_config.decoding_type",

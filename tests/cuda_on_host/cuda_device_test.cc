@@ -252,10 +252,18 @@ TEST_F(CudaDeviceTest, GraphsAreEqualWhenTheirNodesAre) {
   stream_->Synchronize();
 }
 
+TEST_F(CudaDeviceTest, AForkIsTheStreamItselfWithoutASideStream) {
+  EXPECT_EQ(&stream_->Fork(), stream_.get());
+  stream_->Join();
+}
+
 using CudaDeviceDeathTest = CudaDeviceTest;
 
 // The emulation runs a graph in any order that its edges allow, and a stream when the host waits for it.
 TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
+  stream_.reset();
+  device_ = *CreateDevice("cuda", {.side_stream = true});
+  stream_ = device_->CreateStream();
   float* const x = *device_->AllocateArray<float>(4);
   float* const beside = *device_->AllocateArray<float>(4);
   float* const own = *device_->AllocateArray<float>(4);
@@ -286,13 +294,6 @@ TEST_F(CudaDeviceTest, ABranchComesAfterTheForkAndBeforeTheJoin) {
     }
     EXPECT_THAT(Get(x, 4), ::testing::ElementsAre(4, 8, 12, 16)) << "round " << round;
   }
-}
-
-TEST_F(CudaDeviceTest, WithoutBranchesAForkIsTheStream) {
-  const auto device = *CreateDevice("cuda", {.branches = false});
-  const auto stream = device->CreateStream();
-  EXPECT_EQ(&stream->Fork(), stream.get());
-  stream->Join();
 }
 
 TEST_F(CudaDeviceDeathTest, AFrozenDeviceNeitherAllocatesNorCaptures) {

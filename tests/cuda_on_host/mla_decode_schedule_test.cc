@@ -130,5 +130,16 @@ TEST(MlaDecodeSchedule, LoadsOfR1) {
   }
 }
 
+// The prediction follows its rule: products of the busiest block or the keys' bytes, then the merge.
+TEST(MlaDecodeSchedule, PredictsByTheBusiestBlock) {
+  const std::vector<int32_t> positions(8, 4095);
+  const DecodeLoad load = LoadOf(positions, 0, 2, MaxSplits(163840), 132);
+  const DecodeRates rates = {.tile = 2, .split = 3, .merge_round = 5, .launch = 7, .bytes_per_second = 1e30};
+  EXPECT_EQ(load.row_partials, 8);
+  EXPECT_DOUBLE_EQ(DecodeSeconds(load, 0, rates), 7 + 8 * 2 + 1 * 3 + 2 * 5);
+  EXPECT_DOUBLE_EQ(DecodeSeconds(load, 1e33, rates), 7 + 1000 + 2 * 5);
+  EXPECT_DOUBLE_EQ(load.balance(), 8.0 * 64 * 2 / 132 / 8);
+}
+
 }  // namespace
 }  // namespace foredraft::cuda

@@ -22,8 +22,10 @@ T* MustAllocate(Device& device, size_t count) {
 
 FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
-  auto model = DeepseekV3::Create(device, solo_, config, std::move(weights),
-                                  {.rows = capacity, .positions = capacity});
+  auto model =
+      DeepseekV3::Create(device, solo_, config, std::move(weights),
+                         // Small windows: the engine, whose window has all positions, gives the same bits.
+                         {.rows = capacity, .decode_rows = capacity, .positions = capacity, .window = 64});
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
   const int blocks = (capacity + kTokensPerBlock - 1) / kTokensPerBlock;

@@ -149,6 +149,45 @@ TEST(KvWrite, HoldsAndWritesNothingElse) {
   }
 }
 
+// Also where the norm has more or fewer columns than the cache row, and idle rows, whose queries it norms.
+TEST(KvWrite, NormsTheQueriesAsRmsNormDoes) {
+  for (const CacheShape& s : kCacheShapes) {
+    for (const int cols : {24, 77, 1536, 2048}) {
+      Noise noise(54);
+      const KvFixture kv(noise, 2, 20, s.tokens_per_block, s.latent, s.rope);
+      constexpr int kRows = 5;
+      const int width = s.latent + s.rope;
+      const std::vector<float> rows = noise.Floats(kRows * (cols + width));
+      const std::vector<float> norm_weight = noise.Floats(s.latent), q_weight = noise.Floats(cols);
+      const std::vector<int32_t> slots = {0, 1, -1, 0, 1}, positions = {3, 4, 0, 5, 6};
+      const auto run = [&](bool fused) {
+        OpRig rig({.threads = 2}, RunMode::kReplayed);
+        const Matrix<const float> x = Dense<const float>(rig.Put(rows), kRows, cols + width);
+        bf16* const normed = rig.Poisoned<bf16>(kRows * cols);
+        const RmsNormParams norm = {.out_bf16 = Dense(normed, kRows, cols),
+                                    .x = x.columns(0, cols),
+                                    .weight = rig.Put(q_weight),
+                                    .eps = 1e-6f};
+        KvWriteParams write = {.layer = kv.Put(rig),
+                               .ckv = x.columns(cols, width),
+                               .norm_weight = rig.Put(norm_weight),
+                               .cos_sin = rig.Put(CosSin(s.rope)),
+                               .index = {rig.Put(slots), rig.Put(positions), kRows},
+                               .eps = 1e-6f};
+        if (fused) write.q_norm = norm;
+        rig.Run([&] {
+          rig.ops().kv_write(rig.stream(), write);
+          if (!fused) rig.ops().rms_norm(rig.stream(), norm);
+        });
+        const std::vector<bf16> queries = rig.Get(normed, kRows * cols);
+        const std::vector<bf16> cache = rig.Get(write.layer.data, kv.rows().size());
+        return std::pair(BytesOf(queries.data(), queries.size()), BytesOf(cache.data(), cache.size()));
+      };
+      EXPECT_EQ(run(true), run(false)) << s.name << ", " << cols << " columns";
+    }
+  }
+}
+
 TEST(GatherKv, CopiesTheSlotsRowsInOrder) {
   for (const CacheShape& s : kCacheShapes) {
     Noise noise(53);

@@ -34,29 +34,45 @@ Inputs MakeInputs(const Shape& s) {
 
 float ScaleOf(const Shape& s) { return 1.0f / std::sqrt(static_cast<float>(s.nope + s.rope)); }
 
-// Runs positions [begin, end) as one chunk; the rows of later chunks are NaN.
-std::vector<bf16> RunChunk(OpRig& rig, const Shape& s, const Inputs& in, int begin, int end) {
+constexpr int kOneWindow = 1024;  // longer than any shape
+
+// Runs positions [begin, end) as one chunk, in windows that end at multiples of `window`; the rows of later
+// chunks and of other windows are NaN.
+std::vector<bf16> RunChunk(OpRig& rig, const Shape& s, const Inputs& in, int begin, int end,
+                           int window = kOneWindow) {
   const int count = end - begin;
   const int q_width = s.heads * (s.nope + s.rope);
   const int kv_width = s.heads * (s.nope + s.value);
-  const int context = end - s.first_position;
-  std::vector<bf16> kv = in.kv, k_pe = in.k_pe;
-  std::fill(kv.begin() + context * kv_width, kv.end(), bf16{0x7fc0});
-  std::fill(k_pe.begin() + context * s.rope, k_pe.end(), bf16{0x7fc0});
+  const int state_width = s.heads * (s.value + kPrefillStateExtra);
   const std::vector<bf16> q(in.q.begin() + begin * q_width, in.q.begin() + end * q_width);
   bf16* out = rig.Poisoned<bf16>(count * s.heads * s.value);
-  const MlaPrefillParams params = {.out = Dense(out, count, s.heads * s.value),
-                                   .q = Dense<const bf16>(rig.Put(q), count, q_width),
-                                   .kv = Dense<const bf16>(rig.Put(kv), context, kv_width),
-                                   .k_pe = Dense<const bf16>(rig.Put(k_pe), context, s.rope),
-                                   .chunk_first = begin,
-                                   .first_position = s.first_position,
-                                   .head_count = s.heads,
-                                   .nope_dim = s.nope,
-                                   .rope_dim = s.rope,
-                                   .value_dim = s.value,
-                                   .scale = ScaleOf(s)};
-  rig.Run([&] { rig.ops().mla_prefill(rig.stream(), params); });
+  const Matrix<bf16> outs = Dense(out, count, s.heads * s.value);
+  const Matrix<const bf16> queries = Dense<const bf16>(rig.Put(q), count, q_width);
+  const Matrix<float> state = window == kOneWindow
+                                  ? Matrix<float>{}
+                                  : Dense(rig.Poisoned<float>(count * state_width), count, state_width);
+  for (int first = s.first_position; first < end; first = (first / window + 1) * window) {
+    const int window_end = std::min(end, (first / window + 1) * window);
+    const int skipped = std::max(0, first - begin);
+    const int keys = window_end - first;
+    std::vector<bf16> kv(in.kv.size(), bf16{0x7fc0}), k_pe(in.k_pe.size(), bf16{0x7fc0});
+    std::copy_n(&in.kv[(first - s.first_position) * kv_width], keys * kv_width, kv.begin());
+    std::copy_n(&in.k_pe[(first - s.first_position) * s.rope], keys * s.rope, k_pe.begin());
+    const MlaPrefillParams params = {.out = outs.row_range(skipped, count - skipped),
+                                     .state = state.row_range(skipped, count - skipped),
+                                     .q = queries.row_range(skipped, count - skipped),
+                                     .kv = Dense<const bf16>(rig.Put(kv), keys, kv_width),
+                                     .k_pe = Dense<const bf16>(rig.Put(k_pe), keys, s.rope),
+                                     .chunk_first = begin + skipped,
+                                     .first_position = s.first_position,
+                                     .window_first = first,
+                                     .head_count = s.heads,
+                                     .nope_dim = s.nope,
+                                     .rope_dim = s.rope,
+                                     .value_dim = s.value,
+                                     .scale = ScaleOf(s)};
+    rig.Run([&] { rig.ops().mla_prefill(rig.stream(), params); });
+  }
   return rig.Get(out, count * s.heads * s.value);
 }
 
@@ -111,6 +127,29 @@ TEST(MlaPrefill, ChunkBordersThreadsAndGraphsLeaveNoTrace) {
           }
           ASSERT_EQ(BytesOf(joined.data(), joined.size()), BytesOf(whole.data(), whole.size()))
               << s.name << ", isa " << isa << ", chunks of " << chunk << ", row width " << row_width;
+        }
+      }
+    }
+  }
+}
+
+TEST(MlaPrefill, WindowsLeaveNoTrace) {
+  for (const Shape& s : kShapes) {
+    const Inputs in = MakeInputs(s);
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig whole_rig({.isa = isa}, RunMode::kEager);
+      const std::vector<bf16> whole = RunChunk(whole_rig, s, in, s.first_position, s.length);
+      for (const int window : {64, 128}) {
+        for (const int chunk : {33, 64, 1000}) {
+          std::vector<bf16> joined;
+          OpRig rig({.threads = 3, .isa = isa}, chunk == 64 ? RunMode::kReplayed : RunMode::kEager);
+          for (int begin = s.first_position; begin < s.length; begin += chunk) {
+            const std::vector<bf16> part =
+                RunChunk(rig, s, in, begin, std::min(begin + chunk, s.length), window);
+            joined.insert(joined.end(), part.begin(), part.end());
+          }
+          ASSERT_EQ(BytesOf(joined.data(), joined.size()), BytesOf(whole.data(), whole.size()))
+              << s.name << ", isa " << isa << ", windows of " << window << ", chunks of " << chunk;
         }
       }
     }
