@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -31,8 +32,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(cons
 
 absl::Status CallError(const std::string& address, const grpc::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.error_code());  // the same numbers
-  return absl::Status(
-      code, absl::StrCat(address, ": ", absl::StatusCodeToString(code), " ", status.error_message()));
+  // gRPC's words for a connection that was refused; a daemon that answers has its own.
+  const bool nobody = code == absl::StatusCode::kUnavailable &&
+                      absl::StrContains(status.error_message(), "failed to connect to all addresses");
+  const std::string text = nobody ? "nobody answers: is `foredraft serve` running?" : status.error_message();
+  return absl::Status(code, absl::StrCat(address, ": ", absl::StatusCodeToString(code), " ", text));
 }
 
 }  // namespace foredraft

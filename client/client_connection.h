@@ -23,7 +23,8 @@ struct ServerAddress {
 // The error names the file that cannot be read.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const ServerAddress& server);
 
-// "127.0.0.1:50051: UNAVAILABLE <what the daemon or gRPC says>", with the call's code.
+// "127.0.0.1:50051: UNAVAILABLE <what the daemon or gRPC says>", with the call's code. Where no daemon
+// listens, it asks whether one runs.
 absl::Status CallError(const std::string& address, const grpc::Status& status);
 
 }  // namespace foredraft

@@ -1,18 +1,18 @@
 #include <grpcpp/create_channel.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <chrono>
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "client/client_options.h"
 #include "client/commands.h"
 #include "client/generate_report.h"
+#include "client/interrupt.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
 namespace foredraft {
@@ -64,32 +64,18 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
   return request;
 }
 
-// Call before gRPC starts threads: they inherit the mask, so that only CancelOnSignal receives signals.
-sigset_t BlockSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signals;
-}
-
-// Ctrl-C cancels the call; Generate then prints what it has. The thread may wait for a signal until the
-// process ends, so it is detached and shares ownership of the context.
-void CancelOnSignal(const sigset_t& signals, std::shared_ptr<grpc::ClientContext> context) {
-  std::thread([signals, context] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    context->TryCancel();
-  }).detach();
+// "-" stands for all of stdin.
+void ReadStdin(std::optional<std::string>& text) {
+  if (text != "-") return;
+  text = std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
 absl::Status Generate(const GenerateOptions& options) {
-  const sigset_t signals = BlockSignals();
+  Interrupt interrupt;  // Ctrl-C cancels the call; what it has is printed
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                    ClientCredentials(options.server));
   const auto context = std::make_shared<grpc::ClientContext>();
-  CancelOnSignal(signals, context);
+  interrupt.Watch(context);
   if (options.timeout_s) {
     // The daemon ends the request at its timeout. The call's deadline is for a daemon that does not answer.
     constexpr double kGrace = 2;
@@ -136,8 +122,9 @@ void AddGenerate(CLI::App& app, int* exit_code) {
   auto options = std::make_shared<GenerateOptions>();
   AddServerOptions(*command, options->server);
   CLI::Option_group* input = command->add_option_group("Input");
-  input->add_option("--prompt", options->prompt, "text to continue")->type_name("T");
-  CLI::Option* chat = input->add_option("--chat", options->chat, "a user's message")->type_name("T");
+  input->add_option("--prompt", options->prompt, "text to continue; - reads stdin")->type_name("T");
+  CLI::Option* chat =
+      input->add_option("--chat", options->chat, "a user's message; - reads stdin")->type_name("T");
   input->add_option("--token-ids", options->token_ids, "token ids, used as they are")
       ->delimiter(',')
       ->type_name("1,2,3");
@@ -170,6 +157,8 @@ void AddGenerate(CLI::App& app, int* exit_code) {
                     "no relaxed acceptance for this request");
   command->add_flag("--json", options->json, "one JSON object on stdout instead of text");
   command->callback([options, exit_code] {
+    ReadStdin(options->prompt);
+    ReadStdin(options->chat);
     const absl::Status status = Generate(*options);
     *exit_code = status.ok() ? 0 : Fail(status);
   });

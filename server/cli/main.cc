@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
   AddWorker(app, &exit_code);
   AddCheckConfig(app, &exit_code);
   AddGenerate(app, &exit_code);
+  AddChat(app, &exit_code);
   AddBench(app, &exit_code);
   AddInfo(app, &exit_code);
   AddSynth(app, &exit_code);

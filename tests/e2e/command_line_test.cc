@@ -18,68 +18,85 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(CommandLine, ExitCode2IsWrongUsageAnd1IsFailure) {
-  struct Case {
-    std::vector<std::string> arguments;
-    int exit_code;
-    std::string says;  // on stderr
-  };
-  const std::string dir = TestDir("usage");
-  WriteText(dir + "/unknown.yaml", "model: x\nmodle: y\n");
-  WriteText(dir + "/range.yaml", "model: x\nspeculative_config:\n  max_draft_len: 9\n");
-  for (const Case& test : std::vector<Case>{
-           {{}, 2, "ubcommand"},
-           {{"nonsense"}, 2, "nonsense"},
-           {{"serve"}, 2, "--config"},
-           {{"serve", "--config", kConfig, "--nonsense"}, 2, "--nonsense"},
-           {{"serve", "--config", kConfig, "--set", "novalue"}, 2, "novalue"},
-           {{"serve", "--config", dir + "/none.yaml"}, 1, dir + "/none.yaml"},
-           {{"serve", "--config", dir + "/unknown.yaml"},
-            1,
-            "unknown.yaml:2: modle: unknown key, nearest is model"},
-           {{"check-config", "--config", dir + "/range.yaml"},
-            1,
-            "range.yaml:3: speculative_config.max_draft_len: 9"},
-           {{"check-config", "--config", kConfig, "--set", "max_batch_size=-1"}, 1, "max_batch_size"},
-           {{"check-config"}, 2, "--config is required"},
-           {{"check-config", "--config", kConfig, "--docs", dir}, 2, "--docs"},
-           {{"check-config", "--docs", dir + "/none"}, 1, dir + "/none/configuration.md: cannot be written"},
-           {{"generate"}, 2, "required"},
-           {{"generate", "--prompt", "a", "--chat", "b"}, 2, "--prompt,--chat"},
-           {{"generate", "--chat", "a", "--thinking", "--no-thinking"},
-            2,
-            "--no-thinking excludes --thinking"},
-           {{"generate", "--prompt", "a", "--max-tokens", "many"}, 2, "--max-tokens"},
-           {{"generate", "--server", "127.0.0.1:1", "--prompt", "a"}, 1, "UNAVAILABLE"},
-           {{"bench", "--compare", "0,1"}, 2, "K=0,1,3"},
-           {{"bench", "--compare", "K=0,1", "--duration", "1"}, 2, "--compare"},
-           {{"bench", "--dataset", "a", "--random-input-len", "5"}, 2, "--dataset"},
-           {{"bench", "--baseline", "127.0.0.1:1"}, 2, "--compare"},
-           {{"bench", "--request-rate", "0"}, 1, "--request-rate: 0, allowed above 0"},
-           {{"bench", "--compare", "K=0,8"}, 1, "--compare K: 8, allowed 0..7"},
-           {{"bench", "--json", "/nonexistent/a"}, 1, "--json: /nonexistent/a"},
-           {{"bench", "--server", "127.0.0.1:1"}, 1, "127.0.0.1:1: UNAVAILABLE"},
-           {{"info", "--checkpoint", dir}, 1, dir},
-           {{"synth", "--config-json", dir + "/none.json", "--out", dir + "/out", "--seed", "1"},
-            1,
-            "none.json"},
-           {{"quantize", dir, dir + "/out", "--dtype", "int4"}, 1, "config.json"},
-           {{"quantize", dir, dir + "/out", "--dtype", "int3"}, 2, "--dtype"},
-           {{"quantize", dir, dir + "/out"}, 2, "--dtype is required"},
-           {{"tune", "--config", kConfig}, 2, "--out"},
-           {{"tune", "--config", kConfig, "--out", dir + "/tuning.json"}, 1, "backend: cpu"},
-           {{"--help"}, 0, ""},
-           {{"serve", "--help"}, 0, ""},
-           {{"--version"}, 0, ""},
-       }) {
-    const RunResult result = Foredraft(test.arguments);
-    EXPECT_EQ(result.exit_code, test.exit_code) << testing::PrintToString(test.arguments) << "\n"
-                                                << result.err;
-    EXPECT_THAT(result.err, HasSubstr(test.says)) << testing::PrintToString(test.arguments);
-    if (test.exit_code == 1) {
+struct Usage {
+  std::vector<std::string> arguments;
+  int exit_code;
+  std::string says;  // on stderr
+};
+
+void ExpectEnds(const std::vector<Usage>& usages) {
+  for (const Usage& usage : usages) {
+    const RunResult result = Foredraft(usage.arguments);
+    EXPECT_EQ(result.exit_code, usage.exit_code) << testing::PrintToString(usage.arguments) << "\n"
+                                                 << result.err;
+    EXPECT_THAT(result.err, HasSubstr(usage.says)) << testing::PrintToString(usage.arguments);
+    if (usage.exit_code == 1) {
       EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << "one line: " << result.err;
     }
   }
+}
+
+// Exit code 2 is wrong usage, 1 is failure.
+
+TEST(CommandLine, DaemonCommandsEndWithTheirCode) {
+  const std::string dir = TestDir("usage");
+  WriteText(dir + "/unknown.yaml", "model: x\nmodle: y\n");
+  WriteText(dir + "/range.yaml", "model: x\nspeculative_config:\n  max_draft_len: 9\n");
+  ExpectEnds({
+      {{}, 2, "ubcommand"},
+      {{"nonsense"}, 2, "nonsense"},
+      {{"serve"}, 2, "--config"},
+      {{"serve", "--config", kConfig, "--nonsense"}, 2, "--nonsense"},
+      {{"serve", "--config", kConfig, "--set", "novalue"}, 2, "novalue"},
+      {{"serve", "--config", dir + "/none.yaml"}, 1, dir + "/none.yaml"},
+      {{"serve", "--config", dir + "/unknown.yaml"},
+       1,
+       "unknown.yaml:2: modle: unknown key, nearest is model"},
+      {{"check-config", "--config", dir + "/range.yaml"},
+       1,
+       "range.yaml:3: speculative_config.max_draft_len: 9"},
+      {{"check-config", "--config", kConfig, "--set", "max_batch_size=-1"}, 1, "max_batch_size"},
+      {{"check-config"}, 2, "--config is required"},
+      {{"check-config", "--config", kConfig, "--docs", dir}, 2, "--docs"},
+      {{"check-config", "--docs", dir + "/none"}, 1, dir + "/none/configuration.md: cannot be written"},
+  });
+}
+
+TEST(CommandLine, ClientCommandsEndWithTheirCode) {
+  ExpectEnds({
+      {{"generate"}, 2, "required"},
+      {{"generate", "--prompt", "a", "--chat", "b"}, 2, "--prompt,--chat"},
+      {{"generate", "--chat", "a", "--thinking", "--no-thinking"}, 2, "--no-thinking excludes --thinking"},
+      {{"generate", "--prompt", "a", "--max-tokens", "many"}, 2, "--max-tokens"},
+      {{"generate", "--server", "127.0.0.1:1", "--prompt", "a"},
+       1,
+       "UNAVAILABLE nobody answers: is `foredraft serve` running?"},
+      {{"chat", "--server", "127.0.0.1:1"}, 1, "is `foredraft serve` running?"},
+      {{"bench", "--compare", "0,1"}, 2, "K=0,1,3"},
+      {{"bench", "--compare", "K=0,1", "--duration", "1"}, 2, "--compare"},
+      {{"bench", "--dataset", "a", "--random-input-len", "5"}, 2, "--dataset"},
+      {{"bench", "--baseline", "127.0.0.1:1"}, 2, "--compare"},
+      {{"bench", "--request-rate", "0"}, 1, "--request-rate: 0, allowed above 0"},
+      {{"bench", "--compare", "K=0,8"}, 1, "--compare K: 8, allowed 0..7"},
+      {{"bench", "--json", "/nonexistent/a"}, 1, "--json: /nonexistent/a"},
+      {{"bench", "--server", "127.0.0.1:1"}, 1, "127.0.0.1:1: UNAVAILABLE"},
+  });
+}
+
+TEST(CommandLine, ToolsEndWithTheirCode) {
+  const std::string dir = TestDir("tools");
+  ExpectEnds({
+      {{"info", "--checkpoint", dir}, 1, dir},
+      {{"synth", "--config-json", dir + "/none.json", "--out", dir + "/out", "--seed", "1"}, 1, "none.json"},
+      {{"quantize", dir, dir + "/out", "--dtype", "int4"}, 1, "config.json"},
+      {{"quantize", dir, dir + "/out", "--dtype", "int3"}, 2, "--dtype"},
+      {{"quantize", dir, dir + "/out"}, 2, "--dtype is required"},
+      {{"tune", "--config", kConfig}, 2, "--out"},
+      {{"tune", "--config", kConfig, "--out", dir + "/tuning.json"}, 1, "backend: cpu"},
+      {{"--help"}, 0, ""},
+      {{"serve", "--help"}, 0, ""},
+      {{"--version"}, 0, ""},
+  });
 }
 
 TEST(CommandLine, CheckConfigPrintsAConfigurationThatReadsBackTheSame) {

@@ -19,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(Serve, UsageAndMetricsAgreeAndSigtermDrains) {
   Daemon daemon;
@@ -49,6 +50,27 @@ TEST(Serve, UsageAndMetricsAgreeAndSigtermDrains) {
   EXPECT_EQ(daemon.Metric("kv_cache_blocks", "state=\"used\""), 0);
   daemon.process().Signal(SIGTERM);
   EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().Stderr();
+}
+
+TEST(Serve, ChatRemembersAndHidesThinkingOffTheTerminal) {
+  Daemon daemon;
+  const auto shell = [&](const std::string& input, const std::string& arguments) {
+    return RunProgram({"/bin/sh", "-c",
+                       "printf '" + input + "' | " + FOREDRAFT_BINARY + " " + arguments + " --server " +
+                           daemon.grpc_address()});
+  };
+  const RunResult chat = shell("Compute 5+81.\\n/stats\\n\\nCompute 7+2.\\n", "chat --temperature 0");
+  EXPECT_EQ(chat.exit_code, 0) << chat.err;
+  EXPECT_THAT(chat.out, HasSubstr("86"));
+  EXPECT_THAT(chat.out, HasSubstr("9"));
+  EXPECT_THAT(chat.out, HasSubstr("acceptance length"));
+  EXPECT_THAT(chat.out, Not(HasSubstr("think>")));
+  const double prompts = daemon.Metric("prompt_tokens_total");
+  const RunResult piped = shell("Compute 5+81.", "generate --chat - --temperature 0");
+  EXPECT_EQ(piped.exit_code, 0) << piped.err;
+  EXPECT_THAT(piped.out, HasSubstr("86"));
+  const double first_prompt = daemon.Metric("prompt_tokens_total") - prompts;
+  EXPECT_GT(prompts - first_prompt, 2 * first_prompt) << "the second prompt has the first turn before it";
 }
 
 TEST(Serve, SigtermLetsTheStreamFinishAndASecondEndsIt) {

@@ -1,0 +1,204 @@
+#include <grpcpp/create_channel.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "base/status_macros.h"
+#include "client/client_options.h"
+#include "client/commands.h"
+#include "client/generate_report.h"
+#include "client/interrupt.h"
+#include "client/thinking_text.h"
+#include "foredraft/v1/generation.grpc.pb.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kHelp[] =
+    "/reset  forget the conversation     /system TEXT  set the system message\n"
+    "/stats  of the last answer          /exit         or Ctrl-D; Ctrl-C ends an answer\n";
+
+struct ChatOptions {
+  ServerAddress server;
+  std::optional<std::string> system;
+  std::optional<int32_t> max_tokens;
+  SamplingOptions sampling;
+  std::optional<uint64_t> seed;
+};
+
+// A conversation on the terminal. Where stdout is not one, only answers are printed, without thinking.
+class Conversation {
+ public:
+  Conversation(const ChatOptions& options, std::unique_ptr<v1::GenerationService::Stub> stub,
+               Interrupt& interrupt)
+      : options_(options),
+        stub_(std::move(stub)),
+        interrupt_(interrupt),
+        system_(options.system.value_or("")) {}
+
+  absl::Status Run() {
+    ASSIGN_OR_RETURN(const std::string model, ModelName());
+    if (terminal_) printf("%s at %s; /help lists commands\n", model.c_str(), options_.server.address.c_str());
+    std::string line;
+    for (;;) {
+      if (terminal_) fputs("> ", stdout);
+      fflush(stdout);
+      if (!std::getline(std::cin, line)) break;
+      absl::StripAsciiWhitespace(&line);
+      if (line.empty()) continue;
+      if (line == "/exit") break;
+      if (line[0] == '/') {
+        Command(line);
+        continue;
+      }
+      const absl::Status status = Answer(line);
+      if (!status.ok() && !terminal_) return status;
+      if (!status.ok()) Fail(status);
+    }
+    if (terminal_ && std::cin.eof()) printf("\n");
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<std::string> ModelName() {
+    const auto context = std::make_shared<grpc::ClientContext>();
+    interrupt_.Watch(context);
+    v1::GetModelResponse model;
+    const grpc::Status status = stub_->GetModel(context.get(), {}, &model);
+    interrupt_.Watch(nullptr);
+    if (!status.ok()) return CallError(options_.server.address, status);
+    return model.name();
+  }
+
+  void Command(const std::string& text) {
+    if (text == "/reset") {
+      turns_.clear();
+    } else if (text == "/stats") {
+      printf("%s\n", report_.has_value() ? report_->Summary().c_str() : "no answer yet");
+    } else if (text == "/help") {
+      fputs(kHelp, stdout);
+    } else if (text == "/system" || text.starts_with("/system ")) {
+      system_ = text.substr(std::string_view("/system").size());
+      absl::StripAsciiWhitespace(&system_);
+    } else {
+      printf("%s: unknown command\n%s", text.c_str(), kHelp);
+    }
+  }
+
+  v1::GenerateRequest Request() const {
+    v1::GenerateRequest request;
+    const auto add = [&request](const char* role, const std::string& content) {
+      v1::ChatMessage* message = request.mutable_chat()->add_messages();
+      message->set_role(role);
+      message->set_content(content);
+    };
+    if (!system_.empty()) add("system", system_);
+    for (size_t i = 0; i < turns_.size(); ++i) add(i % 2 == 0 ? "user" : "assistant", turns_[i]);
+    options_.sampling.ApplyTo(*request.mutable_sampling());
+    if (options_.seed) request.mutable_sampling()->set_seed(*options_.seed);
+    if (options_.max_tokens) request.set_max_tokens(*options_.max_tokens);
+    return request;
+  }
+
+  // Streams the answer to `question`. An answer that Ctrl-C cut short stays in the conversation; a question
+  // that failed does not.
+  absl::Status Answer(std::string question) {
+    turns_.push_back(std::move(question));
+    const auto context = std::make_shared<grpc::ClientContext>();
+    interrupt_.Watch(context);
+    const auto reader = stub_->GenerateStream(context.get(), Request());
+    report_.emplace();
+    std::string answer;
+    std::optional<ThinkingText> text;
+    v1::GenerateChunk chunk;
+    while (reader->Read(&chunk)) {
+      report_->Add(chunk);
+      answer += chunk.text();
+      // The first token tells whether the prompt ended in <think>: it counts as thinking, or ends it at once.
+      if (!text.has_value()) {
+        text.emplace(chunk.usage().thinking_tokens() > 0 || chunk.text().starts_with(kCloseThinking));
+      }
+      Print(text->Add(chunk.text()));
+    }
+    if (text.has_value()) Print(text->End());
+    const grpc::Status status = reader->Finish();
+    interrupt_.Watch(nullptr);
+    EndLine();
+    const bool cancelled = status.error_code() == grpc::StatusCode::CANCELLED;
+    report_->End(cancelled ? "cancelled" : "");
+    if (!status.ok() && !cancelled) {
+      turns_.pop_back();
+      return CallError(options_.server.address, status);
+    }
+    turns_.push_back(answer.empty() ? " " : answer);
+    return absl::OkStatus();
+  }
+
+  void Print(const std::vector<TextPart>& parts) {
+    for (const TextPart& part : parts) {
+      if (part.is_thinking && !terminal_) continue;
+      if (part.is_thinking != dim_) fputs(part.is_thinking ? "\x1b[2m" : "\x1b[0m", stdout);
+      dim_ = part.is_thinking;
+      fwrite(part.text.data(), 1, part.text.size(), stdout);
+    }
+    fflush(stdout);
+  }
+
+  void EndLine() {
+    if (dim_) fputs("\x1b[0m", stdout);
+    dim_ = false;
+    printf("\n");
+    fflush(stdout);
+  }
+
+  const ChatOptions options_;
+  const std::unique_ptr<v1::GenerationService::Stub> stub_;
+  const bool terminal_ = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  Interrupt& interrupt_;
+  std::string system_;
+  std::vector<std::string> turns_;  // user, assistant, user, ...
+  std::optional<GenerateReport> report_;
+  bool dim_ = false;
+};
+
+absl::Status Chat(const ChatOptions& options) {
+  Interrupt interrupt([] {  // at the prompt
+    fputs("\n", stdout);
+    fflush(stdout);
+    _exit(0);
+  });
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                   ClientCredentials(options.server));
+  return Conversation(
+             options,
+             v1::GenerationService::NewStub(grpc::CreateChannel(options.server.address, credentials)),
+             interrupt)
+      .Run();
+}
+
+}  // namespace
+
+void AddChat(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "chat",
+      "Hold a conversation with a daemon's model; where stdin is not a terminal, each line is a message");
+  auto options = std::make_shared<ChatOptions>();
+  AddServerOptions(*command, options->server);
+  command->add_option("--system", options->system, "system message")->type_name("T");
+  command->add_option("--max-tokens", options->max_tokens,
+                      "tokens of an answer at most [what max_seq_len leaves]");
+  options->sampling.Add(*command);
+  command->add_option("--seed", options->seed, "the same seed gives the same answers");
+  command->callback([options, exit_code] {
+    const absl::Status status = Chat(*options);
+    *exit_code = status.ok() ? 0 : Fail(status);
+  });
+}
+
+}  // namespace foredraft

@@ -1,0 +1,32 @@
+#ifndef FOREDRAFT_CLIENT_INTERRUPT_H_
+#define FOREDRAFT_CLIENT_INTERRUPT_H_
+
+// Ctrl-C and SIGTERM for commands that wait for a daemon: cancels the call that runs, or without one calls
+// `idle`.
+
+#include <grpcpp/client_context.h>
+#include <signal.h>
+
+#include <functional>
+#include <memory>
+
+namespace foredraft {
+
+class Interrupt {
+ public:
+  // Blocks the signals in this thread, and so in the threads that it starts later: construct before gRPC
+  // starts any. `idle` is called on a thread of its own.
+  explicit Interrupt(std::function<void()> idle = [] {});
+
+  // The call that a signal cancels from now on; null: none.
+  void Watch(std::shared_ptr<grpc::ClientContext> call);
+
+ private:
+  struct State;
+  // Shared with the thread, which waits for signals until the process ends.
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_INTERRUPT_H_
