@@ -1,7 +1,7 @@
 """Tests pack and run: on programs that fail in the ways a GPU makes programs fail, and on the real ones over
 tests/cuda_on_host.
 
-usage: scripts_test.py DIR   (DIR/bin has gpu_tests, gpu_ops and gpu_step, linked with tests/cuda_on_host)"""
+usage: scripts_test.py DIR   (DIR/bin has gpu_tests_on_host, gpu_ops_on_host and gpu_step_on_host)"""
 
 import json
 import pathlib
@@ -90,7 +90,7 @@ class Scripts(unittest.TestCase):
 
     def test_the_pack_runs_over_the_emulation(self):
         pack = self.folder / "pack"
-        result = run(HERE / "pack", "--build", ON_HOST, "--out", pack)
+        result = run(HERE / "pack", "--build", ON_HOST, "--suffix", "_on_host", "--out", pack)
         self.assertEqual(result.returncode, 0, result.stderr)
         with tarfile.open(self.folder / "foredraft-gpu.tar.gz") as tar:
             self.assertIn("foredraft-gpu/tests/gpu/run", tar.getnames())
