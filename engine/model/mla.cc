@@ -81,9 +81,11 @@ void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span
   const Matrix<bf16> latent = a.latent.first_rows(window.end - window.begin);
   const Matrix<bf16> k_pe = a.k_pe.first_rows(window.end - window.begin);
   const Matrix<bf16> kv = a.kv.first_rows(window.end - window.begin);
-  f.ops.gather_kv(
-      f.stream,
-      {.latent = latent, .rope = k_pe, .layer = context.cache, .slot = span.slot, .first_position = window.begin});
+  f.ops.gather_kv(f.stream, {.latent = latent,
+                             .rope = k_pe,
+                             .layer = context.cache,
+                             .slot = span.slot,
+                             .first_position = window.begin});
   f.ops.gemm(f.stream, {.out_bf16 = kv, .x = latent, .weight = w.kv_b, .form = GemmForm::kPrefill});
   f.ops.mla_prefill(f.stream, {.out = a.attention.row_range(first_row, row_count),
                                .state = a.softmax_state.row_range(first_row, row_count),
