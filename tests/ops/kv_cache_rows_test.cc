@@ -163,8 +163,9 @@ TEST(KvWrite, NormsTheQueriesAsRmsNormDoes) {
       const auto run = [&](bool fused) {
         OpRig rig({.threads = 2}, RunMode::kReplayed);
         const Matrix<const float> x = Dense<const float>(rig.Put(rows), kRows, cols + width);
-        bf16* const normed = rig.Poisoned<bf16>(kRows * cols);
-        const RmsNormParams norm = {.out_bf16 = Dense(normed, kRows, cols),
+        // FP32: BF16 would hide a sum in another order.
+        float* const normed = rig.Poisoned<float>(kRows * cols);
+        const RmsNormParams norm = {.out = Dense(normed, kRows, cols),
                                     .x = x.columns(0, cols),
                                     .weight = rig.Put(q_weight),
                                     .eps = 1e-6f};
@@ -179,7 +180,7 @@ TEST(KvWrite, NormsTheQueriesAsRmsNormDoes) {
           rig.ops().kv_write(rig.stream(), write);
           if (!fused) rig.ops().rms_norm(rig.stream(), norm);
         });
-        const std::vector<bf16> queries = rig.Get(normed, kRows * cols);
+        const std::vector<float> queries = rig.Get(normed, kRows * cols);
         const std::vector<bf16> cache = rig.Get(write.layer.data, kv.rows().size());
         return std::pair(BytesOf(queries.data(), queries.size()), BytesOf(cache.data(), cache.size()));
       };
