@@ -47,7 +47,7 @@ class Product {
   void ExpectHopperGemm(Tile tile) { ExpectEqual(Hopper(tile)); }
   std::vector<float> Hopper(Tile tile) {
     return Run(
-        [&](const cuda::GemmProblem& p) { cuda::HopperGemm(rig_.stream(), p, tile.rows, tile.outputs); });
+        [&](const cuda::GemmProblem& p) { cuda::HopperGemm(rig_.stream(), p, {tile.rows, tile.outputs}); });
   }
 
  private:
@@ -244,23 +244,23 @@ void ExpectAttention(const cuda::DecodeChoice& choice, int position) {
   }
 }
 
-TEST(Ladder, MlaItems) { ExpectAttention({.partial_count = 64, .hopper = false}, 63); }
-TEST(Ladder, MlaItemsMasked) { ExpectAttention({.partial_count = 64, .hopper = false}, 70); }
+TEST(Ladder, MlaItems) { ExpectAttention({.blocks = 64, .hopper = false}, 63); }
+TEST(Ladder, MlaItemsMasked) { ExpectAttention({.blocks = 64, .hopper = false}, 70); }
 TEST(Ladder, MlaHopperOneTile) {
   SKIP_UNLESS_HOPPER();
-  ExpectAttention({.partial_count = 64}, 63);
+  ExpectAttention({.blocks = 64}, 63);
 }
 TEST(Ladder, MlaHopperMasked) {
   SKIP_UNLESS_HOPPER();
-  ExpectAttention({.partial_count = 64}, 70);
+  ExpectAttention({.blocks = 64}, 70);
 }
 TEST(Ladder, MlaHopperPipeline) {
   SKIP_UNLESS_HOPPER();
-  ExpectAttention({.partial_count = 64}, 319);
+  ExpectAttention({.blocks = 64}, 319);
 }
 TEST(Ladder, MlaHopperSplits) {
   SKIP_UNLESS_HOPPER();
-  ExpectAttention({.partial_count = 64}, 1100);
+  ExpectAttention({.blocks = 64}, 1100);
 }
 
 }  // namespace
