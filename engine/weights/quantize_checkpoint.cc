@@ -271,8 +271,9 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: quantization_config: the checkpoint is quantised already, allowed BF16", config_path));
   }
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.in_dir));
-  RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, config.num_nextn_predict_layers)));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.in_dir, config.mtp_file));
+  // Modules that config.json does not declare, or that are not there, are no part of what is quantised.
+  ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "quantize"));
 
   config.fp8_blocks = options.dtype == DType::kF8E4M3;

@@ -262,6 +262,29 @@ TEST_F(QuantizeCheckpointTest, ThreadsAndShardsDoNotChangeBytes) {
   }
 }
 
+TEST_F(QuantizeCheckpointTest, TakesModulesFromAFileOfTheirOwn) {
+  options_.in_dir = "tests/golden/checkpoints/joyai_llm_flash";
+  options_.dtype = DType::kF8E4M3;
+  ASSERT_TRUE(QuantizeCheckpoint(options_, nullptr).ok());
+  const ModelConfig config = *ReadModelConfig(options_.out_dir + "/config.json");
+  const auto written = Checkpoint::Open(options_.out_dir, config.mtp_file);
+  ASSERT_TRUE(written.ok()) << written.status();
+  const absl::StatusOr<int> modules = CheckCheckpoint(*written, config);
+  ASSERT_TRUE(modules.ok()) << modules.status();
+  EXPECT_EQ(*modules, 1);
+}
+
+TEST_F(QuantizeCheckpointTest, LeavesModulesThatAreNotDeclaredAsTheyAre) {
+  nlohmann::json json = nlohmann::json::parse(Text(options_.in_dir + "/config.json"));
+  json["num_nextn_predict_layers"] = 0;
+  WriteFile(options_.in_dir + "/config.json", json.dump());
+  ASSERT_TRUE(QuantizeCheckpoint(options_, nullptr).ok());
+  const ModelConfig config = *ReadModelConfig(options_.out_dir + "/config.json");
+  const absl::StatusOr<int> modules = CheckCheckpoint(*Checkpoint::Open(options_.out_dir), config);
+  ASSERT_TRUE(modules.ok()) << modules.status();
+  EXPECT_EQ(*modules, 0);
+}
+
 TEST_F(QuantizeCheckpointTest, RefusesNamingWhatIsWrong) {
   ASSERT_TRUE(QuantizeCheckpoint(options_, nullptr).ok());
   EXPECT_THAT(std::string(QuantizeCheckpoint(options_, nullptr).status().message()),
