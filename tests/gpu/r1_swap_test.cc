@@ -72,7 +72,12 @@ TEST(R1Shapes, SwappedSlotsComeBack) {
   for (int v = 0; v < kR1Vocab; ++v) counts[v] = v % 11;
   rig.device().CopyToDevice(rig.stream(), arrays.output_counts, counts.data(),
                             counts.size() * sizeof(int32_t));
-  uint8_t* const image = *rig.device().AllocatePinnedArray<uint8_t>(slots->image_bytes());
+  constexpr size_t kFrameBytes = size_t{64} << 10;
+  const size_t frame_count = (SlotState::ImageBytes(kSlotShape) + kFrameBytes - 1) / kFrameBytes;
+  uint8_t* const memory = *rig.device().AllocatePinnedArray<uint8_t>(frame_count * kFrameBytes);
+  std::vector<uint8_t*> frames;
+  for (size_t i = frame_count; i-- > 0;) frames.push_back(memory + i * kFrameBytes);
+  const SlotImage image = {.frames = frames, .frame_bytes = kFrameBytes};
   SlotFacts facts = slots->SwapOut(rig.stream(), 0, image);
   slots->Release(rig.stream(), 0);
   const std::vector<SlotConstants> before = rig.Get(arrays.constants, 1);
