@@ -24,14 +24,14 @@ namespace foredraft::cuda {
 inline constexpr int32_t kKeyTile = 64;  // keys per tile
 // With 32 splits, two rows of 128 heads (a sequence and its first draft) fill 128 blocks.
 inline constexpr int32_t kMinSplitLen = 512;
-inline constexpr int32_t kMaxSplits = 32;
+inline constexpr int32_t kMaxKvSplits = 32;
 // The cost of a split besides its tiles, in tiles: its query, its merge.
 inline constexpr int32_t kSplitOverhead = 1;
 
 // The length of the splits of a row: 512 up to 16,384 positions, then doubled whenever the context doubles.
 constexpr int32_t SplitLen(int32_t last_position) {
   int32_t len = kMinSplitLen;
-  while (last_position / len >= kMaxSplits) len *= 2;
+  while (last_position / len >= kMaxKvSplits) len *= 2;
   return len;
 }
 
@@ -61,7 +61,7 @@ constexpr RowSplits SplitsOf(int32_t first_position, int32_t last_position) {
 // The most splits of a row that attends at most `positions` positions.
 constexpr int32_t MaxSplits(int64_t positions) {
   return static_cast<int32_t>(
-      std::clamp<int64_t>((positions + kMinSplitLen - 1) / kMinSplitLen, 1, kMaxSplits));
+      std::clamp<int64_t>((positions + kMinSplitLen - 1) / kMinSplitLen, 1, kMaxKvSplits));
 }
 
 // What all blocks of a launch know.
