@@ -102,14 +102,14 @@ __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const
   if (!warp_has_rows) return true;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    float4 values[kMaxSplits];  // all loads first
+    float4 values[kMaxGemmSplits];  // all loads first
 #pragma unroll
-    for (int split = 0; split < kMaxSplits; ++split) {
+    for (int split = 0; split < kMaxGemmSplits; ++split) {
       if (split < p.splits) values[split] = __ldcg(parts + (split * kVectors + i) * kGroupThreads);
     }
     float4 total = values[0];
 #pragma unroll
-    for (int split = 1; split < kMaxSplits; ++split) {
+    for (int split = 1; split < kMaxGemmSplits; ++split) {
       if (split >= p.splits) break;
       total.x = __fadd_rn(total.x, values[split].x);
       total.y = __fadd_rn(total.y, values[split].y);
@@ -148,7 +148,7 @@ void LaunchHopper(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
   HopperGemmParams params = MakeHopperParams<Tile>(q, tile_rows);
   params.splits = q.splits;
   if (q.splits > 1) {
-    CHECK(q.partials != nullptr && q.ranges.groups == 1 && q.splits <= kMaxSplits);
+    CHECK(q.partials != nullptr && q.ranges.groups == 1 && q.splits <= kMaxGemmSplits);
     CHECK(CanSplit(kConsumers, kTileN) && q.splits <= params.steps);
     CHECK_LE(tiles * kConsumers, CudaStream::kZeroCounters);
     params.partials = static_cast<float4*>(q.partials);

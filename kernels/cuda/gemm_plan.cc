@@ -167,7 +167,7 @@ int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes) {
   };
   int32_t best = 1;
   double best_time = time(1);
-  for (int32_t splits = 2; splits <= kMaxSplits; splits *= 2) {
+  for (int32_t splits = 2; splits <= kMaxGemmSplits; splits *= 2) {
     if (k * element_bytes / kStepBytes < 4 * splits) break;
     const double split_time = time(splits);
     if (split_time < kGainWanted * best_time) {

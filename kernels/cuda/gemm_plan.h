@@ -54,7 +54,7 @@ struct GemmPlan {
   double microseconds = 0;
 };
 
-inline constexpr int32_t kMaxSplits = 8;
+inline constexpr int32_t kMaxGemmSplits = 8;
 
 // Parts of k that different blocks sum; their sums are added in ascending order. Only in the decode form and
 // for a single group. The least predicted time over few, some and many rows; 1 unless more gain 10%.
