@@ -36,7 +36,7 @@ struct CostContext {
   int32_t expert_ranks = 1;       // ranks whose experts share the (row, choice) pairs evenly
   int32_t met_experts = 0;        // experts that have rows; 0: as many as uniform choices meet
   bool sampled = false;           // rows are drawn, not greedy
-  int32_t filter_passes = 0;      // of top-k and top-p over a sampled row's logits
+  bool filtered = false;          // sampled rows have top-k or top-p
 };
 
 // How many experts have rows. The arrays are in host memory.

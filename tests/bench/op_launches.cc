@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
+
+#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/mla_decode_load.h"
+#include "kernels/cuda/row_blocks.h"
 
 namespace foredraft {
 namespace {
@@ -9,8 +14,6 @@ namespace {
 constexpr double kHopperStart = 0.4e-6;  // barriers and tensor maps, before the first load
 constexpr double kStoreTail = 0.4e-6;
 constexpr double kRowKernelStart = 0.3e-6;
-constexpr double kSharedBudget = 216 * 1024;  // kernels/cuda/gemm_hopper_tile.h
-constexpr double kStepBytes = 128;            // of k, per step of a Hopper GEMM
 
 double CeilDivide(double value, double unit) { return std::ceil(value / unit); }
 
@@ -32,60 +35,51 @@ KernelLaunch Streaming(const char* kernel, double blocks, int threads, double by
           .fixed_seconds = kRowKernelStart};
 }
 
-// Blocks that find no row: they are launched, read the row count and exit.
-KernelLaunch WithEmptyBlocks(KernelLaunch launch, double empty, const GpuModel& gpu) {
-  const double at_once = double(gpu.multiprocessors) * launch.blocks_per_multiprocessor;
-  launch.fixed_seconds += CeilDivide(empty, at_once) * L2Latency(gpu);
-  return launch;
-}
-
 // ---- GEMMs ----
 
-// Cycles of one k step of 128 bytes in which nothing else of the warpgroup runs (gemm_hopper_tile.h): the
-// products, and with FP8 weights the load of the weight's scale beside them and the promotion after them.
-double StepCycles(const GemmTiling& tiling, DType dtype) {
-  constexpr double kProductCycles = 1.91;  // four wgmma of 64 rows, per output
-  constexpr double kWait = 40, kProductLatency = 60, kScaleLoad = 250;
-  const double products = kProductCycles * tiling.tile_outputs * tiling.consumers;
-  if (dtype != DType::kF8E4M3) return std::max(products, kProductLatency) + kWait;
-  const double alone =
-      std::max(products / tiling.consumers + kProductLatency, kScaleLoad) + 0.5 * tiling.tile_outputs + kWait;
-  return std::max(products, alone);
+// The device on which the kernels choose (RatesOf of kernels/cuda/gemm_hopper.cu), and the one that is
+// predicted.
+cuda::GemmRates ChoiceRates(const GpuModel& gpu) { return {.multiprocessors = gpu.multiprocessors}; }
+cuda::GemmRates RatesOf(const GpuModel& gpu) {
+  return {.memory_bytes_per_us = gpu.memory_rate * 1e-6,
+          .sm_bytes_per_us = gpu.multiprocessor_rate * 1e-6,
+          .cycles_per_us = gpu.clock * 1e-6,
+          .multiprocessors = gpu.multiprocessors};
 }
 
-struct GemmWork {
-  const char* kernel;
-  int n, k;
-  DType dtype;
-  double row_tiles;      // of all groups
-  double rows_per_tile;  // that have data, on average
-  double memory_bytes;
-  int out_bytes;  // of one output
-  GemmTiling tiling;
-  int weight_tiles = 1;  // of tile_outputs each, that a block has at once
-};
+cuda::GemmSize SizeOf(const PackedWeight& weight, double rows, int groups = 1) {
+  return {.n = weight.n,
+          .k = weight.k,
+          .element_bytes = static_cast<int32_t>(DTypeBytes(weight.dtype)),
+          .rows = std::max(1, static_cast<int32_t>(std::lround(rows))),
+          .groups = groups};
+}
 
-KernelLaunch HopperLaunch(const GemmWork& w, const GpuModel& gpu) {
-  const GemmTiling& t = w.tiling;
-  const double k_bytes = double(w.k) * DTypeBytes(w.dtype) / t.splits;
-  const double steps = CeilDivide(k_bytes, kStepBytes);
-  const double stage_bytes = (t.tile_rows + t.tile_outputs * w.weight_tiles) * kStepBytes;
-  const double flops = 2.0 * t.tile_rows * t.tile_outputs * w.weight_tiles * w.k / t.splits;
-  KernelLaunch launch = {.kernel = w.kernel,
-                         .items = w.row_tiles * CeilDivide(w.n, t.tile_outputs * w.weight_tiles) * t.splits,
-                         .memory_bytes = w.memory_bytes,
-                         .item_bytes = stage_bytes * steps + w.rows_per_tile * t.tile_outputs * w.out_bytes,
-                         .in_flight = std::floor(kSharedBudget / stage_bytes) * stage_bytes,
-                         .chain_seconds = steps * StepCycles(t, w.dtype) / gpu.clock,
-                         .fixed_seconds = kHopperStart + gpu.memory_latency + kStoreTail};
-  (w.dtype == DType::kF8E4M3 ? launch.item_fp8_flops : launch.item_bf16_flops) = flops;
+// A launch with `choice`'s tile and splits for the rows of `size`. gemm_plan.h predicts its time, which is
+// spread evenly over its waves; the other inputs and outputs may only make it longer.
+KernelLaunch GemmLaunch(const char* kernel, const cuda::GemmSize& size, const cuda::GemmPlan& choice,
+                        const OpCost& cost, const GpuModel& gpu) {
+  const cuda::GemmPlan plan = cuda::PredictGemm(size, choice.tile, choice.splits, RatesOf(gpu));
+  const double k_bytes = double(size.k) * size.element_bytes / plan.splits;
+  KernelLaunch launch = {.kernel = kernel,
+                         .items = plan.items,
+                         .memory_bytes = cost.bytes,
+                         .item_bytes = k_bytes * (plan.tile.rows + plan.tile.outputs),
+                         .in_flight = static_cast<double>(plan.bytes_in_flight),
+                         .item_bf16_flops = cost.bf16_flops / plan.items,
+                         .item_fp8_flops = cost.fp8_flops / plan.items};
+  launch.chain_seconds = plan.microseconds * 1e-6 / std::ceil(Waves(launch, gpu));
   return launch;
 }
 
-KernelLaunch QuantizeLaunch(double rows, double launched_rows, int cols, const GpuModel& gpu) {
-  const double groups = CeilDivide(cols, kQuantGroup), blocks_per_row = CeilDivide(groups, 8);
-  return WithEmptyBlocks(Streaming("QuantizeKernel", rows * blocks_per_row, 256, rows * cols * 3.0, 1, gpu),
-                         (launched_rows - rows) * blocks_per_row, gpu);
+// kernels/cuda/quantize.cu
+KernelLaunch QuantizeLaunch(double rows, int cols, const GpuModel& gpu) {
+  const double blocks_per_row = CeilDivide(CeilDivide(cols, kQuantGroup), 8);
+  return Streaming("QuantizeKernel", rows * blocks_per_row, 256, rows * cols * 3.0, 1, gpu);
+}
+
+KernelLaunch SiluMulLaunch(double rows, double cols, double bytes, const GpuModel& gpu) {
+  return Streaming("SiluMul", rows * CeilDivide(cols, 1024), 256, bytes, 1, gpu);
 }
 
 // The rows that this rank's experts have, of all that the launch is prepared for.
@@ -99,122 +93,95 @@ double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu) {
   return seconds;
 }
 
-// HopperGemm and TileOutputs of kernels/cuda/gemm_hopper.cu.
-GemmTiling TilingOf(int n, int, DType, double rows, int groups, bool rows_on_device) {
-  if (rows > 64.0 * (rows_on_device ? groups : 1)) {
-    return {.tile_rows = 128, .tile_outputs = 128, .consumers = 2};
-  }
-  int outputs = 128;
-  while (outputs > 16 && groups * CeilDivide(n, outputs) < 64) outputs /= 2;
-  return {.tile_rows = 64, .tile_outputs = outputs, .consumers = 1};
-}
-
+// kernels/cuda/gemm.cu
 KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   KernelLaunches launches;
   const PackedWeight& w = p.weight;
-  const double rows = p.x.rows;
-  if (w.dtype == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(rows, rows, w.k, gpu));
-  const GemmTiling tiling = TilingOf(w.n, w.k, w.dtype, rows, 1, false);
-  const double tiles = CeilDivide(rows, tiling.tile_rows);
-  launches.push_back(HopperLaunch({.kernel = "HopperGemm",
-                                   .n = w.n,
-                                   .k = w.k,
-                                   .dtype = w.dtype,
-                                   .row_tiles = tiles,
-                                   .rows_per_tile = rows / tiles,
-                                   .memory_bytes = CostOf(p, shape).bytes,
-                                   .out_bytes = p.out ? 4 : 2,
-                                   .tiling = tiling},
-                                  gpu));
+  if (w.dtype == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(p.x.rows, w.k, gpu));
+  const cuda::GemmSize size = SizeOf(w, p.x.rows);
+  const int32_t splits =
+      p.form == GemmForm::kDecode ? cuda::GemmSplits(size.n, size.k, size.element_bytes) : 1;
+  launches.push_back(
+      GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, splits, ChoiceRates(gpu)), CostOf(p, shape), gpu));
   return launches;
 }
 
 KernelLaunches LaunchesOf(const HeadGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
-  const PackedWeight& head = p.heads.first;
-  const double rows = p.x.rows;
-  const GemmTiling tiling = TilingOf(head.n, head.k, head.dtype, rows, p.heads.count, false);
-  const double tiles = CeilDivide(rows, tiling.tile_rows);
-  return {HopperLaunch({.kernel = "HopperGemm",
-                        .n = head.n,
-                        .k = head.k,
-                        .dtype = head.dtype,
-                        .row_tiles = tiles * p.heads.count,
-                        .rows_per_tile = rows / tiles,
-                        .memory_bytes = CostOf(p, shape).bytes,
-                        .out_bytes = 2,
-                        .tiling = tiling},
-                       gpu)};
+  const cuda::GemmSize size = SizeOf(p.heads.first, p.x.rows, p.heads.count);
+  return {GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, 1, ChoiceRates(gpu)), CostOf(p, shape), gpu)};
 }
 
-// kernels/cuda/grouped_gemm.cu: rows gathered and quantised, then GateUpGemm or HopperGemm.
+// kernels/cuda/grouped_gemm.cu: rows gathered and quantised, then GateUpGemm, or HopperGemm and with few rows
+// silu_mul.
 KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
+  constexpr double kMostSums = 8 << 20;  // bytes between HopperGemm and silu_mul
   const PackedWeight& expert = p.experts.first;
-  const double launched = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
-  if (p.experts.count == 0 || launched == 0) return {};
-  const double pairs = OwnPairs(launched, shape);
+  const double prepared = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
+  if (p.experts.count == 0 || prepared == 0) return {};
+  const double pairs = OwnPairs(prepared, shape);
   const bool f8 = expert.dtype == DType::kF8E4M3;
   KernelLaunches launches;
   if (f8 && p.x_f8 && p.x_rows != nullptr) {
-    launches.push_back(WithEmptyBlocks(
-        Streaming("CopyQuantizedKernel", pairs, 256, pairs * expert.k * 2.0, 2, gpu), launched - pairs, gpu));
+    launches.push_back(Streaming("CopyQuantizedKernel", pairs, 256, pairs * expert.k * 2.0, 2, gpu));
   } else if (f8 && !p.x_f8) {
-    launches.push_back(QuantizeLaunch(pairs, launched, expert.k, gpu));
+    launches.push_back(QuantizeLaunch(pairs, expert.k, gpu));
   } else if (!f8 && p.x_rows != nullptr) {
-    launches.push_back(WithEmptyBlocks(
-        Streaming("GatherKernel", pairs * CeilDivide(expert.k, 2048), 256, pairs * expert.k * 4.0, 2, gpu),
-        (launched - pairs) * CeilDivide(expert.k, 2048), gpu));
+    launches.push_back(
+        Streaming("GatherKernel", pairs * CeilDivide(expert.k, 2048), 256, pairs * expert.k * 4.0, 2, gpu));
   }
-  GemmTiling tiling = TilingOf(expert.n, expert.k, expert.dtype, launched, p.experts.count, true);
-  if (p.silu_f8) tiling = {.tile_rows = 64, .tile_outputs = 128, .consumers = 2};
-  const double met = MetExperts(pairs, p.experts.count, shape);
-  const double tiles = met * CeilDivide(pairs / met, tiling.tile_rows);
-  launches.push_back(HopperLaunch({.kernel = p.silu_f8 ? "GateUpKernel" : "HopperGemm",
-                                   .n = expert.n,
-                                   .k = expert.k,
-                                   .dtype = expert.dtype,
-                                   .row_tiles = tiles,
-                                   .rows_per_tile = pairs / tiles,
-                                   .memory_bytes = CostOf(p, shape).bytes,
-                                   .out_bytes = p.silu_f8 ? 1 : 4,
-                                   .tiling = tiling,
-                                   .weight_tiles = p.silu_f8 ? 2 : 1},
-                                  gpu));
+  cuda::GemmSize expected = SizeOf(expert, p.expected_rows > 0 ? p.expected_rows : prepared, p.experts.count);
+  expected.ragged = true;
+  cuda::GemmSize size = SizeOf(expert, pairs, p.experts.count);
+  size.ragged = true;
+  if (shape.met_experts > 0) size = SizeOf(expert, std::ceil(pairs / shape.met_experts), shape.met_experts);
+
+  const OpCost cost = CostOf(p, shape);
+  const cuda::GemmRates rates = ChoiceRates(gpu);
+  const bool in_parts =
+      p.silu_f8 && prepared * expert.n * sizeof(float) <= kMostSums && !cuda::GateUpIsFaster(expected, rates);
+  if (p.silu_f8 && !in_parts) {
+    launches.push_back(GemmLaunch("GateUpKernel", size, cuda::PlanGateUp(expected, rates), cost, gpu));
+    return launches;
+  }
+  launches.push_back(GemmLaunch("HopperGemm", size, cuda::PlanGemm(expected, 1, rates), cost, gpu));
+  if (in_parts) launches.push_back(SiluMulLaunch(pairs, expert.n / 2.0, pairs * expert.n * 4.5, gpu));
   return launches;
 }
 
 // ---- attention ----
 
-// kernels/cuda/mla_decode_hopper.cu, then CombineSplits. A row's last split is shorter; items are taken as
-// equal. Rows past the room for partial results (mla_decode.cu) fold their own splits: one item each.
+// kernels/cuda/mla_decode_hopper.cu, then CombineSplits. All rows attend as many positions. The terms are
+// those of DecodeSeconds (kernels/cuda/mla_decode_load.h): the busiest block's products or the keys' bytes,
+// then the merge.
 KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu) {
-  constexpr double kSplitLen = 1024, kHeads = 64, kPartials = 2048;
+  constexpr double kHeads = 64;
   constexpr double kMatrixShare = 0.57;  // an estimate from the kernel's instructions: about 450 TFLOPS
-  const double rows = p.index.rows, width = p.layer.row_width(), latent = p.layer.latent_dim;
+  const int32_t rows = p.index.rows;
   if (rows == 0) return {};
-  const double head_tiles = CeilDivide(p.head_count, kHeads);
-  const double splits = CeilDivide(shape.context, kSplitLen);
-  const double split_rows = splits < 2 ? rows : std::min(rows, std::floor(kPartials / (splits * head_tiles)));
-  const double keys = shape.context / splits;
-  const OpCost cost = CostOf(p, shape);
-  const auto attention = [&](double items, double item_keys, double row_count) {
-    return KernelLaunch{.kernel = "MlaDecodeHopper",
-                        .items = items,
-                        .memory_bytes = cost.bytes * row_count / rows,
-                        .item_bytes = item_keys * width * 2 + kHeads * (width * 2 + latent * 4),
-                        .in_flight = 64 * width * 2,
-                        .item_bf16_flops = 2 * kHeads * item_keys * (width + latent),
-                        .matrix_share = kMatrixShare,
-                        .fixed_seconds = kHopperStart + 3 * L2Latency(gpu) + gpu.memory_latency + kStoreTail};
-  };
-  KernelLaunches launches = {attention(split_rows * splits * head_tiles, keys, split_rows)};
-  if (rows > split_rows) {  // after the others: the items are numbered by row
-    const KernelLaunch folded = attention((rows - split_rows) * head_tiles, shape.context, rows - split_rows);
-    launches[0].fixed_seconds += LaunchSeconds(folded, gpu) - folded.fixed_seconds;
-  }
-  if (splits < 2) return launches;
-  const double partial_bytes = split_rows * p.head_count * latent * (splits * 4 + 2);
-  launches.push_back(
-      Streaming("CombineSplits", rows * CeilDivide(p.head_count, 8), 256, partial_bytes, splits + 1, gpu));
+  const double width = p.layer.row_width(), latent = p.layer.latent_dim;
+  const int32_t head_tiles = static_cast<int32_t>(CeilDivide(p.head_count, kHeads));
+  const int32_t max_splits = cuda::MaxSplits(int64_t{p.layer.table_stride} * p.layer.tokens_per_block);
+  const std::vector<int32_t> positions(rows, shape.context - 1);
+  const cuda::DecodeLoad load =
+      cuda::LoadOf(positions, p.first_position, head_tiles, max_splits, gpu.multiprocessors);
+
+  const double tile =
+      2 * kHeads * cuda::kKeyTile * (width + latent) * gpu.multiprocessors / gpu.bf16_flops / kMatrixShare;
+  const double split_bytes = kHeads * (width * 2 + latent * 4);  // its query and its sums
+  const double tile_bytes = cuda::kKeyTile * width * 2;
+  KernelLaunches launches = {
+      {.kernel = "MlaDecodeHopper",
+       .items = static_cast<double>(load.busy_blocks),
+       .memory_bytes = CostOf(p, shape).bytes,
+       .item_bytes = load.busiest_tiles * tile_bytes,
+       .in_flight = cuda::kHopperDecodeBytesInFlight,
+       .chain_seconds =
+           load.busiest_tiles * tile + load.busiest_splits * split_bytes / gpu.multiprocessor_rate,
+       .fixed_seconds = kHopperStart + 3 * L2Latency(gpu) + gpu.memory_latency + kStoreTail}};
+  if (max_splits < 2 || load.blocks == head_tiles) return launches;
+  const double partial_bytes = double(load.partials) * p.head_count * latent * sizeof(float);
+  launches.push_back(Streaming("CombineSplits", rows * CeilDivide(p.head_count, 8), 256, partial_bytes,
+                               1 + CeilDivide(load.row_partials, cuda::kCombineAhead), gpu));
   return launches;
 }
 
@@ -258,8 +225,7 @@ KernelLaunches LaunchesOf(const AddParams& p, const CostContext& shape, const Gp
 }
 
 KernelLaunches LaunchesOf(const SiluMulParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("SiluMul", Blocks(p.gate_up.rows, p.gate_up.cols / 2.0, 1024), 256,
-                    CostOf(p, shape).bytes, 1, gpu)};
+  return {SiluMulLaunch(p.gate_up.rows, p.gate_up.cols / 2.0, CostOf(p, shape).bytes, gpu)};
 }
 
 KernelLaunches LaunchesOf(const CopyRowsParams& p, const CostContext& shape, const GpuModel& gpu) {
@@ -277,7 +243,8 @@ KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, co
 }
 
 KernelLaunches LaunchesOf(const KvWriteParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("KvWrite", p.index.rows, 128, CostOf(p, shape).bytes, 4, gpu)};
+  const double blocks_per_row = p.q_norm.x ? 2 : 1;  // the second one norms the queries
+  return {Streaming("KvWrite", p.index.rows * blocks_per_row, 128, CostOf(p, shape).bytes, 4, gpu)};
 }
 
 KernelLaunches LaunchesOf(const GatherKvParams& p, const CostContext& shape, const GpuModel& gpu) {
@@ -295,12 +262,16 @@ KernelLaunches LaunchesOf(const RouteExpertsParams& p, const CostContext& shape,
   return {launch};
 }
 
-// A warp per expert walks all pairs twice, 32 at a time, each load after the last one's use
-// (kernels/cuda/group_rows.cu).
+// A block of four warps, an expert each, loads a window of pairs into shared memory; each warp walks it
+// twice, 128 pairs at once. Several windows are loaded for each walk (kernels/cuda/group_rows.cu).
 KernelLaunches LaunchesOf(const GroupRowsParams& p, const CostContext& shape, const GpuModel& gpu) {
+  constexpr double kWindow = 8192, kPairsInFlight = 128 * 8 * 4;
+  constexpr double kWalkCycles = 60;  // an estimate, of both walks over 128 pairs
+  const double pairs = double(p.rows) * p.top_k;
+  const double loads = CeilDivide(pairs, kPairsInFlight) * (pairs > kWindow ? 2 : 1);
   KernelLaunch launch =
-      Streaming("GroupRows", CeilDivide(p.expert_count + 1, 4), 128, CostOf(p, shape).bytes, 1, gpu);
-  launch.chain_seconds += 2 * CeilDivide(double(p.rows) * p.top_k, 32) * 85 / gpu.clock;
+      Streaming("GroupRows", CeilDivide(p.expert_count + 1, 4), 128, CostOf(p, shape).bytes, loads, gpu);
+  launch.chain_seconds += CeilDivide(pairs, 128) * kWalkCycles / gpu.clock;
   return {launch};
 }
 
@@ -323,10 +294,17 @@ KernelLaunches LaunchesOf(const AddPartialsParams& p, const CostContext& shape, 
 
 namespace {
 
-constexpr double kChunkColumns = 4096;  // kernels/cuda/logit_row.h
-
-KernelLaunch OverChunks(const char* kernel, double rows, double vocab, double bytes, const GpuModel& gpu) {
-  return Streaming(kernel, Blocks(rows, vocab, kChunkColumns), 256, bytes, 2, gpu);
+// A block reads its chunks one after another (kernels/cuda/row_blocks.h). Without bytes, its rows need
+// nothing.
+KernelLaunch OverChunks(const char* kernel, int32_t rows, int32_t vocab, int32_t blocks_per_multiprocessor,
+                        double bytes, const GpuModel& gpu) {
+  const int32_t resident = blocks_per_multiprocessor * gpu.multiprocessors;
+  const int32_t chunks = cuda::ChunksPerBlock(rows, vocab, resident);
+  KernelLaunch launch = Streaming(kernel, double(rows) * cuda::BlocksPerRow(rows, vocab, resident),
+                                  cuda::kChunkThreads, bytes, bytes > 0 ? 2 + chunks : 1, gpu);
+  launch.blocks_per_multiprocessor = blocks_per_multiprocessor;
+  launch.in_flight = cuda::kChunkColumns * sizeof(float);
+  return launch;
 }
 
 KernelLaunch WarpPerRow(const char* kernel, double rows, const GpuModel& gpu) {
@@ -336,27 +314,35 @@ KernelLaunch WarpPerRow(const char* kernel, double rows, const GpuModel& gpu) {
 }  // namespace
 
 KernelLaunches LaunchesOf(const ArgmaxParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {OverChunks("LargestOfChunk", p.logits.rows, p.logits.cols, CostOf(p, shape).bytes, gpu),
+  return {OverChunks("LargestOfBlock", p.logits.rows, p.logits.cols, cuda::kReadBlocksPerMultiprocessor,
+                     CostOf(p, shape).bytes, gpu),
           WarpPerRow("LargestOfRow", p.logits.rows, gpu)};
 }
 
-// Sampled rows also store the scaled logits and read them again; the filter walks a row with one block, and
-// its atomic additions to shared memory take longer than the loads.
+// Greedy rows need the survey and the end alone. Counting adds to shared memory atomically, which takes
+// longer than the loads.
 KernelLaunches LaunchesOf(const SampleParams& p, const CostContext& shape, const GpuModel& gpu) {
-  constexpr double kPassSeconds = 16e-6;  // an estimate, of a row of 129,280 columns
-  const double rows = p.index.rows, vocab = p.logits.cols;
+  constexpr double kCountSeconds = 0.5e-6;  // an estimate, of a chunk alone on its multiprocessor
+  const int32_t rows = p.index.rows, vocab = p.logits.cols;
   if (rows == 0) return {};
-  const double bytes = rows * vocab * 4;
-  const double sampled = shape.sampled ? 1 : 0;
-  KernelLaunch filter =
-      Streaming("FilterLogits", rows, 1024, sampled * bytes * std::min(1, shape.filter_passes), 1, gpu);
-  filter.chain_seconds += sampled * shape.filter_passes * kPassSeconds * vocab / 129280;
-  return {OverChunks("ScaleLogits", rows, vocab, bytes * (1 + sampled), gpu), filter,
-          OverChunks("DrawTokens", rows, vocab, bytes * sampled, gpu), WarpPerRow("ChooseTokens", rows, gpu)};
+  const double bytes = CostOf(p, shape).bytes;
+  const double sampled = shape.sampled ? bytes : 0, filtered = shape.sampled && shape.filtered ? bytes : 0;
+  const auto over_chunks = [&](const char* kernel, double kernel_bytes) {
+    return OverChunks(kernel, rows, vocab, cuda::kSelectBlocksPerMultiprocessor, kernel_bytes, gpu);
+  };
+  KernelLaunch count = over_chunks("CountLogits", filtered);
+  if (filtered > 0) {
+    count.chain_seconds += CeilDivide(double(rows) * cuda::ChunksOf(vocab), gpu.multiprocessors) *
+                           kCountSeconds / std::ceil(Waves(count, gpu));
+  }
+  return {over_chunks("SurveyLogits", bytes), count, over_chunks("ListCandidates", filtered),
+          over_chunks("DrawTokens", sampled), WarpPerRow("FinishRows", rows, gpu)};
 }
 
+// Relaxed acceptance is off: no row reads its logits.
 KernelLaunches LaunchesOf(const RelaxDraftsParams& p, const CostContext&, const GpuModel& gpu) {
-  return {Streaming("RelaxDrafts", p.index.rows, 1024, p.index.rows * 64.0, 2, gpu)};
+  return {OverChunks("SumUpChunks", p.index.rows, p.logits.cols, cuda::kReadBlocksPerMultiprocessor, 0, gpu),
+          WarpPerRow("DecideRows", p.index.rows, gpu)};
 }
 
 KernelLaunches SlotLaunch(const GpuModel& gpu) { return {Streaming("slots", 1, 128, 4096, 3, gpu)}; }

@@ -2,8 +2,9 @@
 #define FOREDRAFT_TESTS_BENCH_OP_LAUNCHES_H_
 
 // The kernel launches of each op on backend cuda, as launch_model.h describes a launch: which kernels, how
-// many blocks, which bytes and products. It follows the choices of kernels/cuda (tile sizes, splits, grids)
-// and must change with them; op_launches.cc says at each choice which file makes it.
+// many blocks, which bytes and products. Tiles, splits and grids come from the functions by which
+// kernels/cuda chooses them (gemm_plan.h, mla_decode_load.h, row_blocks.h); the rest must change with the
+// kernels.
 
 #include <vector>
 
@@ -13,18 +14,6 @@
 namespace foredraft {
 
 using KernelLaunches = std::vector<KernelLaunch>;
-
-// The tile of a block of a Hopper GEMM kernel (kernels/cuda/gemm_hopper.cu).
-struct GemmTiling {
-  int tile_rows = 64;
-  int tile_outputs = 128;
-  int consumers = 1;  // warpgroups
-  int splits = 1;     // of k; each is an item, and the next kernel adds their sums
-};
-
-// Of a weight [n, k] for `groups` experts or heads. `rows`: what the launch is prepared for; with experts,
-// the largest number of all their rows.
-GemmTiling TilingOf(int n, int k, DType dtype, double rows, int groups, bool rows_on_device);
 
 KernelLaunches LaunchesOf(const EmbedParams& p, const CostContext& shape, const GpuModel& gpu);
 KernelLaunches LaunchesOf(const RmsNormParams& p, const CostContext& shape, const GpuModel& gpu);

@@ -34,8 +34,8 @@ struct PaperKernel {
 
 class PaperDevice : public Device {
  public:
-  // Without branches, what is submitted to a fork runs on the stream itself (DeviceOptions::side_stream).
-  explicit PaperDevice(const GpuModel& gpu, bool branches = true);
+  // branches: DeviceOptions::side_stream. Without, what is submitted to a fork runs on the stream itself.
+  explicit PaperDevice(const GpuModel& gpu, bool branches = false);
   ~PaperDevice() override;
 
   // What the next ops attend and choose; holds for all paper devices, because an entry of the ops table has
