@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -351,13 +352,17 @@ TEST(VllmEngine, HealthAndModelFollowTheLife) {
 }
 
 TEST(VllmEngine, LoadsAndServerInfoCountTokens) {
-  TestServer server;
+  TestServerOptions options;
+  options.rank.step_time = std::chrono::milliseconds(20);
+  TestServer server(options);
   const auto stub = StubOf(server);
-  server.rank().Hold();
   std::vector<std::future<Answer>> calls;
+  vllm_wire::AbortRequest abort;
   for (int i = 0; i < 10; ++i) {
-    calls.push_back(
-        std::async(std::launch::async, [&, i] { return ReadAll(*stub, MakeRequest(i + 1, 20, true)); }));
+    GenerateRequest request = MakeRequest(i + 1, 450, true);
+    request.set_request_id(std::to_string(i));
+    abort.add_request_ids(request.request_id());
+    calls.push_back(std::async(std::launch::async, [&stub, request] { return ReadAll(*stub, request); }));
   }
   const auto loads = [&] {
     vllm_wire::GetLoadsResponse response;
@@ -365,7 +370,7 @@ TEST(VllmEngine, LoadsAndServerInfoCountTokens) {
     EXPECT_TRUE(stub->GetLoads(&context, {}, &response).ok());
     return response;
   };
-  ASSERT_TRUE(server.Eventually([&] {
+  EXPECT_TRUE(server.Eventually([&] {
     const vllm_wire::SchedulerLoad load = loads().loads(0);
     return load.num_running_reqs() == 8 && load.num_waiting_reqs() == 2;
   }));
@@ -383,14 +388,17 @@ TEST(VllmEngine, LoadsAndServerInfoCountTokens) {
   EXPECT_EQ(info.active_requests(), 10u);
   EXPECT_EQ(info.server_type(), "foredraft");
   EXPECT_EQ(info.max_num_seqs(), 8);
-  server.rank().Release();
+  vllm_wire::AbortResponse aborted;
+  grpc::ClientContext abort_context;
+  EXPECT_TRUE(stub->Abort(&abort_context, abort, &aborted).ok());
   for (auto& call : calls) EXPECT_TRUE(call.get().status.ok());
   std::this_thread::sleep_for(std::chrono::seconds(1));  // the shortest time that throughput is computed over
   EXPECT_GT(loads().loads(0).gen_throughput(), 0);
 }
 
 TEST(VllmEngine, GetTokenizerSendsTheModelsFilesInPieces) {
-  const std::filesystem::path directory = testing::TempDir() + "/bundle";
+  const std::filesystem::path directory = testing::TempDir() + "/bundle" + std::to_string(getpid());
+  std::filesystem::remove_all(directory);
   std::filesystem::create_directory(directory);
   const auto bundle = [&] {
     TestServerOptions options;
