@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <thread>
 
 #include "server/api/vllm_engine/messages.h"
 #include "tests/server/serving_fixture.h"
@@ -388,12 +387,12 @@ TEST(VllmEngine, LoadsAndServerInfoCountTokens) {
   EXPECT_EQ(info.active_requests(), 10u);
   EXPECT_EQ(info.server_type(), "foredraft");
   EXPECT_EQ(info.max_num_seqs(), 8);
+  // Computed over at least a second, while the streams run.
+  EXPECT_TRUE(server.Eventually([&] { return loads().loads(0).gen_throughput() > 0; }));
   vllm_wire::AbortResponse aborted;
   grpc::ClientContext abort_context;
   EXPECT_TRUE(stub->Abort(&abort_context, abort, &aborted).ok());
   for (auto& call : calls) EXPECT_TRUE(call.get().status.ok());
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // the shortest time that throughput is computed over
-  EXPECT_GT(loads().loads(0).gen_throughput(), 0);
 }
 
 TEST(VllmEngine, GetTokenizerSendsTheModelsFilesInPieces) {
