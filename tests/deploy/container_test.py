@@ -135,12 +135,19 @@ def check_libraries(binary: str) -> None:
         check("libcublasLt.so." in source and major is not None, f"{path.name}: no libcublasLt, which the binary opens")
 
 
+def source_files() -> list[str]:
+    names = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in {".git", "build", "__pycache__"}]
+        names += [(pathlib.Path(folder) / name).relative_to(ROOT).as_posix() for name in files]
+    return names
+
+
 def check_configures(patterns: list[str]) -> None:
     """The CPU image's cmake command, on a copy without what .dockerignore names."""
     with tempfile.TemporaryDirectory() as directory:
-        tracked = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for name in tracked.splitlines():
-            if ignored(name, patterns) or not (ROOT / name).exists():
+        for name in source_files():
+            if ignored(name, patterns):
                 continue
             target = pathlib.Path(directory) / name
             target.parent.mkdir(parents=True, exist_ok=True)
