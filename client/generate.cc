@@ -64,7 +64,7 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
   return request;
 }
 
-// "-" stands for all of stdin.
+// Replaces the text "-" by what stdin has.
 void ReadStdin(std::optional<std::string>& text) {
   if (text != "-") return;
   text = std::string(std::istreambuf_iterator<char>(std::cin), {});

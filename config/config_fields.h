@@ -82,7 +82,8 @@ struct NearKey {
   int distance;  // letters to insert, remove or replace
 };
 NearKey NearestKey(std::string_view path);
-// "unknown key, nearest is max_draft_len"; where no key is near: "unknown key, docs/configuration.md lists all".
+// "unknown key, nearest is max_draft_len"; where no key is near: "unknown key, docs/configuration.md lists
+// all".
 std::string DescribeUnknownKey(std::string_view path);
 
 // Sets the member from a YAML value. INVALID_ARGUMENT says "<value>, allowed <values>", without origin and

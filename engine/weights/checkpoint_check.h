@@ -22,8 +22,8 @@ absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelCon
 absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config, int wanted, int loadable);
 
 // Compares the tensors of a checkpoint with those of the description. INVALID_ARGUMENT names file and tensor:
-// missing, extra, wrong shape, wrong dtype, FP8 without scales, scales without FP8, 4-bit codes whose parts do not
-// fit.
+// missing, extra, wrong shape, wrong dtype, FP8 without scales, scales without FP8, 4-bit codes whose parts
+// do not fit.
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
                           const ModelDescription& description);
 

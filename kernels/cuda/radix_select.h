@@ -13,8 +13,8 @@ namespace foredraft::cuda {
 
 using Weight = unsigned long long;  // the type that atomicAdd supports
 
-// Sums of weights, in shared memory. Atomics of 64 bits are loops there, those of 32 bits are instructions:
-// so a sum is two words, and whoever makes the low one wrap adds the carry to the high one.
+// Sums of weights, in shared memory. 64-bit atomics are loops there and 32-bit atomics are instructions, so a
+// sum is kept in two words. The thread whose addition wraps the low word adds the carry to the high word.
 template <int bin_count>
 struct WeightBins {
   uint32_t low[bin_count];

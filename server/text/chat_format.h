@@ -52,7 +52,8 @@ class ChatFormat {
 
   // Whether a thinking section is opened where the request does not choose.
   bool opens_thinking() const { return opens_thinking_; }
-  // Tokens that end an answer beside the checkpoint's EOS: a turn of somebody else begins.
+  // Tokens that end an answer, in addition to the checkpoint's EOS: the markup that opens the turn of another
+  // role, which the model writes when its own turn is over.
   const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
 
  private:

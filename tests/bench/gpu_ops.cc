@@ -48,7 +48,7 @@ struct Options {
 
 class Bench : public OpMemory {
  public:
-  // `gpu`: whose prediction stands beside the measurements, or null.
+  // `gpu`: the model that predictions come from; null prints none.
   Bench(const Options& options, std::unique_ptr<Device> device, const GpuModel* gpu)
       : OpMemory(std::move(device)), options_(options), json_(options.json) {
     if (gpu != nullptr) {

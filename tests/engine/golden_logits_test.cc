@@ -55,8 +55,8 @@ TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogits,
-                         ::testing::Values("abacus", "grouped", "fp8", "int4", "fp4", "glm4_moe_lite", "kimi_k2",
-                                           "deepseek_v32", "glm_moe_dsa", "joyai_llm_flash"),
+                         ::testing::Values("abacus", "grouped", "fp8", "int4", "fp4", "glm4_moe_lite",
+                                           "kimi_k2", "deepseek_v32", "glm_moe_dsa", "joyai_llm_flash"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

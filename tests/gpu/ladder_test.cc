@@ -46,8 +46,9 @@ class Product {
   }
   void ExpectHopperGemm(Tile tile) { ExpectEqual(Hopper(tile)); }
   std::vector<float> Hopper(Tile tile) {
-    return Run(
-        [&](const cuda::GemmProblem& p) { cuda::HopperGemm(rig_.stream(), p, {tile.rows, tile.outputs}); });
+    return Run([&](const cuda::GemmProblem& p) {
+      cuda::HopperGemm(rig_.stream(), p, {tile.rows, tile.outputs});
+    });
   }
 
  private:

@@ -284,8 +284,7 @@ TEST(BenchClient, NamesTheMissingServer) {
   }
   const auto client = BenchClient::Connect({.address = address}, 1);
   EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(client.status().message()),
-              StartsWith(address + ": UNAVAILABLE nobody answers"));
+  EXPECT_THAT(std::string(client.status().message()), StartsWith(address + ": UNAVAILABLE nobody answers"));
 }
 
 TEST(BenchClient, SaysThatTheServerIsLoading) {

@@ -97,7 +97,8 @@ inline TensorMap EncodeTensorMap(const TensorShape& t) {
 
 // The first of Hopper's instructions in its kernels.
 inline void PrefetchTensorMap(const TensorMap&, CUDA_ON_HOST_CALLER) {
-  if (!cuda_on_host::EmulatesHopper()) cuda_on_host::KernelFault({file, line}, "TMA on a GPU that is not Hopper");
+  if (!cuda_on_host::EmulatesHopper())
+    cuda_on_host::KernelFault({file, line}, "TMA on a GPU that is not Hopper");
 }
 
 enum class CacheHint { kEvictFirst, kEvictLast };
