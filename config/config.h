@@ -72,6 +72,8 @@ struct ParallelConfig {
   int step_timeout_s = 30;
   int heartbeat_timeout_s = 10;
   RestartPolicy restart = RestartPolicy::kExit;
+  int max_restarts = 5;
+  bool resume = true;
 };
 
 struct AttentionDpConfig {

@@ -98,6 +98,11 @@ const ConfigField kFields[] = {
      "A worker, or the daemon to its workers, is lost after this many seconds of silence."},
     {"parallel.restart", MEMBER(c.parallel.restart), Any(), kRestart, kSet,
      "After a lost rank `exit` ends the daemon, `group` starts all ranks again."},
+    {"parallel.max_restarts", MEMBER(c.parallel.max_restarts), Range(0, 1 << 20), kRestart, kSet,
+     "With `restart: group`: how often all ranks start again within ten minutes; the next loss ends the daemon."},
+    {"parallel.resume", MEMBER(c.parallel.resume), Any(), kRestart, kSet,
+     "With `restart: group`: streams stay open while the ranks start again, and go on with the same tokens. "
+     "Otherwise they end with UNAVAILABLE."},
     {"attention_dp_config.batching_wait_iters", MEMBER(c.attention_dp_config.batching_wait_iters),
      Range(0, 1 << 20), kRestart, kSet,
      "Iterations that an admitted prompt waits for others while decode steps run: one prefill for several "

@@ -31,6 +31,8 @@ void RankEngine::Submit(const IterationPlan& plan, int index) {
   ApplyStateChanges(rank_plan);
   if (HasPrefill(plan)) RunPrefill(rank_, plan, index);
   pending.EndPrefill(rank_);
+  // After the prefill, whose first draft would overwrite them.
+  for (const GivenTokens& given : rank_plan.given_tokens) rank_.slots.Give(*rank_.stream, given);
   bool replayed = false;
   if (plan.decode_bucket > 0) {
     replayed = SubmitDecodeStep(rank_plan.live_slots, {.bucket = plan.decode_bucket,

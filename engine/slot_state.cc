@@ -116,6 +116,14 @@ const std::vector<int32_t>& SlotState::PassRecentPrompt(int slot, std::span<cons
   return recent;
 }
 
+void SlotState::Give(Stream& stream, const GivenTokens& given) {
+  SlotDrafts drafts{.draft_count = 0, .given_count = static_cast<int32_t>(given.token_ids.size()), .tokens = {}};
+  CHECK_GE(drafts.given_count, 1) << "slot " << given.slot;
+  CHECK_LE(drafts.given_count, kMaxDraftLen + 1) << "slot " << given.slot;
+  std::copy(given.token_ids.begin(), given.token_ids.end(), drafts.tokens);
+  Write(stream, arrays_.drafts + given.slot, drafts);
+}
+
 void SlotState::Release(Stream& stream, int slot) {
   Write(stream, arrays_.progress + slot,
         SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0, .thinking = 0});

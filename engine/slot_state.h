@@ -71,6 +71,8 @@ class SlotState {
   // Vanilla: appends `ids`, which a prefill computes, to the slot's recent prompt tokens. Returns the last
   // Kmax of them, which the caller copies to recent_ids().
   const std::vector<int32_t>& PassRecentPrompt(int slot, std::span<const int32_t> ids);
+  // The slot's next step emits these tokens (SlotDrafts::given_count).
+  void Give(Stream& stream, const GivenTokens& given);
   void Release(Stream& stream, int slot);
 
   // Changes the host's block tables; FlushTables brings the changes to the device.

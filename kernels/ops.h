@@ -324,8 +324,9 @@ struct DecodeRowsParams {
 };
 
 // Verification under slots.rule, clamp, stop, advance (docs/speculation.md section 1, steps 2-4). Compares
-// draft ids as stored (an illegal one never matches). Updates progress and output_counts, zeroes draft_count,
-// writes one StepOutput per entry.
+// draft ids as stored (an illegal one never matches). A slot with given tokens emits these, and no draft
+// counts as verified. Updates progress and output_counts, zeroes draft_count and given_count, writes one
+// StepOutput per entry.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j

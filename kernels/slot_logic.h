@@ -15,8 +15,16 @@ constexpr bool Runs(const SlotArrays& slots, int32_t slot) {
   return slot >= 0 && slots.progress[slot].active != 0 && slots.progress[slot].finished == 0;
 }
 
-// v: the drafts of a slot that a step with draft_len K verifies.
+// The given tokens that a step with draft_len K emits; 0: the slot has none.
+constexpr int32_t GivenCount(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
+  const int32_t count = slots.drafts[slot].given_count;
+  return count < draft_len + 1 ? count : draft_len + 1;
+}
+
+// v: the rows that a step with draft_len K has for a slot after its first row: drafts that it verifies, or
+// given tokens.
 constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
+  if (const int32_t given = GivenCount(slots, slot, draft_len); given > 0) return given - 1;
   int32_t len = slots.drafts[slot].draft_count;
   if (slots.constants[slot].draft_cap < len) len = slots.constants[slot].draft_cap;
   if (draft_len < len) len = draft_len;
@@ -82,6 +90,10 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t entry, int32
   const AcceptanceRule& rule = *p.slots.rule;
   const int64_t first_row = static_cast<int64_t>(entry) * (p.draft_len + 1);
   const int32_t* drafts = p.slots.drafts[slot].tokens;
+  if (const int32_t given = GivenCount(p.slots, slot, p.draft_len); given > 0) {
+    for (int32_t j = 0; j < given; ++j) out.token_ids[j] = drafts[j];
+    return given;
+  }
   const int32_t forced = rule.forced_length > 0.0f ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
   bool thinking = p.slots.progress[slot].thinking != 0;
   for (int32_t j = 0;; ++j) {
@@ -143,14 +155,16 @@ constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
   // Counts accepted drafts only: the step's last token counts as the target's own, even where the clamp made
   // a draft the last one.
   const int32_t* target = p.target_ids + static_cast<int64_t>(entry) * (p.draft_len + 1);
-  for (int32_t i = 0; slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
+  const bool given = slots.drafts[slot].given_count > 0;
+  for (int32_t i = 0; !given && slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
     out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;
   }
   AdvanceSlot(slots, slot, out.token_ids, emitted, out.length + emitted);
   slots.drafts[slot].draft_count = 0;
+  slots.drafts[slot].given_count = 0;
   out.emitted_count = emitted;
   out.length += emitted;
-  out.drafts_verified = verify_len;
+  out.drafts_verified = given ? 0 : verify_len;
   out.finished = slots.progress[slot].finished;
   p.outputs[entry] = out;
   return true;

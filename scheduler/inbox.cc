@@ -12,6 +12,7 @@ absl::Status Inbox::Submit(Request request) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!close_reason_.ok()) return close_reason_;
+    if (!refusal_.ok()) return refusal_;
     if (requests_here_ + waiting_ >= max_queue_size_) {
       return absl::ResourceExhaustedError(absl::StrCat("queue full: ", Grouped(requests_here_ + waiting_),
                                                        " requests wait, max_queue_size is ",
@@ -64,12 +65,15 @@ void Inbox::Close(absl::Status reason) {
   changed_.notify_all();
 }
 
-void Inbox::Reopen() {
+void Inbox::RefuseRequests(absl::Status reason) {
+  CHECK(!reason.ok());
   std::lock_guard<std::mutex> lock(mutex_);
-  close_reason_ = absl::OkStatus();
-  items_.clear();
-  requests_here_ = 0;
-  waiting_ = 0;
+  refusal_ = std::move(reason);
+}
+
+void Inbox::AcceptRequests() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  refusal_ = absl::OkStatus();
 }
 
 bool Inbox::closed() const {

@@ -27,13 +27,19 @@ struct CancelOrder {
 struct RankLoss {
   absl::Status error;
 };
-using InboxItem = std::variant<Request, CancelOrder, Speculation, RankLoss>;
+// The executors, which a lost rank has ended, have been started again.
+struct RanksRestarted {};
+// They will not be started again.
+struct RanksGone {
+  absl::Status error;
+};
+using InboxItem = std::variant<Request, CancelOrder, Speculation, RankLoss, RanksRestarted, RanksGone>;
 
 class Inbox {
  public:
   explicit Inbox(int max_queue_size) : max_queue_size_(max_queue_size) {}
 
-  // RESOURCE_EXHAUSTED when max_queue_size requests wait; the reason of Close once closed.
+  // RESOURCE_EXHAUSTED when max_queue_size requests wait; the reason of RefuseRequests or Close.
   absl::Status Submit(Request request);
 
   // Changes the bound for later Submits. Requests that already wait are kept.
@@ -48,10 +54,12 @@ class Inbox {
   // How many of the requests taken so far still wait in the scheduler's queue.
   void SetWaiting(int waiting);
 
-  // Submit returns `reason` (not ok) from now on. Later reasons are ignored.
+  // Submit returns `reason` (not ok) until AcceptRequests. Requests that are here stay.
+  void RefuseRequests(absl::Status reason);
+  void AcceptRequests();
+
+  // Submit returns `reason` (not ok) for ever. Later reasons are ignored.
   void Close(absl::Status reason);
-  // Empties the inbox and opens it again. Keeps the bound.
-  void Reopen();
   bool closed() const;
 
  private:
@@ -62,6 +70,7 @@ class Inbox {
   std::vector<InboxItem> items_;
   int requests_here_ = 0;
   int waiting_ = 0;
+  absl::Status refusal_;  // of RefuseRequests
   absl::Status close_reason_;
 };
 

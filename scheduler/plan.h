@@ -8,7 +8,7 @@
 // the prefill joins the decode step of the same iteration. Results come back in launch order.
 //
 // A rank executes a plan in this order: dropped images, releases, swaps out, swaps in, admissions, block
-// table deltas, prefill, decode. Slots, blocks and images are numbered per rank.
+// table deltas, prefill, given tokens, decode. Slots, blocks and images are numbered per rank.
 
 #include <cstdint>
 #include <string>
@@ -90,6 +90,13 @@ struct SwapIn {
   std::vector<int32_t> block_ids;  // in position order, as many as went out
 };
 
+// Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client has
+// already, of a sequence that goes on after a lost rank (docs/architecture.md, resume).
+struct GivenTokens {
+  int32_t slot = 0;
+  std::vector<int32_t> token_ids;
+};
+
 struct RankPlan {
   std::vector<int32_t> releases;  // slots whose sequences have ended
   std::vector<uint64_t> dropped_images;
@@ -100,6 +107,7 @@ struct RankPlan {
   std::vector<PrefillChunk> prefill_chunks;
   // Slots of the decode step, at most decode_bucket; those whose prompt ends in this prefill included.
   std::vector<int32_t> live_slots;
+  std::vector<GivenTokens> given_tokens;  // of some live slots, in their order
 };
 
 struct IterationPlan {

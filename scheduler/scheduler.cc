@@ -19,8 +19,13 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   SetSpeculation({.draft_len = options.draft_len,
                   .acceptance = options.acceptance,
                   .draft_policy = options.draft_policy});
-  for (int rank = 0; rank < options.rank_count; ++rank) {
-    ranks_.emplace_back(options.block_count, options.tokens_per_block, options.max_batch_size);
+  MakeRanks();
+}
+
+void Scheduler::MakeRanks() {
+  ranks_.clear();
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    ranks_.emplace_back(options_.block_count, options_.tokens_per_block, options_.max_batch_size);
   }
 }
 

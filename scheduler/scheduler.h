@@ -14,6 +14,9 @@
 //                  swaps out is not rewound; if it ended, its image is dropped.
 //   stream-order   Ranks execute plans in order, so a plan may hand out blocks and slots that the plan in
 //                  flight still uses: those of a sequence that ended or was swapped out.
+//   resume         After the loss of a rank a sequence is admitted again: its prompt in the prefill form, then the
+//                  tokens that were delivered as given tokens of decode steps, up to K + 1 a step. Rows are
+//                  computed alone, so the tokens after them have the same bits as without the loss.
 //   offer          A block enters the prefix index when the iteration that filled its last prompt row is
 //                  committed. It is never written again.
 //   table-mirror and reservation are in rank_state.h, block-conservation is in kv_block_pool.h.
@@ -85,6 +88,8 @@ struct SchedulerLoad {
   uint64_t preemptions = 0;
   uint64_t wasted_steps = 0;  // slot-steps computed for sequences that had already ended
   uint64_t rewound_blocks = 0;
+  uint64_t resumed_requests = 0;  // admissions again after a loss
+  uint64_t replayed_tokens = 0;   // delivered tokens that were computed again
 };
 
 class Scheduler {
@@ -109,8 +114,18 @@ class Scheduler {
   void Commit(std::vector<RankResult> results, double step_seconds = 0);
 
   // The last Commit after a rank was lost: results of the ranks that answered, so that their tokens are
-  // delivered. Only EndAll and TakeUpdates may follow.
+  // delivered. LoseRanks must follow.
   void CommitAnswered(std::vector<std::optional<RankResult>> results);
+
+  // A rank was lost: no plan in flight will be committed, and the ranks start again with nothing. Sequences
+  // that had been admitted wait again, before new requests and in their old order (resume). One that was in a
+  // lost plan for the kFruitlessLosses-th time without a new token in between ends with UNAVAILABLE: it may be
+  // the cause.
+  void LoseRanks(const absl::Status& error);
+  static constexpr int kFruitlessLosses = 5;
+
+  // Ends the requests whose deadline is at or before `now`. Plan does so, too.
+  void ExpireDeadlines(SteadyTime now);
 
   // Updates gathered since the last call, in order.
   std::vector<RequestUpdate> TakeUpdates();
@@ -126,8 +141,6 @@ class Scheduler {
   void SetSpeculation(const Speculation& speculation);
 
   SchedulerLoad load() const;
-  // Continues the counters of a scheduler that this one replaces.
-  void CarryCounters(const Scheduler& ended) { counters_ = ended.counters_; }
   const SchedulerOptions& options() const { return options_; }
 
   // CHECKs block-conservation, every reference count and reservation of every rank.
@@ -136,8 +149,12 @@ class Scheduler {
  private:
   // What Commit needs to know about a plan. Its sequences are not freed before that
   // (Sequence::plans_in_flight).
+  struct LaunchedSlot {
+    Sequence* sequence = nullptr;
+    bool given = false;  // the step emits given tokens: it says nothing about drafts
+  };
   struct LaunchedRank {
-    std::vector<Sequence*> live;                        // in the order of the plan's live_slots
+    std::vector<LaunchedSlot> live;                     // in the order of the plan's live_slots
     std::vector<std::pair<Sequence*, int32_t>> chunks;  // prefill chunks: sequence, end position
     std::vector<Sequence*> named;                       // all sequences of the plan, each once
   };
@@ -154,8 +171,9 @@ class Scheduler {
     PrefixMatch match;
   };
 
+  void MakeRanks();
+
   // Ends of sequences (scheduler.cc).
-  void ExpireDeadlines(SteadyTime now);
   void End(Sequence* sequence, FinishReason reason, const absl::Status& error);
   void Leave(Sequence* sequence);            // its last update is among updates_
   void ForgetIfUnnamed(Sequence* sequence);  // once it has ended and no launched plan names it
@@ -180,9 +198,16 @@ class Scheduler {
   void Name(Sequence* sequence, uint64_t plan_number);
 
   // Parts of Commit (scheduler_commit.cc).
-  void CommitResult(const LaunchedPlan& launched, Sequence* sequence, SlotResult* result);
+  void CommitResult(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result);
+  void FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results, double step_seconds);
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
+
+  // Resume (scheduler_resume.cc).
+  void WaitAgain(Sequence* sequence);
+  bool IsPoison(Sequence* sequence) const;
+  void GiveTokens(LaunchedSlot& live, int draft_len, RankPlan* plan);
+  absl::Status DropReplayed(Sequence* sequence, SlotResult* result);
 
   int DraftCap(const Sequence& sequence) const;
   int OwnPositions(int length, int draft_len) const;
@@ -194,13 +219,14 @@ class Scheduler {
   int last_draft_len_;  // SchedulerLoad::draft_len
   std::deque<RankState> ranks_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by request id, until freed
-  std::set<Sequence*, ComesFirst> waiting_;
+  std::set<Sequence*, AdmittedFirst> waiting_;
   std::map<std::pair<SteadyTime, uint64_t>, Sequence*> deadlines_;  // (deadline, arrival number), not ended
   std::deque<LaunchedPlan> in_flight_;                              // at most 2, between Plan and Commit
   LaunchedPlan planning_;                                           // of the plan being made
   std::vector<RequestUpdate> updates_;
   uint64_t next_plan_ = 1;
   uint64_t next_arrival_ = 1;
+  uint64_t next_admission_ = 1;
   uint64_t next_image_ = 1;
   int running_ = 0;
   SchedulerLoad counters_;  // the cumulative ones

@@ -82,6 +82,11 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
   sequence->swappable = placement.swappable;
   sequence->queue_seconds = std::chrono::duration<double>(now - request.arrival).count();
   sequence->admitted_in = plan->number;
+  if (sequence->admission_number == 0) {
+    sequence->admission_number = next_admission_++;
+  } else {
+    ++counters_.resumed_requests;
+  }
   sequence->reused_len = static_cast<int32_t>(placement.match.blocks.size()) * options_.tokens_per_block;
   sequence->prompt_planned = sequence->reused_len;
 
@@ -118,10 +123,6 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
   }
   plan->ranks[placement.rank].admissions.push_back(std::move(admission));
   Name(sequence, plan->number);
-  if (options_.enable_block_reuse) {
-    counters_.prefix_queried_tokens += sequence->prompt_len;
-    counters_.prefix_hit_tokens += sequence->reused_len;
-  }
 }
 
 }  // namespace foredraft

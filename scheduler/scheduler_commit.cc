@@ -38,11 +38,13 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
                        .seconds = step_seconds,
                        .tried = std::vector<int>(options_.max_draft_len),
                        .accepted = std::vector<int>(options_.max_draft_len)};
-  for (const RankResult& result : results) {
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    const RankResult& result = results[rank];
     if (step_seconds == 0) step.seconds = std::max(step.seconds, result.decode_seconds);
-    for (const SlotResult& slot : result.slots) {
+    for (size_t i = 0; i < result.slots.size(); ++i) {
+      const SlotResult& slot = result.slots[i];
       const int accepted = slot.step_token_count() - 1;
-      if (accepted < 0) continue;  // the sequence had finished before
+      if (accepted < 0 || launched.ranks[rank].live[i].given) continue;  // below 0: it had finished before
       CHECK_LE(accepted, slot.drafts_verified) << "slot " << slot.slot << ", iteration " << launched.number;
       CHECK_LE(slot.drafts_verified, launched.draft_len);
       for (int i = 0; i < accepted; ++i) {
@@ -68,7 +70,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
     }
   }
   for (size_t i = 0; i < expected.live.size(); ++i) {
-    Sequence* sequence = expected.live[i];
+    Sequence* const sequence = expected.live[i].sequence;
     sequence->unresolved_rows -= launched.draft_len + 1;
     --sequence->unresolved_steps;
     if (sequence->state == SequenceState::kEnded) {
@@ -76,7 +78,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
       continue;
     }
     CHECK(sequence->slot < 0 || sequence->slot == result->slots[i].slot) << "iteration " << launched.number;
-    CommitResult(launched, sequence, &result->slots[i]);
+    CommitResult(launched, expected.live[i], &result->slots[i]);
     if (sequence->state == SequenceState::kDecoding) {  // rewind
       counters_.rewound_blocks +=
           state.Shrink(sequence, sequence->length + sequence->unresolved_rows + options_.max_draft_len);
@@ -88,8 +90,9 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
   }
 }
 
-// Moves the tokens into the update.
-void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, SlotResult* result) {
+// Moves the tokens that the client does not have yet into an update.
+void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result) {
+  Sequence* const sequence = live.sequence;
   const int draft_len = launched.draft_len;
   const int step_tokens = result->step_token_count();
   CHECK(step_tokens >= 0 && step_tokens <= draft_len + 1) << "emitted " << step_tokens << ", K " << draft_len;
@@ -99,29 +102,41 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, Sequence* sequence, S
   CHECK(result->relaxed_count >= 0 && result->relaxed_count <= std::max(0, step_tokens - 1))
       << "relaxed " << result->relaxed_count << " of " << step_tokens - 1 << " accepted";
   sequence->length = result->length;
+  if (absl::Status status = DropReplayed(sequence, result); !status.ok()) {
+    return End(sequence, FinishReason::kError, status);
+  }
+  if (result->token_ids.empty() && !result->finished) return;  // the client has all of them
 
   RequestUpdate& update = updates_.emplace_back();
   update.request_id = sequence->request.id;
   update.token_ids = std::move(result->token_ids);
   update.logprobs = std::move(result->logprobs);
   update.first_token = result->first_token;
+  sequence->output_ids.insert(sequence->output_ids.end(), update.token_ids.begin(), update.token_ids.end());
   if (update.first_token) {
     update.cached_tokens = sequence->reused_len;
     update.queue_seconds = sequence->queue_seconds;
+    if (options_.enable_block_reuse) {
+      counters_.prefix_queried_tokens += sequence->prompt_len;
+      counters_.prefix_hit_tokens += sequence->reused_len;
+    }
   }
-  if (step_tokens > 0) {
+  if (step_tokens > 0 && !live.given) {
     update.has_step = true;
     update.step = {.drafts_verified = result->drafts_verified,
                    .accepted = step_tokens - 1,
                    .relaxed = result->relaxed_count,
                    .forced = launched.forced};
   }
-  if (!result->finished) return;
+  if (result->finished) FinishResult(sequence, *result, &update);
+}
+
+void Scheduler::FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update) {
   const std::vector<int32_t>& stop_ids = sequence->request.stop_ids;
-  const bool stopped = !update.token_ids.empty() &&
-                       std::find(stop_ids.begin(), stop_ids.end(), update.token_ids.back()) != stop_ids.end();
-  CHECK(stopped || result->length == sequence->length_limit) << "finished without a stop id or the limit";
-  update.finish = stopped ? FinishReason::kStop : FinishReason::kLength;
+  const bool stopped = !update->token_ids.empty() && std::find(stop_ids.begin(), stop_ids.end(),
+                                                               update->token_ids.back()) != stop_ids.end();
+  CHECK(stopped || result.length == sequence->length_limit) << "finished without a stop id or the limit";
+  update->finish = stopped ? FinishReason::kStop : FinishReason::kLength;
   Leave(sequence);
 }
 

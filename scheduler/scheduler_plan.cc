@@ -227,9 +227,10 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
     for (Sequence* sequence : ranks_[rank].slots()) {
       if (sequence == nullptr || sequence->live_in != plan->number) continue;
       live_slots.push_back(sequence->slot);
-      planning_.ranks[rank].live.push_back(sequence);
+      planning_.ranks[rank].live.push_back({.sequence = sequence});
       Name(sequence, plan->number);
-      ++live_by_cap[DraftCap(*sequence)];
+      // Given tokens fill the rows of drafts, whatever the request's cap.
+      ++live_by_cap[sequence->replays() ? options_.max_draft_len : DraftCap(*sequence)];
     }
     most_live = std::max(most_live, live_slots.size());
   }
@@ -240,11 +241,13 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
   last_draft_len_ = planning_.draft_len = plan->draft_len;
   planning_.decode_bucket = plan->decode_bucket;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    for (Sequence* sequence : planning_.ranks[rank].live) {
+    for (LaunchedSlot& live : planning_.ranks[rank].live) {
+      Sequence* const sequence = live.sequence;
       CHECK_EQ(ranks_[rank].Lacks(*sequence, OwnPositions(sequence->length_upper(), plan->draft_len)), 0)
           << "plan-bound";
       sequence->unresolved_rows += plan->draft_len + 1;
       ++sequence->unresolved_steps;
+      GiveTokens(live, plan->draft_len, &plan->ranks[rank]);
     }
   }
 }

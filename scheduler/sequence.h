@@ -10,6 +10,7 @@
 // | prefilling | decoding | its last prompt chunk is planned | - |
 // | decoding | swapped | preempted | releases both, gets an image |
 // | swapped | decoding | there is room again | takes both, the image is freed |
+// | prefilling, decoding, swapped | waiting | a rank was lost (resume) | has none any more |
 // | any | ended | stop, limit, cancel, deadline, error | releases both |
 // clang-format on
 //
@@ -38,7 +39,9 @@ struct Sequence {
 
   SequenceState state = SequenceState::kWaiting;
 
-  // Constant from admission on.
+  uint64_t admission_number = 0;  // its order among the first admissions; 0 before
+
+  // Constant from an admission to the next loss of a rank.
   int rank = -1;
   bool swappable = false;  // its extent is reserved in the host store, else in the pool
   int32_t reused_len = 0;
@@ -64,12 +67,23 @@ struct Sequence {
   int32_t unresolved_rows = 0;  // sum of K_j + 1 over launched, uncommitted decode steps
   int unresolved_steps = 0;     // their count
 
+  // Resume (scheduler.h). The first replay_len tokens of output_ids were delivered before the last loss: they
+  // are computed again and not delivered again. replay_planned of them are in plans, replay_done committed.
+  std::vector<int32_t> output_ids;  // delivered tokens: t_m, t_{m+1}, ...
+  int32_t replay_len = 0;
+  int32_t replay_planned = 0;
+  int32_t replay_done = 0;
+  int losses = 0;                // that hit a plan with it, since its last new token
+  int32_t output_len_at_loss = 0;  // output_ids.size() at the last of them
+
   // Launched, uncommitted plans that name it. The object is not freed before this is 0.
   int plans_in_flight = 0;
   uint64_t last_plan = 0;  // number of the last plan that names it
   uint64_t live_in = 0;    // number of the last plan that gave it the blocks for a decode step
 
   int32_t length_upper() const { return std::min(length + unresolved_rows, length_limit); }
+
+  bool replays() const { return replay_planned < replay_len; }
 
   // Every unresolved step gives at least one token: nothing is left to decode.
   bool surely_finished() const { return length + unresolved_steps >= length_limit; }
@@ -80,6 +94,17 @@ struct ComesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
     if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
     return a->arrival_number < b->arrival_number;
+  }
+};
+
+// Order of admission: sequences that a lost rank interrupted, as they were admitted; then new ones.
+struct AdmittedFirst {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    if (a->admission_number != b->admission_number) {
+      if (a->admission_number == 0 || b->admission_number == 0) return b->admission_number == 0;
+      return a->admission_number < b->admission_number;
+    }
+    return ComesFirst()(a, b);
   }
 };
 

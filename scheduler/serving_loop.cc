@@ -9,11 +9,13 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 
 namespace foredraft {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait(1);  // every wait has a deadline; a Submit ends this one at once
+constexpr std::chrono::milliseconds kLostWait(20);  // how late a deadline is while the ranks are lost
 constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // about a timer's resolution; less is no wait
 
 absl::Status Lost(const absl::Status& error) { return absl::UnavailableError(error.message()); }
@@ -44,25 +46,32 @@ void ServingLoop::Run() {
   results_time_ = Clock::now();
   for (;;) {
     TakeInbox();
-    if (!reported_loss_.ok()) return LoseRank(reported_loss_);
     if (ending_ && !scheduler_->HasWork()) break;
-
-    IterationPlan plan = scheduler_->Plan(Clock::now());
-    inbox_.SetWaiting(scheduler_->load().waiting);
-    size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
-    if (!IsEmpty(plan)) {
-      if (absl::Status status = Launch(std::move(plan)); !status.ok()) {
-        if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // its tokens are computed: deliver them
-        return LoseRank(status);
-      }
-      kept_in_flight = options_.overlap && overlap_policy_.overlaps() ? 1 : 0;
-    }
-    while (in_flight_.size() > kept_in_flight) {
-      if (absl::Status status = CollectAndCommit(); !status.ok()) return LoseRank(status);
+    if (lost_) {
+      scheduler_->ExpireDeadlines(Clock::now());
+    } else {
+      const absl::Status status = reported_loss_.ok() ? Iterate() : reported_loss_;
+      if (!status.ok()) LoseRanks(status);
     }
     Deliver();
   }
   Deliver();
+}
+
+// Plans and launches an iteration and commits the one before. Not ok: a rank was lost.
+absl::Status ServingLoop::Iterate() {
+  IterationPlan plan = scheduler_->Plan(Clock::now());
+  inbox_.SetWaiting(scheduler_->load().waiting);
+  size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
+  if (!IsEmpty(plan)) {
+    if (absl::Status status = Launch(std::move(plan)); !status.ok()) {
+      if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // its tokens are computed: deliver them
+      return status;
+    }
+    kept_in_flight = options_.overlap && overlap_policy_.overlaps() ? 1 : 0;
+  }
+  while (in_flight_.size() > kept_in_flight) RETURN_IF_ERROR(CollectAndCommit());
+  return absl::OkStatus();
 }
 
 // How long to wait for messages: kIdleWait without work; while a step is in flight and a new request could
@@ -70,6 +79,7 @@ void ServingLoop::Run() {
 ServingLoop::Clock::duration ServingLoop::InboxWait() const {
   if (ending_) return {};
   if (!scheduler_->HasWork()) return kIdleWait;
+  if (lost_) return kLostWait;
   const SchedulerLoad load = scheduler_->load();
   const int slot_count = scheduler_->options().max_batch_size * scheduler_->options().rank_count;
   if (in_flight_.empty() || load.waiting > 0 || load.slots_used == slot_count) return {};
@@ -100,6 +110,8 @@ void ServingLoop::Accept(InboxItem item) {
     void operator()(const CancelOrder& order) { loop.scheduler_->Cancel(order.request_id, order.reason); }
     void operator()(const Speculation& speculation) { loop.scheduler_->SetSpeculation(speculation); }
     void operator()(const RankLoss& loss) { loop.reported_loss_ = loss.error; }
+    void operator()(const RanksRestarted&) { loop.ServeAgain(); }
+    void operator()(const RanksGone& gone) { loop.scheduler_->EndAll(FinishReason::kError, gone.error); }
   };
   std::visit(Visitor{*this}, item);
 }
@@ -175,20 +187,31 @@ void ServingLoop::Deliver() {
   if (!updates.empty()) updates_(std::move(updates));
 }
 
-// Ends all requests, without waiting for the ranks that still compute.
-void ServingLoop::LoseRank(const absl::Status& error) {
+// Does not wait for the ranks that still compute.
+void ServingLoop::LoseRanks(const absl::Status& error) {
   Log(LogLevel::kError, "%s", error.message());
   for (const IterationPlan& plan : in_flight_) {
     Log(LogLevel::kError, "in flight: %s", plan.DebugString());
   }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    health_ = error;
-  }
-  inbox_.Close(error);
+  in_flight_.clear();
+  lost_ = true;
+  inbox_.RefuseRequests(error);
   for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) Accept(std::move(item));
-  scheduler_->EndAll(FinishReason::kError, error);
-  Deliver();
+  if (!options_.resume) scheduler_->EndAll(FinishReason::kError, error);
+  scheduler_->LoseRanks(error);
+  inbox_.SetWaiting(scheduler_->load().waiting);
+  if (const int waiting = scheduler_->load().waiting; waiting > 0) {
+    Log(LogLevel::kWarning, "%d requests wait for the ranks to start again", waiting);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  health_ = error;
+}
+
+void ServingLoop::ServeAgain() {
+  CHECK(lost_) << "the loop still serves";
+  lost_ = false;
+  reported_loss_ = absl::OkStatus();
+  results_time_ = Clock::now();
 }
 
 void ServingLoop::Start() {
@@ -214,25 +237,17 @@ void ServingLoop::Cancel(uint64_t request_id, FinishReason reason) {
 
 void ServingLoop::ReportLoss(const absl::Status& error) { inbox_.Order(RankLoss{Lost(error)}); }
 
-void ServingLoop::Restart(std::unique_ptr<Scheduler> scheduler) {
-  {
-    std::lock_guard<std::mutex> lock(thread_mutex_);
-    if (thread_.joinable()) thread_.join();
-  }
-  CHECK_EQ(executors_.size(), static_cast<size_t>(scheduler->options().rank_count));
-  scheduler->CarryCounters(*scheduler_);
-  in_flight_.clear();
-  reported_loss_ = absl::OkStatus();
+void ServingLoop::Restart() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     CHECK(!health_.ok()) << "the loop still serves";
-    scheduler_ = std::move(scheduler);
-    load_ = scheduler_->load();
     health_ = absl::OkStatus();
   }
-  inbox_.Reopen();
-  Start();
+  inbox_.AcceptRequests();
+  inbox_.Order(RanksRestarted{});  // last: from here on the ranks may be lost again
 }
+
+void ServingLoop::GiveUp(const absl::Status& error) { inbox_.Order(RanksGone{Lost(error)}); }
 
 void ServingLoop::SetSpeculation(const Speculation& speculation) { inbox_.Order(speculation); }
 

@@ -41,6 +41,8 @@ struct ServingLoopOptions {
   // False: never.
   bool overlap = true;
   int max_queue_size = 1024;  // requests that wait
+  // After the loss of a rank, requests wait for Restart and go on. False: they end.
+  bool resume = false;
   // With overlap, iteration N + 1 is planned soon after N has begun, and a request that arrives later must
   // wait for N + 2. So while a slot is free and no request waits, the loop delays the plan by a quarter of
   // the last step's time, at most by newcomer_wait.
@@ -63,13 +65,15 @@ class ServingLoop {
   // when the request is too large (request_size.h).
   absl::Status Submit(Request request);
 
-  // Called by other threads when they notice that a rank failed: all requests end, as when a Launch or
-  // Collect fails.
+  // Called by other threads when they notice that a rank failed: the same happens as when a Launch or Collect
+  // fails. Health is not ok, new requests are refused, and those that are here end with UNAVAILABLE or, with
+  // options.resume, wait; meanwhile cancels and deadlines end them.
   void ReportLoss(const absl::Status& error);
 
-  // After a loss: serves again on the same executors, which have been reset. Keeps counters and queue bound.
-  // The new scheduler has the options of the first one.
-  void Restart(std::unique_ptr<Scheduler> scheduler);
+  // After a loss, once health is not ok: serves again on the same executors, which have been reset.
+  void Restart();
+  // Instead of Restart: the requests that wait end with `error`.
+  void GiveUp(const absl::Status& error);
 
   // Ends a request with `reason` before the next Plan; unknown or ended ids are ignored.
   void Cancel(uint64_t request_id, FinishReason reason);
@@ -87,13 +91,14 @@ class ServingLoop {
   // Snapshot as of the last iteration.
   SchedulerLoad load() const;
 
-  // Not ok once a rank was lost: nothing is served until Restart.
+  // Not ok from the loss of a rank until the loop serves again.
   absl::Status health() const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void Run();
+  absl::Status Iterate();
   void TakeInbox();
   Clock::duration InboxWait() const;
   void Accept(InboxItem item);
@@ -101,7 +106,8 @@ class ServingLoop {
   absl::Status CollectAndCommit();
   void MeasureIteration(const std::vector<RankResult>& results, IterationStats* stats);
   void Deliver();
-  void LoseRank(const absl::Status& error);
+  void LoseRanks(const absl::Status& error);
+  void ServeAgain();
 
   // Constant after construction.
   const ServingLoopOptions options_;
@@ -114,9 +120,10 @@ class ServingLoop {
   Inbox inbox_;
 
   // Scheduler thread only.
-  std::unique_ptr<Scheduler> scheduler_;  // replaced only while the thread does not run
+  const std::unique_ptr<Scheduler> scheduler_;
   std::deque<IterationPlan> in_flight_;
   bool ending_ = false;             // the inbox was closed, all requests are ended
+  bool lost_ = false;               // from the loss of a rank to Restart
   absl::Status reported_loss_;      // by ReportLoss
   Clock::time_point results_time_;  // when the last results arrived, or the first work after an idle time
   double step_seconds_ = 0;         // of the last iteration, without its prefill

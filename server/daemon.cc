@@ -133,6 +133,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.tokenizer = std::move(tokenizer);
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
+  served.loop.resume = config_.parallel.restart == RestartPolicy::kGroup && config_.parallel.resume;
   served.executors = ranks_->executors();
   frontend_->metrics().SetBuildLabels({{"version", kVersion}, {"numerics_class", numerics_class}});
   frontend_->Serve(std::move(served));
@@ -183,21 +184,27 @@ absl::Status Daemon::Run() {
     if (lost.ok()) continue;
     ranks_->Abort(lost);
     if (config_.parallel.restart != RestartPolicy::kGroup) return lost;
-    RETURN_IF_ERROR(Restart(lost));
+    if (const absl::Status status = Restart(lost); !status.ok()) {
+      frontend_->GiveUp(status);
+      return status;
+    }
   }
   return Drain();
 }
 
-// Returns once the group serves again or a drain is requested. Not ok: the restart budget is used up.
+// Returns once the group serves again or a drain is requested, which ends the requests that wait for the group.
+// Not ok: the restart budget is used up.
 absl::Status Daemon::Restart(const absl::Status& lost) {
   const auto drains = [this] { return WaitForDrain(std::chrono::milliseconds(0)); };
   absl::Status last = lost;
   while (!drains()) {
-    const std::optional<std::chrono::seconds> pause = restarts_.Take(steady_clock::now());
+    const double tokens = frontend_->metrics().generated_tokens();
+    const bool has_served = std::exchange(tokens_at_restart_, tokens) != tokens;
+    const std::optional<std::chrono::seconds> pause = restarts_.Take(steady_clock::now(), has_served);
     if (!pause.has_value()) {
-      return absl::UnavailableError(
-          absl::StrFormat("%d restarts within %d min, which is the limit; the last cause: %s",
-                          RestartBudget::kRestarts, RestartBudget::kWindow.count(), last.message()));
+      return absl::UnavailableError(absl::StrFormat(
+          "%d restarts within %d min, which is the limit (parallel.max_restarts); the last cause: %s",
+          config_.parallel.max_restarts, RestartBudget::kWindow.count(), last.message()));
     }
     Log(LogLevel::kWarning, "all ranks restart in %d s: %s", pause->count(), last.message());
     if (WaitForDrain(*pause)) break;
@@ -209,12 +216,14 @@ absl::Status Daemon::Restart(const absl::Status& lost) {
       ranks_->Abort(last);
       continue;
     }
-    frontend_->Resume(scheduler_);
+    frontend_->Resume();
     Apply(reloader_->current());
     Log(LogLevel::kInfo, "serving again after %.1f s",
         std::chrono::duration<double>(steady_clock::now() - start).count());
     return absl::OkStatus();
   }
+  frontend_->GiveUp(absl::UnavailableError(
+      absl::StrCat("draining: the ranks were not started again after: ", last.message())));
   return absl::OkStatus();
 }
 
@@ -230,7 +239,10 @@ absl::Status Daemon::Drain() {
     finished = frontend_->WaitForNoCalls(std::min(deadline, steady_clock::now() + kTick));
     const absl::Status ranks = CheckRanks();
     lock.lock();
-    if (!ranks.ok()) return ranks;
+    if (ranks.ok()) continue;
+    lock.unlock();
+    frontend_->GiveUp(ranks);
+    return ranks;
   }
   lock.unlock();
   const int cut_short = finished ? 0 : frontend_->open_calls();

@@ -56,7 +56,9 @@ class Daemon {
 
  private:
   explicit Daemon(ResolvedConfig resolved)
-      : config_(std::move(resolved.loaded.config)), model_(resolved.model) {}
+      : config_(std::move(resolved.loaded.config)),
+        model_(resolved.model),
+        restarts_(config_.parallel.max_restarts) {}
 
   absl::Status Listen(ReadAgain read_again);
   void Apply(const Config& config);
@@ -71,6 +73,7 @@ class Daemon {
   std::unique_ptr<RankGroup> ranks_;  // outlives the frontend
   SchedulerOptions scheduler_;        // once loaded
   RestartBudget restarts_;
+  double tokens_at_restart_ = 0;  // generated before the last restart
   std::unique_ptr<Frontend> frontend_;
 
   std::atomic<bool> loaded_ = false;

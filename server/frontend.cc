@@ -15,6 +15,8 @@
 namespace foredraft {
 namespace {
 
+constexpr std::chrono::milliseconds kLastWrites(500);
+
 void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(config.max_message_mib << 20);
   // Without this, a second daemon on the same port would start and share the connections.
@@ -153,11 +155,16 @@ absl::Status Frontend::CheckRanks() {
   return status;
 }
 
-void Frontend::Resume(const SchedulerOptions& scheduler) {
-  loop_->Restart(std::make_unique<Scheduler>(scheduler));
+void Frontend::Resume() {
+  loop_->Restart();
   rank_lost_ = false;
   metrics_->RecordGroupRestart();
   health_.Enter(ServingState::kServing);
+}
+
+void Frontend::GiveUp(const absl::Status& error) {
+  loop_->GiveUp(error);
+  WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);
 }
 
 std::string Frontend::grpc_address() const { return WithPort(options_.server.grpc_address, grpc_port_); }
@@ -187,7 +194,6 @@ void Frontend::Shutdown() {
   BeginDrain();
   if (output_ != nullptr) {
     output_->EndAll(absl::UnavailableError("draining: the daemon stopped before the request ended"));
-    constexpr auto kLastWrites = std::chrono::milliseconds(500);
     WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);
   }
   health_.Attach({});

@@ -66,8 +66,11 @@ class Frontend {
   absl::Status CheckRanks();
   // Reports the loss of a rank, which the loop itself notices only while an iteration is in flight.
   void ReportLoss(const absl::Status& error) { loop_->ReportLoss(error); }
-  // Serves again after a loss, on the same executors.
-  void Resume(const SchedulerOptions& scheduler);
+  // After a loss: serves again on the same executors.
+  void Resume();
+  // After a loss: the requests that wait for Resume end with `error`. Returns once their clients have it, or
+  // after half a second.
+  void GiveUp(const absl::Status& error);
 
   // `speculation` applies from the next iteration on, `thinking` to requests that arrive from now on.
   void SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking);

@@ -102,6 +102,12 @@ struct Codec {
     FIELD(last);
   }
 
+  template <class Value, Is<v1::PlanGivenTokens> Message>
+  static void Visit(Value& value, Message& message) {
+    FIELD(slot);
+    FIELD(token_ids);
+  }
+
   // Of an IterationPlan: all but `ranks`.
   template <class Value, Is<v1::WorkerPlan> Message>
   static void VisitGroup(Value& value, Message& message) {
@@ -124,6 +130,7 @@ struct Codec {
     FIELD(block_table_deltas);
     FIELD(prefill_chunks);
     FIELD(live_slots);
+    FIELD(given_tokens);
   }
 
   template <class Value, Is<v1::ResultLogprob> Message>

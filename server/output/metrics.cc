@@ -113,6 +113,8 @@ void Metrics::AddRequests() {
 void Metrics::AddEngine() {
   rank_failures_ = AddCounter("foredraft_rank_failures_total");
   group_restarts_ = AddCounter("foredraft_group_restarts_total");
+  requests_resumed_ = AddCounter("foredraft_requests_resumed_total");
+  replayed_tokens_ = AddCounter("foredraft_resume_replayed_tokens_total");
   prefix_queried_ = AddCounter("foredraft_prefix_cache_queried_tokens_total");
   prefix_hits_ = AddCounter("foredraft_prefix_cache_hit_tokens_total");
   preemptions_ = AddCounter("foredraft_preemptions_total");
@@ -226,6 +228,8 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   usage_ratio_->Set(all == 0 ? 0 : static_cast<double>(load.blocks_used) / static_cast<double>(all));
   RaiseTo(prefix_queried_, load.prefix_queried_tokens);
   RaiseTo(prefix_hits_, load.prefix_hit_tokens);
+  RaiseTo(requests_resumed_, load.resumed_requests);
+  RaiseTo(replayed_tokens_, load.replayed_tokens);
   RaiseTo(preemptions_, load.preemptions);
   RaiseTo(wasted_steps_, load.wasted_steps);
   RaiseTo(rewound_blocks_, load.rewound_blocks);

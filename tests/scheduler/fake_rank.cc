@@ -85,6 +85,13 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
     if (!sequences_[slot].prompt_ended) Fault(absl::StrCat("live slot ", slot, " has no sequence"));
     largest_live_cap_ = std::max(largest_live_cap_, sequences_[slot].admission.draft_cap);
   }
+  for (const GivenTokens& given : rank.given_tokens) {  // fill the rows of drafts, whatever the cap
+    if (std::count(rank.live_slots.begin(), rank.live_slots.end(), given.slot) == 0)
+      Fault(absl::StrCat("given tokens for slot ", given.slot, ", which is not live"));
+    if (given.token_ids.empty() || static_cast<int>(given.token_ids.size()) > plan.draft_len + 1)
+      Fault(absl::StrCat("slot ", given.slot, ": ", given.token_ids.size(), " given tokens"));
+    largest_live_cap_ = options_.scheduler.max_draft_len;
+  }
   // A draft costs more in a larger bucket.
   const int cost = 8 + plan.decode_bucket * plan.decode_bucket * plan.draft_len;
   const double hiccup = 1 + static_cast<double>(Mix(plan.number, options_.rank) % 100) / 500;
@@ -152,7 +159,6 @@ void FakeRank::TakeIn(const RankPlan& plan) {
     if (wants_ids ? admission.reused_ids != sequence.tokens : !admission.reused_ids.empty())
       Fault("reused_ids");
     kept_entries_[admission.slot] = admission.reused_len / options_.scheduler.tokens_per_block;
-    reused_tokens_ += admission.reused_len;
   }
 }
 
@@ -276,6 +282,16 @@ void FakeRank::PromptEnded(int slot_index, int32_t first_token) {
   if (options_.scheduler.max_draft_len > 0) WriteRow(slot_index, m)->mtp = sequence.hashes[m];
 }
 
+void FakeRank::Given(int slot_index, const std::vector<int32_t>& token_ids) {
+  Sequence& sequence = sequences_[slot_index];
+  sequence.step_is_given = true;
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    const int position = slot(slot_index).length + 1 + static_cast<int>(i);
+    if (token_ids[i] != TokenAt(sequence.admission, position))
+      Fault(absl::StrCat("slot ", slot_index, ": wrong given token at ", position));
+  }
+}
+
 void FakeRank::StepBegins(int slot_index) {
   const Sequence& sequence = sequences_[slot_index];
   const int p = slot(slot_index).length;
@@ -301,6 +317,7 @@ void FakeRank::StepEnds(int slot_index, int first_position, const IterationPlan&
   const int last = slot(slot_index).length;
   for (int s = first_position + 1; s <= last; ++s) Append(&sequence, TokenAt(sequence.admission, s));
   result->relaxed_count = CountRelaxed(&sequence, first_position, plan.acceptance);
+  sequence.step_is_given = false;
   relaxed_drafts_[sequence.admission.sampling.seed] += result->relaxed_count;
   WriteStep(slot_index, first_position, plan.draft_len);
 }
@@ -311,7 +328,7 @@ void FakeRank::StepEnds(int slot_index, int first_position, const IterationPlan&
 int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance) {
   const SlotAdmission& admission = sequence->admission;
   const bool relaxes = acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && !admission.strict &&
-                       admission.sampling.temperature == 0;
+                       admission.sampling.temperature == 0 && !sequence->step_is_given;
   const int last = static_cast<int>(sequence->tokens.size()) - 1;
   int count = 0;
   for (int s = first_position + 1; s <= last; ++s) {

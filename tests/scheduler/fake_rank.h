@@ -57,8 +57,6 @@ class FakeRank : public StubRank {
   // The largest draft_cap among the live slots of the last plan; 0 if there were none.
   int largest_live_cap() const { return largest_live_cap_; }
 
-  int reused_tokens() const { return reused_tokens_; }
-
   // Drafts of the request with this seed that only relaxation accepted; 0 if this rank never ran it.
   int relaxed_drafts(uint64_t seed) const;
 
@@ -80,6 +78,7 @@ class FakeRank : public StubRank {
     std::vector<uint64_t> hashes;  // of tokens 0..s
     int prefilled = 0;             // prompt positions in the cache
     bool prompt_ended = false;
+    bool step_is_given = false;       // the step in hand emits given tokens
     Phase phase = Phase::kAnswer;     // after the last token
     std::vector<uint64_t> live_rows;  // tags of the MTP rows p + 1 .. that must survive
   };
@@ -96,6 +95,7 @@ class FakeRank : public StubRank {
   int32_t TokenAt(const SlotAdmission& admission, int position) override;
   int AcceptedDrafts(const Slot& slot, int verified) override;
   void PromptEnded(int slot_index, int32_t first_token) override;
+  void Given(int slot_index, const std::vector<int32_t>& token_ids) override;
   void StepBegins(int slot_index) override;
   void StepEnds(int slot_index, int first_position, const IterationPlan& plan, SlotResult* result) override;
   void WriteStep(int slot_index, int first_position, int draft_len);
@@ -119,7 +119,6 @@ class FakeRank : public StubRank {
   std::vector<std::string> faults_;
   uint64_t number_ = 0;
   int largest_live_cap_ = 0;
-  int reused_tokens_ = 0;
   std::map<uint64_t, int> relaxed_drafts_;  // by seed
 };
 

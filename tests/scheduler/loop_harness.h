@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -45,7 +46,7 @@ class GatedRank : public Executor {
       return absl::DeadlineExceededError("gate never opened");
     }
     --permits_;
-    if (++collects_ == fail_collect_at_) return absl::DeadlineExceededError("rank lost: step timed out");
+    if (fail_collects_at_.contains(++collects_)) return absl::DeadlineExceededError("rank lost: step timed out");
     absl::StatusOr<RankResult> result = rank_->Collect();
     const bool overlapped = uncollected_-- > 1;
     overlapped_count_ += overlapped;
@@ -66,7 +67,7 @@ class GatedRank : public Executor {
   void Open() { Let(int64_t{1} << 40); }
 
   int fail_launch_at_ = 0;
-  int fail_collect_at_ = 0;
+  std::set<int> fail_collects_at_;
   double decode_seconds_ = 0;                 // reported in results, if not 0; set before Start
   double overlapped_decode_seconds_ = 0;      // the same, for plans collected while another was in flight
   int overlapped_count_ = 0;                  // of these plans; read after Stop
@@ -106,6 +107,7 @@ class LoopHarness {
     int max_seq_len = 96;
     int max_draft_len = 3;
     std::chrono::seconds newcomer_wait{0};
+    bool resume = false;
   };
 
   explicit LoopHarness(const Options& options) {
@@ -129,6 +131,7 @@ class LoopHarness {
     loop_ = std::make_unique<ServingLoop>(
         ServingLoopOptions{.overlap = options.overlap,
                            .max_queue_size = options.max_queue_size,
+                           .resume = options.resume,
                            .newcomer_wait = options.newcomer_wait},
         std::make_unique<Scheduler>(scheduler), executors,
         [this](std::vector<RequestUpdate> updates) { Receive(std::move(updates)); },

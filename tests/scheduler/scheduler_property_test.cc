@@ -72,6 +72,12 @@ const RunSetting kSettings[] = {
     {.name = "TwoRanksSwaps", .ranks = 2, .slots = 5, .host_blocks = 200, .expect_swaps = true},
     {.name = "EightRanks", .ranks = 8, .slots = 3, .blocks = 29, .host_blocks = 100},
     {.name = "EightRanksSync", .ranks = 8, .overlap = false, .slots = 3, .blocks = 29},
+    {.name = "Losses", .loss_percent = 3},
+    {.name = "LossesNoMtpSync", .overlap = false, .max_draft_len = 0, .loss_percent = 3},
+    {.name = "LossesVanilla", .vanilla = true, .loss_percent = 3},
+    {.name = "LossesSwaps", .slots = 6, .blocks = 33, .host_blocks = 200, .loss_percent = 3, .expect_swaps = true},
+    {.name = "LossesTwoRanks", .ranks = 2, .slots = 5, .host_blocks = 200, .loss_percent = 3, .expect_swaps = true},
+    {.name = "ManyLosses", .ranks = 2, .loss_percent = 30},
 };
 
 class SchedulerProperty : public testing::TestWithParam<RunSetting> {};
@@ -101,10 +107,11 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRight) {
   std::printf(
       "%s: %d iterations, %d requests, %d to their end, %d cancelled, %d expired, %lu preemptions, "
       "%lu images dropped, %lu hit tokens, %lu wasted steps, %lu rewound blocks, %d relaxed drafts, "
-      "%d changes of K\n",
+      "%d changes of K, %lu resumed, %lu replayed tokens, %d poisoned\n",
       setting.name, totals.iterations, totals.requests, totals.stopped, totals.cancelled, totals.expired,
       totals.preemptions, totals.dropped_images, totals.hit_tokens, totals.wasted_steps,
-      totals.rewound_blocks, totals.relaxed_drafts, totals.draft_len_changes);
+      totals.rewound_blocks, totals.relaxed_drafts, totals.draft_len_changes, totals.resumed,
+      totals.replayed_tokens, totals.poison);
   EXPECT_GT(totals.stopped, 100);
   EXPECT_GT(totals.cancelled, 0);
   EXPECT_GT(totals.expired, 0);
@@ -123,8 +130,14 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRight) {
     EXPECT_GT(totals.rewound_blocks, 0u);
   }
   EXPECT_GT(totals.strict_admissions, 0);
+  EXPECT_EQ(totals.resumed > 100 && totals.replayed_tokens > 1000, setting.loss_percent > 0);
+  if (setting.loss_percent == 0) {
+    EXPECT_EQ(totals.poison, 0);
+  } else if (setting.loss_percent > 10) {
+    EXPECT_GT(totals.poison, 0);
+  }
   const bool reloads = setting.max_draft_len > 0 && setting.vary_speculation;
-  EXPECT_EQ(totals.relaxed_drafts > 0, reloads);
+  EXPECT_EQ(totals.relaxed_drafts > 0, reloads && setting.loss_percent == 0);
   EXPECT_EQ(totals.draft_len_changes > 10, setting.max_draft_len > 0);  // request caps change K too
 }
 
@@ -162,6 +175,7 @@ RunSetting RandomSetting(uint64_t seed) {
   setting.budget = pick(1, 100);
   setting.batching_wait_iters = pick(0, 12);
   setting.vary_speculation = pick(0, 1) == 1;
+  setting.loss_percent = pick(0, 2) == 0 ? pick(1, 5) : 0;
   return setting;
 }
 

@@ -1,6 +1,7 @@
 #include "tests/scheduler/scheduler_run.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,26 +38,48 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
 }  // namespace
 
 SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_reach, int extra_live)
-    : setting_(setting), seed_(seed), random_(seed) {
+    : setting_(setting), seed_(seed), extra_reach_(extra_reach), extra_live_(extra_live), random_(seed) {
   const SchedulerOptions options = OptionsOf(setting);
   speculation_ = {.draft_len = options.draft_len, .acceptance = {}, .draft_policy = {}};
   last_draft_len_ = options.draft_len;
   scheduler_ = std::make_unique<Scheduler>(options);
-  for (int rank = 0; rank < setting.ranks; ++rank) {
-    const FakeRankOptions fake{.rank = rank,
-                               .scheduler = options,
-                               .vanilla = setting.vanilla,
-                               .extra_reach = extra_reach,
-                               .extra_live = extra_live};
-    ranks_.push_back(std::make_unique<FakeRank>(fake, [this](uint64_t id) -> const std::vector<int32_t>& {
-      return clients_.at(id).request.prompt_ids;
-    }));
-  }
+  MakeRanks();
   for (int i = 0; i < 3; ++i) {
     std::vector<int32_t> prefix(Random(1, setting.max_seq_len / 2));
     for (int32_t& token : prefix) token = Random(0, 39);
     common_prefixes_.push_back(std::move(prefix));
   }
+}
+
+void SchedulerRun::MakeRanks() {
+  ranks_.clear();
+  for (int rank = 0; rank < setting_.ranks; ++rank) {
+    const FakeRankOptions fake{.rank = rank,
+                               .scheduler = scheduler_->options(),
+                               .vanilla = setting_.vanilla,
+                               .extra_reach = extra_reach_,
+                               .extra_live = extra_live_};
+    ranks_.push_back(std::make_unique<FakeRank>(fake, [this](uint64_t id) -> const std::vector<int32_t>& {
+      return clients_.at(id).request.prompt_ids;
+    }));
+  }
+}
+
+// Some ranks may still answer the oldest plan, but not all.
+void SchedulerRun::LoseRanks(RunTotals* totals) {
+  if (plans_in_flight_ > 0 && Chance(50)) {
+    std::vector<std::optional<RankResult>> answers(ranks_.size());
+    for (size_t rank = 1; rank < ranks_.size(); ++rank) {
+      if (Chance(50)) answers[rank] = *ranks_[rank]->Collect();
+    }
+    scheduler_->CommitAnswered(std::move(answers));
+    TakeUpdates(totals);
+  }
+  scheduler_->LoseRanks(absl::UnavailableError("rank 0 lost"));
+  scheduler_->CheckInvariants();
+  TakeUpdates(totals);
+  plans_in_flight_ = 0;
+  MakeRanks();
 }
 
 std::string SchedulerRun::name() const { return absl::StrCat(setting_.name, ", seed ", seed_); }
@@ -192,6 +215,7 @@ void SchedulerRun::Iterate(RunTotals* totals) {
     scheduler_->CheckInvariants();
   }
   TakeUpdates(totals);
+  if (Chance(setting_.loss_percent)) LoseRanks(totals);
 }
 
 void SchedulerRun::TakeUpdates(RunTotals* totals) {
@@ -206,6 +230,7 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
     Fail(prefix + "first_token");
   }
   CheckStep(update, &client);
+  if (update.first_token) client.cached_tokens = update.cached_tokens;
   if (client.tokens.size() > client.expected.size() ||
       !std::equal(client.tokens.begin(), client.tokens.end(), client.expected.begin())) {
     Fail(prefix + "wrong tokens");
@@ -219,7 +244,7 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
       const std::vector<int32_t>& stops = client.request.stop_ids;
       const bool stop = std::count(stops.begin(), stops.end(), client.expected.back()) > 0;
       if (client.tokens != client.expected) Fail(prefix + "ended early");
-      CheckRelaxed(client, totals);
+      if (setting_.loss_percent == 0) CheckRelaxed(client, totals);  // lost ranks have lost their counts
       if (stop != (update.finish == FinishReason::kStop)) Fail(prefix + "finish reason");
       ++totals->stopped;
       break;
@@ -231,6 +256,12 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
     case FinishReason::kDeadline:
       if (client.request.deadline > now_) Fail(prefix + "deadline not reached");
       ++totals->expired;
+      break;
+    case FinishReason::kError:
+      if (update.error.message().find("5 times without a new token") == std::string::npos) {
+        Fail(prefix + "ended with an error");
+      }
+      ++totals->poison;
       break;
     default:
       Fail(prefix + "finish");
@@ -277,13 +308,15 @@ std::string SchedulerRun::Run(int request_count, RunTotals* totals) {
       load.blocks_free + load.blocks_cached != int64_t{setting_.ranks} * (setting_.blocks - 1)) {
     Fail("something is left behind in the scheduler");
   }
-  int reused = 0;
   for (auto& rank : ranks_) {
     if (!rank->IsBare()) Fail("something is left behind on a rank");
-    reused += rank->reused_tokens();
   }
-  if (static_cast<uint64_t>(reused) != load.prefix_hit_tokens) Fail("prefix_hit_tokens");
+  uint64_t cached = 0;
+  for (const auto& [id, client] : clients_) cached += client.cached_tokens;
+  if (cached != load.prefix_hit_tokens) Fail("prefix_hit_tokens");
   totals->requests += submitted_;
+  totals->resumed += load.resumed_requests;
+  totals->replayed_tokens += load.replayed_tokens;
   totals->preemptions += load.preemptions;
   totals->hit_tokens += load.prefix_hit_tokens;
   totals->wasted_steps += load.wasted_steps;

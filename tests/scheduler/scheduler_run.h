@@ -2,7 +2,7 @@
 #define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
 
 // A scheduler, its fake ranks and random requests: submits, cancels, deadlines, priorities, reloads of K,
-// draft policy and acceptance. Everything is checked after every iteration. The seed determines the run.
+// draft policy and acceptance, losses of ranks. Everything is checked after every iteration. The seed determines the run.
 
 #include <cstdint>
 #include <deque>
@@ -34,6 +34,7 @@ struct RunSetting {
   int budget = 32;  // max_num_tokens, where prompts are chunked
   int batching_wait_iters = 3;
   bool vary_speculation = true;
+  int loss_percent = 0;  // of iterations after which a rank is lost
   // Events that the runs over all seeds must contain; without them the setting proves nothing.
   bool expect_swaps = false;
 };
@@ -52,6 +53,9 @@ struct RunTotals {
   int relaxed_drafts = 0;
   int strict_admissions = 0;
   int draft_len_changes = 0;  // from one plan to the next
+  uint64_t resumed = 0;
+  uint64_t replayed_tokens = 0;
+  int poison = 0;  // requests that ended after fruitless losses
 };
 
 class SchedulerRun {
@@ -74,6 +78,7 @@ class SchedulerRun {
     bool cancelled = false;
     FinishReason finish = FinishReason::kNone;
     int relaxed_drafts = 0;
+    int cached_tokens = 0;
   };
 
   int Random(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
@@ -84,6 +89,8 @@ class SchedulerRun {
   AcceptanceRule RandomAcceptance();
   void CheckPlan(const IterationPlan& plan, RunTotals* totals);
   void Iterate(RunTotals* totals);
+  void MakeRanks();
+  void LoseRanks(RunTotals* totals);
   void TakeUpdates(RunTotals* totals);
   void CheckRelaxed(const Client& client, RunTotals* totals);
   void CheckUpdate(const RequestUpdate& update, RunTotals* totals);
@@ -92,6 +99,8 @@ class SchedulerRun {
 
   const RunSetting setting_;
   const uint64_t seed_;
+  const int extra_reach_;
+  const int extra_live_;
   std::mt19937_64 random_;
   std::map<uint64_t, Client> clients_;  // by request id = sampling seed
   std::vector<std::vector<int32_t>> common_prefixes_;

@@ -30,13 +30,7 @@ inline SchedulerOptions SmallOptions() {
 
 class Stage {
  public:
-  explicit Stage(const SchedulerOptions& options) : scheduler(options) {
-    for (int rank = 0; rank < options.rank_count; ++rank) {
-      ranks_.push_back(std::make_unique<FakeRank>(
-          FakeRankOptions{.rank = rank, .scheduler = options},
-          [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_.at(seed); }));
-    }
-  }
+  explicit Stage(const SchedulerOptions& options) : scheduler(options) { MakeRanks(); }
   ~Stage() {
     for (auto& rank : ranks_) EXPECT_THAT(rank->faults(), testing::IsEmpty());
   }
@@ -80,10 +74,26 @@ class Stage {
     while (scheduler.HasWork()) ASSERT_FALSE(IsEmpty(Turn()));
   }
 
+  // All plans in flight are void and the ranks are empty, as after a restart.
+  void LoseRanks() {
+    scheduler.LoseRanks(absl::UnavailableError("rank 0 lost"));
+    scheduler.CheckInvariants();
+    MakeRanks();
+  }
+
   Scheduler scheduler;
   SteadyTime now;
 
  private:
+  void MakeRanks() {
+    ranks_.clear();
+    for (int rank = 0; rank < scheduler.options().rank_count; ++rank) {
+      ranks_.push_back(std::make_unique<FakeRank>(
+          FakeRankOptions{.rank = rank, .scheduler = scheduler.options()},
+          [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_.at(seed); }));
+    }
+  }
+
   std::map<uint64_t, std::vector<int32_t>> prompts_;
   std::vector<std::unique_ptr<FakeRank>> ranks_;
 };

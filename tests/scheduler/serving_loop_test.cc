@@ -63,7 +63,7 @@ TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
   InstallLogSink([](LogLevel, std::string_view) {});
   LoopHarness harness({.ranks = 2});
   harness.ranks_[GetParam().rank]->fail_launch_at_ = GetParam().launch;
-  harness.ranks_[GetParam().rank]->fail_collect_at_ = GetParam().collect;
+  harness.ranks_[GetParam().rank]->fail_collects_at_ = {GetParam().collect};
   harness.Open();
   for (uint64_t id = 1; id <= 20; ++id) {
     ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 50)).ok());
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopLoss,
 TEST(ServingLoopRestart, ServesAgainAndKeepsItsCounters) {
   InstallLogSink([](LogLevel, std::string_view) {});
   LoopHarness harness({.ranks = 2});
-  harness.ranks_[0]->fail_collect_at_ = 6;
+  harness.ranks_[0]->fail_collects_at_ = {6};
   harness.Open();
   for (uint64_t id = 1; id <= 20; ++id) {
     ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 50)).ok());
@@ -117,7 +117,7 @@ TEST(ServingLoopRestart, ServesAgainAndKeepsItsCounters) {
   const uint64_t queried = harness.loop_->load().prefix_queried_tokens;
   EXPECT_GT(queried, 0u);
   for (auto& rank : harness.ranks_) rank->Replace();
-  harness.loop_->Restart(std::make_unique<Scheduler>(harness.scheduler_options_));
+  harness.loop_->Restart();
   EXPECT_TRUE(harness.loop_->health().ok());
   EXPECT_GE(harness.loop_->load().prefix_queried_tokens, queried);
   for (uint64_t id = 21; id <= 40; ++id) {
@@ -130,6 +130,80 @@ TEST(ServingLoopRestart, ServesAgainAndKeepsItsCounters) {
   EXPECT_GT(harness.loop_->load().prefix_queried_tokens, queried);
   harness.loop_->Stop();
   InstallLogSink(nullptr);
+}
+
+class ServingLoopResume : public testing::TestWithParam<bool> {};  // overlap
+
+INSTANTIATE_TEST_SUITE_P(All, ServingLoopResume, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Overlap" : "Sync"; });
+
+TEST_P(ServingLoopResume, RequestsGoOnAfterEachLoss) {
+  InstallLogSink([](LogLevel, std::string_view) {});
+  LoopHarness harness({.overlap = GetParam(), .ranks = 2, .resume = true});
+  harness.Open();
+  for (uint64_t id = 1; id <= 20; ++id) {
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 50)).ok());
+  }
+  for (const int collect : {1, 9, 21, 40}) harness.ranks_[collect % 2]->fail_collects_at_.insert(collect);
+  harness.loop_->Start();
+  for (int loss = 0; loss < 4; ++loss) {
+    ASSERT_TRUE(harness.WaitUntil([&] { return !harness.loop_->health().ok(); }));
+    const absl::Status refused = harness.loop_->Submit(LoopHarness::MakeRequest(50, 5));
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+    for (auto& rank : harness.ranks_) rank->Replace();
+    harness.loop_->Restart();
+  }
+  ASSERT_TRUE(harness.WaitForEnds(20));
+  for (uint64_t id = 1; id <= 20; ++id) {
+    EXPECT_EQ(harness.outcome(id).finish, FinishReason::kLength) << harness.outcome(id).error;
+    EXPECT_EQ(harness.outcome(id).tokens, LoopHarness::ExpectedTokens(id, 50)) << id;
+  }
+  EXPECT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(50, 5)).ok());
+  EXPECT_TRUE(harness.WaitForEnds(21));
+  EXPECT_GT(harness.loop_->load().resumed_requests, 4u);
+  EXPECT_GT(harness.loop_->load().replayed_tokens, 20u);
+  harness.loop_->Stop();
+  InstallLogSink(nullptr);
+}
+
+// A loop whose only rank is lost after some tokens of request 1 and 2.
+class LostLoop : public LoopHarness {
+ public:
+  LostLoop() : LoopHarness({.resume = true}) {
+    InstallLogSink([](LogLevel, std::string_view) {});
+    ranks_[0]->fail_collects_at_ = {3};
+    Open();
+    EXPECT_TRUE(loop_->Submit(MakeRequest(1, 50)).ok());
+    Request request = MakeRequest(2, 50);
+    request.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    EXPECT_TRUE(loop_->Submit(request).ok());
+    loop_->Start();
+    EXPECT_TRUE(WaitUntil([&] { return !loop_->health().ok(); }));
+  }
+  ~LostLoop() { InstallLogSink(nullptr); }
+};
+
+TEST(ServingLoopLost, DeadlinesAndCancelsHoldMeanwhile) {
+  LostLoop harness;
+  ASSERT_TRUE(harness.WaitForEnds(1));
+  EXPECT_EQ(harness.outcome(2).finish, FinishReason::kDeadline);
+  harness.loop_->Cancel(1, FinishReason::kCancelled);
+  ASSERT_TRUE(harness.WaitForEnds(2));
+  EXPECT_EQ(harness.outcome(1).finish, FinishReason::kCancelled);
+}
+
+TEST(ServingLoopLost, GivingUpEndsTheRequestsWithItsReason) {
+  LostLoop harness;
+  harness.loop_->GiveUp(absl::UnavailableError("6 losses"));
+  ASSERT_TRUE(harness.WaitForEnds(2));
+  EXPECT_EQ(harness.outcome(1).error, absl::UnavailableError("6 losses"));
+}
+
+TEST(ServingLoopLost, StoppingEndsTheRequests) {
+  LostLoop harness;
+  harness.loop_->Stop();
+  ASSERT_TRUE(harness.WaitForEnds(2));
+  EXPECT_EQ(harness.outcome(1).finish, FinishReason::kCancelled);
 }
 
 TEST(ServingLoopRestart, ALossIsReportedWhenIdle) {

@@ -45,9 +45,9 @@ void StubRank::MoveSlots(const RankPlan& plan) {
   }
 }
 
-void StubRank::Emit(Slot* slot, SlotResult* result) {
+void StubRank::Emit(Slot* slot, SlotResult* result, int32_t token) {
   const SlotAdmission& admission = slot->admission;
-  const int32_t token = TokenAt(admission, ++slot->length);
+  ++slot->length;
   const std::vector<int32_t>& stops = admission.stop_ids;
   slot->finished =
       slot->length >= admission.length_limit || std::find(stops.begin(), stops.end(), token) != stops.end();
@@ -60,16 +60,26 @@ SlotResult StubRank::Step(int slot_index, bool first_token, const IterationPlan&
   SlotResult result{.slot = slot_index, .first_token = first_token};
   if (first_token) {
     slot.length = slot.admission.prompt_len - 1;
-    Emit(&slot, &result);
+    Emit(&slot, &result, TokenAt(slot.admission, slot.length + 1));
     slot.draft_count = std::min(1, max_draft_len_);
     PromptEnded(slot_index, result.token_ids.front());
   }
   if (!slot.finished) {
     StepBegins(slot_index);
     const int first_position = slot.length;
-    result.drafts_verified = std::min({slot.draft_count, slot.admission.draft_cap, plan.draft_len});
-    const int accepted = AcceptedDrafts(slot, result.drafts_verified);
-    for (int i = 0; i <= accepted && !slot.finished; ++i) Emit(&slot, &result);
+    const std::vector<GivenTokens>& given = plan.ranks[rank_].given_tokens;
+    const auto own = std::find_if(given.begin(), given.end(),
+                                  [&](const GivenTokens& tokens) { return tokens.slot == slot_index; });
+    if (own != given.end()) {
+      Given(slot_index, own->token_ids);
+      for (const int32_t token : own->token_ids) Emit(&slot, &result, token);
+    } else {
+      result.drafts_verified = std::min({slot.draft_count, slot.admission.draft_cap, plan.draft_len});
+      const int accepted = AcceptedDrafts(slot, result.drafts_verified);
+      for (int i = 0; i <= accepted && !slot.finished; ++i) {
+        Emit(&slot, &result, TokenAt(slot.admission, slot.length + 1));
+      }
+    }
     slot.draft_count = plan.draft_len;
     StepEnds(slot_index, first_position, plan, &result);
   }

@@ -40,6 +40,8 @@ class StubRank : public Executor {
   virtual int AcceptedDrafts(const Slot& slot, int verified) = 0;
   // Called after a token is appended to the result; may append its logprobs.
   virtual void TokenEmitted(const Slot&, SlotResult*) {}
+  // The step emits given tokens instead of its own.
+  virtual void Given(int /*slot_index*/, const std::vector<int32_t>& /*token_ids*/) {}
   // Called before and after the decode step of a slot that has not finished.
   virtual void StepBegins(int /*slot_index*/) {}
   virtual void StepEnds(int /*slot_index*/, int /*first_position*/, const IterationPlan&, SlotResult*) {}
@@ -52,7 +54,7 @@ class StubRank : public Executor {
  private:
   void MoveSlots(const RankPlan& plan);
   SlotResult Step(int slot_index, bool first_token, const IterationPlan& plan);
-  void Emit(Slot* slot, SlotResult* result);
+  void Emit(Slot* slot, SlotResult* result, int32_t token);
 
   const int rank_;
   const int max_draft_len_;
