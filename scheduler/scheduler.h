@@ -43,6 +43,8 @@
 
 namespace foredraft {
 
+inline constexpr int kVanillaGivenLimit = 2;
+
 struct SchedulerOptions {
   int rank_count = 1;
   int max_batch_size = 64;    // decode slots per rank
@@ -66,6 +68,9 @@ struct SchedulerOptions {
   // index: Eagle 0, Vanilla Kmax - 1.
   int reuse_reserve = 1;
   int offer_margin = 0;
+  // Given tokens in a step (resume), at most: K + 1 with Eagle; with Vanilla also this, because its windows
+  // rewrite no more new rows of the last module (docs/speculation.md section 4).
+  int given_limit = 1 << 20;
 
   RequestSizeLimits request_size() const {
     return RequestSizeLimits::Of(max_seq_len, block_count, tokens_per_block, max_draft_len);

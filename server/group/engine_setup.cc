@@ -65,6 +65,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.draft_policy = speculation.draft_policy;
   if (UsesVanilla(config)) {
     options.reuse_reserve = options.max_draft_len;
+    options.given_limit = kVanillaGivenLimit;
     options.offer_margin = options.max_draft_len - 1;
   }
   return options;

@@ -60,7 +60,9 @@ class RecordingExecutor : public Executor {
       request_of_slot_[swap.slot] = request_of_image_.at(swap.image_id);
     }
     for (const SlotAdmission& admission : rank.admissions) {
-      request_of_slot_[admission.slot] = request_of_seed_.at(admission.sampling.seed);
+      const int request = request_of_seed_.at(admission.sampling.seed);
+      request_of_slot_[admission.slot] = request;
+      progress_[request] = {};
     }
     std::vector<int> requests;
     for (const int slot : rank.live_slots) requests.push_back(request_of_slot_.at(slot));
@@ -107,19 +109,28 @@ class RecordingExecutor : public Executor {
 
   void Note(int request, const SlotResult& result, const SlotDrafts& drafts) {
     if (result.token_ids.empty()) return;  // frozen: it ended in an earlier step
-    std::vector<StepRecord>& records = record_.requests[request].records;
-    const int before = records.empty() ? 0 : records.back().token_count;
-    records.push_back({.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
-                       .token_count = before + static_cast<int>(result.token_ids.size()),
-                       .drafts_verified = result.drafts_verified,
-                       .accepted = result.step_token_count() - 1});
+    Progress& progress = progress_[request];
+    progress.token_count += static_cast<int>(result.token_ids.size());
+    if (progress.first_step_count == 0) progress.first_step_count = progress.token_count;
+    record_.requests[request].records.push_back({.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
+                                                 .token_count = progress.token_count,
+                                                 .first_step_count = progress.first_step_count,
+                                                 .drafts_verified = result.drafts_verified,
+                                                 .accepted = result.step_token_count() - 1});
   }
+
+  // Of a request since its last admission.
+  struct Progress {
+    int token_count = 0;
+    int first_step_count = 0;
+  };
 
   const std::unique_ptr<RankEngine> engine_;
   const int rank_;
   RunRecord& record_;
   const std::map<uint64_t, int>& request_of_seed_;
   std::map<int, int> request_of_slot_;
+  std::map<int, Progress> progress_;  // by request
   std::map<uint64_t, int> request_of_image_;
   std::vector<std::vector<int>> launched_;           // requests of the live slots of each plan in flight
   std::array<DraftCopy, kMaxPlansInFlight> copies_;  // used in turn
@@ -127,6 +138,26 @@ class RecordingExecutor : public Executor {
   BoundedQueue<IterationPlan> plans_{kMaxPlansInFlight};
   BoundedQueue<uint64_t> submitted_{kMaxPlansInFlight};  // numbers of the plans that the device has
   std::thread thread_;
+};
+
+// An executor whose rank is lost in given iterations, until Replace.
+class LosableExecutor : public Executor {
+ public:
+  explicit LosableExecutor(std::vector<int> losses) : losses_(std::move(losses)) {}
+
+  void Replace(std::unique_ptr<RecordingExecutor> executor) { executor_ = std::move(executor); }
+
+  absl::Status Launch(const IterationPlan& plan) override { return executor_->Launch(plan); }
+  absl::StatusOr<RankResult> Collect() override {
+    const bool lost = std::count(losses_.begin(), losses_.end(), ++collects_) > 0;
+    if (lost) return absl::UnavailableError("rank lost");
+    return executor_->Collect();
+  }
+
+ private:
+  const std::vector<int> losses_;
+  int collects_ = 0;
+  std::unique_ptr<RecordingExecutor> executor_;
 };
 
 std::vector<int> BatchSizes(int max_batch_size) {
@@ -167,6 +198,14 @@ class Gatherer {
 
   bool WaitForAll() { return WaitForOpen(0); }
 
+  // False: all requests ended first.
+  bool WaitForLoss(const ServingLoop& loop) {
+    constexpr std::chrono::milliseconds kTick(1);
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (open_ > 0 && loop.health().ok()) changed_.wait_for(lock, kTick);
+    return open_ > 0;
+  }
+
   // Requests not submitted yet count as open.
   bool WaitForOpen(size_t most) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -188,7 +227,7 @@ std::string Setting::DebugString() const {
                       mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ",
                       graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse,
                       ", small pool ", small_pool, ", draft caps ", draft_caps, ", policy ",
-                      static_cast<int>(policy), ", K changes [", absl::StrJoin(draft_len_changes, " "), "]");
+                      static_cast<int>(policy), ", losses [", absl::StrJoin(losses, " "), "], K changes [", absl::StrJoin(draft_len_changes, " "), "]");
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
@@ -257,6 +296,7 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   if (engine.use_mtp_vanilla) {
     options.reuse_reserve = engine.max_draft_len;
     options.offer_margin = engine.max_draft_len - 1;
+    options.given_limit = kVanillaGivenLimit;
   }
   return options;
 }
@@ -307,20 +347,28 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
   const EngineOptions engine_options = EngineOptionsOf(model, setting);
   record.requests_of_rank.resize(setting.ranks);
   record.most_prefill_rows.resize(setting.ranks);
-  std::vector<std::unique_ptr<RecordingExecutor>> executors;
+  std::vector<std::unique_ptr<LosableExecutor>> executors;
   std::vector<Executor*> executor_pointers;
-  for (std::unique_ptr<RankEngine>& engine : CreateEngines(model, engine_options, setting.ranks)) {
-    const int rank = static_cast<int>(executors.size());
-    executors.push_back(
-        std::make_unique<RecordingExecutor>(std::move(engine), rank, record, request_of_seed));
+  for (int rank = 0; rank < setting.ranks; ++rank) {  // the last rank is the one that is lost
+    executors.push_back(std::make_unique<LosableExecutor>(rank + 1 == setting.ranks ? setting.losses
+                                                                                    : std::vector<int>()));
     executor_pointers.push_back(executors.back().get());
   }
+  const auto start_ranks = [&] {
+    for (auto& executor : executors) executor->Replace(nullptr);
+    std::vector<std::unique_ptr<RankEngine>> engines = CreateEngines(model, engine_options, setting.ranks);
+    for (int rank = 0; rank < setting.ranks; ++rank) {
+      executors[rank]->Replace(
+          std::make_unique<RecordingExecutor>(std::move(engines[rank]), rank, record, request_of_seed));
+    }
+  };
+  start_ranks();
   Gatherer gatherer(record, requests);
   const SchedulerOptions scheduler_options = SchedulerOptionsOf(model, engine_options, setting);
   ServingLoop* running = nullptr;
   size_t change = 0;
   ServingLoop loop(
-      {.overlap = setting.overlap}, std::make_unique<Scheduler>(scheduler_options), executor_pointers,
+      {.overlap = setting.overlap, .resume = true}, std::make_unique<Scheduler>(scheduler_options), executor_pointers,
       [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
       [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
@@ -340,6 +388,10 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     request.arrival = std::chrono::steady_clock::now();
     const absl::Status status = loop.Submit(std::move(request));
     CHECK(status.ok()) << status.ToString();
+  }
+  for (size_t loss = 0; loss < setting.losses.size() && gatherer.WaitForLoss(loop); ++loss) {
+    start_ranks();
+    loop.Restart();
   }
   EXPECT_TRUE(gatherer.WaitForAll()) << "not all requests ended: " << setting.DebugString();
   loop.Stop();

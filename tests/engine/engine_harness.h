@@ -52,6 +52,7 @@ struct Setting {
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose
   AcceptanceRule acceptance;                         // only the strict rule keeps the target's tokens
+  std::vector<int> losses;             // iterations, counted over the run, in which a rank is lost
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 
   std::string DebugString() const;
@@ -61,6 +62,7 @@ struct Setting {
 struct StepRecord {
   std::vector<int32_t> drafts;  // made after the tokens so far
   int token_count = 0;          // tokens emitted so far
+  int first_step_count = 0;     // the same after the first decode step since the last admission
   int drafts_verified = 0;
   int accepted = 0;  // drafts accepted in the decode step; -1: no step
 };

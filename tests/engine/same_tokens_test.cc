@@ -25,8 +25,8 @@ constexpr int kDraftLens[] = {0, 1, 3, 7};
 constexpr DraftPolicyKind kPolicies[] = {DraftPolicyKind::kFixed, DraftPolicyKind::kSchedule,
                                          DraftPolicyKind::kAdaptive};
 // K, overlap, graphs, batch, budget, reuse, small pool, draft caps, K changing on the way, drafter, sampled,
-// policy
-const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 3};
+// policy, losses of the rank
+const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 3, 2};
 
 struct Case {
   Setting setting;
@@ -48,6 +48,7 @@ Case CaseOf(const std::vector<int>& row) {
   c.setting.mtp = row[9] != 2 || c.setting.draft_len > 0 || row[8] == 1;
   c.sampled = row[10] == 1;
   c.setting.policy = kPolicies[row[11]];
+  if (row[12] == 1) c.setting.losses = {4, 11, 30};  // the second one is in the replay after the first
   return c;
 }
 
@@ -88,14 +89,13 @@ class SameTokens : public ::testing::Test {
   // those of the next, so one recomputation serves all settings (for Vanilla: those with the same first
   // step).
   const std::vector<int32_t>& Reference(const Case& c, const Request& request, int id, int token_count,
-                                        const RequestRecord& record) {
+                                        int first_step_count, const RequestRecord& record) {
     std::unique_ptr<FromScratch>& scratch = references_.scratch;
     if (scratch == nullptr) {
       scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400);
     }
     const int prompt_len = static_cast<int>(request.prompt_ids.size());
-    // Tokens of the first record are the prefill's and the first step's.
-    const int first_step_end = c.setting.vanilla ? prompt_len + record.records.front().token_count - 1 : -1;
+    const int first_step_end = c.setting.vanilla ? prompt_len + first_step_count - 1 : -1;
     std::vector<int32_t>& entry =
         references_.drafts[{c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
     if (entry.empty()) {
@@ -126,7 +126,7 @@ class SameTokens : public ::testing::Test {
       for (const StepRecord& step : request.records) {
         if (step.drafts.empty()) continue;
         const std::vector<int32_t>& reference =
-            Reference(c, requests[id], static_cast<int>(id), step.token_count, request);
+            Reference(c, requests[id], static_cast<int>(id), step.token_count, step.first_step_count, request);
         const std::vector<int32_t> expected(reference.begin(), reference.begin() + step.drafts.size());
         ASSERT_EQ(step.drafts, expected)
             << "drafts of request " << id << " after " << step.token_count << " tokens";
@@ -138,6 +138,7 @@ class SameTokens : public ::testing::Test {
   void ExpectTheSameOverSettings(const std::vector<std::vector<int>>& rows) {
     bool swapped = false;
     bool reused = false;
+    uint64_t replayed_tokens = 0;
     int drafts_checked = 0;
     for (const std::vector<int>& row : rows) {
       const Case c = CaseOf(row);
@@ -153,12 +154,14 @@ class SameTokens : public ::testing::Test {
       EXPECT_EQ(run.replays > 0, c.setting.graphs);
       swapped |= run.load.preemptions > 0;
       reused |= run.load.prefix_hit_tokens > 0;
+      replayed_tokens += run.load.replayed_tokens;
       for (const RequestRecord& request : run.requests) {
         for (const StepRecord& step : request.records) drafts_checked += static_cast<int>(step.drafts.size());
       }
     }
     EXPECT_TRUE(swapped);
     EXPECT_TRUE(reused);
+    EXPECT_GT(replayed_tokens, 100u);
     EXPECT_GT(drafts_checked, 1000);
   }
 

@@ -60,6 +60,44 @@ class Verification {
   const VerifyDraftsParams params_;
 };
 
+// Given tokens (docs/architecture.md, resume) are emitted whatever the target, the rule and the cap say.
+TEST(GivenTokens, AreEmittedInsteadOfTheTargets) {
+  for (const float forced_length : {0.0f, 1.5f}) {
+    SlotFixture slots = OneSlot({}, /*thinking=*/true);
+    slots.rule.forced_length = forced_length;
+    slots.constants[0].draft_cap = 0;
+    slots.drafts[0] = {.draft_count = 0, .given_count = 3, .tokens = {2, kEndThinking, 5}};
+    Verification verification(slots, {4, 4, 4, 4}, {1, 0, 1, 0});
+    const StepOutput output = verification.Run();
+    EXPECT_EQ(output.emitted_count, 3);
+    EXPECT_EQ(Ids(output.token_ids, output.token_ids + 3), (Ids{2, kEndThinking, 5}));
+    EXPECT_EQ(output.length, 13);
+    EXPECT_EQ(output.drafts_verified, 0);
+    EXPECT_EQ(output.relaxed_count, 0);
+    EXPECT_EQ(verification.progress().last_token, 5);
+    EXPECT_EQ(verification.progress().thinking, 0);
+    EXPECT_EQ(verification.Run().token_ids[0], 4) << "they are given once";
+  }
+}
+
+TEST(GivenTokens, HaveRowsForAllButTheLast) {
+  OpRig rig({}, RunMode::kReplayed);
+  SlotFixture slots = OneSlot({}, /*thinking=*/false);
+  slots.constants[0].draft_cap = 0;
+  slots.drafts[0] = {.draft_count = 0, .given_count = 3, .tokens = {2, 3, 5}};
+  const DecodeRowsParams params{.ids = rig.Poisoned<int32_t>(4),
+                                .row_slots = rig.Poisoned<int32_t>(4),
+                                .positions = rig.Poisoned<int32_t>(4),
+                                .row_in_slot = rig.Poisoned<int32_t>(4),
+                                .live_slots = rig.Put(Ids{0}),
+                                .slots = slots.Put(rig),
+                                .bucket = 1,
+                                .draft_len = 3};
+  rig.Run([&] { rig.ops().decode_rows(rig.stream(), params); });
+  EXPECT_EQ(rig.Get(params.ids, 4), (Ids{1, 2, 3, 0}));
+  EXPECT_EQ(rig.Get(params.row_slots, 4), (Ids{0, 0, 0, -1}));
+}
+
 struct PhaseCase {
   const char* name;
   bool thinking;
