@@ -99,7 +99,8 @@ const ConfigField kFields[] = {
     {"parallel.restart", MEMBER(c.parallel.restart), Any(), kRestart, kSet,
      "After a lost rank `exit` ends the daemon, `group` starts all ranks again."},
     {"parallel.max_restarts", MEMBER(c.parallel.max_restarts), Range(0, 1 << 20), kRestart, kSet,
-     "With `restart: group`: how often all ranks start again within ten minutes; the next loss ends the daemon."},
+     "With `restart: group`: how often all ranks start again within ten minutes; the next loss ends the "
+     "daemon."},
     {"parallel.resume", MEMBER(c.parallel.resume), Any(), kRestart, kSet,
      "With `restart: group`: streams stay open while the ranks start again, and go on with the same tokens. "
      "Otherwise they end with UNAVAILABLE."},

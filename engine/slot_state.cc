@@ -117,7 +117,8 @@ const std::vector<int32_t>& SlotState::PassRecentPrompt(int slot, std::span<cons
 }
 
 void SlotState::Give(Stream& stream, const GivenTokens& given) {
-  SlotDrafts drafts{.draft_count = 0, .given_count = static_cast<int32_t>(given.token_ids.size()), .tokens = {}};
+  SlotDrafts drafts{
+      .draft_count = 0, .given_count = static_cast<int32_t>(given.token_ids.size()), .tokens = {}};
   CHECK_GE(drafts.given_count, 1) << "slot " << given.slot;
   CHECK_LE(drafts.given_count, kMaxDraftLen + 1) << "slot " << given.slot;
   std::copy(given.token_ids.begin(), given.token_ids.end(), drafts.tokens);

@@ -46,8 +46,8 @@ struct SlotProgress {
   int32_t thinking;  // 1 in the thinking phase, last_token included
 };
 
-// The drafts for positions length + 1 .. length + draft_count. Or, where given_count is not 0, the tokens that
-// the next step emits whatever the target says: it has rows for all but the last of them, as for drafts.
+// The drafts for positions length + 1 .. length + draft_count. Or, where given_count is not 0, the tokens
+// that the next step emits whatever the target says: it has rows for all but the last of them, as for drafts.
 struct SlotDrafts {
   int32_t draft_count;
   int32_t given_count;  // 0..K+1

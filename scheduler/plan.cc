@@ -39,6 +39,9 @@ std::string RankLine(const RankPlan& rank) {
                     chunk.first_position + chunk.token_ids.size(), chunk.last ? " last" : "");
   }
   if (!rank.live_slots.empty()) absl::StrAppend(&line, " live ", absl::StrJoin(rank.live_slots, ","));
+  for (const GivenTokens& given : rank.given_tokens) {
+    absl::StrAppend(&line, " give ", given.slot, " ", given.token_ids.size());
+  }
   return line;
 }
 

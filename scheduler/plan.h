@@ -90,8 +90,8 @@ struct SwapIn {
   std::vector<int32_t> block_ids;  // in position order, as many as went out
 };
 
-// Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client has
-// already, of a sequence that goes on after a lost rank (docs/architecture.md, resume).
+// Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client
+// has already, of a sequence that goes on after a lost rank (docs/architecture.md, resume).
 struct GivenTokens {
   int32_t slot = 0;
   std::vector<int32_t> token_ids;

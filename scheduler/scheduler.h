@@ -124,8 +124,8 @@ class Scheduler {
 
   // A rank was lost: no plan in flight will be committed, and the ranks start again with nothing. Sequences
   // that had been admitted wait again, before new requests and in their old order (resume). One that was in a
-  // lost plan for the kFruitlessLosses-th time without a new token in between ends with UNAVAILABLE: it may be
-  // the cause.
+  // lost plan for the kFruitlessLosses-th time without a new token in between ends with UNAVAILABLE: it may
+  // be the cause.
   void LoseRanks(const absl::Status& error);
   static constexpr int kFruitlessLosses = 5;
 

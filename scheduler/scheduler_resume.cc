@@ -30,8 +30,9 @@ void Scheduler::LoseRanks(const absl::Status& error) {
     if (sequence->state != SequenceState::kWaiting) WaitAgain(sequence);
     if (!poison) continue;
     End(sequence, FinishReason::kError,
-        absl::UnavailableError(absl::StrFormat("%s; the request was in a lost step %d times without a new token",
-                                               error.message(), sequence->losses)));
+        absl::UnavailableError(
+            absl::StrFormat("%s; the request was in a lost step %d times without a new token",
+                            error.message(), sequence->losses)));
   }
 }
 
@@ -72,16 +73,16 @@ void Scheduler::GiveTokens(LaunchedSlot& live, int draft_len, RankPlan* plan) {
   if (!sequence->replays()) return;
   live.given = true;
   const auto first = sequence->output_ids.begin() + sequence->replay_planned;
-  const int32_t count = std::min({draft_len + 1, options_.given_limit,
-                                  sequence->replay_len - sequence->replay_planned});
+  const int32_t count =
+      std::min({draft_len + 1, options_.given_limit, sequence->replay_len - sequence->replay_planned});
   plan->given_tokens.push_back({.slot = sequence->slot, .token_ids = {first, first + count}});
   sequence->replay_planned += count;
 }
 
 // Removes the tokens that were delivered before the loss. INTERNAL if they are not the same.
 absl::Status Scheduler::DropReplayed(Sequence* sequence, SlotResult* result) {
-  const int32_t count = std::min(sequence->replay_len - sequence->replay_done,
-                                 static_cast<int32_t>(result->token_ids.size()));
+  const int32_t count =
+      std::min(sequence->replay_len - sequence->replay_done, static_cast<int32_t>(result->token_ids.size()));
   if (count == 0) return absl::OkStatus();
   for (int32_t i = 0; i < count; ++i) {
     const int32_t delivered = sequence->output_ids[sequence->replay_done + i];

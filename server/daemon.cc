@@ -192,8 +192,8 @@ absl::Status Daemon::Run() {
   return Drain();
 }
 
-// Returns once the group serves again or a drain is requested, which ends the requests that wait for the group.
-// Not ok: the restart budget is used up.
+// Returns once the group serves again or a drain is requested, which ends the requests that wait for the
+// group. Not ok: the restart budget is used up.
 absl::Status Daemon::Restart(const absl::Status& lost) {
   const auto drains = [this] { return WaitForDrain(std::chrono::milliseconds(0)); };
   absl::Status last = lost;

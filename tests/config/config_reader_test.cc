@@ -66,6 +66,8 @@ constexpr const char* kFixedKeys[] = {
     "parallel.step_timeout_s",
     "parallel.heartbeat_timeout_s",
     "parallel.restart",
+    "parallel.max_restarts",
+    "parallel.resume",
     "attention_dp_config.batching_wait_iters",
     "kv_cache_config.tokens_per_block",
     "kv_cache_config.enable_block_reuse",

@@ -1,6 +1,7 @@
-// Worker faults combined with states of the group (docs/architecture.md, lost-rank). Streams end with
-// UNAVAILABLE after all their tokens, no process is left running past the bound, and the metrics count the
-// loss; with restart: group the daemon serves again by itself.
+// Worker faults combined with states of the group (docs/architecture.md, lost-rank and resume). No process is
+// left running past the bound, and the metrics count the loss. With restart: group the daemon serves again by
+// itself and its streams go on with the same tokens; otherwise, or with resume: false, they end with
+// UNAVAILABLE after all their tokens.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,6 +27,7 @@ struct FaultCase {
   Moment moment;
   bool restart_group;
   bool fast;  // in the fast tier too
+  bool resume = true;
 };
 
 constexpr FaultCase kCases[] = {
@@ -47,6 +49,7 @@ constexpr FaultCase kCases[] = {
     {"StopInDecodeOfAGroup", Fault::kStop, Moment::kDecode, true, false},
     {"CutInPrefillOfAGroup", Fault::kCut, Moment::kPrefill, true, false},
     {"CutInDecodeOfAGroup", Fault::kCut, Moment::kDecode, true, false},
+    {"KillInDecodeOfAGroupWithoutResume", Fault::kKill, Moment::kDecode, true, false, false},
 };
 
 std::vector<FaultCase> CasesOfThisTier() {
@@ -91,6 +94,7 @@ class LostRank : public testing::TestWithParam<FaultCase> {
     options.restart_group = fault_case.restart_group;
     options.local_workers = fault_case.fault == Fault::kCut ? 1 : 2;
     options.sets = {"max_num_tokens=64"};  // long prompts take many iterations
+    if (!fault_case.resume) options.sets.push_back("parallel.resume=false");
     return options;
   }
   void Strike(RankCluster& cluster) {
@@ -115,13 +119,17 @@ void ExpectTokensSoFar(ClientStream& stream, int seed) {
   EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.begin())) << "seed " << seed;
 }
 
+constexpr int kLongPrompt = 3000;
+constexpr int kLongPromptTokens = 4;
+
 // Starts streams on both ranks. Returns once all prompts are in prefill, or once all streams have tokens.
 std::vector<std::unique_ptr<ClientStream>> StartStreams(RankCluster& cluster, Moment moment) {
   std::vector<std::unique_ptr<ClientStream>> streams;
   for (int seed = 0; seed < 4; ++seed) {
     const bool prefill = moment == Moment::kPrefill;
     streams.push_back(std::make_unique<ClientStream>(
-        cluster.stub(), prefill ? TokenRequest(seed, 3000, 4) : TokenRequest(seed, 12, 400)));
+        cluster.stub(),
+        prefill ? TokenRequest(seed, kLongPrompt, kLongPromptTokens) : TokenRequest(seed, 12, 400)));
   }
   if (moment == Moment::kPrefill) {
     for (int tick = 0; tick < 6000 && cluster.Metric("requests_running") < 4; ++tick) {
@@ -132,12 +140,39 @@ std::vector<std::unique_ptr<ClientStream>> StartStreams(RankCluster& cluster, Mo
   return streams;
 }
 
-void ExpectServiceIsBack(RankCluster& cluster, const FaultCase& fault_case) {
-  const auto start = steady_clock::now();
+// The streams that were open at the fault end as if there had been none.
+void ExpectStreamsGoOn(RankCluster& cluster, std::vector<std::unique_ptr<ClientStream>>& streams,
+                       Moment moment) {
+  int tokens = 0;
+  for (size_t seed = 0; seed < streams.size(); ++seed) {
+    const grpc::Status status = streams[seed]->End();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    tokens += static_cast<int>(streams[seed]->token_ids().size());
+    if (moment == Moment::kPrefill) {
+      ClientStream again(cluster.stub(),
+                         TokenRequest(static_cast<int>(seed), kLongPrompt, kLongPromptTokens));
+      EXPECT_TRUE(again.End().ok());
+      EXPECT_EQ(streams[seed]->token_ids(), again.token_ids()) << seed;
+    } else {
+      EXPECT_EQ(streams[seed]->token_ids(), Expected()[seed]) << seed;
+    }
+  }
+  EXPECT_EQ(cluster.Metric("requests_resumed_total"), static_cast<double>(streams.size()));
+  if (moment == Moment::kDecode) {
+    EXPECT_GE(cluster.Metric("resume_replayed_tokens_total"), 8 * static_cast<double>(streams.size()));
+    EXPECT_EQ(cluster.Metric("generation_tokens_total"), tokens);  // each is counted once
+  }
+}
+
+void RestartLostWorker(RankCluster& cluster, const FaultCase& fault_case) {
   if (fault_case.fault == Fault::kCut) {
     EXPECT_EQ(cluster.remote(1).Wait(), 1) << "a worker that has lost its leader must end by itself";
     cluster.StartRemote(1);
   }
+}
+
+void ExpectServiceIsBack(RankCluster& cluster) {
+  const auto start = steady_clock::now();
   ASSERT_TRUE(cluster.leader().WaitForStderr("serving again")) << cluster.leader().Stderr();
   ASSERT_TRUE(cluster.WaitServing());
   testing::Test::RecordProperty("back_after_s",
@@ -153,7 +188,7 @@ void ExpectServiceIsBack(RankCluster& cluster, const FaultCase& fault_case) {
   EXPECT_EQ(cluster.leader().Wait(), 0) << cluster.leader().Stderr();
 }
 
-TEST_P(LostRank, EndsStreamsAndLeavesNothing) {
+TEST_P(LostRank, LeavesNothingBehind) {
   const FaultCase& fault_case = GetParam();
   if (fault_case.moment != Moment::kStart) Expected();
   ClusterOptions options = OptionsOf(fault_case);
@@ -176,6 +211,13 @@ TEST_P(LostRank, EndsStreamsAndLeavesNothing) {
 
   const auto strike = steady_clock::now();
   Strike(cluster);
+  if (fault_case.restart_group && fault_case.resume) {
+    RestartLostWorker(cluster, fault_case);
+    ExpectStreamsGoOn(cluster, streams, fault_case.moment);
+    printf("%s: all streams ended whole after %.1f s\n", fault_case.name,
+           std::chrono::duration<double>(steady_clock::now() - strike).count());
+    return ExpectServiceIsBack(cluster);
+  }
   for (size_t seed = 0; seed < streams.size(); ++seed) {
     const grpc::Status status = streams[seed]->End();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
@@ -184,7 +226,7 @@ TEST_P(LostRank, EndsStreamsAndLeavesNothing) {
   }
   const double seen = std::chrono::duration<double>(steady_clock::now() - strike).count();
   EXPECT_LT(seen, SeenWithin(fault_case.fault));
-  if (fault_case.restart_group) return ExpectServiceIsBack(cluster, fault_case);
+  if (fault_case.restart_group) return ExpectServiceIsBack(cluster);
   EXPECT_EQ(cluster.leader().Wait(), 1) << cluster.leader().Stderr();
   EXPECT_EQ(cluster.LeftRunning(GoneWithin(fault_case.fault)), "");
   const double gone = std::chrono::duration<double>(steady_clock::now() - strike).count();

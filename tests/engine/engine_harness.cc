@@ -112,11 +112,12 @@ class RecordingExecutor : public Executor {
     Progress& progress = progress_[request];
     progress.token_count += static_cast<int>(result.token_ids.size());
     if (progress.first_step_count == 0) progress.first_step_count = progress.token_count;
-    record_.requests[request].records.push_back({.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
-                                                 .token_count = progress.token_count,
-                                                 .first_step_count = progress.first_step_count,
-                                                 .drafts_verified = result.drafts_verified,
-                                                 .accepted = result.step_token_count() - 1});
+    record_.requests[request].records.push_back(
+        {.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
+         .token_count = progress.token_count,
+         .first_step_count = progress.first_step_count,
+         .drafts_verified = result.drafts_verified,
+         .accepted = result.step_token_count() - 1});
   }
 
   // Of a request since its last admission.
@@ -227,7 +228,8 @@ std::string Setting::DebugString() const {
                       mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ",
                       graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse,
                       ", small pool ", small_pool, ", draft caps ", draft_caps, ", policy ",
-                      static_cast<int>(policy), ", losses [", absl::StrJoin(losses, " "), "], K changes [", absl::StrJoin(draft_len_changes, " "), "]");
+                      static_cast<int>(policy), ", losses [", absl::StrJoin(losses, " "), "], K changes [",
+                      absl::StrJoin(draft_len_changes, " "), "]");
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
@@ -335,6 +337,47 @@ std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot) {
   return {drafts.tokens, drafts.tokens + drafts.draft_count};
 }
 
+namespace {
+
+// The ranks of a run. The last one is lost where the setting says so; Start begins a new life of all.
+class LosableRanks {
+ public:
+  LosableRanks(const LoadedModel& model, const EngineOptions& options, const Setting& setting,
+               RunRecord& record, const std::map<uint64_t, int>& request_of_seed)
+      : model_(model), options_(options), record_(record), request_of_seed_(request_of_seed) {
+    for (int rank = 0; rank < setting.ranks; ++rank) {
+      const bool last = rank + 1 == setting.ranks;
+      executors_.push_back(std::make_unique<LosableExecutor>(last ? setting.losses : std::vector<int>()));
+    }
+    Start();
+  }
+
+  void Start() {
+    for (auto& executor : executors_) executor->Replace(nullptr);
+    const int count = static_cast<int>(executors_.size());
+    std::vector<std::unique_ptr<RankEngine>> engines = CreateEngines(model_, options_, count);
+    for (int rank = 0; rank < count; ++rank) {
+      executors_[rank]->Replace(
+          std::make_unique<RecordingExecutor>(std::move(engines[rank]), rank, record_, request_of_seed_));
+    }
+  }
+
+  std::vector<Executor*> executors() const {
+    std::vector<Executor*> pointers;
+    for (const auto& executor : executors_) pointers.push_back(executor.get());
+    return pointers;
+  }
+
+ private:
+  const LoadedModel& model_;
+  const EngineOptions options_;
+  RunRecord& record_;
+  const std::map<uint64_t, int>& request_of_seed_;
+  std::vector<std::unique_ptr<LosableExecutor>> executors_;
+};
+
+}  // namespace
+
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests) {
   RunRecord record;
   record.requests.resize(requests.size());
@@ -347,29 +390,14 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
   const EngineOptions engine_options = EngineOptionsOf(model, setting);
   record.requests_of_rank.resize(setting.ranks);
   record.most_prefill_rows.resize(setting.ranks);
-  std::vector<std::unique_ptr<LosableExecutor>> executors;
-  std::vector<Executor*> executor_pointers;
-  for (int rank = 0; rank < setting.ranks; ++rank) {  // the last rank is the one that is lost
-    executors.push_back(std::make_unique<LosableExecutor>(rank + 1 == setting.ranks ? setting.losses
-                                                                                    : std::vector<int>()));
-    executor_pointers.push_back(executors.back().get());
-  }
-  const auto start_ranks = [&] {
-    for (auto& executor : executors) executor->Replace(nullptr);
-    std::vector<std::unique_ptr<RankEngine>> engines = CreateEngines(model, engine_options, setting.ranks);
-    for (int rank = 0; rank < setting.ranks; ++rank) {
-      executors[rank]->Replace(
-          std::make_unique<RecordingExecutor>(std::move(engines[rank]), rank, record, request_of_seed));
-    }
-  };
-  start_ranks();
+  LosableRanks ranks(model, engine_options, setting, record, request_of_seed);
   Gatherer gatherer(record, requests);
   const SchedulerOptions scheduler_options = SchedulerOptionsOf(model, engine_options, setting);
   ServingLoop* running = nullptr;
   size_t change = 0;
   ServingLoop loop(
-      {.overlap = setting.overlap, .resume = true}, std::make_unique<Scheduler>(scheduler_options), executor_pointers,
-      [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
+      {.overlap = setting.overlap, .resume = true}, std::make_unique<Scheduler>(scheduler_options),
+      ranks.executors(), [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
       [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
         const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];
@@ -390,7 +418,7 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     CHECK(status.ok()) << status.ToString();
   }
   for (size_t loss = 0; loss < setting.losses.size() && gatherer.WaitForLoss(loop); ++loss) {
-    start_ranks();
+    ranks.Start();
     loop.Restart();
   }
   EXPECT_TRUE(gatherer.WaitForAll()) << "not all requests ended: " << setting.DebugString();

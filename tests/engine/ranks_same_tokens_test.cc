@@ -106,6 +106,14 @@ std::vector<Case> FastCases() {
       {"abacus, greedy, K 3", Model::kAbacus, false, Small(3), all},
       {"abacus, sampled, K 3, all at once", Model::kAbacus, true,
        Changed(Small(3), [](Setting& s) { s.max_open = 0; }), all},
+      {"abacus, sampled, K 3, a rank is lost three times",
+       Model::kAbacus,
+       true,
+       Changed(Small(3),
+               [](Setting& s) {
+                 s.losses = {3, 9, 20};
+               }),
+       {2, 4}},
       {"abacus, greedy, K 0, prompts in chunks", Model::kAbacus, false,
        Changed(Small(0), [](Setting& s) { s.max_num_tokens = 16; }), all},
       {"64 experts, greedy, K 0", Model::kManyExperts, false, Small(0), all},

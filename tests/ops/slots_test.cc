@@ -43,7 +43,7 @@ SlotFixture RunningSlots() {
   slots.progress[1] = {.length = 20, .last_token = 6, .finished = 1, .active = 1};
   slots.drafts[1] = {.draft_count = 3, .tokens = {1, 2, 3}};
   slots.progress[2] = {.length = 30, .last_token = 5, .finished = 0, .active = 1};
-  slots.drafts[2] = {.draft_count = 3, .tokens = {-1, kVocab, 4}};                                           // two illegal ids
+  slots.drafts[2] = {.draft_count = 3, .tokens = {-1, kVocab, 4}};                  // two illegal ids
   slots.progress[3] = {.length = 40, .last_token = 3, .finished = 0, .active = 0};  // still in its prompt
   slots.progress[4] = {.length = 50, .last_token = 2, .finished = 0, .active = 1};
   slots.drafts[4] = {.draft_count = 3, .tokens = {12, 13, 14}};

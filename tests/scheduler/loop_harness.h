@@ -46,7 +46,8 @@ class GatedRank : public Executor {
       return absl::DeadlineExceededError("gate never opened");
     }
     --permits_;
-    if (fail_collects_at_.contains(++collects_)) return absl::DeadlineExceededError("rank lost: step timed out");
+    if (fail_collects_at_.contains(++collects_))
+      return absl::DeadlineExceededError("rank lost: step timed out");
     absl::StatusOr<RankResult> result = rank_->Collect();
     const bool overlapped = uncollected_-- > 1;
     overlapped_count_ += overlapped;

@@ -185,7 +185,8 @@ TEST(Resume, ADifferentFirstTokenEndsTheRequest) {
   const std::vector<RequestUpdate> updates = stage.scheduler.TakeUpdates();
   ASSERT_EQ(updates.size(), 1u);
   EXPECT_EQ(updates[0].error.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(updates[0].error.message()), HasSubstr("token 0 of the answer was computed again as"));
+  EXPECT_THAT(std::string(updates[0].error.message()),
+              HasSubstr("token 0 of the answer was computed again as"));
   EXPECT_THAT(updates[0].token_ids, IsEmpty());
 }
 

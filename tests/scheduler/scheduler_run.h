@@ -2,7 +2,8 @@
 #define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
 
 // A scheduler, its fake ranks and random requests: submits, cancels, deadlines, priorities, reloads of K,
-// draft policy and acceptance, losses of ranks. Everything is checked after every iteration. The seed determines the run.
+// draft policy and acceptance, losses of ranks. Everything is checked after every iteration. The seed
+// determines the run.
 
 #include <cstdint>
 #include <deque>

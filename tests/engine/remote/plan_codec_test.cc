@@ -68,6 +68,7 @@ IterationPlan FullPlan() {
       .block_table_deltas = {{.slot = 7, .first_index = 2, .block_ids = {14, 0}}},
       .prefill_chunks = {{.slot = 7, .first_position = 32, .token_ids = {70'000, 5}, .last = true}},
       .live_slots = {7, 1},
+      .given_tokens = {{.slot = 7, .token_ids = {5, 6}}},
   };
   return plan;
 }
