@@ -65,16 +65,17 @@ TEST(Ranks, TwoWorkersLostAtOnceCountAsOneFailure) {
 }
 
 // Each loss comes after a new token of a stream, so none is in vain.
-TEST(Ranks, FortyLossesLoseNothing) {
-  constexpr int kLosses = 40;
+TEST(Ranks, TwentyLossesLoseNothing) {
+  constexpr int kLosses = 20;
   constexpr int kStreams = 16;
+  constexpr int kTokens = 800;
   RankCluster cluster({.ranks = 2,
                        .local_workers = 2,
                        .restart_group = true,
                        .sets = {"parallel.max_restarts=1000", "max_batch_size=16"}});
   std::vector<std::unique_ptr<ClientStream>> streams;
   for (int seed = 0; seed < kStreams; ++seed) {
-    streams.push_back(std::make_unique<ClientStream>(cluster.stub(), TokenRequest(seed, 12, 3000)));
+    streams.push_back(std::make_unique<ClientStream>(cluster.stub(), TokenRequest(seed, 12, kTokens)));
   }
   int losses = 0;
   for (; losses < kLosses; ++losses) {
@@ -91,7 +92,7 @@ TEST(Ranks, FortyLossesLoseNothing) {
     answers.push_back(stream->token_ids());
   }
   for (int seed = 0; seed < kStreams; ++seed) {
-    ClientStream again(cluster.stub(), TokenRequest(seed, 12, 3000));
+    ClientStream again(cluster.stub(), TokenRequest(seed, 12, kTokens));
     EXPECT_TRUE(again.End().ok());
     EXPECT_EQ(again.token_ids(), answers[seed]) << "seed " << seed;
   }
@@ -116,7 +117,9 @@ TEST(Ranks, ARepeatedCrashEndsTheDaemon) {
   EXPECT_EQ(cluster.leader().Wait(), 1) << cluster.leader().Stderr();
   EXPECT_THAT(cluster.leader().Stderr(), HasSubstr("5 restarts within 10 min"));
   EXPECT_EQ(stream.End().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(stream.End().error_message(), HasSubstr("5 restarts within 10 min"));
+  // It ends with the group, or before: it was in five lost steps, perhaps without a new token.
+  EXPECT_THAT(stream.End().error_message(),
+              testing::AnyOf(HasSubstr("5 restarts within 10 min"), HasSubstr("in a lost step 5 times")));
   EXPECT_EQ(cluster.LeftRunning(kSlackS), "");
 }
 
