@@ -54,6 +54,10 @@ struct ServerConfig {
   std::string gateway_address;  // empty = gateways use grpc_address
   bool allow_insecure = false;
   int max_message_mib = 16;
+  int max_streams_per_connection = 1024;
+  int memory_quota_mib = 1024;
+  int max_detokenize_ids = 1 << 17;
+  int priority_ageing_s = 30;
   bool reflection = true;
   int drain_timeout_s = 30;
   TlsConfig tls;

@@ -71,6 +71,16 @@ const ConfigField kFields[] = {
      "Accept a `gateway_address` that is not on loopback. Whoever reaches it may generate."},
     {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kSet,
      "Largest gRPC message that is accepted, in MiB."},
+    {"server.max_streams_per_connection", MEMBER(c.server.max_streams_per_connection), Range(1, 1 << 20),
+     kRestart, kSet, "RPCs that one connection may have open; further ones wait in the client."},
+    {"server.memory_quota_mib", MEMBER(c.server.memory_quota_mib), Range(64, 1 << 20), kRestart, kSet,
+     "Memory for the messages of all connections, in MiB; beyond it connections wait or are closed."},
+    {"server.max_detokenize_ids", MEMBER(c.server.max_detokenize_ids), Range(1, 1 << 24), kRestart, kSet,
+     "Most token ids of a Detokenize request."},
+    {"server.priority_ageing_s", MEMBER(c.server.priority_ageing_s), Range(0, 86400), kRestart, kSet,
+     "A request that has waited this many seconds longer goes before one whose priority is higher by one; 0: "
+     "a "
+     "higher priority always goes first."},
     {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kSet, "Serve gRPC reflection."},
     {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kSet,
      "How long requests may go on after SIGTERM, in seconds; then they are cancelled."},

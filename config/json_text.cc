@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <vector>
@@ -11,6 +12,12 @@
 namespace foredraft {
 
 absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_bytes) {
+  // Opening a FIFO waits for its writer, and a device may have no end.
+  std::error_code error_code;
+  const std::filesystem::file_status status = std::filesystem::status(path, error_code);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: not a regular file", path));
+  }
   errno = 0;
   std::ifstream in(path, std::ios::binary);
   if (!in) {

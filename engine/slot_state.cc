@@ -104,7 +104,10 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
 void SlotState::CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids) {
   std::vector<uint8_t>& seen = facts_[slot].prompt_seen;
   if (seen.empty() || ids.empty()) return;
-  for (const int32_t id : ids) seen[id] = 1;
+  for (const int32_t id : ids) {
+    CHECK(id >= 0 && static_cast<size_t>(id) < seen.size()) << "slot " << slot << ": token id " << id;
+    seen[id] = 1;
+  }
   device_->CopyToDevice(stream, arrays_.prompt_seen + slot * seen.size(), seen.data(), seen.size());
 }
 

@@ -43,6 +43,7 @@ absl::Status Scheduler::Submit(Request request) {
   sequence->length_limit = prompt_len + sequence->request.max_tokens - 1;
   sequence->extent_blocks =
       ranks_.front().BlocksFor(OwnPositions(sequence->length_limit, options_.max_draft_len));
+  SetOrder(sequence);
   const bool is_new = sequences_.emplace(sequence->request.id, std::move(owned)).second;
   CHECK(is_new) << "request id " << sequence->request.id << " is in use";
   waiting_.insert(sequence);
@@ -51,6 +52,19 @@ absl::Status Scheduler::Submit(Request request) {
     deadlines_.emplace(std::make_pair(sequence->request.deadline, sequence->arrival_number), sequence);
   }
   return absl::OkStatus();
+}
+
+// With ageing, a priority is worth seconds of arrival, so the order of two requests never changes.
+void Scheduler::SetOrder(Sequence* sequence) const {
+  const Request& request = sequence->request;
+  if (options_.priority_ageing.count() == 0) {
+    sequence->priority_class = request.priority;
+    return;
+  }
+  constexpr int64_t kMostSeconds = 1'000'000'000;  // as nanoseconds it fits 64 bits
+  const int64_t seconds = int64_t{request.priority} * options_.priority_ageing.count();
+  sequence->queue_time =
+      request.arrival - std::chrono::seconds(std::clamp(seconds, -kMostSeconds, kMostSeconds));
 }
 
 void Scheduler::Cancel(uint64_t request_id, FinishReason reason) {

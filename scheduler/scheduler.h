@@ -22,6 +22,7 @@
 //   table-mirror and reservation are in rank_state.h, block-conservation is in kv_block_pool.h.
 // clang-format on
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -52,6 +53,9 @@ struct SchedulerOptions {
   int max_seq_len = 4096;
   bool enable_chunked_prefill = true;  // false requires max_num_tokens >= max_seq_len
   int batching_wait_iters = 10;
+  // A request goes before one that arrived this much earlier and whose priority is lower by one. 0: a higher
+  // priority always goes first.
+  std::chrono::seconds priority_ageing{0};
   int tokens_per_block = 32;
   int block_count = 2049;  // per rank, block 0 (scratch) included
   bool enable_block_reuse = true;
@@ -177,6 +181,7 @@ class Scheduler {
   };
 
   void MakeRanks();
+  void SetOrder(Sequence* sequence) const;
 
   // Ends of sequences (scheduler.cc).
   void End(Sequence* sequence, FinishReason reason, const absl::Status& error);

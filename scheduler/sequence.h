@@ -33,9 +33,11 @@ struct Sequence {
   // Constant after Submit.
   Request request;
   uint64_t arrival_number = 0;
-  int32_t prompt_len = 0;    // m
-  int32_t length_limit = 0;  // the last token's position: m + max_tokens - 1
-  int extent_blocks = 0;     // blocks it may own at most: plan-bound at length_limit, K = Kmax
+  int32_t priority_class = 0;  // the larger first; 0 for all with ageing
+  SteadyTime queue_time;       // then the earlier; the same for all without ageing
+  int32_t prompt_len = 0;      // m
+  int32_t length_limit = 0;    // the last token's position: m + max_tokens - 1
+  int extent_blocks = 0;       // blocks it may own at most: plan-bound at length_limit, K = Kmax
 
   SequenceState state = SequenceState::kWaiting;
 
@@ -89,10 +91,12 @@ struct Sequence {
   bool surely_finished() const { return length + unresolved_steps >= length_limit; }
 };
 
-// Order of requests: the higher priority first, then the earlier arrival.
+// Order of requests: the higher priority first, or with ageing the earlier arrival less what the priority is
+// worth; then the order of Submit.
 struct ComesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
-    if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
+    if (a->priority_class != b->priority_class) return a->priority_class > b->priority_class;
+    if (a->queue_time != b->queue_time) return a->queue_time < b->queue_time;
     return a->arrival_number < b->arrival_number;
   }
 };

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "server/group/engine_setup.h"
 #include "server/group/model_files.h"
 #include "server/text/synth_tokenizer.h"
@@ -32,6 +34,14 @@ SamplingParams DefaultSampling(const GenerationConfig& defaults) {
   return sampling;
 }
 
+// Token ids index arrays of the model's vocabulary: the tokenizer may have fewer, not more.
+absl::Status CheckVocabulary(const std::string& path, const Tokenizer& tokenizer, const ModelConfig& model) {
+  if (tokenizer.vocab_size() <= model.vocab_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: the largest token id is %d, vocab_size in config.json is %d", path,
+                      tokenizer.vocab_size() - 1, model.vocab_size));
+}
+
 std::string ModelDirectory(const Config& config) {
   const std::filesystem::path path = std::filesystem::absolute(config.model).lexically_normal();
   return IsConfigJson(config) || !path.has_filename() ? path.parent_path() : path;
@@ -45,7 +55,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, c
   if (config.load_format == LoadFormat::kDummy && !std::filesystem::exists(path, error)) {
     return Tokenizer::Parse(SynthTokenizerJson(model), /*tokenizer_config_json=*/"");
   }
-  return Tokenizer::Load(path);
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(path));
+  RETURN_IF_ERROR(CheckVocabulary(path, *tokenizer, model));
+  return tokenizer;
 }
 
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config) {
@@ -74,6 +86,7 @@ RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
   limits.vocab_size = model.vocab_size;
   limits.size = SchedulerOptionsOf(config, model).request_size();
   limits.longest_token_bytes = LongestTokenBytes(tokenizer);
+  limits.max_detokenize_ids = config.server.max_detokenize_ids;
   const std::vector<int>& eos = defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
   limits.eos_ids.assign(eos.begin(), eos.end());
   limits.default_sampling = DefaultSampling(defaults);

@@ -251,6 +251,10 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInpu
 }
 
 absl::StatusOr<std::string> RequestValidator::Detokenize(std::span<const int32_t> token_ids) const {
+  if (token_ids.size() > static_cast<size_t>(limits_.max_detokenize_ids)) {
+    return Refuse("token_ids: ", Grouped(static_cast<int64_t>(token_ids.size())), " ids, allowed at most ",
+                  Grouped(limits_.max_detokenize_ids), " (server.max_detokenize_ids)");
+  }
   RETURN_IF_ERROR(CheckIds("token_ids", token_ids));
   return tokenizer_.Decode(token_ids, /*skip_special=*/false);
 }

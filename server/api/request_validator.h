@@ -32,6 +32,7 @@ struct RequestLimits {
   int vocab_size = 0;
   RequestSizeLimits size;
   int longest_token_bytes = 1;
+  int max_detokenize_ids = 1 << 17;
   std::vector<int32_t> eos_ids;
   SamplingParams default_sampling;  // of a request that names none; its seed is not used
   ThinkingIds thinking;             // until SetThinking

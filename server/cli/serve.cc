@@ -1,5 +1,6 @@
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -58,7 +59,16 @@ class SignalThread {
   std::thread thread_;
 };
 
+// Every connection takes a descriptor, and a gRPC server that has none left accepts no connection any more.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 absl::Status Serve(const ConfigOptions& options) {
+  RaiseDescriptorLimit();
   // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals.
   const sigset_t signals = ServeSignals();
   CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);

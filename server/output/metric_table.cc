@@ -56,6 +56,8 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_eager_steps_total", kCounter, "", "Decode steps run without a graph."},
     {"foredraft_config_reloads_total", kCounter, "result (accepted, refused)",
      "Configuration reloads, by result."},
+    {"foredraft_log_lines_dropped_total", kCounter, "",
+     "Log lines that were dropped because nobody read stderr."},
     {"foredraft_kv_cache_usage_ratio", kGauge, "", "KV blocks held by sequences / all KV blocks."},
     {"foredraft_kv_cache_blocks", kGauge, "state (used, free, cached)",
      "KV blocks, by state. cached: content of ended sequences, reused or taken when needed."},

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "scheduler/serving_loop.h"
+#include "server/output/request_log.h"
 #include "server/output/response_sink.h"
 #include "server/output/vllm_metrics.h"
 
@@ -113,6 +114,7 @@ void Metrics::AddRequests() {
 void Metrics::AddEngine() {
   rank_failures_ = AddCounter("foredraft_rank_failures_total");
   group_restarts_ = AddCounter("foredraft_group_restarts_total");
+  log_lines_dropped_ = AddCounter("foredraft_log_lines_dropped_total");
   requests_resumed_ = AddCounter("foredraft_requests_resumed_total");
   replayed_tokens_ = AddCounter("foredraft_resume_replayed_tokens_total");
   prefix_queried_ = AddCounter("foredraft_prefix_cache_queried_tokens_total");
@@ -228,6 +230,7 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   usage_ratio_->Set(all == 0 ? 0 : static_cast<double>(load.blocks_used) / static_cast<double>(all));
   RaiseTo(prefix_queried_, load.prefix_queried_tokens);
   RaiseTo(prefix_hits_, load.prefix_hit_tokens);
+  RaiseTo(log_lines_dropped_, DroppedLogLines());
   RaiseTo(requests_resumed_, load.resumed_requests);
   RaiseTo(replayed_tokens_, load.replayed_tokens);
   RaiseTo(preemptions_, load.preemptions);
@@ -249,7 +252,10 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
 absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(const std::string& address,
                                                                    std::shared_ptr<Metrics> metrics) {
   try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address);
+    // A connection that sends nothing takes a thread until the timeout.
+    const std::vector<std::string> options = {"listening_ports",    address, "num_threads",           "8",
+                                              "request_timeout_ms", "2000",  "keep_alive_timeout_ms", "500"};
+    auto exposer = std::make_unique<prometheus::Exposer>(options);
     exposer->RegisterCollectable(metrics);
     return exposer;
   } catch (const std::exception& error) {  // civetweb's, for a port in use or a malformed address

@@ -117,7 +117,7 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;
-  prometheus::Counter *requests_resumed_, *replayed_tokens_;
+  prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_;
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
   prometheus::Gauge *acceptance_rate_, *draft_length_, *forced_, *running_, *waiting_, *usage_ratio_;
   prometheus::Gauge *blocks_used_, *blocks_free_, *blocks_cached_;

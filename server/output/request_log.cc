@@ -1,18 +1,21 @@
 #include "server/output/request_log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "server/output/stderr_sink.h"
 
 namespace foredraft {
 namespace {
 
-std::atomic<bool> json_lines = false;  // set by InstallLog, before other threads exist
+// Set by InstallLog, before other threads exist.
+std::atomic<bool> json_lines = false;
+std::shared_ptr<StderrSink> stderr_sink;
 
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   switch (level) {
@@ -48,8 +51,8 @@ void WriteLine(LogLevel level, std::string_view line, std::string_view request_i
 
 void InstallLog(LogLevel level, LogFormat format) {
   json_lines = format == LogFormat::kJson;
-  auto logger =
-      std::make_shared<spdlog::logger>("foredraft", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  stderr_sink = std::make_shared<StderrSink>(STDERR_FILENO);
+  auto logger = std::make_shared<spdlog::logger>("foredraft", stderr_sink);
   logger->set_pattern(
       json_lines ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})" : "%Y-%m-%dT%H:%M:%S.%eZ %-7l %v",
       spdlog::pattern_time_type::utc);
@@ -58,6 +61,8 @@ void InstallLog(LogLevel level, LogFormat format) {
   SetLogLevel(level);
   InstallLogSink([](LogLevel line_level, std::string_view line) { WriteLine(line_level, line, ""); });
 }
+
+uint64_t DroppedLogLines() { return stderr_sink == nullptr ? 0 : stderr_sink->dropped_lines(); }
 
 void SetLogLevel(LogLevel level) { spdlog::set_level(SpdlogLevel(level)); }
 

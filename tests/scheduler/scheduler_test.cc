@@ -341,6 +341,32 @@ TEST(Scheduler, EndsQueuedRequestsWithAnUpdateWithoutTokens) {
   EXPECT_FALSE(stage.scheduler.HasWork());
 }
 
+// With an ageing of 10 s a priority higher by one is worth 10 s.
+TEST(Scheduler, AnOldRequestGoesBeforeAYoungOneOfAHigherPriority) {
+  SchedulerOptions options = SmallOptions();
+  options.max_batch_size = 1;
+  options.priority_ageing = std::chrono::seconds(10);
+  Stage stage(options);
+  const auto submit = [&](uint64_t id, int32_t priority) {
+    Request request = stage.MakeRequest(id, 5, 1);
+    request.priority = priority;
+    stage.Submit(request);
+  };
+  submit(1, 0);
+  submit(2, 0);
+  stage.now += std::chrono::seconds(9);
+  submit(3, 1);  // before the one that arrived 9 s earlier
+  stage.now += std::chrono::seconds(2);
+  submit(4, 1);                                    // after the ones that arrived 11 s earlier
+  submit(5, std::numeric_limits<int32_t>::max());  // before all
+  submit(6, std::numeric_limits<int32_t>::min());  // after all
+  std::vector<uint64_t> order;
+  while (stage.scheduler.HasWork()) {
+    for (const uint64_t seed : AdmittedSeeds(stage.Turn())) order.push_back(seed);
+  }
+  EXPECT_THAT(order, ElementsAre(5, 3, 1, 2, 4, 6));
+}
+
 TEST(Scheduler, EndsAllInOrderOfArrivalWithTheError) {
   Stage stage(SmallOptions());
   for (uint64_t id = 9; id >= 5; --id) stage.Submit(id, 5, 5);

@@ -223,6 +223,12 @@ TEST(Generation, TokenizeAndDetokenizeAreInverse) {
   const grpc::Status bad = server.stub().Detokenize(&bad_context, back, &text);
   EXPECT_EQ(bad.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(bad.error_message(), HasSubstr("768"));
+
+  back.mutable_token_ids()->Resize((1 << 17) + 1, 5);
+  grpc::ClientContext long_context;
+  const grpc::Status too_long = server.stub().Detokenize(&long_context, back, &text);
+  EXPECT_EQ(too_long.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(too_long.error_message(), HasSubstr("131,073 ids, allowed at most 131,072"));
 }
 
 // The status table of README.md, row by row; INVALID_ARGUMENT's fields are request_validator_test's.

@@ -1,0 +1,64 @@
+#include "server/output/stderr_sink.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/grouped_digits.h"
+
+namespace foredraft {
+namespace {
+
+// Pipes, terminals and files can be opened again through /proc; sockets cannot.
+int OpenAgain(int fd) {
+  return open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
+}
+
+}  // namespace
+
+StderrSink::StderrSink(int fd) : own_fd_(OpenAgain(fd)), fd_(own_fd_ >= 0 ? own_fd_ : fd) {}
+
+StderrSink::~StderrSink() {
+  if (own_fd_ >= 0) close(own_fd_);
+}
+
+void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
+  spdlog::memory_buf_t formatted;
+  formatter_->format(message, formatted);
+  std::string text = std::exchange(rest_, {});
+  if (unreported_ > 0) {
+    absl::StrAppend(&text, "foredraft: ", Grouped(static_cast<int64_t>(unreported_)),
+                    " log lines were dropped: nobody read this output\n");
+  }
+  if (!text.empty() && !Write(text)) {
+    ++unreported_;
+    ++dropped_lines_;
+    return;
+  }
+  unreported_ = 0;
+  if (Write(std::string_view(formatted.data(), formatted.size()))) return;
+  ++unreported_;
+  ++dropped_lines_;
+}
+
+// False: nothing was written. The rest of a text that was written in part comes before the next line.
+bool StderrSink::Write(std::string_view text) {
+  size_t written = 0;
+  while (written < text.size()) {
+    pollfd ready{.fd = fd_, .events = POLLOUT, .revents = 0};
+    if (poll(&ready, 1, 0) <= 0) break;
+    const ssize_t count = write(fd_, text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    written += static_cast<size_t>(count);
+  }
+  if (written == 0) return false;
+  rest_ = std::string(text.substr(written));
+  return true;
+}
+
+}  // namespace foredraft

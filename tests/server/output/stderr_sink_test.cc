@@ -1,0 +1,88 @@
+#include "server/output/stderr_sink.h"
+
+#include <fcntl.h>
+#include <spdlog/logger.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A pipe, a logger that writes to it, and its reader.
+class LogPipe {
+ public:
+  LogPipe() {
+    EXPECT_EQ(pipe(fds_), 0);
+    sink_ = std::make_shared<StderrSink>(fds_[1]);
+    logger_ = std::make_unique<spdlog::logger>("test", sink_);
+    logger_->set_pattern("%v");
+  }
+  ~LogPipe() {
+    close(fds_[0]);
+    close(fds_[1]);
+  }
+
+  void Log(const std::string& line) { logger_->info(line); }
+  uint64_t dropped() const { return sink_->dropped_lines(); }
+
+  std::string ReadAll() {
+    fcntl(fds_[0], F_SETFL, O_NONBLOCK);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t count = 0; (count = read(fds_[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, count);
+    return text;
+  }
+
+ private:
+  int fds_[2];
+  std::shared_ptr<StderrSink> sink_;
+  std::unique_ptr<spdlog::logger> logger_;
+};
+
+TEST(StderrSink, WritesLines) {
+  LogPipe pipe;
+  pipe.Log("one");
+  pipe.Log("two");
+  EXPECT_EQ(pipe.ReadAll(), "one\ntwo\n");
+  EXPECT_EQ(pipe.dropped(), 0u);
+}
+
+TEST(StderrSink, DropsWhatNobodyReadsAndSaysSo) {
+  LogPipe pipe;
+  const std::string line(1000, 'x');
+  for (int i = 0; i < 500; ++i) pipe.Log(line);  // seven times what a pipe holds; must not wait
+  EXPECT_GT(pipe.dropped(), 400u);
+  EXPECT_LT(pipe.dropped(), 500u);
+  const std::string before = pipe.ReadAll();
+  pipe.Log("after");
+  const std::string after = pipe.ReadAll();
+  EXPECT_THAT(after, HasSubstr(" log lines were dropped: nobody read this output\n"));
+  EXPECT_THAT(after, EndsWith("after\n"));
+  // Every line that was not dropped is whole.
+  const std::string all = before + after.substr(0, after.find("foredraft: "));
+  EXPECT_EQ(all.size() % (line.size() + 1), 0u);
+  EXPECT_EQ(all.size() / (line.size() + 1) + pipe.dropped(), 500u);
+  pipe.Log("more");
+  EXPECT_EQ(pipe.ReadAll(), "more\n");
+}
+
+TEST(StderrSink, LeavesTheDescriptionOfOthersBlocking) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  const StderrSink sink(fds[1]);
+  EXPECT_EQ(fcntl(fds[1], F_GETFL) & O_NONBLOCK, 0);
+  close(fds[0]);
+  close(fds[1]);
+}
+
+}  // namespace
+}  // namespace foredraft
