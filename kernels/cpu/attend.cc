@@ -9,9 +9,6 @@
 namespace foredraft::cpu {
 namespace {
 
-// Queries whose scores and weights are kept at a time: 12 KB.
-constexpr int32_t kQueriesAtOnce = 32;
-
 // out = x * keep + y * take
 FOREDRAFT_WIDE void AddScaled(const float* y, float take, float keep, int32_t count, float* x) {
   for (int32_t i = 0; i < count; ++i) x[i] = x[i] * keep + y[i] * take;
@@ -27,14 +24,14 @@ size_t LinesOf(size_t floats) { return (floats + 15) / 16; }
 
 void AttendTile(const IsaKernels& isa, const QueryBlock& block, const KeyTile& tile, int32_t begin,
                 int32_t count, bool first, RowPrefetch& next, const BlockSums& sums) {
-  alignas(64) float scores[kQueriesAtOnce * kTileLen];
-  alignas(64) Bf16Pair weights[kQueriesAtOnce * kTileLen / 2];
-  float keep[kQueriesAtOnce];
-  int32_t counts[kQueriesAtOnce];
+  alignas(64) float scores[kMaxTileQueries * kTileLen];
+  alignas(64) Bf16Pair weights[kMaxTileQueries * kTileLen / 2];
+  float keep[kMaxTileQueries];
+  int32_t counts[kMaxTileQueries];
   const int32_t pairs = block.shape.pairs();
   const int32_t width = block.shape.width();
-  for (int32_t q = block.FirstAttending(begin); q < block.count; q += kQueriesAtOnce) {
-    const int32_t queries = std::min(kQueriesAtOnce, block.count - q);
+  for (int32_t q = block.FirstAttending(begin); q < block.count; q += kMaxTileQueries) {
+    const int32_t queries = std::min(kMaxTileQueries, block.count - q);
     for (int32_t i = 0; i < queries; ++i)
       counts[i] = std::min(count, block.last_positions[q + i] + 1 - begin);
     isa.tile_scores(

@@ -45,8 +45,9 @@ using GemmTileFn = void (*)(const GemmTileArgs& args);
 // same operations in the same order whatever the other queries are, and positions past its count take no part
 // in them, whatever they hold.
 
-inline constexpr int kTileLen = 64;       // positions of a tile
-inline constexpr int kValueColumns = 16;  // value rows are packed in multiples of so many columns
+inline constexpr int kTileLen = 64;         // positions of a tile
+inline constexpr int kMaxTileQueries = 32;  // queries of one call
+inline constexpr int kValueColumns = 16;    // value rows are packed in multiples of so many columns
 
 // Two adjacent BF16 elements, the first in the low half.
 using Bf16Pair = uint32_t;
@@ -87,7 +88,7 @@ struct TileScoresArgs {
   const Bf16Pair* keys;     // [pairs][64]
   const int32_t* counts;    // [query_count], ascending, 1..64: the first so many positions are attended
   int32_t pairs;
-  int32_t query_count;
+  int32_t query_count;  // 1..kMaxTileQueries
   RowPrefetch* prefetch;
 };
 using TileScoresFn = void (*)(const TileScoresArgs& args);
@@ -160,6 +161,11 @@ void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
+
+// Beside the AVX-512 functions. Whether the machine has AMX with BF16 and lets this process use it.
+bool MayUseAmx();
+void TileScoresAmx(const TileScoresArgs& args);
+void TileSumAmx(const TileSumArgs& args);
 #endif
 
 }  // namespace foredraft
