@@ -72,42 +72,39 @@ inline void PrefetchLines(RowPrefetch& next, int lines) {
 constexpr int kLinesOfStep = 32;
 constexpr int kLinesOfColumns = 72;
 
-// Up to 16 queries with all positions of the tile.
-void ScoreBlock(const TileScoresArgs& args, int query) {
+// Up to 16 queries with the positions that the last of them attends.
+void ScoreBlock(const TileScoresArgs& args, int query, int rows) {
   const Bf16Pair* const queries = args.queries + static_cast<int64_t>(query) * args.pairs;
   const int64_t query_bytes = int64_t{args.pairs} * kFloatBytes;
   constexpr int64_t kKeyBytes = kTileLen * kFloatBytes;
+  const int groups = (args.counts[query + rows - 1] + kLanes - 1) / kLanes;
+#define FOREDRAFT_ADD_GROUP(group, left, right)           \
+  if (groups > group) {                                   \
+    _tile_loadd(right, keys + (group)*kLanes, kKeyBytes); \
+    _tile_dpbf16ps(group, left, right);                   \
+  }
+#define FOREDRAFT_ADD_PAIRS(left, right)          \
+  _tile_loadd(left, queries + pair, query_bytes); \
+  FOREDRAFT_ADD_GROUP(0, left, right)             \
+  FOREDRAFT_ADD_GROUP(1, left, right)             \
+  FOREDRAFT_ADD_GROUP(2, left, right)             \
+  FOREDRAFT_ADD_GROUP(3, left, right)
   MemoryIsReadBelow();
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   int32_t pair = 0;
-  for (; pair + kPairsOfTile <= args.pairs; pair += kPairsOfTile) {
-    const Bf16Pair* const keys = args.keys + static_cast<int64_t>(pair) * kTileLen;
+  const Bf16Pair* keys = args.keys;
+  for (; pair + kPairsOfTile <= args.pairs; pair += kPairsOfTile, keys += kPairsOfTile * kTileLen) {
     PrefetchLines(*args.prefetch, kLinesOfStep);
-    _tile_loadd(FOREDRAFT_LEFT, queries + pair, query_bytes);
-    _tile_loadd(FOREDRAFT_RIGHT, keys, kKeyBytes);
-    _tile_dpbf16ps(0, FOREDRAFT_LEFT, FOREDRAFT_RIGHT);
-    _tile_loadd(FOREDRAFT_RIGHT, keys + kLanes, kKeyBytes);
-    _tile_dpbf16ps(1, FOREDRAFT_LEFT, FOREDRAFT_RIGHT);
-    _tile_loadd(FOREDRAFT_RIGHT, keys + 2 * kLanes, kKeyBytes);
-    _tile_dpbf16ps(2, FOREDRAFT_LEFT, FOREDRAFT_RIGHT);
-    _tile_loadd(FOREDRAFT_RIGHT, keys + 3 * kLanes, kKeyBytes);
-    _tile_dpbf16ps(3, FOREDRAFT_LEFT, FOREDRAFT_RIGHT);
+    FOREDRAFT_ADD_PAIRS(FOREDRAFT_LEFT, FOREDRAFT_RIGHT)
   }
   if (pair < args.pairs) {
-    const Bf16Pair* const keys = args.keys + static_cast<int64_t>(pair) * kTileLen;
-    _tile_loadd(FOREDRAFT_LEFT_REST, queries + pair, query_bytes);
-    _tile_loadd(FOREDRAFT_RIGHT_REST, keys, kKeyBytes);
-    _tile_dpbf16ps(0, FOREDRAFT_LEFT_REST, FOREDRAFT_RIGHT_REST);
-    _tile_loadd(FOREDRAFT_RIGHT_REST, keys + kLanes, kKeyBytes);
-    _tile_dpbf16ps(1, FOREDRAFT_LEFT_REST, FOREDRAFT_RIGHT_REST);
-    _tile_loadd(FOREDRAFT_RIGHT_REST, keys + 2 * kLanes, kKeyBytes);
-    _tile_dpbf16ps(2, FOREDRAFT_LEFT_REST, FOREDRAFT_RIGHT_REST);
-    _tile_loadd(FOREDRAFT_RIGHT_REST, keys + 3 * kLanes, kKeyBytes);
-    _tile_dpbf16ps(3, FOREDRAFT_LEFT_REST, FOREDRAFT_RIGHT_REST);
+    FOREDRAFT_ADD_PAIRS(FOREDRAFT_LEFT_REST, FOREDRAFT_RIGHT_REST)
   }
+#undef FOREDRAFT_ADD_PAIRS
+#undef FOREDRAFT_ADD_GROUP
   float* const scores = args.scores + query * kTileLen;
   _tile_stored(0, scores, kKeyBytes);
   _tile_stored(1, scores + kLanes, kKeyBytes);
@@ -207,7 +204,7 @@ void TileScoresAmx(const TileScoresArgs& args) {
     const int rows = args.query_count - query < kRows ? args.query_count - query : kRows;
     if (rows != configured) Configure(rows, args.pairs % kPairsOfTile);
     configured = rows;
-    ScoreBlock(args, query);
+    ScoreBlock(args, query, rows);
   }
   _tile_release();
 }
