@@ -68,9 +68,9 @@ inline void PrefetchLines(RowPrefetch& next, int lines) {
     ++next.row;
   }
 }
-// Enough to read a tile of 64 rows of 1 KB while one block of queries uses another.
-constexpr int kLinesOfStep = 32;
-constexpr int kLinesOfColumns = 72;
+// With the lines prefetched while packing, enough for a tile of 64 rows of 1 KB in one block of queries.
+constexpr int kLinesOfStep = 8;
+constexpr int kLinesOfColumns = 14;
 
 // Up to 16 queries with the positions that the last of them attends.
 void ScoreBlock(const TileScoresArgs& args, int query, int rows) {
@@ -132,7 +132,7 @@ void SumBlock(const TileSumArgs& args, int query, bool second) {
   float* const acc = args.acc + static_cast<int64_t>(query) * args.width;
   int32_t column = 0;
   for (; column + 2 * kLanes <= args.width; column += 2 * kLanes) {
-    PrefetchLines(*args.prefetch, kLinesOfColumns / 2);
+    PrefetchLines(*args.prefetch, kLinesOfColumns);
     _tile_loadd(0, acc + column, row_bytes);
     _tile_loadd(1, acc + column + kLanes, row_bytes);
     _tile_loadd(FOREDRAFT_RIGHT, first_values + column, row_bytes);

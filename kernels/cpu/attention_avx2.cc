@@ -54,11 +54,12 @@ inline void TransposeFour(const uint16_t* const* rows, int32_t column, __m256i (
 constexpr int kColumnsAtOnce = 8;
 
 // 8 rows of `len` columns.
-void PackEight(const uint16_t* const* rows, int32_t len, Bf16Pair* keys) {
+void PackEight(const uint16_t* const* rows, int32_t len, RowPrefetch& next, Bf16Pair* keys) {
   int32_t column = 0;
   __m256i pairs[4];
   for (; column + kColumnsAtOnce <= len; column += kColumnsAtOnce, keys += 4 * kTileLen) {
     TransposeFour(rows, column, pairs);
+    PrefetchLine(next);
     for (int j = 0; j < 4; ++j) StorePairs(keys + j * kTileLen, pairs[j]);
   }
   if (column == len) return;
@@ -163,7 +164,8 @@ void SumQueries(const TileSumArgs& args, int query, int32_t column) {
 }  // namespace
 
 void PackKeysAvx2(const PackKeysArgs& args) {
-  for (int t = 0; t < args.count; t += kLanes) PackEight(args.rows + t, args.len, args.keys + t);
+  for (int t = 0; t < args.count; t += kLanes)
+    PackEight(args.rows + t, args.len, *args.prefetch, args.keys + t);
 }
 
 void PackValuesAvx2(const PackValuesArgs& args) {

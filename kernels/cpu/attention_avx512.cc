@@ -54,11 +54,12 @@ inline void TransposeFour(const uint16_t* const* rows, int32_t column, __m512i (
 constexpr int kColumnsAtOnce = 8;
 
 // 16 rows from column `first` on, `len` columns.
-void PackSixteen(const uint16_t* const* rows, int32_t len, Bf16Pair* keys) {
+void PackSixteen(const uint16_t* const* rows, int32_t len, RowPrefetch& next, Bf16Pair* keys) {
   int32_t column = 0;
   __m512i pairs[4];
   for (; column + kColumnsAtOnce <= len; column += kColumnsAtOnce, keys += 4 * kTileLen) {
     TransposeFour(rows, column, pairs);
+    PrefetchLine(next);
     for (int j = 0; j < 4; ++j) _mm512_storeu_si512(keys + j * kTileLen, pairs[j]);
   }
   if (column == len) return;
@@ -262,7 +263,8 @@ void SumColumns(const TileSumArgs& args, int32_t column) {
 }  // namespace
 
 void PackKeysAvx512(const PackKeysArgs& args) {
-  for (int t = 0; t < args.count; t += kLanes) PackSixteen(args.rows + t, args.len, args.keys + t);
+  for (int t = 0; t < args.count; t += kLanes)
+    PackSixteen(args.rows + t, args.len, *args.prefetch, args.keys + t);
 }
 
 void PackValuesAvx512(const PackValuesArgs& args) {
@@ -273,6 +275,7 @@ void PackValuesAvx512(const PackValuesArgs& args) {
     __m512i first, second;
     int32_t i = 0;
     for (; i + kWordsOfVector <= args.len; i += kWordsOfVector) {
+      PrefetchLine(*args.prefetch);
       Interleave(_mm512_loadu_si512(even + i), _mm512_loadu_si512(odd + i), first, second);
       _mm512_storeu_si512(out + i, first);
       _mm512_storeu_si512(out + i + kLanes, second);

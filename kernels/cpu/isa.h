@@ -52,12 +52,23 @@ inline constexpr int kValueColumns = 16;    // value rows are packed in multiple
 // Two adjacent BF16 elements, the first in the low half.
 using Bf16Pair = uint32_t;
 
+// Rows that the tile after this one reads. Kernels prefetch them while they compute and advance the cursor,
+// so that the memory does not idle.
+struct RowPrefetch {
+  const void* const* rows = nullptr;  // [count]
+  int32_t count = 0;
+  int32_t bytes = 0;  // of a row
+  int32_t row = 0;    // the next line: its row, its offset in the row
+  int32_t offset = 0;
+};
+
 // keys[pair][t] = elements 2 * pair and 2 * pair + 1 of rows[t]; past an odd `len` a zero.
 struct PackKeysArgs {
   Bf16Pair* keys;               // [(len + 1) / 2][64]
   const uint16_t* const* rows;  // [64] -> [len] bf16 bits; all 64 readable
   int32_t count;                // only keys of t < count are needed; others may be left as they are
   int32_t len;
+  RowPrefetch* prefetch;
 };
 using PackKeysFn = void (*)(const PackKeysArgs& args);
 
@@ -68,18 +79,9 @@ struct PackValuesArgs {
   int32_t count;                // only pairs with a t < count are needed
   int32_t len;
   int32_t width;  // len, rounded up to a multiple of kValueColumns
+  RowPrefetch* prefetch;
 };
 using PackValuesFn = void (*)(const PackValuesArgs& args);
-
-// Rows that the tile after this one reads. Kernels prefetch them while they compute and advance the cursor,
-// so that the memory does not idle.
-struct RowPrefetch {
-  const void* const* rows = nullptr;  // [count]
-  int32_t count = 0;
-  int32_t bytes = 0;  // of a row
-  int32_t row = 0;    // the next line: its row, its offset in the row
-  int32_t offset = 0;
-};
 
 // scores[q][t] = queries[q] . keys[t] for t < counts[q]; others are undefined.
 struct TileScoresArgs {

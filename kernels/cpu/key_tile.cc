@@ -1,23 +1,25 @@
 #include "kernels/cpu/key_tile.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 namespace foredraft::cpu {
 namespace {
 
 void PackPart(const bf16* x, int32_t len, Bf16Pair* out) {
-  for (int32_t i = 0; i + 1 < len; i += 2) {
-    out[i / 2] = x[i].bits | static_cast<Bf16Pair>(x[i + 1].bits) << 16;
-  }
+  std::memcpy(out, x, static_cast<size_t>(len / 2) * sizeof(Bf16Pair));
   if (len % 2 != 0) out[len / 2] = x[len - 1].bits;
 }
+static_assert(std::endian::native == std::endian::little, "adjacent elements are a pair as they are");
 
 }  // namespace
 
-void PackTile(const IsaKernels& isa, const TileShape& shape, const TileRows& rows, const KeyTile& tile) {
-  isa.pack_keys({tile.keys, rows.a, rows.count, shape.a_len});
-  isa.pack_keys({tile.keys + shape.a_pairs() * kTileLen, rows.b, rows.count, shape.b_len});
-  isa.pack_values({tile.values, rows.value, rows.count, shape.value_len, shape.width()});
+void PackTile(const IsaKernels& isa, const TileShape& shape, const TileRows& rows, RowPrefetch& next,
+              const KeyTile& tile) {
+  isa.pack_keys({tile.keys, rows.a, rows.count, shape.a_len, &next});
+  isa.pack_keys({tile.keys + shape.a_pairs() * kTileLen, rows.b, rows.count, shape.b_len, &next});
+  isa.pack_values({tile.values, rows.value, rows.count, shape.value_len, shape.width(), &next});
 }
 
 void PackQuery(const TileShape& shape, const bf16* a, const bf16* b, Bf16Pair* out) {
@@ -48,7 +50,7 @@ RowPrefetch PrefetchOf(const KvLayer& layer, const CacheRows& rows) {
   return {rows.rows, rows.count, layer.row_width() * static_cast<int32_t>(sizeof(bf16))};
 }
 
-void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached,
+void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, RowPrefetch& next,
                    const KeyTile& tile) {
   TileRows rows;
   rows.begin = cached.begin;
@@ -59,7 +61,7 @@ void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows&
     rows.b[t] = row + layer.latent_dim;
     rows.value[t] = row;
   }
-  PackTile(isa, CacheTileShape(layer), rows, tile);
+  PackTile(isa, CacheTileShape(layer), rows, next, tile);
 }
 
 }  // namespace foredraft::cpu

@@ -42,7 +42,9 @@ struct TileRows {
   const uint16_t* value[kTileLen];
 };
 
-void PackTile(const IsaKernels& isa, const TileShape& shape, const TileRows& rows, const KeyTile& tile);
+// Prefetches some of `next`.
+void PackTile(const IsaKernels& isa, const TileShape& shape, const TileRows& rows, RowPrefetch& next,
+              const KeyTile& tile);
 
 // out = pairs of a, then pairs of b.
 void PackQuery(const TileShape& shape, const bf16* a, const bf16* b, Bf16Pair* out);
@@ -65,7 +67,9 @@ CacheRows FindCacheRows(const KvLayer& layer, int32_t slot, int32_t begin, int32
 RowPrefetch PrefetchOf(const KvLayer& layer, const CacheRows& rows);
 
 // The one place where attention reads rows of the cache. Everything behind it sees BF16.
-void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, const KeyTile& tile);
+// Prefetches some of `next`.
+void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, RowPrefetch& next,
+                   const KeyTile& tile);
 
 }  // namespace foredraft::cpu
 

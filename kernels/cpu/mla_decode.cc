@@ -106,7 +106,7 @@ class Unit {
     while (rows->count > 0 && rows->begin < end) {
       *next = FindCacheRows(p_.layer, group_.slot, rows->begin + rows->count, last_position());
       RowPrefetch prefetch = PrefetchOf(p_.layer, *next);
-      PackCacheRows(isa, p_.layer, *rows, scratch.packed());
+      PackCacheRows(isa, p_.layer, *rows, prefetch, scratch.packed());
       AttendTile(isa, block_, scratch.packed(), rows->begin, rows->count, rows->begin == first, prefetch,
                  sums);
       std::swap(rows, next);

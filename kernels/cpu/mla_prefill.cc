@@ -39,7 +39,7 @@ class PrefillBlock {
     RowPrefetch no_rows;  // the last op wrote them: they are in the caches
     for (int32_t begin = p_.window_first; begin < end; begin = TileEnd(begin)) {
       const TileRows rows = FindRows(begin, std::min(end, TileEnd(begin)));
-      PackTile(isa, queries_.shape, rows, scratch_.packed());
+      PackTile(isa, queries_.shape, rows, no_rows, scratch_.packed());
       AttendTile(isa, queries_, scratch_.packed(), begin, rows.count, begin == p_.first_position, no_rows,
                  sums_);
     }
