@@ -96,12 +96,9 @@ TEST(CpuAttention, NanOfALaterPromptRowStaysThere) {
   }
 }
 
-// From 1 thread, which takes the splits one after another, to more threads than there are splits.
-TEST(CpuAttention, ThreadsShareALongRowWithoutATrace) {
-  Noise noise(7);
-  const std::vector<bf16> q_lat = noise.Bf16s(kQueries * kHeads * kLatent);
-  const std::vector<bf16> q = noise.Bf16s(kQueries * kHeads * (kNope + kRope));
-  const KvFixture kv(noise, 1, 5000, 32, kLatent, kRope);
+// Compares 1 thread, which takes the splits one after another, with up to more threads than there are splits.
+void ExpectThreadsLeaveNoTrace(const KvFixture& kv, const std::vector<bf16>& q_lat,
+                               const std::vector<bf16>& q) {
   for (const int first : {300, 511, 512, 2100, 4990}) {
     const std::vector<int32_t> positions = {first, first + 1, first + 2};
     for (const std::string& isa : SupportedIsas()) {
@@ -115,6 +112,31 @@ TEST(CpuAttention, ThreadsShareALongRowWithoutATrace) {
       }
     }
   }
+}
+
+TEST(CpuAttention, ThreadsShareALongRowWithoutATrace) {
+  Noise noise(7);
+  const std::vector<bf16> q_lat = noise.Bf16s(kQueries * kHeads * kLatent);
+  const std::vector<bf16> q = noise.Bf16s(kQueries * kHeads * (kNope + kRope));
+  const KvFixture kv(noise, 1, 5000, 32, kLatent, kRope);
+  ExpectThreadsLeaveNoTrace(kv, q_lat, q);
+}
+
+// Large values that cancel: sums of splits in another order would differ in the bits that are left. The
+// weights are equal, as the queries are zero.
+TEST(CpuAttention, SplitsAreAddedInOrder) {
+  Noise noise(8);
+  KvFixture kv(noise, 1, 5000, 32, kLatent, kRope);
+  for (int position = 0; position < 4096; ++position) {
+    const int range = position / 256 % 4;
+    if (range != 1 && range != 3) continue;
+    const bf16* from = kv.Row(0, position - (range == 3 ? 512 : 0));
+    for (int i = 0; i < kLatent; ++i) {
+      kv.Row(0, position)[i] = ToBf16(range == 1 ? ToFloat(from[i]) * 4096.0f : -ToFloat(from[i]));
+    }
+  }
+  ExpectThreadsLeaveNoTrace(kv, std::vector<bf16>(kQueries * kHeads * kLatent),
+                            std::vector<bf16>(kQueries * kHeads * (kNope + kRope)));
 }
 
 }  // namespace

@@ -169,7 +169,7 @@ TEST(MlaDecode, RowsOfASequenceTogetherAreAsAlone) {
       {"across the border of a tile", {{62, 63, 64, 65}, {126, 127, 128, 129}}},
       {"across the border of a split", {{254, 255, 256, 257}}},
       {"far apart", {{1, 2, 300, 1000}, {255, 1023, 1024}}},
-      {"equal and descending", {{40, 40, 39, 38, 70}}},
+      {"equal and descending", {{40, 40, 39, 38, 70}, {200, 130, 20, 70}}},
       {"more rows than drafts make", {{500, 501, 502, 503, 504, 505, 506, 507, 508, 509, 510, 511, 512}}},
       {"many sequences", std::vector<std::vector<int>>(12, {300, 301, 302, 303})},
   };
