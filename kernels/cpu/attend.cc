@@ -1,63 +1,78 @@
 #include "kernels/cpu/attend.h"
 
-#include "kernels/cpu/argmax.h"
-#include "kernels/cpu/vector_math.h"
+#include <algorithm>
+
+#include "kernels/cpu/row_math.h"
 #include "kernels/cpu/wide.h"
+#include "kernels/exp.h"
 
 namespace foredraft::cpu {
+namespace {
 
-FOREDRAFT_WIDE SplitSums SoftmaxSplit(float* scores, int32_t count, float scale) {
-  for (int32_t t = 0; t < count; ++t) scores[t] *= scale;
-  const float max = LargestOf(scores, count);
-  for (int32_t t = 0; t < count; ++t) scores[t] = Exp(scores[t] - max);
-  return {max, LaneSum(count, [scores](int64_t t) { return scores[t]; })};
+// out = x * keep + y * take
+FOREDRAFT_WIDE void AddScaled(const float* y, float take, float keep, int32_t count, float* x) {
+  for (int32_t i = 0; i < count; ++i) x[i] = x[i] * keep + y[i] * take;
 }
 
-FOREDRAFT_WIDE void MergeSplit(const SplitSums& split, int32_t value_len, SoftmaxState& state) {
-  const float both_max = std::max(state.max, split.max);
-  const float keep = Exp(state.max - both_max);
-  const float take = Exp(split.max - both_max);
-  float* acc = state.acc;
-  const float* partial = state.partial;
-  for (int32_t i = 0; i < value_len; ++i) acc[i] = acc[i] * keep + partial[i] * take;
-  state.max = both_max;
-  state.sum = state.sum * keep + split.sum * take;
+struct alignas(64) CacheLine {
+  float floats[16];
+};
+
+size_t LinesOf(size_t floats) { return (floats + 15) / 16; }
+
+}  // namespace
+
+void AttendTile(const IsaKernels& isa, const QueryBlock& block, const KeyTile& tile, int32_t begin,
+                int32_t count, bool first, RowPrefetch& next, const BlockSums& sums) {
+  alignas(64) float scores[kMaxTileQueries * kTileLen];
+  alignas(64) Bf16Pair weights[kMaxTileQueries * kTileLen / 2];
+  float keep[kMaxTileQueries];
+  int32_t counts[kMaxTileQueries];
+  const int32_t pairs = block.shape.pairs();
+  const int32_t width = block.shape.width();
+  for (int32_t q = block.FirstAttending(begin); q < block.count; q += kMaxTileQueries) {
+    const int32_t queries = std::min(kMaxTileQueries, block.count - q);
+    for (int32_t i = 0; i < queries; ++i)
+      counts[i] = std::min(count, block.last_positions[q + i] + 1 - begin);
+    isa.tile_scores(
+        {scores, block.queries + static_cast<int64_t>(q) * pairs, tile.keys, counts, pairs, queries, &next});
+    isa.tile_softmax(
+        {weights, keep, sums.max + q, sums.sum + q, scores, counts, block.scale, queries, first});
+    float* const acc = sums.acc + static_cast<int64_t>(q) * width;
+    if (first) std::fill_n(acc, static_cast<int64_t>(queries) * width, 0.0f);
+    isa.tile_sum({acc, keep, weights, tile.values, counts, width, queries, &next});
+  }
 }
 
-void AttendSplit(const IsaKernels& isa, const AttendShape& shape, const Query* queries, int32_t query_count,
-                 const Split& split, SoftmaxState* states) {
-  float scores[kMaxQueries * kSplitLen];
-  const uint16_t* a[kMaxQueries];
-  const uint16_t* b[kMaxQueries];
-  float* out[kMaxQueries];
-  SplitSums sums[kMaxQueries];
-  const bool first = split.begin == shape.first_position;
-  for (int32_t q = 0; q < query_count; ++q) {
-    a[q] = &queries[q].a->bits;
-    b[q] = &queries[q].b->bits;
-    out[q] = first ? states[q].acc : states[q].partial;
-  }
-  isa.attention_scores({scores, a, b, split.a_rows, split.b_rows, shape.a_len, shape.b_len, split.count,
-                        query_count, kSplitLen});
-  int32_t together = 0;  // queries [together, q] attend the same positions: one pass over the values
-  for (int32_t q = 0; q < query_count; ++q) {
-    const int32_t count = std::min(split.count, queries[q].last_position + 1 - split.begin);
-    sums[q] = SoftmaxSplit(scores + q * kSplitLen, count, shape.scale);
-    const bool more =
-        q + 1 < query_count && std::min(split.count, queries[q + 1].last_position + 1 - split.begin) == count;
-    if (more) continue;
-    isa.weighted_sum({out + together, scores + together * kSplitLen, split.value_rows, count, shape.value_len,
-                      q + 1 - together, kSplitLen});
-    together = q + 1;
-  }
-  for (int32_t q = 0; q < query_count; ++q) {
-    if (first) {
-      states[q].max = sums[q].max;
-      states[q].sum = sums[q].sum;
-    } else {
-      MergeSplit(sums[q], shape.value_len, states[q]);
-    }
-  }
+void AddSums(const TileShape& shape, int32_t query, const BlockSums& later, const BlockSums& sums) {
+  const float max = std::max(sums.max[query], later.max[query]);
+  const float keep = Exp(sums.max[query] - max);
+  const float take = Exp(later.max[query] - max);
+  const int64_t at = static_cast<int64_t>(query) * shape.width();
+  AddScaled(later.acc + at, take, keep, shape.width(), sums.acc + at);
+  sums.sum[query] = sums.sum[query] * keep + later.sum[query] * take;
+  sums.max[query] = max;
+}
+
+void FinishQuery(const TileShape& shape, int32_t query, const BlockSums& sums, bf16* out) {
+  ScaleToBf16(sums.acc + static_cast<int64_t>(query) * shape.width(), 1.0f / sums.sum[query], shape.value_len,
+              out);
+}
+
+AttendScratch::AttendScratch(const TileShape& shape, int32_t queries) {
+  const size_t sums_lines = LinesOf(BlockSums::Floats(shape, queries));
+  const size_t query_lines = LinesOf(static_cast<size_t>(queries) * shape.pairs());
+  const size_t key_lines = LinesOf(static_cast<size_t>(shape.pairs()) * kTileLen);
+  const size_t value_lines = LinesOf(static_cast<size_t>(shape.width()) * kTileLen / 2);
+  CacheLine* line = ThreadScratch<CacheLine>(2 * sums_lines + query_lines + key_lines + value_lines);
+  sums_ = BlockSums::At(line->floats, shape, queries);
+  line += sums_lines;
+  later_ = BlockSums::At(line->floats, shape, queries);
+  line += sums_lines;
+  queries_ = reinterpret_cast<Bf16Pair*>(line);
+  line += query_lines;
+  packed_.keys = reinterpret_cast<Bf16Pair*>(line);
+  packed_.values = reinterpret_cast<Bf16Pair*>(line + key_lines);
 }
 
 }  // namespace foredraft::cpu

@@ -1,4 +1,6 @@
-// Scores and weighted sums of attention with AVX-512.
+// Attention over packed tiles with VDPBF16PS: 16 positions (scores) or 16 columns (sums) per register, a pair
+// of elements or of positions per instruction. One accumulator per query and register, over all pairs in
+// order.
 
 #include <immintrin.h>
 
@@ -7,127 +9,331 @@
 namespace foredraft {
 namespace {
 
+constexpr int kLanes = 16;
+constexpr int kWordsOfVector = 2 * kLanes;
+constexpr int kPairs = kTileLen / 2;
+
 inline __m512bh AsBf16(__m512i bits) { return reinterpret_cast<__m512bh>(bits); }
+inline __m512i LoadPairs(const Bf16Pair* x) { return _mm512_loadu_si512(x); }
+inline __m512i BroadcastPair(const Bf16Pair* x) { return _mm512_set1_epi32(static_cast<int32_t>(*x)); }
+inline __m512 Dot(__m512 sum, __m512i x, __m512i y) { return _mm512_dpbf16_ps(sum, AsBf16(x), AsBf16(y)); }
 
-inline __mmask32 TailMask(int32_t count) { return static_cast<__mmask32>((uint64_t{1} << count) - 1); }
-
-// Horizontal sums of four registers: within each 128 bits (x0 + x2) + (x1 + x3), then across the 128-bit
-// lanes.
-inline __m128 ReduceFour(__m512 a, __m512 b, __m512 c, __m512 d) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512 low = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd)));
-  const __m512 high = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd)));
-  const __m512 abcd = _mm512_add_ps(low, high);
-  const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+inline void PrefetchLine(RowPrefetch& next) {
+  if (next.row == next.count) return;
+  _mm_prefetch(static_cast<const char*>(next.rows[next.row]) + next.offset, _MM_HINT_T1);
+  next.offset += 64;
+  if (next.offset < next.bytes) return;
+  next.offset = 0;
+  ++next.row;
 }
 
-constexpr int kRowBlock = 4;
+// ---- packing ----
 
-// Scores of Q queries with rows [first, first + T).
-template <int Q, int T>
-void ScoreBlock(const AttentionScoresArgs& args, int32_t query, int32_t first) {
-  __m512 sums[Q][T];
-  for (int q = 0; q < Q; ++q) {
-    for (int t = 0; t < T; ++t) sums[q][t] = _mm512_setzero_ps();
-  }
-  for (int part = 0; part < 2; ++part) {
-    const uint16_t* const* queries = (part == 0 ? args.a : args.b) + query;
-    const uint16_t* const* rows = (part == 0 ? args.a_rows : args.b_rows) + first;
-    const int32_t len = part == 0 ? args.a_len : args.b_len;
-    const auto add = [&](const auto& load) {
-      __m512bh row[T];
-      for (int t = 0; t < T; ++t) row[t] = AsBf16(load(rows[t]));
-      for (int q = 0; q < Q; ++q) {
-        const __m512bh x = AsBf16(load(queries[q]));
-        for (int t = 0; t < T; ++t) sums[q][t] = _mm512_dpbf16_ps(sums[q][t], x, row[t]);
-      }
+// The 4 pairs of 16 bytes at `column` of 16 rows: out[j][t] = pair j of row t.
+inline void TransposeFour(const uint16_t* const* rows, int32_t column, __m512i (&out)[4]) {
+  __m512i x[4];  // 128-bit lane l of x[r]: row 4 l + r
+  for (int r = 0; r < 4; ++r) {
+    const auto bytes = [&](int lane) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[4 * lane + r] + column));
     };
-    int32_t i = 0;
-    for (; i + 32 <= len; i += 32) add([i](const uint16_t* x) { return _mm512_loadu_si512(x + i); });
-    if (i < len) {  // outside the loop: with a masked load in it, the compiler spills the sums
-      const __mmask32 mask = TailMask(len - i);
-      add([i, mask](const uint16_t* x) { return _mm512_maskz_loadu_epi16(mask, x + i); });
+    x[r] = _mm512_castsi128_si512(bytes(0));
+    x[r] = _mm512_mask_broadcast_i32x4(x[r], 0x00f0, bytes(1));
+    x[r] = _mm512_mask_broadcast_i32x4(x[r], 0x0f00, bytes(2));
+    x[r] = _mm512_mask_broadcast_i32x4(x[r], 0xf000, bytes(3));
+  }
+  const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
+  const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
+  const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
+  const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
+  out[0] = _mm512_unpacklo_epi64(low01, low23);
+  out[1] = _mm512_unpackhi_epi64(low01, low23);
+  out[2] = _mm512_unpacklo_epi64(high01, high23);
+  out[3] = _mm512_unpackhi_epi64(high01, high23);
+}
+
+constexpr int kColumnsAtOnce = 8;
+
+// 16 rows from column `first` on, `len` columns.
+void PackSixteen(const uint16_t* const* rows, int32_t len, RowPrefetch& next, Bf16Pair* keys) {
+  int32_t column = 0;
+  __m512i pairs[4];
+  for (; column + kColumnsAtOnce <= len; column += kColumnsAtOnce, keys += 4 * kTileLen) {
+    TransposeFour(rows, column, pairs);
+    PrefetchLine(next);
+    for (int j = 0; j < 4; ++j) _mm512_storeu_si512(keys + j * kTileLen, pairs[j]);
+  }
+  if (column == len) return;
+  uint16_t rest[kLanes][kColumnsAtOnce] = {};
+  const uint16_t* rest_rows[kLanes];
+  for (int t = 0; t < kLanes; ++t) {
+    for (int32_t i = column; i < len; ++i) rest[t][i - column] = rows[t][i];
+    rest_rows[t] = rest[t];
+  }
+  TransposeFour(rest_rows, 0, pairs);
+  for (int j = 0; 2 * j < len - column; ++j) _mm512_storeu_si512(keys + j * kTileLen, pairs[j]);
+}
+
+// Columns [i, i + 32) of two rows as pairs.
+inline void Interleave(__m512i even, __m512i odd, __m512i& first, __m512i& second) {
+  const __m512i low_first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+  const __m512i low_second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  const __m512i low = _mm512_unpacklo_epi16(even, odd);
+  const __m512i high = _mm512_unpackhi_epi16(even, odd);
+  first = _mm512_permutex2var_epi64(low, low_first, high);
+  second = _mm512_permutex2var_epi64(low, low_second, high);
+}
+
+// ---- scores ----
+
+// Adds pairs [first, end) of R queries with V registers of positions to their scores.
+template <int R, int V>
+void ScoreBlock(const TileScoresArgs& args, int query, int32_t first, int32_t end) {
+  const Bf16Pair* x[R];
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) x[i] = args.queries + static_cast<int64_t>(query + i) * args.pairs;
+  float* const scores = args.scores + query * kTileLen;
+  __m512 sums[R][V];
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    FOREDRAFT_UNROLL
+    for (int v = 0; v < V; ++v) {
+      sums[i][v] = _mm512_loadu_ps(scores + i * kTileLen + v * kLanes);
     }
   }
-  for (int q = 0; q < Q; ++q) {
-    float* scores = args.scores + (query + q) * args.stride + first;
-    if constexpr (T == kRowBlock) {
-      _mm_storeu_ps(scores, ReduceFour(sums[q][0], sums[q][1], sums[q][2], sums[q][3]));
-    } else {
-      const __m512 zero = _mm512_setzero_ps();
-      for (int t = 0; t < T; ++t) scores[t] = _mm_cvtss_f32(ReduceFour(sums[q][t], zero, zero, zero));
+  for (int32_t pair = first; pair < end; ++pair) {
+    const Bf16Pair* const keys = args.keys + static_cast<int64_t>(pair) * kTileLen;
+    __m512i key[V];
+    FOREDRAFT_UNROLL
+    for (int v = 0; v < V; ++v) key[v] = LoadPairs(keys + v * kLanes);
+    PrefetchLine(*args.prefetch);
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) {
+      const __m512i pair_of_query = BroadcastPair(x[i] + pair);
+      FOREDRAFT_UNROLL
+      for (int v = 0; v < V; ++v) sums[i][v] = Dot(sums[i][v], key[v], pair_of_query);
     }
   }
-}
-
-template <int Q>
-void ScoreQueries(const AttentionScoresArgs& args, int32_t query) {
-  int32_t t = 0;
-  for (; t + kRowBlock <= args.count; t += kRowBlock) ScoreBlock<Q, kRowBlock>(args, query, t);
-  for (; t < args.count; ++t) ScoreBlock<Q, 1>(args, query, t);
-}
-
-inline __m512 Widen(__m256i bits) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
-
-// Columns [first, first + 16 N) of Q queries; the sums stay in registers over all rows.
-template <int Q, int N>
-void SumColumns(const WeightedSumArgs& args, int32_t query, int32_t first) {
-  __m512 sums[Q][N];
-  for (int q = 0; q < Q; ++q) {
-    for (int i = 0; i < N; ++i) sums[q][i] = _mm512_setzero_ps();
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    FOREDRAFT_UNROLL
+    for (int v = 0; v < V; ++v) _mm512_storeu_ps(scores + i * kTileLen + v * kLanes, sums[i][v]);
   }
-  const float* weights = args.weights + query * args.stride;
-  for (int32_t t = 0; t < args.count; ++t) {
-    __m512 row[N];
-    for (int i = 0; i < N; ++i) {
-      row[i] = Widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.rows[t] + first + 16 * i)));
+}
+
+constexpr int kBlockQueries = 6;       // 24 registers of sums
+constexpr int32_t kPairsInCache = 96;  // 24 KB of keys, reused by all blocks of queries
+
+// `count` queries, at most Max.
+template <int Max = kBlockQueries>
+void ScoreQueries(const TileScoresArgs& args, int query, int count, int32_t first, int32_t end) {
+  if constexpr (Max > 1) {
+    if (count < Max) return ScoreQueries<Max - 1>(args, query, count, first, end);
+  }
+  switch ((args.counts[query + Max - 1] + kLanes - 1) / kLanes) {
+    case 1:
+      return ScoreBlock<Max, 1>(args, query, first, end);
+    case 2:
+      return ScoreBlock<Max, 2>(args, query, first, end);
+    case 3:
+      return ScoreBlock<Max, 3>(args, query, first, end);
+    default:
+      return ScoreBlock<Max, 4>(args, query, first, end);
+  }
+}
+
+// ---- softmax ----
+
+// e^x within 2 units in the last place for x <= 0; below -104, where no float is nearer than 0, it is 0.
+inline __m512 Exp(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-105.0f), x);  // NaN stays NaN
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.69314575195f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
+  // Taylor series to the 7th power: the remainder is below 6e-9.
+  constexpr float kTaylor[] = {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f};
+  __m512 y = _mm512_set1_ps(1.0f / 5040.0f);
+  for (int i = 0; i < 7; ++i) y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(kTaylor[i]));
+  return _mm512_scalef_ps(y, n);
+}
+
+// The weights of one query; returns their sum.
+template <int V>
+inline float Weights(const __m512 (&scores)[4], const __mmask16 (&masks)[4], float max, Bf16Pair* weights) {
+  __m512 weight[4];
+  for (int v = 0; v < 4; ++v) {
+    weight[v] = v < V ? _mm512_maskz_mov_ps(masks[v], Exp(_mm512_sub_ps(scores[v], _mm512_set1_ps(max))))
+                      : _mm512_setzero_ps();
+  }
+  for (int half = 0; half < 2; ++half) {
+    _mm512_storeu_si512(weights + half * kLanes, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(
+                                                     weight[2 * half + 1], weight[2 * half])));
+  }
+  return _mm512_reduce_add_ps(
+      _mm512_add_ps(_mm512_add_ps(weight[0], weight[1]), _mm512_add_ps(weight[2], weight[3])));
+}
+
+// ---- sums ----
+
+// C registers of columns from `column` on for R queries: the pairs of positions that all of them attend.
+template <int R, int C>
+void SumBlock(const TileSumArgs& args, int query, int32_t column) {
+  const int64_t width = args.width;
+  const Bf16Pair* const weights = args.weights + query * kPairs;
+  const Bf16Pair* values = args.values + column;
+  float* const acc = args.acc + query * width + column;
+  __m512 sums[R][C];
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    const __m512 keep = _mm512_set1_ps(args.keep[query + i]);
+    FOREDRAFT_UNROLL
+    for (int c = 0; c < C; ++c) {
+      sums[i][c] = _mm512_mul_ps(_mm512_loadu_ps(acc + i * width + c * kLanes), keep);
     }
-    for (int q = 0; q < Q; ++q) {
-      const __m512 weight = _mm512_set1_ps(weights[q * args.stride + t]);
-      for (int i = 0; i < N; ++i) sums[q][i] = _mm512_fmadd_ps(weight, row[i], sums[q][i]);
+  }
+  const int32_t pairs = args.counts[query] / 2;
+  for (int32_t pair = 0; pair < pairs; ++pair, values += width) {
+    __m512i value[C];
+    FOREDRAFT_UNROLL
+    for (int c = 0; c < C; ++c) value[c] = LoadPairs(values + c * kLanes);
+    PrefetchLine(*args.prefetch);
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) {
+      const __m512i weight = BroadcastPair(weights + i * kPairs + pair);
+      FOREDRAFT_UNROLL
+      for (int c = 0; c < C; ++c) sums[i][c] = Dot(sums[i][c], value[c], weight);
     }
   }
-  for (int q = 0; q < Q; ++q) {
-    for (int i = 0; i < N; ++i) _mm512_storeu_ps(args.out[query + q] + first + 16 * i, sums[q][i]);
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    FOREDRAFT_UNROLL
+    for (int c = 0; c < C; ++c) _mm512_storeu_ps(acc + i * width + c * kLanes, sums[i][c]);
   }
 }
 
-// The remaining columns of one query, fewer than 16.
-void SumRest(const WeightedSumArgs& args, int32_t query, int32_t first) {
-  const __mmask16 mask = static_cast<__mmask16>(TailMask(args.len - first));
-  __m512 sum = _mm512_setzero_ps();
-  for (int32_t t = 0; t < args.count; ++t) {
-    const __m512 row = Widen(_mm256_maskz_loadu_epi16(mask, args.rows[t] + first));
-    sum = _mm512_fmadd_ps(_mm512_set1_ps(args.weights[query * args.stride + t]), row, sum);
+// Adds the positions from pair `first` on to C registers of columns of one query.
+template <int C>
+void SumRest(const TileSumArgs& args, int query, int32_t column, int32_t first) {
+  const int64_t width = args.width;
+  const Bf16Pair* const weights = args.weights + query * kPairs;
+  const Bf16Pair* const values = args.values + column;
+  float* const acc = args.acc + query * width + column;
+  __m512 sums[C];
+  FOREDRAFT_UNROLL
+  for (int c = 0; c < C; ++c) sums[c] = _mm512_loadu_ps(acc + c * kLanes);
+  const int32_t pairs = args.counts[query] / 2;
+  for (int32_t pair = first; pair < pairs; ++pair) {
+    const __m512i weight = BroadcastPair(weights + pair);
+    FOREDRAFT_UNROLL
+    for (int c = 0; c < C; ++c) sums[c] = Dot(sums[c], LoadPairs(values + pair * width + c * kLanes), weight);
   }
-  _mm512_mask_storeu_ps(args.out[query] + first, mask, sum);
+  if (args.counts[query] % 2 != 0) {  // the other position of the last pair is masked: 0 * NaN is NaN
+    const __m512i even = _mm512_set1_epi32(0xffff);
+    const __m512i weight = _mm512_and_si512(BroadcastPair(weights + pairs), even);
+    FOREDRAFT_UNROLL
+    for (int c = 0; c < C; ++c) {
+      sums[c] = Dot(sums[c], _mm512_and_si512(LoadPairs(values + pairs * width + c * kLanes), even), weight);
+    }
+  }
+  FOREDRAFT_UNROLL
+  for (int c = 0; c < C; ++c) _mm512_storeu_ps(acc + c * kLanes, sums[c]);
 }
 
-template <int Q>
-void SumQueries(const WeightedSumArgs& args, int32_t query) {
-  int32_t i = 0;
-  for (; i + 64 <= args.len; i += 64) SumColumns<Q, 4>(args, query, i);
-  for (; i + 16 <= args.len; i += 16) SumColumns<Q, 1>(args, query, i);
-  if (i == args.len) return;
-  for (int q = 0; q < Q; ++q) SumRest(args, query + q, i);
+// `count` queries, at most Max.
+template <int C, int Max = kBlockQueries>
+void SumQueries(const TileSumArgs& args, int query, int count, int32_t column) {
+  if constexpr (Max > 1) {
+    if (count < Max) return SumQueries<C, Max - 1>(args, query, count, column);
+  }
+  SumBlock<Max, C>(args, query, column);
+  const int32_t common = args.counts[query] / 2;
+  for (int i = 0; i < Max; ++i) {
+    if (args.counts[query + i] > 2 * common) SumRest<C>(args, query + i, column, common);
+  }
+}
+
+template <int C>
+void SumColumns(const TileSumArgs& args, int32_t column) {
+  const int blocks = (args.query_count + kBlockQueries - 1) / kBlockQueries;
+  for (int block = 0; block < blocks; ++block) {
+    const int query = args.query_count * block / blocks;
+    SumQueries<C>(args, query, args.query_count * (block + 1) / blocks - query, column);
+  }
 }
 
 }  // namespace
 
-void AttentionScoresAvx512(const AttentionScoresArgs& args) {
-  int32_t query = 0;
-  for (; query + 4 <= args.queries; query += 4) ScoreQueries<4>(args, query);
-  for (; query < args.queries; ++query) ScoreQueries<1>(args, query);
+void PackKeysAvx512(const PackKeysArgs& args) {
+  for (int t = 0; t < args.count; t += kLanes)
+    PackSixteen(args.rows + t, args.len, *args.prefetch, args.keys + t);
 }
 
-void WeightedSumAvx512(const WeightedSumArgs& args) {
-  int32_t query = 0;
-  for (; query + 4 <= args.queries; query += 4) SumQueries<4>(args, query);
-  for (; query < args.queries; ++query) SumQueries<1>(args, query);
+void PackValuesAvx512(const PackValuesArgs& args) {
+  for (int32_t pair = 0; 2 * pair < args.count; ++pair) {
+    const uint16_t* const even = args.rows[2 * pair];
+    const uint16_t* const odd = args.rows[2 * pair + 1];
+    Bf16Pair* const out = args.values + static_cast<int64_t>(pair) * args.width;
+    __m512i first, second;
+    int32_t i = 0;
+    for (; i + kWordsOfVector <= args.len; i += kWordsOfVector) {
+      PrefetchLine(*args.prefetch);
+      Interleave(_mm512_loadu_si512(even + i), _mm512_loadu_si512(odd + i), first, second);
+      _mm512_storeu_si512(out + i, first);
+      _mm512_storeu_si512(out + i + kLanes, second);
+    }
+    if (i == args.width) continue;
+    const int32_t left = args.len - i;
+    const __mmask32 mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
+    Interleave(_mm512_maskz_loadu_epi16(mask, even + i), _mm512_maskz_loadu_epi16(mask, odd + i), first,
+               second);
+    _mm512_storeu_si512(out + i, first);
+    if (left > kLanes) _mm512_storeu_si512(out + i + kLanes, second);
+  }
+}
+
+// Cuts into blocks of queries and pieces of keys suit registers and caches; they do not change bits.
+void TileScoresAvx512(const TileScoresArgs& args) {
+  for (int32_t i = 0; i < args.query_count * kTileLen; i += kLanes) {
+    _mm512_storeu_ps(args.scores + i, _mm512_setzero_ps());
+  }
+  const int blocks = (args.query_count + kBlockQueries - 1) / kBlockQueries;
+  for (int32_t first = 0; first < args.pairs; first += kPairsInCache) {
+    const int32_t end = args.pairs - first < kPairsInCache ? args.pairs : first + kPairsInCache;
+    for (int block = 0; block < blocks; ++block) {
+      const int query = args.query_count * block / blocks;
+      ScoreQueries(args, query, args.query_count * (block + 1) / blocks - query, first, end);
+    }
+  }
+}
+
+void TileSoftmaxAvx512(const TileSoftmaxArgs& args) {
+  for (int32_t q = 0; q < args.query_count; ++q) {
+    const float* const scores = args.scores + q * kTileLen;
+    const uint64_t attended = args.counts[q] == kTileLen ? ~uint64_t{0} : (uint64_t{1} << args.counts[q]) - 1;
+    const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
+    __m512 scaled[4];
+    __mmask16 masks[4];
+    for (int v = 0; v < 4; ++v) {
+      masks[v] = static_cast<__mmask16>(attended >> (v * kLanes));
+      scaled[v] = _mm512_mask_mul_ps(lowest, masks[v], _mm512_loadu_ps(scores + v * kLanes),
+                                     _mm512_set1_ps(args.scale));
+    }
+    float max = _mm512_reduce_max_ps(
+        _mm512_max_ps(_mm512_max_ps(scaled[0], scaled[1]), _mm512_max_ps(scaled[2], scaled[3])));
+    if (!args.first) max = max > args.max[q] ? max : args.max[q];
+    Bf16Pair* const weights = args.weights + q * kPairs;
+    const float sum = args.counts[q] > 2 * kLanes ? Weights<4>(scaled, masks, max, weights)
+                                                  : Weights<2>(scaled, masks, max, weights);
+    const float keep = args.first ? 0.0f : _mm512_cvtss_f32(Exp(_mm512_set1_ps(args.max[q] - max)));
+    args.keep[q] = keep;
+    args.sum[q] = args.first ? sum : args.sum[q] * keep + sum;
+    args.max[q] = max;
+  }
+}
+
+void TileSumAvx512(const TileSumArgs& args) {
+  int32_t column = 0;
+  for (; column + 4 * kLanes <= args.width; column += 4 * kLanes) SumColumns<4>(args, column);
+  for (; column < args.width; column += kLanes) SumColumns<1>(args, column);
 }
 
 }  // namespace foredraft

@@ -16,6 +16,14 @@
 namespace foredraft {
 namespace {
 
+#if defined(__x86_64__)
+bool HasAvx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
 struct IsaChoice {
   IsaKernels kernels;
   bool (*supported)();
@@ -25,21 +33,21 @@ struct IsaChoice {
 // that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
-    {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, AttentionScoresAvx512,
-      WeightedSumAvx512},
-     [] {
-       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512bf16");
-     }},
-    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, AttentionScoresAvx2, WeightedSumAvx2},
+    {{"amx_bf16", "cpu amx-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
+      PackValuesAvx512, TileScoresAmx, TileSoftmaxAvx512, TileSumAmx},
+     [] { return HasAvx512() && MayUseAmx(); }},
+    {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
+      PackValuesAvx512, TileScoresAvx512, TileSoftmaxAvx512, TileSumAvx512},
+     HasAvx512},
+    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, PackKeysAvx2, PackValuesAvx2,
+      TileScoresAvx2, TileSoftmaxPortable, TileSumAvx2},
      [] {
        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
               __builtin_cpu_supports("f16c");
      }},
 #endif
-    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, AttentionScoresPortable,
-      WeightedSumPortable},
+    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, PackKeysPortable,
+      PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable},
      [] { return true; }},
 };
 

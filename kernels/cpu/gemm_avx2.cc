@@ -48,6 +48,15 @@ struct F8Weights {
   }
 };
 
+// FP8 pairs of half a stripe after a WidenBlock: 16 outputs in FP32, still 1 / 256 of their value.
+struct WideWeights {
+  static constexpr int kPairBytes = 128;
+  static Pair Load(const unsigned char* w, int half) {
+    const float* pair = reinterpret_cast<const float*>(w + 64 * half);
+    return {_mm256_load_ps(pair), _mm256_load_ps(pair + 8)};
+  }
+};
+
 // R rows x 16 outputs, one k block: two accumulators per 8 outputs, for even and odd k.
 template <class Weights, int R>
 void BlockDot(const unsigned char* w, const uint16_t* const* x, int32_t first, int32_t len,
@@ -106,11 +115,62 @@ void Block(const GemmTileArgs& args, int row, int part) {
   }
 }
 
+constexpr int32_t kMaxWideBlock = 128;  // k
+constexpr int kBlockRows = 3;
+
+void WidenBlock(const unsigned char* w, int32_t pairs, float* wide) {
+  for (int32_t pair = 0; pair < pairs; ++pair, w += F8Weights::kPairBytes) {
+    for (int half = 0; half < 2; ++half, wide += 16) {
+      const Pair loaded = F8Weights::Load(w, half);
+      _mm256_store_ps(wide, loaded.even);
+      _mm256_store_ps(wide + 8, loaded.odd);
+    }
+  }
+}
+
+// Adds one k block, widened, to R rows of half a stripe. The same operations in the same order as Block.
+template <int R>
+void WideBlock(const GemmTileArgs& args, int row, int part, int32_t first, int32_t len, const float* wide,
+               const float* scales) {
+  __m256 sums[R][2];
+  BlockDot<WideWeights, R>(reinterpret_cast<const unsigned char*>(wide), args.x + row, first, len, sums);
+  for (int half = 0; half < 2; ++half) {
+    __m256 scale = _mm256_set1_ps(F8Weights::kScale);
+    if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 16 * part + 8 * half));
+    for (int i = 0; i < R; ++i) {
+      float* const out = args.tile + (row + i) * kStripeWidth + 16 * part + 8 * half;
+      _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_mul_ps(sums[i][half], scale)));
+    }
+  }
+}
+
+// FP8 weights used by several blocks of rows are widened once.
+void WideTile(const GemmTileArgs& args) {
+  alignas(32) float wide[kMaxWideBlock / 2 * 32];
+  for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
+  const unsigned char* w = args.stripe;
+  const float* scales = args.scales;
+  for (int32_t first = 0; first < args.k; first += args.block_k) {
+    const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
+    for (int part = 0; part < 2; ++part) {
+      WidenBlock(w + part * (F8Weights::kPairBytes / 2), (len + 1) / 2, wide);
+      int row = 0;
+      for (; row + kBlockRows <= args.rows; row += kBlockRows) {
+        WideBlock<kBlockRows>(args, row, part, first, len, wide, scales);
+      }
+      if (args.rows - row == 2) WideBlock<2>(args, row, part, first, len, wide, scales);
+      if (args.rows - row == 1) WideBlock<1>(args, row, part, first, len, wide, scales);
+    }
+    w += static_cast<int64_t>((len + 1) / 2) * F8Weights::kPairBytes;
+    if (scales != nullptr) scales += kStripeWidth;
+  }
+}
+
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
   for (int part = 0; part < 2; ++part) {
     int row = 0;
-    for (; row + 3 <= args.rows; row += 3) Block<Weights, 3>(args, row, part);
+    for (; row + kBlockRows <= args.rows; row += kBlockRows) Block<Weights, kBlockRows>(args, row, part);
     if (args.rows - row == 2) Block<Weights, 2>(args, row, part);
     if (args.rows - row == 1) Block<Weights, 1>(args, row, part);
   }
@@ -119,6 +179,9 @@ void Tile(const GemmTileArgs& args) {
 }  // namespace
 
 void GemmBf16Avx2(const GemmTileArgs& args) { Tile<Bf16Weights>(args); }
-void GemmF8Avx2(const GemmTileArgs& args) { Tile<F8Weights>(args); }
+void GemmF8Avx2(const GemmTileArgs& args) {
+  if (args.rows > kBlockRows && args.block_k <= kMaxWideBlock) return WideTile(args);
+  Tile<F8Weights>(args);
+}
 
 }  // namespace foredraft

@@ -22,45 +22,42 @@ struct Bf16Weights {
   __m512i Load(const unsigned char* w) const { return _mm512_loadu_si512(w); }
 };
 
-// The BF16 bits of the 128 magnitudes of E4M3.
+// The BF16 bits of the E4M3 magnitudes whose bits do not simply move to their place: the 8 subnormals, by
+// their 3 bits, and NaN (0x7f), by its last 5.
 struct F8Table {
-  alignas(64) uint16_t bits[128];
+  alignas(64) uint16_t bits[32];
 };
 
 constexpr F8Table MakeF8Table() {
   F8Table table = {};
-  for (int code = 1; code < 127; ++code) {
-    int exponent = code >> 3;
-    int mantissa = (code & 7) << 1;  // 4 bits
-    if (exponent == 0) {             // subnormal: BF16 has the exponent to normalise it
-      exponent = 1;
-      for (; (mantissa & 16) == 0; mantissa <<= 1) --exponent;
-    }
+  for (int code = 1; code < 8; ++code) {  // BF16 has the exponent to normalise a subnormal
+    int exponent = 1;
+    int mantissa = code << 1;  // 4 bits
+    for (; (mantissa & 16) == 0; mantissa <<= 1) --exponent;
     table.bits[code] = static_cast<uint16_t>((exponent - 7 + 127) << 7 | (mantissa & 15) << 3);
   }
-  table.bits[127] = 0x7fc0;  // NaN
+  table.bits[31] = 0x7fc0;
   return table;
 }
 
 constexpr F8Table kF8Table = MakeF8Table();
 
-// E4M3 to BF16, exactly, by table; the sign bit is shifted. (Rescaling the exponent instead would turn E4M3
-// subnormals into BF16 subnormals, which VDPBF16PS flushes to zero.)
+// E4M3 to BF16, exactly: exponent and mantissa move 4 bits up, the exponent's bias grows by 120. Subnormals
+// and NaN come from a table. (A BF16 subnormal would not do for a subnormal: VDPBF16PS flushes it to zero.)
 struct F8Weights {
   static constexpr int kVectorBytes = 32;
-  __m512i table[4];
-
-  F8Weights() {
-    for (int i = 0; i < 4; ++i) table[i] = _mm512_load_si512(kF8Table.bits + 32 * i);
-  }
+  __m512i table = _mm512_load_si512(kF8Table.bits);
 
   __m512i Load(const unsigned char* w) const {
     const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)));
-    const __m512i low = _mm512_permutex2var_epi16(table[0], codes, table[1]);   // codes 0..63
-    const __m512i high = _mm512_permutex2var_epi16(table[2], codes, table[3]);  // codes 64..127
-    const __mmask32 is_high = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(0x40));
-    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(0x80)), 8);
-    return _mm512_or_si512(_mm512_mask_blend_epi16(is_high, low, high), sign);
+    const __m512i magnitude = _mm512_and_si512(codes, _mm512_set1_epi16(0x7f));
+    const __m512i moved = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+    // Below 8 or equal to 0x7f, in one comparison.
+    const __mmask32 from_table = _mm512_cmpge_epu16_mask(_mm512_sub_epi16(magnitude, _mm512_set1_epi16(8)),
+                                                         _mm512_set1_epi16(0x7f - 8));
+    const __m512i value = _mm512_mask_permutexvar_epi16(moved, from_table, magnitude, table);
+    // value | (codes << 8 & 0x8000)
+    return _mm512_ternarylogic_epi32(value, _mm512_slli_epi16(codes, 8), _mm512_set1_epi16(-0x8000), 0xf8);
   }
 };
 
@@ -100,17 +97,22 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
   constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
   const int row = rows.row;
   const uint16_t* x[R];
+  FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) x[i] = args.x[row + i] + piece.first;
   __m512 even[R][2], odd[R][2];
+  FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
+    FOREDRAFT_UNROLL
     for (int j = 0; j < 2; ++j) {
       even[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains.even[row + i][j];
       odd[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains.odd[row + i][j];
     }
   }
   const auto add = [&](__m512(&sums)[R][2], int64_t pair, const auto& x_pair) {
+    FOREDRAFT_UNROLL
     for (int j = 0; j < 2; ++j) {
       const __m512bh wj = AsBf16(weights.Load(w + pair * kPairBytes + j * Weights::kVectorBytes));
+      FOREDRAFT_UNROLL
       for (int i = 0; i < R; ++i) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(x_pair(i)));
     }
   };
@@ -129,7 +131,9 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
   if (piece.len % 2 != 0) {  // the last k alone: reading a pair would run past the end of x's row
     add(odd, pairs, [&](int i) { return _mm512_set1_epi32(x[i][piece.len - 1]); });
   }
+  FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
+    FOREDRAFT_UNROLL
     for (int j = 0; j < 2; ++j) {
       if (!piece.ends_block) {
         chains.even[row + i][j] = even[i][j];

@@ -10,6 +10,14 @@
 
 #include <cstdint>
 
+// Before a loop over an array of registers: unrolled whole, the array needs no memory. (GCC keeps a copy of
+// it on the stack where it unrolls late.)
+#if defined(__clang__)
+#define FOREDRAFT_UNROLL _Pragma("unroll")
+#else
+#define FOREDRAFT_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 namespace foredraft {
 
 // Outputs per stripe of a packed weight, see kernels/cpu/packed_weight.h.
@@ -30,35 +38,91 @@ struct GemmTileArgs {
 };
 using GemmTileFn = void (*)(const GemmTileArgs& args);
 
-inline constexpr int kMaxQueries = 8;
+// ---- attention ----
+//
+// Keys and values of a tile of 64 positions are packed for the BF16 dot, then all queries that attend the
+// tile use them: scores, weights of the softmax, weighted sums of the values. A query's results come from the
+// same operations in the same order whatever the other queries are, and positions past its count take no part
+// in them, whatever they hold.
 
-// scores[q][t] = a[q] . a_rows[t] + b[q] . b_rows[t]. Queries and rows share loads, never sums: a score is
-// computed by the same operations in the same order whatever the other queries and rows are.
-struct AttentionScoresArgs {
-  float* scores;                  // [queries][stride]
-  const uint16_t* const* a;       // [queries] -> [a_len] bf16 bits
-  const uint16_t* const* b;       // [queries] -> [b_len]
-  const uint16_t* const* a_rows;  // [count] -> [a_len]
-  const uint16_t* const* b_rows;  // [count] -> [b_len]
-  int32_t a_len;
-  int32_t b_len;
-  int32_t count;
-  int32_t queries;  // 1..kMaxQueries
-  int32_t stride;   // of scores, at least count
+inline constexpr int kTileLen = 64;         // positions of a tile
+inline constexpr int kMaxTileQueries = 32;  // queries of one call
+inline constexpr int kValueColumns = 16;    // value rows are packed in multiples of so many columns
+
+// Two adjacent BF16 elements, the first in the low half.
+using Bf16Pair = uint32_t;
+
+// Rows that the tile after this one reads. Kernels prefetch them while they compute and advance the cursor,
+// so that the memory does not idle.
+struct RowPrefetch {
+  const void* const* rows = nullptr;  // [count]
+  int32_t count = 0;
+  int32_t bytes = 0;  // of a row
+  int32_t row = 0;    // the next line: its row, its offset in the row
+  int32_t offset = 0;
 };
-using AttentionScoresFn = void (*)(const AttentionScoresArgs& args);
 
-// out[q][i] = sum over t, ascending, of weights[q][t] * rows[t][i]
-struct WeightedSumArgs {
-  float* const* out;            // [queries] -> [len]
-  const float* weights;         // [queries][stride]
-  const uint16_t* const* rows;  // [count] -> [len] bf16 bits
-  int32_t count;
+// keys[pair][t] = elements 2 * pair and 2 * pair + 1 of rows[t]; past an odd `len` a zero.
+struct PackKeysArgs {
+  Bf16Pair* keys;               // [(len + 1) / 2][64]
+  const uint16_t* const* rows;  // [64] -> [len] bf16 bits; all 64 readable
+  int32_t count;                // only keys of t < count are needed; others may be left as they are
   int32_t len;
-  int32_t queries;  // 1..kMaxQueries
-  int32_t stride;   // of weights, at least count
+  RowPrefetch* prefetch;
 };
-using WeightedSumFn = void (*)(const WeightedSumArgs& args);
+using PackKeysFn = void (*)(const PackKeysArgs& args);
+
+// values[pair][i] = element i of rows[2 * pair] and of rows[2 * pair + 1]; columns past `len` are zero.
+struct PackValuesArgs {
+  Bf16Pair* values;             // [32][width]
+  const uint16_t* const* rows;  // [64] -> [len] bf16 bits; all 64 readable
+  int32_t count;                // only pairs with a t < count are needed
+  int32_t len;
+  int32_t width;  // len, rounded up to a multiple of kValueColumns
+  RowPrefetch* prefetch;
+};
+using PackValuesFn = void (*)(const PackValuesArgs& args);
+
+// scores[q][t] = queries[q] . keys[t] for t < counts[q]; others are undefined.
+struct TileScoresArgs {
+  float* scores;            // [query_count][64]
+  const Bf16Pair* queries;  // [query_count][pairs]
+  const Bf16Pair* keys;     // [pairs][64]
+  const int32_t* counts;    // [query_count], ascending, 1..64: the first so many positions are attended
+  int32_t pairs;
+  int32_t query_count;  // 1..kMaxTileQueries
+  RowPrefetch* prefetch;
+};
+using TileScoresFn = void (*)(const TileScoresArgs& args);
+
+// Continues the softmax of each query by one tile:
+//   max' = max(max, scale * scores[q]), keep = e^(max - max'), weights[t] = e^(scale * scores[q][t] - max'),
+//   sum' = sum * keep + the weights, before they are rounded to BF16
+struct TileSoftmaxArgs {
+  Bf16Pair* weights;      // [query_count][32]: pairs of positions; undefined past counts[q]
+  float* keep;            // [query_count]; 0 if `first`
+  float* max;             // [query_count]
+  float* sum;             // [query_count]
+  float* scores;          // [query_count][64]; undefined afterwards
+  const int32_t* counts;  // [query_count]
+  float scale;
+  int32_t query_count;
+  bool first;  // the softmax begins here: max and sum are only written
+};
+using TileSoftmaxFn = void (*)(const TileSoftmaxArgs& args);
+
+// acc[q][i] = acc[q][i] * keep[q] + sum over t < counts[q], ascending, of weights[q][t] * values[t][i]
+struct TileSumArgs {
+  float* acc;               // [query_count][width]
+  const float* keep;        // [query_count]
+  const Bf16Pair* weights;  // [query_count][32]
+  const Bf16Pair* values;   // [32][width]
+  const int32_t* counts;    // [query_count], ascending
+  int32_t width;            // a multiple of kValueColumns
+  int32_t query_count;
+  RowPrefetch* prefetch;
+};
+using TileSumFn = void (*)(const TileSumArgs& args);
 
 struct IsaKernels {
   const char* option;  // DeviceOptions.isa
@@ -66,28 +130,44 @@ struct IsaKernels {
   GemmTileFn gemm_bf16;
   GemmTileFn gemm_f8;
   GemmTileFn gemm_4bit;
-  AttentionScoresFn attention_scores;
-  WeightedSumFn weighted_sum;
+  PackKeysFn pack_keys;
+  PackValuesFn pack_values;
+  TileScoresFn tile_scores;
+  TileSoftmaxFn tile_softmax;
+  TileSumFn tile_sum;
 };
 
 void GemmBf16Portable(const GemmTileArgs& args);
 void GemmF8Portable(const GemmTileArgs& args);
 void Gemm4BitPortable(const GemmTileArgs& args);
-void AttentionScoresPortable(const AttentionScoresArgs& args);
-void WeightedSumPortable(const WeightedSumArgs& args);
+void PackKeysPortable(const PackKeysArgs& args);
+void PackValuesPortable(const PackValuesArgs& args);
+void TileScoresPortable(const TileScoresArgs& args);
+void TileSoftmaxPortable(const TileSoftmaxArgs& args);
+void TileSumPortable(const TileSumArgs& args);
 
 #if defined(__x86_64__)
 void GemmBf16Avx2(const GemmTileArgs& args);
 void GemmF8Avx2(const GemmTileArgs& args);
 void Gemm4BitAvx2(const GemmTileArgs& args);
-void AttentionScoresAvx2(const AttentionScoresArgs& args);
-void WeightedSumAvx2(const WeightedSumArgs& args);
+void PackKeysAvx2(const PackKeysArgs& args);
+void PackValuesAvx2(const PackValuesArgs& args);
+void TileScoresAvx2(const TileScoresArgs& args);
+void TileSumAvx2(const TileSumArgs& args);
 
 void GemmBf16Avx512(const GemmTileArgs& args);
 void GemmF8Avx512(const GemmTileArgs& args);
 void Gemm4BitAvx512(const GemmTileArgs& args);
-void AttentionScoresAvx512(const AttentionScoresArgs& args);
-void WeightedSumAvx512(const WeightedSumArgs& args);
+void PackKeysAvx512(const PackKeysArgs& args);
+void PackValuesAvx512(const PackValuesArgs& args);
+void TileScoresAvx512(const TileScoresArgs& args);
+void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
+void TileSumAvx512(const TileSumArgs& args);
+
+// Beside the AVX-512 functions. Whether the machine has AMX with BF16 and lets this process use it.
+bool MayUseAmx();
+void TileScoresAmx(const TileScoresArgs& args);
+void TileSumAmx(const TileSumArgs& args);
 #endif
 
 }  // namespace foredraft

@@ -30,6 +30,7 @@ OpKind KindOf(const ArgmaxParams&) { return OpKind::kHead; }
 OpKind KindOf(const GroupedGemmParams&) { return OpKind::kGroupedGemm; }
 OpKind KindOf(const HeadGemmParams&) { return OpKind::kHeadGemm; }
 OpKind KindOf(const MlaDecodeParams&) { return OpKind::kAttention; }
+OpKind KindOf(const MlaPrefillParams&) { return OpKind::kAttention; }
 OpKind KindOf(const RouteExpertsParams&) { return OpKind::kRouting; }
 OpKind KindOf(const GroupRowsParams&) { return OpKind::kRouting; }
 OpKind KindOf(const CombineExpertsParams&) { return OpKind::kRouting; }
@@ -77,9 +78,19 @@ class CountedGraph : public Graph {
 }  // namespace
 
 const char* OpKindName(OpKind kind) {
-  static constexpr const char* kNames[] = {"gemm",       "grouped_gemm", "head, argmax", "head_gemm",
-                                           "mla_decode", "routing",      "small ops"};
+  static constexpr const char* kNames[] = {"gemm",      "grouped_gemm", "head, argmax", "head_gemm",
+                                           "attention", "routing",      "small ops"};
   return kNames[static_cast<int>(kind)];
+}
+
+double BoundSeconds(const OpTallies& tallies, const DeviceRates& rates) {
+  double seconds = 0;
+  for (const OpTally& tally : tallies) {
+    OpCost cost = tally.cost;
+    cost.bytes = cost.stored_bytes;
+    seconds += RooflineSeconds(cost, rates);
+  }
+  return seconds;
 }
 
 CountingDevice::CountingDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {

@@ -29,6 +29,11 @@ struct OpTally {
 };
 using OpTallies = std::array<OpTally, kOpKindCount>;  // by OpKind
 
+// The least time of these ops where they run one after another and activations stay in caches: of each kind
+// the longer of reading its weights and keys, and of its products. No kind's reads overlap another's
+// products.
+double BoundSeconds(const OpTallies& tallies, const DeviceRates& rates);
+
 class CountingDevice : public Device {
  public:
   explicit CountingDevice(std::unique_ptr<Device> device);

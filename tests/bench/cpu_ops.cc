@@ -1,6 +1,7 @@
-// The ops that read weights and keys, on backend cpu at a model's shapes: time, traffic, and its share of the
-// machine's read bandwidth, which is measured before and after every line. Calls cycle through copies of the
-// weights, so that a large model's weights are not in a cache. A small model's are, as in a real step.
+// The ops that read weights and keys, on backend cpu at a model's shapes: time, traffic, products, and the
+// time over its bound: the longer of traffic and products at the machine's rates, which are measured before
+// and after every line. Calls cycle through copies of the weights, so that a large model's weights are not in
+// a cache. A small model's are, as in a real step.
 //
 // usage: cpu_ops [--model CONFIG_JSON] [--rows 1,4,8] [--dtype bf16,fp8,int4,fp4] [--context N] [--threads N]
 //                [--only WORD] [--buffer-mb N] [--markdown]
@@ -21,10 +22,10 @@
 #include "client/measure/table.h"
 #include "config/model_config.h"
 #include "tests/bench/bench_flags.h"
+#include "tests/bench/cpu_rates.h"
 #include "tests/bench/device_timer.h"
 #include "tests/bench/op_cost.h"
 #include "tests/bench/op_memory.h"
-#include "tests/bench/read_bandwidth.h"
 
 namespace foredraft {
 namespace {
@@ -59,8 +60,9 @@ class Bench : public OpMemory {
   Bench(const Options& options, std::unique_ptr<Device> device)
       : OpMemory(std::move(device)),
         options_(options),
-        bandwidth_(options.threads, size_t(options.buffer_mb) << 20),
-        table_({"op", "n x k", "dtype", "rows", "us", "GB/s", "of read bandwidth", "GFLOPS"}) {}
+        rates_(options.threads, size_t(options.buffer_mb) << 20),
+        table_({"op", "n x k", "dtype", "rows", "us", "GB/s", "of read bandwidth", "GFLOPS",
+                "over the bound"}) {}
 
   bool Wants(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
   const std::vector<int>& rows() const { return options_.rows; }
@@ -76,13 +78,16 @@ class Bench : public OpMemory {
 
   void Line(const std::string& name, const std::string& shape, DType dtype, int rows, const OpCost& cost,
             const std::function<void(int)>& submit) {
-    const double before = bandwidth_.Measure();
+    const DeviceRates before = rates_.Measure();
     const double seconds = MedianSeconds(device(), stream(), submit, kSample);
-    const double rate = (before + bandwidth_.Measure()) / 2;
+    const DeviceRates rates = CpuRates::Mean(before, rates_.Measure());
+    OpCost stored = cost;
+    stored.bytes = cost.stored_bytes;
     table_.Add({name, shape, DTypeName(dtype), absl::StrCat(rows), absl::StrFormat("%.1f", seconds * 1e6),
                 absl::StrFormat("%.1f", cost.stored_bytes / seconds / 1e9),
-                absl::StrFormat("%.0f%%", 100 * cost.stored_bytes / seconds / rate),
-                absl::StrFormat("%.0f", (cost.bf16_flops + cost.fp8_flops) / seconds / 1e9)});
+                absl::StrFormat("%.0f%%", 100 * cost.stored_bytes / seconds / rates.bytes_per_second),
+                absl::StrFormat("%.0f", (cost.bf16_flops + cost.fp8_flops) / seconds / 1e9),
+                absl::StrFormat("%.2f", seconds / RooflineSeconds(stored, rates))});
   }
 
   void Print() {
@@ -95,7 +100,7 @@ class Bench : public OpMemory {
 
  private:
   const Options options_;
-  ReadBandwidth bandwidth_;
+  CpuRates rates_;
   Table table_;
 };
 
@@ -214,40 +219,71 @@ void HeadGemms(Bench& bench, const ModelConfig& c) {
   }
 }
 
-// Every row is its own sequence. The keys of one layer fit into a cache, so each call takes the next layer.
-void Attention(Bench& bench, const ModelConfig& c, int context) {
-  if (!bench.Wants("mla_decode")) return;
+// Adjacent rows of a sequence attend the same keys, as the K + 1 rows of a step. The keys of one layer fit
+// into a cache, so each call takes the next layer.
+void Decode(Bench& bench, const ModelConfig& c, int context, int rows, int rows_per_sequence) {
   const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
+  const int sequences = rows / rows_per_sequence;
   const int row_width = c.kv_lora_rank + c.qk_rope_head_dim;
-  for (const int rows : bench.rows()) {
-    std::vector<int32_t> tables(rows * blocks), slots(rows), positions(rows, context - 1);
-    for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
-    for (int row = 0; row < rows; ++row) slots[row] = row;
-    const size_t elements = (tables.size() + 1) * kTokensPerBlock * row_width;
-    const int layers =
-        std::min(c.num_hidden_layers, std::max(1, static_cast<int>(kColdBytes / 2 / elements)));
-    std::vector<bf16*> caches;
-    for (int layer = 0; layer < layers; ++layer) caches.push_back(bench.Put(std::vector<bf16>(elements)));
-    MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
-                         .q_lat = bench.Rows<const bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
-                         .q = bench.Rows<const bf16>(rows, c.num_attention_heads * c.qk_head_dim()),
-                         .layer = {.data = caches[0],
-                                   .block_tables = bench.Put(tables),
-                                   .table_stride = blocks,
-                                   .tokens_per_block = kTokensPerBlock,
-                                   .latent_dim = c.kv_lora_rank,
-                                   .rope_dim = c.qk_rope_head_dim},
-                         .index = {bench.Put(slots), bench.Put(positions), rows},
-                         .head_count = c.num_attention_heads,
-                         .head_dim = c.qk_head_dim(),
-                         .first_position = 0,
-                         .scale = 0.1f};
-    bench.Line("mla_decode", absl::StrCat(context, " positions"), DType::kBF16, rows,
-               CostOf(p, {.context = context, .rows_per_sequence = 1}), [&bench, &caches, p](int i) mutable {
-                 p.layer.data = caches[i % caches.size()];
-                 bench.ops().mla_decode(bench.stream(), p);
-               });
+  std::vector<int32_t> tables(sequences * blocks), slots(rows), positions(rows, context - 1);
+  for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
+  for (int row = 0; row < rows; ++row) slots[row] = row / rows_per_sequence;
+  const size_t elements = (tables.size() + 1) * kTokensPerBlock * row_width;
+  const int layers = std::min(c.num_hidden_layers, std::max(1, static_cast<int>(kColdBytes / 2 / elements)));
+  std::vector<bf16*> caches;
+  for (int layer = 0; layer < layers; ++layer) caches.push_back(bench.Put(std::vector<bf16>(elements)));
+  MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
+                       .q_lat = bench.Rows<const bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
+                       .q = bench.Rows<const bf16>(rows, c.num_attention_heads * c.qk_head_dim()),
+                       .layer = {.data = caches[0],
+                                 .block_tables = bench.Put(tables),
+                                 .table_stride = blocks,
+                                 .tokens_per_block = kTokensPerBlock,
+                                 .latent_dim = c.kv_lora_rank,
+                                 .rope_dim = c.qk_rope_head_dim},
+                       .index = {bench.Put(slots), bench.Put(positions), rows},
+                       .head_count = c.num_attention_heads,
+                       .head_dim = c.qk_head_dim(),
+                       .first_position = 0,
+                       .scale = 0.1f};
+  bench.Line(absl::StrCat("mla_decode, ", rows_per_sequence, " a sequence"),
+             absl::StrCat(context, " positions"), DType::kBF16, rows,
+             CostOf(p, {.context = context, .rows_per_sequence = rows_per_sequence}),
+             [&bench, &caches, p](int i) mutable {
+               p.layer.data = caches[i % caches.size()];
+               bench.ops().mla_decode(bench.stream(), p);
+             });
+}
+
+// A prompt of `context` tokens in one chunk.
+void Prefill(Bench& bench, const ModelConfig& c, int context) {
+  const int heads = c.num_attention_heads;
+  const MlaPrefillParams p = {
+      .out = bench.Rows<bf16>(context, heads * c.v_head_dim),
+      .q = bench.Rows<const bf16>(context, heads * c.qk_head_dim()),
+      .kv = bench.Rows<const bf16>(context, heads * (c.qk_nope_head_dim + c.v_head_dim)),
+      .k_pe = bench.Rows<const bf16>(context, c.qk_rope_head_dim),
+      .chunk_first = 0,
+      .first_position = 0,
+      .window_first = 0,
+      .head_count = heads,
+      .nope_dim = c.qk_nope_head_dim,
+      .rope_dim = c.qk_rope_head_dim,
+      .value_dim = c.v_head_dim,
+      .scale = 0.1f};
+  bench.Line("mla_prefill", absl::StrCat(context, " positions"), DType::kBF16, context, CostOf(p),
+             [&bench, p](int) { bench.ops().mla_prefill(bench.stream(), p); });
+}
+
+void Attention(Bench& bench, const ModelConfig& c, int context) {
+  if (bench.Wants("mla_decode")) {
+    for (const int rows : bench.rows()) {
+      for (const int rows_per_sequence : {1, 4}) {
+        if (rows % rows_per_sequence == 0) Decode(bench, c, context, rows, rows_per_sequence);
+      }
+    }
   }
+  if (bench.Wants("mla_prefill")) Prefill(bench, c, context);
 }
 
 int Main(int argc, char** argv) {

@@ -1,16 +1,19 @@
-// Decode steps of a whole model on backend cpu against the memory bandwidth of this machine: the time of a
-// step by rows and K, the bytes it reads from memory, and the read bandwidth measured before and after it.
+// Decode steps and prefills of a whole model on backend cpu against the bounds of this machine: their time,
+// the bytes they read from memory and the products they compute, and the read bandwidth and the rate of BF16
+// products measured before and after.
 //
 // usage: cpu_step [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
-//                 [--only table,plain,dense,ops,prefill] [--buffer-mb N] [--markdown]
+//                 [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--buffer-mb N] [--markdown]
 //   --model    a checkpoint, or the config.json of one: random weights then; default
 //              deploy/configs/yardstick.json
 //   --only     sections; default all but plain, which is the table without drafts
 //   --context  positions each sequence has at the start, computed from random prompts; default 128
+//   --prompts  lengths of the prompts of section prefill; default 512,4000
 //
 // Bytes of a step: the weights it reads once per forward (the head once per draft too; only the experts that
-// its rows chose), and the keys. They are counted op by op in the steps that are timed. Activations stay in
-// caches and are not counted.
+// its rows chose), and the keys. They and the products are counted op by op in the steps that are timed.
+// Activations stay in caches and are not counted. The bound of a step is the sum over the kinds of ops of the
+// longer of its bytes and its products at the measured rates: ops run one after another.
 
 #include <algorithm>
 #include <chrono>
@@ -45,6 +48,7 @@ struct Options {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int rounds = 5;
   std::vector<std::string> only = {"table", "dense", "ops", "prefill"};
+  std::vector<int> prompts = {512, 4000};
   bool markdown = false;
   std::string command;  // as given
   int buffer_mb = 512;  // of the read bandwidth
@@ -63,9 +67,13 @@ std::string Percent(const Summary& spread) {
   return absl::StrFormat("%.1f%% (%.1f-%.1f)", spread.p50 * 100, spread.p25 * 100, spread.p75 * 100);
 }
 
+std::string Times(const Summary& spread) {
+  return absl::StrFormat("%.2f (%.2f-%.2f)", spread.p50, spread.p25, spread.p75);
+}
+
 struct Report {
   const Options& options;
-  ReadBandwidth& bandwidth;
+  CpuRates& rates;
 };
 
 // The heading of a section and what it measures.
@@ -84,7 +92,7 @@ struct Line {
 
 void Rounds(const Report& report, std::vector<Line>& lines) {
   for (int round = 0; round < report.options.rounds; ++round) {
-    for (Line& line : lines) line.meter->Round(line.setting, report.bandwidth, line.measured);
+    for (Line& line : lines) line.meter->Round(line.setting, report.rates, line.measured);
   }
 }
 
@@ -92,18 +100,18 @@ void PrintSteps(const Report& report, const std::vector<Line>& lines) {
   Heading(report.options, "Decode steps",
           absl::StrFormat("Median and quartiles, %d rounds, settings interleaved, %d positions at the start. "
                           "K \"-\" is a model without its MTP module; K = 0 keeps the module's cache warm. "
-                          "Predicted: bytes over the read bandwidth.",
+                          "Bound: bytes and products of each kind of op at the rates around the step.",
                           report.options.rounds, report.options.context));
-  Table table(
-      {"rows", "K", "step ms", "predicted ms", "MB", "GB/s", "read GB/s", "of read bandwidth", "tokens/s"});
+  Table table({"rows", "K", "step ms", "bound ms", "over the bound", "MB", "GFLOP", "read GB/s", "GFLOPS",
+               "of read bandwidth", "tokens/s"});
   for (const Line& line : lines) {
     const MeasuredSteps& m = line.measured;
     const double tokens = line.setting.rows * kAcceptedLength[line.setting.draft_len];
     table.Add({absl::StrCat(line.setting.rows), line.name, Ms(Summarize(m.step_seconds)),
-               absl::StrFormat("%.2f", Summarize(m.predictions).p50 * 1e3),
-               absl::StrFormat("%.0f", m.step_bytes / 1e6),
-               absl::StrFormat("%.1f", Summarize(m.rates).p50 / 1e9),
-               absl::StrFormat("%.1f", Summarize(m.bandwidths).p50 / 1e9), Percent(Summarize(m.shares)),
+               absl::StrFormat("%.2f", Summarize(m.bounds).p50 * 1e3), Times(Summarize(m.over_bounds)),
+               absl::StrFormat("%.0f", m.step_bytes / 1e6), absl::StrFormat("%.1f", m.step_flops / 1e9),
+               absl::StrFormat("%.1f", Summarize(m.bandwidths).p50 / 1e9),
+               absl::StrFormat("%.0f", Summarize(m.product_rates).p50 / 1e9), Percent(Summarize(m.shares)),
                absl::StrFormat("%.0f", tokens / Summarize(m.step_seconds).p50)});
   }
   table.Print(report.options.markdown);
@@ -114,13 +122,14 @@ void PrintGain(const Report& report, const std::vector<Line>& lines) {
   Heading(
       report.options, "Drafts, one sequence, forced acceptance",
       "Tokens per second over those without drafts, at the acceptance lengths published for R1; predicted "
-      "from the bytes of the steps. Spread over rounds.");
+      "from the bounds of the steps. Spread over rounds.");
   Table table({"K", "accepted length", "gain", "predicted", "measured / predicted"});
   const MeasuredSteps& base = lines[0].measured;
   for (const Line& line : lines) {
     const int k = line.setting.draft_len;
     if (line.setting.rows != 1 || k == 0) continue;
-    const double predicted = kAcceptedLength[k] * base.step_bytes / line.measured.step_bytes;
+    const double predicted =
+        kAcceptedLength[k] * Summarize(base.bounds).p50 / Summarize(line.measured.bounds).p50;
     std::vector<double> gains, reached;
     const size_t rounds = base.rates.size();
     for (size_t i = 0; i < rounds; ++i) {
@@ -128,9 +137,7 @@ void PrintGain(const Report& report, const std::vector<Line>& lines) {
       gains.push_back(kAcceptedLength[k] * base_seconds * line.measured.rates[i] / line.measured.step_bytes);
       reached.push_back(gains.back() / predicted);
     }
-    const Summary gain = Summarize(gains);
-    table.Add({line.name, absl::StrFormat("%.2f", kAcceptedLength[k]),
-               absl::StrFormat("%.2f (%.2f-%.2f)", gain.p50, gain.p25, gain.p75),
+    table.Add({line.name, absl::StrFormat("%.2f", kAcceptedLength[k]), Times(Summarize(gains)),
                absl::StrFormat("%.2f", predicted), Percent(Summarize(reached))});
   }
   table.Print(report.options.markdown);
@@ -182,10 +189,8 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
       ratios.push_back(lines[0].measured.rates[i] / line.measured.rates[i] * line.measured.step_bytes /
                        lines[0].measured.step_bytes);
     }
-    const Summary ratio = Summarize(ratios);
     table.Add({absl::StrCat(line.setting.rows), Ms(Summarize(line.measured.step_seconds)),
-               Percent(Summarize(line.measured.shares)),
-               absl::StrFormat("%.2f (%.2f-%.2f)", ratio.p50, ratio.p25, ratio.p75)});
+               Percent(Summarize(line.measured.shares)), Times(Summarize(ratios))});
   }
   table.Print(options.markdown);
   return absl::OkStatus();
@@ -194,32 +199,35 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
 // The time of one setting's median step by kind of op; `k` names its drafts.
 void AddOps(const Report& report, StepMeter& meter, const StepSetting& setting, const std::string& k,
             Table& table) {
-  const double before = report.bandwidth.Measure();
+  const DeviceRates before = report.rates.Measure();
   const std::vector<StepMeter::TalliedStep> steps = meter.TallySteps(setting, kTalliedSteps);
-  const double rate = (before + report.bandwidth.Measure()) / 2;
+  const DeviceRates rates = CpuRates::Mean(before, report.rates.Measure());
   const StepMeter::TalliedStep& step = steps[steps.size() / 2];
   const auto us = [](double seconds) { return absl::StrFormat("%.0f", seconds * 1e6); };
-  const auto line = [&](const char* kind, const OpTally& tally, const std::string& time) {
+  const auto line = [&](const char* kind, const OpTally& tally, const std::string& time, double bound) {
     const double bytes = tally.cost.stored_bytes;
-    const double speed = bytes / tally.seconds;
-    table.Add({absl::StrCat(setting.rows), k, kind, absl::StrCat(tally.calls), time,
-               absl::StrFormat("%.1f%%", 100 * tally.seconds / step.seconds),
-               absl::StrFormat("%.1f", bytes / 1e6), bytes > 0 ? absl::StrFormat("%.1f", speed / 1e9) : "",
-               bytes > 0 ? absl::StrFormat("%.0f%%", 100 * speed / rate) : ""});
+    const double flops = tally.cost.bf16_flops + tally.cost.fp8_flops;
+    table.Add(
+        {absl::StrCat(setting.rows), k, kind, absl::StrCat(tally.calls), time,
+         absl::StrFormat("%.1f%%", 100 * tally.seconds / step.seconds), absl::StrFormat("%.1f", bytes / 1e6),
+         flops > 0 ? absl::StrFormat("%.0f", flops / tally.seconds / 1e9) : "",
+         bytes > 0 ? absl::StrFormat("%.0f%%", 100 * bytes / tally.seconds / rates.bytes_per_second) : "",
+         bound > 0 ? absl::StrFormat("%.2f", tally.seconds / bound) : ""});
   };
   OpTally all{.seconds = step.seconds};
   OpTally between{.seconds = step.seconds};
   for (int kind = 0; kind < kOpKindCount; ++kind) {
     const OpTally& tally = step.ops[kind];
-    line(OpKindName(static_cast<OpKind>(kind)), tally, us(tally.seconds));
+    line(OpKindName(static_cast<OpKind>(kind)), tally, us(tally.seconds), BoundSeconds({tally}, rates));
     between.seconds -= tally.seconds;
     all.calls += tally.calls;
     all.cost += tally.cost;
   }
-  line("between", between, us(between.seconds));
+  line("between", between, us(between.seconds), 0);
   line("step", all,
        absl::StrCat(us(step.seconds), " (", us(steps[steps.size() / 4].seconds), "-",
-                    us(steps[steps.size() * 3 / 4].seconds), ")"));
+                    us(steps[steps.size() * 3 / 4].seconds), ")"),
+       BoundSeconds(step.ops, rates));
 }
 
 void Ops(const Report& report, const BenchModel& model) {
@@ -231,9 +239,10 @@ void Ops(const Report& report, const BenchModel& model) {
   Heading(
       options, "Time by kind of op",
       absl::StrFormat("The step of median length among %d steps, run op by op with a clock around each op; "
-                      "with quartiles. Between: the rest of the step. GB/s of weights and keys.",
+                      "with quartiles. Between: the rest of the step. MB of weights and keys.",
                       kTalliedSteps));
-  Table table({"rows", "K", "kind", "calls", "us", "of step", "MB", "GB/s", "of read bandwidth"});
+  Table table(
+      {"rows", "K", "kind", "calls", "us", "of step", "MB", "GFLOPS", "of read bandwidth", "over the bound"});
   StepMeter plain({options.threads, options.context, 0, rows}, model);
   for (const int count : rows) AddOps(report, plain, {count, 0}, "-", table);
   if (model.config.num_nextn_predict_layers > 0) {
@@ -245,24 +254,45 @@ void Ops(const Report& report, const BenchModel& model) {
 }
 
 void Prefill(const Report& report, const BenchModel& model) {
-  constexpr int kPromptLen = 512;
   const Options& options = report.options;
-  StepBench bench({.context = kPromptLen,
-                   .max_rows = options.rounds + 1,
-                   .batch_sizes = {options.rounds + 1},
-                   .max_draft_len = 0,
-                   .tokens_per_block = kCpuTokensPerBlock,
-                   .max_num_tokens = kPromptLen,
-                   .max_steps = 1,
-                   .graphs = false},
-                  model.config, MakeCpuDevice(options.threads), model.weights);
-  std::vector<double> seconds = bench.Prefill();
-  seconds.erase(seconds.begin());  // touches its memory for the first time
-  for (double& s : seconds) s = kPromptLen / s;
-  const Summary rate = Summarize(seconds);
-  Heading(options, "Prefill", "One prompt of 512 tokens, without the module and the head.");
-  Table table({"tokens", "tokens/s"});
-  table.Add({absl::StrCat(kPromptLen), absl::StrFormat("%.0f (%.0f-%.0f)", rate.p50, rate.p25, rate.p75)});
+  Heading(options, "Prefill", "One prompt, one chunk, without the module and the head. Bound: as of a step.");
+  Table table({"tokens", "tokens/s", "at the bound", "over the bound", "GFLOP of attention", "GFLOP in all"});
+  for (const int length : options.prompts) {
+    auto counting_device = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads));
+    CountingDevice& counting = *counting_device;
+    StepBench bench(
+        {.context = length,
+         .max_rows = options.rounds + 1,
+         .batch_sizes = {options.rounds + 1},
+         .max_draft_len = 0,
+         .tokens_per_block = kCpuTokensPerBlock,
+         .max_num_tokens = (length + kCpuTokensPerBlock - 1) / kCpuTokensPerBlock * kCpuTokensPerBlock,
+         .max_steps = 1,
+         .graphs = false},
+        model.config, std::move(counting_device), model.weights);
+    const DeviceRates before = report.rates.Measure();
+    std::vector<double> seconds = bench.Prefill();
+    const DeviceRates rates = CpuRates::Mean(before, report.rates.Measure());
+    seconds.erase(seconds.begin());  // touches its memory for the first time
+    counting.StartCounting({.host_arrays = true}, model.config.vocab_size);
+    bench.Prefill(1);
+    const OpTallies tallies = counting.TakeTallies();
+    OpCost all;
+    for (const OpTally& tally : tallies) all += tally.cost;
+    const double bound = BoundSeconds(tallies, rates);
+    std::vector<double> speeds, over;
+    for (const double s : seconds) {
+      speeds.push_back(bench.context() / s);
+      over.push_back(s / bound);
+    }
+    const Summary speed = Summarize(speeds);
+    const double attention = tallies[static_cast<int>(OpKind::kAttention)].cost.bf16_flops;
+    table.Add({absl::StrCat(bench.context()),
+               absl::StrFormat("%.0f (%.0f-%.0f)", speed.p50, speed.p25, speed.p75),
+               absl::StrFormat("%.0f", bench.context() / bound), Times(Summarize(over)),
+               absl::StrFormat("%.1f", attention / 1e9),
+               absl::StrFormat("%.1f", (all.bf16_flops + all.fp8_flops) / 1e9)});
+  }
   table.Print(options.markdown);
 }
 
@@ -270,19 +300,23 @@ absl::Status Run(const Options& options) {
   const bool checkpoint = !absl::EndsWith(options.model, ".json");
   const auto config = ReadModelConfig(checkpoint ? options.model + "/config.json" : options.model);
   if (!config.ok()) return config.status();
-  ReadBandwidth bandwidth(options.threads, size_t(options.buffer_mb) << 20);
-  const Report report{options, bandwidth};
+  CpuRates rates(options.threads, size_t(options.buffer_mb) << 20);
+  const Report report{options, rates};
   {
     const auto model = MakeBenchModel(checkpoint ? options.model : "", *config, options.threads);
     if (!model.ok()) return model.status();
-    std::vector<double> rates;
-    for (int i = 0; i < options.rounds; ++i) rates.push_back(bandwidth.Measure());
-    const Summary rate = Summarize(rates);
+    std::vector<double> bandwidths, dots;
+    for (int i = 0; i < options.rounds; ++i) {
+      const DeviceRates measured = rates.Measure();
+      bandwidths.push_back(measured.bytes_per_second / 1e9);
+      dots.push_back(measured.bf16_flops / 1e9);
+    }
+    const Summary bandwidth = Summarize(bandwidths), dot = Summarize(dots);
     std::cout << absl::StreamFormat(
         "%s, %s, %d threads; read bandwidth %.1f GB/s (%.1f-%.1f): %d streams a thread, prefetch %d bytes "
-        "ahead, a buffer of %d MB\n\n",
-        options.model, model->device->name(), options.threads, rate.p50 / 1e9, rate.p25 / 1e9, rate.p75 / 1e9,
-        bandwidth.way().streams, bandwidth.way().prefetch_bytes, options.buffer_mb);
+        "ahead, a buffer of %d MB; BF16 products %.0f GFLOPS (%.0f-%.0f)\n\n",
+        options.model, model->device->name(), options.threads, bandwidth.p50, bandwidth.p25, bandwidth.p75,
+        rates.way().streams, rates.way().prefetch_bytes, options.buffer_mb, dot.p50, dot.p25, dot.p75);
     if (options.Wants("ops")) Ops(report, *model);
     if (options.Wants("table") || options.Wants("plain")) Steps(report, *model);
     if (options.Wants("prefill")) Prefill(report, *model);
@@ -299,6 +333,7 @@ int Main(int argc, char** argv) {
                                      {"--threads", &options.threads},
                                      {"--rounds", &options.rounds},
                                      {"--only", &options.only},
+                                     {"--prompts", &options.prompts},
                                      {"--buffer-mb", &options.buffer_mb},
                                      {"--markdown", &options.markdown}});
   std::sort(options.rows.begin(), options.rows.end());

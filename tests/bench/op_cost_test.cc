@@ -141,5 +141,15 @@ TEST(CountingDevice, RecognisesTheHeadByItsWidth) {
   EXPECT_EQ(device.TakeTallies()[static_cast<int>(OpKind::kGemm)].calls, 1);
 }
 
+// Ops run one after another: what one kind reads does not hide what another computes.
+TEST(OpCost, BoundOfAStepIsTheSumOfItsKinds) {
+  OpTallies tallies;
+  tallies[static_cast<int>(OpKind::kGemm)].cost = {.bytes = 999, .stored_bytes = 40, .bf16_flops = 10};
+  tallies[static_cast<int>(OpKind::kAttention)].cost = {.bytes = 999, .stored_bytes = 2, .bf16_flops = 300};
+  tallies[static_cast<int>(OpKind::kSmall)].cost = {.bytes = 999};  // activations stay in caches
+  const DeviceRates rates = {.bytes_per_second = 4, .bf16_flops = 100, .fp8_flops = 100};
+  EXPECT_DOUBLE_EQ(BoundSeconds(tallies, rates), 10.0 + 3.0);
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -46,11 +46,12 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   length_limit_ = engine.max_seq_len - 1;
 }
 
-std::vector<double> StepBench::Prefill() {
+std::vector<double> StepBench::Prefill(int sequences) {
   std::vector<double> seconds;
+  if (sequences == 0) sequences = engine_->options().max_batch_size;
   const int at_once = std::max(1, engine_->options().max_num_tokens / context_);
-  for (int first = 0; first < engine_->options().max_batch_size; first += at_once) {
-    const int end = std::min(first + at_once, engine_->options().max_batch_size);
+  for (int first = 0; first < sequences; first += at_once) {
+    const int end = std::min(first + at_once, sequences);
     IterationPlan prefill = Step(0);
     IterationPlan release = Step(0);
     for (int slot = first; slot < end; ++slot) {

@@ -35,9 +35,9 @@ class StepBench {
   StepBench(const StepBenchOptions& options, const ModelConfig& config, std::unique_ptr<Device> device,
             ModelWeights weights, std::unique_ptr<Communicator> others = nullptr);
 
-  // Computes the context of all sequences from random prompts, as many at once as max_num_tokens
-  // allows. Without this call, the caches hold zeros. Returns the seconds of each forward.
-  std::vector<double> Prefill();
+  // Computes the context of the first `sequences` sequences (0: of all) from random prompts, as many at once
+  // as max_num_tokens allows. Without this call, the caches hold zeros. Returns the seconds of each forward.
+  std::vector<double> Prefill(int sequences = 0);
 
   // Brings `rows` sequences to the context, ready for a decode step; they stay live until the next call.
   void Start(int rows, int draft_len);

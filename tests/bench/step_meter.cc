@@ -55,24 +55,32 @@ StepMeter::StepMeter(const Options& options, const BenchModel& model) : vocab_si
   bench_->Prefill();
 }
 
-void StepMeter::Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured) {
+void StepMeter::Round(const StepSetting& setting, CpuRates& rates, MeasuredSteps& measured) {
   const int steps = StepsOfRound(setting);
-  const std::vector<double>& bytes = BytesOf(setting, steps);
-  const double before = bandwidth.Measure();
+  const std::vector<OpTallies>& costs = CostsOf(setting, steps);
+  const DeviceRates before = rates.Measure();
   bench_->Start(setting.rows, setting.draft_len);
   for (int i = 0; i < kWarmSteps; ++i) bench_->Run(setting.draft_len);
-  double seconds = 0, moved = 0;
+  double seconds = 0;
   for (int i = 0; i < steps; ++i) {
     measured.step_seconds.push_back(TimedStep(setting.draft_len));
     seconds += measured.step_seconds.back();
-    moved += bytes[i];
   }
-  const double rate = (before + bandwidth.Measure()) / 2;
-  measured.bandwidths.push_back(rate);
-  measured.rates.push_back(moved / seconds);
-  measured.shares.push_back(moved / seconds / rate);
-  measured.predictions.push_back(moved / steps / rate);
-  measured.step_bytes = moved / steps;
+  const DeviceRates around = CpuRates::Mean(before, rates.Measure());
+  OpCost moved;
+  double bound = 0;
+  for (int i = 0; i < steps; ++i) {
+    bound += BoundSeconds(costs[i], around);
+    for (const OpTally& tally : costs[i]) moved += tally.cost;
+  }
+  measured.bandwidths.push_back(around.bytes_per_second);
+  measured.product_rates.push_back(around.bf16_flops);
+  measured.rates.push_back(moved.stored_bytes / seconds);
+  measured.shares.push_back(measured.rates.back() / around.bytes_per_second);
+  measured.bounds.push_back(bound / steps);
+  measured.over_bounds.push_back(seconds / bound);
+  measured.step_bytes = moved.stored_bytes / steps;
+  measured.step_flops = (moved.bf16_flops + moved.fp8_flops) / steps;
 }
 
 std::vector<StepMeter::TalliedStep> StepMeter::TallySteps(const StepSetting& setting, int steps) {
@@ -110,15 +118,15 @@ int StepMeter::StepsOfRound(const StepSetting& setting) {
   return found->second;
 }
 
-const std::vector<double>& StepMeter::BytesOf(const StepSetting& setting, int steps) {
-  std::vector<double>& bytes = bytes_[{setting.rows, setting.draft_len}];
-  if (!bytes.empty()) return bytes;
+const std::vector<OpTallies>& StepMeter::CostsOf(const StepSetting& setting, int steps) {
+  std::vector<OpTallies>& costs = costs_[{setting.rows, setting.draft_len}];
+  if (!costs.empty()) return costs;
   std::vector<RankResult> counted;
   bench_->Start(setting.rows, setting.draft_len);
   for (int i = 0; i < kWarmSteps + steps; ++i) {
     if (i >= kWarmSteps) StartCounting(setting, i - kWarmSteps);
     counted.push_back(bench_->Run(setting.draft_len));
-    if (i >= kWarmSteps) bytes.push_back(counting_->TakeCost().stored_bytes);
+    if (i >= kWarmSteps) costs.push_back(counting_->TakeTallies());
   }
   bench_->Start(setting.rows, setting.draft_len);
   for (const RankResult& before : counted) {
@@ -128,7 +136,7 @@ const std::vector<double>& StepMeter::BytesOf(const StepSetting& setting, int st
           << "tokens differ from those of the counted steps";
     }
   }
-  return bytes;
+  return costs;
 }
 
 void StepMeter::StartCounting(const StepSetting& setting, int step) {

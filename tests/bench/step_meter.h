@@ -1,9 +1,9 @@
 #ifndef FOREDRAFT_TESTS_BENCH_STEP_METER_H_
 #define FOREDRAFT_TESTS_BENCH_STEP_METER_H_
 
-// Times decode steps on backend cpu, and counts the bytes of the same steps: from the same start, an engine
-// repeats its tokens, and with them the experts that its rows choose. Timed steps are replays; counted
-// ones run the recorded ops one by one.
+// Times decode steps on backend cpu, and counts the bytes and products of the same steps: from the same
+// start, an engine repeats its tokens, and with them the experts that its rows choose. Timed steps are
+// replays; counted ones run the recorded ops one by one.
 
 #include <map>
 #include <memory>
@@ -12,14 +12,12 @@
 #include <vector>
 
 #include "tests/bench/counting_device.h"
-#include "tests/bench/read_bandwidth.h"
+#include "tests/bench/cpu_rates.h"
 #include "tests/bench/step_bench.h"
 
 namespace foredraft {
 
 inline constexpr int kCpuTokensPerBlock = 32;
-
-std::unique_ptr<Device> MakeCpuDevice(int threads);
 
 // Weights and the device that holds them.
 struct BenchModel {
@@ -38,12 +36,15 @@ struct StepSetting {
 
 // Of one setting, by rounds.
 struct MeasuredSteps {
-  std::vector<double> step_seconds;  // of each step of all rounds
-  std::vector<double> rates;         // bytes of the round's steps over their time
-  std::vector<double> bandwidths;    // read bandwidth around its steps
-  std::vector<double> shares;        // rate over bandwidth
-  std::vector<double> predictions;   // bytes of a step over the bandwidth, seconds
-  double step_bytes = 0;             // mean
+  std::vector<double> step_seconds;   // of each step of all rounds
+  std::vector<double> rates;          // bytes of the round's steps over their time
+  std::vector<double> bandwidths;     // read bandwidth around its steps
+  std::vector<double> product_rates;  // FLOPs per second of BF16 products around its steps
+  std::vector<double> shares;         // rate over bandwidth
+  std::vector<double> bounds;         // BoundSeconds of a step at these rates
+  std::vector<double> over_bounds;    // time of the round's steps over their bound
+  double step_bytes = 0;              // mean
+  double step_flops = 0;              // mean
 };
 
 class StepMeter {
@@ -57,8 +58,8 @@ class StepMeter {
   // `model` must outlive this object.
   StepMeter(const Options& options, const BenchModel& model);
 
-  // One round: the steps, with a measurement of the read bandwidth before and after.
-  void Round(const StepSetting& setting, ReadBandwidth& bandwidth, MeasuredSteps& measured);
+  // One round: the steps, with a measurement of the machine's rates before and after.
+  void Round(const StepSetting& setting, CpuRates& rates, MeasuredSteps& measured);
 
   // A step run op by op.
   struct TalliedStep {
@@ -71,14 +72,15 @@ class StepMeter {
  private:
   double TimedStep(int draft_len);
   int StepsOfRound(const StepSetting& setting);
-  const std::vector<double>& BytesOf(const StepSetting& setting, int steps);
+  const std::vector<OpTallies>& CostsOf(const StepSetting& setting, int steps);
   void StartCounting(const StepSetting& setting, int step);
 
   const int vocab_size_;
   CountingDevice* counting_ = nullptr;  // of bench_
   std::unique_ptr<StepBench> bench_;
-  std::map<std::pair<int, int>, int> steps_;                  // of a round, by rows and K
-  std::map<std::pair<int, int>, std::vector<double>> bytes_;  // likewise, of each step: rounds repeat them
+  std::map<std::pair<int, int>, int> steps_;  // of a round, by rows and K
+  // Likewise, of each step: rounds repeat them.
+  std::map<std::pair<int, int>, std::vector<OpTallies>> costs_;
 };
 
 }  // namespace foredraft

@@ -2,8 +2,7 @@
 #define FOREDRAFT_TESTS_OPS_ATTENTION_REFERENCE_H_
 
 // Softmax attention of one head in plain loops and double, with the error bound of a computation whose
-// scores, weights and sums are FP32, and whose weights are rounded to BF16 before the product with the values
-// if the backend does so.
+// scores and sums are FP32, and whose weights are rounded to BF16 before the product with the values.
 
 #include <algorithm>
 #include <cmath>
@@ -41,11 +40,10 @@ inline HeadReference ReferenceAttention(const std::vector<float>& query, double 
 
   // A score's error comes from the roundings of its dot product. e^x turns it into a relative error of the
   // weight, and the sum of the weights has the same: hence twice. Exp, the sums over positions and the merges
-  // of splits add a few roundings per term. CUDA's tensor cores use BF16 weights but sum the unrounded ones,
-  // so each term has one such rounding more.
+  // of splits add a few roundings per term. The products take BF16 weights, the sum of the weights the
+  // unrounded ones: each term has one such rounding more.
   const double score_error = (static_cast<double>(query.size()) + 4) * kF32Roundoff * magnitude;
-  const double weight_rounding = TestBackend() == "cuda" ? kBf16Roundoff : 0.0;
-  const double relative = 2 * score_error + (3 * count + 64) * kF32Roundoff + weight_rounding;
+  const double relative = 2 * score_error + (3 * count + 64) * kF32Roundoff + kBf16Roundoff;
   HeadReference reference;
   std::vector<double> magnitudes;
   for (int t = 0; t < count; ++t) {

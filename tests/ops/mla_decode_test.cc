@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <vector>
 
 #include "tests/ops/attention_reference.h"
@@ -50,51 +52,78 @@ void CheckHead(const Shape& shape, const KvFixture& kv, int slot, int last, cons
   }
 }
 
-OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf16>& q_lat,
-                  const std::vector<bf16>& q) {
+// A row of a batch: which queries, where.
+struct BatchRow {
+  int query;
+  int slot;  // -1: idle, its queries are NaN
+  int position;
+};
+
+struct Queries {
+  std::vector<bf16> q_lat;  // [queries, heads * latent]
+  std::vector<bf16> q;      // [queries, heads * (nope + rope)]
+};
+
+Queries MakeQueries(Noise& noise, const Shape& shape, int count) {
+  return {noise.Bf16s(count * shape.heads * shape.latent),
+          noise.Bf16s(count * shape.heads * (shape.nope + shape.rope))};
+}
+
+float ScaleOf(const Shape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.nope + shape.rope)); }
+
+// The output of each row.
+std::vector<Bytes> RunBatch(OpRig& rig, const Shape& shape, const KvFixture& kv, const Queries& queries,
+                            const std::vector<BatchRow>& batch) {
   const int head_dim = shape.nope + shape.rope;
   const int lat_width = shape.heads * shape.latent;
   const int q_width = shape.heads * head_dim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const int count = static_cast<int>(batch.size());
+  std::vector<bf16> lat_in(count * lat_width, bf16{0x7fc0}), q_in(count * q_width, bf16{0x7fc0});
+  std::vector<int32_t> slots, positions;
+  for (int i = 0; i < count; ++i) {
+    slots.push_back(batch[i].slot);
+    positions.push_back(batch[i].position);
+    if (batch[i].slot < 0) continue;
+    std::copy_n(&queries.q_lat[batch[i].query * lat_width], lat_width, &lat_in[i * lat_width]);
+    std::copy_n(&queries.q[batch[i].query * q_width], q_width, &q_in[i * q_width]);
+  }
+  bf16* out = rig.Poisoned<bf16>(count * lat_width);
+  const MlaDecodeParams params = {.out = Dense(out, count, lat_width),
+                                  .q_lat = Dense<const bf16>(rig.Put(lat_in), count, lat_width),
+                                  .q = Dense<const bf16>(rig.Put(q_in), count, q_width),
+                                  .layer = kv.Put(rig),
+                                  .index = {rig.Put(slots), rig.Put(positions), count},
+                                  .head_count = shape.heads,
+                                  .head_dim = head_dim,
+                                  .first_position = shape.first_position,
+                                  .scale = ScaleOf(shape)};
+  rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
+  return SplitRows(rig.Get(out, count * lat_width), lat_width);
+}
+
+OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const Queries& queries) {
   OpCase op_case;
   op_case.name = shape.name;
   op_case.row_count = shape.row_count();
-  op_case.run = [=, &shape, &kv, &q_lat, &q](OpRig& rig, const std::vector<int>& rows) {
-    // An idle row between any two: its slot is -1, its queries are NaN.
-    const int count = 2 * static_cast<int>(rows.size());
-    std::vector<bf16> lat_in(count * lat_width, bf16{0x7fc0}), q_in(count * q_width, bf16{0x7fc0});
-    std::vector<int32_t> slots(count, -1), positions(count, 0);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::copy_n(&q_lat[rows[i] * lat_width], lat_width, &lat_in[2 * i * lat_width]);
-      std::copy_n(&q[rows[i] * q_width], q_width, &q_in[2 * i * q_width]);
-      slots[2 * i] = rows[i] % kv.slot_count();
-      positions[2 * i] = shape.positions[rows[i]];
+  op_case.run = [&shape, &kv, &queries](OpRig& rig, const std::vector<int>& rows) {
+    std::vector<BatchRow> batch;
+    for (const int row : rows) {  // an idle row between any two
+      batch.push_back({row, row % kv.slot_count(), shape.positions[row]});
+      batch.push_back({0, -1, 0});
     }
-    bf16* out = rig.Poisoned<bf16>(count * lat_width);
-    const MlaDecodeParams params = {.out = Dense(out, count, lat_width),
-                                    .q_lat = Dense<const bf16>(rig.Put(lat_in), count, lat_width),
-                                    .q = Dense<const bf16>(rig.Put(q_in), count, q_width),
-                                    .layer = kv.Put(rig),
-                                    .index = {rig.Put(slots), rig.Put(positions), count},
-                                    .head_count = shape.heads,
-                                    .head_dim = head_dim,
-                                    .first_position = shape.first_position,
-                                    .scale = scale};
-    rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
-    const std::vector<bf16> values = rig.Get(out, count * lat_width);
+    const std::vector<Bytes> all = RunBatch(rig, shape, kv, queries, batch);
     std::vector<Bytes> outputs;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      outputs.push_back(BytesOf(&values[2 * i * lat_width], lat_width));
-    }
+    for (size_t i = 0; i < all.size(); i += 2) outputs.push_back(all[i]);
     return outputs;
   };
-  op_case.check = [=, &shape, &kv, &q_lat, &q](int row, const Bytes& output) {
+  op_case.check = [&shape, &kv, &queries](int row, const Bytes& output) {
     const std::vector<bf16> values = FromBytes<bf16>(output);
     for (int h = 0; h < shape.heads; ++h) {
       SCOPED_TRACE("row " + std::to_string(row) + ", head " + std::to_string(h));
-      CheckHead(shape, kv, row % kv.slot_count(), shape.positions[row],
-                &q_lat[row * lat_width + h * shape.latent], &q[row * q_width + h * head_dim + shape.nope],
-                scale, &values[h * shape.latent]);
+      const int head = row * shape.heads + h;
+      CheckHead(shape, kv, row % kv.slot_count(), shape.positions[row], &queries.q_lat[head * shape.latent],
+                &queries.q[head * (shape.nope + shape.rope) + shape.nope], ScaleOf(shape),
+                &values[h * shape.latent]);
       if (testing::Test::HasFatalFailure()) return;
     }
   };
@@ -104,10 +133,9 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
 TEST(MlaDecode, Holds) {
   for (const Shape& shape : kShapes) {
     Noise noise(11);
-    const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
-    const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
+    const Queries queries = MakeQueries(noise, shape, shape.row_count());
     const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
-    ExpectOpHolds(DecodeCase(shape, kv, q_lat, q));
+    ExpectOpHolds(DecodeCase(shape, kv, queries));
     if (HasFailure()) return;
   }
 }
@@ -116,10 +144,9 @@ TEST(MlaDecode, Holds) {
 TEST(MlaDecode, HoldsForLongContexts) {
   const Shape shape = {"long", 4, 32, 16, 32, 64, 1, {16383, 16384, 300}};
   Noise noise(17);
-  const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
-  const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
+  const Queries queries = MakeQueries(noise, shape, shape.row_count());
   const KvFixture kv(noise, 2, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
-  const OpCase op_case = DecodeCase(shape, kv, q_lat, q);
+  const OpCase op_case = DecodeCase(shape, kv, queries);
   OpRig rig({}, RunMode::kEager);
   const std::vector<Bytes> together = op_case.run(rig, {2, 1, 0, 1});
   for (const int row : {0, 1}) {
@@ -130,11 +157,56 @@ TEST(MlaDecode, HoldsForLongContexts) {
   }
 }
 
+// Adjacent rows of a sequence share their keys: K + 1 rows in order, and orders that no step has. Few rows
+// and many, so that a backend divides the work in different ways.
+TEST(MlaDecode, RowsOfASequenceTogetherAreAsAlone) {
+  const Shape shape = {"rows of a sequence", 5, 48, 16, 32, 16, 1, {1100}};
+  struct Case {
+    const char* name;
+    std::vector<std::vector<int>> sequences;  // positions of adjacent rows
+  };
+  const Case cases[] = {
+      {"across the border of a tile", {{62, 63, 64, 65}, {126, 127, 128, 129}}},
+      {"across the border of a split", {{254, 255, 256, 257}}},
+      {"far apart", {{1, 2, 300, 1000}, {255, 1023, 1024}}},
+      {"equal and descending", {{40, 40, 39, 38, 70}, {200, 130, 20, 70}}},
+      {"more rows than drafts make", {{500, 501, 502, 503, 504, 505, 506, 507, 508, 509, 510, 511, 512}}},
+      {"many sequences", std::vector<std::vector<int>>(12, {300, 301, 302, 303})},
+  };
+  Noise noise(19);
+  constexpr int kQueries = 7;
+  const Queries queries = MakeQueries(noise, shape, kQueries);
+  const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
+  for (const Case& c : cases) {
+    std::vector<BatchRow> batch;
+    for (size_t i = 0; i < c.sequences.size(); ++i) {
+      for (const int position : c.sequences[i]) {
+        batch.push_back({static_cast<int>(batch.size()) % kQueries, static_cast<int>(i % 3), position});
+      }
+    }
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig one({.isa = isa}, RunMode::kEager);
+      std::map<std::array<int, 3>, Bytes> known;
+      std::vector<Bytes> alone;
+      for (const BatchRow& row : batch) {
+        Bytes& output = known[{row.query, row.slot, row.position}];
+        if (output.empty()) output = RunBatch(one, shape, kv, queries, {row})[0];
+        alone.push_back(output);
+      }
+      for (const int threads : {1, 3}) {
+        if (threads > 1 && TestBackend() != "cpu") continue;  // host threads matter only to the CPU
+        OpRig rig({.threads = threads, .isa = isa}, RunMode::kEager);
+        EXPECT_EQ(RunBatch(rig, shape, kv, queries, batch), alone)
+            << c.name << ", isa " << isa << ", " << threads << " threads";
+      }
+    }
+  }
+}
+
 TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
   const Shape& shape = kShapes[0];
   Noise noise(13);
-  const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
-  const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
+  const Queries queries = MakeQueries(noise, shape, shape.row_count());
   const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
   for (int row = 0; row < shape.row_count(); ++row) {
     KvFixture masked = whole;
@@ -142,8 +214,8 @@ TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
     masked.Poison(row % 3, 0, shape.first_position);
     for (const std::string& isa : SupportedIsas()) {
       OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);
-      EXPECT_EQ(DecodeCase(shape, masked, q_lat, q).run(rig, {row}),
-                DecodeCase(shape, whole, q_lat, q).run(other, {row}))
+      EXPECT_EQ(DecodeCase(shape, masked, queries).run(rig, {row}),
+                DecodeCase(shape, whole, queries).run(other, {row}))
           << "row " << row << ", isa " << isa;
     }
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/attend.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace foredraft::cpu {
@@ -48,16 +48,29 @@ TEST(RowMath, HasTheSameBitsAtEveryRegisterWidth) {
 
 TEST(RowMath, SoftmaxHasTheSameBitsAtEveryRegisterWidth) {
   std::mt19937 random(8);
-  for (int count = 1; count <= kSplitLen; ++count) {
-    std::vector<float> scores = RandomRow(count, &random);
-    std::vector<float> want = scores;
-    const SplitSums sums = SoftmaxSplit(scores.data(), count, 0.25f);
-    float max = want[0] * 0.25f;
-    for (float& score : want) max = std::max(max, score *= 0.25f);
-    for (float& score : want) score = Exp(score - max);
-    EXPECT_EQ(sums.max, max);
-    EXPECT_EQ(sums.sum, LaneSum(count, [&](int64_t t) { return want[t]; })) << count << " scores";
-    EXPECT_EQ(scores, want);
+  for (int count = 1; count <= kTileLen; ++count) {
+    SCOPED_TRACE(std::to_string(count) + " scores");
+    float sum = 0.0f, largest = 0.0f, keep = 0.0f;
+    float want_sum = 0.0f, want_largest = 0.0f;
+    for (const bool first : {true, false}) {
+      std::vector<float> scores = RandomRow(kTileLen, &random);
+      std::vector<float> want(scores.begin(), scores.begin() + count);
+      std::vector<Bf16Pair> weights(kTileLen / 2);
+      TileSoftmaxPortable({weights.data(), &keep, &largest, &sum, scores.data(), &count, 0.25f, 1, first});
+
+      float max = first ? want[0] * 0.25f : want_largest;
+      for (float& score : want) max = std::max(max, score *= 0.25f);
+      for (float& score : want) score = Exp(score - max);
+      const float want_keep = first ? 0.0f : Exp(want_largest - max);
+      want_sum = want_sum * want_keep + LaneSum(count, [&](int64_t t) { return want[t]; });
+      want_largest = max;
+      EXPECT_EQ(keep, want_keep);
+      EXPECT_EQ(largest, want_largest);
+      EXPECT_EQ(sum, want_sum);
+      for (int t = 0; t < count; ++t) {
+        EXPECT_EQ(weights[t / 2] >> (16 * (t % 2)) & 0xffff, ToBf16(want[t]).bits) << "weight " << t;
+      }
+    }
   }
 }
 
