@@ -21,10 +21,24 @@ ParameterCount CountParameters(const ModelConfig& config, int mtp_module_count) 
   const ModelDescription description = DescribeModel(config, mtp_module_count);
   for (const TensorSpec& tensor : description.tensors) {
     if (tensor.kind == TensorKind::kUnread) continue;
+    if (tensor.kind == TensorKind::kIds) continue;
     count.all += tensor.element_count();
     if (tensor.expert >= 0) count.of_experts += tensor.element_count();
   }
   return count;
+}
+
+// DeepSeek-V4 keeps an entry (and an indexer's entry) per compressed window, and raw keys of the last tokens
+// (docs/deepseek-v4.md section 4.4).
+void AddCompressedCache(const ModelConfig& config, CheckpointSummary& summary) {
+  const DeepseekV4Shape& v4 = *config.v4;
+  for (const AttentionKind kind : v4.layers) {
+    summary.window_bytes_per_sequence += int64_t{v4.sliding_window} * v4.head_dim * kKvElementBytes;
+    if (kind == AttentionKind::kWindow) continue;
+    const int64_t index = kind == AttentionKind::kCompressedSparse ? config.index_head_dim : 0;
+    const int ratio = v4.Ratio(kind);
+    summary.kv_bytes_per_token += ((v4.head_dim + index) * kKvElementBytes + ratio - 1) / ratio;
+  }
 }
 
 // The fields that follow from config.json alone.
@@ -38,6 +52,10 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
     summary.active_parameters -= target.of_experts / config.n_routed_experts * idle_experts;
   }
   summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers).all - target.all;
+  if (config.v4) {
+    AddCompressedCache(config, summary);
+    return summary;
+  }
   summary.kv_bytes_per_token_of_module = (config.kv_lora_rank + config.qk_rope_head_dim) * kKvElementBytes;
   summary.kv_bytes_per_token = config.num_hidden_layers * summary.kv_bytes_per_token_of_module;
   return summary;
@@ -52,7 +70,7 @@ CheckpointSummary SummarizeConfig(const ModelConfig& config) {
 }
 
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
-  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(dir + "/config.json"));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(dir + "/config.json", ModelUse::kInspect));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir, config.mtp_file));
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   CheckpointSummary summary = SummarizeShape(config);
