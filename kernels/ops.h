@@ -17,12 +17,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/op.h"
+#include "kernels/ops_v4.h"
 #include "kernels/slot_arrays.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
-
-class Stream;
 
 // ---- dense ----
 
@@ -423,9 +423,6 @@ struct AppendRecentParams {
   int32_t max_draft_len;
 };
 
-template <class Params>
-using Op = void (*)(Stream& stream, const Params& params);
-
 struct Ops {
   Op<EmbedParams> embed;
   Op<RmsNormParams> rms_norm;
@@ -458,6 +455,7 @@ struct Ops {
   Op<VanillaRowsParams> vanilla_rows;
   Op<VanillaLevelRowsParams> vanilla_level_rows;
   Op<AppendRecentParams> append_recent;
+  V4Ops v4;  // kernels/ops_v4.h
 };
 
 }  // namespace foredraft

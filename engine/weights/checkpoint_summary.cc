@@ -1,15 +1,17 @@
 #include "engine/weights/checkpoint_summary.h"
 
 #include "base/status_macros.h"
+#include "engine/cache_groups.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/checkpoint_check.h"
 #include "engine/weights/dummy_weights.h"
 #include "engine/weights/model_description.h"
+#include "kernels/slot_arrays.h"
 
 namespace foredraft {
 namespace {
 
-constexpr int64_t kKvElementBytes = 2;  // bf16
+constexpr int kTokensPerBlock = 32;  // the default of kv_cache_config.tokens_per_block
 
 struct ParameterCount {
   int64_t all = 0;
@@ -28,19 +30,6 @@ ParameterCount CountParameters(const ModelConfig& config, int mtp_module_count) 
   return count;
 }
 
-// DeepSeek-V4 keeps an entry (and an indexer's entry) per compressed window, and raw keys of the last tokens
-// (docs/deepseek-v4.md section 4.4).
-void AddCompressedCache(const ModelConfig& config, CheckpointSummary& summary) {
-  const DeepseekV4Shape& v4 = *config.v4;
-  for (const AttentionKind kind : v4.layers) {
-    summary.window_bytes_per_sequence += int64_t{v4.sliding_window} * v4.head_dim * kKvElementBytes;
-    if (kind == AttentionKind::kWindow) continue;
-    const int64_t index = kind == AttentionKind::kCompressedSparse ? config.index_head_dim : 0;
-    const int ratio = v4.Ratio(kind);
-    summary.kv_bytes_per_token += ((v4.head_dim + index) * kKvElementBytes + ratio - 1) / ratio;
-  }
-}
-
 // The fields that follow from config.json alone.
 CheckpointSummary SummarizeShape(const ModelConfig& config) {
   CheckpointSummary summary{.config = config};
@@ -52,12 +41,12 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
     summary.active_parameters -= target.of_experts / config.n_routed_experts * idle_experts;
   }
   summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers).all - target.all;
-  if (config.v4) {
-    AddCompressedCache(config, summary);
-    return summary;
-  }
-  summary.kv_bytes_per_token_of_module = (config.kv_lora_rank + config.qk_rope_head_dim) * kKvElementBytes;
-  summary.kv_bytes_per_token = config.num_hidden_layers * summary.kv_bytes_per_token_of_module;
+  const std::vector<CacheGroup> groups = CacheGroupsOf(config, 0, kTokensPerBlock);
+  const std::vector<CacheGroup> with_module = CacheGroupsOf(config, 1, kTokensPerBlock);
+  summary.kv_bytes_per_token = HistoryBytesPerToken(groups);
+  summary.kv_bytes_per_token_of_module = HistoryBytesPerToken(with_module) - summary.kv_bytes_per_token;
+  summary.window_bytes_per_sequence =
+      WindowBytesPerSequence(config.num_nextn_predict_layers > 0 ? with_module : groups, kMaxDraftLen);
   return summary;
 }
 

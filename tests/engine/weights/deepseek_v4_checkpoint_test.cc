@@ -5,10 +5,12 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "engine/cache_groups.h"
 #include "engine/weights/checkpoint_check.h"
 #include "engine/weights/checkpoint_summary.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/slot_arrays.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/weights/checkpoint_files.h"
 
@@ -121,13 +123,13 @@ TEST(DeepseekV4Checkpoint, DescribesEveryTensorOfFlash) {
   EXPECT_NEAR(bytes / (1 << 30), 148.65, 0.01);
 }
 
-// 21 CSA layers with (512 + 128) values per 4 tokens, 20 HCA layers with 512 per 128, BF16.
 TEST(DeepseekV4Checkpoint, CountsTheCacheOfFlash) {
   const ModelConfig config = FlashConfig();
   const CheckpointSummary summary = SummarizeConfig(config);
-  EXPECT_EQ(summary.kv_bytes_per_token, 21 * 640 * 2 / 4 + 20 * 1024 / 128);
-  EXPECT_EQ(summary.kv_bytes_per_token_of_module, 0);
-  EXPECT_EQ(summary.window_bytes_per_sequence, int64_t{43} * 128 * 512 * 2);
+  EXPECT_EQ(summary.kv_bytes_per_token, 6880);
+  EXPECT_EQ(summary.kv_bytes_per_token_of_module, 0);  // its keys are in the window
+  EXPECT_EQ(summary.window_bytes_per_sequence,
+            WindowBytesPerSequence(CacheGroupsOf(config, 1, 32), kMaxDraftLen));
 }
 
 TEST(DeepseekV4Checkpoint, TakesTransformersNames) {
