@@ -6,21 +6,16 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "config/deepseek_v4_fields.h"
 #include "config/json_fields.h"
 #include "config/json_text.h"
 #include "config/model_family.h"
+#include "config/model_limits.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
-// Caps far above every known model of the family. They keep all products of sizes inside int64, rows of fused
-// weights inside int32, and bound the memory that a hostile file can demand.
-constexpr int64_t kMaxWidth = 1 << 20;  // any feature dimension
-constexpr int64_t kMaxFused = 1 << 24;  // heads times head width
-constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxExperts = 4096;
-constexpr int64_t kMaxModules = 64;
 
 double Mscale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
@@ -289,9 +284,29 @@ void ReadTokenIds(JsonFields& fields, ModelConfig& config) {
   config.eos_token_ids = fields.Ids("eos_token_id", last_id);
 }
 
+std::vector<double> InverseFrequencies(int dim, double theta, const std::optional<RopeScaling>& scaling) {
+  std::vector<double> frequencies(dim / 2);
+  for (int i = 0; i < dim / 2; ++i) frequencies[i] = std::pow(theta, -2.0 * i / dim);
+  if (!scaling) return frequencies;
+  // The pair index at which a full turn happens `turns` times within the original context.
+  const auto pair_with_turns = [&](double turns) {
+    const double context = scaling->original_max_position_embeddings;
+    return dim * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(theta));
+  };
+  double low = std::max(std::floor(pair_with_turns(scaling->beta_fast)), 0.0);
+  double high = std::min(std::ceil(pair_with_turns(scaling->beta_slow)), dim - 1.0);
+  if (low == high) high += 0.001;
+  for (int i = 0; i < dim / 2; ++i) {
+    const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
+    frequencies[i] = frequencies[i] / scaling->factor * ramp + frequencies[i] * (1 - ramp);
+  }
+  return frequencies;
+}
+
 }  // namespace
 
 double ModelConfig::AttentionScale() const {
+  if (v4) return 1 / std::sqrt(static_cast<double>(v4->head_dim));
   const double scale = 1 / std::sqrt(static_cast<double>(qk_head_dim()));
   if (!rope_scaling || rope_scaling->mscale_all_dim == 0) return scale;
   const double mscale = Mscale(rope_scaling->factor, rope_scaling->mscale_all_dim);
@@ -305,26 +320,14 @@ double ModelConfig::RopeMscale() const {
 }
 
 std::vector<double> ModelConfig::RopeInverseFrequencies() const {
-  const int dim = qk_rope_head_dim;
-  std::vector<double> frequencies(dim / 2);
-  for (int i = 0; i < dim / 2; ++i) frequencies[i] = std::pow(rope_theta, -2.0 * i / dim);
-  if (!rope_scaling) return frequencies;
-  // The pair index at which a full turn happens `turns` times within the original context.
-  const auto pair_with_turns = [&](double turns) {
-    const double context = rope_scaling->original_max_position_embeddings;
-    return dim * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(rope_theta));
-  };
-  double low = std::max(std::floor(pair_with_turns(rope_scaling->beta_fast)), 0.0);
-  double high = std::min(std::ceil(pair_with_turns(rope_scaling->beta_slow)), dim - 1.0);
-  if (low == high) high += 0.001;
-  for (int i = 0; i < dim / 2; ++i) {
-    const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
-    frequencies[i] = frequencies[i] / rope_scaling->factor * ramp + frequencies[i] * (1 - ramp);
-  }
-  return frequencies;
+  return InverseFrequencies(qk_rope_head_dim, rope_theta, rope_scaling);
 }
 
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
+std::vector<double> ModelConfig::CompressRopeInverseFrequencies() const {
+  return InverseFrequencies(qk_rope_head_dim, v4->compress_rope_theta, compress_rope_scaling);
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file, ModelUse use) {
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, file));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrFormat("%s: not a JSON object", file));
   JsonFields fields(object, file, "");
@@ -332,19 +335,27 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   RefuseOtherDrafters(fields, object);
   const ModelFamily* family = ReadFamily(fields, config);
   RETURN_IF_ERROR(fields.status());  // another family's fields mean something else
-  ReadSizes(fields, *family, config);
-  ReadAttention(fields, *family, config);
-  ReadExperts(fields, *family, config);
-  ReadRope(fields, config);
+  if (family->deepseek_v4) {
+    ReadDeepseekV4(fields, config);
+  } else {
+    ReadSizes(fields, *family, config);
+    ReadAttention(fields, *family, config);
+    ReadExperts(fields, *family, config);
+    ReadRope(fields, config);
+  }
   ReadQuantization(fields, config);
   ReadTokenIds(fields, config);
   RETURN_IF_ERROR(fields.status());
+  if (use == ModelUse::kServe && !family->not_served.empty()) {
+    return absl::UnimplementedError(
+        absl::StrFormat("%s: %s: not served yet: %s", file, family->architecture, family->not_served));
+  }
   return config;
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path) {
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path, ModelUse use) {
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(config_json_path, kMaxConfigBytes));
-  return ParseModelConfig(text, config_json_path);
+  return ParseModelConfig(text, config_json_path, use);
 }
 
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file) {

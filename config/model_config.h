@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "config/deepseek_v4_shape.h"
 #include "config/pack_quantized.h"
 
 namespace foredraft {
@@ -72,6 +73,9 @@ struct ModelConfig {
   int weight_block_n = 128;  // the only block the kernels have
   int weight_block_k = 128;
   PackQuantized pack_quantized;  // quantization_config: 4-bit codes in groups
+  // DeepSeek-V4 only. It has no kv_lora_rank, qk_nope_head_dim, v_head_dim, dense layers or expert groups.
+  std::optional<DeepseekV4Shape> v4;
+  std::optional<RopeScaling> compress_rope_scaling;
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule unless
@@ -82,14 +86,17 @@ struct ModelConfig {
   }
   // Positions of the longest sequence that the model defines.
   int longest_sequence() const {
-    return index_topk > 0 ? std::min(index_topk, max_position_embeddings) : max_position_embeddings;
+    return index_topk > 0 && !v4 ? std::min(index_topk, max_position_embeddings) : max_position_embeddings;
   }
-  // Softmax scale: qk_head_dim^-0.5 times mscale(factor, mscale_all_dim)^2 (docs/deepseek-v3.md section 3.3).
+  // Softmax scale: head_dim^-0.5 for DeepSeek-V4, else qk_head_dim^-0.5 times mscale(factor,
+  // mscale_all_dim)^2 (docs/deepseek-v3.md section 3.3).
   double AttentionScale() const;
   // Factor on cos and sin: mscale(factor, mscale) / mscale(factor, mscale_all_dim).
   double RopeMscale() const;
   // [qk_rope_head_dim / 2] inverse frequencies, YaRN applied at all lengths.
   std::vector<double> RopeInverseFrequencies() const;
+  // The same of DeepSeek-V4's layers with a compressor (docs/deepseek-v4.md section 3.2).
+  std::vector<double> CompressRopeInverseFrequencies() const;
 };
 
 // Sampling defaults of generation_config.json; absent fields stay unset.
@@ -102,11 +109,16 @@ struct GenerationConfig {
   std::vector<int> eos_token_ids;  // empty = config.json's
 };
 
+// What the shape is read for: kInspect also reads a family that is described but not served yet.
+enum class ModelUse { kServe, kInspect };
+
 // INVALID_ARGUMENT names file, field, value and what is allowed. Refused by name: unknown architectures,
 // checkpoints with a drafter other than MTP modules, and absent fields for which the family has no default.
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path);
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path,
+                                            ModelUse use = ModelUse::kServe);
 // The same from text; `file` names it in errors.
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file,
+                                             ModelUse use = ModelUse::kServe);
 // A missing file gives the defaults.
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path);
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file);

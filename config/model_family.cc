@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "config/families/deepseek_v3.h"
 #include "config/families/deepseek_v32.h"
+#include "config/families/deepseek_v4.h"
 #include "config/families/glm4_moe_lite.h"
 #include "config/families/glm_moe_dsa.h"
 #include "config/families/joyai_llm_flash.h"
@@ -16,8 +17,8 @@ namespace foredraft {
 namespace {
 
 // The first row of an architecture is the family of a config.json without model_type.
-constexpr const ModelFamily* kModelFamilies[] = {&kDeepseekV3,  &kKimiK2,      &kJoyaiLlmFlash,
-                                                 &kDeepseekV32, &kGlm4MoeLite, &kGlmMoeDsa};
+constexpr const ModelFamily* kModelFamilies[] = {&kDeepseekV3,  &kKimiK2,    &kJoyaiLlmFlash, &kDeepseekV32,
+                                                 &kGlm4MoeLite, &kGlmMoeDsa, &kDeepseekV4};
 
 }  // namespace
 

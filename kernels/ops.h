@@ -17,12 +17,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/op.h"
+#include "kernels/ops_v4.h"
 #include "kernels/slot_arrays.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
-
-class Stream;
 
 // ---- dense ----
 
@@ -424,9 +424,6 @@ struct AppendRecentParams {
   int32_t max_draft_len;
 };
 
-template <class Params>
-using Op = void (*)(Stream& stream, const Params& params);
-
 struct Ops {
   Op<EmbedParams> embed;
   Op<RmsNormParams> rms_norm;
@@ -459,6 +456,7 @@ struct Ops {
   Op<VanillaRowsParams> vanilla_rows;
   Op<VanillaLevelRowsParams> vanilla_level_rows;
   Op<AppendRecentParams> append_recent;
+  V4Ops v4;  // kernels/ops_v4.h
 };
 
 }  // namespace foredraft

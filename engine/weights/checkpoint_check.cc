@@ -49,6 +49,46 @@ absl::Status CheckScale(const Checkpoint& checkpoint, const ModelConfig& config,
   return CheckShape(scale, ScaleShape(config, weight.entry->shape));
 }
 
+absl::Status CheckDTypeIs(const TensorLocation& found, const char* dtype) {
+  if (found.entry->dtype == dtype) return absl::OkStatus();
+  return Refuse(found.file->path(), found.entry->name,
+                absl::StrFormat("dtype: %s, allowed %s", found.entry->dtype, dtype));
+}
+
+// A tensor with E8M0 scales under `scale_name` (docs/deepseek-v4.md section 8): F8_E4M3 in blocks, I8 with
+// FP4 codes in groups of 32 columns where the spec allows that, or neither and without scales.
+absl::Status CheckE8m0(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec,
+                       const TensorLocation& found, const std::string& scale_name) {
+  constexpr int64_t kGroup = 32;
+  const std::string& dtype = found.entry->dtype;
+  const bool fp4 = config.fp8_blocks && spec.fp4 && dtype == "I8";
+  if (!fp4) RETURN_IF_ERROR(CheckDType(found, config.fp8_blocks));
+  const int64_t rows = spec.shape[0], columns = spec.shape[1];
+  if (fp4 && columns % kGroup != 0) {
+    return Refuse(found.file->path(), found.entry->name,
+                  absl::StrFormat("%d columns, allowed multiples of %d", columns, kGroup));
+  }
+  RETURN_IF_ERROR(CheckShape(found, fp4 ? std::vector<int64_t>{rows, columns / 2} : spec.shape));
+  const TensorLocation scale = checkpoint.Find(scale_name);
+  if (!fp4 && dtype != "F8_E4M3") {
+    if (scale.entry == nullptr) return absl::OkStatus();
+    return Refuse(scale.file->path(), scale_name,
+                  absl::StrFormat("unexpected scales: the weight is %s", dtype));
+  }
+  if (scale.entry == nullptr) {
+    return Refuse(found.file->path(), scale_name, absl::StrFormat("missing: the weight is %s", dtype));
+  }
+  RETURN_IF_ERROR(CheckDTypeIs(scale, "F8_E8M0"));
+  return CheckShape(scale,
+                    fp4 ? std::vector<int64_t>{rows, columns / kGroup} : ScaleShape(config, spec.shape));
+}
+
+// The tensor under its name, or under the other one that it may have.
+TensorLocation Locate(const Checkpoint& checkpoint, const TensorSpec& spec) {
+  const TensorLocation found = checkpoint.Find(spec.name);
+  return found.entry == nullptr && !spec.saved_as.empty() ? checkpoint.Find(spec.saved_as) : found;
+}
+
 // True if the checkpoint has a tensor of MTP module `module` beside copies of the target's.
 bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description, int module) {
   return std::any_of(description.tensors.begin(), description.tensors.end(), [&](const TensorSpec& tensor) {
@@ -138,12 +178,22 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
         known.insert(checkpoint.Find(name).entry->name);
       continue;
     }
-    const TensorLocation found = checkpoint.Find(spec.name);
+    const TensorLocation found = Locate(checkpoint, spec);
     if (found.entry == nullptr) {
       if (spec.kind == TensorKind::kUnread) continue;
       return Refuse(checkpoint.main_file(), spec.name, "missing");
     }
-    known.insert(spec.name);
+    known.insert(found.entry->name);
+    if (spec.kind == TensorKind::kIds) {
+      RETURN_IF_ERROR(CheckDTypeIs(found, "I64"));
+      RETURN_IF_ERROR(CheckShape(found, spec.shape));
+      continue;
+    }
+    if (spec.scale_format == ScaleFormat::kE8m0) {
+      RETURN_IF_ERROR(CheckE8m0(checkpoint, config, spec, found, spec.scale));
+      known.insert(spec.scale);
+      continue;
+    }
     RETURN_IF_ERROR(CheckDType(found, config.fp8_blocks && !spec.scale.empty()));
     RETURN_IF_ERROR(CheckShape(found, spec.shape));
     if (spec.scale.empty()) continue;

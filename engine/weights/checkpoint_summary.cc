@@ -1,15 +1,17 @@
 #include "engine/weights/checkpoint_summary.h"
 
 #include "base/status_macros.h"
+#include "engine/cache_groups.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/checkpoint_check.h"
 #include "engine/weights/dummy_weights.h"
 #include "engine/weights/model_description.h"
+#include "kernels/slot_arrays.h"
 
 namespace foredraft {
 namespace {
 
-constexpr int64_t kKvElementBytes = 2;  // bf16
+constexpr int kTokensPerBlock = 32;  // the default of kv_cache_config.tokens_per_block
 
 struct ParameterCount {
   int64_t all = 0;
@@ -21,6 +23,7 @@ ParameterCount CountParameters(const ModelConfig& config, int mtp_module_count) 
   const ModelDescription description = DescribeModel(config, mtp_module_count);
   for (const TensorSpec& tensor : description.tensors) {
     if (tensor.kind == TensorKind::kUnread) continue;
+    if (tensor.kind == TensorKind::kIds) continue;
     count.all += tensor.element_count();
     if (tensor.expert >= 0) count.of_experts += tensor.element_count();
   }
@@ -38,8 +41,12 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
     summary.active_parameters -= target.of_experts / config.n_routed_experts * idle_experts;
   }
   summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers).all - target.all;
-  summary.kv_bytes_per_token_of_module = (config.kv_lora_rank + config.qk_rope_head_dim) * kKvElementBytes;
-  summary.kv_bytes_per_token = config.num_hidden_layers * summary.kv_bytes_per_token_of_module;
+  const std::vector<CacheGroup> groups = CacheGroupsOf(config, 0, kTokensPerBlock);
+  const std::vector<CacheGroup> with_module = CacheGroupsOf(config, 1, kTokensPerBlock);
+  summary.kv_bytes_per_token = HistoryBytesPerToken(groups);
+  summary.kv_bytes_per_token_of_module = HistoryBytesPerToken(with_module) - summary.kv_bytes_per_token;
+  summary.window_bytes_per_sequence =
+      WindowBytesPerSequence(config.num_nextn_predict_layers > 0 ? with_module : groups, kMaxDraftLen);
   return summary;
 }
 
@@ -52,7 +59,7 @@ CheckpointSummary SummarizeConfig(const ModelConfig& config) {
 }
 
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
-  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(dir + "/config.json"));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(dir + "/config.json", ModelUse::kInspect));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir, config.mtp_file));
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   CheckpointSummary summary = SummarizeShape(config);

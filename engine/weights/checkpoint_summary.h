@@ -22,6 +22,7 @@ struct CheckpointSummary {
   std::map<std::string, int64_t> dtype_bytes;  // the same by dtype: "BF16", "F8_E4M3"...
   int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
+  int64_t window_bytes_per_sequence = 0;  // of rows that are kept for a sequence's last tokens only, at most
 };
 
 // From a config.json alone: the weights that load_format dummy makes.

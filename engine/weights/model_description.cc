@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "engine/weights/deepseek_v3_description.h"
+#include "engine/weights/deepseek_v4_description.h"
 
 namespace foredraft {
 namespace {
@@ -18,7 +19,8 @@ struct Description {
 constexpr Description kDescriptions[] = {{"DeepseekV3ForCausalLM", DescribeDeepSeekV3},
                                          {"DeepseekV32ForCausalLM", DescribeDeepSeekV3},
                                          {"Glm4MoeLiteForCausalLM", DescribeDeepSeekV3},
-                                         {"GlmMoeDsaForCausalLM", DescribeDeepSeekV3}};
+                                         {"GlmMoeDsaForCausalLM", DescribeDeepSeekV3},
+                                         {"DeepseekV4ForCausalLM", DescribeDeepSeekV4}};
 
 }  // namespace
 

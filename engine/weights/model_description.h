@@ -49,8 +49,12 @@ enum class TensorKind {
   kMatrix,     // a matrix that vendors leave in BF16: router, eh_proj
   kLinear,     // a projection: FP8 where the checkpoint has FP8 blocks
   kResidual,   // a projection whose output is added to the residual stream; FP8 as kLinear
+  kIds,        // integers: experts by token id; I64
   kUnread,     // a copy of another tensor, or a part without effect: may be absent, never loaded
 };
+
+// How the scales of a quantised tensor are stored: F32 per block, or E8M0 (a power of two).
+enum class ScaleFormat { kF32, kE8m0 };
 
 // One tensor of the checkpoint.
 struct TensorSpec {
@@ -58,9 +62,12 @@ struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;  // row-major; a vector has one size
   std::string scale;           // name of its block scales if it is F8_E4M3; empty: F8_E4M3 is refused
-  int expert = -1;      // routed expert it belongs to: only that expert's rank reads it; -1: every rank
-  int mtp_module = -1;  // MTP module it belongs to, from 0; -1: the target
-  std::string copy_of;  // of kUnread: the tensor that it has to equal where it is present; empty: any values
+  int expert = -1;       // routed expert it belongs to: only that expert's rank reads it; -1: every rank
+  int mtp_module = -1;   // MTP module it belongs to, from 0; -1: the target
+  std::string copy_of;   // of kUnread: the tensor that it has to equal where it is present; empty: any values
+  std::string saved_as;  // another name that it may have instead; empty: none
+  ScaleFormat scale_format = ScaleFormat::kF32;
+  bool fp4 = false;  // of kE8m0: may be I8 with two E2M1 codes a byte and a scale per 32 columns
 
   int64_t element_count() const;
   // True if the tensor is FP8 in an FP8 checkpoint and in random weights.

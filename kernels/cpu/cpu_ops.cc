@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/kernels_v4.h"
 
 namespace foredraft {
 
@@ -38,6 +39,17 @@ const Ops& CpuOps() {
       .vanilla_rows = Submit<VanillaRowsParams, cpu::VanillaRows>,
       .vanilla_level_rows = Submit<VanillaLevelRowsParams, cpu::VanillaLevelRows>,
       .append_recent = Submit<AppendRecentParams, cpu::AppendRecent>,
+      .v4 = {.hyper_pre = Submit<HyperPreParams, cpu::HyperPre>,
+             .hyper_post = Submit<HyperPostParams, cpu::HyperPost>,
+             .hyper_head = Submit<HyperHeadParams, cpu::HyperHead>,
+             .broadcast_streams = Submit<BroadcastStreamsParams, cpu::BroadcastStreams>,
+             .rotate_heads = Submit<RotateHeadsParams, cpu::RotateHeads>,
+             .write_keys = Submit<WriteKeysParams, cpu::WriteKeys>,
+             .compress = Submit<CompressParams, cpu::Compress>,
+             .select_entries = Submit<SelectEntriesParams, cpu::SelectEntries>,
+             .window_attention = Submit<WindowAttentionParams, cpu::WindowAttention>,
+             .route_softplus = Submit<RouteSoftplusParams, cpu::RouteSoftplus>,
+             .clamped_silu_mul = Submit<ClampedSiluMulParams, cpu::ClampedSiluMul>},
   };
   return kOps;
 }

@@ -47,6 +47,9 @@ absl::Status ShowInfo(const std::string& path) {
   Row("KV bytes per token",
       absl::StrCat(Grouped(summary.kv_bytes_per_token), ", and ",
                    Grouped(summary.kv_bytes_per_token_of_module), " per MTP module that runs"));
+  if (summary.window_bytes_per_sequence > 0) {
+    Row("window bytes", absl::StrCat(Grouped(summary.window_bytes_per_sequence), " per sequence"));
+  }
   return absl::OkStatus();
 }
 

@@ -1,0 +1,18 @@
+#ifndef FOREDRAFT_CONFIG_DEEPSEEK_V4_FIELDS_H_
+#define FOREDRAFT_CONFIG_DEEPSEEK_V4_FIELDS_H_
+
+// DeepSeek-V4's config.json, as DeepSeek ships it and as transformers saves it.
+
+#include "config/json_fields.h"
+#include "config/model_config.h"
+
+namespace foredraft {
+
+// Reads everything but quantization_config's format and the token ids, which are read as for other models.
+// Absent fields have the values of transformers' DeepseekV4Config, but for the kinds of the layers, which
+// have to be there. `fields` keeps the first fault; the result is then unspecified.
+void ReadDeepseekV4(JsonFields& fields, ModelConfig& config);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_DEEPSEEK_V4_FIELDS_H_

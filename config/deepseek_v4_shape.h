@@ -1,0 +1,54 @@
+#ifndef FOREDRAFT_CONFIG_DEEPSEEK_V4_SHAPE_H_
+#define FOREDRAFT_CONFIG_DEEPSEEK_V4_SHAPE_H_
+
+// The part of DeepSeek-V4's shape that other models do not have (docs/deepseek-v4.md section 1). Sizes that
+// all models have are fields of ModelConfig: there num_attention_heads, q_lora_rank, qk_rope_head_dim,
+// index_*, n_routed_experts and so on mean the same.
+
+#include <cstdint>
+#include <vector>
+
+namespace foredraft {
+
+// What a token attends besides the window of the last sliding_window keys.
+enum class AttentionKind : int32_t {
+  kWindow,             // nothing: SWA
+  kCompressedSparse,   // the index_topk best entries of an overlapping compressor: CSA
+  kHeavilyCompressed,  // all entries of a compressor: HCA
+};
+
+struct DeepseekV4Shape {
+  std::vector<AttentionKind> layers;  // [num_hidden_layers]; MTP modules are kWindow
+  std::vector<int32_t> hash_layers;   // [num_hidden_layers]: 1 where experts follow from the token's id
+  int sparse_ratio = 4;               // tokens of a CSA entry
+  int heavy_ratio = 128;              // tokens of an HCA entry
+  int head_dim = 512;                 // its last qk_rope_head_dim values are rotated
+  int o_lora_rank = 1024;             // outputs of a group of heads
+  int o_groups = 8;                   // divides num_attention_heads
+  int sliding_window = 128;           // raw keys that a token attends, its own included
+  double swiglu_limit = 10;           // bound of an expert's activations
+  int hc_mult = 4;                    // streams of the residual
+  int hc_sinkhorn_iters = 20;
+  double hc_eps = 1e-6;
+  double compress_rope_theta =
+      160000;                // of layers with a compressor; the others have rope_theta without YaRN
+  bool fp4_experts = false;  // routed experts are stored as FP4 where the checkpoint is FP8
+
+  // Tokens of an entry of this kind; 0: no entries.
+  int Ratio(AttentionKind kind) const {
+    return kind == AttentionKind::kWindow
+               ? 0
+               : (kind == AttentionKind::kCompressedSparse ? sparse_ratio : heavy_ratio);
+  }
+  // Of a layer, or of an MTP module (index >= num_hidden_layers).
+  AttentionKind Kind(int layer) const {
+    return layer < static_cast<int>(layers.size()) ? layers[layer] : AttentionKind::kWindow;
+  }
+  bool IsHash(int layer) const {
+    return layer < static_cast<int>(hash_layers.size()) && hash_layers[layer] != 0;
+  }
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_DEEPSEEK_V4_SHAPE_H_

@@ -1,0 +1,19 @@
+#ifndef FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V4_H_
+#define FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V4_H_
+
+// DeepSeek-V4 (Flash, Pro) with MTP modules. Its fields and their defaults are read by
+// config/deepseek_v4_fields.h.
+
+#include "config/model_family.h"
+
+namespace foredraft {
+
+inline constexpr ModelFamily kDeepseekV4 = {
+    .architecture = "DeepseekV4ForCausalLM",
+    .model_type = "deepseek_v4",
+    .deepseek_v4 = true,
+    .not_served = "its attention, cache groups and hyper-connections are not implemented"};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V4_H_

@@ -1,0 +1,18 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_
+
+// The tensors of a DeepSeek-V4 checkpoint (docs/deepseek-v4.md sections 7 and 8) under DeepSeek's names, with
+// the names that transformers 5.23 saves beside them. Tensors only: the model has no recipes yet, so there
+// are no weights to fill.
+
+#include "engine/weights/model_description.h"
+
+namespace foredraft {
+
+// MTP module i is mtp.i. transformers leaves the modules out when it saves.
+ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count,
+                                    const ExpertShard& shard);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_

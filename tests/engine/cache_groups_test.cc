@@ -1,0 +1,89 @@
+#include "engine/cache_groups.h"
+
+#include "gtest/gtest.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kTokensPerBlock = 32;
+
+ModelConfig FlashConfig() {
+  ModelConfig config;
+  config.num_hidden_layers = 43;
+  config.index_head_dim = 128;
+  DeepseekV4Shape& v4 = config.v4.emplace();
+  v4.layers = {AttentionKind::kWindow, AttentionKind::kWindow};
+  for (int i = 0; i < 20; ++i) {
+    v4.layers.insert(v4.layers.end(), {AttentionKind::kCompressedSparse, AttentionKind::kHeavilyCompressed});
+  }
+  v4.layers.push_back(AttentionKind::kCompressedSparse);
+  return config;
+}
+
+// The number of blocks that `count` adjacent positions touch, where the first is at `first` of a block.
+int64_t BlocksOf(int64_t count, int64_t first, int64_t block) { return (first + count - 1) / block + 1; }
+
+TEST(CacheGroups, DeepseekV3HasOne) {
+  ModelConfig config;
+  config.num_hidden_layers = 61;
+  config.kv_lora_rank = 512;
+  config.qk_rope_head_dim = 64;
+  const std::vector<CacheGroup> groups = CacheGroupsOf(config, 1, kTokensPerBlock);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_TRUE(groups[0].is_history());
+  EXPECT_EQ(groups[0].bytes_per_block, int64_t{62} * 576 * 2 * 32);
+  EXPECT_EQ(HistoryBytesPerToken(groups), 62 * 576 * 2);
+  EXPECT_EQ(WindowBytesPerSequence(groups, 3), 0);
+}
+
+// 21 CSA layers with (512 + 128) values per 4 tokens, 20 HCA layers with 512 per 128, BF16.
+TEST(CacheGroups, FlashKeepsAHistoryOf6880BytesPerToken) {
+  const std::vector<CacheGroup> groups = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock);
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_TRUE(groups[0].is_history());
+  EXPECT_EQ(groups[0].tokens_per_block, 128);  // whole HCA entries
+  EXPECT_EQ(HistoryBytesPerToken(groups), 21 * 640 * 2 / 4 + 20 * 1024 / 128);
+}
+
+TEST(CacheGroups, FlashKeepsWindowsForItsLastTokens) {
+  const std::vector<CacheGroup> groups = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock);
+  const CacheGroup& window = groups[1];
+  EXPECT_EQ(window.name, "window");
+  EXPECT_EQ(window.reach, 127);
+  // A raw key per layer and module; values and gates of HCA's compressor.
+  EXPECT_EQ(window.bytes_per_block, 32 * (44 * 512 * 2 + 20 * 2 * 512 * 4));
+  const CacheGroup& tail = groups[2];
+  EXPECT_EQ(tail.name, "tail");
+  EXPECT_EQ(tail.reach, 7);  // two windows of 4 tokens
+  EXPECT_EQ(tail.tokens_per_block, 8);
+  // Values and gates, in two halves, of CSA's compressor and its indexer's.
+  EXPECT_EQ(tail.bytes_per_block, 8 * 21 * (2 * 2 * 512 + 2 * 2 * 128) * 4);
+}
+
+TEST(CacheGroups, WindowsCoverAStepWhereverBlocksBegin) {
+  const std::vector<CacheGroup> groups = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock);
+  for (int draft_len = 0; draft_len <= 7; ++draft_len) {
+    int64_t bytes = 0;
+    for (const CacheGroup& group : groups) {
+      if (group.is_history()) continue;
+      int64_t most = 0;
+      for (int first = 0; first < group.tokens_per_block; ++first) {
+        most = std::max(most, BlocksOf(group.reach + draft_len + 1, first, group.tokens_per_block));
+      }
+      bytes += most * group.bytes_per_block;
+    }
+    EXPECT_EQ(WindowBytesPerSequence(groups, draft_len), bytes) << draft_len;
+  }
+}
+
+TEST(CacheGroups, LeavesOutGroupsWithoutRows) {
+  ModelConfig config = FlashConfig();
+  config.v4->layers.assign(43, AttentionKind::kWindow);
+  const std::vector<CacheGroup> groups = CacheGroupsOf(config, 0, kTokensPerBlock);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0].name, "window");
+  EXPECT_EQ(HistoryBytesPerToken(groups), 0);
+}
+
+}  // namespace
+}  // namespace foredraft
