@@ -264,11 +264,11 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
     metrics.usage_ratio->Set(used / (used + free + cached));
     metrics.prefill_backlog->Set(static_cast<double>(of_rank.prefill_tokens));
   }
-  RaiseTo(prefix_queried_, static_cast<double>(load.prefix_queried_tokens));
-  RaiseTo(prefix_hits_, static_cast<double>(load.prefix_hit_tokens));
-  RaiseTo(preemptions_, static_cast<double>(load.preemptions));
-  RaiseTo(wasted_steps_, static_cast<double>(load.wasted_steps));
-  RaiseTo(rewound_blocks_, static_cast<double>(load.rewound_blocks));
+  RaiseTo(prefix_queried_, load.prefix_queried_tokens);
+  RaiseTo(prefix_hits_, load.prefix_hit_tokens);
+  RaiseTo(preemptions_, load.preemptions);
+  RaiseTo(wasted_steps_, load.wasted_steps);
+  RaiseTo(rewound_blocks_, load.rewound_blocks);
 }
 
 void Metrics::RefreshProcess() const {
