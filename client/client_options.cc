@@ -10,11 +10,15 @@ void AddServerOptions(CLI::App& command, ServerAddress& server, const std::strin
   CLI::Option* ca = command
                         .add_option("--tls-ca", server.tls_ca,
                                     "PEM file with the CA of the daemon's certificate; turns on TLS")
+                        ->type_name("FILE")
                         ->group(group);
   CLI::Option* cert =
-      command.add_option("--tls-cert", server.tls_cert, "PEM file of the client's certificate")->group(group);
-  CLI::Option* key =
-      command.add_option("--tls-key", server.tls_key, "PEM file of the client's key")->group(group);
+      command.add_option("--tls-cert", server.tls_cert, "PEM file of the client's certificate")
+          ->type_name("FILE")
+          ->group(group);
+  CLI::Option* key = command.add_option("--tls-key", server.tls_key, "PEM file of the client's key")
+                         ->type_name("FILE")
+                         ->group(group);
   cert->needs(key, ca);
   key->needs(cert);
 }

@@ -40,7 +40,12 @@ int DraftPolicy::upper() const {
 int DraftPolicy::Choose(int bucket, const std::vector<int>& live_by_cap) {
   int largest_cap = static_cast<int>(live_by_cap.size()) - 1;
   while (largest_cap > 0 && live_by_cap[largest_cap] == 0) --largest_cap;
-  const int upper = std::min(draft_len_, largest_cap);
+  const int draft_len = ChooseForPolicy(bucket, std::min(draft_len_, largest_cap), live_by_cap);
+  if (draft_len > 0) drafted_ = {.bucket = bucket, .draft_len = draft_len, .live_by_cap = live_by_cap};
+  return draft_len;
+}
+
+int DraftPolicy::ChooseForPolicy(int bucket, int upper, const std::vector<int>& live_by_cap) {
   switch (options_.kind) {
     case DraftPolicyKind::kFixed:
       return upper;
@@ -60,7 +65,15 @@ int DraftPolicy::Scheduled(int bucket) const {
 void DraftPolicy::Observe(const StepObservation& step) {
   acceptance_.Observe(step.tried, step.accepted);
   Bucket& bucket = buckets_.at(step.bucket);
-  bucket.times.Observe(step.draft_len, step.seconds, /*is_in_use=*/step.draft_len == bucket.draft_len);
+  const int in_use = options_.kind == DraftPolicyKind::kAdaptive ? bucket.draft_len : draft_len_;
+  bucket.times.Observe(step.draft_len, step.seconds, /*is_in_use=*/step.draft_len == in_use);
+}
+
+double DraftPolicy::SpeedUp() const {
+  if (drafted_.bucket < 0) return 0;
+  const Bucket& bucket = buckets_.at(drafted_.bucket);
+  if (!bucket.times.known(0) || !bucket.times.known(drafted_.draft_len)) return 0;
+  return Rate(bucket, drafted_.draft_len, drafted_.live_by_cap) / Rate(bucket, 0, drafted_.live_by_cap);
 }
 
 // Expected tokens per second of steps with this K.

@@ -52,6 +52,11 @@ class DraftPolicy {
 
   void Observe(const StepObservation& step);
 
+  // Expected tokens per second of steps like the last one, over those of the same step without drafts, both
+  // from measured times and acceptance. 0 until both were measured in the bucket: adaptive may try K = 0 by
+  // itself; under the other policies a step has K = 0 when all its sequences have a draft cap of 0.
+  double SpeedUp() const;
+
  private:
   struct Bucket {  // of the adaptive policy
     StepTimes times;
@@ -61,6 +66,7 @@ class DraftPolicy {
     int probe_steps_left = 0;
   };
 
+  int ChooseForPolicy(int bucket, int upper, const std::vector<int>& live_by_cap);
   int Scheduled(int bucket) const;
   int Adapt(Bucket* bucket, int upper, const std::vector<int>& live_by_cap);
   void Reconsider(Bucket* bucket, int upper, const std::vector<int>& live_by_cap);
@@ -74,6 +80,14 @@ class DraftPolicy {
   AcceptanceCurve acceptance_;
   std::map<int, Bucket> buckets_;
   int last_draft_len_;  // Bucket::draft_len of the last step's bucket
+
+  // Of the last step that had drafts.
+  struct Drafted {
+    int bucket = -1;  // -1 = there was none
+    int draft_len = 0;
+    std::vector<int> live_by_cap;
+  };
+  Drafted drafted_;
 };
 
 }  // namespace foredraft

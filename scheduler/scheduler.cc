@@ -169,12 +169,22 @@ SchedulerLoad Scheduler::load() const {
   load.running = running_;
   load.waiting = static_cast<int>(waiting_.size());
   load.draft_len = last_draft_len_;
+  load.speed_up = draft_policy_.SpeedUp();
+  load.ranks.reserve(ranks_.size());
   for (const RankState& rank : ranks_) {
+    RankLoad& of_rank = load.ranks.emplace_back();
+    of_rank = {.running = rank.slots_used() + static_cast<int>(rank.swapped.size()),
+               .blocks_used = rank.pool().held_count(),
+               .blocks_free = rank.pool().free_count(),
+               .blocks_cached = rank.pool().cached_count()};
+    for (const Sequence* sequence : rank.prefilling) {
+      of_rank.prefill_tokens += sequence->prompt_len - sequence->prompt_planned;
+    }
     load.swapped += static_cast<int>(rank.swapped.size());
     load.slots_used += rank.slots_used();
-    load.blocks_used += rank.pool().held_count();
-    load.blocks_free += rank.pool().free_count();
-    load.blocks_cached += rank.pool().cached_count();
+    load.blocks_used += of_rank.blocks_used;
+    load.blocks_free += of_rank.blocks_free;
+    load.blocks_cached += of_rank.blocks_cached;
   }
   return load;
 }

@@ -81,6 +81,15 @@ struct SchedulerOptions {
   }
 };
 
+// The current load of one rank.
+struct RankLoad {
+  int running = 0;  // sequences with a slot or swapped out
+  int64_t blocks_used = 0;
+  int64_t blocks_free = 0;
+  int64_t blocks_cached = 0;
+  int64_t prefill_tokens = 0;  // prompt tokens of admitted sequences that no plan computes yet
+};
+
 // The current load, and counters since the start.
 struct SchedulerLoad {
   int running = 0;
@@ -92,6 +101,8 @@ struct SchedulerLoad {
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;  // not referenced, kept for reuse
   int draft_len = 0;          // K in use
+  double speed_up = 0;        // DraftPolicy::SpeedUp
+  std::vector<RankLoad> ranks;
   uint64_t prefix_queried_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
   uint64_t preemptions = 0;

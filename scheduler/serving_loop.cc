@@ -45,6 +45,7 @@ ServingLoop::~ServingLoop() { Stop(); }
 void ServingLoop::Run() {
   results_time_ = Clock::now();
   for (;;) {
+    last_turn_.store(Clock::now());
     TakeInbox();
     if (ending_ && !scheduler_->HasWork()) break;
     if (lost_) {
@@ -160,7 +161,11 @@ void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, Itera
   stats->decode_bucket = plan.decode_bucket;
   stats->had_prefill = HasPrefill(plan);
   int ended_count = 0;
-  for (const RankResult& result : results) {
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    const RankResult& result = results[rank];
+    stats->ranks.push_back({.prefill_tokens = plan.prefill_rows[rank],
+                            .prefill_seconds = result.prefill_seconds,
+                            .decode_seconds = result.decode_seconds});
     stats->live_slots += static_cast<int>(result.slots.size());
     for (const SlotResult& slot : result.slots) ended_count += slot.finished && !slot.token_ids.empty();
     stats->prefill_seconds = std::max(stats->prefill_seconds, result.prefill_seconds);
@@ -217,6 +222,7 @@ void ServingLoop::ServeAgain() {
 void ServingLoop::Start() {
   std::lock_guard<std::mutex> lock(thread_mutex_);
   CHECK(!thread_.joinable());
+  last_turn_.store(Clock::now());
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "scheduler");
     Run();

@@ -4,6 +4,7 @@
 // Runs iterations over a list of executors: Plan, Launch, Collect, Commit (docs/architecture.md section 4).
 // Owns the scheduler thread. Submit and Cancel may be called from any thread and never wait for the engine.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -24,6 +25,13 @@
 
 namespace foredraft {
 
+// One rank's part of an iteration.
+struct RankStats {
+  int prefill_tokens = 0;
+  double prefill_seconds = 0;  // 0 without a prefill
+  double decode_seconds = 0;   // 0 without a decode step
+};
+
 // One iteration, for the metrics.
 struct IterationStats {
   int draft_len = 0;
@@ -33,6 +41,7 @@ struct IterationStats {
   double prefill_seconds = 0;  // the slowest rank's
   double decode_seconds = 0;
   bool replayed = false;
+  std::vector<RankStats> ranks;
   SchedulerLoad load;  // after Commit; its counters are cumulative
 };
 
@@ -94,6 +103,10 @@ class ServingLoop {
   // Not ok from the loss of a rank until the loop serves again.
   absl::Status health() const;
 
+  // When the scheduler thread began its last turn, with work or without: at most a second ago when idle, at
+  // most a few step timeouts ago otherwise.
+  std::chrono::steady_clock::time_point last_turn() const { return last_turn_.load(); }
+
  private:
   using Clock = std::chrono::steady_clock;
 
@@ -128,6 +141,8 @@ class ServingLoop {
   Clock::time_point results_time_;  // when the last results arrived, or the first work after an idle time
   double step_seconds_ = 0;         // of the last iteration, without its prefill
   OverlapPolicy overlap_policy_;
+
+  std::atomic<Clock::time_point> last_turn_{};
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

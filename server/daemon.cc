@@ -27,14 +27,19 @@ namespace {
 
 using std::chrono::steady_clock;
 
+std::map<std::string, std::string> BuildLabels(const std::string& numerics_class) {
+  return {{"version", kVersion}, {"commit", kCommit}, {"numerics_class", numerics_class}};
+}
+
 FrontendOptions FrontendOptionsOf(const Config& config) {
   FrontendOptions options;
   options.server = config.server;
   options.request_timeout_s = config.request_timeout_s;
   options.metrics.model_name = config.served_model_name;
   options.metrics.max_draft_len = MaxDraftLen(config);
+  options.metrics.rank_count = config.parallel.attention_dp;
   options.metrics.vllm_names = config.metrics.vllm_names;
-  options.metrics.build_labels = {{"version", kVersion}, {"numerics_class", ""}};
+  options.metrics.build_labels = BuildLabels("");
   options.metrics.config_labels = {
       {"backend", NameOf(config.backend)},
       {"max_batch_size", absl::StrCat(config.max_batch_size)},
@@ -135,7 +140,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.loop.max_queue_size = config_.max_queue_size;
   served.loop.resume = config_.parallel.restart == RestartPolicy::kGroup && config_.parallel.resume;
   served.executors = ranks_->executors();
-  frontend_->metrics().SetBuildLabels({{"version", kVersion}, {"numerics_class", numerics_class}});
+  frontend_->metrics().SetBuildLabels(BuildLabels(numerics_class));
   frontend_->Serve(std::move(served));
   loaded_.store(true);
   {
@@ -165,6 +170,11 @@ void Daemon::RequestDrain() {
   }
   frontend_->BeginDrain();
   changed_.notify_all();
+}
+
+std::chrono::seconds Daemon::drain_timeout() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::chrono::seconds(drain_timeout_s_);
 }
 
 bool Daemon::WaitForDrain(std::chrono::milliseconds timeout) {

@@ -5,7 +5,8 @@
 // and frontend.
 //
 // Life: Start (the ports open, requests get UNAVAILABLE), Load (SERVING), Run until drained or a rank is
-// lost. RequestDrain, Reload and loaded may be called by any thread; the rest by the owner's thread.
+// lost. RequestDrain, Reload and what only reads may be called by any thread; the rest by the owner's
+// thread.
 
 #include <atomic>
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -53,6 +55,9 @@ class Daemon {
   absl::StatusOr<ReloadReport> Reload() { return reloader_->Reload(frontend_->metrics()); }
   // True once Load is done: from then on there may be requests to drain.
   bool loaded() const { return loaded_.load(); }
+  ServingState state() const { return frontend_->health().state(); }
+  std::optional<SteadyTime> last_turn() const { return frontend_->last_turn(); }
+  std::chrono::seconds drain_timeout();
 
  private:
   explicit Daemon(ResolvedConfig resolved)

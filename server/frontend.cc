@@ -5,6 +5,7 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -146,6 +147,15 @@ ServerLoad Frontend::ServerLoadNow() const {
 SchedulerLoad Frontend::Load() const {
   const ServingLoop* loop = serving_loop_.load();
   return loop == nullptr ? SchedulerLoad{} : loop->load();
+}
+
+std::optional<SteadyTime> Frontend::last_turn() const {
+  const ServingLoop* loop = serving_loop_.load();
+  const ServingState state = health_.state();
+  if (loop == nullptr || state == ServingState::kLoading || state == ServingState::kFailed) {
+    return std::nullopt;
+  }
+  return std::min(loop->last_turn(), output_->last_turn());
 }
 
 absl::Status Frontend::CheckRanks() {

@@ -79,6 +79,9 @@ class Frontend {
 
   Metrics& metrics() { return *metrics_; }
   const Health& health() const { return health_; }
+  // When the slower one of the threads that serve, scheduler and output, began its last turn; none while no
+  // model is served.
+  std::optional<SteadyTime> last_turn() const;
   int open_calls() const { return admission_.open_calls(); }
   // As configured; a port of 0 is replaced by the port that the kernel chose.
   std::string grpc_address() const;

@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Serves DeepSeek-V3-family models over gRPC and drafts ahead with the model's own MTP modules.",
       "foredraft");
-  app.set_version_flag("--version", std::string("foredraft ") + kVersion);
+  const std::string commit = *kCommit == '\0' ? "" : std::string(" (") + kCommit + ")";
+  app.set_version_flag("--version", std::string("foredraft ") + kVersion + commit);
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("foredraft: ") + error.what() + " (--help lists what is allowed)\n";
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
   AddSynth(app, &exit_code);
   AddQuantize(app, &exit_code);
   AddTune(app, &exit_code);
+  AddManual(app, &exit_code);
   if (const std::string unknown = UnknownCommand(app, argc > 1 ? argv[1] : ""); !unknown.empty()) {
     fprintf(stderr, "foredraft: %s\n", unknown.c_str());
     return 2;

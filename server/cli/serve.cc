@@ -11,6 +11,8 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "server/cli/commands.h"
+#include "server/cli/notify_socket.h"
+#include "server/cli/service_notifier.h"
 #include "server/cli/start_screen.h"
 #include "server/daemon.h"
 #include "server/output/request_log.h"
@@ -67,21 +69,33 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+ServiceView ViewOf(Daemon& daemon, const Config& config) {
+  return {.state = [&daemon] { return daemon.state(); },
+          .last_turn = [&daemon] { return daemon.last_turn(); },
+          .drain_timeout = [&daemon] { return daemon.drain_timeout(); },
+          // A turn may collect two results, each within the step timeout.
+          .longest_turn = std::chrono::seconds(2 * config.parallel.step_timeout_s + 10)};
+}
+
 absl::Status Serve(const ConfigOptions& options) {
   RaiseDescriptorLimit();
   // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals.
   const sigset_t signals = ServeSignals();
   CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
   signal(SIGPIPE, SIG_IGN);
+  std::unique_ptr<NotifySocket> service_manager = NotifySocket::FromEnvironment();
 
   ASSIGN_OR_RETURN(LoadedConfig loaded, options.Read());
   ASSIGN_OR_RETURN(ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
-  InstallLog(resolved.loaded.config.log.level, resolved.loaded.config.log.format);
+  const Config config = resolved.loaded.config;
+  InstallLog(config.log.level, config.log.format);
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
   const SignalThread signal_thread(*daemon);
   StartScreen screen(isatty(STDERR_FILENO) != 0);
-  RETURN_IF_ERROR(daemon->Load(screen));
+  ServiceNotifier notifier(std::move(service_manager), screen);
+  RETURN_IF_ERROR(daemon->Load(notifier));
+  notifier.Watch(ViewOf(*daemon, config));
   RETURN_IF_ERROR(daemon->Run());
   Log(LogLevel::kInfo, "stopped");
   return absl::OkStatus();

@@ -12,6 +12,7 @@ constexpr MetricType kGauge = MetricType::kGauge;
 constexpr MetricType kHistogram = MetricType::kHistogram;
 
 constexpr char kPhase[] = "phase (thinking, answer)";
+constexpr char kRank[] = "rank (0 to ranks - 1)";
 constexpr char kPhaseAndPosition[] = "phase (thinking, answer), position (1 to max_draft_len)";
 
 constexpr MetricRow kMetrics[] = {
@@ -25,6 +26,10 @@ constexpr MetricRow kMetrics[] = {
      "Drafts that only relaxed acceptance accepted; strict acceptance would have refused them."},
     {"foredraft_spec_decode_acceptance_rate", kGauge, "", "Accepted / verified drafts, last 60 s."},
     {"foredraft_spec_decode_draft_length", kGauge, "", "K, the drafts per decode step, in use now."},
+    {"foredraft_spec_decode_speed_up_estimate", kGauge, "",
+     "Expected tokens per second with drafts over those without, for the last step's batch, from measured "
+     "step times "
+     "and acceptance. 0 until steps without drafts were measured in that decode bucket."},
     {"foredraft_spec_decode_forced", kGauge, "",
      "1 while forced acceptance is configured: tokens are not the model's."},
     {"foredraft_requests_total", kCounter, "outcome (stop, length, cancelled, deadline, rejected, error)",
@@ -37,7 +42,7 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_e2e_request_duration_seconds", kHistogram, "", "Arrival of a request to its end."},
     {"foredraft_queue_duration_seconds", kHistogram, "",
      "Arrival of a request to its admission into a slot."},
-    {"foredraft_requests_running", kGauge, "", "Requests that have a slot or are swapped out."},
+    {"foredraft_requests_running", kGauge, kRank, "Requests that have a slot or are swapped out."},
     {"foredraft_requests_waiting", kGauge, "", "Requests in the queue."},
     {"foredraft_rank_failures_total", kCounter, "", "Ranks lost."},
     {"foredraft_group_restarts_total", kCounter, "", "Restarts of all ranks after one was lost."},
@@ -58,16 +63,27 @@ constexpr MetricRow kMetrics[] = {
      "Configuration reloads, by result."},
     {"foredraft_log_lines_dropped_total", kCounter, "",
      "Log lines that were dropped because nobody read stderr."},
-    {"foredraft_kv_cache_usage_ratio", kGauge, "", "KV blocks held by sequences / all KV blocks."},
-    {"foredraft_kv_cache_blocks", kGauge, "state (used, free, cached)",
+    {"foredraft_kv_cache_usage_ratio", kGauge, kRank, "KV blocks held by sequences / all KV blocks."},
+    {"foredraft_kv_cache_blocks", kGauge, "rank (0 to ranks - 1), state (used, free, cached)",
      "KV blocks, by state. cached: content of ended sequences, reused or taken when needed."},
+    {"foredraft_prefill_tokens_total", kCounter, kRank, "Prompt tokens that prefills computed."},
+    {"foredraft_prefill_backlog_tokens", kGauge, kRank,
+     "Prompt tokens of admitted requests that no prefill computes yet."},
     {"foredraft_step_duration_seconds", kHistogram, "kind (prefill, decode)",
-     "Duration of forwards, by kind."},
+     "Duration of forwards, by kind; the slowest rank's."},
+    {"foredraft_rank_step_seconds", kGauge, "rank (0 to ranks - 1), kind (prefill, decode)",
+     "Duration of the rank's last forward, by kind."},
     {"foredraft_step_batch_size", kHistogram, "", "Sequences that a decode step advanced."},
-    {"foredraft_build_info", kGauge, "version, numerics_class",
+    {"foredraft_build_info", kGauge, "version, commit, numerics_class",
      "Always 1. Daemons with the same numerics class give the same tokens."},
     {"foredraft_config_info", kGauge, "backend, max_batch_size, max_seq_len, max_draft_len",
      "Always 1. Configuration that decides speed and memory."},
+    {"process_cpu_seconds_total", kCounter, "", "CPU time of the daemon's process, user and system."},
+    {"process_start_time_seconds", kGauge, "", "When the process started, in seconds since the epoch."},
+    {"process_resident_memory_bytes", kGauge, "", "Resident memory of the daemon's process."},
+    {"process_virtual_memory_bytes", kGauge, "", "Virtual memory of the daemon's process."},
+    {"process_open_fds", kGauge, "", "Open file descriptors of the daemon's process."},
+    {"process_max_fds", kGauge, "", "Limit of open file descriptors."},
 };
 
 constexpr char kIntroduction[] =
@@ -79,6 +95,9 @@ The daemon serves its metrics in Prometheus' text format at `http://127.0.0.1:94
 Every metric has the label `model_name` beside those in the table, and exists from the start. What a request counts is
 added before its client sees the last chunk, so over any window the counters are the sums of what the responses report.
 
+A metric with the label `rank` has a series for each rank; sum over them for the group. The `process_*` metrics are of the
+daemon's process: with several ranks, the workers are processes of their own, and `process_*` does not see them.
+
 [rules.yml](../deploy/prometheus/rules.yml) has recording rules and alerts for Prometheus,
 [foredraft.json](../deploy/grafana/foredraft.json) is a dashboard for Grafana.
 
@@ -89,6 +108,7 @@ added before its client sees the last chunk, so over any window the counters are
 | do drafts pay? | `spec_decode_acceptance_rate`, and the expressions below |
 | is it fast? | `time_to_first_token_seconds`, `time_per_output_token_seconds`, `step_duration_seconds` |
 | is it full? | `requests_waiting`, `kv_cache_usage_ratio`, `preemptions_total` |
+| are the ranks level? | `requests_running`, `kv_cache_usage_ratio`, `prefill_tokens_total`, by `rank` |
 | does prefix reuse work? | `prefix_cache_hit_tokens_total` / `prefix_cache_queried_tokens_total` |
 
 ## How to read acceptance
@@ -106,7 +126,11 @@ The first token of a request comes from its prefill, so for every request, and s
 
 `foredraft_spec_decode_acceptance_rate` is the first of these over the last 60 s, for reading without a query. Use the
 acceptance length to see what drafts bring, and the share by position to choose K: where the share at position K is
-small, a lower `speculative_config.max_draft_len` is likely faster. A drop of the acceptance length means another kind of
+small, a lower `speculative_config.max_draft_len` is likely faster. `foredraft_spec_decode_speed_up_estimate` compares
+times too: the expected tokens per second of the last step's K over those of K = 0, in the same decode bucket. It needs
+measured steps without drafts, and is 0 until there were some: `draft_policy: adaptive` may try them by itself; otherwise
+send requests with `max_draft_tokens: 0` (`foredraft bench --compare K=0,3` does). K = 0 still runs the MTP module's
+cache rows, so a daemon without `speculative_config` is a little faster than that. A drop of the acceptance length means another kind of
 load or drafts computed wrongly; the tokens stay the same, they come slower. While `foredraft_spec_decode_forced` is 1,
 acceptance is configured and says nothing about the model.
 

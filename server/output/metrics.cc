@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "scheduler/serving_loop.h"
+#include "server/output/process_stats.h"
 #include "server/output/request_log.h"
 #include "server/output/response_sink.h"
 #include "server/output/vllm_metrics.h"
@@ -33,9 +34,9 @@ std::vector<double> RequestSeconds() {
   return bounds;
 }
 
-// Scheduler counters are cumulative snapshots; a Prometheus counter only grows.
-void RaiseTo(prometheus::Counter* counter, uint64_t total) {
-  const double missing = static_cast<double>(total) - counter->Value();
+// What the scheduler and Linux count comes as cumulative snapshots; a Prometheus counter only grows.
+void RaiseTo(prometheus::Counter* counter, double total) {
+  const double missing = total - counter->Value();
   if (missing > 0) counter->Increment(missing);
 }
 
@@ -55,6 +56,8 @@ Metrics::Metrics(const MetricsOptions& options)
   AddSpeculation(options.max_draft_len);
   AddRequests();
   AddEngine();
+  for (int rank = 0; rank < options.rank_count; ++rank) AddRank(rank);
+  AddProcess();
   build_info_ = &Register(prometheus::BuildGauge(), "foredraft_build_info", MetricType::kGauge);
   SetBuildLabels(options.build_labels);
   AddGauge("foredraft_config_info", options.config_labels)->Set(1);
@@ -90,6 +93,7 @@ void Metrics::AddSpeculation(int max_draft_len) {
   relaxed_tokens_ = AddCounter("foredraft_spec_decode_relaxed_tokens_total");
   acceptance_rate_ = AddGauge("foredraft_spec_decode_acceptance_rate");
   draft_length_ = AddGauge("foredraft_spec_decode_draft_length");
+  speed_up_ = AddGauge("foredraft_spec_decode_speed_up_estimate");
   forced_ = AddGauge("foredraft_spec_decode_forced");
 }
 
@@ -107,7 +111,6 @@ void Metrics::AddRequests() {
   e2e_ = AddHistogram("foredraft_e2e_request_duration_seconds", RequestSeconds());
   queue_ = AddHistogram("foredraft_queue_duration_seconds", kQueueSeconds);
   counts_.token_times.resize(kPerTokenSeconds.size() + 1);
-  running_ = AddGauge("foredraft_requests_running");
   waiting_ = AddGauge("foredraft_requests_waiting");
 }
 
@@ -126,13 +129,35 @@ void Metrics::AddEngine() {
   eager_steps_ = AddCounter("foredraft_eager_steps_total");
   reloads_ok_ = AddCounter("foredraft_config_reloads_total", {{"result", "accepted"}});
   reloads_refused_ = AddCounter("foredraft_config_reloads_total", {{"result", "refused"}});
-  usage_ratio_ = AddGauge("foredraft_kv_cache_usage_ratio");
-  blocks_used_ = AddGauge("foredraft_kv_cache_blocks", {{"state", "used"}});
-  blocks_free_ = AddGauge("foredraft_kv_cache_blocks", {{"state", "free"}});
-  blocks_cached_ = AddGauge("foredraft_kv_cache_blocks", {{"state", "cached"}});
   prefill_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "prefill"}});
   decode_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "decode"}});
   batch_size_ = AddHistogram("foredraft_step_batch_size", kBatchSizes);
+}
+
+void Metrics::AddRank(int rank) {
+  const std::string index = absl::StrCat(rank);
+  const Labels of_rank = {{"rank", index}};
+  const auto gauge = [&](const char* name, const char* label, const char* value) {
+    return AddGauge(name, {{"rank", index}, {label, value}});
+  };
+  ranks_.push_back({.running = AddGauge("foredraft_requests_running", of_rank),
+                    .usage_ratio = AddGauge("foredraft_kv_cache_usage_ratio", of_rank),
+                    .blocks_used = gauge("foredraft_kv_cache_blocks", "state", "used"),
+                    .blocks_free = gauge("foredraft_kv_cache_blocks", "state", "free"),
+                    .blocks_cached = gauge("foredraft_kv_cache_blocks", "state", "cached"),
+                    .prefill_backlog = AddGauge("foredraft_prefill_backlog_tokens", of_rank),
+                    .prefill_tokens = AddCounter("foredraft_prefill_tokens_total", of_rank),
+                    .prefill_seconds = gauge("foredraft_rank_step_seconds", "kind", "prefill"),
+                    .decode_seconds = gauge("foredraft_rank_step_seconds", "kind", "decode")});
+}
+
+void Metrics::AddProcess() {
+  process_ = {.cpu_seconds = AddCounter("process_cpu_seconds_total"),
+              .start_time = AddGauge("process_start_time_seconds"),
+              .resident_bytes = AddGauge("process_resident_memory_bytes"),
+              .virtual_bytes = AddGauge("process_virtual_memory_bytes"),
+              .open_fds = AddGauge("process_open_fds"),
+              .max_fds = AddGauge("process_max_fds")};
 }
 
 void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds) {
@@ -194,6 +219,13 @@ void Metrics::RecordEnd(FinishReason finish, double request_seconds) {
 void Metrics::RecordRejected() { rejected_->Increment(); }
 
 void Metrics::RecordIteration(const IterationStats& stats) {
+  for (size_t rank = 0; rank < stats.ranks.size(); ++rank) {
+    const RankStats& of_rank = stats.ranks[rank];
+    const RankMetrics& metrics = ranks_.at(rank);
+    metrics.prefill_tokens->Increment(of_rank.prefill_tokens);
+    if (stats.had_prefill) metrics.prefill_seconds->Set(of_rank.prefill_seconds);
+    if (stats.decode_bucket > 0) metrics.decode_seconds->Set(of_rank.decode_seconds);
+  }
   if (stats.had_prefill) prefill_seconds_->Observe(stats.prefill_seconds);
   if (stats.decode_bucket == 0) return;
   decode_seconds_->Observe(stats.decode_seconds);
@@ -220,14 +252,22 @@ void Metrics::SetBuildLabels(std::map<std::string, std::string> labels) {
 }
 
 void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
-  running_->Set(load.running + load.swapped);
   waiting_->Set(load.waiting);
   draft_length_->Set(load.draft_len);
-  blocks_used_->Set(static_cast<double>(load.blocks_used));
-  blocks_free_->Set(static_cast<double>(load.blocks_free));
-  blocks_cached_->Set(static_cast<double>(load.blocks_cached));
-  const int64_t all = load.blocks_used + load.blocks_free + load.blocks_cached;
-  usage_ratio_->Set(all == 0 ? 0 : static_cast<double>(load.blocks_used) / static_cast<double>(all));
+  speed_up_->Set(load.speed_up);
+  for (size_t rank = 0; rank < load.ranks.size(); ++rank) {
+    const RankLoad& of_rank = load.ranks[rank];
+    const RankMetrics& metrics = ranks_.at(rank);
+    const auto used = static_cast<double>(of_rank.blocks_used);
+    const auto free = static_cast<double>(of_rank.blocks_free);
+    const auto cached = static_cast<double>(of_rank.blocks_cached);
+    metrics.running->Set(of_rank.running);
+    metrics.blocks_used->Set(used);
+    metrics.blocks_free->Set(free);
+    metrics.blocks_cached->Set(cached);
+    metrics.usage_ratio->Set(used / (used + free + cached));
+    metrics.prefill_backlog->Set(static_cast<double>(of_rank.prefill_tokens));
+  }
   RaiseTo(prefix_queried_, load.prefix_queried_tokens);
   RaiseTo(prefix_hits_, load.prefix_hit_tokens);
   RaiseTo(log_lines_dropped_, DroppedLogLines());
@@ -238,9 +278,20 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   RaiseTo(rewound_blocks_, load.rewound_blocks);
 }
 
+void Metrics::RefreshProcess() const {
+  const ProcessStats stats = ReadProcessStats();
+  RaiseTo(process_.cpu_seconds, stats.cpu_seconds);
+  process_.start_time->Set(stats.start_time_seconds);
+  process_.resident_bytes->Set(static_cast<double>(stats.resident_bytes));
+  process_.virtual_bytes->Set(static_cast<double>(stats.virtual_bytes));
+  process_.open_fds->Set(stats.open_fds);
+  process_.max_fds->Set(static_cast<double>(stats.max_fds));
+}
+
 std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   std::lock_guard<std::mutex> lock(mutex_);  // also keeps two scrapes from raising a counter twice
   if (load_source_) RefreshFromLoad(load_source_());
+  RefreshProcess();
   acceptance_rate_->Set(window_.Rate(std::chrono::steady_clock::now()));
   std::vector<prometheus::MetricFamily> families = registry_->Collect();
   if (vllm_names_) {

@@ -33,8 +33,9 @@ namespace foredraft {
 struct IterationStats;  // scheduler/serving_loop.h
 
 struct MetricsOptions {
-  std::string model_name;   // label of all metrics
-  int max_draft_len = 0;    // positions 1..max_draft_len exist
+  std::string model_name;  // label of all metrics
+  int max_draft_len = 0;   // positions 1..max_draft_len exist
+  int rank_count = 1;
   bool vllm_names = false;  // vllm_metrics.h
   std::map<std::string, std::string> build_labels;
   std::map<std::string, std::string> config_labels;
@@ -80,6 +81,16 @@ class Metrics : public prometheus::Collectable {
     std::vector<prometheus::Counter*> accepted_at;  // [max_draft_len]
   };
 
+  struct RankMetrics {
+    prometheus::Gauge *running, *usage_ratio, *blocks_used, *blocks_free, *blocks_cached, *prefill_backlog;
+    prometheus::Counter* prefill_tokens;
+    prometheus::Gauge *prefill_seconds, *decode_seconds;  // of the last forward
+  };
+  struct ProcessMetrics {
+    prometheus::Counter* cpu_seconds;
+    prometheus::Gauge *start_time, *resident_bytes, *virtual_bytes, *open_fds, *max_fds;
+  };
+
   // Not yet published.
   struct StepCounts {
     int64_t drafts = 0;
@@ -105,7 +116,10 @@ class Metrics : public prometheus::Collectable {
   void AddSpeculation(int max_draft_len);
   void AddRequests();
   void AddEngine();
+  void AddRank(int rank);
+  void AddProcess();
   void RefreshFromLoad(const SchedulerLoad& load) const;
+  void RefreshProcess() const;
 
   // Constant after construction; what they point to is thread-safe.
   const bool vllm_names_;
@@ -119,8 +133,9 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;
   prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_;
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
-  prometheus::Gauge *acceptance_rate_, *draft_length_, *forced_, *running_, *waiting_, *usage_ratio_;
-  prometheus::Gauge *blocks_used_, *blocks_free_, *blocks_cached_;
+  prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *forced_, *waiting_;
+  std::vector<RankMetrics> ranks_;
+  ProcessMetrics process_;
   prometheus::Histogram *ttft_, *per_token_, *e2e_, *queue_, *prefill_seconds_, *decode_seconds_,
       *batch_size_;
   prometheus::Family<prometheus::Gauge>* build_info_;

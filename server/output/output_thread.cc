@@ -53,6 +53,7 @@ void OutputThread::Run() {
   constexpr auto kTick = std::chrono::milliseconds(500);
   SteadyTime next_sweep = std::chrono::steady_clock::now() + kTick;
   while (true) {
+    last_turn_.store(std::chrono::steady_clock::now());
     std::optional<Event> event = events_.Pop(kTick);
     if (event.has_value()) {
       std::visit([this](auto&& content) { On(std::move(content)); }, std::move(*event));

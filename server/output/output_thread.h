@@ -60,6 +60,9 @@ class OutputThread {
   // Streams that were opened and have neither ended nor been refused.
   int open_count() const { return open_count_.load(); }
 
+  // When the thread began its last turn: at most half a second ago unless it is busy.
+  SteadyTime last_turn() const { return last_turn_.load(); }
+
   // Handles the events in the queue, then joins the thread. Safe to call twice.
   void Stop();
 
@@ -106,6 +109,7 @@ class OutputThread {
   const CancelSequence cancel_sequence_;
   BoundedQueue<Event> events_;
   std::atomic<int> open_count_ = 0;
+  std::atomic<SteadyTime> last_turn_{std::chrono::steady_clock::now()};
 
   // Output thread only.
   absl::flat_hash_map<uint64_t, Opened> streams_;

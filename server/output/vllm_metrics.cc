@@ -13,15 +13,18 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 
+enum class Merge { kSum, kMean };  // of the series that differ in phase or rank alone
+
 struct Counterpart {
   const char* ours;
   const char* vllm;
+  Merge merge = Merge::kSum;
 };
 
 constexpr Counterpart kCounterparts[] = {
     {"foredraft_requests_running", "vllm:num_requests_running"},
     {"foredraft_requests_waiting", "vllm:num_requests_waiting"},
-    {"foredraft_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc"},
+    {"foredraft_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc", Merge::kMean},
     {"foredraft_preemptions_total", "vllm:num_preemptions_total"},
     {"foredraft_prompt_tokens_total", "vllm:prompt_tokens_total"},
     {"foredraft_generation_tokens_total", "vllm:generation_tokens_total"},
@@ -41,7 +44,7 @@ constexpr Counterpart kCounterparts[] = {
 std::vector<ClientMetric::Label> VllmLabels(const std::vector<ClientMetric::Label>& ours) {
   std::vector<ClientMetric::Label> labels;
   for (ClientMetric::Label label : ours) {
-    if (label.name == "phase") continue;
+    if (label.name == "phase" || label.name == "rank") continue;
     int position = 0;
     if (label.name == "position" && absl::SimpleAtoi(label.value, &position)) {
       label.value = absl::StrCat(position - 1);
@@ -52,19 +55,23 @@ std::vector<ClientMetric::Label> VllmLabels(const std::vector<ClientMetric::Labe
   return labels;
 }
 
-MetricFamily VllmFamily(const MetricFamily& ours, const char* name) {
-  MetricFamily family = {.name = name, .help = ours.help, .type = ours.type, .metric = {}};
+MetricFamily VllmFamily(const MetricFamily& ours, const Counterpart& counterpart) {
+  MetricFamily family = {.name = counterpart.vllm, .help = ours.help, .type = ours.type, .metric = {}};
   for (const ClientMetric& metric : ours.metric) {
     const std::vector<ClientMetric::Label> labels = VllmLabels(metric.label);
     const auto same = std::find_if(family.metric.begin(), family.metric.end(),
                                    [&](const ClientMetric& other) { return other.label == labels; });
-    if (same != family.metric.end()) {  // the other phase
-      CHECK(ours.type == prometheus::MetricType::Counter) << ours.name;
+    if (same != family.metric.end()) {  // another phase or rank
+      CHECK(ours.type != prometheus::MetricType::Histogram) << ours.name;
       same->counter.value += metric.counter.value;
+      same->gauge.value += metric.gauge.value;
       continue;
     }
     family.metric.push_back(metric);
     family.metric.back().label = labels;
+  }
+  if (counterpart.merge == Merge::kMean && !family.metric.empty()) {
+    family.metric.front().gauge.value /= static_cast<double>(ours.metric.size());
   }
   return family;
 }
@@ -77,7 +84,7 @@ std::vector<MetricFamily> VllmFamilies(const std::vector<MetricFamily>& ours) {
     const auto found = std::find_if(ours.begin(), ours.end(), [&](const MetricFamily& family) {
       return family.name == counterpart.ours;
     });
-    if (found != ours.end()) families.push_back(VllmFamily(*found, counterpart.vllm));
+    if (found != ours.end()) families.push_back(VllmFamily(*found, counterpart));
   }
   return families;
 }

@@ -11,8 +11,8 @@
 
 namespace foredraft {
 
-// The families of vLLM that have a counterpart in `ours`, summed over thinking and answer, with the label
-// engine="0". Positions of drafts count from 0.
+// The families of vLLM that have a counterpart in `ours`, summed over thinking and answer and over
+// the ranks (KV usage: the mean), with the label engine="0". Positions of drafts count from 0.
 std::vector<prometheus::MetricFamily> VllmFamilies(const std::vector<prometheus::MetricFamily>& ours);
 
 // A section of docs/metrics.md.

@@ -166,7 +166,7 @@ def main() -> int:
         check_form(path, patterns)
     check_libraries(sys.argv[1])
     check_configures(patterns)
-    for manifest in sorted((ROOT / "deploy/k8s").glob("*.yaml")):
+    for manifest in sorted((ROOT / "deploy/k8s").glob("foredraft-*.yaml")):
         check("image: foredraft:cuda" in manifest.read_text(), f"{manifest.name}: another image")
     for fault in faults:
         print(fault)

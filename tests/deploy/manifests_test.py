@@ -7,6 +7,7 @@ usage: tests/deploy/manifests_test.py FOREDRAFT   (the binary)
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,27 @@ def check_manifest(binary: str, path: pathlib.Path, schema: dict) -> None:
     check(gpus == ranks, f"{path.name}: {gpus} GPUs in a group, {ranks} ranks")
 
 
+def check_endpoint_picker(schema: dict) -> None:
+    """The ConfigMap's form; plugins that are named exist; metrics are exported without a label rank."""
+    path = ROOT / "deploy/k8s/endpoint-picker.yaml"
+    document = yaml.safe_load(path.read_text())
+    definition = {**schema["definitions"]["configMap"], "definitions": schema["definitions"]}
+    for error in jsonschema.Draft7Validator(definition).iter_errors(document):
+        faults.append(f"{path.name}: {error.message}")
+    config = yaml.safe_load(document["data"]["config.yaml"])
+    plugins = {plugin.get("name", plugin["type"]): plugin for plugin in config["plugins"]}
+    sources = config["dataLayer"]["sources"]
+    named = [entry for profile in config["schedulingProfiles"] for entry in profile["plugins"]] + sources
+    named += [extractor for source in sources for extractor in source["extractors"]]
+    for entry in named:
+        check(entry["pluginRef"] in plugins, f"{path.name}: no plugin {entry['pluginRef']}")
+    engine = plugins["metrics-extractor"]["parameters"]["engineConfigs"][0]
+    document_rows = re.findall(r"^\| `([\w:]+)` \|(.*)$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
+    exported = {name for name, rest in document_rows if "rank (" not in rest}
+    for key in ("queuedRequestsSpec", "runningRequestsSpec", "kvUsageSpec"):
+        check(engine[key] in exported, f"{path.name}: {key}: {engine[key]} is no metric, or has a series for each rank")
+
+
 def check_schema_refuses(schema: dict) -> None:
     """The schema is closed: a misspelt field must not pass."""
     wrong = {"type": "object", **schema["definitions"]["probe"], "definitions": schema["definitions"]}
@@ -84,7 +106,7 @@ def check_units(binary: str) -> None:
     for unit in units:
         with tempfile.TemporaryDirectory() as directory:
             # verify wants the program to exist
-            text = unit.read_text().replace("/usr/local/bin/foredraft", str(pathlib.Path(binary).resolve()))
+            text = unit.read_text().replace("/usr/bin/foredraft", str(pathlib.Path(binary).resolve()))
             copy = pathlib.Path(directory) / unit.name.replace("@.", "@4.")
             copy.write_text(text)
             run = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False)
@@ -96,11 +118,12 @@ def main() -> int:
     binary = sys.argv[1]
     schema = json.loads((ROOT / "tests/deploy/k8s_schema.json").read_text())
     check_schema_refuses(schema)
-    manifests = sorted((ROOT / "deploy/k8s").glob("*.yaml"))
+    manifests = sorted((ROOT / "deploy/k8s").glob("foredraft-*.yaml"))
     check(len(manifests) == 2, f"{len(manifests)} manifests")
     for path in manifests:
         check_manifest(binary, path, schema)
     check_config(binary, "container", (ROOT / "deploy/container/abacus.yaml").read_text())
+    check_endpoint_picker(schema)
     check_units(binary)
     for fault in faults:
         print(fault)

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
 
 #include "tests/e2e/daemon_fixture.h"
 
@@ -97,6 +99,30 @@ TEST(CommandLine, ToolsEndWithTheirCode) {
       {{"serve", "--help"}, 0, ""},
       {{"--version"}, 0, ""},
   });
+}
+
+TEST(CommandLine, TheManualAndTheCompletionsNameEveryCommandAndOption) {
+  const std::string manual = Foredraft({"manual"}).out;
+  const std::string bash = Foredraft({"completion", "bash"}).out;
+  const std::string zsh = Foredraft({"completion", "zsh"}).out;
+  std::istringstream help(Foredraft({"--help"}).out);
+  int commands = 0;
+  bool listed = false;
+  for (std::string line; std::getline(help, line); listed |= line == "Subcommands:") {
+    std::istringstream words(line);
+    std::string command;
+    if (!listed || line.starts_with("Subcommands:") || !(words >> command)) continue;
+    ++commands;
+    EXPECT_THAT(manual, HasSubstr(".SS foredraft " + std::regex_replace(command, std::regex("-"), "\\-")));
+    EXPECT_THAT(bash, HasSubstr("        " + command + ") words="));
+    EXPECT_THAT(zsh, HasSubstr("        " + command + ") _arguments"));
+  }
+  EXPECT_GE(commands, 12);
+  EXPECT_THAT(manual, AllOf(HasSubstr("\\-\\-max\\-draft\\-tokens"), HasSubstr("\\-\\-token\\-ids")));
+  EXPECT_THAT(manual, AllOf(HasSubstr("\\fIHOST:PORT\\fR"), HasSubstr("\\fIN\\fR\nthe number of the rank")));
+  EXPECT_THAT(bash, HasSubstr("'quantize --dtype') words='int4 fp8'"));
+  EXPECT_THAT(Foredraft({"completion", "fish"}).err, HasSubstr("fish not in {bash,zsh}"));
+  EXPECT_THAT(Foredraft({"--version"}).out, testing::StartsWith("foredraft 0."));
 }
 
 TEST(CommandLine, CheckConfigPrintsAConfigurationThatReadsBackTheSame) {

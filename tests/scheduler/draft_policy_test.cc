@@ -371,6 +371,31 @@ TEST(AdaptiveDraftLenTest, CountsWhatTheLiveSequencesMayVerify) {
   EXPECT_EQ(SettledDraftLen(chosen, 20), 1);
 }
 
+// The measured gain of the last step's K over K = 0, here with two of three drafts accepted at each position.
+TEST(SpeedUp, IsTheRatioOfRatesOnceBothWereMeasured) {
+  DraftPolicy policy = Fixed(1);
+  const auto step = [&policy](const std::vector<int>& live_by_cap, double seconds, int tried, int accepted) {
+    StepObservation observed{.bucket = 4,
+                             .draft_len = policy.Choose(4, live_by_cap),
+                             .seconds = seconds,
+                             .tried = std::vector<int>(kMaxDraftLen),
+                             .accepted = std::vector<int>(kMaxDraftLen)};
+    observed.tried[0] = tried;
+    observed.accepted[0] = accepted;
+    policy.Observe(observed);
+  };
+  std::vector<int> no_drafts(kMaxDraftLen + 1);
+  no_drafts[0] = 4;
+  EXPECT_EQ(policy.SpeedUp(), 0);
+  for (int i = 0; i < 200; ++i) step(Live(4), 0.012, 3, 2);
+  EXPECT_EQ(policy.SpeedUp(), 0) << "no step without drafts was measured";
+  for (int i = 0; i < 20; ++i) step(no_drafts, 0.010, 0, 0);
+  // (1 + 2/3) tokens in 12 ms against 1 in 10 ms
+  EXPECT_NEAR(policy.SpeedUp(), (1 + 2.0 / 3) / 1.2, 0.01);
+  for (int i = 0; i < 50; ++i) step(Live(4), 0.024, 3, 2);  // a slower machine slows every K
+  EXPECT_NEAR(policy.SpeedUp(), (1 + 2.0 / 3) / 1.2, 0.01);
+}
+
 // A rank that measures no times still gets a K, and nothing is divided by zero.
 TEST(AdaptiveDraftLenTest, WorksWithoutTimes) {
   DraftPolicy policy = Adaptive(3);

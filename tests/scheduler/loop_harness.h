@@ -136,7 +136,13 @@ class LoopHarness {
                            .newcomer_wait = options.newcomer_wait},
         std::make_unique<Scheduler>(scheduler), executors,
         [this](std::vector<RequestUpdate> updates) { Receive(std::move(updates)); },
-        [this](const IterationStats& stats) { last_draft_len_ = stats.draft_len; });
+        [this](const IterationStats& stats) {
+          last_draft_len_ = stats.draft_len;
+          prefill_tokens_.resize(stats.ranks.size());
+          for (size_t rank = 0; rank < stats.ranks.size(); ++rank) {
+            prefill_tokens_[rank] += stats.ranks[rank].prefill_tokens;
+          }
+        });
   }
   ~LoopHarness() {
     Open();
@@ -200,6 +206,7 @@ class LoopHarness {
   SchedulerOptions scheduler_options_;
   std::vector<std::unique_ptr<GatedRank>> ranks_;
   std::atomic<int> last_draft_len_ = -1;
+  std::vector<int> prefill_tokens_;  // of each rank; read after Stop
   std::unique_ptr<ServingLoop> loop_;
 
  private:

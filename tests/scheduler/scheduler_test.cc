@@ -55,6 +55,27 @@ const Refusal kRefusals[] = {
 INSTANTIATE_TEST_SUITE_P(All, SchedulerRefusal, testing::ValuesIn(kRefusals),
                          [](const auto& info) { return info.param.name; });
 
+TEST(Scheduler, LoadIsToldByRank) {
+  SchedulerOptions options;
+  options.rank_count = 2;
+  options.max_num_tokens = 8;
+  Scheduler scheduler(options);
+  for (uint64_t id : {1, 2, 3}) {
+    Request request{.id = id, .prompt_ids = std::vector<int32_t>(12), .max_tokens = 4};
+    ASSERT_TRUE(scheduler.Submit(std::move(request)).ok());
+  }
+  scheduler.Plan(SteadyTime());  // eight tokens of each rank's first prompt
+  const SchedulerLoad load = scheduler.load();
+  ASSERT_EQ(load.ranks.size(), 2u);
+  EXPECT_EQ(load.ranks[0].running, 2);
+  EXPECT_EQ(load.ranks[1].running, 1);
+  EXPECT_EQ(load.ranks[0].prefill_tokens, 16);
+  EXPECT_EQ(load.ranks[1].prefill_tokens, 4);
+  EXPECT_GT(load.ranks[1].blocks_used, 0);
+  EXPECT_EQ(load.ranks[0].blocks_used + load.ranks[1].blocks_used, load.blocks_used);
+  EXPECT_EQ(load.ranks[0].blocks_free + load.ranks[1].blocks_free, load.blocks_free);
+}
+
 TEST(Scheduler, TheLargestRequestFillsThePool) {
   SchedulerOptions options = SmallOptions();
   options.block_count = 1 + 8;  // 32 positions

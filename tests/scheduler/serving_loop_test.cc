@@ -219,6 +219,35 @@ TEST(ServingLoopRestart, ALossIsReportedWhenIdle) {
   InstallLogSink(nullptr);
 }
 
+TEST(ServingLoopTurns, AdvanceWhenIdleAndNotWhileARankHangs) {
+  LoopHarness harness({.ranks = 2});
+  harness.loop_->Start();
+  const auto start = harness.loop_->last_turn();
+  EXPECT_TRUE(harness.WaitUntil([&] { return harness.loop_->last_turn() > start; })) << "idle";
+  ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(9, 20)).ok());
+  harness.Let(3);
+  ASSERT_TRUE(harness.WaitForToken(9));  // the loop soon waits for a fourth result
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto hung = harness.loop_->last_turn();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1300));  // longer than an idle turn
+  EXPECT_EQ(harness.loop_->last_turn(), hung);
+  harness.Open();
+  ASSERT_TRUE(harness.WaitForEnds(1));
+  EXPECT_GT(harness.loop_->last_turn(), hung);
+}
+
+TEST(ServingLoopStats, TellWhatEachRankPrefilled) {
+  LoopHarness harness({.ranks = 2});
+  for (uint64_t id : {16, 25}) {  // prompts of 17 and 26 tokens, one on each rank
+    ASSERT_TRUE(harness.loop_->Submit(LoopHarness::MakeRequest(id, 5)).ok());
+  }
+  harness.Open();
+  harness.loop_->Start();
+  ASSERT_TRUE(harness.WaitForEnds(2));
+  harness.loop_->Stop();
+  EXPECT_THAT(harness.prefill_tokens_, testing::UnorderedElementsAre(17, 26));
+}
+
 TEST(ServingLoopNewRequest, IsInThePlanAfterTheStepThatHasJustBegun) {
   LoopHarness harness({.newcomer_wait = kPatience});
   harness.ranks_[0]->decode_seconds_ = 1000;

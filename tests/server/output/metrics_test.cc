@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <set>
@@ -16,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/serving_loop.h"
 
 namespace foredraft {
 namespace {
@@ -95,8 +98,81 @@ TEST(Metrics, VllmsNamesSumThePhasesAndCountPositionsFromZero) {
 }
 
 TEST(Metrics, VllmsNamesAreOffUnlessAskedFor) {
-  for (const prometheus::MetricFamily& family : Collected())
-    EXPECT_TRUE(family.name.starts_with("foredraft_"));
+  for (const prometheus::MetricFamily& family : Collected()) {
+    EXPECT_TRUE(family.name.starts_with("foredraft_") || family.name.starts_with("process_")) << family.name;
+  }
+}
+
+// Gauges or counters of a family, summed over the series that have this label.
+double ValueOf(const std::vector<prometheus::MetricFamily>& families, const std::string& name,
+               const std::string& label = "model_name", const std::string& value = "m") {
+  double sum = 0;
+  int series = 0;
+  for (const prometheus::MetricFamily& family : families) {
+    if (family.name != name) continue;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      for (const auto& has : metric.label) {
+        if (has.name != label || has.value != value) continue;
+        sum += metric.gauge.value + metric.counter.value;
+        ++series;
+      }
+    }
+  }
+  EXPECT_GT(series, 0) << name << " " << label << "=" << value;
+  return sum;
+}
+
+TEST(Metrics, EachRankHasItsSeries) {
+  Metrics metrics({.model_name = "m", .rank_count = 2, .vllm_names = true});
+  metrics.ReadLoadFrom([] {
+    return SchedulerLoad{
+        .ranks = {{.running = 3, .blocks_used = 30, .blocks_free = 10, .prefill_tokens = 100},
+                  {.running = 1, .blocks_used = 10, .blocks_free = 20, .blocks_cached = 10}}};
+  });
+  IterationStats stats{.had_prefill = true, .prefill_seconds = 0.5};
+  stats.ranks = {{.prefill_tokens = 7, .prefill_seconds = 0.5},
+                 {.prefill_tokens = 5, .prefill_seconds = 0.25}};
+  metrics.RecordIteration(stats);
+  metrics.RecordIteration(stats);
+  const std::vector<prometheus::MetricFamily> families = metrics.Collect();
+  const auto expect = [&](const std::string& name, double first, double second) {
+    EXPECT_EQ(ValueOf(families, "foredraft_" + name, "rank", "0"), first) << name;
+    EXPECT_EQ(ValueOf(families, "foredraft_" + name, "rank", "1"), second) << name;
+  };
+  expect("requests_running", 3, 1);
+  expect("kv_cache_usage_ratio", 0.75, 0.25);
+  expect("prefill_tokens_total", 14, 10);
+  expect("prefill_backlog_tokens", 100, 0);
+  expect("rank_step_seconds", 0.5, 0.25);  // there was no decode step
+  EXPECT_EQ(ValueOf(families, "vllm:num_requests_running"), 4) << "of the group";
+  EXPECT_EQ(ValueOf(families, "vllm:kv_cache_usage_perc"), 0.5) << "of the group";
+}
+
+TEST(Metrics, TheProcessIsThisOne) {
+  Metrics metrics({.model_name = "m"});
+  const std::vector<prometheus::MetricFamily> before = metrics.Collect();
+  const double now = static_cast<double>(time(nullptr));
+  EXPECT_LE(ValueOf(before, "process_start_time_seconds"), now + 2);
+  EXPECT_GT(ValueOf(before, "process_start_time_seconds"), now - 3600);
+  EXPECT_LT(ValueOf(before, "process_resident_memory_bytes"),
+            ValueOf(before, "process_virtual_memory_bytes"));
+  EXPECT_LE(ValueOf(before, "process_open_fds"), ValueOf(before, "process_max_fds"));
+  EXPECT_GE(ValueOf(before, "process_open_fds"), 3);
+
+  const std::vector<char> touched(64 << 20, 1);
+  const FILE* const opened = fopen("/proc/self/stat", "r");
+  double cpu = 0;
+  for (int i = 0; i < 1000 && cpu < 0.02; ++i) {  // spends CPU time by collecting
+    cpu = ValueOf(metrics.Collect(), "process_cpu_seconds_total") -
+          ValueOf(before, "process_cpu_seconds_total");
+  }
+  const std::vector<prometheus::MetricFamily> after = metrics.Collect();
+  EXPECT_GE(cpu, 0.02);
+  EXPECT_EQ(ValueOf(after, "process_open_fds"), ValueOf(before, "process_open_fds") + 1);
+  EXPECT_GE(ValueOf(after, "process_resident_memory_bytes"),
+            ValueOf(before, "process_resident_memory_bytes") + static_cast<double>(touched.size()) / 2);
+  EXPECT_EQ(ValueOf(after, "process_start_time_seconds"), ValueOf(before, "process_start_time_seconds"));
+  fclose(const_cast<FILE*>(opened));
 }
 
 // A TCP connection to a port of this host.

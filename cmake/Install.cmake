@@ -1,0 +1,55 @@
+# What `cmake --install` puts where, and the Debian package that CPack makes of it:
+#
+#   cmake --build --preset cpu --target foredraft && cmake --install build/cpu --prefix /usr/local --strip
+#   cmake --build --preset cpu --target foredraft && cpack --preset cpu       # build/cpu/foredraft_VERSION_ARCH.deb
+#
+# An installation needs the target foredraft alone, not the tests. The package's dependencies come from dpkg-shlibdeps
+# (deploy/packages.txt: dpkg-dev, file).
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
+set(share share/foredraft)
+
+install(TARGETS foredraft RUNTIME DESTINATION bin)
+foreach(proto foredraft/v1/generation foredraft/v1/admin vllm/grpc/engine/vllm_engine smg/grpc/common/common)
+  get_filename_component(folder ${proto} DIRECTORY)
+  install(FILES proto/${proto}.proto DESTINATION ${share}/proto/${folder})
+endforeach()
+install(FILES deploy/models/abacus/config.json deploy/models/abacus/generation_config.json
+              deploy/models/abacus/model.safetensors deploy/models/abacus/tokenizer.json
+              deploy/models/abacus/tokenizer_config.json
+        DESTINATION ${share}/models/abacus)
+install(FILES deploy/prometheus/prometheus.yml deploy/prometheus/rules.yml DESTINATION ${share}/prometheus)
+install(FILES deploy/grafana/foredraft.json DESTINATION ${share}/grafana)
+install(FILES README.md SECURITY.md CHANGELOG.md DESTINATION share/doc/foredraft)
+install(FILES LICENSE DESTINATION share/doc/foredraft RENAME copyright)
+install(DIRECTORY docs DESTINATION share/doc/foredraft FILES_MATCHING PATTERN "*.md" PATTERN "*.py" PATTERN "*.cc"
+        PATTERN "CMakeLists.txt")
+
+# Files that name installed paths, the manual page and the completions: these depend on the prefix, which is known only
+# when the script runs.
+install(CODE "
+  set(source_dir \"${CMAKE_SOURCE_DIR}\")
+  set(stage_dir \"${CMAKE_BINARY_DIR}/install\")
+  set(binary \"$<TARGET_FILE:foredraft>\")")
+install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/InstallFiles.cmake)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME foredraft)
+set(CPACK_PACKAGE_CONTACT "foredraft maintainers <maintainers@foredraft.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference server with speculative drafts for DeepSeek-V3-family models")
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
+"foredraft serves DeepSeek-V3-family models over gRPC and drafts ahead with the
+model's own Multi-Token Prediction modules. The tokens do not depend on drafts,
+batch, ranks, graphs or cache. This package has the CPU backend and abacus, a
+small model to try it with.")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION net)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+foreach(control conffiles postinst prerm postrm)
+  list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/deploy/debian/${control})
+endforeach()
+include(CPack)
