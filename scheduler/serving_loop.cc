@@ -3,12 +3,14 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace foredraft {
 namespace {
@@ -47,7 +49,8 @@ void ServingLoop::Run() {
     if (!reported_loss_.ok()) return LoseRank(reported_loss_);
     if (ending_ && !scheduler_->HasWork()) break;
 
-    IterationPlan plan = scheduler_->Plan(Clock::now());
+    TraceScope turn(TraceTrack::kScheduler, "turn");
+    IterationPlan plan = Plan();
     inbox_.SetWaiting(scheduler_->load().waiting);
     size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
     if (!IsEmpty(plan)) {
@@ -104,7 +107,20 @@ void ServingLoop::Accept(InboxItem item) {
   std::visit(Visitor{*this}, item);
 }
 
+IterationPlan ServingLoop::Plan() {
+  TraceScope trace(TraceTrack::kScheduler, "plan");
+  IterationPlan plan = scheduler_->Plan(Clock::now());
+  trace.Add("number", static_cast<int64_t>(plan.number));
+  trace.Add("draft_len", plan.draft_len);
+  trace.Add("bucket", plan.decode_bucket);
+  trace.Add("prefill_rows", std::accumulate(plan.prefill_rows.begin(), plan.prefill_rows.end(), int64_t{0}));
+  trace.Add("waiting", scheduler_->load().waiting);
+  return plan;
+}
+
 absl::Status ServingLoop::Launch(IterationPlan plan) {
+  TraceScope trace(TraceTrack::kScheduler, "launch");
+  trace.Add("number", static_cast<int64_t>(plan.number));
   in_flight_.push_back(std::move(plan));
   for (Executor* executor : executors_) {
     if (absl::Status status = executor->Launch(in_flight_.back()); !status.ok()) return Lost(status);
@@ -116,13 +132,17 @@ absl::Status ServingLoop::Launch(IterationPlan plan) {
 absl::Status ServingLoop::CollectAndCommit() {
   std::vector<std::optional<RankResult>> answers;
   absl::Status lost;
-  for (Executor* executor : executors_) {
-    absl::StatusOr<RankResult> result = executor->Collect();
-    if (result.ok()) {
-      answers.emplace_back(*std::move(result));
-    } else {
-      if (lost.ok()) lost = Lost(result.status());
-      answers.emplace_back();
+  {
+    TraceScope trace(TraceTrack::kScheduler, "collect");
+    trace.Add("number", static_cast<int64_t>(in_flight_.front().number));
+    for (Executor* executor : executors_) {
+      absl::StatusOr<RankResult> result = executor->Collect();
+      if (result.ok()) {
+        answers.emplace_back(*std::move(result));
+      } else {
+        if (lost.ok()) lost = Lost(result.status());
+        answers.emplace_back();
+      }
     }
   }
   if (!lost.ok()) {
@@ -132,6 +152,9 @@ absl::Status ServingLoop::CollectAndCommit() {
   std::vector<RankResult> results;
   for (std::optional<RankResult>& answer : answers) results.push_back(*std::move(answer));
   IterationStats stats;
+  if (TraceIsOn()) trace_.Record(in_flight_.front(), results, Clock::now());
+  TraceScope trace(TraceTrack::kScheduler, "commit");
+  trace.Add("number", static_cast<int64_t>(in_flight_.front().number));
   MeasureIteration(results, &stats);
   in_flight_.pop_front();
   scheduler_->Commit(std::move(results), step_seconds_);
@@ -167,6 +190,7 @@ void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, Itera
 }
 
 void ServingLoop::Deliver() {
+  TraceScope trace(TraceTrack::kScheduler, "deliver");
   {
     std::lock_guard<std::mutex> lock(mutex_);
     load_ = scheduler_->load();

@@ -4,11 +4,14 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/trace.h"
 #include "server/cli/commands.h"
 #include "server/cli/start_screen.h"
 #include "server/daemon.h"
@@ -58,7 +61,12 @@ class SignalThread {
   std::thread thread_;
 };
 
-absl::Status Serve(const ConfigOptions& options) {
+// Ends the trace, if there is one, after everything that it records.
+struct TraceEnd {
+  ~TraceEnd() { StopTrace(); }
+};
+
+absl::Status Serve(const ConfigOptions& options, const std::optional<std::string>& trace) {
   // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals.
   const sigset_t signals = ServeSignals();
   CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
@@ -67,6 +75,8 @@ absl::Status Serve(const ConfigOptions& options) {
   ASSIGN_OR_RETURN(LoadedConfig loaded, options.Read());
   ASSIGN_OR_RETURN(ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
   InstallLog(resolved.loaded.config.log.level, resolved.loaded.config.log.format);
+  const TraceEnd trace_end;
+  if (trace) RETURN_IF_ERROR(StartTrace({.path = *trace}));
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
   const SignalThread signal_thread(*daemon);
@@ -83,10 +93,17 @@ void AddServe(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("serve", "Run the daemon");
   auto options = std::make_shared<ConfigOptions>();
   options->Add(*command);
+  auto trace = std::make_shared<std::optional<std::string>>();
+  command
+      ->add_option(
+          "--trace", *trace,
+          "write a timeline of the iterations, for ui.perfetto.dev: the newest 32 to 64 MiB, of which the "
+          "older half is in FILE.1")
+      ->type_name("FILE");
   command->footer(
       "SIGTERM, SIGINT: drain, then exit 0; a second one ends the drain. SIGHUP: reload the configuration.");
-  command->callback([options, exit_code] {
-    const absl::Status status = Serve(*options);
+  command->callback([options, trace, exit_code] {
+    const absl::Status status = Serve(*options, *trace);
     *exit_code = status.ok() ? 0 : Fail(status);
   });
 }
