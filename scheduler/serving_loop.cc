@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -10,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/trace.h"
 
 namespace foredraft {
 namespace {
@@ -48,6 +50,7 @@ void ServingLoop::Run() {
     last_turn_.store(Clock::now());
     TakeInbox();
     if (ending_ && !scheduler_->HasWork()) break;
+    TraceScope turn(TraceTrack::kScheduler, "turn");
     if (lost_) {
       scheduler_->ExpireDeadlines(Clock::now());
     } else {
@@ -61,7 +64,7 @@ void ServingLoop::Run() {
 
 // Plans and launches an iteration and commits the one before. Not ok: a rank was lost.
 absl::Status ServingLoop::Iterate() {
-  IterationPlan plan = scheduler_->Plan(Clock::now());
+  IterationPlan plan = Plan();
   inbox_.SetWaiting(scheduler_->load().waiting);
   size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
   if (!IsEmpty(plan)) {
@@ -117,7 +120,20 @@ void ServingLoop::Accept(InboxItem item) {
   std::visit(Visitor{*this}, item);
 }
 
+IterationPlan ServingLoop::Plan() {
+  TraceScope trace(TraceTrack::kScheduler, "plan");
+  IterationPlan plan = scheduler_->Plan(Clock::now());
+  trace.Add("number", static_cast<int64_t>(plan.number));
+  trace.Add("draft_len", plan.draft_len);
+  trace.Add("bucket", plan.decode_bucket);
+  trace.Add("prefill_rows", std::accumulate(plan.prefill_rows.begin(), plan.prefill_rows.end(), int64_t{0}));
+  trace.Add("waiting", scheduler_->load().waiting);
+  return plan;
+}
+
 absl::Status ServingLoop::Launch(IterationPlan plan) {
+  TraceScope trace(TraceTrack::kScheduler, "launch");
+  trace.Add("number", static_cast<int64_t>(plan.number));
   in_flight_.push_back(std::move(plan));
   for (Executor* executor : executors_) {
     if (absl::Status status = executor->Launch(in_flight_.back()); !status.ok()) return Lost(status);
@@ -129,13 +145,17 @@ absl::Status ServingLoop::Launch(IterationPlan plan) {
 absl::Status ServingLoop::CollectAndCommit() {
   std::vector<std::optional<RankResult>> answers;
   absl::Status lost;
-  for (Executor* executor : executors_) {
-    absl::StatusOr<RankResult> result = executor->Collect();
-    if (result.ok()) {
-      answers.emplace_back(*std::move(result));
-    } else {
-      if (lost.ok()) lost = Lost(result.status());
-      answers.emplace_back();
+  {
+    TraceScope trace(TraceTrack::kScheduler, "collect");
+    trace.Add("number", static_cast<int64_t>(in_flight_.front().number));
+    for (Executor* executor : executors_) {
+      absl::StatusOr<RankResult> result = executor->Collect();
+      if (result.ok()) {
+        answers.emplace_back(*std::move(result));
+      } else {
+        if (lost.ok()) lost = Lost(result.status());
+        answers.emplace_back();
+      }
     }
   }
   if (!lost.ok()) {
@@ -145,6 +165,9 @@ absl::Status ServingLoop::CollectAndCommit() {
   std::vector<RankResult> results;
   for (std::optional<RankResult>& answer : answers) results.push_back(*std::move(answer));
   IterationStats stats;
+  if (TraceIsOn()) trace_.Record(in_flight_.front(), results, Clock::now());
+  TraceScope trace(TraceTrack::kScheduler, "commit");
+  trace.Add("number", static_cast<int64_t>(in_flight_.front().number));
   MeasureIteration(results, &stats);
   in_flight_.pop_front();
   scheduler_->Commit(std::move(results), step_seconds_);
@@ -184,6 +207,7 @@ void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, Itera
 }
 
 void ServingLoop::Deliver() {
+  TraceScope trace(TraceTrack::kScheduler, "deliver");
   {
     std::lock_guard<std::mutex> lock(mutex_);
     load_ = scheduler_->load();

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/inbox.h"
+#include "scheduler/iteration_trace.h"
 #include "scheduler/overlap_policy.h"
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
@@ -115,6 +116,7 @@ class ServingLoop {
   void TakeInbox();
   Clock::duration InboxWait() const;
   void Accept(InboxItem item);
+  IterationPlan Plan();
   absl::Status Launch(IterationPlan plan);
   absl::Status CollectAndCommit();
   void MeasureIteration(const std::vector<RankResult>& results, IterationStats* stats);
@@ -141,6 +143,7 @@ class ServingLoop {
   Clock::time_point results_time_;  // when the last results arrived, or the first work after an idle time
   double step_seconds_ = 0;         // of the last iteration, without its prefill
   OverlapPolicy overlap_policy_;
+  IterationTrace trace_;
 
   std::atomic<Clock::time_point> last_turn_{};
 

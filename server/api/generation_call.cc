@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/trace.h"
 #include "server/api/grpc_status.h"
 
 namespace foredraft {
@@ -82,11 +83,20 @@ void StreamCall::Advance() {
   if (alive != nullptr) {
     FinishStream(ToGrpc(ending_->status));
   } else {
+    if (TraceIsOn()) write_begin_ = std::chrono::steady_clock::now();
     WriteMessage(taken_, is_last ? &*ending_ : nullptr);
   }
 }
 
 void StreamCall::MessageWritten(bool ok) {
+  if (TraceIsOn() && write_begin_ != SteadyTime()) {
+    RecordTrace({.name = "write",
+                 .begin = write_begin_,
+                 .end = std::chrono::steady_clock::now(),
+                 .category = "write",
+                 .id = id(),
+                 .args = {{{"tokens", static_cast<int64_t>(taken_.token_ids.size())}}}});
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;

@@ -64,6 +64,7 @@ class GenerationCall : public ResponseSink {
   void CallCancelled();
   void CallDone();
 
+  uint64_t id() const { return id_.load(); }
   const ResponseLabels& labels() const { return labels_; }
 
   mutable std::mutex mutex_;
@@ -103,7 +104,9 @@ class StreamCall : public GenerationCall {
   void Advance();
 
   const int max_pending_tokens_;
-  OutputDelta taken_;  // what the message is filled from; owned by the thread that set writing_
+  // Owned by the thread that set writing_.
+  OutputDelta taken_;  // what the message is filled from
+  SteadyTime write_begin_;
 
   OutputDelta pending_;              // guarded by mutex_
   bool has_pending_ = false;         // guarded by mutex_

@@ -5,11 +5,14 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/trace.h"
 #include "server/cli/commands.h"
 #include "server/cli/notify_socket.h"
 #include "server/cli/service_notifier.h"
@@ -77,7 +80,12 @@ ServiceView ViewOf(Daemon& daemon, const Config& config) {
           .longest_turn = std::chrono::seconds(2 * config.parallel.step_timeout_s + 10)};
 }
 
-absl::Status Serve(const ConfigOptions& options) {
+// Ends the trace, if there is one, after everything that it records.
+struct TraceEnd {
+  ~TraceEnd() { StopTrace(); }
+};
+
+absl::Status Serve(const ConfigOptions& options, const std::optional<std::string>& trace) {
   RaiseDescriptorLimit();
   // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals.
   const sigset_t signals = ServeSignals();
@@ -89,6 +97,8 @@ absl::Status Serve(const ConfigOptions& options) {
   ASSIGN_OR_RETURN(ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
   const Config config = resolved.loaded.config;
   InstallLog(config.log.level, config.log.format);
+  const TraceEnd trace_end;
+  if (trace) RETURN_IF_ERROR(StartTrace({.path = *trace}));
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
   const SignalThread signal_thread(*daemon);
@@ -107,10 +117,17 @@ void AddServe(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("serve", "Run the daemon");
   auto options = std::make_shared<ConfigOptions>();
   options->Add(*command);
+  auto trace = std::make_shared<std::optional<std::string>>();
+  command
+      ->add_option(
+          "--trace", *trace,
+          "write a timeline of the iterations, for ui.perfetto.dev: the newest 32 to 64 MiB, of which the "
+          "older half is in FILE.1")
+      ->type_name("FILE");
   command->footer(
       "SIGTERM, SIGINT: drain, then exit 0; a second one ends the drain. SIGHUP: reload the configuration.");
-  command->callback([options, exit_code] {
-    const absl::Status status = Serve(*options);
+  command->callback([options, trace, exit_code] {
+    const absl::Status status = Serve(*options, *trace);
     *exit_code = status.ok() ? 0 : Fail(status);
   });
 }

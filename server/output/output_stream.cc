@@ -11,6 +11,13 @@ namespace {
 double Seconds(SteadyTime from, SteadyTime to) { return std::chrono::duration<double>(to - from).count(); }
 double Milliseconds(SteadyTime from, SteadyTime to) { return Seconds(from, to) * 1e3; }
 
+// The tokens of one update: the prefill's, where it is the first, then those of one step.
+void MarkOrigins(bool first_token, std::vector<TokenMark>& marks) {
+  if (marks.empty()) return;
+  marks.back().origin = TokenOrigin::kTarget;
+  if (first_token) marks.front().origin = TokenOrigin::kFirst;
+}
+
 absl::Status StatusOf(const RequestUpdate& update, const std::string& request_id) {
   switch (update.finish) {
     case FinishReason::kCancelled:
@@ -57,7 +64,8 @@ OutputStream::OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics&
 
 OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
   CHECK(!end_.has_value()) << "an update after the end of request " << spec_.request_id;
-  auto [emitted, text] = EmitTokens(update);
+  Emitted tokens = EmitTokens(update);
+  const int emitted = tokens.token_count();
   if (emitted > 0) CountTokens(update, emitted, now);
   if (matched_stop_) {
     ended_by_text_ = update.finish == FinishReason::kNone;
@@ -72,8 +80,9 @@ OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
   }
   update.token_ids.resize(emitted);
   if (!update.logprobs.empty()) update.logprobs.resize(emitted);
-  return {.text = std::move(text),
+  return {.text = std::move(tokens.text),
           .token_ids = std::move(update.token_ids),
+          .marks = std::move(tokens.marks),
           .logprobs = std::move(update.logprobs),
           .stats = stats_};
 }
@@ -85,18 +94,23 @@ void OutputStream::EndEarly(FinishReason finish, absl::Status status, SteadyTime
 OutputStream::Emitted OutputStream::EmitTokens(const RequestUpdate& update) {
   Emitted emitted;
   const int count = static_cast<int>(update.token_ids.size());
-  for (int i = 0; i < count; ++i) {
+  emitted.marks.reserve(count);
+  const auto add_text = [&](const std::string& piece) {
+    if (!emitted.marks.empty()) emitted.marks.back().text_bytes += static_cast<int32_t>(piece.size());
+    emitted.text += Match(piece);
+  };
+  for (int i = 0; i < count && !matched_stop_.has_value(); ++i) {
     if (i == (update.first_token ? 1 : 0)) step_phase_ = phase_;
     CountPhase(update.token_ids[i]);
-    ++emitted.token_count;
+    emitted.marks.push_back({.origin = TokenOrigin::kDrafted});
     // The stop token that ended the sequence is counted but not shown.
     if (update.finish == FinishReason::kStop && i == count - 1) break;
-    emitted.text += Match(detokenizer_.Append({&update.token_ids[i], 1}));
-    if (matched_stop_.has_value()) return emitted;
+    add_text(detokenizer_.Append({&update.token_ids[i], 1}));
   }
-  if (update.finish != FinishReason::kNone) {
+  MarkOrigins(update.first_token, emitted.marks);
+  if (update.finish != FinishReason::kNone && !matched_stop_.has_value()) {
     // At the end, send an incomplete character and text that could have begun a stop string.
-    emitted.text += Match(detokenizer_.Flush());
+    add_text(detokenizer_.Flush());
     emitted.text += stop_matcher_.Flush();
   }
   return emitted;

@@ -53,8 +53,10 @@ class OutputStream {
 
  private:
   struct Emitted {
-    int token_count = 0;
+    std::vector<TokenMark> marks;  // one per token
     std::string text;
+
+    int token_count() const { return static_cast<int>(marks.size()); }
   };
   // The update's tokens up to the one that completes a stop string.
   Emitted EmitTokens(const RequestUpdate& update);

@@ -8,9 +8,26 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/trace.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {
+namespace {
+
+// From its arrival to its end.
+void TraceRequest(const OutputStream& stream) {
+  const RequestStats& stats = stream.stats();
+  RecordTrace({.name = "request",
+               .begin = stream.spec().arrival,
+               .end = std::chrono::steady_clock::now(),
+               .category = "request",
+               .id = stream.spec().id,
+               .args = {{{"prompt_tokens", stats.prompt_tokens},
+                         {"completion_tokens", stats.completion_tokens},
+                         {"accepted_tokens", stats.accepted_tokens}}}});
+}
+
+}  // namespace
 
 OutputThread::OutputThread(const OutputThreadOptions& options, Metrics& metrics,
                            CancelSequence cancel_sequence)
@@ -98,8 +115,19 @@ void OutputThread::On(CancelledId cancelled) {
 }
 
 void OutputThread::On(std::vector<RequestUpdate> updates) {
+  TraceScope trace(TraceTrack::kOutput, "updates");
+  trace.Add("requests", static_cast<int64_t>(updates.size()));
   const SteadyTime now = std::chrono::steady_clock::now();
   outputs_.clear();
+  ApplyAll(std::move(updates), now);
+  metrics_.PublishCounts();  // before a client sees the tokens they count
+  TraceScope send(TraceTrack::kOutput, "send");
+  for (StreamOutput& output : outputs_) Send(std::move(output));
+}
+
+// Fills outputs_.
+void OutputThread::ApplyAll(std::vector<RequestUpdate> updates, SteadyTime now) {
+  TraceScope trace(TraceTrack::kOutput, "detokenize");
   for (RequestUpdate& update : updates) {
     const uint64_t id = update.request_id;
     const auto found = streams_.find(id);
@@ -109,8 +137,6 @@ void OutputThread::On(std::vector<RequestUpdate> updates) {
     OutputDelta delta = stream.Apply(std::move(update), now);
     outputs_.push_back({id, std::move(delta), stream.end().has_value()});
   }
-  metrics_.PublishCounts();  // before a client sees the tokens they count
-  for (StreamOutput& output : outputs_) Send(std::move(output));
 }
 
 void OutputThread::On(absl::Status end_all) {
@@ -145,6 +171,7 @@ void OutputThread::Close(uint64_t id, OutputDelta last) {
   Opened opened = std::move(streams_.at(id));
   streams_.erase(id);
   const RequestStats& stats = opened.stream->stats();
+  if (TraceIsOn()) TraceRequest(*opened.stream);
   LogRequest(
       LogLevel::kInfo, opened.stream->spec().request_id,
       absl::StrFormat(

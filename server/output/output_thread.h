@@ -96,6 +96,7 @@ class OutputThread {
   void On(CancelledId cancelled);
   void On(std::vector<RequestUpdate> updates);
   void On(absl::Status end_all);
+  void ApplyAll(std::vector<RequestUpdate> updates, SteadyTime now);
   // Passes a stream's output to its call.
   void Send(StreamOutput output);
   void EndEarly(uint64_t id, FinishReason finish, absl::Status status);

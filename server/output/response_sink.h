@@ -42,9 +42,28 @@ struct RequestStats {
   }
 };
 
+// Where a token comes from. The target chose every one of them (docs/speculation.md section 2); a draft only
+// proposed some of them earlier. A request with tokens has one kFirst, `steps` of kTarget and
+// `accepted_tokens` of kDrafted, so the last token of a step is kTarget, also where a stop or the limit cut
+// the step short.
+enum class TokenOrigin : uint8_t {
+  kFirst,    // the prefill
+  kTarget,   // the last token of a decode step, for which the target needed no draft
+  kDrafted,  // an accepted draft
+};
+
+// Of one token of the output.
+struct TokenMark {
+  TokenOrigin origin = TokenOrigin::kTarget;
+  // Of the output's text, 0 where the token completes no character. All tokens' bytes in order are the text,
+  // with what is held back because a stop string may begin in it, and with a stop string that was found.
+  int32_t text_bytes = 0;
+};
+
 struct OutputDelta {
   std::string text;  // whole characters
   std::vector<int32_t> token_ids;
+  std::vector<TokenMark> marks;        // one per token
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
   RequestStats stats;                  // cumulative, this delta included
 
@@ -52,6 +71,7 @@ struct OutputDelta {
   void Append(OutputDelta next) {
     text.append(next.text);
     token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
+    marks.insert(marks.end(), next.marks.begin(), next.marks.end());
     logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
                     std::make_move_iterator(next.logprobs.end()));
     stats = next.stats;
@@ -60,6 +80,7 @@ struct OutputDelta {
   void Clear() {
     text.clear();
     token_ids.clear();
+    marks.clear();
     logprobs.clear();
   }
 };

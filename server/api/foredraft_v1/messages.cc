@@ -63,11 +63,29 @@ void FillTiming(const RequestStats& stats, v1::Timing* timing) {
   timing->set_tokens_per_second(stats.tokens_per_second());
 }
 
+v1::TokenOrigin OriginOf(const TokenMark& mark) {
+  switch (mark.origin) {
+    case TokenOrigin::kFirst:
+      return v1::TOKEN_ORIGIN_FIRST;
+    case TokenOrigin::kTarget:
+      return v1::TOKEN_ORIGIN_TARGET;
+    case TokenOrigin::kDrafted:
+      return v1::TOKEN_ORIGIN_DRAFTED;
+  }
+  return v1::TOKEN_ORIGIN_UNSPECIFIED;
+}
+
 // The fields that GenerateChunk and GenerateResponse share: tokens, and how the request ended.
 template <class Message>
 void FillTokens(const OutputDelta& delta, const ResponseLabels& labels, Message* message) {
   message->set_text(delta.text);
   message->mutable_token_ids()->Assign(delta.token_ids.begin(), delta.token_ids.end());
+  message->clear_token_origins();
+  message->clear_token_text_bytes();
+  for (const TokenMark& mark : delta.marks) {
+    message->add_token_origins(OriginOf(mark));
+    message->add_token_text_bytes(mark.text_bytes);
+  }
   message->clear_logprobs();
   for (const TokenLogprob& logprob : delta.logprobs) {
     v1::TokenLogprob* wire = message->add_logprobs();

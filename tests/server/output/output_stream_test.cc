@@ -159,6 +159,80 @@ TEST_F(OutputStreamTest, CountsThinkingTokensBetweenTheMarkers) {
   EXPECT_EQ(stream.stats().completion_tokens, 5);
 }
 
+std::vector<TokenOrigin> Origins(const OutputDelta& delta) {
+  std::vector<TokenOrigin> origins;
+  for (const TokenMark& mark : delta.marks) origins.push_back(mark.origin);
+  return origins;
+}
+constexpr TokenOrigin kFirst = TokenOrigin::kFirst, kTarget = TokenOrigin::kTarget,
+                      kDrafted = TokenOrigin::kDrafted;
+
+TEST_F(OutputStreamTest, MarksWhereEachTokenComesFrom) {
+  OutputStream stream = Open();
+  EXPECT_THAT(Origins(Apply(stream, First({300}))), ElementsAre(kFirst));
+  EXPECT_THAT(Origins(Apply(stream, Step({301}, 3))), ElementsAre(kTarget));  // every draft was rejected
+  EXPECT_THAT(Origins(Apply(stream, Step({301, 302, 303, 304}, 3))),
+              ElementsAre(kDrafted, kDrafted, kDrafted, kTarget));
+  EXPECT_THAT(Origins(Apply(stream, Step({301}, 0))), ElementsAre(kTarget));  // K 0
+
+  OutputStream at_once = Open();  // a prompt that ends in an iteration takes part in its decode step
+  EXPECT_THAT(Origins(Apply(at_once, First({300, 301, 302}))), ElementsAre(kFirst, kDrafted, kTarget));
+}
+
+// A stop string and a stop token may cut a step anywhere: the origins still add up to the accounting.
+TEST_F(OutputStreamTest, OriginsAddUpToTheAccountingWhereverAStepIsCut) {
+  const int32_t word = Encode("7")[0], dot = Encode(".")[0];
+  for (int length = 1; length <= 4; ++length) {
+    for (const bool by_token : {false, true}) {
+      for (const bool in_first : {false, true}) {
+        OutputStream stream = Open({"."});
+        std::vector<TokenOrigin> origins;
+        if (!in_first) origins = Origins(Apply(stream, First({word})));
+        std::vector<int32_t> ids(length - 1, word);
+        ids.push_back(by_token ? 9 : dot);
+        RequestUpdate update = in_first ? First(ids) : Step(ids, 3);
+        if (by_token) {
+          update.finish = FinishReason::kStop;
+        } else {
+          update.token_ids.push_back(word);  // computed past the stop string
+          update.has_step = true;
+          update.step.drafts_verified = 4;
+        }
+        const OutputDelta delta = Apply(stream, update);
+        ASSERT_EQ(delta.marks.size(), delta.token_ids.size());
+        const std::vector<TokenOrigin> more = Origins(delta);
+        origins.insert(origins.end(), more.begin(), more.end());
+        const auto count = [&](TokenOrigin origin) {
+          return std::count(origins.begin(), origins.end(), origin);
+        };
+        EXPECT_EQ(count(kFirst), 1);
+        EXPECT_EQ(count(kTarget), stream.stats().steps);
+        EXPECT_EQ(count(kDrafted), stream.stats().accepted_tokens);
+      }
+    }
+  }
+}
+
+TEST_F(OutputStreamTest, TheBytesOfTheTokensAreTheText) {
+  const std::string whole = "The sum is 46. 🧮 done";
+  const std::vector<int32_t> ids = Encode(whole);
+  OutputStream stream = Open({"46. never"});  // text is held back, and comes
+  std::string text;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const FinishReason finish = i + 1 == ids.size() ? FinishReason::kLength : FinishReason::kNone;
+    const OutputDelta delta = Apply(stream, i == 0 ? First({ids[0]}) : Step({ids[i]}, 0, finish));
+    text += delta.text;
+    ASSERT_EQ(delta.marks.size(), 1u);
+    bytes += delta.marks[0].text_bytes;
+    const std::string so_far =
+        tokenizer_->Decode({ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(i) + 1});
+    if (so_far.ends_with("\xEF\xBF\xBD")) continue;  // half a character
+    EXPECT_EQ(bytes, static_cast<int64_t>(so_far.size())) << i;
+  }
+  EXPECT_EQ(text, whole);
+}
+
 TEST_F(OutputStreamTest, EndsEarlyWithTheTokensSoFarAndCountsOnce) {
   OutputStream stream = Open();
   Apply(stream, First({300}));
