@@ -1,13 +1,15 @@
 #ifndef FOREDRAFT_CONFIG_CONFIG_CHECK_H_
 #define FOREDRAFT_CONFIG_CONFIG_CHECK_H_
 
-#include "absl/status/status.h"
+#include <string>
+
+#include "config/config_errors.h"
 #include "config/config_reader.h"
 
 namespace foredraft {
 
-// Checks between keys that must agree.
-absl::Status CheckConfig(const LoadedConfig& loaded);
+// Checks between keys that must agree. Keys that `errors` has already are left alone.
+void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors);
 
 // True for 127.x.y.z:port, localhost:port, [::1]:port.
 bool IsLoopback(const std::string& address);

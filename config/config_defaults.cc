@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -35,42 +36,49 @@ std::string LastPart(std::string path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-absl::Status CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loaded) {
-  const Config& config = loaded.config;
-  const int modules = MtpModuleCount(config);
-  if (modules > model.num_nextn_predict_layers) {
-    return RefuseKey(loaded, "speculative_config.max_draft_len",
-                     absl::StrFormat("%d", config.speculative_config->max_draft_len),
-                     model.num_nextn_predict_layers == 0
-                         ? "0, the model has no MTP modules: config.json says num_nextn_predict_layers 0 "
-                           "(if the checkpoint has some, set it to their number)"
-                         : absl::StrFormat("0..%d, the model's MTP modules", model.num_nextn_predict_layers));
-  }
-  if (config.max_seq_len > model.longest_sequence()) {
-    const bool sparse = model.longest_sequence() < model.max_position_embeddings;
-    return RefuseKey(
-        loaded, "max_seq_len", absl::StrFormat("%d", config.max_seq_len),
-        absl::StrFormat("2..%d, %s", model.longest_sequence(),
-                        sparse ? "index_topk: longer sequences need the sparse attention's indexer, which "
-                                 "foredraft does not run"
-                               : "max_position_embeddings"));
-  }
-  if (!config.enable_chunked_prefill && config.max_num_tokens < config.max_seq_len) {
-    return RefuseKey(loaded, "enable_chunked_prefill", "false",
-                     absl::StrFormat("true where max_num_tokens, %d, is below max_seq_len, %d",
-                                     config.max_num_tokens, config.max_seq_len));
-  }
-  if (!config.speculative_config) return absl::OkStatus();
-  const SpeculativeConfig& speculative = *config.speculative_config;
+std::string Number(int value) { return absl::StrFormat("%d", value); }
+
+void CheckModules(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+  const std::string path = "speculative_config.max_draft_len";
+  if (MtpModuleCount(loaded.config) <= model.num_nextn_predict_layers || errors.Refused(path)) return;
+  const std::string allowed =
+      model.num_nextn_predict_layers == 0
+          ? "0, the model has no MTP modules: config.json says num_nextn_predict_layers 0 (if the checkpoint "
+            "has some, set it to their number)"
+          : absl::StrFormat("0..%d, the model's MTP modules", model.num_nextn_predict_layers);
+  errors.Add(path, RefuseKey(loaded, path, Number(loaded.config.speculative_config->max_draft_len), allowed));
+}
+
+void CheckThinkingTokens(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+  if (!loaded.config.speculative_config) return;
+  const SpeculativeConfig& speculative = *loaded.config.speculative_config;
   for (const auto& [path, id] :
        {std::pair("speculative_config.begin_thinking_phase_token", speculative.begin_thinking_phase_token),
         std::pair("speculative_config.end_thinking_phase_token", speculative.end_thinking_phase_token)}) {
-    if (id && *id >= model.vocab_size) {
-      return RefuseKey(loaded, path, absl::StrFormat("%d", *id),
-                       absl::StrFormat("0..%d, the vocabulary", model.vocab_size - 1));
-    }
+    if (!id || *id < model.vocab_size) continue;
+    errors.Add(path, RefuseKey(loaded, path, Number(*id),
+                               absl::StrFormat("0..%d, the vocabulary", model.vocab_size - 1)));
   }
-  return absl::OkStatus();
+}
+
+void CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+  const Config& config = loaded.config;
+  CheckModules(model, loaded, errors);
+  if (config.max_seq_len > model.longest_sequence()) {
+    const bool sparse = model.longest_sequence() < model.max_position_embeddings;
+    errors.Add("max_seq_len",
+               RefuseKey(loaded, "max_seq_len", Number(config.max_seq_len),
+                         absl::StrFormat("2..%d, %s", model.longest_sequence(),
+                                         sparse ? "index_topk: longer sequences need the sparse attention's "
+                                                  "indexer, which foredraft does not run"
+                                                : "max_position_embeddings")));
+  } else if (!config.enable_chunked_prefill && config.max_num_tokens < config.max_seq_len) {
+    errors.Add("enable_chunked_prefill",
+               RefuseKey(loaded, "enable_chunked_prefill", "false",
+                         absl::StrFormat("true where max_num_tokens, %d, is below max_seq_len, %d",
+                                         config.max_num_tokens, config.max_seq_len)));
+  }
+  CheckThinkingTokens(model, loaded, errors);
 }
 
 void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config) {
@@ -117,19 +125,34 @@ int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count) {
   return layers * (model.kv_lora_rank + model.qk_rope_head_dim) * kKvElementBytes;
 }
 
-std::vector<int> DecodeBuckets(const Config& config) {
+std::vector<int> DefaultBuckets(int largest) {
   std::vector<int> buckets;
-  if (config.cuda_graph_config) buckets = config.cuda_graph_config->batch_sizes;
-  if (buckets.empty()) {
-    buckets = {1, 2, 4, 8};
-    while (buckets.back() + 8 <= config.max_batch_size) buckets.push_back(buckets.back() + 8);
+  for (int size = 1; size < largest; size += size < 8 ? size : 8) buckets.push_back(size);
+  buckets.push_back(largest);
+  return buckets;
+}
+
+std::vector<int> DecodeBuckets(const Config& config) {
+  if (!config.cuda_graph_config || config.cuda_graph_config->batch_sizes.empty()) {
+    return DefaultBuckets(config.max_batch_size);
   }
-  while (!buckets.empty() && buckets.back() >= config.max_batch_size) buckets.pop_back();
+  std::vector<int> buckets;
+  for (const int size : config.cuda_graph_config->batch_sizes) {
+    if (size < config.max_batch_size) buckets.push_back(size);
+  }
   buckets.push_back(config.max_batch_size);
   return buckets;
 }
 
-absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded) {
+std::vector<int> StepSizes(const Config& config) {
+  if (!config.cuda_graph_config || config.cuda_graph_config->enable_padding) return DecodeBuckets(config);
+  std::vector<int> sizes(config.max_batch_size);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  return sizes;
+}
+
+void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded,
+                     ConfigErrors& errors) {
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
   if (config.kv_cache_config.tokens_per_block == 0) {
@@ -139,16 +162,21 @@ absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, Lo
   const int local_ranks = LocalRankCount(config);
   if (config.cpu.threads == 0) config.cpu.threads = std::max(1, host.cores / local_ranks);
   if (local_ranks > 1 && config.cpu.pin.value_or(false)) {
-    return RefuseKey(loaded, "cpu.pin", "true", "false where ranks share a host");
+    errors.Add("cpu.pin", RefuseKey(loaded, "cpu.pin", "true", "false where ranks share a host"));
   }
   if (!config.cpu.pin) config.cpu.pin = local_ranks == 1 && config.cpu.threads <= host.cores;
-  if (model == nullptr) return absl::OkStatus();
+  if (model == nullptr) return;
   if (config.max_seq_len == 0) {
     config.max_seq_len = std::min(model->longest_sequence(), kDefaultMaxSeqLen);
   }
-  RETURN_IF_ERROR(CheckAgainstModel(*model, loaded));
+  CheckAgainstModel(*model, loaded, errors);
   ResolvePool(host, *model, config);
-  return absl::OkStatus();
+}
+
+absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded) {
+  ConfigErrors errors;
+  ResolveDefaults(host, model, loaded, errors);
+  return errors.First();
 }
 
 }  // namespace foredraft

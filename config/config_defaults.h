@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "config/config_errors.h"
 #include "config/config_reader.h"
 #include "config/model_config.h"
 
@@ -30,13 +31,23 @@ int MtpModuleCount(const Config& config);
 // Bytes of one token in the KV cache: all layers of the target and of the MTP modules that run.
 int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count);
 
-// Batch sizes of decode steps, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else 1,
-// 2, 4, 8, then by 8. Eager steps are padded to the same sizes.
+// Batch sizes with graphs, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else
+// DefaultBuckets.
 std::vector<int> DecodeBuckets(const Config& config);
+
+// Batch sizes that decode steps may have, ascending: DecodeBuckets, also without graphs; with
+// cuda_graph_config.enable_padding false every size up to max_batch_size.
+std::vector<int> StepSizes(const Config& config);
+
+// 1, 2, 4, 8, then by 8, the last one `largest`.
+std::vector<int> DefaultBuckets(int largest);
 
 // Fills what is still unset: served_model_name, tokens_per_block, batch_sizes, cpu.threads and pin (ranks of
 // one host share its cores, and are not pinned). With a model (null: without) also max_seq_len and
 // kv_cache_config.max_tokens, and checks the configuration against the model.
+void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded,
+                     ConfigErrors& errors);
+// The same; the error is ConfigErrors::First.
 absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded);
 
 }  // namespace foredraft

@@ -4,7 +4,8 @@
 // From YAML, environment and --set to a checked Config. Strict: unknown and duplicate keys, wrong types and
 // values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>". For an
 // override the line begins with "--set" or the name of the variable. All errors are INVALID_ARGUMENT, or
-// NOT_FOUND if the file does not exist.
+// NOT_FOUND if the file does not exist. Keys of TensorRT-LLM's files that are not foredraft's are translated,
+// ignored or refused one by one (foreign_keys.h).
 //
 // Order: ReadConfig (or ParseConfig), then ReadModelConfig on config.model, then ResolveDefaults
 // (config_defaults.h).
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "config/config.h"
+#include "config/config_errors.h"
 
 namespace foredraft {
 
@@ -38,18 +40,25 @@ struct ConfigSources {
   std::vector<ConfigOverride> overrides;  // of the command line; the last of a path wins
 };
 
-// A configuration, and where each key was set: "r1.yaml:12", "--set", "FOREDRAFT_MODEL". Keys with defaults
-// are not in origins.
+// A configuration, and where each key was set: "r1.yaml:12", "--set", "FOREDRAFT_MODEL", or
+// "r1.yaml:3 (tensor_parallel_size)" through a key of another program. Keys with defaults are not in origins.
 struct LoadedConfig {
   Config config;
   std::map<std::string, std::string> origins;
   std::string file;
+  std::vector<std::string> notes;  // what each key of another program became, a line each
 };
 
-// Parses and checks what can be checked without the model: CheckConfig is included.
+// Parses and checks what can be checked without the model: CheckConfig is included. A key that is refused
+// keeps its default, so that the other keys can be checked too.
+LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors);
+// The same; the error is ConfigErrors::First.
 absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources);
 
-// ParseConfig on a file's text.
+// ParseConfig on a file's text. NOT_FOUND without a file.
+absl::StatusOr<ConfigSources> ReadSources(const std::string& path,
+                                          std::map<std::string, std::string> environment,
+                                          std::vector<ConfigOverride> overrides);
 absl::StatusOr<LoadedConfig> ReadConfig(const std::string& path,
                                         std::map<std::string, std::string> environment,
                                         std::vector<ConfigOverride> overrides);

@@ -170,6 +170,15 @@ const Buckets kBuckets[] = {
 INSTANTIATE_TEST_SUITE_P(Cases, DecodeBucketsTest, ::testing::ValuesIn(kBuckets),
                          [](const auto& info) { return info.param.name; });
 
+TEST(StepSizes, ArePaddedToTheGraphsUnlessPaddingIsOff) {
+  const std::string keys = "model: /m\nmax_batch_size: 5\n";
+  EXPECT_EQ(StepSizes(LoadOrDie(keys).config), (std::vector<int>{1, 2, 4, 5}));
+  EXPECT_EQ(StepSizes(LoadOrDie(keys + "cuda_graph_config: null").config), (std::vector<int>{1, 2, 4, 5}));
+  const Config exact = LoadOrDie(keys + "cuda_graph_config: {enable_padding: false}").config;
+  EXPECT_EQ(StepSizes(exact), (std::vector<int>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(DecodeBuckets(exact), (std::vector<int>{1, 2, 4, 5})) << "what is captured stays the same";
+}
+
 TEST(HostFacts, AreSane) {
   const HostFacts host = ReadHostFacts();
   EXPECT_GE(host.cores, 1);

@@ -1,7 +1,12 @@
 // The configurations that ship: each resolves against its model, as check-config does.
 
+#include <fstream>
+#include <iterator>
+
 #include "config/config_defaults.h"
 #include "config/config_reader.h"
+#include "config/config_warnings.h"
+#include "config/config_yaml.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {
@@ -27,6 +32,38 @@ TEST(DeployConfigs, AbacusResolves) {
   const auto shipped = Resolve("deploy/configs/abacus-cpu.yaml", "deploy/models/abacus/config.json");
   ASSERT_TRUE(shipped.ok()) << shipped.status();
   EXPECT_EQ(shipped->loaded.config.backend, Backend::kCpu);
+}
+
+TEST(DeployConfigs, R1OnEightH200Resolves) {
+  const auto shipped =
+      Resolve("deploy/configs/deepseek-r1-8xh200.yaml", "deploy/configs/r1-shape-61x256.json");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  const Config& config = shipped->loaded.config;
+  EXPECT_EQ(config.backend, Backend::kCuda);
+  EXPECT_EQ(config.parallel.attention_dp, 8);
+  EXPECT_EQ(config.speculative_config->max_draft_len, 3);
+  EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";
+  EXPECT_TRUE(shipped->loaded.notes.empty());
+  EXPECT_EQ(shipped->model.n_routed_experts, 256);
+  EXPECT_EQ(ConfigWarnings(shipped->loaded, shipped->model), std::vector<std::string>());
+}
+
+// A reader of the documents alone writes this file.
+TEST(DeployConfigs, TheDocumentOfR1HasTheFileThatShips) {
+  std::ifstream file("docs/deepseek-r1.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string open = "```yaml\n";
+  const size_t begin = text.find(open);
+  ASSERT_NE(begin, std::string::npos);
+  const size_t from = begin + open.size();
+  const auto written = ParseConfig({.file = "doc",
+                                    .text = text.substr(from, text.find("```", from) - from),
+                                    .environment = {},
+                                    .overrides = {}});
+  ASSERT_TRUE(written.ok()) << written.status();
+  const auto shipped = ReadConfig("deploy/configs/deepseek-r1-8xh200.yaml", {}, {});
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  EXPECT_EQ(EmitYaml(written->config), EmitYaml(shipped->config));
 }
 
 TEST(DeployConfigs, R1ShapesResolve) {

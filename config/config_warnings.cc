@@ -1,0 +1,74 @@
+#include "config/config_warnings.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "base/grouped_digits.h"
+#include "config/config_check.h"
+
+namespace foredraft {
+namespace {
+
+class Warnings {
+ public:
+  explicit Warnings(const LoadedConfig& loaded) : loaded_(loaded) {}
+
+  void Add(const std::string& path, const std::string& value, const std::string& what) {
+    lines_.push_back(absl::StrCat(OriginOf(loaded_, path), ": ", path, ": ", value, ": ", what));
+  }
+  std::vector<std::string> Take() { return std::move(lines_); }
+
+ private:
+  const LoadedConfig& loaded_;
+  std::vector<std::string> lines_;
+};
+
+void WarnOfOpenPorts(const ServerConfig& server, Warnings& warnings) {
+  const bool local = IsLoopback(server.grpc_address) || server.grpc_address.starts_with("unix:");
+  if (!local && server.tls.cert.empty()) {
+    warnings.Add("server.grpc_address", server.grpc_address,
+                 "without TLS: whoever reaches this port may generate and administer, and prompts travel in "
+                 "plain text; set server.tls.cert and key (and client_ca to know the clients), or a loopback "
+                 "address");
+  }
+}
+
+void WarnOfLengths(const LoadedConfig& loaded, const ModelConfig& model, Warnings& warnings) {
+  const Config& config = loaded.config;
+  if (!loaded.origins.contains("max_seq_len") && config.max_seq_len < model.longest_sequence()) {
+    warnings.Add("max_seq_len", Grouped(config.max_seq_len),
+                 absl::StrCat("the model has ", Grouped(model.longest_sequence()),
+                              " positions; longer requests are refused unless max_seq_len is set"));
+  }
+  const int64_t pool = config.kv_cache_config.max_tokens;
+  if (pool > 0 && pool < config.max_seq_len) {
+    warnings.Add("kv_cache_config.max_tokens", Grouped(pool),
+                 absl::StrCat("below max_seq_len, ", Grouped(config.max_seq_len),
+                              ": requests that need more than the pool are refused"));
+  }
+}
+
+}  // namespace
+
+std::string OriginOf(const LoadedConfig& loaded, const std::string& path) {
+  const auto it = loaded.origins.find(path);
+  return it == loaded.origins.end() ? "default" : it->second;
+}
+
+std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelConfig& model) {
+  Warnings warnings(loaded);
+  const Config& config = loaded.config;
+  WarnOfOpenPorts(config.server, warnings);
+  WarnOfLengths(loaded, model, warnings);
+  if (!loaded.notes.empty() && !loaded.origins.contains("backend") && config.backend == Backend::kCpu) {
+    warnings.Add("backend", "cpu", "the file has keys of TensorRT-LLM; write backend: cuda to run on GPUs");
+  }
+  if (config.speculative_config && config.speculative_config->forced_acceptance_length) {
+    warnings.Add("speculative_config.forced_acceptance_length",
+                 absl::StrCat(*config.speculative_config->forced_acceptance_length),
+                 "for benchmarks: the text is not the model's");
+  }
+  return warnings.Take();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,235 @@
+#include "config/foreign_keys.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "config/config_defaults.h"
+#include "config/yaml_text.h"
+
+namespace foredraft {
+namespace {
+
+// An older file has the top keys below this block.
+constexpr std::string_view kOldBlock = "pytorch_backend_config";
+
+std::string_view WithoutOldBlock(std::string_view path) {
+  if (path.starts_with(kOldBlock) && path.substr(kOldBlock.size()).starts_with(".")) {
+    path.remove_prefix(kOldBlock.size() + 1);
+  }
+  return path;
+}
+
+const ForeignKey* FindForeignKey(std::string_view path) {
+  for (const ForeignKey& key : ForeignKeys()) {
+    if (key.path == WithoutOldBlock(path)) return &key;
+  }
+  return nullptr;
+}
+
+std::string Where(const ForeignKeyGiven& key) {
+  return key.line == 0 ? key.source : absl::StrCat(key.source, ":", key.line);
+}
+
+// "r1.yaml:3: stream_interval: 10".
+std::string Show(const ForeignKeyGiven& key) {
+  return absl::StrCat(Where(key), ": ", ShowText(key.path), ": ", ShowYaml(key.value));
+}
+
+class Translator {
+ public:
+  Translator(const std::vector<ForeignKeyGiven>& given, const Config& config)
+      : given_(given), config_(config) {}
+
+  ForeignTranslation Translate() {
+    for (const ForeignKeyGiven& key : given_) TranslateOne(key, *FindForeignKey(key.path));
+    TranslateRanks();
+    TranslateGraphLimit();
+    return std::move(translation_);
+  }
+
+ private:
+  void TranslateOne(const ForeignKeyGiven& key, const ForeignKey& row) {
+    switch (row.use) {
+      case ForeignUse::kSame:
+        Become(key, std::string(row.target), key.value);
+        break;
+      case ForeignUse::kLogic:
+        TranslateByValue(key, row);
+        break;
+      case ForeignUse::kOnly: {
+        const std::string value = ShowYaml(key.value);
+        const std::vector<std::string> values = absl::StrSplit(std::string(row.values), ", ");
+        if (std::find(values.begin(), values.end(), value) == values.end()) {
+          Refuse(key, key.path,
+                 absl::StrCat("allowed ", std::string(row.values), ": ", std::string(row.text)));
+        } else {
+          Note(key, "is what foredraft does");
+        }
+        break;
+      }
+      case ForeignUse::kIgnored:
+        Note(key, absl::StrCat("ignored: ", std::string(row.text)));
+        break;
+      case ForeignUse::kRefused:
+        Refuse(key, key.path, absl::StrCat("not a key of foredraft: ", std::string(row.text)));
+        break;
+    }
+  }
+
+  void TranslateByValue(const ForeignKeyGiven& key, const ForeignKey& row) {
+    if (row.path == "tensor_parallel_size" || row.path == "tp_size") {
+      Number(key, tensor_ranks_);
+    } else if (row.path == "moe_expert_parallel_size" || row.path == "ep_size") {
+      Number(key, expert_ranks_);
+    } else if (row.path == "enable_attention_dp") {
+      if (const std::optional<bool> on = Bool(key)) attention_dp_ = {*on, &key};
+    } else if (row.path == "use_cuda_graph") {
+      if (const std::optional<bool> on = Bool(key)) SwitchGraphs(key, *on);
+    } else if (row.path == "enable_overlap_scheduler") {
+      if (const std::optional<bool> on = Bool(key)) {
+        Become(key, "disable_overlap_scheduler", YAML::Node(*on ? "false" : "true"));
+      }
+    } else {
+      Number(key, graph_limit_);
+    }
+  }
+
+  template <class T>
+  struct Given {
+    T value{};
+    const ForeignKeyGiven* key = nullptr;  // null: not given
+  };
+
+  void Number(const ForeignKeyGiven& key, Given<int>& out) {
+    int value = 0;
+    if (!key.value.IsScalar() || IsQuoted(key.value) || !absl::SimpleAtoi(key.value.Scalar(), &value) ||
+        value < 1) {
+      return Refuse(key, std::string(FindForeignKey(key.path)->target), "allowed a number from 1");
+    }
+    if (out.key != nullptr && out.value != value) {
+      return Refuse(key, std::string(FindForeignKey(key.path)->target),
+                    absl::StrCat("given twice, also as ", Show(*out.key)));
+    }
+    out = {value, &key};
+  }
+
+  std::optional<bool> Bool(const ForeignKeyGiven& key) {
+    if (key.value.IsScalar() && !IsQuoted(key.value)) {
+      if (key.value.Scalar() == "true") return true;
+      if (key.value.Scalar() == "false") return false;
+    }
+    Refuse(key, std::string(FindForeignKey(key.path)->target), "allowed true, false");
+    return std::nullopt;
+  }
+
+  // Attention is data parallel and experts are spread over the same ranks, so three keys become two.
+  void TranslateRanks() {
+    if (tensor_ranks_.key == nullptr) {
+      if (expert_ranks_.key != nullptr && expert_ranks_.value != 1) {
+        Refuse(*expert_ranks_.key, "parallel.moe_ep",
+               absl::StrFormat("needs the number of ranks: write parallel: {attention_dp: %d, moe_ep: %d}",
+                               expert_ranks_.value, expert_ranks_.value));
+      } else if (expert_ranks_.key != nullptr) {
+        Note(*expert_ranks_.key, "is what foredraft does on one rank");
+      }
+      if (attention_dp_.key != nullptr) Note(*attention_dp_.key, "ignored: there is one rank");
+      return;
+    }
+    const int ranks = tensor_ranks_.value;
+    if (ranks > 1 && !attention_dp_.value) {
+      return Refuse(attention_dp_.key != nullptr ? *attention_dp_.key : *tensor_ranks_.key,
+                    "parallel.attention_dp",
+                    absl::StrFormat("foredraft does not split attention between ranks: write "
+                                    "enable_attention_dp: true beside tensor_parallel_size, or parallel: "
+                                    "{attention_dp: %d, moe_ep: %d} instead of both",
+                                    ranks, ranks));
+    }
+    if (expert_ranks_.key != nullptr && expert_ranks_.value != ranks) {
+      return Refuse(*expert_ranks_.key, "parallel.moe_ep",
+                    absl::StrFormat("allowed %d, tensor_parallel_size: a rank holds whole experts, and all "
+                                    "ranks have some",
+                                    ranks));
+    }
+    Become(*tensor_ranks_.key, "parallel.attention_dp", tensor_ranks_.key->value);
+    const ForeignKeyGiven& experts = expert_ranks_.key != nullptr ? *expert_ranks_.key : *tensor_ranks_.key;
+    Become(experts, "parallel.moe_ep", experts.value);
+    if (attention_dp_.key != nullptr) Note(*attention_dp_.key, "is what foredraft does");
+  }
+
+  void SwitchGraphs(const ForeignKeyGiven& key, bool on) {
+    translation_.assignments.push_back({.target = "cuda_graph_config",
+                                        .value = on ? YAML::Node(YAML::NodeType::Map) : YAML::Node(),
+                                        .is_block = true,
+                                        .key = key});
+    Note(key, on ? "became cuda_graph_config, which is on" : "became cuda_graph_config: null");
+  }
+
+  // Graphs up to that batch size; the sizes above it, of which there must be some for larger batches, double.
+  void TranslateGraphLimit() {
+    if (graph_limit_.key == nullptr) return;
+    const ForeignKeyGiven& key = *graph_limit_.key;
+    const int limit = std::min(graph_limit_.value, config_.max_batch_size);
+    if (!config_.cuda_graph_config) return Note(key, "ignored: cuda_graph_config is null");
+    if (const std::vector<int>& sizes = config_.cuda_graph_config->batch_sizes; !sizes.empty()) {
+      return Note(key, "ignored: cuda_graph_config.batch_sizes lists the sizes");
+    }
+    YAML::Node sizes(YAML::NodeType::Sequence);
+    for (const int size : DefaultBuckets(limit)) sizes.push_back(size);
+    for (int size = 2 * limit; size < config_.max_batch_size; size *= 2) sizes.push_back(size);
+    translation_.assignments.push_back(
+        {.target = "cuda_graph_config.batch_sizes", .value = sizes, .is_block = false, .key = key});
+    Note(key,
+         limit == config_.max_batch_size
+             ? absl::StrCat("became cuda_graph_config.batch_sizes: 1, 2, 4, ... up to ", limit)
+             : absl::StrFormat("became cuda_graph_config.batch_sizes: 1, 2, 4, ... up to %d, then doubling "
+                               "up to max_batch_size, %d",
+                               limit, config_.max_batch_size));
+  }
+
+  void Become(const ForeignKeyGiven& key, const std::string& target, const YAML::Node& value) {
+    translation_.assignments.push_back({.target = target, .value = value, .is_block = false, .key = key});
+    Note(key, absl::StrCat("became ", target, ": ", ShowYaml(value)));
+  }
+
+  void Note(const ForeignKeyGiven& key, const std::string& what) {
+    translation_.notes.push_back(absl::StrCat(Show(key), " ", what));
+  }
+
+  void Refuse(const ForeignKeyGiven& key, const std::string& target, const std::string& what) {
+    translation_.errors.emplace_back(target, absl::InvalidArgumentError(absl::StrCat(Show(key), ", ", what)));
+  }
+
+  const std::vector<ForeignKeyGiven>& given_;
+  const Config& config_;
+  ForeignTranslation translation_;
+  Given<int> tensor_ranks_;
+  Given<int> expert_ranks_;
+  Given<bool> attention_dp_;
+  Given<int> graph_limit_;
+};
+
+}  // namespace
+
+bool IsForeignKey(std::string_view path) { return FindForeignKey(path) != nullptr; }
+
+bool IsForeignBlock(std::string_view path) {
+  if (path == kOldBlock) return true;
+  const std::string prefix = absl::StrCat(std::string(WithoutOldBlock(path)), ".");
+  return std::any_of(ForeignKeys().begin(), ForeignKeys().end(),
+                     [&prefix](const ForeignKey& key) { return key.path.starts_with(prefix); });
+}
+
+bool SetsBatchSizes(std::string_view path) {
+  const ForeignKey* key = FindForeignKey(path);
+  return key != nullptr && key->use == ForeignUse::kLogic && key->target == "cuda_graph_config.batch_sizes";
+}
+
+ForeignTranslation TranslateForeignKeys(const std::vector<ForeignKeyGiven>& given, const Config& config) {
+  return Translator(given, config).Translate();
+}
+
+}  // namespace foredraft

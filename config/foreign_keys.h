@@ -1,0 +1,73 @@
+#ifndef FOREDRAFT_CONFIG_FOREIGN_KEYS_H_
+#define FOREDRAFT_CONFIG_FOREIGN_KEYS_H_
+
+// Keys of TensorRT-LLM's files (LLM API arguments, and the flags of its commands by those names) that
+// foredraft does not have. Each one is translated into ours, ignored because nothing depends on it here, or
+// refused with what to write instead; none is ignored in silence. A key that would change which tokens or
+// requests are served is never ignored. Keys that both programs have are config_fields.h's.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "config/config.h"
+#include "yaml-cpp/yaml.h"
+
+namespace foredraft {
+
+enum class ForeignUse {
+  kSame,     // another name of `target`
+  kLogic,    // becomes `target`, in a way that depends on the value or on other keys
+  kOnly,     // accepted where the value is one of `values`, which is what foredraft does; else refused
+  kIgnored,  // any value: `text` says why nothing depends on it
+  kRefused,  // any value: `text` says what to write instead
+};
+
+struct ForeignKey {
+  std::string_view path;  // "moe_config.backend"
+  ForeignUse use;
+  std::string_view target;  // kSame, kLogic: a key or block of ours
+  std::string_view values;  // kOnly: ", "-separated
+  std::string_view text;    // the reason, or the advice
+};
+
+std::span<const ForeignKey> ForeignKeys();
+
+bool IsForeignKey(std::string_view path);
+// A block with such keys below it: "moe_config".
+bool IsForeignBlock(std::string_view path);
+// True for keys that become cuda_graph_config.batch_sizes by themselves, up to max_batch_size.
+bool SetsBatchSizes(std::string_view path);
+
+// A key as it was found in a source: a file with a line, or "--set" (line 0).
+struct ForeignKeyGiven {
+  std::string path;
+  YAML::Node value;
+  std::string source;
+  int line = 0;
+};
+
+// A key of ours to set, or an optional block to turn on (a mapping) or off (null).
+struct ForeignAssignment {
+  std::string target;
+  YAML::Node value;
+  bool is_block = false;
+  ForeignKeyGiven key;  // the cause
+};
+
+struct ForeignTranslation {
+  std::vector<ForeignAssignment> assignments;
+  std::vector<std::string> notes;  // a line for each key: what it became
+  // Keys of ours and what is wrong with the foreign key that would set them.
+  std::vector<std::pair<std::string, absl::Status>> errors;
+};
+
+// `given`: the foreign keys of one source; `config`: what that source and those before it set.
+ForeignTranslation TranslateForeignKeys(const std::vector<ForeignKeyGiven>& given, const Config& config);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CONFIG_FOREIGN_KEYS_H_

@@ -1,0 +1,219 @@
+// Files written for TensorRT-LLM.
+
+#include "config/foreign_keys.h"
+
+#include "config/config_defaults.h"
+#include "config/config_fields.h"
+#include "config/config_reader.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Parsed {
+  LoadedConfig loaded;
+  ConfigErrors errors;
+};
+
+Parsed Parse(const std::string& text, const std::vector<ConfigOverride>& overrides = {}) {
+  Parsed parsed;
+  parsed.loaded = ParseConfig({.file = "r1.yaml", .text = text, .environment = {}, .overrides = overrides},
+                              parsed.errors);
+  return parsed;
+}
+
+std::vector<std::string> Lines(const ConfigErrors& errors) {
+  std::vector<std::string> lines;
+  for (const absl::Status& error : errors.all()) lines.emplace_back(error.message());
+  return lines;
+}
+
+TEST(ForeignKeys, NoneIsAKeyOfOurs) {
+  for (const ForeignKey& key : ForeignKeys()) {
+    EXPECT_EQ(FindField(key.path), nullptr) << key.path;
+    const bool translated = key.use == ForeignUse::kSame || key.use == ForeignUse::kLogic;
+    EXPECT_EQ(FindField(key.target) != nullptr || FindBlock(key.target) != nullptr, translated) << key.path;
+    EXPECT_EQ(key.text.empty(), translated) << key.path;
+    EXPECT_EQ(key.values.empty(), key.use != ForeignUse::kOnly) << key.path;
+  }
+}
+
+// All kinds of keys of the file that TensorRT-LLM publishes for R1 on H200.
+constexpr char kPublished[] = R"(model: /m
+max_batch_size: 512
+max_num_tokens: 3136
+max_seq_len: 2068
+tensor_parallel_size: 8
+moe_expert_parallel_size: 8
+enable_attention_dp: true
+attention_dp_config:
+  batching_wait_iters: 0
+  enable_balance: true
+  timeout_iters: 60
+cuda_graph_config:
+  enable_padding: true
+  max_batch_size: 128
+kv_cache_config:
+  free_gpu_memory_fraction: 0.8
+moe_config:
+  backend: CUTLASS
+speculative_config:
+  decoding_type: MTP
+  num_nextn_predict_layers: 1
+print_iter_log: true
+stream_interval: 10
+trust_remote_code: true
+)";
+
+TEST(ForeignKeys, ThePublishedFileForR1IsTaken) {
+  const Parsed parsed = Parse(kPublished);
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  const Config& config = parsed.loaded.config;
+  EXPECT_EQ(config.parallel.attention_dp, 8);
+  EXPECT_EQ(config.parallel.moe_ep, 8);
+  EXPECT_EQ(config.max_batch_size, 512);
+  EXPECT_EQ(config.kv_cache_config.free_gpu_memory_fraction, 0.8);
+  EXPECT_EQ(config.attention_dp_config.batching_wait_iters, 0);
+  EXPECT_EQ(config.speculative_config->max_draft_len, 1);
+  const std::vector<int>& sizes = config.cuda_graph_config->batch_sizes;
+  EXPECT_THAT(std::vector<int>(sizes.begin(), sizes.begin() + 5), ElementsAre(1, 2, 4, 8, 16));
+  EXPECT_THAT(std::vector<int>(sizes.end() - 3, sizes.end()), ElementsAre(120, 128, 256));
+  EXPECT_EQ(DecodeBuckets(config).back(), 512);
+  EXPECT_THAT(parsed.loaded.notes,
+              ElementsAre("r1.yaml:10: attention_dp_config.enable_balance: true ignored: prompts are always "
+                          "levelled between ranks",
+                          HasSubstr("r1.yaml:11: attention_dp_config.timeout_iters: 60 ignored: "),
+                          HasSubstr("r1.yaml:18: moe_config.backend: CUTLASS ignored: "),
+                          HasSubstr("r1.yaml:22: print_iter_log: true ignored: "),
+                          HasSubstr("r1.yaml:23: stream_interval: 10 ignored: "),
+                          HasSubstr("r1.yaml:24: trust_remote_code: true ignored: "),
+                          "r1.yaml:5: tensor_parallel_size: 8 became parallel.attention_dp: 8",
+                          "r1.yaml:6: moe_expert_parallel_size: 8 became parallel.moe_ep: 8",
+                          "r1.yaml:7: enable_attention_dp: true is what foredraft does",
+                          "r1.yaml:14: cuda_graph_config.max_batch_size: 128 became "
+                          "cuda_graph_config.batch_sizes: 1, 2, 4, ... up to 128, then doubling up to "
+                          "max_batch_size, 512"));
+  EXPECT_EQ(parsed.loaded.origins.at("parallel.attention_dp"), "r1.yaml:5 (tensor_parallel_size)");
+}
+
+TEST(ForeignKeys, TheFileOfTheMtpPostIsTakenAsItStands) {
+  const Parsed parsed = Parse(R"(use_cuda_graph: true
+moe_backend: TRTLLM
+speculative_config:
+    decoding_type: MTP
+    num_nextn_predict_layers: 3
+    use_relaxed_acceptance_for_thinking: true
+    relaxed_topk: 10
+    relaxed_delta: 0.6
+)",
+                              {{"model", "/m"}, {"backend", "cuda"}});
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  const Config& config = parsed.loaded.config;
+  EXPECT_TRUE(config.cuda_graph_config.has_value());
+  EXPECT_EQ(config.speculative_config->max_draft_len, 3);
+  EXPECT_EQ(config.speculative_config->relaxed_topk, 10);
+  EXPECT_EQ(config.speculative_config->relaxed_delta, 0.6);
+  EXPECT_THAT(parsed.loaded.notes,
+              ElementsAre("r1.yaml:1: use_cuda_graph: true became cuda_graph_config, which is on",
+                          "r1.yaml:2: moe_backend: TRTLLM ignored: foredraft has kernels of its own"));
+}
+
+TEST(ForeignKeys, TheOldBlockIsTheTop) {
+  const Parsed parsed =
+      Parse("model: /m\npytorch_backend_config: {use_cuda_graph: false, enable_overlap_scheduler: false}");
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  EXPECT_FALSE(parsed.loaded.config.cuda_graph_config.has_value());
+  EXPECT_TRUE(parsed.loaded.config.disable_overlap_scheduler);
+}
+
+TEST(ForeignKeys, OverridesReplaceWhatTheFileBecame) {
+  const Parsed parsed = Parse(kPublished, {{"parallel.attention_dp", "4"},
+                                           {"parallel.moe_ep", "4"},
+                                           {"max_batch_size", "16"},
+                                           {"kv_cache_config.free_gpu_memory_fraction", "0.5"}});
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  EXPECT_EQ(parsed.loaded.config.parallel.attention_dp, 4);
+  EXPECT_THAT(parsed.loaded.config.cuda_graph_config->batch_sizes, ElementsAre(1, 2, 4, 8, 16));
+}
+
+TEST(ForeignKeys, OursWinWhereTheyListTheSizes) {
+  const Parsed parsed = Parse("model: /m\ncuda_graph_config: {batch_sizes: [1, 8], max_batch_size: 32}");
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  EXPECT_THAT(parsed.loaded.config.cuda_graph_config->batch_sizes, ElementsAre(1, 8));
+}
+
+TEST(ForeignKeys, TheSameValueTwiceIsNoContradiction) {
+  EXPECT_THAT(Lines(Parse("model: /m\nparallel: {attention_dp: 2, moe_ep: 2}\ntensor_parallel_size: 2\n"
+                          "enable_attention_dp: true")
+                        .errors),
+              IsEmpty());
+}
+
+struct Refusal {
+  const char* name;
+  const char* text;
+  const char* error;
+};
+
+class ForeignKeysRefuse : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(ForeignKeysRefuse, SayingWhatToWrite) {
+  EXPECT_THAT(Lines(Parse(std::string("model: /m\n") + GetParam().text).errors),
+              ElementsAre(GetParam().error));
+}
+
+const Refusal kRefusals[] = {
+    {"TensorParallelAttention", "tensor_parallel_size: 8",
+     "r1.yaml:2: tensor_parallel_size: 8, foredraft does not split attention between ranks: write "
+     "enable_attention_dp: true beside tensor_parallel_size, or parallel: {attention_dp: 8, moe_ep: 8} "
+     "instead "
+     "of both"},
+    {"AttentionDpOff", "tensor_parallel_size: 8\nenable_attention_dp: false",
+     "r1.yaml:3: enable_attention_dp: false, foredraft does not split attention between ranks: write "
+     "enable_attention_dp: true beside tensor_parallel_size, or parallel: {attention_dp: 8, moe_ep: 8} "
+     "instead "
+     "of both"},
+    {"SplitExperts", "tensor_parallel_size: 8\nenable_attention_dp: true\nmoe_expert_parallel_size: 2",
+     "r1.yaml:4: moe_expert_parallel_size: 2, allowed 8, tensor_parallel_size: a rank holds whole experts, "
+     "and "
+     "all ranks have some"},
+    {"ExpertsAlone", "moe_expert_parallel_size: 4",
+     "r1.yaml:2: moe_expert_parallel_size: 4, needs the number of ranks: write parallel: {attention_dp: 4, "
+     "moe_ep: 4}"},
+    {"ThreeRanks", "tensor_parallel_size: 3\nenable_attention_dp: true",
+     "r1.yaml:2 (tensor_parallel_size): parallel.attention_dp: 3, allowed 1, 2, 4, 8"},
+    {"Pipeline", "pipeline_parallel_size: 2",
+     "r1.yaml:2: pipeline_parallel_size: 2, allowed 1: foredraft has no pipeline of ranks: leave the key "
+     "out"},
+    {"Words", "tensor_parallel_size: many", "r1.yaml:2: tensor_parallel_size: many, allowed a number from 1"},
+    {"Yes", "use_cuda_graph: yes", "r1.yaml:2: use_cuda_graph: yes, allowed true, false"},
+    {"Contradiction",
+     "attention_dp_config: {batching_wait_iters: 4}\ndisable_overlap_scheduler: true\n"
+     "enable_overlap_scheduler: true",
+     "r1.yaml:4 (enable_overlap_scheduler): disable_overlap_scheduler: false, but it was set to true by "
+     "r1.yaml:3"},
+    {"GraphsOffAndOn", "cuda_graph_config: {batch_sizes: [1]}\nuse_cuda_graph: false",
+     "r1.yaml:3 (use_cuda_graph): cuda_graph_config: off, but it was set on by r1.yaml:2"},
+    {"BeamSearch", "max_beam_width: 4",
+     "r1.yaml:2: max_beam_width: 4, allowed 1: foredraft has no beam search: leave the key out"},
+    {"Concurrency", "speculative_config: {max_draft_len: 3, max_concurrency: 16}",
+     "r1.yaml:2: speculative_config.max_concurrency: 16, not a key of foredraft: write draft_policy: "
+     "schedule "
+     "and draft_len_schedule: {N: K}, with N this number and K max_draft_len"},
+    {"AliasOutOfRange", "kv_cache_free_gpu_memory_fraction: 1.5",
+     "r1.yaml:2 (kv_cache_free_gpu_memory_fraction): kv_cache_config.free_gpu_memory_fraction: 1.5, allowed "
+     "0.01..1"},
+    {"UnknownInAForeignBlock", "moe_config: {backend: CUTLASS, colour: red}",
+     "r1.yaml:2: moe_config.colour: unknown key, docs/configuration.md lists all"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, ForeignKeysRefuse, ::testing::ValuesIn(kRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace foredraft
