@@ -9,8 +9,6 @@
 namespace foredraft {
 namespace {
 
-constexpr int64_t kKvElementBytes = 2;  // bf16
-
 struct ParameterCount {
   int64_t all = 0;
   int64_t of_experts = 0;  // routed ones
@@ -38,8 +36,7 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
     summary.active_parameters -= target.of_experts / config.n_routed_experts * idle_experts;
   }
   summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers).all - target.all;
-  summary.kv_bytes_per_token_of_module = (config.kv_lora_rank + config.qk_rope_head_dim) * kKvElementBytes;
-  summary.kv_bytes_per_token = config.num_hidden_layers * summary.kv_bytes_per_token_of_module;
+  summary.kv_row = {.latent_dim = config.kv_lora_rank, .rope_dim = config.qk_rope_head_dim};
   return summary;
 }
 

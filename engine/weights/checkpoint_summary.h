@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "config/kv_row_layout.h"
 #include "config/model_config.h"
 
 namespace foredraft {
@@ -20,8 +21,7 @@ struct CheckpointSummary {
   int64_t tensor_count = 0;
   int64_t bytes = 0;                           // of all tensors in the files
   std::map<std::string, int64_t> dtype_bytes;  // the same by dtype: "BF16", "F8_E4M3"...
-  int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
-  int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
+  KvRowLayout kv_row;  // in BF16: a token has one row in every layer and every MTP module that runs
 };
 
 // From a config.json alone: the weights that load_format dummy makes.

@@ -26,20 +26,21 @@ struct IsaChoice {
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
     {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, AttentionScoresAvx512,
-      WeightedSumAvx512},
+      WeightedSumAvx512, DecodeLatentAvx512},
      [] {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512bf16");
      }},
-    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, AttentionScoresAvx2, WeightedSumAvx2},
+    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, AttentionScoresAvx2, WeightedSumAvx2,
+      DecodeLatentPortable},
      [] {
        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
               __builtin_cpu_supports("f16c");
      }},
 #endif
     {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, AttentionScoresPortable,
-      WeightedSumPortable},
+      WeightedSumPortable, DecodeLatentPortable},
      [] { return true; }},
 };
 

@@ -3,10 +3,10 @@
 
 // The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
-// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc) are compiled with
-// the path's own flags. They include only this header and intrinsics, and call no inline function of the
-// project: the linker keeps one copy of an inline function, and an older machine could not run a copy
-// compiled with these flags.
+// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc, kv_row_<path>.cc)
+// are compiled with the path's own flags. They include only this header and intrinsics, and call no inline
+// function of the project: the linker keeps one copy of an inline function, and an older machine could not
+// run a copy compiled with these flags.
 
 #include <cstdint>
 
@@ -60,6 +60,15 @@ struct WeightedSumArgs {
 };
 using WeightedSumFn = void (*)(const WeightedSumArgs& args);
 
+// out[i] = codes[i] times the scale of its 128 columns, exactly (kernels/kv_row.h).
+struct DecodeLatentArgs {
+  uint16_t* out;         // [len] bf16 bits
+  const uint8_t* codes;  // [len]
+  const float* scales;   // [ceil(len / 128)]
+  int32_t len;
+};
+using DecodeLatentFn = void (*)(const DecodeLatentArgs& args);
+
 struct IsaKernels {
   const char* option;  // DeviceOptions.isa
   const char* name;    // as in Device::name
@@ -68,6 +77,7 @@ struct IsaKernels {
   GemmTileFn gemm_4bit;
   AttentionScoresFn attention_scores;
   WeightedSumFn weighted_sum;
+  DecodeLatentFn decode_latent;
 };
 
 void GemmBf16Portable(const GemmTileArgs& args);
@@ -75,6 +85,7 @@ void GemmF8Portable(const GemmTileArgs& args);
 void Gemm4BitPortable(const GemmTileArgs& args);
 void AttentionScoresPortable(const AttentionScoresArgs& args);
 void WeightedSumPortable(const WeightedSumArgs& args);
+void DecodeLatentPortable(const DecodeLatentArgs& args);  // compiled for AVX2, too (wide.h)
 
 #if defined(__x86_64__)
 void GemmBf16Avx2(const GemmTileArgs& args);
@@ -88,6 +99,7 @@ void GemmF8Avx512(const GemmTileArgs& args);
 void Gemm4BitAvx512(const GemmTileArgs& args);
 void AttentionScoresAvx512(const AttentionScoresArgs& args);
 void WeightedSumAvx512(const WeightedSumArgs& args);
+void DecodeLatentAvx512(const DecodeLatentArgs& args);
 #endif
 
 }  // namespace foredraft

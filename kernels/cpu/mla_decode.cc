@@ -1,5 +1,7 @@
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/kv_row_math.h"
+#include "kernels/cpu/scratch.h"
 
 namespace foredraft::cpu {
 
@@ -17,6 +19,7 @@ void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
   }
   const int64_t items = p.index.rows * head_blocks;
   if (items == 0) return;
+  const KvRowLayout layout = p.layer.layout();
   const int64_t item_cost = positions * p.head_count * (2 * latent + rope) / 8 / items;
   context.pool.ParallelFor(items, item_cost, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
@@ -32,9 +35,14 @@ void MlaDecode(const CpuContext& context, const MlaDecodeParams& p) {
                       p.out.row(r) + head * latent, p.index.positions[r]};
       }
       const AttendShape shape = {latent, rope, latent, p.first_position, p.scale, /*prefetch=*/true};
+      // Attend reads the rows of two adjacent splits at a time.
+      constexpr int32_t kHeldRows = 2 * kSplitLen;
+      bf16* const decoded = layout.fp8 ? ThreadScratch<bf16>(size_t{kHeldRows} * latent) : nullptr;
       Attend(context.isa, shape, queries, heads, [&](int32_t position) {
-        const bf16* row = p.layer.row(slot, position);
-        return KeyRows{row, row + latent, row};
+        const uint8_t* row = p.layer.row(slot, position);
+        bf16* scratch = layout.fp8 ? decoded + position % kHeldRows * latent : nullptr;
+        const bf16* c = LatentOf(context.isa, row, layout, scratch);
+        return KeyRows{c, RopeOf(row, layout), c};
       });
     }
   });

@@ -44,9 +44,13 @@ absl::Status ShowInfo(const std::string& path) {
           ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", DTypeOf(model))
           : absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
   Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
-  Row("KV bytes per token",
-      absl::StrCat(Grouped(summary.kv_bytes_per_token), ", and ",
-                   Grouped(summary.kv_bytes_per_token_of_module), " per MTP module that runs"));
+  for (const bool fp8 : {false, true}) {
+    KvRowLayout row = summary.kv_row;
+    row.fp8 = fp8;
+    Row(fp8 ? "  in fp8" : "KV bytes per token",
+        absl::StrCat(Grouped(int64_t{model.num_hidden_layers} * row.bytes()), ", and ", Grouped(row.bytes()),
+                     " per MTP module that runs"));
+  }
   return absl::OkStatus();
 }
 

@@ -215,38 +215,43 @@ void HeadGemms(Bench& bench, const ModelConfig& c) {
 }
 
 // Every row is its own sequence. The keys of one layer fit into a cache, so each call takes the next layer.
+void AttentionLine(Bench& bench, const ModelConfig& c, int context, int rows, DType dtype) {
+  const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
+  std::vector<int32_t> tables(rows * blocks), slots(rows), positions(rows, context - 1);
+  for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
+  for (int row = 0; row < rows; ++row) slots[row] = row;
+  MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
+                       .q_lat = bench.Rows<const bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
+                       .q = bench.Rows<const bf16>(rows, c.num_attention_heads * c.qk_head_dim()),
+                       .layer = {.block_tables = bench.Put(tables),
+                                 .table_stride = blocks,
+                                 .tokens_per_block = kTokensPerBlock,
+                                 .latent_dim = c.kv_lora_rank,
+                                 .rope_dim = c.qk_rope_head_dim,
+                                 .dtype = dtype},
+                       .index = {bench.Put(slots), bench.Put(positions), rows},
+                       .head_count = c.num_attention_heads,
+                       .head_dim = c.qk_head_dim(),
+                       .first_position = 0,
+                       .scale = 0.1f};
+  const size_t bytes = (tables.size() + 1) * kTokensPerBlock * p.layer.row_bytes();
+  const int layers = std::min(c.num_hidden_layers, std::max(1, static_cast<int>(kColdBytes / bytes)));
+  std::vector<uint8_t*> caches;
+  for (int layer = 0; layer < layers; ++layer) caches.push_back(bench.Put(std::vector<uint8_t>(bytes)));
+  bench.Line("mla_decode", absl::StrCat(context, " positions"), dtype, rows,
+             CostOf(p, {.context = context, .rows_per_sequence = 1}), [&bench, &caches, p](int i) mutable {
+               p.layer.data = caches[i % caches.size()];
+               bench.ops().mla_decode(bench.stream(), p);
+             });
+}
+
+// Over BF16 and FP8 caches.
 void Attention(Bench& bench, const ModelConfig& c, int context) {
   if (!bench.Wants("mla_decode")) return;
-  const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
-  const int row_width = c.kv_lora_rank + c.qk_rope_head_dim;
   for (const int rows : bench.rows()) {
-    std::vector<int32_t> tables(rows * blocks), slots(rows), positions(rows, context - 1);
-    for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
-    for (int row = 0; row < rows; ++row) slots[row] = row;
-    const size_t elements = (tables.size() + 1) * kTokensPerBlock * row_width;
-    const int layers =
-        std::min(c.num_hidden_layers, std::max(1, static_cast<int>(kColdBytes / 2 / elements)));
-    std::vector<bf16*> caches;
-    for (int layer = 0; layer < layers; ++layer) caches.push_back(bench.Put(std::vector<bf16>(elements)));
-    MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
-                         .q_lat = bench.Rows<const bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
-                         .q = bench.Rows<const bf16>(rows, c.num_attention_heads * c.qk_head_dim()),
-                         .layer = {.data = caches[0],
-                                   .block_tables = bench.Put(tables),
-                                   .table_stride = blocks,
-                                   .tokens_per_block = kTokensPerBlock,
-                                   .latent_dim = c.kv_lora_rank,
-                                   .rope_dim = c.qk_rope_head_dim},
-                         .index = {bench.Put(slots), bench.Put(positions), rows},
-                         .head_count = c.num_attention_heads,
-                         .head_dim = c.qk_head_dim(),
-                         .first_position = 0,
-                         .scale = 0.1f};
-    bench.Line("mla_decode", absl::StrCat(context, " positions"), DType::kBF16, rows,
-               CostOf(p, {.context = context, .rows_per_sequence = 1}), [&bench, &caches, p](int i) mutable {
-                 p.layer.data = caches[i % caches.size()];
-                 bench.ops().mla_decode(bench.stream(), p);
-               });
+    for (const DType dtype : bench.dtypes()) {
+      if (!Is4Bit(dtype)) AttentionLine(bench, c, context, rows, dtype);
+    }
   }
 }
 

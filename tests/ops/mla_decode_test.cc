@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "tests/ops/attention_reference.h"
@@ -50,8 +52,9 @@ void CheckHead(const Shape& shape, const KvFixture& kv, int slot, int last, cons
   }
 }
 
+// dtype: of the layer; by default the fixture's.
 OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf16>& q_lat,
-                  const std::vector<bf16>& q) {
+                  const std::vector<bf16>& q, std::optional<DType> dtype = {}) {
   const int head_dim = shape.nope + shape.rope;
   const int lat_width = shape.heads * shape.latent;
   const int q_width = shape.heads * head_dim;
@@ -74,7 +77,7 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
     const MlaDecodeParams params = {.out = Dense(out, count, lat_width),
                                     .q_lat = Dense<const bf16>(rig.Put(lat_in), count, lat_width),
                                     .q = Dense<const bf16>(rig.Put(q_in), count, q_width),
-                                    .layer = kv.Put(rig),
+                                    .layer = kv.Put(rig, dtype.value_or(kv.dtype())),
                                     .index = {rig.Put(slots), rig.Put(positions), count},
                                     .head_count = shape.heads,
                                     .head_dim = head_dim,
@@ -101,14 +104,46 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const std::vector<bf1
   return op_case;
 }
 
-TEST(MlaDecode, Holds) {
-  for (const Shape& shape : kShapes) {
+void ExpectHolds(const std::vector<Shape>& shapes, DType dtype) {
+  for (const Shape& shape : shapes) {
     Noise noise(11);
     const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
     const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
-    const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
+    const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope, dtype);
     ExpectOpHolds(DecodeCase(shape, kv, q_lat, q));
-    if (HasFailure()) return;
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(MlaDecode, Holds) { ExpectHolds({std::begin(kShapes), std::end(kShapes)}, DType::kBF16); }
+
+const Shape kFp8Shapes[] = {
+    {"abacus, module 1", 4, 64, 16, 32, 32, 1, kShort},
+    {"64 heads of R1", 64, 512, 64, 128, 64, 2, {3, 63, 64, 128}},
+    {"R1 slice, small blocks", 16, 512, 64, 128, 8, 0, {5, 64, 100}},
+    {"three groups", 5, 300, 8, 24, 16, 0, {4, 64, 100}},
+    {"ragged", 9, 37, 6, 11, 5, 3, kShort},
+    {"abacus, long", 4, 64, 16, 32, 64, 0, {510, 1025, 2048}},
+};
+
+TEST(MlaDecode, HoldsForFp8) { ExpectHolds({std::begin(kFp8Shapes), std::end(kFp8Shapes)}, DType::kF8E4M3); }
+
+// The FP8 cache and the BF16 cache of the same values.
+TEST(MlaDecode, Fp8RowsGiveTheBitsOfTheirBf16Values) {
+  for (const Shape& shape : kFp8Shapes) {
+    Noise noise(19);
+    const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
+    const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
+    const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
+                       DType::kF8E4M3);
+    std::vector<int> rows(shape.row_count());
+    std::iota(rows.begin(), rows.end(), 0);
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig fp8({.isa = isa}, RunMode::kEager), bf16({.isa = isa}, RunMode::kEager);
+      EXPECT_EQ(DecodeCase(shape, kv, q_lat, q).run(fp8, rows),
+                DecodeCase(shape, kv, q_lat, q, DType::kBF16).run(bf16, rows))
+          << shape.name << ", isa " << isa;
+    }
   }
 }
 
@@ -135,16 +170,19 @@ TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
   Noise noise(13);
   const std::vector<bf16> q_lat = noise.Bf16s(shape.row_count() * shape.heads * shape.latent);
   const std::vector<bf16> q = noise.Bf16s(shape.row_count() * shape.heads * (shape.nope + shape.rope));
-  const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
+  const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
+                        DType::kF8E4M3);
   for (int row = 0; row < shape.row_count(); ++row) {
     KvFixture masked = whole;
     masked.Poison(row % 3, shape.positions[row] + 1, shape.cache_len());
     masked.Poison(row % 3, 0, shape.first_position);
     for (const std::string& isa : SupportedIsas()) {
-      OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);
-      EXPECT_EQ(DecodeCase(shape, masked, q_lat, q).run(rig, {row}),
-                DecodeCase(shape, whole, q_lat, q).run(other, {row}))
-          << "row " << row << ", isa " << isa;
+      for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+        OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);
+        EXPECT_EQ(DecodeCase(shape, masked, q_lat, q, dtype).run(rig, {row}),
+                  DecodeCase(shape, whole, q_lat, q, dtype).run(other, {row}))
+            << "row " << row << ", isa " << isa << ", " << DTypeName(dtype);
+      }
     }
   }
 }
