@@ -21,7 +21,7 @@ namespace foredraft {
 enum class Backend { kCpu, kCuda };
 enum class LoadFormat { kAuto, kDummy };
 enum class RestartPolicy { kExit, kGroup };
-enum class KvDtype { kAuto, kBf16 };
+enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class DecodingType { kMtp };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
 enum class LogFormat { kText, kJson };
@@ -30,7 +30,7 @@ enum class LogFormat { kText, kJson };
 constexpr auto EnumNames(Backend) { return std::to_array<const char*>({"cpu", "cuda"}); }
 constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto", "dummy"}); }
 constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
-constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16"}); }
+constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
 constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP"}); }
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }

@@ -11,12 +11,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "config/kv_row_layout.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int kDefaultMaxSeqLen = 4096;
-constexpr int kKvElementBytes = 2;  // bf16
 
 // The first number of a cgroup v2 file; 0 where there is none ("max", no such file).
 int64_t ReadLimit(std::ifstream& file) {
@@ -85,8 +85,8 @@ void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config
   KvCacheConfig& cache = config.kv_cache_config;
   if (cache.max_tokens != 0 || config.backend != Backend::kCpu) return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
-  const int64_t fits =
-      host.ram_bytes / 4 / LocalRankCount(config) / KvBytesPerToken(model, MtpModuleCount(config));
+  const int64_t fits = host.ram_bytes / 4 / LocalRankCount(config) /
+                       KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
   const int64_t blocks = std::min(wanted, fits) / cache.tokens_per_block;
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
@@ -120,9 +120,9 @@ int MtpModuleCount(const Config& config) {
   return config.speculative_config->use_mtp_vanilla ? config.speculative_config->max_draft_len : 1;
 }
 
-int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count) {
+int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype dtype) {
   const int64_t layers = model.num_hidden_layers + mtp_module_count;
-  return layers * (model.kv_lora_rank + model.qk_rope_head_dim) * kKvElementBytes;
+  return layers * KvRowLayout{model.kv_lora_rank, model.qk_rope_head_dim, dtype == KvDtype::kFp8}.bytes();
 }
 
 std::vector<int> DefaultBuckets(int largest) {
@@ -158,6 +158,7 @@ void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConf
   if (config.kv_cache_config.tokens_per_block == 0) {
     config.kv_cache_config.tokens_per_block = config.backend == Backend::kCuda ? 64 : 32;
   }
+  if (config.kv_cache_config.dtype == KvDtype::kAuto) config.kv_cache_config.dtype = KvDtype::kBf16;
   if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);
   const int local_ranks = LocalRankCount(config);
   if (config.cpu.threads == 0) config.cpu.threads = std::max(1, host.cores / local_ranks);

@@ -29,7 +29,7 @@ int LocalRankCount(const Config& config);
 int MtpModuleCount(const Config& config);
 
 // Bytes of one token in the KV cache: all layers of the target and of the MTP modules that run.
-int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count);
+int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype dtype);
 
 // Batch sizes with graphs, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else
 // DefaultBuckets.
@@ -42,9 +42,9 @@ std::vector<int> StepSizes(const Config& config);
 // 1, 2, 4, 8, then by 8, the last one `largest`.
 std::vector<int> DefaultBuckets(int largest);
 
-// Fills what is still unset: served_model_name, tokens_per_block, batch_sizes, cpu.threads and pin (ranks of
-// one host share its cores, and are not pinned). With a model (null: without) also max_seq_len and
-// kv_cache_config.max_tokens, and checks the configuration against the model.
+// Fills what is still unset: served_model_name, tokens_per_block, the KV cache's dtype, batch_sizes,
+// cpu.threads and pin (ranks of one host share its cores, and are not pinned). With a model (null: without)
+// also max_seq_len and kv_cache_config.max_tokens, and checks the configuration against the model.
 void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded,
                      ConfigErrors& errors);
 // The same; the error is ConfigErrors::First.

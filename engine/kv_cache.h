@@ -23,8 +23,12 @@ struct KvCacheShape {
   int boundary_width = 0;  // hidden size
   int tokens_per_block = 0;
   int block_count = 0;
+  DType dtype = DType::kBF16;  // of the latents: KvLayer::dtype
 
-  static KvCacheShape Of(const ModelConfig& config, int module_count, int tokens_per_block, int block_count);
+  static KvCacheShape Of(const ModelConfig& config, int module_count, int tokens_per_block, int block_count,
+                         DType dtype);
+  // Of one block in one layer.
+  int64_t layer_block_bytes() const;
   // Of one block in all layers; the boundary not counted.
   int64_t block_bytes() const;
 };
@@ -49,10 +53,8 @@ class KvCache {
   void CopyBlockToDevice(Device& device, Stream& stream, int block, const uint8_t* host) const;
 
  private:
-  int64_t layer_block_elements() const;
-
   KvCacheShape shape_;
-  std::vector<bf16*> layers_;              // each [block_count, tokens_per_block, latent + rope]
+  std::vector<uint8_t*> layers_;           // each [block_count, layer_block_bytes]
   std::vector<Matrix<float>> boundaries_;  // [M], each [block_count, D]
   const int32_t* block_tables_ = nullptr;
   int32_t table_stride_ = 0;

@@ -33,8 +33,8 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
 }
 
 absl::Status Rank::AllocateCache(const EngineOptions& options, int block_count, bool poison) {
-  const KvCacheShape shape =
-      KvCacheShape::Of(model->config(), options.module_count(), options.tokens_per_block, block_count);
+  const KvCacheShape shape = KvCacheShape::Of(model->config(), options.module_count(),
+                                              options.tokens_per_block, block_count, options.kv_dtype);
   device->BeginPurpose("KV cache");
   ASSIGN_OR_RETURN(cache,
                    KvCache::Create(*device, shape, slots.block_tables(), options.blocks_per_slot(), poison));

@@ -99,8 +99,8 @@ IterationPlan RankEngine::PrefillOf(int row_limit) const {
 
 absl::Status RankEngine::SizeCache() {
   if (options_.block_count == 0) {
-    const KvCacheShape shape =
-        KvCacheShape::Of(rank_.model->config(), options_.module_count(), options_.tokens_per_block, 1);
+    const KvCacheShape shape = KvCacheShape::Of(rank_.model->config(), options_.module_count(),
+                                                options_.tokens_per_block, 1, options_.kv_dtype);
     const int64_t graph_bytes = GraphBytes();
     ASSIGN_OR_RETURN(options_.block_count,
                      BlocksThatFit(rank_.device->memory(), graph_bytes, options_.free_memory_fraction, shape,

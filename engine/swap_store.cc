@@ -8,8 +8,8 @@
 namespace foredraft {
 
 SwapStoreShape SwapStoreShape::Of(const EngineOptions& options, const ModelConfig& config) {
-  const KvCacheShape block =
-      KvCacheShape::Of(config, options.module_count(), options.tokens_per_block, /*block_count=*/1);
+  const KvCacheShape block = KvCacheShape::Of(config, options.module_count(), options.tokens_per_block,
+                                              /*block_count=*/1, options.kv_dtype);
   return {
       .capacity_bytes = options.host_cache_bytes,
       .block_bytes = block.block_bytes(),

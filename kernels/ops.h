@@ -116,8 +116,9 @@ struct RopeQueryParams {
   int32_t rope_dim;
 };
 
-// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position). Also runs
-// rms_norm with q_norm, if that has rows: the queries' norm, whose input comes from the same product.
+// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position); an FP8 row
+// then has c rounded again (kernels/kv_row.h). Also runs rms_norm with q_norm, if that has rows: the queries'
+// norm, whose input comes from the same product.
 struct KvWriteParams {
   KvLayer layer;
   Matrix<const float> ckv;   // [R, latent_dim + rope_dim] = c | k_pe
@@ -143,7 +144,7 @@ struct MlaDecodeParams {
   float scale;
 };
 
-// Copies positions first_position .. first_position + rows - 1 of a slot out of the cache.
+// Copies positions first_position .. first_position + rows - 1 of a slot out of the cache; decodes FP8 rows.
 struct GatherKvParams {
   Matrix<bf16> latent;  // [rows, latent_dim]
   Matrix<bf16> rope;    // [rows, rope_dim]

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "config/kv_row_layout.h"
 #include "kernels/dtype.h"
 
 namespace foredraft {
@@ -90,19 +91,23 @@ inline constexpr int32_t kQuantGroup = 128;  // columns that share a scale
 // block block_tables[slot * table_stride + s / tokens_per_block]. Block 0 is scratch: rows of idle slots and
 // unmapped positions go there, and nothing reads them.
 struct KvLayer {
-  bf16* data = nullptr;                   // [block_count, tokens_per_block, latent_dim + rope_dim]
+  uint8_t* data = nullptr;                // [block_count, tokens_per_block, row_bytes]
   const int32_t* block_tables = nullptr;  // [slots, table_stride]
   int32_t table_stride = 0;               // blocks per slot
   int32_t block_count = 0;                // blocks of `data`, scratch included
   int32_t tokens_per_block = 0;
-  int32_t latent_dim = 0;  // kv_lora_rank: c, after kv_a_layernorm
-  int32_t rope_dim = 0;    // qk_rope_head_dim: k_pe, after rope
+  int32_t latent_dim = 0;      // kv_lora_rank: c, after kv_a_layernorm
+  int32_t rope_dim = 0;        // qk_rope_head_dim: k_pe, after rope
+  DType dtype = DType::kBF16;  // of the latent: BF16, or F8E4M3 (kernels/kv_row.h)
 
-  constexpr int32_t row_width() const { return latent_dim + rope_dim; }
-  constexpr bf16* row(int32_t slot, int32_t position) const {
+  constexpr bool fp8() const { return dtype == DType::kF8E4M3; }
+  constexpr KvRowLayout layout() const { return {latent_dim, rope_dim, fp8()}; }
+  constexpr int32_t row_width() const { return latent_dim + rope_dim; }  // elements
+  constexpr int32_t row_bytes() const { return layout().bytes(); }
+  constexpr uint8_t* row(int32_t slot, int32_t position) const {
     const int64_t block =
         block_tables[static_cast<int64_t>(slot) * table_stride + position / tokens_per_block];
-    return data + (block * tokens_per_block + position % tokens_per_block) * row_width();
+    return data + (block * tokens_per_block + position % tokens_per_block) * row_bytes();
   }
 };
 

@@ -47,6 +47,7 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
   summary.kv_bytes_per_token_of_module = HistoryBytesPerToken(with_module) - summary.kv_bytes_per_token;
   summary.window_bytes_per_sequence =
       WindowBytesPerSequence(config.num_nextn_predict_layers > 0 ? with_module : groups, kMaxDraftLen);
+  summary.kv_row = {.latent_dim = config.kv_lora_rank, .rope_dim = config.qk_rope_head_dim};
   return summary;
 }
 

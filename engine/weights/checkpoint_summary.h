@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "config/kv_row_layout.h"
 #include "config/model_config.h"
 
 namespace foredraft {
@@ -23,6 +24,8 @@ struct CheckpointSummary {
   int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
   int64_t window_bytes_per_sequence = 0;  // of rows that are kept for a sequence's last tokens only, at most
+  // A token's row in one layer, in BF16; latent_dim is 0 where the cache has other rows (DeepSeek-V4).
+  KvRowLayout kv_row;
 };
 
 // From a config.json alone: the weights that load_format dummy makes.

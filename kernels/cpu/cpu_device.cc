@@ -34,20 +34,21 @@ struct IsaChoice {
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
     {{"amx_bf16", "cpu amx-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
-      PackValuesAvx512, TileScoresAmx, TileSoftmaxAvx512, TileSumAmx},
+      PackValuesAvx512, TileScoresAmx, TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
      [] { return HasAvx512() && MayUseAmx(); }},
     {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
-      PackValuesAvx512, TileScoresAvx512, TileSoftmaxAvx512, TileSumAvx512},
+      PackValuesAvx512, TileScoresAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
      HasAvx512},
     {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, PackKeysAvx2, PackValuesAvx2,
-      TileScoresAvx2, TileSoftmaxPortable, TileSumAvx2},
+      TileScoresAvx2, TileSoftmaxPortable, TileSumAvx2, DecodeLatentPortable},
      [] {
        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
               __builtin_cpu_supports("f16c");
      }},
 #endif
     {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, PackKeysPortable,
-      PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable},
+      PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable,
+      DecodeLatentPortable},
      [] { return true; }},
 };
 

@@ -3,10 +3,10 @@
 
 // The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
-// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc) are compiled with
-// the path's own flags. They include only this header and intrinsics, and call no inline function of the
-// project: the linker keeps one copy of an inline function, and an older machine could not run a copy
-// compiled with these flags.
+// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc, kv_row_<path>.cc)
+// are compiled with the path's own flags. They include only this header and intrinsics, and call no inline
+// function of the project: the linker keeps one copy of an inline function, and an older machine could not
+// run a copy compiled with these flags.
 
 #include <cstdint>
 
@@ -124,6 +124,15 @@ struct TileSumArgs {
 };
 using TileSumFn = void (*)(const TileSumArgs& args);
 
+// out[i] = codes[i] times the scale of its 128 columns, exactly (kernels/kv_row.h).
+struct DecodeLatentArgs {
+  uint16_t* out;         // [len] bf16 bits
+  const uint8_t* codes;  // [len]
+  const float* scales;   // [ceil(len / 128)]
+  int32_t len;
+};
+using DecodeLatentFn = void (*)(const DecodeLatentArgs& args);
+
 struct IsaKernels {
   const char* option;  // DeviceOptions.isa
   const char* name;    // as in Device::name
@@ -135,6 +144,7 @@ struct IsaKernels {
   TileScoresFn tile_scores;
   TileSoftmaxFn tile_softmax;
   TileSumFn tile_sum;
+  DecodeLatentFn decode_latent;
 };
 
 void GemmBf16Portable(const GemmTileArgs& args);
@@ -145,6 +155,7 @@ void PackValuesPortable(const PackValuesArgs& args);
 void TileScoresPortable(const TileScoresArgs& args);
 void TileSoftmaxPortable(const TileSoftmaxArgs& args);
 void TileSumPortable(const TileSumArgs& args);
+void DecodeLatentPortable(const DecodeLatentArgs& args);  // compiled for AVX2, too (wide.h)
 
 #if defined(__x86_64__)
 void GemmBf16Avx2(const GemmTileArgs& args);
@@ -163,6 +174,7 @@ void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
+void DecodeLatentAvx512(const DecodeLatentArgs& args);
 
 // Beside the AVX-512 functions. Whether the machine has AMX with BF16 and lets this process use it.
 bool MayUseAmx();

@@ -4,6 +4,9 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/cpu/kv_row_math.h"
+#include "kernels/cpu/scratch.h"
+
 namespace foredraft::cpu {
 namespace {
 
@@ -38,16 +41,16 @@ CacheRows FindCacheRows(const KvLayer& layer, int32_t slot, int32_t begin, int32
   for (int32_t t = 0; t < rows.count;) {
     // Rows of a block are adjacent: the block table is read once per block.
     const int32_t position = begin + t;
-    const bf16* row = layer.row(slot, position);
+    const uint8_t* row = layer.row(slot, position);
     const int32_t of_block = layer.tokens_per_block - position % layer.tokens_per_block;
     const int32_t end = std::min(rows.count, t + of_block);
-    for (; t < end; ++t, row += layer.row_width()) rows.rows[t] = row;
+    for (; t < end; ++t, row += layer.row_bytes()) rows.rows[t] = row;
   }
   return rows;
 }
 
 RowPrefetch PrefetchOf(const KvLayer& layer, const CacheRows& rows) {
-  return {rows.rows, rows.count, layer.row_width() * static_cast<int32_t>(sizeof(bf16))};
+  return {rows.rows, rows.count, layer.row_bytes()};
 }
 
 void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, RowPrefetch& next,
@@ -55,11 +58,16 @@ void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows&
   TileRows rows;
   rows.begin = cached.begin;
   rows.count = cached.count;
-  for (int32_t t = 0; t < kTileLen; ++t) {
-    const auto* row = static_cast<const uint16_t*>(cached.rows[std::min(t, cached.count - 1)]);
-    rows.a[t] = row;
-    rows.b[t] = row + layer.latent_dim;
-    rows.value[t] = row;
+  const KvRowLayout layout = layer.layout();
+  bf16* const decoded = layout.fp8 ? ThreadScratch<bf16>(size_t{kTileLen} * layout.latent_dim) : nullptr;
+  for (int32_t t = 0; t < cached.count; ++t) {
+    const auto* row = static_cast<const uint8_t*>(cached.rows[t]);
+    rows.a[t] = rows.value[t] = &LatentOf(isa, row, layout, layout.fp8 ? decoded + int64_t{t} * layout.latent_dim : nullptr)->bits;
+    rows.b[t] = &RopeOf(row, layout)->bits;
+  }
+  for (int32_t t = cached.count; t < kTileLen; ++t) {
+    rows.a[t] = rows.value[t] = rows.a[cached.count - 1];
+    rows.b[t] = rows.b[cached.count - 1];
   }
   PackTile(isa, CacheTileShape(layer), rows, next, tile);
 }

@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/kv_row_math.h"
 #include "kernels/cpu/row_math.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/wide.h"
 
 namespace foredraft::cpu {
@@ -41,28 +43,37 @@ void RopeQuery(const CpuContext& context, const RopeQueryParams& p) {
 void KvWrite(const CpuContext& context, const KvWriteParams& p) {
   const int32_t latent = p.layer.latent_dim;
   const int32_t rope = p.layer.rope_dim;
+  const KvRowLayout layout = p.layer.layout();
   context.pool.ParallelFor(p.index.rows, 4 * p.layer.row_width(), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int32_t slot = p.index.slots[r];
       if (slot < 0) continue;
       const int32_t position = p.index.positions[r];
       const float* c = p.ckv.row(r);
-      bf16* out = p.layer.row(slot, position);
+      uint8_t* row = p.layer.row(slot, position);
+      bf16* out = layout.fp8 ? ThreadScratch<bf16>(latent) : reinterpret_cast<bf16*>(row);
       NormToBf16(c, p.norm_weight, p.eps, latent, out);
-      Rotate(c + latent, p.cos_sin + static_cast<int64_t>(position) * rope, rope, out + latent);
+      if (layout.fp8) EncodeLatent(out, layout, row);
+      Rotate(c + latent, p.cos_sin + static_cast<int64_t>(position) * rope, rope,
+             reinterpret_cast<bf16*>(row + layout.rope_offset()));
     }
   });
   if (p.q_norm.x) RmsNorm(context, p.q_norm);
 }
 
 void GatherKv(const CpuContext& context, const GatherKvParams& p) {
+  const KvRowLayout layout = p.layer.layout();
   const size_t latent_bytes = static_cast<size_t>(p.layer.latent_dim) * sizeof(bf16);
   const size_t rope_bytes = static_cast<size_t>(p.layer.rope_dim) * sizeof(bf16);
   context.pool.ParallelFor(p.latent.rows, p.layer.row_width() / 4, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const bf16* row = p.layer.row(p.slot, p.first_position + static_cast<int32_t>(r));
-      std::memcpy(p.latent.row(r), row, latent_bytes);
-      std::memcpy(p.rope.row(r), row + p.layer.latent_dim, rope_bytes);
+      const uint8_t* row = p.layer.row(p.slot, p.first_position + static_cast<int32_t>(r));
+      if (layout.fp8) {
+        DecodeLatent(context.isa, row, layout, p.latent.row(r));
+      } else {
+        std::memcpy(p.latent.row(r), row, latent_bytes);
+      }
+      std::memcpy(p.rope.row(r), RopeOf(row, layout), rope_bytes);
     }
   });
 }

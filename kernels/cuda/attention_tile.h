@@ -43,10 +43,10 @@ struct RowParts {
 // Copies elements [column, column + 8) of a row into one chunk of a tile; zeros past the row's end.
 // `aligned`: the parts are 16-byte aligned and their lengths are multiples of 8.
 __device__ __forceinline__ void FillChunk(bf16* chunk, const RowParts& row, int column, bool aligned,
-                                          const bf16* any_address) {
+                                          const void* any_address) {
   const bool present = row.first != nullptr && column < row.len;
   if (aligned) {
-    const bf16* part = column < row.first_len ? row.first + column : row.second + (column - row.first_len);
+    const void* part = column < row.first_len ? row.first + column : row.second + (column - row.first_len);
     CpAsync16(chunk, present ? part : any_address, present);
     return;
   }

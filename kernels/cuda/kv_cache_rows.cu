@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/kv_row_load.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rms_factor.h"
 #include "kernels/cuda/rms_norm_row.h"
@@ -68,7 +69,38 @@ struct KvWritePlan {
   int32_t norm_threads;
 };
 
-template <bool aligned>
+// Stores columns [first, first + 4) of a latent. Called by whole warps: a warp has one group of an FP8 row,
+// and lanes past the last column pass zeros.
+template <bool aligned, bool kFp8>
+__device__ __forceinline__ void StoreLatent(const KvRowLayout& layout, uint8_t* row, int32_t first,
+                                            const Vec4& y) {
+  const int32_t latent = layout.latent_dim;
+  if constexpr (!kFp8) {
+    if (first < latent) StoreVec4<aligned>(reinterpret_cast<bf16*>(row), first, latent, y);
+  } else {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) largest = max(largest, KvMagnitude(ToBf16(y.x[i])));
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
+    }
+    if (first >= latent) return;
+    const float scale = KvScale(largest);
+    const float inverse = __fdiv_rn(1.0f, scale);
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      codes |= static_cast<uint32_t>(KvCode(ToBf16(y.x[i]), inverse)) << (8 * i);
+    }
+    *reinterpret_cast<uint32_t*>(row + first) = codes;  // the codes are padded to a multiple of 16
+    if (first % KvRowLayout::kGroup == 0) {
+      reinterpret_cast<float*>(row + layout.scale_offset())[first / KvRowLayout::kGroup] = scale;
+    }
+  }
+}
+
+template <bool aligned, bool kFp8>
 __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32_t threads, float* sums) {
   const int32_t slot = p.index.slots[r];
   if (slot < 0) return;  // the whole block
@@ -76,40 +108,54 @@ __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32
   const int32_t latent = p.layer.latent_dim;
   const int32_t rope = p.layer.rope_dim;
   const float* const c = p.ckv.row(r);
-  bf16* const out = p.layer.row(slot, position);
+  const KvRowLayout layout = {latent, rope, kFp8};
+  uint8_t* const row = p.layer.row(slot, position);
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t first = thread < threads ? 4 * thread : latent;  // further threads only add zeros to the sum
+  // Further threads only add zeros to the sum.
+  const int32_t first = thread < threads ? 4 * thread : layout.group_count() * KvRowLayout::kGroup;
   const int32_t step = threads * 4;
 
   float sum = 0.0f;
   for (int32_t i = first; i < latent; i += step) sum = AddSquares(sum, LoadVec4<aligned>(c, i, latent));
   const float factor = RmsFactor(sum, latent, p.eps, sums);
-  for (int32_t i = first; i < latent; i += step) {
-    const Vec4 x = LoadVec4<aligned>(c, i, latent);
-    StoreVec4<aligned>(out, i, latent, Normed(x, LoadVec4<aligned>(p.norm_weight, i, latent), factor));
+  for (int32_t i = first; i / KvRowLayout::kGroup * KvRowLayout::kGroup < latent; i += step) {
+    const Vec4 x = LoadInside<aligned>(c, i, latent);
+    const Vec4 weight = LoadInside<aligned>(p.norm_weight, i, latent);
+    StoreLatent<aligned, kFp8>(layout, row, i, Normed(x, weight, factor));
   }
 
   const float* const k_pe = c + latent;
   const float* const cos_sin = p.cos_sin + static_cast<int64_t>(position) * rope;
   for (int32_t i = thread; i < rope; i += static_cast<int32_t>(blockDim.x)) {
-    out[latent + i] = ToBf16(RotatedElement(k_pe, cos_sin, i));
+    reinterpret_cast<bf16*>(row + layout.rope_offset())[i] = ToBf16(RotatedElement(k_pe, cos_sin, i));
   }
 }
 
-template <bool aligned>
+template <bool aligned, bool kFp8>
 __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_constant__ KvWritePlan p) {
   GridDependencySync();
   KvWriteShared& shared = SharedStorage<KvWriteShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   if (blockIdx.y == 0) {
-    WriteKv<aligned>(p.op, r, p.write_threads, shared.sums);
+    WriteKv<aligned, kFp8>(p.op, r, p.write_threads, shared.sums);
   } else {
     NormRow<aligned>(p.op.q_norm, r, p.norm_threads, shared.sums);
   }
 }
 
-// A thread per Word of all rows: 16 bytes if aligned, else one element.
+// A thread per Word of all rows: eight elements if aligned, else one.
 constexpr int kGatherThreads = 256;
+
+template <bool kFp8>
+__device__ __forceinline__ void LoadWord(const uint8_t* row, const KvRowLayout& layout, int32_t word,
+                                         uint4& value) {
+  value = LoadKvEight<kFp8>(row, layout, 8 * word);
+}
+template <bool kFp8>
+__device__ __forceinline__ void LoadWord(const uint8_t* row, const KvRowLayout& layout, int32_t word,
+                                         bf16& value) {
+  value = LoadKvElement<kFp8>(row, layout, word);
+}
 
 struct GatherKvWords {
   GatherKvParams p;
@@ -117,15 +163,16 @@ struct GatherKvWords {
   int32_t row_words;
 };
 
-template <class Word>
+template <class Word, bool kFp8>
 __global__ void __launch_bounds__(kGatherThreads) GatherKvKernel(const __grid_constant__ GatherKvWords g) {
   GridDependencySync();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kGatherThreads + threadIdx.x;
   const int64_t r = index / g.row_words;
   if (r >= g.p.latent.rows) return;
   const int32_t word = static_cast<int32_t>(index - r * g.row_words);
-  const bf16* const row = g.p.layer.row(g.p.slot, g.p.first_position + static_cast<int32_t>(r));
-  const Word value = reinterpret_cast<const Word*>(row)[word];
+  const KvRowLayout layout = {g.p.layer.latent_dim, g.p.layer.rope_dim, kFp8};
+  Word value;
+  LoadWord<kFp8>(g.p.layer.row(g.p.slot, g.p.first_position + static_cast<int32_t>(r)), layout, word, value);
   if (word < g.latent_words) {
     reinterpret_cast<Word*>(g.p.latent.row(r))[word] = value;
   } else {
@@ -139,15 +186,16 @@ void LaunchGatherKv(Stream& stream, const GatherKvParams& p) {
   const GatherKvWords words = {
       .p = p, .latent_words = p.layer.latent_dim / kElements, .row_words = p.layer.row_width() / kElements};
   const int64_t count = static_cast<int64_t>(p.latent.rows) * words.row_words;
-  Launch(stream, GatherKvKernel<Word>,
+  Launch(stream, p.layer.fp8() ? GatherKvKernel<Word, true> : GatherKvKernel<Word, false>,
          {.grid = dim3(static_cast<uint32_t>((count + kGatherThreads - 1) / kGatherThreads)),
           .block = dim3(kGatherThreads)},
          words);
 }
 
-bool In16Bytes(const bf16* data, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
+bool In16Bytes(const void* data, int64_t stride_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0;
 }
+bool In16Bytes(const Matrix<bf16>& x) { return In16Bytes(x.data, x.stride * int64_t{sizeof(bf16)}); }
 
 }  // namespace
 
@@ -162,12 +210,17 @@ void KvWrite(Stream& stream, const KvWriteParams& p) {
   const int32_t latent = p.layer.latent_dim;
   const bool aligned =
       IsVec4Aligned(p.ckv.data, p.ckv.stride, latent) && IsVec4Aligned(p.norm_weight, latent, latent) &&
-      IsVec4Aligned(p.layer.data, p.layer.row_width(), latent) && (!p.q_norm.x || IsNormAligned(p.q_norm));
+      (p.layer.fp8() ||
+       IsVec4Aligned(reinterpret_cast<const bf16*>(p.layer.data), p.layer.row_width(), latent)) &&
+      (!p.q_norm.x || IsNormAligned(p.q_norm));
   const KvWritePlan plan = {.op = p,
                             .write_threads = static_cast<int32_t>(RmsThreads(latent, 4)),
                             .norm_threads = p.q_norm.x ? NormThreads(p.q_norm.x.cols) : 0};
   const int32_t threads = std::max(plan.write_threads, plan.norm_threads);
-  Launch(stream, aligned ? KvWriteKernel<true> : KvWriteKernel<false>,
+  void (*const kernel)(KvWritePlan) =
+      p.layer.fp8() ? (aligned ? KvWriteKernel<true, true> : KvWriteKernel<false, true>)
+                    : (aligned ? KvWriteKernel<true, false> : KvWriteKernel<false, false>);
+  Launch(stream, kernel,
          {.grid = dim3(static_cast<uint32_t>(p.index.rows), p.q_norm.x ? 2 : 1),
           .block = dim3(static_cast<uint32_t>(threads)),
           .shared_bytes = sizeof(KvWriteShared)},
@@ -176,8 +229,8 @@ void KvWrite(Stream& stream, const KvWriteParams& p) {
 
 void GatherKv(Stream& stream, const GatherKvParams& p) {
   const bool aligned = p.layer.latent_dim % 8 == 0 && p.layer.rope_dim % 8 == 0 &&
-                       In16Bytes(p.layer.data, p.layer.row_width()) &&
-                       In16Bytes(p.latent.data, p.latent.stride) && In16Bytes(p.rope.data, p.rope.stride);
+                       In16Bytes(p.layer.data, p.layer.row_bytes()) && In16Bytes(p.latent) &&
+                       In16Bytes(p.rope);
   if (aligned) {
     LaunchGatherKv<uint4>(stream, p);
   } else {

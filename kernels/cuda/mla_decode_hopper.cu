@@ -1,149 +1,24 @@
-// mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys loaded by TMA, warp-specialised.
+// mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys, warp-specialised.
 //
-// Two consumer warpgroups and a producer warp. Consumer group w computes the scores of keys [32 w, 32 w + 32)
-// of a tile for 64 heads, and 256 of the 512 latent columns of the output. The groups exchange maxima and
-// weights through shared memory. A thread has rows (heads) 16 (warp % 4) + lane / 4 and that + 8.
+// Two consumer warpgroups, and a producer: of BF16 rows one warp, which loads them by TMA; of FP8 rows a
+// whole warpgroup, which decodes them into the same tiles (mla_decode_producer.h). Consumer group w computes
+// the scores of keys [32 w, 32 w + 32) of a tile for 64 heads, and 256 of the 512 latent columns of the
+// output. The groups exchange maxima and weights through shared memory. A thread has rows (heads) 16 (warp %
+// 4) + lane / 4 and that + 8.
 //
 // Every score and every output is the same chain of k16 products as in mla_decode_items.cu; all other
 // arithmetic is the same, in the same order.
 
 #include <algorithm>
 
-#include "kernels/cuda/attention_tile.h"
-#include "kernels/cuda/mla_decode.h"
-#include "kernels/cuda/mla_decode_load.h"
-#include "kernels/cuda/mla_decode_search.h"
-#include "kernels/cuda/pipeline_state.h"
-#include "kernels/cuda/ptx_attention.h"
+#include "kernels/cuda/mla_decode_producer.h"
 
 namespace foredraft::cuda {
+namespace hopper_decode {
 namespace {
 
-constexpr int kHeads = 64;
-constexpr int kLatent = 512;
-constexpr int kChunkColumns = 64;  // of a swizzled tile: 128 bytes
-constexpr int kChunks = 9;         // 512 + 64 columns
-constexpr int kValueChunks = 4;    // of a group
-constexpr int kStages = 2;
-constexpr int kGroupThreads = 128;
-constexpr int kConsumerThreads = 2 * kGroupThreads;
-constexpr int kConsumerWarps = kConsumerThreads / kWarpLanes;
-constexpr int kThreads = kConsumerThreads + kGroupThreads;  // setmaxnreg applies to whole warpgroups
 constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each 8 of the group's 256 columns
 constexpr int kConsumersBarrier = 1;
-
-using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
-
-struct HopperDecodePlan {
-  DecodePlan plan;
-  TensorMap q_lat;    // {latent, heads, rows}
-  TensorMap q;        // {head_dim, heads, rows}
-  TensorMap cache;    // {row width, tokens_per_block, blocks}
-  int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
-};
-
-struct HopperDecodeShared {
-  alignas(1024) Chunk query[kChunks];
-  alignas(1024) Chunk keys[kStages][kChunks];
-  alignas(1024) Chunk weights;  // of the tile's keys
-  float tile_max[2][kHeads];    // of the raw scores of each group's keys
-  float sums[4][kHeads];        // of the split's weights, per 16 keys of a tile
-  float2 folded[kHeads];        // max, sum of the splits so far
-  DecodeItem items[2];          // this one and the next, each full and empty with its query
-  Mbarrier query_full, query_empty;
-  Mbarrier full[kStages][kChunks];  // one per chunk: the scores start with the first
-  Mbarrier empty[kStages];
-};
-
-static_assert(sizeof(HopperDecodeShared::keys) == kHopperDecodeBytesInFlight);
-static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "the shared memory limit of a block");
-
-using Pipeline = PipelineState<kStages>;
-
-// ---- the producer ----
-
-// Number of pages of a tile with positions up to last_position; later pages may be unmapped.
-__device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile, int32_t last_position) {
-  const int32_t rows = min(kKeyTile, last_position + 1 - tile * kKeyTile);
-  return (rows + p.page_rows - 1) / p.page_rows;
-}
-
-// The block of this lane's page of a tile. Read a tile ahead, to hide the latency of the block table.
-__device__ __forceinline__ int32_t PageBlock(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
-                                             int32_t last_position) {
-  const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);
-  if (page >= TilePages(p, tile, last_position)) return 0;
-  return table[(tile * kKeyTile + page * p.page_rows) / p.plan.op.layer.tokens_per_block];
-}
-
-// Called by all lanes; the first one copies. `page_block` is PageBlock of this tile.
-__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t tile,
-                                         int32_t pages, int32_t page_block, const Pipeline& pipeline,
-                                         uint64_t policy) {
-  const bool leads = threadIdx.x % kWarpLanes == 0;
-  if (leads) MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    Mbarrier& full = shared.full[pipeline.stage][chunk];
-    if (leads) MbarrierArriveExpectTx(full, pages * p.page_rows * kTileRowBytes);
-    for (int32_t page = 0; page < pages; ++page) {
-      const int32_t block = __shfl_sync(kAllLanes, page_block, page);
-      const int32_t position = tile * kKeyTile + page * p.page_rows;
-      if (leads) {
-        TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
-                chunk * kChunkColumns, position % p.plan.op.layer.tokens_per_block, block, full, policy);
-      }
-    }
-  }
-}
-
-__device__ __forceinline__ void CopyQuery(const HopperDecodePlan& p, HopperDecodeShared& shared,
-                                          const DecodeItem& item, uint64_t policy) {
-  MbarrierArriveExpectTx(shared.query_full, sizeof(shared.query));
-  for (int chunk = 0; chunk < kChunks - 1; ++chunk) {
-    TmaLoad(&shared.query[chunk], p.q_lat, chunk * kChunkColumns, item.head_tile * kHeads, item.row,
-            shared.query_full, policy);
-  }
-  TmaLoad(&shared.query[kChunks - 1], p.q, p.plan.op.head_dim - kChunkColumns, item.head_tile * kHeads,
-          item.row, shared.query_full, policy);
-}
-
-__device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecodeShared& shared,
-                                         const DecodeItem& item, Pipeline& pipeline, uint64_t policy) {
-  const int32_t last_position = p.plan.op.index.positions[item.row];
-  const KvLayer& layer = p.plan.op.layer;
-  const int32_t* table =
-      layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
-  // The tiles of adjacent splits are adjacent.
-  const int32_t begin = SplitTiles(p.plan.op, item.split_len, item.first_split, last_position).begin;
-  const int32_t last_split = item.first_split + item.split_count - 1;
-  const int32_t end = SplitTiles(p.plan.op, item.split_len, last_split, last_position).end;
-  int32_t block = PageBlock(p, table, begin, last_position);
-  for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-    const int32_t next = tile + 1 < end ? PageBlock(p, table, tile + 1, last_position) : 0;
-    CopyTile(p, shared, tile, TilePages(p, tile, last_position), block, pipeline, policy);
-    block = next;
-  }
-  __syncwarp();
-}
-
-// Finds the items, hands each to the consumers with its query, and copies its keys.
-__device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeShared& shared) {
-  const bool leads = threadIdx.x % kWarpLanes == 0;
-  const uint64_t policy = CachePolicy<CacheHint::kEvictFirst>();
-  Pipeline pipeline;
-  ItemCursor cursor = StartItems(p.plan);
-  for (uint32_t parity = 0;; parity ^= 1) {
-    const DecodeItem item = NextItem(p.plan, cursor);
-    if (leads) {
-      MbarrierWait(shared.query_empty, parity ^ 1, "mla query empty");
-      shared.items[parity] = item;
-      if (item.row < 0) MbarrierArrive(shared.query_full);
-      if (item.row >= 0) CopyQuery(p, shared, item, policy);
-    }
-    if (item.row < 0) return;
-    CopyKeys(p, shared, item, pipeline, policy);
-  }
-}
 
 // ---- the consumers ----
 
@@ -429,16 +304,17 @@ class HopperItem {
   float out_[2 * kSums];
 };
 
+template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_constant__ HopperDecodePlan p) {
   auto& shared = SharedStorage<HopperDecodeShared>();
   if (threadIdx.x == 0) {
     PrefetchTensorMap(p.q_lat);
     PrefetchTensorMap(p.q);
-    PrefetchTensorMap(p.cache);
+    if (!kFp8) PrefetchTensorMap(p.cache);
     MbarrierInit(shared.query_full, 1);
     MbarrierInit(shared.query_empty, kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
-      for (Mbarrier& full : shared.full[stage]) MbarrierInit(full, 1);
+      for (Mbarrier& full : shared.full[stage]) MbarrierInit(full, kFp8 ? kProducerWarps : 1);
       MbarrierInit(shared.empty[stage], kConsumerWarps);
     }
     FenceMbarrierInit();
@@ -446,10 +322,10 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
   __syncthreads();
   GridDependencySync();
   if (threadIdx.x >= kConsumerThreads) {
-    WarpgroupRegDealloc<56>();
-    if (threadIdx.x < kConsumerThreads + kWarpLanes) Produce(p, shared);
+    WarpgroupRegDealloc<kFp8 ? 72 : 56>();
+    if (kFp8 || threadIdx.x < kConsumerThreads + kWarpLanes) Produce<kFp8>(p, shared);
   } else {
-    WarpgroupRegAlloc<224>();
+    WarpgroupRegAlloc<kFp8 ? 216 : 224>();
     HopperItem attention(p.plan, shared);
     while (attention.Run()) {
     }
@@ -466,33 +342,39 @@ TensorMap QueryMap(Matrix<const bf16> rows, int32_t head_count, int32_t head_wid
                           .swizzled = true});
 }
 
+TensorMap CacheMap(const KvLayer& layer, int32_t page_rows) {
+  const uint64_t width = layer.row_width(), page = layer.tokens_per_block;
+  const uint64_t pages = layer.block_count;
+  return EncodeTensorMap({.data = layer.data,
+                          .element_bytes = sizeof(bf16),
+                          .extent = {width, page, pages},
+                          .pitch = {width * sizeof(bf16), page * width * sizeof(bf16)},
+                          .box = {kChunkColumns, static_cast<uint32_t>(page_rows), 1},
+                          .swizzled = true});
+}
+
 }  // namespace
+}  // namespace hopper_decode
 
 bool HopperSupportsDecode(const KvLayer& layer) {
   const int32_t page = layer.tokens_per_block;
-  // The swizzle pattern repeats every 8 rows.
-  return RunsHopperKernels() && (page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0));
+  // TMA loads whole pages, and the swizzle pattern repeats every 8 rows.
+  return RunsHopperKernels() &&
+         (layer.fp8() || page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0));
 }
 
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) {
+  using namespace hopper_decode;
   const MlaDecodeParams& op = plan.op;
-  const uint64_t width = op.layer.row_width(), page = op.layer.tokens_per_block;
-  const uint64_t pages = op.layer.block_count;
-  const int32_t page_rows = std::min(op.layer.tokens_per_block, kKeyTile);
-  const HopperDecodePlan p = {
-      .plan = plan,
-      .q_lat = QueryMap(op.q_lat, op.head_count, kLatent),
-      .q = QueryMap(op.q, op.head_count, op.head_dim),
-      .cache = EncodeTensorMap({.data = op.layer.data,
-                                .element_bytes = sizeof(bf16),
-                                .extent = {width, page, pages},
-                                .pitch = {width * sizeof(bf16), page * width * sizeof(bf16)},
-                                .box = {kChunkColumns, static_cast<uint32_t>(page_rows), 1},
-                                .swizzled = true}),
-      .page_rows = page_rows};
+  HopperDecodePlan p = {.plan = plan,
+                        .q_lat = QueryMap(op.q_lat, op.head_count, kLatent),
+                        .q = QueryMap(op.q, op.head_count, op.head_dim),
+                        .cache = {},
+                        .page_rows = std::min(op.layer.tokens_per_block, kKeyTile)};
+  if (!op.layer.fp8()) p.cache = CacheMap(op.layer, p.page_rows);
   const LaunchShape shape = {
       .grid = dim3(blocks), .block = dim3(kThreads), .shared_bytes = sizeof(HopperDecodeShared)};
-  Launch(stream, MlaDecodeHopper, shape, p);
+  Launch(stream, op.layer.fp8() ? MlaDecodeHopper<true> : MlaDecodeHopper<false>, shape, p);
 }
 
 }  // namespace foredraft::cuda

@@ -1,5 +1,5 @@
 // The attention of one row, up to 64 heads and one split: mma.sync over tiles of 64 keys, which cp.async
-// loads from the paged cache.
+// loads from the paged cache. FP8 rows are decoded on the way, so all else is as for BF16.
 //
 // For the scores, warp w has 16 heads, from 16 * (w % kHeadTiles), and kKeysPerWarp of the tile's keys. For
 // the outputs, every warp has all heads of the item and a share of the latent columns. In between, warps
@@ -8,6 +8,7 @@
 // change bits.
 
 #include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/kv_row_load.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/mla_decode_search.h"
 #include "kernels/cuda/ptx.h"
@@ -29,7 +30,7 @@ struct DecodeShared {
 };
 
 // The attention of one item by one block; members are per thread.
-template <class Shape>
+template <class Shape, bool kFp8>
 class ItemAttention {
  public:
   using Shared = DecodeShared<Shape>;
@@ -103,14 +104,33 @@ class ItemAttention {
       key_rows_[round] = attended ? p_.op.layer.row(p_.op.index.slots[item_.row], position) : nullptr;
     }
   }
-  // Masked rows become zeros; their cache rows are not read.
+  // Elements [column, column + 8) of a cache row; zeros past its end, and of a masked row, which is not read.
+  __device__ __forceinline__ void FillKey(bf16* chunk, const uint8_t* row, int column) {
+    if constexpr (!kFp8) {
+      const RowParts parts = {reinterpret_cast<const bf16*>(row), nullptr, width_, width_};
+      FillChunk(chunk, parts, column, Aligned(), p_.op.layer.data);
+      return;
+    }
+    const KvRowLayout layout = {latent_, width_ - latent_, true};
+    const bool present = row != nullptr && column < width_;
+    if (Aligned()) {
+      uint4 elements = make_uint4(0, 0, 0, 0);
+      if (present) elements = LoadKvEight<true>(row, layout, column);
+      *reinterpret_cast<uint4*>(chunk) = elements;
+      return;
+    }
+    for (int i = 0; i < 8; ++i) {
+      chunk[i] = present && column + i < width_ ? LoadKvElement<true>(row, layout, column + i) : bf16{0};
+    }
+  }
   __device__ __forceinline__ void LoadKeyTile(int stage) {
+    // FP8 rows pass through registers, of which R1's shape has few left.
+    [[maybe_unused]] constexpr int kUnroll = kFp8 ? 1 : 3;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const RowParts row = {key_rows_[round], nullptr, width_, width_};
-#pragma unroll 3
+#pragma unroll kUnroll
       for (int column = lane_ % 8 * 8; column < PaddedWidth(); column += 64) {
-        FillChunk(shared_.keys[stage].At(CopiedKey(round), column), row, column, Aligned(), p_.op.layer.data);
+        FillKey(shared_.keys[stage].At(CopiedKey(round), column), key_rows_[round], column);
       }
     }
   }
@@ -372,13 +392,13 @@ class ItemAttention {
   const int width_;
   const int32_t last_position_;
 
-  const bf16* key_rows_[kRounds];                             // of the next tile; null: masked
+  const uint8_t* key_rows_[kRounds];                          // of the next tile; null: masked
   float max_[Shape::kHeadTiles][2];                           // of Head(tile, half), in units of log2
   float sum_[kScoreGroups][2];                                // of this thread's weights
   float out_[Shape::kHeadTiles][Shape::kColumnBlocks][2][4];  // two MmaBf16 results each
 };
 
-template <class Shape>
+template <class Shape, bool kFp8>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     MlaDecodeItems(const __grid_constant__ DecodePlan p) {
   GridDependencySync();
@@ -393,7 +413,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     }
     __syncthreads();
     if (shared.item.row < 0) return;
-    ItemAttention<Shape>(p, shared).Run();
+    ItemAttention<Shape, kFp8>(p, shared).Run();
     __syncthreads();  // all threads have read the item
   }
 }
@@ -412,7 +432,8 @@ template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks) {
   const LaunchShape shape = {
       .grid = dim3(blocks), .block = dim3(Shape::kThreads), .shared_bytes = sizeof(DecodeShared<Shape>)};
-  Launch(stream, MlaDecodeItems<Shape>, shape, plan);
+  Launch(stream, plan.op.layer.fp8() ? MlaDecodeItems<Shape, true> : MlaDecodeItems<Shape, false>, shape,
+         plan);
 }
 
 template void LaunchDecodeItems<R1DecodeShape>(Stream&, const DecodePlan&, int32_t);

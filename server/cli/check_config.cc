@@ -35,7 +35,7 @@ std::string Drafting(const Config& config) {
 // Size of the KV cache: a number of tokens, or how the memory of the device decides it at the start.
 std::string Pool(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config));
+  const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
   if (cache.max_tokens > 0) {
     return absl::StrCat(Grouped(cache.max_tokens), " tokens in blocks of ", cache.tokens_per_block, ", ",
                         Grouped(cache.max_tokens * token_bytes), " bytes");
@@ -49,15 +49,15 @@ std::string Pool(const Config& config, const ModelConfig& model) {
 // A summary of the configuration, as YAML comments above the values.
 std::string Explain(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  return absl::StrCat("# serves  ", config.served_model_name, " on ", config.server.grpc_address,
-                      config.server.tls.cert.empty() ? ", no TLS" : ", TLS", "; metrics on ",
-                      config.server.metrics_address, "\n# drafts  ", Drafting(config), "\n# batch   up to ",
-                      config.max_batch_size, " sequences of up to ", Grouped(config.max_seq_len),
-                      " tokens, prefill ", Grouped(config.max_num_tokens), " tokens an iteration, ",
-                      config.disable_overlap_scheduler ? "no overlap" : "overlapped", ", ",
-                      config.cuda_graph_config.has_value() ? "graphs" : "eager", "\n# cache   ",
-                      Pool(config, model), ", reuse ", cache.enable_block_reuse ? "on" : "off", "; ",
-                      Grouped(cache.host_cache_size), " bytes for swapped sequences\n");
+  return absl::StrCat(
+      "# serves  ", config.served_model_name, " on ", config.server.grpc_address,
+      config.server.tls.cert.empty() ? ", no TLS" : ", TLS", "; metrics on ", config.server.metrics_address,
+      "\n# drafts  ", Drafting(config), "\n# batch   up to ", config.max_batch_size, " sequences of up to ",
+      Grouped(config.max_seq_len), " tokens, prefill ", Grouped(config.max_num_tokens),
+      " tokens an iteration, ", config.disable_overlap_scheduler ? "no overlap" : "overlapped", ", ",
+      config.cuda_graph_config.has_value() ? "graphs" : "eager", "\n# cache   ", Pool(config, model), ", ",
+      NameOf(cache.dtype), ", reuse ", cache.enable_block_reuse ? "on" : "off", "; ",
+      Grouped(cache.host_cache_size), " bytes for swapped sequences\n");
 }
 
 absl::Status CheckConfigFile(const ConfigOptions& options) {

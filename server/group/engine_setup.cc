@@ -81,6 +81,7 @@ EngineOptions EngineOptionsOf(const Config& config) {
   options.use_mtp_vanilla = UsesVanilla(config);
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
   options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0;
+  options.kv_dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;
   options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;
   options.batch_sizes = DecodeBuckets(config);
@@ -100,9 +101,9 @@ std::string WeightsName(const ModelConfig& model) {
 }  // namespace
 
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
-  const std::string facts = absl::StrCat(NameOf(config.backend), "|", device_name, "|weights ",
-                                         WeightsName(model), "|kv ", NameOf(config.kv_cache_config.dtype),
-                                         "|compiler ", __VERSION__);  // the device names its tuning
+  const std::string facts = absl::StrCat(
+      NameOf(config.backend), "|", device_name, "|weights ", WeightsName(model), "|kv ",
+      DTypeName(EngineOptionsOf(config).kv_dtype), "|compiler ", __VERSION__);  // the device names its tuning
   const uint64_t hash = Fnv1a(facts);
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }

@@ -221,33 +221,33 @@ void HeadGemms(Bench& bench, const ModelConfig& c) {
 
 // Adjacent rows of a sequence attend the same keys, as the K + 1 rows of a step. The keys of one layer fit
 // into a cache, so each call takes the next layer.
-void Decode(Bench& bench, const ModelConfig& c, int context, int rows, int rows_per_sequence) {
+void Decode(Bench& bench, const ModelConfig& c, int context, int rows, int rows_per_sequence,
+            DType dtype) {
   const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
   const int sequences = rows / rows_per_sequence;
-  const int row_width = c.kv_lora_rank + c.qk_rope_head_dim;
   std::vector<int32_t> tables(sequences * blocks), slots(rows), positions(rows, context - 1);
   for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
   for (int row = 0; row < rows; ++row) slots[row] = row / rows_per_sequence;
-  const size_t elements = (tables.size() + 1) * kTokensPerBlock * row_width;
-  const int layers = std::min(c.num_hidden_layers, std::max(1, static_cast<int>(kColdBytes / 2 / elements)));
-  std::vector<bf16*> caches;
-  for (int layer = 0; layer < layers; ++layer) caches.push_back(bench.Put(std::vector<bf16>(elements)));
   MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
                        .q_lat = bench.Rows<const bf16>(rows, c.num_attention_heads * c.kv_lora_rank),
                        .q = bench.Rows<const bf16>(rows, c.num_attention_heads * c.qk_head_dim()),
-                       .layer = {.data = caches[0],
-                                 .block_tables = bench.Put(tables),
+                       .layer = {.block_tables = bench.Put(tables),
                                  .table_stride = blocks,
                                  .tokens_per_block = kTokensPerBlock,
                                  .latent_dim = c.kv_lora_rank,
-                                 .rope_dim = c.qk_rope_head_dim},
+                                 .rope_dim = c.qk_rope_head_dim,
+                                 .dtype = dtype},
                        .index = {bench.Put(slots), bench.Put(positions), rows},
                        .head_count = c.num_attention_heads,
                        .head_dim = c.qk_head_dim(),
                        .first_position = 0,
                        .scale = 0.1f};
+  const size_t bytes = (tables.size() + 1) * kTokensPerBlock * p.layer.row_bytes();
+  const int layers = std::min(c.num_hidden_layers, std::max(1, static_cast<int>(kColdBytes / bytes)));
+  std::vector<uint8_t*> caches;
+  for (int layer = 0; layer < layers; ++layer) caches.push_back(bench.Put(std::vector<uint8_t>(bytes)));
   bench.Line(absl::StrCat("mla_decode, ", rows_per_sequence, " a sequence"),
-             absl::StrCat(context, " positions"), DType::kBF16, rows,
+             absl::StrCat(context, " positions"), dtype, rows,
              CostOf(p, {.context = context, .rows_per_sequence = rows_per_sequence}),
              [&bench, &caches, p](int i) mutable {
                p.layer.data = caches[i % caches.size()];
@@ -275,11 +275,15 @@ void Prefill(Bench& bench, const ModelConfig& c, int context) {
              [&bench, p](int) { bench.ops().mla_prefill(bench.stream(), p); });
 }
 
+// Decode over BF16 and FP8 caches.
 void Attention(Bench& bench, const ModelConfig& c, int context) {
   if (bench.Wants("mla_decode")) {
     for (const int rows : bench.rows()) {
       for (const int rows_per_sequence : {1, 4}) {
-        if (rows % rows_per_sequence == 0) Decode(bench, c, context, rows, rows_per_sequence);
+        for (const DType dtype : bench.dtypes()) {
+          if (rows % rows_per_sequence != 0 || Is4Bit(dtype)) continue;
+          Decode(bench, c, context, rows, rows_per_sequence, dtype);
+        }
       }
     }
   }

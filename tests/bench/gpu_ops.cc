@@ -265,11 +265,12 @@ void Attention(Bench& bench) {
       std::vector<int32_t> tables(sequences * blocks), slots(rows), positions(rows, context - 1);
       for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
       for (int row = 0; row < rows; ++row) slots[row] = row / rows_per_sequence;
-      const size_t cache_elements = (tables.size() + 1) * kTokensPerBlock * (kLatent + kRope);
+      const KvRowLayout layout = {kLatent, kRope};
+      const size_t cache_bytes = (tables.size() + 1) * kTokensPerBlock * layout.bytes();
       const MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, heads * kLatent),
                                  .q_lat = bench.Rows<const bf16>(rows, heads * kLatent),
                                  .q = bench.Rows<const bf16>(rows, heads * (kNope + kRope)),
-                                 .layer = {.data = bench.Zeros<bf16>(cache_elements),
+                                 .layer = {.data = bench.Zeros<uint8_t>(cache_bytes),
                                            .block_tables = bench.Put(tables),
                                            .table_stride = blocks,
                                            .block_count = static_cast<int32_t>(tables.size()) + 1,

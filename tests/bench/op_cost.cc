@@ -107,7 +107,7 @@ OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
 }
 
 OpCost CostOf(const KvWriteParams& p, const CostContext&) {
-  OpCost cost = {.bytes = BytesOf(p.ckv) + double(p.ckv.rows) * p.ckv.cols * sizeof(bf16)};
+  OpCost cost = {.bytes = BytesOf(p.ckv) + double(p.ckv.rows) * p.layer.row_bytes()};
   if (p.q_norm.x) cost += CostOf(p.q_norm);
   return cost;
 }
@@ -117,7 +117,7 @@ OpCost CostOf(const MlaDecodeParams& p, const CostContext& shape) {
   const double sequences = std::ceil(rows / shape.rows_per_sequence);
   const double width = p.layer.row_width();
   const double products = width + p.layer.latent_dim;  // per row, head and key: q k, then p v
-  const double keys = sequences * shape.context * width * sizeof(bf16);
+  const double keys = sequences * shape.context * p.layer.row_bytes();
   return {.bytes = BytesOf(p.out) + BytesOf(p.q_lat) + rows * p.head_count * p.layer.rope_dim * sizeof(bf16) +
                    keys,
           .stored_bytes = keys,
@@ -125,7 +125,7 @@ OpCost CostOf(const MlaDecodeParams& p, const CostContext& shape) {
 }
 
 OpCost CostOf(const GatherKvParams& p, const CostContext&) {
-  return {.bytes = 2 * (BytesOf(p.latent) + BytesOf(p.rope))};
+  return {.bytes = BytesOf(p.latent) + BytesOf(p.rope) + double(p.latent.rows) * p.layer.row_bytes()};
 }
 
 OpCost CostOf(const MlaPrefillParams& p, const CostContext&) {

@@ -168,7 +168,7 @@ KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, co
   const double tile =
       2 * kHeads * cuda::kKeyTile * (width + latent) * gpu.multiprocessors / gpu.bf16_flops / kMatrixShare;
   const double split_bytes = kHeads * (width * 2 + latent * 4);  // its query and its sums
-  const double tile_bytes = cuda::kKeyTile * width * 2;
+  const double tile_bytes = double(cuda::kKeyTile) * p.layer.row_bytes();
   KernelLaunches launches = {
       {.kernel = "MlaDecodeHopper",
        .items = static_cast<double>(load.busy_blocks),

@@ -1,5 +1,6 @@
 #include "config/config_defaults.h"
 
+#include "config/kv_row_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -185,12 +186,23 @@ TEST(HostFacts, AreSane) {
   EXPECT_GT(host.ram_bytes, int64_t{1} << 26);
 }
 
-TEST(KvBytesPerToken, IsTheSpecsForR1) {
+TEST(KvBytesPerToken, IsTheSpecsForR1AndFlashMlasRowInFp8) {
   ModelConfig r1;
   r1.num_hidden_layers = 61;
   r1.kv_lora_rank = 512;
   r1.qk_rope_head_dim = 64;
-  EXPECT_EQ(KvBytesPerToken(r1, 1), 71424);
+  EXPECT_EQ(KvBytesPerToken(r1, 1, KvDtype::kBf16), 71424);
+  EXPECT_EQ(KvBytesPerToken(r1, 1, KvDtype::kFp8), 62 * 656);
+}
+
+// 300 columns are three groups, the last one short.
+TEST(KvRowLayout, PadsThePartsOfAnFp8RowTo16Bytes) {
+  const KvRowLayout row = {.latent_dim = 300, .rope_dim = 6, .fp8 = true};
+  EXPECT_EQ(row.group_count(), 3);
+  EXPECT_EQ(row.scale_offset(), 304);
+  EXPECT_EQ(row.rope_offset(), 304 + 16);
+  EXPECT_EQ(row.bytes(), 304 + 16 + 16);
+  EXPECT_EQ((KvRowLayout{.latent_dim = 300, .rope_dim = 6}).bytes(), 612);
 }
 
 }  // namespace

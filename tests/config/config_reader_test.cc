@@ -329,6 +329,8 @@ const Refusal kRefusals[] = {
     {"ForcedOverMax", "model: /m\nspeculative_config: {max_draft_len: 2, forced_acceptance_length: 4}",
      "r1.yaml:2: speculative_config.forced_acceptance_length: 4, allowed 1..3, max_draft_len + 1"},
     {"LoadFormat", "model: /m\nload_format: random", "r1.yaml:2: load_format: random, allowed auto, dummy"},
+    {"KvDtype", "model: /m\nkv_cache_config: {dtype: fp8_e5m2}",
+     "r1.yaml:2: kv_cache_config.dtype: fp8_e5m2, allowed auto, bf16, fp8"},
     {"RestartOfNoGroup", "model: /m\nparallel: {restart: group}",
      "r1.yaml:2: parallel.restart: group, allowed exit: with attention_dp 1 the lost rank is the daemon"},
     {"Deep", "model: " + std::string(40, '[') + std::string(40, ']'), "r1.yaml:1: nested deeper than 32"},

@@ -88,7 +88,7 @@ TEST(DeployConfigs, R1ShapesResolve) {
     EXPECT_EQ(model.num_hidden_layers, c.layers);
     EXPECT_EQ(model.n_routed_experts, c.experts);
     EXPECT_TRUE(model.fp8_blocks);
-    EXPECT_EQ(KvBytesPerToken(model, 0), int64_t{c.layers} * 576 * 2);
+    EXPECT_EQ(KvBytesPerToken(model, 0, KvDtype::kBf16), int64_t{c.layers} * 576 * 2);
   }
 }
 

@@ -212,8 +212,9 @@ TEST(EngineOnHost, NoPlanWaitsOrAllocates) {
 
 TEST(EngineOnHost, SwappingChangesNothing) {
   for (const bool vanilla : {false, true}) {
-    SCOPED_TRACE(vanilla ? "vanilla" : "eagle");
+    SCOPED_TRACE(vanilla ? "vanilla, FP8 cache" : "eagle");
     EngineOptions options = SmallOptions();
+    if (vanilla) options.kv_dtype = DType::kF8E4M3;
     options.use_mtp_vanilla = vanilla;
     options.capture_graphs = false;
     const auto engine = MakeEngine("cuda", options);
@@ -299,7 +300,7 @@ TEST(EngineOnHost, TooLittlePageLockedMemoryIsRefused) {
 }
 
 // The same weights on both backends: BF16 sums differ in their order, FP8 products also in the rounding of
-// their inputs.
+// their inputs. An FP8 cache rounds latents that differ a little to codes that differ more.
 TEST(EngineOnHost, LogprobsAreNearTheCpus) {
   EngineOptions options = SmallOptions();
   options.capture_graphs = false;
@@ -307,11 +308,14 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
     const char* name;
     ModelConfig config;
     double tolerance;
+    DType kv_dtype = DType::kBF16;
   } cases[] = {{"bf16", SmallConfig(), 0.05},
+               {"bf16, FP8 cache", SmallConfig(), 0.3, DType::kF8E4M3},
                {"fp8", SmallConfig(/*fp8=*/true), 0.3},
                {"fp8 in whole blocks", BlocksConfig(), 0.3}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
+    options.kv_dtype = c.kv_dtype;
     const auto gpu = MakeEngine("cuda", options, c.config);
     const auto cpu = MakeEngine("cpu", options, c.config);
     const TokenLogprob a = RunPlan(*gpu, Start(0, {}, 20, 0)).slots[0].logprobs[0];
@@ -327,11 +331,15 @@ TEST(EngineOnHost, TheKvCacheTakesItsShareOfWhatIsLeft) {
   options.block_count = 0;
   options.free_memory_fraction = 0.5;
   cuda_on_host::SetDeviceMemory(size_t{64} << 20);
-  const auto engine = MakeEngine("cuda", options);
-  const int64_t block_bytes = KvCacheShape::Of(SmallConfig(), 1, 16, 1).block_bytes();
-  const int64_t cache_bytes = engine->options().block_count * block_bytes;
-  EXPECT_GT(cache_bytes, int64_t{20} << 20);
-  EXPECT_LT(cache_bytes, int64_t{32} << 20);
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    options.kv_dtype = dtype;
+    const auto engine = MakeEngine("cuda", options);
+    const KvCacheShape shape = KvCacheShape::Of(SmallConfig(), 1, 16, 1, dtype);
+    const int64_t cache_bytes =
+        engine->options().block_count * (shape.block_bytes() + int64_t{4} * shape.boundary_width);
+    EXPECT_GT(cache_bytes, int64_t{20} << 20) << DTypeName(dtype);
+    EXPECT_LT(cache_bytes, int64_t{32} << 20) << DTypeName(dtype);
+  }
   cuda_on_host::SetDeviceMemory(size_t{1} << 30);
 }
 

@@ -20,17 +20,21 @@ struct Shape {
 
 // Queries and a cache for the rows of a shape, two rows per sequence.
 struct Inputs {
-  explicit Inputs(const Shape& s)
+  explicit Inputs(const Shape& s, DType dtype = DType::kBF16)
       : shape(s),
         row_count(static_cast<int>(s.positions.size())),
         noise(29),
         q_lat(noise.Bf16s(row_count * s.heads * s.latent)),
         q(noise.Bf16s(row_count * s.heads * (s.nope + s.rope))),
         kv(noise, (row_count + 1) / 2, *std::max_element(s.positions.begin(), s.positions.end()) + 1,
-           s.tokens_per_block, s.latent, s.rope) {}
+           s.tokens_per_block, s.latent, s.rope, dtype) {}
 
   // Heads [first_head, first_head + head_count) of all rows.
   std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice) const {
+    return Run(first_head, head_count, choice, kv.dtype());
+  }
+  // The same values in a cache of the other dtype.
+  std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice, DType dtype) const {
     OpRig rig({}, RunMode::kEager);
     const int head_dim = shape.nope + shape.rope;
     std::vector<int32_t> slots(row_count), positions(row_count);
@@ -46,7 +50,7 @@ struct Inputs {
                      .columns(first_head * shape.latent, out_width),
         .q = Dense<const bf16>(rig.Put(q), row_count, shape.heads * head_dim)
                  .columns(first_head * head_dim, head_count * head_dim),
-        .layer = kv.Put(rig),
+        .layer = kv.Put(rig, dtype),
         .index = {rig.Put(slots), rig.Put(positions), row_count},
         .head_count = head_count,
         .head_dim = head_dim,
@@ -97,6 +101,22 @@ TEST(MlaDecodeItems, HowManyHeadsABlockHasDoesNotShow) {
     for (int r = 0; r < inputs.row_count; ++r) {
       EXPECT_EQ(BytesOf(&apart[r * width], width), BytesOf(&together[(r * 4 + tile) * width], width))
           << "heads from " << tile * 16 << ", row " << r;
+    }
+  }
+}
+
+// Over rows of any page size: FP8 rows do not come by TMA.
+TEST(MlaDecodeItems, HopperGivesTheSameBitsForFp8) {
+  for (const int tokens_per_block : {64, 20}) {
+    const Inputs inputs({"R1", 128, 512, 64, 128, {1, 62, -1, 65, 130, 1056}, tokens_per_block},
+                        DType::kF8E4M3);
+    const std::vector<bf16> expected = inputs.Run(0, 128, {.blocks = kAmple, .hopper = false}, DType::kBF16);
+    for (const bool hopper : {false, true}) {
+      for (const int64_t blocks : {int64_t{2}, kAmple}) {
+        const std::vector<bf16> out = inputs.Run(0, 128, {blocks, hopper});
+        EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(expected.data(), expected.size()))
+            << "pages of " << tokens_per_block << ", hopper " << hopper << ", " << blocks << " blocks";
+      }
     }
   }
 }

@@ -76,10 +76,12 @@ std::vector<Request> SmallRequests() {
 }
 
 TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
-  const RunRecord alone = RunRequests(SmallModel(), SmallSetting(1, 0, /*graphs=*/false), SmallRequests());
   for (const bool graphs : {true, false}) {
-    SCOPED_TRACE(graphs ? "captured steps" : "eager");
-    const RunRecord run = RunRequests(SmallModel(), SmallSetting(kRanks, 2, graphs), SmallRequests());
+    SCOPED_TRACE(graphs ? "captured steps, FP8 cache" : "eager");
+    Setting one = SmallSetting(1, 0, /*graphs=*/false), two = SmallSetting(kRanks, 2, graphs);
+    one.kv_dtype = two.kv_dtype = graphs ? DType::kF8E4M3 : DType::kBF16;
+    const RunRecord alone = RunRequests(SmallModel(), one, SmallRequests());
+    const RunRecord run = RunRequests(SmallModel(), two, SmallRequests());
     EXPECT_EQ(run.replays > 0, graphs);
     EXPECT_GT(run.requests_of_rank[1], 0);
     for (size_t id = 0; id < run.requests.size(); ++id) {

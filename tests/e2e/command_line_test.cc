@@ -140,7 +140,7 @@ TEST(CommandLine, InfoDescribesTheCheckpoint) {
   const RunResult result = Foredraft({"info", "--checkpoint", kModel});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("DeepseekV3ForCausalLM"), HasSubstr("MTP modules          3"),
-                                HasSubstr("KV bytes per token")));
+                                HasSubstr("KV bytes per token"), HasSubstr("in fp8")));
 }
 
 TEST(CommandLine, QuantizeWritesACheckpointThatInfoDescribes) {
@@ -165,6 +165,12 @@ TEST(CommandLine, InfoAndCheckConfigDescribeTheShapesOfR1) {
   ASSERT_EQ(check.exit_code, 0) << check.err;
   EXPECT_THAT(check.out, AllOf(HasSubstr("0.9 of what the GPU has left after the weights"),
                                HasSubstr("in blocks of 64"), HasSubstr("FORCED acceptance")));
+  // 62 rows of 1,152 bytes, or 656 in FP8.
+  EXPECT_THAT(check.out, HasSubstr("71,424 bytes a token, bf16"));
+  const RunResult fp8 =
+      Foredraft({"check-config", "--config", stem + ".yaml", "--set", "kv_cache_config.dtype=fp8"});
+  ASSERT_EQ(fp8.exit_code, 0) << fp8.err;
+  EXPECT_THAT(fp8.out, AllOf(HasSubstr("40,672 bytes a token, fp8"), HasSubstr("dtype: fp8")));
 }
 
 TEST(Client, GenerateStreamsTextToStdoutAndStatisticsToStderr) {

@@ -227,8 +227,9 @@ std::string Setting::DebugString() const {
   return absl::StrCat("ranks ", ranks, ", open ", max_open, ", K ", draft_len, " of ", max_draft_len,
                       mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ",
                       graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse,
-                      ", small pool ", small_pool, ", draft caps ", draft_caps, ", policy ",
-                      static_cast<int>(policy), ", losses [", absl::StrJoin(losses, " "), "], K changes [",
+                      ", KV ", DTypeName(kv_dtype), ", small pool ", small_pool, ", draft caps ", draft_caps,
+                      ", policy ", static_cast<int>(policy), ", losses [", absl::StrJoin(losses, " "),
+                      "], K changes [",
                       absl::StrJoin(draft_len_changes, " "), "]");
 }
 
@@ -265,6 +266,7 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
                                             : setting.max_draft_len;
   options.use_mtp_vanilla = setting.mtp && setting.vanilla;
   options.tokens_per_block = kTokensPerBlock;
+  options.kv_dtype = setting.kv_dtype;
   const int sequence_blocks = (kMaxSeqLen + 14) / kTokensPerBlock + 1;
   options.block_count = setting.small_pool ? kSmallPoolBlocks : 1 + setting.max_batch_size * sequence_blocks;
   options.batch_sizes = BatchSizes(setting.max_batch_size);

@@ -35,7 +35,7 @@ struct LoadedModel {
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ExpertShard& shard = {});
 
-// The settings that may change how tokens are computed, but must not change the tokens.
+// The settings that may change how tokens are computed, but must not change the tokens (kv_dtype aside).
 struct Setting {
   int ranks = 1;          // threads of this process, joined over loopback as processes would be
   int max_open = 0;       // most requests open at once; 0: all are submitted at the start
@@ -48,6 +48,7 @@ struct Setting {
   int max_batch_size = 32;
   int max_num_tokens = 8192;
   bool reuse = true;
+  DType kv_dtype = DType::kBF16;                     // its tokens are its own; nothing else changes them
   bool small_pool = false;                           // so small that sequences are swapped
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose

@@ -20,7 +20,8 @@ T* MustAllocate(Device& device, size_t count) {
 
 }  // namespace
 
-FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity)
+FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity,
+                         DType kv_dtype)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
   auto model =
       DeepseekV3::Create(device, solo_, config, std::move(weights),
@@ -33,7 +34,8 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights
   std::iota(blocks_in_order.begin(), blocks_in_order.end(), 1);
   int32_t* const table = MustAllocate<int32_t>(device, blocks);
   Put(table, blocks_in_order.data(), blocks_in_order.size());
-  const KvCacheShape shape = KvCacheShape::Of(config, model_->module_count(), kTokensPerBlock, blocks + 1);
+  const KvCacheShape shape =
+      KvCacheShape::Of(config, model_->module_count(), kTokensPerBlock, blocks + 1, kv_dtype);
   auto cache = KvCache::Create(device, shape, table, blocks, /*poison=*/true);
   CHECK(cache.ok()) << cache.status().ToString();
   cache_ = *std::move(cache);
@@ -47,8 +49,7 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights
   }
   logits_ =
       Dense(MustAllocate<float>(device, size_t(capacity) * config.vocab_size), capacity, config.vocab_size);
-  poison_.assign(size_t(shape.block_count) * shape.tokens_per_block * (shape.latent_dim + shape.rope_dim),
-                 bf16{0x7fc0});
+  poison_.assign(size_t(shape.block_count) * shape.layer_block_bytes(), 0xff);  // NaN in either dtype
   slot_ = {.rule = MustAllocate<AcceptanceRule>(device, 1),
            .constants = MustAllocate<SlotConstants>(device, 1),
            .progress = nullptr,

@@ -20,8 +20,9 @@ namespace foredraft {
 
 class FromScratch {
  public:
-  // capacity: tokens of the longest sequence.
-  FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity);
+  // capacity: tokens of the longest sequence. kv_dtype: as EngineOptions has it.
+  FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity,
+              DType kv_dtype = DType::kBF16);
 
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
   // positions P+1..P+count.
@@ -78,7 +79,7 @@ class FromScratch {
   Matrix<float> logits_;                // [capacity, V]
   int32_t* argmax_;
 
-  std::vector<bf16> poison_;  // of a layer
+  std::vector<uint8_t> poison_;  // of a layer
 
   // The one slot that Choose samples for, on the device.
   SlotArrays slot_;

@@ -25,21 +25,26 @@ constexpr int kDecodeFrom = 5;  // tokens of the prompt when the rest goes in th
 
 class GoldenLogits : public ::testing::TestWithParam<const char*> {};
 
+LogitDistance DistanceOf(FromScratch& forward, const ModelGolden& golden, bool decode_form) {
+  LogitDistance distance;
+  for (const GoldenPrompt& prompt : golden.prompts) {
+    const int length = static_cast<int>(prompt.ids.size());
+    const int prompt_len = decode_form ? std::min(length, kDecodeFrom) : length;
+    distance.Add(forward.TargetLogits(prompt.ids, prompt_len), prompt.logits, golden.vocab_size);
+    for (const GoldenMtp& mtp : prompt.mtp) {
+      EXPECT_EQ(mtp.first_position, mtp.module);
+      distance.Add(forward.ModuleLogits(mtp.module, prompt.ids, prompt_len), mtp.logits, golden.vocab_size);
+    }
+  }
+  return distance;
+}
+
 TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
   const ModelGolden golden = ReadModelGolden(GetParam());
   const LoadedModel& model = LoadModelOnce(golden.checkpoint);
   FromScratch forward(*model.device, model.config, model.weights, 256);
   for (const bool decode_form : {false, true}) {
-    LogitDistance distance;
-    for (const GoldenPrompt& prompt : golden.prompts) {
-      const int length = static_cast<int>(prompt.ids.size());
-      const int prompt_len = decode_form ? std::min(length, kDecodeFrom) : length;
-      distance.Add(forward.TargetLogits(prompt.ids, prompt_len), prompt.logits, golden.vocab_size);
-      for (const GoldenMtp& mtp : prompt.mtp) {
-        ASSERT_EQ(mtp.first_position, mtp.module);
-        distance.Add(forward.ModuleLogits(mtp.module, prompt.ids, prompt_len), mtp.logits, golden.vocab_size);
-      }
-    }
+    const LogitDistance distance = DistanceOf(forward, golden, decode_form);
     std::cout << absl::StreamFormat(
         "%s, %s form, %d rows: error over rms %.4f mean, %.4f max (transformers in BF16: %.4f, %.4f), "
         "argmax %.2f%% (%.2f%%)\n",
@@ -51,6 +56,23 @@ TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
     // Near ties fall either way, so the agreement may be three standard deviations below BF16's rate.
     const double rate = golden.bfloat16_argmax_agreement;
     EXPECT_GE(distance.argmax_agreement(), rate - 3 * std::sqrt(rate * (1 - rate) / distance.rows));
+  }
+}
+
+// E4M3 has four bits of mantissa less than BF16, so that its roundings are 16 times as large. The reference
+// in BF16 rounds the latents too, beside much else.
+TEST_P(GoldenLogits, WithAnFp8CacheAreWithin16TimesTransformersInBf16) {
+  const ModelGolden golden = ReadModelGolden(GetParam());
+  const LoadedModel& model = LoadModelOnce(golden.checkpoint);
+  FromScratch forward(*model.device, model.config, model.weights, 256, DType::kF8E4M3);
+  for (const bool decode_form : {false, true}) {
+    const LogitDistance distance = DistanceOf(forward, golden, decode_form);
+    std::cout << absl::StreamFormat(
+        "%s, %s form, FP8 cache: error over rms %.4f mean, %.4f max, argmax %.2f%%\n", GetParam(),
+        decode_form ? "decode" : "prefill", distance.mean_error(), distance.largest_error,
+        100 * distance.argmax_agreement());
+    EXPECT_LE(distance.mean_error(), 16 * golden.bfloat16_mean_error);
+    EXPECT_LE(distance.largest_error, 16 * golden.bfloat16_max_error);
   }
 }
 

@@ -104,8 +104,13 @@ std::vector<Case> FastCases() {
   const std::vector<int> all = {1, 2, 4, 8};
   return {
       {"abacus, greedy, K 3", Model::kAbacus, false, Small(3), all},
-      {"abacus, sampled, K 3, all at once", Model::kAbacus, true,
-       Changed(Small(3), [](Setting& s) { s.max_open = 0; }), all},
+      {"abacus, sampled, K 3, all at once, FP8 cache", Model::kAbacus, true,
+       Changed(Small(3),
+               [](Setting& s) {
+                 s.max_open = 0;
+                 s.kv_dtype = DType::kF8E4M3;
+               }),
+       all},
       {"abacus, sampled, K 3, a rank is lost three times",
        Model::kAbacus,
        true,
@@ -133,18 +138,22 @@ std::vector<Case> FastCases() {
                  s.draft_len_changes = {3, 0, 1, 2};
                }),
        {1, 2}},
-      {"64 experts, greedy, K 3, swaps",
+      {"64 experts, greedy, K 3, swaps, FP8 cache",
        Model::kManyExperts,
        false,
-       Changed(Small(3), [](Setting& s) { s.small_pool = true; }),
+       Changed(Small(3),
+               [](Setting& s) {
+                 s.small_pool = true;
+                 s.kv_dtype = DType::kF8E4M3;
+               }),
        {1, 4}},
   };
 }
 
-// Choices: model, sampled, vanilla, K, overlap, graphs, budget, pool, arrival.
+// Choices: model, sampled, vanilla, K, overlap, graphs, budget, pool, arrival, dtype of the KV cache.
 std::vector<Case> AllCases() {
   std::vector<Case> cases = FastCases();
-  for (const std::vector<int>& row : CoveringArray({2, 2, 2, 2, 2, 2, 2, 2, 2}, /*strength=*/3)) {
+  for (const std::vector<int>& row : CoveringArray(std::vector<int>(10, 2), /*strength=*/3)) {
     Setting setting = Small(row[3] == 0 ? 3 : 0);
     setting.vanilla = row[2] == 1;
     setting.overlap = row[4] == 0;
@@ -152,6 +161,7 @@ std::vector<Case> AllCases() {
     if (row[6] == 1) setting.max_num_tokens = 16;
     setting.small_pool = row[7] == 1;
     setting.max_open = row[8] == 0 ? 9 : 3;
+    if (row[9] == 1) setting.kv_dtype = DType::kF8E4M3;
     const bool sampled = row[1] == 1;
     cases.push_back({absl::StrCat("model ", row[0], sampled ? ", sampled, " : ", ", setting.DebugString()),
                      row[0] == 0 ? Model::kAbacus : Model::kManyExperts,
@@ -172,14 +182,19 @@ const std::vector<Case>& Cases() {
 class RanksSameTokensOver : public ::testing::TestWithParam<int> {
  protected:
   // The baseline: one rank, eager, no module, no overlap, one request at a time, no reuse.
-  static const RunRecord& Baseline(Model model, bool sampled) {
-    static auto* const baselines = new std::map<std::pair<Model, bool>, RunRecord>;
-    const auto found = baselines->find({model, sampled});
+  static const RunRecord& Baseline(const Case& c) {
+    using Key = std::tuple<Model, bool, DType>;
+    static auto* const baselines = new std::map<Key, RunRecord>;
+    const Key key = {c.model, c.sampled, c.setting.kv_dtype};
+    const auto found = baselines->find(key);
     if (found != baselines->end()) return found->second;
-    const Setting plain = {
-        .mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .reuse = false};
-    return baselines
-        ->emplace(std::pair(model, sampled), RunRequests(ModelOf(model), plain, RequestsOf(model, sampled)))
+    const Setting plain = {.mtp = false,
+                           .overlap = false,
+                           .graphs = false,
+                           .max_batch_size = 1,
+                           .reuse = false,
+                           .kv_dtype = c.setting.kv_dtype};
+    return baselines->emplace(key, RunRequests(ModelOf(c.model), plain, RequestsOf(c.model, c.sampled)))
         .first->second;
   }
 
@@ -187,17 +202,20 @@ class RanksSameTokensOver : public ::testing::TestWithParam<int> {
   // tokens alone.
   static std::vector<int32_t> Reference(const Case& c, const Request& request, int id,
                                         const RequestRecord& record, int token_count) {
-    using Key = std::tuple<Model, bool, bool, int, int, int>;
+    using Key = std::tuple<Model, DType, bool, bool, int, int, int>;
     static auto* const drafts = new std::map<Key, std::vector<int32_t>>;
-    static auto* const scratch = new std::map<Model, FromScratch*>;
+    static auto* const scratch = new std::map<std::pair<Model, DType>, FromScratch*>;
+    const DType kv_dtype = c.setting.kv_dtype;
     const LoadedModel& model = ModelOf(c.model);
     const int prompt_len = static_cast<int>(request.prompt_ids.size());
     const int first_step_end = c.setting.vanilla ? prompt_len + record.records.front().token_count - 1 : -1;
     std::vector<int32_t>& entry =
-        (*drafts)[{c.model, c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
+        (*drafts)[{c.model, kv_dtype, c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
     if (!entry.empty()) return entry;
-    FromScratch*& reference = (*scratch)[c.model];
-    if (reference == nullptr) reference = new FromScratch(*model.device, model.config, model.weights, 400);
+    FromScratch*& reference = (*scratch)[{c.model, kv_dtype}];
+    if (reference == nullptr) {
+      reference = new FromScratch(*model.device, model.config, model.weights, 400, kv_dtype);
+    }
     std::vector<int32_t> tokens = request.prompt_ids;
     tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
     const int modules = model.config.num_nextn_predict_layers;
@@ -248,7 +266,7 @@ TEST_P(RanksSameTokensOver, DraftsAndAcceptance) {
     Setting setting = c.setting;
     setting.ranks = GetParam();
     const RunRecord run = RunRequests(ModelOf(c.model), setting, RequestsOf(c.model, c.sampled));
-    const RunRecord& baseline = Baseline(c.model, c.sampled);
+    const RunRecord& baseline = Baseline(c);
     const RunRecord& one_rank = alone->emplace(c.name, run).first->second;
     for (size_t id = 0; id < run.requests.size(); ++id) {
       const RequestRecord& request = run.requests[id];

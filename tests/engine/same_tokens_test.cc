@@ -25,8 +25,8 @@ constexpr int kDraftLens[] = {0, 1, 3, 7};
 constexpr DraftPolicyKind kPolicies[] = {DraftPolicyKind::kFixed, DraftPolicyKind::kSchedule,
                                          DraftPolicyKind::kAdaptive};
 // K, overlap, graphs, batch, budget, reuse, small pool, draft caps, K changing on the way, drafter, sampled,
-// policy, losses of the rank
-const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 3, 2};
+// policy, losses of the rank, dtype of the KV cache
+const std::vector<int> kLevels = {4, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 3, 2, 2};
 
 struct Case {
   Setting setting;
@@ -49,14 +49,15 @@ Case CaseOf(const std::vector<int>& row) {
   c.sampled = row[10] == 1;
   c.setting.policy = kPolicies[row[11]];
   if (row[12] == 1) c.setting.losses = {4, 11, 30};  // the second one is in the replay after the first
+  c.setting.kv_dtype = row[13] == 0 ? DType::kBF16 : DType::kF8E4M3;
   return c;
 }
 
 // What runs are compared with, of one model. Computed once per test binary.
 struct References {
-  std::map<bool, RunRecord> baselines;  // by `sampled`
+  std::map<std::pair<DType, bool>, RunRecord> baselines;  // by kv_dtype and `sampled`
   std::map<std::vector<int>, std::vector<int32_t>> drafts;
-  std::unique_ptr<FromScratch> scratch;
+  std::map<DType, std::unique_ptr<FromScratch>> scratch;  // by kv_dtype
 };
 
 // The tests of a model. Those of abacus in BF16 are all below; SameTokensInt4 has some of them.
@@ -71,8 +72,8 @@ class SameTokens : public ::testing::Test {
   }
 
   // The baseline: eager, no module, no overlap, one request at a time, no reuse.
-  const RunRecord& Baseline(bool sampled) {
-    const auto found = references_.baselines.find(sampled);
+  const RunRecord& Baseline(DType kv_dtype, bool sampled) {
+    const auto found = references_.baselines.find({kv_dtype, sampled});
     if (found != references_.baselines.end()) return found->second;
     Setting plain;
     plain.mtp = false;
@@ -80,8 +81,9 @@ class SameTokens : public ::testing::Test {
     plain.graphs = false;
     plain.max_batch_size = 1;
     plain.reuse = false;
+    plain.kv_dtype = kv_dtype;
     return references_.baselines
-        .emplace(sampled, RunRequests(model_, plain, TestRequests({.sampled = sampled})))
+        .emplace(std::pair(kv_dtype, sampled), RunRequests(model_, plain, TestRequests({.sampled = sampled})))
         .first->second;
   }
 
@@ -90,14 +92,15 @@ class SameTokens : public ::testing::Test {
   // step).
   const std::vector<int32_t>& Reference(const Case& c, const Request& request, int id, int token_count,
                                         int first_step_count, const RequestRecord& record) {
-    std::unique_ptr<FromScratch>& scratch = references_.scratch;
+    std::unique_ptr<FromScratch>& scratch = references_.scratch[c.setting.kv_dtype];
     if (scratch == nullptr) {
-      scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400);
+      scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400,
+                                              c.setting.kv_dtype);
     }
     const int prompt_len = static_cast<int>(request.prompt_ids.size());
     const int first_step_end = c.setting.vanilla ? prompt_len + first_step_count - 1 : -1;
-    std::vector<int32_t>& entry =
-        references_.drafts[{c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
+    std::vector<int32_t>& entry = references_.drafts[{static_cast<int>(c.setting.kv_dtype), c.sampled,
+                                                      c.setting.vanilla, id, token_count, first_step_end}];
     if (entry.empty()) {
       std::vector<int32_t> tokens = request.prompt_ids;
       tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
@@ -110,7 +113,7 @@ class SameTokens : public ::testing::Test {
   }
 
   void ExpectSameTokens(const Case& c, const RunRecord& run) {
-    const RunRecord& baseline = Baseline(c.sampled);
+    const RunRecord& baseline = Baseline(c.setting.kv_dtype, c.sampled);
     for (size_t id = 0; id < run.requests.size(); ++id) {
       const RequestRecord& request = run.requests[id];
       ASSERT_EQ(request.token_ids, baseline.requests[id].token_ids) << "tokens of request " << id;
@@ -238,12 +241,7 @@ TEST_F(SameTokens, TokensOfGreedyRequestsAreThoseOfAFromScratchForward) {
   }
 }
 
-TEST_F(SameTokens, LogprobsHaveTheSameBitsInEveryMode) {
-  const RunRecord plain =
-      RunRequests(model_, {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1},
-                  TestRequests({.logprobs = true}));
-  const RunRecord busy =
-      RunRequests(model_, {.draft_len = 3, .max_num_tokens = 16}, TestRequests({.logprobs = true}));
+void ExpectSameLogprobs(const RunRecord& plain, const RunRecord& busy) {
   for (size_t id = 0; id < plain.requests.size(); ++id) {
     ASSERT_EQ(plain.requests[id].logprobs.size(), busy.requests[id].logprobs.size());
     for (size_t i = 0; i < plain.requests[id].logprobs.size(); ++i) {
@@ -255,6 +253,21 @@ TEST_F(SameTokens, LogprobsHaveTheSameBitsInEveryMode) {
       for (size_t j = 0; j < a.top.size(); ++j) EXPECT_EQ(a.top[j].logprob, b.top[j].logprob);
     }
   }
+}
+
+TEST_F(SameTokens, LogprobsHaveTheSameBitsInEveryMode) {
+  std::vector<float> first;  // of each dtype
+  for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    SCOPED_TRACE(DTypeName(kv_dtype));
+    const RunRecord plain = RunRequests(
+        model_, {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .kv_dtype = kv_dtype},
+        TestRequests({.logprobs = true}));
+    const RunRecord busy = RunRequests(model_, {.draft_len = 3, .max_num_tokens = 16, .kv_dtype = kv_dtype},
+                                       TestRequests({.logprobs = true}));
+    ExpectSameLogprobs(plain, busy);
+    first.push_back(plain.requests[0].logprobs[0].logprob);
+  }
+  EXPECT_NE(first[0], first[1]) << "the FP8 cache was not read";
 }
 
 // Drafting overruns the context by up to 2 Kmax rows; the tokens there are those of a run without drafts.

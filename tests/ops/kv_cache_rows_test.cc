@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tests/ops/kv_fixture.h"
 #include "tests/ops/op_harness.h"
@@ -83,9 +84,11 @@ struct CacheShape {
   int latent, rope, tokens_per_block;
 };
 
-const CacheShape kCacheShapes[] = {{"abacus", 64, 16, 32}, {"R1", 512, 64, 64}, {"ragged", 37, 6, 5}};
+const CacheShape kCacheShapes[] = {
+    {"abacus", 64, 16, 32}, {"R1", 512, 64, 64}, {"ragged", 37, 6, 5}, {"three groups", 300, 8, 16}};
 
-// Two slots of 20 positions; row i of the case is written at position 2 i of slot i % 2.
+// Two slots of 20 positions; row i of the case is written at position 2 i of slot i % 2. BF16 rows are
+// compared with the reference, FP8 rows with BF16 ones by the test below.
 OpCase WriteCase(const CacheShape& s, const KvFixture& kv, const std::vector<float>& ckv,
                  const std::vector<float>& weight, const std::vector<float>& table) {
   const int width = s.latent + s.rope;
@@ -112,7 +115,7 @@ OpCase WriteCase(const CacheShape& s, const KvFixture& kv, const std::vector<flo
                                   .index = {rig.Put(slots), rig.Put(positions), count},
                                   .eps = 1e-6f};
     rig.Run([&] { rig.ops().kv_write(rig.stream(), params); });
-    std::vector<bf16> cache = rig.Get(layer.data, kv.rows().size());
+    std::vector<bf16> cache = kv.Get(rig, layer);
     std::vector<Bytes> outputs;
     for (const int row : rows) {
       outputs.push_back(BytesOf(&cache[kv.RowOffset(row % 2, 2 * row)], width));
@@ -123,7 +126,8 @@ OpCase WriteCase(const CacheShape& s, const KvFixture& kv, const std::vector<flo
     EXPECT_EQ(BytesOf(cache.data(), cache.size()), BytesOf(kv.rows().data(), kv.rows().size()));
     return outputs;
   };
-  op_case.check = [=, &ckv, &weight, &table](int row, const Bytes& output) {
+  op_case.check = [=, &kv, &ckv, &weight, &table](int row, const Bytes& output) {
+    if (kv.dtype() != DType::kBF16) return;
     const std::vector<bf16> values = FromBytes<bf16>(output);
     const float* c = &ckv[row * width];
     double squares = 0.0;
@@ -141,11 +145,51 @@ OpCase WriteCase(const CacheShape& s, const KvFixture& kv, const std::vector<flo
 
 TEST(KvWrite, HoldsAndWritesNothingElse) {
   for (const CacheShape& s : kCacheShapes) {
-    Noise noise(52);
-    const KvFixture kv(noise, 2, 20, s.tokens_per_block, s.latent, s.rope);
-    const std::vector<float> ckv = noise.Floats(6 * (s.latent + s.rope));
-    ExpectOpHolds(WriteCase(s, kv, ckv, noise.Floats(s.latent), CosSin(s.rope)));
-    if (HasFailure()) return;
+    for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      SCOPED_TRACE(DTypeName(dtype));
+      Noise noise(52);
+      const KvFixture kv(noise, 2, 20, s.tokens_per_block, s.latent, s.rope, dtype);
+      const std::vector<float> ckv = noise.Floats(6 * (s.latent + s.rope));
+      ExpectOpHolds(WriteCase(s, kv, ckv, noise.Floats(s.latent), CosSin(s.rope)));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Rows whose groups differ by powers of ten, one of them all zeros.
+TEST(KvWrite, AnFp8RowIsTheBf16RowRounded) {
+  for (const CacheShape& s : kCacheShapes) {
+    constexpr int kRows = 6;
+    Noise noise(55);
+    const int width = s.latent + s.rope;
+    const KvFixture kv(noise, 1, kRows, s.tokens_per_block, s.latent, s.rope);
+    std::vector<float> ckv = noise.Floats(kRows * width);
+    std::fill_n(ckv.begin(), width, 0.0f);
+    std::vector<float> weight = noise.Floats(s.latent);
+    for (int i = 0; i < s.latent; ++i)
+      weight[i] *= std::pow(10.0f, static_cast<float>(i / KvRowLayout::kGroup));
+    std::vector<int32_t> positions(kRows);
+    std::iota(positions.begin(), positions.end(), 0);
+    const auto write = [&](DType dtype) {
+      OpRig rig({.threads = 2}, RunMode::kEager);
+      const KvLayer layer = kv.Put(rig, dtype);
+      const KvWriteParams params = {
+          .layer = layer,
+          .ckv = Dense<const float>(rig.Put(ckv), kRows, width),
+          .norm_weight = rig.Put(weight),
+          .cos_sin = rig.Put(CosSin(s.rope)),
+          .index = {rig.Put(std::vector<int32_t>(kRows, 0)), rig.Put(positions), kRows},
+          .eps = 1e-6f};
+      rig.Run([&] { rig.ops().kv_write(rig.stream(), params); });
+      return kv.Get(rig, layer);
+    };
+    std::vector<bf16> expected = write(DType::kBF16);
+    const std::vector<bf16> rounded = write(DType::kF8E4M3);
+    for (int r = 0; r < kRows; ++r) {
+      bf16* const row = &expected[kv.RowOffset(0, r)];
+      RoundLatent({s.latent, s.rope, true}, row);
+      EXPECT_EQ(BytesOf(&rounded[kv.RowOffset(0, r)], width), BytesOf(row, width)) << s.name << ", row " << r;
+    }
   }
 }
 
@@ -181,7 +225,7 @@ TEST(KvWrite, NormsTheQueriesAsRmsNormDoes) {
           if (!fused) rig.ops().rms_norm(rig.stream(), norm);
         });
         const std::vector<float> queries = rig.Get(normed, kRows * cols);
-        const std::vector<bf16> cache = rig.Get(write.layer.data, kv.rows().size());
+        const std::vector<bf16> cache = kv.Get(rig, write.layer);
         return std::pair(BytesOf(queries.data(), queries.size()), BytesOf(cache.data(), cache.size()));
       };
       EXPECT_EQ(run(true), run(false)) << s.name << ", " << cols << " columns";
@@ -192,21 +236,24 @@ TEST(KvWrite, NormsTheQueriesAsRmsNormDoes) {
 TEST(GatherKv, CopiesTheSlotsRowsInOrder) {
   for (const CacheShape& s : kCacheShapes) {
     Noise noise(53);
-    const KvFixture kv(noise, 3, 100, s.tokens_per_block, s.latent, s.rope);
-    for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
-      OpRig rig({.threads = 3}, mode);
-      constexpr int kFirst = 3, kCount = 90;
-      bf16* latent = rig.Poisoned<bf16>(kCount * s.latent);
-      bf16* rope = rig.Poisoned<bf16>(kCount * s.rope);
-      const GatherKvParams params = {Dense(latent, kCount, s.latent), Dense(rope, kCount, s.rope),
-                                     kv.Put(rig), 1, kFirst};
-      rig.Run([&] { rig.ops().gather_kv(rig.stream(), params); });
-      const std::vector<bf16> latents = rig.Get(latent, kCount * s.latent);
-      const std::vector<bf16> ropes = rig.Get(rope, kCount * s.rope);
-      for (int i = 0; i < kCount; ++i) {
-        const bf16* row = kv.Row(1, kFirst + i);
-        EXPECT_EQ(BytesOf(&latents[i * s.latent], s.latent), BytesOf(row, s.latent)) << "row " << i;
-        EXPECT_EQ(BytesOf(&ropes[i * s.rope], s.rope), BytesOf(row + s.latent, s.rope)) << "row " << i;
+    const KvFixture kv(noise, 3, 100, s.tokens_per_block, s.latent, s.rope, DType::kF8E4M3);
+    for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+        SCOPED_TRACE(std::string(s.name) + ", " + DTypeName(dtype));
+        OpRig rig({.threads = 3}, mode);
+        constexpr int kFirst = 3, kCount = 90;
+        bf16* latent = rig.Poisoned<bf16>(kCount * s.latent);
+        bf16* rope = rig.Poisoned<bf16>(kCount * s.rope);
+        const GatherKvParams params = {Dense(latent, kCount, s.latent), Dense(rope, kCount, s.rope),
+                                       kv.Put(rig, dtype), 1, kFirst};
+        rig.Run([&] { rig.ops().gather_kv(rig.stream(), params); });
+        const std::vector<bf16> latents = rig.Get(latent, kCount * s.latent);
+        const std::vector<bf16> ropes = rig.Get(rope, kCount * s.rope);
+        for (int i = 0; i < kCount; ++i) {
+          const bf16* row = kv.Row(1, kFirst + i);
+          EXPECT_EQ(BytesOf(&latents[i * s.latent], s.latent), BytesOf(row, s.latent)) << "row " << i;
+          EXPECT_EQ(BytesOf(&ropes[i * s.rope], s.rope), BytesOf(row + s.latent, s.rope)) << "row " << i;
+        }
       }
     }
   }

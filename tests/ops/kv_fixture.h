@@ -1,21 +1,48 @@
 #ifndef FOREDRAFT_TESTS_OPS_KV_FIXTURE_H_
 #define FOREDRAFT_TESTS_OPS_KV_FIXTURE_H_
 
-// A paged cache with shuffled block tables. Scratch (block 0) and every unmapped row hold NaN.
+// A paged cache with shuffled block tables, in BF16 or FP8. Scratch (block 0) and every unmapped row hold
+// NaN.
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "kernels/kv_row.h"
 #include "tests/ops/op_rig.h"
 
 namespace foredraft {
 
+// Rounds the latent [latent_dim] of a row as an FP8 cache does. Optionally writes the row's bytes.
+inline void RoundLatent(const KvRowLayout& layout, bf16* latent, uint8_t* row = nullptr) {
+  for (int begin = 0; begin < layout.latent_dim; begin += KvRowLayout::kGroup) {
+    const int end = std::min(begin + KvRowLayout::kGroup, layout.latent_dim);
+    uint32_t largest = 0;
+    for (int i = begin; i < end; ++i) largest = std::max(largest, KvMagnitude(latent[i]));
+    const float scale = KvScale(largest);
+    for (int i = begin; i < end; ++i) {
+      const uint8_t code = KvCode(latent[i], 1.0f / scale);
+      latent[i] = KvValue(code, scale);
+      if (row != nullptr) row[i] = code;
+    }
+    if (row != nullptr) {
+      std::memcpy(row + layout.scale_offset() + begin / KvRowLayout::kGroup * sizeof(float), &scale,
+                  sizeof(float));
+    }
+  }
+}
+
 class KvFixture {
  public:
-  // `slots` sequences with `positions` random rows each.
-  KvFixture(Noise& noise, int slots, int positions, int tokens_per_block, int latent_dim, int rope_dim)
-      : slots_(slots), tokens_per_block_(tokens_per_block), latent_dim_(latent_dim), rope_dim_(rope_dim) {
+  // `slots` sequences with `positions` random rows each; for FP8 their latents are rounded.
+  KvFixture(Noise& noise, int slots, int positions, int tokens_per_block, int latent_dim, int rope_dim,
+            DType dtype = DType::kBF16)
+      : slots_(slots),
+        tokens_per_block_(tokens_per_block),
+        latent_dim_(latent_dim),
+        rope_dim_(rope_dim),
+        dtype_(dtype) {
     blocks_per_slot_ = (positions + tokens_per_block - 1) / tokens_per_block;
     const int block_count = 1 + slots * blocks_per_slot_ + 2;
     rows_.assign(static_cast<size_t>(block_count) * tokens_per_block * width(), bf16{0x7fc0});
@@ -25,7 +52,8 @@ class KvFixture {
     tables_.assign(ids.begin(), ids.begin() + slots * blocks_per_slot_);
     for (int slot = 0; slot < slots; ++slot) {
       for (int position = 0; position < positions; ++position) {
-        const std::vector<bf16> row = noise.Bf16s(width());
+        std::vector<bf16> row = noise.Bf16s(width());
+        if (dtype == DType::kF8E4M3) RoundLatent(Layout(dtype), row.data());
         std::copy(row.begin(), row.end(), Row(slot, position));
       }
     }
@@ -33,6 +61,8 @@ class KvFixture {
 
   int slot_count() const { return slots_; }
   int width() const { return latent_dim_ + rope_dim_; }
+  DType dtype() const { return dtype_; }
+  // The values of all rows, c then k_pe, [blocks, tokens_per_block, width].
   const std::vector<bf16>& rows() const { return rows_; }
   size_t RowOffset(int slot, int position) const {
     const int32_t block = tables_[slot * blocks_per_slot_ + position / tokens_per_block_];
@@ -48,21 +78,61 @@ class KvFixture {
     }
   }
 
-  KvLayer Put(OpRig& rig) const {
-    return {.data = rig.Put(rows_),
+  KvLayer Put(OpRig& rig) const { return Put(rig, dtype_); }
+  // Rows of an FP8 fixture have the same values in either dtype.
+  KvLayer Put(OpRig& rig, DType dtype) const {
+    return {.data = rig.Put(Bytes(dtype)),
             .block_tables = rig.Put(tables_),
             .table_stride = blocks_per_slot_,
-            .block_count = static_cast<int32_t>(rows_.size() / (tokens_per_block_ * width())),
+            .block_count = static_cast<int32_t>(row_count() / tokens_per_block_),
             .tokens_per_block = tokens_per_block_,
             .latent_dim = latent_dim_,
-            .rope_dim = rope_dim_};
+            .rope_dim = rope_dim_,
+            .dtype = dtype};
+  }
+
+  // The values of all rows of a layer on the device, as rows() has them.
+  std::vector<bf16> Get(OpRig& rig, const KvLayer& layer) const {
+    const KvRowLayout layout = layer.layout();
+    const std::vector<uint8_t> bytes = rig.Get(layer.data, row_count() * layout.bytes());
+    std::vector<bf16> rows(rows_.size());
+    for (size_t r = 0; r < row_count(); ++r) {
+      const uint8_t* const row = &bytes[r * layout.bytes()];
+      bf16* const values = &rows[r * width()];
+      std::memcpy(values + latent_dim_, row + layout.rope_offset(), rope_dim_ * sizeof(bf16));
+      if (!layout.fp8) std::memcpy(values, row, latent_dim_ * sizeof(bf16));
+      for (int i = 0; layout.fp8 && i < latent_dim_; ++i) {
+        float scale;
+        std::memcpy(&scale, row + layout.scale_offset() + i / KvRowLayout::kGroup * sizeof(float),
+                    sizeof(float));
+        values[i] = KvValue(row[i], scale);
+      }
+    }
+    return rows;
   }
 
  private:
+  KvRowLayout Layout(DType dtype) const { return {latent_dim_, rope_dim_, dtype == DType::kF8E4M3}; }
+  size_t row_count() const { return rows_.size() / width(); }
+
+  std::vector<uint8_t> Bytes(DType dtype) const {
+    const KvRowLayout layout = Layout(dtype);
+    std::vector<uint8_t> bytes(row_count() * layout.bytes(), 0xff);
+    for (size_t r = 0; r < row_count(); ++r) {
+      uint8_t* const row = &bytes[r * layout.bytes()];
+      std::vector<bf16> latent(&rows_[r * width()], &rows_[r * width()] + latent_dim_);
+      if (layout.fp8) RoundLatent(layout, latent.data(), row);
+      if (!layout.fp8) std::memcpy(row, latent.data(), latent_dim_ * sizeof(bf16));
+      std::memcpy(row + layout.rope_offset(), &rows_[r * width()] + latent_dim_, rope_dim_ * sizeof(bf16));
+    }
+    return bytes;
+  }
+
   int slots_;
   int tokens_per_block_;
   int latent_dim_;
   int rope_dim_;
+  DType dtype_;
   int blocks_per_slot_;
   std::vector<bf16> rows_;       // [blocks, tokens_per_block, width]
   std::vector<int32_t> tables_;  // [slots, blocks_per_slot]

@@ -2,6 +2,8 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "tests/ops/attention_reference.h"
@@ -71,9 +73,9 @@ Queries MakeQueries(Noise& noise, const Shape& shape, int count) {
 
 float ScaleOf(const Shape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.nope + shape.rope)); }
 
-// The output of each row.
+// The output of each row. dtype: of the layer; by default the fixture's.
 std::vector<Bytes> RunBatch(OpRig& rig, const Shape& shape, const KvFixture& kv, const Queries& queries,
-                            const std::vector<BatchRow>& batch) {
+                            const std::vector<BatchRow>& batch, std::optional<DType> dtype = {}) {
   const int head_dim = shape.nope + shape.rope;
   const int lat_width = shape.heads * shape.latent;
   const int q_width = shape.heads * head_dim;
@@ -91,7 +93,7 @@ std::vector<Bytes> RunBatch(OpRig& rig, const Shape& shape, const KvFixture& kv,
   const MlaDecodeParams params = {.out = Dense(out, count, lat_width),
                                   .q_lat = Dense<const bf16>(rig.Put(lat_in), count, lat_width),
                                   .q = Dense<const bf16>(rig.Put(q_in), count, q_width),
-                                  .layer = kv.Put(rig),
+                                  .layer = kv.Put(rig, dtype.value_or(kv.dtype())),
                                   .index = {rig.Put(slots), rig.Put(positions), count},
                                   .head_count = shape.heads,
                                   .head_dim = head_dim,
@@ -101,17 +103,18 @@ std::vector<Bytes> RunBatch(OpRig& rig, const Shape& shape, const KvFixture& kv,
   return SplitRows(rig.Get(out, count * lat_width), lat_width);
 }
 
-OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const Queries& queries) {
+OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const Queries& queries,
+                  std::optional<DType> dtype = {}) {
   OpCase op_case;
   op_case.name = shape.name;
   op_case.row_count = shape.row_count();
-  op_case.run = [&shape, &kv, &queries](OpRig& rig, const std::vector<int>& rows) {
+  op_case.run = [&shape, &kv, &queries, dtype](OpRig& rig, const std::vector<int>& rows) {
     std::vector<BatchRow> batch;
     for (const int row : rows) {  // an idle row between any two
       batch.push_back({row, row % kv.slot_count(), shape.positions[row]});
       batch.push_back({0, -1, 0});
     }
-    const std::vector<Bytes> all = RunBatch(rig, shape, kv, queries, batch);
+    const std::vector<Bytes> all = RunBatch(rig, shape, kv, queries, batch, dtype);
     std::vector<Bytes> outputs;
     for (size_t i = 0; i < all.size(); i += 2) outputs.push_back(all[i]);
     return outputs;
@@ -130,13 +133,44 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const Queries& querie
   return op_case;
 }
 
-TEST(MlaDecode, Holds) {
-  for (const Shape& shape : kShapes) {
+void ExpectHolds(const std::vector<Shape>& shapes, DType dtype) {
+  for (const Shape& shape : shapes) {
     Noise noise(11);
     const Queries queries = MakeQueries(noise, shape, shape.row_count());
-    const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
+    const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope, dtype);
     ExpectOpHolds(DecodeCase(shape, kv, queries));
-    if (HasFailure()) return;
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(MlaDecode, Holds) { ExpectHolds({std::begin(kShapes), std::end(kShapes)}, DType::kBF16); }
+
+const Shape kFp8Shapes[] = {
+    {"abacus, module 1", 4, 64, 16, 32, 32, 1, kShort},
+    {"64 heads of R1", 64, 512, 64, 128, 64, 2, {3, 63, 64, 128}},
+    {"R1 slice, small blocks", 16, 512, 64, 128, 8, 0, {5, 64, 100}},
+    {"three groups", 5, 300, 8, 24, 16, 0, {4, 64, 100}},
+    {"ragged", 9, 37, 6, 11, 5, 3, kShort},
+    {"abacus, long", 4, 64, 16, 32, 64, 0, {510, 1025, 2048}},
+};
+
+TEST(MlaDecode, HoldsForFp8) { ExpectHolds({std::begin(kFp8Shapes), std::end(kFp8Shapes)}, DType::kF8E4M3); }
+
+// The FP8 cache and the BF16 cache of the same values.
+TEST(MlaDecode, Fp8RowsGiveTheBitsOfTheirBf16Values) {
+  for (const Shape& shape : kFp8Shapes) {
+    Noise noise(19);
+    const Queries queries = MakeQueries(noise, shape, shape.row_count());
+    const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
+                       DType::kF8E4M3);
+    std::vector<int> rows(shape.row_count());
+    std::iota(rows.begin(), rows.end(), 0);
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig fp8({.isa = isa}, RunMode::kEager), bf16({.isa = isa}, RunMode::kEager);
+      EXPECT_EQ(DecodeCase(shape, kv, queries).run(fp8, rows),
+                DecodeCase(shape, kv, queries, DType::kBF16).run(bf16, rows))
+          << shape.name << ", isa " << isa;
+    }
   }
 }
 
@@ -207,16 +241,19 @@ TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
   const Shape& shape = kShapes[0];
   Noise noise(13);
   const Queries queries = MakeQueries(noise, shape, shape.row_count());
-  const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
+  const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
+                        DType::kF8E4M3);
   for (int row = 0; row < shape.row_count(); ++row) {
     KvFixture masked = whole;
     masked.Poison(row % 3, shape.positions[row] + 1, shape.cache_len());
     masked.Poison(row % 3, 0, shape.first_position);
     for (const std::string& isa : SupportedIsas()) {
-      OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);
-      EXPECT_EQ(DecodeCase(shape, masked, queries).run(rig, {row}),
-                DecodeCase(shape, whole, queries).run(other, {row}))
-          << "row " << row << ", isa " << isa;
+      for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+        OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);
+        EXPECT_EQ(DecodeCase(shape, masked, queries, dtype).run(rig, {row}),
+                  DecodeCase(shape, whole, queries, dtype).run(other, {row}))
+            << "row " << row << ", isa " << isa << ", " << DTypeName(dtype);
+      }
     }
   }
 }

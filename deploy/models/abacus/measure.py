@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures abacus through the daemon and writes the tables of the model card (README.md).
 
-usage: deploy/models/abacus/measure.py [--binary build/cpu/bin/foredraft] [--only drafts|dtypes] [--questions N] [--dry-run]
+usage: deploy/models/abacus/measure.py [--binary build/cpu/bin/foredraft] [--only drafts|dtypes|cache] [--questions N] [--dry-run]
 
 Starts a daemon per setting, asks it all held-out questions (or the first N of each kind), greedy, and replaces the text in
-the card between the marks of each part. "dtypes" quantises abacus first. --dry-run prints only. Standard library alone; takes
-about eleven minutes on two cores.
+the card between the marks of each part. "dtypes" quantises abacus first, "cache" compares the dtypes of the KV cache. --dry-run
+prints only. Standard library alone; takes about fourteen minutes on two cores.
 """
 
 import argparse
@@ -23,16 +23,18 @@ ROOT = HERE.parent.parent.parent
 ADDRESS = "127.0.0.1:50871"
 METRICS = "127.0.0.1:50872"
 MARKS = {"drafts": ("<!-- measured: begin -->", "<!-- measured: end -->"),
-         "dtypes": ("<!-- dtypes: begin -->", "<!-- dtypes: end -->")}
+         "dtypes": ("<!-- dtypes: begin -->", "<!-- dtypes: end -->"),
+         "cache": ("<!-- cache: begin -->", "<!-- cache: end -->")}
 
 
 class Daemon:
-    """`foredraft serve` with the given speculative_config; None = no drafts."""
+    """`foredraft serve` with the given speculative_config (None = no drafts) and dtype of the KV cache."""
 
-    def __init__(self, binary, speculative, model=HERE):
+    def __init__(self, binary, speculative, model=HERE, cache="bf16"):
         self.binary = binary
         config = {"model": str(model), "max_batch_size": 16,
-                  "server": {"grpc_address": ADDRESS, "metrics_address": METRICS}, "speculative_config": speculative}
+                  "server": {"grpc_address": ADDRESS, "metrics_address": METRICS}, "speculative_config": speculative,
+                  "kv_cache_config": {"dtype": cache}}
         self.file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
         self.file.write(json.dumps(config))
         self.file.flush()
@@ -59,7 +61,7 @@ class Daemon:
         return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
 
-def run(binary, speculative, questions, model=HERE):
+def run(binary, speculative, questions, model=HERE, cache="bf16"):
     """One record per question: kind, right, completion tokens, steps, accepted, relaxed."""
     def one(question):
         reply = daemon.ask(question["question"])
@@ -69,7 +71,7 @@ def run(binary, speculative, questions, model=HERE):
                 "tokens": reply["usage"]["completion_tokens"], "accepted": speculation["accepted_tokens"],
                 "relaxed": speculation["relaxed_tokens"], "ids": reply["token_ids"]}
 
-    with Daemon(binary, speculative, model) as daemon, concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with Daemon(binary, speculative, model, cache) as daemon, concurrent.futures.ThreadPoolExecutor(4) as pool:
         return list(pool.map(one, questions))
 
 
@@ -158,6 +160,24 @@ The token ids of every reply were the same with drafts as without.
 """
 
 
+def measure_cache(binary, questions):
+    kinds = list(dict.fromkeys(q["kind"] for q in questions)) + ["all"]
+    rows, replies = [], {}
+    for cache in ("bf16", "fp8"):
+        plain = run(binary, None, questions, cache=cache)
+        records = run(binary, {"decoding_type": "MTP", "max_draft_len": 3}, questions, cache=cache)
+        assert [r["ids"] for r in records] == [r["ids"] for r in plain], "drafts changed tokens"
+        replies[cache] = [r["ids"] for r in plain]
+        rows.append([cache] + [f"{accuracy(of_kind(plain, kind)):.1%}" for kind in kinds] + [f"{length(records):.3f}"])
+        print(f"{cache}: {rows[-1]}", flush=True)
+    same = sum(a == b for a, b in zip(replies["bf16"], replies["fp8"]))
+    return f"""Greedy, {len(questions)} held-out questions, by dtype of the KV cache: accuracy, and acceptance length with Eagle. {same} replies are the same
+token by token. Within a dtype, the token ids of every reply were the same with drafts as without.
+
+{table(["cache"] + kinds + ["K=3"], rows)}
+"""
+
+
 def write(part, text):
     begin, end = MARKS[part]
     card = HERE / "README.md"
@@ -179,7 +199,7 @@ def main():
         seen = {}
         questions = [q for q in questions if seen.setdefault(q["kind"], []).append(q) or
                      len(seen[q["kind"]]) <= arguments.questions]
-    for part, make in (("drafts", measure), ("dtypes", measure_dtypes)):
+    for part, make in (("drafts", measure), ("dtypes", measure_dtypes), ("cache", measure_cache)):
         if arguments.only in (None, part):
             text = make(arguments.binary, questions)
             print(text)

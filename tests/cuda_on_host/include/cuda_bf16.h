@@ -27,5 +27,11 @@ inline constexpr __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
 }
 inline constexpr uint16_t __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 inline constexpr __nv_bfloat16 __ushort_as_bfloat16(uint16_t bits) { return {bits}; }
+inline constexpr __nv_bfloat16 __hmul(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __float2bfloat16_rn(__bfloat162float(x) * __bfloat162float(y));  // the product of floats is exact
+}
+inline constexpr __nv_bfloat162 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return {__hmul(a.x, b.x), __hmul(a.y, b.y)};
+}
 
 #endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_

@@ -153,6 +153,7 @@ TEST(CheckpointSummary, CountsParametersAndBytes) {
   EXPECT_EQ(summary->dtype_bytes.at("F32"), 3 * 8 * 4) << "the routers' biases";
   EXPECT_EQ(summary->kv_bytes_per_token, 2 * 48 * 2);
   EXPECT_EQ(summary->kv_bytes_per_token_of_module, 48 * 2);
+  EXPECT_EQ(summary->kv_row.bytes(), 48 * 2);
 }
 
 TEST(CheckpointSummary, RefusesWhatLoadingWouldRefuse) {

@@ -1,0 +1,63 @@
+#ifndef FOREDRAFT_KERNELS_KV_ROW_H_
+#define FOREDRAFT_KERNELS_KV_ROW_H_
+
+// The numbers of an FP8 row of the KV cache (config/kv_row_layout.h has its bytes), for host and device code.
+//
+// A row is made from the BF16 row that a BF16 cache would hold. A group of 128 columns of the latent shares a
+// scale, the smallest power of two for which no element of the group exceeds 448, the largest E4M3 value.
+// The scale is bounded so that every code times its scale is exactly a BF16 value, finite and not subnormal.
+// So an FP8 cache gives the bits of a BF16 cache whose latents were rounded this way. The RoPE part stays
+// BF16. A group with an infinity or NaN has a NaN scale: all of it becomes NaN, so a broken row stays
+// visible.
+
+#include <bit>
+#include <cstdint>
+
+#include "config/kv_row_layout.h"
+#include "kernels/dtype.h"
+
+namespace foredraft {
+
+// 2^-9, the smallest E4M3 value, times the smallest scale is the smallest normal BF16 value. 448 times the
+// largest scale is finite.
+inline constexpr int32_t kMinKvScaleExponent = -117;
+inline constexpr int32_t kMaxKvScaleExponent = 119;
+
+// |x| as an integer. Magnitudes compare as these do; infinity and NaN are the largest.
+constexpr uint32_t KvMagnitude(bf16 x) { return x.bits & 0x7fffu; }
+
+// The scale of a group: a power of two, or NaN. magnitude: the largest KvMagnitude of the group.
+constexpr float KvScale(uint32_t magnitude) {
+  if (magnitude >= 0x7f80u) return std::bit_cast<float>(0x7fc00000u);
+  // 448 = 1.75 * 2^8, and 0x60 are the mantissa bits of 1.75.
+  int32_t exponent = static_cast<int32_t>(magnitude >> 7) - 127 - 8 + ((magnitude & 0x7fu) > 0x60u ? 1 : 0);
+  if (exponent < kMinKvScaleExponent) exponent = kMinKvScaleExponent;
+  if (exponent > kMaxKvScaleExponent) exponent = kMaxKvScaleExponent;
+  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+// The E4M3 code of x / scale, rounded to nearest, ties to even, at most 448; never NaN. inverse: 1 / scale.
+constexpr uint8_t KvCode(bf16 x, float inverse) {
+  const uint32_t sign = (x.bits >> 8) & 0x80u;
+  const float magnitude = ToFloat(bf16{static_cast<uint16_t>(KvMagnitude(x))}) * inverse;
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
+  // From 2^-6: the exponent and three bits of the mantissa, which are consecutive codes.
+  const uint32_t normal = ((bits + 0x7ffffu + ((bits >> 20) & 1u)) >> 20) - (120u << 3);
+  // Below: multiples of 2^-9, which the addition leaves in the lowest bits.
+  const uint32_t subnormal = std::bit_cast<uint32_t>(magnitude + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f);
+  return static_cast<uint8_t>(sign | (magnitude < 0x1p-6f ? subnormal : magnitude < 448.0f ? normal : 0x7eu));
+}
+
+// code * scale. No operand is subnormal: such products are slow on CPUs.
+constexpr bf16 KvValue(uint8_t code, float scale) {
+  const uint32_t magnitude = code & 0x7fu;
+  const uint32_t shifted = (magnitude << 20) + (120u << 23);  // of normal codes: the value
+  const float subnormal = std::bit_cast<float>(shifted + (1u << 23)) - 0x1p-6f;
+  const float value = magnitude < 8 ? subnormal : std::bit_cast<float>(shifted);
+  const uint32_t scaled = std::bit_cast<uint32_t>(value * scale);
+  return {static_cast<uint16_t>((scaled >> 16) | static_cast<uint32_t>(code & 0x80u) << 8)};
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_KV_ROW_H_
