@@ -120,10 +120,6 @@ absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightPart
     ASSIGN_OR_RETURN(const std::vector<HostWeight> hosts, parts(index));
     ASSIGN_OR_RETURN(items[index], PackWeight(hosts));
     RETURN_IF_ERROR(CheckArrayItem(index, items[index], items[0]));
-    if (items[index].group == items[0].group) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("weight %d of an array has groups of %d, the first of %d", index, items[index].group,
-                        items[0].group));
   }
   return PackedWeights{.items = items, .count = count, .first = count > 0 ? *items : PackedWeight{}};
 }
