@@ -4,11 +4,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "kernels/cpu/isa_choice.h"
 #include "kernels/cpu/packed_weight.h"
 #include "kernels/cpu/random_weight.h"
 #include "kernels/weight_parts.h"
@@ -25,7 +24,7 @@ struct IsaChoice {
 // that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
-    {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, AttentionScoresAvx512,
+    {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, AttentionScoresAvx512,
       WeightedSumAvx512},
      [] {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -44,16 +43,10 @@ const IsaChoice kIsaChoices[] = {
 };
 
 absl::StatusOr<const IsaKernels*> ChooseIsa(const std::string& option) {
-  std::string known;
-  for (const IsaChoice& choice : kIsaChoices) {
-    if (option.empty() && choice.supported()) return &choice.kernels;
-    if (option == choice.kernels.option) {
-      if (choice.supported()) return &choice.kernels;
-      return absl::FailedPreconditionError(absl::StrFormat("isa: %s, not supported by this machine", option));
-    }
-    absl::StrAppend(&known, known.empty() ? "" : ", ", choice.kernels.option);
-  }
-  return absl::InvalidArgumentError(absl::StrFormat("isa: \"%s\", allowed %s", option, known));
+  std::vector<IsaPath> paths;
+  for (const IsaChoice& choice : kIsaChoices) paths.push_back({choice.kernels.option, choice.supported()});
+  ASSIGN_OR_RETURN(const int index, ChooseIsaPath(option, paths));
+  return &kIsaChoices[index].kernels;
 }
 
 }  // namespace
@@ -125,10 +118,9 @@ absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightPart
 }
 
 absl::StatusOr<PackedWeights> CpuDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
-  std::optional<RandomHostWeight> host;
+  RandomHostWeight host(weight);
   return PackWeights(count, [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
-    host.emplace(weight, index, pool_);
-    return std::vector<HostWeight>{host->View()};
+    return std::vector<HostWeight>{host.Make(index, pool_)};
   });
 }
 
