@@ -25,6 +25,7 @@ enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class DecodingType { kMtp };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
 enum class LogFormat { kText, kJson };
+enum class CpuIsa { kAuto, kAmx, kAvx512, kAvx2, kPortable };
 
 // clang-format off
 constexpr auto EnumNames(Backend) { return std::to_array<const char*>({"cpu", "cuda"}); }
@@ -35,6 +36,7 @@ constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
 constexpr auto EnumNames(LogFormat) { return std::to_array<const char*>({"text", "json"}); }
+constexpr auto EnumNames(CpuIsa) { return std::to_array<const char*>({"auto", "amx", "avx512", "avx2", "portable"}); }
 // clang-format on
 
 template <class Enum>
@@ -109,6 +111,7 @@ struct CudaConfig {
 struct CpuConfig {
   int threads = 0;          // 0 = cores / local ranks
   std::optional<bool> pin;  // unset = true if the threads fit the cores
+  CpuIsa isa = CpuIsa::kAuto;
 };
 
 struct SpeculativeConfig {

@@ -155,6 +155,9 @@ const ConfigField kFields[] = {
      "Threads of a rank."},
     {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, "true for a single rank whose threads fit the cores",
      "Pin each thread to a core."},
+    {"cpu.isa", MEMBER(c.cpu.isa), Any(), kRestart, kSet,
+     "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with "
+     "AMX's BF16 tiles), `avx512` (with BF16), `avx2` (with FMA), `portable`. Each rounds in its own order, so it is part of the numerics class."},
     {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSet,
      "Source of the drafts: the model's MTP modules."},
     {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, kSet,
@@ -204,7 +207,7 @@ const ConfigBlock kBlocks[] = {
     {"cuda_graph_config", "Graphs of decode steps, on either backend. `null` runs every step eagerly.", true},
     {"cublaslt", "GEMMs of backend cuda."},
     {"cuda", "Streams of backend cuda."},
-    {"cpu", "Threads of backend cpu."},
+    {"cpu", "Threads and instructions of backend cpu."},
     {"speculative_config", "Drafting. `null`, the default, runs without drafts.", true},
     {"log", "The log of the process."},
 };

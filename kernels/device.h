@@ -74,11 +74,11 @@ struct HostWeight {
 inline constexpr int32_t kMaxGroup = 128;
 
 struct DeviceOptions {
-  int threads = 1;          // CPU: worker threads, the caller included
-  bool pin = false;         // CPU: pin the threads to cores
-  int ranks_here = 1;       // CPU: ranks on this machine, this one included; their threads share the cores
-  std::string isa;          // CPU: "" for the best, or "amx_bf16", "avx512_bf16", "avx2", "portable" (tests)
-  std::string tuning_file;  // CUDA: path of the file that `foredraft tune` wrote, or ""
+  int threads = 1;           // CPU: worker threads, the caller included
+  bool pin = false;          // CPU: pin the threads to cores
+  int ranks_here = 1;        // CPU: ranks on this machine, this one included; their threads share the cores
+  std::string isa;           // CPU: "" or "auto" for the widest, or "amx", "avx512", "avx2", "portable"
+  std::string tuning_file;   // CUDA: path of the file that `foredraft tune` wrote, or ""
   bool side_stream = false;  // CUDA: Stream::Fork opens a branch; else it returns the stream itself
 };
 

@@ -1,8 +1,10 @@
 #ifndef FOREDRAFT_KERNELS_WEIGHT_PARTS_H_
 #define FOREDRAFT_KERNELS_WEIGHT_PARTS_H_
 
-// Checks on the parts of a weight that all backends make before they pack them.
+// What all backends do with the parts of a weight before they pack them: checks, and the order of 4-bit
+// codes.
 
+#include <cstdint>
 #include <span>
 
 #include "absl/status/status.h"
@@ -55,10 +57,36 @@ inline absl::Status CheckParts(std::span<const HostWeight> parts) {
   return absl::OkStatus();
 }
 
-// INVALID_ARGUMENT if item `index` of an array of weights differs from the first in shape or dtype.
+// Four bytes of codes in a checkpoint's order, the first of a pair in the low nibble, with the firsts in the
+// lower half of the word and the seconds in the upper one: a shift by 4 q leaves pair q in the low nibbles of
+// the halves.
+constexpr uint32_t OctetWord(uint32_t codes) {
+  const auto gather = [](uint32_t nibbles) {  // the low nibbles of four bytes
+    nibbles &= 0x0f0f0f0fu;
+    nibbles = (nibbles | nibbles >> 4) & 0x00ff00ffu;
+    return (nibbles | nibbles >> 8) & 0xffffu;
+  };
+  return gather(codes) | gather(codes >> 4) << 16;
+}
+
+// INVALID_ARGUMENT if stacked parts of a 4-bit kind have different groups.
+inline absl::Status CheckSameGroups(std::span<const HostWeight> parts) {
+  for (const HostWeight& part : parts) {
+    if (!Is4Bit(part) || part.group == parts[0].group) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("weight: stacked parts have scale blocks of %d and %d", parts[0].group, part.group));
+  }
+  return absl::OkStatus();
+}
+
+// INVALID_ARGUMENT if item `index` of an array of weights differs from the first in shape, dtype or group.
 template <class Weight>
 absl::Status CheckArrayItem(int index, const Weight& item, const Weight& first) {
-  if (item.n == first.n && item.k == first.k && item.dtype == first.dtype) return absl::OkStatus();
+  if (item.n == first.n && item.k == first.k && item.dtype == first.dtype) {
+    if (item.group == first.group) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "weight %d of an array has groups of %d, the first of %d", index, item.group, first.group));
+  }
   return absl::InvalidArgumentError(
       absl::StrFormat("weight %d of an array is [%d, %d] %s, the first [%d, %d] %s", index, item.n, item.k,
                       DTypeName(item.dtype), first.n, first.k, DTypeName(first.dtype)));

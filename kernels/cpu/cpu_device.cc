@@ -4,11 +4,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "kernels/cpu/isa_choice.h"
 #include "kernels/cpu/packed_weight.h"
 #include "kernels/cpu/random_weight.h"
 #include "kernels/weight_parts.h"
@@ -33,10 +32,10 @@ struct IsaChoice {
 // that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
-    {{"amx_bf16", "cpu amx-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
+    {{"amx", "cpu amx-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
       PackValuesAvx512, TileScoresAmx, TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
      [] { return HasAvx512() && MayUseAmx(); }},
-    {{"avx512_bf16", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
+    {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
       PackValuesAvx512, TileScoresAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
      HasAvx512},
     {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, PackKeysAvx2, PackValuesAvx2,
@@ -53,16 +52,10 @@ const IsaChoice kIsaChoices[] = {
 };
 
 absl::StatusOr<const IsaKernels*> ChooseIsa(const std::string& option) {
-  std::string known;
-  for (const IsaChoice& choice : kIsaChoices) {
-    if (option.empty() && choice.supported()) return &choice.kernels;
-    if (option == choice.kernels.option) {
-      if (choice.supported()) return &choice.kernels;
-      return absl::FailedPreconditionError(absl::StrFormat("isa: %s, not supported by this machine", option));
-    }
-    absl::StrAppend(&known, known.empty() ? "" : ", ", choice.kernels.option);
-  }
-  return absl::InvalidArgumentError(absl::StrFormat("isa: \"%s\", allowed %s", option, known));
+  std::vector<IsaPath> paths;
+  for (const IsaChoice& choice : kIsaChoices) paths.push_back({choice.kernels.option, choice.supported()});
+  ASSIGN_OR_RETURN(const int index, ChooseIsaPath(option, paths));
+  return &kIsaChoices[index].kernels;
 }
 
 }  // namespace
@@ -129,19 +122,14 @@ absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightPart
     ASSIGN_OR_RETURN(const std::vector<HostWeight> hosts, parts(index));
     ASSIGN_OR_RETURN(items[index], PackWeight(hosts));
     RETURN_IF_ERROR(CheckArrayItem(index, items[index], items[0]));
-    if (items[index].group == items[0].group) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("weight %d of an array has groups of %d, the first of %d", index, items[index].group,
-                        items[0].group));
   }
   return PackedWeights{.items = items, .count = count, .first = count > 0 ? *items : PackedWeight{}};
 }
 
 absl::StatusOr<PackedWeights> CpuDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
-  std::optional<RandomHostWeight> host;
+  RandomHostWeight host(weight);
   return PackWeights(count, [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
-    host.emplace(weight, index, pool_);
-    return std::vector<HostWeight>{host->View()};
+    return std::vector<HostWeight>{host.Make(index, pool_)};
   });
 }
 

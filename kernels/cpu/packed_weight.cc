@@ -21,13 +21,11 @@ int32_t BlockK(const HostWeight& part) {
 // A stripe has one grid of scales along k.
 absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
-    const int32_t first = Is4Bit(part) ? parts[0].group : parts[0].block_k;
-    const int32_t other = Is4Bit(part) ? part.group : part.block_k;
-    if (!IsQuantised(part) || other == first) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("weight: stacked parts have scale blocks of %d and %d", first, other));
+    if (!IsF8(part) || part.block_k == parts[0].block_k) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
+                                                      parts[0].block_k, part.block_k));
   }
-  return absl::OkStatus();
+  return CheckSameGroups(parts);
 }
 
 // The part that has output `index` of the stacked weight, and its row there; null past the end.
@@ -73,16 +71,6 @@ void FillStripe(std::span<const HostWeight> parts, const PackedHeader& header, i
 }
 
 static_assert(std::endian::native == std::endian::little, "eight codes are read as one integer");
-
-// Eight codes in a checkpoint's order, nibble k, to an octet's.
-uint32_t OctetWord(uint32_t codes) {
-  const auto gather = [](uint32_t nibbles) {  // the low nibbles of four bytes
-    nibbles &= 0x0f0f0f0fu;
-    nibbles = (nibbles | nibbles >> 4) & 0x00ff00ffu;
-    return (nibbles | nibbles >> 8) & 0xffffu;
-  };
-  return gather(codes) | gather(codes >> 4) << 16;
-}
 
 // Bytes of a group of a stripe: codes and scales.
 int64_t GroupBytes(int32_t group) { return int64_t{group} / 2 * kStripeWidth + kStripeWidth * sizeof(bf16); }

@@ -37,22 +37,24 @@ void FillCodes(const RandomWeight& weight, int item, ThreadPool& pool, uint8_t* 
 
 }  // namespace
 
-RandomHostWeight::RandomHostWeight(const RandomWeight& weight, int item, ThreadPool& pool)
-    : weight_(weight), data_(BytesOf(weight)) {
+RandomHostWeight::RandomHostWeight(const RandomWeight& weight) : weight_(weight), data_(BytesOf(weight)) {
   if (Is4Bit(weight.dtype)) {
-    FillCodes(weight, item, pool, data_.data());
     group_scales_.assign(int64_t{weight.n} * (weight.k / weight.group), RandomGroupScale(weight));
   } else if (weight.dtype == DType::kF8E4M3) {
-    Fill(weight, item, pool, data_.data(), RandomF8);
     const int64_t blocks =
         int64_t{(weight.n + kBlock - 1) / kBlock} * int64_t{(weight.k + kBlock - 1) / kBlock};
     scales_.assign(blocks, RandomF8Scale(weight));
-  } else {
-    Fill(weight, item, pool, reinterpret_cast<bf16*>(data_.data()), RandomBf16);
   }
 }
 
-HostWeight RandomHostWeight::View() const {
+HostWeight RandomHostWeight::Make(int item, ThreadPool& pool) {
+  if (Is4Bit(weight_.dtype)) {
+    FillCodes(weight_, item, pool, data_.data());
+  } else if (weight_.dtype == DType::kF8E4M3) {
+    Fill(weight_, item, pool, data_.data(), RandomF8);
+  } else {
+    Fill(weight_, item, pool, reinterpret_cast<bf16*>(data_.data()), RandomBf16);
+  }
   return {.dtype = weight_.dtype,
           .n = weight_.n,
           .k = weight_.k,

@@ -10,11 +10,13 @@
 
 namespace foredraft {
 
-// One random weight in host memory, in a checkpoint's layout.
+// One random weight at a time in host memory, in a checkpoint's layout.
 class RandomHostWeight {
  public:
-  RandomHostWeight(const RandomWeight& weight, int item, ThreadPool& pool);
-  HostWeight View() const;
+  explicit RandomHostWeight(const RandomWeight& weight);
+
+  // Item `item` of the array. Valid until the next call.
+  HostWeight Make(int item, ThreadPool& pool);
 
  private:
   RandomWeight weight_;

@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "kernels/cuda/cublaslt_gemm.h"
+#include "kernels/cuda/gemm_4bit.h"
 #include "kernels/cuda/gemm_gather.h"
 #include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
@@ -16,6 +17,13 @@ int64_t PreparedBytes(const GemmParams& p, bool hopper) {
   }
   return hopper && !TmaCanLoad(p.x, 0) ? int64_t{p.x.rows} * p.x.cols * static_cast<int64_t>(sizeof(bf16))
                                        : 0;
+}
+
+int32_t SplitsOf(const GemmParams& p, bool hopper) {
+  const PackedWeight& w = p.weight;
+  if (p.form != GemmForm::kDecode) return 1;
+  if (Is4Bit(w.dtype)) return Splits4Bit(w.n, w.k, w.dtype, w.group);
+  return hopper ? GemmSplits(w.n, w.k, static_cast<int32_t>(DTypeBytes(w.dtype))) : 1;
 }
 
 void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& problem) {
@@ -36,11 +44,12 @@ void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& pro
 // clang-format off
 //   weight                                  | no tuning file | tuning file has the shape and form
 //   FP8 or BF16, rows a multiple of 128 B   | HopperGemm     | cuBLASLt, the entry's algorithm
+//   INT4 or FP4                             | Gemm4Bit       | Gemm4Bit
 //   any other                               | TileGemm       | TileGemm
 // clang-format on
 //
-// The weight's shape and the form alone decide, because in the decode form HopperGemm may split k
-// (GemmSplits). head_gemm and grouped_gemm choose HopperGemm or TileGemm by the same rule and split nothing.
+// The weight's shape and the form alone decide, because in the decode form HopperGemm and Gemm4Bit may split
+// k (GemmSplits, Splits4Bit). head_gemm and grouped_gemm choose by the same rule and split nothing.
 // Without a tuning file cuBLASLt is not used: only `foredraft tune` checks that an algorithm gives a row the
 // same bits for all row counts.
 void Gemm(Stream& stream, const GemmParams& p) {
@@ -57,12 +66,11 @@ void Gemm(Stream& stream, const GemmParams& p) {
                          .bias = p.bias,
                          .weight = p.weight,
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
-  const bool hopper = HopperSupports(p.weight);
-  if (hopper && p.form == GemmForm::kDecode) {
-    problem.splits = GemmSplits(p.weight.n, p.weight.k, static_cast<int32_t>(DTypeBytes(p.weight.dtype)));
-  }
+  const bool hopper = HopperSupports(p.weight), four_bits = Is4Bit(p.weight.dtype);
+  problem.splits = SplitsOf(p, hopper);
   const int64_t prepared_bytes = (PreparedBytes(p, hopper) + 1023) / 1024 * 1024;
-  const int64_t partial_bytes = HopperPartialBytes(stream, problem);
+  const int64_t partial_bytes =
+      four_bits ? PartialBytes4Bit(stream, problem) : HopperPartialBytes(stream, problem);
   if (prepared_bytes + partial_bytes > 0) {
     auto* const memory = static_cast<std::byte*>(cuda.Scratch(prepared_bytes + partial_bytes));
     problem.partials = memory + prepared_bytes;
@@ -70,6 +78,8 @@ void Gemm(Stream& stream, const GemmParams& p) {
   }
   if (hopper) {
     HopperGemm(stream, problem);
+  } else if (four_bits) {
+    Gemm4Bit(stream, problem);
   } else {
     TileGemm(stream, problem);
   }

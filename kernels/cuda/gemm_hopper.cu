@@ -185,20 +185,10 @@ GemmTile TileOf(Stream& stream, const GemmProblem& q) {
   return PlanGemm(size, q.splits, RatesOf(stream)).tile;
 }
 
-GemmProblem RowRange(const GemmProblem& q, int32_t first, int32_t count) {
-  GemmProblem range = q;
-  range.ranges.rows = count;
-  if (q.out) range.out = q.out.row_range(first, count);
-  if (q.out_bf16) range.out_bf16 = q.out_bf16.row_range(first, count);
-  if (q.x_f8) range.x_f8 = q.x_f8.row_range(first, count);
-  if (q.x) range.x = q.x.row_range(first, count);
-  return range;
-}
-
 }  // namespace
 
 bool HopperSupports(const PackedWeight& weight) {
-  return RunsHopperKernels() &&
+  return RunsHopperKernels() && !Is4Bit(weight.dtype) &&
          weight.k * static_cast<int64_t>(DTypeBytes(weight.dtype)) % kTileRowBytes == 0 && weight.n % 8 == 0;
 }
 
@@ -213,7 +203,9 @@ GemmSize SizeOf(const GemmProblem& q) {
           .element_bytes = static_cast<int32_t>(DTypeBytes(q.weight.dtype)),
           .rows = ragged && q.expected_rows > 0 ? q.expected_rows : q.ranges.rows,
           .groups = q.ranges.groups,
-          .ragged = ragged};
+          .ragged = ragged,
+          .codes = q.weight.dtype,
+          .scale_group = q.weight.group};
 }
 
 GemmRates RatesOf(Stream& stream) {

@@ -419,13 +419,6 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   return p;
 }
 
-// Tiles of rows of all groups; with row counts on the device, the most there may be.
-inline int64_t RowTiles(const GroupRowRanges& ranges, int32_t tile_rows) {
-  const int64_t full_tiles = (ranges.rows + tile_rows - 1) / tile_rows;
-  return ranges.offsets != nullptr ? std::min<int64_t>(ranges.rows, full_tiles + ranges.groups)
-                                   : full_tiles * ranges.groups;
-}
-
 // At most a block per multiprocessor.
 inline dim3 HopperGrid(Stream& stream, int64_t items) {
   return dim3(static_cast<uint32_t>(

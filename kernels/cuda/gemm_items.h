@@ -11,6 +11,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace foredraft::cuda {
@@ -35,6 +36,13 @@ struct GroupRowRanges {
   __device__ int32_t begin(int32_t group) const { return offsets != nullptr ? offsets[group] : 0; }
   __device__ int32_t end(int32_t group) const { return offsets != nullptr ? offsets[group + 1] : rows; }
 };
+
+// Tiles of rows of all groups; with row counts on the device, the most there may be.
+inline int64_t RowTiles(const GroupRowRanges& ranges, int32_t tile_rows) {
+  const int64_t full_tiles = (ranges.rows + tile_rows - 1) / tile_rows;
+  return ranges.offsets != nullptr ? std::min<int64_t>(ranges.rows, full_tiles + ranges.groups)
+                                   : full_tiles * ranges.groups;
+}
 
 }  // namespace foredraft::cuda
 

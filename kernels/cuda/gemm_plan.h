@@ -1,36 +1,46 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_
 #define FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_
 
-// Which tiles the GEMM kernels for Hopper use (gemm_hopper.h, gemm_gate_up.h), and how long they should take.
-// A pure function of shapes without CUDA's headers: launches, unit tests and tests/bench call the same one.
+// Which tiles the GEMM kernels for Hopper (gemm_hopper.h, gemm_gate_up.h) and for 4-bit weights (gemm_4bit.h)
+// use, and how long they should take. A pure function of shapes without CUDA's headers: launches, unit tests
+// and tests/bench call the same one.
 //
 // Only the number of splits of k decides bits. It follows from the weight's shape alone. Tile sizes decide
 // time and nothing else, so they may depend on the number of rows.
 //
-// The prediction, per block of one multiprocessor (SM):
+// The prediction of Hopper's kernels, per block of one multiprocessor (SM):
 //   step    one k tile of 128 bytes: the longest of wgmma, promotion of FP8 sums and the loads' rate of an SM
 //   item    its steps, then the epilogue
 //   wave    one item per SM: an item's time, or the wave's bytes at the rate of memory or of L2
 //   launch  start, all waves, end; with splits, the exchange of partial sums
+// Gemm4Bit has several blocks on an SM. A step of one, 128 inputs, takes the longest of the latency of its
+// instructions, the SM's busiest unit (integers to widen codes, ldmatrix, mma) times the blocks there, and
+// the bytes at a block's rate.
+//
 // The constants are estimates from specifications; a device has not confirmed them yet.
 
 #include <cstdint>
 
+#include "kernels/dtype.h"
+
 namespace foredraft::cuda {
 
-// An output tile of HopperGemm.
+// An output tile. Of HopperGemm: a multiple of 16 rows, up to 128 (above 64 the kernel has two consumer
+// warpgroups), and 16, 32, 64 or 128 outputs. Of Gemm4Bit: 16, 32 or 64 rows, 64 outputs.
 struct GemmTile {
-  int32_t rows = 0;     // a multiple of 16, up to 128; above 64 the kernel has two consumer warpgroups
-  int32_t outputs = 0;  // 16, 32, 64, 128
+  int32_t rows = 0;
+  int32_t outputs = 0;
 };
 
 struct GemmSize {
   int32_t n = 0;
   int32_t k = 0;
-  int32_t element_bytes = 0;  // of weights and rows: 1 FP8, 2 BF16
-  int32_t rows = 0;           // of each group; if `ragged`, expected of all groups together
-  int32_t groups = 1;         // weights: experts, heads
-  bool ragged = false;        // each row belongs to one random group: experts
+  int32_t element_bytes = 0;   // of weights and rows: 1 FP8, 2 BF16; not read for 4-bit kinds
+  int32_t rows = 0;            // of each group; if `ragged`, expected of all groups together
+  int32_t groups = 1;          // weights: experts, heads
+  bool ragged = false;         // each row belongs to one random group: experts
+  DType codes = DType::kInt4;  // of Gemm4Bit
+  int32_t scale_group = 32;    // of Gemm4Bit: inputs that share a scale
 };
 
 // The rates of a device.
@@ -47,9 +57,9 @@ struct GemmPlan {
   GemmTile tile;
   int32_t splits = 1;
   double items = 0;             // tiles x splits; the expected number if ragged
-  int32_t blocks = 0;           // with an item; at most one per SM
+  int32_t blocks = 0;           // with an item; at most one per SM, of Gemm4Bit Resident4Bit
   int32_t waves = 0;            // items of the block that has most
-  int32_t stages = 0;           // of the TMA pipeline
+  int32_t stages = 0;           // of the pipeline of loads
   int64_t bytes_in_flight = 0;  // per block, when all stages are loading
   double microseconds = 0;
 };
@@ -73,7 +83,23 @@ GemmPlan PlanGateUp(const GemmSize& size, const GemmRates& rates = {});
 // Whether GateUpGemm is predicted to take less time than HopperGemm and silu_mul. The bits are the same.
 bool GateUpIsFaster(const GemmSize& size, const GemmRates& rates = {});
 
-// Shared memory of a stage: rows of both operands, FP8 scales of the rows, and of the weight (16 bytes for
+// ---- Gemm4Bit ----
+
+// Stages and blocks of an SM: as many as fit the shared memory of Hopper. A GPU with less runs fewer blocks.
+constexpr int32_t Stages4Bit(int32_t tile_rows) { return tile_rows == 16 ? 6 : tile_rows == 32 ? 4 : 3; }
+constexpr int32_t Resident4Bit(int32_t tile_rows) { return tile_rows == 64 ? 3 : 4; }
+
+GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, const GemmRates& rates = {});
+
+// The tile with the least predicted time.
+GemmPlan Plan4Bit(const GemmSize& size, int32_t splits = 1, const GemmRates& rates = {});
+
+// As GemmSplits, over fewer rows: 4 bits are for few streams. `group`: inputs that share a scale.
+int32_t Splits4Bit(int32_t n, int32_t k, DType codes, int32_t group);
+
+// ---- shared memory of the kernels for Hopper ----
+
+// Of a stage: rows of both operands, FP8 scales of the rows, and of the weight (16 bytes for
 // each 128 outputs or less).
 constexpr int32_t kGemmSharedBudget = 216 * 1024;  // for all stages
 constexpr int32_t GemmStageBytes(int32_t rows, int32_t weight_rows) {

@@ -5,6 +5,7 @@
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/row_chunk.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -50,18 +51,6 @@ struct TileShared {
   const unsigned char* x_row[kTileRows];  // null past the group's end
   int32_t tile_starts[kMaxGroups + 1];
 };
-
-// Loads bytes [first, first + 16) of a row; zeros past row_bytes, or if `row` is null.
-__device__ __forceinline__ void LoadChunk(unsigned char* shared, const unsigned char* row, int32_t first,
-                                          int32_t row_bytes, bool vector_loads) {
-  if (row == nullptr || first >= row_bytes) {
-    *reinterpret_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
-  } else if (vector_loads && first + 16 <= row_bytes) {
-    CpAsync16(shared, row + first);
-  } else {
-    for (int i = 0; i < 16; ++i) shared[i] = first + i < row_bytes ? row[first + i] : 0;
-  }
-}
 
 // An E4M3 code as the bits of a float; exact, and in the upper 16 bits.
 __device__ __forceinline__ uint32_t F8ToFloatBits(uint32_t code) {
@@ -333,11 +322,7 @@ TileGemmParams MakeParams(const GemmProblem& q) {
 template <int kTileRows>
 void LaunchTiles(Stream& stream, const GemmProblem& q) {
   const int64_t n_tiles = (q.weight.n + kTileN - 1) / kTileN;
-  const int64_t full_tiles = (q.ranges.rows + kTileRows - 1) / kTileRows;
-  // With row counts on the device: an upper bound, as every group may end in a partial tile.
-  const int64_t row_tiles = q.ranges.offsets != nullptr
-                                ? std::min<int64_t>(q.ranges.rows, full_tiles + q.ranges.groups)
-                                : full_tiles * q.ranges.groups;
+  const int64_t row_tiles = RowTiles(q.ranges, kTileRows);
   const int64_t resident =
       int64_t{kBlocksPerMultiprocessor} * static_cast<CudaStream&>(stream).multiprocessor_count();
   LaunchShape shape;

@@ -33,9 +33,20 @@ struct GemmProblem {
   int64_t out_group_stride = 0;     // elements
   GroupRowRanges ranges = {};       // with offsets in device memory, `rows` is the largest total
   int32_t expected_rows = 0;        // with offsets: expected total, for the choice of tiles; 0: ranges.rows
-  int32_t splits = 1;               // of k; more than 1 only for HopperGemm
-  void* partials = nullptr;         // splits > 1: HopperPartialBytes bytes, 256-byte aligned
+  int32_t splits = 1;               // of k; more than 1 only for HopperGemm and Gemm4Bit
+  void* partials = nullptr;         // splits > 1: HopperPartialBytes or PartialBytes4Bit, 256-byte aligned
 };
+
+// Rows [first, first + count) of a problem with one group.
+inline GemmProblem RowRange(const GemmProblem& q, int32_t first, int32_t count) {
+  GemmProblem range = q;
+  range.ranges.rows = count;
+  if (q.out) range.out = q.out.row_range(first, count);
+  if (q.out_bf16) range.out_bf16 = q.out_bf16.row_range(first, count);
+  if (q.x_f8) range.x_f8 = q.x_f8.row_range(first, count);
+  if (q.x) range.x = q.x.row_range(first, count);
+  return range;
+}
 
 // rows_per_tile: 0 chooses by the row count (the bits are the same); tests force one.
 void TileGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile = 0);

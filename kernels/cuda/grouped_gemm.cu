@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "kernels/cuda/gemm_4bit.h"
 #include "kernels/cuda/gemm_gate_up.h"
 #include "kernels/cuda/gemm_gather.h"
 #include "kernels/cuda/gemm_hopper.h"
@@ -97,6 +98,8 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
     GateUpGemm(stream, problem, p.silu_f8);
   } else if (HopperSupports(first)) {
     HopperGemm(stream, problem);
+  } else if (Is4Bit(first.dtype)) {
+    Gemm4Bit(stream, problem);
   } else {
     TileGemm(stream, problem);
   }

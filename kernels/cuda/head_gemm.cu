@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "kernels/cuda/gemm_4bit.h"
 #include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/kernels.h"
@@ -46,6 +47,8 @@ void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   // Both kernels give the same bits for BF16, so the alignment of x may decide, too.
   if (HopperSupports(p.heads.first) && TmaCanLoad(p.x, p.x_head_stride)) {
     HopperGemm(stream, problem);
+  } else if (Is4Bit(p.heads.first.dtype)) {
+    Gemm4Bit(stream, problem);
   } else {
     TileGemm(stream, problem);
   }

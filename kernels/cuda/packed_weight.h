@@ -1,7 +1,8 @@
 #ifndef FOREDRAFT_KERNELS_CUDA_PACKED_WEIGHT_H_
 #define FOREDRAFT_KERNELS_CUDA_PACKED_WEIGHT_H_
 
-// The GPU's layout of a weight [n, k], which is the checkpoint's: n rows of k adjacent elements, no padding
+// The GPU's layout of a weight [n, k]. 4-bit kinds have tiles with their scales (kernels/cuda/weight_4bit.h).
+// The layout of the others is the checkpoint's: n rows of k adjacent elements, no padding
 // between rows; the base is 256-byte aligned. If a row is not a multiple of 16 bytes (tiny models), kernels
 // cannot use vector loads or TMA and take a slow path. The weight's shape alone decides that, never the row
 // count.
@@ -20,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/weight_4bit.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
@@ -34,10 +36,14 @@ struct WeightLayout {
   int32_t n = 0;
   int32_t k = 0;
   DType dtype = DType::kBF16;  // as packed
+  int32_t group = 0;           // of 4-bit kinds, as in PackedWeight
 
   bool operator==(const WeightLayout&) const = default;
 
-  int64_t data_bytes() const { return int64_t{n} * k * static_cast<int64_t>(DTypeBytes(dtype)); }
+  int64_t data_bytes() const {
+    if (Is4Bit(dtype)) return Layout4Bit{n, k, group}.bytes();
+    return int64_t{n} * k * static_cast<int64_t>(DTypeBytes(dtype));
+  }
   // From one item of an array to the next, in bytes.
   int64_t data_stride() const { return (data_bytes() + 255) / 256 * 256; }
   // From one item's scales to the next, in floats; 0 without scales.
@@ -50,8 +56,8 @@ struct WeightLayout {
   PackedWeight Item(const PackedWeight& first, int64_t index) const;
 };
 
-// UNIMPLEMENTED names a kind of weight that has no kernel here.
-absl::Status CheckKind(DType dtype);
+// INVALID_ARGUMENT names a group of a 4-bit kind that the kernel does not have.
+absl::Status CheckGroup(DType dtype, int32_t group);
 
 // The layout of the parts stacked along n. INVALID_ARGUMENT names a mismatch.
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts);

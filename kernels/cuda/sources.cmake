@@ -14,6 +14,7 @@ set(foredraft_cuda_sources
     cuda_stream.cc
     dense.cu
     gemm.cu
+    gemm_4bit.cu
     gemm_gate_up.cu
     gemm_gather.cu
     gemm_hopper.cu

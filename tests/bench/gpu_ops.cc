@@ -159,7 +159,9 @@ void Gemms(Bench& bench) {
       {"shared down", 7168, 2048, DType::kF8E4M3},  {"dense gate and up", 36864, 7168, DType::kF8E4M3},
       {"dense down", 7168, 18432, DType::kF8E4M3},  {"router", 256, 7168, DType::kBF16},
       {"q_b in BF16", 24576, 1536, DType::kBF16},   {"head", 129280, 7168, DType::kBF16},
-      {"eh_proj", 7168, 14336, DType::kBF16}};
+      {"eh_proj", 7168, 14336, DType::kBF16},       {"q_a and kv_a in INT4", 2112, 7168, DType::kInt4},
+      {"q_b in INT4", 24576, 1536, DType::kInt4},   {"o in INT4", 7168, 16384, DType::kInt4},
+      {"o in FP4", 7168, 16384, DType::kF4E2M1},    {"dense gate and up in INT4", 36864, 7168, DType::kInt4}};
   for (const auto& s : shapes) {
     const std::string name = absl::StrCat("gemm ", s.name);
     if (!bench.Wants(name)) continue;
@@ -216,10 +218,14 @@ void GroupedGemms(Bench& bench) {
     const char* name;
     int n, k;
   } shapes[] = {{"gate and up", 4096, 7168}, {"down", 7168, 2048}};
-  for (const DType dtype : {DType::kF8E4M3, DType::kBF16}) {
+  const struct {
+    DType dtype;
+    const char* name;
+  } kinds[] = {
+      {DType::kF8E4M3, "FP8"}, {DType::kBF16, "BF16"}, {DType::kInt4, "INT4"}, {DType::kF4E2M1, "FP4"}};
+  for (const auto& [dtype, kind] : kinds) {
     for (const auto& s : shapes) {
-      const std::string name =
-          absl::StrCat("grouped_gemm ", s.name, dtype == DType::kBF16 ? ", BF16" : ", FP8");
+      const std::string name = absl::StrCat("grouped_gemm ", s.name, ", ", kind);
       if (!bench.Wants(name)) continue;
       const int n = bench.Width(s.n);
       const int k = bench.Width(s.k);

@@ -89,6 +89,46 @@ TEST(OpLaunches, AGemmTakesAtLeastItsRoofline) {
   }
 }
 
+TEST(OpLaunches, AGemmOf4BitsIsItsPlan) {
+  const DeviceRates rates = {
+      .bytes_per_second = H200().memory_rate, .bf16_flops = H200().bf16_flops, .fp8_flops = H200().fp8_flops};
+  for (const DType dtype : {DType::kInt4, DType::kF4E2M1}) {
+    GemmParams p = GemmOf(4, 7168, 16384, dtype);
+    p.weight.group = 32;
+    const KernelLaunches launches = LaunchesOf(p, {}, H200());
+    ASSERT_EQ(launches.size(), 1);
+    EXPECT_EQ(launches[0].kernel, "Gemm4Bit");
+    const int splits = cuda::Splits4Bit(7168, 16384, dtype, 32);
+    const cuda::GemmPlan plan =
+        cuda::Plan4Bit({.n = 7168, .k = 16384, .rows = 4, .codes = dtype, .scale_group = 32}, splits);
+    EXPECT_EQ(launches[0].items, plan.items);
+    EXPECT_NEAR(LaunchSeconds(launches[0], H200()), plan.microseconds * 1e-6,
+                0.01 * plan.microseconds * 1e-6);
+    EXPECT_GE(OpSeconds(launches, H200()), RooflineSeconds(CostOf(p), rates));
+    // Less than a third of the bytes of BF16, and a part of its time.
+    EXPECT_LT(CostOf(p).bytes, 0.3 * CostOf(GemmOf(4, 7168, 16384, DType::kBF16)).bytes);
+    EXPECT_LT(OpSeconds(launches, H200()),
+              0.6 * OpSeconds(LaunchesOf(GemmOf(4, 7168, 16384, DType::kBF16), {}, H200()), H200()));
+    p.form = GemmForm::kPrefill;
+    EXPECT_EQ(LaunchesOf(p, {}, H200())[0].items, plan.items / splits);
+  }
+}
+
+TEST(OpLaunches, ExpertsOf4BitsGatherTheirOwnRows) {
+  static float out;
+  static bf16 x;
+  static int32_t x_rows;
+  GroupedGemmParams p = {.out = Dense(&out, 256, 4096),
+                         .x = Dense<const bf16>(&x, 64, 7168),
+                         .x_rows = &x_rows,
+                         .experts = {.count = 32, .first = WeightOf(4096, 7168, DType::kInt4)}};
+  p.experts.first.group = 32;
+  const KernelLaunches launches = LaunchesOf(p, {}, H200());
+  ASSERT_EQ(launches.size(), 1);
+  EXPECT_EQ(launches[0].kernel, "Gemm4Bit");
+  EXPECT_GE(LaunchSeconds(launches[0], H200()), 32 * WeightBytes(p.experts.first) * 0.9 / H200().memory_rate);
+}
+
 TEST(OpLaunches, AGemmRunsTheTilesOfItsPlanInTheirTime) {
   // The router's 256 outputs in tiles of 32, k in 8 splits. q_a and kv_a: 2,112 outputs in tiles of 32.
   EXPECT_EQ(LaunchesOf(GemmOf(32, 256, 7168, DType::kBF16), {}, H200())[0].items, 8 * 8);

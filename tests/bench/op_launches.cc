@@ -52,7 +52,9 @@ cuda::GemmSize SizeOf(const PackedWeight& weight, double rows, int groups = 1) {
           .k = weight.k,
           .element_bytes = static_cast<int32_t>(DTypeBytes(weight.dtype)),
           .rows = std::max(1, static_cast<int32_t>(std::lround(rows))),
-          .groups = groups};
+          .groups = groups,
+          .codes = weight.dtype,
+          .scale_group = weight.group};
 }
 
 // A launch with `choice`'s tile and splits for the rows of `size`. gemm_plan.h predicts its time, which is
@@ -68,6 +70,20 @@ KernelLaunch GemmLaunch(const char* kernel, const cuda::GemmSize& size, const cu
                          .in_flight = static_cast<double>(plan.bytes_in_flight),
                          .item_bf16_flops = cost.bf16_flops / plan.items,
                          .item_fp8_flops = cost.fp8_flops / plan.items};
+  launch.chain_seconds = plan.microseconds * 1e-6 / std::ceil(Waves(launch, gpu));
+  return launch;
+}
+
+// kernels/cuda/gemm_4bit.cu, with the tile that it chooses for `expected` rows.
+KernelLaunch Gemm4BitLaunch(const cuda::GemmSize& expected, const cuda::GemmSize& size, int32_t splits,
+                            const OpCost& cost, const GpuModel& gpu) {
+  const int32_t tile_rows = cuda::Plan4Bit(expected, splits, ChoiceRates(gpu)).tile.rows;
+  const cuda::GemmPlan plan = cuda::Predict4Bit(size, tile_rows, splits, RatesOf(gpu));
+  KernelLaunch launch = {.kernel = "Gemm4Bit",
+                         .items = plan.items,
+                         .blocks_per_multiprocessor = cuda::Resident4Bit(tile_rows),
+                         .memory_bytes = cost.bytes,
+                         .item_bf16_flops = cost.bf16_flops / plan.items};
   launch.chain_seconds = plan.microseconds * 1e-6 / std::ceil(Waves(launch, gpu));
   return launch;
 }
@@ -99,6 +115,10 @@ KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const G
   const PackedWeight& w = p.weight;
   if (w.dtype == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(p.x.rows, w.k, gpu));
   const cuda::GemmSize size = SizeOf(w, p.x.rows);
+  if (Is4Bit(w.dtype)) {
+    const int32_t splits = p.form == GemmForm::kDecode ? cuda::Splits4Bit(w.n, w.k, w.dtype, w.group) : 1;
+    return {Gemm4BitLaunch(size, size, splits, CostOf(p, shape), gpu)};
+  }
   const int32_t splits =
       p.form == GemmForm::kDecode ? cuda::GemmSplits(size.n, size.k, size.element_bytes) : 1;
   launches.push_back(
@@ -108,11 +128,12 @@ KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const G
 
 KernelLaunches LaunchesOf(const HeadGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   const cuda::GemmSize size = SizeOf(p.heads.first, p.x.rows, p.heads.count);
+  if (Is4Bit(p.heads.first.dtype)) return {Gemm4BitLaunch(size, size, 1, CostOf(p, shape), gpu)};
   return {GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, 1, ChoiceRates(gpu)), CostOf(p, shape), gpu)};
 }
 
 // kernels/cuda/grouped_gemm.cu: rows gathered and quantised, then GateUpGemm, or HopperGemm and with few rows
-// silu_mul.
+// silu_mul. Gemm4Bit gathers rows itself.
 KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kMostSums = 8 << 20;  // bytes between HopperGemm and silu_mul
   const PackedWeight& expert = p.experts.first;
@@ -125,7 +146,7 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
     launches.push_back(Streaming("CopyQuantizedKernel", pairs, 256, pairs * expert.k * 2.0, 2, gpu));
   } else if (f8 && !p.x_f8) {
     launches.push_back(QuantizeLaunch(pairs, expert.k, gpu));
-  } else if (!f8 && p.x_rows != nullptr) {
+  } else if (!f8 && !Is4Bit(expert.dtype) && p.x_rows != nullptr) {
     launches.push_back(
         Streaming("GatherKernel", pairs * CeilDivide(expert.k, 2048), 256, pairs * expert.k * 4.0, 2, gpu));
   }
@@ -136,6 +157,7 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
   if (shape.met_experts > 0) size = SizeOf(expert, std::ceil(pairs / shape.met_experts), shape.met_experts);
 
   const OpCost cost = CostOf(p, shape);
+  if (Is4Bit(expert.dtype)) return {Gemm4BitLaunch(expected, size, 1, cost, gpu)};
   const cuda::GemmRates rates = ChoiceRates(gpu);
   const bool in_parts =
       p.silu_f8 && prepared * expert.n * sizeof(float) <= kMostSums && !cuda::GateUpIsFaster(expected, rates);

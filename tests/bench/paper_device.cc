@@ -240,7 +240,7 @@ PackedWeights PaperDevice::WeightsOf(int count, const PackedWeight& shape) {
 }
 
 absl::StatusOr<PackedWeight> PaperDevice::PackWeight(std::span<const HostWeight> parts) {
-  PackedWeight weight = {.n = 0, .k = parts[0].k, .dtype = parts[0].dtype};
+  PackedWeight weight = {.n = 0, .k = parts[0].k, .dtype = parts[0].dtype, .group = parts[0].group};
   for (const HostWeight& part : parts) weight.n += part.n;
   return WeightsOf(1, weight).first;
 }
@@ -254,7 +254,10 @@ absl::StatusOr<PackedWeights> PaperDevice::PackWeights(int count, const WeightPa
 }
 
 absl::StatusOr<PackedWeights> PaperDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
-  return WeightsOf(count, {.n = weight.n, .k = weight.k, .dtype = weight.dtype});
+  return WeightsOf(count, {.n = weight.n,
+                           .k = weight.k,
+                           .dtype = weight.dtype,
+                           .group = Is4Bit(weight.dtype) ? weight.group : 0});
 }
 
 std::unique_ptr<Stream> PaperDevice::CreateStream() {

@@ -85,6 +85,7 @@ constexpr const char* kFixedKeys[] = {
     "cuda.side_stream",
     "cpu.threads",
     "cpu.pin",
+    "cpu.isa",
     "speculative_config.decoding_type",
     "speculative_config.max_draft_len",
     "speculative_config.use_mtp_vanilla",

@@ -92,5 +92,21 @@ TEST(DeployConfigs, R1ShapesResolve) {
   }
 }
 
+TEST(DeployConfigs, TheShapeOfGlmInInt4FitsAMachineOf24Gib) {
+  const std::string stem = "deploy/configs/glm-4.7-flash";
+  const auto shipped = Resolve(stem + ".yaml", stem + ".json");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  const Config& config = shipped->loaded.config;
+  const ModelConfig& model = shipped->model;
+  EXPECT_EQ(config.load_format, LoadFormat::kDummy);
+  EXPECT_EQ(config.backend, Backend::kCpu);
+  EXPECT_EQ(config.kv_cache_config.max_tokens, 16384);
+  EXPECT_EQ(*config.speculative_config->forced_acceptance_length, 1.6);
+  EXPECT_EQ(model.model_type, "glm4_moe_lite");
+  EXPECT_EQ(model.pack_quantized.codes, CodeFormat::kInt4);
+  EXPECT_EQ(model.pack_quantized.group, 32);
+  EXPECT_EQ(model.num_hidden_layers, 47);
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -189,17 +189,105 @@ TEST_F(CudaDeviceTest, AGridThatCannotBeStackedBecomesBf16) {
   }
 }
 
-TEST_F(CudaDeviceTest, Refuses4BitWeightsByName) {
+// The code of an element and the scale of its group, as kernels/cuda/weight_4bit.h places them.
+struct Element4Bit {
+  int code;
+  bf16 scale;
+};
+
+Element4Bit At(const std::vector<uint8_t>& bytes, const Layout4Bit& layout, int output, int input) {
+  const uint8_t* const block =
+      bytes.data() + output / 64 * layout.tile_bytes() + int64_t{input / 128} * layout.block_bytes();
+  const int quarter = input / 32 % 4, q = input / 8 % 4, lane = input / 2 % 4, p = input % 2;
+  uint32_t word;
+  Element4Bit element;
+  std::memcpy(&word, block + Word4At(output % 64, lane, quarter), sizeof(word));
+  std::memcpy(&element.scale, block + Scale4At(output % 64, input % 128 / layout.group), sizeof(bf16));
+  element.code = word >> (4 * q + 16 * p) & 15;
+  return element;
+}
+
+TEST_F(CudaDeviceTest, FourBitWeightsLieInTilesWithTheirScales) {
+  constexpr int kK = 160, kGroup = 32;  // a block and a quarter
+  std::vector<uint8_t> codes(100 * kK / 2);
+  std::vector<bf16> scales(100 * kK / kGroup);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37 + i / 256);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = ToBf16(1.0f + float(i));
+  const auto part = [&](int first, int n) {
+    return HostWeight{.dtype = DType::kInt4,
+                      .n = n,
+                      .k = kK,
+                      .data = codes.data() + first * kK / 2,
+                      .group_scales = scales.data() + first * (kK / kGroup),
+                      .group = kGroup};
+  };
+  const HostWeight parts[] = {part(0, 30), part(30, 70)};
+  const auto packed = device_->PackWeight(parts);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  EXPECT_EQ(packed->dtype, DType::kInt4);
+  EXPECT_EQ(packed->group, kGroup);
+  EXPECT_EQ(packed->n, 100);
+  const Layout4Bit layout = {100, kK, kGroup};
+  EXPECT_EQ(layout.bytes(), 2 * 2 * (4096 + 4 * 64 * 2));
+  const std::vector<uint8_t> bytes = Get(static_cast<const uint8_t*>(packed->data), layout.bytes());
+  for (int output = 0; output < 100; ++output) {
+    for (int input = 0; input < kK; ++input) {
+      const Element4Bit element = At(bytes, layout, output, input);
+      const int index = output * kK + input;
+      ASSERT_EQ(element.code, codes[index / 2] >> (index % 2 * 4) & 15) << output << ", " << input;
+      ASSERT_EQ(element.scale.bits, scales[index / kGroup].bits) << output << ", " << input;
+    }
+  }
+  EXPECT_EQ(At(bytes, layout, 100, 0).scale.bits, 0) << "an output past n";
+  EXPECT_EQ(At(bytes, layout, 0, kK).scale.bits, 0) << "an input past k";
+}
+
+TEST_F(CudaDeviceTest, Refuses4BitGroupsByName) {
   const std::vector<uint8_t> codes(64);
-  const std::vector<bf16> scales(4);
-  HostWeight part{.dtype = DType::kInt4, .n = 4, .k = 32, .data = codes.data()};
-  part.group_scales = scales.data();
-  part.group = 32;
+  const std::vector<bf16> scales(16);
+  const auto part = [&](int group) {
+    return HostWeight{.dtype = DType::kInt4,
+                      .n = 2,
+                      .k = 64,
+                      .data = codes.data(),
+                      .group_scales = scales.data(),
+                      .group = group};
+  };
+  RandomWeight random = DenseRandomWeight(4, 64, DType::kInt4, 1, 9);
+  random.group = 16;
+  const HostWeight small = part(16);
   for (const absl::Status& status :
-       {device_->PackWeight({&part, 1}).status(),
-        device_->MakeRandomWeights(2, DenseRandomWeight(4, 32, DType::kInt4, 1, 9)).status()}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(status.message(), HasSubstr("INT4: the cuda backend has no kernel for 4-bit weights"));
+       {device_->PackWeight({&small, 1}).status(), device_->MakeRandomWeights(2, random).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("INT4 in groups of 16, allowed 32, 64, 128 on backend cuda"));
+  }
+  const auto mixed = device_->PackWeights(2, [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
+    return std::vector<HostWeight>{part(index == 0 ? 64 : 32)};
+  });
+  EXPECT_THAT(mixed.status().message(), HasSubstr("weight 1 of an array has groups of 32, the first of 64"));
+}
+
+TEST_F(CudaDeviceTest, Random4BitWeightsAreThoseOfTheirNumbers) {
+  for (const DType dtype : {DType::kInt4, DType::kF4E2M1}) {
+    RandomWeight weight = DenseRandomWeight(70, 192, dtype, 0.5f, 9);
+    weight.group = 64;
+    weight.offset = 11;
+    const auto made = device_->MakeRandomWeights(2, weight);
+    ASSERT_TRUE(made.ok()) << made.status();
+    const Layout4Bit layout = {70, 192, 64};
+    for (const int item : {0, 1}) {
+      const std::vector<uint8_t> bytes =
+          Get(static_cast<const uint8_t*>(made->first.data) + item * made->data_stride, layout.bytes());
+      for (int output = 0; output < 70; output += 23) {
+        for (int input = 0; input < 192; ++input) {
+          const Element4Bit element = At(bytes, layout, output, input);
+          EXPECT_EQ(element.code, RandomCode4(weight, weight.number(item, output, input)));
+          EXPECT_EQ(element.scale.bits, RandomGroupScale(weight).bits);
+        }
+      }
+      EXPECT_EQ(At(bytes, layout, 70, 0).scale.bits, 0) << "an output past n";
+      EXPECT_EQ(At(bytes, layout, 0, 192).scale.bits, 0) << "an input past k";
+    }
   }
 }
 

@@ -129,5 +129,70 @@ TEST(GemmPlan, FusesGateAndUpUnlessFewTilesHaveRows) {
   EXPECT_EQ(PlanGateUp(GateUp(32)).tile.outputs, 256);
 }
 
+// ---- 4 bits ----
+
+GemmSize FourBits(int n, int k, int rows, DType codes = DType::kInt4) {
+  return {.n = n, .k = k, .rows = rows, .codes = codes, .scale_group = 32};
+}
+
+TEST(Gemm4BitPlan, ChoosesForR1) {
+  struct Case {
+    Weight weight;
+    int rows;
+    const char* plan;
+  };
+  const Case cases[] = {
+      {kQkvA, 4, "16x64, splits 8, blocks 264, waves 1"},
+      {kQkvA, 32, "32x64, splits 8, blocks 264, waves 1"},
+      {kQB, 4, "16x64, splits 1, blocks 384, waves 1"},
+      {kQB, 128, "64x64, splits 1, blocks 396, waves 2"},
+      {kO, 1, "16x64, splits 2, blocks 224, waves 1"},
+      {kDenseGateUp, 8, "16x64, splits 1, blocks 528, waves 2"},
+      {kSharedDown, 8, "16x64, splits 1, blocks 112, waves 1"},
+  };
+  for (const Case& c : cases) {
+    const int splits = Splits4Bit(c.weight.n, c.weight.k, DType::kInt4, 32);
+    EXPECT_EQ(Show(Plan4Bit(FourBits(c.weight.n, c.weight.k, c.rows), splits)), c.plan)
+        << c.weight.name << ", " << c.rows << " rows";
+  }
+}
+
+TEST(Gemm4BitPlan, IsNeverFasterThanMemoryNorSlowerThanOneTileForAll) {
+  const GemmRates rates;
+  for (const DType codes : {DType::kInt4, DType::kF4E2M1}) {
+    for (const Weight& w : kAll) {
+      const double bytes = double(w.n) * w.k * (0.5 + 2.0 / 32);
+      const int splits = Splits4Bit(w.n, w.k, codes, 32);
+      double before = 0;
+      for (int rows = 1; rows <= 256; ++rows) {
+        const GemmSize size = FourBits(w.n, w.k, rows, codes);
+        const GemmPlan plan = Plan4Bit(size, splits);
+        const std::string what = std::string(w.name) + ", " + std::to_string(rows) + " rows: " + Show(plan);
+        EXPECT_GE(plan.microseconds, bytes / rates.memory_bytes_per_us) << what;
+        EXPECT_LE(plan.microseconds, 1.011 * Predict4Bit(size, 64, splits).microseconds) << what;
+        EXPECT_LE(plan.blocks, rates.multiprocessors * Resident4Bit(plan.tile.rows)) << what;
+        EXPECT_GE(plan.microseconds, 0.95 * before) << what;  // but for how full the last wave is
+        before = plan.microseconds;
+      }
+    }
+  }
+}
+
+TEST(Gemm4BitPlan, SplitsSomeWeightsWhoseTilesAreFew) {
+  EXPECT_EQ(Splits4Bit(kDenseGateUp.n, kDenseGateUp.k, DType::kF4E2M1, 32), 1);  // 576 tiles
+  EXPECT_GT(Splits4Bit(kSharedGateUp.n, kSharedGateUp.k, DType::kInt4, 32), 1);
+  EXPECT_EQ(Splits4Bit(64, 512, DType::kInt4, 32), 1);  // a split has four steps
+}
+
+TEST(Gemm4BitPlan, AMultiprocessorHasRoomForItsBlocks) {
+  constexpr int kShared = 228 * 1024, kReserved = 1024, kStarts = 513 * 4;
+  for (const int rows : {16, 32, 64}) {
+    const int stage = rows * (256 + 16) + 64 * 64 + 4 * 64 * 2;
+    const int block = Stages4Bit(rows) * stage + rows * 8 + kStarts + 4 + kReserved;
+    EXPECT_LE(block * Resident4Bit(rows), kShared) << rows;
+    EXPECT_LE(block, 99 * 1024 + kReserved) << rows << ": the least of the supported GPUs";
+  }
+}
+
 }  // namespace
 }  // namespace foredraft::cuda

@@ -234,18 +234,19 @@ std::string Setting::DebugString() const {
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
-                                 const ExpertShard& shard) {
-  using Key = std::tuple<std::string, std::string, int, int>;
+                                 const ExpertShard& shard, const std::string& isa) {
+  using Key = std::tuple<std::string, std::string, int, int, std::string>;
   static auto* const models = new std::map<Key, LoadedModel>;
-  const Key key = {checkpoint_dir, backend, shard.rank, shard.size};
+  const Key key = {checkpoint_dir, backend, shard.rank, shard.size, isa};
   const auto found = models->find(key);
   if (found != models->end()) return found->second;
   LoadedModel model;
   model.dir = checkpoint_dir;
+  model.isa = isa;
   auto config = ReadModelConfig(checkpoint_dir + "/config.json");
   CHECK(config.ok()) << config.status().ToString();
   model.config = *std::move(config);
-  auto device = CreateDevice(backend, {.threads = 2});
+  auto device = CreateDevice(backend, {.threads = 2, .isa = isa});
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
@@ -309,7 +310,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
                                                        int ranks) {
   std::vector<RankParts> parts;
   if (ranks == 1) {
-    auto device = CreateDevice(TestBackend(), {.threads = 2});
+    auto device = CreateDevice(TestBackend(), {.threads = 2, .isa = model.isa});
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {

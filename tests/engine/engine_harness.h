@@ -27,13 +27,15 @@ inline constexpr int kMaxSeqLen = 384;  // of every run
 // runs.
 struct LoadedModel {
   std::string dir;
+  std::string isa;  // as DeviceOptions::isa; of the engines, too
   std::unique_ptr<Device> device;
   ModelConfig config;
   ModelWeights weights;
 };
 // `shard`: which rank's experts to load; everything else is the same for all ranks.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
-                                 const std::string& backend = TestBackend(), const ExpertShard& shard = {});
+                                 const std::string& backend = TestBackend(), const ExpertShard& shard = {},
+                                 const std::string& isa = "");
 
 // The settings that may change how tokens are computed, but must not change the tokens (kv_dtype aside).
 struct Setting {

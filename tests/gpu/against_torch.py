@@ -12,11 +12,14 @@ from gpu_machine import json_lines, run_program
 
 ROWS = (1, 4, 8, 32, 128)
 COLD_BYTES = 256e6  # five times an H200's L2
-# As in gpu_ops.cc: name, outputs, inputs, FP8.
+# As in gpu_ops.cc: name, outputs, inputs, FP8. Torch has no product with 4-bit weights: those are beside BF16's.
 GEMMS = (("q_a and kv_a", 2112, 7168, True), ("q_b", 24576, 1536, True), ("o", 7168, 16384, True),
          ("shared gate and up", 4096, 7168, True), ("shared down", 7168, 2048, True),
          ("dense gate and up", 36864, 7168, True), ("dense down", 7168, 18432, True), ("router", 256, 7168, False),
-         ("q_b in BF16", 24576, 1536, False), ("head", 129280, 7168, False), ("eh_proj", 7168, 14336, False))
+         ("q_b in BF16", 24576, 1536, False), ("head", 129280, 7168, False), ("eh_proj", 7168, 14336, False),
+         ("q_a and kv_a in INT4", 2112, 7168, False), ("q_b in INT4", 24576, 1536, False),
+         ("o in INT4", 7168, 16384, False), ("o in FP4", 7168, 16384, False),
+         ("dense gate and up in INT4", 36864, 7168, False))
 # FlashMLA's README, dense decoding on an H800: the rates at which it is bound by products and by memory.
 FLASH_MLA_FLOPS, FLASH_MLA_BYTES = 660e12, 3000e9
 

@@ -6,7 +6,7 @@ import shutil
 from gpu_machine import json_lines, run_program
 
 # Of the tests besides Ladder.*, which the source file orders. The slow ones at R1's size are shapes.py's.
-ORDER = ["GemmKernels.", "Gemm.", "HeadGemm.", "GroupedGemm.", "QuantizedRows.", "MlaDecode", "MlaPrefill."]
+ORDER = ["GemmKernels.", "Gemm4Bit.", "Gemm.", "HeadGemm.", "GroupedGemm.", "QuantizedRows.", "MlaDecode", "MlaPrefill."]
 LATER = ("R1Shapes.", "CpuAndGpu.", "SameTokens", "GoldenLogits", "RelaxedAcceptance")
 SANITIZED = ("Ladder.*:DecodeRows.*:VerifyDrafts.*:GroupRows.*:CombineExperts.*:Argmax.*:GroupedGemm.HasTheBitsOfGemm:"
              "MlaDecode.RowsPast*")

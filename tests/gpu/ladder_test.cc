@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/cuda/capability.h"
+#include "kernels/cuda/gemm_4bit.h"
 #include "kernels/cuda/gemm_gate_up.h"
 #include "kernels/cuda/gemm_hopper.h"
 #include "kernels/cuda/gemm_tile.h"
@@ -26,15 +27,15 @@ struct Tile {
   int rows, outputs;  // 0: as the kernel chooses
 };
 
-// One product x [rows, k] by weight [n, k], on the device.
+// One product x [rows, k] by weight [n, k], on the device. `group`: of FP8 blocks and of 4-bit codes.
 class Product {
  public:
-  Product(int rows, int n, int k, DType dtype)
+  Product(int rows, int n, int k, DType dtype, int group = 128)
       : rig_({}, RunMode::kEager),
         noise_(7),
         rows_(rows),
         k_(k),
-        weight_(MakeTestWeight(noise_, {n}, k, dtype, 128, 128)) {
+        weight_(MakeTestWeight(noise_, {n}, k, dtype, 128, group)) {
     x_ = noise_.Bf16s(size_t(rows) * k);
     packed_ = rig_.Pack(weight_.parts);
   }
@@ -43,6 +44,13 @@ class Product {
 
   void ExpectTileGemm(int rows_per_tile) {
     ExpectEqual(Run([&](const cuda::GemmProblem& p) { cuda::TileGemm(rig_.stream(), p, rows_per_tile); }));
+  }
+  void ExpectGemm4Bit(int tile_rows, int splits = 1) {
+    ExpectEqual(Run([&](cuda::GemmProblem& p) {
+      p.splits = splits;
+      p.partials = rig_.Poisoned<unsigned char>(cuda::PartialBytes4Bit(rig_.stream(), p, tile_rows));
+      cuda::Gemm4Bit(rig_.stream(), p, tile_rows);
+    }));
   }
   void ExpectHopperGemm(Tile tile) { ExpectEqual(Hopper(tile)); }
   std::vector<float> Hopper(Tile tile) {
@@ -98,6 +106,15 @@ TEST(Ladder, Launch) {
 TEST(Ladder, TileGemmBf16) { Product(16, 64, 64, DType::kBF16).ExpectTileGemm(16); }
 TEST(Ladder, TileGemmBf16Of64Rows) { Product(64, 64, 256, DType::kBF16).ExpectTileGemm(64); }
 TEST(Ladder, TileGemmF8) { Product(16, 128, 256, DType::kF8E4M3).ExpectTileGemm(16); }
+
+// A block of 128 inputs, each kind and group; several warps of rows; more blocks than stages; split k.
+TEST(Ladder, Gemm4BitOneStep) { Product(16, 64, 128, DType::kInt4).ExpectGemm4Bit(16); }
+TEST(Ladder, Gemm4BitGroupsOf32) { Product(16, 64, 128, DType::kInt4, 32).ExpectGemm4Bit(16); }
+TEST(Ladder, Gemm4BitFp4) { Product(16, 64, 128, DType::kF4E2M1, 32).ExpectGemm4Bit(16); }
+TEST(Ladder, Gemm4BitOf32Rows) { Product(32, 64, 256, DType::kInt4, 32).ExpectGemm4Bit(32); }
+TEST(Ladder, Gemm4BitOf64Rows) { Product(64, 64, 256, DType::kInt4, 32).ExpectGemm4Bit(64); }
+TEST(Ladder, Gemm4BitPipeline) { Product(5, 200, 1184, DType::kInt4, 32).ExpectGemm4Bit(16); }
+TEST(Ladder, Gemm4BitSplits) { Product(5, 200, 1280, DType::kInt4, 64).ExpectGemm4Bit(16, 4); }
 
 // A single k step, then several, then more than the pipeline has stages.
 TEST(Ladder, HopperBf16OneStep) {

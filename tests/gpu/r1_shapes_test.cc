@@ -29,6 +29,7 @@ struct GemmShape {
   const char* name;
   int n, k;
   DType dtype;
+  int group = 128;  // of FP8 blocks and of 4-bit codes
 };
 
 const GemmShape kGemmShapes[] = {
@@ -39,13 +40,16 @@ const GemmShape kGemmShapes[] = {
     {"shared down", 7168, 2048, DType::kF8E4M3},
     {"router", 256, 7168, DType::kBF16},
     {"a slice of the head", 4040, 7168, DType::kBF16},
+    {"q_a and kv_a in INT4", 2112, 7168, DType::kInt4, 32},
+    {"q_b in INT4", 24576, 1536, DType::kInt4},
+    {"shared down in FP4", 7168, 2048, DType::kF4E2M1, 32},
 };
 
 TEST(R1Shapes, Gemm) {
   for (const GemmShape& s : kGemmShapes) {
     SCOPED_TRACE(s.name);
     Noise noise(51);
-    const TestWeight weight = MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128);
+    const TestWeight weight = MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, s.group);
     const std::vector<bf16> x = noise.Bf16s(size_t(kRows) * s.k);
     const PackedWeight packed[] = {Rig(RunMode::kEager).Pack(weight.parts),
                                    Rig(RunMode::kReplayed).Pack(weight.parts)};
@@ -71,13 +75,14 @@ TEST(R1Shapes, Gemm) {
 TEST(R1Shapes, GroupedGemm) {
   constexpr int kExperts = 3;
   const GemmShape shapes[] = {{"gate and up", 4096, 7168, DType::kF8E4M3},
-                              {"down", 7168, 2048, DType::kF8E4M3}};
+                              {"down", 7168, 2048, DType::kF8E4M3},
+                              {"gate and up in INT4", 4096, 7168, DType::kInt4, 32}};
   for (const GemmShape& s : shapes) {
     SCOPED_TRACE(s.name);
     Noise noise(52);
     std::vector<TestWeight> experts;
     for (int e = 0; e < kExperts; ++e) {
-      experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128));
+      experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, s.group));
     }
     const std::vector<bf16> x = noise.Bf16s(size_t(kRows) * s.k);
     const auto of = [&](int e) -> const TestWeight& { return experts[e]; };

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/isa_choice.h"
 #include "tests/ops/op_rig.h"
 
 namespace foredraft {
@@ -19,7 +20,7 @@ TEST(CreateDevice, NamesWhatItRefuses) {
   } cases[] = {
       {"tpu", {}, absl::StatusCode::kUnimplemented, "backend: \"tpu\", this binary has cpu"},
       {"cpu", {.threads = 0}, absl::StatusCode::kInvalidArgument, "threads: 0, allowed from 1"},
-      {"cpu", {.isa = "mmx"}, absl::StatusCode::kInvalidArgument, "isa: \"mmx\", allowed "},
+      {"cpu", {.isa = "mmx"}, absl::StatusCode::kInvalidArgument, "cpu.isa: mmx, allowed auto, "},
   };
   for (const auto& c : cases) {
     const auto device = CreateDevice(c.backend, c.options);
@@ -32,6 +33,23 @@ TEST(CreateDevice, NamesItsPath) {
   EXPECT_EQ((*CreateDevice("cpu", {.isa = "portable"}))->name(), "cpu portable");
   const auto widest = CreateDevice("cpu", {});
   EXPECT_EQ((*widest)->name(), (*CreateDevice("cpu", {.isa = SupportedIsas()[0]}))->name());
+}
+
+TEST(ChooseIsaPath, TakesTheWidestThatTheCpuHasUnlessToldOtherwise) {
+  const IsaPath all[] = {{"avx512", true}, {"avx2", true}, {"portable", true}};
+  EXPECT_EQ(*ChooseIsaPath("", all), 0);
+  EXPECT_EQ(*ChooseIsaPath("auto", all), 0);
+  EXPECT_EQ(*ChooseIsaPath("avx2", all), 1);
+  const IsaPath older[] = {{"avx512", false}, {"avx2", true}, {"portable", true}};
+  EXPECT_EQ(*ChooseIsaPath("auto", older), 1);
+  EXPECT_EQ(*ChooseIsaPath("portable", older), 2);
+  const absl::Status refused = ChooseIsaPath("avx512", older).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(),
+            "cpu.isa: avx512, allowed auto, avx2, portable: this CPU does not have avx512");
+  const IsaPath other_processor[] = {{"portable", true}};
+  EXPECT_EQ(ChooseIsaPath("avx2", other_processor).status().message(),
+            "cpu.isa: avx2, allowed auto, portable");
 }
 
 TEST(CpuDevice, AllocatesZeroFilledAlignedMemoryThatNobodyElseHas) {

@@ -35,6 +35,7 @@ const Shape kShapes[] = {
     {"f8 R1 slice", {64}, 2048, DType::kF8E4M3, 128, 128, false},
     {"int4 group 32", {32}, 64, DType::kInt4, 0, 32, false},
     {"int4 group 128, R1 slice", {64}, 2048, DType::kInt4, 0, 128, true},
+    {"int4 group 64", {70}, 192, DType::kInt4, 0, 64, false},
     {"int4 stacked at ragged rows", {72, 40, 9}, 288, DType::kInt4, 0, 32, true},
     {"int4 group 8, one output", {1}, 8, DType::kInt4, 0, 8, false},
     {"int4 pieces of 512, then less", {33}, 1080, DType::kInt4, 0, 40, false},
@@ -89,7 +90,7 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
 
 TEST(Gemm, Holds) {
   for (const Shape& shape : kShapes) {
-    if (!BackendHas(shape.dtype)) continue;
+    if (!BackendHas(shape.dtype, shape.block_k)) continue;
     Noise noise(7);
     const TestWeight weight =
         MakeTestWeight(noise, shape.part_n, shape.k, shape.dtype, shape.block_n, shape.block_k);
@@ -137,7 +138,6 @@ TEST(Gemm, WidensEveryF8CodeExactly) {
 TEST(Gemm, HasTheBitsOfOneRowInManyRows) {
   constexpr int kRows = 45;
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1}) {
-    if (!BackendHas(dtype)) continue;
     Noise noise(11);
     const int k = 1056, n = 70;
     const TestWeight weight = MakeTestWeight(noise, {n}, k, dtype, 128, Is4Bit(dtype) ? 32 : 128);
@@ -167,35 +167,39 @@ TEST(Gemm, HasTheBitsOfOneRowInManyRows) {
   }
 }
 
+void ExpectEvery4BitCodeAtEveryPlace(DType dtype, int group) {
+  // Output c has code (c + i) % 16 at input i, and the scale 2^c. Row i of the inputs is one-hot at i.
+  const auto code = [](int output, int input) { return (output + input) % 16; };
+  std::vector<uint8_t> codes;
+  std::vector<bf16> scales;
+  for (int c = 0; c < 16; ++c) {
+    for (int i = 0; i < group; i += 2) {
+      codes.push_back(static_cast<uint8_t>(code(c, i) | code(c, i + 1) << 4));
+    }
+    scales.push_back(ToBf16(std::ldexp(1.0f, c)));
+  }
+  std::vector<bf16> x(group * group, ToBf16(0.0f));
+  for (int i = 0; i < group; ++i) x[i * group + i] = ToBf16(1.0f);
+  HostWeight part{.dtype = dtype, .n = 16, .k = group, .data = codes.data()};
+  part.group_scales = scales.data();
+  part.group = group;
+  for (const std::string& isa : SupportedIsas()) {
+    OpRig rig({.isa = isa}, RunMode::kEager);
+    float* out = rig.Poisoned<float>(group * 16);
+    rig.ops().gemm(rig.stream(), {.out = Dense(out, group, 16),
+                                  .x = Dense<const bf16>(rig.Put(x), group, group),
+                                  .weight = rig.Pack({part})});
+    const std::vector<float> values = rig.Get(out, group * 16);
+    for (int i = 0; i < group * 16; ++i) {
+      EXPECT_EQ(values[i], std::ldexp(Code4ToFloat(dtype, code(i % 16, i / 16)), i % 16))
+          << isa << " " << DTypeName(dtype) << " input " << i / 16 << " output " << i % 16;
+    }
+  }
+}
+
 TEST(Gemm, LooksUpEvery4BitCodeAtEveryPlaceOfItsGroup) {
-  constexpr int kK = 32;
   for (const DType dtype : {DType::kInt4, DType::kF4E2M1}) {
-    if (!BackendHas(dtype)) continue;
-    // Output c has code (c + i) % 16 at input i, and the scale 2^c. Row i of the inputs is one-hot at i.
-    const auto code = [](int output, int input) { return (output + input) % 16; };
-    std::vector<uint8_t> codes;
-    std::vector<bf16> scales;
-    for (int c = 0; c < 16; ++c) {
-      for (int i = 0; i < kK; i += 2) codes.push_back(static_cast<uint8_t>(code(c, i) | code(c, i + 1) << 4));
-      scales.push_back(ToBf16(std::ldexp(1.0f, c)));
-    }
-    std::vector<bf16> x(kK * kK, ToBf16(0.0f));
-    for (int i = 0; i < kK; ++i) x[i * kK + i] = ToBf16(1.0f);
-    HostWeight part{.dtype = dtype, .n = 16, .k = kK, .data = codes.data()};
-    part.group_scales = scales.data();
-    part.group = kK;
-    for (const std::string& isa : SupportedIsas()) {
-      OpRig rig({.isa = isa}, RunMode::kEager);
-      float* out = rig.Poisoned<float>(kK * 16);
-      rig.ops().gemm(rig.stream(), {.out = Dense(out, kK, 16),
-                                    .x = Dense<const bf16>(rig.Put(x), kK, kK),
-                                    .weight = rig.Pack({part})});
-      const std::vector<float> values = rig.Get(out, kK * 16);
-      for (int i = 0; i < kK * 16; ++i) {
-        EXPECT_EQ(values[i], std::ldexp(Code4ToFloat(dtype, code(i % 16, i / 16)), i % 16))
-            << isa << " " << DTypeName(dtype) << " input " << i / 16 << " output " << i % 16;
-      }
-    }
+    for (const int group : {32, 128}) ExpectEvery4BitCodeAtEveryPlace(dtype, group);
   }
 }
 
@@ -205,20 +209,20 @@ TEST(Gemm, TakesTheSmallestE8M0Scale) {
   EXPECT_EQ(ToFloat(E8M0ToBf16(127)), 1.0f);
   EXPECT_EQ(ToFloat(E8M0ToBf16(254)), 0x1p127f);
   EXPECT_TRUE(std::isnan(ToFloat(E8M0ToBf16(255))));
-  if (!BackendHas(DType::kF4E2M1)) return;
-  const std::vector<uint8_t> codes(4, 0x77);  // eight times 6
+  constexpr int kK = 32;
+  const std::vector<uint8_t> codes(kK / 2, 0x77);  // 6 each
   const std::vector<bf16> scales = {E8M0ToBf16(0)};
-  HostWeight part{.dtype = DType::kF4E2M1, .n = 1, .k = 8, .data = codes.data()};
+  HostWeight part{.dtype = DType::kF4E2M1, .n = 1, .k = kK, .data = codes.data()};
   part.group_scales = scales.data();
-  part.group = 8;
+  part.group = kK;
   for (const std::string& isa : SupportedIsas()) {
     OpRig rig({.isa = isa}, RunMode::kEager);
     float* out = rig.Poisoned<float>(1);
-    const std::vector<bf16> x(8, ToBf16(1.0f));
+    const std::vector<bf16> x(kK, ToBf16(1.0f));
     rig.ops().gemm(
         rig.stream(),
-        {.out = Dense(out, 1, 1), .x = Dense<const bf16>(rig.Put(x), 1, 8), .weight = rig.Pack({part})});
-    EXPECT_EQ(rig.Get(out, 1)[0], 48 * 0x1p-127f) << isa;
+        {.out = Dense(out, 1, 1), .x = Dense<const bf16>(rig.Put(x), 1, kK), .weight = rig.Pack({part})});
+    EXPECT_EQ(rig.Get(out, 1)[0], 6 * kK * 0x1p-127f) << isa;
   }
 }
 
@@ -267,27 +271,25 @@ TEST(PackWeight, RefusesPartsThatDoNotFit) {
                         .data = data.data(),
                         .group_scales = group_scales.data(),
                         .group = 8};
-  if (TestBackend() == "cpu") {
-    HostWeight fp4 = int4, no_group_scales = int4, other_group = int4, odd = int4, wide = int4, ragged = int4;
-    fp4.dtype = DType::kF4E2M1;
-    no_group_scales.group_scales = nullptr;
-    odd.k = 9;
-    other_group.group = 4;
-    wide.group = wide.k = 136;
-    other_group.k = ragged.k = 16;
-    other_group.group = 16;
-    ragged.group = 12;
-    HostWeight group8 = other_group;
-    group8.group = 8;
-    cases.insert(cases.end(), {{{int4, fp4}, "stacked parts are INT4 and F4_E2M1"},
-                               {{int4, bf16_part}, "stacked parts are INT4 and BF16"},
-                               {{bf16_part, int4}, "stacked parts are BF16 and INT4"},
-                               {{no_group_scales}, "INT4 without group scales"},
-                               {{odd}, "INT4 with 9 inputs, allowed multiples of its group, 8"},
-                               {{wide}, "groups of 136, allowed multiples of 8 up to 128"},
-                               {{ragged}, "groups of 12, allowed multiples of 8 up to 128"},
-                               {{group8, other_group}, "scale blocks of 8 and 16"}});
-  }
+  HostWeight fp4 = int4, no_group_scales = int4, other_group = int4, odd = int4, wide = int4, ragged = int4;
+  fp4.dtype = DType::kF4E2M1;
+  no_group_scales.group_scales = nullptr;
+  odd.k = 9;
+  other_group.group = 4;
+  wide.group = wide.k = 136;
+  other_group.k = ragged.k = 16;
+  other_group.group = 16;
+  ragged.group = 12;
+  HostWeight group8 = other_group;
+  group8.group = 8;
+  cases.insert(cases.end(), {{{int4, fp4}, "stacked parts are INT4 and F4_E2M1"},
+                             {{int4, bf16_part}, "stacked parts are INT4 and BF16"},
+                             {{bf16_part, int4}, "stacked parts are BF16 and INT4"},
+                             {{no_group_scales}, "INT4 without group scales"},
+                             {{odd}, "INT4 with 9 inputs, allowed multiples of its group, 8"},
+                             {{wide}, "groups of 136, allowed multiples of 8 up to 128"},
+                             {{ragged}, "groups of 12, allowed multiples of 8 up to 128"},
+                             {{group8, other_group}, "scale blocks of 8 and 16"}});
   // CUDA converts weights with other grids than 128 x 128 to BF16.
   if (TestBackend() == "cpu") cases.push_back({{f8, other_block}, "scale blocks of 128 and 4"});
   OpRig rig({}, RunMode::kEager);

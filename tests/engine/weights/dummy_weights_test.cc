@@ -242,5 +242,14 @@ TEST(DummyWeights, OfR1sShapesFitOneGpu) {
   }
 }
 
+// 24 GiB are 25.8 GB.
+TEST(DummyWeights, OfGlmInInt4LeaveRoomOnAMachineOf24Gib) {
+  const auto config = ReadModelConfig("deploy/configs/glm-4.7-flash.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const CheckpointSummary summary = SummarizeConfig(*config);
+  EXPECT_NEAR(static_cast<double>(summary.parameters) / 1e9, 29.94, 0.05);
+  EXPECT_NEAR(static_cast<double>(summary.bytes) / 1e9, 18.46, 0.05);
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -1,0 +1,59 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_WEIGHT_4BIT_H_
+#define FOREDRAFT_KERNELS_CUDA_WEIGHT_4BIT_H_
+
+// The GPU's layout of a 4-bit weight [n, k], which gemm_4bit.cu reads: tiles of 64 outputs; a tile is a
+// sequence of blocks of 128 inputs, so the bytes of a tile are adjacent and read in order. A block:
+//
+//   codes   [64 outputs, 4 lanes, 4 quarters] words of 8 codes: 4,096 bytes
+//   scales  [128 / group, 64 outputs] bf16
+//
+// Quarter j of lane t has the block's inputs 32 j + 8 q + 2 t + p, q = 0..3 and p = 0..1: what lane t of a
+// quad multiplies in two mma.m16n8k16. Nibble q of the word's half p is the code, so a shift by 4 q leaves
+// the codes of two adjacent inputs in the low nibbles of the halves. Outputs past n and inputs past k have
+// scale 0.
+
+#include <cstdint>
+
+namespace foredraft {
+
+inline constexpr int32_t kTile4Outputs = 64;
+inline constexpr int32_t kBlock4Inputs = 128;
+inline constexpr int32_t kBlock4Quarters = kBlock4Inputs / 32;
+inline constexpr int32_t kBlock4CodeBytes = kTile4Outputs * kBlock4Inputs / 2;
+
+// Groups that the kernel can scale: whole quarters, and whole groups in a block.
+constexpr bool IsGroup4(int32_t group) { return group == 32 || group == 64 || group == 128; }
+
+struct Layout4Bit {
+  int32_t n = 0;
+  int32_t k = 0;
+  int32_t group = 32;
+
+  constexpr int32_t tiles() const { return (n + kTile4Outputs - 1) / kTile4Outputs; }
+  constexpr int32_t blocks() const { return (k + kBlock4Inputs - 1) / kBlock4Inputs; }  // of a tile
+  constexpr int32_t groups_of_block() const { return kBlock4Inputs / group; }
+  constexpr int32_t block_bytes() const {
+    return kBlock4CodeBytes + groups_of_block() * kTile4Outputs * int32_t{2};
+  }
+  constexpr int64_t tile_bytes() const { return int64_t{blocks()} * block_bytes(); }
+  constexpr int64_t bytes() const { return tiles() * tile_bytes(); }
+};
+
+inline constexpr int32_t kMaxBlock4Bytes = Layout4Bit{.group = 32}.block_bytes();
+
+// Bytes from the start of a block. `output` of the tile, `group` of the block.
+constexpr int32_t Word4At(int32_t output, int32_t lane, int32_t quarter) {
+  return (output * 4 + lane) * 16 + quarter * 4;
+}
+constexpr int32_t Scale4At(int32_t output, int32_t group) {
+  return kBlock4CodeBytes + (group * kTile4Outputs + output) * 2;
+}
+
+// The input of the block that nibble q of half p is for.
+constexpr int32_t Input4Of(int32_t lane, int32_t quarter, int32_t q, int32_t p) {
+  return 32 * quarter + 8 * q + 2 * lane + p;
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_KERNELS_CUDA_WEIGHT_4BIT_H_

@@ -1,0 +1,74 @@
+// The engine on each instruction path of the CPU: the same tokens with and without drafts, each draft that of
+// a from-scratch computation. same_tokens_test has all settings on the widest path.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/from_scratch.h"
+#include "tests/engine/test_requests.h"
+
+namespace foredraft {
+namespace {
+
+bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
+
+std::vector<Setting> Settings() {
+  std::vector<Setting> settings = {{.draft_len = 3, .max_num_tokens = 16},
+                                   {.draft_len = 3, .vanilla = true, .small_pool = true}};
+  if (!IsFullTier()) return settings;
+  settings.push_back({.draft_len = 7, .graphs = false, .max_batch_size = 1});
+  settings.push_back({.overlap = false, .reuse = false, .draft_len_changes = {3, 0, 7, 1, 1, 2}});
+  return settings;
+}
+
+// The drafts of a request's first steps against those that its tokens alone give.
+void ExpectDrafts(FromScratch& scratch, const Setting& setting, const Request& request,
+                  const RequestRecord& record) {
+  const int prompt_len = static_cast<int>(request.prompt_ids.size());
+  for (size_t step = 0; step < std::min<size_t>(3, record.records.size()); ++step) {
+    const StepRecord& made = record.records[step];
+    std::vector<int32_t> tokens = request.prompt_ids;
+    tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + made.token_count);
+    const std::vector<int32_t> expected = scratch.Drafts(tokens, prompt_len, setting.draft_len, {});
+    ASSERT_LE(made.drafts.size(), expected.size());
+    EXPECT_EQ(made.drafts, std::vector<int32_t>(expected.begin(), expected.begin() + made.drafts.size()))
+        << "step " << step;
+  }
+}
+
+TEST(Isa, EachGivesTheSameTokensWithAndWithoutDrafts) {
+  for (const std::string isa : {"avx2", "portable"}) {
+    if (!CreateDevice("cpu", {.isa = isa}).ok()) continue;
+    SCOPED_TRACE(isa);
+    const LoadedModel& model = LoadModelOnce(kAbacusDir, TestBackend(), {}, isa);
+    EXPECT_EQ(model.device->name(), "cpu " + isa);
+    FromScratch scratch(*model.device, model.config, model.weights, 400);
+    for (const bool sampled : {false, true}) {
+      const std::vector<Request> requests =
+          TestRequests({.count = IsFullTier() ? 20 : 5, .sampled = sampled});
+      const Setting plain = {
+          .mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .reuse = false};
+      const RunRecord expected = RunRequests(model, plain, requests);
+      for (const Setting& setting : Settings()) {
+        SCOPED_TRACE(setting.DebugString());
+        const RunRecord run = RunRequests(model, setting, requests);
+        int accepted = 0;
+        for (size_t id = 0; id < requests.size(); ++id) {
+          ASSERT_EQ(run.requests[id].token_ids, expected.requests[id].token_ids) << "request " << id;
+          accepted += run.requests[id].accepted_tokens;
+          if (setting.vanilla || sampled) continue;
+          ExpectDrafts(scratch, setting, requests[id], run.requests[id]);
+          if (HasFatalFailure()) return;
+        }
+        EXPECT_GT(accepted, 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
