@@ -306,6 +306,7 @@ void TileScoresAvx512(const TileScoresArgs& args) {
 }
 
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args) {
+  float added[kMaxTileQueries];
   for (int32_t q = 0; q < args.query_count; ++q) {
     const float* const scores = args.scores + q * kTileLen;
     const uint64_t attended = args.counts[q] == kTileLen ? ~uint64_t{0} : (uint64_t{1} << args.counts[q]) - 1;
@@ -321,12 +322,23 @@ void TileSoftmaxAvx512(const TileSoftmaxArgs& args) {
         _mm512_max_ps(_mm512_max_ps(scaled[0], scaled[1]), _mm512_max_ps(scaled[2], scaled[3])));
     if (!args.first) max = max > args.max[q] ? max : args.max[q];
     Bf16Pair* const weights = args.weights + q * kPairs;
-    const float sum = args.counts[q] > 2 * kLanes ? Weights<4>(scaled, masks, max, weights)
-                                                  : Weights<2>(scaled, masks, max, weights);
-    const float keep = args.first ? 0.0f : _mm512_cvtss_f32(Exp(_mm512_set1_ps(args.max[q] - max)));
-    args.keep[q] = keep;
-    args.sum[q] = args.first ? sum : args.sum[q] * keep + sum;
+    added[q] = args.counts[q] > 2 * kLanes ? Weights<4>(scaled, masks, max, weights)
+                                           : Weights<2>(scaled, masks, max, weights);
+    args.keep[q] = args.first ? 0.0f : args.max[q] - max;
     args.max[q] = max;
+  }
+  for (int32_t q = 0; q < args.query_count; q += kLanes) {
+    const int32_t left = args.query_count - q;
+    const __mmask16 mask = static_cast<__mmask16>(left < kLanes ? (1u << left) - 1 : 0xffffu);
+    const __m512 sum = _mm512_maskz_loadu_ps(mask, added + q);
+    if (args.first) {
+      _mm512_mask_storeu_ps(args.sum + q, mask, sum);
+      continue;
+    }
+    const __m512 keep = Exp(_mm512_maskz_loadu_ps(mask, args.keep + q));
+    const __m512 kept = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, args.sum + q), keep);
+    _mm512_mask_storeu_ps(args.keep + q, mask, keep);
+    _mm512_mask_storeu_ps(args.sum + q, mask, _mm512_add_ps(kept, sum));
   }
 }
 
