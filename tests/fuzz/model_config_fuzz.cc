@@ -21,6 +21,12 @@ void CheckShape(const ModelConfig& config) {
   CHECK(std::isfinite(config.RopeMscale()) && config.RopeMscale() > 0);
   for (const double frequency : config.RopeInverseFrequencies())
     CHECK(std::isfinite(frequency) && frequency >= 0);
+  if (config.v4) {
+    CHECK_EQ(config.v4->layers.size(), static_cast<size_t>(config.num_hidden_layers));
+    CHECK_EQ(config.v4->hash_layers.size(), static_cast<size_t>(config.num_hidden_layers));
+    for (const double frequency : config.CompressRopeInverseFrequencies())
+      CHECK(std::isfinite(frequency) && frequency >= 0);
+  }
   if (config.n_routed_experts > 0) {
     CHECK_EQ(config.n_routed_experts % config.n_group, 0);
     CHECK_LE(config.num_experts_per_tok, config.n_routed_experts / config.n_group * config.topk_group);
@@ -33,7 +39,7 @@ void CheckShape(const ModelConfig& config) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto config = foredraft::ParseModelConfig(text, "fuzz.json");
+  const auto config = foredraft::ParseModelConfig(text, "fuzz.json", foredraft::ModelUse::kInspect);
   if (config.ok())
     foredraft::CheckShape(*config);
   else

@@ -1,0 +1,13 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_V4_ATTENTION_H_
+#define FOREDRAFT_ENGINE_MODEL_V4_ATTENTION_H_
+
+#include "engine/model/v4_layer.h"
+
+namespace foredraft {
+
+// docs/deepseek-v4.md sections 3 and 4: reads a.normed, writes a.projected and the layer's cache.
+void V4Attention(const V4Forward& f, const V4AttentionWeights& w, const V4LayerContext& context);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_V4_ATTENTION_H_

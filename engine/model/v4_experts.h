@@ -1,0 +1,14 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_V4_EXPERTS_H_
+#define FOREDRAFT_ENGINE_MODEL_V4_EXPERTS_H_
+
+#include "engine/model/v4_forward.h"
+#include "engine/weights/deepseek_v4_weights.h"
+
+namespace foredraft {
+
+// docs/deepseek-v4.md section 5: reads a.normed, writes a.projected. All experts are on this rank.
+void V4Experts(const V4Forward& f, const V4MoeWeights& w);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_V4_EXPERTS_H_
