@@ -27,6 +27,10 @@ struct KvCacheShape {
   static KvCacheShape Of(const ModelConfig& config, int module_count, int tokens_per_block, int block_count);
   // Of one block in all layers; the boundary not counted.
   int64_t block_bytes() const;
+  // Of one block's boundary: the outputs at its last position.
+  int64_t boundary_bytes() const {
+    return int64_t{level_count} * boundary_width * static_cast<int64_t>(sizeof(float));
+  }
 };
 
 class KvCache {

@@ -19,11 +19,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/cuda_stream.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
+
+class CudaStream;
 
 inline constexpr int32_t kScaleBlock = 128;
 
