@@ -4,6 +4,18 @@
 
 namespace foredraft {
 
+std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_len) {
+  std::vector<StepKey> steps;
+  for (const int bucket : batch_sizes) {
+    for (int draft_len = 0; draft_len <= max_draft_len; ++draft_len) {
+      for (const TokenChoice choice : {TokenChoice::kSample, TokenChoice::kArgmax}) {
+        steps.push_back({.bucket = bucket, .draft_len = draft_len, .choice = choice});
+      }
+    }
+  }
+  return steps;
+}
+
 void DecodeStep(const Rank& rank, const StepKey& key) {
   const StepBuffers& b = rank.buffers;
   const int rows = key.bucket * (key.draft_len + 1);

@@ -5,10 +5,16 @@
 // ops on fixed buffers, so that it can be captured, and nothing branches on what was accepted
 // (docs/architecture.md, captured-step).
 
+#include <vector>
+
 #include "engine/graph_cache.h"
 #include "engine/rank.h"
 
 namespace foredraft {
+
+// The steps of these batch sizes, with every K up to max_draft_len and both choices of tokens. The last one
+// is the largest.
+std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_len);
 
 // Reads the live slots from buffers.live_slots and writes their results to buffers.outputs and logprobs.
 void DecodeStep(const Rank& rank, const StepKey& key);

@@ -25,9 +25,13 @@ struct EngineOptions {
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
   std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
   bool capture_graphs = true;                   // false = eager
+  std::vector<int> captured_sizes;              // the batch_sizes that have graphs; empty: all of them
   bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
   std::chrono::seconds step_timeout{30};
 
+  const std::vector<int>& graph_sizes() const {
+    return captured_sizes.empty() ? batch_sizes : captured_sizes;
+  }
   // Rows of the largest decode step, and of the largest forward of either kind.
   int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
   int largest_forward() const { return std::max(largest_step(), max_num_tokens); }

@@ -31,6 +31,10 @@ struct KvCacheShape {
   int64_t layer_block_bytes() const;
   // Of one block in all layers; the boundary not counted.
   int64_t block_bytes() const;
+  // Of one block's boundary: the outputs at its last position.
+  int64_t boundary_bytes() const {
+    return int64_t{level_count} * boundary_width * static_cast<int64_t>(sizeof(float));
+  }
 };
 
 class KvCache {

@@ -74,7 +74,7 @@ class RankEngine {
   absl::Status SizeCache();
   int64_t GraphBytes();
   absl::Status CaptureSteps();
-  std::vector<StepKey> AllSteps() const;
+  std::vector<StepKey> CapturedSteps() const;
 
   void ApplyAcceptance(const AcceptanceRule& acceptance);
   void ApplyStateChanges(const RankPlan& plan);

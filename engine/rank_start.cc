@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/comm/solo_communicator.h"
+#include "engine/decode_step.h"
 #include "engine/kv_budget.h"
 #include "engine/rank_engine.h"
 
@@ -48,7 +49,7 @@ absl::Status RankEngine::FirstRuns() {
       RETURN_IF_ERROR(FirstPrefill(rows));
     }
   }
-  for (const StepKey& key : AllSteps()) {
+  for (const StepKey& key : StepsOf(options_.batch_sizes, options_.max_draft_len)) {
     // The steps of both token choices have the same exchanges between ranks.
     if (key.choice == TokenChoice::kArgmax && !rank_.device->needs_first_runs()) continue;
     RETURN_IF_ERROR(RunEmptyStep(key));
@@ -120,34 +121,26 @@ absl::Status RankEngine::SizeCache() {
 // the cache of the first runs.
 int64_t RankEngine::GraphBytes() {
   if (!options_.capture_graphs || !rank_.device->needs_first_runs()) return 0;
-  const std::vector<StepKey> steps = AllSteps();
+  const std::vector<StepKey> steps = CapturedSteps();
   const int64_t before = rank_.device->memory().free_bytes;
   const std::unique_ptr<Graph> graph = CaptureStep(steps.back());
   const int64_t taken = before - rank_.device->memory().free_bytes;
   return std::max<int64_t>(taken, 0) * static_cast<int64_t>(steps.size());
 }
 
-std::vector<StepKey> RankEngine::AllSteps() const {
-  std::vector<StepKey> steps;
-  for (const int bucket : options_.batch_sizes) {
-    for (int draft_len = 0; draft_len <= options_.max_draft_len; ++draft_len) {
-      for (const TokenChoice choice : {TokenChoice::kSample, TokenChoice::kArgmax}) {
-        steps.push_back({.bucket = bucket, .draft_len = draft_len, .choice = choice});
-      }
-    }
-  }
-  return steps;
+std::vector<StepKey> RankEngine::CapturedSteps() const {
+  return StepsOf(options_.graph_sizes(), options_.max_draft_len);
 }
 
 absl::Status RankEngine::CaptureSteps() {
-  for (const StepKey& key : AllSteps()) graphs_.Insert(key, CaptureStep(key));
+  for (const StepKey& key : CapturedSteps()) graphs_.Insert(key, CaptureStep(key));
   RETURN_IF_ERROR(rank_.device->status());
   return rank_.comm->status();
 }
 
 absl::StatusOr<int> RankEngine::WarmUp() {
   if (options_.capture_graphs && rank_.device->needs_first_runs()) {
-    for (const StepKey& key : AllSteps()) {
+    for (const StepKey& key : CapturedSteps()) {
       RETURN_IF_ERROR(RunEmptyStep(key));
     }
   }

@@ -18,13 +18,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const Communica
   if (options.size == 1) return std::make_unique<SoloCommunicator>(device.ops());
   CHECK(store != nullptr);
   CHECK_GT(options.step_timeout.count(), 0);
-  if (options.backend == "cpu") return GlooCommunicator::Create(options, *store);
+  if (options.backend == Backend::kCpu) return GlooCommunicator::Create(options, *store);
 #ifdef FOREDRAFT_HAS_CUDA
-  if (options.backend == "cuda") return NcclCommunicator::Create(options, device, *store);
+  if (options.backend == Backend::kCuda) return NcclCommunicator::Create(options, device, *store);
 #endif
   return absl::UnimplementedError(
-      absl::StrFormat("backend: \"%s\" with %d ranks: this binary can join only ranks of backend cpu",
-                      options.backend, options.size));
+      absl::StrFormat("backend: %s: this binary was built without CUDA and joins only ranks of backend cpu",
+                      NameOf(options.backend)));
 }
 
 }  // namespace foredraft

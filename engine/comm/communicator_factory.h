@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "config/config.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/rendezvous.h"
 #include "kernels/device.h"
@@ -17,7 +18,7 @@ namespace foredraft {
 struct CommunicatorOptions {
   int rank = 0;
   int size = 1;                               // 1, 2, 4, 8
-  std::string backend = "cpu";                // cpu: Gloo; cuda: NCCL
+  Backend backend = Backend::kCpu;            // cpu: Gloo; cuda: NCCL
   std::string interface = "lo";               // parallel.interface: carries the tensors
   std::chrono::milliseconds step_timeout{0};  // of every collective
   std::chrono::seconds connect_timeout{60};   // of forming the group

@@ -26,10 +26,12 @@ int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config,
 
 class RandomSource : public WeightSource {
  public:
+  // values: false leaves the tables' values out, which are made on the host.
   RandomSource(const ModelConfig& config, const ModelDescription& description, Device& device, Stream& stream,
-               const LoadProgress& progress)
+               const LoadProgress& progress, bool values = true)
       : WeightSource(device, stream, progress),
         config_(config),
+        values_(values),
         packed_(TensorsToPack(config, description)),
         last_seed_(config.tie_word_embeddings ? 1 : 2) {}
 
@@ -39,6 +41,7 @@ class RandomSource : public WeightSource {
   }
 
   absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
+    if (!values_) return absl::OkStatus();
     const RandomWeight random = Random(table, DType::kBF16);
     for (bf16& element : out) element = RandomBf16(random, first++);
     return absl::OkStatus();
@@ -109,6 +112,7 @@ class RandomSource : public WeightSource {
   }
 
   const ModelConfig& config_;
+  const bool values_;
   const absl::flat_hash_set<const TensorSpec*> packed_;
   uint64_t last_seed_;
 };
@@ -120,6 +124,13 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp
                                               const ExpertShard& shard) {
   const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
   return RandomSource(config, description, device, stream, progress).Make(description);
+}
+
+absl::StatusOr<ModelWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                                  Device& device, const ExpertShard& shard) {
+  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
+  const std::unique_ptr<Stream> stream = device.CreateStream();
+  return RandomSource(config, description, device, *stream, nullptr, /*values=*/false).Make(description);
 }
 
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count) {

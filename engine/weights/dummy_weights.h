@@ -22,6 +22,10 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp
                                               Stream& stream, const LoadProgress& progress,
                                               const ExpertShard& shard = {});
 
+// Allocates what MakeDummyWeights would, for a device that only adds up bytes (kernels/sizing_device.h).
+absl::StatusOr<ModelWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                                  Device& device, const ExpertShard& shard);
+
 // Bytes of all tensors of such a checkpoint: quantised ones with their scales, the rest BF16.
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count);
 

@@ -128,14 +128,28 @@ PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
   return header;
 }
 
+int64_t StripeScales(const PackedHeader& header) { return int64_t{header.k_blocks} * kStripeWidth; }
+
+int32_t OutputsOf(std::span<const HostWeight> parts) {
+  int32_t n = 0;
+  for (const HostWeight& part : parts) n += part.n;
+  return n;
+}
+
 }  // namespace
+
+int64_t PackedBytes(std::span<const HostWeight> parts) {
+  const PackedHeader header = MakeHeader(parts, OutputsOf(parts));
+  const int64_t scale_bytes = IsF8(parts[0]) ? StripeScales(header) * static_cast<int64_t>(sizeof(float)) : 0;
+  return static_cast<int64_t>(sizeof(PackedHeader)) +
+         (header.stripe_bytes + scale_bytes) * header.stripe_count;
+}
 
 absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
                                        const std::function<absl::StatusOr<void*>(size_t)>& allocate) {
   RETURN_IF_ERROR(CheckParts(parts));
   RETURN_IF_ERROR(CheckScaleBlocks(parts));
-  int64_t n = 0;
-  for (const HostWeight& part : parts) n += part.n;
+  const int32_t n = OutputsOf(parts);
   const PackedHeader header = MakeHeader(parts, n);
   const bool f8 = IsF8(parts[0]);
 
@@ -143,7 +157,7 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
   auto* stripes = static_cast<unsigned char*>(memory) + sizeof(PackedHeader);
   new (memory) PackedHeader(header);
   float* scales = nullptr;
-  const int64_t stripe_scales = static_cast<int64_t>(header.k_blocks) * kStripeWidth;
+  const int64_t stripe_scales = StripeScales(header);
   if (f8) {
     ASSIGN_OR_RETURN(void* scale_memory, allocate(stripe_scales * header.stripe_count * sizeof(float)));
     scales = static_cast<float*>(scale_memory);
@@ -162,7 +176,7 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
       }
     }
   });
-  PackedWeight weight{.data = memory, .scales = scales, .n = static_cast<int32_t>(n), .k = parts[0].k};
+  PackedWeight weight{.data = memory, .scales = scales, .n = n, .k = parts[0].k};
   if (IsQuantised(parts[0])) weight.dtype = parts[0].dtype;
   if (Is4Bit(parts[0])) weight.group = header.block_k;
   return weight;

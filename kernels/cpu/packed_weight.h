@@ -43,6 +43,9 @@ inline const unsigned char* StripesOf(const PackedWeight& weight) {
   return static_cast<const unsigned char*>(weight.data) + sizeof(PackedHeader);
 }
 
+// Bytes of the parts packed, scales included. Reads their shapes alone.
+int64_t PackedBytes(std::span<const HostWeight> parts);
+
 // INVALID_ARGUMENT names the mismatch.
 absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
                                        const std::function<absl::StatusOr<void*>(size_t)>& allocate);

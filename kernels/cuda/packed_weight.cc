@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/status_macros.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/weight_parts.h"
 
 namespace foredraft {

@@ -20,12 +20,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/weight_4bit.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
+
+class CudaStream;
 
 inline constexpr int32_t kScaleBlock = 128;
 

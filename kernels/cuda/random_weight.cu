@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/random_weight.h"
 

@@ -34,7 +34,7 @@ class GemmList {
  public:
   GemmList(const Config& config, const ModelConfig& model) {
     std::set<int32_t> decode, prefill;
-    for (const int bucket : DecodeBuckets(config)) {
+    for (const int bucket : StepSizes(config)) {
       for (int draft_len = 0; draft_len <= MaxDraftLen(config); ++draft_len) {
         decode.insert(bucket * (draft_len + 1));
       }

@@ -57,7 +57,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.enable_block_reuse = cache.enable_block_reuse;
   options.host_block_count = host.frame_count();
   options.host_image_blocks = host.slot_frames();
-  options.batch_sizes = DecodeBuckets(config);
+  options.batch_sizes = StepSizes(config);
   options.max_draft_len = MaxDraftLen(config);
   const Speculation speculation = SpeculationOf(config);
   options.draft_len = speculation.draft_len;
@@ -84,7 +84,8 @@ EngineOptions EngineOptionsOf(const Config& config) {
   options.kv_dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;
   options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;
-  options.batch_sizes = DecodeBuckets(config);
+  options.batch_sizes = StepSizes(config);
+  options.captured_sizes = DecodeBuckets(config);
   options.capture_graphs = config.cuda_graph_config.has_value();
   options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);
   return options;

@@ -30,7 +30,7 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
     RETURN_IF_ERROR(link.wait_for_all("joined"));
     ASSIGN_OR_RETURN(communicator, CreateCommunicator({.rank = link.rank,
                                                        .size = config.parallel.attention_dp,
-                                                       .backend = NameOf(config.backend),
+                                                       .backend = config.backend,
                                                        .interface = config.parallel.interface,
                                                        .step_timeout = options.step_timeout},
                                                       *device, link.store));

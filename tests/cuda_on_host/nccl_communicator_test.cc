@@ -34,7 +34,7 @@ class NcclOnHost : public ::testing::Test {
     auto device = CreateDevice("cuda", {});
     const absl::Status status = CreateCommunicator({.rank = rank,
                                                     .size = 2,
-                                                    .backend = "cuda",
+                                                    .backend = Backend::kCuda,
                                                     .step_timeout = kDeadline,
                                                     .connect_timeout = connect_timeout},
                                                    **device, &store)
@@ -76,7 +76,7 @@ TEST_F(NcclOnHost, TwoRanksOnOneDeviceAreRefusedByNccl) {
       auto device = CreateDevice("cuda", {});  // device 0, on both
       statuses[rank] = CreateCommunicator({.rank = rank,
                                            .size = 2,
-                                           .backend = "cuda",
+                                           .backend = Backend::kCuda,
                                            .step_timeout = kDeadline,
                                            .connect_timeout = kPatience},
                                           **device, &store)

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -226,10 +227,10 @@ class Gatherer {
 std::string Setting::DebugString() const {
   return absl::StrCat("ranks ", ranks, ", open ", max_open, ", K ", draft_len, " of ", max_draft_len,
                       mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ",
-                      graphs, ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse,
-                      ", KV ", DTypeName(kv_dtype), ", small pool ", small_pool, ", draft caps ", draft_caps,
-                      ", policy ", static_cast<int>(policy), ", losses [", absl::StrJoin(losses, " "),
-                      "], K changes [",
+                      graphs, padding ? "" : " (no padding)", ", batch ", max_batch_size, ", budget ",
+                      max_num_tokens, ", reuse ", reuse, ", KV ", DTypeName(kv_dtype), ", small pool ",
+                      small_pool, ", draft caps ", draft_caps, ", policy ", static_cast<int>(policy),
+                      ", losses [", absl::StrJoin(losses, " "), "], K changes [",
                       absl::StrJoin(draft_len_changes, " "), "]");
 }
 
@@ -272,6 +273,10 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.block_count = setting.small_pool ? kSmallPoolBlocks : 1 + setting.max_batch_size * sequence_blocks;
   options.batch_sizes = BatchSizes(setting.max_batch_size);
   options.capture_graphs = setting.graphs;
+  if (!setting.padding) {
+    options.captured_sizes = std::exchange(options.batch_sizes, std::vector<int>(setting.max_batch_size));
+    std::iota(options.batch_sizes.begin(), options.batch_sizes.end(), 1);
+  }
   options.poison_cache = true;
   options.step_timeout = kRunLimit;
   return options;

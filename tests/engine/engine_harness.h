@@ -47,6 +47,7 @@ struct Setting {
   bool mtp = true;        // false: no module at all
   bool overlap = true;
   bool graphs = true;
+  bool padding = true;  // false: steps have any number of entries, and only some numbers have graphs
   int max_batch_size = 32;
   int max_num_tokens = 8192;
   bool reuse = true;

@@ -107,6 +107,31 @@ TEST_F(RankEngineTest, ReplayedStepsEqualEagerOnes) {
   }
 }
 
+TEST_F(RankEngineTest, WithoutPaddingASizeWithoutAGraphRunsEagerly) {
+  const auto padded = MakeEngine({.draft_len = 3, .max_batch_size = 4});
+  const auto exact = MakeEngine({.draft_len = 3, .padding = false, .max_batch_size = 4});
+  ASSERT_TRUE(exact->WarmUp().ok());
+  EXPECT_EQ(exact->graphs().size(), padded->graphs().size());
+  for (int slot = 0; slot < 3; ++slot) {
+    const IterationPlan start = Start(slot, ShortRequest(slot), 3);
+    EXPECT_EQ(RunPlan(*padded, start).slots[0].token_ids, RunPlan(*exact, start).slots[0].token_ids);
+  }
+  for (int step = 0; step < 4; ++step) {
+    IterationPlan plan = Step({0, 1, 2}, 3);
+    const RankResult a = RunPlan(*padded, plan);
+    plan.decode_bucket = 3;
+    const RankResult b = RunPlan(*exact, plan);
+    EXPECT_TRUE(a.replayed);
+    EXPECT_FALSE(b.replayed);
+    ASSERT_EQ(a.slots.size(), 3u);
+    for (int slot = 0; slot < 3; ++slot) {
+      EXPECT_EQ(a.slots[slot].token_ids, b.slots[slot].token_ids) << "step " << step << ", slot " << slot;
+    }
+  }
+  IterationPlan four = Step({0, 1, 2}, 3);
+  EXPECT_TRUE(RunPlan(*exact, four).replayed);
+}
+
 // A request with logprobs uses full sampling, one without uses the argmax.
 TEST_F(RankEngineTest, TheArgmaxIsWhatFullSamplingChooses) {
   const auto argmax = MakeEngine({.draft_len = 3, .max_batch_size = 4});

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -46,12 +47,13 @@ inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
     auto device = CreateDevice(TestBackend(), {.threads = 1});
     CHECK(device.ok()) << device.status().ToString();
     parts[rank].device = *std::move(device);
-    auto comm = CreateCommunicator({.rank = rank,
-                                    .size = ranks,
-                                    .backend = TestBackend(),
-                                    .step_timeout = step_timeout,
-                                    .connect_timeout = connect_timeout},
-                                   *parts[rank].device, &store);
+    auto comm = CreateCommunicator(
+        {.rank = rank,
+         .size = ranks,
+         .backend = std::string(TestBackend()) == NameOf(Backend::kCuda) ? Backend::kCuda : Backend::kCpu,
+         .step_timeout = step_timeout,
+         .connect_timeout = connect_timeout},
+        *parts[rank].device, &store);
     if (comm.ok()) {
       parts[rank].comm = *std::move(comm);
     } else {

@@ -1,0 +1,53 @@
+#ifndef FOREDRAFT_ENGINE_MEMORY_ESTIMATE_H_
+#define FOREDRAFT_ENGINE_MEMORY_ESTIMATE_H_
+
+// What a rank will hold on its device, from the shape of the model and the options alone: no checkpoint, no
+// GPU. The engine itself is allocated on a device that only counts (kernels/sizing_device.h), so weights,
+// activations and slots are exact. The rest is assumed, and named so: no GPU has been measured.
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/engine_options.h"
+#include "engine/kv_cache.h"
+#include "kernels/sizing_device.h"
+
+namespace foredraft {
+
+struct MemoryEstimate {
+  // Exact.
+  int64_t weight_bytes = 0;
+  int64_t activation_bytes = 0;
+  int64_t slot_bytes = 0;   // per-sequence state: sampling, penalties, block tables, boundaries
+  int64_t graph_count = 0;  // captured decode steps
+  int64_t graph_nodes = 0;  // ops of the largest one
+  KvCacheShape cache;       // block_count: 1
+  int sequence_blocks = 0;  // of one request of max_seq_len
+  // Assumed; all 0 on the CPU.
+  int64_t graph_bytes = 0;
+  int64_t workspace_bytes = 0;  // memory that ops allocate at their first run
+  int64_t library_bytes = 0;    // CUDA's context and modules; with several ranks NCCL's buffers
+
+  int64_t fixed_bytes() const {
+    return weight_bytes + activation_bytes + slot_bytes + workspace_bytes + library_bytes;
+  }
+  // Bytes of one block of the cache, with its boundary.
+  int64_t block_bytes() const { return cache.block_bytes() + cache.boundary_bytes(); }
+};
+
+// What rank 0 of `rank_count` holds; it has at least as many experts as the others.
+absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const EngineOptions& options,
+                                              const ModelConfig& config, int rank_count);
+
+// The blocks that fit a device of `device_bytes`, scratch included, as the engine sizes its cache
+// (kv_budget.h). RESOURCE_EXHAUSTED, with the arithmetic, where not even one request of max_seq_len fits.
+absl::StatusOr<int> BlocksOn(int64_t device_bytes, const MemoryEstimate& memory,
+                             const EngineOptions& options);
+
+// The smallest device on which BlocksOn finds room for one request of max_seq_len.
+int64_t SmallestDevice(const MemoryEstimate& memory, const EngineOptions& options);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MEMORY_ESTIMATE_H_
