@@ -55,12 +55,14 @@ void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows&
   TileRows rows;
   rows.begin = cached.begin;
   rows.count = cached.count;
-  for (int32_t t = 0; t < kTileLen; ++t) {
-    const auto* row = static_cast<const uint16_t*>(cached.rows[std::min(t, cached.count - 1)]);
+  for (int32_t t = 0; t < cached.count; ++t) {
+    const auto* row = static_cast<const uint16_t*>(cached.rows[t]);
     rows.a[t] = row;
     rows.b[t] = row + layer.latent_dim;
-    rows.value[t] = row;
   }
+  std::fill(rows.a + cached.count, rows.a + kTileLen, rows.a[cached.count - 1]);
+  std::fill(rows.b + cached.count, rows.b + kTileLen, rows.b[cached.count - 1]);
+  std::copy(rows.a, rows.a + kTileLen, rows.value);
   PackTile(isa, CacheTileShape(layer), rows, next, tile);
 }
 
