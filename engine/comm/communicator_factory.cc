@@ -20,11 +20,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const Communica
   CHECK_GT(options.step_timeout.count(), 0);
   if (options.backend == Backend::kCpu) return GlooCommunicator::Create(options, *store);
 #ifdef FOREDRAFT_HAS_CUDA
-  if (options.backend == Backend::kCuda) return NcclCommunicator::Create(options, device, *store);
-#endif
+  CHECK(options.backend == Backend::kCuda);
+  return NcclCommunicator::Create(options, device, *store);
+#else
   return absl::UnimplementedError(
       absl::StrFormat("backend: %s: this binary was built without CUDA and joins only ranks of backend cpu",
                       NameOf(options.backend)));
+#endif
 }
 
 }  // namespace foredraft

@@ -84,8 +84,8 @@ struct Chains {
 struct RowBlock {
   int row;
   int count;
-  const unsigned char* prefetch;  // null: the weights are in the cache
-  int64_t prefetch_step;          // bytes per pair of this piece, at most 2 cache lines
+  const unsigned char* prefetch;
+  int64_t prefetch_step;  // bytes per pair of this piece, at most 2 cache lines
 };
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPrefetchDistance = 2048;  // bytes; of a single row block
@@ -119,10 +119,8 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
   const int64_t pairs = piece.len / 2;
   int64_t pair = 0;
   for (; pair + 2 <= pairs; pair += 2) {
-    if (rows.prefetch != nullptr) {
-      for (int64_t line = 0; line < 2 * rows.prefetch_step; line += kCacheLine) {
-        _mm_prefetch(rows.prefetch + pair * rows.prefetch_step + line, _MM_HINT_T0);
-      }
+    for (int64_t line = 0; line < 2 * rows.prefetch_step; line += kCacheLine) {
+      _mm_prefetch(rows.prefetch + pair * rows.prefetch_step + line, _MM_HINT_T0);
     }
     add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
     add(odd, pair + 1, [&](int i) { return LoadPair(x[i] + 2 * pair + 2); });
@@ -164,18 +162,17 @@ void FewRows(const GemmTileArgs& args, const Weights& weights, const unsigned ch
   Block<Weights, Max>(args, weights, w, piece, rows, chains);
 }
 
+// `stored`: the piece's weights in memory, of which a pair has `pair_bytes`; `w` may be a widened copy.
 template <class Weights>
 void AllRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-             bool cached, Chains& chains) {
-  constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
+             const unsigned char* stored, int64_t pair_bytes, Chains& chains) {
   const int blocks = (args.rows + kBlockRows - 1) / kBlockRows;
-  const int64_t piece_bytes = piece.len / 2 * kPairBytes;
+  const int64_t piece_bytes = piece.len / 2 * pair_bytes;
   for (int block = 0; block < blocks; ++block) {
     const int row = args.rows * block / blocks;
-    RowBlock rows = {row, args.rows * (block + 1) / blocks - row, nullptr, kPairBytes / blocks};
-    if (!cached) {
-      rows.prefetch = blocks == 1 ? w + kPrefetchDistance : w + piece_bytes + piece_bytes * block / blocks;
-    }
+    const unsigned char* const prefetch =
+        blocks == 1 ? stored + kPrefetchDistance : stored + piece_bytes + piece_bytes * block / blocks;
+    const RowBlock rows = {row, args.rows * (block + 1) / blocks - row, prefetch, pair_bytes / blocks};
     FewRows(args, weights, w, piece, rows, chains);
   }
 }
@@ -208,7 +205,7 @@ void Tile(const GemmTileArgs& args) {
   ForEachPiece(args, args.rows <= kBlockRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
     const unsigned char* w = args.stripe + piece.pair * 2 * Weights::kVectorBytes;
     if (!kWidens || args.rows <= kBlockRows) {
-      AllRows(args, weights, w, piece, /*cached=*/false, chains);
+      AllRows(args, weights, w, piece, w, 2 * Weights::kVectorBytes, chains);
       return;
     }
     // FP8 weights used by several row blocks are widened once.
@@ -217,7 +214,7 @@ void Tile(const GemmTileArgs& args) {
       _mm512_store_si512(widened + vector * Bf16Weights::kVectorBytes,
                          weights.Load(w + vector * Weights::kVectorBytes));
     }
-    AllRows(args, Bf16Weights{}, widened, piece, /*cached=*/true, chains);
+    AllRows(args, Bf16Weights{}, widened, piece, w, 2 * Weights::kVectorBytes, chains);
   });
 }
 

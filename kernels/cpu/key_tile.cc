@@ -59,16 +59,16 @@ void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows&
   rows.begin = cached.begin;
   rows.count = cached.count;
   const KvRowLayout layout = layer.layout();
-  bf16* const decoded = layout.fp8 ? ThreadScratch<bf16>(size_t{kTileLen} * layout.latent_dim) : nullptr;
+  bf16* decoded = layout.fp8 ? ThreadScratch<bf16>(size_t{kTileLen} * layout.latent_dim) : nullptr;
   for (int32_t t = 0; t < cached.count; ++t) {
     const auto* row = static_cast<const uint8_t*>(cached.rows[t]);
-    rows.a[t] = rows.value[t] = &LatentOf(isa, row, layout, layout.fp8 ? decoded + int64_t{t} * layout.latent_dim : nullptr)->bits;
+    rows.a[t] = &LatentOf(isa, row, layout, decoded)->bits;
     rows.b[t] = &RopeOf(row, layout)->bits;
+    if (layout.fp8) decoded += layout.latent_dim;
   }
-  for (int32_t t = cached.count; t < kTileLen; ++t) {
-    rows.a[t] = rows.value[t] = rows.a[cached.count - 1];
-    rows.b[t] = rows.b[cached.count - 1];
-  }
+  std::fill(rows.a + cached.count, rows.a + kTileLen, rows.a[cached.count - 1]);
+  std::fill(rows.b + cached.count, rows.b + kTileLen, rows.b[cached.count - 1]);
+  std::copy(rows.a, rows.a + kTileLen, rows.value);
   PackTile(isa, CacheTileShape(layer), rows, next, tile);
 }
 
