@@ -2,7 +2,7 @@
 #define FOREDRAFT_KERNELS_CUDA_GEMM_4BIT_H_
 
 // The GEMM for 4-bit weights of any shape, on any GPU: mma.sync tiles, operands loaded by cp.async, codes
-// widened to BF16 in registers (exactly, see ValueOf in gemm_4bit.cu). Weights have the layout of
+// widened to BF16 in registers (exactly, see ValuesOf in gemm_4bit.cu). Weights have the layout of
 // weight_4bit.h.
 //
 // Bits of an output, if k is not split: for each group of inputs that share a scale a sum from zero over its

@@ -24,7 +24,7 @@ struct GemmItem {
   int32_t first_row;
   int32_t end_row;  // of the tile
   int32_t tile;     // index among all tiles
-  int32_t split;    // of k; 0 unless HopperGemm splits it
+  int32_t split;    // of k; 0 unless k is split
 };
 
 // The rows of group g: [offsets[g], offsets[g + 1]), or [0, rows) for every group if offsets is null.
