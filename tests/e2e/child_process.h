@@ -16,6 +16,7 @@ class ChildProcess {
   explicit ChildProcess(const std::vector<std::string>& arguments);
   ~ChildProcess();  // SIGKILL if it still runs
 
+  pid_t pid() const { return pid_; }
   std::string Stdout() const;
   std::string Stderr() const;
   void Signal(int signal) const;

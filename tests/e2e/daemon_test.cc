@@ -4,9 +4,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -53,39 +50,6 @@ TEST(Serve, UsageAndMetricsAgreeAndSigtermDrains) {
   EXPECT_EQ(daemon.Metric("kv_cache_blocks", "state=\"used\""), 0);
   daemon.process().Signal(SIGTERM);
   EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().Stderr();
-}
-
-// systemd's side of Type=notify: a datagram socket.
-TEST(Serve, TellsTheServiceManagerWhatItDoes) {
-  const std::string path = TestDir("notify") + "/socket";
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  std::string heard;
-  const auto hear = [&](const std::string& text) {
-    for (int tick = 0; tick < 3000 && heard.find(text) == std::string::npos; ++tick) {
-      char buffer[1024];
-      const ssize_t size = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
-      if (size > 0) heard.append(buffer, static_cast<size_t>(size)).append("\n");
-      if (size <= 0) poll(nullptr, 0, 10);
-    }
-    return heard.find(text) != std::string::npos;
-  };
-  setenv("NOTIFY_SOCKET", path.c_str(), 1);
-  setenv("WATCHDOG_USEC", "2000000", 1);
-  Daemon daemon;
-  unsetenv("NOTIFY_SOCKET");
-  unsetenv("WATCHDOG_USEC");
-  EXPECT_TRUE(hear("READY=1\nSTATUS=serving on " + daemon.grpc_address())) << heard;
-  EXPECT_THAT(heard, HasSubstr("EXTEND_TIMEOUT_USEC="));
-  EXPECT_THAT(heard, Not(HasSubstr("WATCHDOG")));  // not before READY
-  EXPECT_TRUE(hear("WATCHDOG=1")) << heard;
-  daemon.process().Signal(SIGTERM);
-  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().Stderr();
-  EXPECT_TRUE(hear("STOPPING=1")) << heard;
-  close(fd);
 }
 
 TEST(Serve, ChatRemembersAndHidesThinkingOffTheTerminal) {
