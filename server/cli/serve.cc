@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "config/config_warnings.h"
 #include "server/cli/commands.h"
 #include "server/cli/start_screen.h"
 #include "server/daemon.h"
@@ -67,6 +69,10 @@ absl::Status Serve(const ConfigOptions& options) {
   ASSIGN_OR_RETURN(LoadedConfig loaded, options.Read());
   ASSIGN_OR_RETURN(ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
   InstallLog(resolved.loaded.config.log.level, resolved.loaded.config.log.format);
+  for (const std::string& note : resolved.loaded.notes) Log(LogLevel::kInfo, "configuration: %s", note);
+  for (const std::string& warning : ConfigWarnings(resolved.loaded, resolved.model)) {
+    Log(LogLevel::kWarning, "configuration: %s", warning);
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
   const SignalThread signal_thread(*daemon);
