@@ -13,6 +13,7 @@
 #include "client/commands.h"
 #include "client/generate_report.h"
 #include "client/interrupt.h"
+#include "client/token_texts.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
 namespace foredraft {
@@ -104,6 +105,7 @@ absl::Status Generate(const GenerateOptions& options) {
     return CallError(options.server.address, status);
   }
   if (options.json) {
+    report.SetTokenTexts(TokenTexts(*stub, report.logprob_ids()));
     printf("%s\n", report.Json().c_str());
   } else {
     printf("\n");

@@ -14,15 +14,25 @@ using Json = nlohmann::ordered_json;
 
 double Rounded(double value) { return std::round(value * 1000) / 1000; }
 
-Json LogprobsJson(const v1::GenerateChunk& whole) {
+using TokenTextMap = std::map<int32_t, std::string>;
+
+// {"token_id": 5, "token": " a", "logprob": -0.1}; without `token` where the text is not known.
+template <class Logprob>
+Json TokenJson(const Logprob& logprob, const TokenTextMap& texts) {
+  Json json = {{"token_id", logprob.token_id()}};
+  if (const auto text = texts.find(logprob.token_id()); text != texts.end()) json["token"] = text->second;
+  json["logprob"] = logprob.logprob();
+  return json;
+}
+
+Json LogprobsJson(const v1::GenerateChunk& whole, const TokenTextMap& texts) {
   Json all = Json::array();
   for (const v1::TokenLogprob& logprob : whole.logprobs()) {
     Json top = Json::array();
-    for (const v1::TopLogprob& one : logprob.top()) {
-      top.push_back({{"token_id", one.token_id()}, {"logprob", one.logprob()}});
-    }
-    all.push_back(
-        {{"token_id", logprob.token_id()}, {"logprob", logprob.logprob()}, {"top", std::move(top)}});
+    for (const v1::TopLogprob& one : logprob.top()) top.push_back(TokenJson(one, texts));
+    Json json = TokenJson(logprob, texts);
+    json["top"] = std::move(top);
+    all.push_back(std::move(json));
   }
   return all;
 }
@@ -53,6 +63,15 @@ void GenerateReport::End(const std::string& reason) {
   if (!whole_.has_speculation()) whole_.mutable_speculation()->set_acceptance_length(1);
 }
 
+std::set<int32_t> GenerateReport::logprob_ids() const {
+  std::set<int32_t> ids;
+  for (const v1::TokenLogprob& logprob : whole_.logprobs()) {
+    ids.insert(logprob.token_id());
+    for (const v1::TopLogprob& one : logprob.top()) ids.insert(one.token_id());
+  }
+  return ids;
+}
+
 std::string GenerateReport::Json() const {
   const v1::Usage& usage = whole_.usage();
   const v1::Speculation& speculation = whole_.speculation();
@@ -66,7 +85,7 @@ std::string GenerateReport::Json() const {
   if (whole_.has_matched_stop()) json["matched_stop"] = whole_.matched_stop();
   if (whole_.has_matched_stop_token_id()) json["matched_stop"] = whole_.matched_stop_token_id();
   json["seed"] = whole_.seed();
-  json["logprobs"] = LogprobsJson(whole_);
+  json["logprobs"] = LogprobsJson(whole_, token_texts_);
   json["usage"] = {{"prompt_tokens", usage.prompt_tokens()},
                    {"completion_tokens", usage.completion_tokens()},
                    {"cached_tokens", usage.cached_tokens()},

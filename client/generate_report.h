@@ -4,7 +4,11 @@
 // The chunks of one request, joined, and what `foredraft generate` prints about them.
 
 #include <chrono>
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "foredraft/v1/generation.pb.h"
 
@@ -19,11 +23,15 @@ class GenerateReport {
 
   const std::string& finish_reason() const { return whole_.finish_reason(); }
   bool has_text() const { return !whole_.text().empty(); }
+  std::set<int32_t> logprob_ids() const;  // every token of the logprobs
+  // Adds `token`, the text of each id alone, to the logprobs of Json.
+  void SetTokenTexts(std::map<int32_t, std::string> texts) { token_texts_ = std::move(texts); }
   std::string Json() const;     // one object, on one line
   std::string Summary() const;  // for people
 
  private:
   v1::GenerateChunk whole_;
+  std::map<int32_t, std::string> token_texts_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

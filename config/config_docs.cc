@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "config/config_fields.h"
+#include "config/foreign_keys.h"
 
 namespace foredraft {
 namespace {
@@ -27,7 +28,11 @@ The value of a variable or flag is YAML. It may be a whole block, which then rep
 block: `--set speculative_config=null` turns drafts off.
 
 An unknown or duplicate key, a value of another type and a value out of range are refused with file, line, key and what
-is allowed. `foredraft check-config --config F` prints every value in force, derived defaults included.
+is allowed. `foredraft check-config --config F` prints every value in force, derived defaults included; with `--explain`
+also what each key means and where its value came from, all errors at once, and the memory of each rank.
+
+Files for TensorRT-LLM's LLM API are read too. Keys of theirs that are not below are translated, ignored with a reason or
+refused with what to write instead ([tensorrt-llm.md](tensorrt-llm.md)).
 
 SIGHUP and `AdminService.ReloadConfig` read the file again. Keys marked *reload* take effect between two iterations, and
 no request is lost. Changes of keys marked *restart* wait for the next start; the log names them. A file with an error is
@@ -36,6 +41,26 @@ refused as a whole, and the configuration in force stays.
 A key that may be `null` then has its default; a block that may be `null` is then turned off.
 
 ## Top level
+)";
+
+constexpr char kForeignIntroduction[] =
+    R"(<!-- Written by `foredraft check-config --docs docs` from config/foreign_key_table.cc. -->
+
+# Files of TensorRT-LLM
+
+A YAML file for TensorRT-LLM's LLM API (`trtllm-serve --extra_llm_api_options`) is a configuration of foredraft, where foredraft
+can do what it says. Keys that both have mean the same ([configuration.md](configuration.md)). This page lists the others. None is
+ignored in silence: `foredraft check-config` prints, and `foredraft serve` logs, a line for each one that a file has, and a refusal
+says what to write instead. A key that would change which tokens or requests are served is never ignored.
+
+What trtllm-serve takes from its command line is set like any key:
+
+    foredraft serve --config extra-llm-api-config.yml --set model=/models/DeepSeek-R1 --set backend=cuda
+
+Keys may also stand below `pytorch_backend_config`, as in older files.
+
+| key | what becomes of it |
+|---|---|
 )";
 
 std::string Quote(std::string_view text) { return absl::StrCat("`", std::string(text), "`"); }
@@ -58,6 +83,22 @@ void AppendTable(std::string_view block, const Config& defaults, std::string* te
   }
 }
 
+std::string BecomesOf(const ForeignKey& key) {
+  switch (key.use) {
+    case ForeignUse::kSame:
+    case ForeignUse::kLogic:
+      return absl::StrCat("becomes ", Quote(key.target));
+    case ForeignUse::kOnly:
+      return absl::StrCat("accepted where it is ", std::string(key.values),
+                          "; else refused: ", std::string(key.text));
+    case ForeignUse::kIgnored:
+      return absl::StrCat("ignored: ", std::string(key.text));
+    case ForeignUse::kRefused:
+      return absl::StrCat("refused: ", std::string(key.text));
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string ConfigurationDocument() {
@@ -68,6 +109,14 @@ std::string ConfigurationDocument() {
   for (const ConfigBlock& block : ConfigBlocks()) {
     absl::StrAppend(&text, "\n## ", std::string(block.path), "\n\n", std::string(block.help), "\n");
     AppendTable(block.path, defaults, &text);
+  }
+  return text;
+}
+
+std::string ForeignKeysDocument() {
+  std::string text = kForeignIntroduction;
+  for (const ForeignKey& key : ForeignKeys()) {
+    absl::StrAppend(&text, "| ", Quote(key.path), " | ", BecomesOf(key), " |\n");
   }
   return text;
 }

@@ -139,12 +139,12 @@ const ConfigField kFields[] = {
      "columns, and the RoPE part in BF16: for 512 + 64 columns 656 bytes instead of 1,152. Tokens are not "
      "those of bf16."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSet,
-     "Accepted for TensorRT-LLM's files, without effect: decode steps are always padded to the next batch "
-     "size."},
+     "true pads a decode step to the next of `batch_sizes` and replays its graph. false replays the graphs "
+     "of "
+     "exact sizes and runs steps of other sizes eagerly; on a GPU each size then runs once at the start."},
     {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart,
      "1, 2, 4, 8, then every 8 up to `max_batch_size`",
-     "Batch sizes of decode steps, at most `max_batch_size`, which is always one of them. Each has its "
-     "graph."},
+     "Batch sizes of decode steps that have graphs, at most `max_batch_size`, which is always one of them."},
     {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart,
      "the backend's own GEMM kernels", "File that `foredraft tune` wrote: a cuBLASLt algorithm per GEMM."},
     {"cuda.side_stream", MEMBER(c.cuda.side_stream), Any(), kRestart, kSet,

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/error_reason.h"
 #include "base/grouped_digits.h"
 
 namespace foredraft {
@@ -14,9 +15,10 @@ absl::Status Inbox::Submit(Request request) {
     if (!close_reason_.ok()) return close_reason_;
     if (!refusal_.ok()) return refusal_;
     if (requests_here_ + waiting_ >= max_queue_size_) {
-      return absl::ResourceExhaustedError(absl::StrCat("queue full: ", Grouped(requests_here_ + waiting_),
-                                                       " requests wait, max_queue_size is ",
-                                                       Grouped(max_queue_size_)));
+      return WithReason(absl::ResourceExhaustedError(
+                            absl::StrCat("queue full: ", Grouped(requests_here_ + waiting_),
+                                         " requests wait, max_queue_size is ", Grouped(max_queue_size_))),
+                        kReasonQueueFull);
     }
     items_.emplace_back(std::move(request));
     ++requests_here_;

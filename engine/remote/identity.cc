@@ -70,8 +70,15 @@ absl::Status CheckSameIdentity(const GroupIdentity& leader, const GroupIdentity&
   const auto [mine, theirs] = std::mismatch(worker.config_keys.begin(), worker.config_keys.end(),
                                             leader.config_keys.begin(), leader.config_keys.end());
   if (mine != worker.config_keys.end() || theirs != leader.config_keys.end()) {
-    return Differs("configuration", mine == worker.config_keys.end() ? "no further key" : *mine,
-                   theirs == leader.config_keys.end() ? "no further key" : *theirs);
+    if (mine == worker.config_keys.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("configuration: the leader has ", *theirs, ", which this worker does not know"));
+    }
+    if (theirs == leader.config_keys.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("configuration: ", *mine, ", which the leader does not know"));
+    }
+    return Differs("configuration", *mine, *theirs);
   }
   if (!leader.numerics_class.empty() && worker.numerics_class != leader.numerics_class) {
     return absl::FailedPreconditionError(absl::StrCat("numerics class: ", worker.numerics_class,

@@ -34,6 +34,20 @@ std::shared_ptr<grpc::Channel> OpenChannel(const WorkerOptions& options) {
   return grpc::CreateCustomChannel(options.leader, options.credentials, arguments);
 }
 
+// Why a dial failed. FAILED_PRECONDITION: dialing again cannot help.
+absl::Status DialError(const std::string& leader, const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(leader,
+                     " is a gRPC port, but not that of workers: --leader is the daemon's "
+                     "parallel.leader_address, by default port 50052"));
+  }
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  return absl::Status(code, status.error_message().empty()
+                                ? absl::StrCat("the port answered ", absl::StatusCodeToString(code))
+                                : status.error_message());
+}
+
 std::string HostName() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
@@ -131,8 +145,7 @@ absl::Status WorkerSession::DialOnce() {
     lock.lock();
   }
   if (stage_ == Stage::kJoined) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(stream_status_.error_code()),
-                      stream_status_.error_message());
+  return DialError(options_.leader, stream_status_);
 }
 
 // ---- what the stream delivers ----

@@ -7,16 +7,13 @@
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/status.h>
 
-#include <string>
-
 #include "absl/status/status.h"
 
 namespace foredraft {
 
-// Both use the canonical codes with the same numbers.
-inline grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
+// Both use the canonical codes with the same numbers. A reason (base/error_reason.h) becomes the status's
+// details: google.rpc.Status with one google.rpc.ErrorInfo.
+grpc::Status ToGrpc(const absl::Status& status);
 
 inline grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

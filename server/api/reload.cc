@@ -1,6 +1,7 @@
 #include "server/api/reload.h"
 
 #include <algorithm>
+#include <string>
 #include <variant>
 
 #include "absl/strings/str_join.h"
@@ -35,12 +36,21 @@ absl::StatusOr<ReloadReport> Reloader::Reload(Metrics& metrics) {
         report.status().message());
     return report;
   }
-  Log(LogLevel::kInfo, "configuration reloaded: %s",
-      report->applied_keys.empty() ? "nothing changed" : absl::StrJoin(report->applied_keys, ", "));
-  if (!report->restart_keys.empty()) {
-    Log(LogLevel::kWarning, "changed keys that take effect only after a restart: %s",
-        absl::StrJoin(report->restart_keys, ", "));
+  const bool same = report->restart_keys == waiting_keys_;
+  const std::string waiting = absl::StrJoin(report->restart_keys, ", ");
+  if (!report->applied_keys.empty()) {
+    Log(LogLevel::kInfo, "configuration reloaded: %s", absl::StrJoin(report->applied_keys, ", "));
+  } else if (same) {
+    Log(LogLevel::kInfo, "configuration reloaded: nothing changed since the last time");
+  } else {
+    Log(LogLevel::kInfo, "configuration reloaded: nothing takes effect now");
   }
+  if (same && !waiting.empty()) {
+    Log(LogLevel::kInfo, "keys that still wait for a restart: %s", waiting);
+  } else if (!waiting.empty()) {
+    Log(LogLevel::kWarning, "changed keys that take effect only after a restart: %s", waiting);
+  }
+  waiting_keys_ = report->restart_keys;
   return report;
 }
 

@@ -45,7 +45,9 @@ class Reloader {
   const Read read_;
   const Apply apply_;
   mutable std::mutex mutex_;
-  Config current_;  // guarded by mutex_
+  // Guarded by mutex_.
+  Config current_;
+  std::vector<std::string> waiting_keys_;  // restart_keys of the last reload
 };
 
 }  // namespace foredraft

@@ -2,17 +2,23 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
 #include "config/config_docs.h"
+#include "config/config_explain.h"
+#include "config/config_warnings.h"
 #include "config/config_yaml.h"
 #include "engine/weights/dummy_weights.h"
 #include "server/cli/commands.h"
+#include "server/cli/explain_memory.h"
 #include "server/daemon.h"
+#include "server/group/model_files.h"
 #include "server/output/metric_table.h"
 
 namespace foredraft {
@@ -42,12 +48,12 @@ std::string Pool(const Config& config, const ModelConfig& model) {
   }
   const int64_t weight_bytes = DummyBytes(model, MtpModuleCount(config));
   return absl::StrCat(cache.free_gpu_memory_fraction, " of what the GPU has left after the weights (about ",
-                      Grouped(weight_bytes), " bytes on one rank) and workspaces, in blocks of ",
+                      Grouped(weight_bytes), " bytes over all ranks) and workspaces, in blocks of ",
                       cache.tokens_per_block, ", ", Grouped(token_bytes), " bytes a token");
 }
 
 // A summary of the configuration, as YAML comments above the values.
-std::string Explain(const Config& config, const ModelConfig& model) {
+std::string Summary(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   return absl::StrCat(
       "# serves  ", config.served_model_name, " on ", config.server.grpc_address,
@@ -60,13 +66,80 @@ std::string Explain(const Config& config, const ModelConfig& model) {
       Grouped(cache.host_cache_size), " bytes for swapped sequences\n");
 }
 
+std::string Comments(const char* title, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) absl::StrAppend(&text, "# ", title, line, "\n");
+  return text;
+}
+
+struct CheckConfigOptions {
+  ConfigOptions config;
+  std::string docs;
+  bool explain = false;
+  std::string gpu_memory;  // valid: CLI11 has checked it
+};
+
+void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
+
 absl::Status CheckConfigFile(const ConfigOptions& options) {
-  ASSIGN_OR_RETURN(LoadedConfig loaded, options.Read());
-  ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
-  const Config& config = resolved.loaded.config;
-  const std::string text = Explain(config, resolved.model) + EmitYaml(config);
-  fwrite(text.data(), 1, text.size(), stdout);
+  ASSIGN_OR_RETURN(LoadedConfig read, options.Read());
+  ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(read)));
+  const LoadedConfig& loaded = resolved.loaded;
+  for (const std::string& warning : ConfigWarnings(loaded, resolved.model)) {
+    fprintf(stderr, "foredraft: warning: %s\n", warning.c_str());
+  }
+  Print(Summary(loaded.config, resolved.model) + Comments("foreign ", loaded.notes) +
+        EmitYaml(loaded.config));
   return absl::OkStatus();
+}
+
+// No weights are needed, so a config.json may stand for the checkpoint that has it.
+std::string ConfigJsonToExplain(const Config& config) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
+}
+
+// All faults, not only the first. The model is read if it can be, so that what depends on it is checked too.
+absl::StatusOr<ResolvedConfig> ResolveAll(const ConfigOptions& options, ConfigErrors& errors) {
+  ASSIGN_OR_RETURN(const ConfigSources sources, options.Sources());
+  ResolvedConfig resolved{.loaded = ParseConfig(sources, errors), .model = {}};
+  bool has_model = false;
+  if (!errors.Refused("model")) {
+    auto read = ReadModelConfig(ConfigJsonToExplain(resolved.loaded.config));
+    has_model = read.ok();
+    if (!read.ok()) {
+      errors.Add("model", absl::Status(read.status().code(),
+                                       absl::StrCat(OriginOf(resolved.loaded, "model"),
+                                                    ": model: ", read.status().message(),
+                                                    "; --explain needs the model's config.json alone: --set "
+                                                    "model=FILE")));
+    }
+    if (has_model) resolved.model = *std::move(read);
+  }
+  ResolveDefaults(ReadHostFacts(), has_model ? &resolved.model : nullptr, resolved.loaded, errors);
+  return resolved;
+}
+
+absl::Status PrintExplanation(const ResolvedConfig& resolved, std::optional<int64_t> gpu_bytes) {
+  const LoadedConfig& loaded = resolved.loaded;
+  ASSIGN_OR_RETURN(const MemoryExplanation memory, ExplainMemory(loaded.config, resolved.model, gpu_bytes));
+  Print(Summary(loaded.config, resolved.model) + memory.text +
+        Comments("warning ", ConfigWarnings(loaded, resolved.model)) + Comments("foreign ", loaded.notes) +
+        ExplainYaml(loaded));
+  return memory.fits;
+}
+
+// Prints every error on a line of its own, or the explanation. Returns the exit code.
+int ExplainConfig(const CheckConfigOptions& options) {
+  ConfigErrors errors;
+  const absl::StatusOr<ResolvedConfig> resolved = ResolveAll(options.config, errors);
+  if (!resolved.ok()) return Fail(resolved.status());
+  for (const absl::Status& error : errors.all()) Fail(error);
+  if (!errors.empty()) return 1;
+  std::optional<int64_t> gpu_bytes;
+  if (!options.gpu_memory.empty()) gpu_bytes = *ParseMemorySize(options.gpu_memory);
+  const absl::Status status = PrintExplanation(*resolved, gpu_bytes);
+  return status.ok() ? 0 : Fail(status);
 }
 
 absl::Status WriteFile(const std::filesystem::path& path, const std::string& text) {
@@ -77,6 +150,7 @@ absl::Status WriteFile(const std::filesystem::path& path, const std::string& tex
 
 absl::Status WriteDocs(const std::filesystem::path& directory) {
   RETURN_IF_ERROR(WriteFile(directory / "configuration.md", ConfigurationDocument()));
+  RETURN_IF_ERROR(WriteFile(directory / "tensorrt-llm.md", ForeignKeysDocument()));
   return WriteFile(directory / "metrics.md", MetricsDocument());
 }
 
@@ -86,18 +160,35 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "check-config",
       "Parse and validate a configuration, summarize it, and print the effective values as YAML");
-  auto options = std::make_shared<ConfigOptions>();
-  auto docs = std::make_shared<std::string>();
-  options->Add(*command);
+  auto options = std::make_shared<CheckConfigOptions>();
+  options->config.Add(*command);
   CLI::Option* config = command->get_option("--config")->required(false);
+  CLI::Option* explain = command->add_flag("--explain", options->explain,
+                                           "for every key help, type, allowed values, default and where its "
+                                           "value came from; memory per rank. Needs "
+                                           "the model's config.json, no weights and no GPU");
   command
-      ->add_option("--docs", *docs,
-                   "write configuration.md and metrics.md, the tables of keys and metrics, into DIR")
+      ->add_option("--gpu-memory", options->gpu_memory,
+                   "with --explain: memory of one GPU; exit 1 if a rank does not fit it")
+      ->type_name("SIZE")
+      ->needs(explain)
+      ->check([](const std::string& text) {
+        const absl::StatusOr<int64_t> bytes = ParseMemorySize(text);
+        return bytes.ok() ? std::string() : std::string(bytes.status().message());
+      });
+  command
+      ->add_option("--docs", options->docs,
+                   "write configuration.md, metrics.md and tensorrt-llm.md, the tables of keys and metrics, into DIR")
       ->type_name("DIR")
       ->excludes(config);
-  command->callback([options, docs, exit_code] {
-    if (options->file.empty() && docs->empty()) throw CLI::RequiredError("--config");
-    const absl::Status status = docs->empty() ? CheckConfigFile(*options) : WriteDocs(*docs);
+  command->callback([options, exit_code] {
+    if (options->config.file.empty() && options->docs.empty()) throw CLI::RequiredError("--config");
+    if (options->explain) {
+      *exit_code = ExplainConfig(*options);
+      return;
+    }
+    const absl::Status status =
+        options->docs.empty() ? CheckConfigFile(options->config) : WriteDocs(options->docs);
     *exit_code = status.ok() ? 0 : Fail(status);
   });
 }

@@ -30,6 +30,7 @@ struct ConfigOptions {
 
   void Add(CLI::App& command);
   // Reads the file anew at each call. CLI11 has already refused a malformed --set (exit 2).
+  absl::StatusOr<ConfigSources> Sources() const;
   absl::StatusOr<LoadedConfig> Read() const;
 };
 

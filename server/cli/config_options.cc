@@ -31,14 +31,20 @@ void ConfigOptions::Add(CLI::App& command) {
       });
 }
 
-absl::StatusOr<LoadedConfig> ConfigOptions::Read() const {
+absl::StatusOr<ConfigSources> ConfigOptions::Sources() const {
   std::vector<ConfigOverride> overrides;
   for (const std::string& text : sets) {
     absl::StatusOr<ConfigOverride> parsed = ParseOverride(text);
     if (!parsed.ok()) return parsed.status();
     overrides.push_back(*std::move(parsed));
   }
-  return ReadConfig(file, ReadEnvironment(), std::move(overrides));
+  return ReadSources(file, ReadEnvironment(), std::move(overrides));
+}
+
+absl::StatusOr<LoadedConfig> ConfigOptions::Read() const {
+  const absl::StatusOr<ConfigSources> sources = Sources();
+  if (!sources.ok()) return sources.status();
+  return ParseConfig(*sources);
 }
 
 }  // namespace foredraft

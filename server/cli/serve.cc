@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "config/config_warnings.h"
 #include "server/cli/commands.h"
 #include "server/cli/notify_socket.h"
 #include "server/cli/service_notifier.h"
@@ -99,6 +100,10 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   InstallLog(config.log.level, config.log.format);
   const TraceEnd trace_end;
   if (trace) RETURN_IF_ERROR(StartTrace({.path = *trace}));
+  for (const std::string& note : resolved.loaded.notes) Log(LogLevel::kInfo, "configuration: %s", note);
+  for (const std::string& warning : ConfigWarnings(resolved.loaded, resolved.model)) {
+    Log(LogLevel::kWarning, "configuration: %s", warning);
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
   const SignalThread signal_thread(*daemon);

@@ -65,6 +65,8 @@ std::string StartScreen::Label(int rank) const {
 
 void StartScreen::Loading(int rank, int64_t done_bytes, int64_t total_bytes) {
   Progress& progress = ranks_[rank];
+  if (progress.total_bytes == 0) progress.began = Clock::now();
+  progress.ended = Clock::now();
   progress.done_bytes = done_bytes;
   progress.total_bytes = total_bytes;
   if (terminal_) return DrawBars();
@@ -72,8 +74,9 @@ void StartScreen::Loading(int rank, int64_t done_bytes, int64_t total_bytes) {
   const int64_t step = ranks_.size() == 1 ? 1 : 5;
   if (progress.logged_tenths >= 0 && tenths < progress.logged_tenths + step) return;
   progress.logged_tenths = tenths - tenths % step;
-  LogLine(LogLevel::kInfo, absl::StrFormat("%s  %d%%  %s / %s MB   %.1f s", Label(rank), tenths * 10,
-                                           Megabytes(done_bytes), Megabytes(total_bytes), Seconds()));
+  LogLine(LogLevel::kInfo,
+          absl::StrFormat("%s  %d%%  %s / %s MB   %.1f s", Label(rank), tenths * 10, Megabytes(done_bytes),
+                          Megabytes(total_bytes), progress.seconds()));
 }
 
 // Redraws one line per rank over the previous lines and leaves the cursor at the end of the last one.
@@ -82,14 +85,15 @@ void StartScreen::DrawBars() {
   drawn_ = true;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const Progress& progress = ranks_[rank];
-    fprintf(stderr, "%s\r%s  %s   %.1f s", rank > 0 ? "\n" : "", Label(static_cast<int>(rank)).c_str(),
-            ProgressBar(progress.done_bytes, progress.total_bytes).c_str(), Seconds());
+    const std::string state =
+        progress.total_bytes == 0
+            ? "has not begun"
+            : absl::StrFormat("%s   %.1f s", ProgressBar(progress.done_bytes, progress.total_bytes),
+                              progress.seconds());
+    fprintf(stderr, "%s\r\x1b[K%s  %s", rank > 0 ? "\n" : "", Label(static_cast<int>(rank)).c_str(),
+            state.c_str());
   }
   fflush(stderr);
-}
-
-double StartScreen::Seconds() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
 void StartScreen::WarmedUp(int graph_count, double seconds) {

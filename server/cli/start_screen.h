@@ -25,19 +25,26 @@ class StartScreen : public StartObserver {
                const std::string& gateway_address) override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Progress {  // of one rank
     int64_t done_bytes = 0;
-    int64_t total_bytes = 0;
+    int64_t total_bytes = 0;  // 0: it has not begun to load
     int64_t logged_tenths = -1;
+    Clock::time_point began;  // of its loading: ranks join at different times
+    Clock::time_point ended;
+
+    double seconds() const {
+      const Clock::time_point until = done_bytes < total_bytes ? Clock::now() : ended;
+      return std::chrono::duration<double>(until - began).count();
+    }
   };
 
   void Line(const std::string& text) const;
   std::string Label(int rank) const;
   void DrawBars();
-  double Seconds() const;  // since the start
 
   const bool terminal_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<std::string> model_lines_;  // shown once the ranks are known
   std::vector<Progress> ranks_;
   bool drawn_ = false;

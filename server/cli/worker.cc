@@ -1,10 +1,13 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "config/config_warnings.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
 #include "server/group/worker_rank.h"
@@ -20,11 +23,25 @@ struct WorkerCommandOptions {
   pid_t parent = 0;
 };
 
+absl::Status CheckRank(int rank, const LoadedConfig& loaded) {
+  const int ranks = loaded.config.parallel.attention_dp;
+  const std::string where =
+      absl::StrCat("parallel.attention_dp is ", ranks, ", ", OriginOf(loaded, "parallel.attention_dp"));
+  if (ranks == 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": a daemon with one rank needs no workers; allowed 2, 4, 8"));
+  }
+  if (rank >= 0 && rank < ranks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--rank: ", rank, ", allowed 0..", ranks - 1, " (", where, ")"));
+}
+
 absl::Status Work(const WorkerCommandOptions& options) {
   RETURN_IF_ERROR(PrepareWorkerProcess(options.rank, options.parent));
   ASSIGN_OR_RETURN(LoadedConfig loaded, options.config.Read());
   ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
   const Config& config = resolved.loaded.config;
+  RETURN_IF_ERROR(CheckRank(options.rank, resolved.loaded));
   InstallLog(config.log.level, config.log.format);
   return RunWorkerRank(config, resolved.model, options.leader, options.rank);
 }
@@ -42,9 +59,8 @@ void AddWorker(CLI::App& app, int* exit_code) {
                    "the daemon's parallel.leader_address, as reachable from this host")
       ->required()
       ->type_name("HOST:PORT");
-  command->add_option("--rank", options->rank, "the number of the rank, from 0")
+  command->add_option("--rank", options->rank, "the number of the rank, from 0, below parallel.attention_dp")
       ->required()
-      ->check(CLI::Range(0, 7))
       ->type_name("N");
   command->add_option("--parent", options->parent, "the process that started this one: end when it ends")
       ->group("");

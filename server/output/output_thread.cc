@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/error_reason.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "server/output/request_log.h"
@@ -153,7 +154,8 @@ void OutputThread::Send(StreamOutput output) {
     Close(output.id, std::move(output.delta));
   } else if (!output.delta.token_ids.empty() && !found->second.sink->Push(std::move(output.delta))) {
     EndEarly(output.id, FinishReason::kCancelled,
-             absl::ResourceExhaustedError("reader too slow: too many tokens wait to be read"));
+             WithReason(absl::ResourceExhaustedError("reader too slow: too many tokens wait to be read"),
+                        kReasonReaderTooSlow));
   }
 }
 

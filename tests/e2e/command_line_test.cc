@@ -61,7 +61,80 @@ TEST(CommandLine, DaemonCommandsEndWithTheirCode) {
       {{"check-config"}, 2, "--config is required"},
       {{"check-config", "--config", kConfig, "--docs", dir}, 2, "--docs"},
       {{"check-config", "--docs", dir + "/none"}, 1, dir + "/none/configuration.md: cannot be written"},
+      {{"check-config", "--config", kConfig, "--explain", "--gpu-memory", "much"}, 2, "141GiB"},
+      {{"check-config", "--config", kConfig, "--gpu-memory", "141GiB"}, 2, "--explain"},
   });
+}
+
+TEST(CommandLine, AWorkersRankIsBelowTheGroups) {
+  const std::vector<std::string> worker = {"worker",   "--leader", "127.0.0.1:1",
+                                           "--config", kConfig,    "--rank"};
+  const auto with = [&worker](std::vector<std::string> more) {
+    std::vector<std::string> arguments = worker;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const std::vector<std::string> two = {"--set", "parallel.attention_dp=2", "--set", "parallel.moe_ep=2"};
+  ExpectEnds({
+      {with({"4"}), 1, "parallel.attention_dp is 1, default: a daemon with one rank needs no workers"},
+      {with({"8", two[0], two[1], two[2], two[3]}), 1, "--rank: 8, allowed 0..1"},
+      {with({"-1", two[0], two[1], two[2], two[3]}), 1, "--rank: -1, allowed 0..1"},
+      {with({"first"}), 2, "--rank"},
+  });
+}
+
+TEST(CommandLine, AWorkerEndsAtAPortThatIsNotTheLeaders) {
+  Daemon daemon;
+  ExpectEnds({{{"worker", "--config", kConfig, "--set", "parallel.attention_dp=2", "--set",
+                "parallel.moe_ep=2", "--leader", daemon.grpc_address(), "--rank", "0"},
+               1,
+               "is a gRPC port, but not that of workers: --leader is the daemon's parallel.leader_address"}});
+}
+
+TEST(CommandLine, ExplainSaysWhatFitsAGpu) {
+  const auto explain = [](const std::string& memory) {
+    return Foredraft({"check-config", "--explain", "--config", "deploy/configs/deepseek-r1-8xh200.yaml",
+                      "--set", "model=deploy/configs/r1-shape-61x256.json", "--gpu-memory", memory});
+  };
+  const RunResult h200 = explain("140GiB");
+  EXPECT_EQ(h200.exit_code, 0) << h200.err;
+  EXPECT_THAT(h200.out,
+              AllOf(HasSubstr("# memory  of each of 8 GPUs of 140.00 GiB"),
+                    HasSubstr("61 layers, 1 MTP module, 32 of 256 experts"), HasSubstr("#   fits\n"),
+                    HasSubstr("max_seq_len: 32768  # deploy/configs/deepseek-r1-8xh200.yaml:8\n"),
+                    HasSubstr("served_model_name: r1-shape-61x256.json  # default\n")));
+  const RunResult h100 = explain("80 GB");
+  EXPECT_EQ(h100.exit_code, 1);
+  EXPECT_THAT(h100.out, HasSubstr("DOES NOT FIT: it needs at least"));
+  EXPECT_THAT(h100.err, HasSubstr("no GPU memory for the KV cache: of 74.51 GiB"));
+}
+
+TEST(CommandLine, ExplainListsAllErrors) {
+  const std::string dir = TestDir("errors");
+  WriteText(dir + "/f.yaml", std::string("model: ") + kModel +
+                                 "\nmax_batch_size: 0\nmodle: y\npipeline_parallel_size: 2\n"
+                                 "max_seq_len: 999999\n");
+  const RunResult result = Foredraft({"check-config", "--explain", "--config", dir + "/f.yaml"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 4) << result.err;
+  for (const char* line : {":2: max_batch_size: 0", ":3: modle: unknown key", ":4: pipeline_parallel_size: 2",
+                           ":5: max_seq_len: 999999"}) {
+    EXPECT_THAT(result.err, HasSubstr(line));
+  }
+}
+
+TEST(CommandLine, CheckConfigNotesForeignKeysAndWarns) {
+  const std::string dir = TestDir("foreign");
+  WriteText(dir + "/f.yaml",
+            "use_cuda_graph: true\nmoe_backend: TRTLLM\nserver: {grpc_address: '0.0.0.0:1'}\n");
+  const RunResult result =
+      Foredraft({"check-config", "--config", dir + "/f.yaml", "--set", std::string("model=") + kModel});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("f.yaml:1: use_cuda_graph: true became cuda_graph_config"),
+                                HasSubstr("f.yaml:2: moe_backend: TRTLLM ignored: ")));
+  EXPECT_THAT(result.err,
+              HasSubstr("foredraft: warning: " + dir + "/f.yaml:3: server.grpc_address: 0.0.0.0:1"));
 }
 
 TEST(CommandLine, ClientCommandsEndWithTheirCode) {

@@ -113,6 +113,9 @@ TEST(Serve, SighupAppliesAValidFileAndRefusesAnInvalidOne) {
   EXPECT_EQ(daemon.Generate({"--prompt", "1", "--max-tokens", "5"}).exit_code, 0);
   EXPECT_TRUE(daemon.EventuallyMetric("spec_decode_draft_length", "", 1));
   EXPECT_TRUE(daemon.process().WaitForStderr("take effect only after a restart: max_seq_len"));
+  daemon.process().Signal(SIGHUP);
+  EXPECT_TRUE(daemon.process().WaitForStderr("configuration reloaded: nothing changed since the last time"));
+  EXPECT_TRUE(daemon.process().WaitForStderr("keys that still wait for a restart: max_seq_len"));
   WriteText(config, head + "speculative_config: {decoding_type: MTP, max_draft_len: 12}\n");
   daemon.process().Signal(SIGHUP);
   EXPECT_TRUE(daemon.EventuallyMetric("config_reloads_total", "result=\"refused\"", 1));
@@ -280,7 +283,11 @@ TEST(Serve, ADummyOfAConfigJsonGenerates) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const json answer = json::parse(first.out);
   EXPECT_EQ(answer["usage"]["completion_tokens"], 12);
-  for (const json& token : answer["logprobs"]) EXPECT_LE(token["logprob"], 0) << "must be a number";
+  for (const json& token : answer["logprobs"]) {
+    EXPECT_LE(token["logprob"], 0) << "must be a number";
+    EXPECT_TRUE(token["token"].is_string()) << token;
+    EXPECT_TRUE(token["top"][0]["token"].is_string()) << token;
+  }
   EXPECT_EQ(json::parse(daemon.Generate(call).out)["token_ids"], answer["token_ids"]);
 }
 

@@ -61,9 +61,9 @@ TEST_F(MembershipTest, RefusesAWorkerThatDiffersAndNamesBothValues) {
            {[](auto& join) { join.set_config_keys(1, "max_batch_size: 8"); },
             "configuration: max_batch_size: 8, the leader has max_batch_size: 16"},
            {[](auto& join) { join.mutable_config_keys()->RemoveLast(); },
-            "configuration: no further key, the leader has max_batch_size: 16"},
+            "configuration: the leader has max_batch_size: 16, which this worker does not know"},
            {[](auto& join) { join.add_config_keys("max_seq_len: 8"); },
-            "configuration: max_seq_len: 8, the leader has no further key"},
+            "configuration: max_seq_len: 8, which the leader does not know"},
            {[](auto& join) { join.set_numerics_class("dddddddd"); },
             "numerics class: dddddddd, the ranks that have joined have cccccccc"},
        }) {

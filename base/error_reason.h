@@ -1,0 +1,36 @@
+#ifndef FOREDRAFT_BASE_ERROR_REASON_H_
+#define FOREDRAFT_BASE_ERROR_REASON_H_
+
+// Why an operation failed, for programs that must tell errors of one code apart. The reason travels as a
+// payload of the status; the gRPC wires send it as google.rpc.ErrorInfo (server/api/grpc_status.h).
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+
+namespace foredraft {
+
+inline constexpr char kReasonPayload[] = "foredraft/reason";
+
+// RESOURCE_EXHAUSTED: the request may be sent again, later or elsewhere.
+inline constexpr std::string_view kReasonQueueFull = "QUEUE_FULL";
+// RESOURCE_EXHAUSTED: the client did not read its stream, which was cut.
+inline constexpr std::string_view kReasonReaderTooSlow = "READER_TOO_SLOW";
+
+inline absl::Status WithReason(absl::Status status, std::string_view reason) {
+  status.SetPayload(kReasonPayload, absl::Cord(std::string(reason)));
+  return status;
+}
+
+// Empty where there is none.
+inline std::string ReasonOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kReasonPayload);
+  return payload.has_value() ? std::string(*payload) : std::string();
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_BASE_ERROR_REASON_H_

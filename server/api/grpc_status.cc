@@ -1,0 +1,26 @@
+#include "server/api/grpc_status.h"
+
+#include <string>
+
+#include "base/error_reason.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace foredraft {
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  const std::string message(status.message());
+  const std::string reason = ReasonOf(status);
+  if (reason.empty()) return grpc::Status(code, message);
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain("foredraft");
+  google::rpc::Status details;
+  details.set_code(code);
+  details.set_message(message);
+  details.add_details()->PackFrom(info);
+  return grpc::Status(code, message, details.SerializeAsString());
+}
+
+}  // namespace foredraft

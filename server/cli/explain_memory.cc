@@ -1,0 +1,177 @@
+#include "server/cli/explain_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/grouped_digits.h"
+#include "base/status_macros.h"
+#include "config/config_defaults.h"
+#include "engine/memory_estimate.h"
+#include "engine/weights/expert_shard.h"
+#include "server/group/engine_setup.h"
+
+namespace foredraft {
+namespace {
+
+struct Unit {
+  const char* name;
+  double bytes;
+};
+constexpr Unit kUnits[] = {
+    {"", 1},      {"B", 1},      {"KB", 1e3},      {"MB", 1e6},      {"GB", 1e9},
+    {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
+
+class Table {
+ public:
+  void Line(const std::string& text) { absl::StrAppend(&text_, text.empty() ? "#" : "# ", text, "\n"); }
+  void Row(const std::string& name, int64_t bytes, const std::string& what) {
+    const bool large = bytes >= (int64_t{1} << 30) / 10;
+    Line(absl::StrFormat("  %-12s%10.2f %s   %s", name,
+                         static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20), large ? "GiB" : "MiB",
+                         what));
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string WeightsText(const Config& config, const ModelConfig& model) {
+  const int ranks = config.parallel.attention_dp;
+  const int modules = MtpModuleCount(config);
+  const ExpertShard shard{.rank = 0, .size = ranks};
+  std::string text = absl::StrCat(model.num_hidden_layers, " layers, ", modules,
+                                  modules == 1 ? " MTP module" : " MTP modules");
+  if (model.n_routed_experts > 0) {
+    absl::StrAppend(&text, ", ", shard.expert_count_here(model.n_routed_experts), " of ",
+                    model.n_routed_experts, " experts");
+  }
+  return text;
+}
+
+void AddCache(const Config& config, const MemoryEstimate& memory, int64_t blocks, Table& table) {
+  const int64_t tokens = (blocks - 1) * memory.cache.tokens_per_block;  // block 0 is scratch
+  const int64_t requests = (blocks - 1) / std::max(memory.sequence_blocks, 1);
+  table.Row("KV cache", blocks * memory.block_bytes(),
+            absl::StrCat(Grouped(tokens), " tokens in ", Grouped(blocks - 1), " blocks of ",
+                         memory.cache.tokens_per_block, ": ", Grouped(requests),
+                         requests == 1 ? " request" : " requests", " of max_seq_len ",
+                         Grouped(config.max_seq_len), " at once"));
+}
+
+void AddCommon(const Config& config, const ModelConfig& model, const EngineOptions& options,
+               const MemoryEstimate& memory, Table& table) {
+  table.Row("weights", memory.weight_bytes, WeightsText(config, model));
+  table.Row("activations", memory.activation_bytes,
+            absl::StrCat("forwards of up to ", Grouped(options.largest_forward()), " tokens: max_num_tokens ",
+                         Grouped(config.max_num_tokens), ", max_batch_size ", config.max_batch_size, " x ",
+                         options.max_draft_len + 1));
+  table.Row("slots", memory.slot_bytes,
+            absl::StrCat("state of ", config.max_batch_size, " sequences: max_batch_size"));
+}
+
+void AddAssumed(const MemoryEstimate& memory, Table& table) {
+  table.Row("graphs", memory.graph_bytes,
+            memory.graph_count == 0
+                ? "none"
+                : absl::StrCat(Grouped(memory.graph_count), " of up to ", Grouped(memory.graph_nodes),
+                               " kernels; assumed, measured at the start"));
+  table.Row("workspaces", memory.workspace_bytes, "of kernels; assumed");
+  table.Row("libraries", memory.library_bytes, "CUDA, NCCL; assumed");
+}
+
+absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelConfig& model) {
+  const EngineOptions options = EngineOptionsOf(config);
+  ASSIGN_OR_RETURN(const MemoryEstimate memory,
+                   EstimateMemory(SizedBackend::kCpu, options, model, config.parallel.attention_dp));
+  Table table;
+  const int here = LocalRankCount(config);
+  table.Line(
+      absl::StrCat("memory  of each rank, in RAM", here > 1 ? absl::StrCat("; ", here, " ranks here") : ""));
+  AddCommon(config, model, options, memory, table);
+  const int64_t blocks = BlockCount(config);
+  AddCache(config, memory, blocks, table);
+  table.Row("swap", config.kv_cache_config.host_cache_size,
+            "swapped-out sequences: kv_cache_config.host_cache_size");
+  const int64_t sum =
+      memory.fixed_bytes() + blocks * memory.block_bytes() + config.kv_cache_config.host_cache_size;
+  const int64_t ram = ReadHostFacts().ram_bytes;
+  table.Row("sum", sum * here, absl::StrFormat("of %.2f GiB RAM", static_cast<double>(ram) / (1 << 30)));
+  MemoryExplanation explanation{.text = table.Take(), .fits = absl::OkStatus()};
+  return explanation;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseMemorySize(const std::string& text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string unit(absl::StripAsciiWhitespace(text.substr(digits)));
+  double number = 0;
+  for (const Unit& known : kUnits) {
+    if (absl::AsciiStrToLower(unit) != absl::AsciiStrToLower(known.name)) continue;
+    if (!absl::SimpleAtod(text.substr(0, digits), &number)) break;
+    const double bytes = number * known.bytes;
+    if (bytes >= 1 && bytes < 1e15) return static_cast<int64_t>(bytes);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      text, ": allowed a number with a unit, as in 141GiB or 80GB (KiB, MiB, GiB, TiB, KB, MB, GB, TB)"));
+}
+
+absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
+                                                std::optional<int64_t> gpu_bytes) {
+  if (config.backend == Backend::kCpu) return ExplainCpu(config, model);
+  const EngineOptions options = EngineOptionsOf(config);
+  ASSIGN_OR_RETURN(const MemoryEstimate memory,
+                   EstimateMemory(SizedBackend::kCuda, options, model, config.parallel.attention_dp));
+  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  Table table;
+  MemoryExplanation explanation;
+  const std::string of_rank = config.parallel.attention_dp == 1
+                                  ? "of the GPU"
+                                  : absl::StrCat("of each of ", config.parallel.attention_dp, " GPUs");
+  table.Line(absl::StrCat("memory  ", of_rank,
+                          gpu_bytes ? absl::StrFormat(" of %.2f GiB", gib(*gpu_bytes)) : "",
+                          ", predicted from config.json"));
+  AddCommon(config, model, options, memory, table);
+  AddAssumed(memory, table);
+  const int64_t set_blocks = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0;
+  if (set_blocks > 0) AddCache(config, memory, set_blocks, table);
+  const int64_t least = set_blocks > 0
+                            ? memory.fixed_bytes() + memory.graph_bytes + set_blocks * memory.block_bytes()
+                            : SmallestDevice(memory, options);
+  if (!gpu_bytes) {
+    table.Row("needed", least,
+              set_blocks > 0 ? "in all"
+                             : "at least, with one request of max_seq_len; "
+                               "--gpu-memory 141GiB says what fits a GPU of 141 GiB");
+    explanation.text = table.Take();
+    return explanation;
+  }
+  if (set_blocks > 0) {
+    if (least > *gpu_bytes) {
+      explanation.fits = absl::ResourceExhaustedError(
+          absl::StrFormat("kv_cache_config.max_tokens: %d: the rank needs %.2f GiB, the GPU has %.2f",
+                          config.kv_cache_config.max_tokens, gib(least), gib(*gpu_bytes)));
+    }
+  } else {
+    const absl::StatusOr<int> blocks = BlocksOn(*gpu_bytes, memory, options);
+    explanation.fits = blocks.status();
+    if (blocks.ok()) {
+      AddCache(config, memory, *blocks, table);
+      table.Row("left",
+                *gpu_bytes - memory.fixed_bytes() - memory.graph_bytes - *blocks * memory.block_bytes(),
+                absl::StrFormat("free_gpu_memory_fraction is %.2f", options.free_memory_fraction));
+    }
+  }
+  table.Line(explanation.fits.ok()
+                 ? "  fits"
+                 : absl::StrFormat("  DOES NOT FIT: it needs at least %.2f GiB", gib(least)));
+  explanation.text = table.Take();
+  return explanation;
+}
+
+}  // namespace foredraft

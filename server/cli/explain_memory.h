@@ -1,0 +1,30 @@
+#ifndef FOREDRAFT_SERVER_CLI_EXPLAIN_MEMORY_H_
+#define FOREDRAFT_SERVER_CLI_EXPLAIN_MEMORY_H_
+
+// What `check-config --explain` says about memory.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "config/model_config.h"
+
+namespace foredraft {
+
+// "141GiB", "80 GB", "150000000000": bytes. INVALID_ARGUMENT names the units.
+absl::StatusOr<int64_t> ParseMemorySize(const std::string& text);
+
+struct MemoryExplanation {
+  std::string text;   // lines, each a YAML comment
+  absl::Status fits;  // RESOURCE_EXHAUSTED where a rank does not fit a GPU of the given size
+};
+
+// gpu_bytes: of one GPU; absent: only what does not depend on it.
+absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
+                                                std::optional<int64_t> gpu_bytes);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_CLI_EXPLAIN_MEMORY_H_
