@@ -15,9 +15,11 @@
 #include "client/load/client.h"
 #include "client/load/comparison.h"
 #include "client/load/comparison_report.h"
+#include "client/load/html_report.h"
 #include "client/load/load_run.h"
 #include "client/load/progress_line.h"
 #include "client/load/report.h"
+#include "client/load/run_charts.h"
 #include "client/load/run_stats.h"
 #include "client/load/workload.h"
 
@@ -68,6 +70,9 @@ class Bench {
     const LoadResult result = Run("", *client_, *workload_, setup_.load);
     const RunStats run = Evaluate(result);
     RETURN_IF_ERROR(Print(TextReport(setup_, run), JsonReport(setup_, run)));
+    if (options_.html) {
+      RETURN_IF_ERROR(Write("--html", *options_.html, HtmlReport(setup_, run, ChartsOf(result))));
+    }
     if (result.interrupted) return absl::CancelledError("interrupted");
     if (run.completed == 0) return absl::UnavailableError("no request completed");
     if (!result.gave_up.empty()) return absl::UnavailableError(absl::StrCat("gave up: ", result.gave_up));
@@ -91,6 +96,7 @@ class Bench {
     }
     const ComparisonReport report{setup_, baseline_, comparison, *workload_};
     RETURN_IF_ERROR(Print(TextReport(report), JsonReport(report)));
+    if (options_.html) RETURN_IF_ERROR(Write("--html", *options_.html, HtmlReport(report)));
     if (comparison.Broken()) {
       return absl::InternalError(absl::StrCat("the settings gave different tokens in ",
                                               comparison.tokens.differences().size(), " requests"));
@@ -173,13 +179,16 @@ class Bench {
     if (json_on_stdout) {
       printf("%s\n", json.c_str());
     } else if (options_.json) {
-      std::ofstream file(*options_.json, std::ios::trunc);
-      if (!(file << json << "\n" << std::flush)) {
-        return absl::UnavailableError(absl::StrCat("--json: ", *options_.json, ": cannot be written"));
-      }
+      RETURN_IF_ERROR(Write("--json", *options_.json, json));
     }
     fflush(stdout);
     return absl::OkStatus();
+  }
+
+  static absl::Status Write(const char* option, const std::string& path, const std::string& text) {
+    std::ofstream file(path, std::ios::trunc);
+    if (file << text << "\n" << std::flush) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat(option, ": ", path, ": cannot be written"));
   }
 
   const BenchOptions& options_;

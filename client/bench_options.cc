@@ -34,6 +34,11 @@ absl::Status CheckDrafts(const char* option, int drafts) {
   return absl::InvalidArgumentError(absl::StrCat(option, ": ", drafts, ", allowed 0..", kMaxDraftTokens));
 }
 
+absl::Status CheckWritable(const char* option, const std::string& file) {
+  if (std::ofstream(file, std::ios::app)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(option, ": ", file, ": cannot be written"));
+}
+
 // "K=0,1,3" -> {0, 1, 3}; empty if malformed.
 std::vector<int> ParseDraftLens(const std::string& text) {
   absl::string_view list = text;
@@ -154,6 +159,11 @@ void AddReportOptions(CLI::App& command, BenchOptions& options) {
       ->expected(0, 1)
       ->type_name("[FILE]")
       ->group(group);
+  command
+      .add_option("--html", options.html,
+                  "the report as one page for a browser: latencies, throughput over time, drafts, ratios")
+      ->type_name("FILE")
+      ->group(group);
 }
 
 constexpr char kFooter[] =
@@ -204,10 +214,8 @@ absl::Status BenchOptions::Check() const {
         absl::StrCat("--connections: ", *connections, ", allowed at most ", kMaxConnections));
   }
   // Checked before the run, not after it.
-  if (json && *json != "-" && !std::ofstream(*json, std::ios::app)) {
-    return absl::InvalidArgumentError(absl::StrCat("--json: ", *json, ": cannot be written"));
-  }
-  return absl::OkStatus();
+  if (json && *json != "-") RETURN_IF_ERROR(CheckWritable("--json", *json));
+  return html ? CheckWritable("--html", *html) : absl::OkStatus();
 }
 
 int BenchOptions::ConnectionCount() const {

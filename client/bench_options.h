@@ -30,6 +30,7 @@ struct BenchOptions {
   std::optional<std::string> baseline;
   int64_t rounds = 3;
   std::optional<std::string> json;  // "-" = stdout
+  std::optional<std::string> html;
 
   // Registers the options and the help. The options must outlive the command.
   void Add(CLI::App& command);

@@ -10,11 +10,12 @@
 
 #include "absl/strings/ascii.h"
 #include "base/status_macros.h"
+#include "client/answer_text.h"
 #include "client/client_options.h"
 #include "client/commands.h"
 #include "client/generate_report.h"
 #include "client/interrupt.h"
-#include "client/thinking_text.h"
+#include "client/terminal.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
 namespace foredraft {
@@ -115,21 +116,16 @@ class Conversation {
     const auto reader = stub_->GenerateStream(context.get(), Request());
     report_.emplace();
     std::string answer;
-    std::optional<ThinkingText> text;
+    AnswerText text({.colour = colour_, .thinking = terminal_});
     v1::GenerateChunk chunk;
     while (reader->Read(&chunk)) {
       report_->Add(chunk);
       answer += chunk.text();
-      // The first token tells whether the prompt ended in <think>: it counts as thinking, or ends it at once.
-      if (!text.has_value()) {
-        text.emplace(chunk.usage().thinking_tokens() > 0 || chunk.text().starts_with(kCloseThinking));
-      }
-      Print(text->Add(chunk.text()));
+      Print(text.Add(chunk));
     }
-    if (text.has_value()) Print(text->End());
+    Print(text.End() + "\n");
     const grpc::Status status = reader->Finish();
     interrupt_.Watch(nullptr);
-    EndLine();
     const bool cancelled = status.error_code() == grpc::StatusCode::CANCELLED;
     report_->End(cancelled ? "cancelled" : "");
     if (!status.ok() && !cancelled) {
@@ -140,31 +136,19 @@ class Conversation {
     return absl::OkStatus();
   }
 
-  void Print(const std::vector<TextPart>& parts) {
-    for (const TextPart& part : parts) {
-      if (part.is_thinking && !terminal_) continue;
-      if (part.is_thinking != dim_) fputs(part.is_thinking ? "\x1b[2m" : "\x1b[0m", stdout);
-      dim_ = part.is_thinking;
-      fwrite(part.text.data(), 1, part.text.size(), stdout);
-    }
-    fflush(stdout);
-  }
-
-  void EndLine() {
-    if (dim_) fputs("\x1b[0m", stdout);
-    dim_ = false;
-    printf("\n");
+  static void Print(const std::string& text) {
+    fwrite(text.data(), 1, text.size(), stdout);
     fflush(stdout);
   }
 
   const ChatOptions options_;
   const std::unique_ptr<v1::GenerationService::Stub> stub_;
   const bool terminal_ = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  const bool colour_ = terminal_ && HasColour(STDOUT_FILENO);
   Interrupt& interrupt_;
   std::string system_;
   std::vector<std::string> turns_;  // user, assistant, user, ...
   std::optional<GenerateReport> report_;
-  bool dim_ = false;
 };
 
 absl::Status Chat(const ChatOptions& options) {

@@ -16,6 +16,7 @@ namespace foredraft {
 void AddBench(CLI::App& app, int* exit_code);
 void AddChat(CLI::App& app, int* exit_code);
 void AddGenerate(CLI::App& app, int* exit_code);
+void AddTop(CLI::App& app, int* exit_code);
 
 // Prints the error as one line on stderr and returns the exit code of a failure.
 int Fail(const absl::Status& status);

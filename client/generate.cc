@@ -1,4 +1,5 @@
 #include <grpcpp/create_channel.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -9,10 +10,12 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "client/answer_text.h"
 #include "client/client_options.h"
 #include "client/commands.h"
 #include "client/generate_report.h"
 #include "client/interrupt.h"
+#include "client/terminal.h"
 #include "client/token_texts.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
@@ -34,6 +37,7 @@ struct GenerateOptions {
   bool no_thinking = false;
   bool strict_acceptance = false;
   bool json = false;
+  bool show_drafts = false;
 };
 
 v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
@@ -71,31 +75,56 @@ void ReadStdin(std::optional<std::string>& text) {
   text = std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
+// The text on stdout. Programs that read it get the text as it is; people get it divided and marked.
+class TextOutput {
+ public:
+  explicit TextOutput(const GenerateOptions& options) : silent_(options.json) {
+    if (options.show_drafts || isatty(STDOUT_FILENO) == 1) {
+      answer_.emplace(AnswerStyle{.colour = HasColour(STDOUT_FILENO), .drafts = options.show_drafts});
+    }
+  }
+
+  void Add(const v1::GenerateChunk& chunk) { Print(answer_ ? answer_->Add(chunk) : chunk.text()); }
+  void End() { Print(answer_ ? answer_->End() : ""); }
+  std::string Legend() const { return answer_ ? answer_->Legend() : ""; }
+
+ private:
+  void Print(const std::string& text) const {
+    if (silent_ || text.empty()) return;
+    fwrite(text.data(), 1, text.size(), stdout);
+    fflush(stdout);
+  }
+
+  const bool silent_;
+  std::optional<AnswerText> answer_;
+};
+
+// The daemon ends the request at its timeout. The call's deadline is for a daemon that does not answer.
+void SetDeadline(double timeout_s, grpc::ClientContext& context) {
+  constexpr double kGrace = 2;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                           std::chrono::duration<double>(timeout_s + kGrace)));
+}
+
 absl::Status Generate(const GenerateOptions& options) {
   Interrupt interrupt;  // Ctrl-C cancels the call; what it has is printed
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                    ClientCredentials(options.server));
   const auto context = std::make_shared<grpc::ClientContext>();
   interrupt.Watch(context);
-  if (options.timeout_s) {
-    // The daemon ends the request at its timeout. The call's deadline is for a daemon that does not answer.
-    constexpr double kGrace = 2;
-    context->set_deadline(std::chrono::system_clock::now() +
-                          std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                              std::chrono::duration<double>(*options.timeout_s + kGrace)));
-  }
+  if (options.timeout_s) SetDeadline(*options.timeout_s, *context);
   const auto stub = v1::GenerationService::NewStub(grpc::CreateChannel(options.server.address, credentials));
   const std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>> reader =
       stub->GenerateStream(context.get(), MakeRequest(options));
   GenerateReport report;
+  TextOutput text(options);
   v1::GenerateChunk chunk;
   while (reader->Read(&chunk)) {
     report.Add(chunk);
-    if (!options.json && !chunk.text().empty()) {
-      fwrite(chunk.text().data(), 1, chunk.text().size(), stdout);
-      fflush(stdout);
-    }
+    text.Add(chunk);
   }
+  text.End();
   const grpc::Status status = reader->Finish();
   report.End(status.error_code() == grpc::StatusCode::CANCELLED           ? "cancelled"
              : status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ? "deadline"
@@ -110,6 +139,7 @@ absl::Status Generate(const GenerateOptions& options) {
   } else {
     printf("\n");
     fflush(stdout);
+    if (options.show_drafts) fprintf(stderr, "%s\n", text.Legend().c_str());
     fprintf(stderr, "%s\n", report.Summary().c_str());
   }
   if (status.ok()) return absl::OkStatus();
@@ -157,7 +187,15 @@ void AddGenerate(CLI::App& app, int* exit_code) {
       ->type_name("S");
   command->add_flag("--strict-acceptance", options->strict_acceptance,
                     "no relaxed acceptance for this request");
-  command->add_flag("--json", options->json, "one JSON object on stdout instead of text");
+  CLI::Option* json = command->add_flag("--json", options->json, "one JSON object on stdout instead of text");
+  command
+      ->add_flag("--show-drafts", options->show_drafts,
+                 "mark accepted drafts: green on a terminal, else [in brackets]")
+      ->excludes(json);
+  command->footer(
+      "On a terminal thinking is dim and its tags are left out (NO_COLOR: sections have names). Elsewhere "
+      "the text "
+      "is as the model wrote it.");
   command->callback([options, exit_code] {
     ReadStdin(options->prompt);
     ReadStdin(options->chat);

@@ -37,12 +37,28 @@ Json LogprobsJson(const v1::GenerateChunk& whole, const TokenTextMap& texts) {
   return all;
 }
 
+Json OriginsJson(const v1::GenerateChunk& whole) {
+  Json all = Json::array();
+  for (const int origin : whole.token_origins()) {
+    all.push_back(origin == v1::TOKEN_ORIGIN_FIRST     ? Json("first")
+                  : origin == v1::TOKEN_ORIGIN_TARGET  ? Json("target")
+                  : origin == v1::TOKEN_ORIGIN_DRAFTED ? Json("drafted")
+                                                       : Json(nullptr));
+  }
+  return all;
+}
+
 }  // namespace
 
 void GenerateReport::Add(const v1::GenerateChunk& chunk) {
-  // Text, tokens and logprobs are deltas. Other fields replace their value in earlier chunks.
+  if (!chunk.token_ids().empty()) {
+    last_token_ = Clock::now();
+    if (whole_.token_ids().empty()) first_token_ = last_token_;
+  }
+  // Text and what comes one per token are deltas. Other fields replace their value in earlier chunks.
   whole_.mutable_text()->append(chunk.text());
   whole_.mutable_token_ids()->MergeFrom(chunk.token_ids());
+  whole_.mutable_token_origins()->MergeFrom(chunk.token_origins());
   whole_.mutable_logprobs()->MergeFrom(chunk.logprobs());
   if (!chunk.request_id().empty()) whole_.set_request_id(chunk.request_id());
   if (!chunk.finish_reason().empty()) whole_.set_finish_reason(chunk.finish_reason());
@@ -58,8 +74,16 @@ void GenerateReport::End(const std::string& reason) {
   if (!whole_.finish_reason().empty()) return;
   whole_.set_finish_reason(reason);
   // The last chunk, which has the timing, is missing: only the client's clock is left.
-  const std::chrono::duration<double, std::milli> total = std::chrono::steady_clock::now() - start_;
-  whole_.mutable_timing()->set_total_ms(total.count());
+  own_times_ = true;
+  const auto since_start_ms = [this](Clock::time_point time) {
+    return std::chrono::duration<double, std::milli>(time - start_).count();
+  };
+  const int tokens = whole_.token_ids_size();
+  v1::Timing& timing = *whole_.mutable_timing();
+  timing.set_ttft_ms(since_start_ms(first_token_));
+  timing.set_total_ms(since_start_ms(tokens > 0 ? last_token_ : Clock::now()));
+  const double after_first_ms = timing.total_ms() - timing.ttft_ms();
+  if (tokens > 1 && after_first_ms > 0) timing.set_tokens_per_second((tokens - 1) / after_first_ms * 1e3);
   if (!whole_.has_speculation()) whole_.mutable_speculation()->set_acceptance_length(1);
 }
 
@@ -80,6 +104,7 @@ std::string GenerateReport::Json() const {
   json["request_id"] = whole_.request_id();
   json["text"] = whole_.text();
   json["token_ids"] = std::vector<int32_t>(whole_.token_ids().begin(), whole_.token_ids().end());
+  json["token_origins"] = OriginsJson(whole_);
   json["finish_reason"] = whole_.finish_reason();
   json["matched_stop"] = nullptr;
   if (whole_.has_matched_stop()) json["matched_stop"] = whole_.matched_stop();
@@ -110,11 +135,15 @@ std::string GenerateReport::Summary() const {
   const v1::Usage& usage = whole_.usage();
   const v1::Speculation& speculation = whole_.speculation();
   const v1::Timing& timing = whole_.timing();
+  if (whole_.token_ids().empty()) {
+    return absl::StrFormat("%s   no token within %.1f ms", whole_.finish_reason(), timing.total_ms());
+  }
   std::string text = absl::StrFormat(
       "%s   %d tokens (%d thinking) after %d of prompt (%d cached)   first %.1f ms, total %.1f ms, %.1f "
-      "tok/s\n",
+      "tok/s%s\n",
       whole_.finish_reason(), usage.completion_tokens(), usage.thinking_tokens(), usage.prompt_tokens(),
-      usage.cached_tokens(), timing.ttft_ms(), timing.total_ms(), timing.tokens_per_second());
+      usage.cached_tokens(), timing.ttft_ms(), timing.total_ms(), timing.tokens_per_second(),
+      own_times_ ? " (by this client's clock)" : "");
   if (speculation.draft_tokens() > 0) {
     absl::StrAppendFormat(&text, "drafts %d of %d accepted, %.1f%% (by position %s)   acceptance length %.2f",
                           speculation.accepted_tokens(), speculation.draft_tokens(),

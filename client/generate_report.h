@@ -18,7 +18,7 @@ class GenerateReport {
  public:
   void Add(const v1::GenerateChunk& chunk);
   // Call after the last chunk. `reason` is the finish reason if no chunk had one: "cancelled", "deadline", or
-  // "" for an error.
+  // "" for an error. The times are then those that this client measured, from its first call on.
   void End(const std::string& reason);
 
   const std::string& finish_reason() const { return whole_.finish_reason(); }
@@ -30,9 +30,13 @@ class GenerateReport {
   std::string Summary() const;  // for people
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   v1::GenerateChunk whole_;
   std::map<int32_t, std::string> token_texts_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool own_times_ = false;  // the timing is this client's
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point first_token_ = start_, last_token_ = start_;
 };
 
 }  // namespace foredraft

@@ -18,9 +18,16 @@ size_t BeginningAtEnd(std::string_view text, std::string_view tag) {
 std::vector<TextPart> ThinkingText::Add(std::string_view text) {
   std::vector<TextPart> parts;
   pending_ += text;
-  const auto take = [&](size_t length) {
-    if (length > 0) parts.push_back({.text = pending_.substr(0, length), .is_thinking = is_thinking_});
+  const auto drop = [&](size_t length) {
     pending_.erase(0, length);
+    pending_begin_ += length;
+  };
+  const auto take = [&](size_t length) {
+    if (length > 0) {
+      parts.push_back(
+          {.text = pending_.substr(0, length), .is_thinking = is_thinking_, .begin = pending_begin_});
+    }
+    drop(length);
   };
   for (;;) {
     const std::string_view tag = is_thinking_ ? kCloseThinking : kOpenThinking;
@@ -30,14 +37,16 @@ std::vector<TextPart> ThinkingText::Add(std::string_view text) {
       return parts;
     }
     take(found);
-    pending_.erase(0, tag.size());
+    drop(tag.size());
     is_thinking_ = !is_thinking_;
   }
 }
 
 std::vector<TextPart> ThinkingText::End() {
   std::vector<TextPart> parts;
-  if (!pending_.empty()) parts.push_back({.text = std::move(pending_), .is_thinking = is_thinking_});
+  if (!pending_.empty()) {
+    parts.push_back({.text = std::move(pending_), .is_thinking = is_thinking_, .begin = pending_begin_});
+  }
   pending_.clear();
   return parts;
 }

@@ -4,6 +4,7 @@
 // Divides a stream of text into thinking and answer at the tags <think> and </think>, which belong to
 // neither.
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ inline constexpr std::string_view kOpenThinking = "<think>", kCloseThinking = "<
 struct TextPart {
   std::string text;
   bool is_thinking = false;
+  size_t begin = 0;  // of `text` in the whole stream, tags included, in bytes
 };
 
 class ThinkingText {
@@ -29,6 +31,7 @@ class ThinkingText {
 
  private:
   std::string pending_;
+  size_t pending_begin_ = 0;  // in the whole stream
   bool is_thinking_;
 };
 

@@ -103,6 +103,7 @@ Comparison Compare(const std::vector<ComparisonSetting>& settings, int round_cou
   Comparison comparison{.settings = settings};
   for (int round = 0; round < round_count && !comparison.gave_up; ++round) {
     std::vector<RunStats> runs(settings.size());
+    std::vector<RunCharts> charts(settings.size());
     for (size_t turn = 0; turn < settings.size(); ++turn) {
       const size_t index = (round + turn) % settings.size();
       const std::string name = absl::StrCat(settings[index].name, " round ", round + 1);
@@ -113,9 +114,17 @@ Comparison Compare(const std::vector<ComparisonSetting>& settings, int round_cou
       }
       comparison.tokens.Add(name, result.requests);
       runs[index] = Evaluate(result);
+      charts[index] = ChartsOf(result);
       comparison.gave_up |= !result.gave_up.empty();
     }
     comparison.rounds.push_back(std::move(runs));
+    if (round == 0) {
+      comparison.charts = std::move(charts);
+    } else {
+      for (size_t i = 0; i < charts.size(); ++i) {
+        comparison.charts[i].latencies.Append(charts[i].latencies);
+      }
+    }
   }
   return comparison;
 }

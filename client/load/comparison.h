@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/load/load_run.h"
+#include "client/load/run_charts.h"
 #include "client/load/run_metrics.h"
 #include "client/load/run_stats.h"
 #include "client/measure/summary.h"
@@ -67,6 +68,7 @@ struct ComparedMetric {
 struct Comparison {
   std::vector<ComparisonSetting> settings;
   std::vector<std::vector<RunStats>> rounds;  // [rounds][settings], whole rounds only
+  std::vector<RunCharts> charts;              // [settings]: latencies of these rounds, timeline of the first
   TokenAgreement tokens;
   bool interrupted = false;
   bool gave_up = false;  // the daemon went away in the last round

@@ -171,9 +171,8 @@ std::string NoDraftsText(const ComparisonReport& report) {
   return text;
 }
 
-}  // namespace
-
-std::string TextReport(const ComparisonReport& report) {
+// Servers, load and rounds.
+std::string ConditionsText(const ComparisonReport& report) {
   const Comparison& comparison = report.comparison;
   std::string text = TextRow("server", ServerText(report.setup.server));
   if (report.baseline) text += TextRow("baseline", ServerText(*report.baseline));
@@ -183,10 +182,22 @@ std::string TextReport(const ComparisonReport& report) {
                                "; medians, and ratios to the first setting in the same round"));
   text +=
       TextRow("", "every daemon received the prompts once before, so all runs find the same prefix cache");
-  absl::StrAppend(&text, NoDraftsText(report), "\n", SettingsTable(comparison), "\n", ErrorsText(comparison),
-                  TokensText(comparison, report.workload));
+  return text + NoDraftsText(report);
+}
+
+}  // namespace
+
+std::string TextReport(const ComparisonReport& report) {
+  const Comparison& comparison = report.comparison;
+  std::string text = absl::StrCat(ConditionsText(report), "\n", SettingsTable(comparison), "\n",
+                                  ErrorsText(comparison), TokensText(comparison, report.workload));
   if (!comparison.AllFailed()) text += ResultText(comparison);
   return text;
+}
+
+std::string NotesText(const ComparisonReport& report) {
+  return absl::StrCat(ConditionsText(report), ErrorsText(report.comparison),
+                      TokensText(report.comparison, report.workload));
 }
 
 std::string JsonReport(const ComparisonReport& report) {

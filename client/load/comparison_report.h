@@ -20,6 +20,8 @@ struct ComparisonReport {
 };
 
 std::string TextReport(const ComparisonReport& report);
+// The rows of the text about servers, load and rounds, what went wrong, and the tokens.
+std::string NotesText(const ComparisonReport& report);
 std::string JsonReport(const ComparisonReport& report);
 
 }  // namespace foredraft

@@ -66,7 +66,17 @@ std::string MetricsText(const std::string& heading, const RunStats& run) {
   return TextRow(heading, absl::StrJoin(parts, "   "));
 }
 
-std::string NotesText(const RunStats& run) {
+// One row per kind of error.
+std::string ErrorsText(const RunStats& run) {
+  std::string text;
+  for (const ErrorStats& error : run.errors) {
+    text += TextRow("  error", absl::StrCat(Grouped(error.count), " ", absl::StatusCodeToString(error.code),
+                                            ": ", error.message));
+  }
+  return text;
+}
+
+std::string WarningsText(const RunStats& run) {
   std::string text;
   if (run.speculation.forced) {
     text +=
@@ -97,16 +107,14 @@ std::string SetupText(const BenchSetup& setup) {
                       TextRow("sampling", RequestText(setup.load.request, setup.load.seed)));
 }
 
+std::string NotesText(const RunStats& run) { return ErrorsText(run) + WarningsText(run); }
+
 std::string TextReport(const BenchSetup& setup, const RunStats& run) {
   std::string text = absl::StrCat(TextRow("server", ServerText(setup.server)), SetupText(setup), "\n",
-                                  MetricsText("requests", run));
-  for (const ErrorStats& error : run.errors) {
-    text += TextRow("  error", absl::StrCat(Grouped(error.count), " ", absl::StatusCodeToString(error.code),
-                                            ": ", error.message));
-  }
+                                  MetricsText("requests", run), ErrorsText(run));
   text += MetricsText("tokens", run) + MetricsText("throughput", run) + "\n";
   if (run.completed > 0) text += LatencyTableText(run) + "\n";
-  return text + MetricsText("drafts", run) + MetricsText("client", run) + NotesText(run);
+  return text + MetricsText("drafts", run) + MetricsText("client", run) + WarningsText(run);
 }
 
 }  // namespace foredraft

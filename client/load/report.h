@@ -30,7 +30,10 @@ struct BenchSetup {
 std::string TextReport(const BenchSetup& setup, const RunStats& run);
 std::string JsonReport(const BenchSetup& setup, const RunStats& run);
 
-// The parts that the report of a comparison shares.
+// What went wrong and what to know, a row each; empty if there is nothing.
+std::string NotesText(const RunStats& run);
+
+// The parts that other reports share.
 std::string TextRow(const std::string& heading, const std::string& text);
 std::string ServerText(const MeasuredServer& server);
 std::string SetupText(const BenchSetup& setup);

@@ -24,24 +24,6 @@ SpeculationStats StatsOf(const v1::Speculation& speculation) {
           .forced = speculation.forced()};
 }
 
-struct Samples {
-  std::vector<WeightedSample> ttft_ms, tpot_ms, inter_token_ms, inter_chunk_ms, e2e_ms, send_delay_ms;
-};
-
-void AddLatencies(const MeasuredRequest& request, Samples& samples) {
-  if (request.output_tokens == 0) return;
-  samples.ttft_ms.push_back({(request.first_token_s - request.sent_s) * 1e3, 1});
-  samples.e2e_ms.push_back({(request.last_token_s - request.sent_s) * 1e3, 1});
-  if (request.output_tokens > 1) {
-    samples.tpot_ms.push_back(
-        {(request.last_token_s - request.first_token_s) * 1e3 / (request.output_tokens - 1), 1});
-  }
-  for (const ChunkGap& gap : request.gaps) {
-    samples.inter_chunk_ms.push_back({gap.gap_ms, 1});
-    samples.inter_token_ms.push_back({gap.gap_ms / gap.token_count, gap.token_count});
-  }
-}
-
 void Warn(ClientStats& client, bool open_loop) {
   if (client.cpu_cores > kBusyCores) {
     client.warnings.push_back(
@@ -64,6 +46,31 @@ void AddError(const ErrorStats& error, std::vector<ErrorStats>& errors) {
     return;
   }
   errors.push_back(error);
+}
+
+void LatencySamples::Add(const MeasuredRequest& request) {
+  if (request.outcome != RequestOutcome::kCompleted || request.output_tokens == 0) return;
+  ttft_ms.push_back({(request.first_token_s - request.sent_s) * 1e3, 1});
+  e2e_ms.push_back({(request.last_token_s - request.sent_s) * 1e3, 1});
+  if (request.output_tokens > 1) {
+    tpot_ms.push_back(
+        {(request.last_token_s - request.first_token_s) * 1e3 / (request.output_tokens - 1), 1});
+  }
+  for (const ChunkGap& gap : request.gaps) {
+    inter_chunk_ms.push_back({gap.gap_ms, 1});
+    inter_token_ms.push_back({gap.gap_ms / gap.token_count, gap.token_count});
+  }
+}
+
+void LatencySamples::Append(const LatencySamples& other) {
+  const auto append = [](std::vector<WeightedSample>& to, const std::vector<WeightedSample>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(ttft_ms, other.ttft_ms);
+  append(tpot_ms, other.tpot_ms);
+  append(inter_token_ms, other.inter_token_ms);
+  append(inter_chunk_ms, other.inter_chunk_ms);
+  append(e2e_ms, other.e2e_ms);
 }
 
 void SpeculationStats::Add(const SpeculationStats& other) {
@@ -96,14 +103,15 @@ std::vector<double> SpeculationStats::acceptance_rate_per_position() const {
 
 RunStats Evaluate(const LoadResult& result) {
   RunStats stats{.wall_s = result.wall_s, .interrupted = result.interrupted, .gave_up = result.gave_up};
-  Samples samples;
+  LatencySamples samples;
+  std::vector<WeightedSample> send_delay_ms;
   int64_t received_tokens = 0;  // failed requests included: they cost the client CPU time too
   double last_sent_s = 0;
   for (const MeasuredRequest& request : result.requests) {
     ++stats.sent;
     last_sent_s = std::max(last_sent_s, request.sent_s);
     received_tokens += request.output_tokens;
-    samples.send_delay_ms.push_back({(request.sent_s - request.due_s) * 1e3, 1});
+    send_delay_ms.push_back({(request.sent_s - request.due_s) * 1e3, 1});
     if (request.outcome == RequestOutcome::kFailed) {
       ++stats.failed;
       AddError({.code = request.status.code(), .count = 1, .message = std::string(request.status.message())},
@@ -118,7 +126,7 @@ RunStats Evaluate(const LoadResult& result) {
       ++stats.interrupted_requests;
     } else {
       ++stats.completed;
-      AddLatencies(request, samples);
+      samples.Add(request);
     }
   }
   std::stable_sort(stats.errors.begin(), stats.errors.end(),
@@ -140,7 +148,7 @@ RunStats Evaluate(const LoadResult& result) {
   client.cpu_cores = result.wall_s > 0 ? result.cpu_s / result.wall_s : 0;
   client.cpu_us_per_output_token =
       received_tokens > 0 ? result.cpu_s * 1e6 / static_cast<double>(received_tokens) : 0;
-  client.send_delay_ms = Summarize(std::move(samples.send_delay_ms));
+  client.send_delay_ms = Summarize(std::move(send_delay_ms));
   if (received_tokens > 0) Warn(client, result.open_loop);
   return stats;
 }

@@ -48,6 +48,15 @@ struct SpeculationStats {  // sums over requests
   std::vector<double> acceptance_rate_per_position() const;
 };
 
+// What latencies are computed from: every sample of them.
+struct LatencySamples {
+  std::vector<WeightedSample> ttft_ms, tpot_ms, inter_token_ms, inter_chunk_ms, e2e_ms;
+
+  // No effect unless the request completed.
+  void Add(const MeasuredRequest& request);
+  void Append(const LatencySamples& other);
+};
+
 // Cost of the load generator itself, to tell a slow client from a slow server.
 struct ClientStats {
   double cpu_s = 0;

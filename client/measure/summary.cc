@@ -51,6 +51,14 @@ Summary Summarize(std::vector<WeightedSample> samples) {
           .max = ranked.Percentile(100)};
 }
 
+std::vector<double> Percentiles(std::vector<WeightedSample> samples, int last) {
+  std::vector<double> percentiles;
+  if (samples.empty()) return percentiles;
+  const Ranked ranked(std::move(samples));
+  for (int percent = 0; percent <= last; ++percent) percentiles.push_back(ranked.Percentile(percent));
+  return percentiles;
+}
+
 Summary Summarize(const std::vector<double>& values) {
   std::vector<WeightedSample> samples;
   samples.reserve(values.size());

@@ -22,6 +22,9 @@ struct Summary {
 Summary Summarize(std::vector<WeightedSample> samples);
 Summary Summarize(const std::vector<double>& values);
 
+// Percentiles 0, 1, ... `last`, as in Summary; empty without samples.
+std::vector<double> Percentiles(std::vector<WeightedSample> samples, int last);
+
 }  // namespace foredraft
 
 #endif  // FOREDRAFT_CLIENT_MEASURE_SUMMARY_H_

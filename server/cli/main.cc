@@ -5,25 +5,8 @@
 
 #include "absl/synchronization/mutex.h"
 #include "server/cli/commands.h"
+#include "server/cli/usage_error.h"
 #include "server/version.h"
-
-namespace foredraft {
-namespace {
-
-// The error for an unknown command, which CLI11 would report as a missing one. Empty for a known command and
-// for an option.
-std::string UnknownCommand(const CLI::App& app, const std::string& name) {
-  if (name.empty() || name[0] == '-') return "";
-  std::string allowed;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (command->get_name() == name) return "";
-    allowed += (allowed.empty() ? "" : ", ") + command->get_name();
-  }
-  return name + ": unknown command, allowed " + allowed;
-}
-
-}  // namespace
-}  // namespace foredraft
 
 int main(int argc, char** argv) {
   using namespace foredraft;  // NOLINT: only main is outside the namespace
@@ -37,15 +20,14 @@ int main(int argc, char** argv) {
   const std::string commit = *kCommit == '\0' ? "" : std::string(" (") + kCommit + ")";
   app.set_version_flag("--version", std::string("foredraft ") + kVersion + commit);
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("foredraft: ") + error.what() + " (--help lists what is allowed)\n";
-  });
+  app.failure_message([&app](const CLI::App*, const CLI::Error& error) { return UsageError(app, error); });
   int exit_code = 0;
   AddServe(app, &exit_code);
   AddWorker(app, &exit_code);
   AddCheckConfig(app, &exit_code);
   AddGenerate(app, &exit_code);
   AddChat(app, &exit_code);
+  AddTop(app, &exit_code);
   AddBench(app, &exit_code);
   AddInfo(app, &exit_code);
   AddSynth(app, &exit_code);

@@ -36,6 +36,15 @@ TEST(ThinkingText, DividesHoweverTheTextIsCut) {
   }
 }
 
+TEST(ThinkingText, KnowsWhereEachPartBegins) {
+  const std::string whole = "ab</think>cd<think>e<";
+  ThinkingText text(true);
+  std::vector<TextPart> parts = text.Add(whole);
+  for (TextPart& part : text.End()) parts.push_back(std::move(part));
+  ASSERT_EQ(parts.size(), 4u);
+  for (const TextPart& part : parts) EXPECT_EQ(whole.substr(part.begin, part.text.size()), part.text);
+}
+
 TEST(ThinkingText, ShowsTextAtOnceUnlessItMayBeginATag) {
   ThinkingText text(false);
   EXPECT_EQ(text.Add("abc").at(0).text, "abc");

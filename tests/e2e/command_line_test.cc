@@ -146,7 +146,15 @@ TEST(CommandLine, ClientCommandsEndWithTheirCode) {
       {{"generate", "--server", "127.0.0.1:1", "--prompt", "a"},
        1,
        "UNAVAILABLE nobody answers: is `foredraft serve` running?"},
+      {{"generate", "--prompt", "a", "--max-token", "5"}, 2, "--max-token: unknown, nearest is --max-tokens"},
+      {{"generate", "--max-token=5"}, 2, "--max-token: unknown, nearest is --max-tokens"},
+      {{"generate", "--prompt", "a", "--xyzzy"}, 2, "--xyzzy: unknown (--help lists what is allowed)"},
+      {{"generate", "--prompt", "a", "--json", "--show-drafts"}, 2, "--show-drafts"},
+      {{"genrate"}, 2, "genrate: unknown command, nearest is generate"},
       {{"chat", "--server", "127.0.0.1:1"}, 1, "is `foredraft serve` running?"},
+      {{"top", "--server", "127.0.0.1:1"}, 1, "is `foredraft serve` running?"},
+      {{"top", "--server", "127.0.0.1:1", "--once"}, 1, "is `foredraft serve` running?"},
+      {{"top", "--interval", "0"}, 1, "--interval: 0, allowed 0.1..60"},
       {{"bench", "--compare", "0,1"}, 2, "K=0,1,3"},
       {{"bench", "--compare", "K=0,1", "--duration", "1"}, 2, "--compare"},
       {{"bench", "--dataset", "a", "--random-input-len", "5"}, 2, "--dataset"},
@@ -154,6 +162,7 @@ TEST(CommandLine, ClientCommandsEndWithTheirCode) {
       {{"bench", "--request-rate", "0"}, 1, "--request-rate: 0, allowed above 0"},
       {{"bench", "--compare", "K=0,8"}, 1, "--compare K: 8, allowed 0..7"},
       {{"bench", "--json", "/nonexistent/a"}, 1, "--json: /nonexistent/a"},
+      {{"bench", "--html", "/nonexistent/a"}, 1, "--html: /nonexistent/a"},
       {{"bench", "--server", "127.0.0.1:1"}, 1, "127.0.0.1:1: UNAVAILABLE"},
   });
 }

@@ -15,7 +15,8 @@
 namespace foredraft {
 namespace {
 
-std::vector<std::string> Arguments(const std::vector<std::string>& sets, const std::string& config) {
+std::vector<std::string> Arguments(const std::vector<std::string>& sets, const std::string& config,
+                                   const std::vector<std::string>& flags) {
   std::vector<std::string> arguments = {FOREDRAFT_BINARY, "serve", "--config", config};
   for (const std::string& set :
        {std::string("server.grpc_address=127.0.0.1:0"), std::string("server.metrics_address=127.0.0.1:0"),
@@ -23,6 +24,7 @@ std::vector<std::string> Arguments(const std::vector<std::string>& sets, const s
     arguments.insert(arguments.end(), {"--set", set});
   }
   for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
   return arguments;
 }
 
@@ -68,8 +70,9 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   return page;
 }
 
-Daemon::Daemon(const std::vector<std::string>& sets, const std::string& config)
-    : process_(Arguments(sets, config)) {
+Daemon::Daemon(const std::vector<std::string>& sets, const std::string& config,
+               const std::vector<std::string>& flags)
+    : process_(Arguments(sets, config, flags)) {
   static const std::regex kServing(R"(serving  grpc (\S+)   metrics http://(\S+)/metrics)");
   std::smatch match;
   const bool serving = process_.WaitForStderr("/metrics");

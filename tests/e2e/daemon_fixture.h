@@ -30,10 +30,13 @@ std::string HttpGet(const std::string& address, const std::string& path);
 // A `foredraft serve` that is ready.
 class Daemon {
  public:
-  explicit Daemon(const std::vector<std::string>& sets = {}, const std::string& config = kConfig);
+  // `flags` are further arguments of `serve`.
+  explicit Daemon(const std::vector<std::string>& sets = {}, const std::string& config = kConfig,
+                  const std::vector<std::string>& flags = {});
 
   ChildProcess& process() { return process_; }
   const std::string& grpc_address() const { return grpc_address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
 
   RunResult Generate(std::vector<std::string> arguments) const;
   // The sum over all label sets that contain `label`; -1 if there is none.

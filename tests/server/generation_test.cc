@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <numeric>
 #include <thread>
 
 #include "tests/server/serving_fixture.h"
@@ -46,6 +47,12 @@ TEST(Generation, StreamAndUnaryGiveTheSameTokensTextAndAccounting) {
     EXPECT_EQ(unary.usage().prompt_tokens(), 3);
     EXPECT_EQ(unary.usage().completion_tokens(), max_tokens);
     ExpectConsistentAccounting(unary.usage(), unary.speculation());
+    const std::vector<v1::TokenOrigin> origins = stream.origins();
+    ExpectConsistentOrigins(origins, unary.usage(), unary.speculation());
+    EXPECT_TRUE(std::equal(origins.begin(), origins.end(), unary.token_origins().begin(),
+                           unary.token_origins().end()));
+    EXPECT_EQ(std::accumulate(unary.token_text_bytes().begin(), unary.token_text_bytes().end(), size_t{0}),
+              unary.text().size());
     EXPECT_GT(unary.timing().total_ms(), 0);
     EXPECT_GE(unary.timing().total_ms(), unary.timing().ttft_ms());
   }
@@ -83,6 +90,33 @@ TEST(Generation, ASeedIsDrawnAndNamedAndGivesTheTokensAgain) {
   EXPECT_EQ(Ids(first), Ids(again));
   EXPECT_THAT(first.request_id(), Not(IsEmpty()));
   EXPECT_EQ(again.request_id(), "mine");
+}
+
+// Drafts capped, a stop string, a stop token, a slow reader, and more sequences than the cache has room for.
+TEST(Generation, OriginsAddUpToTheAccountingInEveryCase) {
+  TestServerOptions options;
+  options.scheduler.block_count = 24;  // half of what 8 sequences take: some are swapped out and in again
+  options.scheduler.host_block_count = 100;
+  TestServer server(options);
+  const int32_t stop_id = Expected(server, 900, 30).back();
+  std::vector<std::future<void>> clients;
+  for (int i = 0; i < 24; ++i) {
+    clients.push_back(std::async(std::launch::async, [&server, stop_id, i] {
+      v1::GenerateRequest request = SimpleRequest(900 + i % 8, 60);
+      if (i % 4 == 1) request.set_max_draft_tokens(0);
+      if (i % 4 == 2) request.add_stop_token_ids(stop_id);
+      if (i % 4 == 3) request.add_stop(std::string(1, static_cast<char>('a' + i)));
+      const StreamResult stream = ReadStream(server.stub(), request);
+      ASSERT_TRUE(stream.status.ok()) << stream.status.error_message();
+      ExpectConsistentAccounting(stream.last().usage(), stream.last().speculation());
+      ExpectConsistentOrigins(stream.origins(), stream.last().usage(), stream.last().speculation());
+      if (i % 4 == 1) {
+        EXPECT_EQ(stream.last().speculation().accepted_tokens(), 0);
+      }
+    }));
+  }
+  for (std::future<void>& client : clients) client.get();
+  EXPECT_GT(server.Metric("preemptions_total"), 0);
 }
 
 TEST(Generation, LogprobsComeOnePerTokenWithTheRequestedTops) {

@@ -142,6 +142,16 @@ std::vector<int32_t> StreamResult::token_ids() const {
   return ids;
 }
 
+std::vector<v1::TokenOrigin> StreamResult::origins() const {
+  std::vector<v1::TokenOrigin> origins;
+  for (const v1::GenerateChunk& chunk : chunks) {
+    EXPECT_EQ(chunk.token_origins_size(), chunk.token_ids_size());
+    EXPECT_EQ(chunk.token_text_bytes_size(), chunk.token_ids_size());
+    for (const int origin : chunk.token_origins()) origins.push_back(static_cast<v1::TokenOrigin>(origin));
+  }
+  return origins;
+}
+
 StreamResult ReadStream(v1::GenerationService::Stub& stub, const v1::GenerateRequest& request,
                         grpc::ClientContext* context) {
   grpc::ClientContext own;
@@ -159,6 +169,24 @@ v1::GenerateRequest SimpleRequest(uint64_t seed, int max_tokens) {
   request.mutable_sampling()->set_seed(seed);
   request.set_max_tokens(max_tokens);
   return request;
+}
+
+void ExpectConsistentOrigins(const std::vector<v1::TokenOrigin>& origins, const v1::Usage& usage,
+                             const v1::Speculation& speculation) {
+  const auto count = [&](v1::TokenOrigin origin) {
+    return std::count(origins.begin(), origins.end(), origin);
+  };
+  EXPECT_EQ(static_cast<int>(origins.size()), usage.completion_tokens());
+  EXPECT_EQ(count(v1::TOKEN_ORIGIN_FIRST), usage.completion_tokens() > 0 ? 1 : 0);
+  EXPECT_EQ(count(v1::TOKEN_ORIGIN_TARGET), speculation.steps());
+  EXPECT_EQ(count(v1::TOKEN_ORIGIN_DRAFTED), speculation.accepted_tokens());
+  if (!origins.empty()) {
+    EXPECT_EQ(origins.front(), v1::TOKEN_ORIGIN_FIRST);
+  }
+  // A step is drafted tokens, then one of the target.
+  if (origins.size() > 1) {
+    EXPECT_EQ(origins.back(), v1::TOKEN_ORIGIN_TARGET);
+  }
 }
 
 void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& speculation) {

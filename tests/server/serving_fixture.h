@@ -67,6 +67,7 @@ struct StreamResult {
 
   std::string text() const;
   std::vector<int32_t> token_ids() const;
+  std::vector<v1::TokenOrigin> origins() const;
   const v1::GenerateChunk& last() const { return chunks.back(); }
 };
 StreamResult ReadStream(v1::GenerationService::Stub& stub, const v1::GenerateRequest& request,
@@ -74,6 +75,10 @@ StreamResult ReadStream(v1::GenerationService::Stub& stub, const v1::GenerateReq
 
 // token_ids {5, 6, 7}, this seed, this many tokens at most.
 v1::GenerateRequest SimpleRequest(uint64_t seed, int max_tokens);
+
+// Checks that there is one origin per token, and that their numbers are those of the accounting.
+void ExpectConsistentOrigins(const std::vector<v1::TokenOrigin>& origins, const v1::Usage& usage,
+                             const v1::Speculation& speculation);
 
 // Checks that completion_tokens = 1 + steps + accepted_tokens, and related counts.
 void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& speculation);

@@ -1,0 +1,31 @@
+#ifndef FOREDRAFT_BASE_EDIT_DISTANCE_H_
+#define FOREDRAFT_BASE_EDIT_DISTANCE_H_
+
+// How far a mistyped name is from a known one.
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+namespace foredraft {
+
+// The number of letters to insert, remove or replace to turn `b` into `a`.
+inline int EditDistance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_BASE_EDIT_DISTANCE_H_

@@ -1,0 +1,110 @@
+#include "client/answer_text.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kReset[] = "\x1b[0m", kDim[] = "\x1b[2m", kGreen[] = "\x1b[32m", kCyan[] = "\x1b[36m";
+
+// Whether an output whose first chunk this is begins inside a thinking section that the prompt opened. The
+// first tag tells; without one, so does whether its tokens count as thinking.
+bool BeginsInThinking(const v1::GenerateChunk& first) {
+  const size_t open = first.text().find(kOpenThinking), close = first.text().find(kCloseThinking);
+  if (open != close) return close < open;
+  return first.usage().thinking_tokens() > 0;
+}
+
+}  // namespace
+
+std::string AnswerText::Add(const v1::GenerateChunk& chunk) {
+  if (!thinking_text_.has_value()) thinking_text_.emplace(BeginsInThinking(chunk));
+  spans_.Add(chunk);
+  return Print(thinking_text_->Add(chunk.text()));
+}
+
+std::string AnswerText::End() {
+  std::string out;
+  if (thinking_text_.has_value()) out = Print(thinking_text_->End());
+  held_breaks_.clear();
+  ChangeLook({}, out);
+  return out;
+}
+
+std::string AnswerText::Print(const std::vector<TextPart>& parts) {
+  std::string out;
+  for (const TextPart& part : parts) {
+    if (part.is_thinking && !style_.thinking) {
+      skips_line_breaks_ = true;
+      continue;
+    }
+    if (part.is_thinking != section_) BeginSection(part.is_thinking, out);
+    size_t skipped = 0;
+    while (skips_line_breaks_ && skipped < part.text.size() && part.text[skipped] == '\n') ++skipped;
+    if (skipped == part.text.size()) continue;
+    skips_line_breaks_ = false;
+    PrintText(part, skipped, out);
+  }
+  return out;
+}
+
+// The part from byte `from` on.
+void AnswerText::PrintText(const TextPart& part, size_t from, std::string& out) {
+  const std::string_view text = std::string_view(part.text).substr(from);
+  for (const TokenSpans::Piece& piece : spans_.Divide(text, part.begin + from)) {
+    const size_t end = piece.text.find_last_not_of('\n') + 1;
+    if (end > 0) {
+      ChangeLook({.is_thinking = part.is_thinking,
+                  .origin = style_.drafts ? piece.origin : v1::TOKEN_ORIGIN_UNSPECIFIED},
+                 out);
+      out += piece.text.substr(0, end);
+    }
+    held_breaks_ += piece.text.substr(end);
+  }
+}
+
+// A section begins on a line of its own; line breaks that the model put there itself are left out. An answer
+// without thinking has no sections to tell apart.
+void AnswerText::BeginSection(bool is_thinking, std::string& out) {
+  held_breaks_.clear();
+  ChangeLook({}, out);
+  if (section_.has_value()) out += "\n";
+  skips_line_breaks_ |= section_.has_value();
+  if (!style_.colour && style_.thinking && (is_thinking || section_.has_value())) {
+    out += is_thinking ? "thinking: " : "answer: ";
+  }
+  section_ = is_thinking;
+}
+
+// Closes the marks of the look before, breaks the lines that wait, and opens the marks of the new one.
+void AnswerText::ChangeLook(const Look& look, std::string& out) {
+  const Look before = std::exchange(look_, look);
+  const bool changes = before != look;
+  const bool was_draft = before.origin == v1::TOKEN_ORIGIN_DRAFTED;
+  const bool is_draft = look.origin == v1::TOKEN_ORIGIN_DRAFTED;
+  if (changes) out += style_.colour ? kReset : was_draft ? "]" : "";
+  out += std::exchange(held_breaks_, "");
+  if (!changes) return;
+  if (!style_.colour) {
+    if (is_draft) out += "[";
+    return;
+  }
+  if (look.is_thinking) out += kDim;
+  if (is_draft) out += kGreen;
+  if (look.origin == v1::TOKEN_ORIGIN_FIRST) out += kCyan;
+}
+
+std::string AnswerText::Legend() const {
+  const int drafted = spans_.count(v1::TOKEN_ORIGIN_DRAFTED), target = spans_.count(v1::TOKEN_ORIGIN_TARGET),
+            first = spans_.count(v1::TOKEN_ORIGIN_FIRST);
+  if (!style_.colour) {
+    return absl::StrFormat("tokens: %d [drafted and accepted], %d of the target, %d of the prefill", drafted,
+                           target, first);
+  }
+  return absl::StrFormat("tokens: %s%d drafted and accepted%s, %d of the target, %s%d of the prefill%s",
+                         kGreen, drafted, kReset, target, kCyan, first, kReset);
+}
+
+}  // namespace foredraft

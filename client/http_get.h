@@ -1,0 +1,19 @@
+#ifndef FOREDRAFT_CLIENT_HTTP_GET_H_
+#define FOREDRAFT_CLIENT_HTTP_GET_H_
+
+// One GET over plain HTTP, for a daemon's page of metrics.
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace foredraft {
+
+// The body at http://ADDRESS/PATH; `address` is HOST:PORT. Errors name the address.
+absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path,
+                                    std::chrono::milliseconds timeout);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_HTTP_GET_H_

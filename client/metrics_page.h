@@ -1,0 +1,42 @@
+#ifndef FOREDRAFT_CLIENT_METRICS_PAGE_H_
+#define FOREDRAFT_CLIENT_METRICS_PAGE_H_
+
+// A page of metrics in Prometheus' text format, read.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace foredraft {
+
+class MetricsPage {
+ public:
+  using Labels = std::map<std::string, std::string>;
+
+  // Lines that are no samples are passed over.
+  explicit MetricsPage(absl::string_view text);
+
+  // The sum over all samples of this name that have these labels, perhaps among others. Absent: there are
+  // none.
+  std::optional<double> Sum(absl::string_view name, const Labels& labels = {}) const;
+  // All values of a label that samples of this name have, in order of their length, then of their letters: 2
+  // before 10.
+  std::vector<std::string> ValuesOf(absl::string_view name, const std::string& label) const;
+
+ private:
+  struct Sample {
+    std::string name;
+    Labels labels;
+    double value = 0;
+  };
+  static std::optional<Sample> Read(absl::string_view line);
+
+  std::vector<Sample> samples_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_CLIENT_METRICS_PAGE_H_
