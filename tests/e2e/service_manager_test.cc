@@ -73,17 +73,25 @@ class ServiceManager {
   std::string heard_;
 };
 
-// Stops one thread of a child process by tracing it; the others go on.
-class StoppedThread {
- public:
-  StoppedThread(pid_t process, const std::string& name) {
+// The child's thread of this name; 0 if there is none. A thread that names itself may do so late on a busy
+// machine.
+pid_t ThreadNamed(pid_t process, const std::string& name) {
+  for (int tick = 0; tick < 1000; ++tick) {
     for (const auto& task :
          std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
       std::string found;
       std::ifstream(task.path() / "comm") >> found;
-      if (found == name) tid_ = static_cast<pid_t>(std::stoi(task.path().filename()));
+      if (found == name) return static_cast<pid_t>(std::stoi(task.path().filename()));
     }
-    EXPECT_NE(tid_, 0) << "no thread " << name;
+    poll(nullptr, 0, 10);
+  }
+  return 0;
+}
+
+// Stops one thread of a child process by tracing it; the others go on.
+class StoppedThread {
+ public:
+  explicit StoppedThread(pid_t tid) : tid_(tid) {
     EXPECT_EQ(ptrace(PTRACE_SEIZE, tid_, nullptr, nullptr), 0) << strerror(errno);
     EXPECT_EQ(ptrace(PTRACE_INTERRUPT, tid_, nullptr, nullptr), 0) << strerror(errno);
     EXPECT_EQ(waitpid(tid_, nullptr, __WALL), tid_);
@@ -91,7 +99,7 @@ class StoppedThread {
   ~StoppedThread() { EXPECT_EQ(ptrace(PTRACE_DETACH, tid_, nullptr, nullptr), 0) << strerror(errno); }
 
  private:
-  pid_t tid_ = 0;
+  const pid_t tid_;
 };
 
 TEST(ServiceManager, HearsOfStartServiceAndDrain) {
@@ -112,7 +120,9 @@ TEST(ServiceManager, HearsNothingWhileTheSchedulerOrTheOutputThreadHangs) {
   ASSERT_TRUE(manager.Hear("WATCHDOG=1")) << manager.heard();
   for (const char* name : {"scheduler", "output"}) {
     {
-      const StoppedThread stopped(daemon.process().pid(), name);
+      const pid_t tid = ThreadNamed(daemon.process().pid(), name);
+      ASSERT_NE(tid, 0) << name;
+      const StoppedThread stopped(tid);
       manager.Listen(milliseconds(4000));
       EXPECT_EQ(manager.Listen(milliseconds(1500)), "") << name;
     }
