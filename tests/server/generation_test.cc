@@ -5,6 +5,8 @@
 #include <numeric>
 #include <thread>
 
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "tests/server/serving_fixture.h"
 
 namespace foredraft {
@@ -25,6 +27,18 @@ std::vector<int32_t> Expected(const TestServer& server, uint64_t seed, int count
 
 std::vector<int32_t> Ids(const v1::GenerateResponse& response) {
   return {response.token_ids().begin(), response.token_ids().end()};
+}
+
+// google.rpc.ErrorInfo's reason in the details of a status.
+std::string ReasonIn(const grpc::Status& status) {
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  EXPECT_TRUE(details.ParseFromString(status.error_details()));
+  EXPECT_EQ(details.code(), status.error_code());
+  EXPECT_EQ(details.message(), status.error_message());
+  if (details.details_size() != 1 || !details.details(0).UnpackTo(&info)) return "no ErrorInfo";
+  EXPECT_EQ(info.domain(), "foredraft");
+  return info.reason();
 }
 
 TEST(Generation, StreamAndUnaryGiveTheSameTokensTextAndAccounting) {
@@ -312,6 +326,7 @@ TEST(StatusTable, FullQueueIsResourceExhaustedAtOnce) {
     }
     EXPECT_EQ(result.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(result.status.error_message(), HasSubstr("max_queue_size is 2"));
+    EXPECT_EQ(ReasonIn(result.status), "QUEUE_FULL");
   }
   EXPECT_GE(served, 3);
   EXPECT_TRUE(server.Eventually([&] { return server.IsIdle(); }));
@@ -339,6 +354,7 @@ TEST(StatusTable, ReaderTooSlowIsResourceExhaustedAndStallsNoOther) {
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("reader too slow"));
+  EXPECT_EQ(ReasonIn(status), "READER_TOO_SLOW");
   EXPECT_LT(tokens, 50'000);
   EXPECT_TRUE(server.Eventually([&] { return server.IsIdle(); }));
 }

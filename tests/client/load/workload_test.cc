@@ -51,6 +51,19 @@ TEST(DatasetWorkload, ReadsIdsAndPromptsAndWrapsAround) {
   EXPECT_EQ((*dataset)->Item(2).token_ids, ids.token_ids);
 }
 
+// The ten requests of docs/operations.md section 3: about 1,000 tokens in, 2,048 out.
+TEST(DatasetWorkload, ReadsTheFileThatShips) {
+  const auto dataset = DatasetWorkload::Read("deploy/bench/r1-1k-2k.jsonl", Model());
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->size(), 10);
+  for (int64_t i = 0; i < 10; ++i) {
+    const WorkItem item = (*dataset)->Item(i);
+    EXPECT_EQ(item.output_tokens, 2048) << item.name;
+    EXPECT_GT(item.text.size(), 2000u) << item.name;
+    EXPECT_LT(item.text.size(), 4000u) << item.name;
+  }
+}
+
 TEST(DatasetWorkload, NamesFileLineAndFieldOfABadLine) {
   const struct {
     const char* name;
