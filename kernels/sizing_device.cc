@@ -51,7 +51,7 @@ struct WeightBytes {
 };
 
 WeightBytes BytesOnCuda(const HostWeight& weight) {
-  const WeightLayout layout{.n = weight.n, .k = weight.k, .dtype = weight.dtype};
+  const WeightLayout layout{.n = weight.n, .k = weight.k, .dtype = weight.dtype, .group = weight.group};
   return {layout.data_stride(), layout.scale_stride() * static_cast<int64_t>(sizeof(float))};
 }
 
@@ -80,10 +80,6 @@ absl::StatusOr<void*> SizingDevice::AllocatePinned(size_t bytes) {
 
 absl::StatusOr<PackedWeights> SizingDevice::AllocateWeights(int count, const HostWeight& weight) {
   const bool cuda = backend_ == SizedBackend::kCuda;
-  if (cuda && Is4Bit(weight.dtype)) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "weights: %s: backend cuda has no layout for 4-bit weights", DTypeName(weight.dtype)));
-  }
   const WeightBytes bytes = cuda ? BytesOnCuda(weight) : WeightBytes{PackedBytes({&weight, 1})};
   PackedWeight first{.n = weight.n, .k = weight.k, .dtype = weight.dtype, .group = weight.group};
   ASSIGN_OR_RETURN(first.data, Allocate(bytes.data * count));
