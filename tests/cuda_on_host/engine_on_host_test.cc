@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/comm/solo_communicator.h"
+#include "engine/memory_estimate.h"
+#include "engine/rank.h"
 #include "engine/rank_engine.h"
 #include "engine/weights/dummy_weights.h"
 #include "tests/cuda_on_host/counts.h"
@@ -335,6 +338,37 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
     const TokenLogprob b = RunPlan(*cpu, Start(0, {}, 20, 0)).slots[0].logprobs[0];
     EXPECT_EQ(a.token_id, b.token_id);
     EXPECT_NEAR(a.logprob, b.logprob, c.tolerance);
+  }
+}
+
+// `foredraft check-config --explain` shows this estimate.
+TEST(EngineOnHost, TheEstimateOfMemoryIsWhatIsHeld) {
+  const EngineOptions options = SmallOptions();
+  for (const ModelConfig& config : {SmallConfig(), BlocksConfig()}) {
+    SCOPED_TRACE(config.hidden_size);
+    const auto memory = EstimateMemory(SizedBackend::kCuda, options, config, 1);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    Rank rank;
+    rank.device = *CreateDevice("cuda", {});
+    rank.comm = std::make_unique<SoloCommunicator>(rank.device->ops());
+    const auto stream = rank.device->CreateStream();
+    const auto start = cuda_on_host::CurrentCounts();
+    const int64_t empty = rank.device->memory().free_bytes;
+    auto weights = MakeDummyWeights(config, options.module_count(), *rank.device, *stream, nullptr);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const int64_t loaded = rank.device->memory().free_bytes;
+    ASSERT_TRUE(rank.Allocate(options, config, *std::move(weights)).ok());
+    const int64_t allocated = rank.device->memory().free_bytes;
+    // The estimate rounds every allocation up to 256 bytes, as CUDA does and this emulation does not.
+    const double rounding =
+        256.0 * static_cast<double>(cuda_on_host::CurrentCounts().mallocs - start.mallocs);
+    const double held_weights = static_cast<double>(memory->weight_bytes - (empty - loaded));
+    const double held_buffers =
+        static_cast<double>(memory->activation_bytes + memory->slot_bytes - (loaded - allocated));
+    EXPECT_GE(held_weights, 0);
+    EXPECT_LE(held_weights, rounding);
+    EXPECT_GE(held_buffers, 0);
+    EXPECT_LE(held_buffers, rounding);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "tests/e2e/daemon_fixture.h"
@@ -141,6 +142,37 @@ TEST(Serve, DraftersAndPoliciesGiveTheSameTokens) {
     EXPECT_FALSE(reply["speculation"]["forced"]);
     EXPECT_EQ(reply["speculation"]["draft_tokens"] == 0, sets.back() == "speculative_config=null");
   }
+}
+
+// The numerics class of a daemon's start screen.
+std::string NumericsOf(Daemon& daemon) {
+  EXPECT_TRUE(daemon.process().WaitForStderr("numerics "));
+  const std::string text = daemon.process().Stderr();
+  return text.substr(text.find("numerics ") + 9, 8);
+}
+
+TEST(Serve, EachIsaIsANumericsClassOfItsOwnWithAndWithoutDrafts) {
+  const std::vector<std::string> ask = {
+      "--chat", "What is 48 + 275?", "--temperature", "0", "--max-tokens", "200", "--json"};
+  std::vector<std::string> isas = {"auto", "portable"};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx2")) isas.push_back("avx2");
+#endif
+  std::set<std::string> classes;
+  for (const std::string& isa : isas) {
+    SCOPED_TRACE(isa);
+    Daemon drafting({"cpu.isa=" + isa}), plain({"cpu.isa=" + isa, "speculative_config=null"});
+    const json reply = json::parse(drafting.Generate(ask).out);
+    EXPECT_EQ(reply["token_ids"], json::parse(plain.Generate(ask).out)["token_ids"]);
+    EXPECT_GT(reply["speculation"]["accepted_tokens"], 0);
+    EXPECT_EQ(NumericsOf(drafting), NumericsOf(plain));
+    EXPECT_TRUE(isa == "auto" || drafting.process().WaitForStderr("cpu " + isa));
+    classes.insert(NumericsOf(drafting));
+  }
+  EXPECT_EQ(classes.size(), isas.size());
+  const RunResult refused = Foredraft({"serve", "--config", kConfig, "--set", "cpu.isa=sse"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("cpu.isa: sse, allowed auto, amx, avx512, avx2, portable"));
 }
 
 TEST(Serve, ForcedAcceptanceIsMarkedEverywhereAndAReloadEndsIt) {
