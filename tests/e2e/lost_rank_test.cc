@@ -249,7 +249,7 @@ TEST(WorkerCommand, RefusesWithOneLine) {
   for (const Case& test : std::vector<Case>{
            {{}, 2, "--leader is required"},
            {{"--leader", "127.0.0.1:1"}, 2, "--rank is required"},
-           {{"--leader", "127.0.0.1:1", "--rank", "8"}, 2, "8"},
+           {{"--leader", "127.0.0.1:1", "--rank", "8"}, 1, "--rank: 8, allowed 0..1"},
            {{"--leader", "10.0.0.1:1", "--rank", "0"},
             1,
             "rank 0: --leader: 10.0.0.1:1, allowed a loopback address"},
