@@ -7,6 +7,7 @@ usage: tests/deploy/install_test.py BUILD   (the build folder)
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,12 @@ def check_completions(prefix: pathlib.Path) -> None:
         check(found == offered, f"completions of {' '.join(words)}: {found}, expected {offered}")
 
 
+def git(*arguments: str) -> bool:
+    if shutil.which("git") is None:
+        return False
+    return subprocess.run(["git", "-C", installed.ROOT, *arguments], capture_output=True, check=False).returncode == 0
+
+
 def main() -> int:
     build = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as directory:
@@ -69,10 +76,9 @@ def main() -> int:
         check_files(prefix)
         foredraft = str(prefix / "bin/foredraft")
         version = subprocess.run([foredraft, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-        if (installed.ROOT / ".git").exists():
+        if git("rev-parse", "HEAD"):  # else there is no commit: sources without a checkout, or one of another user
             commit = re.search(r" \(([0-9a-f]{12})(-dirty)?\)$", version)
-            known = commit and subprocess.run(["git", "-C", installed.ROOT, "cat-file", "-e", commit[1]], check=False).returncode == 0
-            check(bool(known), f"--version: {version}, no commit of this repository")
+            check(bool(commit) and git("cat-file", "-e", commit[1]), f"--version: {version}, no commit of this repository")
         check_completions(prefix)
         for config in ("share/foredraft/configs/abacus-cpu.yaml", "etc/foredraft/foredraft.yaml"):
             run = subprocess.run([foredraft, "check-config", "--config", prefix / config], capture_output=True, text=True, cwd="/", check=False)
