@@ -72,6 +72,9 @@ struct SchedulerOptions {
   // index: Eagle 0, Vanilla Kmax - 1.
   int reuse_reserve = 1;
   int offer_margin = 0;
+  // After the loss of a rank, requests wait for the ranks to start again and go on. False: they end, and no
+  // output is kept for a replay.
+  bool resume = false;
   // Given tokens in a step (resume), at most: K + 1 with Eagle; with Vanilla also this, because its windows
   // rewrite no more new rows of the last module (docs/speculation.md section 4).
   int given_limit = 1 << 20;
@@ -137,10 +140,10 @@ class Scheduler {
   // delivered. LoseRanks must follow.
   void CommitAnswered(std::vector<std::optional<RankResult>> results);
 
-  // A rank was lost: no plan in flight will be committed, and the ranks start again with nothing. Sequences
-  // that had been admitted wait again, before new requests and in their old order (resume). One that was in a
-  // lost plan for the kFruitlessLosses-th time without a new token in between ends with UNAVAILABLE: it may
-  // be the cause.
+  // A rank was lost: no plan in flight will be committed, and the ranks start again with nothing. Without
+  // options().resume all requests end with `error`. Otherwise sequences that had been admitted wait again,
+  // before new requests and in their old order. One that was in a lost plan for the kFruitlessLosses-th time
+  // without a new token in between ends with UNAVAILABLE: it may be the cause.
   void LoseRanks(const absl::Status& error);
   static constexpr int kFruitlessLosses = 5;
 
@@ -161,6 +164,7 @@ class Scheduler {
   void SetSpeculation(const Speculation& speculation);
 
   SchedulerLoad load() const;
+  int waiting_count() const { return static_cast<int>(waiting_.size()); }  // load().waiting
   const SchedulerOptions& options() const { return options_; }
 
   // CHECKs block-conservation, every reference count and reservation of every rank.
@@ -226,7 +230,7 @@ class Scheduler {
 
   // Resume (scheduler_resume.cc).
   void WaitAgain(Sequence* sequence);
-  bool IsPoison(Sequence* sequence) const;
+  void CountLoss(Sequence* sequence) const;
   void GiveTokens(LaunchedSlot& live, int draft_len, RankPlan* plan);
   absl::Status DropReplayed(Sequence* sequence, SlotResult* result);
 

@@ -112,7 +112,9 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
   update.token_ids = std::move(result->token_ids);
   update.logprobs = std::move(result->logprobs);
   update.first_token = result->first_token;
-  sequence->output_ids.insert(sequence->output_ids.end(), update.token_ids.begin(), update.token_ids.end());
+  if (options_.resume) {
+    sequence->output_ids.insert(sequence->output_ids.end(), update.token_ids.begin(), update.token_ids.end());
+  }
   if (update.first_token) {
     update.cached_tokens = sequence->reused_len;
     update.queue_seconds = sequence->queue_seconds;

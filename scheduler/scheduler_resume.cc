@@ -10,6 +10,7 @@
 namespace foredraft {
 
 void Scheduler::LoseRanks(const absl::Status& error) {
+  if (!options_.resume) EndAll(FinishReason::kError, error);
   std::vector<Sequence*> open;
   std::vector<uint64_t> ended;
   for (const auto& [id, sequence] : sequences_) {
@@ -26,9 +27,9 @@ void Scheduler::LoseRanks(const absl::Status& error) {
   running_ = 0;
   MakeRanks();
   for (Sequence* sequence : open) {
-    const bool poison = IsPoison(sequence);
+    CountLoss(sequence);
     if (sequence->state != SequenceState::kWaiting) WaitAgain(sequence);
-    if (!poison) continue;
+    if (sequence->losses < kFruitlessLosses) continue;
     End(sequence, FinishReason::kError,
         absl::UnavailableError(
             absl::StrFormat("%s; the request was in a lost step %d times without a new token",
@@ -36,13 +37,13 @@ void Scheduler::LoseRanks(const absl::Status& error) {
   }
 }
 
-// Counts a loss that hit a plan with the sequence.
-bool Scheduler::IsPoison(Sequence* sequence) const {
-  if (sequence->plans_in_flight == 0) return false;
+// Counts the loss if it hit a plan with the sequence.
+void Scheduler::CountLoss(Sequence* sequence) const {
+  if (sequence->plans_in_flight == 0) return;
   const int32_t delivered = static_cast<int32_t>(sequence->output_ids.size());
   if (delivered > sequence->output_len_at_loss) sequence->losses = 0;
   sequence->output_len_at_loss = delivered;
-  return ++sequence->losses >= kFruitlessLosses;
+  ++sequence->losses;
 }
 
 void Scheduler::WaitAgain(Sequence* sequence) {

@@ -71,7 +71,7 @@ struct Sequence {
 
   // Resume (scheduler.h). The first replay_len tokens of output_ids were delivered before the last loss: they
   // are computed again and not delivered again. replay_planned of them are in plans, replay_done committed.
-  std::vector<int32_t> output_ids;  // delivered tokens: t_m, t_{m+1}, ...
+  std::vector<int32_t> output_ids;  // delivered: t_m, t_{m+1}, ...; empty without SchedulerOptions::resume
   int32_t replay_len = 0;
   int32_t replay_planned = 0;
   int32_t replay_done = 0;

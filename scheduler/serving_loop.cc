@@ -65,7 +65,7 @@ void ServingLoop::Run() {
 // Plans and launches an iteration and commits the one before. Not ok: a rank was lost.
 absl::Status ServingLoop::Iterate() {
   IterationPlan plan = Plan();
-  inbox_.SetWaiting(scheduler_->load().waiting);
+  inbox_.SetWaiting(scheduler_->waiting_count());
   size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
   if (!IsEmpty(plan)) {
     if (absl::Status status = Launch(std::move(plan)); !status.ok()) {
@@ -127,7 +127,7 @@ IterationPlan ServingLoop::Plan() {
   trace.Add("draft_len", plan.draft_len);
   trace.Add("bucket", plan.decode_bucket);
   trace.Add("prefill_rows", std::accumulate(plan.prefill_rows.begin(), plan.prefill_rows.end(), int64_t{0}));
-  trace.Add("waiting", scheduler_->load().waiting);
+  trace.Add("waiting", scheduler_->waiting_count());
   return plan;
 }
 
@@ -226,10 +226,9 @@ void ServingLoop::LoseRanks(const absl::Status& error) {
   lost_ = true;
   inbox_.RefuseRequests(error);
   for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) Accept(std::move(item));
-  if (!options_.resume) scheduler_->EndAll(FinishReason::kError, error);
   scheduler_->LoseRanks(error);
-  inbox_.SetWaiting(scheduler_->load().waiting);
-  if (const int waiting = scheduler_->load().waiting; waiting > 0) {
+  inbox_.SetWaiting(scheduler_->waiting_count());
+  if (const int waiting = scheduler_->waiting_count(); waiting > 0) {
     Log(LogLevel::kWarning, "%d requests wait for the ranks to start again", waiting);
   }
   std::lock_guard<std::mutex> lock(mutex_);

@@ -51,8 +51,6 @@ struct ServingLoopOptions {
   // False: never.
   bool overlap = true;
   int max_queue_size = 1024;  // requests that wait
-  // After the loss of a rank, requests wait for Restart and go on. False: they end.
-  bool resume = false;
   // With overlap, iteration N + 1 is planned soon after N has begun, and a request that arrives later must
   // wait for N + 2. So while a slot is free and no request waits, the loop delays the plan by a quarter of
   // the last step's time, at most by newcomer_wait.
@@ -77,7 +75,7 @@ class ServingLoop {
 
   // Called by other threads when they notice that a rank failed: the same happens as when a Launch or Collect
   // fails. Health is not ok, new requests are refused, and those that are here end with UNAVAILABLE or, with
-  // options.resume, wait; meanwhile cancels and deadlines end them.
+  // SchedulerOptions::resume, wait; meanwhile cancels and deadlines end them.
   void ReportLoss(const absl::Status& error);
 
   // After a loss, once health is not ok: serves again on the same executors, which have been reset.

@@ -138,7 +138,6 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.tokenizer = std::move(tokenizer);
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
-  served.loop.resume = config_.parallel.restart == RestartPolicy::kGroup && config_.parallel.resume;
   served.executors = ranks_->executors();
   frontend_->metrics().SetBuildLabels(BuildLabels(numerics_class));
   frontend_->Serve(std::move(served));

@@ -63,6 +63,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.draft_len = speculation.draft_len;
   options.acceptance = speculation.acceptance;
   options.draft_policy = speculation.draft_policy;
+  options.resume = config.parallel.restart == RestartPolicy::kGroup && config.parallel.resume;
   options.priority_ageing = std::chrono::seconds(config.server.priority_ageing_s);
   if (UsesVanilla(config)) {
     options.reuse_reserve = options.max_draft_len;

@@ -400,12 +400,13 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
   record.most_prefill_rows.resize(setting.ranks);
   LosableRanks ranks(model, engine_options, setting, record, request_of_seed);
   Gatherer gatherer(record, requests);
-  const SchedulerOptions scheduler_options = SchedulerOptionsOf(model, engine_options, setting);
+  SchedulerOptions scheduler_options = SchedulerOptionsOf(model, engine_options, setting);
+  scheduler_options.resume = true;
   ServingLoop* running = nullptr;
   size_t change = 0;
   ServingLoop loop(
-      {.overlap = setting.overlap, .resume = true}, std::make_unique<Scheduler>(scheduler_options),
-      ranks.executors(), [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
+      {.overlap = setting.overlap}, std::make_unique<Scheduler>(scheduler_options), ranks.executors(),
+      [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
       [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
         const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];

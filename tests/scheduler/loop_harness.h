@@ -120,6 +120,7 @@ class LoopHarness {
     scheduler.block_count = options.slots * (options.max_seq_len + 8) / 4;
     scheduler.host_block_count = 1000;
     scheduler.max_num_tokens = 64;
+    scheduler.resume = options.resume;
     scheduler.max_draft_len = options.max_draft_len;
     scheduler.draft_len = options.max_draft_len;
     FakeRankOptions fake{.scheduler = scheduler};
@@ -132,7 +133,6 @@ class LoopHarness {
     loop_ = std::make_unique<ServingLoop>(
         ServingLoopOptions{.overlap = options.overlap,
                            .max_queue_size = options.max_queue_size,
-                           .resume = options.resume,
                            .newcomer_wait = options.newcomer_wait},
         std::make_unique<Scheduler>(scheduler), executors,
         [this](std::vector<RequestUpdate> updates) { Receive(std::move(updates)); },

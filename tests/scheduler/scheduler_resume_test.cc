@@ -30,8 +30,14 @@ std::vector<int32_t> ExpectedTokens(uint64_t seed, int prompt_len, int max_token
   return tokens;
 }
 
-SchedulerOptions WithDrafts() {
+SchedulerOptions Resuming() {
   SchedulerOptions options = SmallOptions();
+  options.resume = true;
+  return options;
+}
+
+SchedulerOptions WithDrafts() {
+  SchedulerOptions options = Resuming();
   options.max_draft_len = 3;
   options.draft_len = 3;
   return options;
@@ -73,7 +79,7 @@ TEST(Resume, TheDeliveredTokensAreReplayedAndNotDeliveredAgain) {
 }
 
 TEST(Resume, AdmittedSequencesComeBeforeNewOnesInTheirOldOrder) {
-  Stage stage(SmallOptions());  // 4 slots
+  Stage stage(Resuming());  // 4 slots
   for (uint64_t id = 1; id <= 4; ++id) stage.Submit(id, 5, 40);
   EXPECT_THAT(AdmittedSeeds(stage.Turn()), ElementsAre(1, 2, 3, 4));
   Request urgent = stage.MakeRequest(9, 5, 40);
@@ -120,7 +126,7 @@ TEST(Resume, GivenStepsSayNothingAboutDrafts) {
 }
 
 TEST(Resume, FiveLossesWithoutANewTokenEndARequestThatWasInThePlan) {
-  Stage stage(SmallOptions());
+  Stage stage(Resuming());
   stage.Submit(1, 5, 40);
   for (int loss = 1; loss <= 4; ++loss) {
     stage.Launch();
@@ -142,7 +148,7 @@ TEST(Resume, FiveLossesWithoutANewTokenEndARequestThatWasInThePlan) {
 }
 
 TEST(Resume, ANewTokenBetweenLossesForgivesThem) {
-  Stage stage(SmallOptions());
+  Stage stage(Resuming());
   stage.Submit(1, 5, 60);
   for (int loss = 1; loss <= 30; ++loss) {
     const size_t before = stage.scheduler.TakeUpdates().size();
@@ -162,7 +168,7 @@ TEST(Resume, ANewTokenBetweenLossesForgivesThem) {
 }
 
 TEST(Resume, LossesThatDoNotHitARequestDoNotCount) {
-  Stage stage(SmallOptions());
+  Stage stage(Resuming());
   stage.Submit(1, 5, 40);
   stage.Turn();
   for (int loss = 1; loss <= 10; ++loss) stage.LoseRanks();  // nothing is in flight
@@ -172,7 +178,7 @@ TEST(Resume, LossesThatDoNotHitARequestDoNotCount) {
 
 // Only a fault of ours can do this: the answer must not go on with other tokens.
 TEST(Resume, ADifferentFirstTokenEndsTheRequest) {
-  Stage stage(SmallOptions());
+  Stage stage(Resuming());
   stage.Submit(1, 5, 40);
   stage.Turn();
   stage.scheduler.TakeUpdates();
@@ -191,7 +197,7 @@ TEST(Resume, ADifferentFirstTokenEndsTheRequest) {
 }
 
 TEST(Resume, DeadlinesEndRequestsThatWaitForTheRanks) {
-  Stage stage(SmallOptions());
+  Stage stage(Resuming());
   Request request = stage.MakeRequest(1, 5, 40);
   request.deadline = stage.now + std::chrono::seconds(1);
   stage.Submit(request);

@@ -25,6 +25,7 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   options.tokens_per_block = setting.tokens_per_block;
   options.block_count = setting.blocks;
   options.enable_block_reuse = setting.reuse;
+  options.resume = setting.loss_percent > 0;
   options.host_block_count = setting.host_blocks;
   options.host_image_blocks = setting.host_image_blocks;
   options.batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
