@@ -2,19 +2,22 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
 
 namespace foredraft {
 namespace {
 
-// Pipes, terminals and files can be opened again through /proc; sockets cannot.
+// Pipes and terminals can be opened again through /proc; sockets cannot. A file's writes do not wait for a
+// reader, and with a description of its own the sink would not share the file's offset with other writers.
 int OpenAgain(int fd) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0 || S_ISREG(status.st_mode)) return -1;
   return open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
 }
 

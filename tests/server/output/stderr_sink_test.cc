@@ -84,5 +84,21 @@ TEST(StderrSink, LeavesTheDescriptionOfOthersBlocking) {
   close(fds[1]);
 }
 
+// What others write to the same descriptor must not land on the log's lines.
+TEST(StderrSink, SharesTheOffsetOfAFile) {
+  const std::string path = testing::TempDir() + "/stderr_sink";
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+  ASSERT_GE(fd, 0);
+  spdlog::logger logger("test", std::make_shared<StderrSink>(fd));
+  logger.set_pattern("%v");
+  logger.info("one");
+  EXPECT_EQ(write(fd, "two\n", 4), 4);
+  logger.info("three");
+  char buffer[64] = {};
+  EXPECT_EQ(pread(fd, buffer, sizeof(buffer), 0), 14);
+  EXPECT_STREQ(buffer, "one\ntwo\nthree\n");
+  close(fd);
+}
+
 }  // namespace
 }  // namespace foredraft
