@@ -16,7 +16,7 @@ constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";  // the alternate screen, with
 constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
 constexpr char kCtrlC = 3, kCtrlD = 4;
 
-// A terminal that went away cannot be written to, and nobody would see it.
+// Errors are ignored: they mean that the terminal was closed.
 void Write(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());

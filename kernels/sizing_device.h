@@ -4,11 +4,11 @@
 // A device that only adds up what a real one would hold. It has no memory: the addresses that it hands out
 // must not be read or written, which the engine never does with device memory. Its ops and copies do nothing.
 // So the allocations of an engine that is created on it are the engine's own, byte for byte, in the layouts
-// of the backend that it stands for; nothing computes them a second time.
+// of the backend that it replaces; no second formula computes them.
 //
 // Not counted: what a backend allocates inside an op (workspaces), a captured graph's own memory, libraries.
 //
-// Owner: whoever sizes. Thread: one at a time.
+// Thread: one at a time.
 
 #include <cstdint>
 #include <memory>

@@ -146,7 +146,7 @@ std::string Legend(const Comparison& comparison) {
   return Tag("ul", "legend", items);
 }
 
-// Ratios to the first setting, one figure per metric.
+// Ratios to the first setting, one chart per metric.
 std::string RatioFigures(const Comparison& comparison) {
   std::string out;
   const std::vector<ComparedMetric> first = comparison.MetricsOf(0);

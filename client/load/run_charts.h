@@ -1,7 +1,7 @@
 #ifndef FOREDRAFT_CLIENT_LOAD_RUN_CHARTS_H_
 #define FOREDRAFT_CLIENT_LOAD_RUN_CHARTS_H_
 
-// What the page of `bench --html` draws, beyond the figures of RunStats.
+// What the page of `bench --html` draws in addition to RunStats.
 
 #include <vector>
 

@@ -32,8 +32,8 @@ struct IsaChoice {
 // that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
-    {{"amx", "cpu amx-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
-      PackValuesAvx512, TileScoresAmx, TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
+    {{"amx", "cpu amx-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512, PackValuesAvx512,
+      TileScoresAmx, TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
      [] { return HasAvx512() && MayUseAmx(); }},
     {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
       PackValuesAvx512, TileScoresAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
@@ -46,8 +46,7 @@ const IsaChoice kIsaChoices[] = {
      }},
 #endif
     {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, PackKeysPortable,
-      PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable,
-      DecodeLatentPortable},
+      PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable, DecodeLatentPortable},
      [] { return true; }},
 };
 

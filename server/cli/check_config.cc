@@ -177,8 +177,9 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
         return bytes.ok() ? std::string() : std::string(bytes.status().message());
       });
   command
-      ->add_option("--docs", options->docs,
-                   "write configuration.md, metrics.md and tensorrt-llm.md, the tables of keys and metrics, into DIR")
+      ->add_option(
+          "--docs", options->docs,
+          "write configuration.md, metrics.md and tensorrt-llm.md, the tables of keys and metrics, into DIR")
       ->type_name("DIR")
       ->excludes(config);
   command->callback([options, exit_code] {

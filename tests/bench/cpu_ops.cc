@@ -221,8 +221,7 @@ void HeadGemms(Bench& bench, const ModelConfig& c) {
 
 // Adjacent rows of a sequence attend the same keys, as the K + 1 rows of a step. The keys of one layer fit
 // into a cache, so each call takes the next layer.
-void Decode(Bench& bench, const ModelConfig& c, int context, int rows, int rows_per_sequence,
-            DType dtype) {
+void Decode(Bench& bench, const ModelConfig& c, int context, int rows, int rows_per_sequence, DType dtype) {
   const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
   const int sequences = rows / rows_per_sequence;
   std::vector<int32_t> tables(sequences * blocks), slots(rows), positions(rows, context - 1);
