@@ -27,7 +27,7 @@ foreach(unit foredraft.service foredraft-worker@.service)
 endforeach()
 
 file(GLOB configs RELATIVE "${source_dir}" "${source_dir}/deploy/configs/*.yaml" "${source_dir}/deploy/configs/*.json")
-list(FILTER configs EXCLUDE REGEX "r1-shape|yardstick")  # of tests/bench
+list(FILTER configs EXCLUDE REGEX "-shape|yardstick")  # of tests/bench
 foreach(config ${configs})
   install_text(${config} "${prefix}/share/foredraft/configs")
 endforeach()

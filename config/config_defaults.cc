@@ -61,9 +61,24 @@ void CheckThinkingTokens(const ModelConfig& model, const LoadedConfig& loaded, C
   }
 }
 
+// DeepSeek-V4 has neither the latents that FP8 rows are for, nor a module per draft.
+void CheckDeepseekV4(const LoadedConfig& loaded, ConfigErrors& errors) {
+  const Config& config = loaded.config;
+  if (config.kv_cache_config.dtype == KvDtype::kFp8) {
+    errors.Add("kv_cache_config.dtype",
+               RefuseKey(loaded, "kv_cache_config.dtype", "fp8", "bf16 with DeepseekV4ForCausalLM"));
+  }
+  if (config.speculative_config && config.speculative_config->use_mtp_vanilla) {
+    errors.Add("speculative_config.use_mtp_vanilla",
+               RefuseKey(loaded, "speculative_config.use_mtp_vanilla", "true",
+                         "false with DeepseekV4ForCausalLM: its one module is recycled"));
+  }
+}
+
 void CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
   CheckModules(model, loaded, errors);
+  if (model.v4) CheckDeepseekV4(loaded, errors);
   if (config.max_seq_len > model.longest_sequence()) {
     const bool sparse = model.longest_sequence() < model.max_position_embeddings;
     errors.Add("max_seq_len",
@@ -85,8 +100,8 @@ void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config
   KvCacheConfig& cache = config.kv_cache_config;
   if (cache.max_tokens != 0 || config.backend != Backend::kCpu) return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
-  const int64_t fits = host.ram_bytes / 4 / LocalRankCount(config) /
-                       KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
+  const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
+  const int64_t fits = host.ram_bytes / 4 / LocalRankCount(config) / std::max<int64_t>(token_bytes, 1);
   const int64_t blocks = std::min(wanted, fits) / cache.tokens_per_block;
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
@@ -121,6 +136,15 @@ int MtpModuleCount(const Config& config) {
 }
 
 int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype dtype) {
+  if (model.v4) {
+    const auto entry_bytes = [&](AttentionKind kind, int64_t width) {
+      constexpr int64_t kBf16Bytes = 2;
+      const auto layers = std::count(model.v4->layers.begin(), model.v4->layers.end(), kind);
+      return layers * width * kBf16Bytes / model.v4->Ratio(kind);
+    };
+    return entry_bytes(AttentionKind::kCompressedSparse, model.v4->head_dim + model.index_head_dim) +
+           entry_bytes(AttentionKind::kHeavilyCompressed, model.v4->head_dim);
+  }
   const int64_t layers = model.num_hidden_layers + mtp_module_count;
   return layers * KvRowLayout{model.kv_lora_rank, model.qk_rope_head_dim, dtype == KvDtype::kFp8}.bytes();
 }

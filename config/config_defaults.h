@@ -28,7 +28,8 @@ int LocalRankCount(const Config& config);
 // MTP modules that the configuration runs: 0 without speculative_config, 1 for Eagle.
 int MtpModuleCount(const Config& config);
 
-// Bytes of one token in the KV cache: all layers of the target and of the MTP modules that run.
+// Bytes of one token in the KV cache: all layers of the target and of the MTP modules that run. DeepSeek-V4:
+// of its history, which keeps compressed entries alone.
 int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype dtype);
 
 // Batch sizes with graphs, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else

@@ -327,7 +327,7 @@ std::vector<double> ModelConfig::CompressRopeInverseFrequencies() const {
   return InverseFrequencies(qk_rope_head_dim, v4->compress_rope_theta, compress_rope_scaling);
 }
 
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file, ModelUse use) {
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, file));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrFormat("%s: not a JSON object", file));
   JsonFields fields(object, file, "");
@@ -346,16 +346,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   ReadQuantization(fields, config);
   ReadTokenIds(fields, config);
   RETURN_IF_ERROR(fields.status());
-  if (use == ModelUse::kServe && !family->not_served.empty()) {
-    return absl::UnimplementedError(
-        absl::StrFormat("%s: %s: not served yet: %s", file, family->architecture, family->not_served));
-  }
   return config;
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path, ModelUse use) {
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(config_json_path, kMaxConfigBytes));
-  return ParseModelConfig(text, config_json_path, use);
+  return ParseModelConfig(text, config_json_path);
 }
 
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file) {

@@ -109,16 +109,11 @@ struct GenerationConfig {
   std::vector<int> eos_token_ids;  // empty = config.json's
 };
 
-// What the shape is read for: kInspect also reads a family that is described but not served yet.
-enum class ModelUse { kServe, kInspect };
-
 // INVALID_ARGUMENT names file, field, value and what is allowed. Refused by name: unknown architectures,
 // checkpoints with a drafter other than MTP modules, and absent fields for which the family has no default.
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path,
-                                            ModelUse use = ModelUse::kServe);
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path);
 // The same from text; `file` names it in errors.
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file,
-                                             ModelUse use = ModelUse::kServe);
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);
 // A missing file gives the defaults.
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path);
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file);

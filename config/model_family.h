@@ -38,8 +38,6 @@ struct ModelFamily {
   std::string_view mtp_file;
   // The fields and the forward of docs/deepseek-v4.md instead of DeepSeek-V3's.
   bool deepseek_v4 = false;
-  // Why checkpoints of this family can be inspected but not served; empty: they are served.
-  std::string_view not_served;
 };
 
 // The family of this pair; null: there is none. An empty `model_type` (absent from config.json) gives the

@@ -18,8 +18,9 @@ struct EngineOptions {
   int max_seq_len = 4096;
   int max_draft_len = 0;         // Kmax; 0 = no drafts, no module rows
   bool use_mtp_vanilla = false;  // false: Eagle, module 1 recycled; true: Kmax modules in sequence
-  int tokens_per_block = 32;
-  int block_count = 2049;             // block 0, scratch, included; 0 = as many as the device has room for
+  int tokens_per_block = 32;     // cache groups may have longer blocks (engine/cache_groups.h)
+  int block_count =
+      2049;  // of the history; block 0, scratch, included; 0 = as many as the device has room for
   double free_memory_fraction = 0.9;  // of what weights and buffers leave free, where block_count is 0
   DType kv_dtype = DType::kBF16;      // of the KV cache: BF16 or F8E4M3
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
@@ -38,7 +39,9 @@ struct EngineOptions {
   // Positions that RoPE and block tables cover: drafts run up to 2 Kmax past the longest sequence
   // (docs/architecture.md section 4).
   int position_count() const { return max_seq_len + 2 * max_draft_len; }
-  int blocks_per_slot() const { return (position_count() + tokens_per_block - 1) / tokens_per_block; }
+  int blocks_per_slot(int block_tokens) const { return (position_count() + block_tokens - 1) / block_tokens; }
+  // Of a cache with one group.
+  int blocks_per_slot() const { return blocks_per_slot(tokens_per_block); }
   // MTP modules in use: M of docs/speculation.md.
   int module_count() const { return use_mtp_vanilla ? max_draft_len : max_draft_len > 0 ? 1 : 0; }
 };

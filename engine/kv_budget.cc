@@ -16,7 +16,8 @@ absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_byte
   const int64_t block_bytes = shape.block_bytes() + shape.boundary_bytes();
   const int64_t budget = static_cast<int64_t>(
       static_cast<double>(std::max<int64_t>(memory.free_bytes - graph_bytes, 0)) * fraction);
-  const int64_t blocks = std::min<int64_t>(budget / block_bytes, std::numeric_limits<int32_t>::max());
+  const int64_t history_bytes = std::max<int64_t>(budget - shape.window_bytes(), 0);
+  const int64_t blocks = std::min<int64_t>(history_bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (blocks >= 1 + sequence_blocks) return static_cast<int>(blocks);
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
   const std::string taken =
@@ -33,7 +34,7 @@ absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_byte
                       "%d tokens (%d bytes each), and one request of max_seq_len needs %d: lower "
                       "max_seq_len, max_batch_size or "
                       "max_num_tokens, or raise the fraction",
-                      taken, fraction, blocks, shape.tokens_per_block, block_bytes, 1 + sequence_blocks));
+                      taken, fraction, blocks, shape.tokens_per_block(), block_bytes, 1 + sequence_blocks));
 }
 
 }  // namespace foredraft

@@ -1,79 +1,152 @@
 #include "engine/kv_cache.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace foredraft {
 
+int OutputWidth(const ModelConfig& config) {
+  return config.v4 ? config.v4->hc_mult * config.hidden_size : config.hidden_size;
+}
+
 KvCacheShape KvCacheShape::Of(const ModelConfig& config, int module_count, int tokens_per_block,
-                              int block_count, DType dtype) {
-  return {.layer_count = config.num_hidden_layers + module_count,
-          .latent_dim = config.kv_lora_rank,
-          .rope_dim = config.qk_rope_head_dim,
-          .level_count = module_count,
-          .boundary_width = config.hidden_size,
-          .tokens_per_block = tokens_per_block,
-          .block_count = block_count,
-          .dtype = dtype};
+                              std::vector<int> block_counts, DType dtype) {
+  KvCacheShape shape{.groups = CacheGroupsOf(config, module_count, tokens_per_block, dtype),
+                     .block_counts = std::move(block_counts),
+                     .level_count = module_count,
+                     .boundary_width = OutputWidth(config),
+                     .latent_dim = config.kv_lora_rank,
+                     .rope_dim = config.qk_rope_head_dim,
+                     .dtype = dtype};
+  CHECK_EQ(shape.block_counts.size(), shape.groups.size());
+  return shape;
 }
 
-int64_t KvCacheShape::layer_block_bytes() const {
-  const KvRowLayout row = {latent_dim, rope_dim, dtype == DType::kF8E4M3};
-  return int64_t{tokens_per_block} * row.bytes();
+KvCacheShape KvCacheShape::Of(const EngineOptions& options, const ModelConfig& config, int history_blocks) {
+  const std::vector<CacheGroup> groups =
+      CacheGroupsOf(config, options.module_count(), options.tokens_per_block, options.kv_dtype);
+  std::vector<int> counts(groups.size(), 1);
+  if (history_blocks > 1) {
+    counts = BlockCountsOf(groups, history_blocks, options.max_batch_size, options.max_draft_len);
+  }
+  return Of(config, options.module_count(), options.tokens_per_block, std::move(counts), options.kv_dtype);
 }
 
-int64_t KvCacheShape::block_bytes() const { return layer_count * layer_block_bytes(); }
+int64_t KvCacheShape::window_bytes() const {
+  int64_t bytes = 0;
+  for (size_t group = 1; group < groups.size(); ++group) {
+    bytes += block_counts[group] * groups[group].bytes_per_block;
+  }
+  return bytes;
+}
 
 absl::StatusOr<KvCache> KvCache::Create(Device& device, const KvCacheShape& shape,
-                                        const int32_t* block_tables, int table_stride, bool poison) {
+                                        std::span<const GroupTable> tables, bool poison) {
+  CHECK_EQ(tables.size(), shape.groups.size());
   KvCache cache;
   cache.shape_ = shape;
-  cache.block_tables_ = block_tables;
-  cache.table_stride_ = table_stride;
-  const int64_t block_bytes = shape.layer_block_bytes();
-  // NaN as BF16, as an E4M3 code and as a scale.
-  const std::vector<uint8_t> nan_block(poison ? block_bytes : 0, 0xff);
-  const auto stream = device.CreateStream();
-  for (int layer = 0; layer < shape.layer_count; ++layer) {
-    ASSIGN_OR_RETURN(uint8_t* const memory, device.AllocateArray<uint8_t>(shape.block_count * block_bytes));
-    cache.layers_.push_back(memory);
-    for (int block = 0; poison && block < shape.block_count; ++block) {
-      device.CopyToDevice(*stream, memory + block * block_bytes, nan_block.data(), nan_block.size());
+  cache.history_table_ = tables[0];
+  for (size_t group = 0; group < shape.groups.size(); ++group) {
+    std::vector<RowMemory>& memory = cache.memory_.emplace_back();
+    for (const LayerRows& rows : shape.groups[group].rows) {
+      ASSIGN_OR_RETURN(uint8_t* const data,
+                       device.AllocateArray<uint8_t>(shape.block_counts[group] * rows.bytes()));
+      memory.push_back({rows, data});
+      if (rows.kind != CacheRow::kLatent) cache.AddV4Rows(memory.back(), tables[group]);
     }
   }
   for (int level = 0; level < shape.level_count; ++level) {
     ASSIGN_OR_RETURN(float* const memory,
-                     device.AllocateArray<float>(size_t(shape.block_count) * shape.boundary_width));
-    cache.boundaries_.push_back(Dense(memory, shape.block_count, shape.boundary_width));
+                     device.AllocateArray<float>(size_t(shape.block_counts[0]) * shape.boundary_width));
+    cache.boundaries_.push_back(Dense(memory, shape.block_counts[0], shape.boundary_width));
   }
+  const auto stream = device.CreateStream();
+  if (poison) cache.Poison(device, *stream);
   stream->Synchronize();
   return cache;
 }
 
+void KvCache::AddV4Rows(const RowMemory& memory, const GroupTable& table) {
+  const LayerRows& rows = memory.rows;
+  v4_layers_.resize(std::max(v4_layers_.size(), size_t(rows.layer) + 1));
+  V4LayerCache& layer = v4_layers_[rows.layer];
+  const auto set = [&](auto& view) {
+    using T = std::remove_pointer_t<decltype(view.data)>;
+    view = {.data = reinterpret_cast<T*>(memory.data),
+            .block_tables = table.entries,
+            .table_stride = table.stride,
+            .rows_per_block = rows.rows_per_block,
+            .width = rows.row_bytes / static_cast<int>(sizeof(T))};
+  };
+  switch (rows.kind) {
+    case CacheRow::kKey:
+      return set(layer.keys);
+    case CacheRow::kEntry:
+      return set(layer.entries);
+    case CacheRow::kIndexEntry:
+      return set(layer.index_entries);
+    case CacheRow::kState:
+      return set(layer.state);
+    case CacheRow::kIndexState:
+      return set(layer.index_state);
+    case CacheRow::kLatent:
+      break;
+  }
+  CHECK(false) << "rows of layer " << rows.layer << " are not DeepSeek-V4's";
+}
+
+void KvCache::Poison(Device& device, Stream& stream) const {
+  for (size_t group = 0; group < memory_.size(); ++group) {
+    for (const RowMemory& memory : memory_[group]) {
+      // NaN as BF16, as FP32, as an E4M3 code and as a scale.
+      const std::vector<uint8_t> nan_block(memory.rows.bytes(), 0xff);
+      for (int block = 0; block < shape_.block_counts[group]; ++block) {
+        device.CopyToDevice(stream, memory.data + block * memory.rows.bytes(), nan_block.data(),
+                            nan_block.size());
+      }
+    }
+  }
+}
+
 KvLayer KvCache::layer(int index) const {
-  return {.data = layers_[index],
-          .block_tables = block_tables_,
-          .table_stride = table_stride_,
-          .block_count = shape_.block_count,
-          .tokens_per_block = shape_.tokens_per_block,
+  return {.data = memory_[0][index].data,
+          .block_tables = history_table_.entries,
+          .table_stride = history_table_.stride,
+          .block_count = shape_.block_counts[0],
+          .tokens_per_block = shape_.tokens_per_block(),
           .latent_dim = shape_.latent_dim,
           .rope_dim = shape_.rope_dim,
           .dtype = shape_.dtype};
 }
 
-void KvCache::CopyBlockToHost(Device& device, Stream& stream, int block, uint8_t* host) const {
-  const int64_t bytes = shape_.layer_block_bytes();
-  for (const uint8_t* const layer : layers_) {
-    device.CopyToHost(stream, host, layer + block * bytes, bytes);
-    host += bytes;
+// Calls copy(device, host, bytes) for each piece of the block that lies in one frame.
+template <class Copy>
+void KvCache::ForEachPiece(int group, int block, const HostFrames& host, const Copy& copy) const {
+  size_t offset = 0;
+  for (const RowMemory& memory : memory_[group]) {
+    const int64_t bytes = memory.rows.bytes();
+    uint8_t* const device = memory.data + block * bytes;
+    host.ForEachPiece(offset, bytes,
+                      [&](size_t done, uint8_t* frame, size_t count) { copy(device + done, frame, count); });
+    offset += bytes;
   }
 }
 
-void KvCache::CopyBlockToDevice(Device& device, Stream& stream, int block, const uint8_t* host) const {
-  const int64_t bytes = shape_.layer_block_bytes();
-  for (uint8_t* const layer : layers_) {
-    device.CopyPinnedToDevice(stream, layer + block * bytes, host, bytes);
-    host += bytes;
-  }
+void KvCache::CopyBlockToHost(Device& device, Stream& stream, int group, int block,
+                              const HostFrames& host) const {
+  ForEachPiece(group, block, host, [&](const uint8_t* from, uint8_t* to, size_t bytes) {
+    device.CopyToHost(stream, to, from, bytes);
+  });
+}
+
+void KvCache::CopyBlockToDevice(Device& device, Stream& stream, int group, int block,
+                                const HostFrames& host) const {
+  ForEachPiece(group, block, host, [&](uint8_t* to, const uint8_t* from, size_t bytes) {
+    device.CopyPinnedToDevice(stream, to, from, bytes);
+  });
 }
 
 }  // namespace foredraft

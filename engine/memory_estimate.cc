@@ -58,16 +58,17 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const Engine
   rank.device = std::move(device);
   rank.comm = std::make_unique<SizingCommunicator>(rank_count);
   rank.device->BeginPurpose("weights");
-  ASSIGN_OR_RETURN(ModelWeights weights, AllocateDummyWeights(config, options.module_count(), *rank.device,
-                                                              {.rank = 0, .size = rank_count}));
+  ASSIGN_OR_RETURN(LoadedWeights weights, AllocateDummyWeights(config, options.module_count(), *rank.device,
+                                                               {.rank = 0, .size = rank_count}));
   RETURN_IF_ERROR(rank.Allocate(options, config, std::move(weights)));
   MemoryEstimate memory;
   memory.weight_bytes = BytesOf(counted, "weights");
   memory.activation_bytes = BytesOf(counted, "activations");
   memory.slot_bytes = BytesOf(counted, "slots");
-  RETURN_IF_ERROR(rank.AllocateCache(options, /*block_count=*/1, /*poison=*/false));
-  memory.cache = rank.cache.shape();
-  memory.sequence_blocks = options.blocks_per_slot();
+  RETURN_IF_ERROR(rank.AllocateCache(options, /*history_blocks=*/1, /*poison=*/false));
+  memory.cache = KvCacheShape::Of(options, config, /*history_blocks=*/2);
+  memory.cache.block_counts[0] = 1;
+  memory.sequence_blocks = options.blocks_per_slot(memory.cache.tokens_per_block());
   if (options.capture_graphs) {
     const std::vector<StepKey> steps = StepsOf(options.graph_sizes(), options.max_draft_len);
     memory.graph_count = static_cast<int64_t>(steps.size());
@@ -89,7 +90,7 @@ absl::StatusOr<int> BlocksOn(int64_t device_bytes, const MemoryEstimate& memory,
 }
 
 int64_t SmallestDevice(const MemoryEstimate& memory, const EngineOptions& options) {
-  const double cache_bytes = static_cast<double>((1 + memory.sequence_blocks) * memory.block_bytes());
+  const double cache_bytes = static_cast<double>(memory.cache_bytes(1 + memory.sequence_blocks));
   return memory.fixed_bytes() + memory.graph_bytes +
          static_cast<int64_t>(std::ceil(cache_bytes / options.free_memory_fraction));
 }

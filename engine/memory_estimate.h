@@ -22,8 +22,8 @@ struct MemoryEstimate {
   int64_t slot_bytes = 0;   // per-sequence state: sampling, penalties, block tables, boundaries
   int64_t graph_count = 0;  // captured decode steps
   int64_t graph_nodes = 0;  // ops of the largest one
-  KvCacheShape cache;       // block_count: 1
-  int sequence_blocks = 0;  // of one request of max_seq_len
+  KvCacheShape cache;       // the history has one block, the other groups what the engine gives them
+  int sequence_blocks = 0;  // of the history, of one request of max_seq_len
   // Assumed; all 0 on the CPU.
   int64_t graph_bytes = 0;
   int64_t workspace_bytes = 0;  // memory that ops allocate at their first run
@@ -32,15 +32,17 @@ struct MemoryEstimate {
   int64_t fixed_bytes() const {
     return weight_bytes + activation_bytes + slot_bytes + workspace_bytes + library_bytes;
   }
-  // Bytes of one block of the cache, with its boundary.
+  // Bytes of one block of the history, with its boundary.
   int64_t block_bytes() const { return cache.block_bytes() + cache.boundary_bytes(); }
+  // Bytes of a cache with this many of them.
+  int64_t cache_bytes(int64_t blocks) const { return blocks * block_bytes() + cache.window_bytes(); }
 };
 
 // What rank 0 of `rank_count` holds; it has at least as many experts as the others.
 absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const EngineOptions& options,
                                               const ModelConfig& config, int rank_count);
 
-// The blocks that fit a device of `device_bytes`, scratch included, as the engine sizes its cache
+// The history's blocks that fit a device of `device_bytes`, scratch included, as the engine sizes its cache
 // (kv_budget.h). RESOURCE_EXHAUSTED, with the arithmetic, where not even one request of max_seq_len fits.
 absl::StatusOr<int> BlocksOn(int64_t device_bytes, const MemoryEstimate& memory,
                              const EngineOptions& options);

@@ -94,12 +94,12 @@ void GatherPrevious(const Rank& rank, const Rows& rows, int level, Matrix<const 
 void SaveBoundaries(const Rank& rank, const Rows& rows, int level, Matrix<const float> output) {
   const StepBuffers& b = rank.buffers;
   const Ops& ops = rank.ops();
-  const int tokens_per_block = rank.cache.shape().tokens_per_block;
+  const int tokens_per_block = rank.cache.shape().tokens_per_block();
   std::vector<int32_t> block_of_row(rows.count(), -1);
   for (int row = 0; row < rows.count(); ++row) {
     const int position = rows.positions[row];
     if ((position + 1) % tokens_per_block == 0) {
-      block_of_row[row] = rank.slots.block(rows.slots[row], position / tokens_per_block);
+      block_of_row[row] = rank.slots.history_block(rows.slots[row], position / tokens_per_block);
     }
   }
   Upload(rank, b.boundary_index, block_of_row);

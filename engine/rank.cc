@@ -3,23 +3,24 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/model/create_model.h"
 #include "engine/spec/eagle_drafter.h"
 #include "engine/spec/vanilla_drafter.h"
 
 namespace foredraft {
 
-absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& config, ModelWeights weights) {
+absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& config, LoadedWeights weights) {
   const int recent_len = options.use_mtp_vanilla ? options.max_draft_len : 0;
   stream = device->CreateStream();
   device->BeginPurpose("activations");
-  ASSIGN_OR_RETURN(model, DeepseekV3::Create(*device, *comm, config, std::move(weights),
-                                             {.rows = options.largest_forward(),
-                                              .decode_rows = options.largest_step(),
-                                              .positions = options.position_count()}));
+  ASSIGN_OR_RETURN(model, CreateModel(*device, *comm, config, std::move(weights),
+                                      {.rows = options.largest_forward(),
+                                       .decode_rows = options.largest_step(),
+                                       .positions = options.position_count()}));
   ASSIGN_OR_RETURN(buffers, AllocateStepBuffers(*device, {.rows = options.largest_forward(),
                                                           .step_rows = options.largest_step(),
                                                           .bucket = options.batch_sizes.back(),
-                                                          .hidden_size = config.hidden_size,
+                                                          .output_width = OutputWidth(config),
                                                           .vocab_size = config.vocab_size,
                                                           .recent_len = recent_len}));
   device->BeginPurpose("slots");
@@ -32,12 +33,10 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
   return absl::OkStatus();
 }
 
-absl::Status Rank::AllocateCache(const EngineOptions& options, int block_count, bool poison) {
-  const KvCacheShape shape = KvCacheShape::Of(model->config(), options.module_count(),
-                                              options.tokens_per_block, block_count, options.kv_dtype);
+absl::Status Rank::AllocateCache(const EngineOptions& options, int history_blocks, bool poison) {
+  const KvCacheShape shape = KvCacheShape::Of(options, model->config(), history_blocks);
   device->BeginPurpose("KV cache");
-  ASSIGN_OR_RETURN(cache,
-                   KvCache::Create(*device, shape, slots.block_tables(), options.blocks_per_slot(), poison));
+  ASSIGN_OR_RETURN(cache, KvCache::Create(*device, shape, slots.block_tables(), poison));
   return absl::OkStatus();
 }
 

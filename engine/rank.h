@@ -11,10 +11,11 @@
 #include "engine/comm/communicator.h"
 #include "engine/engine_options.h"
 #include "engine/kv_cache.h"
-#include "engine/model/deepseek_v3.h"
+#include "engine/model/model.h"
 #include "engine/slot_state.h"
 #include "engine/spec/drafter.h"
 #include "engine/step_buffers.h"
+#include "engine/weights/loaded_weights.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -23,7 +24,7 @@ struct Rank {
   std::unique_ptr<Device> device;      // outlives all members below
   std::unique_ptr<Communicator> comm;  // joins the ranks; belongs to `device`
   std::unique_ptr<Stream> stream;      // takes every op and copy of the rank
-  std::unique_ptr<DeepseekV3> model;
+  std::unique_ptr<Model> model;
   std::unique_ptr<Drafter> drafter;  // null where max_draft_len is 0
   SlotState slots;
   StepBuffers buffers;
@@ -32,9 +33,9 @@ struct Rank {
   const Ops& ops() const { return device->ops(); }
 
   // Allocates everything but the cache. device and comm must be set.
-  absl::Status Allocate(const EngineOptions& options, const ModelConfig& config, ModelWeights weights);
-  // Creates the cache, or replaces it. The device owns the memory.
-  absl::Status AllocateCache(const EngineOptions& options, int block_count, bool poison);
+  absl::Status Allocate(const EngineOptions& options, const ModelConfig& config, LoadedWeights weights);
+  // Creates the cache, or replaces it. The device owns the memory. history_blocks: as KvCacheShape::Of.
+  absl::Status AllocateCache(const EngineOptions& options, int history_blocks, bool poison);
 };
 
 }  // namespace foredraft

@@ -37,7 +37,7 @@ class RankEngine {
   static absl::StatusOr<std::unique_ptr<RankEngine>> Create(const EngineOptions& options,
                                                             const ModelConfig& config,
                                                             std::unique_ptr<Device> device,
-                                                            ModelWeights weights,
+                                                            LoadedWeights weights,
                                                             std::unique_ptr<Communicator> comm = nullptr);
   ~RankEngine();
 

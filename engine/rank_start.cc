@@ -17,11 +17,11 @@ namespace foredraft {
 absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptions& options,
                                                                const ModelConfig& config,
                                                                std::unique_ptr<Device> device,
-                                                               ModelWeights weights,
+                                                               LoadedWeights weights,
                                                                std::unique_ptr<Communicator> comm) {
   CHECK(!options.batch_sizes.empty() && options.batch_sizes.back() >= options.max_batch_size);
   CHECK_LE(options.max_draft_len, kMaxDraftLen);
-  CHECK_LE(options.module_count(), static_cast<int>(weights.mtp_modules.size()));
+  CHECK_LE(options.module_count(), ModuleCount(weights));
   if (comm == nullptr) comm = std::make_unique<SoloCommunicator>(device->ops());
   std::unique_ptr<RankEngine> engine(new RankEngine(options));
   Rank& rank = engine->rank_;
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
 // The KV cache takes what is left, so everything that allocates at its first use must run before: the largest
 // prefill and every step, on a cache of the scratch block alone, where unmapped rows go.
 absl::Status RankEngine::FirstRuns() {
-  RETURN_IF_ERROR(rank_.AllocateCache(options_, /*block_count=*/1, /*poison=*/false));
+  RETURN_IF_ERROR(rank_.AllocateCache(options_, /*history_blocks=*/1, /*poison=*/false));
   if (rank_.device->needs_first_runs()) {
     // The largest for the workspaces, small ones for the kernels that are chosen at few rows.
     for (const int rows : {options_.max_num_tokens, std::min(64, options_.max_num_tokens), 1}) {
@@ -100,12 +100,11 @@ IterationPlan RankEngine::PrefillOf(int row_limit) const {
 
 absl::Status RankEngine::SizeCache() {
   if (options_.block_count == 0) {
-    const KvCacheShape shape = KvCacheShape::Of(rank_.model->config(), options_.module_count(),
-                                                options_.tokens_per_block, 1, options_.kv_dtype);
+    const KvCacheShape shape = KvCacheShape::Of(options_, rank_.model->config(), /*history_blocks=*/2);
     const int64_t graph_bytes = GraphBytes();
     ASSIGN_OR_RETURN(options_.block_count,
                      BlocksThatFit(rank_.device->memory(), graph_bytes, options_.free_memory_fraction, shape,
-                                   options_.blocks_per_slot()));
+                                   options_.blocks_per_slot(shape.tokens_per_block())));
     int64_t smallest = options_.block_count;  // one scheduler plans for all ranks
     RETURN_IF_ERROR(rank_.comm->AllReduce({&smallest, 1}, Reduction::kMin));
     options_.block_count = static_cast<int>(smallest);

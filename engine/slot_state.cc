@@ -36,10 +36,14 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
 }  // namespace
 
 SlotStateShape SlotStateShape::Of(const EngineOptions& options, const ModelConfig& config) {
+  std::vector<int> strides;
+  for (const CacheGroup& group : CacheGroupsOf(config, options.module_count(), options.tokens_per_block)) {
+    strides.push_back(options.blocks_per_slot(group.tokens_per_block));
+  }
   return {.slot_count = options.max_batch_size,
           .vocab_size = config.vocab_size,
-          .table_stride = options.blocks_per_slot(),
-          .hidden_size = config.hidden_size,
+          .table_strides = std::move(strides),
+          .output_width = OutputWidth(config),
           .level_count = options.module_count(),
           .recent_len = options.use_mtp_vanilla ? options.max_draft_len : 0};
 }
@@ -49,7 +53,6 @@ absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape
   state.device_ = &device;
   state.shape_ = shape;
   const size_t slots = shape.slot_count;
-  const size_t table_entries = slots * shape.table_stride;
   state.arrays_.vocab_size = shape.vocab_size;
   ASSIGN_OR_RETURN(state.rule_, device.AllocateArray<AcceptanceRule>(1));
   state.arrays_.rule = state.rule_;
@@ -58,17 +61,18 @@ absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape
   ASSIGN_OR_RETURN(state.arrays_.drafts, device.AllocateArray<SlotDrafts>(slots));
   ASSIGN_OR_RETURN(state.arrays_.output_counts, device.AllocateArray<int32_t>(slots * shape.vocab_size));
   ASSIGN_OR_RETURN(state.arrays_.prompt_seen, device.AllocateArray<uint8_t>(slots * shape.vocab_size));
-  ASSIGN_OR_RETURN(state.block_tables_, device.AllocateArray<int32_t>(table_entries));
-  const int boundary_width = shape.level_count * shape.hidden_size;
+  for (const int stride : shape.table_strides) {
+    ASSIGN_OR_RETURN(BlockTables tables, BlockTables::Create(device, shape.slot_count, stride));
+    state.tables_.push_back(std::move(tables));
+  }
+  const int boundary_width = shape.level_count * shape.output_width;
   ASSIGN_OR_RETURN(float* const boundaries, device.AllocateArray<float>(slots * boundary_width));
   state.boundaries_ = Dense(boundaries, shape.slot_count, boundary_width);
   const int recent_rows = shape.slot_count * shape.recent_len;
   ASSIGN_OR_RETURN(state.recent_ids_, device.AllocateArray<int32_t>(recent_rows));
   ASSIGN_OR_RETURN(float* const hiddens,
-                   device.AllocateArray<float>(size_t(recent_rows) * shape.hidden_size));
-  state.recent_hiddens_ = Dense(hiddens, recent_rows, shape.hidden_size);
-  state.host_tables_.assign(table_entries, kScratchBlock);
-  state.dirty_.assign(slots, {});
+                   device.AllocateArray<float>(size_t(recent_rows) * shape.output_width));
+  state.recent_hiddens_ = Dense(hiddens, recent_rows, shape.output_width);
   state.facts_.assign(slots, {});
   state.zero_counts_.assign(shape.vocab_size, 0);
   return state;
@@ -131,46 +135,22 @@ void SlotState::Give(Stream& stream, const GivenTokens& given) {
 void SlotState::Release(Stream& stream, int slot) {
   Write(stream, arrays_.progress + slot,
         SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0, .thinking = 0});
-  std::fill_n(host_tables_.begin() + size_t(slot) * shape_.table_stride, shape_.table_stride, kScratchBlock);
-  MarkDirty(slot, 0, shape_.table_stride);
+  for (BlockTables& tables : tables_) tables.Clear(slot);
 }
 
 void SlotState::ApplyDelta(const BlockTableDelta& delta) {
-  const int last = delta.first_index + static_cast<int>(delta.block_ids.size());
-  CHECK_LE(last, shape_.table_stride) << "slot " << delta.slot;
-  const size_t first = size_t(delta.slot) * shape_.table_stride + delta.first_index;
-  std::copy(delta.block_ids.begin(), delta.block_ids.end(), host_tables_.begin() + first);
-  MarkDirty(delta.slot, delta.first_index, last);
-}
-
-void SlotState::MarkDirty(int slot, int first, int last) {
-  DirtyEntries& dirty = dirty_[slot];
-  dirty.first = dirty.last == 0 ? first : std::min(dirty.first, first);
-  dirty.last = std::max(dirty.last, last);
+  CHECK(delta.group >= 0 && static_cast<size_t>(delta.group) < tables_.size()) << "group " << delta.group;
+  tables_[delta.group].Set(delta.slot, delta.first_index, delta.block_ids);
 }
 
 void SlotState::FlushTables(Stream& stream) {
-  constexpr size_t kSlackEntries = 1024;  // unchanged entries that are copied to save a second copy
-  size_t first = 0;
-  size_t last = 0;  // the run to copy next; empty at first
-  const auto copy_run = [&] {
-    if (last > first) {
-      device_->CopyToDevice(stream, block_tables_ + first, host_tables_.data() + first,
-                            (last - first) * sizeof(int32_t));
-    }
-  };
-  for (size_t slot = 0; slot < dirty_.size(); ++slot) {
-    DirtyEntries& dirty = dirty_[slot];
-    if (dirty.last == 0) continue;
-    const size_t row = slot * shape_.table_stride;
-    if (last == 0 || row + dirty.first > last + kSlackEntries) {
-      copy_run();
-      first = row + dirty.first;
-    }
-    last = row + dirty.last;
-    dirty = {};
-  }
-  copy_run();
+  for (BlockTables& tables : tables_) tables.Flush(*device_, stream);
+}
+
+std::vector<GroupTable> SlotState::block_tables() const {
+  std::vector<GroupTable> tables;
+  for (const BlockTables& group : tables_) tables.push_back({group.device_entries(), group.stride()});
+  return tables;
 }
 
 std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_tokens) const {
@@ -184,11 +164,11 @@ std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_to
   add(arrays_.constants + slot, 1);
   add(arrays_.progress + slot, 1);
   add(arrays_.drafts + slot, 1);
-  if (shape_.level_count > 0) add(boundaries_.row(slot), size_t(shape_.level_count) * shape_.hidden_size);
+  if (shape_.level_count > 0) add(boundaries_.row(slot), size_t(shape_.level_count) * shape_.output_width);
   if (shape_.recent_len > 0) {
     add(recent_ids_ + int64_t{slot} * shape_.recent_len, shape_.recent_len);
     add(recent_hiddens_.row(int64_t{slot} * shape_.recent_len),
-        size_t(shape_.recent_len) * shape_.hidden_size);
+        size_t(shape_.recent_len) * shape_.output_width);
   }
   // Last, because it is the one part that may be absent.
   if (counts_tokens) add(arrays_.output_counts + size_t(slot) * shape_.vocab_size, shape_.vocab_size);
@@ -204,26 +184,22 @@ size_t SlotState::ImageBytes(const SlotStateShape& shape) {
 
 // Calls copy(device, host, bytes) for each piece of the slot's arrays that lies in one frame.
 template <class Copy>
-void SlotState::ForEachPiece(int slot, bool counts_tokens, const SlotImage& image, const Copy& copy) const {
+void SlotState::ForEachPiece(int slot, bool counts_tokens, const HostFrames& image, const Copy& copy) const {
   for (const ImagePart& part : ImageParts(slot, counts_tokens)) {
-    for (size_t done = 0; done < part.bytes;) {
-      const size_t at = part.offset + done;
-      const size_t in_frame = at % image.frame_bytes;
-      const size_t bytes = std::min(part.bytes - done, image.frame_bytes - in_frame);
-      copy(static_cast<uint8_t*>(part.device) + done, image.frames[at / image.frame_bytes] + in_frame, bytes);
-      done += bytes;
-    }
+    image.ForEachPiece(part.offset, part.bytes, [&](size_t done, uint8_t* frame, size_t bytes) {
+      copy(static_cast<uint8_t*>(part.device) + done, frame, bytes);
+    });
   }
 }
 
-SlotFacts SlotState::SwapOut(Stream& stream, int slot, const SlotImage& image) {
+SlotFacts SlotState::SwapOut(Stream& stream, int slot, const HostFrames& image) {
   ForEachPiece(slot, facts_[slot].counts_tokens, image, [&](uint8_t* device, uint8_t* host, size_t bytes) {
     device_->CopyToHost(stream, host, device, bytes);
   });
   return facts_[slot];
 }
 
-void SlotState::SwapIn(Stream& stream, int slot, const SlotImage& image, SlotFacts facts) {
+void SlotState::SwapIn(Stream& stream, int slot, const HostFrames& image, SlotFacts facts) {
   ForEachPiece(slot, facts.counts_tokens, image, [&](uint8_t* device, const uint8_t* host, size_t bytes) {
     device_->CopyPinnedToDevice(stream, device, host, bytes);
   });

@@ -1,8 +1,9 @@
 #ifndef FOREDRAFT_ENGINE_SLOT_STATE_H_
 #define FOREDRAFT_ENGINE_SLOT_STATE_H_
 
-// State of the running sequences on the device (kernels/slot_arrays.h), their block tables and boundaries,
-// and how admissions, deltas and swaps write them. Owner: Rank. Thread: the one that submits plans.
+// State of the running sequences on the device (kernels/slot_arrays.h), their block tables in every cache
+// group and boundaries, and how admissions, deltas and swaps write them. Owner: Rank. Thread: the one that
+// submits plans.
 
 #include <cstdint>
 #include <span>
@@ -10,7 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
+#include "engine/block_tables.h"
 #include "engine/engine_options.h"
+#include "engine/host_frames.h"
+#include "engine/kv_cache.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
 #include "scheduler/plan.h"
@@ -29,18 +33,13 @@ struct SlotFacts {
 struct SlotStateShape {
   int slot_count = 0;
   int vocab_size = 0;
-  int table_stride = 0;  // block table entries per slot, for max_seq_len + 2 Kmax positions
-  int hidden_size = 0;
-  int level_count = 0;  // MTP modules in use, M; 0 = no boundaries
-  int recent_len = 0;   // Kmax for Vanilla, else 0
+  // Of each cache group: block table entries per slot, for max_seq_len + 2 Kmax positions.
+  std::vector<int> table_strides;
+  int output_width = 0;  // Model::output_width
+  int level_count = 0;   // MTP modules in use, M; 0 = no boundaries
+  int recent_len = 0;    // Kmax for Vanilla, else 0
 
   static SlotStateShape Of(const EngineOptions& options, const ModelConfig& config);
-};
-
-// Page-locked memory of a swapped slot: frames of equal size, which need not be adjacent.
-struct SlotImage {
-  std::span<uint8_t* const> frames;  // as many as SlotState::ImageBytes needs
-  size_t frame_bytes = 0;
 };
 
 class SlotState {
@@ -48,19 +47,21 @@ class SlotState {
   static absl::StatusOr<SlotState> Create(Device& device, const SlotStateShape& shape);
 
   const SlotArrays& arrays() const { return arrays_; }
-  const int32_t* block_tables() const { return block_tables_; }
+  // Of each cache group.
+  std::vector<GroupTable> block_tables() const;
 
-  // [slots, D]: the output of `level` (0..M-1) at the last prompt position computed, for the next chunk.
+  // [slots, output_width]: the output of `level` (0..M-1) at the last prompt position computed, for the next
+  // chunk.
   Matrix<float> boundaries(int level) const {
-    return {boundaries_.data + int64_t{level} * shape_.hidden_size, shape_.slot_count, shape_.hidden_size,
-            int64_t{shape_.level_count} * shape_.hidden_size};
+    return {boundaries_.data + int64_t{level} * shape_.output_width, shape_.slot_count, shape_.output_width,
+            int64_t{shape_.level_count} * shape_.output_width};
   }
   int level_count() const { return shape_.level_count; }
 
   // Vanilla (docs/speculation.md section 4): tokens p-Kmax+1..p and target hiddens p-Kmax..p-1. While the
   // prompt is computed up to position b, tokens b-Kmax..b-1 and hiddens b-Kmax..b-1.
   int32_t* recent_ids() const { return recent_ids_; }               // [slots, Kmax]
-  Matrix<float> recent_hiddens() const { return recent_hiddens_; }  // [slots * Kmax, D]
+  Matrix<float> recent_hiddens() const { return recent_hiddens_; }  // [slots * Kmax, output_width]
   int recent_len() const { return shape_.recent_len; }
 
   // Sets the acceptance rule for all later ops of the stream.
@@ -77,21 +78,20 @@ class SlotState {
 
   // Changes the host's block tables; FlushTables brings the changes to the device.
   void ApplyDelta(const BlockTableDelta& delta);
-  // Copies changed entries that are near each other in one copy.
   void FlushTables(Stream& stream);
 
   // Bytes of a slot's image without its blocks and facts.
   static size_t ImageBytes(const SlotStateShape& shape);
   // `image` is written, and read, in stream order.
-  SlotFacts SwapOut(Stream& stream, int slot, const SlotImage& image);
-  void SwapIn(Stream& stream, int slot, const SlotImage& image, SlotFacts facts);
+  SlotFacts SwapOut(Stream& stream, int slot, const HostFrames& image);
+  void SwapIn(Stream& stream, int slot, const HostFrames& image, SlotFacts facts);
 
   // Whether the slot's request wants logprobs.
   bool wants_logprobs(int slot) const { return facts_[slot].wants_logprobs; }
   bool greedy(int slot) const { return facts_[slot].greedy; }
 
-  // The host's copy of a block table entry.
-  int block(int slot, int index) const { return host_tables_[size_t(slot) * shape_.table_stride + index]; }
+  // The host's copy of an entry of the history's block table.
+  int history_block(int slot, int index) const { return tables_[0].block(slot, index); }
 
  private:
   template <class T>
@@ -107,25 +107,16 @@ class SlotState {
   };
   std::vector<ImagePart> ImageParts(int slot, bool counts_tokens) const;
   template <class Copy>
-  void ForEachPiece(int slot, bool counts_tokens, const SlotImage& image, const Copy& copy) const;
-
-  // Entries [first, last) of a slot's block table that the device does not have yet.
-  struct DirtyEntries {
-    int first = 0;
-    int last = 0;  // 0 = none
-  };
-  void MarkDirty(int slot, int first, int last);
+  void ForEachPiece(int slot, bool counts_tokens, const HostFrames& image, const Copy& copy) const;
 
   Device* device_ = nullptr;
   SlotArrays arrays_;
   AcceptanceRule* rule_ = nullptr;  // arrays_.rule, for writing
   SlotStateShape shape_;
-  Matrix<float> boundaries_;  // [slots, M * D]
+  Matrix<float> boundaries_;  // [slots, M * output_width]
   int32_t* recent_ids_ = nullptr;
   Matrix<float> recent_hiddens_;
-  int32_t* block_tables_ = nullptr;   // [slots, table_stride], device
-  std::vector<int32_t> host_tables_;  // the same, host
-  std::vector<DirtyEntries> dirty_;   // [slots]
+  std::vector<BlockTables> tables_;   // of each cache group
   std::vector<SlotFacts> facts_;      // [slots]
   std::vector<int32_t> zero_counts_;  // [V]
 };

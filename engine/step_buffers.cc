@@ -27,14 +27,14 @@ absl::Status AllocateVanilla(Device& device, const StepBufferShape& shape, StepB
   RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.recent_index));
   RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.target_index));
   RETURN_IF_ERROR(Allocate(device, shape.step_rows, b.save_index));
-  RETURN_IF_ERROR(Allocate(device, shape.step_rows, shape.hidden_size, b.even_output));
-  return Allocate(device, shape.recent_len, shape.hidden_size, b.moved_recent);
+  RETURN_IF_ERROR(Allocate(device, shape.step_rows, shape.output_width, b.even_output));
+  return Allocate(device, shape.recent_len, shape.output_width, b.moved_recent);
 }
 
 }  // namespace
 
 absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepBufferShape& shape) {
-  const int width = shape.hidden_size;
+  const int width = shape.output_width;
   StepBuffers b;
   RETURN_IF_ERROR(Allocate(device, shape.rows, b.target));
   RETURN_IF_ERROR(Allocate(device, shape.rows, b.module));

@@ -22,10 +22,10 @@ struct RowBuffers {
 };
 
 struct StepBufferShape {
-  int rows = 0;       // R, of the largest forward
-  int step_rows = 0;  // S, of the largest decode step: bucket * (Kmax + 1)
-  int bucket = 0;     // B, the largest; no fewer than there are slots
-  int hidden_size = 0;
+  int rows = 0;          // R, of the largest forward
+  int step_rows = 0;     // S, of the largest decode step: bucket * (Kmax + 1)
+  int bucket = 0;        // B, the largest; no fewer than there are slots
+  int output_width = 0;  // W, of Model
   int vocab_size = 0;
   int recent_len = 0;  // Kmax for Vanilla, else 0
 };
@@ -40,11 +40,11 @@ struct StepBuffers {
   int32_t* live_slots = nullptr;   // [B] of the decode step, then -1
 
   // Hidden rows.
-  Matrix<float> target_output;  // [R, D] level 0
-  Matrix<float> ended_output;   // [B, D] level 0 at `ended`
-  Matrix<float> previous;       // [R, D] a module's input from the level below
-  Matrix<float> module_output;  // [R, D] a module's output
-  Matrix<float> last_output;    // [B, D] a module's output at the row that the next draft comes from
+  Matrix<float> target_output;  // [R, W] level 0
+  Matrix<float> ended_output;   // [B, W] level 0 at `ended`
+  Matrix<float> previous;       // [R, W] a module's input from the level below
+  Matrix<float> module_output;  // [R, W] a module's output
+  Matrix<float> last_output;    // [B, W] a module's output at the row that the next draft comes from
   int32_t* last_row = nullptr;  // [B] Eagle: that row's index
 
   // Prefill: sources and destinations of rows.
@@ -56,8 +56,8 @@ struct StepBuffers {
   int32_t* recent_index = nullptr;  // [S] index of a window row's hidden in the recent hiddens, or -1
   int32_t* target_index = nullptr;  // [S] its index in target_output, or -1
   int32_t* save_index = nullptr;    // [S] its new index in the recent hiddens, or -1
-  Matrix<float> even_output;        // [S, D] module_output of levels 2, 4, 6: each level reads the one below
-  Matrix<float> moved_recent;       // [Kmax, D] a slot's recent hiddens while they move
+  Matrix<float> even_output;        // [S, W] module_output of levels 2, 4, 6: each level reads the one below
+  Matrix<float> moved_recent;       // [Kmax, W] a slot's recent hiddens while they move
 
   // From hidden rows to tokens.
   Matrix<float> logits;                     // [S, V]

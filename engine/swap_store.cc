@@ -8,12 +8,23 @@
 namespace foredraft {
 
 SwapStoreShape SwapStoreShape::Of(const EngineOptions& options, const ModelConfig& config) {
-  const KvCacheShape block = KvCacheShape::Of(config, options.module_count(), options.tokens_per_block,
-                                              /*block_count=*/1, options.kv_dtype);
-  return {
+  SwapStoreShape shape{
       .capacity_bytes = options.host_cache_bytes,
-      .block_bytes = block.block_bytes(),
+      .block_bytes = {},
       .slot_image_bytes = static_cast<int64_t>(SlotState::ImageBytes(SlotStateShape::Of(options, config)))};
+  for (const CacheGroup& group :
+       CacheGroupsOf(config, options.module_count(), options.tokens_per_block, options.kv_dtype)) {
+    shape.block_bytes.push_back(group.bytes_per_block);
+  }
+  return shape;
+}
+
+int64_t SwapStoreShape::frame_bytes() const {
+  int64_t smallest = 0;
+  for (const int64_t bytes : block_bytes) {
+    if (bytes > 0 && (smallest == 0 || bytes < smallest)) smallest = bytes;
+  }
+  return (smallest + 63) / 64 * 64;
 }
 
 absl::StatusOr<SwapStore> SwapStore::Create(Device& device, const SwapStoreShape& shape) {
@@ -39,15 +50,35 @@ std::vector<uint8_t*> SwapStore::Take(size_t count) {
   return frames;
 }
 
+size_t SwapStore::FramesOf(std::span<const GroupBlocks> blocks) const {
+  size_t frames = 0;
+  for (const GroupBlocks& group : blocks) frames += group.block_ids.size() * shape_.block_frames(group.group);
+  return frames;
+}
+
+template <class Copy>
+void SwapStore::ForEachBlock(const Image& image, std::span<const GroupBlocks> blocks,
+                             const Copy& copy) const {
+  std::span<uint8_t* const> left = image.blocks;
+  for (const GroupBlocks& group : blocks) {
+    const size_t frames = static_cast<size_t>(shape_.block_frames(group.group));
+    for (const int32_t block : group.block_ids) {
+      copy(group.group, block, FramesOf(left.first(frames)));
+      left = left.subspan(frames);
+    }
+  }
+}
+
 void SwapStore::SwapOut(Stream& stream, const foredraft::SwapOut& swap, const KvCache& cache,
                         SlotState& slots) {
   const size_t slot_frames = static_cast<size_t>(shape_.slot_frames());
-  CHECK_LE(swap.block_ids.size() + slot_frames, free_frames_.size()) << "image " << swap.image_id;
-  Image image = {.facts = {}, .slot = Take(slot_frames), .blocks = Take(swap.block_ids.size())};
-  for (size_t i = 0; i < swap.block_ids.size(); ++i) {
-    cache.CopyBlockToHost(*device_, stream, swap.block_ids[i], image.blocks[i]);
-  }
-  image.facts = slots.SwapOut(stream, swap.slot, SlotImageOf(image));
+  const size_t block_frames = FramesOf(swap.blocks);
+  CHECK_LE(block_frames + slot_frames, free_frames_.size()) << "image " << swap.image_id;
+  Image image = {.facts = {}, .slot = Take(slot_frames), .blocks = Take(block_frames)};
+  ForEachBlock(image, swap.blocks, [&](int group, int block, const HostFrames& frames) {
+    cache.CopyBlockToHost(*device_, stream, group, block, frames);
+  });
+  image.facts = slots.SwapOut(stream, swap.slot, FramesOf(image.slot));
   CHECK(images_.emplace(swap.image_id, std::move(image)).second)
       << "image " << swap.image_id << " stored twice";
 }
@@ -57,11 +88,11 @@ void SwapStore::SwapIn(Stream& stream, const foredraft::SwapIn& swap, const KvCa
   const auto found = images_.find(swap.image_id);
   CHECK(found != images_.end()) << "image " << swap.image_id;
   Image& image = found->second;
-  CHECK_EQ(image.blocks.size(), swap.block_ids.size()) << "image " << swap.image_id;
-  for (size_t i = 0; i < swap.block_ids.size(); ++i) {
-    cache.CopyBlockToDevice(*device_, stream, swap.block_ids[i], image.blocks[i]);
-  }
-  slots.SwapIn(stream, swap.slot, SlotImageOf(image), std::move(image.facts));
+  CHECK_EQ(image.blocks.size(), FramesOf(swap.blocks)) << "image " << swap.image_id;
+  ForEachBlock(image, swap.blocks, [&](int group, int block, const HostFrames& frames) {
+    cache.CopyBlockToDevice(*device_, stream, group, block, frames);
+  });
+  slots.SwapIn(stream, swap.slot, FramesOf(image.slot), std::move(image.facts));
   Drop(swap.image_id);
 }
 

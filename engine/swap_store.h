@@ -2,18 +2,21 @@
 #define FOREDRAFT_ENGINE_SWAP_STORE_H_
 
 // Host memory of preempted sequences: the bytes of their blocks and their slot state, by image id. It is one
-// page-locked allocation, made at the start, in frames of a block's size: an image takes a frame for each of
-// its blocks and a few for the slot state. The scheduler decides what fits; the store only checks. Copies run
-// in stream order, and no thread waits for them: a free frame is written again only by a later copy of the
-// same stream. Owner: RankEngine. Thread: the one that submits plans.
+// page-locked allocation, made at the start, in frames of the smallest block's size: an image takes the
+// frames of each of its blocks, one with a single cache group, and a few for the slot state. The scheduler
+// decides what fits; the store only checks. Copies run in stream order, and no thread waits for them: a free
+// frame is written again only by a later copy of the same stream. Owner: RankEngine. Thread: the one that
+// submits plans.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
 #include "engine/engine_options.h"
+#include "engine/host_frames.h"
 #include "engine/kv_cache.h"
 #include "engine/slot_state.h"
 
@@ -22,15 +25,20 @@ namespace foredraft {
 // The sizes of a store. Pure; the scheduler's come from it too.
 struct SwapStoreShape {
   int64_t capacity_bytes = 0;
-  int64_t block_bytes = 0;
+  std::vector<int64_t> block_bytes;  // of a block of each cache group
   int64_t slot_image_bytes = 0;
 
   static SwapStoreShape Of(const EngineOptions& options, const ModelConfig& config);
 
-  int64_t frame_bytes() const { return (block_bytes + 63) / 64 * 64; }
+  int64_t frame_bytes() const;
   int64_t frame_count() const { return capacity_bytes / frame_bytes(); }
   // That a sequence's slot state takes.
-  int64_t slot_frames() const { return (slot_image_bytes + frame_bytes() - 1) / frame_bytes(); }
+  int64_t slot_frames() const { return FramesOf(slot_image_bytes); }
+  // That a block of `group` takes.
+  int64_t block_frames(int group) const { return FramesOf(block_bytes[group]); }
+
+ private:
+  int64_t FramesOf(int64_t bytes) const { return (bytes + frame_bytes() - 1) / frame_bytes(); }
 };
 
 class SwapStore {
@@ -53,12 +61,17 @@ class SwapStore {
   struct Image {
     SlotFacts facts;
     std::vector<uint8_t*> slot;    // [slot_frames]
-    std::vector<uint8_t*> blocks;  // in position order
+    std::vector<uint8_t*> blocks;  // [block_frames] of each block, in the plan's order
   };
 
+  // How many frames these blocks take.
+  size_t FramesOf(std::span<const GroupBlocks> blocks) const;
+  // Calls copy(group, block, frames) for each block of an image.
+  template <class Copy>
+  void ForEachBlock(const Image& image, std::span<const GroupBlocks> blocks, const Copy& copy) const;
   std::vector<uint8_t*> Take(size_t count);
-  SlotImage SlotImageOf(const Image& image) const {
-    return {.frames = image.slot, .frame_bytes = static_cast<size_t>(shape_.frame_bytes())};
+  HostFrames FramesOf(std::span<uint8_t* const> frames) const {
+    return {.frames = frames, .frame_bytes = static_cast<size_t>(shape_.frame_bytes())};
   }
 
   Device* device_ = nullptr;

@@ -157,6 +157,17 @@ const Ops& SizingDevice::ops() const {
       .vanilla_rows = Count<VanillaRowsParams>,
       .vanilla_level_rows = Count<VanillaLevelRowsParams>,
       .append_recent = Count<AppendRecentParams>,
+      .v4 = {.hyper_pre = Count<HyperPreParams>,
+             .hyper_post = Count<HyperPostParams>,
+             .hyper_head = Count<HyperHeadParams>,
+             .broadcast_streams = Count<BroadcastStreamsParams>,
+             .rotate_heads = Count<RotateHeadsParams>,
+             .write_keys = Count<WriteKeysParams>,
+             .compress = Count<CompressParams>,
+             .select_entries = Count<SelectEntriesParams>,
+             .window_attention = Count<WindowAttentionParams>,
+             .route_softplus = Count<RouteSoftplusParams>,
+             .clamped_silu_mul = Count<ClampedSiluMulParams>},
   };
   return kOps;
 }

@@ -63,6 +63,15 @@ void KvBlockPool::MarkIndexed(int32_t block) {
   blocks_[block].indexed = true;
 }
 
+void KvBlockPool::Unindex(int32_t block) {
+  Block& b = blocks_[block];
+  CHECK(b.indexed) << "block " << block;
+  b.indexed = false;
+  if (b.ref_count > 0) return;
+  RemoveFromCached(block);
+  free_.push_back(block);
+}
+
 void KvBlockPool::AppendToCached(int32_t block) {
   Block& head = blocks_[kScratchBlock];
   blocks_[block].older = head.older;

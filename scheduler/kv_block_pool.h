@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
 #define FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
 
-// The block ids of one rank: held, cached for reuse or free. No bytes: those are in KvCache. Owner:
-// RankState, one per rank. Thread: scheduler.
+// The block ids of one cache group of a rank: held, cached for reuse or free. No bytes: those are in KvCache.
+// Owner: RankState, one per group. Thread: scheduler.
 //
 // A block is in one of three states:
 //   free     no reference, not in the prefix index
@@ -34,6 +34,9 @@ class KvBlockPool {
 
   // Records that the prefix index has this held block.
   void MarkIndexed(int32_t block);
+
+  // Records that it has it no more: without references the block is free.
+  void Unindex(int32_t block);
 
   int capacity() const { return static_cast<int>(blocks_.size()) - 1; }
   int free_count() const { return static_cast<int>(free_.size()); }

@@ -9,6 +9,18 @@
 namespace foredraft {
 namespace {
 
+// The history's blocks alone where there are no other groups.
+std::string BlocksText(const std::vector<GroupBlocks>& groups) {
+  std::string text;
+  for (const GroupBlocks& blocks : groups) {
+    if (blocks.group != kHistoryGroup) {
+      absl::StrAppend(&text, " g", blocks.group, "@", blocks.first_index);
+    }
+    absl::StrAppend(&text, " [", absl::StrJoin(blocks.block_ids, " "), "]");
+  }
+  return text;
+}
+
 std::string RankLine(const RankPlan& rank) {
   std::string line;
   if (!rank.releases.empty()) absl::StrAppend(&line, " release ", absl::StrJoin(rank.releases, ","));
@@ -16,12 +28,10 @@ std::string RankLine(const RankPlan& rank) {
     absl::StrAppend(&line, " drop #", absl::StrJoin(rank.dropped_images, ",#"));
   }
   for (const SwapOut& swap : rank.swaps_out) {
-    absl::StrAppend(&line, " out #", swap.image_id, " slot ", swap.slot, " [",
-                    absl::StrJoin(swap.block_ids, " "), "]");
+    absl::StrAppend(&line, " out #", swap.image_id, " slot ", swap.slot, BlocksText(swap.blocks));
   }
   for (const SwapIn& swap : rank.swaps_in) {
-    absl::StrAppend(&line, " in #", swap.image_id, " slot ", swap.slot, " [",
-                    absl::StrJoin(swap.block_ids, " "), "]");
+    absl::StrAppend(&line, " in #", swap.image_id, " slot ", swap.slot, BlocksText(swap.blocks));
   }
   for (const SlotAdmission& admission : rank.admissions) {
     absl::StrAppend(&line, " admit ", admission.slot, " m ", admission.prompt_len, " limit ",
@@ -31,8 +41,9 @@ std::string RankLine(const RankPlan& rank) {
     }
   }
   for (const BlockTableDelta& delta : rank.block_table_deltas) {
-    absl::StrAppend(&line, " table ", delta.slot, "@", delta.first_index, " [",
-                    absl::StrJoin(delta.block_ids, " "), "]");
+    absl::StrAppend(&line, " table ", delta.slot);
+    if (delta.group != kHistoryGroup) absl::StrAppend(&line, " g", delta.group);
+    absl::StrAppend(&line, "@", delta.first_index, " [", absl::StrJoin(delta.block_ids, " "), "]");
   }
   for (const PrefillChunk& chunk : rank.prefill_chunks) {
     absl::StrAppend(&line, " prefill ", chunk.slot, " ", chunk.first_position, "..",

@@ -8,7 +8,8 @@
 // the prefill joins the decode step of the same iteration. Results come back in launch order.
 //
 // A rank executes a plan in this order: dropped images, releases, swaps out, swaps in, admissions, block
-// table deltas, prefill, given tokens, decode. Slots, blocks and images are numbered per rank.
+// table deltas, prefill, given tokens, decode. Slots and images are numbered per rank, blocks per rank and
+// cache group (docs/deepseek-v4.md section 10). Group 0 is the history; a model without others has only it.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +22,8 @@
 
 namespace foredraft {
 
-inline constexpr int kScratchBlock = 0;
+inline constexpr int kScratchBlock = 0;  // of every group
+inline constexpr int kHistoryGroup = 0;
 
 // Whether a reasoning model is between its thinking tokens or outside. A decode step has the phase of its
 // first row.
@@ -54,15 +56,17 @@ struct SlotAdmission {
   int32_t length_limit = 0;  // the last token's position: m + max_tokens - 1
   std::vector<int32_t> stop_ids;
   int32_t reused_len = 0;  // leading prompt tokens whose blocks came from the prefix index
-  // The block whose boundary holds position reused_len - 1; -1 where reused_len is 0.
+  // The history's block whose boundary holds position reused_len - 1; -1 where reused_len is 0.
   int32_t boundary_block = -1;
   // The reused tokens, which the penalties count; empty if the request has no penalties.
   std::vector<int32_t> reused_ids;
 };
 
-// Entries [first_index, first_index + block_ids.size()) of a slot's block table. 0 unmaps an entry.
+// Entries [first_index, first_index + block_ids.size()) of a slot's block table of one group. 0 unmaps an
+// entry: rows of its positions are not written.
 struct BlockTableDelta {
   int32_t slot = 0;
+  int32_t group = kHistoryGroup;
   int32_t first_index = 0;
   std::vector<int32_t> block_ids;
 };
@@ -75,19 +79,27 @@ struct PrefillChunk {
   bool last = false;  // the prompt ends: its first token is sampled and the slot is live in this decode step
 };
 
+// The blocks of one group that a sequence has: entries [first_index, first_index + block_ids.size()) of its
+// table, none of them scratch.
+struct GroupBlocks {
+  int32_t group = kHistoryGroup;
+  int32_t first_index = 0;
+  std::vector<int32_t> block_ids;  // in position order
+};
+
 // A sequence leaves the device: its blocks' bytes and its slot state are copied to host memory as an image.
 struct SwapOut {
   uint64_t image_id = 0;
   int32_t slot = 0;
-  std::vector<int32_t> block_ids;  // in position order
+  std::vector<GroupBlocks> blocks;  // of every group, in their order
 };
 
-// A swapped sequence returns to the device, in any slot and any blocks. Its block table also comes as a
-// BlockTableDelta. The image is freed.
+// A swapped sequence returns to the device, in any slot and any blocks. Its block tables also come as
+// BlockTableDeltas. The image is freed.
 struct SwapIn {
   uint64_t image_id = 0;
   int32_t slot = 0;
-  std::vector<int32_t> block_ids;  // in position order, as many as went out
+  std::vector<GroupBlocks> blocks;  // groups, first indices and counts are those that went out
 };
 
 // Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client

@@ -5,41 +5,190 @@
 #include "base/check.h"
 
 namespace foredraft {
+namespace {
 
-RankState::RankState(int block_count, int tokens_per_block, int max_batch_size)
-    : tokens_per_block_(tokens_per_block),
-      pool_(block_count),
-      index_(block_count),
-      slots_(max_batch_size),
-      tables_(max_batch_size) {
+std::vector<int> BlockCounts(const std::vector<GroupShape>& shapes) {
+  std::vector<int> counts;
+  for (const GroupShape& shape : shapes) counts.push_back(shape.block_count);
+  return counts;
+}
+
+}  // namespace
+
+RankState::RankState(const std::vector<GroupShape>& shapes, int max_batch_size)
+    : pool_reserved(shapes.size()),
+      prefilling_held(shapes.size()),
+      index_(shapes.front().block_count),
+      ends_(BlockCounts(shapes)),
+      slots_(max_batch_size) {
+  groups_.reserve(shapes.size());
+  for (const GroupShape& shape : shapes) groups_.emplace_back(shape, max_batch_size);
   for (int slot = max_batch_size - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
-int RankState::Lacks(const Sequence& sequence, int positions) const {
-  return std::max(0, BlocksFor(positions) - static_cast<int>(sequence.blocks.size()));
+void RankState::SetBounds(Sequence* sequence) const {
+  sequence->owned_len = kClean;
+  sequence->shrinkable_len = -1;
+  for (int group = 0; group < group_count(); ++group) {
+    const SequenceBlocks& blocks = sequence->groups[group];
+    const int size = groups_[group].shape.tokens_per_block;
+    sequence->owned_len = std::min(sequence->owned_len, blocks.end_index() * size);
+    if (blocks.ids.empty()) continue;
+    sequence->shrinkable_len = std::max(sequence->shrinkable_len, (blocks.end_index() - 1) * size);
+  }
 }
 
-bool RankState::Grow(Sequence* sequence, int positions) {
-  const int count = Lacks(*sequence, positions);
-  if (count == 0) return true;
-  const int first_new = static_cast<int>(sequence->blocks.size());
+// The pool has them.
+void RankState::Allocate(int group, int count, std::vector<int32_t>* blocks) {
   evicted_.clear();
-  if (!pool_.Allocate(count, &sequence->blocks, &evicted_)) return false;
-  for (int32_t block : evicted_) index_.Erase(block);
-  MarkDirty(sequence->slot, first_new);
+  CHECK(groups_[group].pool.Allocate(count, blocks, &evicted_)) << "group " << group;
+  for (const int32_t block : evicted_) Evict(group, block);
+}
+
+bool RankState::GrowTables(Sequence* sequence, int positions) {
+  for (int group = 0; group < group_count(); ++group) {
+    if (Lacks(*sequence, group, positions) > pool(group).available()) return false;
+  }
+  for (int group = 0; group < group_count(); ++group) {
+    const int count = Lacks(*sequence, group, positions);
+    if (count == 0) continue;
+    SequenceBlocks& blocks = sequence->groups[group];
+    const int first_new = blocks.end_index();
+    Allocate(group, count, &blocks.ids);
+    MarkDirty(group, sequence->slot, first_new);
+  }
+  SetBounds(sequence);
   return true;
 }
 
-int RankState::Shrink(Sequence* sequence, int positions) {
-  const int kept = BlocksFor(positions);
+int RankState::ShrinkTables(Sequence* sequence, int positions) {
   int count = 0;
-  while (static_cast<int>(sequence->blocks.size()) > kept) {
-    pool_.Release(sequence->blocks.back());
-    sequence->blocks.pop_back();
-    ++count;
+  for (int group = 0; group < group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    const int kept = std::max(groups_[group].shape.BlocksFor(positions), blocks.first_index);
+    if (blocks.end_index() <= kept) continue;
+    // Last block first, so that the tail of a cached prefix is evicted before the blocks that lead to it.
+    while (blocks.end_index() > kept) {
+      if (blocks.ids.back() != kScratchBlock) {
+        Release(group, blocks.ids.back());
+        ++count;
+      }
+      blocks.ids.pop_back();
+    }
+    MarkDirty(group, sequence->slot, kept);
   }
-  if (count > 0) MarkDirty(sequence->slot, kept);
+  SetBounds(sequence);
   return count;
+}
+
+void RankState::Pass(Sequence* sequence, int length) {
+  if (!sequence->ends.empty()) return;  // its last chunk is not committed
+  for (int group = kHistoryGroup + 1; group < group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    const int passed = groups_[group].shape.FirstIndex(length) - blocks.first_index;
+    if (passed <= 0) continue;
+    CHECK_LE(passed, static_cast<int>(blocks.ids.size()));
+    for (int i = passed - 1; i >= 0; --i) {
+      if (blocks.ids[i] != kScratchBlock) Release(group, blocks.ids[i]);
+    }
+    blocks.ids.erase(blocks.ids.begin(), blocks.ids.begin() + passed);
+    blocks.first_index += passed;
+    MarkDirty(group, sequence->slot, kClean);
+  }
+}
+
+void RankState::TakeImage(Sequence* sequence) {
+  for (int group = 0; group < group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    Allocate(group, blocks.image_count, &blocks.ids);
+    MarkDirty(group, sequence->slot, blocks.first_index);
+  }
+  SetBounds(sequence);
+}
+
+void RankState::Hold(Sequence* sequence, const GroupCounts& fresh) {
+  for (int group = 0; group < group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    if (group != kHistoryGroup) {
+      Allocate(group, fresh[group], &blocks.spare);
+    } else if (fresh[group] > 0) {
+      const int first_new = blocks.end_index();
+      Allocate(group, fresh[group], &blocks.ids);
+      MarkDirty(group, sequence->slot, first_new);
+    }
+  }
+  SetBounds(sequence);
+  for (int group = 0; sequence->swappable && group < group_count(); ++group) {
+    prefilling_held[group] += sequence->groups[group].held();
+  }
+}
+
+void RankState::MapChunk(Sequence* sequence, int first, int end, int own_end, bool last) {
+  for (int group = kHistoryGroup + 1; group < group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    const int held_before = blocks.held();
+    const int first_changed = MapWindow(sequence, group, first, end, own_end);
+    MarkDirty(group, sequence->slot, first_changed);
+    if (last) {
+      for (const int32_t block : blocks.spare) Release(group, block);
+      blocks.spare.clear();
+    }
+    if (sequence->swappable) prefilling_held[group] += blocks.held() - held_before;
+  }
+  SetBounds(sequence);
+}
+
+// Returns the first entry that may have changed.
+int RankState::MapWindow(Sequence* sequence, int group, int first, int end, int own_end) {
+  const GroupShape& shape = groups_[group].shape;
+  SequenceBlocks& blocks = sequence->groups[group];
+  const int size = shape.tokens_per_block;
+  // Whether a block has positions of [low, high).
+  const auto meets = [size](int index, int low, int high) {
+    return index * size < high && (index + 1) * size > low;
+  };
+  const auto in_end = [&](int index) {
+    return std::any_of(sequence->ends.begin(), sequence->ends.end(), [&](int32_t prefix_len) {
+      return meets(index, prefix_len - shape.reach, prefix_len) && index * size < end;
+    });
+  };
+  int first_changed = kClean;
+  for (int index = blocks.first_index; index < blocks.end_index(); ++index) {
+    int32_t& block = blocks.ids[index - blocks.first_index];
+    if (block == kScratchBlock || meets(index, first - shape.reach, first)) continue;
+    if (meets(index, end - shape.reach, own_end) || in_end(index)) continue;
+    if (groups_[group].pool.indexed(block) || groups_[group].pool.ref_count(block) > 1) {
+      Release(group, block);
+    } else {
+      blocks.spare.push_back(block);
+    }
+    block = kScratchBlock;
+    first_changed = std::min(first_changed, index);
+  }
+  if (blocks.ids.empty()) blocks.first_index = first / size;
+  blocks.ids.resize(std::max(0, shape.BlocksFor(own_end) - blocks.first_index), kScratchBlock);
+  for (int index = std::max(blocks.first_index, first / size); index < blocks.end_index(); ++index) {
+    int32_t& block = blocks.ids[index - blocks.first_index];
+    if (block != kScratchBlock) continue;
+    if (!meets(index, end - shape.reach, own_end) && !in_end(index)) continue;
+    CHECK(!blocks.spare.empty()) << "reservation: group " << group << ", chunk " << first << ".." << end;
+    block = blocks.spare.back();
+    blocks.spare.pop_back();
+    first_changed = std::min(first_changed, index);
+  }
+  const auto mapped = std::find_if(blocks.ids.begin(), blocks.ids.end(), [](int32_t id) { return id != 0; });
+  blocks.first_index += static_cast<int>(mapped - blocks.ids.begin());
+  blocks.ids.erase(blocks.ids.begin(), mapped);
+  return first_changed;
+}
+
+void RankState::EndPrompt(Sequence* sequence) {
+  CHECK(sequence->ends.empty()) << "offer: " << sequence->ends.front();
+  for (int group = 0; group < group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    if (!sequence->swappable) pool_reserved[group] -= blocks.limit - blocks.extent;
+    blocks.limit = blocks.extent;
+  }
 }
 
 void RankState::TakeSlot(Sequence* sequence) {
@@ -49,104 +198,122 @@ void RankState::TakeSlot(Sequence* sequence) {
 }
 
 void RankState::Vacate(Sequence* sequence) {
-  // Last block first, so that the tail of a cached prefix is evicted before the blocks that lead to it.
   Shrink(sequence, 0);
+  for (int group = kHistoryGroup + 1; group < group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    for (const int32_t block : blocks.spare) Release(group, block);
+    blocks.spare.clear();
+    blocks.first_index = 0;
+    MarkDirty(group, sequence->slot, groups_[group].tables[sequence->slot].device_first);
+  }
+  SetBounds(sequence);
   slots_[sequence->slot] = nullptr;
   free_slots_.push_back(sequence->slot);
   sequence->slot = -1;
 }
 
-PrefixMatch RankState::Match(std::span<const int32_t> prompt, int max_reused_len) const {
-  PrefixMatch match;
-  const int block_limit = max_reused_len / tokens_per_block_;
-  for (int i = 0; i < block_limit; ++i) {
-    PrefixIndex::Node node =
-        index_.Find(match.last_node, prompt.subspan(i * tokens_per_block_, tokens_per_block_));
-    if (node.id == 0) break;
-    match.blocks.push_back(node.block);
-    match.last_node = node.id;
-  }
-  return match;
-}
-
-int RankState::UnheldIn(const PrefixMatch& match) const {
-  return static_cast<int>(std::count_if(match.blocks.begin(), match.blocks.end(),
-                                        [this](int32_t block) { return pool_.ref_count(block) == 0; }));
-}
-
-void RankState::Reuse(Sequence* sequence, const PrefixMatch& match) {
-  CHECK(sequence->blocks.empty());
-  for (int32_t block : match.blocks) pool_.Share(block);
-  sequence->blocks = match.blocks;
-  sequence->offered_block_count = static_cast<int>(match.blocks.size());
-  sequence->offered_node = match.last_node;
-  if (!match.blocks.empty()) MarkDirty(sequence->slot, 0);
-}
-
-void RankState::Offer(Sequence* sequence, int end) {
-  const std::span<const int32_t> prompt = sequence->request.prompt_ids;
-  const int full_blocks = end / tokens_per_block_;
-  for (int i = sequence->offered_block_count; i < full_blocks; ++i) {
-    const int32_t block = sequence->blocks[i];
-    PrefixIndex::Node node = index_.Insert(sequence->offered_node,
-                                           prompt.subspan(i * tokens_per_block_, tokens_per_block_), block);
-    // Otherwise an equal block is indexed already, and this one is not shared.
-    if (node.block == block) pool_.MarkIndexed(block);
-    sequence->offered_node = node.id;
-    sequence->offered_block_count = i + 1;
-  }
-}
-
-void RankState::MarkDirty(int slot, int first_index) {
-  SlotTable& table = tables_[slot];
-  if (table.first_dirty == kClean) dirty_slots_.push_back(slot);
+void RankState::MarkDirty(int group, int slot, int first_index) {
+  SlotTable& table = groups_[group].tables[slot];
+  if (!table.dirty) groups_[group].dirty_slots.push_back(slot);
+  table.dirty = true;
   table.first_dirty = std::min(table.first_dirty, first_index);
 }
 
 void RankState::TakeTableDeltas(std::vector<BlockTableDelta>* deltas) {
-  std::sort(dirty_slots_.begin(), dirty_slots_.end());
-  for (int slot : dirty_slots_) {
-    SlotTable& table = tables_[slot];
-    const int wanted = slots_[slot] == nullptr ? 0 : static_cast<int>(slots_[slot]->blocks.size());
-    const int end = std::max(wanted, table.device_count);
-    if (table.first_dirty < end) {
-      BlockTableDelta delta{.slot = slot, .first_index = table.first_dirty, .block_ids = {}};
-      delta.block_ids.assign(end - table.first_dirty, kScratchBlock);
-      if (wanted > table.first_dirty) {
-        const std::vector<int32_t>& blocks = slots_[slot]->blocks;
-        std::copy(blocks.begin() + table.first_dirty, blocks.end(), delta.block_ids.begin());
-      }
-      deltas->push_back(std::move(delta));
-    }
-    table = {.device_count = wanted, .first_dirty = kClean};
+  for (int group = 0; group < group_count(); ++group) {
+    std::vector<int>& dirty_slots = groups_[group].dirty_slots;
+    std::sort(dirty_slots.begin(), dirty_slots.end());
+    for (const int slot : dirty_slots) TakeDeltas(group, slot, deltas);
+    dirty_slots.clear();
   }
-  dirty_slots_.clear();
+}
+
+void RankState::TakeDeltas(int group, int slot, std::vector<BlockTableDelta>* deltas) {
+  SlotTable& table = groups_[group].tables[slot];
+  const SequenceBlocks* const blocks = slots_[slot] == nullptr ? nullptr : &slots_[slot]->groups[group];
+  const int wanted_end = blocks == nullptr ? 0 : blocks->end_index();
+  const int wanted_first = blocks == nullptr ? 0 : blocks->first_index;
+  const auto delta_of = [&](int first, int end) -> std::vector<int32_t>& {
+    deltas->push_back({.slot = slot, .group = group, .first_index = first, .block_ids = {}});
+    deltas->back().block_ids.assign(end - first, kScratchBlock);
+    return deltas->back().block_ids;
+  };
+  const int passed_end = std::min({wanted_first, table.device_end, table.first_dirty});
+  if (table.device_first < passed_end) delta_of(table.device_first, passed_end);
+  const int end = std::max(wanted_end, table.device_end);
+  if (table.first_dirty < end) {
+    std::vector<int32_t>& entries = delta_of(table.first_dirty, end);
+    const int first = std::max(table.first_dirty, wanted_first);
+    if (wanted_end > first) {
+      std::copy(blocks->ids.begin() + (first - wanted_first), blocks->ids.end(),
+                entries.begin() + (first - table.first_dirty));
+    }
+  }
+  table = {.device_first = wanted_first, .device_end = wanted_end};
 }
 
 void RankState::CheckInvariants() const {
-  pool_.CheckInvariants();
-  std::vector<int> references(pool_.capacity() + 1);
+  for (int group = 0; group < group_count(); ++group) CheckGroup(group);
+  for (const Sequence* sequence : slots_) {
+    if (sequence != nullptr) CheckBounds(*sequence);
+  }
+  size_t indexed = 0;
+  size_t ends = 0;
+  for (int block = 1; block <= pool().capacity(); ++block) {
+    CHECK_EQ(pool().indexed(block), index_.contains(block)) << "block " << block;
+    indexed += pool().indexed(block);
+    if (!ends_.contains(block)) continue;
+    CHECK(index_.contains(block)) << "prefix end of block " << block;
+    ++ends;
+  }
+  CHECK_EQ(indexed, index_.size());
+  CHECK_EQ(ends, ends_.size());
+}
+
+void RankState::CheckBounds(const Sequence& sequence) const {
+  Sequence fresh;
+  fresh.groups = sequence.groups;
+  SetBounds(&fresh);
+  CHECK_EQ(sequence.owned_len, fresh.owned_len) << "request " << sequence.request.id;
+  CHECK_EQ(sequence.shrinkable_len, fresh.shrinkable_len) << "request " << sequence.request.id;
+}
+
+void RankState::CheckGroup(int group) const {
+  const KvBlockPool& pool = groups_[group].pool;
+  pool.CheckInvariants();
+  std::vector<int> references(pool.capacity() + 1);
   int prefilling_blocks = 0;
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     const Sequence* sequence = slots_[slot];
     if (sequence == nullptr) continue;
     CHECK_EQ(sequence->slot, static_cast<int>(slot));
-    CHECK_LE(static_cast<int>(sequence->blocks.size()), sequence->extent_blocks);
-    for (int32_t block : sequence->blocks) ++references[block];
-    if (sequence->swappable && sequence->state == SequenceState::kPrefilling) {
-      prefilling_blocks += static_cast<int>(sequence->blocks.size());
+    const SequenceBlocks& blocks = sequence->groups[group];
+    CHECK_LE(blocks.held(), blocks.limit)
+        << "group " << group << ", request " << sequence->request.id << " at " << sequence->length
+        << ", prompt of " << sequence->prompt_len << ", first block " << blocks.first_index;
+    for (const int32_t block : blocks.ids) ++references[block];
+    for (const int32_t block : blocks.spare) ++references[block];
+    const bool prompt_is_committed = sequence->length > sequence->prompt_len;
+    CHECK(!prompt_is_committed || blocks.limit == blocks.extent) << "group " << group;
+    if (group == kHistoryGroup) {
+      CHECK_EQ(blocks.first_index, 0);
+      CHECK_EQ(references[kScratchBlock], 0);
+    }
+    if (sequence->state == SequenceState::kPrefilling) {
+      prefilling_blocks += sequence->swappable ? blocks.held() : 0;
+    } else {
+      CHECK(blocks.spare.empty()) << "group " << group;
     }
   }
-  CHECK_EQ(references[kScratchBlock], 0);
-  size_t indexed = 0;
-  for (int block = 1; block <= pool_.capacity(); ++block) {
-    CHECK_EQ(references[block], pool_.ref_count(block)) << "block-conservation: references of " << block;
-    CHECK_EQ(pool_.indexed(block), index_.contains(block)) << "block " << block;
-    indexed += pool_.indexed(block);
+  for (int block = 1; block <= pool.capacity(); ++block) {
+    CHECK_EQ(references[block], pool.ref_count(block))
+        << "block-conservation: references of " << block << ", group " << group;
+    if (group != kHistoryGroup) {
+      CHECK_EQ(pool.indexed(block), ends_.is_read(group, block)) << "block " << block << ", group " << group;
+    }
   }
-  CHECK_EQ(indexed, index_.size());
-  CHECK_EQ(prefilling_blocks, prefilling_held);
-  CHECK_LE(pool_reserved + prefilling_held, pool_.capacity()) << "reservation";
+  CHECK_EQ(prefilling_blocks, prefilling_held[group]) << "group " << group;
+  CHECK_LE(promised(group), pool.capacity()) << "reservation, group " << group;
 }
 
 }  // namespace foredraft

@@ -16,16 +16,29 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   CHECK_GE(options.batch_sizes.back(), options.max_batch_size);
   CHECK(options.enable_chunked_prefill || options.max_num_tokens >= options.max_seq_len);
   CHECK_GE(options.reuse_reserve, 1) << "the last prompt token's logits must be computed";
+  CheckGroups();
   SetSpeculation({.draft_len = options.draft_len,
                   .acceptance = options.acceptance,
                   .draft_policy = options.draft_policy});
   MakeRanks();
 }
 
+void Scheduler::CheckGroups() const {
+  CHECK(!options_.groups.empty());
+  const GroupShape& history = options_.groups[kHistoryGroup];
+  for (const GroupShape& group : options_.groups) {
+    CHECK_EQ(group.is_history(), &group == &history) << "the history is the first group";
+    CHECK_EQ(history.tokens_per_block % group.tokens_per_block, 0)
+        << "one-writer: " << group.tokens_per_block;
+    if (group.is_history()) continue;
+    CHECK_GE(group.block_count, options_.MinBlockCount(group)) << "reach " << group.reach;
+  }
+}
+
 void Scheduler::MakeRanks() {
   ranks_.clear();
   for (int rank = 0; rank < options_.rank_count; ++rank) {
-    ranks_.emplace_back(options_.block_count, options_.tokens_per_block, options_.max_batch_size);
+    ranks_.emplace_back(options_.groups, options_.max_batch_size);
   }
 }
 
@@ -41,8 +54,10 @@ absl::Status Scheduler::Submit(Request request) {
   sequence->arrival_number = next_arrival_++;
   sequence->prompt_len = prompt_len;
   sequence->length_limit = prompt_len + sequence->request.max_tokens - 1;
-  sequence->extent_blocks =
-      ranks_.front().BlocksFor(OwnPositions(sequence->length_limit, options_.max_draft_len));
+  for (const GroupShape& group : options_.groups) {
+    const int positions = OwnPositions(sequence->length_limit, options_.max_draft_len);
+    sequence->groups.push_back({.extent = group.DecodeExtent(positions, options_.max_draft_len)});
+  }
   SetOrder(sequence);
   const bool is_new = sequences_.emplace(sequence->request.id, std::move(owned)).second;
   CHECK(is_new) << "request id " << sequence->request.id << " is in use";
@@ -110,7 +125,9 @@ void Scheduler::Leave(Sequence* sequence) {
     case SequenceState::kPrefilling: {
       RankState& rank = ranks_[sequence->rank];
       rank.prefilling.erase(sequence);
-      if (sequence->swappable) rank.prefilling_held -= static_cast<int>(sequence->blocks.size());
+      for (int group = 0; sequence->swappable && group < rank.group_count(); ++group) {
+        rank.prefilling_held[group] -= sequence->groups[group].held();
+      }
       --running_;
       break;
     }
@@ -135,7 +152,9 @@ void Scheduler::Leave(Sequence* sequence) {
     if (sequence->swappable) {
       rank.host_reserved -= HostExtent(*sequence);
     } else {
-      rank.pool_reserved -= sequence->extent_blocks;
+      for (int group = 0; group < rank.group_count(); ++group) {
+        rank.pool_reserved[group] -= sequence->groups[group].limit;
+      }
     }
   }
   ForgetIfUnnamed(sequence);
@@ -194,21 +213,23 @@ void Scheduler::CheckInvariants() const {
   for (const Sequence* sequence : waiting_) waiting_tokens += sequence->prompt_len;
   CHECK_EQ(waiting_tokens, counters_.waiting_prompt_tokens);
   std::vector<int64_t> host_reserved(ranks_.size());
-  std::vector<int> pool_reserved(ranks_.size());
+  std::vector<GroupCounts> pool_reserved(ranks_.size(), GroupCounts(options_.groups.size()));
   for (const auto& [id, sequence] : sequences_) {
     const bool admitted = sequence->slot >= 0 || sequence->state == SequenceState::kSwapped;
     if (!admitted) continue;
     if (sequence->swappable) {
       host_reserved[sequence->rank] += HostExtent(*sequence);
     } else {
-      pool_reserved[sequence->rank] += sequence->extent_blocks;
+      for (size_t group = 0; group < options_.groups.size(); ++group) {
+        pool_reserved[sequence->rank][group] += sequence->groups[group].limit;
+      }
     }
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     ranks_[rank].CheckInvariants();
     CHECK_EQ(host_reserved[rank], ranks_[rank].host_reserved) << "reservation, rank " << rank;
-    CHECK_EQ(pool_reserved[rank], ranks_[rank].pool_reserved) << "reservation, rank " << rank;
-    CHECK_LE(host_reserved[rank], options_.host_block_count) << "reservation, rank " << rank;
+    CHECK(pool_reserved[rank] == ranks_[rank].pool_reserved) << "reservation, rank " << rank;
+    CHECK_LE(host_reserved[rank], options_.host_frame_count) << "reservation, rank " << rank;
   }
 }
 

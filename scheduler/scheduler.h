@@ -7,18 +7,31 @@
 // clang-format off
 // Block invariants, cited by name. Positions as in docs/speculation.md section 1.6; all bounds are tight.
 //   plan-bound     A sequence that is live in a plan owns positions 0 .. length_upper + K + Kmax, where
-//                  length_upper = min(length + sum of (K_j + 1) over unresolved steps, length_limit).
+//                  length_upper = min(length + sum of (K_j + 1) over unresolved steps, length_limit). Of a
+//                  window (group_shape.h) it owns those from max(0, length_lower - reach) on, where
+//                  length_lower = length + the number of unresolved steps.
 //   rewind         Commit releases the blocks wholly at or past length + sum of (K_j + 1) + Kmax, over the
 //                  steps that are still unresolved: MTP rows length .. length + Kmax - 1 are live.
-//   image-bound    A swap copies positions 0 .. length_upper + Kmax - 1. A sequence that the launched plan
-//                  swaps out is not rewound; if it ended, its image is dropped.
+//   pass           Commit and Plan release the window blocks wholly below length_lower - reach: Commit because
+//                  the length grows, Plan because its step does not count yet for a sequence that the plan before
+//                  left out. A plan that is made from now on starts at length_lower or later, because each unresolved step gives a token, so it
+//                  reads no position below. The plan in flight starts at `length` and may read one position
+//                  more, but is carried out before any plan that hands out the block (stream-order).
+//   prompt-window  A prompt chunk a .. b-1 has window memory for what it reads, a - reach .. a-1, for what is
+//                  read after it, b - reach and on, and for the prefix ends that its prompt keeps, until they
+//                  are offered. Its other rows are not written.
+//   image-bound    A swap copies positions 0 .. length_upper + Kmax - 1, of a window those from
+//                  max(0, length_lower - reach) on. A sequence that the launched plan swaps out is not rewound;
+//                  if it ended, its image is dropped.
 //   stream-order   Ranks execute plans in order, so a plan may hand out blocks and slots that the plan in
 //                  flight still uses: those of a sequence that ended or was swapped out.
 //   resume         After the loss of a rank a sequence is admitted again: its prompt in the prefill form, then the
 //                  tokens that were delivered as given tokens of decode steps, up to K + 1 a step. Rows are
 //                  computed alone, so the tokens after them have the same bits as without the loss.
 //   offer          A block enters the prefix index when the iteration that filled its last prompt row is
-//                  committed. It is never written again.
+//                  committed. It is never written again. With windows, a prompt keeps at most two prefix
+//                  ends: where its last full history block ends, for the next turn of its conversation, and
+//                  where it leaves a prefix that is cached without windows, for other prompts that begin so.
 //   table-mirror and reservation are in rank_state.h, block-conservation is in kv_block_pool.h.
 // clang-format on
 
@@ -35,6 +48,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "scheduler/draft_policy.h"
+#include "scheduler/group_shape.h"
 #include "scheduler/plan.h"
 #include "scheduler/rank_state.h"
 #include "scheduler/request.h"
@@ -56,11 +70,12 @@ struct SchedulerOptions {
   // A request goes before one that arrived this much earlier and whose priority is lower by one. 0: a higher
   // priority always goes first.
   std::chrono::seconds priority_ageing{0};
-  int tokens_per_block = 32;
-  int block_count = 2049;  // per rank, block 0 (scratch) included
+  // The cache groups: the history, then windows. The history's blocks are whole blocks of every window, and a
+  // window's pool holds at least one sequence (MinBlockCount).
+  std::vector<GroupShape> groups = {GroupShape()};
   bool enable_block_reuse = true;
-  int64_t host_block_count = 0;   // per rank: blocks that the host store of swapped sequences can hold
-  int64_t host_image_blocks = 0;  // of these, how many the slot state of one swapped sequence takes
+  int64_t host_frame_count = 0;   // per rank: frames of the host store of swapped sequences
+  int64_t host_image_frames = 0;  // of these, how many the slot state of one swapped sequence takes
   std::vector<int> batch_sizes = {1, 2, 4, 8, 16, 32, 64};  // decode buckets, ascending
   int max_draft_len = 0;                                    // Kmax; 0 = no MTP
   // The first Speculation; K <= max_draft_len.
@@ -80,14 +95,20 @@ struct SchedulerOptions {
   int given_limit = 1 << 20;
 
   RequestSizeLimits request_size() const {
-    return RequestSizeLimits::Of(max_seq_len, block_count, tokens_per_block, max_draft_len);
+    return RequestSizeLimits::Of(max_seq_len, groups[kHistoryGroup].block_count,
+                                 groups[kHistoryGroup].tokens_per_block, max_draft_len);
+  }
+
+  // The smallest pool of a window, scratch included.
+  int MinBlockCount(const GroupShape& window) const {
+    return 1 + window.PromptExtent(max_seq_len + 2 * max_draft_len, /*end_count=*/0, max_draft_len);
   }
 };
 
 // The current load of one rank.
 struct RankLoad {
-  int running = 0;  // sequences with a slot or swapped out
-  int64_t blocks_used = 0;
+  int running = 0;          // sequences with a slot or swapped out
+  int64_t blocks_used = 0;  // of the history
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;
   int64_t prefill_tokens = 0;  // prompt tokens of admitted sequences that no plan computes yet
@@ -100,7 +121,7 @@ struct SchedulerLoad {
   int swapped = 0;
   int slots_used = 0;
   int64_t waiting_prompt_tokens = 0;
-  int64_t blocks_used = 0;  // over all ranks, scratch not counted
+  int64_t blocks_used = 0;  // of the history, over all ranks, scratch not counted
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;  // not referenced, kept for reuse
   int draft_len = 0;          // K in use
@@ -193,8 +214,10 @@ class Scheduler {
     int rank = -1;    // -1 = there is no room now
     bool swappable = false;
     PrefixMatch match;
+    std::vector<int32_t> ends;  // Sequence::ends
   };
 
+  void CheckGroups() const;
   void MakeRanks();
   void SetOrder(Sequence* sequence) const;
 
@@ -211,10 +234,11 @@ class Scheduler {
   void PlanSwapsIn(int rank, IterationPlan* plan);
   void PlanAdmissions(SteadyTime now, IterationPlan* plan);
   bool FitsRank(const Sequence& sequence, int rank, Placement* placement) const;
-  // Blocks of the host store that a sequence reserves if it may be swapped.
-  int64_t HostExtent(const Sequence& sequence) const {
-    return sequence.extent_blocks + options_.host_image_blocks;
-  }
+  bool HasRoom(const Sequence& sequence, int rank, int end_count, bool* swappable) const;
+  bool HasBlocks(const Sequence& sequence, int rank, const Placement& placement) const;
+  std::vector<int32_t> EndsToKeep(const Sequence& sequence, const PrefixMatch& match) const;
+  GroupCounts FreshBlocks(const Sequence& sequence, const Placement& placement) const;
+  int64_t HostExtent(const Sequence& sequence) const;
   Placement Place(const Sequence& sequence) const;
   void Admit(Sequence* sequence, const Placement& placement, SteadyTime now, IterationPlan* plan);
   bool PrefillIsDue(const IterationPlan& plan) const;
@@ -236,6 +260,7 @@ class Scheduler {
 
   int DraftCap(const Sequence& sequence) const;
   int OwnPositions(int length, int draft_len) const;
+  bool FitsBack(const Sequence& sequence, int rank) const;
   int DecodingCount(int rank) const;
 
   const SchedulerOptions options_;

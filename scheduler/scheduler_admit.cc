@@ -20,27 +20,90 @@ void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
 }
 
 // A request fits a rank that has a free slot, no swapped sequence (which would return first), room to reserve
-// its extent, and the blocks for the whole prompt and its first step. The reservation is in the host store
-// where possible, since only swappable sequences can make room for others.
+// its extent, and the blocks for the whole prompt and its first step. Prefix ends are kept where there is
+// room for them too, but no sequence becomes unswappable for them.
 bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placement) const {
   const RankState& state = ranks_[rank];
   if (!state.has_free_slot() || !state.swapped.empty()) return false;
-  const int promised = state.pool_reserved + state.prefilling_held;
-  const int prompt_blocks = state.BlocksFor(OwnPositions(sequence.prompt_len, options_.max_draft_len));
-  const bool swappable = state.host_reserved + HostExtent(sequence) <= options_.host_block_count &&
-                         promised + prompt_blocks <= state.pool().capacity();
-  if (!swappable && promised + sequence.extent_blocks > state.pool().capacity()) return false;
-
-  PrefixMatch match;
+  *placement = {.rank = rank};
+  if (!HasRoom(sequence, rank, /*end_count=*/0, &placement->swappable)) return false;
   if (options_.enable_block_reuse) {
-    match = state.Match(sequence.request.prompt_ids, sequence.prompt_len - options_.reuse_reserve);
+    placement->match = state.Match(sequence.request.prompt_ids, sequence.prompt_len - options_.reuse_reserve);
   }
-  const int new_blocks = prompt_blocks - static_cast<int>(match.blocks.size());
-  // A block for each sequence that decodes already, so that the admission does not swap one out.
-  const int headroom = swappable ? DecodingCount(rank) : 0;
-  if (new_blocks + headroom > state.pool().available() - state.UnheldIn(match)) return false;
-  *placement = {.rank = rank, .swappable = swappable, .match = std::move(match)};
+  placement->ends = EndsToKeep(sequence, placement->match);
+  if (!placement->ends.empty()) {
+    bool swappable = false;
+    if (HasRoom(sequence, rank, static_cast<int>(placement->ends.size()), &swappable) &&
+        swappable == placement->swappable && HasBlocks(sequence, rank, *placement)) {
+      return true;
+    }
+    placement->ends.clear();
+  }
+  return HasBlocks(sequence, rank, *placement);
+}
+
+// Room to reserve. The reservation is in the host store where possible, since only swappable sequences can
+// make room for others.
+bool Scheduler::HasRoom(const Sequence& sequence, int rank, int end_count, bool* swappable) const {
+  const RankState& state = ranks_[rank];
+  const int draft_len = options_.max_draft_len;
+  const int prompt_positions = OwnPositions(sequence.prompt_len, draft_len);
+  const int all_positions = OwnPositions(sequence.length_limit, draft_len);
+  *swappable = state.host_reserved + HostExtent(sequence) <= options_.host_frame_count;
+  bool fits_pools = true;
+  for (int group = 0; group < state.group_count(); ++group) {
+    const GroupShape& shape = state.shape(group);
+    const int room = state.pool(group).capacity() - state.promised(group);
+    *swappable &= shape.PromptBlocks(prompt_positions, end_count, draft_len) <= room;
+    fits_pools &= shape.PromptExtent(all_positions, end_count, draft_len) <= room;
+  }
+  return *swappable || fits_pools;
+}
+
+// The blocks themselves, and one for each sequence that decodes already, so that the admission does not swap
+// one out.
+bool Scheduler::HasBlocks(const Sequence& sequence, int rank, const Placement& placement) const {
+  const RankState& state = ranks_[rank];
+  const GroupCounts fresh = FreshBlocks(sequence, placement);
+  const int headroom = placement.swappable ? DecodingCount(rank) : 0;
+  for (int group = 0; group < state.group_count(); ++group) {
+    const int available = state.pool(group).available() - state.UnheldIn(placement.match, group);
+    if (fresh[group] + headroom > available) return false;
+  }
   return true;
+}
+
+// The prefix ends that a prompt leaves behind, by their lengths (offer in scheduler.h).
+std::vector<int32_t> Scheduler::EndsToKeep(const Sequence& sequence, const PrefixMatch& match) const {
+  if (options_.groups.size() == 1 || !options_.enable_block_reuse) return {};
+  const int size = options_.groups[kHistoryGroup].tokens_per_block;
+  const int reused = static_cast<int>(match.blocks.size());
+  const int last = (sequence.prompt_len - options_.offer_margin) / size;
+  std::vector<int32_t> ends;
+  if (match.cached_count > reused) ends.push_back(match.cached_count * size);
+  if (last > std::max(reused, match.cached_count)) ends.push_back(last * size);
+  return ends;
+}
+
+GroupCounts Scheduler::FreshBlocks(const Sequence& sequence, const Placement& placement) const {
+  const int positions = OwnPositions(sequence.prompt_len, options_.max_draft_len);
+  const int reused_len =
+      static_cast<int>(placement.match.blocks.size()) * options_.groups[kHistoryGroup].tokens_per_block;
+  GroupCounts fresh;
+  for (const GroupShape& shape : options_.groups) {
+    fresh.push_back(shape.FreshBlocks(positions, reused_len, static_cast<int>(placement.ends.size()),
+                                      options_.max_draft_len));
+  }
+  return fresh;
+}
+
+// Frames of the host store that a sequence reserves if it may be swapped.
+int64_t Scheduler::HostExtent(const Sequence& sequence) const {
+  int64_t frames = options_.host_image_frames;
+  for (size_t group = 0; group < options_.groups.size(); ++group) {
+    frames += int64_t{sequence.groups[group].extent} * options_.groups[group].host_frames_per_block;
+  }
+  return frames;
 }
 
 // The rank with the fewest sequences, then the most blocks. A rank that has more of the prompt cached is
@@ -87,18 +150,22 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
   } else {
     ++counters_.resumed_requests;
   }
-  sequence->reused_len = static_cast<int32_t>(placement.match.blocks.size()) * options_.tokens_per_block;
+  sequence->reused_len =
+      static_cast<int32_t>(placement.match.blocks.size()) * options_.groups[kHistoryGroup].tokens_per_block;
+  sequence->ends = placement.ends;
   sequence->prompt_planned = sequence->reused_len;
 
   state.TakeSlot(sequence);
   state.Reuse(sequence, placement.match);
-  CHECK(state.Grow(sequence, OwnPositions(sequence->prompt_len, options_.max_draft_len)));
-  if (sequence->swappable) {
-    state.host_reserved += HostExtent(*sequence);
-    state.prefilling_held += static_cast<int>(sequence->blocks.size());
-  } else {
-    state.pool_reserved += sequence->extent_blocks;
+  state.Hold(sequence, FreshBlocks(*sequence, placement));
+  const int all_positions = OwnPositions(sequence->length_limit, options_.max_draft_len);
+  for (int group = 0; group < state.group_count(); ++group) {
+    SequenceBlocks& blocks = sequence->groups[group];
+    blocks.limit = state.shape(group).PromptExtent(all_positions, static_cast<int>(placement.ends.size()),
+                                                   options_.max_draft_len);
+    if (!sequence->swappable) state.pool_reserved[group] += blocks.limit;
   }
+  if (sequence->swappable) state.host_reserved += HostExtent(*sequence);
   sequence->state = SequenceState::kPrefilling;
   state.prefilling.insert(sequence);
   ++running_;

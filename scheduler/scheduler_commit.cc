@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "scheduler/scheduler.h"
 
@@ -63,11 +64,13 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
   CHECK_EQ(result->slots.size(), expected.live.size())
       << "rank " << rank << ", iteration " << launched.number;
   RankState& state = ranks_[rank];
-  if (options_.enable_block_reuse) {
-    for (const auto& [sequence, end] : expected.chunks) {
-      if (!sequence->may_offer || sequence->state == SequenceState::kEnded) continue;
+  const bool has_windows = state.group_count() > 1;
+  for (const auto& [sequence, end] : expected.chunks) {
+    if (sequence->state == SequenceState::kEnded) continue;
+    if (options_.enable_block_reuse && sequence->may_offer) {
       state.Offer(sequence, std::min(end, sequence->prompt_len - options_.offer_margin));
     }
+    if (end == sequence->prompt_len) state.EndPrompt(sequence);
   }
   for (size_t i = 0; i < expected.live.size(); ++i) {
     Sequence* const sequence = expected.live[i].sequence;
@@ -79,9 +82,10 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
     }
     CHECK(sequence->slot < 0 || sequence->slot == result->slots[i].slot) << "iteration " << launched.number;
     CommitResult(launched, expected.live[i], &result->slots[i]);
-    if (sequence->state == SequenceState::kDecoding) {  // rewind
+    if (sequence->state == SequenceState::kDecoding) {  // rewind, pass
       counters_.rewound_blocks +=
           state.Shrink(sequence, sequence->length + sequence->unresolved_rows + options_.max_draft_len);
+      if (has_windows) state.Pass(sequence, sequence->length_lower());
     }
   }
   for (Sequence* sequence : expected.named) {
@@ -105,7 +109,23 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
   if (absl::Status status = DropReplayed(sequence, result); !status.ok()) {
     return End(sequence, FinishReason::kError, status);
   }
+  if (result->nonfinite_logits) {
+    if (!result->token_ids.empty()) Deliver(launched, live, result, step_tokens);
+    ++counters_.nonfinite_logits;
+    return End(sequence, FinishReason::kError,
+               absl::InternalError(absl::StrFormat(
+                   "the model's logits at position %d are NaN or infinite: weights or activations overflow",
+                   sequence->length + 1)));
+  }
   if (result->token_ids.empty() && !result->finished) return;  // the client has all of them
+  RequestUpdate& update = Deliver(launched, live, result, step_tokens);
+  if (result->finished) FinishResult(sequence, *result, &update);
+}
+
+// The update with the result's tokens.
+RequestUpdate& Scheduler::Deliver(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result,
+                                  int step_tokens) {
+  Sequence* const sequence = live.sequence;
 
   RequestUpdate& update = updates_.emplace_back();
   update.request_id = sequence->request.id;
@@ -119,6 +139,7 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
     update.cached_tokens = sequence->reused_len;
     update.queue_seconds = sequence->queue_seconds;
     if (options_.enable_block_reuse) {
+      update.queried_tokens = sequence->prompt_len;
       counters_.prefix_queried_tokens += sequence->prompt_len;
       counters_.prefix_hit_tokens += sequence->reused_len;
     }
@@ -130,7 +151,7 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
                    .relaxed = result->relaxed_count,
                    .forced = launched.forced};
   }
-  if (result->finished) FinishResult(sequence, *result, &update);
+  return update;
 }
 
 void Scheduler::FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update) {

@@ -62,15 +62,20 @@ int Scheduler::OwnPositions(int length, int draft_len) const {
 // sequences in ComesFirst order.
 void Scheduler::PlanGrowth(int rank, IterationPlan* plan) {
   RankState& state = ranks_[rank];
-  int lacking = 0;
-  for (const Sequence* sequence : state.slots()) {
+  const bool has_windows = state.group_count() > 1;
+  GroupCounts lacking(state.group_count());
+  for (Sequence* sequence : state.slots()) {
     if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
     if (sequence->surely_finished()) continue;
-    lacking += state.Lacks(*sequence, OwnPositions(sequence->length_upper(), plan->draft_len));
+    if (has_windows) state.Pass(sequence, sequence->length_lower());
+    const int positions = OwnPositions(sequence->length_upper(), plan->draft_len);
+    if (!state.Lacks(*sequence, positions)) continue;
+    for (int group = 0; group < state.group_count(); ++group) {
+      lacking[group] += state.Lacks(*sequence, group, positions);
+    }
   }
-  if (lacking > state.pool().available()) {
-    GrowByPreemption(rank, plan);
-    return;
+  for (int group = 0; group < state.group_count(); ++group) {
+    if (lacking[group] > state.pool(group).available()) return GrowByPreemption(rank, plan);
   }
   for (Sequence* sequence : state.slots()) {
     if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
@@ -104,12 +109,12 @@ void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
     const int positions = OwnPositions(sequence->length_upper(), plan->draft_len);
     while (sequence->state == SequenceState::kDecoding && !state.Grow(sequence, positions)) {
       if (blocks_return_soon) break;  // the sequence skips this iteration, which is cheaper than a swap
-      CHECK(!swappable.empty()) << "reservation: " << state.Lacks(*sequence, positions) << " blocks, rank "
-                                << rank << ", iteration " << plan->number;
+      CHECK(!swappable.empty()) << "reservation: request " << sequence->request.id << ", rank " << rank
+                                << ", iteration " << plan->number;
       SwapOutSequence(swappable.back(), plan);  // may be `sequence` itself
       swappable.pop_back();
     }
-    if (sequence->state == SequenceState::kDecoding && state.Lacks(*sequence, positions) == 0) {
+    if (sequence->state == SequenceState::kDecoding && !state.Lacks(*sequence, positions)) {
       sequence->live_in = plan->number;
     }
   }
@@ -118,15 +123,26 @@ void Scheduler::GrowByPreemption(int rank, IterationPlan* plan) {
 // image-bound. The image includes the writes of the step in flight (stream-order).
 void Scheduler::SwapOutSequence(Sequence* sequence, IterationPlan* plan) {
   RankState& state = ranks_[sequence->rank];
-  const int image_blocks = state.BlocksFor(sequence->length_upper() + options_.max_draft_len);
-  CHECK_LE(image_blocks, static_cast<int>(sequence->blocks.size()));
-  sequence->image_id = next_image_++;
-  sequence->image_block_count = image_blocks;
-  plan->ranks[sequence->rank].swaps_out.push_back(
-      {.image_id = sequence->image_id,
-       .slot = sequence->slot,
-       .block_ids = {sequence->blocks.begin(), sequence->blocks.begin() + image_blocks}});
+  const int slot = sequence->slot;
+  SwapOut swap{.image_id = next_image_++, .slot = slot, .blocks = {}};
+  for (int group = 0; group < state.group_count(); ++group) {
+    const SequenceBlocks& blocks = sequence->groups[group];
+    const GroupShape& shape = state.shape(group);
+    const int first = shape.FirstIndex(sequence->length_lower());
+    const int end = shape.BlocksFor(sequence->length_upper() + options_.max_draft_len);
+    CHECK(blocks.first_index <= first && end <= blocks.end_index()) << "image-bound, group " << group;
+    const auto begin = blocks.ids.begin() - blocks.first_index;
+    swap.blocks.push_back({.group = group, .first_index = first, .block_ids = {begin + first, begin + end}});
+  }
+  sequence->image_id = swap.image_id;
   state.Vacate(sequence);
+  sequence->ends.clear();
+  state.EndPrompt(sequence);
+  for (const GroupBlocks& image : swap.blocks) {
+    sequence->groups[image.group].first_index = image.first_index;
+    sequence->groups[image.group].image_count = static_cast<int>(image.block_ids.size());
+  }
+  plan->ranks[sequence->rank].swaps_out.push_back(std::move(swap));
   sequence->state = SequenceState::kSwapped;
   sequence->may_offer = false;
   state.swapped.insert(sequence);
@@ -141,8 +157,23 @@ int Scheduler::DecodingCount(int rank) const {
   }));
 }
 
-// Swapped sequences return in order, before any admission, as soon as there is room for their next step, a
-// block's worth of tokens more, and a block for each sequence that decodes beside them.
+// Room for a swapped sequence's next step, for a block's worth of tokens more, and for a block of each
+// sequence that decodes beside it.
+bool Scheduler::FitsBack(const Sequence& sequence, int rank) const {
+  const RankState& state = ranks_[rank];
+  const int decoding = DecodingCount(rank);
+  for (int group = 0; group < state.group_count(); ++group) {
+    const SequenceBlocks& blocks = sequence.groups[group];
+    const GroupShape& shape = state.shape(group);
+    const int length = std::min(sequence.length + shape.tokens_per_block, sequence.length_limit);
+    const int grown = shape.BlocksFor(OwnPositions(length, options_.max_draft_len)) - blocks.first_index;
+    const int wanted = std::max(blocks.image_count, std::min(grown, blocks.extent));
+    if (wanted + decoding > state.pool(group).available()) return false;
+  }
+  return true;
+}
+
+// Swapped sequences return in order, before any admission, as soon as there is room.
 void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
   RankState& state = ranks_[rank];
   RankPlan& rank_plan = plan->ranks[rank];
@@ -150,16 +181,16 @@ void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
   while (!state.swapped.empty() && state.has_free_slot()) {
     Sequence* sequence = *state.swapped.begin();
     CHECK_EQ(sequence->unresolved_steps, 0);
-    const int length = std::min(sequence->length + options_.tokens_per_block, sequence->length_limit);
-    const int wanted =
-        std::max(sequence->image_block_count, state.BlocksFor(OwnPositions(length, options_.max_draft_len)));
-    if (wanted + DecodingCount(rank) > state.pool().available()) return;
-
+    if (!FitsBack(*sequence, rank)) return;
     state.swapped.erase(sequence);
     state.TakeSlot(sequence);
-    CHECK(state.Grow(sequence, sequence->image_block_count * options_.tokens_per_block));
-    rank_plan.swaps_in.push_back(
-        {.image_id = sequence->image_id, .slot = sequence->slot, .block_ids = sequence->blocks});
+    state.TakeImage(sequence);
+    SwapIn swap{.image_id = sequence->image_id, .slot = sequence->slot, .blocks = {}};
+    for (int group = 0; group < state.group_count(); ++group) {
+      const SequenceBlocks& blocks = sequence->groups[group];
+      swap.blocks.push_back({.group = group, .first_index = blocks.first_index, .block_ids = blocks.ids});
+    }
+    rank_plan.swaps_in.push_back(std::move(swap));
     CHECK(state.Grow(sequence, OwnPositions(sequence->length_upper(), plan->draft_len)));
     sequence->state = SequenceState::kDecoding;
     sequence->live_in = plan->number;
@@ -196,20 +227,24 @@ void Scheduler::PlanPrefill(IterationPlan* plan) {
       const int32_t remaining = sequence->prompt_len - first;
       if (remaining > budget && !options_.enable_chunked_prefill) break;
       const int32_t end = first + std::min(remaining, budget);
+      const bool last = end == sequence->prompt_len;
+      state.MapChunk(sequence, first, end, last ? OwnPositions(end, options_.max_draft_len) : end, last);
       const std::vector<int32_t>& prompt = sequence->request.prompt_ids;
       plan->ranks[rank].prefill_chunks.push_back({.slot = sequence->slot,
                                                   .first_position = first,
                                                   .token_ids = {prompt.begin() + first, prompt.begin() + end},
-                                                  .last = end == sequence->prompt_len});
+                                                  .last = last});
       plan->prefill_rows[rank] += end - first;
       budget -= end - first;
       sequence->prompt_planned = end;
       planning_.ranks[rank].chunks.emplace_back(sequence, end);
       Name(sequence, plan->number);
-      if (end < sequence->prompt_len) break;  // the budget is spent
+      if (!last) break;  // the budget is spent
       ++plan->ended_prompts[rank];
       state.prefilling.erase(state.prefilling.begin());
-      if (sequence->swappable) state.prefilling_held -= static_cast<int>(sequence->blocks.size());
+      for (int group = 0; sequence->swappable && group < state.group_count(); ++group) {
+        state.prefilling_held[group] -= sequence->groups[group].held();
+      }
       sequence->state = SequenceState::kDecoding;
       sequence->length = sequence->prompt_len;
       sequence->live_in = plan->number;
@@ -243,7 +278,7 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     for (LaunchedSlot& live : planning_.ranks[rank].live) {
       Sequence* const sequence = live.sequence;
-      CHECK_EQ(ranks_[rank].Lacks(*sequence, OwnPositions(sequence->length_upper(), plan->draft_len)), 0)
+      CHECK(!ranks_[rank].Lacks(*sequence, OwnPositions(sequence->length_upper(), plan->draft_len)))
           << "plan-bound";
       sequence->unresolved_rows += plan->draft_len + 1;
       ++sequence->unresolved_steps;

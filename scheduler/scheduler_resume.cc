@@ -51,7 +51,10 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   sequence->rank = -1;
   sequence->swappable = false;
   sequence->slot = -1;
-  sequence->blocks.clear();
+  for (SequenceBlocks& blocks : sequence->groups) blocks = {.extent = blocks.extent};
+  sequence->ends.clear();
+  sequence->owned_len = 0;
+  sequence->shrinkable_len = -1;
   sequence->prompt_planned = 0;
   sequence->may_offer = true;
   sequence->length = 0;

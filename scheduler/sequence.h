@@ -22,12 +22,30 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
 
 namespace foredraft {
 
 enum class SequenceState { kWaiting, kPrefilling, kDecoding, kSwapped, kEnded };
+
+// A sequence's blocks of one cache group.
+struct SequenceBlocks {
+  int extent = 0;  // that it may own at most while it decodes: constant after Submit
+  int limit = 0;   // that it may own at most now: until its prompt is committed that can be more
+  // Its entries of the block table are [first_index, first_index + ids.size()): in position order; 0 where
+  // the rows of a long prompt chunk have no memory because nothing reads them later (windows only).
+  int first_index = 0;
+  std::vector<int32_t> ids;
+  std::vector<int32_t> spare;  // windows, while it prefills: for the chunks to come
+  int image_count = 0;         // while it is swapped: blocks of the image, from first_index on
+
+  int end_index() const { return first_index + static_cast<int>(ids.size()); }
+  int held() const {
+    return static_cast<int>(ids.size() + spare.size() - std::count(ids.begin(), ids.end(), kScratchBlock));
+  }
+};
 
 struct Sequence {
   // Constant after Submit.
@@ -37,7 +55,6 @@ struct Sequence {
   SteadyTime queue_time;       // then the earlier; the same for all without ageing
   int32_t prompt_len = 0;      // m
   int32_t length_limit = 0;    // the last token's position: m + max_tokens - 1
-  int extent_blocks = 0;       // blocks it may own at most: plan-bound at length_limit, K = Kmax
 
   SequenceState state = SequenceState::kWaiting;
 
@@ -52,22 +69,31 @@ struct Sequence {
 
   // While it is on the device.
   int slot = -1;
-  std::vector<int32_t> blocks;  // in position order
   // While it is swapped.
   uint64_t image_id = 0;
-  int image_block_count = 0;
 
-  // Prompt: positions below prompt_planned are in plans; the first offered_block_count blocks were offered to
-  // the prefix index.
+  // In the order of SchedulerOptions::groups, the history first.
+  absl::InlinedVector<SequenceBlocks, 1> groups;
+
+  // Prompt: positions below prompt_planned are in plans; the first offered_block_count blocks of the history
+  // were offered to the prefix index.
   int32_t prompt_planned = 0;
   int offered_block_count = 0;
   uint64_t offered_node = 0;  // prefix index node of the last of these blocks
   bool may_offer = true;      // false once swapped: it then has other blocks than those the prefill filled
+  // Windows: the prefixes, by their lengths, whose ends it keeps until it has offered them. Ascending.
+  std::vector<int32_t> ends;
 
   // Output.
   int32_t length = 0;           // p as of the last Commit; m from the plan of the last prompt chunk on
   int32_t unresolved_rows = 0;  // sum of K_j + 1 over launched, uncommitted decode steps
   int unresolved_steps = 0;     // their count
+
+  // Of `groups`, so that most steps need not look at them (RankState::SetBounds): the positions that the
+  // block tables of all groups reach, and the most positions for which RankState::Shrink still has a block to
+  // release.
+  int32_t owned_len = 0;
+  int32_t shrinkable_len = -1;
 
   // Resume (scheduler.h). The first replay_len tokens of output_ids were delivered before the last loss: they
   // are computed again and not delivered again. replay_planned of them are in plans, replay_done committed.
@@ -84,11 +110,13 @@ struct Sequence {
   uint64_t live_in = 0;    // number of the last plan that gave it the blocks for a decode step
 
   int32_t length_upper() const { return std::min(length + unresolved_rows, length_limit); }
+  // Every unresolved step gives at least one token.
+  int32_t length_lower() const { return length + unresolved_steps; }
 
   bool replays() const { return replay_planned < replay_len; }
 
-  // Every unresolved step gives at least one token: nothing is left to decode.
-  bool surely_finished() const { return length + unresolved_steps >= length_limit; }
+  // Nothing is left to decode.
+  bool surely_finished() const { return length_lower() >= length_limit; }
 };
 
 // Order of requests: the higher priority first, or with ageing the earlier arrival less what the priority is

@@ -50,12 +50,12 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
 }
 
 ModelFacts FactsOf(const Config& config, const CheckpointSummary& summary) {
-  const EngineOptions engine = EngineOptionsOf(config);
+  const EngineOptions engine = EngineOptionsOf(config, summary.config);
   return {.parameters = summary.parameters + summary.mtp_parameters,
           .bytes = summary.bytes,
           .mtp_modules = summary.config.num_nextn_predict_layers,
           .cache_blocks = std::max(engine.block_count - 1, 0),
-          .tokens_per_block = engine.tokens_per_block,
+          .tokens_per_block = BlockTokens(config, summary.config),
           .ranks = config.parallel.attention_dp};
 }
 
@@ -116,15 +116,14 @@ absl::Status Daemon::Load(StartObserver& observer) {
 
   if (config_.kv_cache_config.max_tokens == 0) {
     const int blocks = ranks_->facts().block_count - 1;
-    const int tokens_per_block = config_.kv_cache_config.tokens_per_block;
+    const int tokens_per_block = BlockTokens(config_, model_);
     Log(LogLevel::kInfo, "cache    %d blocks x %d tokens = %d tokens", blocks, tokens_per_block,
         int64_t{blocks} * tokens_per_block);
   }
 
   const steady_clock::time_point warm_up_start = steady_clock::now();
   Config sized = config_;  // with the cache size that the ranks found
-  sized.kv_cache_config.max_tokens =
-      int64_t{ranks_->facts().block_count - 1} * config_.kv_cache_config.tokens_per_block;
+  sized.kv_cache_config.max_tokens = int64_t{ranks_->facts().block_count - 1} * BlockTokens(config_, model_);
   scheduler_ = SchedulerOptionsOf(sized, model_);
   RETURN_IF_ERROR(WarmUp(scheduler_, ranks_->executors()));
   observer.WarmedUp(ranks_->facts().graph_count,
@@ -136,6 +135,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.limits = RequestLimitsOf(sized, model_, defaults, *tokenizer, thinking);
   served.card = ModelCardOf(config_, summary.config, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
+  served.architecture = model_.architecture;
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
   served.executors = ranks_->executors();

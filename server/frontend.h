@@ -41,6 +41,7 @@ struct FrontendOptions {
 // A model that is ready to serve. The executors outlive the frontend.
 struct ServedModel {
   std::unique_ptr<Tokenizer> tokenizer;
+  std::string architecture;  // of config.json
   RequestLimits limits;
   SchedulerOptions scheduler;
   ServingLoopOptions loop;

@@ -103,7 +103,7 @@ ModelCard ModelCardOf(const Config& config, const ModelConfig& model, const Requ
           .vocab_size = model.vocab_size,
           .max_seq_len = config.max_seq_len,
           .max_batch_size = config.max_batch_size,
-          .tokens_per_block = config.kv_cache_config.tokens_per_block,
+          .tokens_per_block = BlockTokens(config, model),
           .mtp_modules = model.num_nextn_predict_layers,
           .max_draft_len = MaxDraftLen(config),
           .eos_ids = limits.eos_ids,

@@ -9,10 +9,7 @@
 namespace foredraft {
 
 inline constexpr ModelFamily kDeepseekV4 = {
-    .architecture = "DeepseekV4ForCausalLM",
-    .model_type = "deepseek_v4",
-    .deepseek_v4 = true,
-    .not_served = "its attention, cache groups and hyper-connections are not implemented"};
+    .architecture = "DeepseekV4ForCausalLM", .model_type = "deepseek_v4", .deepseek_v4 = true};
 
 }  // namespace foredraft
 

@@ -22,7 +22,8 @@ struct PrefillSpan {
 struct Batch {
   RowIndex index;
   const int32_t* ids = nullptr;  // [rows], device
-  // [rows, D]: the output of the level below at each row's position - 1. Absent for the target.
+  // [rows, Model::output_width]: the output of the level below at each row's position - 1. Absent for the
+  // target.
   Matrix<const float> previous;
   // Prompt rows, in the prefill form. Empty: generated rows, in the absorbed decode form. The two forms round
   // differently, so a row keeps the form it was written in (docs/architecture.md, two-forms).

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace foredraft {
@@ -29,13 +28,15 @@ absl::StatusOr<const float*> UploadRopeTable(Device& device, const std::vector<d
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, const ModelConfig& config,
-                                                               V4Weights weights, int rows, int positions) {
+absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, Communicator& comm,
+                                                               const ModelConfig& config, V4Weights weights,
+                                                               const ForwardCapacity& capacity) {
   if (device.ops().v4.hyper_pre == nullptr) {
     return absl::UnimplementedError("DeepseekV4ForCausalLM: this backend has no kernels for it, allowed cpu");
   }
-  std::unique_ptr<DeepseekV4> model(new DeepseekV4(device, config, std::move(weights)));
-  ASSIGN_OR_RETURN(model->activations_, AllocateV4Activations(device, config, rows, positions));
+  std::unique_ptr<DeepseekV4> model(new DeepseekV4(device, comm, config, std::move(weights)));
+  ASSIGN_OR_RETURN(model->activations_, AllocateV4Activations(device, config, capacity, comm.size()));
+  const int positions = capacity.positions;
   ASSIGN_OR_RETURN(model->main_cos_sin_, UploadRopeTable(device, config.RopeInverseFrequencies(), positions));
   ASSIGN_OR_RETURN(model->compress_cos_sin_,
                    UploadRopeTable(device, config.CompressRopeInverseFrequencies(), positions));
@@ -45,6 +46,7 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, c
 V4Forward DeepseekV4::ForwardOf(Stream& stream, const Batch& batch) const {
   return {.ops = ops_,
           .stream = stream,
+          .comm = comm_,
           .config = config_,
           .activations = activations_,
           .batch = batch,
@@ -52,30 +54,30 @@ V4Forward DeepseekV4::ForwardOf(Stream& stream, const Batch& batch) const {
           .compress_cos_sin = compress_cos_sin_};
 }
 
-void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, std::span<const V4LayerCache> layers,
-                           Matrix<float> streams) const {
-  CHECK_EQ(layers.size(), weights_.layers.size());
+void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
+                           Matrix<float> output) const {
   const V4Forward f = ForwardOf(stream, batch);
   const Matrix<float> embedded = activations_.collapsed.first_rows(f.rows());
   f.ops.embed(stream,
               {.out = embedded, .table = weights_.embed, .ids = batch.ids, .vocab_size = config_.vocab_size});
-  MtpSeedHcStack(f, embedded, streams);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    V4Layer(f, weights_.layers[i], {.kind = config_.v4->layers[i], .cache = layers[i]}, streams);
+  MtpSeedHcStack(f, embedded, output);
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    V4Layer(f, weights_.layers[i], {.kind = config_.v4->layers[i], .cache = cache.v4_layers()[i]}, output);
   }
 }
 
-void DeepseekV4::RunModule(Stream& stream, int module, const Batch& batch, const V4LayerCache& cache,
-                           Matrix<float> streams) const {
-  MtpForwardTail(ForwardOf(stream, batch), weights_.modules[module], weights_.embed, cache, streams);
+void DeepseekV4::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
+                           Matrix<float> output) const {
+  MtpForwardTail(ForwardOf(stream, batch), weights_.modules[module], weights_.embed,
+                 cache.v4_layers()[config_.num_hidden_layers + module], output);
 }
 
-void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> streams, Matrix<float> logits) const {
+void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const {
   const bool target = level == 0;
   const V4Head head = {.hc_head = target ? weights_.hc_head : weights_.modules[level - 1].hc_head,
                        .norm = target ? weights_.norm : weights_.modules[level - 1].norm,
                        .head = weights_.head};
-  MtpComputeLogitsTail(ForwardOf(stream, Batch{}), head, streams, logits);
+  MtpComputeLogitsTail(ForwardOf(stream, Batch{}), head, outputs, logits);
 }
 
 }  // namespace foredraft

@@ -6,7 +6,7 @@ namespace foredraft {
 
 RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
   if (f_.comm.size() == 1) return own;
-  const Activations& a = f_.activations;
+  const ExpertActivations& a = f_.activations;
   CHECK_EQ(own.x.rows(), round_rows_[f_.comm.rank()]);
   CHECK(own.x.as_bf16);                                         // the router reads it
   CHECK_EQ(own.x.as_bf16.stride, int64_t{own.x.as_bf16.cols});  // rows travel as one piece
@@ -24,10 +24,10 @@ RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
 
 void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, Matrix<const float> shared,
                              Matrix<float> hidden) const {
-  const Activations& a = f_.activations;
+  const ExpertActivations& a = f_.activations;
   if (f_.comm.size() == 1) {
     f_.ops.combine_experts(f_.stream, {.hidden = hidden,
-                                       .expert_out = a.expert_out,
+                                       .expert_out = a.out,
                                        .shared = shared,
                                        .grouped_index = a.grouped_index,
                                        .expert_ids = own.ids,
@@ -41,7 +41,7 @@ void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, 
 
 void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& gathered,
                                       Matrix<const float> shared, Matrix<float> hidden) const {
-  const Activations& a = f_.activations;
+  const ExpertActivations& a = f_.activations;
   const int ranks = f_.comm.size();
   // Where every rank has one group, its sum is a BF16 value and travels as one (half the bytes).
   const bool rounded = a.partials_out_bf16.data != nullptr;
@@ -49,7 +49,7 @@ void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& g
   const Matrix<bf16> out_bf16 = rounded ? a.partials_out_bf16.first_rows(gathered.x.rows()) : Matrix<bf16>{};
   f_.ops.expert_partials(f_.stream, {.out = out,
                                      .out_bf16 = out_bf16,
-                                     .expert_out = a.expert_out,
+                                     .expert_out = a.out,
                                      .grouped_index = a.grouped_index,
                                      .expert_ids = gathered.ids,
                                      .expert_weights = gathered.weights,

@@ -8,6 +8,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/model/activations.h"
 #include "engine/model/batch.h"
+#include "engine/model/expert_exchange.h"
 #include "kernels/ops.h"
 
 namespace foredraft {
@@ -22,6 +23,7 @@ struct Forward {
 
   int rows() const { return batch.index.rows; }
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
+  ExpertForward experts() const { return {ops, stream, comm, config, activations.experts}; }
   // The same forward with its ops on another stream.
   Forward On(Stream& other) const { return {ops, other, comm, config, activations, batch}; }
 };

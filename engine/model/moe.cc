@@ -1,7 +1,5 @@
 #include "engine/model/moe.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "engine/model/dense_mlp.h"
 #include "engine/model/expert_exchange.h"
@@ -11,7 +9,7 @@ namespace {
 
 // Chooses the experts of each row.
 RoutedRows Route(const Forward& f, const MoeWeights& w, const RowIndex& index, const InputRows& x) {
-  const Activations& a = f.activations;
+  const ExpertActivations& a = f.activations.experts;
   const Matrix<float> logits = a.router_logits.first_rows(x.rows());
   Linear(f, x, {.out = logits, .weight = w.router});
   f.ops.route_experts(f.stream,
@@ -28,14 +26,14 @@ RoutedRows Route(const Forward& f, const MoeWeights& w, const RowIndex& index, c
   return {.x = x, .ids = a.expert_ids, .weights = a.expert_weights};
 }
 
-// Runs this rank's experts over the rows that chose them, into a.expert_out. a.grouped_index has, for every
-// row and choice, the row of a.expert_out.
+// Runs this rank's experts over the rows that chose them, into a.out. a.grouped_index has, for every
+// row and choice, the row of a.out.
 void RunExperts(const Forward& f, const MoeWeights& w, const ExpertShard& shard, const RoutedRows& rows) {
-  const Activations& a = f.activations;
+  const ExpertActivations& a = f.activations.experts;
   const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // upper bound
   const int expected_pairs = (pairs + shard.size - 1) / shard.size;
   const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
-  const InputRows activated = a.expert_activated.first_rows(pairs).ReadBy({w.expert_down.first});
+  const InputRows activated = a.activated.first_rows(pairs).ReadBy({w.expert_down.first});
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
   f.ops.group_rows(f.stream, {.expert_offsets = a.expert_offsets,
                               .grouped_rows = a.grouped_rows,
@@ -46,13 +44,13 @@ void RunExperts(const Forward& f, const MoeWeights& w, const ExpertShard& shard,
                               .expert_count = expert_count,
                               .first_expert = shard.first_expert(f.config.n_routed_experts)});
   GroupedGateUp(f, rows.x, activated,
-                {.out = a.expert_gate_up.first_rows(pairs),
+                {.out = a.gate_up.first_rows(pairs),
                  .x_rows = a.grouped_rows,
                  .expert_offsets = a.expert_offsets,
                  .experts = w.expert_gate_up,
                  .expected_rows = expected_pairs});
   GroupedLinear(f, activated,
-                {.out = a.expert_out.first_rows(pairs),
+                {.out = a.out.first_rows(pairs),
                  .expert_offsets = a.expert_offsets,
                  .experts = w.expert_down,
                  .expected_rows = expected_pairs});
@@ -62,36 +60,26 @@ void RunExperts(const Forward& f, const MoeWeights& w, const ExpertShard& shard,
 
 void MixtureOfExperts(const Forward& f, const MoeWeights& w, const InputRows& x, Matrix<float> hidden) {
   const Batch& batch = f.batch;
-  const int ranks = f.comm.size();
-  const RankRows rank_rows =
-      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(ranks, x.rows());
-  const int rows_at_once = MoeRowsAtOnce(ranks);
-  for (int first = 0; first < rank_rows.largest(); first += rows_at_once) {
-    RankRows round;
-    for (int rank = 0; rank < ranks; ++rank) {
-      round[rank] = std::clamp(rank_rows[rank] - first, 0, rows_at_once);
-    }
-    const int own_first = std::min(first, x.rows());
-    const int own_count = round[f.comm.rank()];
-    const InputRows own_x = x.row_range(own_first, own_count);
-    const RowIndex index = {.slots = batch.index.slots + own_first,
-                            .positions = batch.index.positions + own_first,
-                            .rows = own_count};
-    const ExpertExchange exchange(f, round);
+  ForEachMoeRound(f.comm, batch, [&](const MoeRound& round) {
+    const InputRows own_x = x.row_range(round.own_first, round.own_count);
+    const RowIndex index = {.slots = batch.index.slots + round.own_first,
+                            .positions = batch.index.positions + round.own_first,
+                            .rows = round.own_count};
+    const ExpertExchange exchange(f.experts(), round.rows);
 
     // The shared expert runs on a side stream: it and the routed experts have only x in common.
     Stream& side = f.stream.Fork();
     Matrix<float> shared;
     if (w.shared.gate_up) {
-      shared = f.activations.projected.first_rows(own_count);
+      shared = f.activations.projected.first_rows(round.own_count);
       DenseMlp(f.On(side), w.shared, own_x, shared);
     }
     const RoutedRows own = Route(f, w, index, own_x);
     const RoutedRows gathered = exchange.Gather(own);
     RunExperts(f, w, exchange.shard(), gathered);
     f.stream.Join();
-    exchange.Combine(own, gathered, shared, hidden.row_range(own_first, own_count));
-  }
+    exchange.Combine(own, gathered, shared, hidden.row_range(round.own_first, round.own_count));
+  });
 }
 
 }  // namespace foredraft

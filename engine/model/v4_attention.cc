@@ -1,5 +1,6 @@
 #include "engine/model/v4_attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace foredraft {
@@ -79,17 +80,22 @@ void SelectByIndexer(const V4Forward& f, const IndexerWeights& w, const V4LayerC
                                    .head_count = f.config.index_n_heads,
                                    .head_dim = f.config.index_head_dim,
                                    .rope_dim = f.config.qk_rope_head_dim});
-  f.ops.v4.select_entries(f.stream, {.selected = a.selected,
-                                     .scores = a.index_scores.first_rows(f.rows()),
-                                     .q = rotated,
-                                     .weights = weights,
-                                     .entries = cache.index_entries,
-                                     .index = f.batch.index,
-                                     .head_count = f.config.index_n_heads,
-                                     .ratio = f.shape().sparse_ratio,
-                                     .top_k = f.config.index_topk,
-                                     .scale = 1 / std::sqrt(static_cast<float>(f.config.index_head_dim) *
-                                                            f.config.index_n_heads)});
+  for (int first = 0; first < f.rows(); first += kIndexerRowsAtOnce) {
+    const int count = std::min(kIndexerRowsAtOnce, f.rows() - first);
+    f.ops.v4.select_entries(f.stream, {.selected = a.selected + int64_t{first} * f.config.index_topk,
+                                       .scores = a.index_scores.first_rows(count),
+                                       .q = rotated.row_range(first, count),
+                                       .weights = weights.row_range(first, count),
+                                       .entries = cache.index_entries,
+                                       .index = {.slots = f.batch.index.slots + first,
+                                                 .positions = f.batch.index.positions + first,
+                                                 .rows = count},
+                                       .head_count = f.config.index_n_heads,
+                                       .ratio = f.shape().sparse_ratio,
+                                       .top_k = f.config.index_topk,
+                                       .scale = 1 / std::sqrt(static_cast<float>(f.config.index_head_dim) *
+                                                              f.config.index_n_heads)});
+  }
 }
 
 // a.projected from a.q, the heads' outputs.

@@ -49,28 +49,16 @@ void AllocateAttention(Allocator& allocate, const ModelConfig& config, int rows,
   allocate(a.index_q, rows, index_width);
   allocate(a.index_rotated, rows, index_width);
   allocate(a.index_weights, rows, config.index_n_heads);
-  allocate(a.index_scores, rows, positions / shape.sparse_ratio + 1);
+  allocate(a.index_scores, std::min(rows, kIndexerRowsAtOnce), positions / shape.sparse_ratio + 1);
   allocate(a.selected, static_cast<size_t>(rows) * config.index_topk);
   allocate(a.grouped, rows, shape.o_groups * shape.o_lora_rank);
 }
 
-void AllocateExperts(Allocator& allocate, const ModelConfig& config, int rows, V4Activations& a) {
-  const int pairs = rows * config.num_experts_per_tok;
-  allocate(a.router_logits, rows, config.n_routed_experts);
-  allocate(a.expert_ids, pairs);
-  allocate(a.expert_weights, pairs);
-  allocate(a.expert_offsets, config.n_routed_experts + 1);
-  allocate(a.grouped_rows, pairs);
-  allocate(a.grouped_index, pairs);
-  allocate(a.gate_up, pairs, 2 * config.moe_intermediate_size);
-  allocate(a.activated, pairs, config.moe_intermediate_size);
-  allocate(a.expert_out, pairs, config.hidden_size);
-}
-
 }  // namespace
 
-absl::StatusOr<V4Activations> AllocateV4Activations(Device& device, const ModelConfig& config, int rows,
-                                                    int positions) {
+absl::StatusOr<V4Activations> AllocateV4Activations(Device& device, const ModelConfig& config,
+                                                    const ForwardCapacity& capacity, int ranks) {
+  const int rows = capacity.rows;
   const int streams = config.v4->hc_mult;
   Allocator allocate(device);
   V4Activations a;
@@ -78,10 +66,13 @@ absl::StatusOr<V4Activations> AllocateV4Activations(Device& device, const ModelC
   allocate(a.mix, rows, (2 + streams) * streams);
   allocate(a.normed, rows, config.hidden_size);
   allocate(a.projected, rows, config.hidden_size);
-  AllocateAttention(allocate, config, rows, positions, a);
-  AllocateExperts(allocate, config, rows, a);
+  AllocateAttention(allocate, config, rows, capacity.positions, a);
+  const int shared_width = config.n_shared_experts * config.moe_intermediate_size;
+  allocate(a.shared_gate_up, rows, 2 * shared_width);
+  allocate(a.shared_activated, rows, shared_width);
   allocate(a.stream_rows, rows * streams, config.hidden_size);
   RETURN_IF_ERROR(allocate.status());
+  RETURN_IF_ERROR(AllocateExperts(device, config, rows, ranks, a.experts));
   return a;
 }
 

@@ -5,23 +5,19 @@
 
 #include "absl/status/statusor.h"
 #include "config/model_config.h"
+#include "engine/kv_cache.h"
+#include "engine/model/activations.h"
 #include "engine/model/batch.h"
+#include "engine/model/expert_exchange.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
 namespace foredraft {
 
-// The cache of one layer: views of its cache groups (docs/deepseek-v4.md section 10).
-struct V4LayerCache {
-  PagedRows<bf16> keys;           // by position
-  PagedRows<bf16> entries;        // by window; absent in layers of ratio 0
-  PagedRows<float> state;         // by position; likewise
-  PagedRows<bf16> index_entries;  // by window; of CSA layers
-  PagedRows<float> index_state;   // by position; of CSA layers
-};
+// Rows whose entries an indexer scores at once, which bounds the memory of long contexts.
+inline constexpr int kIndexerRowsAtOnce = 256;
 
-// R rows; letters as in engine/weights/deepseek_v4_weights.h, X = experts per token, W = largest number of
-// entries.
+// R rows; letters as in engine/weights/deepseek_v4_weights.h, W = largest number of entries.
 struct V4Activations {
   Matrix<float> collapsed;  // [R, D] the streams reduced to one
   Matrix<float> mix;        // [R, (2 + N) N] of hyper_pre
@@ -40,32 +36,26 @@ struct V4Activations {
   Matrix<float> index_q;        // [R, index heads * index width]
   Matrix<bf16> index_rotated;   // [R, index heads * index width]
   Matrix<float> index_weights;  // [R, index heads]
-  Matrix<float> index_scores;   // [R, W]
+  Matrix<float> index_scores;   // [min(R, kIndexerRowsAtOnce), W]
   int32_t* selected = nullptr;  // [R, index_topk]
   Matrix<bf16> grouped;         // [R, o_groups * o_lora_rank]
 
   // Experts.
-  Matrix<float> router_logits;        // [R, E]
-  int32_t* expert_ids = nullptr;      // [R, X]
-  float* expert_weights = nullptr;    // [R, X]
-  int32_t* expert_offsets = nullptr;  // [E + 1]
-  int32_t* grouped_rows = nullptr;    // [R X]
-  int32_t* grouped_index = nullptr;   // [R, X]
-  Matrix<float> gate_up;              // [R X, 2 M]
-  Matrix<bf16> activated;             // [R X, M]
-  Matrix<float> expert_out;           // [R X, D]
+  Matrix<float> shared_gate_up;   // [R, 2 M]
+  Matrix<bf16> shared_activated;  // [R, M]
+  ExpertActivations experts;
 
   // MTP.
   Matrix<bf16> stream_rows;  // [R N, D] the streams, normed one by one
 };
 
-// For forwards of up to `rows` rows at positions below `positions`.
-absl::StatusOr<V4Activations> AllocateV4Activations(Device& device, const ModelConfig& config, int rows,
-                                                    int positions);
+absl::StatusOr<V4Activations> AllocateV4Activations(Device& device, const ModelConfig& config,
+                                                    const ForwardCapacity& capacity, int ranks);
 
 struct V4Forward {
   const Ops& ops;
   Stream& stream;
+  Communicator& comm;  // joins the ranks that the experts are spread over
   const ModelConfig& config;
   const V4Activations& activations;
   const Batch& batch;
@@ -74,6 +64,7 @@ struct V4Forward {
 
   const DeepseekV4Shape& shape() const { return *config.v4; }
   int rows() const { return batch.index.rows; }
+  ExpertForward experts() const { return {ops, stream, comm, config, activations.experts}; }
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
   float hc_eps() const { return static_cast<float>(config.v4->hc_eps); }
   // out = x weight^T in the batch's form.

@@ -45,11 +45,18 @@ struct Codec {
     FIELD(forced_length);
   }
 
+  template <class Value, Is<v1::PlanGroupBlocks> Message>
+  static void Visit(Value& value, Message& message) {
+    FIELD(group);
+    FIELD(first_index);
+    FIELD(block_ids);
+  }
+
   template <class Value, Is<v1::PlanSwap> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(image_id);
     FIELD(slot);
-    FIELD(block_ids);
+    FIELD(blocks);
   }
 
   template <class Value, Is<v1::PlanSampling> Message>
@@ -90,6 +97,7 @@ struct Codec {
   template <class Value, Is<v1::PlanTableDelta> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
+    FIELD(group);
     FIELD(first_index);
     FIELD(block_ids);
   }

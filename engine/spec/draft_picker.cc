@@ -2,11 +2,11 @@
 
 namespace foredraft {
 
-void PickDraft(const Rank& rank, const DraftInput& input, int draft_index) {
+void PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level) {
   const StepBuffers& b = rank.buffers;
   Stream& stream = *rank.stream;
   const Matrix<float> logits = b.logits.first_rows(input.bucket);
-  rank.model->Logits(stream, b.last_output.first_rows(input.bucket), logits);
+  rank.model->Logits(stream, level, b.last_output.first_rows(input.bucket), logits);
   // Sampling takes the position before the token it chooses.
   rank.ops().next_draft_rows(stream, {.ids = b.pick.ids,
                                       .row_slots = b.pick.slots,

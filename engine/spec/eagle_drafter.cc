@@ -35,7 +35,7 @@ void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_co
                          .x = b.module_output.first_rows(rows),
                          .x_index = b.last_row,
                          .rows = input.bucket});
-  PickDraft(rank, input, 1);
+  PickDraft(rank, input, 1, /*level=*/1);
 
   // The module recycled: one row per sequence, its own output as the hidden.
   for (int draft = 2; draft <= draft_count; ++draft) {
@@ -54,7 +54,7 @@ void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_co
                            .rank_rows = input.rank_rows},
                           rank.cache, output);
     ops.copy_rows(stream, {.out = last_output, .x = output, .rows = input.bucket});
-    PickDraft(rank, input, draft);
+    PickDraft(rank, input, draft, /*level=*/1);
   }
 }
 

@@ -60,7 +60,7 @@ void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, bool 
                           rank.cache, output);
     if (level == 1 && make_draft) {
       ops.copy_rows(stream, {.out = b.last_output, .x = output, .rows = rows});
-      PickDraft(rank, input, 1);
+      PickDraft(rank, input, 1, level);
     }
   }
   ops.append_recent(stream, {.recent_ids = rank.slots.recent_ids(),
@@ -97,7 +97,7 @@ void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_
       const Matrix<float> last_rows = {output.row(window - 1), input.bucket, output.cols,
                                        window * output.stride};
       ops.copy_rows(stream, {.out = b.last_output, .x = last_rows, .rows = input.bucket});
-      PickDraft(rank, input, level);
+      PickDraft(rank, input, level, level);
     }
     previous = output;  // a window's outputs are the next one's hiddens, unshifted
   }

@@ -8,7 +8,7 @@ void Verify(const Rank& rank, const StepKey& key) {
   Stream& stream = *rank.stream;
   const int rows = key.bucket * (key.draft_len + 1);
   const Matrix<float> logits = b.logits.first_rows(rows);
-  rank.model->Logits(stream, b.target_output.first_rows(rows), logits);
+  rank.model->Logits(stream, /*level=*/0, b.target_output.first_rows(rows), logits);
   ChooseTokens(ops, stream, key.choice,
                {.out = b.sampled,
                 .logprobs = b.logprobs,
@@ -38,7 +38,7 @@ void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice) {
   const StepBuffers& b = rank.buffers;
   Stream& stream = *rank.stream;
   const Matrix<float> logits = b.logits.first_rows(count);
-  rank.model->Logits(stream, b.ended_output.first_rows(count), logits);
+  rank.model->Logits(stream, /*level=*/0, b.ended_output.first_rows(count), logits);
   ChooseTokens(rank.ops(), stream, choice,
                {.out = b.sampled,
                 .logprobs = b.first_logprobs,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "nlohmann/json.hpp"
@@ -65,13 +66,41 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir, const std::s
 
 absl::Status Checkpoint::IndexTensors() {
   for (const SafetensorsFile& file : files_) {
-    for (const TensorEntry& entry : file.tensors()) {
-      const auto [other, is_new] = index_.try_emplace(entry.name, tensors_.size());
-      if (!is_new) {
-        return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: also in %s", file.path(),
-                                                          entry.name, tensors_[other->second].file->path()));
-      }
-      tensors_.push_back({&file, &entry});
+    for (const TensorEntry& entry : file.tensors()) RETURN_IF_ERROR(Add(entry.name, {&file, &entry}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Add(const std::string& name, const TensorLocation& tensor) {
+  const auto [other, is_new] = index_.try_emplace(name, tensors_.size());
+  if (!is_new) {
+    const TensorLocation& first = tensors_[other->second];
+    const std::string as = first.entry->name == tensor.entry->name ? "" : " as " + first.entry->name;
+    return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: also in %s%s", tensor.file->path(),
+                                                      tensor.entry->name, first.file->path(), as));
+  }
+  tensors_.push_back(tensor);
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Rename(const std::function<std::vector<NamedPart>(const TensorEntry&)>& parts_of) {
+  index_.clear();
+  for (const TensorLocation& stored : std::exchange(tensors_, {})) {
+    const std::vector<NamedPart> parts = parts_of(*stored.entry);
+    if (parts.size() == 1 && parts[0].shape == stored.entry->shape) {
+      RETURN_IF_ERROR(Add(parts[0].name, stored));
+      continue;
+    }
+    for (const NamedPart& part : parts) {
+      int64_t bytes = SafetensorsElementBytes(stored.entry->dtype);
+      for (const int64_t size : part.shape) bytes *= size;
+      CHECK_LE(part.begin + bytes, stored.entry->bytes) << stored.entry->name;
+      parts_.push_back({.name = absl::StrFormat("%s (%s)", stored.entry->name, part.name),
+                        .dtype = stored.entry->dtype,
+                        .shape = part.shape,
+                        .begin = stored.entry->begin + part.begin,
+                        .bytes = bytes});
+      RETURN_IF_ERROR(Add(part.name, {stored.file, &parts_.back()}));
     }
   }
   return absl::OkStatus();

@@ -4,6 +4,8 @@
 // The tensors of a Hugging Face checkpoint directory: model.safetensors, or the shards that
 // model.safetensors.index.json names. Does not interpret the tensors.
 
+#include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +23,14 @@ struct TensorLocation {
   const TensorEntry* entry = nullptr;
 };
 
-// Read-only after Open; any thread.
+// A tensor of the model within a stored one: `begin` is its first byte there.
+struct NamedPart {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t begin = 0;
+};
+
+// Read-only after Open and Rename; any thread.
 class Checkpoint {
  public:
   // Opens and checks every file. `unlisted` (empty: none) is the name of a file that is opened too where the
@@ -29,6 +38,11 @@ class Checkpoint {
   // checkpoint, a weight_map value that is not a plain file name, a missing shard, a tensor in a different
   // shard than the index says, a tensor in two files.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir, const std::string& unlisted = "");
+
+  // Gives every stored tensor the names of its parts, which cover it. Find then takes these names;
+  // TensorEntry::name stays what the file has, for a part of several with the part's name behind it.
+  // INVALID_ARGUMENT names both files' tensors where two parts get the same name.
+  absl::Status Rename(const std::function<std::vector<NamedPart>(const TensorEntry&)>& parts_of);
 
   // {null, null} where there is no such tensor.
   TensorLocation Find(const std::string& name) const;
@@ -40,9 +54,11 @@ class Checkpoint {
  private:
   absl::Status OpenShards(const std::string& dir);
   absl::Status IndexTensors();
+  absl::Status Add(const std::string& name, const TensorLocation& tensor);
 
   std::string main_file_;
   std::vector<SafetensorsFile> files_;  // constant after Open: locations point into it
+  std::deque<TensorEntry> parts_;       // of Rename: locations point into it
   std::vector<TensorLocation> tensors_;
   absl::flat_hash_map<std::string, size_t> index_;
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -59,15 +58,10 @@ absl::Status CheckDTypeIs(const TensorLocation& found, const char* dtype) {
 // FP4 codes in groups of 32 columns where the spec allows that, or neither and without scales.
 absl::Status CheckE8m0(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec,
                        const TensorLocation& found, const std::string& scale_name) {
-  constexpr int64_t kGroup = 32;
   const std::string& dtype = found.entry->dtype;
   const bool fp4 = config.fp8_blocks && spec.fp4 && dtype == "I8";
   if (!fp4) RETURN_IF_ERROR(CheckDType(found, config.fp8_blocks));
   const int64_t rows = spec.shape[0], columns = spec.shape[1];
-  if (fp4 && columns % kGroup != 0) {
-    return Refuse(found.file->path(), found.entry->name,
-                  absl::StrFormat("%d columns, allowed multiples of %d", columns, kGroup));
-  }
   RETURN_IF_ERROR(CheckShape(found, fp4 ? std::vector<int64_t>{rows, columns / 2} : spec.shape));
   const TensorLocation scale = checkpoint.Find(scale_name);
   if (!fp4 && dtype != "F8_E4M3") {
@@ -80,13 +74,7 @@ absl::Status CheckE8m0(const Checkpoint& checkpoint, const ModelConfig& config, 
   }
   RETURN_IF_ERROR(CheckDTypeIs(scale, "F8_E8M0"));
   return CheckShape(scale,
-                    fp4 ? std::vector<int64_t>{rows, columns / kGroup} : ScaleShape(config, spec.shape));
-}
-
-// The tensor under its name, or under the other one that it may have.
-TensorLocation Locate(const Checkpoint& checkpoint, const TensorSpec& spec) {
-  const TensorLocation found = checkpoint.Find(spec.name);
-  return found.entry == nullptr && !spec.saved_as.empty() ? checkpoint.Find(spec.saved_as) : found;
+                    fp4 ? std::vector<int64_t>{rows, columns / kFp4Group} : ScaleShape(config, spec.shape));
 }
 
 // True if the checkpoint has a tensor of MTP module `module` beside copies of the target's.
@@ -98,7 +86,7 @@ bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description
 }
 
 bool HasAnyModule(const Checkpoint& checkpoint, const ModelDescription& description) {
-  const int count = static_cast<int>(description.model->mtp_modules.size());
+  const int count = ModuleCount(*description.model);
   for (int module = 0; module < count; ++module) {
     if (HasModule(checkpoint, description, module)) return true;
   }
@@ -170,20 +158,19 @@ absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& d
 
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
                           const ModelDescription& description) {
-  absl::flat_hash_set<std::string_view> known;
+  absl::flat_hash_set<const TensorEntry*> known;
   for (const TensorSpec& spec : description.tensors) {
     if (IsPacked(checkpoint, config, spec)) {
       RETURN_IF_ERROR(CheckPacked(checkpoint, config, spec));
-      for (const std::string& name : PackedNames(config, spec))
-        known.insert(checkpoint.Find(name).entry->name);
+      for (const std::string& name : PackedNames(config, spec)) known.insert(checkpoint.Find(name).entry);
       continue;
     }
-    const TensorLocation found = Locate(checkpoint, spec);
+    const TensorLocation found = checkpoint.Find(spec.name);
     if (found.entry == nullptr) {
       if (spec.kind == TensorKind::kUnread) continue;
       return Refuse(checkpoint.main_file(), spec.name, "missing");
     }
-    known.insert(found.entry->name);
+    known.insert(found.entry);
     if (spec.kind == TensorKind::kIds) {
       RETURN_IF_ERROR(CheckDTypeIs(found, "I64"));
       RETURN_IF_ERROR(CheckShape(found, spec.shape));
@@ -191,7 +178,8 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
     }
     if (spec.scale_format == ScaleFormat::kE8m0) {
       RETURN_IF_ERROR(CheckE8m0(checkpoint, config, spec, found, spec.scale));
-      known.insert(spec.scale);
+      RETURN_IF_ERROR(CheckUnpacked(checkpoint, spec));
+      known.insert(checkpoint.Find(spec.scale).entry);
       continue;
     }
     RETURN_IF_ERROR(CheckDType(found, config.fp8_blocks && !spec.scale.empty()));
@@ -199,11 +187,11 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
     if (spec.scale.empty()) continue;
     RETURN_IF_ERROR(CheckScale(checkpoint, config, spec.scale, found));
     RETURN_IF_ERROR(CheckUnpacked(checkpoint, spec));
-    known.insert(spec.scale);
+    known.insert(checkpoint.Find(spec.scale).entry);
   }
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.entry->name;
-    if (known.contains(name)) continue;
+    if (known.contains(tensor.entry)) continue;
     if (!description.unread_ending.empty() && name.ends_with(description.unread_ending)) continue;
     return Refuse(
         tensor.file->path(), name,

@@ -4,6 +4,7 @@
 #include "engine/cache_groups.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/checkpoint_check.h"
+#include "engine/weights/checkpoint_names.h"
 #include "engine/weights/dummy_weights.h"
 #include "engine/weights/model_description.h"
 #include "kernels/slot_arrays.h"
@@ -60,8 +61,8 @@ CheckpointSummary SummarizeConfig(const ModelConfig& config) {
 }
 
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
-  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(dir + "/config.json", ModelUse::kInspect));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir, config.mtp_file));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(dir + "/config.json"));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(dir, config));
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   CheckpointSummary summary = SummarizeShape(config);
   for (const TensorLocation& tensor : checkpoint.tensors()) {

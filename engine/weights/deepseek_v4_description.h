@@ -1,9 +1,8 @@
 #ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_
 #define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_
 
-// The tensors of a DeepSeek-V4 checkpoint (docs/deepseek-v4.md sections 7 and 8) under DeepSeek's names, with
-// the names that transformers 5.23 saves beside them. Tensors only: the model has no recipes yet, so there
-// are no weights to fill.
+// The tensors of a DeepSeek-V4 checkpoint (docs/deepseek-v4.md sections 7 and 8) under DeepSeek's names, and
+// how they become V4Weights. Transformers' names for them: deepseek_v4_names.h.
 
 #include "engine/weights/model_description.h"
 

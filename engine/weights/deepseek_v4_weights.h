@@ -39,7 +39,7 @@ struct V4AttentionWeights {
   PackedWeight wq_b;                 // [H d, q_lora_rank]
   PackedWeight wkv;                  // [d, D]
   const float* kv_norm = nullptr;    // [d]
-  PackedWeights wo_a;                // [o_groups], each [o_lora_rank, H d / o_groups]
+  PackedWeights wo_a;                // [o_groups], each [o_lora_rank, H d / o_groups] bf16
   PackedWeight wo_b;                 // [D, o_groups * o_lora_rank]
   const float* attn_sink = nullptr;  // [H]
   CompressorWeights compressor;      // absent in layers of ratio 0
@@ -50,8 +50,8 @@ struct V4MoeWeights {
   PackedWeight router;               // [E, D]
   const float* bias = nullptr;       // [E]; null in hash layers
   const int32_t* tid2eid = nullptr;  // [V, experts per token], of hash layers
-  PackedWeights expert_gate_up;      // [E], each [2 M, D]: w1 above w3
-  PackedWeights expert_down;         // [E], each [D, M]: w2
+  PackedWeights expert_gate_up;      // [this rank's experts], each [2 M, D]: w1 above w3
+  PackedWeights expert_down;         // [this rank's experts], each [D, M]: w2
   DenseMlpWeights shared;            // the same of width M
 };
 

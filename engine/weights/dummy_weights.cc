@@ -11,22 +11,26 @@
 namespace foredraft {
 namespace {
 
+// In a file: what a checkpoint of this dtype has.
 int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config,
                     const absl::flat_hash_set<const TensorSpec*>& packed) {
+  const int64_t count = tensor.element_count();
+  if (tensor.kind == TensorKind::kIds) return count * static_cast<int64_t>(sizeof(int64_t));
+  if (tensor.kept_f32) return count * static_cast<int64_t>(sizeof(float));
   if (packed.contains(&tensor)) {
     const bool int4 = config.pack_quantized.codes == CodeFormat::kInt4;
-    return tensor.element_count() / 2 + tensor.element_count() / config.pack_quantized.group * (int4 ? 2 : 1);
+    return count / 2 + count / config.pack_quantized.group * (int4 ? 2 : 1);
   }
-  if (!config.fp8_blocks || !tensor.is_quantised()) {
-    return tensor.element_count() * static_cast<int64_t>(sizeof(bf16));
-  }
+  if (!config.fp8_blocks || !tensor.is_quantised()) return count * static_cast<int64_t>(sizeof(bf16));
+  if (tensor.fp4) return count / 2 + count / kFp4Group;
   const std::vector<int64_t> scales = ScaleShape(config, tensor.shape);
-  return tensor.element_count() + scales[0] * scales[1] * static_cast<int64_t>(sizeof(float));
+  const bool e8m0 = tensor.scale_format == ScaleFormat::kE8m0;
+  return count + scales[0] * scales[1] * static_cast<int64_t>(e8m0 ? sizeof(uint8_t) : sizeof(float));
 }
 
 class RandomSource : public WeightSource {
  public:
-  // values: false leaves the tables' values out, which are made on the host.
+  // values: false leaves out the values that are made on the host: those of tables and FP32 matrices.
   RandomSource(const ModelConfig& config, const ModelDescription& description, Device& device, Stream& stream,
                const LoadProgress& progress, bool values = true)
       : WeightSource(device, stream, progress),
@@ -36,8 +40,20 @@ class RandomSource : public WeightSource {
         last_seed_(config.tie_word_embeddings ? 1 : 2) {}
 
  private:
-  absl::StatusOr<std::vector<float>> Values(const TensorSpec& tensor) override {
-    return std::vector<float>(tensor.shape[0], tensor.kind == TensorKind::kNorm ? 1.0f : 0.0f);
+  // Of vectors, all the same.
+  absl::StatusOr<std::vector<float>> Values(const WeightSpec& weight, const TensorSpec& tensor) override {
+    std::vector<float> values(tensor.element_count(), tensor.kind == TensorKind::kNorm ? 1.0f : 0.0f);
+    if (tensor.shape.size() < 2 || !values_) return values;
+    const RandomWeight random = Random(weight, DType::kBF16);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = ToFloat(RandomBf16(random, static_cast<int64_t>(i)));
+    }
+    return values;
+  }
+
+  absl::StatusOr<std::vector<int32_t>> Ids(const TensorSpec& tensor) override {
+    const uint64_t seed = SeedOf(tensor.kind);
+    return values_ ? RandomIds(tensor, config_, seed) : std::vector<int32_t>(tensor.element_count());
   }
 
   absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
@@ -57,6 +73,15 @@ class RandomSource : public WeightSource {
     RandomWeight random = Random(weight, StoredAs(weight));
     random.offset = weight.tensors[0]->expert * random.item_stride;
     ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(weight.expert_count, random));
+    Advance(weight.tensors);
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
+    RandomWeight random = Random(weight, DType::kBF16);
+    random.n /= member.count;
+    random.item_stride = int64_t{random.n} * random.k;
+    ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(member.count, random));
     Advance(weight.tensors);
     return absl::OkStatus();
   }
@@ -88,14 +113,15 @@ class RandomSource : public WeightSource {
 
   DType StoredAs(const WeightSpec& weight) const {
     if (IsPackedByChoice(config_, weight)) return PackedDType(config_);
-    return config_.fp8_blocks && weight.is_quantised() ? DType::kF8E4M3 : DType::kBF16;
+    if (!config_.fp8_blocks || !weight.is_quantised()) return DType::kBF16;
+    return weight.tensors[0]->fp4 ? DType::kF4E2M1 : DType::kF8E4M3;
   }
 
   RandomWeight Random(const WeightSpec& weight, DType dtype) {
     const TensorSpec& tensor = *weight.tensors[0];
     RandomWeight random = DenseRandomWeight(weight.rows(), weight.columns(), dtype,
                                             RandomAmplitude(tensor, config_), SeedOf(tensor.kind));
-    if (Is4Bit(dtype)) random.group = config_.pack_quantized.group;
+    if (Is4Bit(dtype)) random.group = config_.pack_quantized ? config_.pack_quantized.group : kFp4Group;
     return random;
   }
 
@@ -119,15 +145,15 @@ class RandomSource : public WeightSource {
 
 }  // namespace
 
-absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count, Device& device,
-                                              Stream& stream, const LoadProgress& progress,
-                                              const ExpertShard& shard) {
+absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                               Device& device, Stream& stream, const LoadProgress& progress,
+                                               const ExpertShard& shard) {
   const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
   return RandomSource(config, description, device, stream, progress).Make(description);
 }
 
-absl::StatusOr<ModelWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
-                                                  Device& device, const ExpertShard& shard) {
+absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                                   Device& device, const ExpertShard& shard) {
   const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
   const std::unique_ptr<Stream> stream = device.CreateStream();
   return RandomSource(config, description, device, *stream, nullptr, /*values=*/false).Make(description);

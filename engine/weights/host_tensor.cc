@@ -1,10 +1,12 @@
 #include "engine/weights/host_tensor.h"
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/weights/pack_quantized.h"
@@ -15,6 +17,7 @@ namespace {
 DType ToDType(const std::string& dtype) {
   if (dtype == "F32") return DType::kF32;
   if (dtype == "F8_E4M3") return DType::kF8E4M3;
+  if (dtype == "I8") return DType::kF4E2M1;  // two codes a byte: the only meaning that CheckTensors allows
   CHECK(dtype == "BF16") << dtype;
   return DType::kBF16;
 }
@@ -47,6 +50,35 @@ void Convert4BitRow(const HostTensor& tensor, int64_t row, bf16* out) {
   }
 }
 
+// The scales of an F8_E4M3 or FP4 tensor: F32, or E8M0 bytes.
+absl::Status ReadScales(const Checkpoint& checkpoint, const TensorSpec& spec, HostTensor& tensor) {
+  const TensorLocation scale = checkpoint.Find(spec.scale);
+  CHECK(scale.entry != nullptr) << spec.scale;
+  if (spec.scale_format == ScaleFormat::kF32) {
+    tensor.scale_inv.resize(static_cast<size_t>(scale.entry->bytes) / sizeof(float));
+    return scale.file->Read(*scale.entry, 0, scale.entry->bytes, tensor.scale_inv.data());
+  }
+  std::vector<uint8_t> exponents(scale.entry->bytes);
+  RETURN_IF_ERROR(scale.file->Read(*scale.entry, 0, scale.entry->bytes, exponents.data()));
+  const int64_t columns = scale.entry->shape[1];
+  const bool fp4 = tensor.dtype == DType::kF4E2M1;
+  if (fp4) tensor.group_scales.reserve(exponents.size());
+  for (size_t i = 0; i < exponents.size(); ++i) {
+    const bf16 value = E8M0ToBf16(exponents[i]);
+    if (std::isnan(ToFloat(value))) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: tensor %s: element [%d, %d]: NaN, allowed finite scales", scale.file->path(),
+          scale.entry->name, static_cast<int64_t>(i) / columns, static_cast<int64_t>(i) % columns));
+    }
+    if (fp4) {
+      tensor.group_scales.push_back(value);
+    } else {
+      tensor.scale_inv.push_back(ToFloat(value));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 HostWeight HostTensor::View() const {
@@ -73,13 +105,15 @@ absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelC
   tensor.k = static_cast<int32_t>(entry.shape.back());
   tensor.block_n = config.weight_block_n;
   tensor.block_k = config.weight_block_k;
+  if (tensor.dtype == DType::kF4E2M1) {
+    tensor.k *= 2;
+    tensor.group = kFp4Group;
+  }
   tensor.data = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(entry.bytes));
   RETURN_IF_ERROR(found.file->Read(entry, 0, entry.bytes, tensor.data.get()));
-  if (tensor.dtype != DType::kF8E4M3) return tensor;
-  const TensorLocation scale = checkpoint.Find(spec.scale);
-  CHECK(scale.entry != nullptr) << spec.scale;
-  tensor.scale_inv.resize(static_cast<size_t>(scale.entry->bytes) / sizeof(float));
-  RETURN_IF_ERROR(scale.file->Read(*scale.entry, 0, scale.entry->bytes, tensor.scale_inv.data()));
+  if (tensor.dtype == DType::kF8E4M3 || tensor.dtype == DType::kF4E2M1) {
+    RETURN_IF_ERROR(ReadScales(checkpoint, spec, tensor));
+  }
   return tensor;
 }
 

@@ -31,7 +31,8 @@ struct HostTensor {
   HostWeight View() const;
 };
 
-// Reads a tensor that has passed CheckTensors, with its scales where it has some.
+// Reads a tensor that has passed CheckTensors, with its scales where it has some. INVALID_ARGUMENT names
+// file, tensor and element where a scale is NaN.
 absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
                                       const TensorSpec& spec);
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "engine/weights/deepseek_v3_description.h"
 #include "engine/weights/deepseek_v4_description.h"
+#include "kernels/random_weight.h"
 
 namespace foredraft {
 namespace {
@@ -76,6 +77,20 @@ float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config) {
     default:
       return per_input;
   }
+}
+
+std::vector<int32_t> RandomIds(const TensorSpec& tensor, const ModelConfig& config, uint64_t seed) {
+  CHECK(tensor.kind == TensorKind::kIds);
+  const int64_t per_row = tensor.shape[1];
+  const auto count = static_cast<uint64_t>(config.n_routed_experts);
+  std::vector<int32_t> ids(tensor.element_count());
+  for (int64_t i = 0; i < tensor.element_count(); ++i) {
+    const auto row = ids.begin() + i / per_row * per_row;
+    auto id = static_cast<int32_t>(RandomBits(seed, i) % count);
+    while (std::find(row, ids.begin() + i, id) != ids.begin() + i) id = (id + 1) % config.n_routed_experts;
+    ids[i] = id;
+  }
+  return ids;
 }
 
 }  // namespace foredraft

@@ -5,13 +5,17 @@
 // the quantization_config that says so to other programs.
 //
 //   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
-//   4 bits  the same without kv_b, whose halves are multiplied with by head, and without weights whose
-//   columns
-//           are no multiple of the group. Parts that are fused into one weight are packed together.
+//   4 bits  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
+//   without
+//           weights whose columns are no multiple of the group. Parts that are fused into one weight are
+//           packed together.
+//
+// DeepSeek-V4 has its own FP4: routed experts in groups with E8M0 scales, the other projections in FP8.
 
 #include "absl/container/flat_hash_set.h"
 #include "config/model_config.h"
 #include "engine/weights/model_description.h"
+#include "kernels/dtype.h"
 #include "nlohmann/json.hpp"
 
 namespace foredraft {
@@ -23,9 +27,13 @@ bool IsPackedByChoice(const ModelConfig& config, const WeightSpec& weight);
 absl::flat_hash_set<const TensorSpec*> TensorsToPack(const ModelConfig& config,
                                                      const ModelDescription& description);
 
-// config.json's quantization_config for config.fp8_blocks or config.pack_quantized; null for neither. The
-// matrices that stay as they are stand in `ignore`, or in modules_to_not_convert.
-nlohmann::ordered_json QuantizationConfig(const ModelConfig& config, const ModelDescription& description);
+// The shape with projections in `dtype`: kBF16, kF8E4M3 or a 4-bit kind with this group.
+ModelConfig WithProjections(ModelConfig config, DType dtype, int group = kPackGroup);
+
+// Writes how config.fp8_blocks or config.pack_quantized say that the tensors are stored into a config.json.
+// The matrices that stay as they are stand in `ignore`, or in modules_to_not_convert.
+void SetQuantization(const ModelConfig& config, const ModelDescription& description,
+                     nlohmann::ordered_json& config_json);
 
 }  // namespace foredraft
 

@@ -13,6 +13,7 @@
 #include "config/json_text.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/checkpoint_check.h"
+#include "engine/weights/checkpoint_names.h"
 #include "engine/weights/pack_quantized.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -70,15 +71,16 @@ class Quantizer {
 
   void ListJobs() {
     const absl::flat_hash_set<const TensorSpec*> packed = TensorsToPack(config_, description_);
-    absl::flat_hash_map<std::string, const TensorSpec*> specs;
-    for (const TensorSpec& spec : description_.tensors) specs[spec.name] = &spec;
+    absl::flat_hash_map<const TensorEntry*, const TensorSpec*> specs;
+    for (const TensorSpec& spec : description_.tensors) specs[checkpoint_.Find(spec.name).entry] = &spec;
     for (const TensorLocation& tensor : checkpoint_.tensors()) {
       total_bytes_ += tensor.entry->bytes;
-      const auto found = specs.find(tensor.entry->name);
+      const auto found = specs.find(tensor.entry);
       const TensorSpec* spec = found == specs.end() ? nullptr : found->second;
       const bool quantise = spec != nullptr && (int4() ? packed.contains(spec) : spec->is_quantised());
       if (!quantise) {
-        Add({tensor.entry->name, tensor.entry->dtype, tensor.entry->shape}, {Step::kCopy, spec, tensor});
+        const std::string& name = spec == nullptr ? tensor.entry->name : spec->name;
+        Add({name, tensor.entry->dtype, tensor.entry->shape}, {Step::kCopy, spec, tensor});
       } else if (int4()) {
         const int64_t n = spec->shape[0], k = spec->shape[1];
         const std::vector<std::string> names = PackedNames(config_, *spec);
@@ -87,7 +89,8 @@ class Quantizer {
         Add({names[2], "I64", {2}}, {Step::kShape, spec, tensor});
       } else {
         Add({spec->name, "F8_E4M3", spec->shape}, {Step::kCodes, spec, tensor});
-        Add({spec->scale, "F32", ScaleShape(config_, spec->shape)}, {Step::kScales, spec, tensor});
+        const char* const dtype = spec->scale_format == ScaleFormat::kE8m0 ? "F8_E8M0" : "F32";
+        Add({spec->scale, dtype, ScaleShape(config_, spec->shape)}, {Step::kScales, spec, tensor});
       }
     }
   }
@@ -155,7 +158,8 @@ class Quantizer {
       const int64_t rows = std::min(band, n - first);
       RETURN_IF_ERROR(ReadRows(job.source, first, rows, k, values));
       codes.resize(int4() ? rows * k / 2 : rows * k);
-      tensor.error += int4() ? QuantizeInt4(values, rows, k, codes) : QuantizeF8(values, rows, k, codes);
+      tensor.error +=
+          int4() ? QuantizeInt4(values, rows, k, codes) : QuantizeF8(*job.spec, values, rows, codes);
       out.write(reinterpret_cast<const char*>(codes.data()), static_cast<std::streamsize>(codes.size()));
     }
     report_.tensors.push_back(std::move(tensor));
@@ -178,8 +182,10 @@ class Quantizer {
     return error;
   }
 
-  QuantizationError QuantizeF8(const std::vector<float>& values, int64_t rows, int64_t k,
+  QuantizationError QuantizeF8(const TensorSpec& spec, const std::vector<float>& values, int64_t rows,
                                std::vector<uint8_t>& codes) {
+    const bool e8m0 = spec.scale_format == ScaleFormat::kE8m0;
+    const int64_t k = spec.shape[1];
     const int64_t block_rows = (rows + kBlock - 1) / kBlock;
     const int64_t block_columns = (k + kBlock - 1) / kBlock;
     std::vector<float> scales(block_rows * block_columns);
@@ -190,9 +196,13 @@ class Quantizer {
           return QuantizeF8Block(&values[row * k + column], k,
                                  static_cast<int>(std::min<int64_t>(kBlock, rows - row)),
                                  static_cast<int>(std::min<int64_t>(kBlock, k - column)),
-                                 &codes[row * k + column], k, &scales[block]);
+                                 &codes[row * k + column], k, &scales[block], e8m0);
         });
-    Keep(scales.data(), scales.size() * sizeof(float));
+    if (!e8m0) {
+      Keep(scales.data(), scales.size() * sizeof(float));
+      return error;
+    }
+    for (const float scale : scales) scales_.push_back(static_cast<char>(127 + std::ilogb(scale)));
     return error;
   }
 
@@ -266,21 +276,20 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
                                                   const LoadProgress& progress) {
   const std::string config_path = options.in_dir + "/config.json";
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(config_path, kConfigBytes));
-  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, config_path));
+  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, config_path, ModelUse::kInspect));
   if (config.fp8_blocks || config.pack_quantized) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: quantization_config: the checkpoint is quantised already, allowed BF16", config_path));
   }
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.in_dir, config.mtp_file));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.in_dir, config));
   // Modules that config.json does not declare, or that are not there, are no part of what is quantised.
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "quantize"));
 
-  config.fp8_blocks = options.dtype == DType::kF8E4M3;
-  if (options.dtype == DType::kInt4) config.pack_quantized = {CodeFormat::kInt4, options.group};
+  config = WithProjections(std::move(config), options.dtype, options.group);
   Quantizer quantizer(options, config, checkpoint, progress);
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  json["quantization_config"] = QuantizationConfig(config, quantizer.description());
+  SetQuantization(config, quantizer.description(), json);
   RETURN_IF_ERROR(CopyOtherFiles(options.in_dir, options.out_dir));
   ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Write());
   RETURN_IF_ERROR(WriteReport(report, options.out_dir + "/" + kQuantizationReportFile));

@@ -130,8 +130,10 @@ QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* co
 }
 
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
-                                  uint8_t* codes, int64_t code_stride, float* scale) {
-  constexpr int kCandidates = 8;  // a factor of 2 would give the same mantissas again
+                                  uint8_t* codes, int64_t code_stride, float* scale, bool power_of_two) {
+  // A factor of 2 would give the same mantissas again. Of powers of two there is one in that range, and the
+  // one below, which cuts the largest magnitudes and keeps more of the smallest.
+  const int candidates = power_of_two ? 2 : 8;
   float largest = 0;
   for (int row = 0; row < rows; ++row) {
     for (int i = 0; i < columns; ++i)
@@ -139,8 +141,10 @@ QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, i
   }
   float best = 1;
   double least = INFINITY;
-  for (int candidate = 0; candidate < kCandidates; ++candidate) {
-    const float tried = largest / 448 * std::exp2(static_cast<float>(candidate) / kCandidates);
+  for (int candidate = 0; candidate < candidates; ++candidate) {
+    const float tried = power_of_two
+                            ? std::exp2(std::ceil(std::log2(largest / 448)) - static_cast<float>(candidate))
+                            : largest / 448 * std::exp2(static_cast<float>(candidate) / candidates);
     if (!(tried >= 0x1p-120f)) continue;
     double error = 0;
     for (int row = 0; row < rows; ++row) {

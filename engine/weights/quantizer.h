@@ -27,9 +27,10 @@ struct QuantizationError {
 QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* codes, bf16* scale);
 
 // A block of rows x columns, at most 128 x 128; `weight_stride` and `code_stride` in elements. `scale` is the
-// multiplier (weight_scale_inv). Finite weights.
+// multiplier (weight_scale_inv), a power of two where the format has E8M0 scales. Finite weights.
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
-                                  uint8_t* codes, int64_t code_stride, float* scale);
+                                  uint8_t* codes, int64_t code_stride, float* scale,
+                                  bool power_of_two = false);
 
 }  // namespace foredraft
 

@@ -67,6 +67,7 @@ enum class Content {
   kCodes,      // 4-bit codes of spread * normal, two to a byte
   kExponents,  // E8M0 `constant`
   kShape,      // two sizes
+  kIds,        // RandomIds
 };
 
 struct RandomTensor {
@@ -76,7 +77,8 @@ struct RandomTensor {
   float mean = 0;
   float spread = 0;
   uint8_t constant = 0;
-  std::vector<int64_t> sizes;  // kShape
+  std::vector<int64_t> sizes;        // kShape
+  const TensorSpec* spec = nullptr;  // kIds
 
   int64_t element_count() const { return out.bytes() / SafetensorsElementBytes(out.dtype); }
 };
@@ -128,7 +130,7 @@ std::vector<uint8_t> CodePalette(const RandomTensor& tensor) {
   return pairs;
 }
 
-void WriteTensor(const RandomTensor& tensor, uint64_t seed, std::ostream& file) {
+void WriteTensor(const RandomTensor& tensor, const ModelConfig& config, uint64_t seed, std::ostream& file) {
   const uint64_t key = Mix(seed ^ Fnv1a(tensor.out.name));
   const int64_t count = tensor.element_count();
   if (tensor.content == Content::kCodes) {
@@ -138,6 +140,10 @@ void WriteTensor(const RandomTensor& tensor, uint64_t seed, std::ostream& file) 
     for (int64_t i = 0; i < tensor.out.shape[0]; ++i) file << row;
   } else if (tensor.content == Content::kShape) {
     file.write(reinterpret_cast<const char*>(tensor.sizes.data()), tensor.out.bytes());
+  } else if (tensor.content == Content::kIds) {
+    const std::vector<int32_t> ids = RandomIds(*tensor.spec, config, key);
+    const std::vector<int64_t> stored(ids.begin(), ids.end());
+    file.write(reinterpret_cast<const char*>(stored.data()), tensor.out.bytes());
   } else if (tensor.dtype == DType::kF8E4M3) {
     WriteElements(Palette<uint8_t>(tensor, ToF8E4M3), count, key, file);
   } else if (tensor.dtype == DType::kBF16) {
@@ -153,9 +159,45 @@ RandomTensor Elements(const std::string& name, std::vector<int64_t> shape, DType
 }
 
 RandomTensor Describe(const TensorSpec& spec, const ModelConfig& config) {
-  if (spec.kind == TensorKind::kNorm) return Elements(spec.name, spec.shape, DType::kBF16, 1.0f, 0.1f);
+  const DType dtype = spec.kept_f32 ? DType::kF32 : DType::kBF16;
+  if (spec.kind == TensorKind::kIds) {
+    return {.out = {spec.name, "I64", spec.shape}, .content = Content::kIds, .spec = &spec};
+  }
+  if (spec.kind == TensorKind::kNorm) return Elements(spec.name, spec.shape, dtype, 1.0f, 0.1f);
   if (spec.kind == TensorKind::kBias) return Elements(spec.name, spec.shape, DType::kF32, 0, 0.02f);
-  return Elements(spec.name, spec.shape, DType::kBF16, 0, RandomAmplitude(spec, config));
+  return Elements(spec.name, spec.shape, dtype, 0, RandomAmplitude(spec, config));
+}
+
+// The exponent of the least power of two by which the codes, up to `largest`, reach the amplitude's bound.
+int ScaleExponent(float amplitude, float largest) {
+  return static_cast<int>(std::ceil(std::log2(amplitude * kNormalBound / largest)));
+}
+
+// E8M0 scales, all the same.
+RandomTensor Exponents(const std::string& name, const std::string& dtype, std::vector<int64_t> shape,
+                       int exponent) {
+  return {.out = {name, dtype, std::move(shape)},
+          .content = Content::kExponents,
+          .constant = static_cast<uint8_t>(127 + exponent)};
+}
+
+// FP8 blocks or FP4 groups with E8M0 scales, as DeepSeek-V4 has them. The codes make up for the scales'
+// steps.
+void AppendE8m0(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
+  const float amplitude = RandomAmplitude(spec, config);
+  const int64_t n = spec.shape[0], k = spec.shape[1];
+  if (spec.fp4) {
+    const int exponent = ScaleExponent(amplitude, Code4ToFloat(DType::kF4E2M1, 7));
+    tensors.push_back({.out = {spec.name, "I8", {n, k / 2}},
+                       .content = Content::kCodes,
+                       .dtype = DType::kF4E2M1,
+                       .spread = std::ldexp(amplitude, -exponent)});
+    tensors.push_back(Exponents(spec.scale, "F8_E8M0", {n, k / kFp4Group}, exponent));
+  } else {
+    const int exponent = ScaleExponent(amplitude, 448);
+    tensors.push_back(Elements(spec.name, spec.shape, DType::kF8E4M3, 0, std::ldexp(amplitude, -exponent)));
+    tensors.push_back(Exponents(spec.scale, "F8_E8M0", ScaleShape(config, spec.shape), exponent));
+  }
 }
 
 // Codes fill E4M3's range; the scales, which differ a little from block to block, undo that.
@@ -174,7 +216,7 @@ void AppendPacked(const TensorSpec& spec, const ModelConfig& config, std::vector
   const int64_t n = spec.shape[0], k = spec.shape[1];
   const int64_t groups = k / config.pack_quantized.group;
   float scale = amplitude * kNormalBound / Code4ToFloat(dtype, int4 ? 15 : 7);
-  const int exponent = static_cast<int>(std::ceil(std::log2(scale)));
+  const int exponent = ScaleExponent(amplitude, Code4ToFloat(dtype, int4 ? 15 : 7));
   if (!int4) scale = std::ldexp(1.0f, exponent);
   tensors.push_back({.out = {names[0], int4 ? "I32" : "U8", {n, k / (int4 ? 8 : 2)}},
                      .content = Content::kCodes,
@@ -184,9 +226,7 @@ void AppendPacked(const TensorSpec& spec, const ModelConfig& config, std::vector
     tensors.push_back(Elements(names[1], {n, groups}, DType::kBF16, scale, scale / 16));
     tensors.push_back({.out = {names[2], "I64", {2}}, .content = Content::kShape, .sizes = spec.shape});
   } else {
-    tensors.push_back({.out = {names[1], "U8", {n, groups}},
-                       .content = Content::kExponents,
-                       .constant = static_cast<uint8_t>(127 + exponent)});
+    tensors.push_back(Exponents(names[1], "U8", {n, groups}, exponent));
   }
 }
 
@@ -198,7 +238,8 @@ std::vector<RandomTensor> ListTensors(const ModelConfig& config, const ModelDesc
     if (packed.contains(&spec)) {
       AppendPacked(spec, config, tensors);
     } else if (config.fp8_blocks && spec.is_quantised()) {
-      AppendF8(spec, config, tensors);
+      const bool e8m0 = spec.scale_format == ScaleFormat::kE8m0;
+      (e8m0 ? AppendE8m0 : AppendF8)(spec, config, tensors);
     } else {
       tensors.push_back(Describe(spec, config));
     }
@@ -206,23 +247,11 @@ std::vector<RandomTensor> ListTensors(const ModelConfig& config, const ModelDesc
   return tensors;
 }
 
-// The shape's config with the dtype that the weights are written in.
-ModelConfig WithProjections(ModelConfig config, DType projections) {
-  config.fp8_blocks = projections == DType::kF8E4M3;
-  config.pack_quantized = {};
-  if (projections == DType::kInt4) config.pack_quantized = {CodeFormat::kInt4, kPackGroup};
-  if (projections == DType::kF4E2M1) config.pack_quantized = {CodeFormat::kFp4, kPackGroup};
-  return config;
-}
-
 absl::Status WriteConfig(const std::string& text, const ModelConfig& config,
                          const ModelDescription& description, const std::string& dir) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   json["torch_dtype"] = "bfloat16";
-  json.erase("quantization_config");
-  if (const Json quantization = QuantizationConfig(config, description); !quantization.is_null()) {
-    json["quantization_config"] = quantization;
-  }
+  SetQuantization(config, description, json);
   return WriteJsonFile(json, dir + "/config.json");
 }
 
@@ -237,7 +266,7 @@ absl::Status WriteGenerationConfig(const ModelConfig& config, const std::string&
 
 absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options) {
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
-  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json));
+  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json, ModelUse::kInspect));
   const ModelConfig config = WithProjections(shape, options.projections);
   const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
   RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));
@@ -248,7 +277,7 @@ absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOp
   for (const RandomTensor& tensor : tensors) outputs.push_back(tensor.out);
   return WriteCheckpoint(outputs, options.out_dir, options.max_shard_bytes,
                          [&](size_t index, std::ostream& out) -> absl::Status {
-                           WriteTensor(tensors[index], options.seed, out);
+                           WriteTensor(tensors[index], config, options.seed, out);
                            return absl::OkStatus();
                          });
 }

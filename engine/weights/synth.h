@@ -18,7 +18,7 @@ struct RandomCheckpointOptions {
   std::string out_dir;      // made if missing; must be empty, so that no weights are overwritten
   uint64_t seed = 0;        // the same seed gives the same bytes on every machine
   // Or kF8E4M3: in blocks with their scales. Or a 4-bit kind: codes and scales in groups of 32, where
-  // `quantize` would make them (quantization_config.h).
+  // `quantize` would make them (quantization_config.h). kF4E2M1 is DeepSeek-V4's own format for that model.
   DType projections = DType::kBF16;
   int64_t max_shard_bytes = 1'000'000'000;  // a larger tensor gets a shard of its own
 };

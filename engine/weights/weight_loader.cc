@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "engine/weights/checkpoint_check.h"
+#include "engine/weights/checkpoint_names.h"
 #include "engine/weights/host_tensor.h"
 #include "engine/weights/pack_quantized.h"
 
@@ -21,9 +22,24 @@ class CheckpointSource : public WeightSource {
       : WeightSource(device, stream, progress), checkpoint_(checkpoint), config_(config) {}
 
  private:
-  absl::StatusOr<std::vector<float>> Values(const TensorSpec& tensor) override {
+  absl::StatusOr<std::vector<float>> Values(const WeightSpec&, const TensorSpec& tensor) override {
     ASSIGN_OR_RETURN(const HostTensor host, ReadTensor(checkpoint_, config_, tensor));
     return ToFloats(host);
+  }
+
+  absl::StatusOr<std::vector<int32_t>> Ids(const TensorSpec& tensor) override {
+    const auto [file, entry] = checkpoint_.Find(tensor.name);
+    std::vector<int64_t> stored(tensor.element_count());
+    RETURN_IF_ERROR(file->Read(*entry, 0, entry->bytes, stored.data()));
+    const int64_t columns = tensor.shape[1];
+    for (size_t i = 0; i < stored.size(); ++i) {
+      if (stored[i] >= 0 && stored[i] < config_.n_routed_experts) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor %s: element [%d, %d]: %d, allowed 0..%d", file->path(), entry->name,
+                          static_cast<int64_t>(i) / columns, static_cast<int64_t>(i) % columns, stored[i],
+                          config_.n_routed_experts - 1));
+    }
+    return std::vector<int32_t>(stored.begin(), stored.end());
   }
 
   absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
@@ -46,6 +62,20 @@ class CheckpointSource : public WeightSource {
   absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
     const auto read = [&](int index) { return ReadParts(weight.parts(index)); };
     ASSIGN_OR_RETURN(*member.out, device_.PackWeights(weight.expert_count, read));
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
+    ASSIGN_OR_RETURN(HostTensor whole, ReadTensor(checkpoint_, config_, *weight.tensors[0]));
+    whole = ToBf16(std::move(whole));
+    const int32_t rows = whole.n / member.count;
+    const auto* const values = reinterpret_cast<const bf16*>(whole.data.get());
+    const auto group = [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
+      return std::vector<HostWeight>{
+          {.n = rows, .k = whole.k, .data = values + int64_t{index} * rows * whole.k}};
+    };
+    ASSIGN_OR_RETURN(*member.out, device_.PackWeights(member.count, group));
+    Advance(weight.tensors);
     return absl::OkStatus();
   }
 
@@ -107,10 +137,10 @@ class CheckpointSource : public WeightSource {
 
 }  // namespace
 
-absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
-                                         int mtp_module_count, Device& device, Stream& stream,
-                                         const LoadProgress& progress, const ExpertShard& shard) {
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(checkpoint_dir, config.mtp_file));
+absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
+                                          int mtp_module_count, Device& device, Stream& stream,
+                                          const LoadProgress& progress, const ExpertShard& shard) {
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(checkpoint_dir, config));
   ASSIGN_OR_RETURN(const int loadable, CheckCheckpoint(checkpoint, config));
   RETURN_IF_ERROR(CheckModuleCount(checkpoint_dir, config, mtp_module_count, loadable));
   const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
@@ -118,9 +148,9 @@ absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, cons
   return LoadWeights(checkpoint, config, description, device, stream, progress);
 }
 
-absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
-                                         const ModelDescription& description, Device& device, Stream& stream,
-                                         const LoadProgress& progress) {
+absl::StatusOr<LoadedWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                          const ModelDescription& description, Device& device, Stream& stream,
+                                          const LoadProgress& progress) {
   return CheckpointSource(checkpoint, config, device, stream, progress).Make(description);
 }
 

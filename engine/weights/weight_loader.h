@@ -20,14 +20,14 @@ namespace foredraft {
 // extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor. Host memory is
 // bounded by the largest group of fused tensors; the embedding is streamed. Only the routed experts of
 // `shard` are read and counted in `progress`, which may be empty.
-absl::StatusOr<ModelWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
-                                         int mtp_module_count, Device& device, Stream& stream,
-                                         const LoadProgress& progress, const ExpertShard& shard = {});
+absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
+                                          int mtp_module_count, Device& device, Stream& stream,
+                                          const LoadProgress& progress, const ExpertShard& shard = {});
 
 // Loads from an open checkpoint that has passed CheckTensors, as `description` says.
-absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
-                                         const ModelDescription& description, Device& device, Stream& stream,
-                                         const LoadProgress& progress);
+absl::StatusOr<LoadedWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                          const ModelDescription& description, Device& device, Stream& stream,
+                                          const LoadProgress& progress);
 
 }  // namespace foredraft
 

@@ -13,7 +13,7 @@ constexpr int64_t kTablePieceElements = int64_t{1} << 24;
 
 }  // namespace
 
-absl::StatusOr<ModelWeights> WeightSource::Make(const ModelDescription& description) {
+absl::StatusOr<LoadedWeights> WeightSource::Make(const ModelDescription& description) {
   for (const WeightSpec& weight : description.weights) {
     for (const TensorSpec* tensor : weight.tensors) total_bytes_ += BytesOf(*tensor);
   }
@@ -31,11 +31,20 @@ absl::StatusOr<ModelWeights> WeightSource::Make(const ModelDescription& descript
 absl::Status WeightSource::Set(const WeightSpec& weight, const VectorMember& member) {
   std::vector<float> values(member.leading_zeros, 0.0f);
   for (const TensorSpec* tensor : weight.tensors) {
-    ASSIGN_OR_RETURN(const std::vector<float> part, Values(*tensor));
+    ASSIGN_OR_RETURN(const std::vector<float> part, Values(weight, *tensor));
     values.insert(values.end(), part.begin(), part.end());
   }
   ASSIGN_OR_RETURN(float* const memory, device_.AllocateArray<float>(values.size()));
   device_.CopyToDevice(stream_, memory, values.data(), values.size() * sizeof(float));
+  *member.out = memory;
+  Advance(weight.tensors);
+  return absl::OkStatus();
+}
+
+absl::Status WeightSource::Set(const WeightSpec& weight, const IdsMember& member) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, Ids(*weight.tensors[0]));
+  ASSIGN_OR_RETURN(int32_t* const memory, device_.AllocateArray<int32_t>(ids.size()));
+  device_.CopyToDevice(stream_, memory, ids.data(), ids.size() * sizeof(int32_t));
   *member.out = memory;
   Advance(weight.tensors);
   return absl::OkStatus();

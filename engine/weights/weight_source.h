@@ -28,15 +28,18 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   // Makes every weight of the description, one after another. All are on the device when this returns.
-  absl::StatusOr<ModelWeights> Make(const ModelDescription& description);
+  absl::StatusOr<LoadedWeights> Make(const ModelDescription& description);
 
  protected:
-  // The elements of a vector, and elements [first, first + out.size()) of a table.
-  virtual absl::StatusOr<std::vector<float>> Values(const TensorSpec& tensor) = 0;
+  // The elements of a tensor that becomes FP32, those of a table of ids, and elements [first, first +
+  // out.size()) of a table.
+  virtual absl::StatusOr<std::vector<float>> Values(const WeightSpec& weight, const TensorSpec& tensor) = 0;
+  virtual absl::StatusOr<std::vector<int32_t>> Ids(const TensorSpec& tensor) = 0;
   virtual absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) = 0;
   // Each sets the member and reports its tensors with Advance.
   virtual absl::Status Set(const WeightSpec& weight, const MatrixMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) = 0;
+  virtual absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const KvBMember& member) = 0;
   // Called instead of Set for the experts of a rank without experts: the member stays absent.
   virtual void Skip() {}
@@ -51,6 +54,7 @@ class WeightSource {
  private:
   absl::Status Set(const WeightSpec& weight, const VectorMember& member);
   absl::Status Set(const WeightSpec& weight, const TableMember& member);
+  absl::Status Set(const WeightSpec& weight, const IdsMember& member);
   void Advance(int64_t bytes);
 
   const LoadProgress& progress_;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/kernels_v4.h"
+#include "kernels/cpu/lane_sums.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/wide.h"
@@ -12,8 +13,12 @@
 namespace foredraft::cpu {
 namespace {
 
-FOREDRAFT_WIDE float Dot(const float* a, const float* b, int64_t count) {
-  return LaneSum(count, [a, b](int64_t i) { return a[i] * b[i]; });
+constexpr int64_t kOutputs = 4;  // of `fn`, computed side by side
+
+// out = the first `outputs` rows of fn [kOutputs, count] · x.
+FOREDRAFT_WIDE void Dots(const float* fn, const float* x, int64_t outputs, int64_t count, float* out) {
+  if (outputs == kOutputs) return DotProducts<kOutputs>(x, fn, count, count, out);
+  for (int64_t i = 0; i < outputs; ++i) DotProducts<1>(x, fn + i * count, count, count, out + i);
 }
 
 FOREDRAFT_WIDE float NormFactor(const float* x, int64_t count, float eps) { return RmsFactor(x, count, eps); }
@@ -44,13 +49,15 @@ FOREDRAFT_WIDE void AddTo(float* out, const float* x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] += x[i];
 }
 
-// m = fn · X for all rows, one item per row and output, so that few rows also use all threads.
+// m = fn · X for all rows, one item per row and kOutputs outputs, so that few rows also use all threads.
 void Products(const CpuContext& context, Matrix<const float> streams, const float* fn, Matrix<float> m) {
   const int64_t width = streams.cols, outputs = m.cols;
-  context.pool.ParallelFor(m.rows * outputs, width, [&](int64_t begin, int64_t end) {
+  const int64_t groups = (outputs + kOutputs - 1) / kOutputs;
+  context.pool.ParallelFor(m.rows * groups, kOutputs * width, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item / outputs, output = item % outputs;
-      m.row(row)[output] = Dot(fn + output * width, streams.row(row), width);
+      const int64_t row = item / groups, first = item % groups * kOutputs;
+      Dots(fn + first * width, streams.row(row), std::min(kOutputs, outputs - first), width,
+           m.row(row) + first);
     }
   });
 }

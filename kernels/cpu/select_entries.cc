@@ -3,8 +3,8 @@
 
 #include "base/check.h"
 #include "kernels/cpu/kernels_v4.h"
+#include "kernels/cpu/lane_sums.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/wide.h"
 
 namespace foredraft::cpu {
@@ -12,14 +12,29 @@ namespace {
 
 constexpr int32_t kEntryBlock = 256;  // entries of a row that one item scores
 
+FOREDRAFT_WIDE void Widen(const bf16* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = ToFloat(x[i]);
+}
+
 // sum over heads, in ascending order, of relu(q_h · key) * (weights_h * scale).
-FOREDRAFT_WIDE float Score(const bf16* q, const bf16* key, const float* weights, float scale,
+FOREDRAFT_WIDE float Score(const float* q, const float* key, const float* weights, float scale,
                            int32_t head_count, int32_t width) {
+  constexpr int32_t kTogether = 4;
   float score = 0.0f;
-  for (int32_t head = 0; head < head_count; ++head) {
-    const bf16* const query = q + int64_t{head} * width;
-    const float dot = LaneSum(width, [query, key](int64_t i) { return ToFloat(query[i]) * ToFloat(key[i]); });
-    score += (dot > 0.0f ? dot : 0.0f) * (weights[head] * scale);
+  float dots[kTogether];
+  int32_t head = 0;
+  const auto add = [&](int32_t count) __attribute__((always_inline)) {
+    for (int32_t i = 0; i < count; ++i) {
+      score += (dots[i] > 0.0f ? dots[i] : 0.0f) * (weights[head + i] * scale);
+    }
+  };
+  for (; head + kTogether <= head_count; head += kTogether) {
+    DotProducts<kTogether>(key, q + int64_t{head} * width, width, width, dots);
+    add(kTogether);
+  }
+  for (; head < head_count; ++head) {
+    DotProducts<1>(key, q + int64_t{head} * width, width, width, dots);
+    add(1);
   }
   return score;
 }
@@ -55,15 +70,19 @@ void SelectEntries(const CpuContext& context, const SelectEntriesParams& p) {
   const int64_t blocks = (most + kEntryBlock - 1) / kEntryBlock;
   const int64_t cost = int64_t{2} * kEntryBlock * p.head_count * width;
   context.pool.ParallelFor(p.index.rows * blocks, cost, [&](int64_t begin, int64_t end) {
+    float* const key = ThreadScratch<float>((size_t{1} + p.head_count) * width);
+    float* const q = key + width;
     for (int64_t item = begin; item < end; ++item) {
       const int64_t r = item / blocks;
       const int32_t visible = VisibleEntries(p, r);
       if (visible <= p.top_k) continue;
+      Widen(p.q.row(r), int64_t{p.head_count} * width, q);
       const int32_t first = static_cast<int32_t>(item % blocks) * kEntryBlock;
       for (int32_t w = first; w < std::min(first + kEntryBlock, visible); ++w) {
-        const bf16* const key = p.entries.row(p.index.slots[r], w);
-        CHECK(key != nullptr) << "slot " << p.index.slots[r] << " has no indexer entry " << w;
-        p.scores.row(r)[w] = Score(p.q.row(r), key, p.weights.row(r), p.scale, p.head_count, width);
+        const bf16* const entry = p.entries.row(p.index.slots[r], w);
+        CHECK(entry != nullptr) << "slot " << p.index.slots[r] << " has no indexer entry " << w;
+        Widen(entry, width, key);
+        p.scores.row(r)[w] = Score(q, key, p.weights.row(r), p.scale, p.head_count, width);
       }
     }
   });

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/kernels_v4.h"
+#include "kernels/cpu/lane_sums.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/slot_rows.h"
 #include "kernels/cpu/vector_math.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int32_t kSplit = 32;      // keys of one softmax, which are widened to FP32 once for several heads
 constexpr int32_t kHeadBlock = 16;  // heads of one item
+constexpr int32_t kTogether = 4;    // keys whose products and sums run side by side
 
 // The softmax of one head over the splits so far. It starts with the sink: weight 1 in the sum, no value.
 struct HeadState {
@@ -29,21 +31,26 @@ FOREDRAFT_WIDE void AddKeys(const float* q, const float* keys, int32_t count, in
                             HeadState& state) {
   float scores[kSplit];
   float largest = state.max;
+  int32_t done = 0;
+  for (; done + kTogether <= count; done += kTogether) {
+    DotProducts<kTogether>(q, keys + done * width, width, width, scores + done);
+  }
+  for (; done < count; ++done) DotProducts<1>(q, keys + done * width, width, width, scores + done);
   for (int32_t t = 0; t < count; ++t) {
-    const float* const key = keys + t * width;
-    scores[t] = LaneSum(width, [q, key](int64_t i) { return q[i] * key[i]; }) * scale;
+    scores[t] *= scale;
     largest = scores[t] > largest ? scores[t] : largest;
   }
   const float keep = Exp(state.max - largest);
   float sum = state.sum * keep;
   float* const acc = state.acc;
   for (int64_t i = 0; i < width; ++i) acc[i] *= keep;
-  for (int32_t t = 0; t < count; ++t) {
-    const float weight = Exp(scores[t] - largest);
-    const float* const key = keys + t * width;
-    sum += weight;
-    for (int64_t i = 0; i < width; ++i) acc[i] += weight * key[i];
+  float weights[kSplit];
+  for (int32_t t = 0; t < count; ++t) weights[t] = Exp(scores[t] - largest);
+  for (int32_t t = 0; t < count; ++t) sum += weights[t];
+  for (done = 0; done + kTogether <= count; done += kTogether) {
+    AddScaled<kTogether>(weights + done, keys + done * width, width, width, acc);
   }
+  for (; done < count; ++done) AddScaled<1>(weights + done, keys + done * width, width, width, acc);
   state.max = largest;
   state.sum = sum;
 }

@@ -14,10 +14,12 @@
 #include "config/config_explain.h"
 #include "config/config_warnings.h"
 #include "config/config_yaml.h"
+#include "engine/cache_groups.h"
 #include "engine/weights/dummy_weights.h"
 #include "server/cli/commands.h"
 #include "server/cli/explain_memory.h"
 #include "server/daemon.h"
+#include "server/group/engine_setup.h"
 #include "server/group/model_files.h"
 #include "server/output/metric_table.h"
 
@@ -38,18 +40,28 @@ std::string Drafting(const Config& config) {
                       speculative.relaxed_delta);
 }
 
+// What a sequence keeps beside its history (engine/cache_groups.h); empty where that is nothing.
+std::string Windows(const Config& config, const ModelConfig& model) {
+  const std::vector<CacheGroup> groups =
+      CacheGroupsOf(model, MtpModuleCount(config), config.kv_cache_config.tokens_per_block);
+  if (groups.size() == 1) return "";
+  return absl::StrCat(" (", Grouped(HistoryBytesPerToken(groups)), " a token), and windows of up to ",
+                      Grouped(WindowBytesPerSequence(groups, MaxDraftLen(config))), " bytes a sequence");
+}
+
 // Size of the KV cache: a number of tokens, or how the memory of the device decides it at the start.
 std::string Pool(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
+  const int block_tokens = BlockTokens(config, model);
   if (cache.max_tokens > 0) {
-    return absl::StrCat(Grouped(cache.max_tokens), " tokens in blocks of ", cache.tokens_per_block, ", ",
-                        Grouped(cache.max_tokens * token_bytes), " bytes");
+    return absl::StrCat(Grouped(cache.max_tokens), " tokens in blocks of ", block_tokens, ", ",
+                        Grouped(cache.max_tokens * token_bytes), " bytes", Windows(config, model));
   }
   const int64_t weight_bytes = DummyBytes(model, MtpModuleCount(config));
   return absl::StrCat(cache.free_gpu_memory_fraction, " of what the GPU has left after the weights (about ",
                       Grouped(weight_bytes), " bytes over all ranks) and workspaces, in blocks of ",
-                      cache.tokens_per_block, ", ", Grouped(token_bytes), " bytes a token");
+                      block_tokens, ", ", Grouped(token_bytes), " bytes a token", Windows(config, model));
 }
 
 // A summary of the configuration, as YAML comments above the values.

@@ -54,13 +54,17 @@ std::string WeightsText(const Config& config, const ModelConfig& model) {
 }
 
 void AddCache(const Config& config, const MemoryEstimate& memory, int64_t blocks, Table& table) {
-  const int64_t tokens = (blocks - 1) * memory.cache.tokens_per_block;  // block 0 is scratch
+  const int64_t tokens = (blocks - 1) * memory.cache.tokens_per_block();  // block 0 is scratch
   const int64_t requests = (blocks - 1) / std::max(memory.sequence_blocks, 1);
   table.Row("KV cache", blocks * memory.block_bytes(),
             absl::StrCat(Grouped(tokens), " tokens in ", Grouped(blocks - 1), " blocks of ",
-                         memory.cache.tokens_per_block, ": ", Grouped(requests),
+                         memory.cache.tokens_per_block(), ": ", Grouped(requests),
                          requests == 1 ? " request" : " requests", " of max_seq_len ",
                          Grouped(config.max_seq_len), " at once"));
+  if (memory.cache.window_bytes() == 0) return;
+  table.Row(
+      "windows", memory.cache.window_bytes(),
+      absl::StrCat("the last tokens of ", config.max_batch_size, " sequences, and of reusable prefixes"));
 }
 
 void AddCommon(const Config& config, const ModelConfig& model, const EngineOptions& options,
@@ -85,7 +89,7 @@ void AddAssumed(const MemoryEstimate& memory, Table& table) {
 }
 
 absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelConfig& model) {
-  const EngineOptions options = EngineOptionsOf(config);
+  const EngineOptions options = EngineOptionsOf(config, model);
   ASSIGN_OR_RETURN(const MemoryEstimate memory,
                    EstimateMemory(SizedBackend::kCpu, options, model, config.parallel.attention_dp));
   Table table;
@@ -93,12 +97,12 @@ absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelCo
   table.Line(
       absl::StrCat("memory  of each rank, in RAM", here > 1 ? absl::StrCat("; ", here, " ranks here") : ""));
   AddCommon(config, model, options, memory, table);
-  const int64_t blocks = BlockCount(config);
+  const int64_t blocks = BlockCount(config, model);
   AddCache(config, memory, blocks, table);
   table.Row("swap", config.kv_cache_config.host_cache_size,
             "swapped-out sequences: kv_cache_config.host_cache_size");
   const int64_t sum =
-      memory.fixed_bytes() + blocks * memory.block_bytes() + config.kv_cache_config.host_cache_size;
+      memory.fixed_bytes() + memory.cache_bytes(blocks) + config.kv_cache_config.host_cache_size;
   const int64_t ram = ReadHostFacts().ram_bytes;
   table.Row("sum", sum * here, absl::StrFormat("of %.2f GiB RAM", static_cast<double>(ram) / (1 << 30)));
   MemoryExplanation explanation{.text = table.Take(), .fits = absl::OkStatus()};
@@ -124,7 +128,7 @@ absl::StatusOr<int64_t> ParseMemorySize(const std::string& text) {
 absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
                                                 std::optional<int64_t> gpu_bytes) {
   if (config.backend == Backend::kCpu) return ExplainCpu(config, model);
-  const EngineOptions options = EngineOptionsOf(config);
+  const EngineOptions options = EngineOptionsOf(config, model);
   ASSIGN_OR_RETURN(const MemoryEstimate memory,
                    EstimateMemory(SizedBackend::kCuda, options, model, config.parallel.attention_dp));
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
@@ -138,10 +142,10 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
                           ", predicted from config.json"));
   AddCommon(config, model, options, memory, table);
   AddAssumed(memory, table);
-  const int64_t set_blocks = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0;
+  const int64_t set_blocks = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
   if (set_blocks > 0) AddCache(config, memory, set_blocks, table);
   const int64_t least = set_blocks > 0
-                            ? memory.fixed_bytes() + memory.graph_bytes + set_blocks * memory.block_bytes()
+                            ? memory.fixed_bytes() + memory.graph_bytes + memory.cache_bytes(set_blocks)
                             : SmallestDevice(memory, options);
   if (!gpu_bytes) {
     table.Row("needed", least,
@@ -162,8 +166,7 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
     explanation.fits = blocks.status();
     if (blocks.ok()) {
       AddCache(config, memory, *blocks, table);
-      table.Row("left",
-                *gpu_bytes - memory.fixed_bytes() - memory.graph_bytes - *blocks * memory.block_bytes(),
+      table.Row("left", *gpu_bytes - memory.fixed_bytes() - memory.graph_bytes - memory.cache_bytes(*blocks),
                 absl::StrFormat("free_gpu_memory_fraction is %.2f", options.free_memory_fraction));
     }
   }

@@ -15,6 +15,7 @@ void Row(const char* name, const std::string& value) { printf("%-20s %s\n", name
 
 const char* DTypeOf(const ModelConfig& model) {
   if (model.pack_quantized) return model.pack_quantized.codes == CodeFormat::kInt4 ? "INT4" : "FP4";
+  if (model.fp8_blocks && model.v4 && model.v4->fp4_experts) return "FP8 with FP4 experts";
   return model.fp8_blocks ? "FP8" : "BF16";
 }
 
@@ -22,7 +23,7 @@ const char* DTypeOf(const ModelConfig& model) {
 absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return SummarizeCheckpoint(path);
-  ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(path));
+  ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(path, ModelUse::kInspect));
   return SummarizeConfig(model);
 }
 

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   AddSynth(app, &exit_code);
   AddQuantize(app, &exit_code);
   AddTune(app, &exit_code);
+  AddValidateMtp(app, &exit_code);
   AddManual(app, &exit_code);
   if (const std::string unknown = UnknownCommand(app, argc > 1 ? argv[1] : ""); !unknown.empty()) {
     fprintf(stderr, "foredraft: %s\n", unknown.c_str());

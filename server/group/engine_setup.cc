@@ -6,6 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "base/fnv.h"
 #include "config/config_defaults.h"
+#include "engine/cache_groups.h"
+#include "engine/group_shapes.h"
 #include "engine/swap_store.h"
 
 namespace foredraft {
@@ -18,8 +20,12 @@ bool UsesVanilla(const Config& config) {
 
 }  // namespace
 
-int BlockCount(const Config& config) {
-  const int64_t per_block = config.kv_cache_config.tokens_per_block;
+int BlockTokens(const Config& config, const ModelConfig& model) {
+  return CacheGroupsOf(model, 0, config.kv_cache_config.tokens_per_block).front().tokens_per_block;
+}
+
+int BlockCount(const Config& config, const ModelConfig& model) {
+  const int64_t per_block = BlockTokens(config, model);
   return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
          1;  // the scratch block
 }
@@ -44,7 +50,7 @@ Speculation SpeculationOf(const Config& config) {
 
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  const SwapStoreShape host = SwapStoreShape::Of(EngineOptionsOf(config), model);
+  const SwapStoreShape host = SwapStoreShape::Of(EngineOptionsOf(config, model), model);
   SchedulerOptions options;
   options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;
@@ -52,11 +58,10 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.max_seq_len = config.max_seq_len;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
-  options.tokens_per_block = cache.tokens_per_block;
-  options.block_count = BlockCount(config);
+  options.groups = GroupShapesOf(EngineOptionsOf(config, model), model);
   options.enable_block_reuse = cache.enable_block_reuse;
-  options.host_block_count = host.frame_count();
-  options.host_image_blocks = host.slot_frames();
+  options.host_frame_count = host.frame_count();
+  options.host_image_frames = host.slot_frames();
   options.batch_sizes = StepSizes(config);
   options.max_draft_len = MaxDraftLen(config);
   const Speculation speculation = SpeculationOf(config);
@@ -73,7 +78,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   return options;
 }
 
-EngineOptions EngineOptionsOf(const Config& config) {
+EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   EngineOptions options;
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
@@ -81,7 +86,7 @@ EngineOptions EngineOptionsOf(const Config& config) {
   options.max_draft_len = MaxDraftLen(config);
   options.use_mtp_vanilla = UsesVanilla(config);
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
-  options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0;
+  options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
   options.kv_dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;
   options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;
@@ -97,15 +102,17 @@ namespace {
 std::string WeightsName(const ModelConfig& model) {
   const PackQuantized& packed = model.pack_quantized;
   if (packed) return absl::StrCat(packed.codes == CodeFormat::kInt4 ? "int4/" : "fp4/", packed.group);
-  return model.fp8_blocks ? "fp8" : "bf16";
+  if (!model.fp8_blocks) return "bf16";
+  return model.v4 && model.v4->fp4_experts ? "fp8, experts fp4" : "fp8";
 }
 
 }  // namespace
 
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
-  const std::string facts = absl::StrCat(
-      NameOf(config.backend), "|", device_name, "|weights ", WeightsName(model), "|kv ",
-      DTypeName(EngineOptionsOf(config).kv_dtype), "|compiler ", __VERSION__);  // the device names its tuning
+  const std::string facts =
+      absl::StrCat(NameOf(config.backend), "|", device_name, "|weights ", WeightsName(model), "|kv ",
+                   DTypeName(EngineOptionsOf(config, model).kv_dtype), "|compiler ",
+                   __VERSION__);  // the device names its tuning
   const uint64_t hash = Fnv1a(facts);
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }

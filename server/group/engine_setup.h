@@ -14,9 +14,12 @@ namespace foredraft {
 
 int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
 Speculation SpeculationOf(const Config& config);
-int BlockCount(const Config& config);  // per rank, including the scratch block
+// Tokens of a block of the cache's history (engine/cache_groups.h): tokens_per_block, or a multiple of it.
+int BlockTokens(const Config& config, const ModelConfig& model);
+// Of the history, per rank, including the scratch block.
+int BlockCount(const Config& config, const ModelConfig& model);
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
-EngineOptions EngineOptionsOf(const Config& config);
+EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model);
 // 8 hex digits over backend, instruction path, KV and weight dtype and compiler: equal classes give equal
 // tokens.
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name);

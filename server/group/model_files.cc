@@ -26,8 +26,8 @@ absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const Mod
   return summary;
 }
 
-absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
-                                       const LoadProgress& progress, const ExpertShard& shard) {
+absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
+                                        const LoadProgress& progress, const ExpertShard& shard) {
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
   const int module_count = MtpModuleCount(config);

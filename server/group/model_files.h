@@ -24,8 +24,8 @@ absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const Mod
 
 // Loads, or makes if load_format is dummy, the weights that the configuration runs; of the routed experts
 // only `shard`'s.
-absl::StatusOr<ModelWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
-                                       const LoadProgress& progress, const ExpertShard& shard);
+absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
+                                        const LoadProgress& progress, const ExpertShard& shard);
 
 }  // namespace foredraft
 

@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
 absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,
                                     std::unique_ptr<Device> device, const GroupLink& link,
                                     const LoadProgress& progress) {
-  const EngineOptions options = EngineOptionsOf(config);
+  const EngineOptions options = EngineOptionsOf(config, model);
   std::unique_ptr<Communicator> communicator;
   if (link.store != nullptr) {
     RETURN_IF_ERROR(link.wait_for_all("joined"));
@@ -36,7 +36,7 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
                                                       *device, link.store));
   }
   ASSIGN_OR_RETURN(
-      ModelWeights weights,
+      LoadedWeights weights,
       LoadModel(config, model, *device, progress, {.rank = link.rank, .size = config.parallel.attention_dp}));
   // The first exchange has a step's deadline, which does not allow for ranks that load at different speeds.
   if (link.store != nullptr) RETURN_IF_ERROR(link.wait_for_all("loaded"));

@@ -1,6 +1,7 @@
 #include "server/text/chat_format.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +16,7 @@ constexpr char kAssistant[] = "<｜Assistant｜>";
 constexpr char kEndOfSentence[] = "<｜end▁of▁sentence｜>";
 constexpr char kThink[] = "<think>";
 constexpr std::string_view kEndThink = "</think>";
+constexpr char kV4Architecture[] = "DeepseekV4ForCausalLM";
 
 // What a template's source has to have, so that its other versions are not taken for it: GLM-4.5, for one,
 // puts a line break behind <|user|>.
@@ -57,8 +59,8 @@ std::string OpeningOfThinking(const Tokenizer& tokenizer) {
   return absl::StrCat(kThink, newline ? "\n" : "");
 }
 
-// The part of an answer behind its thinking: R1's and GLM's templates cut at the last </think>, V3.1's at the
-// first one.
+// The part of an answer behind its thinking: V3.1's template cuts at the first </think>, the others at the
+// last one. V4's encoder takes answers and their thinking apart.
 std::string_view WithoutThinking(std::string_view answer, ChatTemplate chat_template) {
   const size_t end =
       chat_template == ChatTemplate::kDeepseekV31 ? answer.find(kEndThink) : answer.rfind(kEndThink);
@@ -103,15 +105,28 @@ class ChatFormat::Prompt {
     Mark(*encoded);
     return absl::OkStatus();
   }
+  // Plain text of several contents, encoded as one text when it ends. Errors name the first content.
+  void AddText(const std::string& field, std::string_view text) {
+    if (pending_.empty()) pending_field_ = field;
+    pending_.append(text);
+  }
+  absl::Status EndText() {
+    const std::string text = std::exchange(pending_, "");
+    return Text(pending_field_, text);
+  }
   std::vector<int32_t> TakeIds() { return std::move(ids_); }
 
  private:
   const Tokenizer& tokenizer_;
   std::vector<int32_t> ids_;
+  std::string pending_;
+  std::string pending_field_;
 };
 
-absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer) {
-  if (!tokenizer.chat_template().has_value()) return ChatTemplate::kDeepseekR1;
+absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view architecture) {
+  if (!tokenizer.chat_template().has_value()) {
+    return architecture == kV4Architecture ? ChatTemplate::kDeepseekV4 : ChatTemplate::kDeepseekR1;
+  }
   for (const TemplateMark& mark : TemplateMarks()) {
     if (Matches(mark, *tokenizer.chat_template())) return mark.chat_template;
   }
@@ -119,8 +134,8 @@ absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer) {
       "the checkpoint's chat template is none of those of DeepSeek-R1, DeepSeek-V3.1 and GLM-4.7");
 }
 
-absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer) {
-  ASSIGN_OR_RETURN(const ChatTemplate chat_template, RecognizeTemplate(tokenizer));
+absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer, std::string_view architecture) {
+  ASSIGN_OR_RETURN(const ChatTemplate chat_template, RecognizeTemplate(tokenizer, architecture));
   ChatFormat format(tokenizer, chat_template);
   RETURN_IF_ERROR(chat_template == ChatTemplate::kGlm47 ? format.FindGlmMarkup()
                                                         : format.FindDeepseekMarkup());
@@ -143,7 +158,7 @@ absl::Status ChatFormat::FindDeepseekMarkup() {
     ASSIGN_OR_RETURN(markup_.end_of_answer, Find(kEndOfSentence));
   }
   stop_ids_ = {markup_.end_of_answer};
-  if (template_ == ChatTemplate::kDeepseekV31) {
+  if (has_choice()) {
     ASSIGN_OR_RETURN(markup_.begin_thinking, Find(kThink));
     ASSIGN_OR_RETURN(markup_.end_thinking, Find(kEndThink));
     return absl::OkStatus();
@@ -200,6 +215,34 @@ absl::Status ChatFormat::RenderDeepseek(std::span<const ChatMessage> messages, P
   return absl::OkStatus();
 }
 
+absl::Status ChatFormat::RenderV4(std::span<const ChatMessage> messages, Prompt& prompt) const {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    const std::string_view before = i == 0 ? "" : messages[i - 1].role;
+    if (message.role == "assistant") {
+      if (before == "user") {
+        RETURN_IF_ERROR(prompt.EndText());
+        prompt.Mark(markup_.assistant);
+        prompt.Mark(markup_.end_thinking);
+      }
+      prompt.AddText(ContentField(i), WithoutThinking(message.content, template_));
+      RETURN_IF_ERROR(prompt.EndText());
+      prompt.Mark(markup_.end_of_answer);
+    } else if (message.role == "user" && before == "user") {
+      prompt.AddText(ContentField(i), absl::StrCat("\n\n", message.content));
+    } else {
+      if (message.role == "user") {
+        RETURN_IF_ERROR(prompt.EndText());
+        prompt.Mark(markup_.user);
+      }
+      prompt.AddText(ContentField(i), message.content);
+    }
+  }
+  RETURN_IF_ERROR(prompt.EndText());
+  prompt.Mark(markup_.assistant);
+  return absl::OkStatus();
+}
+
 absl::Status ChatFormat::RenderGlm(std::span<const ChatMessage> messages, Prompt& prompt) const {
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
@@ -227,8 +270,13 @@ absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMess
                         thinks ? "true" : "false", opens_thinking_ ? "true" : "false"));
   }
   Prompt prompt(*tokenizer_, opening_);
-  RETURN_IF_ERROR(template_ == ChatTemplate::kGlm47 ? RenderGlm(messages, prompt)
-                                                    : RenderDeepseek(messages, prompt));
+  if (template_ == ChatTemplate::kGlm47) {
+    RETURN_IF_ERROR(RenderGlm(messages, prompt));
+  } else if (template_ == ChatTemplate::kDeepseekV4) {
+    RETURN_IF_ERROR(RenderV4(messages, prompt));
+  } else {
+    RETURN_IF_ERROR(RenderDeepseek(messages, prompt));
+  }
   if (has_choice()) {
     prompt.Mark(thinks ? markup_.begin_thinking : markup_.end_thinking);
   } else {

@@ -7,8 +7,12 @@
 //
 //   kDeepseekR1   BOS system-text (<｜User｜> text | <｜Assistant｜> text EOS)... <｜Assistant｜> [<think>\n]
 //   kDeepseekV31  BOS system-text (<｜User｜> text | <｜Assistant｜> </think> text EOS)... <｜Assistant｜> <think> or </think>
+//   kDeepseekV4   BOS (text | <｜User｜> text | <｜Assistant｜> </think> text EOS)... <｜Assistant｜> <think> or </think>
 //   kGlm47        [gMASK] <sop> (<|system|> text | <|user|> text | <|assistant|> </think> text)... <|assistant|> <think> or </think>
 // clang-format on
+//
+// DeepSeek-V4 has an encoder in Python instead of a template. Its system texts stay where they are, and user
+// messages that follow each other are one turn, with an empty line between them.
 //
 // Markup is inserted as ids and each content is encoded alone as plain text, so that no content can forge
 // markup. Where no content spells out markup, the ids equal those of the rendered template, because a
@@ -31,18 +35,18 @@ struct ChatMessage {
   std::string content;
 };
 
-enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kGlm47 };
+enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kDeepseekV4, kGlm47 };
 
-// FAILED_PRECONDITION for a template that is none of these. Without a template, a tokenizer with DeepSeek's
-// markup has kDeepseekR1's format.
-absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer);
+// FAILED_PRECONDITION for a template that is none of these. Without a template the model's architecture
+// (config.json) decides: DeepseekV4ForCausalLM has kDeepseekV4's format, any other kDeepseekR1's.
+absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view architecture);
 
 // Immutable; thread-safe. The tokenizer outlives it.
 class ChatFormat {
  public:
   // FAILED_PRECONDITION if the template is unknown or the tokenizer lacks its markup. Such a model takes text
   // or ids only.
-  static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer);
+  static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer, std::string_view architecture = "");
 
   // Past answers lose their thinking. The last message must be from the user. `thinking` chooses whether the
   // answer begins with a thinking section; absent: as the template does by itself. INVALID_ARGUMENT names the
@@ -75,6 +79,7 @@ class ChatFormat {
   absl::StatusOr<int32_t> Find(std::string_view content) const;
   bool has_choice() const { return template_ != ChatTemplate::kDeepseekR1; }
   absl::Status RenderDeepseek(std::span<const ChatMessage> messages, Prompt& prompt) const;
+  absl::Status RenderV4(std::span<const ChatMessage> messages, Prompt& prompt) const;
   absl::Status RenderGlm(std::span<const ChatMessage> messages, Prompt& prompt) const;
 
   const Tokenizer* tokenizer_;

@@ -90,7 +90,8 @@ TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   auto device = CreateDevice("cpu", {});
   ASSERT_TRUE(device.ok());
   const auto stream = (*device)->CreateStream();
-  const auto weights = MakeDummyWeights(config, 0, **device, *stream, nullptr, {.rank = 0, .size = kRanks});
+  const auto weights =
+      As<ModelWeights>(MakeDummyWeights(config, 0, **device, *stream, nullptr, {.rank = 0, .size = kRanks}));
   ASSERT_TRUE(weights.ok()) << weights.status();
   ChooseOwnExperts(**device, *weights, config.n_routed_experts, config.n_routed_experts / kRanks);
   const MoeWeights& moe = weights->layers[0].moe;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,24 +33,37 @@ OpKind KindOf(const HeadGemmParams&) { return OpKind::kHeadGemm; }
 OpKind KindOf(const MlaDecodeParams&) { return OpKind::kAttention; }
 OpKind KindOf(const MlaPrefillParams&) { return OpKind::kAttention; }
 OpKind KindOf(const RouteExpertsParams&) { return OpKind::kRouting; }
+OpKind KindOf(const WindowAttentionParams&) { return OpKind::kAttention; }
+OpKind KindOf(const SelectEntriesParams&) { return OpKind::kAttention; }
+OpKind KindOf(const RouteSoftplusParams&) { return OpKind::kRouting; }
 OpKind KindOf(const GroupRowsParams&) { return OpKind::kRouting; }
 OpKind KindOf(const CombineExpertsParams&) { return OpKind::kRouting; }
 
-template <class Params, Op<Params> Ops::*op>
+// The ops of DeepSeek-V4 are one table further down.
+template <auto op, class Params>
+void Call(Stream& stream, const Params& params) {
+  if constexpr (std::is_same_v<decltype(op), Op<Params> V4Ops::*>) {
+    (count.ops->v4.*op)(stream, params);
+  } else {
+    (count.ops->*op)(stream, params);
+  }
+}
+
+template <class Params, auto op>
 void Counted(Stream& stream, const Params& params) {
   if (count.recorded != nullptr) {
     count.recorded->push_back([params](Stream& replaying) { Counted<Params, op>(replaying, params); });
-    (count.ops->*op)(stream, params);
+    Call<op>(stream, params);
     return;
   }
   if (!count.counting) {
-    (count.ops->*op)(stream, params);
+    Call<op>(stream, params);
     return;
   }
   OpTally& tally = count.tallies[static_cast<int>(KindOf(params))];
   tally.cost += CostOf(params, count.shape);
   const auto start = std::chrono::steady_clock::now();
-  (count.ops->*op)(stream, params);
+  Call<op>(stream, params);
   tally.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++tally.calls;
 }
@@ -163,8 +177,27 @@ const Ops& CountingDevice::ops() const {
       .vanilla_rows = Counted<VanillaRowsParams, &Ops::vanilla_rows>,
       .vanilla_level_rows = Counted<VanillaLevelRowsParams, &Ops::vanilla_level_rows>,
       .append_recent = Counted<AppendRecentParams, &Ops::append_recent>,
+      .v4 =
+          {
+              .hyper_pre = Counted<HyperPreParams, &V4Ops::hyper_pre>,
+              .hyper_post = Counted<HyperPostParams, &V4Ops::hyper_post>,
+              .hyper_head = Counted<HyperHeadParams, &V4Ops::hyper_head>,
+              .broadcast_streams = Counted<BroadcastStreamsParams, &V4Ops::broadcast_streams>,
+              .rotate_heads = Counted<RotateHeadsParams, &V4Ops::rotate_heads>,
+              .write_keys = Counted<WriteKeysParams, &V4Ops::write_keys>,
+              .compress = Counted<CompressParams, &V4Ops::compress>,
+              .select_entries = Counted<SelectEntriesParams, &V4Ops::select_entries>,
+              .window_attention = Counted<WindowAttentionParams, &V4Ops::window_attention>,
+              .route_softplus = Counted<RouteSoftplusParams, &V4Ops::route_softplus>,
+              .clamped_silu_mul = Counted<ClampedSiluMulParams, &V4Ops::clamped_silu_mul>,
+          },
   };
-  return kOps;
+  static constexpr Ops kWithoutV4 = [] {
+    Ops ops = kOps;
+    ops.v4 = {};
+    return ops;
+  }();
+  return device_->ops().v4.hyper_pre == nullptr ? kWithoutV4 : kOps;
 }
 
 }  // namespace foredraft

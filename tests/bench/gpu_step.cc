@@ -92,7 +92,8 @@ class GpuStep {
     device_ = counting.get();
     const auto stream = counting->CreateStream();
     const int ranks = ranks_ = options.ranks;
-    auto weights = MakeDummyWeights(config, 1, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
+    auto weights = As<ModelWeights>(
+        MakeDummyWeights(config, 1, *counting, *stream, nullptr, {.rank = 0, .size = ranks}));
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
     if (ranks > 1) {

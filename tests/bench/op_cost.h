@@ -73,6 +73,18 @@ OpCost CostOf(const AddPartialsParams& p, const CostContext& shape = {});
 OpCost CostOf(const ArgmaxParams& p, const CostContext& shape = {});
 OpCost CostOf(const SampleParams& p, const CostContext& shape = {});
 OpCost CostOf(const RelaxDraftsParams& p, const CostContext& shape = {});
+// DeepSeek-V4's (kernels/ops_v4.h).
+OpCost CostOf(const HyperPreParams& p, const CostContext& shape = {});
+OpCost CostOf(const HyperPostParams& p, const CostContext& shape = {});
+OpCost CostOf(const HyperHeadParams& p, const CostContext& shape = {});
+OpCost CostOf(const BroadcastStreamsParams& p, const CostContext& shape = {});
+OpCost CostOf(const RotateHeadsParams& p, const CostContext& shape = {});
+OpCost CostOf(const WriteKeysParams& p, const CostContext& shape = {});
+OpCost CostOf(const CompressParams& p, const CostContext& shape = {});
+OpCost CostOf(const SelectEntriesParams& p, const CostContext& shape);
+OpCost CostOf(const WindowAttentionParams& p, const CostContext& shape);
+OpCost CostOf(const RouteSoftplusParams& p, const CostContext& shape = {});
+OpCost CostOf(const ClampedSiluMulParams& p, const CostContext& shape = {});
 // Slot state: a few integers per slot.
 template <class SlotParams>
 OpCost CostOf(const SlotParams&, const CostContext&) {

@@ -49,6 +49,40 @@ TEST(OpCost, OfAttentionReadsASequencesKeysOnce) {
   EXPECT_EQ(together.bf16_flops, alone.bf16_flops);
 }
 
+// DeepSeek-V4-Flash: 64 heads of 512, a window of 128, up to 512 chosen entries of 4 tokens each.
+TEST(OpCost, OfV4sAttentionReadsTheWindowAndItsEntries) {
+  const int32_t selected = 0;
+  WindowAttentionParams p = {.out = Shape<float>(2, 64 * 512),
+                             .q = Shape<const bf16>(2, 64 * 512),
+                             .keys = Shape<const bf16>(2, 512),
+                             .selected = &selected,
+                             .index = {.rows = 2},
+                             .selected_count = 512,
+                             .head_count = 64,
+                             .window_len = 128,
+                             .ratio = 4};
+  EXPECT_EQ(CostOf(p, {.context = 100}).stored_bytes, 2.0 * (100 + 25) * 512 * 2);
+  EXPECT_EQ(CostOf(p, {.context = 65536}).stored_bytes, 2.0 * (128 + 512) * 512 * 2);
+  EXPECT_EQ(CostOf(p, {.context = 65536, .rows_per_sequence = 2}).stored_bytes, (128 + 512) * 512.0 * 2);
+  p.selected = nullptr;
+  p.ratio = 128;
+  EXPECT_EQ(CostOf(p, {.context = 65536}).bf16_flops, 4.0 * 2 * 64 * (128 + 512) * 512);
+  const SelectEntriesParams select = {.q = Shape<const bf16>(1, 64 * 128),
+                                      .entries = {.width = 128},
+                                      .index = {.rows = 1},
+                                      .head_count = 64,
+                                      .ratio = 4,
+                                      .top_k = 512};
+  EXPECT_EQ(CostOf(select, {.context = 2048}).stored_bytes, 0) << "all are attended";
+  EXPECT_EQ(CostOf(select, {.context = 8192}).stored_bytes, 2048 * 128 * 2);
+}
+
+TEST(OpCost, OfHyperConnectionsReadsTheirWeights) {
+  const HyperPreParams p = {
+      .out = Shape<float>(3, 4096), .mix = Shape<float>(3, 24), .streams = Shape<const float>(3, 4 * 4096)};
+  EXPECT_EQ(CostOf(p).stored_bytes, 24 * 16384 * 4);
+}
+
 TEST(OpCost, CountsTheExpertsWithRowsWhereOffsetsAreReadable) {
   const int32_t offsets[] = {0, 3, 3, 3, 8};  // experts 0 and 3 have rows
   const GroupedGemmParams p = {.out = Shape<float>(8, 256),

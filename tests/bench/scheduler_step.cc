@@ -63,8 +63,8 @@ class SteadyScheduler {
     SchedulerOptions options;
     options.rank_count = ranks;
     options.max_batch_size = slots;
-    options.tokens_per_block = kTokensPerBlock;
-    options.block_count = 1 + slots * ((kLongestPrompt + kMostTokens) / kTokensPerBlock + 1);
+    options.groups[0].tokens_per_block = kTokensPerBlock;
+    options.groups[0].block_count = 1 + slots * ((kLongestPrompt + kMostTokens) / kTokensPerBlock + 1);
     options.batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
     options.max_draft_len = options.draft_len = kDraftLen;
     return options;

@@ -159,8 +159,8 @@ class FreeServer {
     SchedulerOptions& scheduler = model.scheduler;
     scheduler.max_batch_size = slots;
     scheduler.max_seq_len = kMaxSeqLen;
-    scheduler.tokens_per_block = kTokensPerBlock;
-    scheduler.block_count = 1 + slots * (kMaxSeqLen / kTokensPerBlock + 1);
+    scheduler.groups[0].tokens_per_block = kTokensPerBlock;
+    scheduler.groups[0].block_count = 1 + slots * (kMaxSeqLen / kTokensPerBlock + 1);
     scheduler.batch_sizes = {slots};
     scheduler.max_draft_len = kMaxDraftLen;
     scheduler.draft_len = free.draft_len;

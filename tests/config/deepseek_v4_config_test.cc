@@ -66,7 +66,7 @@ json SavedFlash() {
 }
 
 absl::StatusOr<ModelConfig> Inspect(const json& config) {
-  return ParseModelConfig(config.dump(), "config.json", ModelUse::kInspect);
+  return ParseModelConfig(config.dump(), "config.json");
 }
 
 void ExpectFlash(const ModelConfig& config) {
@@ -188,16 +188,9 @@ TEST(DeepseekV4Config, HasTransformersDefaults) {
 
 TEST(DeepseekV4Config, ReadsTheGoldenCheckpoints) {
   for (const char* name : {"deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32"}) {
-    const auto config =
-        ReadModelConfig(std::string("tests/golden/checkpoints/") + name + "/config.json", ModelUse::kInspect);
+    const auto config = ReadModelConfig(std::string("tests/golden/checkpoints/") + name + "/config.json");
     EXPECT_TRUE(config.ok()) << config.status();
   }
-}
-
-TEST(DeepseekV4Config, IsNotServedYet) {
-  const absl::Status status = ParseModelConfig(Flash().dump(), "config.json").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("DeepseekV4ForCausalLM: not served yet: "));
 }
 
 struct V4Refusal {

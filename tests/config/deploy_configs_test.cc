@@ -1,5 +1,6 @@
 // The configurations that ship: each resolves against its model, as check-config does.
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -90,6 +91,20 @@ TEST(DeployConfigs, R1ShapesResolve) {
     EXPECT_TRUE(model.fp8_blocks);
     EXPECT_EQ(KvBytesPerToken(model, 0, KvDtype::kBf16), int64_t{c.layers} * 576 * 2);
   }
+}
+
+TEST(DeployConfigs, TheShapeOfV4FlashResolves) {
+  const std::string stem = "deploy/configs/v4-flash-shape";
+  const auto shipped = Resolve(stem + ".yaml", stem + ".json");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  EXPECT_EQ(shipped->loaded.config.load_format, LoadFormat::kDummy);
+  EXPECT_EQ(shipped->loaded.config.backend, Backend::kCpu);
+  EXPECT_EQ(shipped->loaded.config.speculative_config->max_draft_len, 1);
+  const DeepseekV4Shape& v4 = *shipped->model.v4;
+  EXPECT_EQ(std::count(v4.layers.begin(), v4.layers.end(), AttentionKind::kCompressedSparse), 21);
+  EXPECT_EQ(std::count(v4.layers.begin(), v4.layers.end(), AttentionKind::kHeavilyCompressed), 20);
+  EXPECT_TRUE(v4.fp4_experts);
+  EXPECT_TRUE(ReadModelConfig("deploy/configs/yardstick-v4.json").ok());
 }
 
 TEST(DeployConfigs, TheShapeOfGlmInInt4FitsAMachineOf24Gib) {

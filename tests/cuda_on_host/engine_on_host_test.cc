@@ -208,9 +208,9 @@ TEST(EngineOnHost, NoPlanWaitsOrAllocates) {
     const SamplingParams sampled{.temperature = 0.8f, .repetition_penalty = 1.1f, .seed = 5};
     IterationPlan out = Step({}, 2);
     out.decode_bucket = 0;
-    out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = BlocksOf(0)}};
+    out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .blocks = {{.block_ids = BlocksOf(0)}}}};
     IterationPlan in = Step({1}, 2);
-    in.ranks[0].swaps_in = {{.image_id = 5, .slot = 1, .block_ids = BlocksOf(1)}};
+    in.ranks[0].swaps_in = {{.image_id = 5, .slot = 1, .blocks = {{.block_ids = BlocksOf(1)}}}};
     in.ranks[0].block_table_deltas = {{.slot = 1, .first_index = 0, .block_ids = BlocksOf(1)}};
     for (const IterationPlan& plan : {Start(0, sampled, 3, 2), Step({0}, 2), out, in, Step({1}, 1)}) {
       const cuda_on_host::Counts before = cuda_on_host::CurrentCounts();
@@ -239,9 +239,9 @@ TEST(EngineOnHost, SwappingChangesNothing) {
     }
     IterationPlan out = Step({}, 2);
     out.decode_bucket = 0;
-    out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = BlocksOf(0)}};
+    out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .blocks = {{.block_ids = BlocksOf(0)}}}};
     IterationPlan in = Step({1}, 2);
-    in.ranks[0].swaps_in = {{.image_id = 5, .slot = 1, .block_ids = BlocksOf(2)}};
+    in.ranks[0].swaps_in = {{.image_id = 5, .slot = 1, .blocks = {{.block_ids = BlocksOf(2)}}}};
     in.ranks[0].block_table_deltas = {{.slot = 1, .first_index = 0, .block_ids = BlocksOf(2)}};
     // All submitted before any wait: only stream order protects the swap image.
     engine->Submit(out, 0);
@@ -275,14 +275,15 @@ TEST(EngineOnHost, AFullSwapStoreAllocatesNothing) {
     RunPlan(*engine, Start(0, sampled, -1, 0));
     IterationPlan out = Step({}, 0);
     out.decode_bucket = 0;
-    out.ranks[0].swaps_out = {{.image_id = uint64_t(image), .slot = 0, .block_ids = first_block}};
+    out.ranks[0].swaps_out = {
+        {.image_id = uint64_t(image), .slot = 0, .blocks = {{.block_ids = first_block}}}};
     RunPlan(*engine, out);
   }
   EXPECT_EQ(engine->swap_store().image_count(), size_t{kImages});
   EXPECT_EQ(engine->swap_store().used_bytes(), options.host_cache_bytes) << "full, to the last frame";
   RunPlan(*untouched, Start(0, sampled, -1, 0));
   IterationPlan in = Step({1}, 0);
-  in.ranks[0].swaps_in = {{.image_id = kImages - 1, .slot = 1, .block_ids = {BlocksOf(1)[0]}}};
+  in.ranks[0].swaps_in = {{.image_id = kImages - 1, .slot = 1, .blocks = {{.block_ids = {BlocksOf(1)[0]}}}}};
   in.ranks[0].block_table_deltas = {{.slot = 1, .first_index = 0, .block_ids = {BlocksOf(1)[0]}}};
   EXPECT_EQ(RunPlan(*engine, in).slots[0].token_ids, RunPlan(*untouched, Step({0}, 0)).slots[0].token_ids);
   EXPECT_EQ(cuda_on_host::CurrentCounts().mallocs, before.mallocs);
@@ -381,7 +382,7 @@ TEST(EngineOnHost, TheKvCacheTakesItsShareOfWhatIsLeft) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     options.kv_dtype = dtype;
     const auto engine = MakeEngine("cuda", options);
-    const KvCacheShape shape = KvCacheShape::Of(SmallConfig(), 1, 16, 1, dtype);
+    const KvCacheShape shape = KvCacheShape::Of(SmallConfig(), 1, 16, {1}, dtype);
     const int64_t cache_bytes =
         engine->options().block_count * (shape.block_bytes() + int64_t{4} * shape.boundary_width);
     EXPECT_GT(cache_bytes, int64_t{20} << 20) << DTypeName(dtype);

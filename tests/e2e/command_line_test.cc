@@ -177,6 +177,8 @@ TEST(CommandLine, ToolsEndWithTheirCode) {
       {{"quantize", dir, dir + "/out"}, 2, "--dtype is required"},
       {{"tune", "--config", kConfig}, 2, "--out"},
       {{"tune", "--config", kConfig, "--out", dir + "/tuning.json"}, 1, "backend: cpu"},
+      {{"validate-mtp", "--model", dir}, 1, "config.json"},
+      {{"validate-mtp", "--model", dir, "--drafts", "8"}, 2, "--drafts"},
       {{"--help"}, 0, ""},
       {{"serve", "--help"}, 0, ""},
       {{"--version"}, 0, ""},
@@ -236,6 +238,33 @@ TEST(CommandLine, QuantizeWritesACheckpointThatInfoDescribes) {
   EXPECT_EQ(info.exit_code, 0) << info.err;
   EXPECT_THAT(info.out, HasSubstr("I32 "));
   EXPECT_THAT(info.out, HasSubstr("MTP modules          3"));
+}
+
+TEST(CommandLine, ValidateMtpComparesEveryBoundary) {
+  const std::string grouped = "tests/golden/checkpoints/grouped";
+  const RunResult table = Foredraft({"validate-mtp", "--model", grouped, "--steps", "2"});
+  EXPECT_EQ(table.exit_code, 0) << table.out << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("mtp_forward_tail"), HasSubstr("[12, 64]"),
+                               HasSubstr("agrees with the float64 reference")));
+  EXPECT_THAT(table.out, testing::Not(HasSubstr("FAILED")));
+  const RunResult run = Foredraft({"validate-mtp", "--model", grouped, "--steps", "2", "--json"});
+  const json result = json::parse(run.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(result.is_object()) << run.out << run.err;
+  EXPECT_EQ(result["ok"], true);
+  EXPECT_EQ(result["drafts_verified"], 2 * 3 * 3);
+}
+
+TEST(CommandLine, ValidateMtpSaysWhatACheckpointLacks) {
+  const std::filesystem::path dir = TestDir("without_modules");
+  for (const auto& file : std::filesystem::directory_iterator("tests/golden/checkpoints/grouped")) {
+    std::filesystem::copy_file(file, dir / file.path().filename());
+  }
+  std::ifstream file(dir / "config.json");
+  json config = json::parse(file);
+  config["num_nextn_predict_layers"] = 0;
+  WriteText(dir / "config.json", config.dump());
+  ExpectEnds(
+      {{{"validate-mtp", "--model", dir}, 1, "MTP modules: 1, allowed 0..0: config.json declares no more"}});
 }
 
 TEST(CommandLine, InfoAndCheckConfigDescribeTheShapesOfR1) {

@@ -1,5 +1,6 @@
 #include "engine/cache_groups.h"
 
+#include "config/config_defaults.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {
@@ -45,6 +46,28 @@ TEST(CacheGroups, FlashKeepsAHistoryOf6880BytesPerToken) {
   EXPECT_EQ(HistoryBytesPerToken(groups), 21 * 640 * 2 / 4 + 20 * 1024 / 128);
 }
 
+// What the configuration's defaults and check-config count with.
+TEST(CacheGroups, AgreeWithKvBytesPerToken) {
+  EXPECT_EQ(HistoryBytesPerToken(CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock)),
+            KvBytesPerToken(FlashConfig(), 1, KvDtype::kBf16));
+}
+
+TEST(CacheGroups, EverySequenceHasRoomForItsWindows) {
+  const std::vector<CacheGroup> groups = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock);
+  const std::vector<int> counts = BlockCountsOf(groups, 1000, /*max_batch_size=*/64, /*max_draft_len=*/3);
+  ASSERT_EQ(counts.size(), groups.size());
+  EXPECT_EQ(counts[0], 1000);
+  for (size_t group = 1; group < groups.size(); ++group) {
+    // A step in flight, and the next one: reach + 3 Kmax + 2 positions; scratch.
+    const int decoding = groups[group].reach + 3 * 3 + 2;
+    int64_t most = 0;
+    for (int first = 0; first < groups[group].tokens_per_block; ++first) {
+      most = std::max(most, BlocksOf(decoding, first, groups[group].tokens_per_block));
+    }
+    EXPECT_GE(counts[group], 1 + 2 * 64 * most) << groups[group].name;
+  }
+}
+
 TEST(CacheGroups, FlashKeepsWindowsForItsLastTokens) {
   const std::vector<CacheGroup> groups = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock);
   const CacheGroup& window = groups[1];
@@ -76,12 +99,28 @@ TEST(CacheGroups, WindowsCoverAStepWhereverBlocksBegin) {
   }
 }
 
-TEST(CacheGroups, LeavesOutGroupsWithoutRows) {
+// A prefix ends with a block of the history: then no other group's block may go on behind it.
+TEST(CacheGroups, ABlockOfTheHistoryIsWholeBlocksOfAllGroups) {
+  ModelConfig config = FlashConfig();
+  for (const AttentionKind kind : {AttentionKind::kCompressedSparse, AttentionKind::kHeavilyCompressed}) {
+    config.v4->layers.assign(43, kind);
+    for (const int tokens_per_block : {1, 4, 16, 24, 64}) {
+      const std::vector<CacheGroup> groups = CacheGroupsOf(config, 1, tokens_per_block);
+      for (const CacheGroup& group : groups) {
+        EXPECT_EQ(groups[0].tokens_per_block % group.tokens_per_block, 0) << group.name;
+      }
+    }
+  }
+}
+
+// Boundaries belong to the history's blocks.
+TEST(CacheGroups, LeavesOutGroupsWithoutRowsButNotTheHistory) {
   ModelConfig config = FlashConfig();
   config.v4->layers.assign(43, AttentionKind::kWindow);
   const std::vector<CacheGroup> groups = CacheGroupsOf(config, 0, kTokensPerBlock);
-  ASSERT_EQ(groups.size(), 1u);
-  EXPECT_EQ(groups[0].name, "window");
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].name, "history");
+  EXPECT_EQ(groups[1].name, "window");
   EXPECT_EQ(HistoryBytesPerToken(groups), 0);
 }
 

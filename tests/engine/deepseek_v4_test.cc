@@ -11,82 +11,51 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "engine/comm/solo_communicator.h"
+#include "engine/weights/weight_loader.h"
 #include "gtest/gtest.h"
 #include "tests/engine/logit_distance.h"
-#include "tests/engine/v4_checkpoint.h"
 #include "tests/golden/golden_reader.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int kDrafts = 3;
-constexpr int kBlock = 128;  // a multiple of every ratio
-
-// One sequence's cache, as large as it can get. Everything that is not written is NaN.
-class V4Cache {
- public:
-  V4Cache(Device& device, const ModelConfig& config, int positions) : device_(device) {
-    const int blocks = (positions + kBlock - 1) / kBlock;
-    std::vector<int32_t> table(blocks);
-    std::iota(table.rbegin(), table.rend(), 1);  // in descending order; block 0 is scratch
-    table_ = Put(table);
-    stride_ = blocks;
-    const DeepseekV4Shape& shape = *config.v4;
-    for (int layer = 0; layer < config.num_hidden_layers + config.num_nextn_predict_layers; ++layer) {
-      const AttentionKind kind = shape.Kind(layer);
-      const bool sparse = kind == AttentionKind::kCompressedSparse;
-      V4LayerCache cache = {.keys = Pages<bf16>(kBlock, shape.head_dim)};
-      if (const int ratio = shape.Ratio(kind); ratio > 0) {
-        cache.entries = Pages<bf16>(kBlock / ratio, shape.head_dim);
-        cache.state = Pages<float>(kBlock, (sparse ? 4 : 2) * shape.head_dim);
-      }
-      if (sparse) {
-        cache.index_entries = Pages<bf16>(kBlock / shape.sparse_ratio, config.index_head_dim);
-        cache.index_state = Pages<float>(kBlock, 4 * config.index_head_dim);
-      }
-      layers.push_back(cache);
-    }
-  }
-
-  std::vector<V4LayerCache> layers;  // the target's, then the modules'
-
- private:
-  template <class T>
-  T* Put(const std::vector<T>& values) {
-    T* const memory = *device_.AllocateArray<T>(values.size());
-    const auto stream = device_.CreateStream();
-    device_.CopyToDevice(*stream, memory, values.data(), values.size() * sizeof(T));
-    stream->Synchronize();
-    return memory;
-  }
-  template <class T>
-  PagedRows<T> Pages(int rows_per_block, int width) {
-    std::vector<T> rows(size_t(stride_ + 1) * rows_per_block * width);
-    std::fill_n(reinterpret_cast<unsigned char*>(rows.data()), rows.size() * sizeof(T), 0xff);
-    return {Put(rows), table_, stride_, rows_per_block, width};
-  }
-
-  Device& device_;
-  const int32_t* table_ = nullptr;
-  int stride_ = 0;
-};
+constexpr int kBlock = 16;
 
 // A model, and forwards over one sequence.
 class V4Runner {
  public:
   V4Runner(const std::string& checkpoint, int positions)
-      : config_(*ReadModelConfig(checkpoint + "/config.json", ModelUse::kInspect)),
+      : config_(*ReadModelConfig(checkpoint + "/config.json")),
         device_(*CreateDevice("cpu", {.threads = 2})),
+        solo_(device_->ops()),
         stream_(device_->CreateStream()),
         positions_(positions) {
-    V4CheckpointReader reader(*device_, config_, checkpoint);
-    model_ = *DeepseekV4::Create(*device_, config_, reader.Read(), positions, positions);
+    const int modules = config_.num_nextn_predict_layers;
+    auto weights = As<V4Weights>(LoadWeights(checkpoint, config_, modules, *device_, *stream_, nullptr));
+    CHECK(weights.ok()) << weights.status();
+    model_ = *DeepseekV4::Create(*device_, solo_, config_, *std::move(weights),
+                                 {.rows = positions, .decode_rows = positions, .positions = positions});
     NewSequence();
   }
 
   const ModelConfig& config() const { return config_; }
-  int width() const { return config_.v4->hc_mult * config_.hidden_size; }
-  void NewSequence() { cache_ = std::make_unique<V4Cache>(*device_, config_, positions_); }
+  int width() const { return model_->output_width(); }
+
+  // One sequence's cache, as large as it can get. Everything that is not written is NaN.
+  void NewSequence() {
+    std::vector<GroupTable> tables;
+    std::vector<int> block_counts;
+    for (const CacheGroup& group : CacheGroupsOf(config_, 1, kBlock)) {
+      std::vector<int32_t> table((positions_ + group.tokens_per_block - 1) / group.tokens_per_block);
+      std::iota(table.rbegin(), table.rend(), 1);  // in descending order; block 0 is scratch
+      tables.push_back({Put(table), static_cast<int>(table.size())});
+      block_counts.push_back(static_cast<int>(table.size()) + 1);
+    }
+    cache_ = *KvCache::Create(*device_, KvCacheShape::Of(config_, 1, kBlock, block_counts, DType::kBF16),
+                              tables, /*poison=*/true);
+  }
 
   // What a level made of some rows.
   struct Output {
@@ -118,11 +87,10 @@ class V4Runner {
                   std::vector<float>(size_t(rows) * config_.vocab_size)};
     const Matrix<float> streams = Dense(Put(output.streams), rows, width());
     const Matrix<float> logits = Dense(Put(output.logits), rows, config_.vocab_size);
-    const std::span<const V4LayerCache> layers = cache_->layers;
     if (level == 0) {
-      model_->RunTarget(*stream_, batch, layers.first(config_.num_hidden_layers), streams);
+      model_->RunTarget(*stream_, batch, cache_, streams);
     } else {
-      model_->RunModule(*stream_, 0, batch, layers[config_.num_hidden_layers], streams);
+      model_->RunModule(*stream_, 0, batch, cache_, streams);
     }
     model_->Logits(*stream_, level, streams, logits);
     device_->CopyToHost(*stream_, output.streams.data(), streams.data, output.streams.size() * sizeof(float));
@@ -140,10 +108,11 @@ class V4Runner {
 
   const ModelConfig config_;
   std::unique_ptr<Device> device_;
+  SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
   const int positions_;
   std::unique_ptr<DeepseekV4> model_;
-  std::unique_ptr<V4Cache> cache_;
+  KvCache cache_;
 };
 
 void Append(std::vector<float>& all, const std::vector<float>& more) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "base/bounded_queue.h"
 #include "base/check.h"
+#include "engine/group_shapes.h"
 #include "engine/weights/weight_loader.h"
 #include "scheduler/serving_loop.h"
 #include "tests/engine/comm/rank_threads.h"
@@ -25,7 +26,9 @@ namespace foredraft {
 namespace {
 
 constexpr int kTokensPerBlock = 16;
-constexpr int kSmallPoolBlocks = 25;            // with scratch; too few for two of the longest test sequences
+// Too few for two of the longest test sequences.
+constexpr int kSmallPoolTokens = 24 * 16;
+constexpr int kSmallPoolBlocks = 4;             // at least: V4's blocks have 128 tokens
 constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy machine slower
 
 // Runs a rank as LocalExecutor does, and notes what each request's steps drafted: after every step, in stream
@@ -269,8 +272,10 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.use_mtp_vanilla = setting.mtp && setting.vanilla;
   options.tokens_per_block = kTokensPerBlock;
   options.kv_dtype = setting.kv_dtype;
-  const int sequence_blocks = (kMaxSeqLen + 14) / kTokensPerBlock + 1;
-  options.block_count = setting.small_pool ? kSmallPoolBlocks : 1 + setting.max_batch_size * sequence_blocks;
+  const int block_tokens = KvCacheShape::Of(options, model.config, 1).tokens_per_block();
+  const int sequence_blocks = (kMaxSeqLen + 14) / block_tokens + 1;
+  options.block_count = setting.small_pool ? 1 + std::max(kSmallPoolTokens / block_tokens, kSmallPoolBlocks)
+                                           : 1 + setting.max_batch_size * sequence_blocks;
   options.batch_sizes = BatchSizes(setting.max_batch_size);
   options.capture_graphs = setting.graphs;
   if (!setting.padding) {
@@ -290,11 +295,10 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;
   options.max_seq_len = engine.max_seq_len;
-  options.tokens_per_block = engine.tokens_per_block;
-  options.block_count = engine.block_count;
+  options.groups = GroupShapesOf(engine, model.config);
   options.enable_block_reuse = setting.reuse;
-  options.host_block_count = host.frame_count();
-  options.host_image_blocks = host.slot_frames();
+  options.host_frame_count = host.frame_count();
+  options.host_image_frames = host.slot_frames();
   options.batch_sizes = engine.batch_sizes;
   options.max_draft_len = engine.max_draft_len;
   options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
@@ -334,15 +338,6 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
     engines[rank] = *std::move(engine);
   });
   return engines;
-}
-
-std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot) {
-  const Rank& rank = engine.rank();
-  const auto stream = rank.device->CreateStream();
-  SlotDrafts drafts;
-  rank.device->CopyToHost(*stream, &drafts, rank.slots.arrays().drafts + slot, sizeof(drafts));
-  stream->Synchronize();
-  return {drafts.tokens, drafts.tokens + drafts.draft_count};
 }
 
 namespace {

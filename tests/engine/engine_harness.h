@@ -13,10 +13,11 @@
 #include "config/model_config.h"
 #include "engine/rank_engine.h"
 #include "engine/weights/expert_shard.h"
-#include "engine/weights/model_weights.h"
+#include "engine/weights/loaded_weights.h"
 #include "kernels/device.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "tests/engine/drafts_of.h"
 #include "tests/ops/test_backend.h"
 
 namespace foredraft {
@@ -30,7 +31,7 @@ struct LoadedModel {
   std::string isa;  // as DeviceOptions::isa; of the engines, too
   std::unique_ptr<Device> device;
   ModelConfig config;
-  ModelWeights weights;
+  LoadedWeights weights;
 };
 // `shard`: which rank's experts to load; everything else is the same for all ranks.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
@@ -95,9 +96,6 @@ struct RunRecord {
 // One engine per rank, each with its own weights, joined and ready.
 std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
                                                        int ranks);
-
-// The drafts of the last step for a slot. No plan may be in flight.
-std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot);
 
 // Ids of requests are their indices. Every request's seed must be unique: the recorder finds requests by
 // seed. If the run does not end, fails the test and returns the incomplete record.

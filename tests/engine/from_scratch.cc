@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/model/create_model.h"
 
 namespace foredraft {
 namespace {
@@ -20,23 +21,28 @@ T* MustAllocate(Device& device, size_t count) {
 
 }  // namespace
 
-FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity,
+FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
                          DType kv_dtype)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
-  auto model =
-      DeepseekV3::Create(device, solo_, config, std::move(weights),
-                         // Small windows: the engine, whose window has all positions, gives the same bits.
-                         {.rows = capacity, .decode_rows = capacity, .positions = capacity, .window = 64});
+  auto model = CreateModel(device, solo_, config, std::move(weights),
+                           // Small windows: the engine, whose window has all positions, gives the same bits.
+                           {.rows = capacity, .decode_rows = capacity, .positions = capacity, .window = 64});
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
-  const int blocks = (capacity + kTokensPerBlock - 1) / kTokensPerBlock;
-  std::vector<int32_t> blocks_in_order(blocks);
-  std::iota(blocks_in_order.begin(), blocks_in_order.end(), 1);
-  int32_t* const table = MustAllocate<int32_t>(device, blocks);
-  Put(table, blocks_in_order.data(), blocks_in_order.size());
+  std::vector<GroupTable> tables;
+  std::vector<int> block_counts;
+  for (const CacheGroup& group : CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_dtype)) {
+    const int blocks = (capacity + group.tokens_per_block - 1) / group.tokens_per_block;
+    std::vector<int32_t> blocks_in_order(blocks);
+    std::iota(blocks_in_order.begin(), blocks_in_order.end(), 1);
+    int32_t* const table = MustAllocate<int32_t>(device, blocks);
+    Put(table, blocks_in_order.data(), blocks_in_order.size());
+    tables.push_back({table, blocks});
+    block_counts.push_back(blocks + 1);
+  }
   const KvCacheShape shape =
-      KvCacheShape::Of(config, model_->module_count(), kTokensPerBlock, blocks + 1, kv_dtype);
-  auto cache = KvCache::Create(device, shape, table, blocks, /*poison=*/true);
+      KvCacheShape::Of(config, model_->module_count(), kTokensPerBlock, block_counts, kv_dtype);
+  auto cache = KvCache::Create(device, shape, tables, /*poison=*/true);
   CHECK(cache.ok()) << cache.status().ToString();
   cache_ = *std::move(cache);
   ids_ = MustAllocate<int32_t>(device, capacity);
@@ -44,12 +50,11 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, ModelWeights
   positions_ = MustAllocate<int32_t>(device, capacity);
   argmax_ = MustAllocate<int32_t>(device, 1);
   for (int level = 0; level <= model_->module_count(); ++level) {
-    float* const data = MustAllocate<float>(device, size_t(capacity) * config.hidden_size);
-    outputs_.push_back(Dense(data, capacity, config.hidden_size));
+    const int width = model_->output_width();
+    outputs_.push_back(Dense(MustAllocate<float>(device, size_t(capacity) * width), capacity, width));
   }
   logits_ =
       Dense(MustAllocate<float>(device, size_t(capacity) * config.vocab_size), capacity, config.vocab_size);
-  poison_.assign(size_t(shape.block_count) * shape.layer_block_bytes(), 0xff);  // NaN in either dtype
   slot_ = {.rule = MustAllocate<AcceptanceRule>(device, 1),
            .constants = MustAllocate<SlotConstants>(device, 1),
            .progress = nullptr,
@@ -73,11 +78,7 @@ std::vector<T> FromScratch::Get(const T* device, size_t count) {
   return host;
 }
 
-void FromScratch::Poison() {
-  for (int layer = 0; layer < cache_.shape().layer_count; ++layer) {
-    Put(cache_.layer(layer).data, poison_.data(), poison_.size());
-  }
-}
+void FromScratch::Poison() { cache_.Poison(device_, *stream_); }
 
 Batch FromScratch::Upload(const Rows& rows) {
   const size_t count = rows.ids.size();
@@ -129,9 +130,9 @@ void FromScratch::Module(int level, const std::vector<int32_t>& tokens, int deco
   run(border, count, /*prefill_form=*/false);
 }
 
-int32_t FromScratch::Argmax(Matrix<const float> output) {
+int32_t FromScratch::Argmax(int level, Matrix<const float> output) {
   const Matrix<float> logits = logits_.first_rows(1);
-  model_->Logits(*stream_, output, logits);
+  model_->Logits(*stream_, level, output, logits);
   device_.ops().argmax(*stream_, {.out = argmax_, .logits = logits});
   return Get(argmax_, 1)[0];
 }
@@ -161,9 +162,10 @@ void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
   Put(slot_.prompt_seen, prompt_seen.data(), prompt_seen.size());
 }
 
-int32_t FromScratch::Choose(Matrix<const float> output, int position, const std::vector<int32_t>& drafts) {
+int32_t FromScratch::Choose(int level, Matrix<const float> output, int position,
+                            const std::vector<int32_t>& drafts) {
   const Matrix<float> logits = logits_.first_rows(1);
-  model_->Logits(*stream_, output, logits);
+  model_->Logits(*stream_, level, output, logits);
   SlotDrafts stored = {};
   std::copy(drafts.begin(), drafts.end(), stored.tokens);
   Put(slot_.drafts, &stored, 1);
@@ -191,7 +193,7 @@ std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int
   std::vector<int32_t> drafts;
   Matrix<float> output = outputs_[1].row_range(last, 1);
   while (true) {
-    drafts.push_back(Choose(output, last + static_cast<int>(drafts.size()), drafts));
+    drafts.push_back(Choose(1, output, last + static_cast<int>(drafts.size()), drafts));
     const int made = static_cast<int>(drafts.size());
     if (made == count) return drafts;
     const Rows row{.ids = {drafts.back()}, .slots = {0}, .positions = {last + made}, .spans = {}};
@@ -218,7 +220,7 @@ std::vector<int32_t> FromScratch::VanillaDrafts(const std::vector<int32_t>& toke
     const int first_window = first_step_end < 0 ? prompt_len : first_step_end - max_draft_len + level - 1;
     Module(level, extended, std::min(prompt_len, first_window), last + level);
     const int position = last + level - 1;
-    drafts.push_back(Choose(outputs_[level].row_range(position, 1), position, drafts));
+    drafts.push_back(Choose(level, outputs_[level].row_range(position, 1), position, drafts));
     extended.push_back(drafts.back());
   }
   return drafts;
@@ -228,7 +230,7 @@ int32_t FromScratch::GreedyToken(const std::vector<int32_t>& tokens, int prompt_
   const int count = static_cast<int>(tokens.size());
   Poison();
   Target(tokens, prompt_len, count);
-  return Argmax(outputs_[0].row_range(count - 1, 1));
+  return Argmax(0, outputs_[0].row_range(count - 1, 1));
 }
 
 std::vector<float> FromScratch::TargetLogits(const std::vector<int32_t>& tokens, int prompt_len) {
@@ -236,7 +238,7 @@ std::vector<float> FromScratch::TargetLogits(const std::vector<int32_t>& tokens,
   Poison();
   Target(tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count);
-  model_->Logits(*stream_, outputs_[0].first_rows(count), logits);
+  model_->Logits(*stream_, 0, outputs_[0].first_rows(count), logits);
   return Get(logits.data, size_t(count) * logits.cols);
 }
 
@@ -246,7 +248,7 @@ std::vector<float> FromScratch::ModuleLogits(int level, const std::vector<int32_
   Target(tokens, prompt_len, count);
   for (int below = 1; below <= level; ++below) Module(below, tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count - level);
-  model_->Logits(*stream_, outputs_[level].row_range(level, count - level), logits);
+  model_->Logits(*stream_, level, outputs_[level].row_range(level, count - level), logits);
   return Get(logits.data, size_t(count - level) * logits.cols);
 }
 

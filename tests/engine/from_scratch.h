@@ -12,7 +12,8 @@
 
 #include "engine/comm/solo_communicator.h"
 #include "engine/kv_cache.h"
-#include "engine/model/deepseek_v3.h"
+#include "engine/model/model.h"
+#include "engine/weights/loaded_weights.h"
 #include "kernels/device.h"
 #include "scheduler/sampling_params.h"
 
@@ -21,7 +22,7 @@ namespace foredraft {
 class FromScratch {
  public:
   // capacity: tokens of the longest sequence. kv_dtype: as EngineOptions has it.
-  FromScratch(Device& device, const ModelConfig& config, ModelWeights weights, int capacity,
+  FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
               DType kv_dtype = DType::kBF16);
 
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
@@ -56,9 +57,9 @@ class FromScratch {
   void Target(const std::vector<int32_t>& tokens, int prompt_len, int count);
   // Module `level` over positions level..count - 1: those below decode_from in the prefill form.
   void Module(int level, const std::vector<int32_t>& tokens, int decode_from, int count);
-  int32_t Argmax(Matrix<const float> output);
+  int32_t Argmax(int level, Matrix<const float> output);
   // The request's own choice for position + 1 (greedy, or with its noise); `drafts` were chosen before.
-  int32_t Choose(Matrix<const float> output, int position, const std::vector<int32_t>& drafts);
+  int32_t Choose(int level, Matrix<const float> output, int position, const std::vector<int32_t>& drafts);
   void SetRequest(const std::vector<int32_t>& tokens, int prompt_len, const SamplingParams& sampling);
   void Poison();
   template <class T>
@@ -69,17 +70,15 @@ class FromScratch {
   Device& device_;
   SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<DeepseekV3> model_;
+  std::unique_ptr<Model> model_;
   KvCache cache_;
   int capacity_;
   int32_t* ids_;
   int32_t* slots_;
   int32_t* positions_;
-  std::vector<Matrix<float>> outputs_;  // of each level, [capacity, D], row = position
+  std::vector<Matrix<float>> outputs_;  // of each level, [capacity, output_width], row = position
   Matrix<float> logits_;                // [capacity, V]
   int32_t* argmax_;
-
-  std::vector<uint8_t> poison_;  // of a layer
 
   // The one slot that Choose samples for, on the device.
   SlotArrays slot_;

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
 #include <map>
 #include <span>
 
@@ -82,9 +84,13 @@ EngineOptions SmallOptions(bool vanilla) {
   return options;
 }
 
+constexpr char kV4Dir[] = "tests/golden/checkpoints/deepseek_v4";
+
 TEST(EstimateMemory, IsWhatTheEngineAllocates) {
-  const LoadedModel& model = LoadModelOnce(kAbacusDir);
-  for (const bool vanilla : {false, true}) {
+  const std::pair<const char*, bool> cases[] = {{kAbacusDir, false}, {kAbacusDir, true}, {kV4Dir, false}};
+  for (const auto& [dir, vanilla] : cases) {
+    SCOPED_TRACE(dir);
+    const LoadedModel& model = LoadModelOnce(dir);
     const EngineOptions options = SmallOptions(vanilla);
     Rank rank;
     auto device = std::make_unique<SummingDevice>();
@@ -98,9 +104,9 @@ TEST(EstimateMemory, IsWhatTheEngineAllocates) {
     ASSERT_TRUE(memory.ok()) << memory.status();
     EXPECT_EQ(memory->activation_bytes, summed.bytes("activations"));
     EXPECT_EQ(memory->slot_bytes, summed.bytes("slots"));
-    EXPECT_NEAR(static_cast<double>(9 * memory->block_bytes()), static_cast<double>(summed.bytes("KV cache")),
-                256 * 12)
-        << "an allocation per layer and level, rounded";
+    EXPECT_NEAR(static_cast<double>(memory->cache_bytes(9)), static_cast<double>(summed.bytes("KV cache")),
+                256 * 16)
+        << "an allocation per layer, kind of row and level, rounded";
     EXPECT_EQ(memory->graph_count, 3 * 4 * 2);
     EXPECT_EQ(memory->graph_bytes, 0) << "assumed for a GPU only";
   }
@@ -172,6 +178,30 @@ TEST(EstimateMemory, EightRanksShareTheExperts) {
       59.0 * config.n_routed_experts * 3 * config.moe_intermediate_size * config.hidden_size;
   const int64_t difference = EstimateR1(1).weight_bytes - EstimateR1(8).weight_bytes;
   EXPECT_NEAR(static_cast<double>(difference), experts * 7 / 8, experts * 1e-3);
+}
+
+// docs/deepseek-v4.md section 13 has a row per number of ranks: "| ranks | GiB of weights | ...".
+TEST(EstimateMemory, OfV4FlashIsWhatTheDocumentSays) {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig("deploy/configs/v4-flash-shape.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::ifstream document("docs/deepseek-v4.md");
+  int rows = 0;
+  bool in_section = false;
+  for (std::string line; std::getline(document, line); in_section |= line.starts_with("## 13.")) {
+    int ranks = 0;
+    double gib = 0;
+    if (!in_section || std::sscanf(line.c_str(), "| %d | %lf |", &ranks, &gib) != 2) continue;
+    ++rows;
+    EngineOptions options = R1Options();
+    options.max_draft_len = 1;
+    options.tokens_per_block = 32;
+    const auto memory = EstimateMemory(SizedBackend::kCpu, options, *config, ranks);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_NEAR(static_cast<double>(memory->weight_bytes) / kGiB, gib, 0.06) << ranks << " ranks";
+    const CacheGroup& history = memory->cache.groups[0];
+    EXPECT_EQ(history.bytes_per_block / history.tokens_per_block, 6880);
+  }
+  EXPECT_EQ(rows, 4);
 }
 
 TEST(BlocksOn, FitsAnH200AndNotHalfOfOne) {

@@ -255,14 +255,14 @@ TEST_F(RankEngineTest, ASwappedSequenceIsRestoredBitForBit) {
   std::iota(blocks.begin(), blocks.end(), 1);
   IterationPlan out = Step({}, 3);
   out.decode_bucket = 0;
-  out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .block_ids = blocks}};
+  out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .blocks = {{.block_ids = blocks}}}};
   RunPlan(*engine, out);
   EXPECT_EQ(engine->swap_store().image_count(), 1u);
   RunPlan(*engine, Start(0, ShortRequest(2), 3));  // another request in its slot and blocks
 
   std::iota(blocks.begin(), blocks.end(), 1 + 3 * kBlocksPerSlot);
   IterationPlan in = Step({3}, 3);
-  in.ranks[0].swaps_in = {{.image_id = 5, .slot = 3, .block_ids = blocks}};
+  in.ranks[0].swaps_in = {{.image_id = 5, .slot = 3, .blocks = {{.block_ids = blocks}}}};
   in.ranks[0].block_table_deltas = {{.slot = 3, .first_index = 0, .block_ids = blocks}};
   for (int step = 0; step < 5; ++step) {
     const SlotResult a = RunPlan(*engine, step == 0 ? in : Step({3}, 3)).slots[0];

@@ -6,8 +6,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <map>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,6 +14,7 @@
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
+#include "tests/engine/same_tokens_fixture.h"
 #include "tests/engine/test_requests.h"
 
 namespace foredraft {
@@ -28,13 +27,8 @@ constexpr DraftPolicyKind kPolicies[] = {DraftPolicyKind::kFixed, DraftPolicyKin
 // the way, drafter, sampled, policy, losses of the rank, dtype of the KV cache
 const std::vector<int> kLevels = {4, 2, 3, 2, 2, 2, 2, 2, 2, 3, 2, 3, 2, 2};
 
-struct Case {
-  Setting setting;
-  bool sampled = false;
-};
-
-Case CaseOf(const std::vector<int>& row) {
-  Case c;
+SameTokensCase CaseOf(const std::vector<int>& row) {
+  SameTokensCase c{.name = absl::StrCat("row [", absl::StrJoin(row, " "), "]"), .setting = {}};
   c.setting.draft_len = kDraftLens[row[0]];
   c.setting.overlap = row[1] == 0;
   c.setting.graphs = row[2] != 1;
@@ -54,129 +48,23 @@ Case CaseOf(const std::vector<int>& row) {
   return c;
 }
 
-// What runs are compared with, of one model. Computed once per test binary.
-struct References {
-  std::map<std::pair<DType, bool>, RunRecord> baselines;  // by kv_dtype and `sampled`
-  std::map<std::vector<int>, std::vector<int32_t>> drafts;
-  std::map<DType, std::unique_ptr<FromScratch>> scratch;  // by kv_dtype
-};
+std::vector<SameTokensCase> CasesOf(const std::vector<std::vector<int>>& rows) {
+  std::vector<SameTokensCase> cases;
+  for (const std::vector<int>& row : rows) cases.push_back(CaseOf(row));
+  return cases;
+}
 
 // The tests of a model. Those of abacus in BF16 are all below; SameTokensInt4 has some of them.
-class SameTokens : public ::testing::Test {
+class SameTokens : public SameTokensFixture {
  protected:
   explicit SameTokens(const LoadedModel& model = LoadModelOnce(kAbacusDir))
-      : model_(model), references_(ReferencesOf(model)) {}
-
-  static References& ReferencesOf(const LoadedModel& model) {
-    static auto* const references = new std::map<const LoadedModel*, References>;
-    return (*references)[&model];
-  }
-
-  // The baseline: eager, no module, no overlap, one request at a time, no reuse.
-  const RunRecord& Baseline(DType kv_dtype, bool sampled) {
-    const auto found = references_.baselines.find({kv_dtype, sampled});
-    if (found != references_.baselines.end()) return found->second;
-    Setting plain;
-    plain.mtp = false;
-    plain.overlap = false;
-    plain.graphs = false;
-    plain.max_batch_size = 1;
-    plain.reuse = false;
-    plain.kv_dtype = kv_dtype;
-    return references_.baselines
-        .emplace(std::pair(kv_dtype, sampled), RunRequests(model_, plain, TestRequests({.sampled = sampled})))
-        .first->second;
-  }
-
-  // The drafts after the first `token_count` output tokens of a request. Drafts of one step never change
-  // those of the next, so one recomputation serves all settings (for Vanilla: those with the same first
-  // step).
-  const std::vector<int32_t>& Reference(const Case& c, const Request& request, int id, int token_count,
-                                        int first_step_count, const RequestRecord& record) {
-    std::unique_ptr<FromScratch>& scratch = references_.scratch[c.setting.kv_dtype];
-    if (scratch == nullptr) {
-      scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400,
-                                              c.setting.kv_dtype);
-    }
-    const int prompt_len = static_cast<int>(request.prompt_ids.size());
-    const int first_step_end = c.setting.vanilla ? prompt_len + first_step_count - 1 : -1;
-    std::vector<int32_t>& entry = references_.drafts[{static_cast<int>(c.setting.kv_dtype), c.sampled,
-                                                      c.setting.vanilla, id, token_count, first_step_end}];
-    if (entry.empty()) {
-      std::vector<int32_t> tokens = request.prompt_ids;
-      tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
-      const int modules = model_.config.num_nextn_predict_layers;
-      entry = c.setting.vanilla ? scratch->VanillaDrafts(tokens, prompt_len, modules, modules, first_step_end,
-                                                         request.sampling)
-                                : scratch->Drafts(tokens, prompt_len, 7, request.sampling);
-    }
-    return entry;
-  }
-
-  void ExpectSameTokens(const Case& c, const RunRecord& run) {
-    const RunRecord& baseline = Baseline(c.setting.kv_dtype, c.sampled);
-    for (size_t id = 0; id < run.requests.size(); ++id) {
-      const RequestRecord& request = run.requests[id];
-      ASSERT_EQ(request.token_ids, baseline.requests[id].token_ids) << "tokens of request " << id;
-      ASSERT_EQ(request.finish, baseline.requests[id].finish) << "request " << id;
-      ASSERT_EQ(static_cast<int>(request.token_ids.size()), 1 + request.steps + request.accepted_tokens)
-          << "accounting of request " << id;
-    }
-  }
-
-  void ExpectDraftsFromScratch(const Case& c, const RunRecord& run, const std::vector<Request>& requests) {
-    for (size_t id = 0; id < run.requests.size(); ++id) {
-      const RequestRecord& request = run.requests[id];
-      for (const StepRecord& step : request.records) {
-        if (step.drafts.empty()) continue;
-        const std::vector<int32_t>& reference = Reference(c, requests[id], static_cast<int>(id),
-                                                          step.token_count, step.first_step_count, request);
-        const std::vector<int32_t> expected(reference.begin(), reference.begin() + step.drafts.size());
-        ASSERT_EQ(step.drafts, expected)
-            << "drafts of request " << id << " after " << step.token_count << " tokens";
-      }
-    }
-  }
-
-  // Runs the settings of `rows` and checks that they took effect.
-  void ExpectTheSameOverSettings(const std::vector<std::vector<int>>& rows) {
-    bool swapped = false;
-    bool reused = false;
-    uint64_t replayed_tokens = 0;
-    int drafts_checked = 0;
-    for (const std::vector<int>& row : rows) {
-      const Case c = CaseOf(row);
-      SCOPED_TRACE(absl::StrCat(c.setting.DebugString(), c.sampled ? ", sampled" : ", greedy", ", row [",
-                                absl::StrJoin(row, " "), "]"));
-      const std::vector<Request> requests = TestRequests({.sampled = c.sampled});
-      const RunRecord run = RunRequests(model_, c.setting, requests);
-      ExpectSameTokens(c, run);
-      ExpectDraftsFromScratch(c, run, requests);
-      if (HasFatalFailure()) return;
-      EXPECT_EQ(run.load.blocks_used, 0);
-      EXPECT_EQ(run.load.slots_used, 0);
-      EXPECT_EQ(run.replays > 0, c.setting.graphs);
-      swapped |= run.load.preemptions > 0;
-      reused |= run.load.prefix_hit_tokens > 0;
-      replayed_tokens += run.load.replayed_tokens;
-      for (const RequestRecord& request : run.requests) {
-        for (const StepRecord& step : request.records) drafts_checked += static_cast<int>(step.drafts.size());
-      }
-    }
-    EXPECT_TRUE(swapped);
-    EXPECT_TRUE(reused);
-    EXPECT_GT(replayed_tokens, 100u);
-    EXPECT_GT(drafts_checked, 1000);
-  }
-
-  const LoadedModel& model_;
-  References& references_;
+      : SameTokensFixture(model, [](bool sampled) { return TestRequests({.sampled = sampled}); }) {}
 };
 
 bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
 
 TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  ExpectTheSameOverSettings(CoveringArray(kLevels, /*strength=*/IsFullTier() ? 3 : 2));
+  ExpectTheSame(CasesOf(CoveringArray(kLevels, /*strength=*/IsFullTier() ? 3 : 2)));
 }
 
 // abacus as `foredraft quantize` writes it.
@@ -198,14 +86,15 @@ class SameTokensInt4 : public SameTokens {
 
 // In the fast tier two rows of three.
 TEST_F(SameTokensInt4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  ASSERT_EQ(model_.weights.layers[1].moe.expert_gate_up.first.dtype, DType::kInt4);
-  ASSERT_EQ(model_.weights.mtp_modules[2].layer.self_attn.qkv_a.dtype, DType::kInt4);
+  const ModelWeights& weights = std::get<ModelWeights>(model_.weights);
+  ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.dtype, DType::kInt4);
+  ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.dtype, DType::kInt4);
   const auto rows = CoveringArray(kLevels, 2);
   std::vector<std::vector<int>> chosen;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (IsFullTier() || i % 3 != 2) chosen.push_back(rows[i]);
   }
-  ExpectTheSameOverSettings(chosen);
+  ExpectTheSame(CasesOf(chosen));
 }
 
 // Wrong drafts change the speed but no tokens, so the acceptance counts are compared.

@@ -39,7 +39,7 @@ void CheckShape(const ModelConfig& config) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto config = foredraft::ParseModelConfig(text, "fuzz.json", foredraft::ModelUse::kInspect);
+  const auto config = foredraft::ParseModelConfig(text, "fuzz.json");
   if (config.ok())
     foredraft::CheckShape(*config);
   else

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <vector>
 
 #include "engine/kv_cache.h"
@@ -12,19 +13,26 @@
 namespace foredraft {
 namespace {
 
-constexpr KvCacheShape kCacheShape = {.layer_count = 62,
-                                      .latent_dim = 512,
-                                      .rope_dim = 64,
-                                      .level_count = 1,
-                                      .boundary_width = kR1Hidden,
-                                      .tokens_per_block = 64,
-                                      .block_count = 9};
-constexpr SlotStateShape kSlotShape = {
-    .slot_count = 3, .vocab_size = kR1Vocab, .table_stride = 8, .hidden_size = kR1Hidden, .level_count = 1};
+KvCacheShape R1Cache() {
+  ModelConfig config;
+  config.num_hidden_layers = 61;
+  config.kv_lora_rank = 512;
+  config.qk_rope_head_dim = 64;
+  config.hidden_size = kR1Hidden;
+  return KvCacheShape::Of(config, /*module_count=*/1, /*tokens_per_block=*/64, {9}, DType::kBF16);
+}
+
+SlotStateShape R1Slots() {
+  return {.slot_count = 3,
+          .vocab_size = kR1Vocab,
+          .table_strides = {8},
+          .output_width = kR1Hidden,
+          .level_count = 1};
+}
 
 // The bytes of one block in all layers, another for every block.
 std::vector<uint8_t> BlockBytes(int block) {
-  std::vector<uint8_t> bytes(kCacheShape.block_bytes());
+  std::vector<uint8_t> bytes(R1Cache().block_bytes());
   for (size_t i = 0; i < bytes.size(); ++i)
     bytes[i] = static_cast<uint8_t>(i * 7 + i / 251 + size_t(block) * 89);
   return bytes;
@@ -32,34 +40,41 @@ std::vector<uint8_t> BlockBytes(int block) {
 
 TEST(R1Shapes, SwappedBlocksComeBack) {
   OpRig& rig = Rig(RunMode::kEager);
-  const auto cache = KvCache::Create(rig.device(), kCacheShape, rig.Poisoned<int32_t>(8), 8, /*poison=*/true);
+  const GroupTable table = {rig.Poisoned<int32_t>(8), 8};
+  const auto cache = KvCache::Create(rig.device(), R1Cache(), {&table, 1}, /*poison=*/true);
   ASSERT_TRUE(cache.ok()) << cache.status();
-  const int64_t bytes = kCacheShape.block_bytes();
-  uint8_t* const image = *rig.device().AllocatePinnedArray<uint8_t>(3 * bytes);
+  const int64_t bytes = R1Cache().block_bytes();
+  uint8_t* const image = *rig.device().AllocatePinnedArray<uint8_t>(4 * bytes);
+  // Frames of half a block: a layer's rows may lie in two of them.
+  std::vector<uint8_t*> frames;
+  for (int i = 0; i < 8; ++i) frames.push_back(image + i * bytes / 2);
+  const auto block_frames = [&](int i) {
+    return HostFrames{.frames = std::span(frames).subspan(2 * i, 2), .frame_bytes = size_t(bytes / 2)};
+  };
   for (int i = 0; i < 3; ++i) {
     const std::vector<uint8_t> block = BlockBytes(i);
     std::copy(block.begin(), block.end(), image + i * bytes);
-    cache->CopyBlockToDevice(rig.device(), rig.stream(), 2 + i, image + i * bytes);
+    cache->CopyBlockToDevice(rig.device(), rig.stream(), 0, 2 + i, block_frames(i));
   }
   rig.stream().Synchronize();
   std::fill(image, image + 3 * bytes, uint8_t{0});
   // Out of blocks 2..4, in stream order into 5, 8 and 7, and back to the host.
   const int into[] = {5, 8, 7};
   for (int i = 0; i < 3; ++i) {
-    cache->CopyBlockToHost(rig.device(), rig.stream(), 2 + i, image + i * bytes);
-    cache->CopyBlockToDevice(rig.device(), rig.stream(), into[i], image + i * bytes);
+    cache->CopyBlockToHost(rig.device(), rig.stream(), 0, 2 + i, block_frames(i));
+    cache->CopyBlockToDevice(rig.device(), rig.stream(), 0, into[i], block_frames(i));
   }
   for (int i = 0; i < 3; ++i) {
-    std::vector<uint8_t> back(bytes);
-    cache->CopyBlockToHost(rig.device(), rig.stream(), into[i], back.data());
+    cache->CopyBlockToHost(rig.device(), rig.stream(), 0, into[i], block_frames(3));
     rig.stream().Synchronize();
+    const std::vector<uint8_t> back(image + 3 * bytes, image + 4 * bytes);
     EXPECT_EQ(back == BlockBytes(i), true) << "block " << i;
   }
 }
 
 TEST(R1Shapes, SwappedSlotsComeBack) {
   OpRig& rig = Rig(RunMode::kEager);
-  auto slots = SlotState::Create(rig.device(), kSlotShape);
+  auto slots = SlotState::Create(rig.device(), R1Slots());
   ASSERT_TRUE(slots.ok()) << slots.status();
   SlotAdmission admission = {.slot = 0, .logprob_count = 3, .prompt_len = 17, .length_limit = 400};
   admission.sampling.temperature = 0.5f;
@@ -73,11 +88,11 @@ TEST(R1Shapes, SwappedSlotsComeBack) {
   rig.device().CopyToDevice(rig.stream(), arrays.output_counts, counts.data(),
                             counts.size() * sizeof(int32_t));
   constexpr size_t kFrameBytes = size_t{64} << 10;
-  const size_t frame_count = (SlotState::ImageBytes(kSlotShape) + kFrameBytes - 1) / kFrameBytes;
+  const size_t frame_count = (SlotState::ImageBytes(R1Slots()) + kFrameBytes - 1) / kFrameBytes;
   uint8_t* const memory = *rig.device().AllocatePinnedArray<uint8_t>(frame_count * kFrameBytes);
   std::vector<uint8_t*> frames;
   for (size_t i = frame_count; i-- > 0;) frames.push_back(memory + i * kFrameBytes);
-  const SlotImage image = {.frames = frames, .frame_bytes = kFrameBytes};
+  const HostFrames image = {.frames = frames, .frame_bytes = kFrameBytes};
   SlotFacts facts = slots->SwapOut(rig.stream(), 0, image);
   slots->Release(rig.stream(), 0);
   const std::vector<SlotConstants> before = rig.Get(arrays.constants, 1);

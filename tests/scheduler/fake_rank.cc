@@ -25,14 +25,24 @@ FakeRank::FakeRank(const FakeRankOptions& options,
     : StubRank(options.rank, options.scheduler.max_batch_size, options.scheduler.max_draft_len),
       options_(options),
       prompt_of_(std::move(prompt_of)),
-      blocks_(options.scheduler.block_count),
-      sequences_(options.scheduler.max_batch_size),
-      kept_entries_(options.scheduler.max_batch_size) {
+      sequences_(options.scheduler.max_batch_size) {
   const SchedulerOptions& scheduler = options.scheduler;
   const int positions = scheduler.max_seq_len + 2 * scheduler.max_draft_len;
-  const int entries = (positions + scheduler.tokens_per_block - 1) / scheduler.tokens_per_block;
-  tables_.assign(scheduler.max_batch_size, std::vector<int32_t>(entries, kScratchBlock));
-  for (Block& block : blocks_) block.rows.resize(scheduler.tokens_per_block);
+  for (const GroupShape& group : scheduler.groups) {
+    const int entries = (positions + group.tokens_per_block - 1) / group.tokens_per_block;
+    tables_.emplace_back(scheduler.max_batch_size, std::vector<int32_t>(entries, kScratchBlock));
+    kept_.emplace_back(scheduler.max_batch_size);
+    blocks_.emplace_back(group.block_count);
+    for (Block& block : blocks_.back()) block.rows.resize(group.tokens_per_block);
+  }
+}
+
+int64_t FakeRank::HostFrames(const Image& image) const {
+  int64_t frames = options_.scheduler.host_image_frames;
+  for (int group = 0; group < group_count(); ++group) {
+    frames += static_cast<int64_t>(image.blocks[group].size()) * shape(group).host_frames_per_block;
+  }
+  return frames;
 }
 
 void FakeRank::Fault(const std::string& text) {
@@ -49,8 +59,10 @@ int FakeRank::relaxed_drafts(uint64_t seed) const {
 bool FakeRank::IsBare() const {
   if (std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.active; }))
     return false;
-  for (const std::vector<int32_t>& table : tables_) {
-    if (std::any_of(table.begin(), table.end(), [](int32_t block) { return block != 0; })) return false;
+  for (const auto& tables : tables_) {
+    for (const std::vector<int32_t>& table : tables) {
+      if (std::any_of(table.begin(), table.end(), [](int32_t block) { return block != 0; })) return false;
+    }
   }
   return images_.empty() && uncollected_count() == 0;
 }
@@ -110,41 +122,59 @@ void FakeRank::TakeOut(const RankPlan& plan) {
       Fault(absl::StrCat("drop of unknown image ", image));
       continue;
     }
-    image_blocks_ -= HostBlocks(found->second);
+    image_frames_ -= HostFrames(found->second);
     images_.erase(found);
   }
   for (const SwapOut& swap : plan.swaps_out) {
     Sequence& sequence = sequences_[swap.slot];
     if (!sequence.prompt_ended) Fault(absl::StrCat("swap out of slot ", swap.slot));
+    if (images_.contains(swap.image_id)) Fault(absl::StrCat("image id ", swap.image_id, " used twice"));
+    if (static_cast<int>(swap.blocks.size()) != group_count()) return Fault("swap out lacks a group");
     Image& image = images_[swap.image_id];
-    if (!image.blocks.empty()) Fault(absl::StrCat("image id ", swap.image_id, " used twice"));
-    for (size_t i = 0; i < swap.block_ids.size(); ++i) {
-      if (tables_[swap.slot][i] != swap.block_ids[i]) Fault("swap out names a block that is not the slot's");
-      image.blocks.push_back(blocks_[swap.block_ids[i]]);
+    for (int group = 0; group < group_count(); ++group) {
+      const GroupBlocks& blocks = swap.blocks[group];
+      if (blocks.group != group) Fault("swap out: order of groups");
+      image.first_index.push_back(blocks.first_index);
+      image.blocks.emplace_back();
+      for (size_t i = 0; i < blocks.block_ids.size(); ++i) {
+        const int32_t block = blocks.block_ids[i];
+        if (block == kScratchBlock || tables_[group][swap.slot][blocks.first_index + i] != block)
+          Fault("swap out names a block that is not the slot's");
+        image.blocks[group].push_back(blocks_[group][block]);
+      }
     }
     image.sequence = std::exchange(sequence, {});
-    image_blocks_ += HostBlocks(image);
-    if (image_blocks_ > options_.scheduler.host_block_count) Fault("host store overflows");
+    image_frames_ += HostFrames(image);
+    if (image_frames_ > options_.scheduler.host_frame_count) Fault("host store overflows");
   }
 }
 
 void FakeRank::TakeIn(const RankPlan& plan) {
-  std::fill(kept_entries_.begin(), kept_entries_.end(), 0);
+  for (auto& kept : kept_) std::fill(kept.begin(), kept.end(), Entries());
   for (const SwapIn& swap : plan.swaps_in) {
     auto found = images_.find(swap.image_id);
-    if (found == images_.end() || found->second.blocks.size() != swap.block_ids.size()) {
+    if (found == images_.end() || static_cast<int>(swap.blocks.size()) != group_count()) {
       Fault(absl::StrCat("swap in of image ", swap.image_id));
       continue;
     }
     if (sequences_[swap.slot].active) Fault(absl::StrCat("swap into busy slot ", swap.slot));
-    for (size_t i = 0; i < swap.block_ids.size(); ++i) {
-      Block& block = blocks_[swap.block_ids[i]];
-      block.rows = found->second.blocks[i].rows;
-      block.read_only = false;
+    const Image& image = found->second;
+    for (int group = 0; group < group_count(); ++group) {
+      const GroupBlocks& blocks = swap.blocks[group];
+      if (blocks.group != group || blocks.first_index != image.first_index[group] ||
+          blocks.block_ids.size() != image.blocks[group].size()) {
+        return Fault(absl::StrCat("swap in of image ", swap.image_id, ", group ", group));
+      }
+      for (size_t i = 0; i < blocks.block_ids.size(); ++i) {
+        Block& block = blocks_[group][blocks.block_ids[i]];
+        block.rows = image.blocks[group][i].rows;
+        block.read_only = false;
+      }
+      kept_[group][swap.slot] = {blocks.first_index,
+                                 blocks.first_index + static_cast<int>(blocks.block_ids.size())};
     }
     sequences_[swap.slot] = std::move(found->second.sequence);
-    kept_entries_[swap.slot] = static_cast<int>(swap.block_ids.size());
-    image_blocks_ -= HostBlocks(found->second);
+    image_frames_ -= HostFrames(found->second);
     images_.erase(found);
   }
   for (const SlotAdmission& admission : plan.admissions) {
@@ -158,77 +188,114 @@ void FakeRank::TakeIn(const RankPlan& plan) {
     const bool wants_ids = admission.sampling.counts_tokens();
     if (wants_ids ? admission.reused_ids != sequence.tokens : !admission.reused_ids.empty())
       Fault("reused_ids");
-    kept_entries_[admission.slot] = admission.reused_len / options_.scheduler.tokens_per_block;
+    for (int group = 0; group < group_count(); ++group) {
+      const int size = shape(group).tokens_per_block;
+      if (admission.reused_len % size != 0) Fault("reused_len is inside a block");
+      kept_[group][admission.slot] = {FirstRead(group, admission.reused_len) / size,
+                                      admission.reused_len / size};
+    }
   }
 }
 
 void FakeRank::ApplyDeltas(const RankPlan& plan) {
-  std::vector<std::pair<int, int>> fresh;  // (slot, entry)
+  struct Entry {
+    int group, slot, index;
+  };
+  std::vector<Entry> fresh;
+  std::vector<bool> renewed(sequences_.size());  // the slot has another sequence than before
+  for (const SwapIn& swap : plan.swaps_in) renewed[swap.slot] = true;
+  for (const SlotAdmission& admission : plan.admissions) renewed[admission.slot] = true;
   for (const BlockTableDelta& delta : plan.block_table_deltas) {
-    std::vector<int32_t>& table = tables_[delta.slot];
+    std::vector<int32_t>& table = tables_[delta.group][delta.slot];
     if (delta.first_index < 0 || delta.first_index + delta.block_ids.size() > table.size()) {
       Fault(absl::StrCat("delta past the table of slot ", delta.slot));
       continue;
     }
+    const Entries& kept = kept_[delta.group][delta.slot];
     for (size_t i = 0; i < delta.block_ids.size(); ++i) {
-      const int entry = delta.first_index + static_cast<int>(i);
+      const int index = delta.first_index + static_cast<int>(i);
       const int32_t block = delta.block_ids[i];
-      if (table[entry] != kScratchBlock) --blocks_[table[entry]].map_count;
-      table[entry] = block;
+      // A delta of a window may repeat entries; one of the history starts at the first that changes.
+      const bool repeats = table[index] == block && delta.group != kHistoryGroup && !renewed[delta.slot];
+      if (table[index] != kScratchBlock) --blocks_[delta.group][table[index]].map_count;
+      table[index] = block;
       if (block == kScratchBlock) continue;
-      ++blocks_[block].map_count;
-      if (entry >= kept_entries_[delta.slot]) fresh.emplace_back(delta.slot, entry);
+      ++blocks_[delta.group][block].map_count;
+      if ((index < kept.first || index >= kept.end) && !repeats)
+        fresh.push_back({delta.group, delta.slot, index});
     }
   }
-  for (const auto& [slot, entry] : fresh) {
-    Block& block = blocks_[tables_[slot][entry]];
+  for (const auto& [group, slot, index] : fresh) {
+    const int32_t id = tables_[group][slot][index];
+    Block& block = blocks_[group][id];
     if (block.map_count != 1) {
-      Fault(
-          absl::StrCat("block ", tables_[slot][entry], " handed to slot ", slot, " while mapped elsewhere"));
+      Fault(absl::StrCat("block ", id, " of group ", group, " handed to slot ", slot,
+                         " while mapped elsewhere"));
     }
     std::fill(block.rows.begin(), block.rows.end(), Row());
     block.boundary = 0;
     block.read_only = false;
   }
+  CheckBoundaries(plan);
+  for (const auto& tables : tables_) {
+    for (size_t slot = 0; slot < sequences_.size(); ++slot) {
+      if (!sequences_[slot].active && tables[slot] != std::vector<int32_t>(tables[slot].size())) {
+        Fault(absl::StrCat("table of idle slot ", slot, " is not clear"));
+      }
+    }
+  }
+}
+
+void FakeRank::CheckBoundaries(const RankPlan& plan) {
   for (const SlotAdmission& admission : plan.admissions) {
     if (admission.reused_len == 0) {
       if (admission.boundary_block != -1) Fault("boundary_block without reuse");
       continue;
     }
-    const int last = admission.reused_len / options_.scheduler.tokens_per_block - 1;
-    if (admission.boundary_block != tables_[admission.slot][last] ||
-        blocks_[admission.boundary_block].boundary != sequences_[admission.slot].hashes.back()) {
+    const int last = admission.reused_len / shape(kHistoryGroup).tokens_per_block - 1;
+    if (admission.boundary_block != tables_[kHistoryGroup][admission.slot][last] ||
+        blocks_[kHistoryGroup][admission.boundary_block].boundary !=
+            sequences_[admission.slot].hashes.back()) {
       Fault(absl::StrCat("boundary of slot ", admission.slot));
-    }
-  }
-  for (size_t slot = 0; slot < sequences_.size(); ++slot) {
-    if (!sequences_[slot].active && tables_[slot] != std::vector<int32_t>(tables_[slot].size())) {
-      Fault(absl::StrCat("table of idle slot ", slot, " is not clear"));
     }
   }
 }
 
 void FakeRank::Append(Sequence* sequence, int32_t token) {
-  sequence->hashes.push_back(Tag(sequence->hashes.empty() ? 77 : sequence->hashes.back(), token));
+  const SlotAdmission& admission = sequence->admission;
+  const bool generated = static_cast<int>(sequence->tokens.size()) >= admission.prompt_len;
+  const uint64_t content = generated ? Mix(admission.sampling.seed, token) : static_cast<uint64_t>(token);
+  sequence->hashes.push_back(Tag(sequence->hashes.empty() ? 77 : sequence->hashes.back(), content));
   sequence->tokens.push_back(token);
 }
 
-FakeRank::Row* FakeRank::ReadRow(int slot, int position) {
-  return &blocks_[tables_[slot][position / options_.scheduler.tokens_per_block]]
-              .rows[position % options_.scheduler.tokens_per_block];
+int FakeRank::FirstRead(int group, int position) const {
+  const int reach = shape(group).reach;
+  return reach == 0 ? 0 : std::max(0, position - reach - options_.excess.reach);
 }
 
-FakeRank::Row* FakeRank::WriteRow(int slot, int position) {
-  const size_t entry = position / options_.scheduler.tokens_per_block;
-  if (entry >= tables_[slot].size() || tables_[slot][entry] == kScratchBlock) {
-    Fault(absl::StrCat("slot ", slot, " writes position ", position, ", which it does not own"));
-    return &blocks_[kScratchBlock].rows[0];
+// Scratch where the position is not mapped.
+FakeRank::Block* FakeRank::BlockAt(int group, int slot, int position) {
+  const std::vector<int32_t>& table = tables_[group][slot];
+  const size_t index = position / shape(group).tokens_per_block;
+  return &blocks_[group][index < table.size() ? table[index] : kScratchBlock];
+}
+
+// Scratch has poison in every row.
+const FakeRank::Row& FakeRank::ReadRow(int group, int slot, int position) {
+  return BlockAt(group, slot, position)->rows[position % shape(group).tokens_per_block];
+}
+
+FakeRank::Row* FakeRank::WriteRow(int group, int slot, int position, bool may_be_lost) {
+  Block& block = *BlockAt(group, slot, position);
+  const std::string where = absl::StrCat("slot ", slot, " writes position ", position, " of group ", group);
+  if (&block == &blocks_[group][kScratchBlock]) {
+    if (!may_be_lost) Fault(absl::StrCat(where, ", which it does not own"));
+    return nullptr;
   }
-  const Block& block = blocks_[tables_[slot][entry]];
-  if (block.read_only)
-    Fault(absl::StrCat("slot ", slot, " writes position ", position, " of an offered block"));
-  if (block.map_count != 1) Fault(absl::StrCat("block ", tables_[slot][entry], " has two owners"));
-  return ReadRow(slot, position);
+  if (block.read_only) Fault(absl::StrCat(where, ", in an offered block"));
+  if (block.map_count != 1) Fault(absl::StrCat(where, ", in a block with two owners"));
+  return &block.rows[position % shape(group).tokens_per_block];
 }
 
 void FakeRank::Prefill(const PrefillChunk& chunk) {
@@ -243,24 +310,36 @@ void FakeRank::Prefill(const PrefillChunk& chunk) {
     return;
   }
   const bool has_mtp = options_.scheduler.max_draft_len > 0;
-  for (int s = 0; s < sequence.prefilled; ++s) {
-    const Row& row = *ReadRow(chunk.slot, s);
-    if (row.target != sequence.hashes[s] || (has_mtp && s > 0 && row.mtp != sequence.hashes[s])) {
-      Fault(absl::StrCat("slot ", chunk.slot, " reads stale row ", s, " in its prefill"));
+  for (int group = 0; group < group_count(); ++group) {
+    for (int s = FirstRead(group, sequence.prefilled); s < sequence.prefilled; ++s) {
+      const Row& row = ReadRow(group, chunk.slot, s);
+      if (row.target != sequence.hashes[s] || (has_mtp && s > 0 && row.mtp != sequence.hashes[s])) {
+        Fault(absl::StrCat("slot ", chunk.slot, " reads stale row ", s, " of group ", group,
+                           " in its prefill"));
+      }
     }
   }
+  for (const int32_t token : chunk.token_ids) Append(&sequence, token);
+  for (int group = 0; group < group_count(); ++group) WritePrompt(group, chunk);
+  sequence.prefilled = end;
+  sequence.prompt_ended = chunk.last;
+}
+
+// In a window only the rows that the next forward may read must have memory.
+void FakeRank::WritePrompt(int group, const PrefillChunk& chunk) {
+  const Sequence& sequence = sequences_[chunk.slot];
+  const int end = chunk.first_position + static_cast<int>(chunk.token_ids.size());
+  const int size = shape(group).tokens_per_block;
   for (int s = chunk.first_position; s < end; ++s) {
-    Append(&sequence, prompt[s]);
-    Row* row = WriteRow(chunk.slot, s);
+    Row* const row = WriteRow(group, chunk.slot, s, /*may_be_lost=*/s < FirstRead(group, end));
+    if (row == nullptr) continue;
     row->target = sequence.hashes[s];
-    if (has_mtp && s > 0) row->mtp = sequence.hashes[s];
-    if ((s + 1) % options_.scheduler.tokens_per_block != 0) continue;
-    Block& block = blocks_[tables_[chunk.slot][s / options_.scheduler.tokens_per_block]];
+    if (options_.scheduler.max_draft_len > 0 && s > 0) row->mtp = sequence.hashes[s];
+    if ((s + 1) % size != 0) continue;
+    Block& block = *BlockAt(group, chunk.slot, s);
     block.boundary = sequence.hashes[s];
     block.read_only = s + 1 <= sequence.admission.prompt_len - options_.scheduler.offer_margin;
   }
-  sequence.prefilled = end;
-  sequence.prompt_ended = chunk.last;
 }
 
 int32_t FakeRank::TokenAt(const SlotAdmission& admission, int position) {
@@ -279,7 +358,10 @@ void FakeRank::PromptEnded(int slot_index, int32_t first_token) {
   Append(&sequence, first_token);
   sequence.phase = sequence.admission.thinking.PhaseAfter(sequence.phase, first_token);
   const int m = sequence.admission.prompt_len;
-  if (options_.scheduler.max_draft_len > 0) WriteRow(slot_index, m)->mtp = sequence.hashes[m];
+  if (options_.scheduler.max_draft_len == 0) return;
+  for (int group = 0; group < group_count(); ++group) {
+    if (Row* const row = WriteRow(group, slot_index, m)) row->mtp = sequence.hashes[m];
+  }
 }
 
 void FakeRank::Given(int slot_index, const std::vector<int32_t>& token_ids) {
@@ -297,18 +379,21 @@ void FakeRank::StepBegins(int slot_index) {
   const int p = slot(slot_index).length;
   const bool has_mtp = options_.scheduler.max_draft_len > 0;
   const std::string where = absl::StrCat("slot ", slot_index, " at ", p);
-  for (int s = 0; s < p; ++s) {
-    if (ReadRow(slot_index, s)->target != sequence.hashes[s])
-      return Fault(absl::StrCat(where, " reads stale target row ", s));
-  }
-  for (int s = 1; has_mtp && s <= p; ++s) {
-    if (ReadRow(slot_index, s)->mtp != sequence.hashes[s])
-      return Fault(absl::StrCat(where, " reads stale MTP row ", s));
-  }
-  for (size_t i = 0; i < sequence.live_rows.size(); ++i) {
-    const int s = p + 1 + static_cast<int>(i);
-    if (ReadRow(slot_index, s)->mtp != sequence.live_rows[i])
-      return Fault(absl::StrCat(where, " lost live MTP row ", s));
+  for (int group = 0; group < group_count(); ++group) {
+    const int first = FirstRead(group, p);
+    for (int s = first; s < p; ++s) {
+      if (ReadRow(group, slot_index, s).target != sequence.hashes[s])
+        return Fault(absl::StrCat(where, " reads stale target row ", s, " of group ", group));
+    }
+    for (int s = std::max(1, first); has_mtp && s <= p; ++s) {
+      if (ReadRow(group, slot_index, s).mtp != sequence.hashes[s])
+        return Fault(absl::StrCat(where, " reads stale MTP row ", s, " of group ", group));
+    }
+    for (size_t i = 0; i < sequence.live_rows.size(); ++i) {
+      const int s = p + 1 + static_cast<int>(i);
+      if (ReadRow(group, slot_index, s).mtp != sequence.live_rows[i])
+        return Fault(absl::StrCat(where, " lost live MTP row ", s, " of group ", group));
+    }
   }
 }
 
@@ -344,19 +429,24 @@ void FakeRank::WriteStep(int slot_index, int first_position, int draft_len) {
   const int p = first_position;
   const int last = slot(slot_index).length;  // P
   const int kmax = options_.scheduler.max_draft_len;
+  const auto write = [&](int s, const auto& change) {
+    for (int group = 0; group < group_count(); ++group) {
+      if (Row* const row = WriteRow(group, slot_index, s)) change(row);
+    }
+  };
   for (int s = p; s <= p + draft_len; ++s) {
-    WriteRow(slot_index, s)->target = s < last ? sequence.hashes[s] : kJunk;
+    write(s, [&](Row* row) { row->target = s < last ? sequence.hashes[s] : kJunk; });
   }
   sequence.live_rows.clear();
   if (kmax == 0) {
-    if (options_.extra_reach > 0) WriteRow(slot_index, p + draft_len + options_.extra_reach);
+    if (options_.excess.written > 0) write(p + draft_len + options_.excess.written, [](Row*) {});
     return;
   }
   const int first = options_.vanilla ? std::min(p + 1, std::max(1, last - kmax)) : p + 1;
-  for (int s = first; s <= p + draft_len + kmax + options_.extra_reach; ++s) {
-    const bool live = s > last && s < last + kmax + options_.extra_live;
+  for (int s = first; s <= p + draft_len + kmax + options_.excess.written; ++s) {
+    const bool live = s > last && s < last + kmax + options_.excess.live_rows;
     const uint64_t tag = Tag(Tag(sequence.admission.sampling.seed, last), s);
-    WriteRow(slot_index, s)->mtp = s <= last ? sequence.hashes[s] : live ? tag : kJunk;
+    write(s, [&](Row* row) { row->mtp = s <= last ? sequence.hashes[s] : live ? tag : kJunk; });
     if (live) sequence.live_rows.push_back(tag);
   }
 }

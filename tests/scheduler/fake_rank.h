@@ -12,6 +12,11 @@
 //                  must find again (accepted drafts' rows are not rewritten: docs/speculation.md section 1.6)
 //   0              poison: what a block holds when it is handed out
 // clang-format on
+// The hashes of generated tokens have their request's seed in them, so that no two sequences write the same.
+//
+// Every cache group has both rows of a position. A step at p reads all of them below p in the history, and
+// those from p - reach on in a window; a prompt chunk that begins at p, too. A row whose table entry is 0 is
+// lost.
 //
 // The drafts that only relaxation accepts, and the seconds of a step, are scripted too.
 //
@@ -32,14 +37,18 @@ namespace foredraft {
 // The token at `position` of the request with this seed, for positions past its prompt.
 int32_t ScriptedToken(uint64_t seed, int position);
 
+// Added to the documented bounds to show that they are tight.
+struct FakeRankExcess {
+  int written = 0;    // positions that a step writes
+  int live_rows = 0;  // MTP rows that must survive
+  int reach = 0;      // of windows: positions that a step, or a prompt chunk, reads
+};
+
 struct FakeRankOptions {
   int rank = 0;
   SchedulerOptions scheduler;  // of the scheduler that makes the plans
   bool vanilla = false;        // MTP windows reach back to P - Kmax
-  // Added to the documented bounds to show that they are tight: positions that a step writes, and MTP rows
-  // that must survive.
-  int extra_reach = 0;
-  int extra_live = 0;
+  FakeRankExcess excess;
 };
 
 class FakeRank : public StubRank {
@@ -84,13 +93,19 @@ class FakeRank : public StubRank {
   };
   struct Image {
     Sequence sequence;
-    std::vector<Block> blocks;
+    std::vector<int> first_index;            // [groups]
+    std::vector<std::vector<Block>> blocks;  // [groups]
+  };
+  struct Entries {  // of a table: [first, end)
+    int first = 0;
+    int end = 0;
   };
 
   void Fault(const std::string& text);
   void TakeOut(const RankPlan& plan);
   void TakeIn(const RankPlan& plan);
   void ApplyDeltas(const RankPlan& plan);
+  void CheckBoundaries(const RankPlan& plan);
   void Prefill(const PrefillChunk& chunk);
   int32_t TokenAt(const SlotAdmission& admission, int position) override;
   int AcceptedDrafts(const Slot& slot, int verified) override;
@@ -101,21 +116,26 @@ class FakeRank : public StubRank {
   void WriteStep(int slot_index, int first_position, int draft_len);
   int CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance);
   void Append(Sequence* sequence, int32_t token);
-  Row* ReadRow(int slot_index, int position);
-  Row* WriteRow(int slot_index, int position);
+  const GroupShape& shape(int group) const { return options_.scheduler.groups[group]; }
+  int group_count() const { return static_cast<int>(options_.scheduler.groups.size()); }
+  // The first position of `group` that a forward at `position` reads.
+  int FirstRead(int group, int position) const;
+  Block* BlockAt(int group, int slot_index, int position);
+  const Row& ReadRow(int group, int slot_index, int position);
+  // Null where the row is lost, which is a fault unless `may_be_lost`.
+  Row* WriteRow(int group, int slot_index, int position, bool may_be_lost = false);
+  void WritePrompt(int group, const PrefillChunk& chunk);
 
   const FakeRankOptions options_;
   const std::function<const std::vector<int32_t>&(uint64_t)> prompt_of_;
-  std::vector<Block> blocks_;
-  std::vector<Sequence> sequences_;           // [slots]
-  std::vector<std::vector<int32_t>> tables_;  // [slots][blocks of max_seq_len + 2 Kmax]
+  std::vector<std::vector<Block>> blocks_;                 // [groups]
+  std::vector<Sequence> sequences_;                        // [slots]
+  std::vector<std::vector<std::vector<int32_t>>> tables_;  // [groups][slots][blocks of max_seq_len + 2 Kmax]
   std::map<uint64_t, Image> images_;
-  // Of the host store: its blocks, and those of its slot state.
-  int64_t HostBlocks(const Image& image) const {
-    return static_cast<int64_t>(image.blocks.size()) + options_.scheduler.host_image_blocks;
-  }
-  int64_t image_blocks_ = 0;
-  std::vector<int> kept_entries_;  // [slots]: leading entries that this plan maps to blocks with contents
+  // Of the host store: those of its blocks, and of its slot state.
+  int64_t HostFrames(const Image& image) const;
+  int64_t image_frames_ = 0;
+  std::vector<std::vector<Entries>> kept_;  // [groups][slots]: this plan maps them to blocks with contents
   std::vector<std::string> faults_;
   uint64_t number_ = 0;
   int largest_live_cap_ = 0;

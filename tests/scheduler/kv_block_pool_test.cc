@@ -77,6 +77,20 @@ TEST_F(KvBlockPoolTest, SharingACachedBlockSavesItFromEviction) {
   pool_.CheckInvariants();
 }
 
+TEST_F(KvBlockPoolTest, FreesABlockThatTheIndexGivesUp) {
+  const std::vector<int32_t> blocks = Take(2);
+  for (int32_t block : blocks) pool_.MarkIndexed(block);
+  pool_.Release(blocks[0]);
+  pool_.Unindex(blocks[0]);  // cached
+  EXPECT_EQ(pool_.free_count(), 4);
+  pool_.Unindex(blocks[1]);  // held
+  EXPECT_EQ(pool_.held_count(), 1);
+  pool_.CheckInvariants();
+  pool_.Release(blocks[1]);
+  EXPECT_EQ(pool_.free_count(), 5);
+  EXPECT_EQ(pool_.cached_count(), 0);
+}
+
 using KvBlockPoolDeathTest = KvBlockPoolTest;
 
 TEST_F(KvBlockPoolDeathTest, AbortsOnABlockReleasedTwice) {

@@ -116,9 +116,9 @@ class LoopHarness {
     scheduler.rank_count = options.ranks;
     scheduler.max_batch_size = options.slots;
     scheduler.max_seq_len = options.max_seq_len;
-    scheduler.tokens_per_block = 4;
-    scheduler.block_count = options.slots * (options.max_seq_len + 8) / 4;
-    scheduler.host_block_count = 1000;
+    scheduler.groups[0].tokens_per_block = 4;
+    scheduler.groups[0].block_count = options.slots * (options.max_seq_len + 8) / 4;
+    scheduler.host_frame_count = 1000;
     scheduler.max_num_tokens = 64;
     scheduler.resume = options.resume;
     scheduler.max_draft_len = options.max_draft_len;

@@ -116,8 +116,8 @@ SchedulerOptions OptionsOf(const Skew& skew, int rank_count) {
   options.max_batch_size = skew.slots;
   options.max_num_tokens = 512;
   options.max_seq_len = 1024;
-  options.tokens_per_block = 16;
-  options.block_count = skew.slots * 70 + 1;
+  options.groups[0].tokens_per_block = 16;
+  options.groups[0].block_count = skew.slots * 70 + 1;
   options.batch_sizes = {1, 2, 4, 8, 16, 32, 64};
   return options;
 }

@@ -1,11 +1,13 @@
 // Random runs through Plan and Commit under every kind of setting, on ranks that check each access
 // (fake_rank.h). A failure prints setting, seed and the last plans.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "tests/scheduler/scheduler_run.h"
@@ -18,6 +20,17 @@ namespace {
 #endif
 constexpr int kIterations = FOREDRAFT_PROPERTY_ITERATIONS;  // per setting
 constexpr int kRequestsPerCourse = 40;
+
+// Windows as DeepSeek-V4-Flash has them, over a history of 128-token blocks; and small ones. block_count:
+// more than a single sequence needs.
+std::vector<GroupShape> FlashWindows(int more_blocks) {
+  return {{.tokens_per_block = 32, .reach = 127, .block_count = more_blocks, .host_frames_per_block = 5},
+          {.tokens_per_block = 8, .reach = 7, .block_count = more_blocks, .host_frames_per_block = 2}};
+}
+std::vector<GroupShape> SmallWindows(int more_blocks) {
+  return {{.tokens_per_block = 2, .reach = 7, .block_count = more_blocks, .host_frames_per_block = 2},
+          {.tokens_per_block = 1, .reach = 3, .block_count = more_blocks}};
+}
 
 const RunSetting kSettings[] = {
     {.name = "NoMtp", .max_draft_len = 0},
@@ -88,6 +101,57 @@ const RunSetting kSettings[] = {
      .loss_percent = 3,
      .expect_swaps = true},
     {.name = "ManyLosses", .ranks = 2, .loss_percent = 30},
+    {.name = "FlashWindows",
+     .blocks = 25,
+     .tokens_per_block = 128,
+     .windows = FlashWindows(20),
+     .max_seq_len = 700,
+     .max_draft_len = 1,
+     .budget = 300},
+    {.name = "FlashWindowsSwaps",
+     .slots = 12,
+     .blocks = 8,
+     .tokens_per_block = 128,
+     .host_blocks = 2000,
+     .host_image_blocks = 3,
+     .windows = FlashWindows(60),
+     .max_seq_len = 700,
+     .max_draft_len = 7,
+     .budget = 150,
+     .expect_swaps = true,
+     .least_swaps = 20},  // large blocks are seldom short
+    {.name = "WindowsRoomy", .blocks = 65, .windows = SmallWindows(100)},
+    {.name = "WindowsTight", .slots = 6, .blocks = 65, .windows = SmallWindows(0)},
+    {.name = "WindowsSync", .overlap = false, .windows = SmallWindows(10)},
+    {.name = "WindowsNoMtp", .windows = SmallWindows(20), .max_draft_len = 0},
+    {.name = "WindowsNoReuse", .windows = SmallWindows(20), .reuse = false},
+    {.name = "WindowsTinyBudget",
+     .blocks = 65,
+     .windows = SmallWindows(40),
+     .budget = 3,
+     .batching_wait_iters = 0},
+    {.name = "WindowsWholePrompts", .windows = SmallWindows(20), .chunked = false},
+    {.name = "WindowsSwaps",
+     .slots = 6,
+     .blocks = 33,
+     .host_blocks = 400,
+     .host_image_blocks = 2,
+     .windows = SmallWindows(40),
+     .expect_swaps = true},
+    {.name = "WindowsShort",  // the windows' pools force the swaps
+     .slots = 8,
+     .blocks = 200,
+     .host_blocks = 900,
+     .windows = SmallWindows(20),
+     .max_draft_len = 7,
+     .expect_swaps = true},
+    {.name = "WindowsLosses",
+     .ranks = 2,
+     .slots = 5,
+     .host_blocks = 400,
+     .windows = SmallWindows(30),
+     .loss_percent = 3,
+     .expect_swaps = true},
 };
 
 class SchedulerProperty : public testing::TestWithParam<RunSetting> {};
@@ -126,7 +190,7 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRight) {
   EXPECT_GT(totals.cancelled, 0);
   EXPECT_GT(totals.expired, 0);
   if (setting.expect_swaps) {
-    EXPECT_GT(totals.preemptions, 50u);
+    EXPECT_GT(totals.preemptions, setting.least_swaps);
     EXPECT_GT(totals.dropped_images, 0u);
   }
   if (setting.host_blocks == 0) {
@@ -186,6 +250,13 @@ RunSetting RandomSetting(uint64_t seed) {
   setting.batching_wait_iters = pick(0, 12);
   setting.vary_speculation = pick(0, 1) == 1;
   setting.loss_percent = pick(0, 2) == 0 ? pick(1, 5) : 0;
+  const int window_count = setting.vanilla ? 0 : pick(0, 2);
+  for (int i = 0; i < window_count; ++i) {
+    GroupShape window{.reach = pick(1, 40), .block_count = pick(0, 60), .host_frames_per_block = pick(1, 4)};
+    do window.tokens_per_block = pick(1, setting.tokens_per_block);
+    while (setting.tokens_per_block % window.tokens_per_block != 0);
+    setting.windows.push_back(window);
+  }
   return setting;
 }
 
@@ -202,31 +273,54 @@ TEST(SchedulerRandomSettings, TokensAndBlocksAreRight) {
   InstallLogSink(nullptr);
 }
 
-// The bounds are tight: ranks that reach one position further than docs/speculation.md says report faults.
+// The bounds are tight: ranks that reach one position further than documented report faults.
 struct Excess {
   const char* name;
-  int extra_reach;
-  int extra_live;
+  FakeRankExcess excess;
   const char* fault;
 };
 
 class SchedulerBounds : public testing::TestWithParam<Excess> {};
 
-TEST_P(SchedulerBounds, AreTight) {
-  const RunSetting setting{
-      .name = "Tight", .slots = 6, .blocks = 150, .tokens_per_block = 1, .host_blocks = 400};
+std::string FailureOf(const RunSetting& setting, const FakeRankExcess& excess) {
   std::string failure;
   for (uint64_t seed = 1; seed <= 20 && failure.empty(); ++seed) {
     RunTotals totals;
-    SchedulerRun run(setting, seed, GetParam().extra_reach, GetParam().extra_live);
+    SchedulerRun run(setting, seed, excess);
     failure = run.Run(kRequestsPerCourse, &totals);
   }
-  EXPECT_NE(failure.find(GetParam().fault), std::string::npos) << failure;
+  return failure;
+}
+
+TEST_P(SchedulerBounds, AreTight) {
+  const RunSetting setting{
+      .name = "Tight", .slots = 6, .blocks = 150, .tokens_per_block = 1, .host_blocks = 400};
+  if (GetParam().excess.reach == 0) {
+    EXPECT_THAT(FailureOf(setting, GetParam().excess), testing::HasSubstr(GetParam().fault));
+  }
+}
+
+// The history is unbounded here, so that the faults are the window's.
+TEST_P(SchedulerBounds, AreTightInAWindow) {
+  for (const bool overlap : {false, true}) {
+    const RunSetting setting{.name = "TightWindow",
+                             .overlap = overlap,
+                             .slots = 6,
+                             .blocks = 33,
+                             .tokens_per_block = 128,
+                             .host_blocks = 400,
+                             .windows = {{.tokens_per_block = 1, .reach = 9, .block_count = 20}}};
+    EXPECT_EQ(FailureOf(setting, {}), "");
+    const std::string failure = FailureOf(setting, GetParam().excess);
+    EXPECT_THAT(failure, testing::HasSubstr(GetParam().fault));
+    EXPECT_THAT(failure, testing::HasSubstr("of group 1"));
+  }
 }
 
 const Excess kExcesses[] = {
-    {"Reach", 1, 0, "which it does not own"},
-    {"LiveRows", 0, 1, "lost live MTP row"},
+    {"Written", {.written = 1}, "which it does not own"},
+    {"LiveRows", {.live_rows = 1}, "lost live MTP row"},
+    {"Reach", {.reach = 1}, "reads stale"},
 };
 INSTANTIATE_TEST_SUITE_P(All, SchedulerBounds, testing::ValuesIn(kExcesses),
                          [](const auto& info) { return info.param.name; });

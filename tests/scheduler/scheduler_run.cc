@@ -22,15 +22,18 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   options.max_seq_len = setting.max_seq_len;
   options.enable_chunked_prefill = setting.chunked;
   options.batching_wait_iters = setting.batching_wait_iters;
-  options.tokens_per_block = setting.tokens_per_block;
-  options.block_count = setting.blocks;
+  options.groups = {{.tokens_per_block = setting.tokens_per_block, .block_count = setting.blocks}};
   options.enable_block_reuse = setting.reuse;
   options.resume = setting.loss_percent > 0;
-  options.host_block_count = setting.host_blocks;
-  options.host_image_blocks = setting.host_image_blocks;
+  options.host_frame_count = setting.host_blocks;
+  options.host_image_frames = setting.host_image_blocks;
   options.batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
   options.max_draft_len = setting.max_draft_len;
   options.draft_len = setting.max_draft_len;
+  for (GroupShape window : setting.windows) {
+    window.block_count += options.MinBlockCount(window);
+    options.groups.push_back(window);
+  }
   options.reuse_reserve = setting.vanilla ? std::max(1, setting.max_draft_len) : 1;
   options.offer_margin = setting.vanilla ? std::max(0, setting.max_draft_len - 1) : 0;
   return options;
@@ -38,8 +41,8 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
 
 }  // namespace
 
-SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_reach, int extra_live)
-    : setting_(setting), seed_(seed), extra_reach_(extra_reach), extra_live_(extra_live), random_(seed) {
+SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, const FakeRankExcess& excess)
+    : setting_(setting), seed_(seed), excess_(excess), random_(seed) {
   const SchedulerOptions options = OptionsOf(setting);
   speculation_ = {.draft_len = options.draft_len, .acceptance = {}, .draft_policy = {}};
   last_draft_len_ = options.draft_len;
@@ -55,11 +58,8 @@ SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_r
 void SchedulerRun::MakeRanks() {
   ranks_.clear();
   for (int rank = 0; rank < setting_.ranks; ++rank) {
-    const FakeRankOptions fake{.rank = rank,
-                               .scheduler = scheduler_->options(),
-                               .vanilla = setting_.vanilla,
-                               .extra_reach = extra_reach_,
-                               .extra_live = extra_live_};
+    const FakeRankOptions fake{
+        .rank = rank, .scheduler = scheduler_->options(), .vanilla = setting_.vanilla, .excess = excess_};
     ranks_.push_back(std::make_unique<FakeRank>(fake, [this](uint64_t id) -> const std::vector<int32_t>& {
       return clients_.at(id).request.prompt_ids;
     }));

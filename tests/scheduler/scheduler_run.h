@@ -27,6 +27,8 @@ struct RunSetting {
   int tokens_per_block = 4;
   int64_t host_blocks = 0;  // per rank
   int64_t host_image_blocks = 0;
+  // Of DeepSeek-V4's kind. block_count: how many more than the least that the scheduler takes.
+  std::vector<GroupShape> windows = {};
   int max_seq_len = 96;
   int max_draft_len = 3;  // Kmax
   bool vanilla = false;
@@ -38,6 +40,7 @@ struct RunSetting {
   int loss_percent = 0;  // of iterations after which a rank is lost
   // Events that the runs over all seeds must contain; without them the setting proves nothing.
   bool expect_swaps = false;
+  uint64_t least_swaps = 50;
 };
 
 struct RunTotals {
@@ -61,7 +64,7 @@ struct RunTotals {
 
 class SchedulerRun {
  public:
-  SchedulerRun(const RunSetting& setting, uint64_t seed, int extra_reach = 0, int extra_live = 0);
+  SchedulerRun(const RunSetting& setting, uint64_t seed, const FakeRankExcess& excess = {});
 
   // Runs `request_count` random requests to their ends. Returns an empty string, or the first failure with
   // seed and last plans.
@@ -100,8 +103,7 @@ class SchedulerRun {
 
   const RunSetting setting_;
   const uint64_t seed_;
-  const int extra_reach_;
-  const int extra_live_;
+  const FakeRankExcess excess_;
   std::mt19937_64 random_;
   std::map<uint64_t, Client> clients_;  // by request id = sampling seed
   std::vector<std::vector<int32_t>> common_prefixes_;

@@ -78,7 +78,7 @@ TEST(Scheduler, KeepsKToTheLargestCapAmongTheLiveRequestsOfAllRanks) {
 TEST(Scheduler, AdaptsKToTheTimesItsResultsShow) {
   SchedulerOptions options = SmallOptions();
   options.max_seq_len = 4000;
-  options.block_count = 4001;
+  options.groups[0].block_count = 4001;
   options.max_draft_len = 3;
   options.draft_len = 3;
   options.draft_policy.kind = DraftPolicyKind::kAdaptive;

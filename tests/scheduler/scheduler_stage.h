@@ -22,8 +22,8 @@ inline SchedulerOptions SmallOptions() {
   options.max_num_tokens = 32;
   options.max_seq_len = 96;
   options.batching_wait_iters = 3;
-  options.tokens_per_block = 4;
-  options.block_count = 129;
+  options.groups[0].tokens_per_block = 4;
+  options.groups[0].block_count = 129;
   options.batch_sizes = {1, 2, 4};
   return options;
 }

@@ -28,8 +28,8 @@ class SchedulerRefusal : public testing::TestWithParam<Refusal> {};
 TEST_P(SchedulerRefusal, NamesTheLimit) {
   SchedulerOptions options;
   options.max_seq_len = GetParam().max_seq_len;
-  options.tokens_per_block = 32;
-  options.block_count = 129;
+  options.groups[0].tokens_per_block = 32;
+  options.groups[0].block_count = 129;
   options.max_draft_len = 3;
   Scheduler scheduler(options);
   Request request{.id = 1, .prompt_ids = std::vector<int32_t>(GetParam().prompt_len)};
@@ -78,7 +78,7 @@ TEST(Scheduler, LoadIsToldByRank) {
 
 TEST(Scheduler, TheLargestRequestFillsThePool) {
   SchedulerOptions options = SmallOptions();
-  options.block_count = 1 + 8;  // 32 positions
+  options.groups[0].block_count = 1 + 8;  // 32 positions
   options.max_draft_len = options.draft_len = 3;
   EXPECT_EQ(options.request_size().max_len(), 26);
   Stage stage(options);
@@ -215,8 +215,8 @@ class SchedulerPreemption : public testing::Test {
  protected:
   static SchedulerOptions Options() {
     SchedulerOptions options = SmallOptions();
-    options.block_count = 25;
-    options.host_block_count = 100;
+    options.groups[0].block_count = 25;
+    options.host_frame_count = 100;
     options.max_num_tokens = 96;
     return options;
   }
@@ -273,8 +273,8 @@ TEST(Scheduler, SwapsInNothingThatSoonForcesASwapOut) {
   int swaps_in = 0;
   for (int round = 0; round < 400; ++round) {
     SchedulerOptions options = SmallOptions();
-    options.block_count = 25;
-    options.host_block_count = 100;
+    options.groups[0].block_count = 25;
+    options.host_frame_count = 100;
     options.max_num_tokens = 96;
     Stage stage(options);
     stage.Submit(1, 60 + round % 16, 20);
@@ -287,7 +287,7 @@ TEST(Scheduler, SwapsInNothingThatSoonForcesASwapOut) {
         ASSERT_THAT(plan.ranks[0].swaps_out, IsEmpty()) << round;
       }
       if (plan.ranks[0].swaps_in.empty()) continue;
-      quiet_turns = options.tokens_per_block;
+      quiet_turns = options.groups[0].tokens_per_block;
       ++swaps_in;
     }
   }
@@ -306,7 +306,7 @@ TEST_F(SchedulerPreemption, EndsASwappedRequestByDroppingItsImage) {
 
 TEST(Scheduler, WaitsForFullRoomWhenNothingMayBeSwapped) {
   SchedulerOptions options = SmallOptions();
-  options.block_count = 25;
+  options.groups[0].block_count = 25;
   Stage stage(options);
   for (uint64_t id = 1; id <= 3; ++id) stage.Submit(id, 8, 40);  // 12 blocks each in the end
   EXPECT_EQ(AdmittedSeeds(stage.Turn()).size(), 2u);

@@ -109,8 +109,9 @@ TEST(Generation, ASeedIsDrawnAndNamedAndGivesTheTokensAgain) {
 // Drafts capped, a stop string, a stop token, a slow reader, and more sequences than the cache has room for.
 TEST(Generation, OriginsAddUpToTheAccountingInEveryCase) {
   TestServerOptions options;
-  options.scheduler.block_count = 24;  // half of what 8 sequences take: some are swapped out and in again
-  options.scheduler.host_block_count = 100;
+  options.scheduler.groups[0].block_count =
+      24;  // half of what 8 sequences take: some are swapped out and in again
+  options.scheduler.host_frame_count = 100;
   TestServer server(options);
   const int32_t stop_id = Expected(server, 900, 30).back();
   std::vector<std::future<void>> clients;
@@ -336,7 +337,7 @@ TEST(StatusTable, ReaderTooSlowIsResourceExhaustedAndStallsNoOther) {
   TestServerOptions options;
   options.frontend.max_pending_tokens = 64;
   options.scheduler.max_seq_len = 60'000;
-  options.scheduler.block_count = 1 + 2 * 60'000 / 16;
+  options.scheduler.groups[0].block_count = 1 + 2 * 60'000 / 16;
   options.scheduler.max_batch_size = 2;
   options.scheduler.batch_sizes = {2};
   TestServer server(options);

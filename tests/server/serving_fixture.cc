@@ -49,8 +49,8 @@ TestServerOptions::TestServerOptions() {
   scheduler.max_batch_size = 8;
   scheduler.max_seq_len = 512;
   loop.max_queue_size = 64;
-  scheduler.tokens_per_block = 16;
-  scheduler.block_count = 1 + 8 * 33;
+  scheduler.groups[0].tokens_per_block = 16;
+  scheduler.groups[0].block_count = 1 + 8 * 33;
   scheduler.batch_sizes = {1, 2, 4, 8};
   scheduler.enable_block_reuse = false;
   scheduler.max_draft_len = 3;
@@ -95,7 +95,7 @@ void TestServer::Serve() {
                 .model_path = options_.model_path,
                 .vocab_size = kVocabSize,
                 .max_batch_size = options_.scheduler.max_batch_size,
-                .tokens_per_block = options_.scheduler.tokens_per_block,
+                .tokens_per_block = options_.scheduler.groups[0].tokens_per_block,
                 .max_draft_len = options_.scheduler.max_draft_len};
   frontend_->Serve(std::move(model));
 }

@@ -11,8 +11,9 @@ namespace {
 TEST(Soak, LeavesNothingBehindAndServesTheOthersCorrectly) {
   TestServerOptions options;
   options.loop.max_queue_size = 2 * kSoakClients;
-  options.scheduler.block_count = 60;  // fewer than eight long requests need: some are swapped out and back
-  options.scheduler.host_block_count = 200;
+  options.scheduler.groups[0].block_count =
+      60;  // fewer than eight long requests need: some are swapped out and back
+  options.scheduler.host_frame_count = 200;
   options.rank.step_time = std::chrono::microseconds(300);
   TestServer server(options);
   std::vector<SoakRequest> requests;

@@ -42,9 +42,14 @@ IterationPlan FullPlan() {
   plan.ranks[1] = {
       .releases = {3, 4},
       .dropped_images = {1ull << 60},
-      .swaps_out = {{.image_id = 21, .slot = 5, .block_ids = {1, 2, 3}}},
-      .swaps_in = {{.image_id = 22, .slot = 6, .block_ids = {7, 8}},
-                   {.image_id = 23, .slot = 9, .block_ids = {4}}},
+      .swaps_out = {{.image_id = 21,
+                     .slot = 5,
+                     .blocks = {{.group = 2, .first_index = 4, .block_ids = {1, 2, 3}}}}},
+      .swaps_in = {{.image_id = 22,
+                    .slot = 6,
+                    .blocks = {{.group = 1, .first_index = 9, .block_ids = {7, 8}},
+                               {.group = 3, .first_index = 2, .block_ids = {6}}}},
+                   {.image_id = 23, .slot = 9, .blocks = {{.group = 1, .first_index = 5, .block_ids = {4}}}}},
       .admissions = {{.slot = 7,
                       .sampling = {.temperature = 0.7f,
                                    .top_p = 0.9f,
@@ -65,7 +70,7 @@ IterationPlan FullPlan() {
                       .reused_len = 32,
                       .boundary_block = 14,
                       .reused_ids = {9, 8, 7}}},
-      .block_table_deltas = {{.slot = 7, .first_index = 2, .block_ids = {14, 0}}},
+      .block_table_deltas = {{.slot = 7, .group = 1, .first_index = 2, .block_ids = {14, 0}}},
       .prefill_chunks = {{.slot = 7, .first_position = 32, .token_ids = {70'000, 5}, .last = true}},
       .live_slots = {7, 1},
       .given_tokens = {{.slot = 7, .token_ids = {5, 6}}},
@@ -116,6 +121,7 @@ TEST(PlanCodec, KnowsEveryField) {
   expect_fields(*v1::PlanAcceptance::descriptor(), MemberCount<AcceptanceRule>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapOut>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapIn>());
+  expect_fields(*v1::PlanGroupBlocks::descriptor(), MemberCount<GroupBlocks>());
   expect_fields(*v1::PlanAdmission::descriptor(), MemberCount<SlotAdmission>());
   expect_fields(*v1::PlanSampling::descriptor(), MemberCount<SamplingParams>());
   expect_fields(*v1::PlanThinking::descriptor(), MemberCount<ThinkingIds>());
@@ -144,7 +150,9 @@ TEST(PlanCodec, GivesBackWhatItTook) {
   const SlotAdmission& admission = decoded.ranks[1].admissions.at(0);
   EXPECT_EQ(admission.phase, Phase::kThinking);
   EXPECT_EQ(admission.thinking, FullPlan().ranks[1].admissions[0].thinking);
-  EXPECT_EQ(decoded.ranks[1].swaps_in.at(1).block_ids, (std::vector<int32_t>{4}));
+  EXPECT_EQ(decoded.ranks[1].swaps_in.at(1).blocks.at(0).block_ids, (std::vector<int32_t>{4}));
+  EXPECT_EQ(decoded.ranks[1].swaps_in.at(0).blocks.at(1).group, 3);
+  EXPECT_EQ(decoded.ranks[1].block_table_deltas.at(0).group, 1);
 
   const v1::WorkerResult message = EncodeResult(FullResult());
   const RankResult result = DecodeResult(message);

@@ -51,7 +51,7 @@ void ExpectSameShapes(const LayerWeights& loaded, const LayerWeights& made) {
 
 ModelWeights MakeOrDie(const ModelConfig& config, int modules, FakeDevice& device) {
   FakeStream stream;
-  auto weights = MakeDummyWeights(config, modules, device, stream, nullptr);
+  auto weights = As<ModelWeights>(MakeDummyWeights(config, modules, device, stream, nullptr));
   EXPECT_TRUE(weights.ok()) << weights.status();
   return *std::move(weights);
 }
@@ -62,7 +62,7 @@ TEST(DummyWeights, HaveTheShapesOfACheckpoint) {
   WriteSafetensors(dir + "/model.safetensors", TensorsFor(config));
   FakeDevice device;
   FakeStream stream;
-  const auto loaded = LoadWeights(dir, config, 2, device, stream, nullptr);
+  const auto loaded = As<ModelWeights>(LoadWeights(dir, config, 2, device, stream, nullptr));
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ModelWeights made = MakeOrDie(config, 2, device);
   ASSERT_EQ(made.layers.size(), loaded->layers.size());
@@ -136,7 +136,7 @@ TEST(DummyWeights, ARankMakesOnlyItsOwnExperts) {
   FakeStream stream;
   const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
   const ExpertShard shard{.rank = 1, .size = 2};
-  const auto weights = MakeDummyWeights(config, 0, device, stream, nullptr, shard);
+  const auto weights = As<ModelWeights>(MakeDummyWeights(config, 0, device, stream, nullptr, shard));
   ASSERT_TRUE(weights.ok());
   const MoeWeights& here = weights->layers.back().moe;
   ASSERT_EQ(here.expert_down.count, shard.expert_count_here(config.n_routed_experts));
@@ -151,7 +151,8 @@ TEST(DummyWeights, ARankWithoutExpertsMakesTheSameOtherWeights) {
   FakeDevice device;
   FakeStream stream;
   const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
-  const auto weights = MakeDummyWeights(config, 0, device, stream, nullptr, {.rank = 0, .size = 8});
+  const auto weights =
+      As<ModelWeights>(MakeDummyWeights(config, 0, device, stream, nullptr, {.rank = 0, .size = 8}));
   ASSERT_TRUE(weights.ok());
   const MoeWeights& here = weights->layers.back().moe;
   EXPECT_EQ(here.expert_down.count, 0);

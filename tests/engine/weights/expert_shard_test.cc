@@ -47,7 +47,8 @@ class ExpertShardTest : public ::testing::Test {
       loaded->read_bytes = done_bytes;
       total = total_bytes;
     };
-    auto weights = LoadWeights(checkpoint_, config_, 1, loaded->device, stream, progress, shard);
+    auto weights =
+        As<ModelWeights>(LoadWeights(checkpoint_, config_, 1, loaded->device, stream, progress, shard));
     EXPECT_TRUE(weights.ok()) << weights.status();
     EXPECT_EQ(loaded->read_bytes, total);
     loaded->weights = *std::move(weights);

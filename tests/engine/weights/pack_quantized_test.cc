@@ -110,7 +110,7 @@ class PackedCheckpoint : public ::testing::Test {
   absl::StatusOr<ModelWeights> Load() {
     const std::string dir = MakeTestDir("model");
     WriteSafetensors(dir + "/model.safetensors", tensors_);
-    return LoadWeights(dir, config_, 2, device_, stream_, nullptr);
+    return As<ModelWeights>(LoadWeights(dir, config_, 2, device_, stream_, nullptr));
   }
 
   ModelConfig config_ = TinyConfig();

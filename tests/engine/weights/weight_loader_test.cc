@@ -21,7 +21,7 @@ class WeightLoaderTest : public ::testing::Test {
   absl::StatusOr<ModelWeights> Load(int mtp_module_count, const LoadProgress& progress = nullptr) {
     const std::string dir = MakeTestDir("model");
     WriteSafetensors(dir + "/model.safetensors", tensors_);
-    return LoadWeights(dir, config_, mtp_module_count, device_, stream_, progress);
+    return As<ModelWeights>(LoadWeights(dir, config_, mtp_module_count, device_, stream_, progress));
   }
 
   ModelWeights LoadOrDie(int mtp_module_count) {
@@ -292,7 +292,7 @@ TEST_P(ForeignCheckpoint, LoadsWithAllModules) {
   const int modules = config->num_nextn_predict_layers;
   const auto weights = LoadWeights(dir, *config, modules, device, stream, nullptr);
   ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_EQ(weights->mtp_modules.size(), static_cast<size_t>(modules));
+  EXPECT_EQ(ModuleCount(*weights), modules);
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, ForeignCheckpoint,

@@ -45,8 +45,8 @@ TEST(KvDtype, DecidesTheSizeOfTheSwapStoresFrames) {
   r1.kv_lora_rank = 512;
   r1.qk_rope_head_dim = 64;
   const auto block_bytes = [&r1](KvDtype dtype) {
-    const EngineOptions options = EngineOptionsOf(ConfigOf(dtype));
-    return SwapStoreShape::Of(options, r1).block_bytes / options.tokens_per_block;
+    const EngineOptions options = EngineOptionsOf(ConfigOf(dtype), r1);
+    return SwapStoreShape::Of(options, r1).block_bytes.at(0) / options.tokens_per_block;
   };
   EXPECT_EQ(block_bytes(KvDtype::kFp8), 61 * 656);
   EXPECT_EQ(block_bytes(KvDtype::kBf16), 61 * 1152);

@@ -63,6 +63,8 @@ constexpr char kGlm47[] =
     "[gMASK]<sop> <|user|>{{ m }} <|system|>{{ m }} <|assistant|> '</think>' if not enable_thinking else "
     "'<think>'";
 
+constexpr char kV4[] = "DeepseekV4ForCausalLM";
+
 std::string Error(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                   std::optional<bool> thinking = std::nullopt) {
   return std::string(ChatFormat::Create(tokenizer)->Render(messages, thinking).status().message());
@@ -130,6 +132,76 @@ TEST(ChatFormat, RendersTheHistoryOfV31WithoutThinking) {
                           'd', 301, 302, 'e', 302, 'f', 303, 304));
 }
 
+// What the encoder that DeepSeek publishes with V4 gives for messages in its chat and its thinking mode.
+Ids RenderV4(const std::vector<ChatMessage>& messages, std::optional<bool> thinking = std::nullopt) {
+  const auto tokenizer = Deepseek(nullptr);
+  const auto format = ChatFormat::Create(*tokenizer, kV4);
+  EXPECT_TRUE(format.ok()) << format.status();
+  const auto ids = format->Render(messages, thinking);
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  return ids.value_or(Ids());
+}
+
+TEST(ChatFormat, RendersV4InBothModes) {
+  EXPECT_THAT(RenderV4({{"user", "a"}}), ElementsAre(300, 302, 'a', 303, 305));
+  EXPECT_THAT(RenderV4({{"user", "a"}}, false), ElementsAre(300, 302, 'a', 303, 305));
+  EXPECT_THAT(RenderV4({{"user", "a"}}, true), ElementsAre(300, 302, 'a', 303, 304));
+  const auto tokenizer = Deepseek(nullptr);
+  EXPECT_THAT(ChatFormat::Create(*tokenizer, kV4)->stop_ids(), ElementsAre(301));
+  EXPECT_FALSE(ChatFormat::Create(*tokenizer, kV4)->opens_thinking());
+}
+
+TEST(ChatFormat, RendersTheHistoryOfV4) {
+  // Past answers lose their thinking in both modes.
+  EXPECT_THAT(RenderV4({{"system", "s"},
+                        {"user", "a"},
+                        {"assistant", "<think>x</think>b"},
+                        {"assistant", "c"},
+                        {"user", "d"}},
+                       true),
+              ElementsAre(300, 's', 302, 'a', 303, 305, 'b', 301, 'c', 301, 302, 'd', 303, 304));
+  // User messages in a row are one turn; system texts stay where they are, without markup.
+  EXPECT_THAT(RenderV4({{"user", "a"}, {"user", "b"}, {"system", "s"}, {"system", "t"}, {"user", "c"}}),
+              ElementsAre(300, 302, 'a', '\n', '\n', 'b', 's', 't', 302, 'c', 303, 305));
+  EXPECT_THAT(RenderV4({{"assistant", "b"}, {"user", ""}}), ElementsAre(300, 'b', 301, 302, 303, 305));
+}
+
+// Contents without markup between them are one text to a tokenizer that merges across them.
+TEST(ChatFormat, EncodesWhatV4JoinsAsOneText) {
+  Json vocab;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string letter;
+    AppendUtf8(ByteAlphabet()[byte], letter);
+    vocab[letter] = byte;
+  }
+  vocab["st"] = 256;
+  Json added_tokens = Json::array();
+  for (const char* content : {"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"}) {
+    added_tokens.push_back({{"id", 300 + added_tokens.size()}, {"content", content}, {"special", true}});
+  }
+  const Json json = {{"added_tokens", added_tokens},
+                     {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                     {"decoder", {{"type", "ByteLevel"}}},
+                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array({"s t"})}}}};
+  const auto tokenizer =
+      Tokenizer::Parse(json.dump(), Json({{"bos_token", "<s>"}, {"eos_token", "</s>"}}).dump());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto format = ChatFormat::Create(**tokenizer, kV4);
+  ASSERT_TRUE(format.ok()) << format.status();
+  const std::vector<ChatMessage> messages = {
+      {"system", "s"}, {"system", "t"}, {"user", "s"}, {"system", "t"}, {"user", "u"}};
+  EXPECT_THAT(*format->Render(messages), ElementsAre(300, 256, 302, 256, 302, 'u', 303, 305));
+}
+
+// A template in the checkpoint is what counts, whatever the architecture is.
+TEST(ChatFormat, PrefersTheTemplateToV4sEncoder) {
+  const auto tokenizer = Deepseek(kV31);
+  const auto format = ChatFormat::Create(*tokenizer, kV4);
+  ASSERT_TRUE(format.ok()) << format.status();
+  EXPECT_THAT(*format->Render(std::vector<ChatMessage>{{"user", "a"}, {"user", "b"}}),
+              ElementsAre(300, 302, 'a', 302, 'b', 303, 305));
+}
+
 TEST(ChatFormat, RendersGlm) {
   const auto tokenizer = Glm(kGlm47);
   EXPECT_THAT(Render(*tokenizer, {{"user", " a"}}), ElementsAre(300, 301, 303, ' ', 'a', 304, 306));
@@ -163,6 +235,7 @@ TEST(ChatFormat, KeepsMarkupInContentsAsText) {
   EXPECT_THAT(MarkupOf(Render(*Deepseek(nullptr), messages)), ElementsAre(300, 302, 303, 301, 302, 303, 304));
   EXPECT_THAT(MarkupOf(Render(*Deepseek(kV31), messages)),
               ElementsAre(300, 302, 303, 305, 301, 302, 303, 305));
+  EXPECT_THAT(MarkupOf(RenderV4(messages)), ElementsAre(300, 302, 303, 305, 301, 302, 303, 305));
   const auto glm = Glm(kGlm47);
   EXPECT_THAT(MarkupOf(Render(*glm, messages)), ElementsAre(300, 301, 302, 303, 304, 307, 303, 304, 306));
   EXPECT_THAT(glm->Decode(Render(*glm, {{"user", forged}}), /*skip_special=*/true), forged);
@@ -177,6 +250,9 @@ TEST(ChatFormat, RefusesByMessage) {
               HasSubstr("chat.messages[1].role: \"assistant\", allowed user for the last"));
   EXPECT_THAT(Error(*tokenizer, {{"user", "a\xFF"}}),
               HasSubstr("chat.messages[0].content: not UTF-8 at byte 1"));
+  const std::vector<ChatMessage> broken = {{"system", "a"}, {"user", "b"}, {"user", "\xFF"}};
+  EXPECT_THAT(std::string(ChatFormat::Create(*tokenizer, kV4)->Render(broken).status().message()),
+              HasSubstr("chat.messages[1].content: not UTF-8 at byte 3"));
   EXPECT_THAT(Error(*Glm(kGlm47), {{"assistant", "\xFF"}, {"user", "a"}}),
               HasSubstr("chat.messages[0].content: not UTF-8 at byte 0"));
 }

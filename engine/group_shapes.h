@@ -1,0 +1,18 @@
+#ifndef FOREDRAFT_ENGINE_GROUP_SHAPES_H_
+#define FOREDRAFT_ENGINE_GROUP_SHAPES_H_
+
+#include <vector>
+
+#include "config/model_config.h"
+#include "engine/engine_options.h"
+#include "scheduler/group_shape.h"
+
+namespace foredraft {
+
+// What the scheduler has to know of the engine's cache groups, the history first. options.block_count: known,
+// not 0.
+std::vector<GroupShape> GroupShapesOf(const EngineOptions& options, const ModelConfig& config);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_GROUP_SHAPES_H_

@@ -1,0 +1,50 @@
+#ifndef FOREDRAFT_ENGINE_MODEL_MODEL_H_
+#define FOREDRAFT_ENGINE_MODEL_MODEL_H_
+
+// What prefill, decode step and drafters know of a model: the target (level 0) and its MTP modules (levels
+// 1..) over rows in a cache. Between calls the only state is the cache. Owner: Rank. Thread: the one that
+// submits plans.
+//
+// A position belongs to its token (docs/speculation.md section 0): level i at position s takes token t_s and
+// the output of level i - 1 at position s - 1, and its cache rows are at s.
+
+#include <utility>
+
+#include "config/model_config.h"
+#include "engine/kv_cache.h"
+#include "engine/model/batch.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class Model {
+ public:
+  explicit Model(ModelConfig config) : config_(std::move(config)) {}
+  virtual ~Model() = default;
+
+  // Level 0. output: [R, output_width], what Logits and level 1 take.
+  virtual void RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
+                         Matrix<float> output) const = 0;
+
+  // Level module + 1, of batch.previous. output: [R, output_width], what Logits and the next level (or the
+  // recycled module) take.
+  virtual void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
+                         Matrix<float> output) const = 0;
+
+  // logits: [R, V] of outputs [R, output_width] of `level`.
+  virtual void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const = 0;
+
+  // MTP modules whose weights are there.
+  virtual int module_count() const = 0;
+
+  // DeepSeek-V3: D. DeepSeek-V4: all streams, N D.
+  int output_width() const { return OutputWidth(config_); }
+  const ModelConfig& config() const { return config_; }
+
+ protected:
+  const ModelConfig config_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MODEL_MODEL_H_

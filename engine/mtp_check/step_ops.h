@@ -1,0 +1,62 @@
+#ifndef FOREDRAFT_ENGINE_MTP_CHECK_STEP_OPS_H_
+#define FOREDRAFT_ENGINE_MTP_CHECK_STEP_OPS_H_
+
+// The slot ops of a decode step (kernels/ops.h) for sequences in slots 0 .. count - 1, all live, strict
+// acceptance: a step's rows, verification and drafts as the device computes them. One thread.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/slot_arrays.h"
+
+namespace foredraft {
+
+// Rows that a slot op made.
+struct StepRows {
+  std::vector<int32_t> ids, slots, positions;
+  std::vector<int32_t> last_row;  // of eagle_rows: [count]
+};
+
+class StepOps {
+ public:
+  // Sequences may not grow past `positions`.
+  static absl::StatusOr<StepOps> Create(Device& device, Stream& stream, int count, int vocab_size,
+                                        int positions);
+
+  // Sequence i is at lengths[i], and its last token is not in the cache. No drafts.
+  void Begin(const std::vector<int>& lengths, const std::vector<int>& last_tokens);
+  // drafts: [count, K].
+  void SetDrafts(const std::vector<int32_t>& drafts, int draft_len);
+  std::vector<int32_t> Drafts(int draft_len);
+
+  StepRows DecodeRows(int draft_len);
+  std::vector<StepOutput> VerifyDrafts(const std::vector<int32_t>& target_ids, int draft_len);
+  StepRows EagleRows(int draft_len);                                               // of the last verification
+  StepRows NextDraftRows(const std::vector<int32_t>& draft_ids, int draft_index);  // likewise
+  void StoreDrafts(const std::vector<int32_t>& draft_ids, int draft_index);        // likewise
+
+ private:
+  StepOps(Device& device, Stream& stream, int count) : device_(&device), stream_(&stream), count_(count) {}
+
+  template <class T>
+  std::vector<T> Get(const T* from, size_t count);
+  template <class T>
+  void Put(T* to, const std::vector<T>& from);
+  StepRows GetRows(int count);
+
+  Device* device_;
+  Stream* stream_;
+  int count_;
+  SlotArrays slots_;
+  StepOutput* outputs_ = nullptr;  // [count]
+  int32_t* live_ = nullptr;        // [count]
+  int32_t* tokens_ = nullptr;      // [count * (kMaxDraftLen + 1)], likewise the next
+  int32_t *relaxed_ = nullptr, *ids_ = nullptr, *row_slots_ = nullptr, *positions_ = nullptr,
+          *row_in_slot_ = nullptr, *last_row_ = nullptr;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_MTP_CHECK_STEP_OPS_H_

@@ -1,0 +1,18 @@
+#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_NAMES_H_
+#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_NAMES_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/weights/checkpoint.h"
+
+namespace foredraft {
+
+// Opens the checkpoint of `config`: Find takes the names of its description, whichever of the spellings that
+// the model has the files use.
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& dir, const ModelConfig& config);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_NAMES_H_

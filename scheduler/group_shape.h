@@ -1,0 +1,74 @@
+#ifndef FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_
+#define FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_
+
+// What the scheduler knows of a cache group (docs/deepseek-v4.md section 10), and how many blocks of it a
+// sequence takes. Plain data, pure functions.
+//
+// The first group is the history: its rows are read to the sequence's end. The others are windows: rows
+// further back than `reach` are not read again. Kmax is max_draft_len.
+
+#include <algorithm>
+
+namespace foredraft {
+
+struct GroupShape {
+  int tokens_per_block = 32;
+  // A step that starts at length p reads positions p - reach and later, whatever it writes. 0: all positions,
+  // which is what makes a group the history. (With Vanilla, whose windows reach back, Kmax is part of it.)
+  int reach = 0;
+  int block_count = 2049;         // per rank, block 0 (scratch) included
+  int host_frames_per_block = 1;  // of the store of swapped sequences
+
+  bool is_history() const { return reach == 0; }
+
+  // The blocks of positions 0 .. positions - 1.
+  int BlocksFor(int positions) const { return (positions + tokens_per_block - 1) / tokens_per_block; }
+
+  // The table index of the first block that a step at length `position` reads.
+  int FirstIndex(int position) const {
+    return is_history() ? 0 : std::max(0, position - reach) / tokens_per_block;
+  }
+
+  // The most blocks that this many adjacent positions touch, wherever the first one is in its block.
+  int BlocksAnywhere(int positions) const {
+    return positions <= 1 ? positions : (positions - 2 + tokens_per_block) / tokens_per_block + 1;
+  }
+
+  // Window: the blocks that a prefix end reads. An end is at a border of blocks.
+  int EndBlocks() const { return BlocksFor(reach); }
+
+  // The most that a sequence owns while it decodes; all_positions: those that it may ever own. Window: from
+  // length + steps - reach, before the steps without a result, to length_upper + K + Kmax, where one such
+  // step adds at most Kmax + 1 to the upper length and at least 1 to the lower: reach + 3 Kmax + 1 positions.
+  int DecodeExtent(int all_positions, int max_draft_len) const {
+    if (is_history()) return BlocksFor(all_positions);
+    return std::min(BlocksFor(all_positions), BlocksAnywhere(reach + 3 * max_draft_len + 1));
+  }
+
+  // The blocks that a prompt takes at its admission, those of a reused prefix apart; prompt_positions: those
+  // it owns when it ends, 2 Kmax + 1 more than its tokens. Window: what a chunk reads, the prefix ends that
+  // the prompt keeps, and what it leaves for the next chunk or for its first decode step.
+  int FreshBlocks(int prompt_positions, int reused_len, int end_count, int max_draft_len) const {
+    const int whole = BlocksFor(prompt_positions) - reused_len / tokens_per_block;
+    if (is_history()) return whole;
+    return std::min(whole, BlocksAnywhere(reach) + end_count * EndBlocks() +
+                               BlocksAnywhere(reach + 2 * max_draft_len + 1));
+  }
+
+  // The most that a prompt holds, however much of it is reused: FreshBlocks and one more end, the reused one.
+  int PromptBlocks(int prompt_positions, int end_count, int max_draft_len) const {
+    if (is_history()) return BlocksFor(prompt_positions);
+    return FreshBlocks(prompt_positions, /*reused_len=*/0, end_count + 1, max_draft_len);
+  }
+
+  // The most that a sequence owns until its last prompt chunk is committed.
+  int PromptExtent(int all_positions, int end_count, int max_draft_len) const {
+    if (is_history()) return BlocksFor(all_positions);
+    return std::min(BlocksFor(all_positions), BlocksAnywhere(reach) + (end_count + 1) * EndBlocks() +
+                                                  BlocksAnywhere(reach + 3 * max_draft_len + 1));
+  }
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_

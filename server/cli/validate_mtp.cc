@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "engine/mtp_check/mtp_chain.h"
+#include "engine/weights/weight_loader.h"
+#include "kernels/slot_arrays.h"
+#include "server/cli/commands.h"
+
+namespace foredraft {
+namespace {
+
+struct ValidateOptions {
+  std::string dir;
+  MtpCheckOptions chain;
+  bool json = false;
+};
+
+absl::StatusOr<MtpCheckResult> Check(const ValidateOptions& options) {
+  ASSIGN_OR_RETURN(const ModelConfig config,
+                   ReadModelConfig((std::filesystem::path(options.dir) / "config.json").string()));
+  const int threads = static_cast<int>(std::thread::hardware_concurrency());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
+                   CreateDevice("cpu", {.threads = std::max(threads, 1)}));
+  const std::unique_ptr<Stream> stream = device->CreateStream();
+  ASSIGN_OR_RETURN(LoadedWeights weights, LoadWeights(options.dir, config, 1, *device, *stream, nullptr));
+  return CheckMtpChain(options.dir, config, *device, std::move(weights), options.chain);
+}
+
+// "0" of values that have to be equal.
+std::string Difference(const Boundary& boundary, double value) {
+  return boundary.allowed == 0 ? absl::StrCat(value) : absl::StrFormat("%.1e", value);
+}
+
+void PrintTable(const MtpCheckResult& result) {
+  constexpr char kRow[] = "%-37s %-29s %5s %9s %10s %9s  %s\n";
+  printf(kRow, "boundary", "shape", "rows", "left out", "difference", "allowed", "");
+  for (const Boundary& boundary : result.boundaries) {
+    printf(kRow, boundary.name.c_str(), boundary.shape.c_str(), absl::StrCat(boundary.rows).c_str(),
+           boundary.left_out > 0 ? absl::StrCat(boundary.left_out).c_str() : "",
+           Difference(boundary, boundary.difference).c_str(), Difference(boundary, boundary.allowed).c_str(),
+           boundary.ok() ? "ok" : "FAILED");
+  }
+  printf("\nprompts of %s tokens, %lld of %lld drafts accepted\n",
+         absl::StrJoin(result.prompt_lens, ", ").c_str(), static_cast<long long>(result.accepted),
+         static_cast<long long>(result.verified));
+  printf("%s\n", result.ok() ? "the MTP chain agrees with the float64 reference" : "FAILED");
+}
+
+void PrintJson(const MtpCheckResult& result) {
+  nlohmann::json boundaries = nlohmann::json::array();
+  for (const Boundary& boundary : result.boundaries) {
+    boundaries.push_back({{"name", boundary.name},
+                          {"shape", boundary.shape},
+                          {"rows", boundary.rows},
+                          {"left_out", boundary.left_out},
+                          {"difference", boundary.difference},
+                          {"allowed", boundary.allowed},
+                          {"ok", boundary.ok()}});
+  }
+  const nlohmann::json all = {{"ok", result.ok()},
+                              {"prompt_lens", result.prompt_lens},
+                              {"drafts_verified", result.verified},
+                              {"drafts_accepted", result.accepted},
+                              {"boundaries", boundaries}};
+  printf("%s\n", all.dump(2).c_str());
+}
+
+}  // namespace
+
+void AddValidateMtp(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "validate-mtp",
+      "Run the MTP chain of a small checkpoint and compare each boundary with a float64 reference");
+  auto options = std::make_shared<ValidateOptions>();
+  command->add_option("--model", options->dir, "Hugging Face checkpoint directory, with MTP weights")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--drafts", options->chain.draft_len, "per step")
+      ->check(CLI::Range(1, kMaxDraftLen))
+      ->capture_default_str()
+      ->type_name("K");
+  command->add_option("--steps", options->chain.steps, "decode steps")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_option("--seed", options->chain.seed, "of the prompts")->capture_default_str()->type_name("S");
+  command->add_flag("--json", options->json, "print JSON instead of a table");
+  command->footer(
+      "Differences are in units of the reference's root mean square. Allowed is twice what rounding to BF16 "
+      "makes of\n"
+      "the reference. Rows left out: rounding alone may choose other experts there. Exit code 1 if a line "
+      "FAILED.");
+  command->callback([options, exit_code] {
+    const absl::StatusOr<MtpCheckResult> result = Check(*options);
+    if (!result.ok()) {
+      *exit_code = Fail(result.status());
+      return;
+    }
+    options->json ? PrintJson(*result) : PrintTable(*result);
+    *exit_code = result->ok() ? 0 : 1;
+  });
+}
+
+}  // namespace foredraft

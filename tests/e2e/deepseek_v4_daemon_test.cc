@@ -1,0 +1,97 @@
+// DeepSeek-V4 through the binary: `synth` writes a small checkpoint of the shape in tests/golden, the daemon
+// serves it, and drafts change no token.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/e2e/daemon_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr char kShape[] = "tests/golden/checkpoints/deepseek_v4/config.json";
+
+std::string Checkpoint() {
+  static const std::string* const dir = [] {
+    auto* const out = new std::string(TestDir("deepseek_v4") + "/checkpoint");
+    const RunResult synth = Foredraft({"synth", "--config-json", kShape, "--out", *out, "--seed", "7"});
+    EXPECT_EQ(synth.exit_code, 0) << synth.err;
+    return out;
+  }();
+  return *dir;
+}
+
+// 290 prompt tokens, several prefill chunks of which no border is that of an entry, and 100 output tokens.
+std::vector<std::string> LongCall(double temperature) {
+  std::vector<int> ids;
+  for (int i = 0; i < 290; ++i) ids.push_back(2 + (i * 37 + i / 7) % 62);
+  return {"--token-ids", absl::StrJoin(ids, ","), "--max-tokens", "100",           "--seed",
+          "3",           "--ignore-eos",          "--json",       "--temperature", absl::StrCat(temperature)};
+}
+
+std::vector<std::string> Sets(const std::vector<std::string>& more) {
+  std::vector<std::string> sets = {absl::StrCat("model=", Checkpoint()), "max_seq_len=512",
+                                   "max_num_tokens=100", "max_batch_size=4",
+                                   "kv_cache_config.max_tokens=4096"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+TEST(DeepseekV4Daemon, GivesTheSameTokensWithAndWithoutDrafts) {
+  Daemon plain(Sets({"speculative_config.max_draft_len=0"}));
+  Daemon drafting(Sets({"speculative_config.max_draft_len=3"}));
+  for (const double temperature : {0.0, 0.8}) {
+    const RunResult expected = plain.Generate(LongCall(temperature));
+    ASSERT_EQ(expected.exit_code, 0) << expected.err;
+    // The second time the prompt's first 256 tokens are reused.
+    for (int turn = 0; turn < 2; ++turn) {
+      const RunResult result = drafting.Generate(LongCall(temperature));
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      const Json answer = Json::parse(result.out);
+      EXPECT_EQ(answer["token_ids"], Json::parse(expected.out)["token_ids"]) << "turn " << turn;
+      EXPECT_EQ(answer["usage"]["completion_tokens"], 100);
+    }
+  }
+  EXPECT_GT(drafting.Metric("spec_decode_draft_tokens_total"), 100);
+  EXPECT_GT(drafting.Metric("prefix_cache_hit_tokens_total"), 200);
+}
+
+TEST(DeepseekV4Daemon, RefusesByNameWhatItDoesNotServe) {
+  for (const auto& [set, says] : std::vector<std::pair<std::string, std::string>>{
+           {"kv_cache_config.dtype=fp8",
+            "kv_cache_config.dtype: fp8, allowed bf16 with DeepseekV4ForCausalLM"},
+           {"speculative_config.use_mtp_vanilla=true",
+            "speculative_config.use_mtp_vanilla: true, allowed false"}}) {
+    std::vector<std::string> arguments = {"serve", "--config", kConfig, "--set", "log.level=error"};
+    for (const std::string& each : Sets({"speculative_config.max_draft_len=1", set})) {
+      arguments.insert(arguments.end(), {"--set", each});
+    }
+    const RunResult result = Foredraft(arguments);
+    EXPECT_EQ(result.exit_code, 1) << set;
+    EXPECT_THAT(result.err, HasSubstr(says));
+  }
+}
+
+TEST(DeepseekV4Daemon, CheckConfigSaysWhatTheCacheTakes) {
+  std::vector<std::string> arguments = {"check-config", "--config", kConfig};
+  for (const std::string& set : Sets({"speculative_config.max_draft_len=3"})) {
+    arguments.insert(arguments.end(), {"--set", set});
+  }
+  const RunResult result = Foredraft(arguments);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // 2 CSA layers with (32 + 16) values per 4 tokens, one HCA layer with 32 per 128, BF16.
+  EXPECT_THAT(result.out, HasSubstr(absl::StrCat(2 * 48 * 2 / 4, " a token")));
+  EXPECT_THAT(result.out, HasSubstr("bytes a sequence"));
+}
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,154 @@
+// DeepSeek-V4 in the engine: tokens do not depend on drafts, chunks, graphs or swaps, and every draft is the
+// one that a from-scratch computation on a poisoned cache gives. The sequences are long enough that entries
+// of 128 tokens are written and read, that the indexer chooses among more entries than it may keep, and that
+// windows slide and are given back. Plans are made by hand (tests/engine/v4_driver.h).
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/weights/weight_loader.h"
+#include "tests/engine/from_scratch.h"
+#include "tests/engine/v4_driver.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kCheckpoint[] = "tests/golden/checkpoints/deepseek_v4";
+constexpr int kMaxDraftLen = 7;
+constexpr int kMaxSeqLen = 640;
+
+struct Loaded {
+  ModelConfig config;
+  std::unique_ptr<Device> device;
+  LoadedWeights weights;
+};
+
+const Loaded& Model() {
+  static const Loaded* const loaded = [] {
+    auto* const model = new Loaded{*ReadModelConfig(absl::StrCat(kCheckpoint, "/config.json")),
+                                   *CreateDevice("cpu", {.threads = 2}),
+                                   {}};
+    const auto stream = model->device->CreateStream();
+    model->weights = *LoadWeights(kCheckpoint, model->config, 1, *model->device, *stream, nullptr);
+    return model;
+  }();
+  return *loaded;
+}
+
+std::unique_ptr<RankEngine> MakeEngine(bool mtp, bool graphs) {
+  EngineOptions options;
+  options.max_batch_size = 4;
+  options.max_num_tokens = 2048;
+  options.max_seq_len = kMaxSeqLen;
+  options.max_draft_len = mtp ? kMaxDraftLen : 0;
+  options.tokens_per_block = 16;
+  options.block_count = 1 + 4 * (kMaxSeqLen / 128 + 1);
+  options.batch_sizes = {1, 2, 4};
+  options.host_cache_bytes = int64_t{16} << 20;
+  options.capture_graphs = graphs;
+  options.poison_cache = true;
+  options.step_timeout = std::chrono::seconds(300);
+  auto engine =
+      RankEngine::Create(options, Model().config, *CreateDevice("cpu", {.threads = 2}), Model().weights);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+// Prompts of 1 token, about one HCA entry, several of them; greedy and sampled. Repetition makes drafts
+// match.
+std::vector<DrivenRequest> Requests() {
+  std::vector<DrivenRequest> requests;
+  std::mt19937 random(11);
+  for (const int prompt_len : {1, 125, 300, 515}) {
+    DrivenRequest& request = requests.emplace_back();
+    while (static_cast<int>(request.prompt.size()) < prompt_len) request.prompt.push_back(random() % 64);
+    request.max_tokens = prompt_len == 1 ? 160 : 24;
+    request.sampling.seed = 100 + requests.size();
+    if (prompt_len == 1 || prompt_len == 300) request.sampling.temperature = 0.8f;
+  }
+  return requests;
+}
+
+class V4Engine : public ::testing::Test {
+ protected:
+  static const std::vector<DrivenRun>& Baseline() {
+    static const auto* const runs = [] {
+      const auto engine = MakeEngine(/*mtp=*/false, /*graphs=*/false);
+      return new std::vector<DrivenRun>(V4Driver(*engine).Run(Requests(), {}));
+    }();
+    return *runs;
+  }
+
+  // The drafts after some output tokens of a request. They do not depend on the setting.
+  static const std::vector<int32_t>& Reference(int id, const DrivenRequest& request, int token_count) {
+    static auto* const scratch =
+        new FromScratch(*Model().device, Model().config, Model().weights, kMaxSeqLen + 2 * kMaxDraftLen);
+    static auto* const drafts = new std::map<std::pair<int, int>, std::vector<int32_t>>;
+    std::vector<int32_t>& entry = (*drafts)[{id, token_count}];
+    if (entry.empty()) {
+      std::vector<int32_t> tokens = request.prompt;
+      const std::vector<int32_t>& output = Baseline()[id].tokens;
+      tokens.insert(tokens.end(), output.begin(), output.begin() + token_count);
+      entry =
+          scratch->Drafts(tokens, static_cast<int>(request.prompt.size()), kMaxDraftLen, request.sampling);
+    }
+    return entry;
+  }
+
+  static void ExpectTheSame(V4Driver& driver, const DriveSetting& setting) {
+    SCOPED_TRACE(absl::StrCat("K ", absl::StrJoin(setting.draft_lens, " "), ", chunks of ", setting.chunk,
+                              ", swapped every ", setting.swap_every));
+    const std::vector<DrivenRequest> requests = Requests();
+    const std::vector<DrivenRun> runs = driver.Run(requests, setting);
+    int checked = 0, accepted = 0, rejected = 0;
+    for (size_t id = 0; id < requests.size(); ++id) {
+      ASSERT_EQ(runs[id].tokens, Baseline()[id].tokens) << "request " << id;
+      accepted += runs[id].accepted;
+      rejected += runs[id].rejected;
+      for (const DrivenDrafts& step : runs[id].drafts) {
+        if (step.drafts.empty()) continue;
+        std::vector<int32_t> expected = Reference(static_cast<int>(id), requests[id], step.token_count);
+        expected.resize(step.drafts.size());
+        ASSERT_EQ(step.drafts, expected) << "request " << id << " after " << step.token_count << " tokens";
+        checked += static_cast<int>(step.drafts.size());
+      }
+    }
+    if (setting.draft_lens == std::vector<int>{0}) return;
+    EXPECT_GT(checked, 20);
+    EXPECT_GT(accepted, 0);
+    EXPECT_GT(rejected, 20);
+  }
+};
+
+TEST_F(V4Engine, GivesTheSameTokensAndDraftsFromGraphs) {
+  const auto engine = MakeEngine(/*mtp=*/true, /*graphs=*/true);
+  V4Driver driver(*engine);
+  ExpectTheSame(driver, {.draft_lens = {7}});
+  ExpectTheSame(driver, {.draft_lens = {3}, .chunk = 16, .swap_every = 3});
+  ExpectTheSame(driver, {.draft_lens = {0}, .chunk = 200});
+  EXPECT_GT(driver.blocks_given_back(), 100);
+  EXPECT_GT(driver.swaps(), 10);
+}
+
+TEST_F(V4Engine, GivesTheSameTokensAndDraftsEagerly) {
+  const auto engine = MakeEngine(/*mtp=*/true, /*graphs=*/false);
+  V4Driver driver(*engine);
+  ExpectTheSame(driver, {.draft_lens = {1}, .chunk = 100, .swap_every = 5});
+  ExpectTheSame(driver, {.draft_lens = {0, 7, 1, 3}, .chunk = 16});
+}
+
+TEST_F(V4Engine, CapturesTheSameStepAgain) {
+  const auto engine = MakeEngine(/*mtp=*/true, /*graphs=*/true);
+  const StepKey key = {.bucket = 4, .draft_len = 3};
+  const auto before = engine->CaptureStep(key);
+  V4Driver(*engine).Run(Requests(), {.draft_lens = {3}});
+  EXPECT_TRUE(before->SameNodes(*engine->CaptureStep(key)));
+}
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,109 @@
+// The promise for DeepSeek-V4, through the scheduler: tokens and drafts do not depend on K, overlap, graphs,
+// batch, chunks, prefix reuse, swaps, lost ranks or the number of ranks. Sequences of up to 384 tokens:
+// entries of 128 tokens are read, the indexer chooses 12 of up to 96 entries, and windows slide. With
+// FOREDRAFT_FULL set in the environment: a covering array of strength 3, also over 2 and 4 ranks.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/engine/covering_array.h"
+#include "tests/engine/same_tokens_fixture.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kCheckpoint[] = "tests/golden/checkpoints/deepseek_v4";
+constexpr int kDraftLens[] = {0, 1, 3, 7};
+// K, overlap, graphs (padded, none, exact sizes), batch, budget, reuse, small pool, draft caps, K changing on
+// the way, losses of the rank, sampled, ranks
+const std::vector<int> kLevels = {4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, 3};
+
+bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
+
+SameTokensCase CaseOf(const std::vector<int>& row) {
+  SameTokensCase c{.name = absl::StrCat("row [", absl::StrJoin(row, " "), "]"), .setting = {}};
+  c.setting.draft_len = kDraftLens[row[0]];
+  c.setting.overlap = row[1] == 0;
+  c.setting.graphs = row[2] != 1;
+  c.setting.padding = row[2] != 2;
+  c.setting.max_batch_size = row[3] == 0 ? 8 : 1;
+  c.setting.max_num_tokens = row[4] == 0 ? 8192 : 16;
+  c.setting.reuse = row[5] == 0;
+  c.setting.small_pool = row[6] == 1;
+  c.setting.draft_caps = row[7] == 1;
+  if (row[8] == 1) c.setting.draft_len_changes = {3, 0, 7, 1, 1, 2};
+  if (row[9] == 1) c.setting.losses = {4, 11, 30};
+  c.sampled = row[10] == 1;
+  c.setting.ranks = 1 << row[11];
+  return c;
+}
+
+std::vector<int32_t> RandomIds(int count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(2 + random() % 62);
+  return ids;
+}
+
+// The first ones grow past a block of 128 tokens side by side, so a small pool swaps some of them. Later ones
+// begin with the same 256 tokens, which may be reused, and the last two are equal: their first drafts
+// depend on the streams at the end of what is reused.
+std::vector<Request> V4Requests(bool sampled) {
+  constexpr struct {
+    int prompt_len;
+    int max_tokens;
+  } kShapes[] = {{100, 45}, {1, 140}, {95, 50}, {257, 1}, {98, 48}, {330, 20}, {262, 20}, {262, 25}};
+  const std::vector<int32_t> prefix = RandomIds(256, 1);
+  std::vector<Request> requests;
+  for (int i = 0; i < 8; ++i) {
+    Request& request = requests.emplace_back();
+    request.prompt_ids = RandomIds(kShapes[i].prompt_len, 100 + std::min(i, 6));
+    if (i > 4 || i == 3) std::copy(prefix.begin(), prefix.end(), request.prompt_ids.begin());
+    request.max_tokens = kShapes[i].max_tokens;
+    request.sampling.seed = 1000 + i;
+    if (!sampled) continue;
+    request.sampling.temperature = 0.8f;
+    request.sampling.top_p = 0.95f;
+    if (i % 4 == 0) request.sampling.frequency_penalty = 0.1f;
+  }
+  return requests;
+}
+
+class V4SameTokens : public SameTokensFixture {
+ protected:
+  V4SameTokens() : SameTokensFixture(LoadModelOnce(kCheckpoint), V4Requests) {}
+
+  static std::vector<SameTokensCase> Cases(int strength, const std::vector<int>& levels) {
+    std::vector<SameTokensCase> cases;
+    for (const std::vector<int>& row : CoveringArray(levels, strength)) cases.push_back(CaseOf(row));
+    return cases;
+  }
+};
+
+TEST_F(V4SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
+  ExpectTheSame(Cases(IsFullTier() ? 3 : 2, kLevels));
+}
+
+// Drafts overrun the context, whose last position completes an entry of each kind.
+TEST_F(V4SameTokens, InTheLastPositionsOfTheContext) {
+  std::vector<Request> requests = V4Requests(/*sampled=*/false);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt_ids = RandomIds(kMaxSeqLen - 1 - static_cast<int>(i), 200 + i);
+    requests[i].max_tokens = static_cast<int>(1 + i);
+  }
+  const RunRecord plain = RunRequests(model_, {.mtp = false, .overlap = false}, requests);
+  const RunRecord run = RunRequests(model_, {.draft_len = 7, .max_batch_size = 8}, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(run.requests[i].token_ids.size(), 1 + i);
+    EXPECT_EQ(run.requests[i].token_ids, plain.requests[i].token_ids) << "request " << i;
+    EXPECT_EQ(run.requests[i].finish, FinishReason::kLength);
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
