@@ -6,6 +6,9 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
+# A newer gRPC lies in CMAKE_PREFIX_PATH (docs/operations.md section 8). Its protobuf needs abseil's libraries, which only its
+# own package names: CMake's module for protobuf would find the headers and leave those out.
+set(CMAKE_FIND_PACKAGE_PREFER_CONFIG ON)
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 

@@ -19,7 +19,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   google::rpc::Status details;
   details.set_code(code);
   details.set_message(message);
-  details.add_details()->PackFrom(info);
+  (void)details.add_details()->PackFrom(info);  // newer versions of protobuf make its result nodiscard
   return grpc::Status(code, message, details.SerializeAsString());
 }
 

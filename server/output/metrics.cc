@@ -160,9 +160,10 @@ void Metrics::AddProcess() {
               .max_fds = AddGauge("process_max_fds")};
 }
 
-void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds) {
+void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds, int cached_tokens) {
   ttft_->Observe(ttft_seconds);
   queue_->Observe(queue_seconds);
+  prefix_hits_->Increment(cached_tokens);
 }
 
 void Metrics::RecordPrompt(int prompt_tokens) { prompt_tokens_->Increment(prompt_tokens); }
@@ -269,7 +270,6 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
     metrics.prefill_backlog->Set(static_cast<double>(of_rank.prefill_tokens));
   }
   RaiseTo(prefix_queried_, load.prefix_queried_tokens);
-  RaiseTo(prefix_hits_, load.prefix_hit_tokens);
   RaiseTo(log_lines_dropped_, DroppedLogLines());
   RaiseTo(requests_resumed_, load.resumed_requests);
   RaiseTo(replayed_tokens_, load.replayed_tokens);

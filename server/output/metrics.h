@@ -51,7 +51,8 @@ class Metrics : public prometheus::Collectable {
   void CountTokenTimes(int count, double seconds_since_last);  // after the first
   void CountStep(const StepStats& step, Phase phase);
   void PublishCounts();
-  void RecordFirstToken(double ttft_seconds, double queue_seconds);
+  // `cached_tokens` count here and not in the scheduler, whose first token may come for a stream that has ended.
+  void RecordFirstToken(double ttft_seconds, double queue_seconds, int cached_tokens);
   void RecordPrompt(int prompt_tokens);
   void RecordEnd(FinishReason finish, double request_seconds);
 

@@ -136,7 +136,7 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
     stats_.queue_ms = update.queue_seconds * 1e3;
     stats_.ttft_ms = Milliseconds(spec_.arrival, now);
     metrics_.RecordPrompt(spec_.prompt_tokens);
-    metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds);
+    metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds, update.cached_tokens);
     last_token_time_ = now;
   }
   metrics_.CountGenerated(emitted);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -67,13 +68,19 @@ std::string_view WithoutThinking(std::string_view answer, ChatTemplate chat_temp
   return end == std::string_view::npos ? answer : answer.substr(end + kEndThink.size());
 }
 
+// A role as part of one line of text: its first whole characters, control characters escaped.
+std::string ShownRole(std::string_view role) {
+  const std::string_view begin = role.substr(0, 32);
+  return absl::Utf8SafeCEscape(std::string(begin.substr(0, FirstInvalidUtf8(begin))));
+}
+
 absl::Status CheckRoles(std::span<const ChatMessage> messages) {
   if (messages.empty()) return absl::InvalidArgumentError("chat.messages: empty, allowed at least 1 message");
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
     if (role != "system" && role != "user" && role != "assistant") {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "chat.messages[%d].role: \"%s\", allowed system, user, assistant", i, role.substr(0, 32)));
+          "chat.messages[%d].role: \"%s\", allowed system, user, assistant", i, ShownRole(role)));
     }
   }
   if (messages.back().role == "user") return absl::OkStatus();

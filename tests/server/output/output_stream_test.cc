@@ -62,6 +62,18 @@ class OutputStreamTest : public testing::Test {
   Metrics metrics_;
 };
 
+TEST_F(OutputStreamTest, CountsCachedTokensWithTheFirstTokenThatIsSent) {
+  const std::vector<int32_t> ids = Encode("some text");
+  RequestUpdate first = First({ids[0]});
+  first.cached_tokens = 2;
+  OutputStream answered = Open();
+  EXPECT_EQ(Apply(answered, first).stats.cached_tokens, 2);
+  OutputStream cancelled = Open();  // the scheduler has its first token, but the client left before
+  cancelled.EndEarly(FinishReason::kCancelled, absl::CancelledError("cancelled by the client"),
+                     std::chrono::steady_clock::now());
+  EXPECT_EQ(Counter("prefix_cache_hit_tokens_total"), 2);
+}
+
 TEST_F(OutputStreamTest, FindsAStopStringWhereverTheChunksAreCut) {
   const std::string whole = "The sum of 12 and 34 is 46. STOP here, not there.";
   const std::vector<int32_t> ids = Encode(whole);
