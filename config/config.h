@@ -69,12 +69,22 @@ struct MetricsConfig {
   bool vllm_names = false;
 };
 
+// Of the port that workers dial, apart from that of clients.
+struct WorkerTlsConfig {
+  std::string cert;  // PEM files; empty = server.tls.cert and key
+  std::string key;
+  std::string ca;  // signs the certificates of leader and workers; empty = server.tls.client_ca
+};
+
 struct ParallelConfig {
   int attention_dp = 1;
   int moe_ep = 1;
   std::string leader_address = "127.0.0.1:50052";
   std::string local_workers = "auto";  // auto, or a number: the ranks this host runs
   std::string interface = "lo";
+  std::string token_file;  // the secret of workers that this host's daemon has not started
+  int join_timeout_s = 10;
+  WorkerTlsConfig tls;
   int step_timeout_s = 30;
   int heartbeat_timeout_s = 10;
   RestartPolicy restart = RestartPolicy::kExit;

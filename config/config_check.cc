@@ -1,5 +1,7 @@
 #include "config/config_check.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -41,10 +43,42 @@ void CheckWorkers(const Config& config, Check& check) {
     check.Refuse("parallel.local_workers", parallel.local_workers,
                  absl::StrFormat("auto, 0..%d", parallel.attention_dp));
   }
-  if (!IsLoopback(parallel.leader_address) && config.server.tls.client_ca.empty() &&
-      check.Usable({"server.tls.client_ca"})) {
-    check.Refuse("parallel.leader_address", parallel.leader_address,
-                 "a loopback address, or any with server.tls.cert, key and client_ca");
+  const bool has_authority = !parallel.tls.ca.empty() || !config.server.tls.client_ca.empty();
+  if (!IsLoopback(parallel.leader_address) && !has_authority &&
+      check.Usable({"server.tls.client_ca", "parallel.tls.ca"})) {
+    check.Refuse(
+        "parallel.leader_address", parallel.leader_address,
+        "a loopback address, or any with parallel.tls.ca, or with server.tls.cert, key and client_ca");
+  }
+  const bool all_here = parallel.local_workers == "auto" || local_workers == parallel.attention_dp;
+  if (!all_here && parallel.token_file.empty() && parallel.tls.ca.empty() &&
+      check.Usable({"parallel.local_workers", "parallel.token_file", "parallel.tls.ca"})) {
+    check.Refuse("parallel.local_workers", parallel.local_workers,
+                 absl::StrFormat("auto, %d, or fewer with parallel.token_file or parallel.tls.ca",
+                                 parallel.attention_dp));
+  }
+}
+
+void CheckWorkerTls(const Config& config, Check& check) {
+  const WorkerTlsConfig& tls = config.parallel.tls;
+  if (!check.Usable({"parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca", "server.tls.cert",
+                     "server.tls.key"})) {
+    return;
+  }
+  if (tls.cert.empty() != tls.key.empty()) {
+    check.Refuse(tls.cert.empty() ? "parallel.tls.cert" : "parallel.tls.key", "null",
+                 absl::StrCat("a file where parallel.tls.", tls.cert.empty() ? "key" : "cert", " is set"));
+  }
+  if (!tls.cert.empty() && tls.ca.empty()) {
+    check.Refuse("parallel.tls.ca", "null", "a file where parallel.tls.cert is set");
+  }
+  if (!tls.ca.empty() && tls.cert.empty() && config.server.tls.cert.empty()) {
+    check.Refuse("parallel.tls.ca", tls.ca, "null without parallel.tls.cert or server.tls.cert");
+  }
+  if (!tls.ca.empty() && tls.ca == config.server.tls.client_ca && config.parallel.token_file.empty()) {
+    check.Refuse("parallel.tls.ca", tls.ca,
+                 "another authority than server.tls.client_ca, or parallel.token_file: any client's "
+                 "certificate could join as a rank");
   }
 }
 
@@ -63,6 +97,7 @@ void CheckParallel(const Config& config, Check& check) {
     check.Refuse("parallel.restart", "group", "exit: with attention_dp 1 the lost rank is the daemon");
   }
   if (parallel.attention_dp > 1) CheckWorkers(config, check);
+  CheckWorkerTls(config, check);
 }
 
 void CheckTls(const TlsConfig& tls, Check& check) {
@@ -125,7 +160,16 @@ void CheckBatchSizes(const Config& config, Check& check) {
 }  // namespace
 
 bool IsLoopback(const std::string& address) {
-  return address.starts_with("127.") || address.starts_with("localhost:") || address.starts_with("[::1]:");
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return false;
+  const std::string host = address.substr(0, colon);
+  if (host == "localhost") return true;
+  in_addr ipv4;
+  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == IN_LOOPBACKNET;
+  in6_addr ipv6;
+  return host.size() > 2 && host.front() == '[' && host.back() == ']' &&
+         inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &ipv6) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&ipv6);
 }
 
 void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {

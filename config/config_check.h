@@ -11,7 +11,8 @@ namespace foredraft {
 // Checks between keys that must agree. Keys that `errors` has already are left alone.
 void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors);
 
-// True for 127.x.y.z:port, localhost:port, [::1]:port.
+// True for 127.x.y.z:port, localhost:port, [::1]:port. A name that merely begins like these is no loopback
+// address.
 bool IsLoopback(const std::string& address);
 
 }  // namespace foredraft

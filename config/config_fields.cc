@@ -96,12 +96,26 @@ const ConfigField kFields[] = {
     {"parallel.moe_ep", MEMBER(c.parallel.moe_ep), Range(1, 8), kRestart, kSet,
      "Ranks that experts are spread over; must equal `attention_dp`."},
     {"parallel.leader_address", MEMBER(c.parallel.leader_address), Address(), kRestart, kSet,
-     "Listener of the daemon for its workers. Off loopback it needs `server.tls` with all three files."},
+     "Listener of the daemon for its workers. Off loopback both ends need certificates: `parallel.tls`, or "
+     "`server.tls` with all three files."},
     {"parallel.local_workers", MEMBER(c.parallel.local_workers), Any(), kRestart, kSet,
      "Ranks that `serve` starts on its own host, from rank 0 up: `auto` (all of them) or a number. The "
-     "others are started with `foredraft worker`."},
+     "others are started with `foredraft worker`, and prove that they belong to the group by `token_file`, "
+     "`parallel.tls.ca` or both."},
     {"parallel.interface", MEMBER(c.parallel.interface), Any(), kRestart, kSet,
      "Network interface that carries tensors between ranks, unencrypted."},
+    {"parallel.token_file", MEMBER(c.parallel.token_file), Any(), kRestart, "no token",
+     "File with the secret of workers started by `foredraft worker`, one line of at least 32 characters, the "
+     "same for the daemon and its workers. The workers that `serve` starts have a secret of their own."},
+    {"parallel.join_timeout_s", MEMBER(c.parallel.join_timeout_s), Range(1, 600), kRestart, kSet,
+     "A connection to `leader_address` that has not joined the group after this many seconds is closed."},
+    {"parallel.tls.cert", MEMBER(c.parallel.tls.cert), Any(), kRestart, "`server.tls.cert`",
+     "PEM file with the certificate of the daemon towards its workers, or of the worker."},
+    {"parallel.tls.key", MEMBER(c.parallel.tls.key), Any(), kRestart, "`server.tls.key`",
+     "PEM file with its private key."},
+    {"parallel.tls.ca", MEMBER(c.parallel.tls.ca), Any(), kRestart, "`server.tls.client_ca`",
+     "PEM file of the authority that signs these certificates, and no client's: without a `token_file` "
+     "every certificate that it has signed may join as a rank."},
     {"parallel.step_timeout_s", MEMBER(c.parallel.step_timeout_s), Range(1, 3600), kRestart, kSet,
      "A rank is lost when the result of a step has not come after this many seconds."},
     {"parallel.heartbeat_timeout_s", MEMBER(c.parallel.heartbeat_timeout_s), Range(1, 3600), kRestart, kSet,
@@ -200,9 +214,11 @@ const ConfigField kFields[] = {
 
 const ConfigBlock kBlocks[] = {
     {"server", "Listeners and their limits."},
-    {"server.tls", "TLS of the gRPC listener and, off loopback, of the worker port."},
+    {"server.tls",
+     "TLS of the gRPC listener and, where `parallel.tls` has no files, of the port that workers dial."},
     {"metrics", "What the page of metrics has."},
     {"parallel", "Ranks: processes with a device each, which share the experts."},
+    {"parallel.tls", "TLS of the port that workers dial."},
     {"attention_dp_config", "How requests are spread over ranks."},
     {"kv_cache_config", "The paged KV cache."},
     {"cuda_graph_config", "Graphs of decode steps, on either backend. `null` runs every step eagerly.", true},

@@ -28,6 +28,12 @@ const std::string* PlainText(const YAML::Node& node) {
   return node.IsScalar() && !IsQuoted(node) ? &node.Scalar() : nullptr;
 }
 
+// True for 010: eight to YAML 1.1, ten to YAML 1.2, and a slip to most people who write it.
+bool HasLeadingZero(std::string_view number) {
+  if (number.starts_with('-') || number.starts_with('+')) number.remove_prefix(1);
+  return number.size() > 1 && number[0] == '0' && absl::ascii_isdigit(static_cast<unsigned char>(number[1]));
+}
+
 // Reads one value into a member; false = it is of another type or out of range.
 class ValueReader {
  public:
@@ -62,7 +68,8 @@ class ValueReader {
   bool Read(int64_t& out) const {
     const std::string* plain = PlainText(node_);
     int64_t value = 0;
-    if (plain == nullptr || !absl::SimpleAtoi(*plain, &value) || value < range_.low || value > range_.high) {
+    if (plain == nullptr || HasLeadingZero(*plain) || !absl::SimpleAtoi(*plain, &value) ||
+        value < range_.low || value > range_.high) {
       return false;
     }
     out = value;
@@ -79,7 +86,7 @@ class ValueReader {
   bool Read(double& out) const {
     const std::string* plain = PlainText(node_);
     double value = 0;
-    if (plain == nullptr || !absl::SimpleAtod(*plain, &value)) return false;
+    if (plain == nullptr || HasLeadingZero(*plain) || !absl::SimpleAtod(*plain, &value)) return false;
     if (!(value >= range_.low && value <= range_.high)) return false;
     out = value;
     return true;

@@ -4,12 +4,83 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 
 namespace foredraft {
+namespace {
+
+// Builds a document from the parser's events, in time linear in the text, and ends at the first property of
+// valid JSON that is not accepted here. (The parser's own filter looks at all siblings after every value.)
+class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  nlohmann::json& root() { return root_; }
+  const std::string& refusal() const { return refusal_; }
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t&) override { return Refuse("binary"); }
+  bool start_object(size_t) override { return Open(nlohmann::json::object()); }
+  bool start_array(size_t) override { return Open(nlohmann::json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(string_t& key) override {
+    const auto [member, is_new] = open_.back()->emplace(key, nullptr);
+    if (!is_new) return Refuse(absl::StrFormat("key %s given twice", ShowJson(key)));
+    member_ = &member.value();
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    return Refuse(absl::StrFormat("not JSON: %s", error.what()));
+  }
+
+ private:
+  // Puts a value where the parser is; returns its place.
+  template <class Value>
+  nlohmann::json* Put(Value&& value) {
+    nlohmann::json* place = &root_;
+    if (!open_.empty() && open_.back()->is_array()) {
+      open_.back()->push_back(nullptr);
+      place = &open_.back()->back();
+    } else if (!open_.empty()) {
+      place = member_;
+    }
+    *place = std::forward<Value>(value);
+    return place;
+  }
+  template <class Value>
+  bool Add(Value&& value) {
+    Put(std::forward<Value>(value));
+    return true;
+  }
+  bool Open(nlohmann::json value) {
+    if (open_.size() >= kMaxJsonDepth) return Refuse(absl::StrFormat("nested deeper than %d", kMaxJsonDepth));
+    open_.push_back(Put(std::move(value)));
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+  bool Refuse(std::string reason) {
+    refusal_ = std::move(reason);
+    return false;
+  }
+
+  nlohmann::json root_;
+  std::vector<nlohmann::json*> open_;  // objects and arrays around the parser; the last one grows
+  nlohmann::json* member_ = nullptr;   // of the last key
+  std::string refusal_;
+};
+
+}  // namespace
 
 absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_bytes) {
   // Opening a FIFO waits for its writer, and a device may have no end.
@@ -38,31 +109,10 @@ absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_by
 }
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file) {
-  using Event = nlohmann::json::parse_event_t;
-  std::string refusal;                      // the first property of valid JSON that is not accepted here
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto inspect = [&](int depth, Event event, nlohmann::json& parsed) {
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key) {
-      const std::string& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second && refusal.empty()) {
-        refusal = absl::StrFormat("key %s given twice", ShowJson(parsed));
-      }
-    }
-    if (depth > kMaxJsonDepth && refusal.empty()) {
-      refusal = absl::StrFormat("nested deeper than %d", kMaxJsonDepth);
-    }
-    return refusal.empty();  // false discards the element: memory stays bounded
-  };
-  try {
-    nlohmann::json value = nlohmann::json::parse(text, inspect);
-    if (!refusal.empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: %s", file, refusal));
-    return value;
-  } catch (const nlohmann::json::exception& error) {
-    if (!refusal.empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: %s", file, refusal));
-    return absl::InvalidArgumentError(absl::StrFormat("%s: not JSON: %s", file, error.what()));
-  }
+  JsonBuilder builder;
+  const bool whole = nlohmann::json::sax_parse(text, &builder);
+  if (whole) return std::move(builder.root());
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", file, builder.refusal()));
 }
 
 std::string ShowJson(const nlohmann::json& value) {

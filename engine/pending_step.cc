@@ -89,7 +89,10 @@ SlotResult PendingStep::ResultOf(int index) const {
   const StepOutput& output = outputs_[index];
   CHECK_EQ(output.slot, live.slot) << "iteration " << number_;
   SlotResult result{.slot = live.slot, .length = output.length};
-  if (live.ended_index >= 0) {
+  result.nonfinite_logits = output.nonfinite != 0;
+  if (live.ended_index >= 0 && first_outputs_[live.ended_index].nonfinite != 0) {
+    result.nonfinite_logits = true;
+  } else if (live.ended_index >= 0) {
     result.first_token = true;
     result.token_ids.push_back(first_outputs_[live.ended_index].token_ids[0]);
     if (live.wants_logprobs) Append({&first_logprobs_[live.ended_index], 1}, result.logprobs);

@@ -271,7 +271,7 @@ struct AddPartialsParams {
 
 // ---- sampling ----
 
-// out[r] = argmax of row r; ties: the lowest id; NaN never wins.
+// out[r] = argmax of row r; ties: the lowest id. kNoToken where the row is not usable.
 struct ArgmaxParams {
   int32_t* out;                // [R]
   Matrix<const float> logits;  // [R, V]
@@ -280,7 +280,8 @@ struct ArgmaxParams {
 // The target's own token of each row: penalties, then argmax (temperature 0), or temperature, top-k, top-p,
 // min-p and argmax(log q + Gumbel(seed, position, v)) (docs/speculation.md section 2). Rows of one slot are
 // adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
-// counts. The noise is keyed by the sampled token's position, which is the row's position + 1.
+// counts. The noise is keyed by the sampled token's position, which is the row's position + 1. kNoToken where
+// the row is not usable; its logprobs are then not written.
 struct SampleParams {
   int32_t* out;                // [R]
   LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0
@@ -326,8 +327,8 @@ struct DecodeRowsParams {
 
 // Verification under slots.rule, clamp, stop, advance (docs/speculation.md section 1, steps 2-4). Compares
 // draft ids as stored (an illegal one never matches). A slot with given tokens emits these, and no draft
-// counts as verified. Updates progress and output_counts, zeroes draft_count and given_count, writes one
-// StepOutput per entry.
+// counts as verified. A row without a usable target ends the step before it, and its sequence. Updates
+// progress and output_counts, zeroes draft_count and given_count, writes one StepOutput per entry.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j
@@ -340,6 +341,7 @@ struct VerifyDraftsParams {
 
 // After a prompt's last chunk: the sampled token t_m of slot slot_ids[i] becomes last_token, length = m, stop
 // ids and length_limit are applied. Writes one StepOutput per prompt (emitted_count 1, drafts_verified 0).
+// Without a usable token the sequence ends at length m with none.
 struct AcceptFirstTokenParams {
   StepOutput* outputs;      // [count]
   const int32_t* tokens;    // [count]

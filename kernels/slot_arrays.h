@@ -16,6 +16,10 @@ inline constexpr int kMaxDraftLen = 7;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogprobs = 20;
 
+// What argmax and sample give for a row of logits that no token can be chosen from: it has NaN or +infinity,
+// or nothing but -infinity.
+inline constexpr int32_t kNoToken = -1;
+
 // Fixed at admission.
 struct SlotConstants {
   uint64_t seed;
@@ -82,6 +86,7 @@ struct StepOutput {
   int32_t drafts_verified;  // v
   int32_t relaxed_count;    // emitted drafts that the strict rule would have rejected
   int32_t finished;
+  int32_t nonfinite;  // 1: the step ended before a row of kNoToken, and so does the sequence
 };
 
 }  // namespace foredraft

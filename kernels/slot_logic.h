@@ -84,7 +84,7 @@ constexpr void RunEntry(const DecodeRowsParams& p, int32_t entry) {
 // ---- verify_drafts ----
 
 // Fills out.token_ids with the accepted drafts and the target's token after them; returns their number,
-// before the clamp to length_limit and stop ids.
+// before the clamp to length_limit and stop ids. Without a usable target after them, out.nonfinite is set.
 constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t entry, int32_t slot, int32_t verify_len,
                                StepOutput& out) {
   const AcceptanceRule& rule = *p.slots.rule;
@@ -98,6 +98,10 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t entry, int32
   bool thinking = p.slots.progress[slot].thinking != 0;
   for (int32_t j = 0;; ++j) {
     const int32_t target = p.target_ids[first_row + j];
+    if (target == kNoToken) {
+      out.nonfinite = 1;
+      return j;
+    }
     out.token_ids[j] = target;
     if (j == verify_len) return j + 1;
     const int32_t draft = drafts[j];
@@ -124,8 +128,9 @@ constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t*
     progress.thinking = ThinksAfter(constants, progress.thinking != 0, tokens[i]) ? 1 : 0;
   }
   progress.length = length;
-  progress.last_token = tokens[count - 1];
-  progress.finished = length >= constants.length_limit || IsStop(constants, tokens[count - 1]) ? 1 : 0;
+  if (count > 0) progress.last_token = tokens[count - 1];
+  const bool stopped = count > 0 && IsStop(constants, tokens[count - 1]);
+  progress.finished = length >= constants.length_limit || stopped ? 1 : 0;
 }
 
 // Returns false, and changes nothing, if a running slot has already reached its length limit: a broken
@@ -150,8 +155,12 @@ constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
   const int32_t accepted = AcceptDrafts(p, entry, slot, verify_len, out);
   int32_t emitted = accepted < room ? accepted : room;
   for (int32_t i = 0; i < emitted; ++i) {
-    if (IsStop(constants, out.token_ids[i])) emitted = i + 1;
+    if (IsStop(constants, out.token_ids[i])) {
+      emitted = i + 1;
+      out.nonfinite = 0;  // without drafts, the row after it would not have been computed
+    }
   }
+  if (emitted == room) out.nonfinite = 0;
   // Counts accepted drafts only: the step's last token counts as the target's own, even where the clamp made
   // a draft the last one.
   const int32_t* target = p.target_ids + static_cast<int64_t>(entry) * (p.draft_len + 1);
@@ -160,6 +169,7 @@ constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
     out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;
   }
   AdvanceSlot(slots, slot, out.token_ids, emitted, out.length + emitted);
+  if (out.nonfinite != 0) slots.progress[slot].finished = 1;
   slots.drafts[slot].draft_count = 0;
   slots.drafts[slot].given_count = 0;
   out.emitted_count = emitted;
@@ -179,10 +189,12 @@ constexpr void RunEntry(const AcceptFirstTokenParams& p, int32_t entry) {
   if (slot >= 0) {
     SlotProgress& progress = p.slots.progress[slot];
     progress.active = 1;
-    AdvanceSlot(p.slots, slot, p.tokens + entry, 1, p.slots.constants[slot].prompt_len);
+    out.nonfinite = p.tokens[entry] == kNoToken ? 1 : 0;
+    out.emitted_count = 1 - out.nonfinite;
+    AdvanceSlot(p.slots, slot, p.tokens + entry, out.emitted_count, p.slots.constants[slot].prompt_len);
+    if (out.nonfinite != 0) progress.finished = 1;
     p.slots.drafts[slot].draft_count = 0;
-    out.emitted_count = 1;
-    out.token_ids[0] = p.tokens[entry];
+    out.token_ids[0] = out.nonfinite != 0 ? 0 : p.tokens[entry];
     out.length = progress.length;
     out.finished = progress.finished;
   }

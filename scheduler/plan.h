@@ -158,10 +158,12 @@ struct SlotResult {
   std::vector<int32_t> token_ids;  // the prefill's first token, where the prompt ended; then the step's
   bool first_token = false;        // token_ids[0] came from the prefill
   int32_t length = 0;  // tokens in the target's cache after the iteration: p, = position of the last token
-  int32_t drafts_verified = 0;         // v of the decode step
-  int32_t relaxed_count = 0;           // accepted drafts of the step that the strict rule rejects
-  bool finished = false;               // stop id or length_limit reached on the device
+  int32_t drafts_verified = 0;  // v of the decode step
+  int32_t relaxed_count = 0;    // accepted drafts of the step that the strict rule rejects
+  bool finished = false;        // stop id or length_limit reached on the device, or the logits are not usable
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
+  // The logits after the last of token_ids have NaN or infinity: the sequence cannot go on.
+  bool nonfinite_logits = false;
 
   // Tokens of the decode step alone: n. accepted drafts = n - 1 where n > 0.
   int32_t step_token_count() const { return static_cast<int32_t>(token_ids.size()) - (first_token ? 1 : 0); }

@@ -51,7 +51,8 @@ struct RequestUpdate {
   bool first_token = false;            // token_ids[0] came from the prefill
   bool has_step = false;               // a decode step produced tokens: `step` is valid
   StepStats step;
-  int32_t cached_tokens = 0;  // prompt tokens taken from the prefix index; set with the first token
+  int32_t queried_tokens = 0;  // prompt tokens looked up in the prefix index, and
+  int32_t cached_tokens = 0;   // those taken from it; set with the first token
   double queue_seconds = 0;   // arrival to admission; set with the first token
   FinishReason finish = FinishReason::kNone;
   absl::Status error;  // for kError: UNAVAILABLE where a rank was lost

@@ -127,6 +127,7 @@ struct SchedulerLoad {
   int draft_len = 0;          // K in use
   double speed_up = 0;        // DraftPolicy::SpeedUp
   std::vector<RankLoad> ranks;
+  // Of prompts whose first token was computed; the metrics count those whose stream was still open.
   uint64_t prefix_queried_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
   uint64_t preemptions = 0;
@@ -134,6 +135,7 @@ struct SchedulerLoad {
   uint64_t rewound_blocks = 0;
   uint64_t resumed_requests = 0;  // admissions again after a loss
   uint64_t replayed_tokens = 0;   // delivered tokens that were computed again
+  uint64_t nonfinite_logits = 0;  // requests that they ended
 };
 
 class Scheduler {
@@ -248,6 +250,8 @@ class Scheduler {
 
   // Parts of Commit (scheduler_commit.cc).
   void CommitResult(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result);
+  RequestUpdate& Deliver(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result,
+                         int step_tokens);
   void FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results, double step_seconds);
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);

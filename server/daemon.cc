@@ -109,7 +109,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   if (config_.parallel.attention_dp == 1) {
     ranks_ = std::make_unique<LocalRank>(config_, model_);
   } else {
-    ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_));
+    ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_, model_));
   }
   observer.ModelKnown(config_, FactsOf(config_, summary));
   RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));

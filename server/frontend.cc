@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/api/undecodable_requests.h"
 #include "server/output/request_log.h"
 #include "server/tls.h"
 
@@ -21,6 +22,7 @@ constexpr std::chrono::milliseconds kLastWrites(500);
 
 void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(config.max_message_mib << 20);
+  AnswerUndecodableRequests(builder);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams_per_connection);
   builder.SetResourceQuota(
       grpc::ResourceQuota("foredraft").Resize(static_cast<size_t>(config.memory_quota_mib) << 20));

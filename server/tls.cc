@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "config/config_check.h"
 
 namespace foredraft {
 namespace {
@@ -19,16 +18,6 @@ namespace {
 using BioPtr = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using CertificatePtr = std::unique_ptr<X509, decltype(&X509_free)>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
-
-absl::StatusOr<std::string> ReadFile(const char* key, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (!file || !(content << file.rdbuf())) {
-    return absl::NotFoundError(
-        absl::StrCat(key, ": ", path, ": cannot be read, allowed a readable PEM file"));
-  }
-  return content.str();
-}
 
 CertificatePtr ParseCertificate(const std::string& pem) {
   const BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
@@ -47,52 +36,44 @@ absl::Status NotPem(const char* key, const std::string& path, const char* what) 
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsConfig& tls) {
+absl::StatusOr<std::string> ReadPem(const char* key, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf())) {
+    return absl::NotFoundError(
+        absl::StrCat(key, ": ", path, ": cannot be read, allowed a readable PEM file"));
+  }
+  return content.str();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsConfig& tls,
+                                                                           const TlsKeys& keys) {
   if (tls.cert.empty() && tls.key.empty() && tls.client_ca.empty()) return grpc::InsecureServerCredentials();
   if (tls.cert.empty()) {
-    return absl::InvalidArgumentError("server.tls.cert: empty, required with key or client_ca");
+    return absl::InvalidArgumentError(absl::StrCat(keys.cert, ": empty, required with key or client_ca"));
   }
-  if (tls.key.empty()) return absl::InvalidArgumentError("server.tls.key: empty, required with cert");
-  ASSIGN_OR_RETURN(const std::string cert, ReadFile("server.tls.cert", tls.cert));
-  ASSIGN_OR_RETURN(const std::string key, ReadFile("server.tls.key", tls.key));
+  if (tls.key.empty())
+    return absl::InvalidArgumentError(absl::StrCat(keys.key, ": empty, required with cert"));
+  ASSIGN_OR_RETURN(const std::string cert, ReadPem(keys.cert, tls.cert));
+  ASSIGN_OR_RETURN(const std::string key, ReadPem(keys.key, tls.key));
   const CertificatePtr parsed_cert = ParseCertificate(cert);
-  if (parsed_cert == nullptr) return NotPem("server.tls.cert", tls.cert, "certificate");
+  if (parsed_cert == nullptr) return NotPem(keys.cert, tls.cert, "certificate");
   const KeyPtr parsed_key = ParseKey(key);
-  if (parsed_key == nullptr) return NotPem("server.tls.key", tls.key, "private key without passphrase");
+  if (parsed_key == nullptr) return NotPem(keys.key, tls.key, "private key without passphrase");
   if (X509_check_private_key(parsed_cert.get(), parsed_key.get()) != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("server.tls.key: ", tls.key, ": does not belong to server.tls.cert ", tls.cert));
+        absl::StrCat(keys.key, ": ", tls.key, ": does not belong to ", keys.cert, " ", tls.cert));
   }
   grpc::SslServerCredentialsOptions options;
   options.pem_key_cert_pairs.push_back({.private_key = key, .cert_chain = cert});
   if (!tls.client_ca.empty()) {
-    ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile("server.tls.client_ca", tls.client_ca));
+    ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(keys.client_ca, tls.client_ca));
     if (ParseCertificate(options.pem_root_certs) == nullptr) {
-      return NotPem("server.tls.client_ca", tls.client_ca, "certificate");
+      return NotPem(keys.client_ca, tls.client_ca, "certificate");
     }
     options.client_certificate_request = GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
   }
   return grpc::SslServerCredentials(options);
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> WorkerPortCredentials(const TlsConfig& tls) {
-  return ServerCredentials(tls.client_ca.empty() ? TlsConfig{} : tls);
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(const TlsConfig& tls,
-                                                                            const std::string& leader) {
-  if (tls.client_ca.empty()) {
-    if (IsLoopback(leader)) return grpc::InsecureChannelCredentials();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--leader: ", leader,
-        ", allowed a loopback address; other addresses need server.tls.cert, key and client_ca"));
-  }
-  RETURN_IF_ERROR(ServerCredentials(tls).status());  // the same files, the same errors
-  grpc::SslCredentialsOptions options;
-  ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile("server.tls.client_ca", tls.client_ca));
-  ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile("server.tls.cert", tls.cert));
-  ASSIGN_OR_RETURN(options.pem_private_key, ReadFile("server.tls.key", tls.key));
-  return grpc::SslCredentials(options);
 }
 
 }  // namespace foredraft

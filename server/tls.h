@@ -1,9 +1,8 @@
 #ifndef FOREDRAFT_SERVER_TLS_H_
 #define FOREDRAFT_SERVER_TLS_H_
 
-// gRPC credentials from server.tls. Without a certificate, connections are plain text.
+// gRPC credentials from files. Without a certificate, connections are plain text.
 
-#include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 
 #include <memory>
@@ -14,16 +13,20 @@
 
 namespace foredraft {
 
+// The configuration keys that name the files, for errors.
+struct TlsKeys {
+  const char* cert = "server.tls.cert";
+  const char* key = "server.tls.key";
+  const char* client_ca = "server.tls.client_ca";
+};
+
 // With client_ca, every RPC needs a client certificate that this authority signed. Errors name the key and
 // the file.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsConfig& tls);
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsConfig& tls,
+                                                                           const TlsKeys& keys = {});
 
-// Credentials of the port that workers dial, and of a worker that dials `leader`. With client_ca, both ends
-// present certificates that this authority signed; without it the port is plain text and loopback only.
-// Errors name the key, file or address.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> WorkerPortCredentials(const TlsConfig& tls);
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(const TlsConfig& tls,
-                                                                            const std::string& leader);
+// The content of a PEM file. NOT_FOUND names `key` and the file.
+absl::StatusOr<std::string> ReadPem(const char* key, const std::string& path);
 
 }  // namespace foredraft
 

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/fnv.h"
+#include "config/json_text.h"
 
 namespace foredraft {
 namespace {
@@ -20,8 +20,11 @@ constexpr int kSamples = 16;
 constexpr int64_t kSampleBytes = 4096;
 
 absl::Status AddSamples(const std::filesystem::path& path, uint64_t& hash) {
-  std::ifstream file(path, std::ios::binary);
   std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {  // opening a FIFO waits for its writer
+    return absl::NotFoundError(absl::StrCat(path.string(), ": not a regular file"));
+  }
+  std::ifstream file(path, std::ios::binary);
   const int64_t size = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (!file || error) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
   hash = Fnv1a(absl::StrCat(path.filename().string(), ":", size, ";"), hash);
@@ -44,12 +47,10 @@ absl::Status Differs(const std::string& what, const std::string& worker, const s
 
 absl::StatusOr<std::string> ModelHash(const std::string& checkpoint_dir) {
   uint64_t hash = kFnvOffset;
-  std::ifstream config(checkpoint_dir + "/config.json", std::ios::binary);
-  std::ostringstream text;
-  if (!config || !(text << config.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat(checkpoint_dir, "/config.json: cannot be read"));
-  }
-  hash = Fnv1a(text.str(), hash);
+  constexpr int64_t kLargestConfig = int64_t{1} << 24;
+  const absl::StatusOr<std::string> config = ReadFileText(checkpoint_dir + "/config.json", kLargestConfig);
+  if (!config.ok()) return config.status();
+  hash = Fnv1a(*config, hash);
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint_dir, error)) {

@@ -6,8 +6,10 @@
 //
 // Owner: Leader, one per group, emptied for each life. Thread: any, under the leader's mutex.
 
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,12 +22,16 @@ class KeyValueStore {
   // The value, or empty if it is not set yet; the later Set of `key` then returns `rank`.
   std::optional<std::string> Get(const std::string& key, int rank);
 
+  int64_t bytes() const { return bytes_; }  // of all values, for their limit
+  bool has_room() const;                    // for another key
+
   // Returns the ranks that wait for `key`.
   [[nodiscard]] std::vector<int> Set(const std::string& key, std::string value);
 
  private:
   std::map<std::string, std::string> values_;
-  std::map<std::string, std::vector<int>> waiting_ranks_;  // by the key they wait for
+  std::map<std::string, std::set<int>> waiting_ranks_;  // by the key they wait for
+  int64_t bytes_ = 0;
 };
 
 }  // namespace foredraft

@@ -1,9 +1,12 @@
 #include "engine/remote/leader.h"
 
 #include <grpcpp/server_builder.h>
+#include <openssl/crypto.h>
 #include <pthread.h>
 
 #include <algorithm>
+#include <limits>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +36,25 @@ v1::LeaderMessage StoreMessage(const std::string& key, const std::string& value)
   return message;
 }
 
+constexpr std::chrono::seconds kStrangerLogInterval(10);
+constexpr std::chrono::seconds kCutAfter(
+    1);                                   // from the end of a stream to its cut, if its peer does not read
+constexpr int kStreamsPerConnection = 8;  // a worker needs one, and another while it dials again
+
+// In time that does not depend on the content.
+bool SameText(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// Ends a call without reading from it.
+class Refusal final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
+ public:
+  explicit Refusal(const grpc::Status& status) { Finish(status); }
+
+ private:
+  void OnDone() override { delete this; }
+};
+
 }  // namespace
 
 class Leader::Service final : public v1::WorkerService::CallbackService {
@@ -40,7 +62,10 @@ class Leader::Service final : public v1::WorkerService::CallbackService {
   explicit Service(Leader& leader) : leader_(leader) {}
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage>* Work(
       grpc::CallbackServerContext* context) override {
-    return new LeaderStream(leader_, *context);
+    if (leader_.Knows(*context)) return new LeaderStream(leader_, *context);
+    leader_.LogStranger(context->peer());
+    return new Refusal({grpc::StatusCode::UNAUTHENTICATED,
+                        "this port is for the workers of one group, which have its secret"});
   }
 
  private:
@@ -59,7 +84,8 @@ Leader::Leader(const LeaderOptions& options)
     : options_(options),
       service_(std::make_unique<Service>(*this)),
       results_(options.rank_count),
-      members_(options.rank_count, options.identity) {
+      members_(options.rank_count, options.identity),
+      result_checks_(options.rank_count, ResultCheck(options.limits)) {
   for (int rank = 0; rank < options.rank_count; ++rank) {
     executors_.push_back(std::make_unique<RemoteExecutor>(*this, rank));
   }
@@ -67,7 +93,13 @@ Leader::Leader(const LeaderOptions& options)
 
 absl::Status Leader::Listen() {
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(-1);  // peers are trusted; a large batch with logprobs is a large result
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::min<int64_t>(LargestMessage(options_.limits), std::numeric_limits<int>::max())));
+  // A connection that says nothing ends, whether in its handshake or after it.
+  const int join_ms = static_cast<int>(options_.join_timeout.count());
+  builder.AddChannelArgument("grpc.server_handshake_timeout_ms", join_ms);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, join_ms);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddListeningPort(options_.address, options_.credentials, &port_);
   builder.RegisterService(service_.get());
@@ -99,6 +131,7 @@ void Leader::BeginGroup() {
   std::lock_guard<std::mutex> lock(mutex_);
   members_.Begin();
   store_.Clear();
+  for (ResultCheck& check : result_checks_) check.Clear();
   results_.Open();
   Changed();
 }
@@ -174,7 +207,8 @@ void Leader::SendToAll(const v1::LeaderMessage& message) {
 }
 
 void Leader::Run() {
-  const auto interval = std::min(options_.heartbeat_timeout / 5, std::chrono::milliseconds(1000));
+  const auto interval =
+      std::min({options_.heartbeat_timeout / 5, options_.join_timeout / 5, std::chrono::milliseconds(1000)});
   std::unique_lock<std::mutex> lock(mutex_);
   v1::LeaderMessage heartbeat;
   heartbeat.mutable_heartbeat();
@@ -183,17 +217,70 @@ void Leader::Run() {
     if (const auto silent = members_.FindSilent(steady_clock::now(), options_.heartbeat_timeout)) {
       Lose(silent->rank, absl::StrFormat("silent for %.1f s", silent->silence.count()));
     }
+    EndLateJoins();
   }
 }
 
-absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerJoin& join) {
+// ---- before a stream has joined ----
+
+bool Leader::Knows(const grpc::CallbackServerContext& context) const {
+  constexpr std::string_view kScheme = "Bearer ";
+  const auto found = context.client_metadata().find("authorization");
+  if (found == context.client_metadata().end()) return options_.trust_certificates;
+  const std::string_view value(found->second.data(), found->second.size());
+  if (!value.starts_with(kScheme)) return false;
+  bool known = false;  // all are compared: the time tells nothing of which one is near
+  for (const std::string& secret : options_.secrets) known |= SameText(value.substr(kScheme.size()), secret);
+  return known;
+}
+
+// One line per interval, however many come.
+void Leader::LogStranger(const std::string& peer) {
+  int count = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++strangers_;
+    const auto now = steady_clock::now();
+    if (now < next_stranger_line_) return;
+    next_stranger_line_ = now + kStrangerLogInterval;
+    count = std::exchange(strangers_, 0);
+  }
+  Log(LogLevel::kWarning,
+      "refused %d calls of the workers' port without the group's secret, the last from %s", count,
+      ShowPeerText(peer));
+}
+
+void Leader::EndLateJoins() {
+  const auto now = steady_clock::now();
+  for (auto& [stream, joining] : joining_) {
+    if (now < joining.deadline) continue;
+    if (joining.told) {
+      stream->Cut();
+    } else {
+      stream->End(absl::DeadlineExceededError(absl::StrFormat(
+          "no join within %.1f s", std::chrono::duration<double>(options_.join_timeout).count())));
+    }
+    joining = {.deadline = now + kCutAfter, .told = true};
+  }
+}
+
+absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerMessage& message) {
+  if (!message.has_join()) {
+    return absl::InvalidArgumentError("the first message of a worker must be join");
+  }
+  const v1::WorkerJoin& join = message.join();
+  RETURN_IF_ERROR(CheckJoin(join));
   std::lock_guard<std::mutex> lock(mutex_);
+  const auto joining = joining_.find(stream);
+  if (joining == joining_.end() || joining->second.told)
+    return absl::DeadlineExceededError("joined too late");
   const absl::Status status = members_.Join(join, stream, steady_clock::now());
   if (absl::IsFailedPrecondition(status)) {
     Log(LogLevel::kError, "refused a worker, rank %d on %s (process %d): %s", join.rank(), join.host(),
         join.pid(), status.message());
   }
   RETURN_IF_ERROR(status);
+  joining_.erase(joining);
   Log(LogLevel::kInfo, "rank %d joined: process %d on %s%s%s", join.rank(), join.pid(), join.host(),
       join.gpu().empty() ? "" : ", ", join.gpu());
   v1::LeaderMessage welcome;
@@ -208,38 +295,67 @@ void Leader::Receive(LeaderStream* stream, const v1::WorkerMessage& message) {
   const std::optional<int> rank = members_.RankOf(stream);
   if (!rank.has_value()) return;  // a stream of an earlier life
   members_.Heard(*rank, steady_clock::now());
-  WorkerView& view = members_.view(*rank);
+  if (const absl::Status status = Believe(*rank, message); !status.ok()) {
+    result_checks_[*rank].Clear();  // no plan is open any more, so no later result is believed
+    Lose(*rank, absl::StrCat("it sent what its plans do not allow: ", ShowPeerText(status.message())));
+  }
+}
+
+// INVALID_ARGUMENT: the message is not what this rank can have to say now. Nothing has changed then.
+absl::Status Leader::Believe(int rank, const v1::WorkerMessage& message) {
+  WorkerView& view = members_.view(rank);
   switch (message.content_case()) {
     case v1::WorkerMessage::kResult:
-      results_.Push(*rank, DecodeResult(message.result()));
-      break;
+      RETURN_IF_ERROR(result_checks_[rank].Check(message.result()));
+      results_.Push(rank, DecodeResult(message.result()));
+      return absl::OkStatus();
     case v1::WorkerMessage::kLoading:
+      RETURN_IF_ERROR(CheckLoading(message.loading()));
       view.done_bytes = message.loading().done_bytes();
       view.total_bytes = message.loading().total_bytes();
       Changed();
-      break;
+      return absl::OkStatus();
     case v1::WorkerMessage::kReady:
-      view.state = WorkerState::kReady;
-      view.block_count = message.ready().block_count();
-      view.graph_count = message.ready().graph_count();
-      Changed();
-      break;
+      return BelieveReady(rank, message.ready());
     case v1::WorkerMessage::kStoreSet:
+      RETURN_IF_ERROR(CheckStoreSet(message.store_set(), store_.bytes()));
+      if (!store_.has_room()) return absl::InvalidArgumentError("store_set.key: one too many");
       ShareValue(message.store_set());
-      break;
+      return absl::OkStatus();
     case v1::WorkerMessage::kStoreGet: {
       const std::string& key = message.store_get().key();
-      if (const auto value = store_.Get(key, *rank)) SendTo(*rank, StoreMessage(key, *value));
-      break;
+      RETURN_IF_ERROR(CheckStoreKey(key));
+      if (!store_.has_room()) return absl::InvalidArgumentError("store_get.key: one too many");
+      if (const auto value = store_.Get(key, rank)) SendTo(rank, StoreMessage(key, *value));
+      return absl::OkStatus();
     }
     case v1::WorkerMessage::kFailure:
-      Lose(*rank, message.failure());
-      break;
-    case v1::WorkerMessage::kJoin:
+      Lose(rank, ShowPeerText(message.failure()));
+      return absl::OkStatus();
     case v1::WorkerMessage::kHeartbeat:
+      return absl::OkStatus();
+    case v1::WorkerMessage::kJoin:
+      return absl::InvalidArgumentError("join: a second one");
     case v1::WorkerMessage::CONTENT_NOT_SET:
       break;
   }
+  return absl::InvalidArgumentError("a message without content");
+}
+
+absl::Status Leader::BelieveReady(int rank, const v1::WorkerReady& ready) {
+  if (members_.view(rank).state != WorkerState::kJoined)
+    return absl::InvalidArgumentError("ready: a second one");
+  const WorkerView* other = nullptr;
+  for (int r = 0; r < members_.size(); ++r) {
+    if (members_.view(r).state == WorkerState::kReady) other = &members_.view(r);
+  }
+  RETURN_IF_ERROR(CheckReady(ready, options_.limits, other));
+  WorkerView& view = members_.view(rank);
+  view.state = WorkerState::kReady;
+  view.block_count = ready.block_count();
+  view.graph_count = ready.graph_count();
+  Changed();
+  return absl::OkStatus();
 }
 
 void Leader::ShareValue(const v1::StoreSet& set) {
@@ -250,6 +366,7 @@ void Leader::ShareValue(const v1::StoreSet& set) {
 
 void Leader::StreamBroke(LeaderStream* stream) {
   std::lock_guard<std::mutex> lock(mutex_);
+  joining_.erase(stream);
   const std::optional<int> rank = members_.RankOf(stream);
   if (!rank.has_value()) return;
   members_.Leave(*rank);
@@ -257,9 +374,10 @@ void Leader::StreamBroke(LeaderStream* stream) {
   Changed();
 }
 
-void Leader::StreamOpened() {
+void Leader::StreamOpened(LeaderStream* stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   ++open_streams_;
+  joining_[stream] = {.deadline = steady_clock::now() + options_.join_timeout};
 }
 
 void Leader::StreamGone() {
@@ -268,12 +386,13 @@ void Leader::StreamGone() {
   Changed();
 }
 
-absl::Status Leader::SendPlan(int rank, v1::WorkerPlan plan) {
+absl::Status Leader::SendPlan(int rank, const IterationPlan& plan) {
+  v1::LeaderMessage message;
+  *message.mutable_plan() = EncodePlan(plan, rank);
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(members_.health());
   CHECK(members_.stream(rank) != nullptr) << "rank " << rank;
-  v1::LeaderMessage message;
-  *message.mutable_plan() = std::move(plan);
+  result_checks_[rank].Expect(plan.ranks[rank], plan.number, plan.draft_len);
   SendTo(rank, std::move(message));
   return absl::OkStatus();
 }

@@ -6,6 +6,11 @@
 // key_value_store (what ranks tell each other while the group forms). It has no part in processes, devices or
 // requests.
 //
+// A worker is believed step by step. A call without a secret of the group is refused before a message of it
+// is read, and learns nothing. The first message must be a join, small and in time. From then on a message
+// that is not what the rank's plans allow (message_check.h, result_check.h) loses the rank: nothing that a
+// worker sends ends this process.
+//
 // A life of the group lasts from BeginGroup until the first failure, Abort or Stop. A lost rank ends it: all
 // workers are told to abort, and every Launch and Collect fails, once the results that have arrived are
 // collected. A worker is lost when its stream ends, when it reports a failure, when it is silent for
@@ -19,6 +24,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,7 +36,9 @@
 #include "engine/remote/identity.h"
 #include "engine/remote/key_value_store.h"
 #include "engine/remote/membership.h"
+#include "engine/remote/message_check.h"
 #include "engine/remote/rank_results.h"
+#include "engine/remote/result_check.h"
 #include "foredraft/v1/worker.grpc.pb.h"
 #include "scheduler/plan.h"
 
@@ -42,7 +50,13 @@ struct LeaderOptions {
   int rank_count = 1;
   std::string address;  // host:port; port 0 = the kernel's choice
   std::shared_ptr<grpc::ServerCredentials> credentials;
+  // A call must have one of them. With trust_certificates, a call without any is accepted too: the
+  // credentials have checked its certificate.
+  std::vector<std::string> secrets;
+  bool trust_certificates = false;
+  RankLimits limits;
   GroupIdentity identity;
+  std::chrono::milliseconds join_timeout{10'000};
   std::chrono::milliseconds heartbeat_timeout{10'000};
   std::chrono::milliseconds step_timeout{30'000};
 };
@@ -89,21 +103,27 @@ class Leader {
   absl::Status Listen();
   void Run();  // the leader thread
 
+  bool Knows(const grpc::CallbackServerContext& context) const;  // the call has a secret of the group
+  void LogStranger(const std::string& peer);
+
   // Called by streams. A status from Join that is not ok ends the stream.
-  absl::Status Join(LeaderStream* stream, const v1::WorkerJoin& join);
+  absl::Status Join(LeaderStream* stream, const v1::WorkerMessage& message);
   void Receive(LeaderStream* stream, const v1::WorkerMessage& message);
   void StreamBroke(LeaderStream* stream);
-  void StreamOpened();
+  void StreamOpened(LeaderStream* stream);
   void StreamGone();
 
   // Called by executors.
-  absl::Status SendPlan(int rank, v1::WorkerPlan plan);
+  absl::Status SendPlan(int rank, const IterationPlan& plan);
   absl::StatusOr<RankResult> TakeResult(int rank);
 
   // Callers hold mutex_.
   void SendTo(int rank, v1::LeaderMessage message);  // does nothing if the rank is absent
   void SendToAll(const v1::LeaderMessage& message);
+  absl::Status Believe(int rank, const v1::WorkerMessage& message);
+  absl::Status BelieveReady(int rank, const v1::WorkerReady& ready);
   void ShareValue(const v1::StoreSet& set);
+  void EndLateJoins();
   void Lose(int rank, const std::string& reason);
   void EndLife(const absl::Status& reason);
   void CutStreams(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds grace);
@@ -121,7 +141,16 @@ class Leader {
   // Guarded by mutex_.
   Membership members_;
   KeyValueStore store_;
+  std::vector<ResultCheck> result_checks_;  // [ranks]
+  // Streams that have not joined: until when they may; past that they are told, and then cut.
+  struct Joining {
+    std::chrono::steady_clock::time_point deadline;
+    bool told = false;
+  };
+  std::map<LeaderStream*, Joining> joining_;
   int open_streams_ = 0;  // of all lives
+  int strangers_ = 0;     // refused calls since the last log line about one
+  std::chrono::steady_clock::time_point next_stranger_line_;
   uint64_t version_ = 1;
   bool closing_ = false;
 

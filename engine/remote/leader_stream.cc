@@ -7,7 +7,7 @@ namespace foredraft {
 
 LeaderStream::LeaderStream(Leader& leader, grpc::CallbackServerContext& context)
     : leader_(leader), context_(context) {
-  leader_.StreamOpened();
+  leader_.StreamOpened(this);
   StartRead(&incoming_);
 }
 
@@ -37,10 +37,7 @@ void LeaderStream::OnReadDone(bool ok) {
   if (joined_) {
     leader_.Receive(this, incoming_);
   } else {
-    const absl::Status status =
-        incoming_.has_join() ? leader_.Join(this, incoming_.join())
-                             : absl::InvalidArgumentError("the first message of a worker must be join");
-    if (!status.ok()) return End(status);
+    if (const absl::Status status = leader_.Join(this, incoming_); !status.ok()) return End(status);
     joined_ = true;
   }
   incoming_.Clear();

@@ -159,6 +159,7 @@ struct Codec {
     FIELD(relaxed_count);
     FIELD(finished);
     FIELD(logprobs);
+    FIELD(nonfinite_logits);
   }
 
   template <class Value, Is<v1::WorkerResult> Message>

@@ -1,12 +1,8 @@
 #include "engine/remote/remote_executor.h"
 
-#include "engine/remote/plan_codec.h"
-
 namespace foredraft {
 
-absl::Status RemoteExecutor::Launch(const IterationPlan& plan) {
-  return leader_.SendPlan(rank_, EncodePlan(plan, rank_));
-}
+absl::Status RemoteExecutor::Launch(const IterationPlan& plan) { return leader_.SendPlan(rank_, plan); }
 
 absl::StatusOr<RankResult> RemoteExecutor::Collect() { return leader_.TakeResult(rank_); }
 

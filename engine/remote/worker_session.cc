@@ -42,6 +42,10 @@ absl::Status DialError(const std::string& leader, const grpc::Status& status) {
                      " is a gRPC port, but not that of workers: --leader is the daemon's "
                      "parallel.leader_address, by default port 50052"));
   }
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        leader, " does not know this worker: parallel.token_file must have the same secret there and here"));
+  }
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   return absl::Status(code, status.error_message().empty()
                                 ? absl::StrCat("the port answered ", absl::StatusCodeToString(code))
@@ -133,7 +137,7 @@ absl::Status WorkerSession::DialOnce() {
   stream_gone_ = false;
   lock.unlock();
   auto stream = std::make_unique<WorkerStream>(
-      *stub_, JoinMessage(),
+      *stub_, options_.secret, JoinMessage(),
       WorkerStreamCallbacks{.received = [this](v1::LeaderMessage message) { Receive(std::move(message)); },
                             .gone = [this](const grpc::Status& status) { StreamGone(status); }});
   lock.lock();

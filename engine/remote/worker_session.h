@@ -36,6 +36,7 @@ struct WorkerOptions {
   int rank = 0;
   std::string leader;  // host:port
   std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::string secret;  // of the group; empty: the certificate is enough
   GroupIdentity identity;
   std::string device;
   std::string gpu;  // Device::hardware_id
@@ -45,8 +46,8 @@ struct WorkerOptions {
 
 class WorkerSession : public RendezvousStore {
  public:
-  // Dials until the leader accepts this worker. FAILED_PRECONDITION: the leader refuses it; the text says
-  // why. DEADLINE_EXCEEDED past join_timeout.
+  // Dials until the leader accepts this worker. FAILED_PRECONDITION: the leader refuses it, or its secret;
+  // the text says why. DEADLINE_EXCEEDED past join_timeout.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Join(const WorkerOptions& options);
   ~WorkerSession() override;
 

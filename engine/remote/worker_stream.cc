@@ -2,9 +2,10 @@
 
 namespace foredraft {
 
-WorkerStream::WorkerStream(v1::WorkerService::Stub& stub, v1::WorkerMessage join,
+WorkerStream::WorkerStream(v1::WorkerService::Stub& stub, const std::string& secret, v1::WorkerMessage join,
                            WorkerStreamCallbacks callbacks)
     : callbacks_(std::move(callbacks)) {
+  if (!secret.empty()) context_.AddMetadata("authorization", "Bearer " + secret);
   stub.async()->Work(&context_, this);
   AddHold();  // other threads start writes; Start removes it at kEnd
   StartRead(&incoming_);

@@ -11,6 +11,7 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "engine/remote/outbox.h"
@@ -25,8 +26,9 @@ struct WorkerStreamCallbacks {
 
 class WorkerStream final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
  public:
-  // Starts the call; `join` is its first message.
-  WorkerStream(v1::WorkerService::Stub& stub, v1::WorkerMessage join, WorkerStreamCallbacks callbacks);
+  // Starts the call, with the group's secret unless it is empty; `join` is its first message.
+  WorkerStream(v1::WorkerService::Stub& stub, const std::string& secret, v1::WorkerMessage join,
+               WorkerStreamCallbacks callbacks);
 
   // Any thread, before `gone`.
   void Send(v1::WorkerMessage message) { Start(outbox_.Push(std::move(message))); }

@@ -163,8 +163,8 @@ absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelC
     std::vector<uint8_t> exponents(tensor.group_scales.size());
     RETURN_IF_ERROR(scales.file->Read(*scales.entry, 0, scales.entry->bytes, exponents.data()));
     for (size_t i = 0; i < exponents.size(); ++i) tensor.group_scales[i] = E8M0ToBf16(exponents[i]);
+    RETURN_IF_ERROR(CheckFinite(scales, tensor));  // stored as U8, they are integers to the reader
   }
-  RETURN_IF_ERROR(CheckFinite(scales, tensor));
   return tensor;
 }
 

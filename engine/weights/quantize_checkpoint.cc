@@ -39,11 +39,6 @@ struct Job {
   TensorLocation source;
 };
 
-absl::Status RefuseTensor(const TensorLocation& tensor, const std::string& what) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s: tensor %s: %s", tensor.file->path(), tensor.entry->name, what));
-}
-
 class Quantizer {
  public:
   Quantizer(const QuantizeOptions& options, const ModelConfig& config, const Checkpoint& checkpoint,
@@ -138,11 +133,6 @@ class Quantizer {
     void* const memory = f32 ? static_cast<void*>(values.data()) : halves.data();
     RETURN_IF_ERROR(tensor.file->Read(*tensor.entry, first * k * element, rows * k * element, memory));
     if (!f32) std::transform(halves.begin(), halves.end(), values.begin(), [](bf16 x) { return ToFloat(x); });
-    for (int64_t i = 0; i < rows * k; ++i) {
-      if (std::isfinite(values[i])) continue;
-      return RefuseTensor(tensor, absl::StrFormat("element [%d, %d]: %g, allowed finite weights",
-                                                  first + i / k, i % k, values[i]));
-    }
     Advance(rows * k * element);
     return absl::OkStatus();
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "engine/weights/nonfinite.h"
 #include "nlohmann/json.hpp"
 
 namespace foredraft {
@@ -254,7 +255,21 @@ const TensorEntry* SafetensorsFile::Find(const std::string& name) const {
 
 absl::Status SafetensorsFile::Read(const TensorEntry& tensor, int64_t offset, int64_t bytes,
                                    void* out) const {
-  return ReadAt(fd_, absl::StrFormat("%s: tensor %s", path_, tensor.name), tensor.begin + offset, bytes, out);
+  constexpr int64_t kPieceBytes = int64_t{1} << 18;  // checked while it is in the processor's cache
+  const std::string what = absl::StrFormat("%s: tensor %s", path_, tensor.name);
+  for (int64_t done = 0; done < bytes; done += kPieceBytes) {
+    char* const piece = static_cast<char*>(out) + done;
+    const int64_t piece_bytes = std::min(kPieceBytes, bytes - done);
+    RETURN_IF_ERROR(ReadAt(fd_, what, tensor.begin + offset + done, piece_bytes, piece));
+    if (const auto found = FindNonfinite(tensor.dtype, piece, piece_bytes)) {
+      const int64_t element = (offset + done) / SafetensorsElementBytes(tensor.dtype) + *found;
+      const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: element [%d, %d]: NaN or infinite, allowed finite numbers", what,
+                          element / columns, element % columns));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace foredraft

@@ -27,13 +27,25 @@ namespace foredraft::cpu {
   return lanes[0];
 }
 
-// The lowest index of the largest value; 0 if all are NaN.
-[[gnu::always_inline]] inline int32_t ArgmaxOf(const float* x, int32_t count) {
-  const float largest = LargestOf(x, count);
+// The lowest index of `value`; 0 if there is none.
+[[gnu::always_inline]] inline int32_t FirstOf(const float* x, int32_t count, float value) {
   for (int32_t i = 0; i < count; ++i) {
-    if (x[i] == largest) return i;
+    if (x[i] == value) return i;
   }
   return 0;
+}
+
+// The lowest index of the largest value; 0 if all are NaN.
+[[gnu::always_inline]] inline int32_t ArgmaxOf(const float* x, int32_t count) {
+  return FirstOf(x, count, LargestOf(x, count));
+}
+
+// False where no token can be chosen from a row of logits (kNoToken). `largest`: LargestOf the row.
+[[gnu::always_inline]] inline bool IsUsable(const float* x, int32_t count, float largest) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  int32_t unordered = 0;
+  for (int32_t i = 0; i < count; ++i) unordered |= x[i] != x[i] ? 1 : 0;
+  return unordered == 0 && largest > -kInfinity && largest < kInfinity;
 }
 
 }  // namespace foredraft::cpu

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -64,7 +65,12 @@ absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& o
     return absl::InvalidArgumentError(absl::StrFormat("threads: %d, allowed from 1", options.threads));
   }
   ASSIGN_OR_RETURN(const IsaKernels* const isa, ChooseIsa(options.isa));
-  return std::make_unique<CpuDevice>(options, *isa);
+  try {
+    return std::make_unique<CpuDevice>(options, *isa);
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrFormat("cpu.threads: %d: the system has fewer: %s",
+                                                        options.threads, error.code().message()));
+  }
 }
 
 CpuDevice::CpuDevice(const DeviceOptions& options, const IsaKernels& isa)

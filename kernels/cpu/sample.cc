@@ -129,6 +129,10 @@ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t to
   for (int32_t i = 0; i < out.top_count; ++i) out.top_logprobs[i] = logprob(out.top_ids[i]);
 }
 
+FOREDRAFT_WIDE bool RowIsUsable(const float* logits, int32_t vocab) {
+  return IsUsable(logits, vocab, LargestOf(logits, vocab));
+}
+
 void SampleRow(const SampleParams& p, int32_t r) {
   const int32_t slot = p.index.slots[r];
   if (slot < 0) {
@@ -138,6 +142,10 @@ void SampleRow(const SampleParams& p, int32_t r) {
   const SlotConstants& c = p.slots.constants[slot];
   const int32_t vocab = p.logits.cols;
   const float* logits = p.logits.row(r);
+  if (!RowIsUsable(logits, vocab)) {
+    p.out[r] = kNoToken;
+    return;
+  }
   float* scratch = p.scratch + static_cast<int64_t>(r) * vocab;
   if (HasPenalties(c)) {
     const DraftHistory history = p.stored_drafts > 0
@@ -160,7 +168,10 @@ void SampleRow(const SampleParams& p, int32_t r) {
   }
 }
 
-FOREDRAFT_WIDE int32_t ArgmaxRow(const float* logits, int32_t vocab) { return ArgmaxOf(logits, vocab); }
+FOREDRAFT_WIDE int32_t ArgmaxRow(const float* logits, int32_t vocab) {
+  const float largest = LargestOf(logits, vocab);
+  return IsUsable(logits, vocab, largest) ? FirstOf(logits, vocab, largest) : kNoToken;
+}
 
 }  // namespace
 

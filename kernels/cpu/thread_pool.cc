@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <system_error>
 
 #include "base/check.h"
 
@@ -43,6 +44,16 @@ std::vector<int> AllowedCores() {
   return cores;
 }
 
+void EndThreads(std::vector<std::thread>& threads, std::atomic<bool>& ending, std::mutex& mutex,
+                std::condition_variable& published) {
+  ending.store(true);
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    published.notify_all();
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, bool pin, int pools)
@@ -52,7 +63,12 @@ ThreadPool::ThreadPool(int threads, bool pin, int pools)
   CHECK_GE(threads, 1);
   const std::vector<int> cores = AllowedCores();
   for (int index = 1; index < threads; ++index) {
-    workers_.emplace_back([this, index] { WorkerLoop(index); });
+    try {
+      workers_.emplace_back([this, index] { WorkerLoop(index); });
+    } catch (const std::system_error&) {
+      EndThreads(workers_, ending_, park_mutex_, job_published_);
+      throw;
+    }
     if (pinned_) {
       cpu_set_t set;
       CPU_ZERO(&set);
@@ -62,14 +78,7 @@ ThreadPool::ThreadPool(int threads, bool pin, int pools)
   }
 }
 
-ThreadPool::~ThreadPool() {
-  ending_.store(true);
-  {
-    std::lock_guard<std::mutex> lock(park_mutex_);
-    job_published_.notify_all();
-  }
-  for (std::thread& worker : workers_) worker.join();
-}
+ThreadPool::~ThreadPool() { EndThreads(workers_, ending_, park_mutex_, job_published_); }
 
 void ThreadPool::Run(int64_t count, int64_t item_cost, RangeFn fn, const void* context) {
   if (count <= 0) return;

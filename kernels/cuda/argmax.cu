@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kChunkThreads) LargestOfBlock(const __grid_con
   const RowSplit& split = plan.split;
   IndexedKeyBits best = 0;
   ForEachLogit(shared.stage, plan.p.logits.row(r), split.columns, split.first_chunk(), split.end_chunk(),
-               [&](int32_t v, float x) { best = Largest()(best, KeyOf(v, x)); });
+               [&](int32_t v, float x) { best = Largest()(best, CheckedKeyOf(v, x)); });
   best = BlockReduce(best, Largest(), shared.warps);
   if (threadIdx.x == 0) plan.block_keys[int64_t{r} * split.blocks + blockIdx.y] = best;
 }
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(32) LargestOfRow(const __grid_constant__ Argma
   GridDependencySync();
   const int64_t r = blockIdx.x;
   const IndexedKeyBits best = LargestKey(plan.block_keys + r * plan.split.blocks, plan.split.blocks);
-  if (threadIdx.x == 0) plan.p.out[r] = IndexOf(best);
+  if (threadIdx.x == 0) plan.p.out[r] = TokenOf(best);
 }
 
 }  // namespace

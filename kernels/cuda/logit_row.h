@@ -107,6 +107,17 @@ __device__ __forceinline__ void ForEachLogit(ChunkStage& stage, const float* x, 
 using IndexedKeyBits = unsigned long long;  // the type of CUDA's shuffles and atomics
 
 __device__ __forceinline__ IndexedKeyBits KeyOf(int32_t v, float x) { return IndexedKey(OrderedKey(x), v); }
+// Of a raw logit, in a row whose usability the largest key decides.
+__device__ __forceinline__ IndexedKeyBits CheckedKeyOf(int32_t v, float x) {
+  return IndexedKey(OrderedKeyOrUnusable(x), v);
+}
+__device__ __forceinline__ bool IsUsable(IndexedKeyBits largest) {
+  return IsUsable(static_cast<uint32_t>(largest >> 32));
+}
+// kNoToken where the row is not usable.
+__device__ __forceinline__ int32_t TokenOf(IndexedKeyBits largest) {
+  return IsUsable(largest) ? IndexOf(largest) : kNoToken;
+}
 __device__ __forceinline__ float LogitOf(IndexedKeyBits key) {
   return FromOrderedKey(static_cast<uint32_t>(key >> 32));
 }

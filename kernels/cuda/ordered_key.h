@@ -23,6 +23,16 @@ constexpr float FromOrderedKey(uint32_t key) {
   return std::bit_cast<float>((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 
+// Above the keys of all numbers: for values that make their row unusable, NaN and +infinity.
+inline constexpr uint32_t kUnusableKey = 0xffffffffu;
+constexpr uint32_t OrderedKeyOrUnusable(float x) {
+  return x < FromOrderedKey(0xff800000u) ? OrderedKey(x) : kUnusableKey;
+}
+// False for the largest key of a row that no token can be chosen from.
+constexpr bool IsUsable(uint32_t largest_key) {
+  return largest_key > kMinusInfinityKey && largest_key != kUnusableKey;
+}
+
 // The largest IndexedKey has the largest value and, among equal values, the lowest index.
 constexpr uint64_t IndexedKey(uint32_t key, int32_t index) {
   return static_cast<uint64_t>(key) << 32 | static_cast<uint32_t>(~index);

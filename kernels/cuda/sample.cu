@@ -2,7 +2,8 @@
 // (kernels/cuda/row_blocks.h) but for the last:
 //
 // clang-format off
-//   SurveyLogits   penalties; the largest and the lowest logit; per chunk, what logprobs need
+//   SurveyLogits   penalties; the largest and the lowest logit; per chunk, what logprobs need. A row that is not
+//                  usable (kNoToken) has the largest key of all, and takes no part in what follows
 //   CountLogits    logits and probabilities per bin        (rows with top-k or top-p; kernels/cuda/sample_filter.h)
 //   ListCandidates the keys in the bins where a filter ends        (the same rows)
 //   DrawTokens     the key where the filters end; the largest logit plus noise        (sampled rows)
@@ -49,10 +50,10 @@ struct SamplePlan {
   __device__ IndexedKeyBits top(int32_t r) const {
     return LargestKey(largest + int64_t{r} * split.blocks, split.blocks);
   }
-  __device__ RowBins bins(int32_t r, const SlotConstants& c) const {
+  __device__ RowBins bins(int32_t r, const SlotConstants& c, IndexedKeyBits top) const {
     const uint32_t key = ReduceByWarp(lowest + int64_t{r} * split.blocks, split.blocks, ~0u,
                                       [](uint32_t a, uint32_t b) { return min(a, b); });
-    return RowBins(c, split.columns, LogitOf(top(r)), FromOrderedKey(key));
+    return RowBins(c, split.columns, LogitOf(top), FromOrderedKey(key));
   }
 };
 
@@ -102,11 +103,12 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
 #pragma unroll 1
   for (int32_t chunk = split.first_chunk(); chunk < split.end_chunk(); ++chunk) {
     LoadChunk(shared.stage, p.logits.row(r), split.columns, chunk);
-    ForEachLoaded(shared.stage, split.columns, chunk, [&](int32_t v, float x) {
-      x = penalised(v, x);
+    ForEachLoaded(shared.stage, split.columns, chunk, [&](int32_t v, float raw) {
+      float x = penalised(v, raw);
       if (kept != nullptr) kept[v] = x;
       if (!greedy) x = Scaled(c, x);
-      largest = Largest()(largest, KeyOf(v, x));
+      largest =
+          Largest()(largest, OrderedKeyOrUnusable(raw) == kUnusableKey ? CheckedKeyOf(v, raw) : KeyOf(v, x));
       if (OrderedKey(x) > kMinusInfinityKey) lowest = min(lowest, OrderedKey(x));
     });
     if (plan.wants_logprobs(slot)) {
@@ -137,7 +139,9 @@ __global__ void __launch_bounds__(kChunkThreads) CountLogits(const __grid_consta
   const bool top_k = HasTopK(c, plan.split.columns);
   const bool top_p = HasTopP(c);
   if (!top_k && !top_p) return;
-  const RowBins bins = plan.bins(r, c);
+  const IndexedKeyBits top = plan.top(r);
+  if (!IsUsable(top)) return;
+  const RowBins bins = plan.bins(r, c, top);
   CountShared& shared = SharedStorage<CountShared>();
   const int32_t own = static_cast<int32_t>(threadIdx.x);
   for (int32_t bin = own; bin < kRowBins; bin += kChunkThreads) {
@@ -170,11 +174,13 @@ __global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_con
   if (slot < 0 || plan.greedy(slot)) return;
   const SlotConstants& c = plan.constants(slot);
   if (!HasFilter(c, plan.split.columns)) return;
+  const IndexedKeyBits top = plan.top(r);
+  if (!IsUsable(top)) return;
   ListShared& shared = SharedStorage<ListShared>();
   RowSelection& row = plan.selections[r];
   const FilterBounds bounds = FindBounds(c, plan.split.columns, row, shared.filter);
   if (blockIdx.y == 0 && threadIdx.x == 0) row.bounds = bounds;
-  const RowBins bins = plan.bins(r, c);
+  const RowBins bins = plan.bins(r, c, top);
   bool full = false;
   ForEachOwnScaled(plan, r, c, shared.stage, [&](int32_t v, float x) {
     if (full || !bounds.Has(bins.Of(x))) return;
@@ -186,10 +192,10 @@ __global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_con
 
 // The key of the last token that the filters of row r keep; 0: they keep all.
 __device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const SlotConstants& c,
-                                        ChunkStage& stage, FilterShared& shared) {
+                                        IndexedKeyBits top, ChunkStage& stage, FilterShared& shared) {
   const RowSelection& row = plan.selections[r];
   const FilterBounds bounds = row.bounds;
-  const RowBins bins = plan.bins(r, c);
+  const RowBins bins = plan.bins(r, c, top);
   const uint32_t count = row.candidate_count;
   const auto for_each_candidate = [&](const auto& visit) {
     if (count <= kMaxCandidates) {
@@ -217,8 +223,7 @@ __device__ float GumbelOf(const PhiloxBlock& block, int32_t v) {
 // The key of the largest logit - largest + noise over the tokens of this block's chunks up to `last_kept`;
 // ties: the lowest id. The most probable token always survives, and is a candidate in every block.
 __device__ IndexedKeyBits DrawOfBlock(const SamplePlan& plan, int32_t r, const SlotConstants& c,
-                                      IndexedKeyBits last_kept, ChunkStage& stage) {
-  const IndexedKeyBits top_key = plan.top(r);
+                                      IndexedKeyBits top_key, IndexedKeyBits last_kept, ChunkStage& stage) {
   const int32_t top = IndexOf(top_key);
   const float largest = LogitOf(top_key);
   const int32_t position = plan.p.index.positions[r] + 1;
@@ -255,11 +260,14 @@ __global__ void __launch_bounds__(kChunkThreads) DrawTokens(const __grid_constan
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = plan.p.index.slots[r];
   if (slot < 0 || plan.greedy(slot)) return;
+  const IndexedKeyBits top = plan.top(r);
+  if (!IsUsable(top)) return;
   const SlotConstants& c = plan.constants(slot);
   DrawShared& shared = SharedStorage<DrawShared>();
   IndexedKeyBits last_kept = 0;
-  if (HasFilter(c, plan.split.columns)) last_kept = LastKeptOfRow(plan, r, c, shared.stage, shared.filter);
-  IndexedKeyBits key = DrawOfBlock(plan, r, c, last_kept, shared.stage);
+  if (HasFilter(c, plan.split.columns))
+    last_kept = LastKeptOfRow(plan, r, c, top, shared.stage, shared.filter);
+  IndexedKeyBits key = DrawOfBlock(plan, r, c, top, last_kept, shared.stage);
   key = BlockReduce(key, Largest(), shared.keys);
   if (threadIdx.x == 0) plan.drawn[plan.own_block(r)] = key;
 }
@@ -272,11 +280,13 @@ __global__ void __launch_bounds__(kChunkThreads) FinishRows(const __grid_constan
   const int32_t slot = p.index.slots[r];
   int32_t token = 0;
   if (slot >= 0) {
-    const IndexedKeyBits* const keys = plan.greedy(slot) ? plan.largest : plan.drawn;
-    token = IndexOf(LargestKey(keys + int64_t{r} * plan.split.blocks, plan.split.blocks));
+    token = TokenOf(plan.top(r));
+    if (token != kNoToken && !plan.greedy(slot)) {
+      token = IndexOf(LargestKey(plan.drawn + int64_t{r} * plan.split.blocks, plan.split.blocks));
+    }
   }
   if (threadIdx.x == 0) p.out[r] = token;
-  if (slot < 0 || !plan.wants_logprobs(slot)) return;
+  if (slot < 0 || token == kNoToken || !plan.wants_logprobs(slot)) return;
   WriteLogprobs(plan.logprobs, plan.split, r, p.logits.row(r), token, plan.constants(slot).logprob_count,
                 p.logprobs + r, SharedStorage<LogprobShared>());
 }

@@ -1,7 +1,9 @@
 // foredraft: serves DeepSeek-V3-family models over gRPC and drafts ahead with the model's own MTP modules.
 // Exit codes: 0 success, 1 failure, 2 usage.
 
+#include <cstdio>
 #include <cstdlib>
+#include <new>
 
 #include "absl/synchronization/mutex.h"
 #include "server/cli/commands.h"
@@ -43,6 +45,11 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::bad_alloc&) {
+    fprintf(stderr,
+            "foredraft: out of memory: max_batch_size, max_num_tokens, max_seq_len, kv_cache_config and "
+            "max_queue_size decide how much is needed\n");
+    return 1;
   }
   return exit_code;
 }

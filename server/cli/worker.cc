@@ -11,6 +11,7 @@
 #include "server/cli/commands.h"
 #include "server/daemon.h"
 #include "server/group/worker_rank.h"
+#include "server/group/worker_trust.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {
@@ -21,6 +22,7 @@ struct WorkerCommandOptions {
   std::string leader;
   int rank = 0;
   pid_t parent = 0;
+  int secret_file = -1;  // -1: none
 };
 
 absl::Status CheckRank(int rank, const LoadedConfig& loaded) {
@@ -38,12 +40,16 @@ absl::Status CheckRank(int rank, const LoadedConfig& loaded) {
 
 absl::Status Work(const WorkerCommandOptions& options) {
   RETURN_IF_ERROR(PrepareWorkerProcess(options.rank, options.parent));
+  std::string secret;
+  if (options.secret_file >= 0) {
+    ASSIGN_OR_RETURN(secret, TakeInheritedSecret(options.secret_file));
+  }
   ASSIGN_OR_RETURN(LoadedConfig loaded, options.config.Read());
   ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(loaded)));
   const Config& config = resolved.loaded.config;
   RETURN_IF_ERROR(CheckRank(options.rank, resolved.loaded));
   InstallLog(config.log.level, config.log.format);
-  return RunWorkerRank(config, resolved.model, options.leader, options.rank);
+  return RunWorkerRank(config, resolved.model, options.leader, options.rank, secret);
 }
 
 }  // namespace
@@ -63,6 +69,10 @@ void AddWorker(CLI::App& app, int* exit_code) {
       ->required()
       ->type_name("N");
   command->add_option("--parent", options->parent, "the process that started this one: end when it ends")
+      ->group("");
+  command
+      ->add_option("--secret-fd", options->secret_file,
+                   "an open file with the secret of the daemon's own workers")
       ->group("");
   command->footer(
       "Exits 0 when the daemon stops it and 1 when the group is lost; its supervisor must then start it "

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/group/gpu_choice.h"
+#include "server/group/worker_trust.h"
 
 namespace foredraft {
 namespace {
@@ -25,7 +26,7 @@ absl::Status SystemError(const char* call, int error) {
 
 // A file in memory, with its read position at the start.
 absl::StatusOr<int> FileWith(const std::string& content) {
-  const int file = memfd_create("config.yaml", MFD_CLOEXEC);
+  const int file = memfd_create("foredraft-worker", MFD_CLOEXEC);
   if (file < 0) return SystemError("memfd_create", errno);
   if (write(file, content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
       lseek(file, 0, SEEK_SET) != 0) {
@@ -69,12 +70,17 @@ absl::StatusOr<std::vector<std::string>> EnvironmentOf(const WorkerCommand& comm
 
 absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command) {
   ASSIGN_OR_RETURN(const std::vector<std::string> environment, EnvironmentOf(command));
-  const absl::StatusOr<int> input = FileWith(command.input);
-  if (!input.ok()) return input.status();
+  ASSIGN_OR_RETURN(const int input, FileWith(command.input));
+  const absl::StatusOr<int> secret = FileWith(command.secret);
+  if (!secret.ok()) {
+    close(input);
+    return secret.status();
+  }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, *input, STDIN_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, *secret, kSecretFile);
+  posix_spawn_file_actions_addclosefrom_np(&actions, kSecretFile + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none, all;
@@ -93,7 +99,8 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command)
                                 Pointers(environment).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  close(*input);
+  close(input);
+  close(*secret);
   if (error != 0) return SystemError("posix_spawn", error);
   return WorkerProcess(pid);
 }

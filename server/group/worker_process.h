@@ -2,7 +2,7 @@
 #define FOREDRAFT_SERVER_GROUP_WORKER_PROCESS_H_
 
 // A child process of the daemon that runs this binary as a worker. It has a process group of its own, so that
-// Ctrl-C reaches only the daemon, and inherits stderr but no other open file.
+// Ctrl-C reaches only the daemon, and inherits stderr but no other open file of the daemon.
 //
 // Owner: WorkerRanks. Thread: the owner's.
 
@@ -19,6 +19,7 @@ namespace foredraft {
 struct WorkerCommand {
   std::vector<std::string> arguments;  // after the program's name
   std::string input;                   // the content of its stdin: the complete configuration
+  std::string secret;                  // the content of its file kSecretFile (worker_trust.h)
   // The only GPU that it sees, as an index into the GPUs that the daemon sees (gpu_choice.h); empty: it sees
   // all.
   std::optional<int> visible_gpu;

@@ -19,7 +19,7 @@
 #include "server/group/gpu_choice.h"
 #include "server/group/rank_builder.h"
 #include "server/group/worker_ranks.h"
-#include "server/tls.h"
+#include "server/group/worker_trust.h"
 #include "server/version.h"
 
 namespace foredraft {
@@ -60,11 +60,15 @@ void EndSoon(int rank) {
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> JoinGroup(const Config& config, const ModelConfig& model,
                                                          const Device& device, const std::string& leader,
-                                                         int rank) {
+                                                         int rank, const std::string& secret) {
   WorkerOptions options;
   options.rank = rank;
   options.leader = leader;
-  ASSIGN_OR_RETURN(options.credentials, WorkerCredentials(config.server.tls, leader));
+  ASSIGN_OR_RETURN(options.credentials, WorkerCredentials(config, leader));
+  options.secret = secret;
+  if (secret.empty()) {
+    ASSIGN_OR_RETURN(options.secret, ReadWorkerToken(config.parallel));
+  }
   options.device = device.name();
   options.gpu = device.hardware_id();
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
@@ -98,11 +102,11 @@ absl::Status PrepareWorkerProcess(int rank, pid_t parent) {
 }
 
 absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const std::string& leader,
-                           int rank) {
+                           int rank, const std::string& secret) {
   RETURN_IF_ERROR(ChooseGpu(config, rank));
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateRankDevice(config));
   ASSIGN_OR_RETURN(const std::unique_ptr<WorkerSession> session,
-                   JoinGroup(config, model, *device, leader, rank));
+                   JoinGroup(config, model, *device, leader, rank, secret));
   session->SetOnLost([rank](const absl::Status&) { EndSoon(rank); });
   const GroupLink link{.rank = rank, .store = session.get(), .wait_for_all = [&](const std::string& point) {
                          return WaitForAll(*session, point, rank, config.parallel.attention_dp);

@@ -20,11 +20,12 @@ namespace foredraft {
 //   then stops the group. A second one ends the process with exit 1.
 absl::Status PrepareWorkerProcess(int rank, pid_t parent);
 
-// Joins the group at `leader` (host:port) and runs `rank` until the group ends. Ok: the leader stopped the
-// group. An error says why the rank could not join or start. Once the group is lost, the process ends with
-// exit 1 within 3 s and this call need not return.
+// Joins the group at `leader` (host:port) and runs `rank` until the group ends. `secret` proves that the
+// worker belongs to it; empty: parallel.token_file has the secret, or the certificate suffices. Ok: the
+// leader stopped the group. An error says why the rank could not join or start. Once the group is lost, the
+// process ends with exit 1 within 3 s and this call need not return.
 absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const std::string& leader,
-                           int rank);
+                           int rank, const std::string& secret);
 
 }  // namespace foredraft
 

@@ -16,7 +16,8 @@
 #include "config/config_defaults.h"
 #include "config/config_fields.h"
 #include "config/config_yaml.h"
-#include "server/tls.h"
+#include "server/group/engine_setup.h"
+#include "server/group/worker_trust.h"
 #include "server/version.h"
 
 namespace foredraft {
@@ -76,18 +77,29 @@ std::vector<std::string> SharedConfigKeys(const Config& config) {
   return keys;
 }
 
-absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& config) {
+absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& config,
+                                                                 const ModelConfig& model) {
   LeaderOptions options;
   options.rank_count = config.parallel.attention_dp;
   options.address = config.parallel.leader_address;
-  ASSIGN_OR_RETURN(options.credentials, WorkerPortCredentials(config.server.tls));
+  ASSIGN_OR_RETURN(options.credentials, WorkerPortCredentials(config));
   ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
+  std::string secret = MakeWorkerSecret();
+  options.secrets = {secret};
+  ASSIGN_OR_RETURN(const std::string token, ReadWorkerToken(config.parallel));
+  if (!token.empty()) options.secrets.push_back(token);
+  options.trust_certificates = TrustsCertificates(config.parallel);
+  options.limits = {.vocab_size = model.vocab_size,
+                    .block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0,
+                    .max_batch_size = config.max_batch_size,
+                    .max_draft_len = MaxDraftLen(config)};
+  options.join_timeout = std::chrono::seconds(config.parallel.join_timeout_s);
   options.identity.version = kVersion;
   options.identity.config_keys = SharedConfigKeys(config);
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
   options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);
   ASSIGN_OR_RETURN(std::unique_ptr<Leader> leader, Leader::Listen(options));
-  return std::unique_ptr<WorkerRanks>(new WorkerRanks(config, std::move(leader)));
+  return std::unique_ptr<WorkerRanks>(new WorkerRanks(config, std::move(secret), std::move(leader)));
 }
 
 WorkerRanks::~WorkerRanks() { Abort(absl::UnavailableError("the daemon has stopped")); }
@@ -107,6 +119,7 @@ WorkerCommand WorkerRanks::CommandOf(int rank) const {
   WorkerCommand command;
   // The configuration that this daemon was started with: the file may have changed since.
   command.input = EmitYaml(config_);
+  command.secret = secret_;
   command.arguments = {"worker",
                        "--config",
                        "/dev/stdin",
@@ -115,7 +128,9 @@ WorkerCommand WorkerRanks::CommandOf(int rank) const {
                        "--rank",
                        absl::StrCat(rank),
                        "--parent",
-                       absl::StrCat(getpid())};
+                       absl::StrCat(getpid()),
+                       "--secret-fd",
+                       absl::StrCat(kSecretFile)};
   if (config_.backend == Backend::kCuda) command.visible_gpu = rank;
   return command;
 }

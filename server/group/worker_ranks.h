@@ -10,9 +10,11 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/config.h"
+#include "config/model_config.h"
 #include "engine/remote/leader.h"
 #include "server/group/rank_group.h"
 #include "server/group/worker_process.h"
@@ -22,7 +24,7 @@ namespace foredraft {
 class WorkerRanks : public RankGroup {
  public:
   // Listens on parallel.leader_address. Errors name the key or the file.
-  static absl::StatusOr<std::unique_ptr<WorkerRanks>> Create(const Config& config);
+  static absl::StatusOr<std::unique_ptr<WorkerRanks>> Create(const Config& config, const ModelConfig& model);
   ~WorkerRanks() override;
 
   absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;
@@ -33,8 +35,11 @@ class WorkerRanks : public RankGroup {
   void Abort(const absl::Status& reason) override;
 
  private:
-  WorkerRanks(const Config& config, std::unique_ptr<Leader> leader)
-      : config_(config), leader_(std::move(leader)), shown_bytes_(config.parallel.attention_dp, -1) {}
+  WorkerRanks(const Config& config, std::string secret, std::unique_ptr<Leader> leader)
+      : config_(config),
+        secret_(std::move(secret)),
+        leader_(std::move(leader)),
+        shown_bytes_(config.parallel.attention_dp, -1) {}
 
   absl::Status StartWorkers();
   WorkerCommand CommandOf(int rank) const;
@@ -45,6 +50,7 @@ class WorkerRanks : public RankGroup {
   void EndProcesses(std::chrono::milliseconds grace);
 
   const Config config_;
+  const std::string secret_;  // of the workers that this daemon starts
   const std::unique_ptr<Leader> leader_;
   std::vector<WorkerProcess> processes_;  // the workers of this host, by rank from 0
   GroupFacts facts_;

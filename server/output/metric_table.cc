@@ -49,6 +49,8 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_requests_resumed_total", kCounter, "", "Requests that went on after a restart of all ranks."},
     {"foredraft_resume_replayed_tokens_total", kCounter, "",
      "Tokens that clients had already and that were computed again so that their requests could go on."},
+    {"foredraft_nonfinite_logits_total", kCounter, "",
+     "Requests that ended with INTERNAL because the model's logits were NaN or infinite."},
     {"foredraft_prefix_cache_queried_tokens_total", kCounter, "",
      "Prompt tokens looked up in the prefix cache."},
     {"foredraft_prefix_cache_hit_tokens_total", kCounter, "", "Prompt tokens found in the prefix cache."},

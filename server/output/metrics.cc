@@ -1,11 +1,11 @@
 #include "server/output/metrics.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "prometheus/text_serializer.h"
 #include "scheduler/serving_loop.h"
 #include "server/output/process_stats.h"
 #include "server/output/request_log.h"
@@ -56,6 +56,7 @@ Metrics::Metrics(const MetricsOptions& options)
   AddSpeculation(options.max_draft_len);
   AddRequests();
   AddEngine();
+  AddListeners();
   for (int rank = 0; rank < options.rank_count; ++rank) AddRank(rank);
   AddProcess();
   build_info_ = &Register(prometheus::BuildGauge(), "foredraft_build_info", MetricType::kGauge);
@@ -120,6 +121,7 @@ void Metrics::AddEngine() {
   log_lines_dropped_ = AddCounter("foredraft_log_lines_dropped_total");
   requests_resumed_ = AddCounter("foredraft_requests_resumed_total");
   replayed_tokens_ = AddCounter("foredraft_resume_replayed_tokens_total");
+  nonfinite_logits_ = AddCounter("foredraft_nonfinite_logits_total");
   prefix_queried_ = AddCounter("foredraft_prefix_cache_queried_tokens_total");
   prefix_hits_ = AddCounter("foredraft_prefix_cache_hit_tokens_total");
   preemptions_ = AddCounter("foredraft_preemptions_total");
@@ -132,6 +134,13 @@ void Metrics::AddEngine() {
   prefill_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "prefill"}});
   decode_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "decode"}});
   batch_size_ = AddHistogram("foredraft_step_batch_size", kBatchSizes);
+}
+
+void Metrics::AddListeners() {
+  connections_ = AddGauge("foredraft_connections");
+  connections_refused_ = AddCounter("foredraft_connections_refused_total");
+  port_probe_failures_ = AddCounter("foredraft_port_probe_failures_total");
+  certificate_expiry_ = AddGauge("foredraft_tls_certificate_expiry_timestamp_seconds");
 }
 
 void Metrics::AddRank(int rank) {
@@ -160,10 +169,14 @@ void Metrics::AddProcess() {
               .max_fds = AddGauge("process_max_fds")};
 }
 
-void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds, int cached_tokens) {
+void Metrics::RecordPrefix(int queried_tokens, int cached_tokens) {
+  prefix_queried_->Increment(queried_tokens);
+  prefix_hits_->Increment(cached_tokens);
+}
+
+void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds) {
   ttft_->Observe(ttft_seconds);
   queue_->Observe(queue_seconds);
-  prefix_hits_->Increment(cached_tokens);
 }
 
 void Metrics::RecordPrompt(int prompt_tokens) { prompt_tokens_->Increment(prompt_tokens); }
@@ -269,10 +282,10 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
     metrics.usage_ratio->Set(used / (used + free + cached));
     metrics.prefill_backlog->Set(static_cast<double>(of_rank.prefill_tokens));
   }
-  RaiseTo(prefix_queried_, load.prefix_queried_tokens);
   RaiseTo(log_lines_dropped_, DroppedLogLines());
   RaiseTo(requests_resumed_, load.resumed_requests);
   RaiseTo(replayed_tokens_, load.replayed_tokens);
+  RaiseTo(nonfinite_logits_, load.nonfinite_logits);
   RaiseTo(preemptions_, load.preemptions);
   RaiseTo(wasted_steps_, load.wasted_steps);
   RaiseTo(rewound_blocks_, load.rewound_blocks);
@@ -300,20 +313,10 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   return families;
 }
 
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(const std::string& address,
-                                                                   std::shared_ptr<Metrics> metrics) {
-  try {
-    // A connection that sends nothing takes a thread until the timeout.
-    const std::vector<std::string> options = {"listening_ports",    address, "num_threads",           "8",
-                                              "request_timeout_ms", "2000",  "keep_alive_timeout_ms", "500"};
-    auto exposer = std::make_unique<prometheus::Exposer>(options);
-    exposer->RegisterCollectable(metrics);
-    return exposer;
-  } catch (const std::exception& error) {  // civetweb's, for a port in use or a malformed address
-    return absl::UnavailableError(
-        absl::StrCat("server.metrics_address: ", address,
-                     ": cannot listen: the port is in use or this host does not have the address"));
-  }
+HttpAnswer MetricsPage(const Metrics& metrics) {
+  return {.status = 200,
+          .body = prometheus::TextSerializer().Serialize(metrics.Collect()),
+          .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
 }  // namespace foredraft

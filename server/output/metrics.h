@@ -54,6 +54,7 @@ class Metrics : public prometheus::Collectable {
   // `cached_tokens` count here and not in the scheduler, whose first token may come for a stream that has ended.
   void RecordFirstToken(double ttft_seconds, double queue_seconds, int cached_tokens);
   void RecordPrompt(int prompt_tokens);
+  void RecordPrefix(int queried_tokens, int cached_tokens);  // with the first token
   void RecordEnd(FinishReason finish, double request_seconds);
 
   // gRPC threads: a request was refused before the serving loop saw it.
@@ -132,7 +133,7 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;
-  prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_;
+  prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_, *nonfinite_logits_;
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
   prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *forced_, *waiting_;
   std::vector<RankMetrics> ranks_;

@@ -135,8 +135,10 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
     stats_.cached_tokens = update.cached_tokens;
     stats_.queue_ms = update.queue_seconds * 1e3;
     stats_.ttft_ms = Milliseconds(spec_.arrival, now);
+    spec_.queue_place.reset();
     metrics_.RecordPrompt(spec_.prompt_tokens);
-    metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds, update.cached_tokens);
+    metrics_.RecordPrefix(update.queried_tokens, update.cached_tokens);
+    metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds);
     last_token_time_ = now;
   }
   metrics_.CountGenerated(emitted);

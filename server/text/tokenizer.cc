@@ -1,13 +1,12 @@
 #include "server/text/tokenizer.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "config/json_text.h"
 #include "server/text/byte_alphabet.h"
 #include "server/text/detokenizer.h"
 #include "server/text/tokenizer_json.h"
@@ -17,22 +16,15 @@ namespace foredraft {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr int64_t kMaxFileBytes = int64_t{256} << 20;  // ten times the largest tokenizer.json known
 
 using IdsByContent = absl::flat_hash_map<std::string_view, int32_t>;
-
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
-  return std::move(text).str();
-}
 
 // Text of an optional file; empty if there is none.
 absl::StatusOr<std::string> ReadFileIfPresent(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::string();
-  return ReadFile(path);
+  return ReadFileText(path.string(), kMaxFileBytes);
 }
 
 absl::Status Prefix(std::string_view where, const absl::Status& status) {
@@ -138,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tok
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& tokenizer_json_path) {
   const std::filesystem::path folder = std::filesystem::path(tokenizer_json_path).parent_path();
-  ASSIGN_OR_RETURN(const std::string json, ReadFile(tokenizer_json_path));
+  ASSIGN_OR_RETURN(const std::string json, ReadFileText(tokenizer_json_path, kMaxFileBytes));
   ASSIGN_OR_RETURN(const std::string config, ReadFileIfPresent(folder / "tokenizer_config.json"));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Parse(json, config);
   if (!tokenizer.ok()) return Prefix(folder.string(), tokenizer.status());

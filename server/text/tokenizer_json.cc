@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "config/json_text.h"
 
 namespace foredraft {
 namespace {
@@ -230,7 +231,7 @@ absl::Status ReadPostProcessor(const Field& field, int depth, TokenizerJson& out
 }
 
 absl::StatusOr<Json> ParseObject(std::string_view text) {
-  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(Json json, ParseJson(text, "text"));
   if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
   return json;
 }

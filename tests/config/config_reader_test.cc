@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "absl/strings/str_format.h"
+#include "config/config_check.h"
 #include "config/config_fields.h"
 #include "config/config_yaml.h"
 #include "gmock/gmock.h"
@@ -67,6 +68,11 @@ constexpr const char* kFixedKeys[] = {
     "parallel.leader_address",
     "parallel.local_workers",
     "parallel.interface",
+    "parallel.token_file",
+    "parallel.join_timeout_s",
+    "parallel.tls.cert",
+    "parallel.tls.key",
+    "parallel.tls.ca",
     "parallel.step_timeout_s",
     "parallel.heartbeat_timeout_s",
     "parallel.restart",
@@ -108,6 +114,17 @@ TEST(ConfigFields, KeepTheirNames) {
     EXPECT_FALSE(field.help.empty()) << field.path;
   }
   EXPECT_EQ(paths, std::vector<std::string>(std::begin(kFixedKeys), std::end(kFixedKeys)));
+}
+
+TEST(IsLoopback, ParsesTheAddress) {
+  for (const char* address : {"127.0.0.1:1", "127.9.8.7:65535", "localhost:50051", "[::1]:50051"}) {
+    EXPECT_TRUE(IsLoopback(address)) << address;
+  }
+  for (const char* address :
+       {"127.0.0.1.evil.com:1", "127.evil:1", "localhost.evil.com:1", "[::1].evil:1", "[::2]:1", "0.0.0.0:1",
+        "128.0.0.1:1", "[::ffff:127.0.0.1]x:1", ":1", "127.0.0.1", "unix:/tmp/socket"}) {
+    EXPECT_FALSE(IsLoopback(address)) << address;
+  }
 }
 
 TEST(ParseConfig, TakesALeaderOffLoopbackWithTls) {
@@ -251,6 +268,9 @@ const Refusal kRefusals[] = {
     {"DuplicateInAForeignBlock", "model: /m\nx: {y: {z: 1, z: 2}}\n", "r1.yaml:2: x.y.z: given twice"},
     {"OutOfRange", "model: /m\nspeculative_config:\n  max_draft_len: 9\n",
      "r1.yaml:3: speculative_config.max_draft_len: 9, allowed 0..7"},
+    {"LeadingZero", "model: /m\nmax_batch_size: 010\n", "r1.yaml:2: max_batch_size: 010, allowed 1..4096"},
+    {"LeadingZeroInAFraction", "model: /m\nkv_cache_config: {free_gpu_memory_fraction: 00.5}\n",
+     "r1.yaml:2: kv_cache_config.free_gpu_memory_fraction: 00.5, allowed 0.01..1"},
     {"OutOfRangeByAlias", "model: /m\nspeculative_config:\n  num_nextn_predict_layers: 8\n",
      "r1.yaml:3: speculative_config.num_nextn_predict_layers: 8, allowed 0..7"},
     {"UnknownKey", "model: /m\nspeculative_config:\n  max_draft_length: 9\n",
@@ -310,7 +330,25 @@ const Refusal kRefusals[] = {
     {"LeaderOffLoopback",
      "model: /m\nparallel: {attention_dp: 2, moe_ep: 2, leader_address: '0.0.0.0:50052'}",
      "r1.yaml:2: parallel.leader_address: 0.0.0.0:50052, allowed a loopback address, or any with "
-     "server.tls.cert, key and client_ca"},
+     "parallel.tls.ca, or with server.tls.cert, key and client_ca"},
+    {"LeaderWhoseNameBeginsLikeLoopback",
+     "model: /m\nparallel: {attention_dp: 2, moe_ep: 2, leader_address: '127.0.0.1.evil.com:50052'}",
+     "r1.yaml:2: parallel.leader_address: 127.0.0.1.evil.com:50052, allowed a loopback address, or any with "
+     "parallel.tls.ca, or with server.tls.cert, key and client_ca"},
+    {"WorkersElsewhereWithoutProof", "model: /m\nparallel: {attention_dp: 4, moe_ep: 4, local_workers: 2}",
+     "r1.yaml:2: parallel.local_workers: 2, allowed auto, 4, or fewer with parallel.token_file or "
+     "parallel.tls.ca"},
+    {"WorkersWithTheCertificatesOfClients",
+     "model: /m\nserver: {tls: {cert: c, key: k, client_ca: a}}\n"
+     "parallel: {attention_dp: 4, moe_ep: 4, local_workers: 2, tls: {ca: a}}",
+     "r1.yaml:3: parallel.tls.ca: a, allowed another authority than server.tls.client_ca, or "
+     "parallel.token_file: any client's certificate could join as a rank"},
+    {"WorkerCertWithoutKey", "model: /m\nparallel: {tls: {cert: c, ca: a}}",
+     "r1.yaml: parallel.tls.key: null, allowed a file where parallel.tls.cert is set"},
+    {"WorkerCertWithoutCa", "model: /m\nparallel: {tls: {cert: c, key: k}}",
+     "r1.yaml: parallel.tls.ca: null, allowed a file where parallel.tls.cert is set"},
+    {"WorkerCaWithoutCert", "model: /m\nparallel: {tls: {ca: a}}",
+     "r1.yaml:2: parallel.tls.ca: a, allowed null without parallel.tls.cert or server.tls.cert"},
     {"CertWithoutKey", "model: /m\nserver: {tls: {cert: c}}",
      "r1.yaml: server.tls.key: null, allowed a file where server.tls.cert is set"},
     {"CaWithoutCert", "model: /m\nserver: {tls: {client_ca: c}}",

@@ -115,7 +115,12 @@ std::vector<int32_t> ClientStream::token_ids() {
 }
 
 RankCluster::RankCluster(const ClusterOptions& options)
-    : options_(options), grpc_port_(FreePort()), metrics_port_(FreePort()), leader_port_(FreePort()) {
+    : options_(options),
+      grpc_port_(FreePort()),
+      metrics_port_(FreePort()),
+      leader_port_(FreePort()),
+      token_file_(testing::TempDir() + "worker-token-" + std::to_string(leader_port_)) {
+  std::ofstream(token_file_) << "the-secret-of-this-test-" << leader_port_ << "-0123456789\n";
   std::vector<std::string> arguments = {FOREDRAFT_BINARY, "serve", "--config",
                                         "deploy/configs/abacus-cpu.yaml"};
   for (const std::string& set : Sets()) arguments.insert(arguments.end(), {"--set", set});
@@ -131,6 +136,7 @@ RankCluster::RankCluster(const ClusterOptions& options)
 }
 
 RankCluster::~RankCluster() {
+  unlink(token_file_.c_str());
   for (const auto& [pid, line] : Processes()) {
     if (line.find(Address(leader_port_)) != std::string::npos) kill(pid, SIGKILL);
   }
@@ -147,6 +153,7 @@ std::vector<std::string> RankCluster::Sets() const {
       "parallel.moe_ep=" + std::to_string(options_.ranks),
       "parallel.leader_address=" + Address(leader_port_),
       "parallel.local_workers=" + std::to_string(options_.local_workers),
+      "parallel.token_file=" + token_file_,
       "parallel.heartbeat_timeout_s=" + std::to_string(kHeartbeatTimeoutS),
       "parallel.restart=" + std::string(options_.restart_group ? "group" : "exit"),
       "cpu.threads=1",

@@ -85,6 +85,7 @@ class RankCluster {
   const int grpc_port_;
   const int metrics_port_;
   const int leader_port_;
+  const std::string token_file_;  // of the workers that the test starts
   std::vector<Remote> remotes_;
   std::unique_ptr<ChildProcess> leader_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -98,6 +98,9 @@ class Cluster:
             f"parallel.interface={hosts.interface}", f"parallel.heartbeat_timeout_s={HEARTBEAT_S}", "parallel.step_timeout_s=10",
             "max_batch_size=4", "kv_cache_config.max_tokens=16384", "cpu.threads=1",
         ]
+        token = directory / "worker-token"
+        token.write_text("the-secret-of-workers-on-other-hosts\n")
+        sets.append(f"parallel.token_file={token}")
         self.leader = self.start(1, ["serve"], [*sets, "parallel.local_workers=0"])
         self.workers = {
             rank: self.start(2 + rank // 2, ["worker", "--leader", leader, "--rank", str(rank)], [*sets, "parallel.local_workers=2"])

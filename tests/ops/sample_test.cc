@@ -32,15 +32,20 @@ TEST(Gumbel, StaysInsideItsStatedRange) {
   EXPECT_GT(Gumbel(0xffffffff), kMaxGumbel - 0.1);
 }
 
-TEST(Argmax, TakesTheLowestIdOfTheLargestAndNeverNaN) {
+TEST(Argmax, TakesTheLowestIdOfTheLargestAndNoneOfAnUnusableRow) {
   const struct {
     const char* name;
     std::vector<float> logits;
     int expected;
   } cases[] = {
-      {"plain", {1, 3, 2}, 1},         {"tie", {1, 3, 2, 3}, 1},
-      {"NaN first", {kNaN, 1, 2}, 2},  {"all NaN", {kNaN, kNaN}, 0},
-      {"infinite", {1, kInfinity}, 1}, {"NaN and minus infinity", {kNaN, -kInfinity}, 1},
+      {"plain", {1, 3, 2}, 1},
+      {"tie", {1, 3, 2, 3}, 1},
+      {"negative", {-3, -1, -2}, 1},
+      {"masked", {-kInfinity, -5, -kInfinity}, 1},
+      {"NaN first", {kNaN, 1, 2}, kNoToken},
+      {"negative NaN last", {1, 2, -kNaN}, kNoToken},
+      {"infinite", {1, kInfinity}, kNoToken},
+      {"minus infinity alone", {-kInfinity, -kInfinity}, kNoToken},
   };
   for (const auto& c : cases) {
     for (const int copies : {1, 40, 3000}) {  // short; enough for every lane; enough for several blocks
@@ -198,13 +203,34 @@ TEST(Sample, KeepsTheLowerIdsOfATieAtTheBorder) {
   EXPECT_EQ(by_p[2] + by_p[3], 0);
 }
 
-TEST(Sample, NeverTakesNaN) {
-  SlotConstants c = Neutral();
-  EXPECT_EQ(SampleOne(c, {kNaN, 1, kNaN}), 1);
-  c.temperature = 1.0f;
-  EXPECT_EQ(SampleOne(c, {kNaN, 1, kNaN}), 1);
-  c.top_p = 0.9f;
-  EXPECT_EQ(SampleOne(c, {kNaN, 1, kNaN}), 1);
+// Greedy, sampled, filtered by top-p and by top-k, with penalties; in rows of one block and of several. The
+// row between two unusable ones keeps its token.
+TEST(Sample, TakesNoTokenOfAnUnusableRow) {
+  std::vector<SlotConstants> kinds(5, Neutral());
+  for (size_t i = 1; i < kinds.size(); ++i) kinds[i].temperature = 1.0f;
+  kinds[2].top_p = 0.9f;
+  kinds[3].top_k = 2;
+  kinds[4].repetition_penalty = 1.5f;
+  for (const int vocab : {3, 9000}) {
+    const std::vector<float> plain(vocab, 1.0f);
+    for (const float poison : {kNaN, kInfinity}) {
+      for (const SlotConstants& c : kinds) {
+        SlotFixture slots(3, vocab);
+        std::fill_n(slots.constants.begin(), 3, c);
+        for (SlotConstants& constants : slots.constants) constants.logprob_count = 2;
+        std::vector<float> first = plain, last = plain;
+        first.front() = poison;
+        last.back() = poison;
+        OpRig rig({}, RunMode::kEager);
+        const Sampled sampled = RunSample(rig, slots, {{0, 5, first}, {1, 5, plain}, {2, 5, last}});
+        EXPECT_EQ(sampled.tokens[0], kNoToken) << c.temperature << " " << vocab;
+        EXPECT_EQ(sampled.tokens[2], kNoToken) << c.temperature << " " << vocab;
+        EXPECT_EQ(sampled.tokens[1], SampleOne(c, plain)) << c.temperature << " " << vocab;
+        EXPECT_EQ(sampled.logprobs[1].token_id, sampled.tokens[1]);
+      }
+    }
+    EXPECT_EQ(SampleOne(kinds[1], std::vector<float>(vocab, -kInfinity)), kNoToken);
+  }
 }
 
 TEST(Sample, EveryFieldChangesTheOutput) {

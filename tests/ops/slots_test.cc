@@ -198,6 +198,41 @@ TEST(VerifyDrafts, AnIllegalDraftNeverMatches) {
   EXPECT_EQ(out.outputs[0].emitted_count, 1);
 }
 
+// Slot 0 has length 10 and drafts 8, 9, 11. The tokens before the row that is not usable are emitted, unless
+// the sequence ends before it anyway, as it would without drafts.
+TEST(VerifyDrafts, EndsBeforeARowWithoutAToken) {
+  const struct {
+    const char* name;
+    Ids target;
+    float forced_length;
+    int length_limit, stop_id, emitted, nonfinite;
+  } cases[] = {
+      {"in its first row", {kNoToken, 9, 11, 12}, 0, 100, -2, 0, 1},
+      {"after two drafts", {8, 9, kNoToken, 12}, 0, 100, -2, 2, 1},
+      {"after a draft that was not accepted", {8, 7, kNoToken, kNoToken}, 0, 100, -2, 2, 0},
+      {"in the last row", {8, 9, 11, kNoToken}, 0, 100, -2, 3, 1},
+      {"after a stop token", {8, 9, kNoToken, 12}, 0, 100, 9, 2, 0},
+      {"after the length limit", {8, 9, kNoToken, 12}, 0, 12, -2, 2, 0},
+      {"in a forced step", {7, kNoToken, 7, 7}, 3, 100, -2, 1, 1},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    SlotFixture slots = RunningSlots();
+    slots.rule.forced_length = c.forced_length;
+    slots.constants[0].length_limit = c.length_limit;
+    slots.constants[0].stop_id_count = 1;
+    slots.constants[0].stop_ids[0] = c.stop_id;
+    const VerifyOut out = RunVerify(slots, {0}, 3, c.target);
+    EXPECT_EQ(out.outputs[0].emitted_count, c.emitted);
+    EXPECT_EQ(out.outputs[0].nonfinite, c.nonfinite);
+    const bool ended = c.nonfinite != 0 || c.stop_id == 9 || c.length_limit == 12;
+    EXPECT_EQ(out.outputs[0].finished, ended ? 1 : 0);
+    EXPECT_EQ(out.slots.progress[0].finished, ended ? 1 : 0);
+    EXPECT_EQ(out.slots.progress[0].length, 10 + c.emitted);
+    EXPECT_EQ(out.slots.progress[0].last_token, c.emitted == 0 ? 7 : out.outputs[0].token_ids[c.emitted - 1]);
+  }
+}
+
 TEST(VerifyDrafts, FreezesFinishedAndInactiveSlots) {
   const SlotFixture before = RunningSlots();
   const VerifyOut out = RunVerify(before, {1, 3}, 3, Ids(8, 1));
@@ -254,6 +289,27 @@ TEST(AcceptFirstToken, StartsTheSlot) {
       EXPECT_EQ(std::accumulate(slots.output_counts.begin(), slots.output_counts.end(), 0), 1);
     }
   }
+}
+
+TEST(AcceptFirstToken, WithoutATokenTheSequenceEnds) {
+  SlotFixture slots(1, kVocab);
+  slots.constants[0].prompt_len = 6;
+  slots.drafts[0].draft_count = 5;
+  OpRig rig({}, RunMode::kReplayed);
+  const SlotArrays arrays = slots.Put(rig);
+  StepOutput* outputs = rig.Poisoned<StepOutput>(1);
+  const AcceptFirstTokenParams params = {outputs, rig.Put(Ids{kNoToken}), rig.Put(Ids{0}), arrays, 1};
+  rig.Run([&] { rig.ops().accept_first_token(rig.stream(), params); });
+  slots.Get(rig, arrays);
+  const StepOutput step = rig.Get(outputs, 1)[0];
+  EXPECT_EQ(step.emitted_count, 0);
+  EXPECT_EQ(step.nonfinite, 1);
+  EXPECT_EQ(step.finished, 1);
+  EXPECT_EQ(step.length, 6);
+  EXPECT_EQ(slots.progress[0].length, 6);
+  EXPECT_EQ(slots.progress[0].finished, 1);
+  EXPECT_EQ(slots.drafts[0].draft_count, 0);
+  EXPECT_EQ(slots.output_counts, Ids(kVocab, 0));
 }
 
 // ---- drafting ----

@@ -362,6 +362,32 @@ TEST(Scheduler, EndsQueuedRequestsWithAnUpdateWithoutTokens) {
   EXPECT_FALSE(stage.scheduler.HasWork());
 }
 
+// The tokens before the row that is not usable are delivered; with none, in a first step, only the error is.
+TEST(Scheduler, EndsARequestWhoseLogitsAreNotUsable) {
+  for (const bool has_tokens : {true, false}) {
+    Scheduler scheduler(SmallOptions());
+    Request request{.id = 1, .max_tokens = 20};
+    request.prompt_ids = {1, 2, 3};
+    ASSERT_TRUE(scheduler.Submit(request).ok());
+    const IterationPlan plan = scheduler.Plan({});
+    ASSERT_EQ(plan.ranks[0].live_slots.size(), 1u);
+    SlotResult slot{.slot = plan.ranks[0].live_slots[0], .length = 3, .finished = true};
+    slot.nonfinite_logits = true;
+    if (has_tokens) slot.token_ids = {7};
+    slot.first_token = has_tokens;
+    scheduler.Commit({{.number = plan.number, .slots = {slot}}});
+    scheduler.CheckInvariants();
+    const std::vector<RequestUpdate> updates = scheduler.TakeUpdates();
+    ASSERT_EQ(updates.size(), has_tokens ? 2u : 1u);
+    EXPECT_EQ(updates[0].token_ids, slot.token_ids);
+    EXPECT_EQ(updates.back().finish, FinishReason::kError);
+    EXPECT_EQ(updates.back().error.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(updates.back().error.message()), testing::HasSubstr("NaN or infinite"));
+    EXPECT_EQ(scheduler.load().nonfinite_logits, 1u);
+    EXPECT_EQ(scheduler.load().running, 0);
+  }
+}
+
 // With an ageing of 10 s a priority higher by one is worth 10 s.
 TEST(Scheduler, AnOldRequestGoesBeforeAYoungOneOfAHigherPriority) {
   SchedulerOptions options = SmallOptions();

@@ -16,6 +16,7 @@
 #include "base/bounded_queue.h"
 #include "base/log.h"
 #include "engine/remote/worker_session.h"
+#include "tests/engine/remote/leader_fixture.h"
 
 namespace foredraft {
 namespace {
@@ -26,23 +27,16 @@ using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 
-constexpr milliseconds kHeartbeatTimeout(1500);
-constexpr milliseconds kPatience(30'000);
-
-GroupIdentity Identity() {
-  return {.version = "0.1.0",
-          .model_hash = "aaaaaaaa",
-          .config_keys = {"backend: cpu", "max_batch_size: 16"},
-          .numerics_class = ""};
-}
-
 class ScriptedExecutor : public Executor {
  public:
   absl::Status Launch(const IterationPlan& plan) override {
     if (plan.number == fail_at) return absl::InternalError("out of tokens");
     RankResult result{.number = plan.number};
     for (int32_t slot : plan.ranks[rank].live_slots) {
-      result.slots.push_back({.slot = slot, .token_ids = {static_cast<int32_t>(plan.number) * 100 + slot}});
+      const int32_t number = static_cast<int32_t>(plan.number);
+      SlotResult& of_slot = result.slots.emplace_back(SlotResult{.slot = slot, .length = number + 1});
+      of_slot.first_token = number == 1;
+      of_slot.token_ids.assign(of_slot.first_token ? 2 : 1, number * 100 + slot);
     }
     if (plan.number == hang_at) return absl::OkStatus();
     results_.TryPush(std::move(result));  // refused once aborted
@@ -83,7 +77,7 @@ class TestWorker {
       if (!peer.ok()) return peer.status();
       EXPECT_EQ(*peer, "at " + std::to_string(rank ^ 1));
       (*session)->ReportLoading(5, 10);
-      (*session)->ReportReady(100 + rank, 7);
+      (*session)->ReportReady(kBlockCount, 7);
       return (*session)->Run(executor_);
     });
   }
@@ -92,6 +86,7 @@ class TestWorker {
     options.rank = rank;
     options.leader = "127.0.0.1:" + std::to_string(port);
     options.credentials = grpc::InsecureChannelCredentials();
+    options.secret = kSecret;
     options.identity = Identity();
     options.identity.numerics_class = "cccccccc";
     options.device = "scripted";
@@ -109,52 +104,25 @@ class TestWorker {
   std::future<absl::Status> end_;
 };
 
-class LeaderTest : public testing::Test {
+class LeaderTest : public LeaderFixture {
  protected:
   void SetUp() override {
-    InstallLogSink([](LogLevel, std::string_view) {});
-    Open(milliseconds(30'000));
+    LeaderFixture::SetUp();
+    Open(TestLeaderOptions());
   }
-  void TearDown() override {
-    leader_.reset();
-    InstallLogSink(nullptr);
-  }
-  void Open(milliseconds step_timeout) {
-    LeaderOptions options;
-    options.rank_count = 2;
-    options.address = "127.0.0.1:0";
-    options.credentials = grpc::InsecureServerCredentials();
-    options.identity = Identity();
-    options.heartbeat_timeout = kHeartbeatTimeout;
-    options.step_timeout = step_timeout;
-    auto leader = Leader::Listen(options);
-    ASSERT_TRUE(leader.ok()) << leader.status();
-    leader_ = *std::move(leader);
-    leader_->BeginGroup();
-  }
-  bool WaitUntil(const std::function<bool(const std::vector<WorkerView>&)>& condition) {
-    GroupView view;
-    const auto deadline = steady_clock::now() + kPatience;
-    while (steady_clock::now() < deadline) {
-      view = leader_->Watch(view.version, milliseconds(100));
-      if (condition(view.workers)) return true;
-    }
-    return false;
-  }
-  bool WaitReady() {
-    return WaitUntil([](const std::vector<WorkerView>& views) {
-      return views[0].state == WorkerState::kReady && views[1].state == WorkerState::kReady;
-    });
-  }
-  absl::Status WaitLost() {
-    EXPECT_TRUE(WaitUntil([this](const auto&) { return !leader_->health().ok(); }));
-    return leader_->health();
-  }
+  // The first plan of a life admits and prefills, the others decode.
   static IterationPlan PlanOf(uint64_t number) {
     IterationPlan plan{.number = number, .decode_bucket = 2, .prefill_rows = {0, 0}};
     plan.ranks.resize(2);
     plan.ranks[0].live_slots = {1};
     plan.ranks[1].live_slots = {2, 3};
+    for (RankPlan& rank : plan.ranks) {
+      for (const int32_t slot : rank.live_slots) {
+        if (number > 1) continue;
+        rank.admissions.push_back({.slot = slot, .prompt_len = 1, .length_limit = 1000});
+        rank.prefill_chunks.push_back({.slot = slot, .token_ids = {9}, .last = true});
+      }
+    }
     return plan;
   }
   void Launch(uint64_t number) {
@@ -173,15 +141,13 @@ class LeaderTest : public testing::Test {
     EXPECT_THAT(tokens, testing::ElementsAre(testing::ElementsAre(base + 1),
                                              testing::ElementsAre(base + 2, base + 3)));
   }
-
-  std::unique_ptr<Leader> leader_;
 };
 
 TEST_F(LeaderTest, PassesPlansAndResultsAndStops) {
   TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
   ASSERT_TRUE(WaitReady());
   const std::vector<WorkerView> views = leader_->Watch(0, milliseconds(0)).workers;
-  EXPECT_EQ(views[1].block_count, 101);
+  EXPECT_EQ(views[1].block_count, kBlockCount);
   EXPECT_EQ(views[1].graph_count, 7);
   EXPECT_EQ(views[1].done_bytes, 5);
   EXPECT_EQ(views[0].device, "scripted");
@@ -263,13 +229,9 @@ TEST_F(LeaderTest, AWorkerDialsUntilItsLeaderListens) {
   const int port = leader_->port();
   leader_.reset();
   TestWorker first(port, 0);
-  LeaderOptions options;
-  options.rank_count = 2;
+  LeaderOptions options = TestLeaderOptions();
   options.address = "127.0.0.1:" + std::to_string(port);
-  options.credentials = grpc::InsecureServerCredentials();
-  options.identity = Identity();
-  leader_ = *Leader::Listen(options);
-  leader_->BeginGroup();
+  Open(options);
   TestWorker second(port, 1);
   ASSERT_TRUE(WaitReady());
   leader_->Stop(kPatience);
@@ -308,8 +270,9 @@ TEST_F(LeaderTest, ALostWorkerEndsTheGroupAfterTheResultsThatHaveArrived) {
 }
 
 TEST_F(LeaderTest, AMissingResultEndsTheGroup) {
-  leader_.reset();
-  Open(/*step_timeout=*/milliseconds(1000));
+  LeaderOptions options = TestLeaderOptions();
+  options.step_timeout = milliseconds(1000);
+  Open(options);
   TestWorker first(leader_->port(), 0), second(leader_->port(), 1, 0, /*hang_at=*/1);
   ASSERT_TRUE(WaitReady());
   Launch(1);
@@ -326,6 +289,7 @@ TEST_F(LeaderTest, ASilentWorkerIsLostWithinTheTimeout) {
   const auto stub = v1::WorkerService::NewStub(grpc::CreateChannel(
       "127.0.0.1:" + std::to_string(leader_->port()), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
+  context.AddMetadata("authorization", std::string("Bearer ") + kSecret);
   const auto stream = stub->Work(&context);
   v1::WorkerMessage join;
   join.mutable_join()->set_rank(1);

@@ -90,7 +90,8 @@ RankResult FullResult() {
                      .logprobs = {{.token_id = 5,
                                    .logprob = -0.5f,
                                    .top = {{.token_id = 6, .logprob = -1.5f},
-                                           {.token_id = 7, .logprob = -2.5f}}}}}},
+                                           {.token_id = 7, .logprob = -2.5f}}}},
+                     .nonfinite_logits = true}},
           .prefill_seconds = 0.5,
           .decode_seconds = 0.25,
           .replayed = true};

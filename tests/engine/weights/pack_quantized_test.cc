@@ -239,7 +239,7 @@ const Broken kBroken[] = {
      },
      "gate_proj.weight_packed: dtype: U8, allowed I32"},
     {"infinite scale", [](auto& t) { Part(t, "_scale").bytes.replace(6, 2, std::string("\x80\x7f", 2)); },
-     "gate_proj.weight_scale: element [1, 1]: inf, allowed finite scales"},
+     "gate_proj.weight_scale: element [1, 1]: NaN or infinite, allowed finite numbers"},
 };
 
 TEST_F(PackedCheckpoint, RefusesBrokenOnesNamingTensorAndReason) {

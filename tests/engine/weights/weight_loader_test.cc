@@ -302,5 +302,25 @@ INSTANTIATE_TEST_SUITE_P(Files, ForeignCheckpoint,
                                            "tests/golden/checkpoints/glm_moe_dsa",
                                            "tests/golden/checkpoints/joyai_llm_flash"));
 
+TEST_F(WeightLoaderTest, RefusesWeightsAndScalesThatAreNotFiniteByName) {
+  const std::vector<RawTensor> good = tensors_;
+  const std::string infinity("\x00\x00\x80\x7f", 4);
+  for (const RawTensor& tensor : good) {
+    // What a module shares with the model is not loaded.
+    const bool shared =
+        tensor.name.find("layers.") != std::string::npos &&
+        (tensor.name.ends_with("embed_tokens.weight") || tensor.name.ends_with("shared_head.head.weight"));
+    if (shared) continue;
+    tensors_ = good;
+    RawTensor& poisoned = Named(tensors_, tensor.name);
+    poisoned.bytes.replace(poisoned.bytes.size() - 4, 4, infinity);
+    const absl::Status status = Load(2).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << tensor.name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tensor " + tensor.name + ": element ["))
+        << tensor.name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("NaN or infinite, allowed finite numbers"));
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

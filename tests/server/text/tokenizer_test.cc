@@ -200,10 +200,16 @@ TEST(Tokenizer, NamesTheUnsupportedField) {
 }
 
 TEST(Tokenizer, RefusesBrokenFiles) {
-  EXPECT_THAT(std::string(Tokenizer::Parse("{\"model\": ", "").status().message()),
-              HasSubstr("not a JSON object"));
+  EXPECT_THAT(std::string(Tokenizer::Parse("{\"model\": ", "").status().message()), HasSubstr("not JSON"));
   EXPECT_THAT(std::string(Tokenizer::Parse("[]", "").status().message()), HasSubstr("not a JSON object"));
+  const std::string deep(1'000'000, '[');
+  EXPECT_THAT(std::string(Tokenizer::Parse("{\"model\": " + deep, "").status().message()),
+              HasSubstr("tokenizer.json: text: nested deeper than 64"));
   const std::string good = SmallTokenizer().dump();
+  EXPECT_THAT(std::string(Tokenizer::Parse(good, "{\"chat_template\": " + deep).status().message()),
+              HasSubstr("tokenizer_config.json: text: nested deeper than 64"));
+  EXPECT_THAT(std::string(Tokenizer::Load("/dev/zero").status().message()),
+              HasSubstr("/dev/zero: not a regular file"));
   EXPECT_THAT(std::string(Tokenizer::Parse(good, "x").status().message()),
               HasSubstr("tokenizer_config.json"));
   EXPECT_THAT(std::string(Tokenizer::Parse(good, R"({"bos_token": "<no>"})").status().message()),

@@ -1,0 +1,69 @@
+// A model whose logits overflow at some positions, with weights that are finite: a request that meets such a
+// position ends there, in every setting at the same token; the others do not notice.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/weights/safetensors.h"
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/test_requests.h"
+
+namespace foredraft {
+namespace {
+
+// Abacus with one row of lm_head so large that the token's logit is beyond FP32 where the hidden state is
+// large in one column.
+std::string OverflowingModel() {
+  const std::string dir = testing::TempDir() + "overflowing";
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directory(dir);
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                           "tokenizer_config.json"}) {
+    std::filesystem::copy_file(std::string(kAbacusDir) + "/" + name, dir + "/" + name);
+  }
+  const std::string path = dir + "/model.safetensors";
+  const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
+  EXPECT_TRUE(file.ok()) << file.status();
+  const TensorEntry& lm_head = *file->Find("lm_head.weight");
+  std::vector<uint16_t> row(lm_head.shape[1]);
+  row[3] = 0x7f7f;  // 3.4e38, the largest
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(lm_head.begin);
+  out.write(reinterpret_cast<const char*>(row.data()),
+            static_cast<std::streamsize>(row.size() * sizeof(row[0])));
+  return dir;
+}
+
+TEST(NonfiniteLogits, EndTheSameRequestsAtTheSameTokenInEverySetting) {
+  const LoadedModel& model = LoadModelOnce(OverflowingModel());
+  const std::vector<Request> requests = TestRequests({});
+  const Setting settings[] = {
+      {},
+      {.draft_len = 3},
+      {.draft_len = 3, .overlap = false, .graphs = false, .max_batch_size = 1},
+      {.draft_len = 2, .vanilla = true},
+      {.draft_len = 3, .small_pool = true},
+      {.ranks = 2, .draft_len = 3},
+  };
+  RunRecord first;
+  for (const Setting& setting : settings) {
+    SCOPED_TRACE(setting.DebugString());
+    const RunRecord run = RunRequests(model, setting, requests);
+    if (first.requests.empty()) first = run;
+    uint64_t ended = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(run.requests[i].token_ids, first.requests[i].token_ids) << i;
+      EXPECT_EQ(run.requests[i].finish, first.requests[i].finish) << i;
+      ended += run.requests[i].finish == FinishReason::kError;
+    }
+    EXPECT_EQ(run.load.nonfinite_logits, ended);
+    EXPECT_GT(ended, 0u);
+    EXPECT_LT(ended, requests.size());
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
