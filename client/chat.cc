@@ -1,4 +1,3 @@
-#include <grpcpp/create_channel.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -157,13 +156,8 @@ absl::Status Chat(const ChatOptions& options) {
     fflush(stdout);
     _exit(0);
   });
-  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
-                   ClientCredentials(options.server));
-  return Conversation(
-             options,
-             v1::GenerationService::NewStub(grpc::CreateChannel(options.server.address, credentials)),
-             interrupt)
-      .Run();
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(options.server));
+  return Conversation(options, v1::GenerationService::NewStub(channel), interrupt).Run();
 }
 
 }  // namespace

@@ -1,7 +1,13 @@
 #include "client/client_connection.h"
 
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/client_interceptor.h>
+
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,8 +23,6 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return content.str();
 }
 
-}  // namespace
-
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const ServerAddress& server) {
   if (server.tls_ca.empty()) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;
@@ -28,6 +32,57 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(cons
     ASSIGN_OR_RETURN(ssl.pem_private_key, ReadFile(server.tls_key));
   }
   return grpc::SslCredentials(ssl);
+}
+
+// Adds the token to each call. gRPC's call credentials refuse a connection without TLS, also on loopback.
+class TokenInterceptor : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenInterceptor(const std::string& authorization) : authorization_(authorization) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization", authorization_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string& authorization_;  // the factory's, which the channel keeps
+};
+
+class TokenFactory : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenFactory(const std::string& token) : authorization_(absl::StrCat("Bearer ", token)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(grpc::experimental::ClientRpcInfo*) override {
+    return new TokenInterceptor(authorization_);
+  }
+
+ private:
+  const std::string authorization_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadToken(const ServerAddress& server) {
+  if (server.token_file.empty()) {
+    const char* token = std::getenv("FOREDRAFT_TOKEN");
+    return std::string(token == nullptr ? "" : token);
+  }
+  ASSIGN_OR_RETURN(std::string token, ReadFile(server.token_file));
+  token = token.substr(0, token.find_first_of("\r\n"));
+  if (token.empty())
+    return absl::InvalidArgumentError(absl::StrCat(server.token_file, ": no token in its first line"));
+  return token;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& server,
+                                                           const grpc::ChannelArguments& arguments) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, ClientCredentials(server));
+  ASSIGN_OR_RETURN(const std::string token, ReadToken(server));
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  if (!token.empty()) interceptors.push_back(std::make_unique<TokenFactory>(token));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(server.address, credentials, arguments,
+                                                                 std::move(interceptors));
 }
 
 absl::Status CallError(const std::string& address, const grpc::Status& status) {

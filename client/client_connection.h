@@ -1,9 +1,10 @@
 #ifndef FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
 #define FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
 
-// A client's connection to a daemon: address, TLS, and the error when a call fails.
+// A client's connection to a daemon: address, TLS, token, and the error when a call fails.
 
-#include <grpcpp/security/credentials.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/status.h>
 
 #include <memory>
@@ -18,10 +19,15 @@ struct ServerAddress {
   std::string address = "127.0.0.1:50051";
   std::string tls_ca;             // PEM file with the CA of the daemon's certificate; empty = no TLS
   std::string tls_cert, tls_key;  // PEM files of the client's own certificate; both or none
+  std::string token_file;         // empty = the environment's FOREDRAFT_TOKEN, or no token
 };
 
-// The error names the file that cannot be read.
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const ServerAddress& server);
+// The first line of the token's file, else FOREDRAFT_TOKEN; empty where neither is given.
+absl::StatusOr<std::string> ReadToken(const ServerAddress& server);
+
+// A channel whose calls carry the token, if there is one. The error names the file that cannot be read.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& server,
+                                                           const grpc::ChannelArguments& arguments = {});
 
 // "127.0.0.1:50051: UNAVAILABLE <what the daemon or gRPC says>", with the call's code. Where no daemon
 // listens, it asks whether one runs.

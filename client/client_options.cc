@@ -19,6 +19,11 @@ void AddServerOptions(CLI::App& command, ServerAddress& server, const std::strin
   CLI::Option* key = command.add_option("--tls-key", server.tls_key, "PEM file of the client's key")
                          ->type_name("FILE")
                          ->group(group);
+  command
+      .add_option("--token-file", server.token_file,
+                  "file with the token to send, in its first line [environment FOREDRAFT_TOKEN]")
+      ->type_name("FILE")
+      ->group(group);
   cert->needs(key, ca);
   key->needs(cert);
 }

@@ -1,4 +1,3 @@
-#include <grpcpp/create_channel.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -109,12 +108,11 @@ void SetDeadline(double timeout_s, grpc::ClientContext& context) {
 
 absl::Status Generate(const GenerateOptions& options) {
   Interrupt interrupt;  // Ctrl-C cancels the call; what it has is printed
-  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
-                   ClientCredentials(options.server));
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(options.server));
   const auto context = std::make_shared<grpc::ClientContext>();
   interrupt.Watch(context);
   if (options.timeout_s) SetDeadline(*options.timeout_s, *context);
-  const auto stub = v1::GenerationService::NewStub(grpc::CreateChannel(options.server.address, credentials));
+  const auto stub = v1::GenerationService::NewStub(channel);
   const std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>> reader =
       stub->GenerateStream(context.get(), MakeRequest(options));
   GenerateReport report;

@@ -18,7 +18,7 @@ struct Closer {
 }  // namespace
 
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path,
-                                    std::chrono::milliseconds timeout) {
+                                    std::chrono::milliseconds timeout, const std::string& token) {
   static const unsigned initialised = mg_init_library(MG_FEATURES_DEFAULT);
   (void)initialised;
   const size_t colon = address.rfind(':');
@@ -37,8 +37,10 @@ absl::StatusOr<std::string> HttpGet(const std::string& address, const std::strin
   const std::unique_ptr<mg_connection, Closer> connection(
       mg_connect_client(host.c_str(), port, /*use_ssl=*/0, error, sizeof(error)));
   if (connection == nullptr) return failed("nobody answers");
-  mg_printf(connection.get(), "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path.c_str(),
-            address.c_str());
+  const std::string authorization =
+      token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n");
+  mg_printf(connection.get(), "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n%s\r\n", path.c_str(),
+            address.c_str(), authorization.c_str());
   if (mg_get_response(connection.get(), error, sizeof(error), static_cast<int>(timeout.count())) < 0) {
     return failed(error);
   }

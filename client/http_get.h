@@ -10,9 +10,10 @@
 
 namespace foredraft {
 
-// The body at http://ADDRESS/PATH; `address` is HOST:PORT. Errors name the address.
+// The body at http://ADDRESS/PATH; `address` is HOST:PORT. Sends `token`, unless empty, as a bearer token.
+// Errors name the address.
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path,
-                                    std::chrono::milliseconds timeout);
+                                    std::chrono::milliseconds timeout, const std::string& token = "");
 
 }  // namespace foredraft
 

@@ -1,4 +1,3 @@
-#include <grpcpp/create_channel.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
@@ -48,14 +47,11 @@ std::string MetricsAddress(const std::string& configured, const std::string& ser
 
 class TopClient {
  public:
-  TopClient(const TopOptions& options, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-      : options_(options) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);  // a daemon that comes back is seen soon
-    const auto channel = grpc::CreateCustomChannel(options.server.address, credentials, arguments);
-    generation_ = v1::GenerationService::NewStub(channel);
-    admin_ = v1::AdminService::NewStub(channel);
-  }
+  TopClient(const TopOptions& options, const std::shared_ptr<grpc::Channel>& channel, std::string token)
+      : options_(options),
+        token_(std::move(token)),
+        generation_(v1::GenerationService::NewStub(channel)),
+        admin_(v1::AdminService::NewStub(channel)) {}
 
   absl::StatusOr<TopServer> Describe() {
     TopServer server{.address = options_.server.address};
@@ -86,7 +82,8 @@ class TopClient {
       sample.error = std::string(status.message());
     } else if (server.metrics_address.empty()) {
       sample.metrics_error = "server.metrics_address is empty";
-    } else if (absl::StatusOr<std::string> page = HttpGet(server.metrics_address, "/metrics", kAnswerTimeout);
+    } else if (absl::StatusOr<std::string> page =
+                   HttpGet(server.metrics_address, "/metrics", kAnswerTimeout, token_);
                page.ok()) {
       sample.time = steady_clock::now();
       sample.metrics.emplace(*page);
@@ -106,6 +103,7 @@ class TopClient {
   }
 
   const TopOptions& options_;
+  const std::string token_;
   std::unique_ptr<v1::GenerationService::Stub> generation_;
   std::unique_ptr<v1::AdminService::Stub> admin_;
 };
@@ -163,9 +161,11 @@ absl::Status Top(const TopOptions& options) {
         absl::StrCat("--interval: ", options.interval_s, ", allowed 0.1..60 seconds"));
   }
   if (!options.once) LiveScreen::BlockSignals();  // credentials start gRPC's threads
-  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
-                   ClientCredentials(options.server));
-  TopClient client(options, credentials);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);  // a daemon that comes back is seen soon
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(options.server, arguments));
+  ASSIGN_OR_RETURN(std::string token, ReadToken(options.server));
+  TopClient client(options, channel, std::move(token));
   return options.once ? PrintOnce(options, client) : ShowLive(options, client);
 }
 

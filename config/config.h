@@ -50,18 +50,30 @@ struct TlsConfig {
   std::string client_ca;  // set = client certificates required on every RPC
 };
 
+struct AuthConfig {
+  std::string tokens_file;  // empty = no tokens
+};
+
+// server.admin_address without a listener for it.
+inline constexpr char kNoListener[] = "none";
+
 struct ServerConfig {
   std::string grpc_address = "127.0.0.1:50051";
+  std::string admin_address;  // empty = HostFacts::admin_address
   std::string metrics_address = "127.0.0.1:9464";
   std::string gateway_address;  // empty = gateways use grpc_address
   bool allow_insecure = false;
   int max_message_mib = 16;
+  int max_connections = 4096;
   int max_streams_per_connection = 1024;
   int memory_quota_mib = 1024;
   int max_detokenize_ids = 1 << 17;
+  int handshake_timeout_s = 20;
+  double max_queue_share = 1;
   int priority_ageing_s = 30;
   bool reflection = true;
   int drain_timeout_s = 30;
+  AuthConfig auth;
   TlsConfig tls;
 };
 

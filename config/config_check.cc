@@ -113,10 +113,31 @@ void CheckTls(const TlsConfig& tls, Check& check) {
   }
 }
 
-void CheckGateway(const ServerConfig& server, Check& check) {
-  if (server.gateway_address.empty() || IsLoopback(server.gateway_address) || server.allow_insecure) return;
-  check.Refuse("server.gateway_address", server.gateway_address,
-               "a loopback address, or any with server.allow_insecure: true");
+// Off loopback a listener needs TLS and knows its callers, unless allow_insecure.
+void CheckListeners(const ServerConfig& server, Check& check) {
+  if (server.allow_insecure || !check.Usable({"server.allow_insecure", "server.tls.cert"})) return;
+  const auto refuse = [&](const char* key, const std::string& address, const char* needs) {
+    check.Refuse(key, address,
+                 absl::StrCat("a loopback address, or any with ", needs, "server.allow_insecure: true"));
+  };
+  const bool tokens = !server.auth.tokens_file.empty();
+  if (!IsLocal(server.grpc_address)) {
+    if (server.tls.cert.empty()) {
+      refuse("server.grpc_address", server.grpc_address, "server.tls.cert and key, or with ");
+    } else if (!tokens && server.tls.client_ca.empty()) {
+      refuse("server.grpc_address", server.grpc_address,
+             "server.auth.tokens_file or server.tls.client_ca, or with ");
+    }
+  }
+  // A client certificate says that its owner may generate, not that he may drain.
+  const bool admin = !server.admin_address.empty() && server.admin_address != kNoListener;
+  if (admin && !IsLocal(server.admin_address) && (server.tls.cert.empty() || !tokens)) {
+    refuse("server.admin_address", server.admin_address,
+           "server.tls.cert and key and server.auth.tokens_file, or with ");
+  }
+  if (!server.gateway_address.empty() && !IsLocal(server.gateway_address)) {
+    refuse("server.gateway_address", server.gateway_address, "");
+  }
 }
 
 void CheckSchedule(const SpeculativeConfig& speculative, Check& check) {
@@ -172,6 +193,8 @@ bool IsLoopback(const std::string& address) {
          IN6_IS_ADDR_LOOPBACK(&ipv6);
 }
 
+bool IsLocal(const std::string& address) { return address.starts_with("unix:") || IsLoopback(address); }
+
 void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
   Check check(loaded, errors);
@@ -181,7 +204,7 @@ void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {
   }
   CheckParallel(config, check);
   CheckTls(config.server.tls, check);
-  CheckGateway(config.server, check);
+  CheckListeners(config.server, check);
   CheckBatchSizes(config, check);
   CheckSpeculative(config, check);
 }

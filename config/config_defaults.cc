@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <numeric>
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "config/kv_row_layout.h"
@@ -106,6 +109,18 @@ void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
 
+// RUNTIME_DIRECTORY may have several directories, separated by colons.
+std::string AdminAddress() {
+  if (const char* service = std::getenv("RUNTIME_DIRECTORY"); service != nullptr && *service == '/') {
+    const std::string first(service, std::strcspn(service, ":"));
+    return absl::StrCat("unix:", first, "/admin.sock");
+  }
+  if (const char* user = std::getenv("XDG_RUNTIME_DIR"); user != nullptr && *user == '/') {
+    return absl::StrCat("unix:", user, "/foredraft.sock");
+  }
+  return kNoListener;
+}
+
 }  // namespace
 
 HostFacts ReadHostFacts() {
@@ -119,6 +134,7 @@ HostFacts ReadHostFacts() {
   if (const int64_t granted = ReadLimit(memory); granted > 0) {
     host.ram_bytes = std::min(host.ram_bytes, granted);
   }
+  host.admin_address = AdminAddress();
   return host;
 }
 
@@ -179,6 +195,7 @@ void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConf
                      ConfigErrors& errors) {
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
+  if (config.server.admin_address.empty()) config.server.admin_address = host.admin_address;
   if (config.kv_cache_config.tokens_per_block == 0) {
     config.kv_cache_config.tokens_per_block = config.backend == Backend::kCuda ? 64 : 32;
   }

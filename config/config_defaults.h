@@ -4,6 +4,7 @@
 // The defaults that depend on the machine, the backend or the model.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,10 +17,12 @@ namespace foredraft {
 struct HostFacts {
   int cores = 1;
   int64_t ram_bytes = 0;
+  std::string admin_address = kNoListener;
 };
 
 // The cores this process may run on and the RAM of the machine, or the limits of its cgroup if they are
-// lower.
+// lower. The admin socket is in the directory that systemd gives a service or a user; without one there is
+// none.
 HostFacts ReadHostFacts();
 
 // Ranks that run on this host and share its cores and RAM; 1 without parallel.
@@ -43,9 +46,10 @@ std::vector<int> StepSizes(const Config& config);
 // 1, 2, 4, 8, then by 8, the last one `largest`.
 std::vector<int> DefaultBuckets(int largest);
 
-// Fills what is still unset: served_model_name, tokens_per_block, the KV cache's dtype, batch_sizes,
-// cpu.threads and pin (ranks of one host share its cores, and are not pinned). With a model (null: without)
-// also max_seq_len and kv_cache_config.max_tokens, and checks the configuration against the model.
+// Fills what is still unset: served_model_name, server.admin_address, tokens_per_block, the KV cache's dtype,
+// batch_sizes, cpu.threads and pin (ranks of one host share its cores, and are not pinned). With a model
+// (null: without) also max_seq_len and kv_cache_config.max_tokens, and checks the configuration against the
+// model.
 void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded,
                      ConfigErrors& errors);
 // The same; the error is ConfigErrors::First.

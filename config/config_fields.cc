@@ -14,6 +14,7 @@ namespace {
 constexpr ConfigRange Any() { return {}; }
 constexpr ConfigRange Range(double low, double high) { return {ConfigRange::kNumber, low, high}; }
 constexpr ConfigRange Address() { return {ConfigRange::kAddress}; }
+constexpr ConfigRange AddressOrNone() { return {ConfigRange::kAddressOrNone}; }
 
 constexpr ConfigChange kRestart = ConfigChange::kRestart;
 constexpr ConfigChange kReload = ConfigChange::kReload;
@@ -61,22 +62,41 @@ const ConfigField kFields[] = {
      "Plan an iteration only after the results of the one before it. Otherwise it is planned while that one "
      "runs, where this gains time."},
     {"server.grpc_address", MEMBER(c.server.grpc_address), Address(), kRestart, kSet,
-     "Listener of the gRPC API."},
+     "Listener of the gRPC API. Off loopback it needs `tls.cert` and `key`, and to know its clients "
+     "`auth.tokens_file` or `tls.client_ca`."},
+    {"server.admin_address", MEMBER(c.server.admin_address), AddressOrNone(), kRestart,
+     "`unix:$RUNTIME_DIRECTORY/admin.sock` under systemd (`/run/foredraft/admin.sock`), "
+     "`unix:$XDG_RUNTIME_DIR/foredraft.sock` for a user, `none` where neither is set",
+     "Listener of the RPCs that change things (`AdminService.Drain`, `ReloadConfig`). A unix socket is for "
+     "its "
+     "owner alone and needs no token. Off loopback it needs `tls.cert` and `key` and `auth.tokens_file`. "
+     "`none`: no listener; SIGTERM drains and SIGHUP reloads."},
     {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, kSet,
-     "HTTP listener of `/metrics`."},
+     "HTTP listener of `/metrics`, `/healthz` (live) and `/readyz` (serves)."},
     {"server.gateway_address", MEMBER(c.server.gateway_address), Address(), kRestart, "on `grpc_address`",
      "Listener of its own for gateways (`vllm.grpc.engine.VllmEngine`), in plain text: for a daemon whose "
      "`grpc_address` has TLS."},
     {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kSet,
-     "Accept a `gateway_address` that is not on loopback. Whoever reaches it may generate."},
+     "Accept listeners off loopback that are in plain text or do not ask who calls: whoever reaches them may "
+     "do what they serve."},
     {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kSet,
      "Largest gRPC message that is accepted, in MiB."},
+    {"server.max_connections", MEMBER(c.server.max_connections), Range(1, 1 << 20), kRestart, kSet,
+     "Connections to `grpc_address` and `gateway_address` together; further ones are closed at once. Lowered "
+     "where the limit of descriptors (`ulimit -n`) leaves fewer."},
     {"server.max_streams_per_connection", MEMBER(c.server.max_streams_per_connection), Range(1, 1 << 20),
      kRestart, kSet, "RPCs that one connection may have open; further ones wait in the client."},
     {"server.memory_quota_mib", MEMBER(c.server.memory_quota_mib), Range(64, 1 << 20), kRestart, kSet,
      "Memory for the messages of all connections, in MiB; beyond it connections wait or are closed."},
     {"server.max_detokenize_ids", MEMBER(c.server.max_detokenize_ids), Range(1, 1 << 24), kRestart, kSet,
      "Most token ids of a Detokenize request."},
+    {"server.handshake_timeout_s", MEMBER(c.server.handshake_timeout_s), Range(1, 3600), kRestart, kSet,
+     "A connection that has not finished TLS's and HTTP/2's handshakes after this many seconds is closed."},
+    {"server.max_queue_share", MEMBER(c.server.max_queue_share), Range(0.001, 1), kRestart, kSet,
+     "Share of `max_queue_size` that the requests of one client without a token of output so far may take; "
+     "its "
+     "further ones are refused with RESOURCE_EXHAUSTED. A client is a token's name, else an IP address, so a "
+     "gateway is one client. 1: no cap."},
     {"server.priority_ageing_s", MEMBER(c.server.priority_ageing_s), Range(0, 86400), kRestart, kSet,
      "A request that has waited this many seconds longer goes before one whose priority is higher by one; 0: "
      "a "
@@ -84,8 +104,13 @@ const ConfigField kFields[] = {
     {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kSet, "Serve gRPC reflection."},
     {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kSet,
      "How long requests may go on after SIGTERM, in seconds; then they are cancelled."},
+    {"server.auth.tokens_file", MEMBER(c.server.auth.tokens_file), Any(), kRestart, "no tokens",
+     "File with a line per bearer token: role (`api`, `admin`, `metrics`), name, SHA-256 in hex; `foredraft "
+     "token` makes one. Where set, callers need a token ([security.md](security.md)). Read again on SIGHUP "
+     "and when it changes."},
     {"server.tls.cert", MEMBER(c.server.tls.cert), Any(), kRestart, "no TLS",
-     "PEM file with the certificate of the server."},
+     "PEM file with the certificate of the server. The three files are read again on SIGHUP and when they "
+     "change."},
     {"server.tls.key", MEMBER(c.server.tls.key), Any(), kRestart, "no TLS", "PEM file with its private key."},
     {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Any(), kRestart, "clients need no certificate",
      "PEM file of the authority that signs client certificates. Where set, every RPC needs one."},
@@ -214,8 +239,9 @@ const ConfigField kFields[] = {
 
 const ConfigBlock kBlocks[] = {
     {"server", "Listeners and their limits."},
+    {"server.auth", "Who may call."},
     {"server.tls",
-     "TLS of the gRPC listener and, where `parallel.tls` has no files, of the port that workers dial."},
+     "TLS of the gRPC listeners and, where `parallel.tls` has no files, of the port that workers dial."},
     {"metrics", "What the page of metrics has."},
     {"parallel", "Ranks: processes with a device each, which share the experts."},
     {"parallel.tls", "TLS of the port that workers dial."},

@@ -43,7 +43,8 @@ class ValueReader {
     if (!node_.IsScalar() || node_.Scalar().empty()) return false;
     const std::string* plain = PlainText(node_);
     if (plain != nullptr && (*plain == "true" || *plain == "false")) return false;
-    if (range_.kind == ConfigRange::kAddress && !IsAddress(node_.Scalar())) return false;
+    const bool none = range_.kind == ConfigRange::kAddressOrNone && node_.Scalar() == kNoListener;
+    if (range_.kind != ConfigRange::kAny && !none && !IsAddress(node_.Scalar())) return false;
     out = node_.Scalar();
     return true;
   }
@@ -159,6 +160,7 @@ ValueKind KindOf(const ConfigRange& range) {
   if constexpr (std::is_same_v<T, std::map<int, int>>) {
     return {"mapping", absl::StrCat("a mapping of batch sizes to ", ShowRange(range))};
   }
+  if (range.kind == ConfigRange::kAddressOrNone) return {"text", "host:port, unix:path, none"};
   return {"text", range.kind == ConfigRange::kAddress ? "host:port, unix:path" : "text"};
 }
 

@@ -24,13 +24,28 @@ class Warnings {
 };
 
 void WarnOfOpenPorts(const ServerConfig& server, Warnings& warnings) {
-  const bool local = IsLoopback(server.grpc_address) || server.grpc_address.starts_with("unix:");
-  if (!local && server.tls.cert.empty()) {
-    warnings.Add("server.grpc_address", server.grpc_address,
-                 "without TLS: whoever reaches this port may generate and administer, and prompts travel in "
-                 "plain text; set server.tls.cert and key (and client_ca to know the clients), or a loopback "
-                 "address");
+  const bool tokens = !server.auth.tokens_file.empty();
+  const auto warn = [&](const char* key, const std::string& address, const char* what) {
+    if (!address.empty() && address != kNoListener && !IsLocal(address)) warnings.Add(key, address, what);
+  };
+  if (server.tls.cert.empty()) {
+    warn("server.grpc_address", server.grpc_address,
+         tokens
+             ? "without TLS: prompts and tokens travel in plain text; set server.tls.cert and key"
+             : "without TLS: whoever reaches this port may generate, and prompts travel in plain text; set "
+               "server.tls.cert and key and server.auth.tokens_file, or a loopback address");
+  } else if (!tokens && server.tls.client_ca.empty()) {
+    warn("server.grpc_address", server.grpc_address,
+         "whoever reaches this port may generate; set server.auth.tokens_file or server.tls.client_ca");
   }
+  if (!tokens) {
+    warn("server.admin_address", server.admin_address,
+         "whoever reaches this port may drain the daemon; set server.auth.tokens_file");
+  } else if (server.tls.cert.empty()) {
+    warn("server.admin_address", server.admin_address, "without TLS: tokens travel in plain text");
+  }
+  warn("server.gateway_address", server.gateway_address,
+       "in plain text and without tokens: whoever reaches this port may generate");
 }
 
 void WarnOfLengths(const LoadedConfig& loaded, const ModelConfig& model, Warnings& warnings) {

@@ -35,6 +35,8 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   FrontendOptions options;
   options.server = config.server;
   options.request_timeout_s = config.request_timeout_s;
+  options.max_queue_size = config.max_queue_size;
+  options.longest_turn = LongestTurn(config);
   options.metrics.model_name = config.served_model_name;
   options.metrics.max_draft_len = MaxDraftLen(config);
   options.metrics.rank_count = config.parallel.attention_dp;
@@ -67,6 +69,10 @@ class RestartObserver : public StartObserver {
 
 }  // namespace
 
+std::chrono::seconds LongestTurn(const Config& config) {
+  return std::chrono::seconds(3 * config.parallel.step_timeout_s);
+}
+
 absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded) {
   ResolvedConfig resolved{.loaded = std::move(loaded)};
   ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonOf(resolved.loaded.config)));
@@ -92,11 +98,12 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
         return std::move(again.config);
       },
       [this](const Config& config) { Apply(config); });
-  ASSIGN_OR_RETURN(frontend_,
-                   Frontend::Listen(FrontendOptionsOf(config_),
-                                    {.config_yaml = [this] { return EmitYaml(reloader_->current()); },
-                                     .reload = [this] { return Reload(); },
-                                     .drain = [this] { RequestDrain(); }}));
+  FrontendOptions options = FrontendOptionsOf(config_);
+  options.admin_is_default = admin_is_default_;
+  ASSIGN_OR_RETURN(
+      frontend_, Frontend::Listen(options, {.config_yaml = [this] { return EmitYaml(reloader_->current()); },
+                                            .reload = [this] { return Reload(); },
+                                            .drain = [this] { RequestDrain(); }}));
   return absl::OkStatus();
 }
 
@@ -171,6 +178,11 @@ void Daemon::RequestDrain() {
   changed_.notify_all();
 }
 
+absl::StatusOr<ReloadReport> Daemon::Reload() {
+  frontend_->ReloadFiles();
+  return reloader_->Reload(frontend_->metrics());
+}
+
 std::chrono::seconds Daemon::drain_timeout() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::chrono::seconds(drain_timeout_s_);
@@ -222,6 +234,7 @@ absl::Status Daemon::Restart(const absl::Status& lost) {
     last = ranks_->Start(observer, drains);
     if (last.ok()) last = WarmUp(scheduler_, ranks_->executors());
     if (!last.ok()) {
+      if (!drains()) frontend_->metrics().RecordRankFailure();
       ranks_->Abort(last);
       continue;
     }
@@ -231,6 +244,7 @@ absl::Status Daemon::Restart(const absl::Status& lost) {
         std::chrono::duration<double>(steady_clock::now() - start).count());
     return absl::OkStatus();
   }
+  ranks_down_ = true;
   frontend_->GiveUp(absl::UnavailableError(
       absl::StrCat("draining: the ranks were not started again after: ", last.message())));
   return absl::OkStatus();
@@ -246,7 +260,8 @@ absl::Status Daemon::Drain() {
   while (!finished && drain_requests_ < 2 && steady_clock::now() < deadline) {
     lock.unlock();
     finished = frontend_->WaitForNoCalls(std::min(deadline, steady_clock::now() + kTick));
-    const absl::Status ranks = CheckRanks();
+    // A drain that comes while the ranks are down has nothing to wait for: it ends like any other.
+    const absl::Status ranks = ranks_down_ ? absl::OkStatus() : CheckRanks();
     lock.lock();
     if (ranks.ok()) continue;
     lock.unlock();
@@ -256,7 +271,7 @@ absl::Status Daemon::Drain() {
   lock.unlock();
   const int cut_short = finished ? 0 : frontend_->open_calls();
   frontend_->Shutdown();
-  ranks_->Stop();
+  if (!ranks_down_) ranks_->Stop();
   if (cut_short == 0) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("the drain ended before ", cut_short, " calls did: they were cut short"));

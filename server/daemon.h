@@ -37,6 +37,10 @@ struct ResolvedConfig {
 };
 absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded);
 
+// After this long without a turn of the scheduler or the output thread, the daemon hangs: a turn may collect
+// two results, each within the step timeout; the rest is for a busy machine.
+std::chrono::seconds LongestTurn(const Config& config);
+
 class Daemon {
  public:
   using ReadAgain = std::function<absl::StatusOr<LoadedConfig>()>;
@@ -52,7 +56,8 @@ class Daemon {
 
   // The first call begins a drain; the second ends it at once.
   void RequestDrain();
-  absl::StatusOr<ReloadReport> Reload() { return reloader_->Reload(frontend_->metrics()); }
+  // Configuration, tokens and certificates.
+  absl::StatusOr<ReloadReport> Reload();
   // True once Load is done: from then on there may be requests to drain.
   bool loaded() const { return loaded_.load(); }
   ServingState state() const { return frontend_->health().state(); }
@@ -62,6 +67,7 @@ class Daemon {
  private:
   explicit Daemon(ResolvedConfig resolved)
       : config_(std::move(resolved.loaded.config)),
+        admin_is_default_(!resolved.loaded.origins.contains("server.admin_address")),
         model_(resolved.model),
         restarts_(config_.parallel.max_restarts) {}
 
@@ -73,12 +79,14 @@ class Daemon {
   absl::Status Drain();
 
   const Config config_;  // as started
+  const bool admin_is_default_;
   const ModelConfig model_;
   std::unique_ptr<Reloader> reloader_;
   std::unique_ptr<RankGroup> ranks_;  // outlives the frontend
   SchedulerOptions scheduler_;        // once loaded
   RestartBudget restarts_;
   double tokens_at_restart_ = 0;  // generated before the last restart
+  bool ranks_down_ = false;       // aborted, and not started again because of a drain
   std::unique_ptr<Frontend> frontend_;
 
   std::atomic<bool> loaded_ = false;

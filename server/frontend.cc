@@ -2,54 +2,60 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/resource_quota.h>
-#include <grpcpp/server_builder.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "server/api/undecodable_requests.h"
 #include "server/output/request_log.h"
-#include "server/tls.h"
+#include "server/port_probe.h"
 
 namespace foredraft {
 namespace {
 
 constexpr std::chrono::milliseconds kLastWrites(500);
 
-void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(config.max_message_mib << 20);
-  AnswerUndecodableRequests(builder);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams_per_connection);
-  builder.SetResourceQuota(
-      grpc::ResourceQuota("foredraft").Resize(static_cast<size_t>(config.memory_quota_mib) << 20));
-  // Without this, a second daemon on the same port would start and share the connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Gateways ping every 30 s, also while idle. A dead peer is found within a minute.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 40'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+constexpr int kAdminConnections = 64;
+constexpr int kFailedProbes = 3;  // in a row, until /healthz says so
+constexpr std::chrono::hours kExpiryPeriod(24);
+
+bool HasAdmin(const ServerConfig& config) {
+  return !config.admin_address.empty() && config.admin_address != kNoListener;
 }
 
-// Null: the address cannot be listened on.
-std::unique_ptr<grpc::Server> StartServer(const ServerConfig& config, const std::string& address,
-                                          const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                                          const std::vector<grpc::Service*>& services, int* port) {
-  grpc::ServerBuilder builder;
-  SetChannelOptions(config, builder);
-  builder.AddListeningPort(address, credentials, port);
-  for (grpc::Service* service : services) builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  return *port == 0 ? nullptr : std::move(server);
+// What the API's listener says to a call that only the admin listener takes.
+std::string OnAdminListenerOnly(const ServerConfig& config) {
+  return HasAdmin(config)
+             ? absl::StrCat("not on this listener: call it on server.admin_address, ", config.admin_address)
+             : "not on this listener, and server.admin_address is none: send SIGTERM to drain, SIGHUP to "
+               "reload";
 }
 
-absl::Status CannotListen(const char* key, const std::string& address) {
-  return absl::UnavailableError(absl::StrCat(
-      key, ": ", address, ": cannot listen: the port is in use or this host does not have the address"));
+bool IsUnix(const std::string& address) { return absl::StartsWith(address, "unix:"); }
+
+HttpAnswer Refuse(const absl::Status& status) {
+  return {.status = absl::IsUnauthenticated(status) ? 401 : 403,
+          .body = absl::StrCat(status.message(), "\n")};
+}
+
+// Changes with any of the files, whether it is written or replaced, also behind a symbolic link.
+std::string StampOf(const std::vector<std::string>& paths) {
+  std::string stamp;
+  for (const std::string& path : paths) {
+    struct stat file {};
+    if (path.empty() || stat(path.c_str(), &file) != 0) continue;
+    absl::StrAppend(&stamp, file.st_dev, ",", file.st_ino, ",", file.st_size, ",", file.st_mtim.tv_sec, ",",
+                    file.st_mtim.tv_nsec, ";");
+  }
+  return stamp;
+}
+
+std::vector<std::string> WatchedFiles(const ServerConfig& config) {
+  return {config.auth.tokens_file, config.tls.cert, config.tls.key, config.tls.client_ca};
 }
 
 std::string WithPort(const std::string& address, int port) {
@@ -60,55 +66,191 @@ std::string WithPort(const std::string& address, int port) {
 
 absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options, AdminHooks hooks) {
   std::unique_ptr<Frontend> frontend(new Frontend(options, std::move(hooks)));
+  RETURN_IF_ERROR(frontend->LoadFiles());
   RETURN_IF_ERROR(frontend->ListenMetrics());
   RETURN_IF_ERROR(frontend->ListenGrpc());
+  RETURN_IF_ERROR(frontend->ListenAdmin());
   RETURN_IF_ERROR(frontend->ListenGateway());
+  frontend->StartWatchdog();
   return frontend;
 }
 
 Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
     : options_(options),
       metrics_(std::make_shared<Metrics>(options.metrics)),
-      admission_(options.request_timeout_s, health_, *metrics_),
-      generation_(admission_, options.max_pending_tokens),
-      admin_(std::move(hooks), [this] { return ServerLoadNow(); }),
-      vllm_engine_(admission_,
+      admission_({.request_timeout_s = options.request_timeout_s,
+                  .max_queue_share = options.server.max_queue_share,
+                  .max_queue_size = options.max_queue_size},
+                 health_, *metrics_),
+      generation_(admission_, tokens_, options.max_pending_tokens),
+      api_admin_(
+          hooks, [this] { return ServerLoadNow(); }, tokens_, OnAdminListenerOnly(options.server)),
+      // The mode of a unix socket says who may connect to it.
+      admin_(
+          hooks, [this] { return ServerLoadNow(); },
+          IsUnix(options.server.admin_address) ? everyone_ : tokens_, ""),
+      // Gateways send no tokens; their listener is for a gateway on the same host.
+      vllm_engine_(admission_, options.server.gateway_address.empty() ? tokens_ : everyone_,
                    {.load = [this] { return ServerLoadNow(); },
                     .generated_tokens = [this] { return metrics_->generated_tokens(); }},
-                   options.max_pending_tokens) {}
+                   options.max_pending_tokens),
+      connections_(options.server.max_connections),
+      admin_connections_(kAdminConnections) {}
 
 Frontend::~Frontend() { Shutdown(); }
 
+absl::Status Frontend::LoadFiles() {
+  if (const std::string& file = options_.server.auth.tokens_file; !file.empty()) {
+    ASSIGN_OR_RETURN(TokenTable table, TokenTable::Read(file));
+    tokens_.Require(std::move(table));
+  }
+  ASSIGN_OR_RETURN(certificates_, Certificates::Load(options_.server.tls));
+  metrics_->SetCertificateExpiry(certificates_->expiry_seconds());
+  file_stamp_ = StampOf(WatchedFiles(options_.server));
+  return absl::OkStatus();
+}
+
 absl::Status Frontend::ListenMetrics() {
   if (options_.server.metrics_address.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(exposer_, ExposeMetrics(options_.server.metrics_address, metrics_));
-  const std::vector<int> ports = exposer_->GetListeningPorts();
-  metrics_port_ = ports.empty() ? 0 : ports.front();
+  const auto metrics = [this](const std::string& authorization) {
+    if (!tokens_.HasRole(Role::kMetrics)) return MetricsPage(*metrics_);
+    const absl::Status allowed = tokens_.Check(authorization, Role::kMetrics).status();
+    return allowed.ok() ? MetricsPage(*metrics_) : Refuse(allowed);
+  };
+  // Probes have no tokens, and what these two say is no secret.
+  ASSIGN_OR_RETURN(http_,
+                   HttpListener::Listen(options_.server.metrics_address,
+                                        {{"/metrics", metrics},
+                                         {"/healthz", [this](const std::string&) { return Live(); }},
+                                         {"/readyz", [this](const std::string&) { return Ready(); }}}));
   return absl::OkStatus();
 }
 
 absl::Status Frontend::ListenGrpc() {
-  ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials,
-                   ServerCredentials(options_.server.tls));
   grpc::EnableDefaultHealthCheckService(true);
   if (options_.server.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  std::vector<grpc::Service*> services = {&generation_, &admin_};
-  if (options_.server.gateway_address.empty()) services.push_back(&vllm_engine_);
-  grpc_server_ =
-      StartServer(options_.server, options_.server.grpc_address, credentials, services, &grpc_port_);
-  if (grpc_server_ == nullptr) return CannotListen("server.grpc_address", options_.server.grpc_address);
-  health_.Attach({grpc_server_.get()});
+  GrpcListener::Options listener = {.key = "server.grpc_address",
+                                    .address = options_.server.grpc_address,
+                                    .credentials = certificates_->credentials(),
+                                    .services = {&generation_, &api_admin_},
+                                    .connections = &connections_,
+                                    .refused = [this] { metrics_->RecordRefusedConnection(); }};
+  if (options_.server.gateway_address.empty()) listener.services.push_back(&vllm_engine_);
+  ASSIGN_OR_RETURN(grpc_, GrpcListener::Open(options_.server, std::move(listener)));
+  AttachHealth();
+  return absl::OkStatus();
+}
+
+absl::Status Frontend::ListenAdmin() {
+  const std::string& address = options_.server.admin_address;
+  if (!HasAdmin(options_.server)) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<GrpcListener>> opened = GrpcListener::Open(
+      options_.server,
+      {.key = "server.admin_address",
+       .address = address,
+       .credentials = IsUnix(address) ? grpc::InsecureServerCredentials() : certificates_->credentials(),
+       .services = {&admin_},
+       .connections = &admin_connections_,
+       .refused = [] {},
+       .private_socket = true});
+  if (!opened.ok()) {
+    if (!options_.admin_is_default) return opened.status();
+    Log(LogLevel::kWarning, "no admin listener: %s; SIGTERM drains and SIGHUP reloads",
+        opened.status().message());
+    return absl::OkStatus();
+  }
+  admin_listener_ = *std::move(opened);
+  AttachHealth();
   return absl::OkStatus();
 }
 
 absl::Status Frontend::ListenGateway() {
-  const std::string& address = options_.server.gateway_address;
-  if (address.empty()) return absl::OkStatus();
-  gateway_server_ = StartServer(options_.server, address, grpc::InsecureServerCredentials(), {&vllm_engine_},
-                                &gateway_port_);
-  if (gateway_server_ == nullptr) return CannotListen("server.gateway_address", address);
-  health_.Attach({grpc_server_.get(), gateway_server_.get()});
+  if (options_.server.gateway_address.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      gateway_,
+      GrpcListener::Open(options_.server, {.key = "server.gateway_address",
+                                           .address = options_.server.gateway_address,
+                                           .credentials = grpc::InsecureServerCredentials(),
+                                           .services = {&vllm_engine_},
+                                           .connections = &connections_,
+                                           .refused = [this] { metrics_->RecordRefusedConnection(); }}));
+  AttachHealth();
   return absl::OkStatus();
+}
+
+void Frontend::AttachHealth() {
+  std::vector<grpc::Server*> servers;
+  for (GrpcListener* listener : {grpc_.get(), admin_listener_.get(), gateway_.get()}) {
+    if (listener != nullptr) servers.push_back(&listener->server());
+  }
+  health_.Attach(std::move(servers));
+}
+
+void Frontend::StartWatchdog() {
+  watchdog_ = std::make_unique<PeriodicThread>(
+      "listeners", std::vector<PeriodicThread::Job>{
+                       {options_.probe_period, [this] { ProbeOwnPort(); }},
+                       {options_.file_period, [this] { ReloadChangedFiles(); }},
+                       {options_.file_period, [this] { metrics_->SetConnections(connections_.open()); }},
+                       {kExpiryPeriod, [this] { certificates_->WarnOfExpiry(); }}});
+}
+
+void Frontend::ProbeOwnPort() {
+  const absl::Status answer =
+      Probe({.address = grpc_address(), .tls = certificates_->encrypts(), .dials_from = [this](int port) {
+               grpc_->acceptor().ExpectOwn(port);
+             }});
+  if (answer.ok()) {
+    if (failed_probes_.exchange(0) > 0) Log(LogLevel::kInfo, "server.grpc_address answers again");
+    return;
+  }
+  metrics_->RecordPortProbeFailure();
+  const int failed = failed_probes_.fetch_add(1) + 1;
+  Log(LogLevel::kError, "server.grpc_address: %s: does not answer this process itself, %d in a row: %s",
+      grpc_address(), failed, answer.message());
+}
+
+void Frontend::ReloadChangedFiles() {
+  std::string stamp = StampOf(WatchedFiles(options_.server));
+  if (stamp == file_stamp_) return;
+  file_stamp_ = std::move(stamp);
+  ReloadFiles();
+}
+
+void Frontend::ReloadFiles() {
+  if (const std::string& file = options_.server.auth.tokens_file; !file.empty()) {
+    if (absl::StatusOr<TokenTable> table = TokenTable::Read(file); table.ok()) {
+      Log(LogLevel::kInfo, "server.auth.tokens_file: %s: %d tokens", file, table->size());
+      tokens_.Require(*std::move(table));
+    } else {
+      Log(LogLevel::kError, "the tokens in force stay: %s", table.status().message());
+    }
+  }
+  if (!certificates_->encrypts()) return;
+  if (const absl::Status status = certificates_->Reload(); !status.ok()) {
+    Log(LogLevel::kError, "the certificate in use stays: %s", status.message());
+    return;
+  }
+  Log(LogLevel::kInfo, "server.tls.cert: %s: read again", options_.server.tls.cert);
+  certificates_->WarnOfExpiry();
+  metrics_->SetCertificateExpiry(certificates_->expiry_seconds());
+}
+
+HttpAnswer Frontend::Live() const {
+  if (failed_probes_.load() >= kFailedProbes) {
+    return {.status = 503, .body = absl::StrCat(options_.server.grpc_address, " does not answer\n")};
+  }
+  const std::optional<SteadyTime> turn = last_turn();
+  if (turn.has_value() && std::chrono::steady_clock::now() - *turn > options_.longest_turn) {
+    return {.status = 503, .body = "the scheduler or the output thread hangs\n"};
+  }
+  return {.status = 200, .body = "live\n"};
+}
+
+HttpAnswer Frontend::Ready() const {
+  const ServingState state = health_.state();
+  return {.status = state == ServingState::kServing ? 200 : 503,
+          .body = absl::StrCat(ServingStateName(state), "\n")};
 }
 
 void Frontend::Serve(ServedModel model) {
@@ -183,14 +325,16 @@ void Frontend::GiveUp(const absl::Status& error) {
   WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);
 }
 
-std::string Frontend::grpc_address() const { return WithPort(options_.server.grpc_address, grpc_port_); }
+std::string Frontend::grpc_address() const { return grpc_ == nullptr ? "" : grpc_->address(); }
 
-std::string Frontend::gateway_address() const {
-  return WithPort(options_.server.gateway_address, gateway_port_);
+std::string Frontend::gateway_address() const { return gateway_ == nullptr ? "" : gateway_->address(); }
+
+std::string Frontend::admin_address() const {
+  return admin_listener_ == nullptr ? "" : admin_listener_->address();
 }
 
 std::string Frontend::metrics_address() const {
-  return WithPort(options_.server.metrics_address, metrics_port_);
+  return WithPort(options_.server.metrics_address, metrics_port());
 }
 
 void Frontend::SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking) {
@@ -202,27 +346,28 @@ void Frontend::SetSpeculation(const Speculation& speculation, const ThinkingIds&
 }
 
 void Frontend::SetMaxQueueSize(int max_queue_size) {
+  admission_.SetMaxQueueSize(max_queue_size);
   if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetMaxQueueSize(max_queue_size);
 }
 
 void Frontend::Shutdown() {
-  if (grpc_server_ == nullptr) return;
+  if (grpc_ == nullptr) return;
+  watchdog_.reset();
   BeginDrain();
   if (output_ != nullptr) {
     output_->EndAll(absl::UnavailableError("draining: the daemon stopped before the request ended"));
     WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);
   }
   health_.Attach({});
-  for (grpc::Server* server : {grpc_server_.get(), gateway_server_.get()}) {
-    if (server == nullptr) continue;
-    server->Shutdown(std::chrono::system_clock::now());
-    server->Wait();
+  for (GrpcListener* listener : {grpc_.get(), admin_listener_.get(), gateway_.get()}) {
+    if (listener != nullptr) listener->Shutdown();
   }
-  exposer_.reset();
+  http_.reset();
   if (loop_ != nullptr) loop_->Stop();
   if (output_ != nullptr) output_->Stop();
-  grpc_server_.reset();
-  gateway_server_.reset();
+  grpc_.reset();
+  admin_listener_.reset();
+  gateway_.reset();
 }
 
 }  // namespace foredraft

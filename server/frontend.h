@@ -1,15 +1,17 @@
 #ifndef FOREDRAFT_SERVER_FRONTEND_H_
 #define FOREDRAFT_SERVER_FRONTEND_H_
 
-// Everything that clients and operators reach: the gRPC servers with their services, health and reflection,
-// the metrics page, and behind them the output thread and the serving loop. Uses executors through their
-// interface only.
+// Everything that clients and operators reach: the gRPC listeners with their services, health and reflection,
+// the pages of metrics and probes, and behind them the output thread and the serving loop. Uses executors
+// through their interface only.
 //
 // Life: Listen (requests get UNAVAILABLE), Serve once the model is warmed up, BeginDrain, Shutdown. Listen,
 // Serve, CheckRanks, Resume and Shutdown are called by the owner's thread; the rest by any thread.
 
 #include <grpcpp/server.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +20,8 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "scheduler/serving_loop.h"
+#include "server/acceptor.h"
+#include "server/api/access.h"
 #include "server/api/admin_hooks.h"
 #include "server/api/admission.h"
 #include "server/api/foredraft_v1/admin_service.h"
@@ -25,15 +29,26 @@
 #include "server/api/health.h"
 #include "server/api/request_validator.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
+#include "server/certificates.h"
+#include "server/grpc_listener.h"
+#include "server/output/http_listener.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
+#include "server/periodic_thread.h"
 
 namespace foredraft {
 
 struct FrontendOptions {
-  ServerConfig server;  // metrics_address empty = no page
+  ServerConfig server;            // metrics_address empty = no page
+  bool admin_is_default = false;  // nobody chose admin_address: where it is in use, there is no such listener
   MetricsOptions metrics;
   int request_timeout_s = 600;
+  int max_queue_size = 1024;
+  // /healthz fails once the scheduler or the output thread has not turned for this long.
+  std::chrono::seconds longest_turn = std::chrono::seconds(90);
+  // How often the daemon dials its own API listener, and looks whether tokens and certificates have changed.
+  std::chrono::milliseconds probe_period = std::chrono::seconds(5);
+  std::chrono::milliseconds file_period = std::chrono::seconds(2);
   int max_pending_tokens = 1024;  // unread by a stream's client; beyond it the stream is ended
   OutputThreadOptions output;
 };
@@ -76,6 +91,9 @@ class Frontend {
   // `speculation` applies from the next iteration on, `thinking` to requests that arrive from now on.
   void SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking);
   void SetMaxQueueSize(int max_queue_size);
+  // Reads tokens and certificates again. A file with an error is logged, and what it had before stays in
+  // force. Any thread.
+  void ReloadFiles();
   void SetRequestTimeout(int seconds) { admission_.SetRequestTimeout(seconds); }
 
   Metrics& metrics() { return *metrics_; }
@@ -88,23 +106,35 @@ class Frontend {
   std::string grpc_address() const;
   std::string metrics_address() const;
   std::string gateway_address() const;  // empty: gateways use grpc_address
-  int grpc_port() const { return grpc_port_; }
-  int gateway_port() const { return gateway_port_; }
-  int metrics_port() const { return metrics_port_; }
+  std::string admin_address() const;    // empty: no such listener
+  int grpc_port() const { return grpc_ == nullptr ? 0 : grpc_->port(); }
+  int gateway_port() const { return gateway_ == nullptr ? 0 : gateway_->port(); }
+  int metrics_port() const { return http_ == nullptr ? 0 : http_->port(); }
   // For clients in this process.
-  std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_server_->InProcessChannel({}); }
+  std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_->server().InProcessChannel({}); }
 
  private:
   Frontend(const FrontendOptions& options, AdminHooks hooks);
+  absl::Status LoadFiles();
   absl::Status ListenGrpc();
+  absl::Status ListenAdmin();
   absl::Status ListenGateway();
   absl::Status ListenMetrics();
+  void AttachHealth();
+  void StartWatchdog();
+  HttpAnswer Live() const;
+  HttpAnswer Ready() const;
+  void ProbeOwnPort();
+  void ReloadChangedFiles();
   SchedulerLoad Load() const;
   ServerLoad ServerLoadNow() const;
 
   const FrontendOptions options_;
   Health health_;
   std::shared_ptr<Metrics> metrics_;
+  const Access everyone_;
+  Access tokens_;  // everyone, too, without server.auth.tokens_file
+  std::unique_ptr<Certificates> certificates_;
 
   // From Serve on. Declared before the services because the services' calls use them.
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -116,14 +146,18 @@ class Frontend {
 
   Admission admission_;
   GenerationService generation_;
+  AdminService api_admin_;  // on the API's listener: reads only
   AdminService admin_;
   VllmEngineService vllm_engine_;
-  std::unique_ptr<grpc::Server> grpc_server_;
-  std::unique_ptr<grpc::Server> gateway_server_;  // with gateway_address
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  int grpc_port_ = 0;
-  int gateway_port_ = 0;
-  int metrics_port_ = 0;
+  ConnectionCount connections_;        // of the API and the gateway
+  ConnectionCount admin_connections_;  // few, and never taken by clients of the API
+  std::unique_ptr<GrpcListener> grpc_;
+  std::unique_ptr<GrpcListener> admin_listener_;  // with admin_address
+  std::unique_ptr<GrpcListener> gateway_;         // with gateway_address
+  std::unique_ptr<HttpListener> http_;            // with metrics_address
+  std::atomic<int> failed_probes_ = 0;            // in a row
+  std::string file_stamp_;                        // watchdog_'s thread, after Listen
+  std::unique_ptr<PeriodicThread> watchdog_;
   bool rank_lost_ = false;  // owner's thread
 };
 

@@ -5,6 +5,7 @@
 
 #include <grpcpp/security/server_credentials.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,14 @@ struct TlsKeys {
   const char* key = "server.tls.key";
   const char* client_ca = "server.tls.client_ca";
 };
+
+// The files' contents, checked.
+struct ServerPems {
+  std::string cert, key, client_ca;  // empty: not configured
+  int64_t expiry_seconds = 0;        // when cert expires, since the epoch
+};
+// Errors name the key and the file.
+absl::StatusOr<ServerPems> ReadServerPems(const TlsConfig& tls, const TlsKeys& keys = {});
 
 // With client_ca, every RPC needs a client certificate that this authority signed. Errors name the key and
 // the file.

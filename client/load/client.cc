@@ -1,7 +1,5 @@
 #include "client/load/client.h"
 
-#include <grpcpp/create_channel.h>
-
 #include <utility>
 
 #include "base/status_macros.h"
@@ -19,23 +17,21 @@ system_clock::time_point DeadlineIn(duration<double> time) {
   return system_clock::now() + std::chrono::duration_cast<system_clock::duration>(time);
 }
 
-std::shared_ptr<grpc::Channel> NewConnection(const std::string& address,
-                                             const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> NewConnection(const ServerAddress& server) {
   grpc::ChannelArguments arguments;
   // Without this, channels to the same address share one connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return OpenChannel(server, arguments);
 }
 
-absl::StatusOr<v1::GetModelResponse> GetModel(const std::string& address,
-                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+absl::StatusOr<v1::GetModelResponse> GetModel(const ServerAddress& server) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, NewConnection(server));
   grpc::ClientContext context;
   context.set_deadline(DeadlineIn(kConnectDeadline));
   v1::GetModelResponse model;
-  const grpc::Status status =
-      v1::GenerationService::NewStub(NewConnection(address, credentials))->GetModel(&context, {}, &model);
-  if (!status.ok()) return CallError(address, status);
+  const grpc::Status status = v1::GenerationService::NewStub(channel)->GetModel(&context, {}, &model);
+  if (!status.ok()) return CallError(server.address, status);
   return model;
 }
 
@@ -85,18 +81,17 @@ void TimedCall::OnDone(const grpc::Status& status) {
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAddress& server,
                                                                   int connections) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, ClientCredentials(server));
-  absl::StatusOr<v1::GetModelResponse> model = GetModel(server.address, credentials);
+  absl::StatusOr<v1::GetModelResponse> model = GetModel(server);
   // Retry once: gRPC 1.51 reads errno of a pending connect too late and can report a refusal that did not
   // happen. For the same reason all connections are opened here. Requests then need not wait for a
   // connection, and fail at once when the daemon goes away.
-  if (absl::IsUnavailable(model.status())) model = GetModel(server.address, credentials);
+  if (absl::IsUnavailable(model.status())) model = GetModel(server);
   if (!model.ok()) return model.status();
   std::unique_ptr<BenchClient> client(new BenchClient());
   client->address_ = server.address;
   client->model_ = *std::move(model);
   for (int i = 0; i < connections; ++i) {
-    const std::shared_ptr<grpc::Channel> channel = NewConnection(server.address, credentials);
+    ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, NewConnection(server));
     if (!channel->WaitForConnected(DeadlineIn(kConnectDeadline))) {
       return CallError(server.address,
                        grpc::Status(grpc::StatusCode::UNAVAILABLE, "accepts no further connection"));

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/api/request_id.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {
@@ -15,11 +14,6 @@ namespace {
 
 using std::chrono::steady_clock;
 using std::chrono::system_clock;
-
-std::string MakeRequestId() {
-  thread_local std::mt19937_64 generator{std::random_device{}()};
-  return absl::StrFormat("r-%016x", generator());
-}
 
 // The earliest of the server's, the request's and the RPC's deadlines. The RPC's is taken a little early, so
 // that a stream's last message arrives before the client's own clock ends the call.
@@ -69,42 +63,58 @@ bool Admission::WaitForNoCalls(SteadyTime deadline) const {
   return calls_changed_.wait_until(lock, deadline, [this] { return open_calls_ == 0; });
 }
 
-void Admission::Submit(const grpc::CallbackServerContext& context, ClientRequest request,
+void Admission::Submit(grpc::CallbackServerContext& context, const Access& access, ClientRequest request,
                        std::shared_ptr<GenerationCall> call) {
   const std::string request_id = request.request_id.empty() ? MakeRequestId() : request.request_id;
-  const absl::Status status = TrySubmit(context, std::move(request), request_id, call);
-  if (!status.ok()) Refuse(request_id, status, call);
+  const absl::Status status = TrySubmit(context, access, std::move(request), request_id, call);
+  if (!status.ok()) Refuse(context, request_id, status, call);
 }
 
-void Admission::Refuse(const std::string& request_id, const absl::Status& status,
-                       const std::shared_ptr<GenerationCall>& call) {
+void Admission::Refuse(grpc::CallbackServerContext& context, const std::string& request_id,
+                       const absl::Status& status, const std::shared_ptr<GenerationCall>& call) {
   metrics_.RecordRejected();
-  LogRequest(LogLevel::kDebug, std::string_view(request_id).substr(0, kMaxRequestIdBytes), status.ToString());
+  const std::string id = PrintableId(request_id.empty() ? MakeRequestId() : request_id);
+  LogRefusal(id, context.peer(), status);
+  context.AddTrailingMetadata(kRequestIdMetadata, id);
   call->Refuse(status);
 }
 
-absl::Status Admission::TrySubmit(const grpc::CallbackServerContext& context, ClientRequest client_request,
-                                  const std::string& request_id,
+absl::StatusOr<QueueShare::Place> Admission::TakeShare(const grpc::CallbackServerContext& context,
+                                                       const std::string& caller) {
+  if (max_queue_share_ >= 1) return QueueShare::Place();
+  const int share = std::max(static_cast<int>(max_queue_share_ * max_queue_size_.load()), 1);
+  return queue_share_.Take(caller.empty() ? ClientOf(context.peer()) : caller, share);
+}
+
+absl::Status Admission::TrySubmit(grpc::CallbackServerContext& context, const Access& access,
+                                  ClientRequest client_request, const std::string& request_id,
                                   const std::shared_ptr<GenerationCall>& call) {
   const SteadyTime arrival = steady_clock::now();
+  ASSIGN_OR_RETURN(const std::string caller, access.Check(context, Role::kApi));
   RETURN_IF_ERROR(health_.Admits());
   const ServingParts& parts = *opened_.load();  // not null: the server serves
   const std::optional<double> timeout_s = client_request.timeout_s;
   absl::StatusOr<CheckedRequest> checked = parts.validator->Check(std::move(client_request));
   if (!checked.ok()) return checked.status();
+  ASSIGN_OR_RETURN(QueueShare::Place place, TakeShare(context, caller));
   Request& request = checked->request;
   OutputSpec& spec = checked->spec;
   request.id = spec.id = next_id_.fetch_add(1);
   request.arrival = spec.arrival = arrival;
   request.deadline = spec.deadline = DeadlineOf(arrival, context, timeout_s, request_timeout_s_.load());
   spec.request_id = request_id;
+  spec.queue_place = std::move(place);
+  context.AddTrailingMetadata(kRequestIdMetadata, PrintableId(request_id));
   call->Label(
       request.id,
       {.request_id = request_id, .seed = request.sampling.seed, .max_draft_len = parts.model.max_draft_len});
   const uint64_t id = request.id;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   const absl::Status submitted = parts.loop->Submit(std::move(request));
-  if (!submitted.ok()) parts.output->Refused(id, submitted);
+  if (!submitted.ok()) {
+    LogRefusal(PrintableId(request_id), context.peer(), submitted);
+    parts.output->Refused(id, submitted);
+  }
   return absl::OkStatus();
 }
 

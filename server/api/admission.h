@@ -19,10 +19,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/serving_loop.h"
+#include "server/api/access.h"
 #include "server/api/client_request.h"
 #include "server/api/generation_call.h"
 #include "server/api/health.h"
 #include "server/api/model_card.h"
+#include "server/api/queue_share.h"
 #include "server/api/request_validator.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
@@ -38,11 +40,21 @@ struct ServingParts {
   ModelCard model;
 };
 
+struct AdmissionLimits {
+  int request_timeout_s = 600;
+  double max_queue_share = 1;  // of max_queue_size, for one client; 1: no cap
+  int max_queue_size = 1024;
+};
+
 class Admission {
  public:
   // Health and metrics outlive the admission.
-  Admission(int request_timeout_s, const Health& health, Metrics& metrics)
-      : health_(health), metrics_(metrics), request_timeout_s_(request_timeout_s) {}
+  Admission(const AdmissionLimits& limits, const Health& health, Metrics& metrics)
+      : health_(health),
+        metrics_(metrics),
+        max_queue_share_(limits.max_queue_share),
+        request_timeout_s_(limits.request_timeout_s),
+        max_queue_size_(limits.max_queue_size) {}
 
   // Once, before health enters serving.
   void Open(ServingParts parts);
@@ -50,14 +62,17 @@ class Admission {
   absl::StatusOr<const ServingParts*> Parts() const;
 
   void SetRequestTimeout(int seconds) { request_timeout_s_.store(seconds); }
+  // For the share of one client; the queue itself is the loop's.
+  void SetMaxQueueSize(int max_queue_size) { max_queue_size_.store(max_queue_size); }
 
   // Counts a call as open until its `done` hook.
   CallHooks OpenCall();
-  // Submits the call's request, or refuses the call with the reason.
-  void Submit(const grpc::CallbackServerContext& context, ClientRequest request,
+  // Submits the call's request if `access` lets its caller generate, or refuses the call with the reason.
+  // Gives the answer its id (request_id.h).
+  void Submit(grpc::CallbackServerContext& context, const Access& access, ClientRequest request,
               std::shared_ptr<GenerationCall> call);
   // Refuses a call whose message its wire cannot read.
-  void Refuse(const std::string& request_id, const absl::Status& status,
+  void Refuse(grpc::CallbackServerContext& context, const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
 
   // Calls that gRPC has not finished.
@@ -66,12 +81,18 @@ class Admission {
   bool WaitForNoCalls(SteadyTime deadline) const;
 
  private:
-  absl::Status TrySubmit(const grpc::CallbackServerContext& context, ClientRequest request,
+  absl::Status TrySubmit(grpc::CallbackServerContext& context, const Access& access, ClientRequest request,
                          const std::string& request_id, const std::shared_ptr<GenerationCall>& call);
+  // `caller` is the name of the caller's token, if it has one.
+  absl::StatusOr<QueueShare::Place> TakeShare(const grpc::CallbackServerContext& context,
+                                              const std::string& caller);
 
   const Health& health_;
   Metrics& metrics_;
+  const double max_queue_share_;
+  QueueShare queue_share_;
   std::atomic<int> request_timeout_s_;
+  std::atomic<int> max_queue_size_;
   std::atomic<uint64_t> next_id_ = 1;
   std::unique_ptr<const ServingParts> parts_;          // written once, by Open
   std::atomic<const ServingParts*> opened_ = nullptr;  // parts_ once written

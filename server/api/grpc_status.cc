@@ -5,6 +5,8 @@
 #include "base/error_reason.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/api/request_id.h"
+#include "server/output/request_log.h"
 
 namespace foredraft {
 
@@ -21,6 +23,15 @@ grpc::Status ToGrpc(const absl::Status& status) {
   details.set_message(message);
   (void)details.add_details()->PackFrom(info);  // newer versions of protobuf make its result nodiscard
   return grpc::Status(code, message, details.SerializeAsString());
+}
+
+grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
+  const std::string id = MakeRequestId();
+  context->AddTrailingMetadata(kRequestIdMetadata, id);
+  if (!status.ok()) LogRefusal(id, context->peer(), status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
 }
 
 }  // namespace foredraft

@@ -15,11 +15,8 @@ namespace foredraft {
 // details: google.rpc.Status with one google.rpc.ErrorInfo.
 grpc::Status ToGrpc(const absl::Status& status);
 
-inline grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
+// Answers a call at once, under an id of its own; an error is logged as a refusal.
+grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status);
 
 }  // namespace foredraft
 

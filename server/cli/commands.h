@@ -22,6 +22,7 @@ void AddSynth(CLI::App& app, int* exit_code);
 void AddQuantize(CLI::App& app, int* exit_code);
 void AddTune(CLI::App& app, int* exit_code);
 void AddValidateMtp(CLI::App& app, int* exit_code);
+void AddToken(CLI::App& app, int* exit_code);
 void AddManual(CLI::App& app, int* exit_code);  // after all others, which it lists
 
 // The options --config and --set.

@@ -1,17 +1,46 @@
 // foredraft: serves DeepSeek-V3-family models over gRPC and drafts ahead with the model's own MTP modules.
 // Exit codes: 0 success, 1 failure, 2 usage.
 
+#include <fcntl.h>
+#include <signal.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
 #include "absl/synchronization/mutex.h"
 #include "server/cli/commands.h"
 #include "server/cli/usage_error.h"
 #include "server/version.h"
 
+namespace {
+
+// A descriptor below 3 that is closed would become the next file or socket, and the log would go there.
+void OpenStandardDescriptors() {
+  for (int fd = 0; fd < 3;) {
+    if (fcntl(fd, F_GETFD) != -1) {
+      ++fd;
+    } else if (open("/dev/null", O_RDWR) < 0) {
+      return;
+    }
+  }
+}
+
+// The daemon takes SIGHUP once it serves; before that the signal would end it.
+void HoldReloads() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGHUP);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace foredraft;  // NOLINT: only main is outside the namespace
+  OpenStandardDescriptors();
+  if (argc > 1 && std::string_view(argv[1]) == "serve") HoldReloads();
   // gRPC logs errors that our own line on stderr already reports. Set the variable to see its log.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // Debian's Abseil enables its deadlock detector, which makes every lock inside gRPC take a global lock.
@@ -35,6 +64,7 @@ int main(int argc, char** argv) {
   AddSynth(app, &exit_code);
   AddQuantize(app, &exit_code);
   AddTune(app, &exit_code);
+  AddToken(app, &exit_code);
   AddValidateMtp(app, &exit_code);
   AddManual(app, &exit_code);
   if (const std::string unknown = UnknownCommand(app, argc > 1 ? argv[1] : ""); !unknown.empty()) {

@@ -77,8 +77,7 @@ ServiceView ViewOf(Daemon& daemon, const Config& config) {
   return {.state = [&daemon] { return daemon.state(); },
           .last_turn = [&daemon] { return daemon.last_turn(); },
           .drain_timeout = [&daemon] { return daemon.drain_timeout(); },
-          // A turn may collect two results, each within the step timeout; the rest is for a busy machine.
-          .longest_turn = std::chrono::seconds(3 * config.parallel.step_timeout_s)};
+          .longest_turn = LongestTurn(config)};
 }
 
 // Ends the trace, if there is one, after everything that it records.

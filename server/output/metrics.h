@@ -15,17 +15,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "kernels/slot_arrays.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
-#include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 #include "server/output/acceptance_window.h"
+#include "server/output/http_listener.h"
 #include "server/output/metric_table.h"
 
 namespace foredraft {
@@ -64,6 +63,11 @@ class Metrics : public prometheus::Collectable {
   void RecordReload(bool accepted);
   void RecordRankFailure();
   void RecordGroupRestart();
+  // Any thread: the listeners.
+  void RecordRefusedConnection() { connections_refused_->Increment(); }
+  void RecordPortProbeFailure() { port_probe_failures_->Increment(); }
+  void SetConnections(int open) { connections_->Set(open); }
+  void SetCertificateExpiry(int64_t seconds) { certificate_expiry_->Set(static_cast<double>(seconds)); }
   double generated_tokens() const { return generation_tokens_->Value(); }
   void SetForced(bool forced) { forced_->Set(forced ? 1 : 0); }
 
@@ -118,6 +122,7 @@ class Metrics : public prometheus::Collectable {
   void AddSpeculation(int max_draft_len);
   void AddRequests();
   void AddEngine();
+  void AddListeners();
   void AddRank(int rank);
   void AddProcess();
   void RefreshFromLoad(const SchedulerLoad& load) const;
@@ -136,6 +141,8 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_, *nonfinite_logits_;
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
   prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *forced_, *waiting_;
+  prometheus::Counter *connections_refused_, *port_probe_failures_;
+  prometheus::Gauge *connections_, *certificate_expiry_;
   std::vector<RankMetrics> ranks_;
   ProcessMetrics process_;
   prometheus::Histogram *ttft_, *per_token_, *e2e_, *queue_, *prefill_seconds_, *decode_seconds_,
@@ -150,9 +157,8 @@ class Metrics : public prometheus::Collectable {
   prometheus::Gauge* build_gauge_ = nullptr;    // guarded by mutex_
 };
 
-// Serves `metrics` at http://<address>/metrics. The error names the address.
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(const std::string& address,
-                                                                   std::shared_ptr<Metrics> metrics);
+// The page of metrics, in Prometheus' text format.
+HttpAnswer MetricsPage(const Metrics& metrics);
 
 }  // namespace foredraft
 

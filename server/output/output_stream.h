@@ -32,6 +32,7 @@ struct OutputSpec {
   ThinkingIds thinking;
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();
+  std::shared_ptr<const void> queue_place;  // given back at the first token, or with the stream
 };
 
 class OutputStream {
@@ -68,7 +69,7 @@ class OutputStream {
   void CountStep(const StepStats& step, int emitted);
   void End(OutputEnd end, SteadyTime now);
 
-  const OutputSpec spec_;
+  OutputSpec spec_;
   Metrics& metrics_;
   Detokenizer detokenizer_;
   StopMatcher stop_matcher_;

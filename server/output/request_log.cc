@@ -4,10 +4,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "server/output/stderr_sink.h"
 
 namespace foredraft {
@@ -36,16 +40,58 @@ std::string Quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// One line on any terminal: no text of a client can look like another line.
+std::string OneLine(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) {
+      absl::StrAppendFormat(&line, "\\x%02x", static_cast<unsigned char>(c));
+    } else {
+      line.push_back(c);
+    }
+  }
+  return line;
+}
+
 void WriteLine(LogLevel level, std::string_view line, std::string_view request_id) {
-  std::string text(line);
+  std::string text;
   if (json_lines) {
     text = absl::StrCat("\"message\":", Quote(line));
     if (!request_id.empty()) absl::StrAppend(&text, ",\"request_id\":", Quote(request_id));
   } else if (!request_id.empty()) {
-    text = absl::StrCat("request ", std::string(request_id), " ", text);
+    text = absl::StrCat("request ", OneLine(request_id), " ", OneLine(line));
+  } else {
+    text = OneLine(line);
   }
   spdlog::default_logger_raw()->log(SpdlogLevel(level), text);
 }
+
+// Lines per second, and how many more there would have been.
+class LineBudget {
+ public:
+  // Lines left out since the last one that was written; -1: this one is left out too.
+  int64_t Take() {
+    const auto now = std::chrono::steady_clock::now();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (now - second_ >= std::chrono::seconds(1)) {
+      second_ = now;
+      written_ = 0;
+    }
+    if (written_ == kRefusalLinesPerSecond) {
+      ++left_out_;
+      return -1;
+    }
+    ++written_;
+    return std::exchange(left_out_, 0);
+  }
+
+ private:
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::chrono::steady_clock::time_point second_;
+  int written_ = 0;
+  int64_t left_out_ = 0;
+};
 
 }  // namespace
 
@@ -68,6 +114,16 @@ void SetLogLevel(LogLevel level) { spdlog::set_level(SpdlogLevel(level)); }
 
 void LogRequest(LogLevel level, std::string_view request_id, std::string_view line) {
   WriteLine(level, line, request_id);
+}
+
+void LogRefusal(std::string_view request_id, std::string_view peer, const absl::Status& status) {
+  static LineBudget budget;
+  const int64_t left_out = budget.Take();
+  if (left_out < 0) return;
+  if (left_out > 0) Log(LogLevel::kInfo, "%d refusals were not logged", left_out);
+  LogRequest(LogLevel::kInfo, request_id,
+             absl::StrCat("refused, peer ", std::string(peer), ": ", absl::StatusCodeToString(status.code()),
+                          " ", status.message()));
 }
 
 }  // namespace foredraft

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "base/log.h"
 #include "config/config.h"
 
@@ -17,7 +18,13 @@ void SetLogLevel(LogLevel level);
 // Lines that were dropped because nobody reads stderr: writing them would stop the daemon.
 uint64_t DroppedLogLines();
 
+// Control characters, which clients' texts may have, are written as \\xNN: a line is one line.
 void LogRequest(LogLevel level, std::string_view request_id, std::string_view line);
+
+// The access log's line for a call that was refused; `peer` says from where. At most kRefusalLinesPerSecond
+// lines a second: the next one says how many there would have been.
+inline constexpr int kRefusalLinesPerSecond = 10;
+void LogRefusal(std::string_view request_id, std::string_view peer, const absl::Status& status);
 
 }  // namespace foredraft
 

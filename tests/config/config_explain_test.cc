@@ -126,8 +126,9 @@ TEST(ConfigErrors, TheFirstLineCountsTheOthers) {
 }
 
 TEST(ConfigWarnings, NameThePortThePoolAndTheLength) {
-  const LoadedConfig loaded =
-      Load("model: /m\nserver: {grpc_address: '0.0.0.0:50051'}\nkv_cache_config: {max_tokens: 1024}");
+  const LoadedConfig loaded = Load(
+      "model: /m\nserver: {grpc_address: '0.0.0.0:50051', allow_insecure: true}\nkv_cache_config: "
+      "{max_tokens: 1024}");
   EXPECT_THAT(
       ConfigWarnings(loaded, R1()),
       ElementsAre(AllOf(HasSubstr("f.yaml:2: server.grpc_address: 0.0.0.0:50051: without TLS"),
@@ -139,12 +140,22 @@ TEST(ConfigWarnings, NameThePortThePoolAndTheLength) {
 }
 
 TEST(ConfigWarnings, AreSilentWhereNothingIsOdd) {
-  for (const char* text :
-       {"model: /m\nmax_seq_len: 4096",
-        "model: /m\nmax_seq_len: 4096\nserver: {grpc_address: '0.0.0.0:1', tls: {cert: c, key: k}}",
-        "model: /m\nmax_seq_len: 4096\nserver: {grpc_address: 'unix:/s'}"}) {
+  for (const char* text : {"model: /m\nmax_seq_len: 4096",
+                           "model: /m\nmax_seq_len: 4096\nserver: {grpc_address: '0.0.0.0:1', tls: {cert: c, "
+                           "key: k}, auth: {tokens_file: t}}",
+                           "model: /m\nmax_seq_len: 4096\nserver: {grpc_address: 'unix:/s'}"}) {
     EXPECT_THAT(ConfigWarnings(Load(text), R1()), IsEmpty()) << text;
   }
+}
+
+TEST(ConfigWarnings, NameEachListenerThatTakesAnyone) {
+  const LoadedConfig loaded = Load(
+      "model: /m\nmax_seq_len: 4096\nserver: {grpc_address: '0.0.0.0:1', admin_address: '0.0.0.0:2', "
+      "gateway_address: '0.0.0.0:3', tls: {cert: c, key: k}, allow_insecure: true}");
+  EXPECT_THAT(ConfigWarnings(loaded, R1()),
+              ElementsAre(HasSubstr("server.grpc_address: 0.0.0.0:1: whoever reaches this port may generate"),
+                          HasSubstr("server.admin_address: 0.0.0.0:2: whoever reaches this port may drain"),
+                          HasSubstr("server.gateway_address: 0.0.0.0:3: in plain text and without tokens")));
 }
 
 TEST(ConfigWarnings, AForeignFileWithoutABackendRunsOnTheCpu) {

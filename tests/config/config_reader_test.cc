@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "config/config_check.h"
 #include "config/config_fields.h"
@@ -49,16 +50,21 @@ constexpr const char* kFixedKeys[] = {
     "enable_chunked_prefill",
     "disable_overlap_scheduler",
     "server.grpc_address",
+    "server.admin_address",
     "server.metrics_address",
     "server.gateway_address",
     "server.allow_insecure",
     "server.max_message_mib",
+    "server.max_connections",
     "server.max_streams_per_connection",
     "server.memory_quota_mib",
     "server.max_detokenize_ids",
+    "server.handshake_timeout_s",
+    "server.max_queue_share",
     "server.priority_ageing_s",
     "server.reflection",
     "server.drain_timeout_s",
+    "server.auth.tokens_file",
     "server.tls.cert",
     "server.tls.key",
     "server.tls.client_ca",
@@ -132,6 +138,23 @@ TEST(ParseConfig, TakesALeaderOffLoopbackWithTls) {
       "model: /m\nserver: {tls: {cert: c, key: k, client_ca: a}}\n"
       "parallel: {attention_dp: 1, moe_ep: 1, leader_address: '0.0.0.0:50052'}");
   EXPECT_EQ(config.parallel.leader_address, "0.0.0.0:50052");
+}
+
+TEST(ParseConfig, TakesListenersOffLoopbackThatKnowTheirCallers) {
+  for (const char* server : {"grpc_address: '0.0.0.0:1', tls: {cert: c, key: k, client_ca: a}",
+                             "grpc_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
+                             "admin_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
+                             "admin_address: none", "admin_address: 'unix:/s'", "grpc_address: 'unix:/s'",
+                             "grpc_address: '0.0.0.0:1', admin_address: '0.0.0.0:2', allow_insecure: true"}) {
+    const absl::Status status = Parse(absl::StrCat("model: /m\nserver: {", server, "}")).status();
+    EXPECT_TRUE(status.ok()) << server << ": " << status;
+  }
+}
+
+TEST(IsLocal, TakesUnixSocketsToo) {
+  EXPECT_TRUE(IsLocal("unix:/tmp/s"));
+  EXPECT_TRUE(IsLocal("127.0.0.1:1"));
+  EXPECT_FALSE(IsLocal("127.0.0.1.example.com:1"));
 }
 
 TEST(ConfigFields, KeepTheirDefaults) {
@@ -280,6 +303,23 @@ const Refusal kRefusals[] = {
     {"GatewayOffLoopback", "model: /m\nserver:\n  gateway_address: 0.0.0.0:50053\n",
      "r1.yaml:3: server.gateway_address: 0.0.0.0:50053, allowed a loopback address, or any with "
      "server.allow_insecure: true"},
+    {"GatewayNameThatBeginsLikeLoopback",
+     "model: /m\nserver:\n  gateway_address: 127.0.0.1.example.com:50053\n",
+     "r1.yaml:3: server.gateway_address: 127.0.0.1.example.com:50053, allowed a loopback address, or any "
+     "with "
+     "server.allow_insecure: true"},
+    {"PlainTextOffLoopback", "model: /m\nserver:\n  grpc_address: 0.0.0.0:50051\n",
+     "r1.yaml:3: server.grpc_address: 0.0.0.0:50051, allowed a loopback address, or any with server.tls.cert "
+     "and key, or with server.allow_insecure: true"},
+    {"AnyoneOffLoopback", "model: /m\nserver: {grpc_address: '0.0.0.0:1', tls: {cert: c, key: k}}\n",
+     "r1.yaml:2: server.grpc_address: 0.0.0.0:1, allowed a loopback address, or any with "
+     "server.auth.tokens_file or server.tls.client_ca, or with server.allow_insecure: true"},
+    {"AdminByCertificateAlone",
+     "model: /m\nserver: {admin_address: '0.0.0.0:1', tls: {cert: c, key: k, client_ca: a}}\n",
+     "r1.yaml:2: server.admin_address: 0.0.0.0:1, allowed a loopback address, or any with server.tls.cert "
+     "and key and server.auth.tokens_file, or with server.allow_insecure: true"},
+    {"AdminAddress", "model: /m\nserver: {admin_address: off}\n",
+     "r1.yaml:2: server.admin_address: off, allowed host:port, unix:path, none, null"},
     {"KeyLikeNoOther", "model: /m\nfoo: {bar: 32}\n",
      "r1.yaml:2: foo: unknown key, docs/configuration.md lists all"},
     {"KeyInTheWrongBlock", "model: /m\nserver: {tokens_per_block: 32}\n",

@@ -127,7 +127,8 @@ TEST(CommandLine, ExplainListsAllErrors) {
 TEST(CommandLine, CheckConfigNotesForeignKeysAndWarns) {
   const std::string dir = TestDir("foreign");
   WriteText(dir + "/f.yaml",
-            "use_cuda_graph: true\nmoe_backend: TRTLLM\nserver: {grpc_address: '0.0.0.0:1'}\n");
+            "use_cuda_graph: true\nmoe_backend: TRTLLM\nserver: {grpc_address: '0.0.0.0:1', "
+            "allow_insecure: true}\n");
   const RunResult result =
       Foredraft({"check-config", "--config", dir + "/f.yaml", "--set", std::string("model=") + kModel});
   EXPECT_EQ(result.exit_code, 0) << result.err;

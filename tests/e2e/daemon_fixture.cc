@@ -16,11 +16,13 @@ namespace foredraft {
 namespace {
 
 std::vector<std::string> Arguments(const std::vector<std::string>& sets, const std::string& config,
-                                   const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments = {FOREDRAFT_BINARY, "serve", "--config", config};
+                                   const std::vector<std::string>& flags, const std::string& shell) {
+  std::vector<std::string> arguments;
+  if (!shell.empty()) arguments = {"/bin/sh", "-c", shell + " && exec \"$0\" \"$@\""};
+  arguments.insert(arguments.end(), {FOREDRAFT_BINARY, "serve", "--config", config});
   for (const std::string& set :
        {std::string("server.grpc_address=127.0.0.1:0"), std::string("server.metrics_address=127.0.0.1:0"),
-        std::string("cpu.pin=false")}) {
+        std::string("server.admin_address=none"), std::string("cpu.pin=false")}) {
     arguments.insert(arguments.end(), {"--set", set});
   }
   for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
@@ -71,8 +73,8 @@ std::string HttpGet(const std::string& address, const std::string& path) {
 }
 
 Daemon::Daemon(const std::vector<std::string>& sets, const std::string& config,
-               const std::vector<std::string>& flags)
-    : process_(Arguments(sets, config, flags)) {
+               const std::vector<std::string>& flags, const std::string& shell)
+    : process_(Arguments(sets, config, flags, shell)) {
   static const std::regex kServing(R"(serving  grpc (\S+)   metrics http://(\S+)/metrics)");
   std::smatch match;
   const bool serving = process_.WaitForStderr("/metrics");

@@ -240,6 +240,16 @@ TEST_P(LostRank, LeavesNothingBehind) {
   printf("%s: streams ended after %.1f s, all gone after %.1f s\n", fault_case.name, seen, gone);
 }
 
+// A supervisor that stops the daemon then must not take it for a failure.
+TEST(Drain, WhileTheGroupIsDownIsNoFailure) {
+  RankCluster cluster({.local_workers = 1, .restart_group = true});
+  cluster.remote(1).Signal(SIGKILL);  // nobody starts it again
+  ASSERT_TRUE(cluster.leader().WaitForStderr("all ranks restart")) << cluster.leader().Stderr();
+  cluster.leader().Signal(SIGTERM);
+  EXPECT_EQ(cluster.leader().Wait(), 0) << cluster.leader().Stderr();
+  EXPECT_EQ(cluster.LeftRunning(10), "");
+}
+
 TEST(WorkerCommand, RefusesWithOneLine) {
   struct Case {
     std::vector<std::string> arguments;

@@ -12,8 +12,10 @@
 #include <fstream>
 #include <future>
 #include <sstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "server/port_probe.h"
 #include "tests/server/serving_fixture.h"
 
 namespace foredraft {
@@ -242,7 +244,12 @@ class Tls : public testing::Test {
         "-extfile san;"
         " done"
         " && openssl req -x509 -newkey rsa:2048 -nodes -keyout unsigned.key -out unsigned.pem -days 2 -subj "
-        "/CN=x");
+        "/CN=x"
+        " && openssl req -x509 -newkey rsa:2048 -nodes -keyout next_ca.key -out next_ca.pem -days 2 -subj "
+        "/CN=next"
+        " && openssl req -newkey rsa:2048 -nodes -keyout next.key -out next.csr -subj /CN=server"
+        " && openssl x509 -req -in next.csr -CA next_ca.pem -CAkey next_ca.key -CAcreateserial -out next.pem "
+        "-days 2 -extfile san");
     ASSERT_EQ(std::system(command.c_str()), 0) << "see " << dir_ << "/openssl.log";
   }
 
@@ -253,9 +260,10 @@ class Tls : public testing::Test {
     content << file.rdbuf();
     return content.str();
   }
-  static grpc::Status Call(const TestServer& server, const std::string& client) {
+  static grpc::Status Call(const TestServer& server, const std::string& client,
+                           const std::string& authority = "ca.pem") {
     grpc::SslCredentialsOptions options;
-    options.pem_root_certs = Read("ca.pem");
+    options.pem_root_certs = Read(authority);
     if (!client.empty()) {
       options.pem_cert_chain = Read(client + ".pem");
       options.pem_private_key = Read(client + ".key");
@@ -285,6 +293,46 @@ TEST_F(Tls, WithAClientCaEveryRpcNeedsACertificateItSigned) {
   EXPECT_TRUE(Call(server, "client").ok());
   EXPECT_EQ(Call(server, "").error_code(), StatusCode::UNAVAILABLE);
   EXPECT_EQ(Call(server, "unsigned").error_code(), StatusCode::UNAVAILABLE);
+}
+
+// With client_ca, too, where the daemon has no certificate that it could show itself.
+TEST_F(Tls, TheDaemonsProbeIsAnswered) {
+  for (const char* client_ca : {"", "ca.pem"}) {
+    TestServerOptions options;
+    options.frontend.server.tls = {.cert = Path("server.pem"),
+                                   .key = Path("server.key"),
+                                   .client_ca = *client_ca == '\0' ? "" : Path(client_ca)};
+    TestServer server(options);
+    const absl::Status answer =
+        Probe({.address = server.address(), .tls = true, .timeout = std::chrono::seconds(20)});
+    EXPECT_TRUE(answer.ok()) << answer;
+  }
+}
+
+// The certificate is renewed on disk; a half-done renewal must not take the port down.
+TEST_F(Tls, ANewCertificateIsUsedWithoutARestart) {
+  const auto install = [](const std::string& cert, const std::string& key) {
+    const auto replace = std::filesystem::copy_options::overwrite_existing;
+    std::filesystem::copy_file(Path(cert), Path("live.pem"), replace);
+    std::filesystem::copy_file(Path(key), Path("live.key"), replace);
+  };
+  install("server.pem", "server.key");
+  TestServerOptions options;
+  options.frontend.server.tls = {.cert = Path("live.pem"), .key = Path("live.key")};
+  options.frontend.file_period = std::chrono::milliseconds(50);
+  TestServer server(options);
+  EXPECT_TRUE(Call(server, "").ok());
+  EXPECT_FALSE(Call(server, "", "next_ca.pem").ok());
+  EXPECT_GT(server.Metric("tls_certificate_expiry_timestamp_seconds"), 1e9);
+
+  install("next.pem", "server.key");  // a pair that does not belong together
+  server.frontend().ReloadFiles();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // gRPC looks each second
+  EXPECT_TRUE(Call(server, "").ok()) << "the old certificate stays";
+
+  install("next.pem", "next.key");  // noticed without a signal
+  EXPECT_TRUE(server.Eventually([&] { return Call(server, "", "next_ca.pem").ok(); }));
+  EXPECT_FALSE(Call(server, "").ok());
 }
 
 TEST_F(Tls, NamesTheFileAtFault) {

@@ -2,8 +2,12 @@
 
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
@@ -41,7 +45,10 @@ bool HasLabels(const prometheus::ClientMetric& metric, const std::map<std::strin
 }  // namespace
 
 TestServerOptions::TestServerOptions() {
+  static std::atomic<int> count = 0;
   frontend.server.grpc_address = "127.0.0.1:0";
+  frontend.server.admin_address =
+      absl::StrCat("unix:", testing::TempDir(), "/foredraft_admin_", getpid(), "_", count++);
   // No metrics page: Metric reads the registry, and closing a page takes 2 s.
   frontend.server.metrics_address = "";
   frontend.metrics.model_name = "scripted";
@@ -70,7 +77,9 @@ TestServer::TestServer(const TestServerOptions& options)
   frontend_ = *std::move(frontend);
   channel_ = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
   stub_ = v1::GenerationService::NewStub(channel_);
-  admin_ = v1::AdminService::NewStub(channel_);
+  const std::string admin = frontend_->admin_address();
+  admin_ = v1::AdminService::NewStub(
+      admin.empty() ? channel_ : grpc::CreateChannel(admin, grpc::InsecureChannelCredentials()));
   if (options.serve) Serve();
 }
 
@@ -111,6 +120,25 @@ double TestServer::Metric(const std::string& name, const std::map<std::string, s
   }
   ADD_FAILURE() << "no metric foredraft_" << name;
   return -1;
+}
+
+std::string TestServer::Http(const std::string& path, const std::string& token) const {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(frontend_->metrics_port()));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  std::string page;
+  const std::string request =
+      absl::StrCat("GET ", path, " HTTP/1.0\r\n", token.empty() ? "" : "Authorization: Bearer ", token,
+                   token.empty() ? "" : "\r\n", "\r\n");
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+      write(fd, request.data(), request.size()) > 0) {
+    char buffer[4096];
+    for (ssize_t count = 0; (count = read(fd, buffer, sizeof(buffer))) > 0;) page.append(buffer, count);
+  }
+  close(fd);
+  return page;
 }
 
 bool TestServer::Eventually(const std::function<bool()>& condition) {

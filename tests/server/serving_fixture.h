@@ -20,7 +20,7 @@ namespace foredraft {
 struct TestServerOptions {
   TestServerOptions();
 
-  FrontendOptions frontend;    // ports of the kernel's choice
+  FrontendOptions frontend;    // ports of the kernel's choice, the admin listener on a unix socket
   SchedulerOptions scheduler;  // 8 slots, 512 tokens, K 3
   ServingLoopOptions loop;     // 64 requests may wait
   ScriptedRankOptions rank;
@@ -39,12 +39,14 @@ class TestServer {
   ScriptedRank& rank() { return rank_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   v1::GenerationService::Stub& stub() { return *stub_; }
-  v1::AdminService::Stub& admin() { return *admin_; }
+  v1::AdminService::Stub& admin() { return *admin_; }  // over a unix socket, unless the options say otherwise
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   std::string address() const;
 
   // One sample of a metric; `labels` need not be all of them. Fails the test if there is none.
   double Metric(const std::string& name, const std::map<std::string, std::string>& labels = {});
+  // Head and body of a page of metrics_address; `token` goes along unless empty.
+  std::string Http(const std::string& path, const std::string& token = "") const;
   // Waits until the condition holds, at most 10 s.
   bool Eventually(const std::function<bool()>& condition);
   // Nothing runs, waits or holds a block, and no call is open.

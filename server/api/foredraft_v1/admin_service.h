@@ -1,20 +1,25 @@
 #ifndef FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_
 #define FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_
 
-// The gRPC service for operators. Each method calls one function and translates its answer.
+// The gRPC service for operators. Each method calls one function and translates its answer. The API's
+// listener has the methods that only read, the admin listener has all.
 
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "foredraft/v1/admin.grpc.pb.h"
+#include "server/api/access.h"
 #include "server/api/admin_hooks.h"
 
 namespace foredraft {
 
 class AdminService final : public v1::AdminService::CallbackService {
  public:
-  AdminService(AdminHooks hooks, std::function<ServerLoad()> load)
-      : hooks_(std::move(hooks)), load_(std::move(load)) {}
+  // `refusal` is empty on the admin listener; elsewhere it says where that is, and what changes something is
+  // refused with it. The access outlives the service. To read needs the role api, to change admin.
+  AdminService(AdminHooks hooks, std::function<ServerLoad()> load, const Access& access, std::string refusal)
+      : hooks_(std::move(hooks)), load_(std::move(load)), access_(access), refusal_(std::move(refusal)) {}
 
   grpc::ServerUnaryReactor* GetConfig(grpc::CallbackServerContext* context,
                                       const v1::GetConfigRequest* request,
@@ -28,8 +33,13 @@ class AdminService final : public v1::AdminService::CallbackService {
                                   v1::DrainResponse* response) override;
 
  private:
+  absl::Status MayRead(const grpc::CallbackServerContext& context) const;
+  absl::Status MayChange(const grpc::CallbackServerContext& context) const;
+
   const AdminHooks hooks_;
   const std::function<ServerLoad()> load_;  // thread-safe
+  const Access& access_;
+  const std::string refusal_;
 };
 
 }  // namespace foredraft

@@ -2,17 +2,24 @@
 
 #include <utility>
 
+#include "base/status_macros.h"
 #include "server/api/foredraft_v1/calls.h"
 #include "server/api/foredraft_v1/messages.h"
 #include "server/api/grpc_status.h"
 
 namespace foredraft {
 
+absl::StatusOr<const ServingParts*> GenerationService::PartsFor(
+    const grpc::CallbackServerContext& context) const {
+  RETURN_IF_ERROR(access_.Check(context, Role::kApi).status());
+  return admission_.Parts();
+}
+
 grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContext* context,
                                                       const v1::GenerateRequest* request,
                                                       v1::GenerateResponse* response) {
   const std::shared_ptr<V1UnaryCall> call = V1UnaryCall::Create(context, admission_.OpenCall(), response);
-  admission_.Submit(*context, ReadRequest(*request), call);
+  admission_.Submit(*context, access_, ReadRequest(*request), call);
   return call.get();
 }
 
@@ -20,14 +27,14 @@ grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const std::shared_ptr<V1StreamCall> call =
       V1StreamCall::Create(context, admission_.OpenCall(), max_pending_tokens_);
-  admission_.Submit(*context, ReadRequest(*request), call);
+  admission_.Submit(*context, access_, ReadRequest(*request), call);
   return call.get();
 }
 
 grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
                                                       const v1::TokenizeRequest* request,
                                                       v1::TokenizeResponse* response) {
-  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (!parts.ok()) return FinishNow(context, parts.status());
   const bool add_bos = !request->has_add_bos() || request->add_bos();
   const std::optional<bool> thinking =
@@ -41,7 +48,7 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
                                                         const v1::DetokenizeRequest* request,
                                                         v1::DetokenizeResponse* response) {
-  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (!parts.ok()) return FinishNow(context, parts.status());
   const auto& ids = request->token_ids();
   absl::StatusOr<std::string> text =
@@ -53,7 +60,7 @@ grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContext* context,
                                                       const v1::GetModelRequest*,
                                                       v1::GetModelResponse* response) {
-  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (parts.ok()) FillModel((*parts)->model, (*parts)->validator->thinking(), response);
   return FinishNow(context, parts.status());
 }

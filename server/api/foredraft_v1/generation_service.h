@@ -11,10 +11,10 @@ namespace foredraft {
 
 class GenerationService final : public v1::GenerationService::CallbackService {
  public:
-  // A stream is ended once its client leaves more than `max_pending_tokens` tokens unread. The admission
-  // outlives the service.
-  GenerationService(Admission& admission, int max_pending_tokens)
-      : admission_(admission), max_pending_tokens_(max_pending_tokens) {}
+  // A stream is ended once its client leaves more than `max_pending_tokens` tokens unread. Admission and
+  // access outlive the service; every method needs the role api.
+  GenerationService(Admission& admission, const Access& access, int max_pending_tokens)
+      : admission_(admission), access_(access), max_pending_tokens_(max_pending_tokens) {}
 
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
                                      v1::GenerateResponse* response) override;
@@ -29,7 +29,11 @@ class GenerationService final : public v1::GenerationService::CallbackService {
                                      v1::GetModelResponse* response) override;
 
  private:
+  // The parts that serve, if the caller may use them.
+  absl::StatusOr<const ServingParts*> PartsFor(const grpc::CallbackServerContext& context) const;
+
   Admission& admission_;
+  const Access& access_;
   const int max_pending_tokens_;
 };
 

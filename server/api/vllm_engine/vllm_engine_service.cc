@@ -8,6 +8,8 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "server/api/grpc_status.h"
+#include "server/api/request_id.h"
+#include "server/output/request_log.h"
 
 namespace foredraft {
 
@@ -22,16 +24,19 @@ grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Genera
   const std::shared_ptr<VllmGenerateCall> call =
       VllmGenerateCall::Create(context, std::move(hooks), request->stream(), max_pending_tokens_);
   absl::StatusOr<ClientRequest> client = ReadRequest(*request);
-  *registered = Register(request->request_id(), call);
-  if (!*registered) {
+  const absl::Status allowed = access_.Check(*context, Role::kApi).status();
+  *registered = allowed.ok() && Register(request->request_id(), call);
+  if (!allowed.ok()) {
+    client = allowed;
+  } else if (!*registered) {
     client =
         absl::AlreadyExistsError(absl::StrCat("request_id: ", request->request_id(), ": a live call has it"));
   }
   if (client.ok()) {
-    admission_.Submit(*context, *std::move(client), call);
+    admission_.Submit(*context, access_, *std::move(client), call);
     call->Submitted();
   } else {
-    admission_.Refuse(request->request_id(), client.status(), call);
+    admission_.Refuse(*context, request->request_id(), client.status(), call);
   }
   return call.get();
 }
@@ -51,6 +56,8 @@ void VllmEngineService::Unregister(const std::string& request_id) {
 grpc::ServerUnaryReactor* VllmEngineService::Abort(grpc::CallbackServerContext* context,
                                                    const vllm_wire::AbortRequest* request,
                                                    vllm_wire::AbortResponse*) {
+  const absl::Status allowed = access_.Check(*context, Role::kApi).status();
+  if (!allowed.ok()) return FinishNow(context, allowed);
   std::vector<std::shared_ptr<VllmGenerateCall>> calls;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -69,7 +76,7 @@ grpc::ServerUnaryReactor* VllmEngineService::HealthCheck(grpc::CallbackServerCon
                                                          const vllm_wire::HealthCheckRequest*,
                                                          vllm_wire::HealthCheckResponse* response) {
   // A gateway that hears "unhealthy" while the model loads registers the worker without its model, for good.
-  if (const auto parts = admission_.Parts(); !parts.ok()) return FinishNow(context, parts.status());
+  if (const auto parts = PartsFor(*context); !parts.ok()) return FinishNow(context, parts.status());
   const ServingState state = source_.load().state;
   response->set_healthy(state == ServingState::kServing);
   response->set_message(ServingStateName(state));
@@ -79,7 +86,7 @@ grpc::ServerUnaryReactor* VllmEngineService::HealthCheck(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* VllmEngineService::GetModelInfo(grpc::CallbackServerContext* context,
                                                           const vllm_wire::GetModelInfoRequest*,
                                                           vllm_wire::GetModelInfoResponse* response) {
-  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (parts.ok()) FillModelInfo((*parts)->model, response);
   return FinishNow(context, parts.status());
 }
@@ -87,7 +94,7 @@ grpc::ServerUnaryReactor* VllmEngineService::GetModelInfo(grpc::CallbackServerCo
 grpc::ServerUnaryReactor* VllmEngineService::GetServerInfo(grpc::CallbackServerContext* context,
                                                            const vllm_wire::GetServerInfoRequest*,
                                                            vllm_wire::GetServerInfoResponse* response) {
-  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (!parts.ok()) return FinishNow(context, parts.status());
   response->set_active_requests(source_.load().open_calls);
   response->set_uptime_seconds(std::chrono::duration<double>(Clock::now() - start_).count());
@@ -101,7 +108,7 @@ grpc::ServerUnaryReactor* VllmEngineService::GetServerInfo(grpc::CallbackServerC
 grpc::ServerUnaryReactor* VllmEngineService::GetLoads(grpc::CallbackServerContext* context,
                                                       const vllm_wire::GetLoadsRequest*,
                                                       vllm_wire::GetLoadsResponse* response) {
-  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (!parts.ok()) return FinishNow(context, parts.status());
   response->set_timestamp(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()));
   FillLoads(source_.load(), (*parts)->model, response);
@@ -124,12 +131,23 @@ double VllmEngineService::Throughput() {
 }
 
 grpc::ServerWriteReactor<::smg::grpc::common::GetTokenizerChunk>* VllmEngineService::GetTokenizer(
-    grpc::CallbackServerContext*, const ::smg::grpc::common::GetTokenizerRequest*) {
-  return new TokenizerCall(Bundle());
+    grpc::CallbackServerContext* context, const ::smg::grpc::common::GetTokenizerRequest*) {
+  const std::string id = MakeRequestId();
+  context->AddTrailingMetadata(kRequestIdMetadata, id);
+  absl::StatusOr<std::shared_ptr<const TokenizerBundle>> bundle = Bundle(*context);
+  if (!bundle.ok()) LogRefusal(id, context->peer(), bundle.status());
+  return new TokenizerCall(std::move(bundle));
 }
 
-absl::StatusOr<std::shared_ptr<const TokenizerBundle>> VllmEngineService::Bundle() {
-  ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
+absl::StatusOr<const ServingParts*> VllmEngineService::PartsFor(
+    const grpc::CallbackServerContext& context) const {
+  RETURN_IF_ERROR(access_.Check(context, Role::kApi).status());
+  return admission_.Parts();
+}
+
+absl::StatusOr<std::shared_ptr<const TokenizerBundle>> VllmEngineService::Bundle(
+    const grpc::CallbackServerContext& context) {
+  ASSIGN_OR_RETURN(const ServingParts* parts, PartsFor(context));
   std::lock_guard<std::mutex> lock(mutex_);
   if (bundle_ == nullptr) {
     ASSIGN_OR_RETURN(TokenizerBundle bundle, MakeTokenizerBundle(parts->model.model_path));

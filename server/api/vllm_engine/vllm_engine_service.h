@@ -25,9 +25,13 @@ class VllmEngineService final : public vllm_wire::VllmEngine::CallbackService {
     std::function<double()> generated_tokens;  // since the start
   };
 
-  // The admission outlives the service. `max_pending_tokens` as in foredraft.v1.
-  VllmEngineService(Admission& admission, Source source, int max_pending_tokens)
-      : admission_(admission), source_(std::move(source)), max_pending_tokens_(max_pending_tokens) {}
+  // Admission and access outlive the service; every method needs the role api. `max_pending_tokens` as in
+  // foredraft.v1.
+  VllmEngineService(Admission& admission, const Access& access, Source source, int max_pending_tokens)
+      : admission_(admission),
+        access_(access),
+        source_(std::move(source)),
+        max_pending_tokens_(max_pending_tokens) {}
 
   grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const vllm_wire::GenerateRequest* request) override;
@@ -57,9 +61,12 @@ class VllmEngineService final : public vllm_wire::VllmEngine::CallbackService {
   void Unregister(const std::string& request_id);
   // Tokens per second since the throughput was last computed, at least a second ago.
   double Throughput();
-  absl::StatusOr<std::shared_ptr<const TokenizerBundle>> Bundle();
+  // The parts that serve, if the caller may use them.
+  absl::StatusOr<const ServingParts*> PartsFor(const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<std::shared_ptr<const TokenizerBundle>> Bundle(const grpc::CallbackServerContext& context);
 
   Admission& admission_;
+  const Access& access_;
   const Source source_;
   const int max_pending_tokens_;
   const Clock::time_point start_ = Clock::now();

@@ -202,16 +202,30 @@ class Connection {
 };
 
 // More silent connections than threads: the page must come after their timeout of 2 s, not of 30.
-TEST(ExposeMetrics, SilentConnectionsDoNotBlockThePage) {
-  const auto metrics = std::make_shared<Metrics>(MetricsOptions{.model_name = "m"});
-  const auto exposer = ExposeMetrics("127.0.0.1:0", metrics);
-  ASSERT_TRUE(exposer.ok()) << exposer.status();
-  const int port = (*exposer)->GetListeningPorts().front();
+TEST(HttpListener, SilentConnectionsDoNotBlockThePage) {
+  const Metrics metrics({.model_name = "m"});
+  const auto listener = HttpListener::Listen(
+      "127.0.0.1:0", {{"/metrics", [&metrics](const std::string&) { return MetricsPage(metrics); }}});
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const int port = (*listener)->port();
   std::vector<std::unique_ptr<Connection>> silent;
-  for (int i = 0; i < 12; ++i) silent.push_back(std::make_unique<Connection>(port));
+  for (int i = 0; i < 24; ++i) silent.push_back(std::make_unique<Connection>(port));
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(Connection(port).Get("/metrics"), HasSubstr("foredraft_requests_running"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+}
+
+TEST(HttpListener, AnswersEachPathWithItsStatus) {
+  const auto listener = HttpListener::Listen(
+      "127.0.0.1:0",
+      {{"/readyz", [](const std::string&) { return HttpAnswer{.status = 503, .body = "loading\n"}; }},
+       {"/who", [](const std::string& authorization) { return HttpAnswer{.body = authorization}; }}});
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const int port = (*listener)->port();
+  EXPECT_THAT(Connection(port).Get("/readyz"),
+              AllOf(HasSubstr("HTTP/1.1 503"), HasSubstr("\r\n\r\nloading\n")));
+  EXPECT_THAT(Connection(port).Get("/who"), HasSubstr("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(Connection(port).Get("/other"), HasSubstr("HTTP/1.1 404"));
 }
 
 }  // namespace

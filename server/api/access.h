@@ -1,0 +1,82 @@
+#ifndef FOREDRAFT_SERVER_API_ACCESS_H_
+#define FOREDRAFT_SERVER_API_ACCESS_H_
+
+// Who may call: bearer tokens with a role, from server.auth.tokens_file. The file has the tokens' hashes
+// only. Thread-safe.
+
+#include <grpcpp/server_context.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace foredraft {
+
+// Each role may do what the roles before it may.
+enum class Role { kMetrics, kApi, kAdmin };
+const char* RoleName(Role role);
+// INVALID_ARGUMENT: "<text>, allowed api, admin, metrics".
+absl::StatusOr<Role> ParseRole(std::string_view text);
+
+using TokenHash = std::array<unsigned char, 32>;  // SHA-256
+TokenHash HashToken(std::string_view token);
+std::string HexOf(const TokenHash& hash);
+
+// A line of the file: "api alice 9f86d0...", without the line's end.
+std::string TokenLine(Role role, std::string_view name, std::string_view token);
+
+class TokenTable {
+ public:
+  struct Entry {
+    Role role;
+    std::string name;
+    TokenHash hash;
+  };
+
+  // `text` is the file's: a line per token, empty lines and lines that begin with # apart. INVALID_ARGUMENT
+  // names `file`, line and what is wrong; it never shows a hash.
+  static absl::StatusOr<TokenTable> Parse(std::string_view text, const std::string& file);
+  static absl::StatusOr<TokenTable> Read(const std::string& file);
+
+  // Null: no line has the token. Takes the same time whichever line has it.
+  const Entry* Find(std::string_view token) const;
+  bool HasRole(Role role) const;
+  size_t size() const { return entries_.size(); }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+class Access {
+ public:
+  // Lets everyone in until Require.
+  Access() = default;
+
+  // Asks for a token of `table` from now on.
+  void Require(TokenTable table);
+
+  // Whether a token of exactly this role exists.
+  bool HasRole(Role role) const;
+
+  // The name of the caller's token, empty where none is asked for. UNAUTHENTICATED: no token, or an unknown
+  // one. PERMISSION_DENIED: a token whose role may not do this.
+  absl::StatusOr<std::string> Check(const grpc::ServerContextBase& context, Role role) const;
+  // `authorization` is the header's value, "Bearer ...".
+  absl::StatusOr<std::string> Check(std::string_view authorization, Role role) const;
+
+ private:
+  std::shared_ptr<const TokenTable> table() const;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const TokenTable> table_;  // guarded by mutex_; null: everyone
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_ACCESS_H_

@@ -1,0 +1,23 @@
+#ifndef FOREDRAFT_SERVER_API_REQUEST_ID_H_
+#define FOREDRAFT_SERVER_API_REQUEST_ID_H_
+
+// The name of a call in the log and in the trailing metadata of its answer.
+
+#include <string>
+#include <string_view>
+
+namespace foredraft {
+
+// Trailing metadata of every answer, errors included: the client's request_id, or the one made here.
+inline constexpr char kRequestIdMetadata[] = "x-request-id";
+
+// "r-" and 16 hexadecimal digits.
+std::string MakeRequestId();
+
+// A client's id as metadata may hold it: its first kMaxRequestIdBytes bytes, with %XX for all but printable
+// ASCII.
+std::string PrintableId(std::string_view id);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_REQUEST_ID_H_

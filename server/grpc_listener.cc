@@ -1,0 +1,70 @@
+#include "server/grpc_listener.h"
+
+#include <grpcpp/resource_quota.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(config.max_message_mib << 20);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.handshake_timeout_s * 1000);
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("foredraft").Resize(static_cast<size_t>(config.memory_quota_mib) << 20));
+  // Gateways ping every 30 s, also while idle. A dead peer is found within a minute.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 40'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Open(const ServerConfig& limits,
+                                                                 Options options) {
+  ASSIGN_OR_RETURN(ListeningSockets sockets,
+                   ListeningSockets::Open(options.key, options.address, options.private_socket));
+  std::unique_ptr<GrpcListener> listener(new GrpcListener());
+  listener->address_ = options.address;
+  grpc::ServerBuilder builder;
+  SetChannelOptions(limits, builder);
+  listener->intake_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
+  for (grpc::Service* service : options.services) builder.RegisterService(service);
+  listener->server_ = builder.BuildAndStart();
+  CHECK(listener->server_ != nullptr) << options.key << ": no gRPC server";
+  listener->acceptor_ = std::make_unique<Acceptor>(
+      std::move(sockets), *options.connections,
+      [intake = listener->intake_.get()](int listener_fd, int fd) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+        connection.listener_fd = listener_fd;
+        connection.fd = fd;
+        intake->HandleNewConnection(&connection);
+      },
+      std::move(options.refused));
+  return listener;
+}
+
+GrpcListener::~GrpcListener() { Shutdown(); }
+
+std::string GrpcListener::address() const {
+  const bool chosen = address_.ends_with(":0") && port() != 0;
+  return chosen ? absl::StrCat(address_.substr(0, address_.size() - 1), port()) : address_;
+}
+
+void GrpcListener::Shutdown() {
+  if (server_ == nullptr) return;
+  acceptor_->Stop();
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_.reset();
+}
+
+}  // namespace foredraft

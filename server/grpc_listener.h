@@ -1,0 +1,59 @@
+#ifndef FOREDRAFT_SERVER_GRPC_LISTENER_H_
+#define FOREDRAFT_SERVER_GRPC_LISTENER_H_
+
+// A gRPC server on an address of the configuration, with the limits that server.* sets. Connections come
+// through an Acceptor. Not thread-safe, but for what says so.
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "server/acceptor.h"
+
+namespace foredraft {
+
+class GrpcListener {
+ public:
+  struct Options {
+    const char* key = "";  // of the address, for errors
+    std::string address;
+    std::shared_ptr<grpc::ServerCredentials> credentials;
+    std::vector<grpc::Service*> services;    // outlive the listener
+    ConnectionCount* connections = nullptr;  // outlives the listener
+    std::function<void()> refused;           // a connection that was one too many; on the acceptor's thread
+    bool private_socket = false;             // a unix socket is for its owner alone
+  };
+
+  // The error names key and address.
+  static absl::StatusOr<std::unique_ptr<GrpcListener>> Open(const ServerConfig& limits, Options options);
+  ~GrpcListener();  // Shutdown
+
+  grpc::Server& server() { return *server_; }
+  int port() const { return acceptor_->port(); }
+  // As configured; a port of 0 is replaced by the port that the kernel chose.
+  std::string address() const;
+  // Thread-safe.
+  Acceptor& acceptor() { return *acceptor_; }
+
+  // Accepts no more, ends the calls that are left. Safe to call twice.
+  void Shutdown();
+
+ private:
+  GrpcListener() = default;
+
+  std::string address_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_GRPC_LISTENER_H_

@@ -1,0 +1,28 @@
+#ifndef FOREDRAFT_SERVER_PORT_PROBE_H_
+#define FOREDRAFT_SERVER_PORT_PROBE_H_
+
+// Dials a listener of this process and waits for the first bytes of its answer: that it accepts connections,
+// has a descriptor for them, and that gRPC's threads run.
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace foredraft {
+
+struct PortProbe {
+  std::string address;  // as listened on: host:port (0.0.0.0 and [::] are dialled on loopback), unix:path
+  bool tls = false;     // the answer is that of a handshake, which needs no certificate of the client
+  std::chrono::milliseconds timeout = std::chrono::seconds(2);
+  // Called with the local port before a TCP connection is made.
+  std::function<void(int port)> dials_from;
+};
+
+// DEADLINE_EXCEEDED or UNAVAILABLE: what failed. Waits up to the timeout.
+absl::Status Probe(const PortProbe& probe);
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_PORT_PROBE_H_

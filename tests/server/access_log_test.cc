@@ -1,0 +1,174 @@
+// The access log: who was refused, from where, in lines that no client can forge.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/queue_share.h"
+#include "server/api/request_id.h"
+#include "server/output/request_log.h"
+#include "tests/server/serving_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using grpc::StatusCode;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+// The daemon's log as lines in a file, through descriptor 2.
+class LogFile {
+ public:
+  LogFile() : path_(absl::StrCat(testing::TempDir(), "/foredraft_log_", getpid())), saved_(dup(2)) {
+    const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(fd, 2);
+    close(fd);
+    InstallLog(LogLevel::kInfo, LogFormat::kText);
+  }
+  ~LogFile() {
+    InstallLogSink(nullptr);
+    dup2(saved_, 2);
+    close(saved_);
+    std::filesystem::remove(path_);
+  }
+  std::string Text() const {
+    std::ifstream file(path_);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+ private:
+  const std::string path_;
+  const int saved_;
+};
+
+std::string Trailer(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find(kRequestIdMetadata);
+  return found == trailers.end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
+TEST(AccessLog, ARefusalHasItsIdAndItsPeer) {
+  const LogFile log;
+  TestServer server;
+  grpc::ClientContext context;
+  v1::GenerateRequest request = SimpleRequest(1, 5);
+  request.mutable_token_ids()->add_ids(-1);
+  EXPECT_EQ(ReadStream(server.stub(), request, &context).status.error_code(), StatusCode::INVALID_ARGUMENT);
+  const std::string id = Trailer(context);
+  EXPECT_THAT(id, MatchesRegex("r-[0-9a-f]{16}"));
+  EXPECT_THAT(log.Text(), HasSubstr(absl::StrCat("request ", id, " refused, peer ipv4:127.0.0.1:")));
+  EXPECT_THAT(log.Text(), HasSubstr(": INVALID_ARGUMENT token_ids"));
+}
+
+TEST(AccessLog, EveryAnswerHasAnId) {
+  TestServer server;
+  grpc::ClientContext good;
+  v1::GenerateRequest request = SimpleRequest(1, 5);
+  request.set_request_id("mine 7%");
+  EXPECT_TRUE(ReadStream(server.stub(), request, &good).status.ok());
+  EXPECT_EQ(Trailer(good), "mine%207%25");
+  grpc::ClientContext unary;
+  v1::GenerateResponse response;
+  EXPECT_TRUE(server.stub().Generate(&unary, SimpleRequest(1, 5), &response).ok());
+  EXPECT_EQ(Trailer(unary), response.request_id());
+  grpc::ClientContext other;
+  v1::TokenizeResponse tokens;
+  server.stub().Tokenize(&other, {}, &tokens);
+  EXPECT_THAT(Trailer(other), MatchesRegex("r-[0-9a-f]{16}"));
+}
+
+// The attack on the log: a request_id that holds a line of its own.
+TEST(AccessLog, AClientsTextCannotForgeALine) {
+  const LogFile log;
+  TestServer server;
+  v1::GenerateRequest request = SimpleRequest(1, 5);
+  request.set_request_id("x\n2026-01-01T00:00:00.000Z error   all ranks lost\x1b[2J");
+  request.mutable_token_ids()->add_ids(-1);
+  grpc::ClientContext context;
+  EXPECT_EQ(ReadStream(server.stub(), request, &context).status.error_code(), StatusCode::INVALID_ARGUMENT);
+  Log(LogLevel::kInfo, "%s", "a\nb");
+  LogRequest(LogLevel::kInfo, "i\nj", "k\rl");
+  std::istringstream lines(log.Text());
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_THAT(line, MatchesRegex("[0-9-]+T[0-9:.]+Z (info|warning|error) .*"));
+    EXPECT_THAT(line, AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\r"))));
+    EXPECT_EQ(line.find("error   all ranks"), std::string::npos);
+  }
+  EXPECT_THAT(log.Text(), AllOf(HasSubstr("a\\x0ab"), HasSubstr("request i\\x0aj k\\x0dl")));
+}
+
+TEST(AccessLog, AFloodOfRefusalsIsCounted) {
+  const LogFile log;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5000; ++i) LogRefusal("r", "ipv4:10.0.0.1:1", absl::UnavailableError("loading"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  LogRefusal("r", "ipv4:10.0.0.1:1", absl::UnavailableError("loading"));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const std::string text = log.Text();
+  EXPECT_THAT(text, HasSubstr(" refusals were not logged\n"));
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), (kRefusalLinesPerSecond + 1) * (took.count() + 2));
+}
+
+TEST(QueueShare, CountsEachClientAlone) {
+  QueueShare share;
+  auto first = share.Take("a", 2);
+  auto second = share.Take("a", 2);
+  ASSERT_TRUE(first.ok() && second.ok());
+  const auto third = share.Take("a", 2);
+  EXPECT_TRUE(absl::IsResourceExhausted(third.status()));
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr("server.max_queue_share"));
+  EXPECT_TRUE(share.Take("b", 2).ok());
+  first->reset();
+  EXPECT_TRUE(share.Take("a", 2).ok());
+  EXPECT_EQ(ClientOf("ipv4:10.0.0.7:4242"), "ipv4:10.0.0.7");
+  EXPECT_EQ(ClientOf("ipv6:%5B::1%5D:4242"), "ipv6:%5B::1%5D");
+  EXPECT_EQ(ClientOf("unix:"), "unix:");
+}
+
+// The attack on the queue: one client sends all it can, another one still gets its turn.
+TEST(QueueShare, OneClientCannotFillTheQueue) {
+  TestServerOptions options;
+  options.frontend.server.max_queue_share = 0.25;
+  options.frontend.max_queue_size = 16;
+  options.loop.max_queue_size = 16;
+  TestServer server(options);
+  server.rank().Hold();
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>>> readers;
+  for (int i = 0; i < 4; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(server.stub().GenerateStream(contexts.back().get(), SimpleRequest(1, 5)));
+  }
+  ASSERT_TRUE(server.Eventually([&] { return server.frontend().open_calls() == 4; }));
+  const StreamResult fifth = ReadStream(server.stub(), SimpleRequest(1, 5));
+  EXPECT_EQ(fifth.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(fifth.status.error_message(), HasSubstr("4 requests of this client wait"));
+  // Another client: in this process, so with another peer.
+  const auto other = v1::GenerationService::NewStub(server.frontend().InProcessChannel());
+  grpc::ClientContext context;
+  auto reader = other->GenerateStream(&context, SimpleRequest(1, 5));
+  ASSERT_TRUE(server.Eventually([&] { return server.frontend().open_calls() == 5; }));
+  server.rank().Release();
+  v1::GenerateChunk chunk;
+  readers.push_back(std::move(reader));
+  for (auto& each : readers) {
+    while (each->Read(&chunk)) continue;
+    EXPECT_TRUE(each->Finish().ok());
+  }
+  EXPECT_TRUE(ReadStream(server.stub(), SimpleRequest(1, 5)).status.ok()) << "the places are free again";
+}
+
+}  // namespace
+}  // namespace foredraft
