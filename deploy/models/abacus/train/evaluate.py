@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Measures an exported model: accuracy on held-out questions, acceptance of drafts.
 
-Decodes greedily in float32 with the weights as exported. An answer is right if
-the text after </think> is the expected sentence. Acceptance follows Eagle (one
-module, recycled) and Vanilla (modules in sequence) under the strict greedy rule.
+Decodes in float32 with the weights as exported. An answer is right if the text
+after </think> is the expected sentence, or, for stories and lists, if
+free_choices.is_right. Acceptance follows Eagle (one module, recycled) and Vanilla
+(modules in sequence) under the strict rule.
+
+With --temperatures the replies are sampled, and Eagle's drafts are made in three
+ways: with the noise that chose the target's tokens (what the server does), as the
+most probable token, and with noise of their own.
 
 A draft is worth comparing only as long as all drafts before it were right, and
 then its inputs are committed tokens: so the drafts of all positions are computed
 in one pass over the finished text, and the decode steps are then replayed.
 
     evaluate.py --model .. --questions ../heldout.jsonl
+    evaluate.py --model .. --questions ../free.jsonl --temperatures 0.6 1.0 1.5
 """
 
 import argparse
@@ -23,8 +29,10 @@ from tokenizers import Tokenizer
 
 import checkpoint
 from dataset import PAD, prompt_ids
+from free_choices import FREE_KINDS, is_right
 
 EOS = 1
+OTHER_SEED = 1_000_000  # added to a reply's seed for noise that its tokens did not use
 
 
 def decode_row(model, ids, position, caches):
@@ -42,14 +50,28 @@ def decode_row(model, ids, position, caches):
     return model.lm_head(model.norm(x[:, 0]))
 
 
-def generate(model, prompts, max_tokens):
-    """Greedy replies; every sequence is fed its own prompt, then its own tokens."""
+def gumbel_noise(seed, rows, vocab_size):
+    """[rows, vocab_size], a function of the seed: the maximum of log q + noise is a sample of q."""
+    uniform = torch.rand(rows, vocab_size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return -(-uniform.clamp_min(1e-300).log()).log().float()
+
+
+def choose(logits, temperature, noise):
+    """The token of each row: the most probable one at temperature 0, else a sample."""
+    return (logits / temperature + noise if temperature else logits).argmax(-1)
+
+
+def generate(model, prompts, max_tokens, temperature=0.0, seeds=()):
+    """Replies; every sequence is fed its own prompt, then its own tokens."""
     rows = [list(prompt) for prompt in prompts]
     caches = [[] for _ in model.layers]
+    length = max(map(len, prompts)) + max_tokens
+    noise = [gumbel_noise(seed, length, model.config.vocab_size) for seed in seeds] if temperature else None
     for position in range(min(map(len, prompts)) + max_tokens):
         ids = torch.tensor([row[position] if position < len(row) else PAD for row in rows])
-        best = decode_row(model, ids, position, caches).argmax(-1).tolist()
-        for row, prompt, token in zip(rows, prompts, best):
+        logits = decode_row(model, ids, position, caches)
+        own = torch.stack([each[position + 1] for each in noise]) if temperature else None
+        for row, prompt, token in zip(rows, prompts, choose(logits, temperature, own).tolist()):
             open_end = len(row) == position + 1 and position + 1 >= len(prompt)
             if open_end and row[-1] != EOS and len(row) < len(prompt) + max_tokens:
                 row.append(token)
@@ -58,18 +80,26 @@ def generate(model, prompts, max_tokens):
     return rows
 
 
-def draft_hits(model, ids, vanilla):
-    """hits[d][s]: whether the draft of depth d made for position s is ids[s]."""
+def draft_logits(model, ids, vanilla):
+    """logits[d][r] of the draft of depth d for position d + 2 + r with Vanilla, 2 + r with Eagle."""
     tokens = torch.tensor([ids])
-    previous, levels, hits = model(tokens), [], []
+    previous, levels, found = model(tokens), [], []
     for depth in range(model.config.num_nextn_predict_layers):
         if vanilla or depth == 0:
-            offset = depth + 1
-            previous = model.draft(depth, tokens[:, offset:], previous[:, :-1], [] if vanilla else levels)
+            previous = model.draft(depth, tokens[:, depth + 1:], previous[:, :-1], [] if vanilla else levels)
         else:
             previous = model.draft(0, tokens[:, 1:], previous.roll(1, 1), levels)
-        drafts = model.lm_head(previous[0, :-1]).argmax(-1)
-        hits.append([False] * (offset + 1) + (drafts == tokens[0, offset + 1:]).tolist())
+        found.append(model.lm_head(previous[0, :-1]))
+    return found
+
+
+def draft_hits(logits, ids, temperature=0.0, noise=None):
+    """hits[d][s]: whether the draft of depth d made for position s is ids[s]."""
+    hits = []
+    for each in logits:
+        offset = len(ids) - len(each)
+        drafts = choose(each, temperature, noise[offset:len(ids)] if temperature else None)
+        hits.append([False] * offset + (drafts == torch.tensor(ids[offset:])).tolist())
     return hits
 
 
@@ -86,11 +116,57 @@ def replay(hits, first, end, max_drafts):
     return steps, emitted
 
 
+def counted_hits(name, hits, prompt, row):
+    """Steps and tokens for each number of drafts."""
+    counts = collections.Counter()
+    for k in range(1, len(hits) + 1):
+        steps, emitted = replay(hits, len(prompt), len(row), k)
+        counts += collections.Counter({f"{name}-K{k} steps": steps, f"{name}-K{k} tokens": emitted})
+    return counts
+
+
+def drafted(model, prompt, row, temperature, seed):
+    """What each way of drafting gains over one finished reply."""
+    eagle = draft_logits(model, row, vanilla=False)
+    if not temperature:
+        vanilla = draft_logits(model, row, vanilla=True)
+        return (counted_hits("eagle", draft_hits(eagle, row), prompt, row)
+                + counted_hits("vanilla", draft_hits(vanilla, row), prompt, row))
+    same, other = (gumbel_noise(s, len(row), model.config.vocab_size) for s in (seed, OTHER_SEED + seed))
+    return (counted_hits("same-noise", draft_hits(eagle, row, temperature, same), prompt, row)
+            + counted_hits("greedy", draft_hits(eagle, row), prompt, row)
+            + counted_hits("independent", draft_hits(eagle, row, temperature, other), prompt, row))
+
+
+def right(item, row, reply):
+    if row[-1] != EOS:
+        return False
+    return is_right(item, reply) if item["kind"] in FREE_KINDS else reply.split("</think>")[-1].strip() == item["answer"]
+
+
+def evaluate(model, tokenizer, items, args, temperature):
+    counts = collections.Counter()
+    for start in range(0, len(items), args.batch):
+        part = items[start:start + args.batch]
+        prompts = [prompt_ids(tokenizer, item["question"]) for item in part]
+        seeds = range(start, start + len(part))
+        rows = generate(model, prompts, args.max_tokens, temperature, seeds)
+        for item, prompt, row, seed in zip(part, prompts, rows, seeds):
+            reply = tokenizer.decode(row[len(prompt):], skip_special_tokens=True)
+            good = right(item, row, reply)
+            counts += collections.Counter(asked=1, right=good, tokens=len(row) - len(prompt))
+            if not good and counts["asked"] - counts["right"] <= args.wrong:
+                print(f"wrong: {item['question']}\n{reply}\nexpected: {item.get('answer', item.get('asked'))}\n")
+            counts += drafted(model, prompt, row, temperature, seed)
+    return counts
+
+
 @torch.no_grad()
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--questions", type=pathlib.Path, required=True)
+    parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0])
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--limit", type=int, help="questions of each kind at most")
@@ -104,33 +180,20 @@ def main():
     for line in args.questions.read_text().splitlines():
         item = json.loads(line)
         kinds[item["kind"]].append(item)
-    totals = collections.Counter()
-    for kind, items in kinds.items():
-        items = items[:args.limit]
-        counts = collections.Counter()
-        for start in range(0, len(items), args.batch):
-            part = items[start:start + args.batch]
-            prompts = [prompt_ids(tokenizer, item["question"]) for item in part]
-            for item, prompt, row in zip(part, prompts, generate(model, prompts, args.max_tokens)):
-                reply = tokenizer.decode(row[len(prompt):], skip_special_tokens=True)
-                right = row[-1] == EOS and reply.split("</think>")[-1].strip() == item["answer"]
-                counts += collections.Counter(asked=1, right=right, tokens=len(row) - len(prompt))
-                if not right and counts["asked"] - counts["right"] <= args.wrong:
-                    print(f"wrong: {item['question']}\n{reply}\nexpected: {item['answer']}\n")
-                for mode in ("eagle", "vanilla"):
-                    hits = draft_hits(model, row, mode == "vanilla")
-                    for k in range(1, len(hits) + 1):
-                        steps, emitted = replay(hits, len(prompt), len(row), k)
-                        counts += collections.Counter({f"{mode}{k} steps": steps, f"{mode}{k} tokens": emitted})
-        report(kind, counts)
-        totals += counts
-    report("all", totals)
+    for temperature in args.temperatures:
+        print(f"temperature {temperature:g}")
+        totals = collections.Counter()
+        for kind, items in kinds.items():
+            counts = evaluate(model, tokenizer, items[:args.limit], args, temperature)
+            report(kind, counts)
+            totals += counts
+        report("all", totals)
     print(f"{time.time() - started:.0f} s")
 
 
 def report(kind, counts):
-    lengths = " ".join(f"{mode}-K{k} {counts[f'{mode}{k} tokens'] / max(counts[f'{mode}{k} steps'], 1):.3f}"
-                       for mode in ("eagle", "vanilla") for k in (1, 2, 3))
+    ways = [name.removesuffix(" steps") for name in counts if name.endswith(" steps")]
+    lengths = " ".join(f"{way} {counts[f'{way} tokens'] / max(counts[f'{way} steps'], 1):.3f}" for way in ways)
     print(f"{kind}: {counts['right']}/{counts['asked']} = {100 * counts['right'] / counts['asked']:.1f}%, "
           f"{counts['tokens'] / counts['asked']:.1f} tokens a reply, {lengths}", flush=True)
 

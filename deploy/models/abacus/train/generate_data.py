@@ -7,6 +7,7 @@ belongs to the training split or to the held-out split, so that no held-out
 question was ever asked in training in any wording.
 
     generate_data.py --split heldout --per-kind 150 --seed 7 --out ../heldout.jsonl
+    generate_data.py --split heldout --per-kind 150 --seed 7 --kinds stories lists --out ../free.jsonl
 """
 
 import argparse
@@ -15,13 +16,11 @@ import random
 import sys
 import zlib
 
+from free_choices import FREE_KINDS
 from questions import QUESTIONS, SMALL_TALK
-from words import NAMES, SYLLABLES, THINGS, WORDS
+from words import DAYS, MONTHS, NAMES, SYLLABLES, THINGS, WORDS
 
 HELDOUT_PERCENT = 10
-DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August",
-          "September", "October", "November", "December"]
 
 
 def split_of(kind, key):
@@ -216,11 +215,15 @@ def small_talk(rng):
 def example(rng, kind, split):
     """A random example of one kind that belongs to the split."""
     while True:
-        key, question, lines, answer = TRAINING_KINDS[kind](rng)
-        base = kind.split("_")[0]
+        base, asked = kind.split("_")[0], None
+        if kind in FREE_KINDS:
+            key, question, lines, answer, asked = FREE_KINDS[kind](rng)
+        else:
+            key, question, lines, result = TRAINING_KINDS[kind](rng)
+            answer = f"The answer is {result}."
         if split_of(base, key) == split:
-            return {"kind": base, "question": question, "thinking": "".join(f"{line}\n" for line in lines),
-                    "answer": f"The answer is {answer}."}
+            item = {"kind": base, "question": question, "thinking": "".join(f"{line}\n" for line in lines), "answer": answer}
+            return item if asked is None else item | {"asked": asked}
 
 
 def main():
@@ -242,6 +245,8 @@ def main():
             seen.add(item["question"])
             if not args.thinking:
                 del item["thinking"]
+                if item["kind"] in FREE_KINDS:
+                    del item["answer"]  # one of many; free_choices.is_right judges
             args.out.write(json.dumps(item) + "\n")
 
 

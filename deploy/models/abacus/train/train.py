@@ -8,16 +8,22 @@ applications deep, which is how Eagle drafting uses it. A run stopped at any
 time goes on from its last checkpoint when started again.
 
     train.py --tokenizer ../tokenizer.json --work /tmp/abacus --steps 6000
+
+--begin-from starts a run from an exported model instead of random weights. Under
+torchrun the processes share each step, --micro-batches each.
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import time
 
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 
+import checkpoint
 import optimizer
 from dataset import PAD, Batches
 from model import Config, Model, Moe
@@ -65,17 +71,29 @@ def losses(model, ids, first, mtp_rows, recycle):
     return found
 
 
-def learning_rate(step, args):
-    """Warm-up, a plateau, then a straight line down to zero."""
-    down = (args.steps - step) / (args.steps * args.decay)
+def learning_rate(step, progress, args):
+    """Warm-up, a plateau, then a straight line down to zero, which it reaches at progress 1."""
+    down = (1 - progress) / args.decay
     return min(1.0, (step + 1) / args.warmup, max(down, 0.0))
 
 
-def train_step(model, optimizers, batches, args, step):
+def sum_over_processes(tensors):
+    """Replaces each tensor by its sum over the processes."""
+    if not dist.is_initialized():
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+        tensor.copy_(part.view_as(tensor))
+
+
+def train_step(model, optimizers, batches, args, step, progress):
     recycle = step >= args.recycle_from
     fraction = args.mtp_fraction if not recycle else args.recycle_fraction
     totals, micro = {}, [next(batches) for _ in range(args.micro_batches)]
-    tokens = sum(int((ids != PAD).sum() - first.sum()) for ids, first in micro)
+    tokens = torch.tensor([float(sum(int((ids != PAD).sum() - first.sum()) for ids, first in micro))])
+    sum_over_processes([tokens])
+    tokens = int(tokens)
     for ids, first in micro:
         rows = max(1, round(fraction * len(ids)))
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
@@ -85,17 +103,19 @@ def train_step(model, optimizers, batches, args, step):
         for name, loss, count, hits in found:
             old = totals.get(name, (0.0, 0, 0))
             totals[name] = (old[0] + loss.item(), old[1] + count, old[2] + hits)
+    sum_over_processes([p.grad for p in model.parameters() if p.grad is not None])
+    moes = [module for module in model.modules() if isinstance(module, Moe)]
+    sum_over_processes([moe.load for moe in moes])
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for each in optimizers:
         for group in each.param_groups:
-            group["lr"] = group.setdefault("peak_lr", group["lr"]) * learning_rate(step, args)
+            group["lr"] = group.setdefault("peak_lr", group["lr"]) * learning_rate(step, progress, args)
         each.step()
         each.zero_grad(set_to_none=True)
-    speed = args.bias_speed * learning_rate(step, args)
-    for moe in model.modules():
-        if isinstance(moe, Moe):
-            moe.e_score_correction_bias += speed * (moe.load.mean() - moe.load).sign()
-            moe.load.zero_()
+    speed = args.bias_speed * learning_rate(step, progress, args)
+    for moe in moes:
+        moe.e_score_correction_bias += speed * (moe.load.mean() - moe.load).sign()
+        moe.load.zero_()
     return totals, tokens
 
 
@@ -110,7 +130,9 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True)
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the checkpoint and the log")
+    parser.add_argument("--begin-from", type=pathlib.Path, help="folder of an exported model to start from")
     parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--seconds", type=float, help="let the rate fall by time, not by steps; stop after so many seconds in all")
     parser.add_argument("--until", type=int, help="stop after this step; default: --steps")
     parser.add_argument("--micro-batches", type=int, default=3, help="micro batches a step")
     parser.add_argument("--micro-tokens", type=int, default=2048)
@@ -138,22 +160,31 @@ def main():
     args = parse_arguments()
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
+    rank = int(os.environ.get("RANK", 0))
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
     args.work.mkdir(parents=True, exist_ok=True)
-    model = Model(Config(num_nextn_predict_layers=args.mtp_num_layers))
+    if args.begin_from:
+        model = checkpoint.load(args.begin_from).train()
+    else:
+        model = Model(Config(num_nextn_predict_layers=args.mtp_num_layers))
     optimizers = optimizer.build(model, args.muon_lr, args.adam_lr)
-    batches = Batches(args.tokenizer, args.micro_tokens, args.kinds, args.seed)
-    checkpoint, step, before = args.work / "checkpoint.pt", 0, 0.0
-    log = open(args.work / "train.log", "a", buffering=1)
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=False)
+    batches = Batches(args.tokenizer, args.micro_tokens, args.kinds, args.seed + rank)
+    saved_path, step, before = args.work / "checkpoint.pt", 0, 0.0
+    log = open(args.work / "train.log" if rank == 0 else os.devnull, "a", buffering=1)
+    if saved_path.exists():
+        state = torch.load(saved_path, weights_only=False)
         model.load_state_dict(state["model"])
         for each, saved in zip(optimizers, state["optimizers"]):
             rates = [group["lr"] for group in each.param_groups]
             each.load_state_dict(saved)
             for group, rate in zip(each.param_groups, rates):
                 group["peak_lr"] = rate
-        batches.rng.setstate(state["rng"])
-        batches.waiting = state["waiting"]
+        if rank == 0:
+            batches.rng.setstate(state["rng"])
+            batches.waiting = state["waiting"]
+        else:
+            batches.rng.seed(f"{args.seed} {rank} {state['step']}")
         step, before = state["step"], state["seconds"]
     print("command: train.py", *sys.argv[1:], f"from step {step}", file=log)
     if not step:
@@ -162,7 +193,14 @@ def main():
     window = {}
     tokens_seen, window_start = 0, time.time()
     while step < args.until:
-        totals, tokens = train_step(model, optimizers, batches, args, step)
+        progress = torch.tensor([0.0])
+        if rank == 0:
+            seconds = before + time.time() - started
+            progress += seconds / args.seconds if args.seconds else step / args.steps
+        sum_over_processes([progress])
+        if progress >= 1:
+            break
+        totals, tokens = train_step(model, optimizers, batches, args, step, progress.item())
         step += 1
         tokens_seen += tokens
         for name, numbers in totals.items():
@@ -174,9 +212,11 @@ def main():
             rate = tokens_seen / (now - window_start)
             print(f"step {step} s {before + now - started:.0f} reply-tok/s {rate:.0f} {heads}", file=log)
             window, tokens_seen, window_start = {}, 0, now
-        if now - saved_at > args.save_every or step == args.until:
-            save(checkpoint, model, optimizers, batches, step, before + now - started)
+        if rank == 0 and now - saved_at > args.save_every:
+            save(saved_path, model, optimizers, batches, step, before + now - started)
             saved_at = now
+    if rank == 0:
+        save(saved_path, model, optimizers, batches, step, before + time.time() - started)
 
 
 if __name__ == "__main__":

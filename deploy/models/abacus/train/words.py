@@ -1,7 +1,12 @@
-"""Names, things, words to count letters in, and syllables for made-up words."""
+"""Names, days, months, things, words to count letters in, and syllables for made-up words."""
 
 NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Finn", "Grace", "Hugo", "Ida", "Jonas",
          "Lena", "Max", "Nora", "Oscar", "Rosa", "Sam", "Tom", "Vera"]
+
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August",
+          "September", "October", "November", "December"]
 
 THINGS = ["apples", "coins", "books", "stamps", "cards", "pens", "eggs", "shells", "balls", "nuts"]
 
