@@ -8,12 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/api/undecodable_requests.h"
 
 namespace foredraft {
 namespace {
 
 void SetChannelOptions(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(config.max_message_mib << 20);
+  AnswerUndecodableRequests(builder);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams_per_connection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.handshake_timeout_s * 1000);
   builder.SetResourceQuota(

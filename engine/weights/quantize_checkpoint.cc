@@ -266,7 +266,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
                                                   const LoadProgress& progress) {
   const std::string config_path = options.in_dir + "/config.json";
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(config_path, kConfigBytes));
-  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, config_path, ModelUse::kInspect));
+  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, config_path));
   if (config.fp8_blocks || config.pack_quantized) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: quantization_config: the checkpoint is quantised already, allowed BF16", config_path));

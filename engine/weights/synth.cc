@@ -266,7 +266,7 @@ absl::Status WriteGenerationConfig(const ModelConfig& config, const std::string&
 
 absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options) {
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
-  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json, ModelUse::kInspect));
+  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json));
   const ModelConfig config = WithProjections(shape, options.projections);
   const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
   RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));

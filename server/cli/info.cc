@@ -23,7 +23,7 @@ const char* DTypeOf(const ModelConfig& model) {
 absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return SummarizeCheckpoint(path);
-  ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(path, ModelUse::kInspect));
+  ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(path));
   return SummarizeConfig(model);
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 // The daemon needs one to serve the checkpoint.
 absl::Status WriteTokenizer(const RandomCheckpointOptions& options) {
-  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.config_json, ModelUse::kInspect));
+  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.config_json));
   const std::string path = (std::filesystem::path(options.out_dir) / "tokenizer.json").string();
   std::ofstream file(path, std::ios::binary);
   file << SynthTokenizerJson(config);

@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& c
   if (!token.empty()) options.secrets.push_back(token);
   options.trust_certificates = TrustsCertificates(config.parallel);
   options.limits = {.vocab_size = model.vocab_size,
-                    .block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config) : 0,
+                    .block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0,
                     .max_batch_size = config.max_batch_size,
                     .max_draft_len = MaxDraftLen(config)};
   options.join_timeout = std::chrono::seconds(config.parallel.join_timeout_s);

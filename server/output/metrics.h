@@ -51,7 +51,7 @@ class Metrics : public prometheus::Collectable {
   void CountStep(const StepStats& step, Phase phase);
   void PublishCounts();
   // `cached_tokens` count here and not in the scheduler, whose first token may come for a stream that has ended.
-  void RecordFirstToken(double ttft_seconds, double queue_seconds, int cached_tokens);
+  void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
   void RecordPrefix(int queried_tokens, int cached_tokens);  // with the first token
   void RecordEnd(FinishReason finish, double request_seconds);

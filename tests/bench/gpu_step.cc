@@ -36,6 +36,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "config/model_config.h"
+#include "engine/model/expert_activations.h"
 #include "engine/weights/dummy_weights.h"
 #include "tests/bench/bench_flags.h"
 #include "tests/bench/bench_json.h"

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "config/config_check.h"
 #include "config/config_fields.h"
 #include "config/config_yaml.h"
 #include "gmock/gmock.h"
@@ -122,17 +121,6 @@ TEST(ConfigFields, KeepTheirNames) {
   EXPECT_EQ(paths, std::vector<std::string>(std::begin(kFixedKeys), std::end(kFixedKeys)));
 }
 
-TEST(IsLoopback, ParsesTheAddress) {
-  for (const char* address : {"127.0.0.1:1", "127.9.8.7:65535", "localhost:50051", "[::1]:50051"}) {
-    EXPECT_TRUE(IsLoopback(address)) << address;
-  }
-  for (const char* address :
-       {"127.0.0.1.evil.com:1", "127.evil:1", "localhost.evil.com:1", "[::1].evil:1", "[::2]:1", "0.0.0.0:1",
-        "128.0.0.1:1", "[::ffff:127.0.0.1]x:1", ":1", "127.0.0.1", "unix:/tmp/socket"}) {
-    EXPECT_FALSE(IsLoopback(address)) << address;
-  }
-}
-
 TEST(ParseConfig, TakesALeaderOffLoopbackWithTls) {
   const Config config = ParseOrDie(
       "model: /m\nserver: {tls: {cert: c, key: k, client_ca: a}}\n"
@@ -149,12 +137,6 @@ TEST(ParseConfig, TakesListenersOffLoopbackThatKnowTheirCallers) {
     const absl::Status status = Parse(absl::StrCat("model: /m\nserver: {", server, "}")).status();
     EXPECT_TRUE(status.ok()) << server << ": " << status;
   }
-}
-
-TEST(IsLocal, TakesUnixSocketsToo) {
-  EXPECT_TRUE(IsLocal("unix:/tmp/s"));
-  EXPECT_TRUE(IsLocal("127.0.0.1:1"));
-  EXPECT_FALSE(IsLocal("127.0.0.1.example.com:1"));
 }
 
 TEST(ConfigFields, KeepTheirDefaults) {

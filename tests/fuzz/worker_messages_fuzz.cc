@@ -82,8 +82,7 @@ class Group {
     options.max_batch_size = 4;
     options.max_num_tokens = 32;
     options.max_seq_len = 128;
-    options.tokens_per_block = 8;
-    options.block_count = 33;
+    options.groups = {{.tokens_per_block = 8, .block_count = 33}};
     options.batch_sizes = {1, 2, 4};
     options.max_draft_len = 3;
     options.draft_len = 3;

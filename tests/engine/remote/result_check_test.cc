@@ -31,9 +31,8 @@ SchedulerOptions TestOptions() {
   options.max_batch_size = 4;
   options.max_num_tokens = 32;
   options.max_seq_len = 96;
-  options.tokens_per_block = 4;
-  options.block_count = 33;  // few enough to swap
-  options.host_block_count = 200;
+  options.groups = {{.tokens_per_block = 4, .block_count = 33}};  // few enough to swap
+  options.host_frame_count = 200;
   options.batch_sizes = {1, 2, 4};
   options.max_draft_len = options.draft_len = kMaxDraft;
   options.resume = true;
