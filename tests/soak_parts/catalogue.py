@@ -50,7 +50,7 @@ def make_specs(pb, seed: int, count: int = 48) -> list[Spec]:
         else:
             own = [choose.randrange(100, 400) for _ in range(choose.randrange(1, 60))]
             request.token_ids.ids.extend((prefixes[i % 3] if kind == 2 else []) + own)
-        request.sampling.seed = 1000 * seed + i
+        request.sampling.seed = 1000 * seed + i  # the gateway's wire has 32 bits
         request.sampling.temperature = choose.choice((0, 0, 0.7, 1.0))
         if request.sampling.temperature > 0 and choose.random() < 0.5:
             request.sampling.top_p = 0.9
