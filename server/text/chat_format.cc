@@ -225,7 +225,7 @@ absl::Status ChatFormat::RenderDeepseek(std::span<const ChatMessage> messages, P
 absl::Status ChatFormat::RenderV4(std::span<const ChatMessage> messages, Prompt& prompt) const {
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    const std::string_view before = i == 0 ? "" : messages[i - 1].role;
+    const std::string_view before = i == 0 ? std::string_view() : messages[i - 1].role;
     if (message.role == "assistant") {
       if (before == "user") {
         RETURN_IF_ERROR(prompt.EndText());
