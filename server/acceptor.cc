@@ -118,8 +118,8 @@ bool Acceptor::AcceptOne(int listener_fd) {
   }
   starved_ = false;
   if (!IsOwn(fd) && !count_.Add(fd)) {
+    refused_();  // counted before the peer can know
     close(fd);
-    refused_();
     return true;
   }
   take_(listener_fd, fd);
