@@ -21,6 +21,8 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 include_directories(${CMAKE_SOURCE_DIR})
 
 if(FOREDRAFT_SANITIZER)
+  # -O1: a third less time to compile than -O2, in which a full run spends most of its time. The kernels keep their -O3.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
   # Under sanitizers GCC's uninitialised warnings have false positives, as its manual says (here in std::regex).
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_compile_options(-fsanitize=${FOREDRAFT_SANITIZER} -fno-omit-frame-pointer -fno-sanitize-recover=all)
