@@ -1,4 +1,5 @@
-"""A DeepSeek-V3 checkpoint of BF16 weights as one GGUF file of the same weights, for compare_llama_cpp.
+"""A DeepSeek-V3 checkpoint of BF16 weights as one GGUF file, for compare_llama_cpp: of the same weights, or with the
+projections that `foredraft quantize` packs in one of llama.cpp's quantised types.
 
 Written with the gguf package of a llama.cpp checkout and numpy. Only the model: no MTP modules, no vocabulary
 (its benchmarks draw token ids). Names, keys and the split of kv_b are those its own converter writes.
@@ -8,6 +9,9 @@ import json
 import pathlib
 
 import numpy as np
+
+# How llama.cpp stores the projections that foredraft stores in a dtype. The embedding, the head and kv_b stay BF16 in both.
+QUANTIZED = {"bf16": "BF16", "fp8": "Q8_0", "int4": "Q4_0"}
 
 # Of a layer: name in the checkpoint, name in the GGUF file, kept in FP32.
 LAYER = [
@@ -63,7 +67,7 @@ class Checkpoint:
         return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def write_keys(gguf, writer, config):
+def write_keys(gguf, writer, config, file_type):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -90,36 +94,44 @@ def write_keys(gguf, writer, config):
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
     writer.add_expert_weights_norm(config["norm_topk_prob"])
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{file_type}"])
     writer.add_tokenizer_model("none")
 
 
-def write_gguf(gguf, checkpoint_dir, out):
-    """`gguf`: the imported package."""
+def write_gguf(gguf, checkpoint_dir, out, dtype="bf16"):
+    """`gguf`: the imported package; `dtype`: a key of QUANTIZED."""
     config = json.loads((pathlib.Path(checkpoint_dir) / "config.json").read_text())
     if config.get("rope_scaling"):
         raise ValueError("rope_scaling: given, allowed none: both sides would need the same reading of it")
     checkpoint = Checkpoint(checkpoint_dir)
     writer = gguf.GGUFWriter(out, "deepseek2")
-    write_keys(gguf, writer, config)
+    write_keys(gguf, writer, config, QUANTIZED[dtype])
+    quantized = gguf.GGMLQuantizationType[QUANTIZED[dtype]]
 
     def add_bf16(name, bits):
         raw = np.ascontiguousarray(bits).view(np.uint8)
         writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
 
-    def add(source, name, fp32):
+    def add_projection(name, bits):
+        if dtype == "bf16":
+            add_bf16(name, bits)
+        else:
+            floats = (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32)
+            writer.add_tensor(name, gguf.quants.quantize(floats, quantized), raw_dtype=quantized)
+
+    def add(source, name, fp32, add_matrix):
         if fp32:
             writer.add_tensor(name, np.ascontiguousarray(checkpoint.floats(source)))
         else:
-            add_bf16(name, checkpoint.bits(source))
+            add_matrix(name, checkpoint.bits(source))
 
     for source, name, fp32 in TOP:
-        add(source, name, fp32)
+        add(source, name, fp32, add_bf16)
     heads, nope, value = (config[key] for key in ("num_attention_heads", "qk_nope_head_dim", "v_head_dim"))
     for layer in range(config["num_hidden_layers"]):
         dense = layer < config["first_k_dense_replace"]
         for source, name, fp32 in LAYER + (DENSE if dense else SPARSE):
-            add(f"model.layers.{layer}.{source}", f"blk.{layer}.{name}", fp32)
+            add(f"model.layers.{layer}.{source}", f"blk.{layer}.{name}", fp32, add_projection)
         kv_b = checkpoint.bits(f"model.layers.{layer}.self_attn.kv_b_proj.weight")
         kv_b = kv_b.reshape(heads, nope + value, -1)
         add_bf16(f"blk.{layer}.attn_k_b.weight", kv_b[:, :nope].transpose(0, 2, 1))
@@ -127,7 +139,7 @@ def write_gguf(gguf, checkpoint_dir, out):
         for part in () if dense else ("gate", "up", "down"):
             experts = [checkpoint.bits(f"model.layers.{layer}.mlp.experts.{e}.{part}_proj.weight")
                        for e in range(config["n_routed_experts"])]
-            add_bf16(f"blk.{layer}.ffn_{part}_exps.weight", np.stack(experts))
+            add_projection(f"blk.{layer}.ffn_{part}_exps.weight", np.stack(experts))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
