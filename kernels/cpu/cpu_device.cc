@@ -1,5 +1,8 @@
 #include "kernels/cpu/cpu_device.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <unistd.h>
 
 #include <cstdint>
@@ -22,6 +25,13 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bf16");
 }
+
+bool HasAvx2() {
+  // Clang 14 has no "f16c" in __builtin_cpu_supports.
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 #endif
 
 struct IsaChoice {
@@ -41,10 +51,7 @@ const IsaChoice kIsaChoices[] = {
      HasAvx512},
     {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, PackKeysAvx2, PackValuesAvx2,
       TileScoresAvx2, TileSoftmaxPortable, TileSumAvx2, DecodeLatentPortable},
-     [] {
-       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("f16c");
-     }},
+     HasAvx2},
 #endif
     {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, PackKeysPortable,
       PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable, DecodeLatentPortable},

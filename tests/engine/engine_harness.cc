@@ -411,6 +411,14 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
       });
   running = &loop;
   loop.Start();
+  // Waits for the next loss that the setting asks for; false if there is none.
+  auto restart_after_loss = [&, losses = setting.losses.size()]() mutable {
+    if (losses == 0 || !gatherer.WaitForLoss(loop)) return false;
+    --losses;
+    ranks.Start();
+    loop.Restart();
+    return true;
+  };
   size_t unsubmitted = requests.size();
   for (Request& request : requests) {
     if (setting.max_open > 0) {
@@ -418,12 +426,13 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     }
     --unsubmitted;
     request.arrival = std::chrono::steady_clock::now();
-    const absl::Status status = loop.Submit(std::move(request));
+    absl::Status status = loop.Submit(request);
+    // A rank may be lost before the last request is there: the loop takes no new ones until it has started
+    // again.
+    while (absl::IsUnavailable(status) && restart_after_loss()) status = loop.Submit(request);
     CHECK(status.ok()) << status.ToString();
   }
-  for (size_t loss = 0; loss < setting.losses.size() && gatherer.WaitForLoss(loop); ++loss) {
-    ranks.Start();
-    loop.Restart();
+  while (restart_after_loss()) {
   }
   EXPECT_TRUE(gatherer.WaitForAll()) << "not all requests ended: " << setting.DebugString();
   loop.Stop();

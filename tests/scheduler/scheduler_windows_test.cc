@@ -64,9 +64,8 @@ class SchedulerWindow : public testing::Test {
     stage_.Submit(request);
     int reused_len = -1;
     while (stage_.scheduler.HasWork()) {
-      for (const SlotAdmission& admission : stage_.Turn().ranks[0].admissions) {
-        reused_len = admission.reused_len;
-      }
+      const IterationPlan plan = stage_.Turn();
+      for (const SlotAdmission& admission : plan.ranks[0].admissions) reused_len = admission.reused_len;
     }
     return reused_len;
   }

@@ -15,7 +15,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <future>
 
 #include "absl/strings/str_cat.h"
 #include "server/port_probe.h"
@@ -131,8 +130,8 @@ TEST(Acceptor, GoesOnOnceThereAreDescriptorsAgain) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<uint16_t>(acceptor.port()));
   EXPECT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  std::promise<void> never;
-  never.get_future().wait_for(std::chrono::milliseconds(300));
+  // Not an object with a virtual table: UBSan looks at one through a pipe, and there is no descriptor for it.
+  poll(nullptr, 0, 300);
   EXPECT_EQ(count.open(), 0);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_TRUE(taken.WaitFor(1));
