@@ -28,7 +28,7 @@ KvCacheShape KvCacheShape::Of(const ModelConfig& config, int module_count, int t
 KvCacheShape KvCacheShape::Of(const EngineOptions& options, const ModelConfig& config, int history_blocks) {
   const std::vector<CacheGroup> groups =
       CacheGroupsOf(config, options.module_count(), options.tokens_per_block, options.kv_dtype);
-  std::vector<int> counts(groups.size(), 1);
+  std::vector<int> counts(groups.size(), config.v4 ? 2 : 1);
   if (history_blocks > 1) {
     counts = BlockCountsOf(groups, history_blocks, options.max_batch_size, options.max_draft_len);
   }

@@ -13,6 +13,21 @@
 #include "engine/rank_engine.h"
 
 namespace foredraft {
+namespace {
+
+// Every row of a slot lies in the last block of each group.
+void MapToLastBlock(const Rank& rank, int slot, std::vector<BlockTableDelta>& deltas) {
+  const std::vector<GroupTable> tables = rank.slots.block_tables();
+  for (size_t group = 0; group < tables.size(); ++group) {
+    const int32_t block = rank.cache.shape().block_counts[group] - 1;
+    deltas.push_back({.slot = slot,
+                      .group = static_cast<int32_t>(group),
+                      .first_index = 0,
+                      .block_ids = std::vector<int32_t>(tables[group].stride, block)});
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptions& options,
                                                                const ModelConfig& config,
@@ -40,7 +55,8 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
 }
 
 // The KV cache takes what is left, so everything that allocates at its first use must run before: the largest
-// prefill and every step, on a cache of the scratch block alone, where unmapped rows go.
+// prefill and every step, on a cache of the scratch block alone, where unmapped rows go; DeepSeek-V4's ops
+// have no unmapped rows, so their caches have a second block, where all rows go.
 absl::Status RankEngine::FirstRuns() {
   RETURN_IF_ERROR(rank_.AllocateCache(options_, /*history_blocks=*/1, /*poison=*/false));
   if (rank_.device->needs_first_runs()) {
@@ -90,6 +106,7 @@ IterationPlan RankEngine::PrefillOf(int row_limit) const {
                                    .first_position = longest - count,
                                    .token_ids = std::vector<int32_t>(count, 0),
                                    .last = true});
+    MapToLastBlock(rank_, slot, rank.block_table_deltas);
     rows += count;
   }
   plan.draft_len = options_.max_draft_len;

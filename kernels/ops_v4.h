@@ -2,8 +2,8 @@
 #define FOREDRAFT_KERNELS_OPS_V4_H_
 
 // The ops that only DeepSeek-V4 needs (docs/deepseek-v4.md), under the rules of kernels/ops.h: each computes
-// a row from that row's inputs alone, skips idle rows, and writes outputs first in its parameters. The CPU
-// backend has them; the CUDA backend's table has null pointers.
+// a row from that row's inputs alone, skips idle rows, and writes outputs first in its parameters. Both
+// backends have them all.
 //
 // Letters in shapes: rows R, hidden D, streams N (hc_mult), heads H, head width d, experts E, vocabulary V.
 

@@ -13,8 +13,7 @@ namespace foredraft {
 
 class DeepseekV4 : public Model {
  public:
-  // The device, the communicator and the weights' memory outlive the model. UNIMPLEMENTED where the device's
-  // backend lacks the ops.
+  // The device, the communicator and the weights' memory outlive the model.
   static absl::StatusOr<std::unique_ptr<DeepseekV4>> Create(Device& device, Communicator& comm,
                                                             const ModelConfig& config, V4Weights weights,
                                                             const ForwardCapacity& capacity);

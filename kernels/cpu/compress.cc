@@ -7,9 +7,9 @@
 #include "kernels/cpu/rotate.h"
 #include "kernels/cpu/row_math.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/slot_rows.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/wide.h"
+#include "kernels/slot_rows.h"
 
 namespace foredraft::cpu {
 namespace {

@@ -4,9 +4,9 @@
 #include "kernels/cpu/kernels_v4.h"
 #include "kernels/cpu/lane_sums.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/slot_rows.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/wide.h"
+#include "kernels/slot_rows.h"
 
 namespace foredraft::cpu {
 namespace {

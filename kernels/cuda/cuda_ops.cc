@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/kernels_v4.h"
 
 namespace foredraft {
 
@@ -36,6 +37,17 @@ const Ops& CudaOps() {
       .vanilla_rows = cuda::VanillaRows,
       .vanilla_level_rows = cuda::VanillaLevelRows,
       .append_recent = cuda::AppendRecent,
+      .v4 = {.hyper_pre = cuda::HyperPre,
+             .hyper_post = cuda::HyperPost,
+             .hyper_head = cuda::HyperHead,
+             .broadcast_streams = cuda::BroadcastStreams,
+             .rotate_heads = cuda::RotateHeads,
+             .write_keys = cuda::WriteKeys,
+             .compress = cuda::Compress,
+             .select_entries = cuda::SelectEntries,
+             .window_attention = cuda::WindowAttention,
+             .route_softplus = cuda::RouteSoftplus,
+             .clamped_silu_mul = cuda::ClampedSiluMul},
   };
   return ops;
 }

@@ -7,31 +7,12 @@
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rms_factor.h"
 #include "kernels/cuda/rms_norm_row.h"
+#include "kernels/cuda/rotation.h"
 
 namespace foredraft::cuda {
 namespace {
 
 // ---- RoPE ----
-
-// Rotates (x0, x1) by the angle of its pair. Products and sums are rounded separately, as on the CPU.
-__device__ __forceinline__ float2 Rotated(float x0, float x1, float cos, float sin) {
-  return make_float2(__fsub_rn(__fmul_rn(x0, cos), __fmul_rn(x1, sin)),
-                     __fadd_rn(__fmul_rn(x0, sin), __fmul_rn(x1, cos)));
-}
-
-// The rotated element i of rope_dim; its pair is (i & ~1, i | 1).
-__device__ __forceinline__ float RotatedElement(const float* x, const float* cos_sin, int32_t i) {
-  const int32_t pair = i & ~1;
-  const float2 rotated = Rotated(x[pair], x[pair + 1], cos_sin[pair], cos_sin[pair + 1]);
-  return i == pair ? rotated.x : rotated.y;
-}
-
-// Elements first .. first + 3; `first` is a multiple of 4.
-__device__ __forceinline__ Vec4 RotatedVec4(const Vec4& x, const Vec4& cos_sin) {
-  const float2 low = Rotated(x.x[0], x.x[1], cos_sin.x[0], cos_sin.x[1]);
-  const float2 high = Rotated(x.x[2], x.x[3], cos_sin.x[2], cos_sin.x[3]);
-  return {{low.x, low.y, high.x, high.y}};
-}
 
 template <bool aligned>
 __global__ void __launch_bounds__(kVec4Threads) RopeQueryKernel(const __grid_constant__ RopeQueryParams p) {

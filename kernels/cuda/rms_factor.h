@@ -16,11 +16,15 @@ __device__ __forceinline__ float AddSquares(float sum, const Vec4& four) {
   return sum;
 }
 
-// 1 / sqrt(mean(x^2) + eps) from the threads' sums, returned to every thread. `shared`: a float per warp.
-__device__ __forceinline__ float RmsFactor(float sum, int32_t cols, float eps, float* shared) {
-  sum = BlockReduce(sum, Sum{}, shared);
+// 1 / sqrt(mean(x^2) + eps) from the sum of the squares.
+__device__ __forceinline__ float RmsFactorOfSum(float sum, int32_t cols, float eps) {
   const float mean = __fdiv_rn(sum, static_cast<float>(cols));
   return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+// The same from the threads' sums, returned to every thread. `shared`: a float per warp.
+__device__ __forceinline__ float RmsFactor(float sum, int32_t cols, float eps, float* shared) {
+  return RmsFactorOfSum(BlockReduce(sum, Sum{}, shared), cols, eps);
 }
 
 // weight * (x * factor).

@@ -11,37 +11,14 @@
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/expert_choice.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/ordered_key.h"
-#include "kernels/cuda/ptx.h"
 #include "kernels/exp.h"
 
 namespace foredraft::cuda {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;
-constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr uint32_t kExcluded = 0;
-constexpr uint32_t kChosen = 1;
-
-// NaN counts as -infinity, so that even a row of NaN gets distinct experts.
-__device__ uint32_t SelectionKey(float x) { return max(OrderedKey(x), kMinusInfinityKey); }
-
-// Marks the largest key as chosen; ties: the lowest index.
-__device__ void TakeLargest(uint32_t* keys, int32_t count, int32_t lane) {
-  uint32_t best = 0;
-  int32_t index = count;
-  for (int32_t i = lane; i < count; i += 32) {
-    if (keys[i] > best) {
-      best = keys[i];
-      index = i;
-    }
-  }
-  const uint32_t largest = __reduce_max_sync(kAllLanes, best);
-  const uint32_t first = __reduce_min_sync(kAllLanes, static_cast<uint32_t>(best == largest ? index : count));
-  if (lane == 0) keys[first] = kChosen;
-  __syncwarp();
-}
 
 // The key of the sum of the two largest values of a group; of the value itself in a group of one.
 __device__ uint32_t GroupKey(const uint32_t* keys, int32_t size, int32_t lane) {
@@ -70,19 +47,7 @@ __device__ void ExcludeGroups(const RouteExpertsParams& p, uint32_t* keys, uint3
   __syncwarp();
   for (int32_t i = 0; i < p.topk_group; ++i) TakeLargest(group_keys, p.n_group, lane);
   for (int32_t e = lane; e < p.logits.cols; e += 32) {
-    if (group_keys[e / size] != kChosen) keys[e] = kExcluded;
-  }
-  __syncwarp();
-}
-
-// The ids of the chosen experts, ascending.
-__device__ void ListChosen(const uint32_t* keys, int32_t count, int32_t* chosen, int32_t lane) {
-  int32_t listed = 0;
-  for (int32_t first = 0; first < count; first += 32) {
-    const bool is_chosen = first + lane < count && keys[first + lane] == kChosen;
-    const uint32_t lanes = __ballot_sync(kAllLanes, is_chosen);
-    if (is_chosen) chosen[listed + __popc(lanes & ((1u << lane) - 1))] = first + lane;
-    listed += __popc(lanes);
+    if (group_keys[e / size] != kChosenKey) keys[e] = kExcludedKey;
   }
   __syncwarp();
 }

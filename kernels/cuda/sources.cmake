@@ -2,7 +2,9 @@
 set(foredraft_cuda_sources
     argmax.cu
     capability.cc
+    clamped_silu_mul.cu
     combine_experts.cu
+    compress.cu
     cublaslt_gemm.cc
     cublaslt_tune.cc
     cuda_device.cc
@@ -22,6 +24,7 @@ set(foredraft_cuda_sources
     group_rows.cu
     grouped_gemm.cu
     head_gemm.cu
+    hyper_connections.cu
     kv_cache_rows.cu
     mla_decode.cu
     mla_decode_hopper.cu
@@ -33,9 +36,13 @@ set(foredraft_cuda_sources
     relax_drafts.cu
     rms_norm.cu
     route_experts.cu
+    route_softplus.cu
     sample.cu
+    select_entries.cu
     slots.cu
-    tuning_file.cc)
+    tuning_file.cc
+    v4_rows.cu
+    window_attention.cu)
 
 # Of these: the kernels for Hopper. They use instructions of sm_90a, and run on it alone.
 set(foredraft_cuda_hopper_sources gemm_gate_up.cu gemm_hopper.cu mla_decode_hopper.cu)

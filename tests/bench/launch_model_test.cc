@@ -302,5 +302,59 @@ TEST(PaperDevice, NamesItsKernels) {
   EXPECT_EQ(kernels[1].launches, 2);
 }
 
+// DeepSeek-V4-Flash's attention: 64 heads of 512, a window of 128 and up to 512 chosen entries of 4 tokens.
+TEST(OpLaunches, V4sAttentionTakesAtLeastItsRoofline) {
+  const DeviceRates rates = {.bytes_per_second = H200().memory_rate, .bf16_flops = H200().bf16_flops};
+  static float floats;
+  static bf16 halves;
+  static int32_t selected;
+  double fewer_rows = 0;
+  for (const int rows : {1, 8, 32, 128, 256}) {
+    const WindowAttentionParams p = {.out = Dense(&floats, rows, 64 * 512),
+                                     .q = Dense<const bf16>(&halves, rows, 64 * 512),
+                                     .keys = Dense<const bf16>(&halves, rows, 512),
+                                     .selected = &selected,
+                                     .index = {.rows = rows},
+                                     .selected_count = 512,
+                                     .head_count = 64,
+                                     .window_len = 128,
+                                     .ratio = 4};
+    const CostContext shape = {.context = 16384};
+    const KernelLaunches launches = LaunchesOf(p, shape, H200());
+    ASSERT_EQ(launches.size(), 1);
+    EXPECT_EQ(launches[0].items, rows >= H200().multiprocessors ? rows : 4 * rows);
+    const double seconds = OpSeconds(launches, H200());
+    EXPECT_GE(seconds, RooflineSeconds(CostOf(p, shape), rates)) << rows << " rows";
+    EXPECT_GE(seconds, fewer_rows) << rows << " rows";
+    fewer_rows = seconds;
+  }
+}
+
+// Scores nothing while a row sees no more entries than it takes.
+TEST(OpLaunches, V4sIndexerTakesAtLeastItsRoofline) {
+  const DeviceRates rates = {.bytes_per_second = H200().memory_rate, .bf16_flops = H200().bf16_flops};
+  static float floats;
+  static bf16 halves;
+  for (const int rows : {1, 8, 128}) {
+    const SelectEntriesParams p = {.scores = Dense(&floats, rows, 32768),
+                                   .q = Dense<const bf16>(&halves, rows, 64 * 128),
+                                   .weights = Dense<const float>(&floats, rows, 64),
+                                   .entries = {.width = 128},
+                                   .index = {.rows = rows},
+                                   .head_count = 64,
+                                   .ratio = 4,
+                                   .top_k = 512};
+    double shorter = 0;
+    for (const int context : {2048, 16384, 131072}) {
+      const CostContext shape = {.context = context};
+      const double seconds = OpSeconds(LaunchesOf(p, shape, H200()), H200());
+      EXPECT_GE(seconds, RooflineSeconds(CostOf(p, shape), rates)) << rows << " rows, " << context;
+      EXPECT_GT(seconds, shorter) << rows << " rows, " << context;
+      shorter = seconds;
+    }
+    EXPECT_EQ(LaunchesOf(p, {.context = 2048}, H200())[0].item_bf16_flops, 0);
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

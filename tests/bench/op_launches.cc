@@ -13,17 +13,16 @@ namespace {
 
 constexpr double kHopperStart = 0.4e-6;  // barriers and tensor maps, before the first load
 constexpr double kStoreTail = 0.4e-6;
-constexpr double kRowKernelStart = 0.3e-6;
 
 double CeilDivide(double value, double unit) { return std::ceil(value / unit); }
 
 // Activations are mostly in L2.
 double L2Latency(const GpuModel& gpu) { return gpu.memory_latency / 2; }
 
-// A kernel of blocks of `threads` threads that stream `bytes` in all, each thread two vectors of 16 bytes at
-// once, with `round_trips` loads that wait for each other.
-KernelLaunch Streaming(const char* kernel, double blocks, int threads, double bytes, double round_trips,
-                       const GpuModel& gpu) {
+}  // namespace
+
+KernelLaunch StreamingLaunch(const char* kernel, double blocks, int threads, double bytes, double round_trips,
+                             const GpuModel& gpu) {
   blocks = std::max(1.0, blocks);
   return {.kernel = kernel,
           .items = blocks,
@@ -34,6 +33,8 @@ KernelLaunch Streaming(const char* kernel, double blocks, int threads, double by
           .chain_seconds = round_trips * L2Latency(gpu),
           .fixed_seconds = kRowKernelStart};
 }
+
+namespace {
 
 // ---- GEMMs ----
 
@@ -91,11 +92,11 @@ KernelLaunch Gemm4BitLaunch(const cuda::GemmSize& expected, const cuda::GemmSize
 // kernels/cuda/quantize.cu
 KernelLaunch QuantizeLaunch(double rows, int cols, const GpuModel& gpu) {
   const double blocks_per_row = CeilDivide(CeilDivide(cols, kQuantGroup), 8);
-  return Streaming("QuantizeKernel", rows * blocks_per_row, 256, rows * cols * 3.0, 1, gpu);
+  return StreamingLaunch("QuantizeKernel", rows * blocks_per_row, 256, rows * cols * 3.0, 1, gpu);
 }
 
 KernelLaunch SiluMulLaunch(double rows, double cols, double bytes, const GpuModel& gpu) {
-  return Streaming("SiluMul", rows * CeilDivide(cols, 1024), 256, bytes, 1, gpu);
+  return StreamingLaunch("SiluMul", rows * CeilDivide(cols, 1024), 256, bytes, 1, gpu);
 }
 
 // The rows that this rank's experts have, of all that the launch is prepared for.
@@ -143,12 +144,12 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
   const bool f8 = expert.dtype == DType::kF8E4M3;
   KernelLaunches launches;
   if (f8 && p.x_f8 && p.x_rows != nullptr) {
-    launches.push_back(Streaming("CopyQuantizedKernel", pairs, 256, pairs * expert.k * 2.0, 2, gpu));
+    launches.push_back(StreamingLaunch("CopyQuantizedKernel", pairs, 256, pairs * expert.k * 2.0, 2, gpu));
   } else if (f8 && !p.x_f8) {
     launches.push_back(QuantizeLaunch(pairs, expert.k, gpu));
   } else if (!f8 && !Is4Bit(expert.dtype) && p.x_rows != nullptr) {
-    launches.push_back(
-        Streaming("GatherKernel", pairs * CeilDivide(expert.k, 2048), 256, pairs * expert.k * 4.0, 2, gpu));
+    launches.push_back(StreamingLaunch("GatherKernel", pairs * CeilDivide(expert.k, 2048), 256,
+                                       pairs * expert.k * 4.0, 2, gpu));
   }
   cuda::GemmSize expected = SizeOf(expert, p.expected_rows > 0 ? p.expected_rows : prepared, p.experts.count);
   expected.ragged = true;
@@ -202,8 +203,8 @@ KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, co
        .fixed_seconds = kHopperStart + 3 * L2Latency(gpu) + gpu.memory_latency + kStoreTail}};
   if (max_splits < 2 || load.blocks == head_tiles) return launches;
   const double partial_bytes = double(load.partials) * p.head_count * latent * sizeof(float);
-  launches.push_back(Streaming("CombineSplits", rows * CeilDivide(p.head_count, 8), 256, partial_bytes,
-                               1 + CeilDivide(load.row_partials, cuda::kCombineAhead), gpu));
+  launches.push_back(StreamingLaunch("CombineSplits", rows * CeilDivide(p.head_count, 8), 256, partial_bytes,
+                                     1 + CeilDivide(load.row_partials, cuda::kCombineAhead), gpu));
   return launches;
 }
 
@@ -232,18 +233,19 @@ double Blocks(double rows, double cols, double columns) { return rows * CeilDivi
 }  // namespace
 
 KernelLaunches LaunchesOf(const EmbedParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("Embed", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 2, gpu)};
+  return {
+      StreamingLaunch("Embed", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 2, gpu)};
 }
 
 KernelLaunches LaunchesOf(const RmsNormParams& p, const CostContext& shape, const GpuModel& gpu) {
   const int threads = std::clamp(static_cast<int>(CeilDivide(p.x.cols, 512)) * 32, 32, 1024);
-  KernelLaunch launch = Streaming("RmsNorm", p.x.rows, threads, CostOf(p, shape).bytes, 2.5, gpu);
+  KernelLaunch launch = StreamingLaunch("RmsNorm", p.x.rows, threads, CostOf(p, shape).bytes, 2.5, gpu);
   launch.in_flight *= 2;  // a thread loads four vectors at once
   return {launch};
 }
 
 KernelLaunches LaunchesOf(const AddParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("Add", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};
+  return {StreamingLaunch("Add", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};
 }
 
 KernelLaunches LaunchesOf(const SiluMulParams& p, const CostContext& shape, const GpuModel& gpu) {
@@ -252,26 +254,27 @@ KernelLaunches LaunchesOf(const SiluMulParams& p, const CostContext& shape, cons
 
 KernelLaunches LaunchesOf(const CopyRowsParams& p, const CostContext& shape, const GpuModel& gpu) {
   if (p.rows == 0) return {};
-  return {Streaming("CopyRows", Blocks(p.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 2, gpu)};
+  return {StreamingLaunch("CopyRows", Blocks(p.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 2, gpu)};
 }
 
 KernelLaunches LaunchesOf(const ToBf16Params& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("ToBf16", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};
+  return {
+      StreamingLaunch("ToBf16", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};
 }
 
 KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("RopeQuery", Blocks(p.index.rows, double(p.head_count) * p.head_dim, 1024), 256,
-                    CostOf(p, shape).bytes, 2, gpu)};
+  return {StreamingLaunch("RopeQuery", Blocks(p.index.rows, double(p.head_count) * p.head_dim, 1024), 256,
+                          CostOf(p, shape).bytes, 2, gpu)};
 }
 
 KernelLaunches LaunchesOf(const KvWriteParams& p, const CostContext& shape, const GpuModel& gpu) {
   const double blocks_per_row = p.q_norm.x ? 2 : 1;  // the second one norms the queries
-  return {Streaming("KvWrite", p.index.rows * blocks_per_row, 128, CostOf(p, shape).bytes, 4, gpu)};
+  return {StreamingLaunch("KvWrite", p.index.rows * blocks_per_row, 128, CostOf(p, shape).bytes, 4, gpu)};
 }
 
 KernelLaunches LaunchesOf(const GatherKvParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("GatherKv", Blocks(p.latent.rows, p.layer.row_width(), 2048), 256, CostOf(p, shape).bytes,
-                    2, gpu)};
+  return {StreamingLaunch("GatherKv", Blocks(p.latent.rows, p.layer.row_width(), 2048), 256,
+                          CostOf(p, shape).bytes, 2, gpu)};
 }
 
 // ---- experts ----
@@ -279,7 +282,7 @@ KernelLaunches LaunchesOf(const GatherKvParams& p, const CostContext& shape, con
 // A warp per row; the eight choices follow each other.
 KernelLaunches LaunchesOf(const RouteExpertsParams& p, const CostContext& shape, const GpuModel& gpu) {
   KernelLaunch launch =
-      Streaming("RouteExperts", CeilDivide(p.index.rows, 4), 128, CostOf(p, shape).bytes, 2, gpu);
+      StreamingLaunch("RouteExperts", CeilDivide(p.index.rows, 4), 128, CostOf(p, shape).bytes, 2, gpu);
   launch.chain_seconds += (p.topk_group + p.top_k) * 150 / gpu.clock;
   return {launch};
 }
@@ -291,25 +294,25 @@ KernelLaunches LaunchesOf(const GroupRowsParams& p, const CostContext& shape, co
   constexpr double kWalkCycles = 60;  // an estimate, of both walks over 128 pairs
   const double pairs = double(p.rows) * p.top_k;
   const double loads = CeilDivide(pairs, kPairsInFlight) * (pairs > kWindow ? 2 : 1);
-  KernelLaunch launch =
-      Streaming("GroupRows", CeilDivide(p.expert_count + 1, 4), 128, CostOf(p, shape).bytes, loads, gpu);
+  KernelLaunch launch = StreamingLaunch("GroupRows", CeilDivide(p.expert_count + 1, 4), 128,
+                                        CostOf(p, shape).bytes, loads, gpu);
   launch.chain_seconds += CeilDivide(pairs, 128) * kWalkCycles / gpu.clock;
   return {launch};
 }
 
 KernelLaunches LaunchesOf(const CombineExpertsParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("CombineExperts", Blocks(p.hidden.rows, p.hidden.cols, 512), 128, CostOf(p, shape).bytes,
-                    3, gpu)};
+  return {StreamingLaunch("CombineExperts", Blocks(p.hidden.rows, p.hidden.cols, 512), 128,
+                          CostOf(p, shape).bytes, 3, gpu)};
 }
 
 KernelLaunches LaunchesOf(const ExpertPartialsParams& p, const CostContext& shape, const GpuModel& gpu) {
   const double rows = p.out ? p.out.rows : p.out_bf16.rows, cols = p.out ? p.out.cols : p.out_bf16.cols;
-  return {Streaming("ExpertPartials", Blocks(rows, cols, 512), 128, CostOf(p, shape).bytes, 3, gpu)};
+  return {StreamingLaunch("ExpertPartials", Blocks(rows, cols, 512), 128, CostOf(p, shape).bytes, 3, gpu)};
 }
 
 KernelLaunches LaunchesOf(const AddPartialsParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {Streaming("AddPartials", Blocks(p.hidden.rows, p.hidden.cols, 512), 128, CostOf(p, shape).bytes, 2,
-                    gpu)};
+  return {StreamingLaunch("AddPartials", Blocks(p.hidden.rows, p.hidden.cols, 512), 128,
+                          CostOf(p, shape).bytes, 2, gpu)};
 }
 
 // ---- sampling ----
@@ -322,15 +325,15 @@ KernelLaunch OverChunks(const char* kernel, int32_t rows, int32_t vocab, int32_t
                         double bytes, const GpuModel& gpu) {
   const int32_t resident = blocks_per_multiprocessor * gpu.multiprocessors;
   const int32_t chunks = cuda::ChunksPerBlock(rows, vocab, resident);
-  KernelLaunch launch = Streaming(kernel, double(rows) * cuda::BlocksPerRow(rows, vocab, resident),
-                                  cuda::kChunkThreads, bytes, bytes > 0 ? 2 + chunks : 1, gpu);
+  KernelLaunch launch = StreamingLaunch(kernel, double(rows) * cuda::BlocksPerRow(rows, vocab, resident),
+                                        cuda::kChunkThreads, bytes, bytes > 0 ? 2 + chunks : 1, gpu);
   launch.blocks_per_multiprocessor = blocks_per_multiprocessor;
   launch.in_flight = cuda::kChunkColumns * sizeof(float);
   return launch;
 }
 
 KernelLaunch WarpPerRow(const char* kernel, double rows, const GpuModel& gpu) {
-  return Streaming(kernel, rows, 32, rows * 64, 2, gpu);
+  return StreamingLaunch(kernel, rows, 32, rows * 64, 2, gpu);
 }
 
 }  // namespace
@@ -367,6 +370,6 @@ KernelLaunches LaunchesOf(const RelaxDraftsParams& p, const CostContext&, const 
           WarpPerRow("DecideRows", p.index.rows, gpu)};
 }
 
-KernelLaunches SlotLaunch(const GpuModel& gpu) { return {Streaming("slots", 1, 128, 4096, 3, gpu)}; }
+KernelLaunches SlotLaunch(const GpuModel& gpu) { return {StreamingLaunch("slots", 1, 128, 4096, 3, gpu)}; }
 
 }  // namespace foredraft

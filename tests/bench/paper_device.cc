@@ -314,6 +314,20 @@ const Ops& PaperDevice::ops() const {
       .vanilla_rows = SubmitSlots<VanillaRowsParams, &Ops::vanilla_rows>,
       .vanilla_level_rows = SubmitSlots<VanillaLevelRowsParams, &Ops::vanilla_level_rows>,
       .append_recent = SubmitSlots<AppendRecentParams, &Ops::append_recent>,
+      .v4 =
+          {
+              .hyper_pre = Submit<HyperPreParams>,
+              .hyper_post = Submit<HyperPostParams>,
+              .hyper_head = Submit<HyperHeadParams>,
+              .broadcast_streams = Submit<BroadcastStreamsParams>,
+              .rotate_heads = Submit<RotateHeadsParams>,
+              .write_keys = Submit<WriteKeysParams>,
+              .compress = Submit<CompressParams>,
+              .select_entries = Submit<SelectEntriesParams>,
+              .window_attention = Submit<WindowAttentionParams>,
+              .route_softplus = Submit<RouteSoftplusParams>,
+              .clamped_silu_mul = Submit<ClampedSiluMulParams>,
+          },
   };
   return kOps;
 }

@@ -6,10 +6,11 @@ import shutil
 from gpu_machine import json_lines, run_program
 
 # Of the tests besides Ladder.*, which the source file orders. The slow ones at R1's size are shapes.py's.
-ORDER = ["GemmKernels.", "Gemm4Bit.", "Gemm.", "HeadGemm.", "GroupedGemm.", "QuantizedRows.", "MlaDecode", "MlaPrefill."]
+ORDER = ["GemmKernels.", "Gemm4Bit.", "Gemm.", "HeadGemm.", "GroupedGemm.", "QuantizedRows.", "MlaDecode", "MlaPrefill.",
+         "WindowAttention", "SelectEntries."]
 LATER = ("R1Shapes.", "CpuAndGpu.", "SameTokens", "GoldenLogits", "RelaxedAcceptance")
 SANITIZED = ("Ladder.*:DecodeRows.*:VerifyDrafts.*:GroupRows.*:CombineExperts.*:Argmax.*:GroupedGemm.HasTheBitsOfGemm:"
-             "MlaDecode.RowsPast*")
+             "MlaDecode.RowsPast*:WindowAttention.LeavesIdleRows:SelectEntries.GivesIdle*:Compress.SkipsIdleRows")
 
 
 def list_tests(machine):

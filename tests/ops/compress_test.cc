@@ -24,7 +24,11 @@ struct Shape {
   int entries() const { return kLength / ratio; }
 };
 
-const Shape kShapes[] = {{"CSA", 4, 24, true}, {"HCA", 10, 20, false}, {"every token", 1, 16, false}};
+const Shape kShapes[] = {{"CSA", 4, 24, true},
+                         {"HCA", 10, 20, false},
+                         {"every token", 1, 16, false},
+                         {"wide", 2, 264, false},
+                         {"odd width", 4, 21, true}};
 
 // The values and gates of every position of one sequence, and the weights.
 struct Sequence {

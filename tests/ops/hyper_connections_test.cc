@@ -18,6 +18,7 @@ struct Shape {
 const Shape kShapes[] = {{"flash", 4, 96, 20},
                          {"two wide streams", 2, 700, 3},
                          {"one iteration", 4, 33, 1},
+                         {"six streams", 6, 40, 4},
                          {"one stream", 1, 20, 20}};
 
 constexpr int kRows = 6;

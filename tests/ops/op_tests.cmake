@@ -14,3 +14,11 @@ set(op_tests
     sample_rows_test.cc
     sample_test.cc
     slots_test.cc)
+# Likewise, of DeepSeek-V4's ops.
+set(v4_op_tests
+    compress_test.cc
+    hyper_connections_test.cc
+    select_entries_test.cc
+    v4_experts_test.cc
+    v4_rows_test.cc
+    window_attention_test.cc)

@@ -103,10 +103,50 @@ OpCase SelectCase(const Sequence& q, const std::vector<int>& positions) {
 
 TEST(SelectEntries, TakesTheBestAndTheLowestOfEqualOnes) {
   for (const Shape& s : {Shape{"flash", 16, 16, 4, 8}, Shape{"ties everywhere", 1, 2, 4, 5},
-                         Shape{"one", 4, 8, 4, 1}, Shape{"every token", 3, 20, 1, 100}}) {
+                         Shape{"one", 4, 8, 4, 1}, Shape{"every token", 3, 20, 1, 100},
+                         Shape{"odd width", 40, 99, 4, 8}, Shape{"many heads", 70, 128, 4, 8}}) {
     const Sequence q(s);
     ExpectOpHolds(SelectCase(q, {0, 3, 4, 18, 35, 36, 99, 120, kLength - 1}));
   }
+}
+
+// So many rows that a device gives each of them few blocks.
+TEST(SelectEntries, TakesTheSameOfManyRows) {
+  const Sequence q({"every token", 1, 8, 1, 3});
+  const std::vector<int> positions = {1, 70, 127, 128, kLength - 1};
+  const OpCase op_case = SelectCase(q, positions);
+  std::vector<int> rows(600);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int>(i * 7 % positions.size());
+  OpRig rig({.threads = 2}, RunMode::kEager);
+  const std::vector<Bytes> outputs = op_case.run(rig, rows);
+  for (size_t i = 0; i < rows.size(); ++i) op_case.check(rows[i], outputs[i]);
+}
+
+// More entries than the CUDA backend keeps in shared memory.
+TEST(SelectEntries, TakesTheBestOfALongContext) {
+  constexpr int kEntries = 16500;
+  OpRig rig({}, RunMode::kEager);
+  PagedRowsFixture<bf16> entries(1, kEntries, 64, 2);
+  for (int w = 0; w < kEntries; ++w) {
+    const int score = w == 16450 ? 9 : w == 16383 || w == 16384 ? 8 : w % 7;
+    entries.Set(0, w, std::vector<bf16>(2, ToBf16(static_cast<float>(score))).data());
+  }
+  int32_t* const selected = rig.Poisoned<int32_t>(5);
+  float* const scores = rig.Poisoned<float>(kEntries);
+  const bf16* const queries = rig.Put(std::vector<bf16>(2, ToBf16(1.0f)));
+  const float* const weights = rig.Put(std::vector<float>(1, 1.0f));
+  rig.ops().v4.select_entries(rig.stream(), {.selected = selected,
+                                             .scores = Dense(scores, 1, kEntries),
+                                             .q = Dense(queries, 1, 2),
+                                             .weights = Dense(weights, 1, 1),
+                                             .entries = entries.Put(rig),
+                                             .index = {rig.Put(std::vector<int32_t>{0}),
+                                                       rig.Put(std::vector<int32_t>{kEntries - 1}), 1},
+                                             .head_count = 1,
+                                             .ratio = 1,
+                                             .top_k = 5,
+                                             .scale = 1.0f});
+  EXPECT_EQ(rig.Get(selected, 5), (std::vector<int32_t>{6, 13, 16383, 16384, 16450}));
 }
 
 TEST(SelectEntries, GivesIdleRowsNoneAndRanksNaNLast) {

@@ -1,0 +1,19 @@
+#ifndef FOREDRAFT_KERNELS_CUDA_MAPPED_ROW_H_
+#define FOREDRAFT_KERNELS_CUDA_MAPPED_ROW_H_
+
+#include "kernels/ops_v4.h"
+
+namespace foredraft::cuda {
+
+// A paged row that has memory. If it has none, an invariant is broken and the kernel traps, which ends the
+// process as a CHECK does on the CPU.
+template <class T>
+__device__ __forceinline__ T* MappedRow(const PagedRows<T>& rows, int32_t slot, int32_t index) {
+  T* const row = rows.row(slot, index);
+  if (row == nullptr) __trap();
+  return row;
+}
+
+}  // namespace foredraft::cuda
+
+#endif  // FOREDRAFT_KERNELS_CUDA_MAPPED_ROW_H_

@@ -1,0 +1,163 @@
+// The ops of DeepSeek-V4's attention.
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tests/bench/gpu_ops_bench.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kContext = 16384;  // positions of a row's sequence; each row has a sequence of its own
+constexpr int kWindow = 128;
+constexpr int kRatio = 4, kHcaRatio = 128;
+constexpr int kTopK = 512;
+
+struct Sizes {
+  int rows, heads, width, rope, index_heads, index_width;
+};
+
+// Cache rows of `count` rows a sequence, in blocks of 32. Only the last `kept` have memory of their own,
+// which the rows before them share, as a window's blocks are used again.
+template <class T>
+PagedRows<T> Pages(Bench& bench, int sequences, int count, int width, int kept) {
+  constexpr int kRowsPerBlock = 32;
+  const int stride = (count + kRowsPerBlock - 1) / kRowsPerBlock;
+  const int blocks = std::min(stride, kept / kRowsPerBlock + 1);
+  std::vector<int32_t> tables;
+  for (int i = 0; i < sequences * stride; ++i)
+    tables.push_back(1 + i / stride * blocks + i % stride % blocks);
+  return {.data = bench.Zeros<T>((size_t(sequences) * blocks + 1) * kRowsPerBlock * width),
+          .block_tables = bench.Put(tables),
+          .table_stride = stride,
+          .rows_per_block = kRowsPerBlock,
+          .width = width};
+}
+template <class T>
+PagedRows<T> Pages(Bench& bench, int sequences, int count, int width) {
+  return Pages<T>(bench, sequences, count, width, count);
+}
+
+RowIndex Index(Bench& bench, int rows) {
+  std::vector<int32_t> slots(rows);
+  std::iota(slots.begin(), slots.end(), 0);
+  return {bench.Put(slots), bench.Put(std::vector<int32_t>(rows, kContext - 1)), rows};
+}
+
+template <class Params>
+void LineOf(Bench& bench, const char* name, const Params& p, Op<Params> V4Ops::*op) {
+  const CostContext shape = {.context = kContext};
+  bench.Line(
+      name, p.index.rows, CostOf(p, shape), [&bench, p, op](int) { (bench.ops().v4.*op)(bench.stream(), p); },
+      shape);
+}
+
+void RowLines(Bench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin) {
+  if (bench.Wants("rotate_heads")) {
+    LineOf<RotateHeadsParams>(bench, "rotate_heads",
+                              {.out = bench.Rows<bf16>(s.rows, s.heads * s.width),
+                               .x = bench.Rows<const float>(s.rows, s.heads * s.width),
+                               .cos_sin = cos_sin,
+                               .index = index,
+                               .head_count = s.heads,
+                               .head_dim = s.width,
+                               .rope_dim = s.rope,
+                               .norm = 1,
+                               .eps = 1e-6f},
+                              &V4Ops::rotate_heads);
+  }
+  if (bench.Wants("write_keys")) {
+    LineOf<WriteKeysParams>(bench, "write_keys",
+                            {.keys = bench.Rows<bf16>(s.rows, s.width),
+                             .window = Pages<bf16>(bench, s.rows, kContext, s.width, kWindow),
+                             .kv = bench.Rows<const float>(s.rows, s.width),
+                             .norm_weight = bench.Zeros<float>(s.width),
+                             .cos_sin = cos_sin,
+                             .index = index,
+                             .rope_dim = s.rope,
+                             .eps = 1e-6f},
+                            &V4Ops::write_keys);
+  }
+}
+
+// A row that completes its window, as the row at the last position of a context does.
+void CompressLine(Bench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin, int ratio) {
+  const char* const name = ratio == kRatio ? "compress, CSA" : "compress, HCA";
+  if (!bench.Wants(name)) return;
+  const int channels = ratio == kRatio ? 2 * s.width : s.width;
+  LineOf<CompressParams>(bench, name,
+                         {.entries = Pages<bf16>(bench, s.rows, kContext / ratio, s.width),
+                          .state = Pages<float>(bench, s.rows, kContext, 2 * channels, 2 * ratio),
+                          .values = bench.Rows<const float>(s.rows, channels),
+                          .gates = bench.Rows<const float>(s.rows, channels),
+                          .ape = bench.Zeros<float>(size_t(ratio) * channels),
+                          .norm_weight = bench.Zeros<float>(s.width),
+                          .cos_sin = cos_sin,
+                          .index = index,
+                          .ratio = ratio,
+                          .overlapping = ratio == kRatio ? 1 : 0,
+                          .rope_dim = s.rope,
+                          .eps = 1e-6f},
+                         &V4Ops::compress);
+}
+
+void SelectLine(Bench& bench, const Sizes& s, const RowIndex& index) {
+  if (!bench.Wants("select_entries")) return;
+  LineOf<SelectEntriesParams>(bench, "select_entries",
+                              {.selected = bench.Zeros<int32_t>(size_t(s.rows) * kTopK),
+                               .scores = bench.Rows<float>(s.rows, kContext / kRatio),
+                               .q = bench.Rows<const bf16>(s.rows, s.index_heads * s.index_width),
+                               .weights = bench.Rows<const float>(s.rows, s.index_heads),
+                               .entries = Pages<bf16>(bench, s.rows, kContext / kRatio, s.index_width),
+                               .index = index,
+                               .head_count = s.index_heads,
+                               .ratio = kRatio,
+                               .top_k = kTopK,
+                               .scale = 0.01f},
+                              &V4Ops::select_entries);
+}
+
+// ratio 0: the window alone.
+void AttentionLine(Bench& bench, const char* name, const Sizes& s, const RowIndex& index, int ratio) {
+  if (!bench.Wants(name)) return;
+  std::vector<int32_t> selected(size_t(s.rows) * kTopK);
+  for (size_t i = 0; i < selected.size(); ++i) selected[i] = static_cast<int32_t>(i % kTopK * 7);
+  WindowAttentionParams p = {.out = bench.Rows<float>(s.rows, s.heads * s.width),
+                             .q = bench.Rows<const bf16>(s.rows, s.heads * s.width),
+                             .keys = bench.Rows<const bf16>(s.rows, s.width),
+                             .window = Pages<bf16>(bench, s.rows, kContext, s.width, kWindow),
+                             .sinks = bench.Zeros<float>(s.heads),
+                             .index = index,
+                             .head_count = s.heads,
+                             .window_len = kWindow,
+                             .ratio = ratio,
+                             .first_position = 0,
+                             .scale = 0.04f};
+  if (ratio > 0) p.entries = Pages<bf16>(bench, s.rows, kContext / ratio, s.width);
+  if (ratio == kRatio) {
+    p.selected = bench.Put(selected);
+    p.selected_count = kTopK;
+  }
+  LineOf(bench, name, p, &V4Ops::window_attention);
+}
+
+}  // namespace
+
+void V4AttentionOps(Bench& bench) {
+  for (const int rows : bench.rows()) {
+    const Sizes s = {
+        rows, bench.Width(64), bench.Width(512), bench.Width(64), bench.Width(64), bench.Width(128)};
+    const RowIndex index = Index(bench, rows);
+    const float* const cos_sin = bench.Zeros<float>(size_t{kContext} * s.rope);
+    RowLines(bench, s, index, cos_sin);
+    CompressLine(bench, s, index, cos_sin, kRatio);
+    CompressLine(bench, s, index, cos_sin, kHcaRatio);
+    SelectLine(bench, s, index);
+    AttentionLine(bench, "window_attention, window alone", s, index, 0);
+    AttentionLine(bench, "window_attention, CSA", s, index, kRatio);
+    AttentionLine(bench, "window_attention, HCA", s, index, kHcaRatio);
+  }
+}
+
+}  // namespace foredraft

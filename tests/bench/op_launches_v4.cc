@@ -1,0 +1,147 @@
+// The launches of DeepSeek-V4's ops.
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/bench/op_launches.h"
+
+namespace foredraft {
+namespace {
+
+constexpr double kKeyTile = 64;
+
+double CeilDivide(double value, double unit) { return std::ceil(value / unit); }
+
+// ---- hyper-connections (kernels/cuda/hyper_connections.cu) ----
+
+// The products by chunks of 1,024 columns and tiles of 4 rows; then a block per row.
+template <class Params>
+KernelLaunches ReducingLaunches(const Params& p, double outputs, const CostContext& shape,
+                                const GpuModel& gpu) {
+  const double chunks = CeilDivide(p.streams.cols, 1024), rows = p.streams.rows;
+  const double partials = 4 * rows * chunks * (outputs + 1);
+  const double stream_bytes = 4 * rows * p.streams.cols;
+  const double product_bytes = CostOf(p, shape).bytes - 4 * rows * p.out.cols;
+  return {
+      StreamingLaunch("HyperProducts", CeilDivide(rows, 4) * chunks, 128, product_bytes, 2, gpu),
+      StreamingLaunch("HyperReduce", rows, 1024, partials + stream_bytes + 4 * rows * p.out.cols, 4, gpu)};
+}
+
+// ---- window_attention ----
+
+// Bytes that a block's warps read from shared memory for a tile of keys (kernels/cuda/window_attention.cu):
+// ldmatrix loads 512 bytes.
+double SharedBytesOfTile(double heads, double width) {
+  const double head_tiles = heads / 16, warps = heads > 16 ? 8 : 4;
+  const double key_groups = kKeyTile / 16 / (warps / head_tiles);
+  const double scores = width / 16 * warps * (1 + key_groups);
+  const double values = kKeyTile / 16 * warps * (head_tiles + width / 16 / warps);
+  return 512 * (scores + values);
+}
+
+}  // namespace
+
+KernelLaunches LaunchesOf(const HyperPreParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return ReducingLaunches(p, p.mix.cols, shape, gpu);
+}
+
+KernelLaunches LaunchesOf(const HyperHeadParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return ReducingLaunches(p, p.pre.cols, shape, gpu);
+}
+
+KernelLaunches LaunchesOf(const HyperPostParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("HyperPost", p.x.rows * CeilDivide(p.x.cols, 1024), 256, CostOf(p, shape).bytes, 2,
+                          gpu)};
+}
+
+KernelLaunches LaunchesOf(const BroadcastStreamsParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("BroadcastStreams", p.x.rows * CeilDivide(p.x.cols, 1024), 256,
+                          CostOf(p, shape).bytes, 2, gpu)};
+}
+
+KernelLaunches LaunchesOf(const RotateHeadsParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("RotateHeads", p.index.rows * CeilDivide(p.head_count, 8), 256,
+                          CostOf(p, shape).bytes, p.norm != 0 ? 3 : 2, gpu)};
+}
+
+KernelLaunches LaunchesOf(const WriteKeysParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("WriteKeys", p.index.rows, 128, CostOf(p, shape).bytes, 4, gpu)};
+}
+
+// Entries come every `ratio` rows: their bytes are the mean over positions.
+KernelLaunches LaunchesOf(const CompressParams& p, const CostContext&, const GpuModel& gpu) {
+  const double rows = p.index.rows, state_bytes = 4.0 * rows * p.state.width;
+  const double entry_bytes = rows / p.ratio * p.entries.width * sizeof(bf16);
+  return {
+      StreamingLaunch("CompressEntries", rows, 128, state_bytes + entry_bytes, 4, gpu),
+      StreamingLaunch("CompressState", rows * CeilDivide(p.values.cols, 1024), 256, 2 * state_bytes, 3, gpu)};
+}
+
+KernelLaunches LaunchesOf(const SelectEntriesParams& p, const CostContext& shape, const GpuModel& gpu) {
+  constexpr double kPasses = 8, kScoreCycles = 40;  // over the scores, and of 256 of them: estimates
+  constexpr double kHeldKeys = 16384;
+  const double rows = p.index.rows, chosen_bytes = 4 * rows * p.top_k;
+  const double visible = std::floor(double(shape.context) / p.ratio);
+  if (visible <= p.top_k) {
+    return {StreamingLaunch("EntryScores", rows, 128, 0, 1, gpu),
+            StreamingLaunch("EntryChoice", rows, 256, chosen_bytes, 1, gpu)};
+  }
+  const double tiles = CeilDivide(visible, kKeyTile);
+  const double blocks = std::clamp(std::floor(4.0 * gpu.multiprocessors / rows), 1.0, tiles);
+  const double item_tiles = CeilDivide(tiles, blocks);
+  const double tile_bytes = kKeyTile * p.entries.width * sizeof(bf16);
+  const OpCost cost = CostOf(p, shape);
+  KernelLaunch choice = StreamingLaunch("EntryChoice", rows, 256, 4 * rows * visible + chosen_bytes, 4, gpu);
+  choice.item_bytes = 4 * (visible + (kPasses - 1) * std::max(0.0, visible - kHeldKeys));
+  choice.in_flight = 8 * 256 * 4;  // eight scores of each thread
+  choice.blocks_per_multiprocessor = 3;
+  choice.chain_seconds += kPasses * std::ceil(visible / 256) * kScoreCycles / gpu.clock;
+  return {{.kernel = "EntryScores",
+           .items = rows * blocks,
+           .blocks_per_multiprocessor = 4,
+           .memory_bytes = cost.bytes + 4 * rows * visible,
+           .item_bytes = item_tiles * tile_bytes,
+           .in_flight = 2 * tile_bytes,
+           .item_bf16_flops = cost.bf16_flops / (rows * blocks),
+           .matrix_share = 0.5,
+           .fixed_seconds = kRowKernelStart + 2 * gpu.memory_latency},
+          choice};
+}
+
+KernelLaunches LaunchesOf(const WindowAttentionParams& p, const CostContext& shape, const GpuModel& gpu) {
+  constexpr double kBarrierCycles =
+      400;  // an estimate: three barriers of a tile and the softmax between them
+  constexpr double kSharedPerCycle = 128;  // bytes that a multiprocessor reads
+  const double rows = p.index.rows, width = p.keys.cols;
+  const double heads = rows >= gpu.multiprocessors && p.head_count > 16 ? 64 : 16;
+  const double items = rows * CeilDivide(p.head_count, heads);
+  const double visible = p.ratio > 0 ? std::floor(double(shape.context) / p.ratio) : 0;
+  const double keys = std::min(shape.context, p.window_len) +
+                      (p.selected != nullptr ? std::min<double>(visible, p.selected_count) : visible);
+  const double tiles = CeilDivide(keys, kKeyTile);
+  const OpCost cost = CostOf(p, shape);
+  return {{.kernel = "WindowAttention",
+           .items = items,
+           .memory_bytes = cost.bytes,
+           .item_bytes = keys * width * sizeof(bf16) + heads * width * (sizeof(bf16) + sizeof(float)),
+           .in_flight = kKeyTile * width * sizeof(bf16),
+           .item_bf16_flops = cost.bf16_flops / items,
+           .matrix_share = 0.57,
+           .chain_seconds =
+               tiles * (SharedBytesOfTile(heads, width) / kSharedPerCycle + kBarrierCycles) / gpu.clock,
+           .fixed_seconds = kRowKernelStart + 3 * gpu.memory_latency}};
+}
+
+KernelLaunches LaunchesOf(const RouteSoftplusParams& p, const CostContext& shape, const GpuModel& gpu) {
+  KernelLaunch launch =
+      StreamingLaunch("RouteSoftplus", CeilDivide(p.index.rows, 4), 128, CostOf(p, shape).bytes, 2, gpu);
+  launch.chain_seconds += p.top_k * 150 / gpu.clock;
+  return {launch};
+}
+
+KernelLaunches LaunchesOf(const ClampedSiluMulParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("ClampedSiluMul", p.out.rows * CeilDivide(p.out.cols, 1024), 256,
+                          CostOf(p, shape).bytes, 1, gpu)};
+}
+
+}  // namespace foredraft
