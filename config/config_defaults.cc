@@ -104,7 +104,8 @@ void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config
   if (cache.max_tokens != 0 || config.backend != Backend::kCpu) return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
   const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
-  const int64_t fits = host.ram_bytes / 4 / LocalRankCount(config) / std::max<int64_t>(token_bytes, 1);
+  const int64_t share = host.ram_bytes / 4 / LocalRankCount(config) - KvWindowBytes(model, config);
+  const int64_t fits = std::max<int64_t>(share, 0) / std::max<int64_t>(token_bytes, 1);
   const int64_t blocks = std::min(wanted, fits) / cache.tokens_per_block;
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
@@ -163,6 +164,33 @@ int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype 
   }
   const int64_t layers = model.num_hidden_layers + mtp_module_count;
   return layers * KvRowLayout{model.kv_lora_rank, model.qk_rope_head_dim, dtype == KvDtype::kFp8}.bytes();
+}
+
+int64_t KvWindowBytes(const ModelConfig& model, const Config& config) {
+  if (!model.v4) return 0;
+  constexpr int64_t kBf16Bytes = 2, kFloatBytes = 4;
+  constexpr int kPrefixEnds = 4;
+  const DeepseekV4Shape& v4 = *model.v4;
+  const int draft_len = config.speculative_config ? config.speculative_config->max_draft_len : 0;
+  const auto layers_of = [&](AttentionKind kind) {
+    return int64_t{std::count(v4.layers.begin(), v4.layers.end(), kind)};
+  };
+  const int64_t sparse = layers_of(AttentionKind::kCompressedSparse);
+  const int64_t heavy = layers_of(AttentionKind::kHeavilyCompressed);
+  const auto pool_bytes = [&](int reach, int block, int64_t position_bytes) {
+    const auto blocks_anywhere = [block](int64_t positions) { return (positions - 2 + block) / block + 1; };
+    const int64_t blocks = 1 + 2 * config.max_batch_size * blocks_anywhere(reach + 3 * draft_len + 2) +
+                           kPrefixEnds * blocks_anywhere(reach);
+    return blocks * block * position_bytes;
+  };
+  // A compressor keeps values and gates of a position; an overlapping one two halves of each.
+  const int64_t keys = (model.num_hidden_layers + MtpModuleCount(config)) * v4.head_dim * kBf16Bytes;
+  const int64_t window_bytes =
+      pool_bytes(std::max(v4.sliding_window - 1, heavy > 0 ? v4.heavy_ratio - 1 : 1),
+                 config.kv_cache_config.tokens_per_block, keys + heavy * 2 * v4.head_dim * kFloatBytes);
+  if (sparse == 0) return window_bytes;
+  const int64_t tail = sparse * 4 * (v4.head_dim + model.index_head_dim) * kFloatBytes;
+  return window_bytes + pool_bytes(2 * v4.sparse_ratio - 1, 2 * v4.sparse_ratio, tail);
 }
 
 std::vector<int> DefaultBuckets(int largest) {

@@ -35,6 +35,10 @@ int MtpModuleCount(const Config& config);
 // of its history, which keeps compressed entries alone.
 int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype dtype);
 
+// Bytes of a rank's other cache groups, whose pools follow from max_batch_size (docs/deepseek-v4.md section
+// 10); 0 for models that have none.
+int64_t KvWindowBytes(const ModelConfig& model, const Config& config);
+
 // Batch sizes with graphs, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else
 // DefaultBuckets.
 std::vector<int> DecodeBuckets(const Config& config);

@@ -167,7 +167,8 @@ const ConfigField kFields[] = {
      "leave."},
     {"kv_cache_config.max_tokens", MEMBER(c.kv_cache_config.max_tokens), Range(1, 1e12), kRestart,
      "`backend: cpu`: `max_batch_size` x `max_seq_len`, at most a quarter of RAM shared by the ranks of the "
-     "host; `cuda`: what `free_gpu_memory_fraction` allows",
+     "host, less the windows of `max_batch_size` sequences of DeepSeek-V4; `cuda`: what "
+     "`free_gpu_memory_fraction` allows",
      "Tokens that the KV cache of a rank holds."},
     {"kv_cache_config.host_cache_size", MEMBER(c.kv_cache_config.host_cache_size), Range(0, 1e15), kRestart,
      kSet,

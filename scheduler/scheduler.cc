@@ -196,6 +196,11 @@ SchedulerLoad Scheduler::load() const {
                .blocks_used = rank.pool().held_count(),
                .blocks_free = rank.pool().free_count(),
                .blocks_cached = rank.pool().cached_count()};
+    for (int group = 0; group < rank.group_count(); ++group) {
+      const KvBlockPool& pool = rank.pool(group);
+      of_rank.groups.push_back(
+          {.used = pool.held_count(), .free = pool.free_count(), .cached = pool.cached_count()});
+    }
     for (const Sequence* sequence : rank.prefilling) {
       of_rank.prefill_tokens += sequence->prompt_len - sequence->prompt_planned;
     }

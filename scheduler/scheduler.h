@@ -105,13 +105,21 @@ struct SchedulerOptions {
   }
 };
 
+// Blocks of one cache group of a rank, scratch not counted.
+struct GroupLoad {
+  int64_t used = 0;
+  int64_t free = 0;
+  int64_t cached = 0;  // not referenced, kept for reuse
+};
+
 // The current load of one rank.
 struct RankLoad {
   int running = 0;          // sequences with a slot or swapped out
   int64_t blocks_used = 0;  // of the history
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;
-  int64_t prefill_tokens = 0;  // prompt tokens of admitted sequences that no plan computes yet
+  int64_t prefill_tokens = 0;     // prompt tokens of admitted sequences that no plan computes yet
+  std::vector<GroupLoad> groups;  // in the order of SchedulerOptions::groups, the history first
 };
 
 // The current load, and counters since the start.

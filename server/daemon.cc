@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
 #include "config/config_yaml.h"
+#include "engine/cache_groups.h"
 #include "engine/weights/checkpoint_summary.h"
 #include "server/group/engine_setup.h"
 #include "server/group/local_rank.h"
@@ -31,7 +32,7 @@ std::map<std::string, std::string> BuildLabels(const std::string& numerics_class
   return {{"version", kVersion}, {"commit", kCommit}, {"numerics_class", numerics_class}};
 }
 
-FrontendOptions FrontendOptionsOf(const Config& config) {
+FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model) {
   FrontendOptions options;
   options.server = config.server;
   options.request_timeout_s = config.request_timeout_s;
@@ -40,6 +41,11 @@ FrontendOptions FrontendOptionsOf(const Config& config) {
   options.metrics.model_name = config.served_model_name;
   options.metrics.max_draft_len = MaxDraftLen(config);
   options.metrics.rank_count = config.parallel.attention_dp;
+  options.metrics.cache_groups.clear();
+  for (const CacheGroup& group :
+       CacheGroupsOf(model, MtpModuleCount(config), config.kv_cache_config.tokens_per_block)) {
+    options.metrics.cache_groups.push_back(group.name);
+  }
   options.metrics.vllm_names = config.metrics.vllm_names;
   options.metrics.build_labels = BuildLabels("");
   options.metrics.config_labels = {
@@ -98,7 +104,7 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
         return std::move(again.config);
       },
       [this](const Config& config) { Apply(config); });
-  FrontendOptions options = FrontendOptionsOf(config_);
+  FrontendOptions options = FrontendOptionsOf(config_, model_);
   options.admin_is_default = admin_is_default_;
   ASSIGN_OR_RETURN(
       frontend_, Frontend::Listen(options, {.config_yaml = [this] { return EmitYaml(reloader_->current()); },

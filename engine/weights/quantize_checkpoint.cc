@@ -4,10 +4,14 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
@@ -260,6 +264,24 @@ absl::Status CopyOtherFiles(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
+// Groups run along the columns: hidden_size of an expert's gate and up, moe_intermediate_size of its down.
+absl::Status CheckExpertColumns(const ModelConfig& config, int group, const std::string& config_path) {
+  const auto divides = [&](int g) {
+    return config.hidden_size % g == 0 && config.moe_intermediate_size % g == 0;
+  };
+  if (config.n_routed_experts == 0 || divides(group)) return absl::OkStatus();
+  std::vector<int> allowed;
+  std::copy_if(std::begin(kPackGroups), std::end(kPackGroups), std::back_inserter(allowed), divides);
+  const bool hidden = config.hidden_size % group != 0;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %s: %d, allowed multiples of the group, %d: no other program reads experts of which some "
+      "projections are packed; %s",
+      config_path, hidden ? "hidden_size" : "moe_intermediate_size",
+      hidden ? config.hidden_size : config.moe_intermediate_size, group,
+      allowed.empty() ? "no group fits, quantize to fp8"
+                      : absl::StrCat("groups that fit: ", absl::StrJoin(allowed, ", "))));
+}
+
 }  // namespace
 
 absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options,
@@ -274,6 +296,9 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.in_dir, config));
   // Modules that config.json does not declare, or that are not there, are no part of what is quantised.
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
+  if (options.dtype == DType::kInt4) {
+    RETURN_IF_ERROR(CheckExpertColumns(config, options.group, config_path));
+  }
   RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "quantize"));
 
   config = WithProjections(std::move(config), options.dtype, options.group);

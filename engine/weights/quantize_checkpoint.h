@@ -17,11 +17,13 @@
 
 namespace foredraft {
 
+inline constexpr int kPackGroups[] = {32, 64, 128};  // that kernels have
+
 struct QuantizeOptions {
   std::string in_dir;
   std::string out_dir;         // made if missing; must be empty
   DType dtype = DType::kInt4;  // or kF8E4M3
-  int group = kPackGroup;      // of kInt4: 32, 64 or 128
+  int group = kPackGroup;      // of kInt4: one of kPackGroups
   int threads = 1;
   int64_t max_shard_bytes = 5'000'000'000;
 };
@@ -44,7 +46,7 @@ inline constexpr char kQuantizationReportFile[] = "quantization_report.tsv";
 // Writes config.json with a quantization_config, the tensors, the report, and copies of the other files
 // (tokenizer, generation_config.json). Holds a band of rows and one tensor's scales at a time.
 // INVALID_ARGUMENT names the tensor or field: a checkpoint that is quantised already, a weight that is NaN or
-// infinite.
+// infinite, experts that kInt4 could pack in part only.
 absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options,
                                                   const LoadProgress& progress);
 

@@ -118,19 +118,19 @@ void HyperPost(const CpuContext& context, const HyperPostParams& p) {
   constexpr int64_t kPiece = 512;  // values of each stream that are mixed at a time
   const int32_t n = p.stream_count;
   const int64_t width = p.x.cols;
-  context.pool.ParallelFor(p.x.rows, (n + 1) * p.streams.cols, [&](int64_t begin, int64_t end) {
+  const int64_t pieces = (width + kPiece - 1) / kPiece;
+  context.pool.ParallelFor(p.x.rows * pieces, (n + 1) * n * kPiece, [&](int64_t begin, int64_t end) {
     float* const old = ThreadScratch<float>(n * kPiece);
-    for (int64_t r = begin; r < end; ++r) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t r = item / pieces, first = item % pieces * kPiece;
+      const int64_t count = std::min(kPiece, width - first);
       const float* post = p.mix.row(r) + n;
       const float* c = p.mix.row(r) + 2 * n;
-      for (int64_t first = 0; first < width; first += kPiece) {
-        const int64_t count = std::min(kPiece, width - first);
-        for (int32_t j = 0; j < n; ++j) {
-          std::memcpy(old + j * count, p.streams.row(r) + j * width + first, count * sizeof(float));
-        }
-        for (int32_t k = 0; k < n; ++k) {
-          Mix(old, p.x.row(r) + first, post[k], c + k, n, count, p.streams.row(r) + k * width + first);
-        }
+      for (int32_t j = 0; j < n; ++j) {
+        std::memcpy(old + j * count, p.streams.row(r) + j * width + first, count * sizeof(float));
+      }
+      for (int32_t k = 0; k < n; ++k) {
+        Mix(old, p.x.row(r) + first, post[k], c + k, n, count, p.streams.row(r) + k * width + first);
       }
     }
   });

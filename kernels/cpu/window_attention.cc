@@ -11,9 +11,10 @@
 namespace foredraft::cpu {
 namespace {
 
-constexpr int32_t kSplit = 32;      // keys of one softmax, which are widened to FP32 once for several heads
-constexpr int32_t kHeadBlock = 16;  // heads of one item
-constexpr int32_t kTogether = 4;    // keys whose products and sums run side by side
+constexpr int32_t kSplit = 32;     // keys of one softmax, which are widened to FP32 once for several heads
+constexpr int32_t kMaxHeads = 16;  // of one item
+constexpr int32_t kMinHeads = 4;   // likewise, where there are enough: their keys are widened for each item
+constexpr int32_t kTogether = 4;   // keys whose products and sums run side by side
 
 // The softmax of one head over the splits so far. It starts with the sink: weight 1 in the sum, no value.
 struct HeadState {
@@ -95,16 +96,16 @@ struct AttendedKeys {
   }
 };
 
-// `memory`: [kSplit + 2 * kHeadBlock, d].
-void AttendHeads(const WindowAttentionParams& p, int64_t row, int32_t first_head, float* memory) {
+// `memory`: [kSplit + 2 * kMaxHeads, d].
+void AttendHeads(const WindowAttentionParams& p, int64_t row, int32_t first_head, int32_t heads,
+                 float* memory) {
   const int64_t width = p.keys.cols;
-  const int32_t heads = std::min(kHeadBlock, p.head_count - first_head);
   const AttendedKeys attended(p, row);
   float* const keys = memory;
   float* const queries = keys + kSplit * width;
-  HeadState states[kHeadBlock];
+  HeadState states[kMaxHeads];
   for (int32_t h = 0; h < heads; ++h) {
-    states[h] = {p.sinks[first_head + h], 1.0f, queries + (kHeadBlock + h) * width};
+    states[h] = {p.sinks[first_head + h], 1.0f, queries + (kMaxHeads + h) * width};
     std::fill_n(states[h].acc, width, 0.0f);
     Widen(p.q.row(row) + (first_head + h) * width, width, queries + h * width);
   }
@@ -118,18 +119,26 @@ void AttendHeads(const WindowAttentionParams& p, int64_t row, int32_t first_head
   }
 }
 
+// Heads of one item: as many as leave every thread two items. A head's bits do not depend on it.
+int32_t HeadsOfItem(const WindowAttentionParams& p, int threads) {
+  const int64_t heads = int64_t{p.index.rows} * p.head_count / (2 * threads);
+  return static_cast<int32_t>(std::clamp<int64_t>(heads, kMinHeads, kMaxHeads));
+}
+
 }  // namespace
 
 void WindowAttention(const CpuContext& context, const WindowAttentionParams& p) {
   const int64_t width = p.keys.cols;
-  const int64_t blocks = (p.head_count + kHeadBlock - 1) / kHeadBlock;
-  const int64_t cost = int64_t{2} * p.window_len * kHeadBlock * width;
+  const int32_t block = HeadsOfItem(p, context.pool.thread_count());
+  const int64_t blocks = (p.head_count + block - 1) / block;
+  const int64_t cost = int64_t{2} * p.window_len * block * width;
   context.pool.ParallelFor(p.index.rows * blocks, cost, [&](int64_t begin, int64_t end) {
-    float* const memory = ThreadScratch<float>((kSplit + 2 * kHeadBlock) * width);
+    float* const memory = ThreadScratch<float>((kSplit + 2 * kMaxHeads) * width);
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item / blocks;
       if (p.index.slots[row] < 0) continue;
-      AttendHeads(p, row, static_cast<int32_t>(item % blocks) * kHeadBlock, memory);
+      const int32_t first = static_cast<int32_t>(item % blocks) * block;
+      AttendHeads(p, row, first, std::min(block, p.head_count - first), memory);
     }
   });
 }

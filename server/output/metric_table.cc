@@ -76,6 +76,11 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_kv_cache_usage_ratio", kGauge, kRank, "KV blocks held by sequences / all KV blocks."},
     {"foredraft_kv_cache_blocks", kGauge, "rank (0 to ranks - 1), state (used, free, cached)",
      "KV blocks, by state. cached: content of ended sequences, reused or taken when needed."},
+    {"foredraft_kv_cache_group_blocks", kGauge,
+     "rank (0 to ranks - 1), group (history; DeepSeek-V4 also window, tail), state (used, free, cached)",
+     "KV blocks of each cache group, by state. history: those of `foredraft_kv_cache_blocks`. The pools of "
+     "the "
+     "others follow from `max_batch_size`; where they are full, prompts keep fewer reusable ends."},
     {"foredraft_prefill_tokens_total", kCounter, kRank, "Prompt tokens that prefills computed."},
     {"foredraft_prefill_backlog_tokens", kGauge, kRank,
      "Prompt tokens of admitted requests that no prefill computes yet."},

@@ -57,7 +57,7 @@ Metrics::Metrics(const MetricsOptions& options)
   AddRequests();
   AddEngine();
   AddListeners();
-  for (int rank = 0; rank < options.rank_count; ++rank) AddRank(rank);
+  for (int rank = 0; rank < options.rank_count; ++rank) AddRank(rank, options.cache_groups);
   AddProcess();
   build_info_ = &Register(prometheus::BuildGauge(), "foredraft_build_info", MetricType::kGauge);
   SetBuildLabels(options.build_labels);
@@ -143,18 +143,27 @@ void Metrics::AddListeners() {
   certificate_expiry_ = AddGauge("foredraft_tls_certificate_expiry_timestamp_seconds");
 }
 
-void Metrics::AddRank(int rank) {
+void Metrics::AddRank(int rank, const std::vector<std::string>& cache_groups) {
   const std::string index = absl::StrCat(rank);
   const Labels of_rank = {{"rank", index}};
   const auto gauge = [&](const char* name, const char* label, const char* value) {
     return AddGauge(name, {{"rank", index}, {label, value}});
   };
+  std::vector<GroupMetrics> groups;
+  for (const std::string& group : cache_groups) {
+    const auto blocks = [&](const char* state) {
+      return AddGauge("foredraft_kv_cache_group_blocks",
+                      {{"rank", index}, {"group", group}, {"state", state}});
+    };
+    groups.push_back({.used = blocks("used"), .free = blocks("free"), .cached = blocks("cached")});
+  }
   ranks_.push_back({.running = AddGauge("foredraft_requests_running", of_rank),
                     .usage_ratio = AddGauge("foredraft_kv_cache_usage_ratio", of_rank),
                     .blocks_used = gauge("foredraft_kv_cache_blocks", "state", "used"),
                     .blocks_free = gauge("foredraft_kv_cache_blocks", "state", "free"),
                     .blocks_cached = gauge("foredraft_kv_cache_blocks", "state", "cached"),
                     .prefill_backlog = AddGauge("foredraft_prefill_backlog_tokens", of_rank),
+                    .groups = std::move(groups),
                     .prefill_tokens = AddCounter("foredraft_prefill_tokens_total", of_rank),
                     .prefill_seconds = gauge("foredraft_rank_step_seconds", "kind", "prefill"),
                     .decode_seconds = gauge("foredraft_rank_step_seconds", "kind", "decode")});
@@ -280,6 +289,12 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
     metrics.blocks_free->Set(free);
     metrics.blocks_cached->Set(cached);
     metrics.usage_ratio->Set(used / (used + free + cached));
+    for (size_t group = 0; group < of_rank.groups.size(); ++group) {
+      const GroupMetrics& gauges = metrics.groups.at(group);
+      gauges.used->Set(static_cast<double>(of_rank.groups[group].used));
+      gauges.free->Set(static_cast<double>(of_rank.groups[group].free));
+      gauges.cached->Set(static_cast<double>(of_rank.groups[group].cached));
+    }
     metrics.prefill_backlog->Set(static_cast<double>(of_rank.prefill_tokens));
   }
   RaiseTo(log_lines_dropped_, DroppedLogLines());

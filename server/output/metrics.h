@@ -35,7 +35,8 @@ struct MetricsOptions {
   std::string model_name;  // label of all metrics
   int max_draft_len = 0;   // positions 1..max_draft_len exist
   int rank_count = 1;
-  bool vllm_names = false;  // vllm_metrics.h
+  std::vector<std::string> cache_groups = {"history"};  // names, in the order of RankLoad::groups
+  bool vllm_names = false;                              // vllm_metrics.h
   std::map<std::string, std::string> build_labels;
   std::map<std::string, std::string> config_labels;
 };
@@ -50,7 +51,8 @@ class Metrics : public prometheus::Collectable {
   void CountTokenTimes(int count, double seconds_since_last);  // after the first
   void CountStep(const StepStats& step, Phase phase);
   void PublishCounts();
-  // `cached_tokens` count here and not in the scheduler, whose first token may come for a stream that has ended.
+  // `cached_tokens` count here and not in the scheduler, whose first token may come for a stream that has
+  // ended.
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
   void RecordPrefix(int queried_tokens, int cached_tokens);  // with the first token
@@ -87,8 +89,12 @@ class Metrics : public prometheus::Collectable {
     std::vector<prometheus::Counter*> accepted_at;  // [max_draft_len]
   };
 
+  struct GroupMetrics {
+    prometheus::Gauge *used, *free, *cached;
+  };
   struct RankMetrics {
     prometheus::Gauge *running, *usage_ratio, *blocks_used, *blocks_free, *blocks_cached, *prefill_backlog;
+    std::vector<GroupMetrics> groups;  // by cache group
     prometheus::Counter* prefill_tokens;
     prometheus::Gauge *prefill_seconds, *decode_seconds;  // of the last forward
   };
@@ -123,7 +129,7 @@ class Metrics : public prometheus::Collectable {
   void AddRequests();
   void AddEngine();
   void AddListeners();
-  void AddRank(int rank);
+  void AddRank(int rank, const std::vector<std::string>& cache_groups);
   void AddProcess();
   void RefreshFromLoad(const SchedulerLoad& load) const;
   void RefreshProcess() const;

@@ -35,6 +35,11 @@ OpKind KindOf(const MlaPrefillParams&) { return OpKind::kAttention; }
 OpKind KindOf(const RouteExpertsParams&) { return OpKind::kRouting; }
 OpKind KindOf(const WindowAttentionParams&) { return OpKind::kAttention; }
 OpKind KindOf(const SelectEntriesParams&) { return OpKind::kAttention; }
+OpKind KindOf(const HyperPreParams&) { return OpKind::kHyper; }
+OpKind KindOf(const HyperPostParams&) { return OpKind::kHyper; }
+OpKind KindOf(const HyperHeadParams&) { return OpKind::kHyper; }
+OpKind KindOf(const BroadcastStreamsParams&) { return OpKind::kHyper; }
+OpKind KindOf(const CompressParams&) { return OpKind::kCompress; }
 OpKind KindOf(const RouteSoftplusParams&) { return OpKind::kRouting; }
 OpKind KindOf(const GroupRowsParams&) { return OpKind::kRouting; }
 OpKind KindOf(const CombineExpertsParams&) { return OpKind::kRouting; }
@@ -92,8 +97,9 @@ class CountedGraph : public Graph {
 }  // namespace
 
 const char* OpKindName(OpKind kind) {
-  static constexpr const char* kNames[] = {"gemm",      "grouped_gemm", "head, argmax", "head_gemm",
-                                           "attention", "routing",      "small ops"};
+  static constexpr const char* kNames[] = {"gemm",       "grouped_gemm", "head, argmax",
+                                           "head_gemm",  "attention",    "hyper-connections",
+                                           "compressor", "routing",      "small ops"};
   return kNames[static_cast<int>(kind)];
 }
 

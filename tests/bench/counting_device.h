@@ -18,8 +18,8 @@
 namespace foredraft {
 
 // Kinds of ops that a step spends its time in.
-enum class OpKind { kGemm, kGroupedGemm, kHead, kHeadGemm, kAttention, kRouting, kSmall };
-inline constexpr int kOpKindCount = 7;
+enum class OpKind { kGemm, kGroupedGemm, kHead, kHeadGemm, kAttention, kHyper, kCompress, kRouting, kSmall };
+inline constexpr int kOpKindCount = 9;
 const char* OpKindName(OpKind kind);
 
 struct OpTally {

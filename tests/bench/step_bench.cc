@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -21,20 +20,22 @@ int32_t PromptToken(int slot, int position, int vocab_size) {
 }  // namespace
 
 StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
-                     std::unique_ptr<Device> device, ModelWeights weights,
+                     std::unique_ptr<Device> device, LoadedWeights weights,
                      std::unique_ptr<Communicator> others)
-    : ranks_(others == nullptr ? 1 : others->size()),
-      context_((options.context + options.tokens_per_block - 1) / options.tokens_per_block *
-               options.tokens_per_block),
-      vocab_size_(config.vocab_size) {
+    : ranks_(others == nullptr ? 1 : others->size()), vocab_size_(config.vocab_size) {
   EngineOptions engine;
   engine.max_batch_size = options.max_rows;
-  engine.max_num_tokens = options.max_num_tokens;
-  engine.max_seq_len = context_ + 2 + options.max_steps * (options.max_draft_len + 1);
   engine.max_draft_len = options.max_draft_len;
   engine.tokens_per_block = options.tokens_per_block;
-  blocks_per_slot_ = engine.blocks_per_slot();
-  engine.block_count = 1 + options.max_rows * blocks_per_slot_;
+  const std::vector<CacheGroup> groups =
+      CacheGroupsOf(config, engine.module_count(), options.tokens_per_block, engine.kv_dtype);
+  const int tokens = groups[kHistoryGroup].tokens_per_block;
+  context_ = (options.context + tokens - 1) / tokens * tokens;
+  // Callers that prefill have room for the context as they gave it.
+  const bool prefills = options.max_num_tokens >= options.context;
+  engine.max_num_tokens = prefills ? std::max(options.max_num_tokens, context_) : options.max_num_tokens;
+  engine.max_seq_len = context_ + 2 + options.max_steps * (options.max_draft_len + 1);
+  engine.block_count = 1 + options.max_rows * engine.blocks_per_slot(tokens);
   engine.batch_sizes = options.batch_sizes;
   engine.host_cache_bytes = 0;
   engine.capture_graphs = options.graphs;
@@ -42,6 +43,14 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   auto created = RankEngine::Create(engine, config, std::move(device), std::move(weights), std::move(others));
   CHECK(created.ok()) << created.status().ToString();
   engine_ = *std::move(created);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const int count = (engine_->rank().cache.shape().block_counts[g] - 1) / options.max_rows;
+    const int tokens_per_block = groups[g].tokens_per_block;
+    const int read = std::min(context_, groups[g].reach);  // by the first step
+    groups_.push_back({groups[g], count, (read + tokens_per_block - 1) / tokens_per_block});
+  }
+  mapped_.assign(options.max_rows, std::vector<int>(groups_.size()));
+  lengths_.assign(options.max_rows, 0);
   CHECK(engine_->WarmUp().ok());
   length_limit_ = engine.max_seq_len - 1;
 }
@@ -59,7 +68,7 @@ std::vector<double> StepBench::Prefill(int sequences) {
       for (int i = 0; i < context_; ++i) tokens[i] = PromptToken(slot, i, vocab_size_);
       RankPlan& rank = prefill.ranks[0];
       rank.admissions.push_back({.slot = slot, .prompt_len = context_ + 1, .length_limit = length_limit_});
-      rank.block_table_deltas.push_back({.slot = slot, .first_index = 0, .block_ids = BlocksOf(slot)});
+      MapContext(slot, rank);
       rank.prefill_chunks.push_back({.slot = slot, .first_position = 0, .token_ids = std::move(tokens)});
       release.ranks[0].releases.push_back(slot);
     }
@@ -73,25 +82,29 @@ std::vector<double> StepBench::Prefill(int sequences) {
 }
 
 void StepBench::Start(int rows, int draft_len) {
-  const int last = live_;
-  live_ = rows;
+  const int last = std::exchange(live_, 0);
   IterationPlan plan = Step(draft_len);
   RankPlan& rank = plan.ranks[0];
   for (int slot = 0; slot < last; ++slot) rank.releases.push_back(slot);
+  live_ = rows;
+  plan.decode_bucket = rows;
+  const int history_tokens = groups_[kHistoryGroup].group.tokens_per_block;
   for (int slot = 0; slot < rows; ++slot) {
-    const std::vector<int32_t> blocks = BlocksOf(slot);
+    MapContext(slot, rank);
+    rank.live_slots.push_back(slot);
     rank.admissions.push_back({.slot = slot,
                                .draft_cap = kMaxDraftLen,
                                .prompt_len = context_ + 1,
                                .length_limit = length_limit_,
                                .reused_len = context_,
-                               .boundary_block = blocks[context_ / engine_->options().tokens_per_block - 1]});
-    rank.block_table_deltas.push_back({.slot = slot, .first_index = 0, .block_ids = blocks});
+                               .boundary_block = groups_[kHistoryGroup].At(
+                                   slot, context_ / history_tokens - 1, context_ / history_tokens)});
     rank.prefill_chunks.push_back({.slot = slot,
                                    .first_position = context_,
                                    .token_ids = {PromptToken(slot, context_, vocab_size_)},
                                    .last = true});
   }
+  MapStep(draft_len, rank);
   plan.prefill_rows.assign(ranks_, rows);
   plan.ended_prompts.assign(ranks_, rows);
   engine_->Submit(plan, 0);
@@ -100,7 +113,6 @@ void StepBench::Start(int rows, int draft_len) {
 
 IterationPlan StepBench::Step(int draft_len) {
   IterationPlan plan;
-  plan.number = ++number_;
   plan.draft_len = draft_len;
   if (draft_len > 0) plan.acceptance.forced_length = kAcceptedLength[draft_len];
   plan.decode_bucket = live_;
@@ -108,6 +120,8 @@ IterationPlan StepBench::Step(int draft_len) {
   plan.ended_prompts.assign(ranks_, 0);
   plan.ranks.resize(ranks_);
   for (int slot = 0; slot < live_; ++slot) plan.ranks[0].live_slots.push_back(slot);
+  MapStep(draft_len, plan.ranks[0]);
+  plan.number = ++number_;
   return plan;
 }
 
@@ -119,13 +133,51 @@ RankResult StepBench::Run(int draft_len) {
 RankResult StepBench::Finish() {
   auto result = engine_->Finish(std::chrono::steady_clock::now() + kStepLimit);
   CHECK(result.ok()) << result.status().ToString();
+  ++finished_;
+  for (const SlotResult& slot : result->slots) lengths_[slot.slot] = slot.length;
   return *std::move(result);
 }
 
-std::vector<int32_t> StepBench::BlocksOf(int slot) const {
-  std::vector<int32_t> blocks(blocks_per_slot_);
-  std::iota(blocks.begin(), blocks.end(), 1 + slot * blocks_per_slot_);
-  return blocks;
+int32_t StepBench::SlotBlocks::At(int slot, int index, int context) const {
+  const int first = 1 + slot * count;
+  if (group.is_history()) return first + index;
+  if (index < context) return first + index - (context - kept);
+  return first + kept + (index - context) % (count - kept);
+}
+
+void StepBench::Map(int slot, int group, int first, int end, RankPlan& plan) const {
+  if (first >= end) return;
+  BlockTableDelta delta{.slot = slot, .group = group, .first_index = first};
+  const int context = context_ / groups_[group].group.tokens_per_block;
+  for (int index = first; index < end; ++index) {
+    delta.block_ids.push_back(groups_[group].At(slot, index, context));
+  }
+  plan.block_table_deltas.push_back(std::move(delta));
+}
+
+void StepBench::MapContext(int slot, RankPlan& plan) {
+  lengths_[slot] = context_ + 1;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const SlotBlocks& blocks = groups_[g];
+    const int context = context_ / blocks.group.tokens_per_block;
+    mapped_[slot][g] = blocks.group.is_history() ? blocks.count : context;
+    Map(slot, static_cast<int>(g), blocks.group.is_history() ? 0 : context - blocks.kept, mapped_[slot][g],
+        plan);
+  }
+}
+
+void StepBench::MapStep(int draft_len, RankPlan& plan) {
+  const int in_flight = static_cast<int>(number_ - finished_);
+  for (int slot = 0; slot < live_; ++slot) {
+    const int last =
+        lengths_[slot] + in_flight * (draft_len + 1) + draft_len + engine_->options().max_draft_len;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].group.is_history()) continue;
+      const int end = std::max(mapped_[slot][g], last / groups_[g].group.tokens_per_block + 1);
+      Map(slot, static_cast<int>(g), mapped_[slot][g], end, plan);
+      mapped_[slot][g] = end;
+    }
+  }
 }
 
 }  // namespace foredraft

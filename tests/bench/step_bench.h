@@ -4,12 +4,16 @@
 // One engine and the plans that drive it step by step, for programs that time steps: sequences brought to a
 // context, decode steps of any K, drafts accepted at the lengths published for R1. A second Start
 // repeats the tokens, so the same steps can be timed and counted.
+//
+// Every sequence has blocks of its own in every cache group. In a window it keeps those that the end of the
+// context reads, because every Start reads them again, and takes the others in turns as it moves on.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/cache_groups.h"
 #include "engine/rank_engine.h"
 #include "tests/bench/counting_device.h"
 
@@ -18,7 +22,7 @@ namespace foredraft {
 inline constexpr float kAcceptedLength[] = {1.0f, 1.92f, 2.4f, 2.82f};  // by K
 
 struct StepBenchOptions {
-  int context = 4096;            // positions attended at the start; rounded up to whole blocks
+  int context = 4096;            // positions attended at the start; rounded up to whole blocks of the history
   int max_rows = 128;            // sequences
   std::vector<int> batch_sizes;  // the last is max_rows
   int max_draft_len = 3;         // 0: no module
@@ -33,7 +37,7 @@ class StepBench {
   // `weights` may belong to another device of the same backend, which must outlive this object. This engine
   // is rank 0; `others` connects it to further ranks, whose plans are empty.
   StepBench(const StepBenchOptions& options, const ModelConfig& config, std::unique_ptr<Device> device,
-            ModelWeights weights, std::unique_ptr<Communicator> others = nullptr);
+            LoadedWeights weights, std::unique_ptr<Communicator> others = nullptr);
 
   // Computes the context of the first `sequences` sequences (0: of all) from random prompts, as many at once
   // as max_num_tokens allows. Without this call, the caches hold zeros. Returns the seconds of each forward.
@@ -51,15 +55,33 @@ class StepBench {
   int context() const { return context_; }
 
  private:
-  std::vector<int32_t> BlocksOf(int slot) const;
+  // A slot's share of a group's pool: blocks [1 + slot * count, 1 + (slot + 1) * count).
+  struct SlotBlocks {
+    CacheGroup group;
+    int count = 0;
+    int kept = 0;  // window: the first ones, which the end of the context reads
+
+    // The block of table entry `index`; `context` of it are below the context.
+    int32_t At(int slot, int index, int context) const;
+  };
+
+  // Table entries [first, end) of a slot in one group, as deltas of a plan.
+  void Map(int slot, int group, int first, int end, RankPlan& plan) const;
+  // The blocks that a prompt of the context's length leaves, with which a decode step begins.
+  void MapContext(int slot, RankPlan& plan);
+  // Of every window of the live slots, those up to what one more step may write.
+  void MapStep(int draft_len, RankPlan& plan);
 
   const int ranks_;
-  const int context_;
-  int blocks_per_slot_ = 0;
+  int context_ = 0;
+  std::vector<SlotBlocks> groups_;        // the history first
+  std::vector<std::vector<int>> mapped_;  // [slots][groups]: end of the mapped table entries
+  std::vector<int> lengths_;              // [slots]: of the newest result
   int length_limit_ = 0;
   int vocab_size_ = 0;
   int live_ = 0;
-  uint64_t number_ = 0;
+  uint64_t number_ = 0;    // plans made
+  uint64_t finished_ = 0;  // of them: with a result
   std::unique_ptr<RankEngine> engine_;
 };
 

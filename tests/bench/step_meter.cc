@@ -33,10 +33,9 @@ absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, con
   BenchModel model{.config = config, .device = MakeCpuDevice(threads)};
   const auto stream = model.device->CreateStream();
   const int modules = config.num_nextn_predict_layers;
-  auto weights =
-      checkpoint_dir.empty()
-          ? As<ModelWeights>(MakeDummyWeights(config, modules, *model.device, *stream, {}))
-          : As<ModelWeights>(LoadWeights(checkpoint_dir, config, modules, *model.device, *stream, {}));
+  auto weights = checkpoint_dir.empty()
+                     ? MakeDummyWeights(config, modules, *model.device, *stream, {})
+                     : LoadWeights(checkpoint_dir, config, modules, *model.device, *stream, {});
   if (!weights.ok()) return weights.status();
   model.weights = *std::move(weights);
   return model;

@@ -23,7 +23,7 @@ inline constexpr int kCpuTokensPerBlock = 32;
 struct BenchModel {
   ModelConfig config;
   std::unique_ptr<Device> device;
-  ModelWeights weights;
+  LoadedWeights weights;
 };
 // A checkpoint's, or random ones of that shape where `checkpoint_dir` is empty.
 absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, const ModelConfig& config,

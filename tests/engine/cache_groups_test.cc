@@ -1,5 +1,6 @@
 #include "engine/cache_groups.h"
 
+#include "absl/strings/str_cat.h"
 #include "config/config_defaults.h"
 #include "gtest/gtest.h"
 
@@ -50,6 +51,41 @@ TEST(CacheGroups, FlashKeepsAHistoryOf6880BytesPerToken) {
 TEST(CacheGroups, AgreeWithKvBytesPerToken) {
   EXPECT_EQ(HistoryBytesPerToken(CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock)),
             KvBytesPerToken(FlashConfig(), 1, KvDtype::kBf16));
+}
+
+TEST(CacheGroups, AgreeWithKvWindowBytes) {
+  for (const int draft_len : {0, 1, 3}) {
+    for (const int tokens_per_block : {16, 32}) {
+      SCOPED_TRACE(absl::StrCat(draft_len, " drafts, blocks of ", tokens_per_block));
+      Config config;
+      config.max_batch_size = 20;
+      config.kv_cache_config.tokens_per_block = tokens_per_block;
+      if (draft_len > 0) config.speculative_config.emplace().max_draft_len = draft_len;
+      const std::vector<CacheGroup> groups =
+          CacheGroupsOf(FlashConfig(), MtpModuleCount(config), tokens_per_block);
+      const std::vector<int> counts = BlockCountsOf(groups, 2, config.max_batch_size, draft_len);
+      int64_t bytes = 0;
+      for (size_t i = 1; i < groups.size(); ++i) bytes += counts[i] * groups[i].bytes_per_block;
+      EXPECT_EQ(KvWindowBytes(FlashConfig(), config), bytes);
+    }
+  }
+  EXPECT_EQ(KvWindowBytes(ModelConfig{}, Config{}), 0);
+}
+
+// A quarter of RAM has room for the default pool and the windows beside it, and not for one more block.
+TEST(CacheGroups, TheDefaultPoolLeavesRoomForTheWindows) {
+  ModelConfig model = FlashConfig();
+  model.max_position_embeddings = 1 << 20;
+  absl::StatusOr<LoadedConfig> loaded =
+      ParseConfig({"c.yaml", "model: /m\nmax_batch_size: 16\nmax_seq_len: 1000000", {}, {}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const int64_t ram = int64_t{64} << 30;
+  ASSERT_EQ(ResolveDefaults({.cores = 4, .ram_bytes = ram}, &model, *loaded), absl::OkStatus());
+  const int64_t token_bytes = KvBytesPerToken(model, 0, KvDtype::kBf16);
+  const int64_t bytes =
+      loaded->config.kv_cache_config.max_tokens * token_bytes + KvWindowBytes(model, loaded->config);
+  EXPECT_LE(bytes, ram / 4);
+  EXPECT_GT(bytes, ram / 4 - 33 * token_bytes);
 }
 
 TEST(CacheGroups, EverySequenceHasRoomForItsWindows) {

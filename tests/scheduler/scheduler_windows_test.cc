@@ -78,10 +78,15 @@ TEST_F(SchedulerWindow, KeepsAsManyBlocksAsItReaches) {
   Tables tables;
   int most_of_prompt = 0;
   int most_of_decode = 0;
+  int64_t most_used = 0;
   stage_.Submit(1, 60, 30);
   while (stage_.scheduler.HasWork()) {
     const IterationPlan plan = stage_.Turn();
     tables.Apply(plan, 1);
+    const std::vector<GroupLoad> load = stage_.scheduler.load().ranks[0].groups;
+    ASSERT_EQ(load.size(), 2u);
+    EXPECT_EQ(load[1].used + load[1].free + load[1].cached, window.block_count - 1);
+    most_used = std::max(most_used, load[1].used);
     const bool prefills = plan.prefill_rows[0] > 0;
     int& most = prefills ? most_of_prompt : most_of_decode;
     most = std::max(most, tables.mapped());
@@ -89,6 +94,7 @@ TEST_F(SchedulerWindow, KeepsAsManyBlocksAsItReaches) {
   EXPECT_LE(most_of_prompt, window.PromptExtent(96, 1, 0));
   EXPECT_LT(window.PromptExtent(96, 1, 0), window.BlocksFor(60));  // not the whole prompt
   EXPECT_LE(most_of_decode, window.DecodeExtent(96, 0));
+  EXPECT_GT(most_used, 0);
   EXPECT_EQ(tables.mapped(), 0);
 }
 

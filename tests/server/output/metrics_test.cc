@@ -148,6 +148,30 @@ TEST(Metrics, EachRankHasItsSeries) {
   EXPECT_EQ(ValueOf(families, "vllm:kv_cache_usage_perc"), 0.5) << "of the group";
 }
 
+TEST(Metrics, EachCacheGroupHasItsSeries) {
+  Metrics metrics({.model_name = "m", .cache_groups = {"history", "window"}});
+  metrics.ReadLoadFrom([] {
+    return SchedulerLoad{
+        .ranks = {
+            {.blocks_used = 30, .groups = {{.used = 30, .free = 10, .cached = 2}, {.used = 4, .free = 1}}}}};
+  });
+  const std::vector<prometheus::MetricFamily> families = metrics.Collect();
+  std::map<std::string, double> blocks;
+  for (const prometheus::MetricFamily& family : families) {
+    if (family.name != "foredraft_kv_cache_group_blocks") continue;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      std::map<std::string, std::string> labels;
+      for (const auto& label : metric.label) labels[label.name] = label.value;
+      EXPECT_EQ(labels["rank"], "0");
+      blocks[labels["group"] + " " + labels["state"]] = metric.gauge.value;
+    }
+  }
+  const std::map<std::string, double> expected = {{"history used", 30},  {"history free", 10},
+                                                  {"history cached", 2}, {"window used", 4},
+                                                  {"window free", 1},    {"window cached", 0}};
+  EXPECT_EQ(blocks, expected);
+}
+
 TEST(Metrics, TheProcessIsThisOne) {
   Metrics metrics({.model_name = "m"});
   const std::vector<prometheus::MetricFamily> before = metrics.Collect();
