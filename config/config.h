@@ -96,6 +96,7 @@ struct ParallelConfig {
   std::string interface = "lo";
   std::string token_file;  // the secret of workers that this host's daemon has not started
   int join_timeout_s = 10;
+  int max_pending_connections = 64;
   WorkerTlsConfig tls;
   int step_timeout_s = 30;
   int heartbeat_timeout_s = 10;

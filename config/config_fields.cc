@@ -131,11 +131,18 @@ const ConfigField kFields[] = {
      "Network interface that carries tensors between ranks, unencrypted."},
     {"parallel.token_file", MEMBER(c.parallel.token_file), Any(), kRestart, "no token",
      "File with the secret of workers started by `foredraft worker`, one line of at least 32 characters, the "
-     "same for the daemon and its workers. The workers that `serve` starts have a secret of their own."},
+     "same for the daemon and its workers. The workers that `serve` starts have a secret of their own. "
+     "The daemon reads the file again on SIGHUP and when it changes."},
     {"parallel.join_timeout_s", MEMBER(c.parallel.join_timeout_s), Range(1, 600), kRestart, kSet,
      "A connection to `leader_address` that has not joined the group after this many seconds is closed."},
+    {"parallel.max_pending_connections", MEMBER(c.parallel.max_pending_connections), Range(1, 4096), kRestart,
+     kSet,
+     "Connections to `leader_address` that have not joined as a worker. When one more comes, one of these is "
+     "closed: any of the address that has the most. Lowered to a sixteenth of the limit of descriptors "
+     "(`ulimit -n`)."},
     {"parallel.tls.cert", MEMBER(c.parallel.tls.cert), Any(), kRestart, "`server.tls.cert`",
-     "PEM file with the certificate of the daemon towards its workers, or of the worker."},
+     "PEM file with the certificate of the daemon towards its workers, or of the worker. The daemon reads "
+     "the three files again on SIGHUP and when they change; a worker reads them when it starts."},
     {"parallel.tls.key", MEMBER(c.parallel.tls.key), Any(), kRestart, "`server.tls.key`",
      "PEM file with its private key."},
     {"parallel.tls.ca", MEMBER(c.parallel.tls.ca), Any(), kRestart, "`server.tls.client_ca`",

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_
 #define FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_
 
-// What the scheduler knows of a cache group (docs/deepseek-v4.md section 10), and how many blocks of it a
-// sequence takes. Plain data, pure functions.
+// The sizes of a cache group (docs/deepseek-v4.md section 10), which configuration and model decide at the
+// start, and how many of its blocks a sequence takes. Plain data, pure functions.
 //
 // The first group is the history: its rows are read to the sequence's end. The others are windows: rows
 // further back than `reach` are not read again. Kmax is max_draft_len.

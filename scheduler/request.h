@@ -53,7 +53,7 @@ struct RequestUpdate {
   StepStats step;
   int32_t queried_tokens = 0;  // prompt tokens looked up in the prefix index, and
   int32_t cached_tokens = 0;   // those taken from it; set with the first token
-  double queue_seconds = 0;   // arrival to admission; set with the first token
+  double queue_seconds = 0;    // arrival to admission; set with the first token
   FinishReason finish = FinishReason::kNone;
   absl::Status error;  // for kError: UNAVAILABLE where a rank was lost
 };

@@ -43,8 +43,8 @@ void MemoryFile::Replace(const std::string& content) {
 
 std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", fd_); }
 
-absl::StatusOr<std::unique_ptr<Certificates>> Certificates::Load(const TlsConfig& tls) {
-  std::unique_ptr<Certificates> certificates(new Certificates(tls));
+absl::StatusOr<std::unique_ptr<Certificates>> Certificates::Load(const TlsConfig& tls, const TlsKeys& keys) {
+  std::unique_ptr<Certificates> certificates(new Certificates(tls, keys));
   RETURN_IF_ERROR(certificates->Reload());
   if (!certificates->encrypts()) {
     certificates->credentials_ = grpc::InsecureServerCredentials();
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Certificates>> Certificates::Load(const TlsConfig
   const std::string identity = certificates->identity_.path();
   if (access(identity.c_str(), R_OK) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("server.tls.cert: ", identity, ": ", std::strerror(errno), "; TLS needs /proc"));
+        absl::StrCat(keys.cert, ": ", identity, ": ", std::strerror(errno), "; TLS needs /proc"));
   }
   const std::string client_ca = tls.client_ca.empty() ? "" : certificates->client_ca_.path();
   grpc::experimental::TlsServerCredentialsOptions options(
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Certificates>> Certificates::Load(const TlsConfig
 }
 
 absl::Status Certificates::Reload() {
-  ASSIGN_OR_RETURN(const ServerPems pems, ReadServerPems(tls_));
+  ASSIGN_OR_RETURN(const ServerPems pems, ReadServerPems(tls_, keys_));
   if (!encrypts()) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);
   identity_.Replace(absl::StrCat(pems.key, "\n", pems.cert));
@@ -90,7 +90,7 @@ void Certificates::WarnOfExpiry() const {
   const absl::Time end = absl::FromUnixSeconds(expiry);
   const absl::Time now = absl::Now();
   if (end - now > kSoon) return;
-  Log(LogLevel::kWarning, "server.tls.cert: %s: %s on %s UTC: clients %s it", tls_.cert,
+  Log(LogLevel::kWarning, "%s: %s: %s on %s UTC: clients %s it", keys_.cert, tls_.cert,
       end < now ? "expired" : "expires", absl::FormatTime("%Y-%m-%d %H:%M", end, absl::UTCTimeZone()),
       end < now ? "refuse" : "will then refuse");
 }

@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_CERTIFICATES_H_
 #define FOREDRAFT_SERVER_CERTIFICATES_H_
 
-// The certificate of the gRPC listeners, which a running daemon replaces: handshakes after Reload use the new
-// one, connections stay. Thread-safe.
+// The certificate of a gRPC server, which a running daemon replaces: handshakes after Reload use the new one,
+// connections stay. Thread-safe.
 
 #include <grpcpp/security/server_credentials.h>
 
@@ -36,7 +36,7 @@ class MemoryFile {
 class Certificates {
  public:
   // Errors as ReadServerPems. Without a certificate, connections are plain text.
-  static absl::StatusOr<std::unique_ptr<Certificates>> Load(const TlsConfig& tls);
+  static absl::StatusOr<std::unique_ptr<Certificates>> Load(const TlsConfig& tls, const TlsKeys& keys = {});
 
   std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
   bool encrypts() const { return !tls_.cert.empty(); }
@@ -44,14 +44,15 @@ class Certificates {
   // Reads the files again. Not ok: they are refused as at the start, and the old ones stay in use. In use
   // within a second.
   absl::Status Reload();
-  // Logs a warning if the certificate has expired or will within two weeks.
+  // Logs a warning if the certificate has expired since it was read, or will within two weeks.
   void WarnOfExpiry() const;
   int64_t expiry_seconds() const;  // since the epoch; 0 without a certificate
 
  private:
-  explicit Certificates(const TlsConfig& tls) : tls_(tls) {}
+  Certificates(const TlsConfig& tls, const TlsKeys& keys) : tls_(tls), keys_(keys) {}
 
   const TlsConfig tls_;
+  const TlsKeys keys_;
   // gRPC watches files. These hold only what was checked, key and certificate in one, so that it never sees
   // half of a change.
   MemoryFile identity_;

@@ -106,6 +106,10 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
       [this](const Config& config) { Apply(config); });
   FrontendOptions options = FrontendOptionsOf(config_, model_);
   options.admin_is_default = admin_is_default_;
+  if (const ParallelConfig& parallel = config_.parallel; parallel.attention_dp > 1) {
+    options.reserved_descriptors =
+        LeaderDescriptors(MaxPendingConnections(parallel.max_pending_connections), parallel.attention_dp);
+  }
   ASSIGN_OR_RETURN(
       frontend_, Frontend::Listen(options, {.config_yaml = [this] { return EmitYaml(reloader_->current()); },
                                             .reload = [this] { return Reload(); },
@@ -122,7 +126,9 @@ absl::Status Daemon::Load(StartObserver& observer) {
   if (config_.parallel.attention_dp == 1) {
     ranks_ = std::make_unique<LocalRank>(config_, model_);
   } else {
-    ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_, model_));
+    ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_, model_, [metrics = frontend_->shared_metrics()] {
+                       metrics->RecordRefusedWorkerConnection();
+                     }));
   }
   observer.ModelKnown(config_, FactsOf(config_, summary));
   RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));
@@ -186,6 +192,7 @@ void Daemon::RequestDrain() {
 
 absl::StatusOr<ReloadReport> Daemon::Reload() {
   frontend_->ReloadFiles();
+  if (loaded()) ranks_->ReloadFiles();  // before that, the ranks see the change themselves
   return reloader_->Reload(frontend_->metrics());
 }
 

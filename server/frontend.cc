@@ -1,8 +1,6 @@
 #include "server/frontend.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
@@ -40,18 +38,6 @@ bool IsUnix(const std::string& address) { return absl::StartsWith(address, "unix
 HttpAnswer Refuse(const absl::Status& status) {
   return {.status = absl::IsUnauthenticated(status) ? 401 : 403,
           .body = absl::StrCat(status.message(), "\n")};
-}
-
-// Changes with any of the files, whether it is written or replaced, also behind a symbolic link.
-std::string StampOf(const std::vector<std::string>& paths) {
-  std::string stamp;
-  for (const std::string& path : paths) {
-    struct stat file {};
-    if (path.empty() || stat(path.c_str(), &file) != 0) continue;
-    absl::StrAppend(&stamp, file.st_dev, ",", file.st_ino, ",", file.st_size, ",", file.st_mtim.tv_sec, ",",
-                    file.st_mtim.tv_nsec, ";");
-  }
-  return stamp;
 }
 
 std::vector<std::string> WatchedFiles(const ServerConfig& config) {
@@ -94,8 +80,10 @@ Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
                    {.load = [this] { return ServerLoadNow(); },
                     .generated_tokens = [this] { return metrics_->generated_tokens(); }},
                    options.max_pending_tokens),
-      connections_(options.server.max_connections),
-      admin_connections_(kAdminConnections) {}
+      connections_(ConnectionsLeft("server.max_connections", options.server.max_connections,
+                                   options.reserved_descriptors)),
+      admin_connections_(kAdminConnections),
+      watched_files_(WatchedFiles(options.server)) {}
 
 Frontend::~Frontend() { Shutdown(); }
 
@@ -106,7 +94,6 @@ absl::Status Frontend::LoadFiles() {
   }
   ASSIGN_OR_RETURN(certificates_, Certificates::Load(options_.server.tls));
   metrics_->SetCertificateExpiry(certificates_->expiry_seconds());
-  file_stamp_ = StampOf(WatchedFiles(options_.server));
   return absl::OkStatus();
 }
 
@@ -127,7 +114,6 @@ absl::Status Frontend::ListenMetrics() {
 }
 
 absl::Status Frontend::ListenGrpc() {
-  grpc::EnableDefaultHealthCheckService(true);
   if (options_.server.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   GrpcListener::Options listener = {.key = "server.grpc_address",
                                     .address = options_.server.grpc_address,
@@ -179,11 +165,11 @@ absl::Status Frontend::ListenGateway() {
 }
 
 void Frontend::AttachHealth() {
-  std::vector<grpc::Server*> servers;
+  std::vector<HealthService*> services;
   for (GrpcListener* listener : {grpc_.get(), admin_listener_.get(), gateway_.get()}) {
-    if (listener != nullptr) servers.push_back(&listener->server());
+    if (listener != nullptr) services.push_back(&listener->health());
   }
-  health_.Attach(std::move(servers));
+  health_.Attach(std::move(services));
 }
 
 void Frontend::StartWatchdog() {
@@ -211,10 +197,7 @@ void Frontend::ProbeOwnPort() {
 }
 
 void Frontend::ReloadChangedFiles() {
-  std::string stamp = StampOf(WatchedFiles(options_.server));
-  if (stamp == file_stamp_) return;
-  file_stamp_ = std::move(stamp);
-  ReloadFiles();
+  if (watched_files_.Changed()) ReloadFiles();
 }
 
 void Frontend::ReloadFiles() {

@@ -19,8 +19,8 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
+#include "net/acceptor.h"
 #include "scheduler/serving_loop.h"
-#include "server/acceptor.h"
 #include "server/api/access.h"
 #include "server/api/admin_hooks.h"
 #include "server/api/admission.h"
@@ -30,6 +30,7 @@
 #include "server/api/request_validator.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
 #include "server/certificates.h"
+#include "server/file_stamp.h"
 #include "server/grpc_listener.h"
 #include "server/output/http_listener.h"
 #include "server/output/metrics.h"
@@ -39,8 +40,11 @@
 namespace foredraft {
 
 struct FrontendOptions {
-  ServerConfig server;            // metrics_address empty = no page
-  bool admin_is_default = false;  // nobody chose admin_address: where it is in use, there is no such listener
+  ServerConfig server;  // metrics_address empty = no page
+  // True if admin_address is the default. Where another process listens on it, this daemon then serves
+  // without an admin listener; a configured address would be an error.
+  bool admin_is_default = false;
+  int reserved_descriptors = 0;  // of the process, for connections of other ports
   MetricsOptions metrics;
   int request_timeout_s = 600;
   int max_queue_size = 1024;
@@ -97,6 +101,7 @@ class Frontend {
   void SetRequestTimeout(int seconds) { admission_.SetRequestTimeout(seconds); }
 
   Metrics& metrics() { return *metrics_; }
+  std::shared_ptr<Metrics> shared_metrics() { return metrics_; }
   const Health& health() const { return health_; }
   // When the slower one of the threads that serve, scheduler and output, began its last turn; none while no
   // model is served.
@@ -156,7 +161,7 @@ class Frontend {
   std::unique_ptr<GrpcListener> gateway_;         // with gateway_address
   std::unique_ptr<HttpListener> http_;            // with metrics_address
   std::atomic<int> failed_probes_ = 0;            // in a row
-  std::string file_stamp_;                        // watchdog_'s thread, after Listen
+  FileStamp watched_files_;                       // watchdog_'s thread, after Listen
   std::unique_ptr<PeriodicThread> watchdog_;
   bool rank_lost_ = false;  // owner's thread
 };

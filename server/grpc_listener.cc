@@ -40,8 +40,10 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Open(const ServerCon
   listener->intake_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
   for (grpc::Service* service : options.services) builder.RegisterService(service);
+  listener->health_.Register(builder);
   listener->server_ = builder.BuildAndStart();
   CHECK(listener->server_ != nullptr) << options.key << ": no gRPC server";
+  listener->health_.Start();
   listener->acceptor_ = std::make_unique<Acceptor>(
       std::move(sockets), *options.connections,
       [intake = listener->intake_.get()](int listener_fd, int fd) {
@@ -66,6 +68,7 @@ void GrpcListener::Shutdown() {
   acceptor_->Stop();
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
+  health_.Stop();
   server_.reset();
 }
 

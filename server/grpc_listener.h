@@ -1,8 +1,8 @@
 #ifndef FOREDRAFT_SERVER_GRPC_LISTENER_H_
 #define FOREDRAFT_SERVER_GRPC_LISTENER_H_
 
-// A gRPC server on an address of the configuration, with the limits that server.* sets. Connections come
-// through an Acceptor. Not thread-safe, but for what says so.
+// A gRPC server on an address of the configuration, with the limits that server.* sets and a health service.
+// Connections come through an Acceptor. Not thread-safe, but for what says so.
 
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -15,7 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
-#include "server/acceptor.h"
+#include "net/acceptor.h"
+#include "server/api/health_service.h"
 
 namespace foredraft {
 
@@ -36,6 +37,8 @@ class GrpcListener {
   ~GrpcListener();  // Shutdown
 
   grpc::Server& server() { return *server_; }
+  // Until Shutdown.
+  HealthService& health() { return health_; }
   int port() const { return acceptor_->port(); }
   // As configured; a port of 0 is replaced by the port that the kernel chose.
   std::string address() const;
@@ -49,6 +52,7 @@ class GrpcListener {
   GrpcListener() = default;
 
   std::string address_;
+  HealthService health_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -6,9 +6,12 @@
 #include <openssl/x509.h>
 
 #include <ctime>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 
@@ -42,6 +45,10 @@ int64_t ExpirySeconds(X509* certificate) {
   return timegm(&time);
 }
 
+std::string ShowTime(int64_t seconds) {
+  return absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixSeconds(seconds), absl::UTCTimeZone());
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadPem(const char* key, const std::string& path) {
@@ -69,6 +76,11 @@ absl::StatusOr<ServerPems> ReadServerPems(const TlsConfig& tls, const TlsKeys& k
         absl::StrCat(keys.key, ": ", tls.key, ": does not belong to ", keys.cert, " ", tls.cert));
   }
   pems.expiry_seconds = ExpirySeconds(cert.get());
+  if (pems.expiry_seconds < absl::ToUnixSeconds(absl::Now())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(keys.cert, ": ", tls.cert, ": expired on ", ShowTime(pems.expiry_seconds),
+                     " UTC, so every client refuses it; allowed a certificate that is valid now"));
+  }
   if (!tls.client_ca.empty()) {
     ASSIGN_OR_RETURN(pems.client_ca, ReadPem(keys.client_ca, tls.client_ca));
     if (ParseCertificate(pems.client_ca) == nullptr) {
@@ -76,19 +88,6 @@ absl::StatusOr<ServerPems> ReadServerPems(const TlsConfig& tls, const TlsKeys& k
     }
   }
   return pems;
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsConfig& tls,
-                                                                           const TlsKeys& keys) {
-  ASSIGN_OR_RETURN(const ServerPems pems, ReadServerPems(tls, keys));
-  if (pems.cert.empty()) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options;
-  options.pem_key_cert_pairs.push_back({.private_key = pems.key, .cert_chain = pems.cert});
-  if (!pems.client_ca.empty()) {
-    options.pem_root_certs = pems.client_ca;
-    options.client_certificate_request = GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
-  }
-  return grpc::SslServerCredentials(options);
 }
 
 }  // namespace foredraft

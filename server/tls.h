@@ -1,12 +1,9 @@
 #ifndef FOREDRAFT_SERVER_TLS_H_
 #define FOREDRAFT_SERVER_TLS_H_
 
-// gRPC credentials from files. Without a certificate, connections are plain text.
-
-#include <grpcpp/security/server_credentials.h>
+// The files of a server's certificate, read and checked.
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,13 +23,9 @@ struct ServerPems {
   std::string cert, key, client_ca;  // empty: not configured
   int64_t expiry_seconds = 0;        // when cert expires, since the epoch
 };
-// Errors name the key and the file.
+// Errors name the key and the file: one that cannot be read or is no PEM, a key of another certificate, a
+// certificate that has expired.
 absl::StatusOr<ServerPems> ReadServerPems(const TlsConfig& tls, const TlsKeys& keys = {});
-
-// With client_ca, every RPC needs a client certificate that this authority signed. Errors name the key and
-// the file.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsConfig& tls,
-                                                                           const TlsKeys& keys = {});
 
 // The content of a PEM file. NOT_FOUND names `key` and the file.
 absl::StatusOr<std::string> ReadPem(const char* key, const std::string& path);

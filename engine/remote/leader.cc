@@ -41,6 +41,10 @@ constexpr std::chrono::seconds kCutAfter(
     1);                                   // from the end of a stream to its cut, if its peer does not read
 constexpr int kStreamsPerConnection = 8;  // a worker needs one, and another while it dials again
 
+// Of a leader, at once: those that have joined, those that have not, and as many whose end gRPC has still to
+// read.
+int MostConnections(int max_pending, int rank_count) { return 2 * max_pending + rank_count; }
+
 // In time that does not depend on the content.
 bool SameText(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
@@ -56,6 +60,12 @@ class Refusal final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Lead
 };
 
 }  // namespace
+
+int MaxPendingConnections(int configured) { return std::clamp(DescriptorLimit() / 16, 1, configured); }
+
+int LeaderDescriptors(int max_pending_connections, int rank_count) {
+  return MostConnections(max_pending_connections, rank_count) + max_pending_connections;  // the duplicates
+}
 
 class Leader::Service final : public v1::WorkerService::CallbackService {
  public:
@@ -83,15 +93,25 @@ absl::StatusOr<std::unique_ptr<Leader>> Leader::Listen(const LeaderOptions& opti
 Leader::Leader(const LeaderOptions& options)
     : options_(options),
       service_(std::make_unique<Service>(*this)),
+      connections_(MostConnections(options.max_pending_connections, options.rank_count)),
+      pending_(options.max_pending_connections),
+      refusals_(kStrangerLogInterval),
       results_(options.rank_count),
       members_(options.rank_count, options.identity),
-      result_checks_(options.rank_count, ResultCheck(options.limits)) {
+      result_checks_(options.rank_count, ResultCheck(options.limits)),
+      secrets_(options.secrets),
+      strangers_(kStrangerLogInterval) {
   for (int rank = 0; rank < options.rank_count; ++rank) {
     executors_.push_back(std::make_unique<RemoteExecutor>(*this, rank));
   }
 }
 
 absl::Status Leader::Listen() {
+  constexpr char kKey[] = "parallel.leader_address";
+  ASSIGN_OR_RETURN(ListeningSockets sockets, ListeningSockets::Open(kKey, options_.address, false));
+  if (sockets.port() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(kKey, ": ", options_.address, ", allowed host:port"));
+  }
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::min<int64_t>(LargestMessage(options_.limits), std::numeric_limits<int>::max())));
@@ -100,15 +120,14 @@ absl::Status Leader::Listen() {
   builder.AddChannelArgument("grpc.server_handshake_timeout_ms", join_ms);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, join_ms);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddListeningPort(options_.address, options_.credentials, &port_);
+  intake_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options_.credentials);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("parallel.leader_address: ", options_.address,
-                     ": cannot listen: the port is in use or this host does not have the address"));
-  }
+  CHECK(server_ != nullptr) << kKey << ": no gRPC server";
+  acceptor_ = std::make_unique<Acceptor>(
+      std::move(sockets), connections_, [this](int listener_fd, int fd) { TakeConnection(listener_fd, fd); },
+      [this] { RefusedConnection(); });
   return absl::OkStatus();
 }
 
@@ -121,6 +140,7 @@ Leader::~Leader() {
   }
   if (thread_.joinable()) thread_.join();
   if (server_ == nullptr) return;
+  acceptor_->Stop();
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
   std::unique_lock<std::mutex> lock(mutex_);
@@ -218,10 +238,34 @@ void Leader::Run() {
       Lose(silent->rank, absl::StrFormat("silent for %.1f s", silent->silence.count()));
     }
     EndLateJoins();
+    pending_.ForgetClosed();
   }
 }
 
 // ---- before a stream has joined ----
+
+void Leader::TakeConnection(int listener_fd, int fd) {
+  if (pending_.Add(fd)) RefusedConnection();
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = listener_fd;
+  connection.fd = fd;
+  intake_->HandleNewConnection(&connection);
+}
+
+void Leader::RefusedConnection() {
+  if (options_.refused != nullptr) options_.refused();
+  if (const int count = refusals_.Add(); count > 0) {
+    Log(LogLevel::kWarning,
+        "closed %d connections to the workers' port: %d that have not joined are open "
+        "(parallel.max_pending_connections)",
+        count, pending_.count());
+  }
+}
+
+void Leader::SetSecrets(std::vector<std::string> secrets) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  secrets_ = std::move(secrets);
+}
 
 bool Leader::Knows(const grpc::CallbackServerContext& context) const {
   constexpr std::string_view kScheme = "Bearer ";
@@ -230,7 +274,8 @@ bool Leader::Knows(const grpc::CallbackServerContext& context) const {
   const std::string_view value(found->second.data(), found->second.size());
   if (!value.starts_with(kScheme)) return false;
   bool known = false;  // all are compared: the time tells nothing of which one is near
-  for (const std::string& secret : options_.secrets) known |= SameText(value.substr(kScheme.size()), secret);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const std::string& secret : secrets_) known |= SameText(value.substr(kScheme.size()), secret);
   return known;
 }
 
@@ -239,11 +284,8 @@ void Leader::LogStranger(const std::string& peer) {
   int count = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    ++strangers_;
-    const auto now = steady_clock::now();
-    if (now < next_stranger_line_) return;
-    next_stranger_line_ = now + kStrangerLogInterval;
-    count = std::exchange(strangers_, 0);
+    count = strangers_.Add();
+    if (count == 0) return;
   }
   Log(LogLevel::kWarning,
       "refused %d calls of the workers' port without the group's secret, the last from %s", count,
@@ -264,7 +306,7 @@ void Leader::EndLateJoins() {
   }
 }
 
-absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerMessage& message) {
+absl::Status Leader::Join(LeaderStream* stream, const std::string& peer, const v1::WorkerMessage& message) {
   if (!message.has_join()) {
     return absl::InvalidArgumentError("the first message of a worker must be join");
   }
@@ -281,6 +323,7 @@ absl::Status Leader::Join(LeaderStream* stream, const v1::WorkerMessage& message
   }
   RETURN_IF_ERROR(status);
   joining_.erase(joining);
+  pending_.Joined(peer);
   Log(LogLevel::kInfo, "rank %d joined: process %d on %s%s%s", join.rank(), join.pid(), join.host(),
       join.gpu().empty() ? "" : ", ", join.gpu());
   v1::LeaderMessage welcome;

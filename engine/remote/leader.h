@@ -6,6 +6,9 @@
 // key_value_store (what ranks tell each other while the group forms). It has no part in processes, devices or
 // requests.
 //
+// Connections that have not joined are limited in number (pending_connections.h), all connections in a second
+// one, so that strangers can use up neither the process's descriptors nor the workers' turn.
+//
 // A worker is believed step by step. A call without a secret of the group is refused before a message of it
 // is read, and learns nothing. The first message must be a join, small and in time. From then on a message
 // that is not what the rank's plans allow (message_check.h, result_check.h) loses the rank: nothing that a
@@ -20,10 +23,12 @@
 // silent ranks; the scheduler calls the executors; health may be called by any; the owner calls the rest.
 
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,13 +38,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/paced_count.h"
 #include "engine/remote/identity.h"
 #include "engine/remote/key_value_store.h"
 #include "engine/remote/membership.h"
 #include "engine/remote/message_check.h"
+#include "engine/remote/pending_connections.h"
 #include "engine/remote/rank_results.h"
 #include "engine/remote/result_check.h"
 #include "foredraft/v1/worker.grpc.pb.h"
+#include "net/acceptor.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
@@ -54,6 +62,8 @@ struct LeaderOptions {
   // credentials have checked its certificate.
   std::vector<std::string> secrets;
   bool trust_certificates = false;
+  int max_pending_connections = 64;  // that have not joined; see MaxPendingConnections
+  std::function<void()> refused;     // a connection was closed because there were too many; any thread
   RankLimits limits;
   GroupIdentity identity;
   std::chrono::milliseconds join_timeout{10'000};
@@ -67,13 +77,21 @@ struct GroupView {
   std::vector<WorkerView> workers;
 };
 
+// `configured`, or a sixteenth of the limit of descriptors if that is less.
+int MaxPendingConnections(int configured);
+// The most descriptors that a leader with this limit has for connections at once.
+int LeaderDescriptors(int max_pending_connections, int rank_count);
+
 class Leader {
  public:
   // UNAVAILABLE names the address.
   static absl::StatusOr<std::unique_ptr<Leader>> Listen(const LeaderOptions& options);
   ~Leader();  // Abort, then closes the port
 
-  int port() const { return port_; }
+  int port() const { return acceptor_->port(); }
+
+  // For calls from now on; streams that are open stay.
+  void SetSecrets(std::vector<std::string> secrets);
 
   // A new life: workers may join from now on. The last life is over and its streams are gone.
   void BeginGroup();
@@ -103,11 +121,13 @@ class Leader {
   absl::Status Listen();
   void Run();  // the leader thread
 
+  void TakeConnection(int listener_fd, int fd);                  // acceptor_'s thread
+  void RefusedConnection();                                      // acceptor_'s thread
   bool Knows(const grpc::CallbackServerContext& context) const;  // the call has a secret of the group
   void LogStranger(const std::string& peer);
 
   // Called by streams. A status from Join that is not ok ends the stream.
-  absl::Status Join(LeaderStream* stream, const v1::WorkerMessage& message);
+  absl::Status Join(LeaderStream* stream, const std::string& peer, const v1::WorkerMessage& message);
   void Receive(LeaderStream* stream, const v1::WorkerMessage& message);
   void StreamBroke(LeaderStream* stream);
   void StreamOpened(LeaderStream* stream);
@@ -132,8 +152,12 @@ class Leader {
   const LeaderOptions options_;
   std::vector<std::unique_ptr<RemoteExecutor>> executors_;
   std::unique_ptr<Service> service_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  ConnectionCount connections_;  // own lock
+  PendingConnections pending_;   // own lock
+  PacedCount refusals_;          // acceptor_'s thread
+  std::unique_ptr<Acceptor> acceptor_;
   RankResults results_;  // own lock, taken after mutex_
 
   mutable std::mutex mutex_;
@@ -149,8 +173,8 @@ class Leader {
   };
   std::map<LeaderStream*, Joining> joining_;
   int open_streams_ = 0;  // of all lives
-  int strangers_ = 0;     // refused calls since the last log line about one
-  std::chrono::steady_clock::time_point next_stranger_line_;
+  std::vector<std::string> secrets_;
+  PacedCount strangers_;  // calls without a secret
   uint64_t version_ = 1;
   bool closing_ = false;
 

@@ -37,7 +37,8 @@ void LeaderStream::OnReadDone(bool ok) {
   if (joined_) {
     leader_.Receive(this, incoming_);
   } else {
-    if (const absl::Status status = leader_.Join(this, incoming_); !status.ok()) return End(status);
+    if (const absl::Status status = leader_.Join(this, context_.peer(), incoming_); !status.ok())
+      return End(status);
     joined_ = true;
   }
   incoming_.Clear();

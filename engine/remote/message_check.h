@@ -16,7 +16,8 @@
 
 namespace foredraft {
 
-// What the leader knows of its ranks before they say anything.
+// What the configuration and the model allow in the messages of every rank. The leader has it from its start,
+// before a worker dials.
 struct RankLimits {
   int32_t vocab_size = 0;
   int32_t block_count = 0;  // of the KV cache, scratch block included; 0: the rank's memory decides

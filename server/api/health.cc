@@ -1,7 +1,5 @@
 #include "server/api/health.h"
 
-#include <grpcpp/health_check_service_interface.h>
-
 #include <utility>
 
 namespace foredraft {
@@ -37,9 +35,9 @@ const char* ServingStateName(ServingState state) {
   return "";
 }
 
-void Health::Attach(std::vector<grpc::Server*> servers) {
+void Health::Attach(std::vector<HealthService*> services) {
   std::lock_guard<std::mutex> lock(mutex_);
-  servers_ = std::move(servers);
+  services_ = std::move(services);
   Report();
 }
 
@@ -70,15 +68,7 @@ absl::Status Health::Admits() const {
 }
 
 void Health::Report() {
-  const bool serving = state_ == ServingState::kServing;
-  for (grpc::Server* server : servers_) {
-    grpc::HealthCheckServiceInterface* service = server->GetHealthCheckService();
-    if (service == nullptr) continue;
-    for (const char* name :
-         {"", "foredraft.v1.GenerationService", "foredraft.v1.AdminService", "vllm.grpc.engine.VllmEngine"}) {
-      service->SetServingStatus(name, serving);
-    }
-  }
+  for (HealthService* service : services_) service->SetServing(state_ == ServingState::kServing);
 }
 
 }  // namespace foredraft

@@ -12,12 +12,11 @@
 // | failed (a rank was lost) | NOT_SERVING | UNAVAILABLE | serving (restart: group), draining |
 // clang-format on
 
-#include <grpcpp/server.h>
-
 #include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/api/health_service.h"
 
 namespace foredraft {
 
@@ -27,8 +26,8 @@ const char* ServingStateName(ServingState state);
 
 class Health {
  public:
-  // Reports to the servers' health services from now on; none ends it. The servers outlive the reports.
-  void Attach(std::vector<grpc::Server*> servers);
+  // Reports to these services from now on; none ends it. They outlive the reports.
+  void Attach(std::vector<HealthService*> services);
   // Transitions that the table does not have are ignored: a drain during loading stays a drain.
   void Enter(ServingState state);
 
@@ -41,7 +40,7 @@ class Health {
 
   mutable std::mutex mutex_;
   ServingState state_ = ServingState::kLoading;  // guarded by mutex_
-  std::vector<grpc::Server*> servers_;           // guarded by mutex_
+  std::vector<HealthService*> services_;         // guarded by mutex_
 };
 
 }  // namespace foredraft

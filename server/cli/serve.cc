@@ -51,7 +51,7 @@ class SignalThread {
       CHECK_EQ(sigwait(&signals, &signal), 0);
       if (ended_.load()) return;
       if (signal == SIGHUP) {
-        if (daemon.loaded()) daemon.Reload().status().IgnoreError();  // Reload logs and counts errors
+        daemon.Reload().status().IgnoreError();  // Reload logs and counts errors
       } else if (daemon.loaded()) {
         daemon.RequestDrain();
       } else {

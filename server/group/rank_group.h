@@ -32,6 +32,8 @@ class RankGroup {
   virtual void Stop() = 0;
   // Ends all ranks at once. No process of the group is left running.
   virtual void Abort(const absl::Status& reason) = 0;
+  // Reads the files again that say who may be a rank. Any thread, once Start has returned.
+  virtual void ReloadFiles() {}
 };
 
 }  // namespace foredraft

@@ -17,7 +17,6 @@
 #include "config/config_fields.h"
 #include "config/config_yaml.h"
 #include "server/group/engine_setup.h"
-#include "server/group/worker_trust.h"
 #include "server/version.h"
 
 namespace foredraft {
@@ -33,6 +32,8 @@ constexpr std::chrono::minutes kJoinTimeout(30);       // for all ranks to join
 constexpr milliseconds kCloseGrace(1000);              // for workers to close their streams
 constexpr milliseconds kTermGrace(2000);               // from SIGTERM to SIGKILL
 constexpr milliseconds kStopGrace(5000);               // for workers to end in order
+constexpr std::chrono::seconds kFilePeriod(2);         // between looks at the files of worker_trust.h
+constexpr std::chrono::hours kExpiryPeriod(24);        // between warnings of a certificate's end
 
 int LocalWorkers(const ParallelConfig& parallel) {
   int count = parallel.attention_dp;
@@ -78,16 +79,23 @@ std::vector<std::string> SharedConfigKeys(const Config& config) {
 }
 
 absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& config,
-                                                                 const ModelConfig& model) {
+                                                                 const ModelConfig& model,
+                                                                 std::function<void()> refused) {
+  FileStamp files(WorkerPortFiles(config));
+  ASSIGN_OR_RETURN(std::unique_ptr<WorkerPortTrust> trust, WorkerPortTrust::Load(config));
   LeaderOptions options;
   options.rank_count = config.parallel.attention_dp;
   options.address = config.parallel.leader_address;
-  ASSIGN_OR_RETURN(options.credentials, WorkerPortCredentials(config));
+  options.credentials = trust->credentials();
+  options.secrets = trust->secrets();
+  options.max_pending_connections = MaxPendingConnections(config.parallel.max_pending_connections);
+  if (options.max_pending_connections < config.parallel.max_pending_connections) {
+    Log(LogLevel::kWarning,
+        "parallel.max_pending_connections: %d, lowered to %d, a sixteenth of the limit of descriptors",
+        config.parallel.max_pending_connections, options.max_pending_connections);
+  }
+  options.refused = std::move(refused);
   ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
-  std::string secret = MakeWorkerSecret();
-  options.secrets = {secret};
-  ASSIGN_OR_RETURN(const std::string token, ReadWorkerToken(config.parallel));
-  if (!token.empty()) options.secrets.push_back(token);
   options.trust_certificates = TrustsCertificates(config.parallel);
   options.limits = {.vocab_size = model.vocab_size,
                     .block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0,
@@ -99,10 +107,35 @@ absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& c
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
   options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);
   ASSIGN_OR_RETURN(std::unique_ptr<Leader> leader, Leader::Listen(options));
-  return std::unique_ptr<WorkerRanks>(new WorkerRanks(config, std::move(secret), std::move(leader)));
+  return std::unique_ptr<WorkerRanks>(
+      new WorkerRanks(config, std::move(files), std::move(trust), std::move(leader)));
 }
 
-WorkerRanks::~WorkerRanks() { Abort(absl::UnavailableError("the daemon has stopped")); }
+WorkerRanks::WorkerRanks(const Config& config, FileStamp files, std::unique_ptr<WorkerPortTrust> trust,
+                         std::unique_ptr<Leader> leader)
+    : config_(config),
+      trust_(std::move(trust)),
+      leader_(std::move(leader)),
+      files_(std::move(files)),
+      shown_bytes_(config.parallel.attention_dp, -1) {
+  const auto reload_changed = [this] {
+    if (files_.Changed()) ReloadFiles();
+  };
+  file_watch_ = std::make_unique<PeriodicThread>(
+      "worker-files", std::vector<PeriodicThread::Job>{{kFilePeriod, reload_changed},
+                                                       {kExpiryPeriod, [this] { trust_->WarnOfExpiry(); }}});
+}
+
+void WorkerRanks::ReloadFiles() {
+  std::lock_guard<std::mutex> lock(reload_mutex_);
+  trust_->Reload();
+  leader_->SetSecrets(trust_->secrets());
+}
+
+WorkerRanks::~WorkerRanks() {
+  file_watch_.reset();
+  Abort(absl::UnavailableError("the daemon has stopped"));
+}
 
 absl::Status WorkerRanks::Start(StartObserver& observer, const std::function<bool()>& cancelled) {
   facts_ = {};
@@ -119,7 +152,7 @@ WorkerCommand WorkerRanks::CommandOf(int rank) const {
   WorkerCommand command;
   // The configuration that this daemon was started with: the file may have changed since.
   command.input = EmitYaml(config_);
-  command.secret = secret_;
+  command.secret = trust_->own_secret();
   command.arguments = {"worker",
                        "--config",
                        "/dev/stdin",

@@ -6,25 +6,33 @@
 //
 // When a rank is lost (engine/remote/leader.h), Abort tells all workers to abort at once and gives them 1 s
 // to close their streams; then the workers of this host get SIGTERM, and SIGKILL 2 s later.
+//
+// The files of worker_trust.h are read again when they change, on a thread of their own ("worker-files").
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "config/config.h"
 #include "config/model_config.h"
 #include "engine/remote/leader.h"
+#include "server/file_stamp.h"
 #include "server/group/rank_group.h"
 #include "server/group/worker_process.h"
+#include "server/group/worker_trust.h"
+#include "server/periodic_thread.h"
 
 namespace foredraft {
 
 class WorkerRanks : public RankGroup {
  public:
-  // Listens on parallel.leader_address. Errors name the key or the file.
-  static absl::StatusOr<std::unique_ptr<WorkerRanks>> Create(const Config& config, const ModelConfig& model);
+  // Listens on parallel.leader_address. Errors name the key or the file. `refused` is called for each
+  // connection that is closed because there are too many, on any thread.
+  static absl::StatusOr<std::unique_ptr<WorkerRanks>> Create(const Config& config, const ModelConfig& model,
+                                                             std::function<void()> refused);
   ~WorkerRanks() override;
 
   absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;
@@ -33,13 +41,11 @@ class WorkerRanks : public RankGroup {
   absl::Status health() const override { return leader_->health(); }
   void Stop() override;
   void Abort(const absl::Status& reason) override;
+  void ReloadFiles() override;
 
  private:
-  WorkerRanks(const Config& config, std::string secret, std::unique_ptr<Leader> leader)
-      : config_(config),
-        secret_(std::move(secret)),
-        leader_(std::move(leader)),
-        shown_bytes_(config.parallel.attention_dp, -1) {}
+  WorkerRanks(const Config& config, FileStamp files, std::unique_ptr<WorkerPortTrust> trust,
+              std::unique_ptr<Leader> leader);
 
   absl::Status StartWorkers();
   WorkerCommand CommandOf(int rank) const;
@@ -50,12 +56,15 @@ class WorkerRanks : public RankGroup {
   void EndProcesses(std::chrono::milliseconds grace);
 
   const Config config_;
-  const std::string secret_;  // of the workers that this daemon starts
+  const std::unique_ptr<WorkerPortTrust> trust_;
   const std::unique_ptr<Leader> leader_;
+  std::mutex reload_mutex_;               // one reload at a time
+  FileStamp files_;                       // file_watch_'s thread
   std::vector<WorkerProcess> processes_;  // the workers of this host, by rank from 0
   GroupFacts facts_;
   std::vector<int64_t> shown_bytes_;  // [ranks]: bytes last reported to the observer; -1 = none
   std::chrono::steady_clock::time_point next_waiting_event_;
+  std::unique_ptr<PeriodicThread> file_watch_;  // last: it uses the rest
 };
 
 // The configuration keys that must be equal on all ranks of a group, as "path: value".

@@ -7,12 +7,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "config/config_check.h"
 #include "config/json_text.h"
@@ -59,12 +61,73 @@ absl::Status CheckOwnAuthority(const Config& config) {
       ", so any client's certificate could join as a rank; allowed another one, or parallel.token_file"));
 }
 
+// 256 random bits, as text.
+std::string MakeWorkerSecret() {
+  std::array<unsigned char, 32> bits;
+  CHECK_EQ(RAND_bytes(bits.data(), static_cast<int>(bits.size())), 1) << "no random numbers";
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bits.data()), bits.size()));
+}
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> WorkerPortCredentials(const Config& config) {
+absl::StatusOr<std::unique_ptr<WorkerPortTrust>> WorkerPortTrust::Load(const Config& config) {
   RETURN_IF_ERROR(CheckOwnAuthority(config));
   const PortTls tls = PortTlsOf(config);
-  return ServerCredentials(tls.files, tls.keys);
+  ASSIGN_OR_RETURN(std::unique_ptr<Certificates> certificates, Certificates::Load(tls.files, tls.keys));
+  ASSIGN_OR_RETURN(std::string token, ReadWorkerToken(config.parallel));
+  return std::unique_ptr<WorkerPortTrust>(
+      new WorkerPortTrust(config, std::move(certificates), std::move(token)));
+}
+
+WorkerPortTrust::WorkerPortTrust(const Config& config, std::unique_ptr<Certificates> certificates,
+                                 std::string token)
+    : config_(config),
+      certificates_(std::move(certificates)),
+      own_secret_(MakeWorkerSecret()),
+      token_(std::move(token)) {}
+
+std::vector<std::string> WorkerPortTrust::secrets() const {
+  std::vector<std::string> secrets = {own_secret_};
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!token_.empty()) secrets.push_back(token_);
+  return secrets;
+}
+
+void WorkerPortTrust::Reload() {
+  ReloadToken();
+  ReloadCertificates();
+}
+
+void WorkerPortTrust::ReloadToken() {
+  if (config_.parallel.token_file.empty()) return;
+  absl::StatusOr<std::string> token = ReadWorkerToken(config_.parallel);
+  if (!token.ok()) {
+    Log(LogLevel::kError, "the workers' token in force stays: %s", token.status().message());
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool changed = token_ != *token;
+  token_ = *std::move(token);
+  if (changed) Log(LogLevel::kInfo, "parallel.token_file: %s: a new token", config_.parallel.token_file);
+}
+
+void WorkerPortTrust::ReloadCertificates() {
+  if (!certificates_->encrypts()) return;
+  absl::Status status = CheckOwnAuthority(config_);
+  if (status.ok()) status = certificates_->Reload();
+  if (!status.ok()) {
+    Log(LogLevel::kError, "the certificate in use on the worker port stays: %s", status.message());
+    return;
+  }
+  const PortTls tls = PortTlsOf(config_);
+  Log(LogLevel::kInfo, "%s: %s: read again, for workers", tls.keys.cert, tls.files.cert);
+  certificates_->WarnOfExpiry();
+}
+
+std::vector<std::string> WorkerPortFiles(const Config& config) {
+  const PortTls tls = PortTlsOf(config);
+  return {config.parallel.token_file, tls.files.cert, tls.files.key, tls.files.client_ca,
+          config.server.tls.client_ca};
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(const Config& config,
@@ -76,12 +139,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(cons
                                                    ", allowed a loopback address; other addresses need "
                                                    "parallel.tls.ca, or server.tls.cert, key and client_ca"));
   }
-  RETURN_IF_ERROR(ServerCredentials(tls.files, tls.keys).status());  // the same files, the same errors
-  grpc::SslCredentialsOptions options;
-  ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.keys.client_ca, tls.files.client_ca));
-  ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem(tls.keys.cert, tls.files.cert));
-  ASSIGN_OR_RETURN(options.pem_private_key, ReadPem(tls.keys.key, tls.files.key));
-  return grpc::SslCredentials(options);
+  ASSIGN_OR_RETURN(const ServerPems pems, ReadServerPems(tls.files, tls.keys));
+  return grpc::SslCredentials(
+      {.pem_root_certs = pems.client_ca, .pem_private_key = pems.key, .pem_cert_chain = pems.cert});
 }
 
 bool TrustsCertificates(const ParallelConfig& parallel) {
@@ -105,12 +165,6 @@ absl::StatusOr<std::string> ReadWorkerToken(const ParallelConfig& parallel) {
         "parallel.token_file: ", path, ": allowed one line of printable ASCII characters without blanks"));
   }
   return token;
-}
-
-std::string MakeWorkerSecret() {
-  std::array<unsigned char, 32> bits;
-  CHECK_EQ(RAND_bytes(bits.data(), static_cast<int>(bits.size())), 1) << "no random numbers";
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bits.data()), bits.size()));
 }
 
 absl::StatusOr<std::string> TakeInheritedSecret(int file) {

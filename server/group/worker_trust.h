@@ -11,17 +11,52 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
+#include "server/certificates.h"
 
 namespace foredraft {
 
 // With an authority (parallel.tls.ca, else server.tls.client_ca) both ends present certificates that it has
 // signed. Without one the port is plain text, and on loopback only. Errors name the key, file or address.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> WorkerPortCredentials(const Config& config);
+
+// The daemon's end, which it reads again while it runs: handshakes and calls after Reload are held against
+// the new files, streams that are open stay. Thread-safe.
+class WorkerPortTrust {
+ public:
+  static absl::StatusOr<std::unique_ptr<WorkerPortTrust>> Load(const Config& config);
+
+  std::shared_ptr<grpc::ServerCredentials> credentials() const { return certificates_->credentials(); }
+  // Of the workers that this daemon starts; the same until the process ends.
+  const std::string& own_secret() const { return own_secret_; }
+  // All secrets that a call may have: the own one, and the content of parallel.token_file.
+  std::vector<std::string> secrets() const;
+
+  // Reads token and certificates again and logs what came of it. Where one of them has an error, what was
+  // read of it before stays in force. Certificates are in use within a second.
+  void Reload();
+  void WarnOfExpiry() const { certificates_->WarnOfExpiry(); }
+
+ private:
+  WorkerPortTrust(const Config& config, std::unique_ptr<Certificates> certificates, std::string token);
+  void ReloadToken();
+  void ReloadCertificates();
+
+  const Config config_;
+  const std::unique_ptr<Certificates> certificates_;
+  const std::string own_secret_;
+  mutable std::mutex mutex_;
+  std::string token_;  // guarded by mutex_; empty: none
+};
+
+// The files that WorkerPortTrust reads, and that its checks compare with.
+std::vector<std::string> WorkerPortFiles(const Config& config);
+
+// The worker's end: the files as they are now.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(const Config& config,
                                                                             const std::string& leader);
 
@@ -31,9 +66,6 @@ bool TrustsCertificates(const ParallelConfig& parallel);
 // The content of parallel.token_file, without blanks around it; empty if there is none. INVALID_ARGUMENT
 // names the file: not a regular file, fewer than 32 characters, or characters that a header cannot have.
 absl::StatusOr<std::string> ReadWorkerToken(const ParallelConfig& parallel);
-
-// 256 random bits, as text.
-std::string MakeWorkerSecret();
 
 // The file from which a worker of this host reads its secret.
 inline constexpr int kSecretFile = 3;

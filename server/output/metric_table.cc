@@ -68,6 +68,9 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_connections", kGauge, "", "Open connections to the API and the gateway listener."},
     {"foredraft_connections_refused_total", kCounter, "",
      "Connections that were closed at once because server.max_connections were open."},
+    {"foredraft_worker_connections_refused_total", kCounter, "",
+     "Connections to parallel.leader_address that were closed because more than "
+     "parallel.max_pending_connections had not joined as a worker."},
     {"foredraft_port_probe_failures_total", kCounter, "",
      "Times that the daemon dialled its own API listener and got no answer. After three in a row /healthz "
      "fails."},

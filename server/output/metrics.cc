@@ -139,6 +139,7 @@ void Metrics::AddEngine() {
 void Metrics::AddListeners() {
   connections_ = AddGauge("foredraft_connections");
   connections_refused_ = AddCounter("foredraft_connections_refused_total");
+  worker_connections_refused_ = AddCounter("foredraft_worker_connections_refused_total");
   port_probe_failures_ = AddCounter("foredraft_port_probe_failures_total");
   certificate_expiry_ = AddGauge("foredraft_tls_certificate_expiry_timestamp_seconds");
 }

@@ -51,11 +51,11 @@ class Metrics : public prometheus::Collectable {
   void CountTokenTimes(int count, double seconds_since_last);  // after the first
   void CountStep(const StepStats& step, Phase phase);
   void PublishCounts();
-  // `cached_tokens` count here and not in the scheduler, whose first token may come for a stream that has
-  // ended.
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
-  void RecordPrefix(int queried_tokens, int cached_tokens);  // with the first token
+  // With a stream's first token. Not counted by the scheduler: it may produce the first token of a stream
+  // whose client has left, and that client is never told of its cached tokens.
+  void RecordPrefix(int queried_tokens, int cached_tokens);
   void RecordEnd(FinishReason finish, double request_seconds);
 
   // gRPC threads: a request was refused before the serving loop saw it.
@@ -67,6 +67,7 @@ class Metrics : public prometheus::Collectable {
   void RecordGroupRestart();
   // Any thread: the listeners.
   void RecordRefusedConnection() { connections_refused_->Increment(); }
+  void RecordRefusedWorkerConnection() { worker_connections_refused_->Increment(); }
   void RecordPortProbeFailure() { port_probe_failures_->Increment(); }
   void SetConnections(int open) { connections_->Set(open); }
   void SetCertificateExpiry(int64_t seconds) { certificate_expiry_->Set(static_cast<double>(seconds)); }
@@ -147,7 +148,7 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_, *nonfinite_logits_;
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
   prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *forced_, *waiting_;
-  prometheus::Counter *connections_refused_, *port_probe_failures_;
+  prometheus::Counter *connections_refused_, *port_probe_failures_, *worker_connections_refused_;
   prometheus::Gauge *connections_, *certificate_expiry_;
   std::vector<RankMetrics> ranks_;
   ProcessMetrics process_;

@@ -75,6 +75,7 @@ constexpr const char* kFixedKeys[] = {
     "parallel.interface",
     "parallel.token_file",
     "parallel.join_timeout_s",
+    "parallel.max_pending_connections",
     "parallel.tls.cert",
     "parallel.tls.key",
     "parallel.tls.ca",

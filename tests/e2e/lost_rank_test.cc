@@ -243,7 +243,7 @@ TEST_P(LostRank, LeavesNothingBehind) {
 // A supervisor that stops the daemon then must not take it for a failure.
 TEST(Drain, WhileTheGroupIsDownIsNoFailure) {
   RankCluster cluster({.local_workers = 1, .restart_group = true});
-  cluster.remote(1).Signal(SIGKILL);  // nobody starts it again
+  cluster.remote(1).Signal(SIGKILL);  // the test plays its supervisor, and does not start it again
   ASSERT_TRUE(cluster.leader().WaitForStderr("all ranks restart")) << cluster.leader().Stderr();
   cluster.leader().Signal(SIGTERM);
   EXPECT_EQ(cluster.leader().Wait(), 0) << cluster.leader().Stderr();

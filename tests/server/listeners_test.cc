@@ -103,7 +103,7 @@ TEST(AdminListener, IsForItsOwnerAndForOneDaemon) {
   EXPECT_THAT(
       std::string(Frontend::Listen(options, {}).status().message()),
       AllOf(HasSubstr("server.admin_address: unix:" + path), HasSubstr("another process listens there")));
-  // An address that nobody chose is no reason not to serve.
+  // With the default address the second daemon serves all the same.
   options.admin_is_default = true;
   const auto frontend = Frontend::Listen(options, {});
   ASSERT_TRUE(frontend.ok()) << frontend.status();

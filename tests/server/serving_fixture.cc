@@ -46,6 +46,7 @@ bool HasLabels(const prometheus::ClientMetric& metric, const std::map<std::strin
 
 TestServerOptions::TestServerOptions() {
   static std::atomic<int> count = 0;
+  reload = [] { return absl::InvalidArgumentError("test.yaml:1: modle: unknown key, nearest is model"); };
   frontend.server.grpc_address = "127.0.0.1:0";
   frontend.server.admin_address =
       absl::StrCat("unix:", testing::TempDir(), "/foredraft_admin_", getpid(), "_", count++);
@@ -68,9 +69,7 @@ TestServer::TestServer(const TestServerOptions& options)
     : options_(options), rank_(options.rank), tokenizer_(LoadTokenizer()) {
   AdminHooks hooks;
   hooks.config_yaml = [] { return std::string("model: scripted\n"); };
-  hooks.reload = [] {
-    return absl::InvalidArgumentError("test.yaml:1: modle: unknown key, nearest is model");
-  };
+  hooks.reload = options.reload;
   hooks.drain = [this] { frontend_->BeginDrain(); };
   absl::StatusOr<std::unique_ptr<Frontend>> frontend = Frontend::Listen(options.frontend, std::move(hooks));
   CHECK(frontend.ok()) << frontend.status().ToString();

@@ -5,6 +5,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,8 @@ struct TestServerOptions {
   ScriptedRankOptions rank;
   std::string model_path;  // in the model card
   bool serve = true;       // false: stays loading
+  // What ReloadConfig does; by default it refuses a file with an unknown key.
+  std::function<absl::StatusOr<ReloadReport>()> reload;
 };
 
 class TestServer {

@@ -47,7 +47,10 @@ class WorkerTrustTest : public testing::Test {
         "name=${name#*/};"
         "   openssl req -newkey rsa:2048 -nodes -keyout $name.key -out $name.csr -subj /CN=$name;"
         "   openssl x509 -req -in $name.csr -CA $ca.pem -CAkey $ca.key -CAcreateserial -out $name.pem -days 2"
-        "     -extfile san; done";
+        "     -extfile san; done"
+        // One of the workers' authority that has expired.
+        " && openssl x509 -req -in worker.csr -CA workers.pem -CAkey workers.key -CAcreateserial"
+        "     -out expired.pem -days -1 -extfile san && cp worker.key expired.key";
     ASSERT_EQ(std::system(command.c_str()), 0) << "see " << dir_ << "/openssl.log";
   }
   static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }
@@ -74,11 +77,10 @@ class WorkerTrustTest : public testing::Test {
     LeaderOptions options;
     options.rank_count = 2;
     options.address = "127.0.0.1:0";
-    options.credentials = *WorkerPortCredentials(config_);
-    options.secrets = {MakeWorkerSecret()};
-    if (const std::string token = *ReadWorkerToken(config_.parallel); !token.empty()) {
-      options.secrets.push_back(token);
-    }
+    leader_.reset();
+    trust_ = *WorkerPortTrust::Load(config_);
+    options.credentials = trust_->credentials();
+    options.secrets = trust_->secrets();
     options.trust_certificates = TrustsCertificates(config_.parallel);
     options.identity = Identity();
     options.identity.numerics_class = "";
@@ -100,7 +102,30 @@ class WorkerTrustTest : public testing::Test {
   }
 
   static std::string dir_;
+  // As WorkerRanks does.
+  void Reload() {
+    trust_->Reload();
+    leader_->SetSecrets(trust_->secrets());
+  }
+  // Whether a worker joins within 30 s: gRPC takes up to a second to use new certificates.
+  bool Joins(const std::string& name, const std::string& authority, const std::string& secret) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (Join(name, authority, secret).ok()) return true;
+    }
+    return false;
+  }
+  // A worker that joined has left, which ended the group's life.
+  void NextLife() {
+    leader_->Abort(absl::UnavailableError("the next life"), milliseconds(0));
+    leader_->BeginGroup();
+  }
+  void Copy(const std::string& from, const std::string& to) {
+    std::filesystem::copy_file(Path(from), Path(to), std::filesystem::copy_options::overwrite_existing);
+  }
+
   Config config_;
+  std::unique_ptr<WorkerPortTrust> trust_;
   std::unique_ptr<Leader> leader_;
 };
 std::string WorkerTrustTest::dir_;
@@ -137,21 +162,91 @@ TEST_F(WorkerTrustTest, RefusesTheClientsAuthorityUnderAnotherName) {
   UseAuthority();
   std::filesystem::copy_file(Path("clients.pem"), Path("copy.pem"));
   config_.parallel.tls.ca = Path("copy.pem");
-  EXPECT_THAT(std::string(WorkerPortCredentials(config_).status().message()),
+  EXPECT_THAT(std::string(WorkerPortTrust::Load(config_).status().message()),
               HasSubstr("the same authority as server.tls.client_ca"));
   UseToken();
-  EXPECT_TRUE(WorkerPortCredentials(config_).ok());
+  EXPECT_TRUE(WorkerPortTrust::Load(config_).ok());
 }
 
 TEST_F(WorkerTrustTest, NamesTheKeyOfAFileAtFault) {
   UseAuthority();
   config_.parallel.tls.key = Path("worker.key");
   EXPECT_THAT(
-      std::string(WorkerPortCredentials(config_).status().message()),
+      std::string(WorkerPortTrust::Load(config_).status().message()),
       HasSubstr("parallel.tls.key: " + Path("worker.key") + ": does not belong to parallel.tls.cert"));
   config_.parallel.tls.key = Path("none");
-  EXPECT_THAT(std::string(WorkerPortCredentials(config_).status().message()),
+  EXPECT_THAT(std::string(WorkerPortTrust::Load(config_).status().message()),
               HasSubstr("parallel.tls.key: " + Path("none") + ": cannot be read"));
+}
+
+TEST_F(WorkerTrustTest, AnExpiredCertificateIsRefused) {
+  UseAuthority();
+  config_.parallel.tls.cert = Path("expired.pem");
+  config_.parallel.tls.key = Path("expired.key");
+  EXPECT_THAT(std::string(WorkerPortTrust::Load(config_).status().message()),
+              testing::ContainsRegex("parallel.tls.cert: .*expired.pem: expired on 20.* UTC, so every client "
+                                     "refuses it; allowed a certificate that is valid now"));
+}
+
+TEST_F(WorkerTrustTest, ANewTokenCountsForTheNextJoinAndABadOneChangesNothing) {
+  UseAuthority();
+  UseToken();
+  std::vector<std::string> lines;
+  Listen();
+  const std::string next = std::string("b") + kToken;
+  std::ofstream(Path("token"), std::ios::trunc) << "too short\n";
+  InstallLogSink([&lines](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  trust_->Reload();
+  InstallLogSink([](LogLevel, std::string_view) {});
+  EXPECT_THAT(lines, testing::Contains(HasSubstr("the workers' token in force stays: parallel.token_file: " +
+                                                 Path("token") + ": 9 characters")));
+  leader_->SetSecrets(trust_->secrets());
+  EXPECT_TRUE(Join("worker", "workers", kToken).ok());
+  std::ofstream(Path("token"), std::ios::trunc) << next << "\n";
+  Reload();
+  EXPECT_EQ(Join("worker", "workers", kToken).code(), absl::StatusCode::kFailedPrecondition);
+  NextLife();
+  EXPECT_TRUE(Join("worker", "workers", next).ok());
+  EXPECT_THAT(trust_->secrets(), testing::Contains(trust_->own_secret()));
+}
+
+// Both ends' files are replaced by those of another authority.
+TEST_F(WorkerTrustTest, NewCertificatesCountForTheNextJoinAndBadOnesChangeNothing) {
+  UseAuthority();
+  UseToken();  // or the clients' authority could not be the next
+  for (const char* name : {"leader.pem", "leader.key", "workers.pem"})
+    Copy(name, std::string("live_") + name);
+  config_.parallel.tls = {
+      .cert = Path("live_leader.pem"), .key = Path("live_leader.key"), .ca = Path("live_workers.pem")};
+  Listen();
+  std::vector<std::string> lines;
+  InstallLogSink([&lines](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  Copy("server.pem", "live_leader.pem");  // without its key
+  trust_->Reload();
+  Copy("expired.pem", "live_leader.pem");
+  Copy("expired.key", "live_leader.key");
+  trust_->Reload();
+  InstallLogSink([](LogLevel, std::string_view) {});
+  EXPECT_THAT(
+      lines, testing::ElementsAre(testing::AllOf(HasSubstr("the certificate in use on the worker port stays"),
+                                                 HasSubstr("does not belong to parallel.tls.cert")),
+                                  testing::AllOf(HasSubstr("the certificate in use on the worker port stays"),
+                                                 HasSubstr("expired on"))));
+  EXPECT_TRUE(Join("worker", "workers", kToken).ok()) << "the old ones are in use";
+
+  Copy("server.pem", "live_leader.pem");
+  Copy("server.key", "live_leader.key");
+  Copy("clients.pem", "live_workers.pem");
+  Listen();
+  Copy("leader.pem", "live_leader.pem");
+  Copy("leader.key", "live_leader.key");
+  Copy("workers.pem", "live_workers.pem");
+  EXPECT_TRUE(Joins("client", "clients", kToken));
+  NextLife();
+  Reload();
+  EXPECT_TRUE(Joins("worker", "workers", kToken));
+  NextLife();
+  EXPECT_FALSE(Join("client", "clients", kToken).ok()) << "of the authority that was replaced";
 }
 
 TEST_F(WorkerTrustTest, TheTokenFileIsOneLongLine) {
@@ -174,9 +269,12 @@ TEST_F(WorkerTrustTest, TheTokenFileIsOneLongLine) {
 }
 
 TEST(WorkerSecret, IsRandomAndReadOnceFromAnInheritedFile) {
-  const std::string secret = MakeWorkerSecret();
+  Config config;
+  const auto trust = WorkerPortTrust::Load(config);
+  ASSERT_TRUE(trust.ok()) << trust.status();
+  const std::string secret = (*trust)->own_secret();
   EXPECT_EQ(secret.size(), 64u);
-  EXPECT_NE(secret, MakeWorkerSecret());
+  EXPECT_NE(secret, (*WorkerPortTrust::Load(config))->own_secret());
   const auto file_with = [](const std::string& content) {
     const int file = memfd_create("secret", MFD_CLOEXEC);
     EXPECT_EQ(write(file, content.data(), content.size()), static_cast<ssize_t>(content.size()));

@@ -1,4 +1,4 @@
-#include "server/listening_sockets.h"
+#include "net/listening_sockets.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -58,8 +58,9 @@ void SetPort(sockaddr* address, int port) {
       htons(static_cast<uint16_t>(port));
 }
 
-// Whether a process listens on the socket. A file that nobody listens on is what a killed daemon leaves.
-bool IsAnswered(const sockaddr_un& address) {
+// Tries to connect to a unix socket. False: no process listens on it, because the file is gone or the daemon
+// that made it was killed before it could remove the file.
+bool HasListener(const sockaddr_un& address) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return true;
   const bool refused = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
@@ -89,7 +90,7 @@ ListeningSockets::ListeningSockets(ListeningSockets&& other) noexcept
     : fds_(std::exchange(other.fds_, {})), port_(other.port_), path_(std::exchange(other.path_, {})) {}
 
 ListeningSockets::~ListeningSockets() {
-  // The file goes first, so that nobody finds a socket that is about to close.
+  // The file is removed before the socket closes: a client that finds the file can connect.
   if (!path_.empty()) unlink(path_.c_str());
   for (const int fd : fds_) close(fd);
 }
@@ -141,8 +142,9 @@ absl::Status ListeningSockets::OpenUnix(const std::string& path, bool private_mo
   if (lstat(path.c_str(), &file) == 0) {
     if (!S_ISSOCK(file.st_mode))
       return absl::UnavailableError("cannot listen: a file that is no socket is there");
-    if (IsAnswered(address)) return absl::UnavailableError("cannot listen: another process listens there");
-    if (unlink(path.c_str()) != 0) return Failed("a socket that nobody listens on: ", errno);
+    if (HasListener(address)) return absl::UnavailableError("cannot listen: another process listens there");
+    if (unlink(path.c_str()) != 0)
+      return Failed("the socket of a daemon that was killed cannot be removed: ", errno);
   }
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return Failed("", errno);

@@ -1,5 +1,5 @@
-#ifndef FOREDRAFT_SERVER_ACCEPTOR_H_
-#define FOREDRAFT_SERVER_ACCEPTOR_H_
+#ifndef FOREDRAFT_NET_ACCEPTOR_H_
+#define FOREDRAFT_NET_ACCEPTOR_H_
 
 // Accepts connections on a thread of its own and hands them on, up to a number that are open at once. gRPC's
 // own listener has no such number, and once the process has no descriptors left it accepts no connection any
@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,16 +17,25 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "server/listening_sockets.h"
+#include "net/listening_sockets.h"
 
 namespace foredraft {
+
+// The process's limit of descriptors (ulimit -n).
+int DescriptorLimit();
+
+// `max` connections, or fewer where the limit of descriptors leaves fewer beside `reserved` of them and what
+// else the daemon needs (256, or half of a low limit). Then a warning names `key`.
+int ConnectionsLeft(const char* key, int max, int reserved);
+
+// The socket that a descriptor is now; 0 if it is none.
+ino_t SocketOf(int fd);
 
 // Counts connections that others close. An accepted socket is open while its descriptor still is the same
 // socket. Thread-safe.
 class ConnectionCount {
  public:
-  // `max` connections are lowered to what the limit of descriptors leaves for them.
-  explicit ConnectionCount(int max);
+  explicit ConnectionCount(int max) : max_(max) {}
 
   // False: `max()` are open. Otherwise `fd` counts until it is closed.
   bool Add(int fd);
@@ -37,6 +47,9 @@ class ConnectionCount {
 
   const int max_;
   std::mutex mutex_;
+  // Guarded by mutex_. Looking at thousands of descriptors takes a millisecond; under a flood of connections
+  // it is done for a tenth of the time at most.
+  std::chrono::steady_clock::time_point next_look_;
   std::map<int, ino_t> open_;  // guarded by mutex_; socket by descriptor
 };
 
@@ -79,4 +92,4 @@ class Acceptor {
 
 }  // namespace foredraft
 
-#endif  // FOREDRAFT_SERVER_ACCEPTOR_H_
+#endif  // FOREDRAFT_NET_ACCEPTOR_H_

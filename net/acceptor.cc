@@ -1,4 +1,4 @@
-#include "server/acceptor.h"
+#include "net/acceptor.h"
 
 #include <netinet/in.h>
 #include <poll.h>
@@ -24,6 +24,9 @@ namespace {
 // low limit, half of it.
 constexpr int kOtherDescriptors = 256;
 constexpr int kStarvedPauseMs = 100;
+constexpr std::chrono::milliseconds kLongestPause(10);  // between two looks at all descriptors
+
+}  // namespace
 
 int DescriptorLimit() {
   rlimit limit{};
@@ -31,31 +34,31 @@ int DescriptorLimit() {
   return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
 }
 
-int LeftForConnections(int max) {
+int ConnectionsLeft(const char* key, int max, int reserved) {
   const int limit = DescriptorLimit();
-  const int left = std::max(limit - std::min(kOtherDescriptors, limit / 2), 1);
+  const int left = std::max(limit - std::min(kOtherDescriptors, limit / 2) - reserved, 1);
   if (left < max) {
-    Log(LogLevel::kWarning,
-        "server.max_connections: %d, lowered to %d: the limit of descriptors (ulimit -n) is %d", max, left,
-        limit);
+    Log(LogLevel::kWarning, "%s: %d, lowered to %d: the limit of descriptors (ulimit -n) is %d", key, max,
+        left, limit);
   }
   return std::min(max, left);
 }
 
-// The socket that a descriptor is; 0 if it is none.
 ino_t SocketOf(int fd) {
   struct stat file {};
   return fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode) ? file.st_ino : 0;
 }
 
-}  // namespace
-
-ConnectionCount::ConnectionCount(int max) : max_(LeftForConnections(max)) {}
-
 bool ConnectionCount::Add(int fd) {
   std::lock_guard<std::mutex> lock(mutex_);
   open_.erase(fd);  // what had this number is closed
-  if (static_cast<int>(open_.size()) >= max_) ForgetClosed();
+  using Clock = std::chrono::steady_clock;
+  if (const Clock::time_point begin = Clock::now();
+      static_cast<int>(open_.size()) >= max_ && begin >= next_look_) {
+    ForgetClosed();
+    const Clock::time_point end = Clock::now();
+    next_look_ = end + std::min<Clock::duration>(9 * (end - begin), kLongestPause);
+  }
   if (static_cast<int>(open_.size()) >= max_) return false;
   open_[fd] = SocketOf(fd);
   return true;

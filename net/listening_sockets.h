@@ -1,5 +1,5 @@
-#ifndef FOREDRAFT_SERVER_LISTENING_SOCKETS_H_
-#define FOREDRAFT_SERVER_LISTENING_SOCKETS_H_
+#ifndef FOREDRAFT_NET_LISTENING_SOCKETS_H_
+#define FOREDRAFT_NET_LISTENING_SOCKETS_H_
 
 // The sockets that an address of the configuration listens on: host:port, or unix:path. Not thread-safe.
 
@@ -13,8 +13,9 @@ namespace foredraft {
 class ListeningSockets {
  public:
   // `key` is the configuration's, for errors. A host name may have several addresses; all of them listen, on
-  // the same port. Port 0: the kernel chooses. A unix socket that nobody listens on any more is replaced; one
-  // that somebody listens on is an error. `private_mode`: a unix socket is for its owner alone (mode 0600).
+  // the same port. Port 0: the kernel chooses. The file of a unix socket whose process has ended without
+  // removing it is replaced; if another process listens on it, that is an error. `private_mode`: only the
+  // daemon's own user may connect to a unix socket (mode 0600).
   static absl::StatusOr<ListeningSockets> Open(const char* key, const std::string& address,
                                                bool private_mode);
   ListeningSockets(ListeningSockets&& other) noexcept;
@@ -36,4 +37,4 @@ class ListeningSockets {
 
 }  // namespace foredraft
 
-#endif  // FOREDRAFT_SERVER_LISTENING_SOCKETS_H_
+#endif  // FOREDRAFT_NET_LISTENING_SOCKETS_H_

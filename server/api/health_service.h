@@ -1,0 +1,61 @@
+#ifndef FOREDRAFT_SERVER_API_HEALTH_SERVICE_H_
+#define FOREDRAFT_SERVER_API_HEALTH_SERVICE_H_
+
+// grpc.health.v1.Health of one gRPC server, answered on a thread of its own.
+//
+// gRPC's own health service answers on the threads that also run every other method. There are as many as
+// half of the cores, at least two, so a few requests that tokenize a long text make each probe wait for them.
+// The completion queue of this service is polled by its thread alone, which also reads and writes connections
+// while the others are in requests. So no answer waits for a request.
+//
+// Life: Register before the server is built, Start after it, then the server's Shutdown, then Stop.
+// SetServing may be called by any thread from Start to Stop; the rest by the owner's thread.
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/async_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace foredraft {
+
+class HealthService final : public grpc::Service {
+ public:
+  HealthService();
+  ~HealthService() override;  // Stop
+
+  void Register(grpc::ServerBuilder& builder);
+  void Start();
+  // Returns once the last call has ended, which the server's Shutdown has cancelled. Safe to call twice.
+  void Stop();
+
+  // Of all services of the server; at first false. Sent to the clients that watch.
+  void SetServing(bool serving);
+
+ private:
+  class CheckCall;
+  class WatchCall;
+  struct Event;
+
+  void Run();  // thread_
+  void AcceptCheck();
+  void AcceptWatch();
+
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  bool serving_ = false;           // guarded by mutex_
+  std::set<WatchCall*> watchers_;  // guarded by mutex_
+};
+
+}  // namespace foredraft
+
+#endif  // FOREDRAFT_SERVER_API_HEALTH_SERVICE_H_

@@ -1,0 +1,163 @@
+// Peers that open a connection and do not go on, and the certificates that handshakes use: an expired one is
+// no start, and no replacement.
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "server/certificates.h"
+#include "tests/server/serving_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using testing::ContainsRegex;
+
+// An authority, a certificate that it has signed for 127.0.0.1, and one with the same key that has expired.
+class Handshake : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    dir_ = testing::TempDir() + "/handshake_" + std::to_string(getpid());
+    std::filesystem::create_directories(dir_);
+    const std::string command =
+        "cd " + dir_ +
+        " && exec >openssl.log 2>&1 && set -e"
+        " && printf 'subjectAltName=IP:127.0.0.1' > san"
+        " && openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"
+        " && openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server"
+        " && for days in 2 -1; do openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial"
+        "   -out server_$days.pem -days $days -extfile san; done"
+        " && cp server_2.pem valid.pem && cp server_-1.pem expired.pem";
+    ASSERT_EQ(std::system(command.c_str()), 0) << "see " << dir_ << "/openssl.log";
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }
+  static std::string Path(const std::string& name) { return dir_ + "/" + name; }
+  static void Install(const std::string& certificate) {
+    std::filesystem::copy_file(Path(certificate), Path("live.pem"),
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+  static TlsConfig Tls() { return {.cert = Path("live.pem"), .key = Path("server.key"), .client_ca = ""}; }
+
+  static std::string dir_;
+};
+std::string Handshake::dir_;
+
+int Dial(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+// How long the other end takes to close, up to a minute.
+steady_clock::duration UntilClosed(int fd) {
+  const auto begin = steady_clock::now();
+  while (steady_clock::now() - begin < std::chrono::minutes(1)) {
+    pollfd polled = {.fd = fd, .events = POLLIN, .revents = 0};
+    char bytes[4096];
+    if (poll(&polled, 1, 1000) > 0 && recv(fd, bytes, sizeof(bytes), 0) <= 0) break;  // else its own settings
+  }
+  return steady_clock::now() - begin;
+}
+
+bool Answers(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  context.set_wait_for_ready(true);
+  v1::GetModelResponse response;
+  return v1::GenerationService::NewStub(channel)->GetModel(&context, {}, &response).ok();
+}
+
+// In plain text a peer owes HTTP/2's preface and settings, with TLS its hello first.
+TEST_F(Handshake, APeerThatDoesNotGoOnIsClosedAfterTheTimeout) {
+  Install("valid.pem");
+  for (const bool tls : {false, true}) {
+    TestServerOptions options;
+    options.frontend.server.handshake_timeout_s = 1;
+    if (tls) options.frontend.server.tls = Tls();
+    TestServer server(options);
+    for (const std::string& begin :
+         {std::string(), std::string("PRI * HTTP/2.0\r\n"), std::string("\x16\x03\x01")}) {
+      if (!tls && begin[0] == '\x16') continue;  // an error in plain text, closed at once
+      if (tls && begin[0] == 'P') continue;
+      SCOPED_TRACE(testing::Message() << "tls " << tls << ", begins with " << begin.size() << " bytes");
+      const int peer = Dial(server.frontend().grpc_port());
+      if (!begin.empty()) send(peer, begin.data(), begin.size(), MSG_NOSIGNAL);
+      const auto closed = UntilClosed(peer);
+      EXPECT_GE(closed, milliseconds(900));
+      EXPECT_LT(closed, std::chrono::seconds(30));  // a busy machine; without the timeout it stays open
+      close(peer);
+    }
+    if (tls) continue;
+    const auto& channel = server.channel();
+    EXPECT_TRUE(Answers(channel));
+    EXPECT_EQ(channel->WaitForStateChange(GRPC_CHANNEL_READY,
+                                          std::chrono::system_clock::now() + std::chrono::seconds(3)),
+              false)
+        << "a connection whose handshake is done stays, also while it is idle";
+  }
+}
+
+TEST_F(Handshake, AnExpiredCertificateIsNoStart) {
+  Install("expired.pem");
+  FrontendOptions options = TestServerOptions().frontend;
+  options.server.tls = Tls();
+  const auto frontend = Frontend::Listen(options, {});
+  ASSERT_FALSE(frontend.ok());
+  EXPECT_THAT(std::string(frontend.status().message()),
+              ContainsRegex("^server.tls.cert: .*live.pem: expired on 20[0-9-]+ [0-9:]+ UTC, so every client "
+                            "refuses it; allowed a certificate that is valid now$"));
+}
+
+TEST_F(Handshake, AnExpiredCertificateReplacesNone) {
+  Install("valid.pem");
+  TestServerOptions options;
+  options.frontend.server.tls = Tls();
+  options.frontend.file_period = std::chrono::hours(1);  // reloaded here alone
+  TestServer server(options);
+  const double expiry = server.Metric("tls_certificate_expiry_timestamp_seconds");
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  InstallLogSink([&](LogLevel, std::string_view line) {
+    std::lock_guard<std::mutex> lock(mutex);
+    lines.emplace_back(line);
+  });
+  Install("expired.pem");
+  server.frontend().ReloadFiles();
+  InstallLogSink([](LogLevel, std::string_view) {});
+  EXPECT_THAT(lines, testing::Contains(ContainsRegex(
+                         "^the certificate in use stays: server.tls.cert: .*live.pem: expired on ")));
+  EXPECT_EQ(server.Metric("tls_certificate_expiry_timestamp_seconds"), expiry);
+  std::stringstream ca;
+  ca << std::ifstream(Path("ca.pem")).rdbuf();
+  grpc::SslCredentialsOptions trust;
+  trust.pem_root_certs = ca.str();
+  const auto until = steady_clock::now() + std::chrono::seconds(3);  // gRPC looks for new files every second
+  do {
+    EXPECT_TRUE(Answers(grpc::CreateChannel(server.address(), grpc::SslCredentials(trust))));
+  } while (steady_clock::now() < until);
+  InstallLogSink(nullptr);
+}
+
+}  // namespace
+}  // namespace foredraft
