@@ -323,5 +323,15 @@ TEST(Serve, ADummyOfAConfigJsonGenerates) {
   EXPECT_EQ(json::parse(daemon.Generate(call).out)["token_ids"], answer["token_ids"]);
 }
 
+// The signal is sent at the first moment at which the daemon has it blocked, while it still reads its
+// configuration.
+TEST(Serve, ASighupBeforeItServesIsNeitherFatalNorLost) {
+  Daemon daemon({}, kConfig, {},
+                "(until grep -Eq '^SigBlk:.*[13579bdf]$' /proc/$$/status; do :; done; kill -HUP $$) & true");
+  EXPECT_TRUE(daemon.EventuallyMetric("config_reloads_total", "result=\"accepted\"", 1))
+      << daemon.process().Stderr();
+  EXPECT_EQ(daemon.Generate({"--prompt", "1 2 3", "--max-tokens", "1", "--json"}).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -3,12 +3,18 @@
 // itself and its streams go on with the same tokens; otherwise, or with resume: false, they end with
 // UNAVAILABLE after all their tokens.
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/e2e/rank_cluster.h"
 
@@ -248,6 +254,47 @@ TEST(Drain, WhileTheGroupIsDownIsNoFailure) {
   cluster.leader().Signal(SIGTERM);
   EXPECT_EQ(cluster.leader().Wait(), 0) << cluster.leader().Stderr();
   EXPECT_EQ(cluster.LeftRunning(10), "");
+}
+
+// The operator changes the token of the workers while strangers hold on to the port: who joins after that
+// needs the new one, and gets in.
+TEST(WorkerPort, ANewTokenCountsAfterARestartAmongStrangers) {
+  RankCluster cluster({.local_workers = 1, .restart_group = true});
+  const std::string old_token = cluster.token_file() + "-old";
+  std::filesystem::copy_file(cluster.token_file(), old_token,
+                             std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(cluster.token_file(), std::ios::trunc) << "short\n";
+  cluster.leader().Signal(SIGHUP);
+  ASSERT_TRUE(cluster.leader().WaitForStderr("the workers' token in force stays"))
+      << cluster.leader().Stderr();
+  std::ofstream(cluster.token_file(), std::ios::trunc) << "another-secret-of-this-test-0123456789\n";
+  cluster.leader().Signal(SIGHUP);
+  ASSERT_TRUE(cluster.leader().WaitForStderr(": a new token")) << cluster.leader().Stderr();
+
+  std::vector<int> strangers;
+  for (int i = 0; i < 200; ++i) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(cluster.leader_port()));
+    strangers.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(strangers.back(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  ClientStream before(cluster.stub(), TokenRequest(1, 8, 20));
+  EXPECT_TRUE(before.End().ok()) << "the ranks that have joined stay";
+  cluster.remote(1).Signal(SIGKILL);
+  ASSERT_TRUE(cluster.leader().WaitForStderr("all ranks restart")) << cluster.leader().Stderr();
+  const RunResult old = cluster.RunWorker(1, {"parallel.token_file=" + old_token});
+  EXPECT_EQ(old.exit_code, 1);
+  EXPECT_THAT(old.err, HasSubstr("parallel.token_file must have the same secret there and here"));
+  cluster.StartRemote(1);
+  ASSERT_TRUE(cluster.leader().WaitForStderr("serving again")) << cluster.leader().Stderr();
+  ClientStream after(cluster.stub(), TokenRequest(1, 8, 20));
+  EXPECT_TRUE(after.End().ok());
+  EXPECT_EQ(after.token_ids(), before.token_ids());
+  EXPECT_GE(cluster.Metric("worker_connections_refused_total"), 200 - 2 * 64 - 2);
+  for (const int fd : strangers) close(fd);
+  std::filesystem::remove(old_token);
 }
 
 TEST(WorkerCommand, RefusesWithOneLine) {

@@ -61,6 +61,9 @@ class RankCluster {
   TcpProxy& proxy(int rank) { return *remotes_.at(rank - options_.local_workers).proxy; }
   ChildProcess& remote(int rank) { return *remotes_.at(rank - options_.local_workers).process; }
 
+  int leader_port() const { return leader_port_; }
+  const std::string& token_file() const { return token_file_; }
+
   // Starts a new worker behind a new proxy, as a supervisor would.
   void StartRemote(int rank);
   // Runs a worker with additional settings until it ends.
