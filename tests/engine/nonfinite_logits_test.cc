@@ -65,5 +65,30 @@ TEST(NonfiniteLogits, EndTheSameRequestsAtTheSameTokenInEverySetting) {
   }
 }
 
+// The prompt of each is what an ended request had: its logits overflow before the first token.
+TEST(NonfiniteLogits, EndARequestAtItsPrompt) {
+  const LoadedModel& model = LoadModelOnce(OverflowingModel());
+  const std::vector<Request> requests = TestRequests({});
+  const RunRecord run = RunRequests(model, {}, requests);
+  std::vector<Request> again;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (run.requests[i].finish != FinishReason::kError) continue;
+    Request request = requests[i];
+    const std::vector<int32_t>& ids = run.requests[i].token_ids;
+    request.prompt_ids.insert(request.prompt_ids.end(), ids.begin(), ids.end());
+    again.push_back(request);
+  }
+  ASSERT_FALSE(again.empty());
+  for (const Setting& setting : {Setting{}, Setting{.draft_len = 3}, Setting{.ranks = 2, .draft_len = 3}}) {
+    SCOPED_TRACE(setting.DebugString());
+    const RunRecord ended = RunRequests(model, setting, again);
+    for (const RequestRecord& record : ended.requests) {
+      EXPECT_EQ(record.finish, FinishReason::kError);
+      EXPECT_TRUE(record.token_ids.empty());
+    }
+    EXPECT_EQ(ended.load.nonfinite_logits, again.size());
+  }
+}
+
 }  // namespace
 }  // namespace foredraft
