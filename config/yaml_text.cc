@@ -1,11 +1,13 @@
 #include "config/yaml_text.h"
 
+#include <optional>
 #include <set>
-#include <vector>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "yaml-cpp/eventhandler.h"
 
 namespace foredraft {
 namespace {
@@ -53,6 +55,38 @@ class TreeCheck {
   int node_count_ = 0;
 };
 
+// Keeps the mark of the document that starts and ignores its content.
+class DocumentStart : public YAML::EventHandler {
+ public:
+  const YAML::Mark& mark() const { return mark_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { mark_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+
+ private:
+  YAML::Mark mark_;
+};
+
+// Where the second document of `text` starts, if it has one. YAML::LoadAll would tell, but it never returns
+// when a document starts with a token that yaml-cpp does not consume, such as a comma: every call yields one
+// more document from the same place.
+std::optional<YAML::Mark> SecondDocument(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStart start;
+  if (!parser.HandleNextDocument(start) || !parser.HandleNextDocument(start)) return std::nullopt;
+  return start.mark();
+}
+
 }  // namespace
 
 int LineOf(const YAML::Node& node) { return node.Mark().line + 1; }
@@ -86,11 +120,12 @@ absl::StatusOr<YAML::Node> ParseYaml(const std::string& text, const std::string&
     return absl::InvalidArgumentError(absl::StrFormat("%s: larger than %d bytes", file, kMaxYamlBytes));
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.empty()) return YAML::Node();
-    if (documents.size() > 1) return refuse(LineOf(documents[1]), "a second document, allowed one");
-    RETURN_IF_ERROR(TreeCheck(file).Visit(documents[0], "", 0));
-    return documents[0];
+    if (const std::optional<YAML::Mark> second = SecondDocument(text)) {
+      return refuse(second->line + 1, "a second document, allowed one");
+    }
+    const YAML::Node document = YAML::Load(text);
+    RETURN_IF_ERROR(TreeCheck(file).Visit(document, "", 0));
+    return document;
   } catch (const YAML::Exception& error) {
     return refuse(error.mark.line + 1, absl::StrCat("not YAML: ", ShowText(error.msg)));
   } catch (const std::exception& error) {
