@@ -4,11 +4,12 @@
 // The connections to the worker port that have not joined as a worker, and which of them is closed when there
 // are too many.
 //
-// Whoever reaches the port can open connections, and before one has sent the group's secret nothing tells a
-// stranger's from a worker's. If newcomers were refused once the limit is reached, a stranger who keeps that
-// many connections open would keep the workers out. So a newcomer takes the place of another one: of any
-// connection of the address that has the most. A stranger thereby closes its own connections. A worker on
-// the same address is closed with them at times; it needs milliseconds to join, and dials again until it has.
+// Anyone who reaches the port can open connections. Until a peer has sent the group's secret, a worker's
+// connection looks like a stranger's. If newcomers were refused once the limit is reached, a stranger who
+// keeps that many connections open would keep the workers out. So a newcomer takes the place of another
+// one: of any connection of the address that has the most. A stranger thereby closes its own connections.
+// A worker on the same address is closed with them at times; it needs milliseconds to join, and dials
+// again until it has.
 //
 // gRPC owns the connections' descriptors and closes them; this class has a duplicate of each, so that
 // closing a connection cannot meet another one whose descriptor has the same number by now. Thread-safe.

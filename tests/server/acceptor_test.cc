@@ -2,11 +2,9 @@
 
 #include "net/acceptor.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -19,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/port_probe.h"
+#include "tests/base/dial.h"
 
 namespace foredraft {
 namespace {
@@ -33,18 +32,6 @@ ListeningSockets Open(const std::string& address, bool private_mode = false) {
 
 std::string Refusal(const std::string& address) {
   return std::string(ListeningSockets::Open("server.test", address, false).status().message());
-}
-
-// A connected socket, or -1.
-int Dial(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
-  close(fd);
-  return -1;
 }
 
 // Whether the other end closes within 10 s.
@@ -127,11 +114,8 @@ TEST(Acceptor, GoesOnOnceThereAreDescriptorsAgain) {
   const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const rlimit none = {.rlim_cur = 3, .rlim_max = limit.rlim_max};  // no number below it is free
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(acceptor.port()));
-  EXPECT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const sockaddr_in address = AddressOf("127.0.0.1", acceptor.port());
+  EXPECT_EQ(connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   // Not an object with a virtual table: UBSan looks at one through a pipe, and there is no descriptor for it.
   poll(nullptr, 0, 300);
   EXPECT_EQ(count.open(), 0);

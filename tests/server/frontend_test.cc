@@ -24,20 +24,6 @@ namespace {
 using grpc::StatusCode;
 using testing::HasSubstr;
 
-grpc::ByteBuffer Bytes(const std::string& text) {
-  const grpc::Slice slice(text);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-std::string Text(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  buffer.Dump(&slices).ok();
-  std::string text;
-  for (const grpc::Slice& slice : slices)
-    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  return text;
-}
-
 // grpc.health.v1.Health/Check by hand: its request has the name as field 1, its response the state (1 =
 // SERVING).
 bool IsServing(TestServer& server, const std::string& name) {

@@ -1,11 +1,9 @@
 // Peers that open a connection and do not go on, and the certificates that handshakes use: an expired one is
 // no start, and no replacement.
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +19,7 @@
 
 #include "base/log.h"
 #include "server/certificates.h"
+#include "tests/base/dial.h"
 #include "tests/server/serving_fixture.h"
 
 namespace foredraft {
@@ -59,16 +58,6 @@ class Handshake : public testing::Test {
 };
 std::string Handshake::dir_;
 
-int Dial(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  return fd;
-}
-
 // How long the other end takes to close, up to a minute.
 steady_clock::duration UntilClosed(int fd) {
   const auto begin = steady_clock::now();
@@ -102,6 +91,7 @@ TEST_F(Handshake, APeerThatDoesNotGoOnIsClosedAfterTheTimeout) {
       if (tls && begin[0] == 'P') continue;
       SCOPED_TRACE(testing::Message() << "tls " << tls << ", begins with " << begin.size() << " bytes");
       const int peer = Dial(server.frontend().grpc_port());
+      ASSERT_GE(peer, 0);
       if (!begin.empty()) send(peer, begin.data(), begin.size(), MSG_NOSIGNAL);
       const auto closed = UntilClosed(peer);
       EXPECT_GE(closed, milliseconds(900));

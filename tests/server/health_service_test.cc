@@ -2,12 +2,10 @@
 
 #include "server/api/health_service.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/base/dial.h"
 #include "tests/server/serving_fixture.h"
 
 namespace foredraft {
@@ -37,20 +36,6 @@ constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
 constexpr char kServing[] = "\x08\x01";
 constexpr char kNotServing[] = "\x08\x02";
 constexpr char kServiceUnknown[] = "\x08\x03";
-
-grpc::ByteBuffer Bytes(const std::string& text) {
-  const grpc::Slice slice(text);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-std::string Text(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  buffer.Dump(&slices).ok();
-  std::string text;
-  for (const grpc::Slice& slice : slices)
-    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  return text;
-}
 
 // A connection of its own. Calls wait on completion queues of the client: gRPC's callback threads are the
 // server's too in this process, and the tests keep them busy.
@@ -286,14 +271,11 @@ class Attack {
   }
   // Takes every connection that there is, and asks for more, each of which is refused.
   void Connect(const std::stop_token& stop) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(server_.frontend().grpc_port()));
+    const sockaddr_in address = AddressOf("127.0.0.1", server_.frontend().grpc_port());
     std::deque<int> held;
     while (!stop.stop_requested()) {
       held.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      connect(held.back(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+      connect(held.back(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
       std::this_thread::sleep_for(milliseconds(1));
       if (held.size() <= kConnections) continue;
       close(held.front());

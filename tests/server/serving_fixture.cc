@@ -227,4 +227,18 @@ void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& s
   EXPECT_DOUBLE_EQ(speculation.acceptance_length(), length);
 }
 
+grpc::ByteBuffer Bytes(const std::string& text) {
+  const grpc::Slice slice(text);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::string Text(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  buffer.Dump(&slices).ok();
+  std::string text;
+  for (const grpc::Slice& slice : slices)
+    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return text;
+}
+
 }  // namespace foredraft

@@ -4,6 +4,7 @@
 // A whole frontend on a scripted rank, with abacus's tokenizer, reached over a real port.
 
 #include <grpcpp/channel.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <functional>
 #include <map>
@@ -87,6 +88,10 @@ void ExpectConsistentOrigins(const std::vector<v1::TokenOrigin>& origins, const 
 
 // Checks that completion_tokens = 1 + steps + accepted_tokens, and related counts.
 void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& speculation);
+
+// Messages of generic calls, by hand.
+grpc::ByteBuffer Bytes(const std::string& text);
+std::string Text(const grpc::ByteBuffer& buffer);
 
 }  // namespace foredraft
 

@@ -3,10 +3,8 @@
 
 #include "engine/remote/pending_connections.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +19,7 @@
 
 #include "engine/remote/worker_session.h"
 #include "net/listening_sockets.h"
+#include "tests/base/dial.h"
 #include "tests/engine/remote/leader_fixture.h"
 
 namespace foredraft {
@@ -28,27 +27,6 @@ namespace {
 
 using testing::Each;
 using testing::HasSubstr;
-
-sockaddr_in AddressOf(const char* host, int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  inet_pton(AF_INET, host, &address.sin_addr);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  return address;
-}
-
-// A connection from an address of loopback, or -1.
-int Dial(int port, const char* from = "127.0.0.1") {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in own = AddressOf(from, 0);
-  const sockaddr_in peer = AddressOf("127.0.0.1", port);
-  if (bind(fd, reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0 &&
-      connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0) {
-    return fd;
-  }
-  close(fd);
-  return -1;
-}
 
 bool IsOpen(int fd) {
   pollfd polled = {.fd = fd, .events = POLLIN, .revents = 0};
