@@ -46,6 +46,14 @@ __device__ __forceinline__ void ListChosen(const uint32_t* keys, int32_t count, 
   __syncwarp();
 }
 
+// An idle row has no experts.
+__device__ __forceinline__ void ChooseNone(int32_t* ids, float* weights, int32_t count, int32_t lane) {
+  for (int32_t i = lane; i < count; i += 32) {
+    ids[i] = -1;
+    weights[i] = 0.0f;
+  }
+}
+
 }  // namespace foredraft::cuda
 
 #endif  // FOREDRAFT_KERNELS_CUDA_EXPERT_CHOICE_H_

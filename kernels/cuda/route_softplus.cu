@@ -57,10 +57,7 @@ __global__ void __launch_bounds__(kWarpsPerBlock * 32)
   int32_t* const ids = p.expert_ids + static_cast<int64_t>(r) * p.top_k;
   float* const weights = p.expert_weights + static_cast<int64_t>(r) * p.top_k;
   if (p.index.slots[r] < 0) {
-    for (int32_t i = lane; i < p.top_k; i += 32) {
-      ids[i] = -1;
-      weights[i] = 0.0f;
-    }
+    ChooseNone(ids, weights, p.top_k, lane);
     return;
   }
   const int32_t experts = p.logits.cols;

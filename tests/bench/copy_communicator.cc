@@ -1,6 +1,8 @@
 #include "tests/bench/copy_communicator.h"
 
 #include <algorithm>
+#include <memory>
+#include <variant>
 #include <vector>
 
 #include "base/check.h"
@@ -9,12 +11,51 @@
 namespace foredraft {
 namespace {
 
-constexpr float kDecisive = 16.0f;  // above any score, which is in (0, 1)
+constexpr float kDecisive = 16.0f;  // above any score of random weights
 
-void Bias(Device& device, Stream& stream, const MoeWeights& moe, const std::vector<float>& bias) {
-  device.CopyToDevice(stream, const_cast<float*>(moe.e_score_correction_bias), bias.data(),
-                      bias.size() * sizeof(float));
-}
+// Writes what the routers of a model's layers add to their scores, and what its hash layers read.
+class Routers {
+ public:
+  Routers(Device& device, const ModelConfig& config, int own_count)
+      : device_(device), stream_(device.CreateStream()), bias_(config.n_routed_experts, 0.0f) {
+    CHECK_LE(config.num_experts_per_tok, own_count);
+    std::fill_n(bias_.begin(), own_count, kDecisive);
+    table_.resize(size_t{1} * config.vocab_size * config.num_experts_per_tok);
+    for (size_t i = 0; i < table_.size(); ++i) table_[i] = static_cast<int32_t>(i % own_count);
+  }
+
+  void operator()(const ModelWeights& weights) {
+    for (const LayerWeights& layer : weights.layers) Set(layer);
+    for (const MtpModuleWeights& module : weights.mtp_modules) Set(module.layer);
+    stream_->Synchronize();
+  }
+  void operator()(const V4Weights& weights) {
+    for (const V4LayerWeights& layer : weights.layers) Set(layer);
+    for (const V4ModuleWeights& module : weights.modules) Set(module.layer);
+    stream_->Synchronize();
+  }
+
+ private:
+  void Set(const LayerWeights& layer) {
+    if (layer.is_moe) Write(layer.moe.e_score_correction_bias, bias_);
+  }
+  void Set(const V4LayerWeights& layer) {
+    if (layer.ffn.tid2eid != nullptr) {
+      Write(layer.ffn.tid2eid, table_);
+    } else {
+      Write(layer.ffn.bias, bias_);
+    }
+  }
+  template <class T>
+  void Write(const T* device_memory, const std::vector<T>& values) {
+    device_.CopyToDevice(*stream_, const_cast<T*>(device_memory), values.data(), values.size() * sizeof(T));
+  }
+
+  Device& device_;
+  const std::unique_ptr<Stream> stream_;
+  std::vector<float> bias_;     // [experts]
+  std::vector<int32_t> table_;  // [vocabulary, experts per token]: a token's are distinct
+};
 
 }  // namespace
 
@@ -63,17 +104,9 @@ absl::Status CopyCommunicator::Await(Stream& stream) {
   return absl::OkStatus();
 }
 
-void ChooseOwnExperts(Device& device, const ModelWeights& weights, int expert_count, int own_count) {
-  std::vector<float> bias(expert_count, 0.0f);
-  std::fill_n(bias.begin(), own_count, kDecisive);
-  const auto stream = device.CreateStream();
-  for (const LayerWeights& layer : weights.layers) {
-    if (layer.is_moe) Bias(device, *stream, layer.moe, bias);
-  }
-  for (const MtpModuleWeights& module : weights.mtp_modules) {
-    if (module.layer.is_moe) Bias(device, *stream, module.layer.moe, bias);
-  }
-  stream->Synchronize();
+void ChooseOwnExperts(Device& device, const LoadedWeights& weights, const ModelConfig& config,
+                      int own_count) {
+  std::visit(Routers(device, config, own_count), weights);
 }
 
 }  // namespace foredraft

@@ -13,8 +13,9 @@
 
 #include <utility>
 
+#include "config/model_config.h"
 #include "engine/comm/communicator.h"
-#include "engine/weights/model_weights.h"
+#include "engine/weights/loaded_weights.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -52,8 +53,9 @@ class CopyCommunicator : public Communicator {
       others_choices_;  // device memory: an expert of the last rank, repeated for the largest exchange
 };
 
-// Biases the routers so that rows choose only among the first `own_count` experts.
-void ChooseOwnExperts(Device& device, const ModelWeights& weights, int expert_count, int own_count);
+// Biases the routers so that rows choose only among the first `own_count` of config.n_routed_experts experts;
+// the tables of DeepSeek-V4's hash layers name no others either.
+void ChooseOwnExperts(Device& device, const LoadedWeights& weights, const ModelConfig& config, int own_count);
 
 }  // namespace foredraft
 

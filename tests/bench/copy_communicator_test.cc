@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "engine/weights/dummy_weights.h"
@@ -90,11 +91,10 @@ TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   auto device = CreateDevice("cpu", {});
   ASSERT_TRUE(device.ok());
   const auto stream = (*device)->CreateStream();
-  const auto weights =
-      As<ModelWeights>(MakeDummyWeights(config, 0, **device, *stream, nullptr, {.rank = 0, .size = kRanks}));
+  const auto weights = MakeDummyWeights(config, 0, **device, *stream, nullptr, {.rank = 0, .size = kRanks});
   ASSERT_TRUE(weights.ok()) << weights.status();
-  ChooseOwnExperts(**device, *weights, config.n_routed_experts, config.n_routed_experts / kRanks);
-  const MoeWeights& moe = weights->layers[0].moe;
+  ChooseOwnExperts(**device, *weights, config, config.n_routed_experts / kRanks);
+  const MoeWeights& moe = std::get<ModelWeights>(*weights).layers[0].moe;
   EXPECT_EQ(moe.expert_gate_up.count, 4);
   int32_t* const ids = Put(**device, *stream, std::vector<int32_t>(kRows * 2, -7));
   const Matrix<const float> logits =
@@ -114,6 +114,36 @@ TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
                                   .norm_topk_prob = 1,
                                   .routed_scaling_factor = 1.0f});
   for (const int32_t id : Get(**device, *stream, ids, kRows * 2)) EXPECT_LT(id, 4);
+}
+
+TEST(CopyCommunicator, HashLayersNameOwnExperts) {
+  const auto config = ReadModelConfig("tests/golden/checkpoints/deepseek_v4/config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  auto device = CreateDevice("cpu", {});
+  ASSERT_TRUE(device.ok());
+  const auto stream = (*device)->CreateStream();
+  const auto weights = MakeDummyWeights(*config, 1, **device, *stream, nullptr, {.rank = 0, .size = 2});
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const int experts = config->n_routed_experts, own = experts / 2, top_k = config->num_experts_per_tok;
+  ChooseOwnExperts(**device, *weights, *config, own);
+  int tables = 0;
+  for (const V4LayerWeights& layer : std::get<V4Weights>(*weights).layers) {
+    if (layer.ffn.tid2eid == nullptr) {
+      const std::vector<float> bias = Get(**device, *stream, layer.ffn.bias, experts);
+      for (int e = 0; e < experts; ++e) EXPECT_EQ(bias[e] > 0, e < own) << e;
+      continue;
+    }
+    ++tables;
+    const std::vector<int32_t> table =
+        Get(**device, *stream, layer.ffn.tid2eid, size_t{1} * config->vocab_size * top_k);
+    for (int token = 0; token < config->vocab_size; ++token) {
+      const std::set<int32_t> ids(&table[token * top_k], &table[token * top_k] + top_k);
+      EXPECT_EQ(static_cast<int>(ids.size()), top_k) << token;
+      EXPECT_GE(*ids.begin(), 0);
+      EXPECT_LT(*ids.rbegin(), own);
+    }
+  }
+  EXPECT_EQ(tables, 1);
 }
 
 }  // namespace

@@ -93,13 +93,12 @@ class GpuStep {
     device_ = counting.get();
     const auto stream = counting->CreateStream();
     const int ranks = ranks_ = options.ranks;
-    auto weights = As<ModelWeights>(
-        MakeDummyWeights(config, 1, *counting, *stream, nullptr, {.rank = 0, .size = ranks}));
+    auto weights = MakeDummyWeights(config, 1, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
     if (ranks > 1) {
       const int experts = config.n_routed_experts;
-      ChooseOwnExperts(*counting, *weights, experts, experts / ranks);
+      ChooseOwnExperts(*counting, *weights, config, experts / ranks);
       const int rows = std::min(options.max_rows() * (kMaxDraftLen + 1), MoeRowsAtOnce(ranks));
       auto copies = CopyCommunicator::Create(*counting, ranks, experts, rows * config.num_experts_per_tok);
       CHECK(copies.ok()) << copies.status().ToString();

@@ -1,12 +1,13 @@
 """gpu_step of one rank's share of R1: rows 1 to 128, K 0, 1, 3, eager, as a graph and as a graph without side branches,
-overlap on and off, and the idle time between steps. A card under 120 GiB takes the small shape. Then GLM-4.7-Flash in
-INT4, whole, at few rows."""
+overlap on and off, and the idle time between steps. A card under 120 GiB takes the small shape. Then one rank's
+share of DeepSeek-V4-Flash, and GLM-4.7-Flash in INT4, whole, at few rows."""
 
 import os
 
 from gpu_machine import json_lines
 
 LARGE_GIB = 120  # of device memory, for r1-shape-61x32 with 128 sequences
+V4 = "deploy/configs/v4-flash-shape-43x32.json"
 GLM = "deploy/configs/glm-4.7-flash.json"  # 19 GB
 
 
@@ -35,4 +36,5 @@ def run(report, quick):
     else:
         shape = ["--model", "deploy/configs/r1-shape-small.json"]
     add_steps(report, "", [*shape, "--how", "graph,unforked,eager"], 330)
+    add_steps(report, "V4-Flash, ", ["--model", V4, "--ranks", "8", "--rows", "1,8,32", "--how", "graph"], 120)
     add_steps(report, "GLM INT4, ", ["--model", GLM, "--rows", "1,8,32", "--how", "graph"], 120)
