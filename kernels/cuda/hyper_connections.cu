@@ -25,7 +25,7 @@ constexpr int32_t kMaxOutputs = (2 + kMaxStreams) * kMaxStreams;
 
 // ---- products ----
 
-constexpr int32_t kChunk = 1024;     // columns of a block
+constexpr int32_t kChunk = 256;      // columns of a block: one row of V4-Flash occupies 64
 constexpr int32_t kTileRows = 4;     // rows of a block
 constexpr int32_t kTileOutputs = 4;  // rows of `fn` that a warp has at a time
 constexpr int32_t kProductWarps = 6;
@@ -179,6 +179,7 @@ __global__ void __launch_bounds__(1024) ReduceKernel(const __grid_constant__ Red
     const float* const partials = p.partials + static_cast<int64_t>(r) * p.chunks * (outputs + 1);
     for (int32_t i = thread; i <= outputs; i += 32) {
       float sum = 0.0f;
+#pragma unroll 16  // loads in flight
       for (int32_t chunk = 0; chunk < p.chunks; ++chunk) sum += partials[chunk * (outputs + 1) + i];
       shared.weights[i] = sum;
     }

@@ -14,11 +14,11 @@ double CeilDivide(double value, double unit) { return std::ceil(value / unit); }
 
 // ---- hyper-connections (kernels/cuda/hyper_connections.cu) ----
 
-// The products by chunks of 1,024 columns and tiles of 4 rows; then a block per row.
+// The products by chunks of 256 columns and tiles of 4 rows; then a block per row.
 template <class Params>
 KernelLaunches ReducingLaunches(const Params& p, double outputs, const CostContext& shape,
                                 const GpuModel& gpu) {
-  const double chunks = CeilDivide(p.streams.cols, 1024), rows = p.streams.rows;
+  const double chunks = CeilDivide(p.streams.cols, 256), rows = p.streams.rows;
   const double partials = 4 * rows * chunks * (outputs + 1);
   const double stream_bytes = 4 * rows * p.streams.cols;
   const double product_bytes = CostOf(p, shape).bytes - 4 * rows * p.out.cols;
