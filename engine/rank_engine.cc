@@ -19,8 +19,13 @@ constexpr std::chrono::milliseconds kGroupCheck(50);
 }  // namespace
 
 RankEngine::~RankEngine() {
-  // A step that waits for a lost peer would block the stream's destruction.
-  if (rank_.stream != nullptr && !rank_.comm->status().ok()) rank_.comm->Await(*rank_.stream).IgnoreError();
+  if (rank_.stream == nullptr || rank_.comm->status().ok()) return;
+  // Collectives that wait for a lost peer would block the destruction of the stream. Await ends them, except
+  // after a failure within a submission: then only the end of the communicator does, which must come after
+  // the graphs that hold collectives.
+  rank_.comm->Await(*rank_.stream).IgnoreError();
+  graphs_ = GraphCache();
+  rank_.comm.reset();
 }
 
 void RankEngine::Submit(const IterationPlan& plan, int index) {

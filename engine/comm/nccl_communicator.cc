@@ -155,7 +155,9 @@ void NcclCommunicator::Enqueue(const char* operation, const std::function<void(c
 // again in ncclCommAbort. So then only the latter is called, by the destructor.
 void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
   status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: %s", rank_, operation, reason)));
-  if (!std::exchange(over_, true) && settled_) ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
+  if (std::exchange(over_, true) || !settled_) return;
+  ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
+  revoked_ = true;
 }
 
 absl::Status NcclCommunicator::status() const {
@@ -219,7 +221,7 @@ absl::Status NcclCommunicator::Await(Stream& stream) {
     const cudaError_t state = cudaStreamQuery(HandleOf(stream));
     if (state == cudaSuccess) return status();
     const bool late = Clock::now() >= deadline;
-    if (over_ && late) return status();  // the GPU still runs; the end of the process ends it
+    if (over_ && (late || !revoked_)) return status();  // the GPU still runs; the destructor ends it
     const bool broken = state != cudaErrorNotReady;
     if (!over_ && (broken || late || !status().ok())) {
       // A failure that is recorded already keeps its reason.

@@ -62,7 +62,7 @@ class NcclCommunicator : public Communicator {
   using Check = std::function<void(ncclResult_t result)>;
   void Enqueue(const char* operation, const std::function<void(const Check& check)>& submit);
   // The callers of these two hold mutex_. Settle polls until NCCL has no enqueue in progress. Fail records
-  // the reason, if it is the first, and revokes the running kernels.
+  // the reason, if it is the first, and revokes the running kernels if NCCL has settled.
   absl::Status Settle(const char* operation, std::chrono::steady_clock::time_point deadline);
   void Fail(const char* operation, const std::string& reason);
 
@@ -75,6 +75,7 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<Stream> host_stream_;  // for the collectives between steps
   void* staging_ = nullptr;              // [kStagingBytes], device memory, for the same
   bool over_ = false;                    // Fail was called
+  bool revoked_ = false;                 // it has revoked the running kernels
 
   mutable GroupStatus status_;  // own lock; status() records errors that NCCL reports
 

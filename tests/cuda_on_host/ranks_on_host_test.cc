@@ -107,13 +107,14 @@ IterationPlan EmptyStep() {
   return plan;
 }
 
+std::vector<std::unique_ptr<RankEngine>> Engines(bool graphs, std::chrono::seconds step_timeout) {
+  EngineOptions options = EngineOptionsOf(SmallModel(), SmallSetting(kRanks, 2, graphs));
+  options.step_timeout = step_timeout;
+  return CreateEngines(SmallModel(), options, kRanks);
+}
+
 class LostRankOnHost : public ::testing::TestWithParam<bool> {
  protected:
-  std::vector<std::unique_ptr<RankEngine>> Engines(std::chrono::seconds step_timeout) {
-    EngineOptions options = EngineOptionsOf(SmallModel(), SmallSetting(kRanks, 2, /*graphs=*/GetParam()));
-    options.step_timeout = step_timeout;
-    return CreateEngines(SmallModel(), options, kRanks);
-  }
   void TearDown() override { cuda_on_host::ResetNccl(); }
 };
 INSTANTIATE_TEST_SUITE_P(CapturedOrEager, LostRankOnHost, ::testing::Bool());
@@ -124,7 +125,7 @@ TEST_P(LostRankOnHost, AStepThatAPeerDoesNotRunEndsAtItsDeadline) {
 #else
   const std::chrono::seconds deadline(2);
 #endif
-  auto engines = Engines(deadline);
+  auto engines = Engines(/*graphs=*/GetParam(), deadline);
   ForEachRank(kRanks, [&](int rank) { ASSERT_TRUE(engines[rank]->Run(EmptyStep(), rank).ok()); });
   auto start = Clock::now();
   const absl::Status lost = engines[0]->Run(EmptyStep(), 0).status();
@@ -138,7 +139,7 @@ TEST_P(LostRankOnHost, AStepThatAPeerDoesNotRunEndsAtItsDeadline) {
 }
 
 TEST_P(LostRankOnHost, ANetworkErrorEndsAWaitingStep) {
-  auto engines = Engines(std::chrono::seconds(600));
+  auto engines = Engines(/*graphs=*/GetParam(), std::chrono::seconds(600));
   std::thread waiting([&] {
     UseDeviceOfRank(0);
     const absl::Status lost = engines[0]->Run(EmptyStep(), 0).status();
@@ -149,6 +150,22 @@ TEST_P(LostRankOnHost, ANetworkErrorEndsAWaitingStep) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   cuda_on_host::SetNcclAsyncError(0, ncclRemoteError);
   waiting.join();
+}
+
+// A collective of the second step cannot be launched while the first step waits for the peer. NCCL can revoke
+// nothing in this state, so only the end of the communicator ends the first step.
+TEST(RanksOnHost, AFailedLaunchBehindAWaitingStepEndsTheRank) {
+  auto engines = Engines(/*graphs=*/false, std::chrono::seconds(600));
+  UseDeviceOfRank(0);
+  engines[0]->Submit(EmptyStep(), 0);
+  cuda_on_host::FailNccl(cuda_on_host::kNcclLaunch, 0, ncclSystemError);
+  engines[0]->Submit(EmptyStep(), 0);
+  const absl::Status lost = engines[0]->Finish(Clock::now() + std::chrono::seconds(600)).status();
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  const auto start = Clock::now();
+  engines.clear();
+  EXPECT_LT(Clock::now() - start, kSlack);
+  cuda_on_host::ResetNccl();
 }
 
 }  // namespace
