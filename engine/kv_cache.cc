@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/benign_race.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -55,6 +56,7 @@ absl::StatusOr<KvCache> KvCache::Create(Device& device, const KvCacheShape& shap
       ASSIGN_OR_RETURN(uint8_t* const data,
                        device.AllocateArray<uint8_t>(shape.block_counts[group] * rows.bytes()));
       memory.push_back({rows, data});
+      AllowRaces(data, rows.bytes());  // scratch: rows without a block of their own write there
       if (rows.kind != CacheRow::kLatent) cache.AddV4Rows(memory.back(), tables[group]);
     }
   }
