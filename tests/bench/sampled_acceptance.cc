@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -51,11 +52,9 @@ Tally Replay(FromScratch& scratch, const Request& request, const std::vector<int
   return tally;
 }
 
-void Run(int request_count) {
-  const LoadedModel& model = LoadModelOnce(kAbacusDir);
-  std::printf("| temperature | same noise | greedy drafts | tokens |\n|---|---|---|---|\n");
+void Run(const LoadedModel& model, int request_count, const std::string& questions) {
   for (const float temperature : {0.6f, 1.0f, 1.5f}) {
-    std::vector<Request> requests = TestRequests({.count = request_count});
+    std::vector<Request> requests = TestRequests({.count = request_count, .questions = questions});
     for (Request& request : requests) request.sampling.temperature = temperature;
     const RunRecord run = RunRequests(model, {.draft_len = kDraftLen}, requests);
     FromScratch scratch(*model.device, model.config, model.weights, 400);
@@ -78,7 +77,8 @@ void Run(int request_count) {
     }
     CHECK_EQ(engine.steps, noise.steps) << "the replay differs from the engine's steps";
     CHECK_EQ(engine.accepted, noise.accepted);
-    std::printf("| %.1f | %.3f | %.3f | %zu |\n", temperature, noise.length(), greedy.length(), tokens);
+    std::printf("| %s | %.1f | %.3f | %.3f | %zu |\n", questions.c_str(), temperature, noise.length(),
+                greedy.length(), tokens);
   }
 }
 
@@ -91,5 +91,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "requests: %s, allowed from 1\n", argv[1]);
     return 2;
   }
-  foredraft::Run(count);
+  std::printf("| questions | temperature | same noise | greedy drafts | tokens |\n|---|---|---|---|---|\n");
+  const foredraft::LoadedModel& model = foredraft::LoadModelOnce(foredraft::kAbacusDir);
+  for (const char* questions : {"heldout.jsonl", "free.jsonl"}) foredraft::Run(model, count, questions);
 }

@@ -15,13 +15,13 @@ namespace {
 constexpr char kSystem[] =
     "You are a careful clerk. You write short notes, you check every digit twice, and you never guess.";
 
-std::vector<std::string> HeldOutQuestions() {
-  std::ifstream file(absl::StrCat(kAbacusDir, "/heldout.jsonl"));
+std::vector<std::string> ReadQuestions(const std::string& name) {
+  std::ifstream file(absl::StrCat(kAbacusDir, "/", name));
   std::vector<std::string> questions;
   for (std::string line; std::getline(file, line);) {
     questions.push_back(nlohmann::json::parse(line).at("question").get<std::string>());
   }
-  CHECK(!questions.empty()) << kAbacusDir << "/heldout.jsonl";
+  CHECK(!questions.empty()) << kAbacusDir << "/" << name;
   return questions;
 }
 
@@ -32,7 +32,7 @@ std::vector<Request> TestRequests(const RequestShape& shape) {
   CHECK(tokenizer.ok()) << tokenizer.status().ToString();
   auto chat = ChatFormat::Create(**tokenizer);
   CHECK(chat.ok()) << chat.status().ToString();
-  const std::vector<std::string> questions = HeldOutQuestions();
+  const std::vector<std::string> questions = ReadQuestions(shape.questions);
   std::vector<Request> requests;
   for (int i = 0; i < shape.count; ++i) {
     std::vector<ChatMessage> messages;

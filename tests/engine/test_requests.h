@@ -15,7 +15,8 @@ inline constexpr char kAbacusDir[] = "deploy/models/abacus";
 
 struct RequestShape {
   int count = 20;
-  bool sampled = false;  // temperature 0.8 and top-p 0.95, one in four with penalties
+  std::string questions = "heldout.jsonl";  // in kAbacusDir
+  bool sampled = false;                     // temperature 0.8 and top-p 0.95, one in four with penalties
   bool logprobs = false;
 };
 

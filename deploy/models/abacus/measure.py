@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Measures abacus through the daemon and writes the tables of the model card (README.md).
 
-usage: deploy/models/abacus/measure.py [--binary build/cpu/bin/foredraft] [--only drafts|dtypes|cache] [--questions N] [--dry-run]
+usage: deploy/models/abacus/measure.py [--binary build/cpu/bin/foredraft] [--only drafts|relaxed|sampled|dtypes|cache]
+                                       [--questions N] [--dry-run]
 
-Starts a daemon per setting, asks it all held-out questions (or the first N of each kind), greedy, and replaces the text in
-the card between the marks of each part. "dtypes" quantises abacus first, "cache" compares the dtypes of the KV cache. --dry-run
-prints only. Standard library alone; takes about fourteen minutes on two cores.
+Starts a daemon per setting, asks it all held-out questions (or the first N of each kind), and replaces the text in the card
+between the marks of each part. "drafts" compares draft lengths and drafters, "relaxed" the settings of relaxed acceptance,
+"sampled" temperatures, "dtypes" abacus quantised, "cache" the dtypes of the KV cache; all but "sampled" are greedy. --dry-run
+prints only. Standard library alone; takes about twenty minutes on two cores.
 """
 
 import argparse
@@ -15,16 +17,19 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent.parent
+sys.path.insert(0, str(HERE / "train"))
+
+import free_choices  # noqa: E402: train/ is no package
+
 ADDRESS = "127.0.0.1:50871"
 METRICS = "127.0.0.1:50872"
-MARKS = {"drafts": ("<!-- measured: begin -->", "<!-- measured: end -->"),
-         "dtypes": ("<!-- dtypes: begin -->", "<!-- dtypes: end -->"),
-         "cache": ("<!-- cache: begin -->", "<!-- cache: end -->")}
+GROUPS = ["seven kinds", "stories", "lists"]
 
 
 class Daemon:
@@ -55,24 +60,35 @@ class Daemon:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
-    def ask(self, question):
-        command = [self.binary, "generate", "--server", ADDRESS, "--chat", question, "--temperature", "0", "--max-tokens",
-                   "400", "--json"]
+    def ask(self, question, temperature, seed):
+        command = [self.binary, "generate", "--server", ADDRESS, "--chat", question, "--temperature", str(temperature),
+                   "--seed", str(seed), "--max-tokens", "400", "--json"]
         return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
 
-def run(binary, speculative, questions, model=HERE, cache="bf16"):
+def is_right(question, text):
+    if question["kind"] in free_choices.FREE_KINDS:
+        return free_choices.is_right(question, text)
+    return text.split("</think>")[-1].strip() == question["answer"]
+
+
+def run(binary, speculative, questions, model=HERE, cache="bf16", temperature=0):
     """One record per question: kind, right, completion tokens, steps, accepted, relaxed."""
-    def one(question):
-        reply = daemon.ask(question["question"])
-        said = reply["text"].split("</think>")[-1].strip()
+    def one(numbered):
+        seed, question = numbered
+        reply = daemon.ask(question["question"], temperature, seed)
         speculation = reply["speculation"]
-        return {"kind": question["kind"], "right": said == question["answer"], "steps": speculation["steps"],
+        return {"kind": question["kind"], "right": is_right(question, reply["text"]), "steps": speculation["steps"],
                 "tokens": reply["usage"]["completion_tokens"], "accepted": speculation["accepted_tokens"],
                 "relaxed": speculation["relaxed_tokens"], "ids": reply["token_ids"]}
 
     with Daemon(binary, speculative, model, cache) as daemon, concurrent.futures.ThreadPoolExecutor(4) as pool:
-        return list(pool.map(one, questions))
+        return list(pool.map(one, enumerate(questions)))
+
+
+def same_ids(records, plain):
+    if [r["ids"] for r in records] != [r["ids"] for r in plain]:
+        raise SystemExit("drafts changed tokens")
 
 
 def length(records):
@@ -89,97 +105,131 @@ def table(head, rows):
 
 
 def of_kind(records, kind):
-    return records if kind == "all" else [r for r in records if r["kind"] == kind]
+    """The records of a kind or of a group of kinds."""
+    if kind == "seven kinds":
+        return [r for r in records if r["kind"] not in free_choices.FREE_KINDS]
+    return [r for r in records if r["kind"] == kind]
 
 
-def measure(binary, questions):
-    kinds = list(dict.fromkeys(q["kind"] for q in questions)) + ["all"]
+def kinds_of(questions):
+    kinds = list(dict.fromkeys(q["kind"] for q in questions))
+    return [k for k in kinds if k not in free_choices.FREE_KINDS] + GROUPS
+
+
+def eagle(draft_len, **more):
+    return {"decoding_type": "MTP", "max_draft_len": draft_len, **more}
+
+
+def measure_drafts(binary, questions):
     plain = run(binary, None, questions)
     drafted = {}
     for vanilla in (False, True):
         for draft_len in range(1, 4 if vanilla else 6):
-            speculative = {"decoding_type": "MTP", "max_draft_len": draft_len, "use_mtp_vanilla": vanilla}
-            records = run(binary, speculative, questions)
-            assert [r["ids"] for r in records] == [r["ids"] for r in plain], "drafts changed tokens"
+            records = run(binary, eagle(draft_len, use_mtp_vanilla=vanilla), questions)
+            same_ids(records, plain)
             drafted[vanilla, draft_len] = records
             print(f"{'Vanilla' if vanilla else 'Eagle'} K={draft_len}: length {length(records):.2f}", flush=True)
     head = ["kind", "right", "accuracy", "tokens a reply"]
     head += [f"{'Vanilla' if v else 'Eagle'} K={k}" for v, k in drafted]
     rows = []
-    for kind in kinds:
+    for kind in kinds_of(questions):
         own = of_kind(plain, kind)
         row = [kind, f"{sum(r['right'] for r in own)} of {len(own)}", f"{accuracy(own):.1%}",
                f"{sum(r['tokens'] for r in own) / len(own):.0f}"]
         rows.append(row + [f"{length(of_kind(records, kind)):.2f}" for records in drafted.values()])
-
-    strict = drafted[False, 3]
-    relaxed_rows = [["strict", "", f"{accuracy(strict):.1%}"] + [f"{accuracy(of_kind(strict, k)):.1%}" for k in kinds[:-1]]
-                    + [f"{length(strict):.3f}", "0"]]
-    for topk in (2, 5, 10):
-        for delta in (0.1, 0.3, 0.6):
-            records = run(binary, {"decoding_type": "MTP", "max_draft_len": 3, "relaxed_topk": topk, "relaxed_delta": delta,
-                                   "use_relaxed_acceptance_for_thinking": True}, questions)
-            relaxed_rows.append([str(topk), str(delta), f"{accuracy(records):.1%}"]
-                                + [f"{accuracy(of_kind(records, k)):.1%}" for k in kinds[:-1]]
-                                + [f"{length(records):.3f}", str(sum(r["relaxed"] for r in records))])
-            print(f"relaxed top-k {topk}, delta {delta}: {accuracy(records):.1%}, length {length(records):.3f}", flush=True)
     return f"""Greedy, {len(questions)} held-out questions, by `measure.py`. The acceptance length is the mean number of tokens a decode step emits.
 The token ids of every reply were the same with each drafter and K as without drafts.
 
 {table(head, rows)}
+"""
 
-Relaxed acceptance while thinking, Eagle K=3: accuracy and acceptance length against the strict rule. `relaxed` counts the tokens that only
-relaxation accepted.
 
-{table(["top-k", "delta", "all"] + kinds[:-1] + ["length", "relaxed"], relaxed_rows)}
+def measure_relaxed(binary, questions):
+    settings = {("strict", ""): {}}
+    settings |= {(str(topk), str(delta)): {"relaxed_topk": topk, "relaxed_delta": delta, "use_relaxed_acceptance_for_thinking": True}
+                 for topk in (2, 5, 10) for delta in (0.1, 0.3, 0.6)}
+    rows = []
+    for name, more in settings.items():
+        groups = [of_kind(records, group) for records in [run(binary, eagle(3, **more), questions)] for group in GROUPS]
+        rows.append([*name, *(f"{accuracy(own):.1%}" for own in groups), *(f"{length(own):.3f}" for own in groups),
+                     *(f"{sum(r['relaxed'] for r in own)} of {sum(r['tokens'] for r in own)}" for own in groups)])
+        print(f"relaxed {rows[-1]}", flush=True)
+    head = ["top-k", "delta", *GROUPS, *(f"length, {group}" for group in GROUPS), *(f"relaxed, {group}" for group in GROUPS)]
+    return f"""Greedy, {len(questions)} held-out questions, Eagle K=3: accuracy, acceptance length, and the tokens that only relaxation accepted.
+
+{table(head, rows)}
+"""
+
+
+def measure_sampled(binary, questions):
+    free = [q for q in questions if q["kind"] in free_choices.FREE_KINDS]
+    rows = []
+    for temperature in (0, 0.6, 1.0, 1.5):
+        records = run(binary, eagle(3), free, temperature=temperature)
+        row = [f"{temperature:g}"]
+        for kind in free_choices.FREE_KINDS:
+            own = of_kind(records, kind)
+            row += [f"{accuracy(own):.1%}", f"{length(own):.3f}"]
+        rows.append(row)
+        print(f"temperature {row}", flush=True)
+    head = ["temperature"] + [f"{kind}, {what}" for kind in free_choices.FREE_KINDS for what in ("accuracy", "length")]
+    return f"""{len(free)} held-out questions, a seed for each, no filters, Eagle K=3: accuracy and acceptance length.
+
+{table(head, rows)}
 """
 
 
 def measure_dtypes(binary, questions):
-    kinds = list(dict.fromkeys(q["kind"] for q in questions)) + ["all"]
+    kinds = kinds_of(questions)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("BF16", "FP8", "INT4"):
+        for name, options in {"BF16": None, "FP8": ["fp8"], "INT4, groups of 32": ["int4"],
+                              "INT4, groups of 64": ["int4", "--group", "64"]}.items():
             model = HERE
-            if name != "BF16":
-                model = pathlib.Path(folder) / name
-                subprocess.run([binary, "quantize", HERE, model, "--dtype", name.lower()], check=True, capture_output=True)
+            if options:
+                model = pathlib.Path(folder) / name.replace(" ", "-")
+                subprocess.run([binary, "quantize", HERE, model, "--dtype", *options], check=True, capture_output=True)
             plain = run(binary, None, questions, model)
             lengths = []
             for draft_len in (1, 3):
-                records = run(binary, {"decoding_type": "MTP", "max_draft_len": draft_len}, questions, model)
-                assert [r["ids"] for r in records] == [r["ids"] for r in plain], "drafts changed tokens"
-                lengths.append(f"{length(records):.3f}")
+                records = run(binary, eagle(draft_len), questions, model)
+                same_ids(records, plain)
+                lengths += [f"{length(of_kind(records, group)):.3f}" for group in GROUPS]
             size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
             rows.append([name, f"{size / 1e6:.1f}"] + [f"{accuracy(of_kind(plain, kind)):.1%}" for kind in kinds] + lengths)
             print(f"{name}: {rows[-1]}", flush=True)
     return f"""Greedy, {len(questions)} held-out questions, each dtype written by `foredraft quantize`: accuracy, and acceptance length with Eagle.
 The token ids of every reply were the same with drafts as without.
 
-{table(["dtype", "MB"] + kinds + ["K=1", "K=3"], rows)}
+{table(["dtype", "MB"] + kinds + [f"K={k}, {group}" for k in (1, 3) for group in GROUPS], rows)}
 """
 
 
 def measure_cache(binary, questions):
-    kinds = list(dict.fromkeys(q["kind"] for q in questions)) + ["all"]
+    kinds = kinds_of(questions)
     rows, replies = [], {}
     for cache in ("bf16", "fp8"):
         plain = run(binary, None, questions, cache=cache)
-        records = run(binary, {"decoding_type": "MTP", "max_draft_len": 3}, questions, cache=cache)
-        assert [r["ids"] for r in records] == [r["ids"] for r in plain], "drafts changed tokens"
+        records = run(binary, eagle(3), questions, cache=cache)
+        same_ids(records, plain)
         replies[cache] = [r["ids"] for r in plain]
-        rows.append([cache] + [f"{accuracy(of_kind(plain, kind)):.1%}" for kind in kinds] + [f"{length(records):.3f}"])
+        rows.append([cache] + [f"{accuracy(of_kind(plain, kind)):.1%}" for kind in kinds]
+                    + [f"{length(of_kind(records, group)):.3f}" for group in GROUPS])
         print(f"{cache}: {rows[-1]}", flush=True)
     same = sum(a == b for a, b in zip(replies["bf16"], replies["fp8"]))
     return f"""Greedy, {len(questions)} held-out questions, by dtype of the KV cache: accuracy, and acceptance length with Eagle. {same} replies are the same
 token by token. Within a dtype, the token ids of every reply were the same with drafts as without.
 
-{table(["cache"] + kinds + ["K=3"], rows)}
+{table(["cache"] + kinds + [f"K=3, {group}" for group in GROUPS], rows)}
 """
 
 
+PARTS = {"drafts": measure_drafts, "relaxed": measure_relaxed, "sampled": measure_sampled, "dtypes": measure_dtypes,
+         "cache": measure_cache}
+
+
 def write(part, text):
-    begin, end = MARKS[part]
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
     card = HERE / "README.md"
     replaced, count = re.subn(f"{begin}.*{end}", lambda _: f"{begin}\n{text}{end}", card.read_text(), flags=re.S)
     if count != 1:
@@ -190,16 +240,16 @@ def write(part, text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/cpu/bin/foredraft"))
-    parser.add_argument("--only", choices=sorted(MARKS), help="one part of the card")
+    parser.add_argument("--only", choices=list(PARTS), help="one part of the card")
     parser.add_argument("--questions", type=int, default=0, help="of each kind; 0 = all")
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()
-    questions = [json.loads(line) for line in (HERE / "heldout.jsonl").read_text().splitlines()]
+    questions = [json.loads(line) for file in ("heldout.jsonl", "free.jsonl") for line in (HERE / file).read_text().splitlines()]
     if arguments.questions:
         seen = {}
         questions = [q for q in questions if seen.setdefault(q["kind"], []).append(q) or
                      len(seen[q["kind"]]) <= arguments.questions]
-    for part, make in (("drafts", measure), ("dtypes", measure_dtypes), ("cache", measure_cache)):
+    for part, make in PARTS.items():
         if arguments.only in (None, part):
             text = make(arguments.binary, questions)
             print(text)
