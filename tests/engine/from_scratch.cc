@@ -184,6 +184,7 @@ int32_t FromScratch::Choose(int level, Matrix<const float> output, int position,
 std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
                                          const SamplingParams& sampling) {
   const int last = static_cast<int>(tokens.size()) - 1;  // P
+  CHECK_GE(count, 1);
   CHECK_GE(last, prompt_len);
   CHECK_LE(last + count, capacity_);
   SetRequest(tokens, prompt_len, sampling);
@@ -209,6 +210,7 @@ std::vector<int32_t> FromScratch::VanillaDrafts(const std::vector<int32_t>& toke
                                                 int max_draft_len, int first_step_end,
                                                 const SamplingParams& sampling) {
   const int last = static_cast<int>(tokens.size()) - 1;  // P
+  CHECK_GE(count, 1);
   CHECK_LE(count, model_->module_count());
   CHECK_LE(last + count, capacity_);
   SetRequest(tokens, prompt_len, sampling);

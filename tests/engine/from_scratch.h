@@ -26,7 +26,7 @@ class FromScratch {
               DType kv_dtype = DType::kBF16);
 
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
-  // positions P+1..P+count.
+  // positions P+1..P+count, count >= 1.
   std::vector<int32_t> Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
                               const SamplingParams& sampling);
 

@@ -26,17 +26,15 @@ std::vector<Setting> Settings() {
 }
 
 // The drafts of a request's first steps against those that its tokens alone give.
-void ExpectDrafts(FromScratch& scratch, const Setting& setting, const Request& request,
-                  const RequestRecord& record) {
+void ExpectDrafts(FromScratch& scratch, const Request& request, const RequestRecord& record) {
   const int prompt_len = static_cast<int>(request.prompt_ids.size());
   for (size_t step = 0; step < std::min<size_t>(3, record.records.size()); ++step) {
     const StepRecord& made = record.records[step];
     std::vector<int32_t> tokens = request.prompt_ids;
     tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + made.token_count);
-    const std::vector<int32_t> expected = scratch.Drafts(tokens, prompt_len, setting.draft_len, {});
-    ASSERT_LE(made.drafts.size(), expected.size());
-    EXPECT_EQ(made.drafts, std::vector<int32_t>(expected.begin(), expected.begin() + made.drafts.size()))
-        << "step " << step;
+    if (made.drafts.empty()) continue;
+    const int count = static_cast<int>(made.drafts.size());
+    EXPECT_EQ(made.drafts, scratch.Drafts(tokens, prompt_len, count, {})) << "step " << step;
   }
 }
 
@@ -61,7 +59,7 @@ TEST(Isa, EachGivesTheSameTokensWithAndWithoutDrafts) {
           ASSERT_EQ(run.requests[id].token_ids, expected.requests[id].token_ids) << "request " << id;
           accepted += run.requests[id].accepted_tokens;
           if (setting.vanilla || sampled) continue;
-          ExpectDrafts(scratch, setting, requests[id], run.requests[id]);
+          ExpectDrafts(scratch, requests[id], run.requests[id]);
           if (HasFatalFailure()) return;
         }
         EXPECT_GT(accepted, 0);
