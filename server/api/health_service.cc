@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -124,7 +125,7 @@ class HealthService::WatchCall {
 
   // The caller holds the service's mutex_. What changes during a write is sent after it.
   void Send() {
-    if (writing_ || gone_ || finishing_) return;
+    if (service_.stopped_ || writing_ || gone_ || finishing_) return;
     const int status = !known_ ? kServiceUnknown : service_.serving_ ? kServing : kNotServing;
     if (status == sent_) return;
     sent_ = status;
@@ -206,8 +207,21 @@ void HealthService::Start() {
 
 void HealthService::Stop() {
   if (!thread_.joinable()) return;
-  queue_->Shutdown();
+  // Calls that arrived with the server's shutdown may wait in the queue, and both gRPC and this service begin
+  // operations when they are taken out, which a queue that is shut down does not survive. This event comes
+  // after them.
+  Event shut_down{[this](bool) { ShutDownQueue(); }};
+  stop_.Set(queue_.get(), std::chrono::system_clock::now(), &shut_down);
   thread_.join();
+}
+
+// Thread: the service's.
+void HealthService::ShutDownQueue() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;  // a write that ends from now on is followed by none
+  }
+  queue_->Shutdown();
 }
 
 void HealthService::Run() {

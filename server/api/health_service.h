@@ -11,6 +11,7 @@
 // Life: Register before the server is built, Start after it, then the server's Shutdown, then Stop.
 // SetServing may be called by any thread from Start to Stop; the rest by the owner's thread.
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/server_builder.h>
@@ -45,14 +46,17 @@ class HealthService final : public grpc::Service {
   struct Event;
 
   void Run();  // thread_
+  void ShutDownQueue();
   void AcceptCheck();
   void AcceptWatch();
 
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  grpc::Alarm stop_;
   std::thread thread_;
 
   std::mutex mutex_;
   bool serving_ = false;           // guarded by mutex_
+  bool stopped_ = false;           // guarded by mutex_: no operation may begin
   std::set<WatchCall*> watchers_;  // guarded by mutex_
 };
 
