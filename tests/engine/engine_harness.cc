@@ -218,6 +218,17 @@ class Gatherer {
                                [&] { return open_ <= most; });
   }
 
+  // False: a rank was lost first, or the limit of a run has passed.
+  bool WaitForOpenOrLoss(size_t most, const ServingLoop& loop) {
+    constexpr std::chrono::milliseconds kTick(1);
+    const auto end = std::chrono::steady_clock::now() + kRunLimit;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (open_ > most && loop.health().ok() && std::chrono::steady_clock::now() < end) {
+      changed_.wait_for(lock, kTick);
+    }
+    return open_ <= most;
+  }
+
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -422,7 +433,10 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
   size_t unsubmitted = requests.size();
   for (Request& request : requests) {
     if (setting.max_open > 0) {
-      CHECK(gatherer.WaitForOpen(unsubmitted + setting.max_open - 1)) << setting.DebugString();
+      const size_t most = unsubmitted + setting.max_open - 1;
+      while (!gatherer.WaitForOpenOrLoss(most, loop)) {
+        CHECK(!loop.health().ok() && restart_after_loss()) << setting.DebugString();
+      }
     }
     --unsubmitted;
     request.arrival = std::chrono::steady_clock::now();
