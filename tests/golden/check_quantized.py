@@ -39,10 +39,10 @@ GLM = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 12
 INT4 = {"INT4, groups of 32": ["int4"], "INT4, groups of 64": ["int4", "--group", "64"]}
 
 
-def served(binary, folder, max_tokens):
-    """(ids of the prompt and the answer, per generated position the log-probabilities by token id) of a daemon."""
+def served(binary, folder, max_tokens, drafts=1):
+    """(ids of prompt and answer, per generated position the log-probabilities by token id, what was drafted) of a daemon."""
     config = {"model": str(folder), "server": {"grpc_address": ADDRESS, "metrics_address": METRICS}, "max_batch_size": 1,
-              "speculative_config": {"decoding_type": "MTP", "max_draft_len": 1}, "kv_cache_config": {"max_tokens": 4096}}
+              "speculative_config": {"decoding_type": "MTP", "max_draft_len": drafts}, "kv_cache_config": {"max_tokens": 4096}}
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file, tempfile.TemporaryFile("w+") as log:
         file.write(json.dumps(config))
         file.flush()
@@ -60,7 +60,7 @@ def served(binary, folder, max_tokens):
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(60)
     positions = [{top["token_id"]: top["logprob"] for top in each["top"]} for each in reply["logprobs"]]
-    return [int(token) for token in PROMPT.split(",")] + reply["token_ids"], positions
+    return [int(token) for token in PROMPT.split(",")] + reply["token_ids"], positions, reply["speculation"]
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def by_transformers(folder, ids, first, dtype):
 
 
 def check(binary, folder, name):
-    ids, positions = served(binary, folder, 24)
+    ids, positions, _ = served(binary, folder, 24)
     first = len(PROMPT.split(","))
     exact, rounded = (by_transformers(folder, ids, first, dtype) for dtype in (torch.float32, torch.bfloat16))
     ours, theirs, scale = [], [], []
