@@ -4,20 +4,16 @@
 // read into a product. An element of a result has the same bits whatever the other rows of its register are.
 
 #include <cpuid.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/isa.h"
 
 namespace foredraft {
 namespace {
 
-constexpr int kRows = 16;         // of a tile register
-constexpr int kLanes = 16;        // columns of a result
-constexpr int kPairsOfTile = 16;  // pairs that one instruction multiplies
 constexpr int kPairs = kTileLen / 2;
-constexpr int kFloatBytes = 4;
 
 // Tile registers 0 to 3: results beside each other. The others, as macros because the intrinsics paste the
 // numbers into instructions: queries or weights, and keys or values; of scores also the pairs past the last
@@ -28,35 +24,17 @@ constexpr int kFloatBytes = 4;
 #define FOREDRAFT_RIGHT_REST 7
 constexpr int kResults = 4;
 
-// GCC's intrinsics do not say which memory they read.
-inline void MemoryIsReadBelow() { asm volatile("" ::: "memory"); }
-
-// Shapes of the tile registers, as LDTILECFG reads them.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
 // `queries` rows of results; `rest` pairs in FOREDRAFT_LEFT_REST and FOREDRAFT_RIGHT_REST.
 void Configure(int queries, int rest) {
   TileConfig config;
-  for (int i = 0; i < kResults; ++i) {
-    config.row_bytes[i] = kLanes * kFloatBytes;
-    config.rows[i] = static_cast<uint8_t>(queries);
+  for (int tile = 0; tile < kResults; ++tile) config.SetResult(tile, queries);
+  config.SetLeft(FOREDRAFT_LEFT, queries, kPairsOfTile);
+  config.SetRight(FOREDRAFT_RIGHT, kPairsOfTile);
+  if (rest > 0) {
+    config.SetLeft(FOREDRAFT_LEFT_REST, queries, rest);
+    config.SetRight(FOREDRAFT_RIGHT_REST, rest);
   }
-  const auto operands = [&](int left, int right, int pairs) {
-    config.row_bytes[left] = static_cast<uint16_t>(pairs * kFloatBytes);
-    config.rows[left] = static_cast<uint8_t>(queries);
-    config.row_bytes[right] = kLanes * kFloatBytes;
-    config.rows[right] = static_cast<uint8_t>(pairs);
-  };
-  operands(FOREDRAFT_LEFT, FOREDRAFT_RIGHT, kPairsOfTile);
-  if (rest > 0) operands(FOREDRAFT_LEFT_REST, FOREDRAFT_RIGHT_REST, rest);
-  asm volatile("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
+  config.Load();
 }
 
 inline void PrefetchLines(RowPrefetch& next, int lines) {
@@ -161,8 +139,8 @@ void SumBlock(const TileSumArgs& args, int query, bool second) {
 
 // Queries [query, end), which attend `steps` times 32 positions, and fewer than 32 more.
 void SumQueries(const TileSumArgs& args, int query, int end, int steps) {
-  for (int first = query; steps > 0 && first < end; first += kRows) {
-    const int rows = end - first < kRows ? end - first : kRows;
+  for (int first = query; steps > 0 && first < end; first += kTileRows) {
+    const int rows = end - first < kTileRows ? end - first : kTileRows;
     Configure(rows, kPairsOfTile);
     SumBlock(args, first, steps == 2);
   }
@@ -188,6 +166,7 @@ void SumQueries(const TileSumArgs& args, int query, int end, int steps) {
 }  // namespace
 
 bool MayUseAmx() {
+  if (!__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("gfni")) return false;
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // CPUID 7.0, EDX
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
@@ -200,8 +179,8 @@ bool MayUseAmx() {
 
 void TileScoresAmx(const TileScoresArgs& args) {
   int configured = 0;
-  for (int query = 0; query < args.query_count; query += kRows) {
-    const int rows = args.query_count - query < kRows ? args.query_count - query : kRows;
+  for (int query = 0; query < args.query_count; query += kTileRows) {
+    const int rows = args.query_count - query < kTileRows ? args.query_count - query : kTileRows;
     if (rows != configured) Configure(rows, args.pairs % kPairsOfTile);
     configured = rows;
     ScoreBlock(args, query, rows);

@@ -43,18 +43,19 @@ struct IsaChoice {
 // that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
-    {{"amx", "cpu amx-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512, PackValuesAvx512,
-      TileScoresAmx, TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
+    {{"amx", "cpu amx-bf16", GemmBf16Amx, GemmF8Amx, Gemm4BitAmx, EndGemmAmx, PackKeysAvx512,
+      PackValuesAvx512, TileScoresAmx, TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
      [] { return HasAvx512() && MayUseAmx(); }},
-    {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, PackKeysAvx512,
+    {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, nullptr, PackKeysAvx512,
       PackValuesAvx512, TileScoresAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
      HasAvx512},
-    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, PackKeysAvx2, PackValuesAvx2,
+    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, nullptr, PackKeysAvx2, PackValuesAvx2,
       TileScoresAvx2, TileSoftmaxPortable, TileSumAvx2, DecodeLatentPortable},
      HasAvx2},
 #endif
-    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, PackKeysPortable,
-      PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable, DecodeLatentPortable},
+    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, nullptr,
+      PackKeysPortable, PackValuesPortable, TileScoresPortable, TileSoftmaxPortable, TileSumPortable,
+      DecodeLatentPortable},
      [] { return true; }},
 };
 

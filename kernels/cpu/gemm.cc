@@ -18,14 +18,11 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
     if (p.out_bf16) RoundToBf16(values, count, p.out_bf16.row(r) + first);
   };
   const int64_t cost = TileCost(p.weight, std::min(p.x.rows, kMaxTileRows));
-  context.pool.ParallelFor(HeaderOf(p.weight).stripe_count * row_tiles, cost,
-                           [&](int64_t begin, int64_t end) {
-                             for (int64_t item = begin; item < end; ++item) {
-                               const int64_t row = item % row_tiles * kMaxTileRows;
-                               ComputeTiles(context.isa, p.weight, item / row_tiles, row,
-                                            std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
-                             }
-                           });
+  ForEachTile(context, HeaderOf(p.weight).stripe_count * row_tiles, cost, [&](int64_t item) {
+    const int64_t row = item % row_tiles * kMaxTileRows;
+    ComputeTiles(context.isa, p.weight, item / row_tiles, row,
+                 std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
+  });
 }
 
 }  // namespace foredraft::cpu

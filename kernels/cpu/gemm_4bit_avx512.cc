@@ -1,9 +1,10 @@
 // The tile kernel of 4-bit weights with VDPBF16PS: VPERMW looks up 32 codes, a pair of k for 16 outputs, in
-// the table of values. Each row and 16 outputs have two accumulators per group, for even and odd pairs of k;
-// their sum times the group's scale is added to the tile.
+// the table of values. Each row and 16 outputs have two accumulators per run of 32 k, for even and odd pairs
+// of k; their sum is added to the group's, which times the group's scale is added to the tile. AMX sums in
+// this order too.
 
-#include <immintrin.h>
-
+#include "kernels/cpu/amx_sums.h"
+#include "kernels/cpu/codes_avx512.h"
 #include "kernels/cpu/isa.h"
 
 namespace foredraft {
@@ -23,16 +24,6 @@ inline __m512i LoadPair(const uint16_t* x) {
   return _mm512_set1_epi32(pair);
 }
 
-inline __m512 Scales(const unsigned char* bits) {
-  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bits));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
-}
-
-// The 16 values twice: VPERMW's index has 5 bits, of which the last is a bit of the next code.
-inline __m512i LoadTable(const uint16_t* table) {
-  return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));
-}
-
 // Codes in a stripe, looked up as they are used.
 struct Packed {
   static constexpr int kBytesOfOctet = kOctetBytes;
@@ -42,9 +33,7 @@ struct Packed {
   void LoadOctet(const unsigned char* w) {
     for (int j = 0; j < 2; ++j) codes[j] = _mm512_loadu_si512(w + j * kVectorBytes);
   }
-  __m512i Weights(int pair, int j) const {
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(codes[j], static_cast<unsigned>(4 * pair)), table);
-  }
+  __m512i Weights(int pair, int j) const { return LookUpPair(codes[j], pair, table); }
 };
 
 // Values that an earlier pass looked up.
@@ -64,33 +53,44 @@ inline void Group(const GemmTileArgs& args, Source source, const unsigned char* 
                   const unsigned char* scales, int32_t first, int row) {
   const uint16_t* x[R];
   for (int i = 0; i < R; ++i) x[i] = args.x[row + i] + first;
-  __m512 even[R][2], odd[R][2];
-  for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < 2; ++j) even[i][j] = odd[i][j] = _mm512_setzero_ps();
-  }
-  const auto add = [&](__m512(&sums)[R][2], int pair, int32_t k) {
-    for (int j = 0; j < 2; ++j) {
-      const __m512bh wj = AsBf16(source.Weights(pair, j));
-      for (int i = 0; i < R; ++i) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(LoadPair(x[i] + k)));
+  __m512 group[R][2];
+  for (int32_t k = 0; k < args.block_k;) {
+    const bool is_first_run = k == 0;
+    const int32_t run_end = args.block_k - k < kRunLen ? args.block_k : k + kRunLen;
+    __m512 even[R][2], odd[R][2];
+    for (int i = 0; i < R; ++i) {
+      for (int j = 0; j < 2; ++j) even[i][j] = odd[i][j] = _mm512_setzero_ps();
     }
-  };
-  for (int32_t k = 0; k < args.block_k; k += 8, w += Source::kBytesOfOctet) {
-    source.LoadOctet(w);
-    if constexpr (Source::kBytesOfOctet == kOctetBytes) {
-      _mm_prefetch(w + kPrefetchDistance, _MM_HINT_T0);
-      _mm_prefetch(w + kPrefetchDistance + kVectorBytes, _MM_HINT_T0);
+    const auto add = [&](__m512(&sums)[R][2], int pair, int32_t at) {
+      for (int j = 0; j < 2; ++j) {
+        const __m512bh wj = AsBf16(source.Weights(pair, j));
+        for (int i = 0; i < R; ++i) {
+          sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(LoadPair(x[i] + at)));
+        }
+      }
+    };
+    for (; k < run_end; k += 8, w += Source::kBytesOfOctet) {
+      source.LoadOctet(w);
+      if constexpr (Source::kBytesOfOctet == kOctetBytes) {
+        _mm_prefetch(w + kPrefetchDistance, _MM_HINT_T0);
+        _mm_prefetch(w + kPrefetchDistance + kVectorBytes, _MM_HINT_T0);
+      }
+      add(even, 0, k);
+      add(odd, 1, k + 2);
+      add(even, 2, k + 4);
+      add(odd, 3, k + 6);
     }
-    add(even, 0, k);
-    add(odd, 1, k + 2);
-    add(even, 2, k + 4);
-    add(odd, 3, k + 6);
+    for (int i = 0; i < R; ++i) {
+      for (int j = 0; j < 2; ++j) {
+        group[i][j] = AddRun(group[i][j], even[i][j], odd[i][j], is_first_run);
+      }
+    }
   }
   for (int j = 0; j < 2; ++j) {
-    const __m512 scale = Scales(scales + 32 * j);
+    const __m512 scale = LoadScales(scales + 32 * j);
     for (int i = 0; i < R; ++i) {
       float* const out = args.tile + (row + i) * kStripeWidth + 16 * j;
-      const __m512 sum = _mm512_add_ps(even[i][j], odd[i][j]);
-      _mm512_storeu_ps(out, _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(out)));
+      _mm512_storeu_ps(out, _mm512_fmadd_ps(group[i][j], scale, _mm512_loadu_ps(out)));
     }
   }
 }
@@ -152,7 +152,7 @@ void ManyRows(const GemmTileArgs& args, __m512i table, int64_t codes_bytes) {
 
 // Row blocks and pieces of k are sized for registers and caches; they do not change bits.
 void Gemm4BitAvx512(const GemmTileArgs& args) {
-  const __m512i table = LoadTable(args.table);
+  const __m512i table = LoadCodeTable(args.table);
   const int64_t codes_bytes = int64_t{args.block_k} / 8 * kOctetBytes;
   for (int i = 0; i < args.rows * kStripeWidth; i += 16) _mm512_storeu_ps(args.tile + i, _mm512_setzero_ps());
   if (args.rows > kBlockRows) return ManyRows(args, table, codes_bytes);

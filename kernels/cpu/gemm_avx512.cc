@@ -2,8 +2,7 @@
 // outputs have two accumulators, for even and odd k pairs, so that even a single row has independent chains
 // to overlap.
 
-#include <immintrin.h>
-
+#include "kernels/cpu/codes_avx512.h"
 #include "kernels/cpu/isa.h"
 
 namespace foredraft {
@@ -22,28 +21,21 @@ struct Bf16Weights {
   __m512i Load(const unsigned char* w) const { return _mm512_loadu_si512(w); }
 };
 
-// The BF16 bits of the E4M3 magnitudes whose bits do not simply move to their place: the 8 subnormals, by
-// their 3 bits, and NaN (0x7f), by its last 5.
+// The values that are looked up, by the last 5 bits of their codes.
 struct F8Table {
-  alignas(64) uint16_t bits[32];
+  alignas(64) uint16_t bits[32] = {};
 };
 
 constexpr F8Table MakeF8Table() {
-  F8Table table = {};
-  for (int code = 1; code < 8; ++code) {  // BF16 has the exponent to normalise a subnormal
-    int exponent = 1;
-    int mantissa = code << 1;  // 4 bits
-    for (; (mantissa & 16) == 0; mantissa <<= 1) --exponent;
-    table.bits[code] = static_cast<uint16_t>((exponent - 7 + 127) << 7 | (mantissa & 15) << 3);
-  }
-  table.bits[31] = 0x7fc0;
+  F8Table table;
+  for (const int magnitude : kSpecialE4m3) table.bits[magnitude % 32] = SpecialE4m3AsBf16(magnitude);
   return table;
 }
 
 constexpr F8Table kF8Table = MakeF8Table();
 
 // E4M3 to BF16, exactly: exponent and mantissa move 4 bits up, the exponent's bias grows by 120. Subnormals
-// and NaN come from a table. (A BF16 subnormal would not do for a subnormal: VDPBF16PS flushes it to zero.)
+// and NaN come from a table.
 struct F8Weights {
   static constexpr int kVectorBytes = 32;
   __m512i table = _mm512_load_si512(kF8Table.bits);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/packed_weight.h"
 
 namespace foredraft::cpu {
@@ -29,6 +30,15 @@ inline constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
 inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
   const int64_t computing = rows * weight.k * kStripeWidth / 16;
   return std::max<int64_t>({1, computing, HeaderOf(weight).stripe_bytes / 8});
+}
+
+// Calls body(item) for all items on the threads of the pool. Every tile of an item is computed by its thread.
+template <class Body>
+void ForEachTile(const CpuContext& context, int64_t items, int64_t cost, const Body& body) {
+  context.pool.ParallelFor(items, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) body(item);
+    if (context.isa.end_gemm != nullptr) context.isa.end_gemm();
+  });
 }
 
 // Computes rows [row_begin, row_end) of a stripe. x_row(r) returns the input row r; store(r, first, count,

@@ -19,12 +19,10 @@ void GroupedGemm(const CpuContext& context, const GroupedGemmParams& p) {
   const auto store = [&](int64_t g, int32_t first, int32_t count, const float* values) {
     std::copy_n(values, count, p.out.row(g) + first);
   };
-  context.pool.ParallelFor(chosen_count * stripes, cost, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int32_t expert = chosen[item / stripes];
-      ComputeTiles(context.isa, p.experts.items[expert], item % stripes, p.expert_offsets[expert],
-                   p.expert_offsets[expert + 1], x_row, store);
-    }
+  ForEachTile(context, chosen_count * stripes, cost, [&](int64_t item) {
+    const int32_t expert = chosen[item / stripes];
+    ComputeTiles(context.isa, p.experts.items[expert], item % stripes, p.expert_offsets[expert],
+                 p.expert_offsets[expert + 1], x_row, store);
   });
 }
 

@@ -10,18 +10,16 @@ void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
   const int64_t cost = TileCost(p.heads.first, std::min(p.x.rows, kMaxTileRows));
   const int64_t items = p.heads.count * stripes * row_tiles;
-  context.pool.ParallelFor(items, cost, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item % row_tiles * kMaxTileRows;
-      const int64_t stripe = item / row_tiles % stripes;
-      const int64_t head = item / row_tiles / stripes;
-      const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
-      const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
-        RoundToBf16(values, count, p.out.row(r) + head * p.out_head_stride + first);
-      };
-      ComputeTiles(context.isa, p.heads.items[head], stripe, row,
-                   std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
-    }
+  ForEachTile(context, items, cost, [&](int64_t item) {
+    const int64_t row = item % row_tiles * kMaxTileRows;
+    const int64_t stripe = item / row_tiles % stripes;
+    const int64_t head = item / row_tiles / stripes;
+    const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
+    const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
+      RoundToBf16(values, count, p.out.row(r) + head * p.out_head_stride + first);
+    };
+    ComputeTiles(context.isa, p.heads.items[head], stripe, row,
+                 std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
   });
 }
 

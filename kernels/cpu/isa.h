@@ -4,7 +4,8 @@
 // The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
 // The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc, kv_row_<path>.cc)
-// are compiled with the path's own flags. They include only this header and intrinsics, and call no inline
+// are compiled with the path's own flags. They include only this header, intrinsics, and headers whose names
+// are internal to each file that includes them (amx_tiles.h, codes_avx512.h), and call no other inline
 // function of the project: the linker keeps one copy of an inline function, and an older machine could not
 // run a copy compiled with these flags.
 
@@ -25,7 +26,7 @@ inline constexpr int kStripeWidth = 32;
 inline constexpr int kMaxTileRows = 32;
 
 // Rows x one stripe of a GEMM. Each (row, output) is computed by the same operations in the same order for
-// any `rows`: two accumulators per k block, added; blocks added in order.
+// any `rows`: the sum of a k block, times its scale; blocks added in order.
 struct GemmTileArgs {
   float* tile;                  // [rows, 32]
   const uint16_t* const* x;     // [rows] -> [k] bf16 bits
@@ -37,6 +38,9 @@ struct GemmTileArgs {
   int32_t block_k;  // bf16: k; 4 bits: the group
 };
 using GemmTileFn = void (*)(const GemmTileArgs& args);
+// Follows a thread's last tile of an op, before the thread runs other kernels: the tiles leave registers
+// configured for the next one.
+using EndGemmFn = void (*)();
 
 // ---- attention ----
 //
@@ -139,6 +143,7 @@ struct IsaKernels {
   GemmTileFn gemm_bf16;
   GemmTileFn gemm_f8;
   GemmTileFn gemm_4bit;
+  EndGemmFn end_gemm;  // null if there is nothing to do
   PackKeysFn pack_keys;
   PackValuesFn pack_values;
   TileScoresFn tile_scores;
@@ -176,8 +181,14 @@ void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
 
-// Beside the AVX-512 functions. Whether the machine has AMX with BF16 and lets this process use it.
+// Beside the AVX-512 functions. Whether the machine has AMX with BF16 (and VBMI and GFNI, as all that have
+// AMX do) and lets this process use it.
 bool MayUseAmx();
+void GemmBf16Amx(const GemmTileArgs& args);
+void GemmF8Amx(const GemmTileArgs& args);
+void Gemm4BitAmx(const GemmTileArgs& args);
+void GemmBf16FewRowsAvx512(const GemmTileArgs& args);  // GemmBf16Amx of one or two rows
+void EndGemmAmx();
 void TileScoresAmx(const TileScoresArgs& args);
 void TileSumAmx(const TileSumArgs& args);
 #endif

@@ -15,7 +15,7 @@ double CopyRateOfOps(Device& device, int width);
 double Bf16RateOfOps(Device& device, int edge);
 
 // The rate of BF16 products on the CPU, whose ops return when they have run: of the faster of gemm and
-// mla_prefill, whose operands stay in the caches. (With AMX attention is much faster than gemm.)
+// mla_prefill, whose operands stay in the caches.
 class Bf16ProductRate {
  public:
   explicit Bf16ProductRate(Device& device);  // outlives this object

@@ -134,36 +134,66 @@ TEST(Gemm, WidensEveryF8CodeExactly) {
   }
 }
 
-// One row, a row block and more rows take different paths through the kernel.
-TEST(Gemm, HasTheBitsOfOneRowInManyRows) {
+struct BitsCase {
+  DType dtype;
+  int k;
+  int group;            // or FP8's block
+  int lowest_exponent;  // of the inputs, and how many exponents they have; as BF16 stores it
+  int exponents;
+};
+
+std::vector<bf16> InputsOfExponents(Noise& noise, int count, int lowest, int exponents) {
+  std::vector<bf16> x = noise.Bf16s(count);
+  for (bf16& element : x) {
+    const int exponent = noise.Int(lowest, lowest + exponents - 1);
+    element.bits = static_cast<uint16_t>((element.bits & 0x807f) | exponent << 7);
+  }
+  return x;
+}
+
+void ExpectBitsOfOneRowInManyRows(const BitsCase& bits_case) {
+  if (!BackendHas(bits_case.dtype, bits_case.group)) return;
   constexpr int kRows = 45;
-  for (const DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1}) {
-    Noise noise(11);
-    const int k = 1056, n = 70;
-    const TestWeight weight = MakeTestWeight(noise, {n}, k, dtype, 128, Is4Bit(dtype) ? 32 : 128);
-    const std::vector<bf16> x = noise.Bf16s(kRows * k);
-    for (const std::string& isa : SupportedIsas()) {
-      OpRig rig({.isa = isa}, RunMode::kEager);
-      const PackedWeight packed = rig.Pack(weight.parts);
-      const Matrix<const bf16> in = Dense<const bf16>(rig.Put(x), kRows, k);
-      float* const alone = rig.Poisoned<float>(kRows * n);
-      for (int row = 0; row < kRows; ++row) {
-        rig.ops().gemm(rig.stream(),
-                       {.out = Dense(alone + row * n, 1, n), .x = in.row_range(row, 1), .weight = packed});
-      }
-      const Bytes expected = BytesOf(rig.Get(alone, kRows * n).data(), kRows * n);
-      for (const int block : {2, 3, 5, 6, 7, 13, 32, 45}) {
-        float* const out = rig.Poisoned<float>(kRows * n);
-        for (int row = 0; row < kRows; row += block) {
-          const int count = std::min(block, kRows - row);
-          rig.ops().gemm(
-              rig.stream(),
-              {.out = Dense(out + row * n, count, n), .x = in.row_range(row, count), .weight = packed});
-        }
-        EXPECT_EQ(BytesOf(rig.Get(out, kRows * n).data(), kRows * n), expected)
-            << isa << " " << DTypeName(dtype) << ", " << block << " rows at a time";
-      }
+  const int n = 70;
+  Noise noise(11);
+  const TestWeight weight = MakeTestWeight(noise, {n}, bits_case.k, bits_case.dtype, 128, bits_case.group);
+  const std::vector<bf16> x =
+      InputsOfExponents(noise, kRows * bits_case.k, bits_case.lowest_exponent, bits_case.exponents);
+  for (const std::string& isa : SupportedIsas()) {
+    OpRig rig({.isa = isa}, RunMode::kEager);
+    const PackedWeight packed = rig.Pack(weight.parts);
+    const Matrix<const bf16> in = Dense<const bf16>(rig.Put(x), kRows, bits_case.k);
+    float* const alone = rig.Poisoned<float>(kRows * n);
+    for (int row = 0; row < kRows; ++row) {
+      rig.ops().gemm(rig.stream(),
+                     {.out = Dense(alone + row * n, 1, n), .x = in.row_range(row, 1), .weight = packed});
     }
+    const Bytes expected = BytesOf(rig.Get(alone, kRows * n).data(), kRows * n);
+    for (const int block : {2, 3, 5, 6, 7, 13, 17, 32, 45}) {
+      float* const out = rig.Poisoned<float>(kRows * n);
+      for (int row = 0; row < kRows; row += block) {
+        const int count = std::min(block, kRows - row);
+        rig.ops().gemm(
+            rig.stream(),
+            {.out = Dense(out + row * n, count, n), .x = in.row_range(row, count), .weight = packed});
+      }
+      EXPECT_EQ(BytesOf(rig.Get(out, kRows * n).data(), kRows * n), expected)
+          << isa << " " << DTypeName(bits_case.dtype) << " of " << bits_case.group << ", exponents from "
+          << bits_case.lowest_exponent << ", " << block << " rows at a time";
+    }
+  }
+}
+
+// One row, a row block and more rows take different paths through the kernel, and 4-bit weights may take
+// other instructions. Inputs near 1, of many magnitudes, and so small that sums become subnormal.
+TEST(Gemm, HasTheBitsOfOneRowInManyRows) {
+  for (const auto& [lowest, exponents] : {std::pair(120, 8), std::pair(80, 90), std::pair(1, 6)}) {
+    ExpectBitsOfOneRowInManyRows({DType::kBF16, 1056, 0, lowest, exponents});
+    ExpectBitsOfOneRowInManyRows({DType::kF8E4M3, 1056, 128, lowest, exponents});
+    ExpectBitsOfOneRowInManyRows({DType::kInt4, 1056, 32, lowest, exponents});
+    ExpectBitsOfOneRowInManyRows({DType::kF4E2M1, 1056, 32, lowest, exponents});
+    ExpectBitsOfOneRowInManyRows({DType::kInt4, 512, 128, lowest, exponents});
+    ExpectBitsOfOneRowInManyRows({DType::kInt4, 120, 40, lowest, exponents});
   }
 }
 
