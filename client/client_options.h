@@ -3,9 +3,7 @@
 
 // Options that `generate` and `bench` share.
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -5,9 +5,7 @@
 // callback that sets `*exit_code`: 0 success, 1 failure. CLI11 throws on usage errors; main turns those
 // exceptions into exit code 2.
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
+#include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
 

@@ -11,6 +11,10 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_FIND_PACKAGE_PREFER_CONFIG ON)
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
+find_package(yaml-cpp REQUIRED)
+if(NOT TARGET yaml-cpp::yaml-cpp)  # its name since 0.8; the other one goes with 0.10
+  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+endif()
 
 # -ffp-contract=off: a product and a sum are fused only where a kernel says so. Otherwise the compiler may fuse
 # them in one copy of a loop and not in another, and the same row would get different bits.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -312,8 +313,11 @@ bool BlockPresent(const Config& config, std::string_view path) {
 
 void SetBlockPresent(Config& config, std::string_view path, bool present) {
   const auto set = [present](auto& block) {
-    block.reset();
-    if (present) block.emplace();
+    if (present) {
+      block = typename std::decay_t<decltype(block)>::value_type();
+    } else {
+      block.reset();
+    }
   };
   if (path == "cuda_graph_config") set(config.cuda_graph_config);
   if (path == "speculative_config") set(config.speculative_config);

@@ -19,6 +19,9 @@
 namespace foredraft {
 namespace {
 
+using grpc::experimental::FileWatcherCertificateProvider;
+using grpc::experimental::TlsServerCredentialsOptions;
+
 constexpr unsigned kWatchSeconds = 1;
 constexpr absl::Duration kSoon = absl::Hours(24 * 14);
 
@@ -26,6 +29,38 @@ int NewMemoryFile() {
   const int fd = memfd_create("foredraft-tls", MFD_CLOEXEC);
   CHECK_GE(fd, 0) << "memfd_create: " << std::strerror(errno);
   return fd;
+}
+
+// A template, so that of gRPC's old names for the providers (1.51) and its new ones (1.83, where the old are deprecated)
+// only those are compiled that this gRPC has.
+template <class Options>
+Options WithIdentity(const std::shared_ptr<FileWatcherCertificateProvider>& provider) {
+  if constexpr (requires { Options::Create(provider); }) {
+    return *Options::Create(provider);
+  } else {
+    Options options(provider);
+    options.watch_identity_key_cert_pairs();
+    return options;
+  }
+}
+
+template <class Options>
+void RequireClientCertificates(const std::shared_ptr<FileWatcherCertificateProvider>& provider, Options& options) {
+  if constexpr (requires { options.set_root_certificate_provider(provider); }) {
+    options.set_root_certificate_provider(provider);
+  } else {
+    options.watch_root_certs();  // of the provider of the identity
+  }
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+}
+
+// `identity` and `client_ca` are paths; the second is empty where clients need no certificate.
+std::shared_ptr<grpc::ServerCredentials> WatchingCredentials(const std::string& identity, const std::string& client_ca) {
+  const auto provider =
+      std::make_shared<FileWatcherCertificateProvider>(identity, identity, client_ca, kWatchSeconds);
+  auto options = WithIdentity<TlsServerCredentialsOptions>(provider);
+  if (!client_ca.empty()) RequireClientCertificates(provider, options);
+  return grpc::experimental::TlsServerCredentials(options);
 }
 
 }  // namespace
@@ -56,15 +91,7 @@ absl::StatusOr<std::unique_ptr<Certificates>> Certificates::Load(const TlsConfig
         absl::StrCat(keys.cert, ": ", identity, ": ", std::strerror(errno), "; TLS needs /proc"));
   }
   const std::string client_ca = tls.client_ca.empty() ? "" : certificates->client_ca_.path();
-  grpc::experimental::TlsServerCredentialsOptions options(
-      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(identity, identity, client_ca,
-                                                                           kWatchSeconds));
-  options.watch_identity_key_cert_pairs();
-  if (!client_ca.empty()) {
-    options.watch_root_certs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  }
-  certificates->credentials_ = grpc::experimental::TlsServerCredentials(options);
+  certificates->credentials_ = WatchingCredentials(identity, client_ca);
   certificates->WarnOfExpiry();
   return certificates;
 }

@@ -62,6 +62,18 @@ class GlooStore : public gloo::rendezvous::Store {
   const Clock::time_point deadline_;
 };
 
+// Gloo took the store by reference at first (Debian 12), then shared: its contexts keep it to connect a rank when that is
+// first needed. Here they never do (the device connects all ranks at once), so the store need not outlive Connect.
+template <class Context>
+void ConnectFullMesh(Context& context, const std::shared_ptr<GlooStore>& store,
+                     std::shared_ptr<gloo::transport::Device>& device) {
+  if constexpr (requires { context.connectFullMesh(store, device); }) {
+    context.connectFullMesh(store, device);
+  } else {
+    context.connectFullMesh(*store, device);
+  }
+}
+
 // Gloo checks this too, but leaks the list when it throws.
 bool HasAddress(const std::string& interface) {
   ifaddrs* list = nullptr;
@@ -107,13 +119,13 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const CommunicatorOp
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
     // The deadline for a small block. Gloo allows five times as long for each connection.
     context->setTimeout(options.step_timeout);
-    GlooStore gloo_store(store, Clock::now() + options.connect_timeout);
-    context->connectFullMesh(gloo_store, device);
+    const auto gloo_store = std::make_shared<GlooStore>(store, Clock::now() + options.connect_timeout);
+    ConnectFullMesh(*context, gloo_store, device);
     std::unique_ptr<GlooMesh> mesh(new GlooMesh(options, std::move(context)));
     // A rank may send only after all ranks have registered their memory.
     for (int rank = 0; rank < options.size; ++rank) {
       const std::string key = "ready/" + std::to_string(rank);
-      rank == options.rank ? gloo_store.set(key, {}) : gloo_store.wait({key});
+      rank == options.rank ? gloo_store->set(key, {}) : gloo_store->wait({key});
     }
     return mesh;
   } catch (const std::exception& error) {

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
 #include "base/fnv.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -78,13 +79,10 @@ absl::StatusOr<GemmShape> ReadShape(const JsonObject& entry) {
 absl::StatusOr<TunedAlgorithm> ReadAlgorithm(const JsonObject& entry) {
   TunedAlgorithm algorithm;
   ASSIGN_OR_RETURN(const std::string hex, entry.Get<std::string>("algorithm"));
-  if (hex.size() != 2 * algorithm.bytes.size() ||
-      hex.find_first_not_of("0123456789abcdef") != std::string::npos) {
+  if (!ReadHex(hex, algorithm.bytes)) {
     return entry.ErrorAt("algorithm", absl::StrFormat("%d characters, expected %d hexadecimal digits",
                                                       hex.size(), 2 * algorithm.bytes.size()));
   }
-  const std::string bytes = absl::HexStringToBytes(hex);
-  std::copy(bytes.begin(), bytes.end(), algorithm.bytes.begin());
   ASSIGN_OR_RETURN(algorithm.name, entry.Get<std::string>("name"));
   ASSIGN_OR_RETURN(algorithm.us, entry.Get<double>("us"));
   ASSIGN_OR_RETURN(algorithm.own_us, entry.Get<double>("own_us"));

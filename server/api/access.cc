@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/hex.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 
@@ -32,14 +33,6 @@ bool IsName(std::string_view name) {
   return name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
            return absl::ascii_isalnum(c) || std::string_view("._-@").find(c) != std::string_view::npos;
          });
-}
-
-bool ParseHash(std::string_view hex, TokenHash& hash) {
-  if (hex.size() != 2 * hash.size() || !std::all_of(hex.begin(), hex.end(), absl::ascii_isxdigit))
-    return false;
-  const std::string bytes = absl::HexStringToBytes(std::string(hex));
-  std::copy(bytes.begin(), bytes.end(), hash.begin());
-  return true;
 }
 
 }  // namespace
@@ -92,7 +85,7 @@ absl::StatusOr<TokenTable> TokenTable::Parse(std::string_view text, const std::s
       return Refuse(file, number, "name: allowed up to 64 letters, digits and ._-@");
     }
     Entry entry = {.role = *role, .name = parts[1], .hash = {}};
-    if (!ParseHash(parts[2], entry.hash)) {
+    if (!ReadHex(parts[2], entry.hash)) {
       return Refuse(file, number, "SHA-256: allowed 64 hexadecimal digits (foredraft token makes them)");
     }
     for (const Entry& other : table.entries_) {

@@ -17,7 +17,7 @@ using grpc::experimental::InterceptorBatchMethods;
 using grpc::experimental::ServerRpcInfo;
 
 // A method whose request cannot be decoded never runs: its message is null, and the status of the call is
-// gRPC's own, UNIMPLEMENTED without a text. A call of an unknown method has no message.
+// gRPC's own, without a text: UNIMPLEMENTED in 1.51, INTERNAL in 1.83. A call of an unknown method has no message.
 class StatusInterceptor final : public grpc::experimental::Interceptor {
  public:
   explicit StatusInterceptor(ServerRpcInfo* call) : call_(call) {}
@@ -28,7 +28,9 @@ class StatusInterceptor final : public grpc::experimental::Interceptor {
     }
     if (undecodable_ && methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
       const grpc::Status status = methods->GetSendStatus();
-      if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
+      const bool own = status.error_code() == grpc::StatusCode::UNIMPLEMENTED ||
+                       status.error_code() == grpc::StatusCode::INTERNAL;
+      if (own && status.error_message().empty()) {
         methods->ModifySendStatus(
             {grpc::StatusCode::INVALID_ARGUMENT,
              absl::StrCat(

@@ -4,9 +4,7 @@
 // The commands of the binary and what each accepts, as plain data read from CLI11: what the manual page and
 // the shells' completions are written from. Hidden options are left out.
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
+#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 

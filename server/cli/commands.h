@@ -3,9 +3,7 @@
 
 // The daemon's own subcommands, one file each. The clients' subcommands are in client/commands.h.
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"

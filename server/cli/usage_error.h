@@ -3,9 +3,7 @@
 
 // What a command line that cannot be parsed gets as its answer.
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
+#include <CLI/CLI.hpp>
 #include <string>
 
 namespace foredraft {

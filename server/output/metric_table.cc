@@ -174,11 +174,11 @@ const char* TypeName(MetricType type) {
 
 std::span<const MetricRow> MetricTable() { return kMetrics; }
 
-const MetricRow& FindMetric(const std::string& name) {
+const MetricRow& FindMetric(std::string_view name) {
   for (const MetricRow& row : kMetrics) {
     if (row.name == name) return row;
   }
-  FailCheck(__FILE__, __LINE__, absl::StrCat(name, ": no such row in the table of metrics"));
+  FailCheck(__FILE__, __LINE__, absl::StrCat(std::string(name), ": no such row in the table of metrics"));
 }
 
 std::string MetricsDocument() {

@@ -6,6 +6,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace foredraft {
 
@@ -20,7 +21,7 @@ struct MetricRow {
 
 std::span<const MetricRow> MetricTable();
 // The row of `name`; a CHECK fails if there is none.
-const MetricRow& FindMetric(const std::string& name);
+const MetricRow& FindMetric(std::string_view name);
 
 // docs/metrics.md.
 std::string MetricsDocument();

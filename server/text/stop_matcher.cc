@@ -48,7 +48,7 @@ StopMatcher::Output StopMatcher::Feed(std::string_view delta) {
     }
     if (longest == 0) continue;
     pending_.append(delta.substr(0, i + 1));
-    pending_.resize(pending_.size() - longest);
+    pending_.erase(pending_.size() - longest);
     stopped_ = true;
     output.text = std::exchange(pending_, std::string());
     return output;

@@ -193,10 +193,12 @@ TEST(CommandLine, TheManualAndTheCompletionsNameEveryCommandAndOption) {
   std::istringstream help(Foredraft({"--help"}).out);
   int commands = 0;
   bool listed = false;
-  for (std::string line; std::getline(help, line); listed |= line == "Subcommands:") {
+  for (std::string line; std::getline(help, line);) {
+    listed |= line == "Subcommands:" || line == "SUBCOMMANDS:";  // CLI11 2.1, 2.6; this one breaks long lines
+    if (!listed || !line.starts_with("  ") || line.starts_with("   ")) continue;
     std::istringstream words(line);
     std::string command;
-    if (!listed || line.starts_with("Subcommands:") || !(words >> command)) continue;
+    words >> command;
     ++commands;
     EXPECT_THAT(manual, HasSubstr(".SS foredraft " + std::regex_replace(command, std::regex("-"), "\\-")));
     EXPECT_THAT(bash, HasSubstr("        " + command + ") words="));

@@ -273,7 +273,7 @@ TEST(Generation, TokenizeAndDetokenizeAreInverse) {
   EXPECT_EQ(bad.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(bad.error_message(), HasSubstr("768"));
 
-  back.mutable_token_ids()->Resize((1 << 17) + 1, 5);
+  while (back.token_ids_size() <= 1 << 17) back.add_token_ids(5);
   grpc::ClientContext long_context;
   const grpc::Status too_long = server.stub().Detokenize(&long_context, back, &text);
   EXPECT_EQ(too_long.error_code(), StatusCode::INVALID_ARGUMENT);

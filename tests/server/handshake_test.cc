@@ -41,9 +41,9 @@ class Handshake : public testing::Test {
         " && printf 'subjectAltName=IP:127.0.0.1' > san"
         " && openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"
         " && openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server"
-        " && for days in 2 -1; do openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial"
+        " && for days in 2 0; do openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial"
         "   -out server_$days.pem -days $days -extfile san; done"
-        " && cp server_2.pem valid.pem && cp server_-1.pem expired.pem";
+        " && cp server_2.pem valid.pem && cp server_0.pem expired.pem && sleep 1";  // until 0 days are over
     ASSERT_EQ(std::system(command.c_str()), 0) << "see " << dir_ << "/openssl.log";
   }
   static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "foredraft/v1/admin.pb.h"
 #include "foredraft/v1/generation.pb.h"
 #include "tests/server/serving_fixture.h"
@@ -44,7 +45,7 @@ TEST(UndecodableRequests, AreInvalidArgumentsWithAText) {
     for (int i = 0; i < file->service_count(); ++i) {
       for (int j = 0; j < file->service(i)->method_count(); ++j) {
         const std::string method =
-            "/" + file->service(i)->full_name() + "/" + file->service(i)->method(j)->name();
+            absl::StrCat("/", file->service(i)->full_name(), "/", file->service(i)->method(j)->name());
         for (const std::string& bytes : {cut, no_tag}) {
           const grpc::Status status = Call(server, method, bytes);
           EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;

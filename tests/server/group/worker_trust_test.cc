@@ -48,9 +48,9 @@ class WorkerTrustTest : public testing::Test {
         "   openssl req -newkey rsa:2048 -nodes -keyout $name.key -out $name.csr -subj /CN=$name;"
         "   openssl x509 -req -in $name.csr -CA $ca.pem -CAkey $ca.key -CAcreateserial -out $name.pem -days 2"
         "     -extfile san; done"
-        // One of the workers' authority that has expired.
+        // One of the workers' authority that expires at once.
         " && openssl x509 -req -in worker.csr -CA workers.pem -CAkey workers.key -CAcreateserial"
-        "     -out expired.pem -days -1 -extfile san && cp worker.key expired.key";
+        "     -out expired.pem -days 0 -extfile san && cp worker.key expired.key && sleep 1";
     ASSERT_EQ(std::system(command.c_str()), 0) << "see " << dir_ << "/openssl.log";
   }
   static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }
