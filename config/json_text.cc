@@ -1,5 +1,6 @@
 #include "config/json_text.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 
 namespace foredraft {
@@ -119,6 +121,14 @@ std::string ShowJson(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
+}
+
+std::string ShowKey(const std::string& key) {
+  constexpr size_t kLongest = 80;
+  const bool is_plain = std::all_of(key.begin(), key.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
+  });
+  return is_plain && key.size() <= kLongest ? key : ShowJson(key);
 }
 
 }  // namespace foredraft

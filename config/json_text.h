@@ -23,6 +23,8 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::strin
 
 // A value as an error message shows it: JSON, cut after 80 bytes.
 std::string ShowJson(const nlohmann::json& value);
+// A key of an object, likewise: itself if it is of letters, digits and _.- only and not long, else as JSON.
+std::string ShowKey(const std::string& key);
 
 }  // namespace foredraft
 

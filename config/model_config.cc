@@ -35,7 +35,7 @@ constexpr OtherDrafter kOtherDrafters[] = {{"dspark_", "DSpark", "DSpark"},
 
 void RefuseOtherDrafters(JsonFields& fields, const nlohmann::json& object) {
   const auto refuse = [&](const std::string& field, const nlohmann::json& value, const char* drafter) {
-    fields.Refuse(field.c_str(), ShowJson(value),
+    fields.Refuse(ShowKey(field).c_str(), ShowJson(value),
                   absl::StrFormat("MTP modules only: this checkpoint drafts with %s", drafter));
   };
   const nlohmann::json* names = fields.Find("architectures");

@@ -366,6 +366,7 @@ const Refusal kRefusals[] = {
     {"DSparkArchitecture", R"({"architectures": ["Glm5DSparkForCausalLM"]})",
      R"(architectures: ["Glm5DSparkForCausalLM"], allowed MTP modules only: this checkpoint drafts with DSpark)"},
     {"Eagle", R"({"eagle_config": {}})", "eagle_config: {}, allowed MTP modules only"},
+    {"EagleOfTwoLines", R"({"eagle_\n": 1})", R"("eagle_\n": 1, allowed MTP modules only)"},
     {"PartialRotary", R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor: 0.5, allowed 1..1"},
     {"ZeroVocab", R"({"vocab_size": 0})", "vocab_size: 0, allowed 1..4194304"},
     {"NegativeHidden", R"({"hidden_size": -7168})", "hidden_size: -7168, allowed 1..1048576"},
