@@ -236,6 +236,10 @@ class Gatherer {
   size_t open_;        // guarded by mutex_
 };
 
+Speculation WithDraftLen(const SchedulerOptions& options, int draft_len) {
+  return {.draft_len = draft_len, .acceptance = options.acceptance, .draft_policy = options.draft_policy};
+}
+
 }  // namespace
 
 std::string Setting::DebugString() const {
@@ -416,9 +420,8 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
       [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
         const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];
-        running->SetSpeculation({.draft_len = std::min(draft_len, engine_options.max_draft_len),
-                                 .acceptance = scheduler_options.acceptance,
-                                 .draft_policy = scheduler_options.draft_policy});
+        running->SetSpeculation(
+            WithDraftLen(scheduler_options, std::min(draft_len, engine_options.max_draft_len)));
       });
   running = &loop;
   loop.Start();
