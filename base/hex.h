@@ -1,7 +1,8 @@
 #ifndef FOREDRAFT_BASE_HEX_H_
 #define FOREDRAFT_BASE_HEX_H_
 
-// Hexadecimal digits to bytes. abseil's newer releases deprecate the one function for this that all its releases have.
+// Hexadecimal digits to bytes. abseil's newer releases deprecate the one function for this that all its
+// releases have.
 
 #include <charconv>
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 namespace foredraft {
 
-// Reads two digits, of either case, for each of `bytes`. False where `hex` has another length or another character; `bytes`
-// are then unspecified.
+// Reads two digits, of either case, for each of `bytes`. False where `hex` has another length or another
+// character; `bytes` are then unspecified.
 inline bool ReadHex(std::string_view hex, std::span<unsigned char> bytes) {
   if (hex.size() != 2 * bytes.size()) return false;
   const char* digits = hex.data();

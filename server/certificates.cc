@@ -31,8 +31,8 @@ int NewMemoryFile() {
   return fd;
 }
 
-// A template, so that of gRPC's old names for the providers (1.51) and its new ones (1.83, where the old are deprecated)
-// only those are compiled that this gRPC has.
+// A template, so that of gRPC's old names for the providers (1.51) and its new ones (1.83, where the old are
+// deprecated) only those are compiled that this gRPC has.
 template <class Options>
 Options WithIdentity(const std::shared_ptr<FileWatcherCertificateProvider>& provider) {
   if constexpr (requires { Options::Create(provider); }) {
@@ -45,7 +45,8 @@ Options WithIdentity(const std::shared_ptr<FileWatcherCertificateProvider>& prov
 }
 
 template <class Options>
-void RequireClientCertificates(const std::shared_ptr<FileWatcherCertificateProvider>& provider, Options& options) {
+void RequireClientCertificates(const std::shared_ptr<FileWatcherCertificateProvider>& provider,
+                               Options& options) {
   if constexpr (requires { options.set_root_certificate_provider(provider); }) {
     options.set_root_certificate_provider(provider);
   } else {
@@ -55,7 +56,8 @@ void RequireClientCertificates(const std::shared_ptr<FileWatcherCertificateProvi
 }
 
 // `identity` and `client_ca` are paths; the second is empty where clients need no certificate.
-std::shared_ptr<grpc::ServerCredentials> WatchingCredentials(const std::string& identity, const std::string& client_ca) {
+std::shared_ptr<grpc::ServerCredentials> WatchingCredentials(const std::string& identity,
+                                                             const std::string& client_ca) {
   const auto provider =
       std::make_shared<FileWatcherCertificateProvider>(identity, identity, client_ca, kWatchSeconds);
   auto options = WithIdentity<TlsServerCredentialsOptions>(provider);

@@ -62,8 +62,9 @@ class GlooStore : public gloo::rendezvous::Store {
   const Clock::time_point deadline_;
 };
 
-// Gloo took the store by reference at first (Debian 12), then shared: its contexts keep it to connect a rank when that is
-// first needed. Here they never do (the device connects all ranks at once), so the store need not outlive Connect.
+// Gloo took the store by reference at first (Debian 12), then shared: its contexts keep it to connect a rank
+// when that is first needed. Here they never do (the device connects all ranks at once), so the store need
+// not outlive Connect.
 template <class Context>
 void ConnectFullMesh(Context& context, const std::shared_ptr<GlooStore>& store,
                      std::shared_ptr<gloo::transport::Device>& device) {

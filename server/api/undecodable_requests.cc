@@ -17,7 +17,8 @@ using grpc::experimental::InterceptorBatchMethods;
 using grpc::experimental::ServerRpcInfo;
 
 // A method whose request cannot be decoded never runs: its message is null, and the status of the call is
-// gRPC's own, without a text: UNIMPLEMENTED in 1.51, INTERNAL in 1.83. A call of an unknown method has no message.
+// gRPC's own, without a text: UNIMPLEMENTED in 1.51, INTERNAL in 1.83. A call of an unknown method has no
+// message.
 class StatusInterceptor final : public grpc::experimental::Interceptor {
  public:
   explicit StatusInterceptor(ServerRpcInfo* call) : call_(call) {}

@@ -2,8 +2,8 @@
 #define FOREDRAFT_SERVER_API_UNDECODABLE_REQUESTS_H_
 
 // Answers requests that are no message of their method, or have text that is not UTF-8, with INVALID_ARGUMENT
-// and a text. By itself gRPC's callback API answers without a text, and UNIMPLEMENTED (1.51), as if there were
-// no such method, or INTERNAL (1.83).
+// and a text. By itself gRPC's callback API answers without a text, and UNIMPLEMENTED (1.51), as if there
+// were no such method, or INTERNAL (1.83).
 
 #include <grpcpp/server_builder.h>
 
