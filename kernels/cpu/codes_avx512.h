@@ -16,10 +16,11 @@ namespace {
 // to zero.)
 constexpr uint8_t kSpecialE4m3[] = {0, 1, 2, 3, 4, 5, 6, 7, 0x7f};
 
-// BF16 bits of one of them.
-constexpr uint16_t SpecialE4m3AsBf16(int magnitude) {
+// The BF16 bits of a magnitude.
+constexpr uint16_t E4m3AsBf16(int magnitude) {
   if (magnitude == 0) return 0;
   if (magnitude == 0x7f) return 0x7fc0;
+  if (magnitude >= 8) return static_cast<uint16_t>((120 << 7) + (magnitude << 4));
   int exponent = 1;
   int mantissa = magnitude << 1;  // 4 bits
   for (; (mantissa & 16) == 0; mantissa <<= 1) --exponent;

@@ -156,7 +156,7 @@ struct E4m3Table {
 constexpr E4m3Table MakeE4m3Table() {
   E4m3Table table;
   for (const int magnitude : kSpecialE4m3) {
-    const uint16_t bits = SpecialE4m3AsBf16(magnitude);
+    const uint16_t bits = E4m3AsBf16(magnitude);
     table.high[magnitude % 64] = static_cast<uint8_t>(bits >> 8);
     table.low[magnitude % 64] = static_cast<uint8_t>(bits & 0xff);
   }
@@ -400,7 +400,7 @@ void GemmBf16Amx(const GemmTileArgs& args) {
 void GemmF8Amx(const GemmTileArgs& args) { TileOfRows<F8Weights>(args); }
 
 void Gemm4BitAmx(const GemmTileArgs& args) {
-  if (args.rows <= 2) return Gemm4BitAvx512(args);
+  if (args.rows <= 2) return Gemm4BitFewRowsAvx512(args);
   TileOfRows<Weights4Bit>(args);
 }
 

@@ -16,41 +16,62 @@ inline __m512i LoadPair(const uint16_t* x) {
   return _mm512_set1_epi32(pair);
 }
 
-struct Bf16Weights {
-  static constexpr int kVectorBytes = 64;
-  __m512i Load(const unsigned char* w) const { return _mm512_loadu_si512(w); }
+// E4M3 magnitudes as BF16.
+struct E4m3Bytes {
+  alignas(64) uint8_t high[128] = {};
+  alignas(64) uint8_t low[128] = {};
 };
-
-// The values that are looked up, by the last 5 bits of their codes.
-struct F8Table {
-  alignas(64) uint16_t bits[32] = {};
-};
-
-constexpr F8Table MakeF8Table() {
-  F8Table table;
-  for (const int magnitude : kSpecialE4m3) table.bits[magnitude % 32] = SpecialE4m3AsBf16(magnitude);
-  return table;
-}
-
-constexpr F8Table kF8Table = MakeF8Table();
-
-// E4M3 to BF16, exactly: exponent and mantissa move 4 bits up, the exponent's bias grows by 120. Subnormals
-// and NaN come from a table.
-struct F8Weights {
-  static constexpr int kVectorBytes = 32;
-  __m512i table = _mm512_load_si512(kF8Table.bits);
-
-  __m512i Load(const unsigned char* w) const {
-    const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)));
-    const __m512i magnitude = _mm512_and_si512(codes, _mm512_set1_epi16(0x7f));
-    const __m512i moved = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
-    // Below 8 or equal to 0x7f, in one comparison.
-    const __mmask32 from_table = _mm512_cmpge_epu16_mask(_mm512_sub_epi16(magnitude, _mm512_set1_epi16(8)),
-                                                         _mm512_set1_epi16(0x7f - 8));
-    const __m512i value = _mm512_mask_permutexvar_epi16(moved, from_table, magnitude, table);
-    // value | (codes << 8 & 0x8000)
-    return _mm512_ternarylogic_epi32(value, _mm512_slli_epi16(codes, 8), _mm512_set1_epi16(-0x8000), 0xf8);
+constexpr E4m3Bytes MakeE4m3Bytes() {
+  E4m3Bytes bytes;
+  for (int magnitude = 0; magnitude < 128; ++magnitude) {
+    const uint16_t bits = E4m3AsBf16(magnitude);
+    bytes.high[magnitude] = static_cast<uint8_t>(bits >> 8);
+    bytes.low[magnitude] = static_cast<uint8_t>(bits & 0xff);
   }
+  return bytes;
+}
+constexpr E4m3Bytes kE4m3Bytes = MakeE4m3Bytes();
+
+// A kind of weights: Load widens a pair of k of the stripe's 32 outputs to two registers of 16 outputs, Order
+// puts two registers of their sums into the outputs' order.
+struct Bf16Weights {
+  static constexpr int64_t kPairBytes = 128;
+
+  void Load(const unsigned char* pair, __m512i (&values)[2]) const {
+    values[0] = _mm512_loadu_si512(pair);
+    values[1] = _mm512_loadu_si512(pair + 64);
+  }
+  static void Order(__m512 (&)[2]) {}
+};
+
+// High and low bytes of 64 values come from tables of 128 bytes each, and are interleaved in lanes of 128
+// bits. That leaves the outputs in the order 0-3, 8-11, 16-19, 24-27, 4-7, ...
+struct F8Weights {
+  static constexpr int64_t kPairBytes = 64;
+  __m512i high[2] = {_mm512_load_si512(kE4m3Bytes.high), _mm512_load_si512(kE4m3Bytes.high + 64)};
+  __m512i low[2] = {_mm512_load_si512(kE4m3Bytes.low), _mm512_load_si512(kE4m3Bytes.low + 64)};
+
+  void Load(const unsigned char* pair, __m512i (&values)[2]) const {
+    const __m512i codes = _mm512_loadu_si512(pair);
+    const __m512i low_bytes = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+    const __m512i magnitudes = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+    // magnitudes | (codes & 0x80)
+    const __m512i high_bytes = _mm512_ternarylogic_epi32(magnitudes, codes, _mm512_set1_epi8(-0x80), 0xf8);
+    values[0] = _mm512_unpacklo_epi8(low_bytes, high_bytes);
+    values[1] = _mm512_unpackhi_epi8(low_bytes, high_bytes);
+  }
+  static void Order(__m512 (&sums)[2]) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    const __m512 ordered = _mm512_permutex2var_ps(sums[0], first, sums[1]);
+    sums[1] = _mm512_permutex2var_ps(sums[0], second, sums[1]);
+    sums[0] = ordered;
+  }
+};
+
+// Values that F8Weights widened.
+struct WidenedF8 : Bf16Weights {
+  static void Order(__m512 (&sums)[2]) { F8Weights::Order(sums); }
 };
 
 // A piece of k inside one k block. Pieces start at multiples of 4 from the block's start, so that the
@@ -86,7 +107,6 @@ constexpr int64_t kPrefetchDistance = 2048;  // bytes; of a single row block
 template <class Weights, int R>
 void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
            const RowBlock& rows, Chains& chains) {
-  constexpr int64_t kPairBytes = 2 * Weights::kVectorBytes;
   const int row = rows.row;
   const uint16_t* x[R];
   FOREDRAFT_UNROLL
@@ -101,11 +121,13 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
     }
   }
   const auto add = [&](__m512(&sums)[R][2], int64_t pair, const auto& x_pair) {
+    __m512i values[2];
+    weights.Load(w + pair * Weights::kPairBytes, values);
     FOREDRAFT_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      const __m512bh wj = AsBf16(weights.Load(w + pair * kPairBytes + j * Weights::kVectorBytes));
+    for (int i = 0; i < R; ++i) {
+      const __m512bh xi = AsBf16(x_pair(i));
       FOREDRAFT_UNROLL
-      for (int i = 0; i < R; ++i) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], wj, AsBf16(x_pair(i)));
+      for (int j = 0; j < 2; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], AsBf16(values[j]), xi);
     }
   };
   const int64_t pairs = piece.len / 2;
@@ -123,26 +145,30 @@ void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char
   }
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
-    FOREDRAFT_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      if (!piece.ends_block) {
+    if (!piece.ends_block) {
+      FOREDRAFT_UNROLL
+      for (int j = 0; j < 2; ++j) {
         chains.even[row + i][j] = even[i][j];
         chains.odd[row + i][j] = odd[i][j];
-        continue;
       }
-      float* total = args.tile + (row + i) * kStripeWidth + 16 * j;
-      __m512 sum = _mm512_add_ps(even[i][j], odd[i][j]);
+      continue;
+    }
+    __m512 sums[2] = {_mm512_add_ps(even[i][0], odd[i][0]), _mm512_add_ps(even[i][1], odd[i][1])};
+    Weights::Order(sums);
+    FOREDRAFT_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      float* const total = args.tile + (row + i) * kStripeWidth + 16 * j;
       if (args.scales != nullptr) {
-        sum = _mm512_mul_ps(sum, _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
+        sums[j] = _mm512_mul_ps(sums[j], _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
       }
-      if (piece.block > 0) sum = _mm512_add_ps(_mm512_loadu_ps(total), sum);
-      _mm512_storeu_ps(total, sum);
+      if (piece.block > 0) sums[j] = _mm512_add_ps(_mm512_loadu_ps(total), sums[j]);
+      _mm512_storeu_ps(total, sums[j]);
     }
   }
 }
 
-constexpr int kBlockRows = 6;       // 24 registers of sums
-constexpr int32_t kPieceLen = 512;  // 32 KB of BF16
+constexpr int kBlockRows = 6;  // 24 registers of sums
+constexpr int32_t kPieceLen = 256;
 
 // At most Max rows.
 template <class Weights, int Max = kBlockRows>
@@ -191,22 +217,24 @@ void ForEachPiece(const GemmTileArgs& args, int32_t max_len, const Body& body) {
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
   constexpr int32_t kAllOfK = 0x7ffffffc;
-  constexpr bool kWidens = Weights::kVectorBytes != Bf16Weights::kVectorBytes;
+  constexpr bool kWidens = Weights::kPairBytes != Bf16Weights::kPairBytes;
   const Weights weights;
   Chains chains;
   ForEachPiece(args, args.rows <= kBlockRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
-    const unsigned char* w = args.stripe + piece.pair * 2 * Weights::kVectorBytes;
-    if (!kWidens || args.rows <= kBlockRows) {
-      AllRows(args, weights, w, piece, w, 2 * Weights::kVectorBytes, chains);
+    const unsigned char* w = args.stripe + piece.pair * Weights::kPairBytes;
+    if (!kWidens || args.rows <= 2 * kBlockRows) {
+      AllRows(args, weights, w, piece, w, Weights::kPairBytes, chains);
       return;
     }
-    // FP8 weights used by several row blocks are widened once.
-    alignas(64) unsigned char widened[kPieceLen * Bf16Weights::kVectorBytes];
-    for (int vector = 0; vector < 2 * ((piece.len + 1) / 2); ++vector) {
-      _mm512_store_si512(widened + vector * Bf16Weights::kVectorBytes,
-                         weights.Load(w + vector * Weights::kVectorBytes));
+    // FP8 weights that more than two row blocks use are widened once.
+    alignas(64) unsigned char widened[kPieceLen / 2 * WidenedF8::kPairBytes];
+    for (int pair = 0; pair < (piece.len + 1) / 2; ++pair) {
+      __m512i values[2];
+      weights.Load(w + pair * Weights::kPairBytes, values);
+      _mm512_store_si512(widened + pair * WidenedF8::kPairBytes, values[0]);
+      _mm512_store_si512(widened + pair * WidenedF8::kPairBytes + 64, values[1]);
     }
-    AllRows(args, Bf16Weights{}, widened, piece, w, 2 * Weights::kVectorBytes, chains);
+    AllRows(args, WidenedF8{}, widened, piece, w, Weights::kPairBytes, chains);
   });
 }
 

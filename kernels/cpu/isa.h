@@ -181,13 +181,14 @@ void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
 
-// Beside the AVX-512 functions. Whether the machine has AMX with BF16 (and VBMI and GFNI, as all that have
-// AMX do) and lets this process use it.
+// Beside the AVX-512 functions. Whether the machine has AMX with BF16 (and GFNI, as all that have AMX do) and
+// lets this process use it.
 bool MayUseAmx();
 void GemmBf16Amx(const GemmTileArgs& args);
 void GemmF8Amx(const GemmTileArgs& args);
 void Gemm4BitAmx(const GemmTileArgs& args);
 void GemmBf16FewRowsAvx512(const GemmTileArgs& args);  // GemmBf16Amx of one or two rows
+void Gemm4BitFewRowsAvx512(const GemmTileArgs& args);  // Gemm4BitAmx of one or two rows
 void EndGemmAmx();
 void TileScoresAmx(const TileScoresArgs& args);
 void TileSumAmx(const TileSumArgs& args);
