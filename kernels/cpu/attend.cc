@@ -34,8 +34,13 @@ void AttendTile(const IsaKernels& isa, const QueryBlock& block, const KeyTile& t
     const int32_t queries = std::min(kMaxTileQueries, block.count - q);
     for (int32_t i = 0; i < queries; ++i)
       counts[i] = std::min(count, block.last_positions[q + i] + 1 - begin);
-    isa.tile_scores(
-        {scores, block.queries + static_cast<int64_t>(q) * pairs, tile.keys, counts, pairs, queries, &next});
+    const Bf16Pair* const packed = block.queries + static_cast<int64_t>(q) * pairs;
+    if (tile.rows != nullptr) {
+      isa.row_scores({scores, packed, tile.rows->a, tile.rows->b, counts, block.shape.a_len,
+                      block.shape.b_len, queries, &next});
+    } else {
+      isa.tile_scores({scores, packed, tile.keys, counts, pairs, queries, &next});
+    }
     isa.tile_softmax(
         {weights, keep, sums.max + q, sums.sum + q, scores, counts, block.scale, queries, first});
     float* const acc = sums.acc + static_cast<int64_t>(q) * width;

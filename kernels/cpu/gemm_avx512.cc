@@ -1,6 +1,6 @@
-// The tile kernel with VDPBF16PS: 16 outputs per register, a pair of k per instruction. Each row and 16
-// outputs have two accumulators, for even and odd k pairs, so that even a single row has independent chains
-// to overlap.
+// The tile kernels with VDPBF16PS: 16 outputs per register, a pair of k per instruction. Each row and 16
+// outputs have one accumulator, so that up to 12 rows share a pass over the weights. (For a single row, two
+// chains of sums still read faster than memory does.)
 
 #include "kernels/cpu/codes_avx512.h"
 #include "kernels/cpu/isa.h"
@@ -69,13 +69,7 @@ struct F8Weights {
   }
 };
 
-// Values that F8Weights widened.
-struct WidenedF8 : Bf16Weights {
-  static void Order(__m512 (&sums)[2]) { F8Weights::Order(sums); }
-};
-
-// A piece of k inside one k block. Pieces start at multiples of 4 from the block's start, so that the
-// accumulator of a pair does not depend on how k is cut.
+// A piece of k inside one k block. Pieces start at even k.
 struct Piece {
   int64_t pair;   // its first pair in the stripe
   int32_t first;  // its first k
@@ -87,8 +81,7 @@ struct Piece {
 
 // The accumulators between the pieces of one k block.
 struct Chains {
-  __m512 even[kMaxTileRows][2];
-  __m512 odd[kMaxTileRows][2];
+  __m512 sums[kMaxTileRows][2];
 };
 
 // Rows [row, row + count) of a tile go through a piece together, and prefetch weights meanwhile. A single row
@@ -105,70 +98,71 @@ constexpr int64_t kPrefetchDistance = 2048;  // bytes; of a single row block
 
 // R rows over one piece of k, whose weights start at `w`.
 template <class Weights, int R>
-void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-           const RowBlock& rows, Chains& chains) {
+[[gnu::noinline]] void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w,
+                             const Piece& piece, const RowBlock& rows, Chains& chains) {
   const int row = rows.row;
   const uint16_t* x[R];
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) x[i] = args.x[row + i] + piece.first;
-  __m512 even[R][2], odd[R][2];
+  __m512 sums[R][2];
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     FOREDRAFT_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      even[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains.even[row + i][j];
-      odd[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains.odd[row + i][j];
-    }
+    for (int j = 0; j < 2; ++j)
+      sums[i][j] = piece.starts_block ? _mm512_setzero_ps() : chains.sums[row + i][j];
   }
-  const auto add = [&](__m512(&sums)[R][2], int64_t pair, const auto& x_pair) {
-    __m512i values[2];
-    weights.Load(w + pair * Weights::kPairBytes, values);
+  const auto add = [&](int i, const __m512i(&values)[2], __m512i x_pair) {
     FOREDRAFT_UNROLL
-    for (int i = 0; i < R; ++i) {
-      const __m512bh xi = AsBf16(x_pair(i));
-      FOREDRAFT_UNROLL
-      for (int j = 0; j < 2; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], AsBf16(values[j]), xi);
-    }
+    for (int j = 0; j < 2; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], AsBf16(values[j]), AsBf16(x_pair));
   };
   const int64_t pairs = piece.len / 2;
+  __m512i values[2], next[2];
   int64_t pair = 0;
   for (; pair + 2 <= pairs; pair += 2) {
     for (int64_t line = 0; line < 2 * rows.prefetch_step; line += kCacheLine) {
       _mm_prefetch(rows.prefetch + pair * rows.prefetch_step + line, _MM_HINT_T0);
     }
-    add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
-    add(odd, pair + 1, [&](int i) { return LoadPair(x[i] + 2 * pair + 2); });
+    weights.Load(w + pair * Weights::kPairBytes, values);
+    weights.Load(w + (pair + 1) * Weights::kPairBytes, next);
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) {  // both pairs of a row together: there are more rows than address registers
+      add(i, values, LoadPair(x[i] + 2 * pair));
+      add(i, next, LoadPair(x[i] + 2 * pair + 2));
+    }
   }
-  if (pair < pairs) add(even, pair, [&](int i) { return LoadPair(x[i] + 2 * pair); });
+  if (pair < pairs) {
+    weights.Load(w + pair * Weights::kPairBytes, values);
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) add(i, values, LoadPair(x[i] + 2 * pair));
+  }
   if (piece.len % 2 != 0) {  // the last k alone: reading a pair would run past the end of x's row
-    add(odd, pairs, [&](int i) { return _mm512_set1_epi32(x[i][piece.len - 1]); });
+    weights.Load(w + pairs * Weights::kPairBytes, values);
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) add(i, values, _mm512_set1_epi32(x[i][piece.len - 1]));
   }
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     if (!piece.ends_block) {
       FOREDRAFT_UNROLL
-      for (int j = 0; j < 2; ++j) {
-        chains.even[row + i][j] = even[i][j];
-        chains.odd[row + i][j] = odd[i][j];
-      }
+      for (int j = 0; j < 2; ++j) chains.sums[row + i][j] = sums[i][j];
       continue;
     }
-    __m512 sums[2] = {_mm512_add_ps(even[i][0], odd[i][0]), _mm512_add_ps(even[i][1], odd[i][1])};
-    Weights::Order(sums);
+    Weights::Order(sums[i]);
     FOREDRAFT_UNROLL
     for (int j = 0; j < 2; ++j) {
       float* const total = args.tile + (row + i) * kStripeWidth + 16 * j;
       if (args.scales != nullptr) {
-        sums[j] = _mm512_mul_ps(sums[j], _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
+        sums[i][j] =
+            _mm512_mul_ps(sums[i][j], _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
       }
-      if (piece.block > 0) sums[j] = _mm512_add_ps(_mm512_loadu_ps(total), sums[j]);
-      _mm512_storeu_ps(total, sums[j]);
+      if (piece.block > 0) sums[i][j] = _mm512_add_ps(_mm512_loadu_ps(total), sums[i][j]);
+      _mm512_storeu_ps(total, sums[i][j]);
     }
   }
 }
 
-constexpr int kBlockRows = 6;  // 24 registers of sums
-constexpr int32_t kPieceLen = 256;
+constexpr int kBlockRows = 12;      // 24 registers of sums
+constexpr int32_t kPieceLen = 256;  // 16 KB of BF16: half a first-level cache
 
 // At most Max rows.
 template <class Weights, int Max = kBlockRows>
@@ -180,17 +174,17 @@ void FewRows(const GemmTileArgs& args, const Weights& weights, const unsigned ch
   Block<Weights, Max>(args, weights, w, piece, rows, chains);
 }
 
-// `stored`: the piece's weights in memory, of which a pair has `pair_bytes`; `w` may be a widened copy.
 template <class Weights>
-void AllRows(const GemmTileArgs& args, const Weights& weights, const unsigned char* w, const Piece& piece,
-             const unsigned char* stored, int64_t pair_bytes, Chains& chains) {
+void AllRows(const GemmTileArgs& args, const Weights& weights, const Piece& piece, Chains& chains) {
+  const unsigned char* const w = args.stripe + piece.pair * Weights::kPairBytes;
+  const int64_t piece_bytes = piece.len / 2 * Weights::kPairBytes;
   const int blocks = (args.rows + kBlockRows - 1) / kBlockRows;
-  const int64_t piece_bytes = piece.len / 2 * pair_bytes;
   for (int block = 0; block < blocks; ++block) {
     const int row = args.rows * block / blocks;
     const unsigned char* const prefetch =
-        blocks == 1 ? stored + kPrefetchDistance : stored + piece_bytes + piece_bytes * block / blocks;
-    const RowBlock rows = {row, args.rows * (block + 1) / blocks - row, prefetch, pair_bytes / blocks};
+        blocks == 1 ? w + kPrefetchDistance : w + piece_bytes + piece_bytes * block / blocks;
+    const RowBlock rows = {row, args.rows * (block + 1) / blocks - row, prefetch,
+                           Weights::kPairBytes / blocks};
     FewRows(args, weights, w, piece, rows, chains);
   }
 }
@@ -217,25 +211,10 @@ void ForEachPiece(const GemmTileArgs& args, int32_t max_len, const Body& body) {
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
   constexpr int32_t kAllOfK = 0x7ffffffc;
-  constexpr bool kWidens = Weights::kPairBytes != Bf16Weights::kPairBytes;
   const Weights weights;
   Chains chains;
-  ForEachPiece(args, args.rows <= kBlockRows ? kAllOfK : kPieceLen, [&](const Piece& piece) {
-    const unsigned char* w = args.stripe + piece.pair * Weights::kPairBytes;
-    if (!kWidens || args.rows <= 2 * kBlockRows) {
-      AllRows(args, weights, w, piece, w, Weights::kPairBytes, chains);
-      return;
-    }
-    // FP8 weights that more than two row blocks use are widened once.
-    alignas(64) unsigned char widened[kPieceLen / 2 * WidenedF8::kPairBytes];
-    for (int pair = 0; pair < (piece.len + 1) / 2; ++pair) {
-      __m512i values[2];
-      weights.Load(w + pair * Weights::kPairBytes, values);
-      _mm512_store_si512(widened + pair * WidenedF8::kPairBytes, values[0]);
-      _mm512_store_si512(widened + pair * WidenedF8::kPairBytes + 64, values[1]);
-    }
-    AllRows(args, WidenedF8{}, widened, piece, w, Weights::kPairBytes, chains);
-  });
+  ForEachPiece(args, args.rows <= kBlockRows ? kAllOfK : kPieceLen,
+               [&](const Piece& piece) { AllRows(args, weights, piece, chains); });
 }
 
 }  // namespace

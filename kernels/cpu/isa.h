@@ -16,7 +16,7 @@
 #if defined(__clang__)
 #define FOREDRAFT_UNROLL _Pragma("unroll")
 #else
-#define FOREDRAFT_UNROLL _Pragma("GCC unroll 8")
+#define FOREDRAFT_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 namespace foredraft {
@@ -99,6 +99,21 @@ struct TileScoresArgs {
 };
 using TileScoresFn = void (*)(const TileScoresArgs& args);
 
+// As tile_scores, with the keys as they lie in memory: for few queries, packing keys takes as long as scoring
+// them. Not the bits of tile_scores.
+struct RowScoresArgs {
+  float* scores;             // [query_count][64]
+  const Bf16Pair* queries;   // [query_count][(a_len + 1) / 2 + (b_len + 1) / 2]
+  const uint16_t* const* a;  // [64] -> [a_len] bf16 bits; all 64 readable
+  const uint16_t* const* b;  // [64] -> [b_len] bf16 bits; likewise
+  const int32_t* counts;     // as of TileScoresArgs
+  int32_t a_len;
+  int32_t b_len;
+  int32_t query_count;  // 1..kMaxTileQueries
+  RowPrefetch* prefetch;
+};
+using RowScoresFn = void (*)(const RowScoresArgs& args);
+
 // Continues the softmax of each query by one tile:
 //   max' = max(max, scale * scores[q]), keep = e^(max - max'), weights[t] = e^(scale * scores[q][t] - max'),
 //   sum' = sum * keep + the weights, before they are rounded to BF16
@@ -147,6 +162,7 @@ struct IsaKernels {
   PackKeysFn pack_keys;
   PackValuesFn pack_values;
   TileScoresFn tile_scores;
+  RowScoresFn row_scores;  // null: mla_decode packs its keys, as mla_prefill does
   TileSoftmaxFn tile_softmax;
   TileSumFn tile_sum;
   DecodeLatentFn decode_latent;
@@ -177,6 +193,7 @@ void Gemm4BitAvx512(const GemmTileArgs& args);
 void PackKeysAvx512(const PackKeysArgs& args);
 void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);
+void RowScoresAvx512(const RowScoresArgs& args);
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);

@@ -16,6 +16,10 @@ void PackPart(const bf16* x, int32_t len, Bf16Pair* out) {
 }
 static_assert(std::endian::native == std::endian::little, "adjacent elements are a pair as they are");
 
+// Of keys that row_scores takes: shorter ones are packed. It adds up 16 lanes for every score, which costs a
+// query as much as packing 4 pairs of the tile's keys.
+constexpr int32_t kRowScoresPairs = 128;
+
 }  // namespace
 
 void PackTile(const IsaKernels& isa, const TileShape& shape, const TileRows& rows, RowPrefetch& next,
@@ -53,9 +57,8 @@ RowPrefetch PrefetchOf(const KvLayer& layer, const CacheRows& rows) {
   return {rows.rows, rows.count, layer.row_bytes()};
 }
 
-void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, RowPrefetch& next,
-                   const KeyTile& tile) {
-  TileRows rows;
+KeyTile PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, RowPrefetch& next,
+                      const KeyTile& memory, TileRows& rows) {
   rows.begin = cached.begin;
   rows.count = cached.count;
   const KvRowLayout layout = layer.layout();
@@ -69,7 +72,13 @@ void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows&
   std::fill(rows.a + cached.count, rows.a + kTileLen, rows.a[cached.count - 1]);
   std::fill(rows.b + cached.count, rows.b + kTileLen, rows.b[cached.count - 1]);
   std::copy(rows.a, rows.a + kTileLen, rows.value);
-  PackTile(isa, CacheTileShape(layer), rows, next, tile);
+  const TileShape shape = CacheTileShape(layer);
+  if (isa.row_scores == nullptr || shape.pairs() < kRowScoresPairs) {
+    PackTile(isa, shape, rows, next, memory);
+    return memory;
+  }
+  isa.pack_values({memory.values, rows.value, rows.count, shape.value_len, shape.width(), &next});
+  return {nullptr, memory.values, &rows};
 }
 
 }  // namespace foredraft::cpu

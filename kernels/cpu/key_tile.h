@@ -23,12 +23,6 @@ struct TileShape {
   constexpr int32_t width() const { return (value_len + kValueColumns - 1) / kValueColumns * kValueColumns; }
 };
 
-// Memory of the caller, which every tile reuses.
-struct KeyTile {
-  Bf16Pair* keys;    // [pairs][kTileLen]
-  Bf16Pair* values;  // [kTileLen / 2][width]
-};
-
 // The first position after the tile of `position`.
 constexpr int32_t TileEnd(int32_t position) { return (position / kTileLen + 1) * kTileLen; }
 
@@ -40,6 +34,13 @@ struct TileRows {
   const uint16_t* a[kTileLen];
   const uint16_t* b[kTileLen];
   const uint16_t* value[kTileLen];
+};
+
+// Keys and values of a tile, for kernels. In memory of the caller, which every tile reuses.
+struct KeyTile {
+  Bf16Pair* keys;                  // [pairs][kTileLen]; not packed if `rows` is there
+  Bf16Pair* values;                // [kTileLen / 2][width]
+  const TileRows* rows = nullptr;  // keys for row_scores
 };
 
 // Prefetches some of `next`.
@@ -66,10 +67,10 @@ CacheRows FindCacheRows(const KvLayer& layer, int32_t slot, int32_t begin, int32
 // A cursor over all bytes of these rows.
 RowPrefetch PrefetchOf(const KvLayer& layer, const CacheRows& rows);
 
-// The one place where attention reads rows of the cache. Everything behind it sees BF16.
-// Prefetches some of `next`.
-void PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, RowPrefetch& next,
-                   const KeyTile& tile);
+// The one place where attention reads rows of the cache. Everything behind it sees BF16. The tile returned is
+// in `memory` and `rows`. Prefetches some of `next`.
+KeyTile PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRows& cached, RowPrefetch& next,
+                      const KeyTile& memory, TileRows& rows);
 
 }  // namespace foredraft::cpu
 

@@ -99,6 +99,7 @@ class Unit {
     if (block_.queries == nullptr) PackQueries(scratch.queries());
     const int32_t first = std::max(p_.first_position, split * kSplitLen);
     const int32_t end = std::min(last_position() + 1, (split + 1) * kSplitLen);
+    TileRows tile_rows;
     CacheRows memory[2];
     CacheRows* rows = memory;
     CacheRows* next = memory + 1;
@@ -106,9 +107,8 @@ class Unit {
     while (rows->count > 0 && rows->begin < end) {
       *next = FindCacheRows(p_.layer, group_.slot, rows->begin + rows->count, last_position());
       RowPrefetch prefetch = PrefetchOf(p_.layer, *next);
-      PackCacheRows(isa, p_.layer, *rows, prefetch, scratch.packed());
-      AttendTile(isa, block_, scratch.packed(), rows->begin, rows->count, rows->begin == first, prefetch,
-                 sums);
+      const KeyTile tile = PackCacheRows(isa, p_.layer, *rows, prefetch, scratch.packed(), tile_rows);
+      AttendTile(isa, block_, tile, rows->begin, rows->count, rows->begin == first, prefetch, sums);
       std::swap(rows, next);
     }
   }

@@ -38,6 +38,7 @@ const Shape kShapes[] = {
     {"64 heads of R1", 64, 512, 64, 128, 64, 2, {3, 63, 64, 128}},
     {"two blocks of heads", 20, 256, 32, 64, 16, 0, {4, 64, 100}},
     {"ragged", 9, 37, 6, 11, 5, 3, kShort},
+    {"ragged, long keys", 7, 275, 22, 11, 5, 3, kShort},
     {"abacus, long", 4, 64, 16, 32, 64, 0, kLong},
     {"module 3, long", 4, 64, 16, 32, 16, 3, kLong},
 };
@@ -193,8 +194,8 @@ TEST(MlaDecode, HoldsForLongContexts) {
 
 // Adjacent rows of a sequence share their keys: K + 1 rows in order, and orders that no step has. Few rows
 // and many, so that a backend divides the work in different ways.
-TEST(MlaDecode, RowsOfASequenceTogetherAreAsAlone) {
-  const Shape shape = {"rows of a sequence", 5, 48, 16, 32, 16, 1, {1100}};
+void ExpectTogetherAsAlone(const Shape& shape) {
+  SCOPED_TRACE(shape.name);
   struct Case {
     const char* name;
     std::vector<std::vector<int>> sequences;  // positions of adjacent rows
@@ -237,8 +238,13 @@ TEST(MlaDecode, RowsOfASequenceTogetherAreAsAlone) {
   }
 }
 
-TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
-  const Shape& shape = kShapes[0];
+TEST(MlaDecode, RowsOfASequenceTogetherAreAsAlone) {
+  ExpectTogetherAsAlone({"short keys", 5, 48, 16, 32, 16, 1, {1100}});
+  ExpectTogetherAsAlone({"long keys", 5, 244, 14, 32, 16, 1, {1100}});
+}
+
+void ExpectLaterRowsMayBeNaN(const Shape& shape) {
+  SCOPED_TRACE(shape.name);
   Noise noise(13);
   const Queries queries = MakeQueries(noise, shape, shape.row_count());
   const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
@@ -256,6 +262,11 @@ TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
       }
     }
   }
+}
+
+TEST(MlaDecode, RowsPastTheOwnOneMayBeNaN) {
+  ExpectLaterRowsMayBeNaN(kShapes[0]);
+  ExpectLaterRowsMayBeNaN({"long keys", 4, 256, 16, 32, 32, 0, kShort});
 }
 
 }  // namespace
