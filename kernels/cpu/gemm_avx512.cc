@@ -96,6 +96,21 @@ struct RowBlock {
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPrefetchDistance = 2048;  // bytes; of a single row block
 
+// Adds the sums of the k block that `piece` ends, times its scales, to a row of the tile.
+template <class Weights>
+inline void AddToTile(const GemmTileArgs& args, const Piece& piece, int row, __m512 (&sums)[2]) {
+  Weights::Order(sums);
+  FOREDRAFT_UNROLL
+  for (int j = 0; j < 2; ++j) {
+    float* const total = args.tile + row * kStripeWidth + 16 * j;
+    if (args.scales != nullptr) {
+      sums[j] = _mm512_mul_ps(sums[j], _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
+    }
+    if (piece.block > 0) sums[j] = _mm512_add_ps(_mm512_loadu_ps(total), sums[j]);
+    _mm512_storeu_ps(total, sums[j]);
+  }
+}
+
 // R rows over one piece of k, whose weights start at `w`.
 template <class Weights, int R>
 [[gnu::noinline]] void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w,
@@ -147,17 +162,7 @@ template <class Weights, int R>
       for (int j = 0; j < 2; ++j) chains.sums[row + i][j] = sums[i][j];
       continue;
     }
-    Weights::Order(sums[i]);
-    FOREDRAFT_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      float* const total = args.tile + (row + i) * kStripeWidth + 16 * j;
-      if (args.scales != nullptr) {
-        sums[i][j] =
-            _mm512_mul_ps(sums[i][j], _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
-      }
-      if (piece.block > 0) sums[i][j] = _mm512_add_ps(_mm512_loadu_ps(total), sums[i][j]);
-      _mm512_storeu_ps(total, sums[i][j]);
-    }
+    AddToTile<Weights>(args, piece, row + i, sums[i]);
   }
 }
 

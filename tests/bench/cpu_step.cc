@@ -3,13 +3,15 @@
 // products measured before and after.
 //
 // usage: cpu_step [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
-//                 [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--buffer-mb N] [--markdown]
+//                 [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--fp8-cache] [--buffer-mb N]
+//                 [--markdown]
 //   --model    a checkpoint, or the config.json of one: random weights then; default
 //              deploy/configs/yardstick.json
 //   --only     sections; default all but plain, which is the table without drafts. DeepSeek-V4 has no dense
 //              layers and skips dense
 //   --context  positions each sequence has at the start, computed from random prompts; default 128
 //   --prompts  lengths of the prompts of section prefill; default 512,4000
+//   --fp8-cache  the steps of table, plain and ops read a KV cache in FP8
 //
 // Bytes of a step: the weights it reads once per forward (the head once per draft too; only the experts that
 // its rows chose), and the keys. They and the products are counted op by op in the steps that are timed.
@@ -50,12 +52,16 @@ struct Options {
   int rounds = 5;
   std::vector<std::string> only = {"table", "dense", "ops", "prefill"};
   std::vector<int> prompts = {512, 4000};
+  bool fp8_cache = false;
   bool markdown = false;
   std::string command;  // as given
   int buffer_mb = 512;  // of the read bandwidth
 
   bool Wants(const std::string& section) const {
     return std::find(only.begin(), only.end(), section) != only.end();
+  }
+  StepMeter::Options Meter(int max_draft_len, const std::vector<int>& step_rows) const {
+    return {threads, context, max_draft_len, step_rows, fp8_cache ? DType::kF8E4M3 : DType::kBF16};
   }
   int most_rows() const { return *std::max_element(rows.begin(), rows.end()); }
 };
@@ -153,7 +159,7 @@ void Steps(const Report& report, const BenchModel& model) {
   std::optional<StepMeter> plain, mtp;
   const auto make = [&](int max_draft_len, const std::vector<int>& rows, std::optional<StepMeter>& meter) {
     if (rows.empty()) return;
-    meter.emplace(StepMeter::Options{options.threads, options.context, max_draft_len, rows}, model);
+    meter.emplace(options.Meter(max_draft_len, rows), model);
   };
   make(0, plain_rows, plain);
   if (module) make(kDraftLens[std::size(kDraftLens) - 1], options.rows, mtp);
@@ -245,11 +251,11 @@ void Ops(const Report& report, const BenchModel& model) {
                       kTalliedSteps));
   Table table(
       {"rows", "K", "kind", "calls", "us", "of step", "MB", "GFLOPS", "of read bandwidth", "over the bound"});
-  StepMeter plain({options.threads, options.context, 0, rows}, model);
+  StepMeter plain(options.Meter(0, rows), model);
   for (const int count : rows) AddOps(report, plain, {count, 0}, "-", table);
   if (model.config.num_nextn_predict_layers > 0) {
     constexpr int kDraftLen = 3;
-    StepMeter mtp({options.threads, options.context, kDraftLen, {1}}, model);
+    StepMeter mtp(options.Meter(kDraftLen, {1}), model);
     AddOps(report, mtp, {1, kDraftLen}, absl::StrCat(kDraftLen), table);
   }
   table.Print(options.markdown);
@@ -304,6 +310,9 @@ absl::Status Run(const Options& options) {
   const bool checkpoint = !absl::EndsWith(options.model, ".json");
   const auto config = ReadModelConfig(checkpoint ? options.model + "/config.json" : options.model);
   if (!config.ok()) return config.status();
+  if (options.fp8_cache && config->v4) {
+    return absl::InvalidArgumentError("--fp8-cache: DeepSeek-V4's cache has no FP8 form");
+  }
   CpuRates rates(options.threads, size_t(options.buffer_mb) << 20);
   const Report report{options, rates};
   {
@@ -317,10 +326,11 @@ absl::Status Run(const Options& options) {
     }
     const Summary bandwidth = Summarize(bandwidths), dot = Summarize(dots);
     std::cout << absl::StreamFormat(
-        "%s, %s, %d threads; read bandwidth %.1f GB/s (%.1f-%.1f): %d streams a thread, prefetch %d bytes "
+        "%s, %s, %d threads%s; read bandwidth %.1f GB/s (%.1f-%.1f): %d streams a thread, prefetch %d bytes "
         "ahead, a buffer of %d MB; BF16 products %.0f GFLOPS (%.0f-%.0f)\n\n",
-        options.model, model->device->name(), options.threads, bandwidth.p50, bandwidth.p25, bandwidth.p75,
-        rates.way().streams, rates.way().prefetch_bytes, options.buffer_mb, dot.p50, dot.p25, dot.p75);
+        options.model, model->device->name(), options.threads, options.fp8_cache ? ", KV cache in FP8" : "",
+        bandwidth.p50, bandwidth.p25, bandwidth.p75, rates.way().streams, rates.way().prefetch_bytes,
+        options.buffer_mb, dot.p50, dot.p25, dot.p75);
     if (options.Wants("ops")) Ops(report, *model);
     if (options.Wants("table") || options.Wants("plain")) Steps(report, *model);
     if (options.Wants("prefill")) Prefill(report, *model);
@@ -338,6 +348,7 @@ int Main(int argc, char** argv) {
                                      {"--rounds", &options.rounds},
                                      {"--only", &options.only},
                                      {"--prompts", &options.prompts},
+                                     {"--fp8-cache", &options.fp8_cache},
                                      {"--buffer-mb", &options.buffer_mb},
                                      {"--markdown", &options.markdown}});
   std::sort(options.rows.begin(), options.rows.end());

@@ -27,6 +27,7 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   engine.max_batch_size = options.max_rows;
   engine.max_draft_len = options.max_draft_len;
   engine.tokens_per_block = options.tokens_per_block;
+  engine.kv_dtype = options.kv_dtype;
   const std::vector<CacheGroup> groups =
       CacheGroupsOf(config, engine.module_count(), options.tokens_per_block, engine.kv_dtype);
   const int tokens = groups[kHistoryGroup].tokens_per_block;

@@ -15,6 +15,7 @@
 
 #include "engine/cache_groups.h"
 #include "engine/rank_engine.h"
+#include "kernels/dtype.h"
 #include "tests/bench/counting_device.h"
 
 namespace foredraft {
@@ -30,6 +31,7 @@ struct StepBenchOptions {
   int max_num_tokens = 128;  // of a prefill
   int max_steps = 64;        // of a sequence, from one Start to the next
   bool graphs = true;
+  DType kv_dtype = DType::kBF16;  // of the KV cache
 };
 
 class StepBench {

@@ -48,7 +48,8 @@ StepMeter::StepMeter(const Options& options, const BenchModel& model) : vocab_si
                         .max_draft_len = options.max_draft_len,
                         .tokens_per_block = kCpuTokensPerBlock,
                         .max_num_tokens = std::max(options.context, kMinPrefillTokens),
-                        .max_steps = kWarmSteps + kMaxTimedSteps + 2};
+                        .max_steps = kWarmSteps + kMaxTimedSteps + 2,
+                        .kv_dtype = options.kv_dtype};
   auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads));
   counting_ = counting.get();
   bench_ = std::make_unique<StepBench>(step, model.config, std::move(counting), model.weights);
