@@ -27,6 +27,48 @@ constexpr uint16_t E4m3AsBf16(int magnitude) {
   return static_cast<uint16_t>((exponent - 7 + 127) << 7 | (mantissa & 15) << 3);
 }
 
+// BF16 values by 7 bits of their codes.
+struct Bf16Bytes {
+  alignas(64) uint8_t high[128] = {};
+  alignas(64) uint8_t low[128] = {};
+};
+template <class Bits>
+constexpr Bf16Bytes MakeBf16Bytes(const Bits& bits_of) {
+  Bf16Bytes bytes;
+  for (int code = 0; code < 128; ++code) {
+    const uint16_t bits = bits_of(code);
+    bytes.high[code] = static_cast<uint8_t>(bits >> 8);
+    bytes.low[code] = static_cast<uint8_t>(bits & 0xff);
+  }
+  return bytes;
+}
+
+// Looks up 64 values whose codes have their sign in the last bit. High and low bytes are found apart and
+// interleaved in lanes of 128 bits, so values[0] has the codes 0-7, 16-23, 32-39, 48-55, values[1] the
+// others.
+class Bf16Lookup {
+ public:
+  explicit Bf16Lookup(const Bf16Bytes& bytes) {
+    for (int half = 0; half < 2; ++half) {
+      high_[half] = _mm512_load_si512(bytes.high + 64 * half);
+      low_[half] = _mm512_load_si512(bytes.low + 64 * half);
+    }
+  }
+
+  void Find(__m512i codes, __m512i (&values)[2]) const {
+    const __m512i low = _mm512_permutex2var_epi8(low_[0], codes, low_[1]);
+    const __m512i magnitude = _mm512_permutex2var_epi8(high_[0], codes, high_[1]);
+    // magnitude | (codes & 0x80)
+    const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(-0x80), 0xf8);
+    values[0] = _mm512_unpacklo_epi8(low, high);
+    values[1] = _mm512_unpackhi_epi8(low, high);
+  }
+
+ private:
+  __m512i high_[2];
+  __m512i low_[2];
+};
+
 // The 16 values of 4-bit codes twice: VPERMW's index has 5 bits, of which the last is a bit of the next code.
 inline __m512i LoadCodeTable(const uint16_t* table) {
   return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));

@@ -16,21 +16,7 @@ inline __m512i LoadPair(const uint16_t* x) {
   return _mm512_set1_epi32(pair);
 }
 
-// E4M3 magnitudes as BF16.
-struct E4m3Bytes {
-  alignas(64) uint8_t high[128] = {};
-  alignas(64) uint8_t low[128] = {};
-};
-constexpr E4m3Bytes MakeE4m3Bytes() {
-  E4m3Bytes bytes;
-  for (int magnitude = 0; magnitude < 128; ++magnitude) {
-    const uint16_t bits = E4m3AsBf16(magnitude);
-    bytes.high[magnitude] = static_cast<uint8_t>(bits >> 8);
-    bytes.low[magnitude] = static_cast<uint8_t>(bits & 0xff);
-  }
-  return bytes;
-}
-constexpr E4m3Bytes kE4m3Bytes = MakeE4m3Bytes();
+constexpr Bf16Bytes kE4m3Bytes = MakeBf16Bytes(E4m3AsBf16);
 
 // A kind of weights: Load widens a pair of k of the stripe's 32 outputs to two registers of 16 outputs, Order
 // puts two registers of their sums into the outputs' order.
@@ -44,21 +30,13 @@ struct Bf16Weights {
   static void Order(__m512 (&)[2]) {}
 };
 
-// High and low bytes of 64 values come from tables of 128 bytes each, and are interleaved in lanes of 128
-// bits. That leaves the outputs in the order 0-3, 8-11, 16-19, 24-27, 4-7, ...
+// Bf16Lookup leaves the outputs in the order 0-3, 8-11, 16-19, 24-27, 4-7, ...
 struct F8Weights {
   static constexpr int64_t kPairBytes = 64;
-  __m512i high[2] = {_mm512_load_si512(kE4m3Bytes.high), _mm512_load_si512(kE4m3Bytes.high + 64)};
-  __m512i low[2] = {_mm512_load_si512(kE4m3Bytes.low), _mm512_load_si512(kE4m3Bytes.low + 64)};
+  Bf16Lookup lookup{kE4m3Bytes};
 
   void Load(const unsigned char* pair, __m512i (&values)[2]) const {
-    const __m512i codes = _mm512_loadu_si512(pair);
-    const __m512i low_bytes = _mm512_permutex2var_epi8(low[0], codes, low[1]);
-    const __m512i magnitudes = _mm512_permutex2var_epi8(high[0], codes, high[1]);
-    // magnitudes | (codes & 0x80)
-    const __m512i high_bytes = _mm512_ternarylogic_epi32(magnitudes, codes, _mm512_set1_epi8(-0x80), 0xf8);
-    values[0] = _mm512_unpacklo_epi8(low_bytes, high_bytes);
-    values[1] = _mm512_unpackhi_epi8(low_bytes, high_bytes);
+    lookup.Find(_mm512_loadu_si512(pair), values);
   }
   static void Order(__m512 (&sums)[2]) {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
