@@ -206,8 +206,7 @@ const ConfigField kFields[] = {
     {"cpu.isa", MEMBER(c.cpu.isa), Any(), kRestart, kSet,
      "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with "
      "AMX's BF16 tiles), `avx512` (with BF16 and VBMI), `avx2` (with FMA), `portable`. Each rounds in its "
-     "own order, "
-     "so it is part of the numerics class."},
+     "own order, so it is part of the numerics class."},
     {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSet,
      "Source of the drafts: the model's MTP modules."},
     {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, kSet,

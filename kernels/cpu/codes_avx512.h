@@ -11,12 +11,7 @@
 namespace foredraft {
 namespace {
 
-// The E4M3 magnitudes whose bits do not simply move to their place in BF16: the 8 subnormals, which BF16 has
-// the exponent to normalise, and NaN. (A BF16 subnormal would not do for a subnormal: BF16 products flush it
-// to zero.)
-constexpr uint8_t kSpecialE4m3[] = {0, 1, 2, 3, 4, 5, 6, 7, 0x7f};
-
-// The BF16 bits of a magnitude.
+// The BF16 bits of an E4M3 magnitude. A subnormal one is normal in BF16.
 constexpr uint16_t E4m3AsBf16(int magnitude) {
   if (magnitude == 0) return 0;
   if (magnitude == 0x7f) return 0x7fc0;

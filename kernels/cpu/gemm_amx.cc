@@ -148,6 +148,11 @@ struct Bf16Weights {
   const unsigned char* stripe;
 };
 
+// The E4M3 magnitudes whose bits do not simply move to their place in BF16: the 8 subnormals, which BF16 has
+// the exponent to normalise, and NaN. (A BF16 subnormal would not do for a subnormal: BF16 products flush it
+// to zero.)
+constexpr uint8_t kSpecialE4m3[] = {0, 1, 2, 3, 4, 5, 6, 7, 0x7f};
+
 // By the last 6 bits of a code whose BF16 bits are not simply its own, moved.
 struct E4m3Table {
   alignas(64) uint8_t high[64] = {};
