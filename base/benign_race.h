@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_BENIGN_RACE_H_
-#define FOREDRAFT_BASE_BENIGN_RACE_H_
+#pragma once
 
 #include <cstddef>
 
@@ -20,5 +19,3 @@ inline void AllowRaces([[maybe_unused]] const void* memory, [[maybe_unused]] siz
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_BENIGN_RACE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_BOUNDED_QUEUE_H_
-#define FOREDRAFT_BASE_BOUNDED_QUEUE_H_
+#pragma once
 
 // A queue between threads: bounded and closable; every wait has a deadline. Thread-safe.
 
@@ -68,5 +67,3 @@ class BoundedQueue {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_BOUNDED_QUEUE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_CHECK_H_
-#define FOREDRAFT_BASE_CHECK_H_
+#pragma once
 
 // CHECK is for broken invariants, which are bugs in this code. Errors of users and of the environment are
 // absl::Status. A failed CHECK logs one line and aborts, so that wrong tokens are never served. (Debian 12's
@@ -58,5 +57,3 @@ std::string ShowOperands(const char* expression, const A& a, const B& b) {
 #define CHECK_LT(a, b) FOREDRAFT_CHECK_OP(a, <, b)
 #define CHECK_GE(a, b) FOREDRAFT_CHECK_OP(a, >=, b)
 #define CHECK_GT(a, b) FOREDRAFT_CHECK_OP(a, >, b)
-
-#endif  // FOREDRAFT_BASE_CHECK_H_

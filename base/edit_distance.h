@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_EDIT_DISTANCE_H_
-#define FOREDRAFT_BASE_EDIT_DISTANCE_H_
+#pragma once
 
 // How far a mistyped name is from a known one.
 
@@ -27,5 +26,3 @@ inline int EditDistance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_EDIT_DISTANCE_H_

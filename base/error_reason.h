@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_ERROR_REASON_H_
-#define FOREDRAFT_BASE_ERROR_REASON_H_
+#pragma once
 
 // Why an operation failed, for programs that must tell errors of one code apart. The reason travels as a
 // payload of the status; the gRPC wires send it as google.rpc.ErrorInfo (server/api/grpc_status.h).
@@ -32,5 +31,3 @@ inline std::string ReasonOf(const absl::Status& status) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_ERROR_REASON_H_

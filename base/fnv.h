@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_FNV_H_
-#define FOREDRAFT_BASE_FNV_H_
+#pragma once
 
 // FNV-1a, 64 bits: unlike absl::Hash the same in every process, build and machine.
 
@@ -17,5 +16,3 @@ constexpr uint64_t Fnv1a(std::string_view bytes, uint64_t hash = kFnvOffset) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_FNV_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_GROUPED_DIGITS_H_
-#define FOREDRAFT_BASE_GROUPED_DIGITS_H_
+#pragma once
 
 // Numbers for people to read, with their digits in groups of three.
 
@@ -31,5 +30,3 @@ inline std::string Grouped(double number, int decimals) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_GROUPED_DIGITS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_HEX_H_
-#define FOREDRAFT_BASE_HEX_H_
+#pragma once
 
 // Hexadecimal digits to bytes. abseil's newer releases deprecate the one function for this that all its
 // releases have.
@@ -26,5 +25,3 @@ inline bool ReadHex(std::string_view hex, std::span<unsigned char> bytes) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_HEX_H_

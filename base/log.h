@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_LOG_H_
-#define FOREDRAFT_BASE_LOG_H_
+#pragma once
 
 // Log lines of all rooms. main installs the sink (spdlog); without one, lines go to stderr. Thread-safe.
 
@@ -26,5 +25,3 @@ void Log(LogLevel level, const absl::FormatSpec<Args...>& format, const Args&...
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_LOG_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_PACED_COUNT_H_
-#define FOREDRAFT_BASE_PACED_COUNT_H_
+#pragma once
 
 // Counts events that a peer may cause as often as it likes, for a log that has at most one line per interval
 // about them. Not thread-safe.
@@ -30,5 +29,3 @@ class PacedCount {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_PACED_COUNT_H_

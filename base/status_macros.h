@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_STATUS_MACROS_H_
-#define FOREDRAFT_BASE_STATUS_MACROS_H_
+#pragma once
 
 // RETURN_IF_ERROR(expression): returns the absl::Status if it is not ok.
 // ASSIGN_OR_RETURN(lhs, expression): unwraps an absl::StatusOr or returns its status.
@@ -23,5 +22,3 @@
   auto temporary = (expression);                               \
   if (!temporary.ok()) return temporary.status();              \
   lhs = *std::move(temporary)
-
-#endif  // FOREDRAFT_BASE_STATUS_MACROS_H_

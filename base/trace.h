@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_BASE_TRACE_H_
-#define FOREDRAFT_BASE_TRACE_H_
+#pragma once
 
 // A timeline of what the process does, as a file in Chrome's trace event format, which ui.perfetto.dev and
 // chrome://tracing open. One trace per process, like the log. While none runs, a span costs one branch.
@@ -95,5 +94,3 @@ class TraceScope {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_BASE_TRACE_H_

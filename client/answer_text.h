@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_ANSWER_TEXT_H_
-#define FOREDRAFT_CLIENT_ANSWER_TEXT_H_
+#pragma once
 
 // The text of one answer as people see it: thinking apart from the answer, without its tags, and on request
 // the drafts marked. With colour thinking is dim and drafts are green; without it each section has its name
@@ -56,5 +55,3 @@ class AnswerText {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_ANSWER_TEXT_H_

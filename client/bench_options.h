@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_BENCH_OPTIONS_H_
-#define FOREDRAFT_CLIENT_BENCH_OPTIONS_H_
+#pragma once
 
 // The command line of `foredraft bench`.
 
@@ -43,5 +42,3 @@ struct BenchOptions {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_BENCH_OPTIONS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
-#define FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_
+#pragma once
 
 // A client's connection to a daemon: address, TLS, token, and the error when a call fails.
 
@@ -34,5 +33,3 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& 
 absl::Status CallError(const std::string& address, const grpc::Status& status);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_CLIENT_CONNECTION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_CLIENT_OPTIONS_H_
-#define FOREDRAFT_CLIENT_CLIENT_OPTIONS_H_
+#pragma once
 
 // Options that `generate` and `bench` share.
 
@@ -27,5 +26,3 @@ struct SamplingOptions {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_CLIENT_OPTIONS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_COMMANDS_H_
-#define FOREDRAFT_CLIENT_COMMANDS_H_
+#pragma once
 
 // The subcommands that are clients of a daemon, one file each. An Add function registers options and a
 // callback that sets `*exit_code`: 0 success, 1 failure. CLI11 throws on usage errors; main turns those
@@ -20,5 +19,3 @@ void AddTop(CLI::App& app, int* exit_code);
 int Fail(const absl::Status& status);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_COMMANDS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_GENERATE_REPORT_H_
-#define FOREDRAFT_CLIENT_GENERATE_REPORT_H_
+#pragma once
 
 // The chunks of one request, joined, and what `foredraft generate` prints about them.
 
@@ -40,5 +39,3 @@ class GenerateReport {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_GENERATE_REPORT_H_

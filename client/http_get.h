@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_HTTP_GET_H_
-#define FOREDRAFT_CLIENT_HTTP_GET_H_
+#pragma once
 
 // One GET over plain HTTP, for a daemon's page of metrics.
 
@@ -16,5 +15,3 @@ absl::StatusOr<std::string> HttpGet(const std::string& address, const std::strin
                                     std::chrono::milliseconds timeout, const std::string& token = "");
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_HTTP_GET_H_

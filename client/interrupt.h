@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_INTERRUPT_H_
-#define FOREDRAFT_CLIENT_INTERRUPT_H_
+#pragma once
 
 // Ctrl-C and SIGTERM for commands that wait for a daemon: cancels the call that runs, or without one calls
 // `idle`.
@@ -28,5 +27,3 @@ class Interrupt {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_INTERRUPT_H_

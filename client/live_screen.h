@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LIVE_SCREEN_H_
-#define FOREDRAFT_CLIENT_LIVE_SCREEN_H_
+#pragma once
 
 // The terminal as a screen that is redrawn in place, until q, Ctrl-C, SIGTERM or SIGHUP. Its content before
 // comes back in the end. One object at a time.
@@ -46,5 +45,3 @@ class LiveScreen {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LIVE_SCREEN_H_

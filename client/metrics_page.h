@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_METRICS_PAGE_H_
-#define FOREDRAFT_CLIENT_METRICS_PAGE_H_
+#pragma once
 
 // A page of metrics in Prometheus' text format, read.
 
@@ -38,5 +37,3 @@ class MetricsPage {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_METRICS_PAGE_H_

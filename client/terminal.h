@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_TERMINAL_H_
-#define FOREDRAFT_CLIENT_TERMINAL_H_
+#pragma once
 
 // What a command may write to a terminal.
 
@@ -10,5 +9,3 @@ namespace foredraft {
 bool HasColour(int fd);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_TERMINAL_H_

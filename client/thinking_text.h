@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_THINKING_TEXT_H_
-#define FOREDRAFT_CLIENT_THINKING_TEXT_H_
+#pragma once
 
 // Divides a stream of text into thinking and answer at the tags <think> and </think>, which belong to
 // neither.
@@ -36,5 +35,3 @@ class ThinkingText {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_THINKING_TEXT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_TOKEN_SPANS_H_
-#define FOREDRAFT_CLIENT_TOKEN_SPANS_H_
+#pragma once
 
 // Which bytes of an output's text came from which kind of token.
 
@@ -40,5 +39,3 @@ class TokenSpans {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_TOKEN_SPANS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_TOKEN_TEXTS_H_
-#define FOREDRAFT_CLIENT_TOKEN_TEXTS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -15,5 +14,3 @@ namespace foredraft {
 std::map<int32_t, std::string> TokenTexts(v1::GenerationService::Stub& stub, const std::set<int32_t>& ids);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_TOKEN_TEXTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_TOP_FRAME_H_
-#define FOREDRAFT_CLIENT_TOP_FRAME_H_
+#pragma once
 
 // The screen of `foredraft top`: what a daemon says about itself, and how it looks. No terminal, no network.
 
@@ -70,5 +69,3 @@ std::vector<TopLine> TopFrame(const TopServer& server, const TopHistory& history
 std::string TopText(const TopLine& line, int width, bool colour);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_TOP_FRAME_H_

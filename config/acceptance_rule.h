@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_ACCEPTANCE_RULE_H_
-#define FOREDRAFT_CONFIG_ACCEPTANCE_RULE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -15,5 +14,3 @@ struct AcceptanceRule {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_ACCEPTANCE_RULE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_H_
-#define FOREDRAFT_CONFIG_CONFIG_H_
+#pragma once
 
 // The daemon's configuration as plain structs; docs/configuration.md says what each key means (names and
 // meaning are TensorRT-LLM's where the block is named after it). Filled by config_reader from YAML,
@@ -182,5 +181,3 @@ struct Config {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_CHECK_H_
-#define FOREDRAFT_CONFIG_CONFIG_CHECK_H_
+#pragma once
 
 #include <string>
 
@@ -18,5 +17,3 @@ bool IsLoopback(const std::string& address);
 bool IsLocal(const std::string& address);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_CHECK_H_

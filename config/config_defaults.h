@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_DEFAULTS_H_
-#define FOREDRAFT_CONFIG_CONFIG_DEFAULTS_H_
+#pragma once
 
 // The defaults that depend on the machine, the backend or the model.
 
@@ -60,5 +59,3 @@ void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConf
 absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_DEFAULTS_H_

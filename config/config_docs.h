@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_DOCS_H_
-#define FOREDRAFT_CONFIG_CONFIG_DOCS_H_
+#pragma once
 
 #include <string>
 
@@ -12,5 +11,3 @@ std::string ConfigurationDocument();
 std::string ForeignKeysDocument();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_DOCS_H_

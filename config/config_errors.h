@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_ERRORS_H_
-#define FOREDRAFT_CONFIG_CONFIG_ERRORS_H_
+#pragma once
 
 // Every fault of a configuration, so that an operator can correct all of them in one go.
 
@@ -42,5 +41,3 @@ class ConfigErrors {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_ERRORS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_EXPLAIN_H_
-#define FOREDRAFT_CONFIG_CONFIG_EXPLAIN_H_
+#pragma once
 
 #include <string>
 
@@ -13,5 +12,3 @@ namespace foredraft {
 std::string ExplainYaml(const LoadedConfig& loaded);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_EXPLAIN_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_FIELDS_H_
-#define FOREDRAFT_CONFIG_CONFIG_FIELDS_H_
+#pragma once
 
 // Every key of the configuration, one row each: path, member, allowed values, reload or restart, help. The
 // reader, suggestions, check-config, docs/configuration.md, the environment's names and reloads all come from
@@ -96,5 +95,3 @@ std::string_view TypeOf(const ConfigField& field);
 std::string AllowedValues(const ConfigField& field);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_FIELDS_H_

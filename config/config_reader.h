@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_READER_H_
-#define FOREDRAFT_CONFIG_CONFIG_READER_H_
+#pragma once
 
 // From YAML, environment and --set to a checked Config. Strict: unknown and duplicate keys, wrong types and
 // values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>". For an
@@ -68,5 +67,3 @@ absl::Status RefuseKey(const LoadedConfig& loaded, const std::string& path, cons
                        const std::string& allowed);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_READER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_WARNINGS_H_
-#define FOREDRAFT_CONFIG_CONFIG_WARNINGS_H_
+#pragma once
 
 // What is allowed, and probably not meant.
 
@@ -18,5 +17,3 @@ std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelC
 std::string OriginOf(const LoadedConfig& loaded, const std::string& path);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_WARNINGS_H_

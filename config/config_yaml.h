@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_CONFIG_YAML_H_
-#define FOREDRAFT_CONFIG_CONFIG_YAML_H_
+#pragma once
 
 // A Config as YAML text, and the difference between two of them.
 
@@ -25,5 +24,3 @@ struct ConfigDifference {
 ConfigDifference ReloadableDifference(const Config& started, const Config& current, const Config& next);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_CONFIG_YAML_H_

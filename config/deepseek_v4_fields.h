@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_DEEPSEEK_V4_FIELDS_H_
-#define FOREDRAFT_CONFIG_DEEPSEEK_V4_FIELDS_H_
+#pragma once
 
 // DeepSeek-V4's config.json, as DeepSeek ships it and as transformers saves it.
 
@@ -14,5 +13,3 @@ namespace foredraft {
 void ReadDeepseekV4(JsonFields& fields, ModelConfig& config);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_DEEPSEEK_V4_FIELDS_H_

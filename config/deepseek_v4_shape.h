@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_DEEPSEEK_V4_SHAPE_H_
-#define FOREDRAFT_CONFIG_DEEPSEEK_V4_SHAPE_H_
+#pragma once
 
 // The part of DeepSeek-V4's shape that other models do not have (docs/deepseek-v4.md section 1). Sizes that
 // all models have are fields of ModelConfig: there num_attention_heads, q_lora_rank, qk_rope_head_dim,
@@ -50,5 +49,3 @@ struct DeepseekV4Shape {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_DEEPSEEK_V4_SHAPE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FOREIGN_KEYS_H_
-#define FOREDRAFT_CONFIG_FOREIGN_KEYS_H_
+#pragma once
 
 // Keys of TensorRT-LLM's files (LLM API arguments, and the flags of its commands by those names) that
 // foredraft does not have. Each one is translated into ours, ignored because nothing depends on it here, or
@@ -69,5 +68,3 @@ struct ForeignTranslation {
 ForeignTranslation TranslateForeignKeys(const std::vector<ForeignKeyGiven>& given, const Config& config);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FOREIGN_KEYS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_JSON_FIELDS_H_
-#define FOREDRAFT_CONFIG_JSON_FIELDS_H_
+#pragma once
 
 // Typed, range-checked access to the fields of one JSON object. The first fault is kept, later ones are
 // dropped, so callers read fields one per line and check status() once. null counts as absent. Not
@@ -53,5 +52,3 @@ class JsonFields {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_JSON_FIELDS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_JSON_TEXT_H_
-#define FOREDRAFT_CONFIG_JSON_TEXT_H_
+#pragma once
 
 // Reads untrusted files: a whole file into memory, up to a cap, and JSON without exceptions. Duplicate keys
 // and deep nesting are refused.
@@ -27,5 +26,3 @@ std::string ShowJson(const nlohmann::json& value);
 std::string ShowKey(const std::string& key);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_JSON_TEXT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_KV_ROW_LAYOUT_H_
-#define FOREDRAFT_CONFIG_KV_ROW_LAYOUT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -37,5 +36,3 @@ struct KvRowLayout {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_KV_ROW_LAYOUT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_MODEL_CONFIG_H_
-#define FOREDRAFT_CONFIG_MODEL_CONFIG_H_
+#pragma once
 
 // The model's shape from a checkpoint's config.json (Hugging Face's field names, unchanged) and the defaults
 // of its generation_config.json.
@@ -119,5 +118,3 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path);
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_MODEL_CONFIG_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_MODEL_FAMILY_H_
-#define FOREDRAFT_CONFIG_MODEL_FAMILY_H_
+#pragma once
 
 // The families of checkpoints, by what config.json says in `architectures` and `model_type`: the values of
 // fields that a family's config.json may leave out, and what the family does differently from DeepSeek-V3.
@@ -49,5 +48,3 @@ std::string KnownArchitectures();
 std::string KnownModelTypes(std::string_view architecture);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_MODEL_FAMILY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_MODEL_LIMITS_H_
-#define FOREDRAFT_CONFIG_MODEL_LIMITS_H_
+#pragma once
 
 // Caps on config.json's numbers, far above every known model. They keep all products of sizes inside int64,
 // rows of fused weights inside int32, and bound the memory that a hostile file can demand.
@@ -16,5 +15,3 @@ inline constexpr int64_t kMaxExperts = 4096;
 inline constexpr int64_t kMaxModules = 64;
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_MODEL_LIMITS_H_

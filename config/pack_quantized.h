@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_PACK_QUANTIZED_H_
-#define FOREDRAFT_CONFIG_PACK_QUANTIZED_H_
+#pragma once
 
 // The 4-bit formats of compressed-tensors, from quantization_config: pack-quantized (INT4, symmetric, a BF16
 // scale per group) and mxfp4-pack-quantized (E2M1, an E8M0 scale per group of 32). Which modules are packed
@@ -25,5 +24,3 @@ struct PackQuantized {
 PackQuantized ReadPackQuantized(const nlohmann::json& quantization, JsonFields& parent);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_PACK_QUANTIZED_H_

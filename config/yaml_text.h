@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_YAML_TEXT_H_
-#define FOREDRAFT_CONFIG_YAML_TEXT_H_
+#pragma once
 
 // YAML from outside, checked before it is used: one document, no duplicate keys, and caps on its size.
 
@@ -26,5 +25,3 @@ std::string ShowYaml(const YAML::Node& node);
 std::string ShowText(std::string_view text);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_YAML_TEXT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_BLOCK_TABLES_H_
-#define FOREDRAFT_ENGINE_BLOCK_TABLES_H_
+#pragma once
 
 // The block tables of one cache group: which block has which part of a sequence, by slot. The host's copy is
 // changed by plans and brought to the device in few copies. Owner: SlotState. Thread: the one that submits
@@ -45,5 +44,3 @@ class BlockTables {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_BLOCK_TABLES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_CACHE_GROUPS_H_
-#define FOREDRAFT_ENGINE_CACHE_GROUPS_H_
+#pragma once
 
 // What a sequence keeps in the cache, in groups of rows that live equally long (docs/deepseek-v4.md section
 // 10). This is the one place that knows a model's groups and the rows in them. DeepSeek-V3 has one group.
@@ -70,5 +69,3 @@ std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int histor
                                int max_draft_len);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_CACHE_GROUPS_H_

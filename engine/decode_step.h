@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_DECODE_STEP_H_
-#define FOREDRAFT_ENGINE_DECODE_STEP_H_
+#pragma once
 
 // The decode step of an iteration: rows from the slots, target forward, verification, drafts. All of it is
 // ops on fixed buffers, so that it can be captured, and nothing branches on what was accepted
@@ -20,5 +19,3 @@ std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_
 void DecodeStep(const Rank& rank, const StepKey& key);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_DECODE_STEP_H_

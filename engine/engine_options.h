@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_
-#define FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_
+#pragma once
 
 // The sizes that one rank is built for. Fixed for the life of the engine.
 
@@ -47,5 +46,3 @@ struct EngineOptions {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_ENGINE_OPTIONS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_GRAPH_CACHE_H_
-#define FOREDRAFT_ENGINE_GRAPH_CACHE_H_
+#pragma once
 
 // The captured decode steps, one per (bucket, K, choice of tokens). Filled at start; nothing is captured
 // afterwards. Owner: RankEngine.
@@ -41,5 +40,3 @@ class GraphCache {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_GRAPH_CACHE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_GROUP_SHAPES_H_
-#define FOREDRAFT_ENGINE_GROUP_SHAPES_H_
+#pragma once
 
 #include <vector>
 
@@ -14,5 +13,3 @@ namespace foredraft {
 std::vector<GroupShape> GroupShapesOf(const EngineOptions& options, const ModelConfig& config);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_GROUP_SHAPES_H_

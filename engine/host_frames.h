@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_HOST_FRAMES_H_
-#define FOREDRAFT_ENGINE_HOST_FRAMES_H_
+#pragma once
 
 // Page-locked host memory of something swapped out: frames of equal size, which need not be adjacent.
 
@@ -29,5 +28,3 @@ struct HostFrames {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_HOST_FRAMES_H_

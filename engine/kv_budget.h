@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_KV_BUDGET_H_
-#define FOREDRAFT_ENGINE_KV_BUDGET_H_
+#pragma once
 
 // How many blocks of the history a device has room for, once everything else is allocated. Pure.
 
@@ -16,5 +15,3 @@ absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_byte
                                   const KvCacheShape& shape, int sequence_blocks);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_KV_BUDGET_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_KV_CACHE_H_
-#define FOREDRAFT_ENGINE_KV_CACHE_H_
+#pragma once
 
 // The bytes of a rank's cache, in groups of blocks (engine/cache_groups.h): a block has the rows of
 // tokens_per_block positions of every layer of its group, target and MTP. Blocks of group 0, the history,
@@ -111,5 +110,3 @@ class KvCache {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_KV_CACHE_H_

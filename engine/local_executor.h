@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_LOCAL_EXECUTOR_H_
-#define FOREDRAFT_ENGINE_LOCAL_EXECUTOR_H_
+#pragma once
 
 // The Executor of a rank in this process. Its thread submits plans to a RankEngine as they are launched, so
 // the scheduler plans meanwhile. On a CPU, Submit returns when the plan is carried out; on a GPU it returns
@@ -40,5 +39,3 @@ class LocalExecutor : public Executor {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_LOCAL_EXECUTOR_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MEMORY_ESTIMATE_H_
-#define FOREDRAFT_ENGINE_MEMORY_ESTIMATE_H_
+#pragma once
 
 // What a rank will hold on its device, from the shape of the model and the options alone: no checkpoint, no
 // GPU. The engine itself is allocated on a device that only counts (kernels/sizing_device.h), so weights,
@@ -51,5 +50,3 @@ absl::StatusOr<int> BlocksOn(int64_t device_bytes, const MemoryEstimate& memory,
 int64_t SmallestDevice(const MemoryEstimate& memory, const EngineOptions& options);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MEMORY_ESTIMATE_H_

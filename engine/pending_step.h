@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_PENDING_STEP_H_
-#define FOREDRAFT_ENGINE_PENDING_STEP_H_
+#pragma once
 
 // An iteration between its submission and its result: the host memory that its outputs are copied to, the
 // events that time it, and what of the plan is needed to read them. The engine has two and uses them in turn,
@@ -67,5 +66,3 @@ class PendingStep {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_PENDING_STEP_H_

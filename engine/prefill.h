@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_PREFILL_H_
-#define FOREDRAFT_ENGINE_PREFILL_H_
+#pragma once
 
 // The prefill forward of an iteration: prompt chunks of several sequences in one eager forward of exact size,
 // the MTP modules' rows for the same positions, and for prompts that end the first token and its draft. If
@@ -15,5 +14,3 @@ namespace foredraft {
 void RunPrefill(Rank& rank, const IterationPlan& plan, int index);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_PREFILL_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_RANK_H_
-#define FOREDRAFT_ENGINE_RANK_H_
+#pragma once
 
 // Everything that the steps of one rank work on. Prefill, decode step, verifier and drafters take it as one
 // argument. Owner: RankEngine. Thread: the one that submits plans.
@@ -39,5 +38,3 @@ struct Rank {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_RANK_H_

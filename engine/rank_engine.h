@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_RANK_ENGINE_H_
-#define FOREDRAFT_ENGINE_RANK_ENGINE_H_
+#pragma once
 
 // Carries out the plans of one rank on one device: the prefill eagerly, the decode step as a graph. Submit
 // hands a plan to the device and Finish waits for its outputs, so the device has the next step before it ends
@@ -95,5 +94,3 @@ class RankEngine {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_RANK_ENGINE_H_

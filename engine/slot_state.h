@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SLOT_STATE_H_
-#define FOREDRAFT_ENGINE_SLOT_STATE_H_
+#pragma once
 
 // State of the running sequences on the device (kernels/slot_arrays.h), their block tables in every cache
 // group and boundaries, and how admissions, deltas and swaps write them. Owner: Rank. Thread: the one that
@@ -122,5 +121,3 @@ class SlotState {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SLOT_STATE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_STEP_BUFFERS_H_
-#define FOREDRAFT_ENGINE_STEP_BUFFERS_H_
+#pragma once
 
 // Device memory that carries rows into and out of a forward: ids, positions, outputs, logits. Fixed
 // addresses, so that graphs can hold them; each buffer has one meaning. Owner: Rank.
@@ -74,5 +73,3 @@ struct StepBuffers {
 absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepBufferShape& shape);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_STEP_BUFFERS_H_

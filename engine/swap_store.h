@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SWAP_STORE_H_
-#define FOREDRAFT_ENGINE_SWAP_STORE_H_
+#pragma once
 
 // Host memory of preempted sequences: the bytes of their blocks and their slot state, by image id. It is one
 // page-locked allocation, made at the start, in frames of the smallest block's size: an image takes the
@@ -82,5 +81,3 @@ class SwapStore {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SWAP_STORE_H_

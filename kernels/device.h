@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_DEVICE_H_
-#define FOREDRAFT_KERNELS_DEVICE_H_
+#pragma once
 
 // A device: memory, packed weights, streams, graphs and the table of ops. One implementation per backend,
 // chosen once in kernels/device_factory.cc.
@@ -166,5 +165,3 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const std::string& backend,
                                                      const DeviceOptions& options);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_DEVICE_H_

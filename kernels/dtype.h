@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_DTYPE_H_
-#define FOREDRAFT_KERNELS_DTYPE_H_
+#pragma once
 
 // Element types of tensors, and the scalar conversions all backends share.
 
@@ -72,5 +71,3 @@ constexpr bf16 E8M0ToBf16(uint8_t x) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_DTYPE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_EXP_H_
-#define FOREDRAFT_KERNELS_EXP_H_
+#pragma once
 
 // The exponential of all backends: only IEEE additions and products, nothing fused (the CPU is built with
 // -ffp-contract=off, CUDA with --fmad=false), no library call. So a loop over it vectorises without changing
@@ -36,5 +35,3 @@ constexpr float Exp(float x) {
 constexpr float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_EXP_H_

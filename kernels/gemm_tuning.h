@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_GEMM_TUNING_H_
-#define FOREDRAFT_KERNELS_GEMM_TUNING_H_
+#pragma once
 
 // `foredraft tune`: for each GEMM, finds the fastest algorithm that is row-independent (docs/architecture.md
 // section 5). Runs once, on the device that will serve.
@@ -39,5 +38,3 @@ absl::StatusOr<std::string> TuneGemms(const std::string& backend, std::span<cons
                                       const std::function<void(const std::string&)>& report);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_GEMM_TUNING_H_

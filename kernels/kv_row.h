@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_KV_ROW_H_
-#define FOREDRAFT_KERNELS_KV_ROW_H_
+#pragma once
 
 // The numbers of an FP8 row of the KV cache (config/kv_row_layout.h has its bytes), for host and device code.
 //
@@ -59,5 +58,3 @@ constexpr bf16 KvValue(uint8_t code, float scale) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_KV_ROW_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_OP_H_
-#define FOREDRAFT_KERNELS_OP_H_
+#pragma once
 
 namespace foredraft {
 
@@ -10,5 +9,3 @@ template <class Params>
 using Op = void (*)(Stream& stream, const Params& params);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_OP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_OPS_H_
-#define FOREDRAFT_KERNELS_OPS_H_
+#pragma once
 
 // The one list of ops. A backend is a table of function pointers; a model is a sequence of calls.
 //
@@ -463,5 +462,3 @@ struct Ops {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_OPS_H_

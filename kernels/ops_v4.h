@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_OPS_V4_H_
-#define FOREDRAFT_KERNELS_OPS_V4_H_
+#pragma once
 
 // The ops that only DeepSeek-V4 needs (docs/deepseek-v4.md), under the rules of kernels/ops.h: each computes
 // a row from that row's inputs alone, skips idle rows, and writes outputs first in its parameters. Both
@@ -212,5 +211,3 @@ struct V4Ops {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_OPS_V4_H_

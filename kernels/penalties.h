@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_PENALTIES_H_
-#define FOREDRAFT_KERNELS_PENALTIES_H_
+#pragma once
 
 // Penalties on logits: repetition counts prompt and output, presence and frequency the output alone.
 
@@ -40,5 +39,3 @@ constexpr DraftHistory EarlierDrafts(const int32_t* ids, const int32_t* row_in_s
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_PENALTIES_H_

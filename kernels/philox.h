@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_PHILOX_H_
-#define FOREDRAFT_KERNELS_PHILOX_H_
+#pragma once
 
 // The noise of sampling: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011),
 // a pure function of (seed, position, token id): every backend, batch and drafter draws the same noise.
@@ -50,5 +49,3 @@ inline float Gumbel(uint32_t x) { return static_cast<float>(-std::log(-std::log(
 inline constexpr float kMaxGumbel = 22.9f;
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_PHILOX_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_RANDOM_WEIGHT_H_
-#define FOREDRAFT_KERNELS_RANDOM_WEIGHT_H_
+#pragma once
 
 // Random weights (load_format dummy), generated on the device that uses them. An element depends only on the
 // seed and its number, so every backend generates the same ones, and two weights can be views of one matrix
@@ -81,5 +80,3 @@ inline bf16 RandomGroupScale(const RandomWeight& weight) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_RANDOM_WEIGHT_H_

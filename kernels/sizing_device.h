@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_SIZING_DEVICE_H_
-#define FOREDRAFT_KERNELS_SIZING_DEVICE_H_
+#pragma once
 
 // A device that only adds up what a real one would hold. It has no memory: the addresses that it hands out
 // must not be read or written, which the engine never does with device memory. Its ops and copies do nothing.
@@ -63,5 +62,3 @@ class SizingDevice : public Device {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_SIZING_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_SLOT_ARRAYS_H_
-#define FOREDRAFT_KERNELS_SLOT_ARRAYS_H_
+#pragma once
 
 // The state of the running sequences in device memory: plain structs in arrays indexed by slot.
 // engine/slot_state.h owns the memory. Split by writer: admission constants (written once per admission),
@@ -90,5 +89,3 @@ struct StepOutput {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_SLOT_ARRAYS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_SLOT_LOGIC_H_
-#define FOREDRAFT_KERNELS_SLOT_LOGIC_H_
+#pragma once
 
 // The slot ops (docs/speculation.md sections 1 and 3) for one bucket entry: shared by the backends, which
 // call RunEntry for every entry (a loop on the CPU, a thread per entry on a GPU). Integers only, and
@@ -233,5 +232,3 @@ constexpr void RunEntry(const StoreDraftsParams& p, int32_t entry) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_SLOT_LOGIC_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_SLOT_ROWS_H_
-#define FOREDRAFT_KERNELS_SLOT_ROWS_H_
+#pragma once
 
 // Rows of a forward by position: the rows of a slot are adjacent, in ascending order of position. For host
 // and device code.
@@ -17,5 +16,3 @@ constexpr int64_t RowAt(const RowIndex& index, int64_t row, int32_t position) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_SLOT_ROWS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_SOFTPLUS_H_
-#define FOREDRAFT_KERNELS_SOFTPLUS_H_
+#pragma once
 
 // softplus(x) = ln(1 + e^x), by additions, products and one division: the same bits on every machine, as
 // kernels/exp.h.
@@ -26,5 +25,3 @@ constexpr float Softplus(float x) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_SOFTPLUS_H_

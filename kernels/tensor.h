@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_TENSOR_H_
-#define FOREDRAFT_KERNELS_TENSOR_H_
+#pragma once
 
 // Views of device memory, passed by value inside op parameters. They own nothing and are trivially copyable,
 // because a graph node stores them.
@@ -120,5 +119,3 @@ struct RowIndex {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_TENSOR_H_

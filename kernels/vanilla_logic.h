@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
-#define FOREDRAFT_KERNELS_VANILLA_LOGIC_H_
+#pragma once
 
 // MTP Vanilla's windows (docs/speculation.md section 4) for one bucket entry; shared by the backends like
 // kernels/slot_logic.h.
@@ -66,5 +65,3 @@ constexpr void RunEntry(const AppendRecentParams& p, int32_t entry) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_VANILLA_LOGIC_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_WEIGHT_PARTS_H_
-#define FOREDRAFT_KERNELS_WEIGHT_PARTS_H_
+#pragma once
 
 // What all backends do with the parts of a weight before they pack them: checks, and the order of 4-bit
 // codes.
@@ -93,5 +92,3 @@ absl::Status CheckArrayItem(int index, const Weight& item, const Weight& first) 
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_WEIGHT_PARTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_NET_ACCEPTOR_H_
-#define FOREDRAFT_NET_ACCEPTOR_H_
+#pragma once
 
 // Accepts connections on a thread of its own and hands them on, up to a number that are open at once. gRPC's
 // own listener has no such number, and once the process has no descriptors left it accepts no connection any
@@ -91,5 +90,3 @@ class Acceptor {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_NET_ACCEPTOR_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_NET_LISTENING_SOCKETS_H_
-#define FOREDRAFT_NET_LISTENING_SOCKETS_H_
+#pragma once
 
 // The sockets that an address of the configuration listens on: host:port, or unix:path. Not thread-safe.
 
@@ -36,5 +35,3 @@ class ListeningSockets {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_NET_LISTENING_SOCKETS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_DRAFT_POLICY_H_
-#define FOREDRAFT_SCHEDULER_DRAFT_POLICY_H_
+#pragma once
 
 // Chooses K, one for the whole group, for every decode step. Data in, data out: no clock, no randomness; it
 // learns times and acceptance from what Commit passes to Observe. Owner: Scheduler. Thread: scheduler.
@@ -91,5 +90,3 @@ class DraftPolicy {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_DRAFT_POLICY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_
-#define FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_
+#pragma once
 
 // The sizes of a cache group (docs/deepseek-v4.md section 10), which configuration and model decide at the
 // start, and how many of its blocks a sequence takes. Plain data, pure functions.
@@ -70,5 +69,3 @@ struct GroupShape {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_GROUP_SHAPE_H_

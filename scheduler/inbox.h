@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_INBOX_H_
-#define FOREDRAFT_SCHEDULER_INBOX_H_
+#pragma once
 
 // Messages from other threads to the scheduler thread: new requests, cancels, reloaded settings, lost ranks.
 // The inbox enforces max_queue_size: it counts the requests that wait, in the inbox or in the scheduler's
@@ -75,5 +74,3 @@ class Inbox {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_INBOX_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_ITERATION_TRACE_H_
-#define FOREDRAFT_SCHEDULER_ITERATION_TRACE_H_
+#pragma once
 
 // The ranks' rows of the trace (base/trace.h): an iteration with its prefill and its decode step. The ranks
 // may be on other hosts, with other clocks, so only the lengths of the spans are the ranks' own measurements.
@@ -23,5 +22,3 @@ class IterationTrace {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_ITERATION_TRACE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
-#define FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_
+#pragma once
 
 // The block ids of one cache group of a rank: held, cached for reuse or free. No bytes: those are in KvCache.
 // Owner: RankState, one per group. Thread: scheduler.
@@ -67,5 +66,3 @@ class KvBlockPool {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_KV_BLOCK_POOL_H_

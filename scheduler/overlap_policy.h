@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_OVERLAP_POLICY_H_
-#define FOREDRAFT_SCHEDULER_OVERLAP_POLICY_H_
+#pragma once
 
 // Decides whether the serving loop overlaps: plans and launches the next iteration while one is in flight.
 // That hides the host's time between two steps. It costs a step per ended sequence, because its end is known
@@ -59,5 +58,3 @@ class OverlapPolicy {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_OVERLAP_POLICY_H_

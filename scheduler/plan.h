@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_PLAN_H_
-#define FOREDRAFT_SCHEDULER_PLAN_H_
+#pragma once
 
 // Everything that passes between scheduler and engine: plain data, and Executor, the interface of one rank.
 // No gRPC, no device.
@@ -192,5 +191,3 @@ class Executor {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_PLAN_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_PREFIX_ENDS_H_
-#define FOREDRAFT_SCHEDULER_PREFIX_ENDS_H_
+#pragma once
 
 // Prefix ends: the places in the prefix index at which a prefix can be reused although the model has windows
 // (scheduler/group_shape.h). An end belongs to the last history block of its prefix of n tokens, and has, for
@@ -47,5 +46,3 @@ class PrefixEnds {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_PREFIX_ENDS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_PREFIX_INDEX_H_
-#define FOREDRAFT_SCHEDULER_PREFIX_INDEX_H_
+#pragma once
 
 // Finds the block that holds given prompt tokens after a given prefix: a tree of full blocks under the root
 // (the empty prefix). Tokens are compared, not only their hash, and a child names its parent by an id that is
@@ -70,5 +69,3 @@ class PrefixIndex {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_PREFIX_INDEX_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_RANK_STATE_H_
-#define FOREDRAFT_SCHEDULER_RANK_STATE_H_
+#pragma once
 
 // The scheduler's accounting of one rank: slots, and for every cache group blocks, block tables, reservations
 // and what the prefix index has. It makes no decisions. Owner: Scheduler. Thread: scheduler.
@@ -158,5 +157,3 @@ class RankState {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_RANK_STATE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_REQUEST_H_
-#define FOREDRAFT_SCHEDULER_REQUEST_H_
+#pragma once
 
 // A validated, tokenized request, which the server submits to the scheduler, and the updates that come back.
 
@@ -62,5 +61,3 @@ struct RequestUpdate {
 using UpdateSink = std::function<void(std::vector<RequestUpdate>)>;
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_REQUEST_H_

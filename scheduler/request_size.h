@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_REQUEST_SIZE_H_
-#define FOREDRAFT_SCHEDULER_REQUEST_SIZE_H_
+#pragma once
 
 // How large a request may be, prompt and output together, in tokens. The rule exists only here: the server's
 // validator, the serving loop, the scheduler and the warm-up apply it. Any thread.
@@ -30,5 +29,3 @@ struct RequestSizeLimits {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_REQUEST_SIZE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_SAMPLING_PARAMS_H_
-#define FOREDRAFT_SCHEDULER_SAMPLING_PARAMS_H_
+#pragma once
 
 // How the tokens of one request are chosen. Values are resolved and validated: defaults of the checkpoint's
 // generation_config are already in.
@@ -24,5 +23,3 @@ struct SamplingParams {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_SAMPLING_PARAMS_H_

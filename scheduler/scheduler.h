@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_SCHEDULER_H_
-#define FOREDRAFT_SCHEDULER_SCHEDULER_H_
+#pragma once
 
 // Decides, for all ranks, what every iteration does: Plan and Commit (docs/architecture.md section 4). No
 // clock, device, thread or callback: data in, data out; time is an argument. Thread: one (the scheduler's).
@@ -295,5 +294,3 @@ class Scheduler {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_SCHEDULER_H_

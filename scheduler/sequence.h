@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_SEQUENCE_H_
-#define FOREDRAFT_SCHEDULER_SEQUENCE_H_
+#pragma once
 
 // One request's progress as of the last Commit. Owner: Scheduler. Thread: scheduler.
 //
@@ -141,5 +140,3 @@ struct AdmittedFirst {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_SEQUENCE_H_

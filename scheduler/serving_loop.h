@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
-#define FOREDRAFT_SCHEDULER_SERVING_LOOP_H_
+#pragma once
 
 // Runs iterations over a list of executors: Plan, Launch, Collect, Commit (docs/architecture.md section 4).
 // Owns the scheduler thread. Submit and Cancel may be called from any thread and never wait for the engine.
@@ -155,5 +154,3 @@ class ServingLoop {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_SERVING_LOOP_H_

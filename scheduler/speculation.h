@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_SPECULATION_H_
-#define FOREDRAFT_SCHEDULER_SPECULATION_H_
+#pragma once
 
 // What a reload may change about drafts: their number, the acceptance rule, the policy. One value, so that a
 // reload takes effect as a whole, between two iterations.
@@ -25,5 +24,3 @@ struct Speculation {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_SPECULATION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SCHEDULER_STEP_ESTIMATES_H_
-#define FOREDRAFT_SCHEDULER_STEP_ESTIMATES_H_
+#pragma once
 
 // What the adaptive draft policy learns from results: how long a decode step takes with K drafts, and how
 // likely the draft of each position is accepted. No clock, no randomness: the same results give the same
@@ -59,5 +58,3 @@ class AcceptanceCurve {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SCHEDULER_STEP_ESTIMATES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CERTIFICATES_H_
-#define FOREDRAFT_SERVER_CERTIFICATES_H_
+#pragma once
 
 // The certificate of a gRPC server, which a running daemon replaces: handshakes after Reload use the new one,
 // connections stay. Thread-safe.
@@ -63,5 +62,3 @@ class Certificates {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CERTIFICATES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_DAEMON_H_
-#define FOREDRAFT_SERVER_DAEMON_H_
+#pragma once
 
 // Makes a serving daemon from a configuration: the only class that connects configuration, ranks, scheduler
 // and frontend.
@@ -99,5 +98,3 @@ class Daemon {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_DAEMON_H_

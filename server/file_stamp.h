@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_FILE_STAMP_H_
-#define FOREDRAFT_SERVER_FILE_STAMP_H_
+#pragma once
 
 // Notices that files of the configuration have changed: written in place, replaced, removed, also behind a
 // symbolic link. Not thread-safe.
@@ -25,5 +24,3 @@ class FileStamp {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_FILE_STAMP_H_

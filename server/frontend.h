@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_FRONTEND_H_
-#define FOREDRAFT_SERVER_FRONTEND_H_
+#pragma once
 
 // Everything that clients and operators reach: the gRPC listeners with their services, health and reflection,
 // the pages of metrics and probes, and behind them the output thread and the serving loop. Uses executors
@@ -167,5 +166,3 @@ class Frontend {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_FRONTEND_H_

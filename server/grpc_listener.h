@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GRPC_LISTENER_H_
-#define FOREDRAFT_SERVER_GRPC_LISTENER_H_
+#pragma once
 
 // A gRPC server on an address of the configuration, with the limits that server.* sets and a health service.
 // Connections come through an Acceptor. Not thread-safe, but for what says so.
@@ -59,5 +58,3 @@ class GrpcListener {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GRPC_LISTENER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_PERIODIC_THREAD_H_
-#define FOREDRAFT_SERVER_PERIODIC_THREAD_H_
+#pragma once
 
 // Runs jobs on a thread of its own, each once in its period, until destroyed. A job that takes long delays
 // the others.
@@ -65,5 +64,3 @@ class PeriodicThread {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_PERIODIC_THREAD_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_PORT_PROBE_H_
-#define FOREDRAFT_SERVER_PORT_PROBE_H_
+#pragma once
 
 // Dials a listener of this process and waits for the first bytes of its answer: that it accepts connections,
 // has a descriptor for them, and that gRPC's threads run.
@@ -24,5 +23,3 @@ struct PortProbe {
 absl::Status Probe(const PortProbe& probe);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_PORT_PROBE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_REQUEST_SETUP_H_
-#define FOREDRAFT_SERVER_REQUEST_SETUP_H_
+#pragma once
 
 // What the API needs from the configuration and the checkpoint: tokenizer, sampling defaults, request limits,
 // thinking tokens and the model card.
@@ -35,5 +34,3 @@ ModelCard ModelCardOf(const Config& config, const ModelConfig& model, const Requ
                       const std::string& numerics_class);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_REQUEST_SETUP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TLS_H_
-#define FOREDRAFT_SERVER_TLS_H_
+#pragma once
 
 // The files of a server's certificate, read and checked.
 
@@ -31,5 +30,3 @@ absl::StatusOr<ServerPems> ReadServerPems(const TlsConfig& tls, const TlsKeys& k
 absl::StatusOr<std::string> ReadPem(const char* key, const std::string& path);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TLS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_VERSION_H_
-#define FOREDRAFT_SERVER_VERSION_H_
+#pragma once
 
 namespace foredraft {
 
@@ -10,5 +9,3 @@ inline constexpr char kVersion[] = FOREDRAFT_VERSION;  // CMake's project versio
 extern const char kCommit[];
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_VERSION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_WARM_UP_H_
-#define FOREDRAFT_SERVER_WARM_UP_H_
+#pragma once
 
 // Runs one small request through the engine before the server accepts clients, so that first touches of
 // memory, lazy initialisation of libraries and faults do not hit the first client.
@@ -17,5 +16,3 @@ namespace foredraft {
 absl::Status WarmUp(SchedulerOptions options, const std::vector<Executor*>& executors);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_WARM_UP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_
-#define FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_
+#pragma once
 
 // When requests are due: all at once (a closed loop, where only the concurrency delays them), or as a Poisson
 // process. Not thread safe.
@@ -26,5 +25,3 @@ class Arrivals {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_ARRIVALS_H_

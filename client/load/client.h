@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_CLIENT_H_
-#define FOREDRAFT_CLIENT_LOAD_CLIENT_H_
+#pragma once
 
 // Connections to a daemon, and timed streams over them. They use gRPC's callback API, so any number of
 // streams shares the few threads of gRPC.
@@ -83,5 +82,3 @@ class BenchClient {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_CLIENT_H_

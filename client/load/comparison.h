@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_COMPARISON_H_
-#define FOREDRAFT_CLIENT_LOAD_COMPARISON_H_
+#pragma once
 
 // Sends the same requests once per setting, in rounds, and compares how long each setting takes and whether
 // all settings give the same tokens, as the daemon promises.
@@ -89,5 +88,3 @@ Comparison Compare(const std::vector<ComparisonSetting>& settings, int round_cou
                    const std::function<LoadResult(const ComparisonSetting&, const std::string& name)>& run);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_COMPARISON_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_COMPARISON_REPORT_H_
-#define FOREDRAFT_CLIENT_LOAD_COMPARISON_REPORT_H_
+#pragma once
 
 // What `bench --compare` prints: for people and as JSON.
 
@@ -25,5 +24,3 @@ std::string NotesText(const ComparisonReport& report);
 std::string JsonReport(const ComparisonReport& report);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_COMPARISON_REPORT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_HTML_REPORT_H_
-#define FOREDRAFT_CLIENT_LOAD_HTML_REPORT_H_
+#pragma once
 
 // The report of `bench` as one page of HTML that needs nothing else: no scripts, no fonts, no other files. It
 // follows the reader's light or dark theme.
@@ -16,5 +15,3 @@ std::string HtmlReport(const BenchSetup& setup, const RunStats& run, const RunCh
 std::string HtmlReport(const ComparisonReport& report);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_HTML_REPORT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_HTML_STYLE_H_
-#define FOREDRAFT_CLIENT_LOAD_HTML_STYLE_H_
+#pragma once
 
 // The style sheet of the page of `bench --html`.
 
@@ -72,5 +71,3 @@ tr + tr > * { border-top: 1px solid var(--rule); }
 )";
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_HTML_STYLE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_LOAD_RUN_H_
-#define FOREDRAFT_CLIENT_LOAD_LOAD_RUN_H_
+#pragma once
 
 // One run of a load: sends the requests of a workload when they are due and measures them.
 //
@@ -100,5 +99,3 @@ class LoadRun {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_LOAD_RUN_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_MEASURED_REQUEST_H_
-#define FOREDRAFT_CLIENT_LOAD_MEASURED_REQUEST_H_
+#pragma once
 
 // Measurements of one request. Plain data; times are in seconds since the start of the run, by the client's
 // clock.
@@ -51,5 +50,3 @@ void AddChunk(MeasuredRequest& request, double now_s, v1::GenerateChunk& chunk);
 void EndRequest(MeasuredRequest& request, const absl::Status& status, bool interrupted);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_MEASURED_REQUEST_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
-#define FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_
+#pragma once
 
 // Shows the progress of a run on stderr: on a terminal one line that is redrawn, otherwise a plain line every
 // 10 s. Owner: the command. One thread.
@@ -36,5 +35,3 @@ class ProgressLine {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_PROGRESS_LINE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_RANDOM_BITS_H_
-#define FOREDRAFT_CLIENT_LOAD_RANDOM_BITS_H_
+#pragma once
 
 // Reproducible random numbers: the same on every machine and in any order of calls, unlike the distributions
 // of <random>.
@@ -27,5 +26,3 @@ inline int64_t RandomBelow(int64_t bound, uint64_t seed, uint64_t index) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_RANDOM_BITS_H_

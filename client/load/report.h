@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_REPORT_H_
-#define FOREDRAFT_CLIENT_LOAD_REPORT_H_
+#pragma once
 
 // What `bench` prints about one run: for people and as JSON.
 
@@ -43,5 +42,3 @@ nlohmann::ordered_json RunJson(const RunStats& run);
 double RoundedForJson(double value);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_REPORT_H_

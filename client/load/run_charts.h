@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_RUN_CHARTS_H_
-#define FOREDRAFT_CLIENT_LOAD_RUN_CHARTS_H_
+#pragma once
 
 // What the page of `bench --html` draws in addition to RunStats.
 
@@ -26,5 +25,3 @@ RunTimeline TimelineOf(const LoadResult& result);
 RunCharts ChartsOf(const LoadResult& result);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_RUN_CHARTS_H_

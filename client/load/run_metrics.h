@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_RUN_METRICS_H_
-#define FOREDRAFT_CLIENT_LOAD_RUN_METRICS_H_
+#pragma once
 
 // The metrics of a run, one row each: `bench` takes its text, its JSON and its comparison of several runs
 // from this table.
@@ -54,5 +53,3 @@ std::string NumberText(double number, int decimals, NumberStyle style);
 std::string ValueText(const RunMetric& metric, const MetricValue& value);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_RUN_METRICS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_RUN_STATS_H_
-#define FOREDRAFT_CLIENT_LOAD_RUN_STATS_H_
+#pragma once
 
 // Statistics of one run, computed from every request of it.
 //
@@ -83,5 +82,3 @@ struct RunStats {
 RunStats Evaluate(const LoadResult& result);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_RUN_STATS_H_

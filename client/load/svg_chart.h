@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_SVG_CHART_H_
-#define FOREDRAFT_CLIENT_LOAD_SVG_CHART_H_
+#pragma once
 
 // Charts as inline SVG. Colours come from the page's style sheet: element classes are `s0`, `s1`, ... for
 // series, and `grid`, `label`, `mark` for the rest. No scripts; a title element gives a tooltip where it
@@ -57,5 +56,3 @@ struct RangeRow {
 std::string RangeChart(const ChartLabels& labels, const std::vector<RangeRow>& rows, int first_series);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_SVG_CHART_H_

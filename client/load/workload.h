@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_LOAD_WORKLOAD_H_
-#define FOREDRAFT_CLIENT_LOAD_WORKLOAD_H_
+#pragma once
 
 // Prompts and output lengths of a benchmark's requests: from a file or random. Immutable; any thread.
 
@@ -109,5 +108,3 @@ class PromptsOnlyWorkload : public Workload {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_LOAD_WORKLOAD_H_

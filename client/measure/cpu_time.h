@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_MEASURE_CPU_TIME_H_
-#define FOREDRAFT_CLIENT_MEASURE_CPU_TIME_H_
+#pragma once
 
 namespace foredraft {
 
@@ -7,5 +6,3 @@ namespace foredraft {
 double ProcessCpuSeconds();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_MEASURE_CPU_TIME_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_MEASURE_SUMMARY_H_
-#define FOREDRAFT_CLIENT_MEASURE_SUMMARY_H_
+#pragma once
 
 // Summarizes a set of measurements.
 
@@ -26,5 +25,3 @@ Summary Summarize(const std::vector<double>& values);
 std::vector<double> Percentiles(std::vector<WeightedSample> samples, int last);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_MEASURE_SUMMARY_H_

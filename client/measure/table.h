@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CLIENT_MEASURE_TABLE_H_
-#define FOREDRAFT_CLIENT_MEASURE_TABLE_H_
+#pragma once
 
 // Rows of cells under one head, for a terminal or for a Markdown page.
 
@@ -23,5 +22,3 @@ class Table {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CLIENT_MEASURE_TABLE_H_

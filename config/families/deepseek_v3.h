@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V3_H_
-#define FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V3_H_
+#pragma once
 
 // DeepSeek-V3, R1 and V3.1, and checkpoints of other vendors under their names: GigaChat3, Moonlight.
 // Defaults: transformers, models/deepseek_v3, and the configuration_deepseek.py published with DeepSeek-V3,
@@ -21,5 +20,3 @@ inline constexpr ModelFamily kDeepseekV3 = {.architecture = "DeepseekV3ForCausal
                                                        .routed_scaling_factor = 2.5}};
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V3_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V32_H_
-#define FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V32_H_
+#pragma once
 
 // DeepSeek-V3.2 and V3.2-Exp: DeepSeek-V3 with sparse attention. Defaults: transformers, models/deepseek_v32.
 
@@ -20,5 +19,3 @@ inline constexpr ModelFamily kDeepseekV32 = {.architecture = "DeepseekV32ForCaus
                                              .sparse_attention = true};
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V32_H_

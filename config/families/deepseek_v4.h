@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V4_H_
-#define FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V4_H_
+#pragma once
 
 // DeepSeek-V4 (Flash, Pro) with MTP modules. Its fields and their defaults are read by
 // config/deepseek_v4_fields.h.
@@ -12,5 +11,3 @@ inline constexpr ModelFamily kDeepseekV4 = {
     .architecture = "DeepseekV4ForCausalLM", .model_type = "deepseek_v4", .deepseek_v4 = true};
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FAMILIES_DEEPSEEK_V4_H_

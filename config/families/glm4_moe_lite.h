@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FAMILIES_GLM4_MOE_LITE_H_
-#define FOREDRAFT_CONFIG_FAMILIES_GLM4_MOE_LITE_H_
+#pragma once
 
 // GLM-4.7-Flash: the mathematics and the tensor names of DeepSeek-V3, MTP modules included. Defaults:
 // transformers, models/glm4_moe_lite. Its config.json has no scoring_func (sigmoid) and no BOS.
@@ -23,5 +22,3 @@ inline constexpr ModelFamily kGlm4MoeLite = {.architecture = "Glm4MoeLiteForCaus
                                                         .rms_norm_eps = 1e-5}};
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FAMILIES_GLM4_MOE_LITE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FAMILIES_GLM_MOE_DSA_H_
-#define FOREDRAFT_CONFIG_FAMILIES_GLM_MOE_DSA_H_
+#pragma once
 
 // GLM-5: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers, models/glm_moe_dsa.
 // From 5.2 on, some layers have no indexer of their own and share the selection of a layer below.
@@ -22,5 +21,3 @@ inline constexpr ModelFamily kGlmMoeDsa = {.architecture = "GlmMoeDsaForCausalLM
                                            .sparse_attention = true};
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FAMILIES_GLM_MOE_DSA_H_

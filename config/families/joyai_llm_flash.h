@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FAMILIES_JOYAI_LLM_FLASH_H_
-#define FOREDRAFT_CONFIG_FAMILIES_JOYAI_LLM_FLASH_H_
+#pragma once
 
 // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside the
 // shards. Sources: the model's files in SGLang (joyai_llm_flash_nextn.py, weight_utils.py) and in vLLM
@@ -15,5 +14,3 @@ inline constexpr ModelFamily kJoyaiLlmFlash = {.architecture = "DeepseekV3ForCau
                                                .mtp_file = "mtp-1-of-1.safetensors"};
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FAMILIES_JOYAI_LLM_FLASH_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_CONFIG_FAMILIES_KIMI_K2_H_
-#define FOREDRAFT_CONFIG_FAMILIES_KIMI_K2_H_
+#pragma once
 
 // Kimi-K2 (-Instruct, -0905): DeepSeek-V3 without MTP modules. No implementation has defaults of its own for
 // this model_type, so its config.json has to have every field.
@@ -11,5 +10,3 @@ namespace foredraft {
 inline constexpr ModelFamily kKimiK2 = {.architecture = "DeepseekV3ForCausalLM", .model_type = "kimi_k2"};
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_CONFIG_FAMILIES_KIMI_K2_H_

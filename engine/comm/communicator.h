@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_COMMUNICATOR_H_
-#define FOREDRAFT_ENGINE_COMM_COMMUNICATOR_H_
+#pragma once
 
 // One rank's collectives with the other ranks of its group. Every rank calls the same collectives in the same
 // order, which follows from the plan alone (docs/architecture.md, lockstep).
@@ -79,5 +78,3 @@ class Communicator {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_COMMUNICATOR_H_

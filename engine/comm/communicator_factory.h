@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_
-#define FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_
+#pragma once
 
 // Chooses the communicator of a rank from its group's size and backend, among those that this binary has.
 
@@ -31,5 +30,3 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const Communica
                                                                  Device& device, RendezvousStore* store);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_COMMUNICATOR_FACTORY_H_

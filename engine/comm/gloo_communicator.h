@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_GLOO_COMMUNICATOR_H_
-#define FOREDRAFT_ENGINE_COMM_GLOO_COMMUNICATOR_H_
+#pragma once
 
 // The communicator of ranks on CPUs, over Gloo's TCP transport (gloo_mesh.h) on parallel.interface. The
 // network must be private: nothing is encrypted. Every collective is one exchange of blocks.
@@ -70,5 +69,3 @@ class GlooCommunicator : public Communicator {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_GLOO_COMMUNICATOR_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_GLOO_MESH_H_
-#define FOREDRAFT_ENGINE_COMM_GLOO_MESH_H_
+#pragma once
 
 // Gloo's TCP connections between all pairs of ranks, with one operation: an exchange, in which every rank
 // swaps one block, often an empty one, with every other rank. Each exchange therefore needs a message from
@@ -94,5 +93,3 @@ class GlooMesh {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_GLOO_MESH_H_

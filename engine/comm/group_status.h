@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_GROUP_STATUS_H_
-#define FOREDRAFT_ENGINE_COMM_GROUP_STATUS_H_
+#pragma once
 
 // The status of a group of ranks: ok until the first failure, which is kept. Owner: a communicator.
 // Thread-safe; failed() is one atomic load, cheap enough for every collective.
@@ -26,5 +25,3 @@ class GroupStatus {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_GROUP_STATUS_H_

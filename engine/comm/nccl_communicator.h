@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_NCCL_COMMUNICATOR_H_
-#define FOREDRAFT_ENGINE_COMM_NCCL_COMMUNICATOR_H_
+#pragma once
 
 // The communicator of ranks on GPUs, one process and one GPU each, over NCCL. It is non-blocking: no call
 // waits inside the library, where it would have no deadline. After every enqueue it polls until NCCL has
@@ -86,5 +85,3 @@ class NcclCommunicator : public Communicator {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_NCCL_COMMUNICATOR_H_

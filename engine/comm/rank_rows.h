@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_RANK_ROWS_H_
-#define FOREDRAFT_ENGINE_COMM_RANK_ROWS_H_
+#pragma once
 
 // How many rows each rank contributes to a collective. All ranks have the same counts, from the plan.
 
@@ -33,5 +32,3 @@ struct RankRows {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_RANK_ROWS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_RENDEZVOUS_H_
-#define FOREDRAFT_ENGINE_COMM_RENDEZVOUS_H_
+#pragma once
 
 // A key-value store through which the ranks of a forming group exchange their addresses: a few small values,
 // each set once. Each life of the group has an empty store of its own.
@@ -27,5 +26,3 @@ class RendezvousStore {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_RENDEZVOUS_H_

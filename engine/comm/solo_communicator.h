@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_COMM_SOLO_COMMUNICATOR_H_
-#define FOREDRAFT_ENGINE_COMM_SOLO_COMMUNICATOR_H_
+#pragma once
 
 // A group of one rank, on any device: collectives copy rows from `in` to `out` unless those are the same
 // memory.
@@ -37,5 +36,3 @@ class SoloCommunicator : public Communicator {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_COMM_SOLO_COMMUNICATOR_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_ACTIVATIONS_H_
-#define FOREDRAFT_ENGINE_MODEL_ACTIVATIONS_H_
+#pragma once
 
 // Device memory between the ops of one forward, allocated once and shared by all layers. Nothing in it
 // outlives a forward. Owner: DeepseekV3.
@@ -59,5 +58,3 @@ absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfi
                                                 const ForwardCapacity& capacity, int ranks);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_ACTIVATIONS_H_

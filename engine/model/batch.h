@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_BATCH_H_
-#define FOREDRAFT_ENGINE_MODEL_BATCH_H_
+#pragma once
 
 // The rows of one forward, and the form in which attention takes them.
 
@@ -36,5 +35,3 @@ struct Batch {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_BATCH_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_CREATE_MODEL_H_
-#define FOREDRAFT_ENGINE_MODEL_CREATE_MODEL_H_
+#pragma once
 
 #include <memory>
 
@@ -18,5 +17,3 @@ absl::StatusOr<std::unique_ptr<Model>> CreateModel(Device& device, Communicator&
                                                    const ForwardCapacity& capacity);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_CREATE_MODEL_H_

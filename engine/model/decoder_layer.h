@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_DECODER_LAYER_H_
-#define FOREDRAFT_ENGINE_MODEL_DECODER_LAYER_H_
+#pragma once
 
 // One layer: norm, attention, residual, norm, MLP or experts, residual.
 
@@ -12,5 +11,3 @@ namespace foredraft {
 void DecoderLayer(const Forward& f, const LayerWeights& w, const AttentionContext& context);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_DECODER_LAYER_H_

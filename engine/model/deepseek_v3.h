@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_DEEPSEEK_V3_H_
-#define FOREDRAFT_ENGINE_MODEL_DEEPSEEK_V3_H_
+#pragma once
 
 // DeepSeek-V3 (docs/deepseek-v3.md) as recipes over ops. A level's output is its hidden state after the final
 // norm (level 0) or after shared_head.norm (modules). All levels share the head.
@@ -48,5 +47,3 @@ class DeepseekV3 : public Model {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_DEEPSEEK_V3_H_

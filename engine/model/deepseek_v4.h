@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_DEEPSEEK_V4_H_
-#define FOREDRAFT_ENGINE_MODEL_DEEPSEEK_V4_H_
+#pragma once
 
 // DeepSeek-V4 (docs/deepseek-v4.md) as recipes over ops. A level's output is its streams, [R, N D]: neither
 // normed nor reduced. Logits are made of streams by the level's own head.
@@ -41,5 +40,3 @@ class DeepseekV4 : public Model {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_DEEPSEEK_V4_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_DENSE_MLP_H_
-#define FOREDRAFT_ENGINE_MODEL_DENSE_MLP_H_
+#pragma once
 
 // down(silu(gate x) * (up x)): dense layers and shared experts.
 
@@ -12,5 +11,3 @@ namespace foredraft {
 void DenseMlp(const Forward& f, const DenseMlpWeights& w, const InputRows& x, Matrix<float> out);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_DENSE_MLP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_EXPERT_ACTIVATIONS_H_
-#define FOREDRAFT_ENGINE_MODEL_EXPERT_ACTIVATIONS_H_
+#pragma once
 
 // Device memory between the ops of a mixture of experts and of its exchange with other ranks. Of any model.
 
@@ -45,5 +44,3 @@ absl::Status AllocateExperts(Device& device, const ModelConfig& config, int rows
                              ExpertActivations& a);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_EXPERT_ACTIVATIONS_H_

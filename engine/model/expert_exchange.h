@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_EXPERT_EXCHANGE_H_
-#define FOREDRAFT_ENGINE_MODEL_EXPERT_EXCHANGE_H_
+#pragma once
 
 // Brings rows to experts that are spread over ranks (docs/architecture.md, expert-exchange): every rank gets
 // the rows of all with their choices, runs the experts it has, and sends each row's partial sum back to the
@@ -82,5 +81,3 @@ class ExpertExchange {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_EXPERT_EXCHANGE_H_

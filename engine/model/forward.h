@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_FORWARD_H_
-#define FOREDRAFT_ENGINE_MODEL_FORWARD_H_
+#pragma once
 
 // What every recipe needs, as one argument. A view: the model builds one per forward, and all referents
 // outlive that forward.
@@ -29,5 +28,3 @@ struct Forward {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_FORWARD_H_

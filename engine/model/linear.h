@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_LINEAR_H_
-#define FOREDRAFT_ENGINE_MODEL_LINEAR_H_
+#pragma once
 
 // Products of rows with weights of any kind. Everything in the model that depends on a weight's kind is here:
 // in which form a kind reads its input, which op writes that form, which products fuse. A recipe names the
@@ -48,5 +47,3 @@ void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p);
 void GroupedGateUp(const Forward& f, const InputRows& x, const InputRows& out, GroupedGemmParams p);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_LINEAR_H_

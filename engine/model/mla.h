@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_MLA_H_
-#define FOREDRAFT_ENGINE_MODEL_MLA_H_
+#pragma once
 
 // Multi-head latent attention (docs/deepseek-v3.md 3.1-3.3): projections, rope, cache write, then one of two
 // forms. Prefill expands keys and values from the cached latents; decode absorbs W_UK and W_UV and attends
@@ -22,5 +21,3 @@ void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionConte
                      const InputRows& normed, Matrix<float> projected);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_MLA_H_

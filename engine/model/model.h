@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_MODEL_H_
-#define FOREDRAFT_ENGINE_MODEL_MODEL_H_
+#pragma once
 
 // What prefill, decode step and drafters know of a model: the target (level 0) and its MTP modules (levels
 // 1..) over rows in a cache. Between calls the only state is the cache. Owner: Rank. Thread: the one that
@@ -46,5 +45,3 @@ class Model {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_MODEL_H_

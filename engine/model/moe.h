@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_MOE_H_
-#define FOREDRAFT_ENGINE_MODEL_MOE_H_
+#pragma once
 
 // Mixture of experts (docs/deepseek-v3.md 3.4): route, the chosen experts' MLPs on the ranks that have them,
 // shared expert, ordered combine.
@@ -15,5 +14,3 @@ namespace foredraft {
 void MixtureOfExperts(const Forward& f, const MoeWeights& w, const InputRows& x, Matrix<float> hidden);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_MOE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_MTP_LAYER_H_
-#define FOREDRAFT_ENGINE_MODEL_MTP_LAYER_H_
+#pragma once
 
 // One Multi-Token Prediction module (DeepSeek-V3 report 2.2; docs/deepseek-v3.md section 5).
 
@@ -14,5 +13,3 @@ void MtpLayer(const Forward& f, const MtpModuleWeights& w, const bf16* embed_tok
               const AttentionContext& context, Matrix<float> output);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_MTP_LAYER_H_

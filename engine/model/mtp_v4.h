@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_MTP_V4_H_
-#define FOREDRAFT_ENGINE_MODEL_MTP_V4_H_
+#pragma once
 
 // DeepSeek-V4's MTP module (docs/deepseek-v4.md section 6) in the functions of the MTP contract
 // (docs/mtp-contract.md section 4). Positions are those of the row's token: one higher than the contract's.
@@ -37,5 +36,3 @@ void MtpComputeLogitsTail(const V4Forward& f, const V4Head& w, Matrix<const floa
                           Matrix<float> logits);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_MTP_V4_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_V4_ATTENTION_H_
-#define FOREDRAFT_ENGINE_MODEL_V4_ATTENTION_H_
+#pragma once
 
 #include "engine/model/v4_layer.h"
 
@@ -9,5 +8,3 @@ namespace foredraft {
 void V4Attention(const V4Forward& f, const V4AttentionWeights& w, const V4LayerContext& context);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_V4_ATTENTION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_V4_EXPERTS_H_
-#define FOREDRAFT_ENGINE_MODEL_V4_EXPERTS_H_
+#pragma once
 
 #include "engine/model/v4_forward.h"
 #include "engine/weights/deepseek_v4_weights.h"
@@ -11,5 +10,3 @@ namespace foredraft {
 void V4Experts(const V4Forward& f, const V4MoeWeights& w);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_V4_EXPERTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_V4_FORWARD_H_
-#define FOREDRAFT_ENGINE_MODEL_V4_FORWARD_H_
+#pragma once
 
 // What every recipe of DeepSeek-V4 needs, as one argument, and the memory between its ops.
 
@@ -74,5 +73,3 @@ struct V4Forward {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_V4_FORWARD_H_

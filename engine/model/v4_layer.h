@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MODEL_V4_LAYER_H_
-#define FOREDRAFT_ENGINE_MODEL_V4_LAYER_H_
+#pragma once
 
 // A layer of DeepSeek-V4 (docs/deepseek-v4.md sections 2 to 5) as a recipe over ops, for prompt rows and
 // generated rows alike: the rows of a sequence in a batch are adjacent, in ascending order of position.
@@ -20,5 +19,3 @@ void V4Layer(const V4Forward& f, const V4LayerWeights& w, const V4LayerContext& 
              Matrix<float> streams);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MODEL_V4_LAYER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_BOUNDARY_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_BOUNDARY_H_
+#pragma once
 
 // The comparison of one boundary of the MTP chain (docs/mtp-contract.md section 1) with its reference.
 
@@ -93,5 +92,3 @@ class RealBoundary {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_BOUNDARY_H_

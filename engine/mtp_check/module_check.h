@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_MODULE_CHECK_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_MODULE_CHECK_H_
+#pragma once
 
 // Forwards of the MTP module on the device and in the reference, compared boundary by boundary. One thread.
 
@@ -64,5 +63,3 @@ class ModuleCheck {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_MODULE_CHECK_H_

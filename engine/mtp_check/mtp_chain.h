@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_MTP_CHAIN_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_MTP_CHAIN_H_
+#pragma once
 
 // The whole MTP chain on a checkpoint (docs/mtp-contract.md): prefill, first drafts, and decode steps with
 // verification, drafting and state, boundary by boundary.
@@ -46,5 +45,3 @@ absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const Model
                                              const MtpCheckOptions& options);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_MTP_CHAIN_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_MTP_DEVICE_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_MTP_DEVICE_H_
+#pragma once
 
 // A model on a device, run forward by forward from the host, with a cache of its own for a few sequences:
 // what `foredraft validate-mtp` compares with mtp_reference.h. It calls the recipes that serve
@@ -89,5 +88,3 @@ class MtpDevice {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_MTP_DEVICE_H_

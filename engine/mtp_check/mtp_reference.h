@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_MTP_REFERENCE_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_MTP_REFERENCE_H_
+#pragma once
 
 // The first MTP module of a checkpoint in double, one row at a time: the reference that `foredraft
 // validate-mtp` compares a device with. Written from docs/deepseek-v3.md section 5 and docs/deepseek-v4.md
@@ -76,5 +75,3 @@ std::unique_ptr<MtpReference> CreateV3Reference(const Weights& weights, const Mo
 std::unique_ptr<MtpReference> CreateV4Reference(const Weights& weights, const ModelConfig& config);
 
 }  // namespace foredraft::reference
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_MTP_REFERENCE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_REFERENCE_MATH_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_REFERENCE_MATH_H_
+#pragma once
 
 // Plain loops over double for the references of this folder. Clarity before speed; nothing here is shared
 // with kernels/.
@@ -56,5 +55,3 @@ std::vector<int> Largest(std::span<const double> values, int count);
 double Lead(std::span<const double> values, int count);
 
 }  // namespace foredraft::reference
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_REFERENCE_MATH_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_REFERENCE_WEIGHTS_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_REFERENCE_WEIGHTS_H_
+#pragma once
 
 // The tensors of a checkpoint as double, under their names in the files, quantised formats dequantised
 // (docs/deepseek-v3.md section 4, docs/deepseek-v4.md section 8). A tensor is read when it is first asked for
@@ -57,5 +56,3 @@ class Weights {
 };
 
 }  // namespace foredraft::reference
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_REFERENCE_WEIGHTS_H_

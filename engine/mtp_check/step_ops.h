@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_MTP_CHECK_STEP_OPS_H_
-#define FOREDRAFT_ENGINE_MTP_CHECK_STEP_OPS_H_
+#pragma once
 
 // The slot ops of a decode step (kernels/ops.h) for sequences in slots 0 .. count - 1, all live, strict
 // acceptance: a step's rows, verification and drafts as the device computes them. One thread.
@@ -58,5 +57,3 @@ class StepOps {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_MTP_CHECK_STEP_OPS_H_

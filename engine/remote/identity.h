@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_IDENTITY_H_
-#define FOREDRAFT_ENGINE_REMOTE_IDENTITY_H_
+#pragma once
 
 // What must be equal on the leader and all workers of a group: binary, model, the configuration keys that
 // decide tokens and sizes, and the numerics class. Pure, except that ModelHash reads the checkpoint.
@@ -28,5 +27,3 @@ absl::StatusOr<std::string> ModelHash(const std::string& checkpoint_dir);
 absl::Status CheckSameIdentity(const GroupIdentity& leader, const GroupIdentity& worker);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_IDENTITY_H_

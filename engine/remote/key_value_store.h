@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_KEY_VALUE_STORE_H_
-#define FOREDRAFT_ENGINE_REMOTE_KEY_VALUE_STORE_H_
+#pragma once
 
 // The leader's side of RendezvousStore (engine/comm/rendezvous.h): the values that the ranks of a group leave
 // for each other while it forms, and the ranks that wait for a value. It sends nothing: its caller does.
@@ -35,5 +34,3 @@ class KeyValueStore {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_KEY_VALUE_STORE_H_

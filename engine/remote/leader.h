@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_LEADER_H_
-#define FOREDRAFT_ENGINE_REMOTE_LEADER_H_
+#pragma once
 
 // The leader's end of the worker streams: it listens, passes messages on, and notices a lost rank. It wires
 // three parts: membership (who has joined, health), rank_results (results not collected yet) and
@@ -182,5 +181,3 @@ class Leader {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_LEADER_H_

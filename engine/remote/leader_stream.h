@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_LEADER_STREAM_H_
-#define FOREDRAFT_ENGINE_REMOTE_LEADER_STREAM_H_
+#pragma once
 
 // The leader's end of the stream of one worker. gRPC creates it through Leader's service; it deletes itself
 // in OnDone. It delivers messages to the leader, which decides what they mean.
@@ -41,5 +40,3 @@ class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1:
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_LEADER_STREAM_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_MEMBERSHIP_H_
-#define FOREDRAFT_ENGINE_REMOTE_MEMBERSHIP_H_
+#pragma once
 
 // The ranks of a group as its leader sees them: which ranks have joined and over which stream, when each was
 // last heard, and whether the group is alive. It decides who may join. It reads no clock, sends nothing and
@@ -96,5 +95,3 @@ class Membership {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_MEMBERSHIP_H_

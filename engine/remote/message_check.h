@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_MESSAGE_CHECK_H_
-#define FOREDRAFT_ENGINE_REMOTE_MESSAGE_CHECK_H_
+#pragma once
 
 // What the leader believes of a worker's messages, but for results (result_check.h). A worker is another
 // process, perhaps on another host: whatever it sends may end its rank, never the leader. Pure.
@@ -41,5 +40,3 @@ absl::Status CheckStoreSet(const v1::StoreSet& set, int64_t stored_bytes);
 std::string ShowPeerText(absl::string_view text);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_MESSAGE_CHECK_H_

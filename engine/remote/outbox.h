@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_OUTBOX_H_
-#define FOREDRAFT_ENGINE_REMOTE_OUTBOX_H_
+#pragma once
 
 // The outgoing messages of one gRPC stream, written in order with one write outstanding, and the stream's
 // end, which follows the last message exactly once. It calls no gRPC function itself: it returns what the
@@ -74,5 +73,3 @@ class Outbox {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_OUTBOX_H_

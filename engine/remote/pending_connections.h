@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_PENDING_CONNECTIONS_H_
-#define FOREDRAFT_ENGINE_REMOTE_PENDING_CONNECTIONS_H_
+#pragma once
 
 // The connections to the worker port that have not joined as a worker, and which of them is closed when there
 // are too many.
@@ -67,5 +66,3 @@ PeerName PeerOf(int fd);
 std::string PlainPeer(std::string grpc_peer);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_PENDING_CONNECTIONS_H_

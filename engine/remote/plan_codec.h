@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_PLAN_CODEC_H_
-#define FOREDRAFT_ENGINE_REMOTE_PLAN_CODEC_H_
+#pragma once
 
 // Plans and results (scheduler/plan.h) as messages of proto/foredraft/v1/worker.proto. Pure. Decoding gives
 // back every field as it was encoded, so a rank behind a stream gets the same plan as a rank in this process
@@ -19,5 +18,3 @@ v1::WorkerResult EncodeResult(const RankResult& result);
 RankResult DecodeResult(const v1::WorkerResult& message);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_PLAN_CODEC_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_PLAN_RUNNER_H_
-#define FOREDRAFT_ENGINE_REMOTE_PLAN_RUNNER_H_
+#pragma once
 
 // The worker's loop between its plan queue and its executor: it launches plans as they arrive and collects
 // their results in the same order. It has no stream: its caller fills the queue and sends the results.
@@ -21,5 +20,3 @@ void RunPlans(BoundedQueue<v1::WorkerPlan>& plans, int rank, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_PLAN_RUNNER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_RANK_RESULTS_H_
-#define FOREDRAFT_ENGINE_REMOTE_RANK_RESULTS_H_
+#pragma once
 
 // Results that workers have sent and the scheduler has not collected yet: one queue per rank, in the plans'
 // order.
@@ -43,5 +42,3 @@ class RankResults {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_RANK_RESULTS_H_

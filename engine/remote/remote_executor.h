@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_REMOTE_EXECUTOR_H_
-#define FOREDRAFT_ENGINE_REMOTE_REMOTE_EXECUTOR_H_
+#pragma once
 
 // The Executor of a rank that runs in a worker process, behind the leader's stream to it. Owner: Leader.
 
@@ -22,5 +21,3 @@ class RemoteExecutor : public Executor {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_REMOTE_EXECUTOR_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_RESULT_CHECK_H_
-#define FOREDRAFT_ENGINE_REMOTE_RESULT_CHECK_H_
+#pragma once
 
 // Whether the results of one rank answer its plans. It follows the plans as the rank must carry them out, so
 // it knows for every live slot how long its sequence is, where it must end and what its tokens bring along.
@@ -69,5 +68,3 @@ class ResultCheck {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_RESULT_CHECK_H_

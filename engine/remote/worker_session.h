@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_WORKER_SESSION_H_
-#define FOREDRAFT_ENGINE_REMOTE_WORKER_SESSION_H_
+#pragma once
 
 // A worker's membership in its leader's group: it joins, gives the rank a rendezvous with the other ranks,
 // passes plans to the rank's executor and results back. It ends once, at the first of these: the leader says
@@ -105,5 +104,3 @@ class WorkerSession : public RendezvousStore {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_WORKER_SESSION_H_

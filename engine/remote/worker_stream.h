@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_REMOTE_WORKER_STREAM_H_
-#define FOREDRAFT_ENGINE_REMOTE_WORKER_STREAM_H_
+#pragma once
 
 // The worker's end of its stream to the leader: one call of WorkerService.Work. It delivers messages and the
 // stream's end to its owner, which decides what they mean.
@@ -47,5 +46,3 @@ class WorkerStream final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1:
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_REMOTE_WORKER_STREAM_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SPEC_DRAFT_PICKER_H_
-#define FOREDRAFT_ENGINE_SPEC_DRAFT_PICKER_H_
+#pragma once
 
 // How a module's output becomes a draft, for every drafter: the head, then the target's own way of
 // choosing, with the noise of the draft's position (docs/speculation.md section 2), so that sampled drafts
@@ -14,5 +13,3 @@ namespace foredraft {
 void PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SPEC_DRAFT_PICKER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SPEC_DRAFTER_H_
-#define FOREDRAFT_ENGINE_SPEC_DRAFTER_H_
+#pragma once
 
 // Makes the drafts of the next step and keeps the MTP modules' cache rows. Drafts cost speed, never tokens.
 // Only ops and fixed buffers, so that Draft can be captured. Owner: Rank. Thread: the one that submits plans.
@@ -39,5 +38,3 @@ class Drafter {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SPEC_DRAFTER_H_

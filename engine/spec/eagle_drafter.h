@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SPEC_EAGLE_DRAFTER_H_
-#define FOREDRAFT_ENGINE_SPEC_EAGLE_DRAFTER_H_
+#pragma once
 
 // MTP Eagle: module 1, recycled (docs/speculation.md section 3). The first forward rewrites, with the
 // target's true outputs, what recycled rows wrote in the step before; each further draft feeds the module its
@@ -16,5 +15,3 @@ class EagleDrafter : public Drafter {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SPEC_EAGLE_DRAFTER_H_

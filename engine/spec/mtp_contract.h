@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SPEC_MTP_CONTRACT_H_
-#define FOREDRAFT_ENGINE_SPEC_MTP_CONTRACT_H_
+#pragma once
 
 // The serving side of the MTP execution contract for DeepSeek-V4: seven pure functions on arrays in host
 // memory (docs/mtp-contract.md, which also compares them with V3's ops). They are the executable
@@ -121,5 +120,3 @@ struct MtpStepResult {
 absl::StatusOr<MtpState> UpdateMtpStateAfterStep(const MtpState& state, const MtpStepResult& result);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SPEC_MTP_CONTRACT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SPEC_TOKEN_CHOICE_H_
-#define FOREDRAFT_ENGINE_SPEC_TOKEN_CHOICE_H_
+#pragma once
 
 // How a step turns logits into tokens. Where every live request is greedy, without penalties and logprobs,
 // argmax alone gives the same tokens as full sampling in less time. The host knows which it is before the
@@ -21,5 +20,3 @@ inline void ChooseTokens(const Ops& ops, Stream& stream, TokenChoice choice, con
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SPEC_TOKEN_CHOICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SPEC_VANILLA_DRAFTER_H_
-#define FOREDRAFT_ENGINE_SPEC_VANILLA_DRAFTER_H_
+#pragma once
 
 // MTP Vanilla: Kmax modules in sequence, as trained (docs/speculation.md section 4). Every step, whatever K,
 // every module runs a window of Kmax + 1 rows. Not K rows: after a fully accepted step, rows of the higher
@@ -16,5 +15,3 @@ class VanillaDrafter : public Drafter {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SPEC_VANILLA_DRAFTER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
-#define FOREDRAFT_ENGINE_SPEC_VERIFIER_H_
+#pragma once
 
 // Acceptance (docs/speculation.md section 2). Strict: the target's own token after each row, greedy or by the
 // request's noise; a draft is accepted where it equals that token, so what is emitted never depends on the
@@ -19,5 +18,3 @@ void Verify(const Rank& rank, const StepKey& key);
 void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_SPEC_VERIFIER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_H_
+#pragma once
 
 // The tensors of a Hugging Face checkpoint directory: model.safetensors, or the shards that
 // model.safetensors.index.json names. Does not interpret the tensors.
@@ -68,5 +67,3 @@ absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ParseShardIndex(st
                                                                               const std::string& file);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_H_

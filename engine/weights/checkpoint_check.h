@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_CHECK_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_CHECK_H_
+#pragma once
 
 #include <string>
 
@@ -32,5 +31,3 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
 absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& description);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_CHECK_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_NAMES_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_NAMES_H_
+#pragma once
 
 #include <string>
 
@@ -14,5 +13,3 @@ namespace foredraft {
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& dir, const ModelConfig& config);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_NAMES_H_

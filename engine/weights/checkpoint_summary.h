@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_
+#pragma once
 
 // What `foredraft info` shows about a checkpoint.
 
@@ -35,5 +34,3 @@ CheckpointSummary SummarizeConfig(const ModelConfig& config);
 absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_SUMMARY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_WRITER_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_WRITER_H_
+#pragma once
 
 // Writes checkpoints in the Hugging Face layout: model.safetensors, or shards with their index. The data is
 // made tensor by tensor, so memory does not grow with the checkpoint.
@@ -45,5 +44,3 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(const std::vector<OutputTensor
 absl::Status WriteJsonFile(const nlohmann::ordered_json& json, const std::string& path);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_CHECKPOINT_WRITER_H_

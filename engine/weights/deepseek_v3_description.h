@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_
+#pragma once
 
 // DeepSeek-V3 under Hugging Face's tensor names, and the families that keep them: where config.index_topk is
 // set, each layer also has the tensors of an indexer (docs/deepseek-v3.md sections 6 and 8).
@@ -20,5 +19,3 @@ void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, 
                           LayerWeights& layer, ModelDescription& description);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V3_DESCRIPTION_H_

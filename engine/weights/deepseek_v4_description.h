@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_
+#pragma once
 
 // The tensors of a DeepSeek-V4 checkpoint (docs/deepseek-v4.md sections 7 and 8) under DeepSeek's names, and
 // how they become V4Weights. Transformers' names for them: deepseek_v4_names.h.
@@ -13,5 +12,3 @@ ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_co
                                     const ExpertShard& shard);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_DESCRIPTION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_NAMES_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_NAMES_H_
+#pragma once
 
 // The tensors of a DeepSeek-V4 checkpoint that transformers has saved, under DeepSeek's names. transformers
 // saves in two ways (docs/deepseek-v4.md section 7): mostly DeepSeek's names after "model.", which is its
@@ -21,5 +20,3 @@ std::string DeepseekV4Name(std::string_view stored);
 std::vector<NamedPart> NameDeepseekV4(const TensorEntry& stored, const ModelConfig& config);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_NAMES_H_

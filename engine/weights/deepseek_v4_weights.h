@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_WEIGHTS_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_WEIGHTS_H_
+#pragma once
 
 // The weights of DeepSeek-V4 on a device (docs/deepseek-v4.md section 7), as the recipes of
 // engine/model/deepseek_v4.h use them. Views only: the memory belongs to the device. Vectors are FP32.
@@ -84,5 +83,3 @@ struct V4Weights {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_DEEPSEEK_V4_WEIGHTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_DUMMY_WEIGHTS_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_DUMMY_WEIGHTS_H_
+#pragma once
 
 // Random weights in the shapes of a checkpoint, made on the device (load_format: dummy): true shapes and
 // traffic without files. The tokens mean nothing.
@@ -32,5 +31,3 @@ absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, in
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_DUMMY_WEIGHTS_H_

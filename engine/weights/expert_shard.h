@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_
+#pragma once
 
 // Which routed experts a rank has: rank r of N has those of the canonical groups [8r/N, 8(r+1)/N), which are
 // adjacent (docs/architecture.md, expert-exchange). N is 1, 2, 4 or 8.
@@ -33,5 +32,3 @@ struct ExpertShard {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_EXPERT_SHARD_H_

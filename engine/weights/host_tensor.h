@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_HOST_TENSOR_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_HOST_TENSOR_H_
+#pragma once
 
 // A checkpoint tensor in host memory, on its way to the device.
 
@@ -45,5 +44,3 @@ std::vector<float> ToFloats(const HostTensor& tensor);
 std::vector<bf16> TransposeRows(const HostTensor& tensor, int32_t first, int32_t count);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_HOST_TENSOR_H_

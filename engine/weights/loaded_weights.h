@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_LOADED_WEIGHTS_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_LOADED_WEIGHTS_H_
+#pragma once
 
 // What a rank gets: the weights of one model, whichever it is. LoadWeights and MakeDummyWeights make them by
 // config.architecture, and Rank::Allocate builds the model that computes with them.
@@ -40,5 +39,3 @@ absl::StatusOr<Weights> As(absl::StatusOr<LoadedWeights> loaded) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_LOADED_WEIGHTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_MODEL_DESCRIPTION_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_MODEL_DESCRIPTION_H_
+#pragma once
 
 // The tree of a model: the tensors of its checkpoint, and how they become the members of LoadedWeights.
 // Written once per family (deepseek_v3_description.cc). Everything else reads it:
@@ -152,5 +151,3 @@ float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config);
 std::vector<int32_t> RandomIds(const TensorSpec& tensor, const ModelConfig& config, uint64_t seed);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_MODEL_DESCRIPTION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_MODEL_WEIGHTS_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_MODEL_WEIGHTS_H_
+#pragma once
 
 // The weights of a model on a device, fused and packed the way the recipes of engine/model use them. Views
 // only: the memory belongs to the device and lives as long as it does. Written once by LoadWeights, then
@@ -71,5 +70,3 @@ struct ModelWeights {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_MODEL_WEIGHTS_H_

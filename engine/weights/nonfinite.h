@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_NONFINITE_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_NONFINITE_H_
+#pragma once
 
 // Finds NaN and infinity in tensor data, in a pass that is cheap beside reading the data: a wrong weight is
 // then refused by its tensor's name instead of spoiling every answer. Pure.
@@ -15,5 +14,3 @@ namespace foredraft {
 std::optional<int64_t> FindNonfinite(std::string_view dtype, const void* data, int64_t bytes);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_NONFINITE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_PACK_QUANTIZED_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_PACK_QUANTIZED_H_
+#pragma once
 
 // The tensors of compressed-tensors' 4-bit formats. A packed module X has, instead of X.weight [n, k]:
 //
@@ -49,5 +48,3 @@ absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelC
 int64_t PackedBytes(const Checkpoint& checkpoint, const TensorSpec& spec);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_PACK_QUANTIZED_H_

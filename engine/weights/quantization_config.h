@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_QUANTIZATION_CONFIG_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_QUANTIZATION_CONFIG_H_
+#pragma once
 
 // Which tensors of a model are quantised where this program chooses (quantize, synth, random weights), and
 // the quantization_config that says so to other programs.
@@ -36,5 +35,3 @@ void SetQuantization(const ModelConfig& config, const ModelDescription& descript
                      nlohmann::ordered_json& config_json);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_QUANTIZATION_CONFIG_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_QUANTIZE_CHECKPOINT_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_QUANTIZE_CHECKPOINT_H_
+#pragma once
 
 // Rewrites a BF16 checkpoint with quantised projections (quantization_config.h says which), MTP modules
 // included.
@@ -51,5 +50,3 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
                                                   const LoadProgress& progress);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_QUANTIZE_CHECKPOINT_H_

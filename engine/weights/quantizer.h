@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_QUANTIZER_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_QUANTIZER_H_
+#pragma once
 
 // Rounds weights to the codes of a checkpoint's format. The scale of a group or block is the one of a few
 // candidates round the largest magnitude that gives the least sum of squared errors.
@@ -33,5 +32,3 @@ QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, i
                                   bool power_of_two = false);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_QUANTIZER_H_

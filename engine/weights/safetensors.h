@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_SAFETENSORS_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_SAFETENSORS_H_
+#pragma once
 
 // Reader of safetensors files. It trusts nothing in a file: Open checks the whole header before any tensor
 // data is read.
@@ -69,5 +68,3 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view
 int SafetensorsElementBytes(std::string_view dtype);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_SAFETENSORS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_SYNTH_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_SYNTH_H_
+#pragma once
 
 // Random checkpoints in the Hugging Face layout, for tests and for benchmarks of shapes that have no weights.
 // The tokenizer is not made here: server/text writes it.
@@ -29,5 +28,3 @@ struct RandomCheckpointOptions {
 absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_SYNTH_H_

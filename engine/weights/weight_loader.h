@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_WEIGHT_LOADER_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_WEIGHT_LOADER_H_
+#pragma once
 
 // From a Hugging Face checkpoint directory to packed weights on a device.
 
@@ -30,5 +29,3 @@ absl::StatusOr<LoadedWeights> LoadWeights(const Checkpoint& checkpoint, const Mo
                                           const LoadProgress& progress);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_WEIGHT_LOADER_H_

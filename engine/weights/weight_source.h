@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_ENGINE_WEIGHTS_WEIGHT_SOURCE_H_
-#define FOREDRAFT_ENGINE_WEIGHTS_WEIGHT_SOURCE_H_
+#pragma once
 
 // Where the weights on a device come from: a checkpoint (weight_loader.h) or random numbers
 // (dummy_weights.h).
@@ -63,5 +62,3 @@ class WeightSource {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_ENGINE_WEIGHTS_WEIGHT_SOURCE_H_

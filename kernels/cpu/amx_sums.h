@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_AMX_SUMS_H_
-#define FOREDRAFT_KERNELS_CPU_AMX_SUMS_H_
+#pragma once
 
 // AMX's sums with AVX-512, bit for bit, for the few rows for which VDPBF16PS is faster. An instruction of AMX
 // adds up the products of the first elements of its 16 pairs one after another, those of the second elements
@@ -31,5 +30,3 @@ inline __m512 AddRun(__m512 total, __m512 first, __m512 second, bool is_first_ru
 
 }  // namespace
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_AMX_SUMS_H_

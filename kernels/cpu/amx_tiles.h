@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_AMX_TILES_H_
-#define FOREDRAFT_KERNELS_CPU_AMX_TILES_H_
+#pragma once
 
 // Tile registers of AMX, for the files that are compiled for it. All names are internal to the including file
 // (kernels/cpu/isa.h says why).
@@ -49,5 +48,3 @@ struct alignas(64) TileConfig {
 
 }  // namespace
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_AMX_TILES_H_

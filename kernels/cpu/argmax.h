@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_ARGMAX_H_
-#define FOREDRAFT_KERNELS_CPU_ARGMAX_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -49,5 +48,3 @@ namespace foredraft::cpu {
 }
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_ARGMAX_H_

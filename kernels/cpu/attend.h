@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_ATTEND_H_
-#define FOREDRAFT_KERNELS_CPU_ATTEND_H_
+#pragma once
 
 // Softmax attention of a block of queries that share their keys and values: the core of mla_decode (the heads
 // of adjacent rows of a sequence) and mla_prefill (the rows of a head).
@@ -79,5 +78,3 @@ class AttendScratch {
 };
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_ATTEND_H_

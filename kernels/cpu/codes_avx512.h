@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_CODES_AVX512_H_
-#define FOREDRAFT_KERNELS_CPU_CODES_AVX512_H_
+#pragma once
 
 // Codes of quantised weights as BF16, for the files that are compiled for AVX-512. All names are internal to
 // the including file (kernels/cpu/isa.h says why).
@@ -82,5 +81,3 @@ inline __m512 LoadScales(const unsigned char* bits) {
 
 }  // namespace
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_CODES_AVX512_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_
-#define FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_
+#pragma once
 
 // The CPU as a device: host memory, a thread pool, and the widest instruction path that the machine supports.
 // Thread-safe, except for the streams, each of which is used by one thread at a time.
@@ -60,5 +59,3 @@ class CpuDevice : public Device {
 const Ops& CpuOps();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_CPU_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_CPU_STREAM_H_
-#define FOREDRAFT_KERNELS_CPU_CPU_STREAM_H_
+#pragma once
 
 // The CPU's stream and graph. Eager: an op runs when it is called. Capturing: it becomes a node of
 // {function pointer, parameter bytes}, so a graph cannot hold host state.
@@ -106,5 +105,3 @@ void Submit(Stream& stream, const Params& params) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_CPU_STREAM_H_

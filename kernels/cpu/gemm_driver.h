@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_GEMM_DRIVER_H_
-#define FOREDRAFT_KERNELS_CPU_GEMM_DRIVER_H_
+#pragma once
 
 // The loop over tiles of rows x stripes that gemm, head_gemm and grouped_gemm share. All sums are computed by
 // the tile kernel (kernels/cpu/isa.h), so the three give a row the same bits.
@@ -76,5 +75,3 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
 }
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_GEMM_DRIVER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_HOST_MEMORY_H_
-#define FOREDRAFT_KERNELS_CPU_HOST_MEMORY_H_
+#pragma once
 
 // An arena of zeroed memory, freed all at once. It uses huge pages where the kernel allows them: a decode
 // step reads all weights, and with 4 KB pages it would miss the TLB at every page.
@@ -39,5 +38,3 @@ class HostMemory {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_HOST_MEMORY_H_

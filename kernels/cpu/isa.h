@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_ISA_H_
-#define FOREDRAFT_KERNELS_CPU_ISA_H_
+#pragma once
 
 // The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
@@ -212,5 +211,3 @@ void TileSumAmx(const TileSumArgs& args);
 #endif
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_ISA_H_

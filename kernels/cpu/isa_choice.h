@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_ISA_CHOICE_H_
-#define FOREDRAFT_KERNELS_CPU_ISA_CHOICE_H_
+#pragma once
 
 // Which of its instruction paths (kernels/cpu/isa.h) the CPU backend takes.
 
@@ -21,5 +20,3 @@ struct IsaPath {
 absl::StatusOr<int> ChooseIsaPath(const std::string& wanted, std::span<const IsaPath> paths);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_ISA_CHOICE_H_

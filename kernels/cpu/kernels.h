@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_KERNELS_H_
-#define FOREDRAFT_KERNELS_CPU_KERNELS_H_
+#pragma once
 
 // The kernels behind the op table, in the order of kernels/ops.h. Each is in the file of its op's name,
 // except for the small dense ones (dense.cc), rope_query, kv_write and gather_kv (kv_cache_rows.cc),
@@ -47,5 +46,3 @@ void VanillaLevelRows(const CpuContext& context, const VanillaLevelRowsParams& p
 void AppendRecent(const CpuContext& context, const AppendRecentParams& p);
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_KERNELS_H_

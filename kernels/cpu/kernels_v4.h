@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_KERNELS_V4_H_
-#define FOREDRAFT_KERNELS_CPU_KERNELS_V4_H_
+#pragma once
 
 // The kernels behind V4Ops, in the order of kernels/ops_v4.h: hyper_connections.cc has the first four,
 // v4_rows.cc rotate_heads, write_keys and clamped_silu_mul; the others are in the files of their names.
@@ -24,5 +23,3 @@ void RouteSoftplus(const CpuContext& context, const RouteSoftplusParams& p);
 void ClampedSiluMul(const CpuContext& context, const ClampedSiluMulParams& p);
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_KERNELS_V4_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_KEY_TILE_H_
-#define FOREDRAFT_KERNELS_CPU_KEY_TILE_H_
+#pragma once
 
 // Keys, values and queries of attention in the layouts that the kernels of kernels/cpu/isa.h read. The KV
 // axis is cut into tiles of kTileLen positions, counted from position 0 of the sequence.
@@ -73,5 +72,3 @@ KeyTile PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRo
                       const KeyTile& memory, TileRows& rows);
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_KEY_TILE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_KV_ROW_MATH_H_
-#define FOREDRAFT_KERNELS_CPU_KV_ROW_MATH_H_
+#pragma once
 
 // The latent of one row of the KV cache (kernels/kv_row.h). All instruction paths give the same bits.
 
@@ -33,5 +32,3 @@ inline const bf16* RopeOf(const uint8_t* row, const KvRowLayout& layout) {
 }
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_KV_ROW_MATH_H_

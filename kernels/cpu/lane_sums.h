@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_LANE_SUMS_H_
-#define FOREDRAFT_KERNELS_CPU_LANE_SUMS_H_
+#pragma once
 
 // Several dot products side by side, each with the bits of LaneSum (vector_math.h). One sum alone waits for
 // its own last addition; four hide each other's latency and share the loads of x. Always inlined, to be
@@ -89,5 +88,3 @@ template <int kSums>
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_LANE_SUMS_H_

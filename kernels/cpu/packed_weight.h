@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_PACKED_WEIGHT_H_
-#define FOREDRAFT_KERNELS_CPU_PACKED_WEIGHT_H_
+#pragma once
 
 // The CPU's layout of a weight [n, k]: stripes of 32 outputs, streamed once per GEMM.
 //
@@ -51,5 +50,3 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
                                        const std::function<absl::StatusOr<void*>(size_t)>& allocate);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_PACKED_WEIGHT_H_

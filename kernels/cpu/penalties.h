@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_PENALTIES_H_
-#define FOREDRAFT_KERNELS_CPU_PENALTIES_H_
+#pragma once
 
 #include "kernels/penalties.h"
 
@@ -10,5 +9,3 @@ void WritePenalised(const SlotArrays& slots, int64_t slot, const DraftHistory& h
                     float* out);
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_PENALTIES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_RANDOM_WEIGHT_H_
-#define FOREDRAFT_KERNELS_CPU_RANDOM_WEIGHT_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -26,5 +25,3 @@ class RandomHostWeight {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_RANDOM_WEIGHT_H_

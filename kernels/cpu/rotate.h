@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_ROTATE_H_
-#define FOREDRAFT_KERNELS_CPU_ROTATE_H_
+#pragma once
 
 // The rotation of DeepSeek-V4's ops.
 
@@ -21,5 +20,3 @@ inline void RotatePairs(const float* x, const float* cos_sin, float sign, int32_
 }
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_ROTATE_H_

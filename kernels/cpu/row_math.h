@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_ROW_MATH_H_
-#define FOREDRAFT_KERNELS_CPU_ROW_MATH_H_
+#pragma once
 
 // Loops over one row that several ops share. Each gives the same bits on every machine (wide.h).
 
@@ -19,5 +18,3 @@ void RoundToBf16(const float* x, int64_t count, bf16* out);
 void NormToBf16(const float* x, const float* weight, float eps, int64_t count, bf16* out);
 
 }  // namespace foredraft::cpu
-
-#endif  // FOREDRAFT_KERNELS_CPU_ROW_MATH_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_SCRATCH_H_
-#define FOREDRAFT_KERNELS_CPU_SCRATCH_H_
+#pragma once
 
 // Working memory of one kernel on one thread. It grows to the largest size requested and is kept, so an op
 // does not allocate after its first runs.
@@ -18,5 +17,3 @@ T* ThreadScratch(size_t count) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_SCRATCH_H_

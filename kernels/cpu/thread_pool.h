@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_THREAD_POOL_H_
-#define FOREDRAFT_KERNELS_CPU_THREAD_POOL_H_
+#pragma once
 
 // A work-stealing thread pool. ParallelFor gives each thread a share of [0, count), which the thread walks
 // from front to back: so a weight is read in long streams, and by the same thread each time. A thread that
@@ -93,5 +92,3 @@ class ThreadPool {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_THREAD_POOL_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_VECTOR_MATH_H_
-#define FOREDRAFT_KERNELS_CPU_VECTOR_MATH_H_
+#pragma once
 
 // Sums whose loops the compiler can vectorise without changing a bit (see also kernels/exp.h). Always
 // inlined, to be compiled for the caller's register width (wide.h).
@@ -34,5 +33,3 @@ template <class Term>
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CPU_VECTOR_MATH_H_

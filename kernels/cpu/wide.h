@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CPU_WIDE_H_
-#define FOREDRAFT_KERNELS_CPU_WIDE_H_
+#pragma once
 
 // FOREDRAFT_WIDE compiles a function for several register widths; the loader chooses the widest that the
 // machine supports. For loops over a row whose bits do not depend on the width: element-wise ones (nothing is
@@ -12,5 +11,3 @@
 #else
 #define FOREDRAFT_WIDE
 #endif
-
-#endif  // FOREDRAFT_KERNELS_CPU_WIDE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_ATTENTION_TILE_H_
-#define FOREDRAFT_KERNELS_CUDA_ATTENTION_TILE_H_
+#pragma once
 
 // Shared by mla_decode and mla_prefill: tiles of BF16 rows in shared memory, the mma fragments loaded from
 // them, and the constants of the online softmax over tiles of keys.
@@ -118,5 +117,3 @@ __device__ __forceinline__ void StorePair(bf16* out, float x0, float x1, int cou
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_ATTENTION_TILE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_
-#define FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_
+#pragma once
 
 // A reduction over a block's threads in a fixed order: lanes by a butterfly, then warps ascending. The order
 // depends on the block size alone.
@@ -45,5 +44,3 @@ __device__ T BlockReduce(T value, Join join, T* shared) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_BLOCK_REDUCE_H_

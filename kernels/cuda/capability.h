@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CAPABILITY_H_
-#define FOREDRAFT_KERNELS_CUDA_CAPABILITY_H_
+#pragma once
 
 // What the kernels may use on device 0, by its compute capability. Read once, when first asked; constant for
 // the process. Any thread.
@@ -25,5 +24,3 @@ bool LaunchesProgrammatically();
 size_t SharedMemoryLimit();
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CAPABILITY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUBLASLT_GEMM_H_
-#define FOREDRAFT_KERNELS_CUDA_CUBLASLT_GEMM_H_
+#pragma once
 
 // GEMMs with cuBLASLt, each with one algorithm for all row counts.
 //
@@ -77,5 +76,3 @@ class TunedGemms {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUBLASLT_GEMM_H_

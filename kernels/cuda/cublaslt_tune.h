@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUBLASLT_TUNE_H_
-#define FOREDRAFT_KERNELS_CUDA_CUBLASLT_TUNE_H_
+#pragma once
 
 // The search behind `foredraft tune`: times cuBLASLt's algorithms for a GEMM as a decode step runs it
 // (captured, weights from memory), drops those whose bits for a row depend on the other rows or on the row's
@@ -18,5 +17,3 @@ absl::StatusOr<TuningFile> TuneCublasLt(std::span<const GemmToTune> gemms,
                                         const std::function<void(const std::string&)>& report);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUBLASLT_TUNE_H_

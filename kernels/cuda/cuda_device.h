@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
-#define FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_
+#pragma once
 
 // One NVIDIA GPU: the current one of the thread that creates it, device 0 of those visible to the process
 // (CUDA_VISIBLE_DEVICES; one process per GPU) unless that thread chose another.
@@ -72,5 +71,3 @@ class CudaDevice : public Device {
 const Ops& CudaOps();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_EVENT_H_
-#define FOREDRAFT_KERNELS_CUDA_CUDA_EVENT_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -25,5 +24,3 @@ class CudaEvent : public Event {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_EVENT_H_

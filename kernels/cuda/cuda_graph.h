@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_
-#define FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_
+#pragma once
 
 // A captured step, instantiated and uploaded, so a replay is one launch. Keeps the recorded nodes for
 // SameNodes. The device must outlive it.
@@ -31,5 +30,3 @@ class CudaGraph : public Graph {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_GRAPH_H_

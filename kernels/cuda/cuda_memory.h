@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_MEMORY_H_
-#define FOREDRAFT_KERNELS_CUDA_CUDA_MEMORY_H_
+#pragma once
 
 // All memory of one GPU that this process holds, counted by purpose, so that an out-of-memory error can list
 // what holds it. Owner: CudaDevice. Thread-safe.
@@ -78,5 +77,3 @@ class CudaMemory {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_MEMORY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_PROBE_H_
-#define FOREDRAFT_KERNELS_CUDA_CUDA_PROBE_H_
+#pragma once
 
 // Checks that this machine can run the CUDA backend; the error says in one line what is missing.
 
@@ -21,5 +20,3 @@ struct CudaProbe {
 absl::StatusOr<CudaProbe> ProbeCudaDevice();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_PROBE_H_

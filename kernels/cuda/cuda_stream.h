@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_CUDA_STREAM_H_
-#define FOREDRAFT_KERNELS_CUDA_CUDA_STREAM_H_
+#pragma once
 
 // The CUDA backend's stream, and Launch, through which all kernels are launched.
 //
@@ -185,5 +184,3 @@ void Launch(Stream& stream, void (*kernel)(Params), const LaunchShape& shape, co
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_CUDA_STREAM_H_

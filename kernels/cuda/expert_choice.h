@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_EXPERT_CHOICE_H_
-#define FOREDRAFT_KERNELS_CUDA_EXPERT_CHOICE_H_
+#pragma once
 
 // The choice of a token's experts by one warp: a key per expert in shared memory, of which the largest are
 // marked as chosen one by one. Every function is called by all lanes.
@@ -55,5 +54,3 @@ __device__ __forceinline__ void ChooseNone(int32_t* ids, float* weights, int32_t
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_EXPERT_CHOICE_H_

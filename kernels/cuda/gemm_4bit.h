@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_4BIT_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_4BIT_H_
+#pragma once
 
 // The GEMM for 4-bit weights of any shape, on any GPU: mma.sync tiles, operands loaded by cp.async, codes
 // widened to BF16 in registers (exactly, see ValuesOf in gemm_4bit.cu). Weights have the layout of
@@ -25,5 +24,3 @@ void Gemm4Bit(Stream& stream, const GemmProblem& problem, int32_t tile_rows = 0)
 int64_t PartialBytes4Bit(Stream& stream, const GemmProblem& problem, int32_t tile_rows = 0);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_4BIT_H_

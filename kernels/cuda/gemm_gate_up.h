@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_GATE_UP_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_GATE_UP_H_
+#pragma once
 
 // The grouped GEMM of gate and up, fused with silu(gate) * up, rounding to BF16 and quantisation. A block has
 // 128 outputs of gate and the same 128 of up, so it owns a whole scale group of the result, and the sums
@@ -17,5 +16,3 @@ bool GateUpSupports(const PackedWeight& weight);
 void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out, int32_t tile_rows = 0);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_GATE_UP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_GATHER_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_GATHER_H_
+#pragma once
 
 // Copies BF16 rows into a dense, 16-byte aligned matrix for TMA, which cannot gather rows.
 
@@ -15,5 +14,3 @@ void GatherRows(Stream& stream, Matrix<bf16> out, Matrix<const bf16> x, const in
                 const int32_t* row_count, int32_t rows);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_GATHER_H_

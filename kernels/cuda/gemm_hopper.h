@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_H_
+#pragma once
 
 // The GEMM for Hopper: a persistent, warp-specialised kernel. A producer thread keeps TMA loads some stages
 // ahead; one or two consumer warpgroups run wgmma. For experts, heads and decode-form GEMMs, which are bound
@@ -33,5 +32,3 @@ GemmRates RatesOf(Stream& stream);
 bool TmaCanLoad(Matrix<const bf16> x, int64_t x_group_stride);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_H_

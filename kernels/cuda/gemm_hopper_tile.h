@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_TILE_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_TILE_H_
+#pragma once
 
 // The mainloop of the GEMM kernels for Hopper (gemm_hopper.cu, gemm_gate_up.cu): a producer thread, consumer
 // warpgroups, and the pipeline between them. The kernels supply the epilogue.
@@ -426,5 +425,3 @@ inline dim3 HopperGrid(Stream& stream, int64_t items) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_HOPPER_TILE_H_

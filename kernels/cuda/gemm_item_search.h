@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_ITEM_SEARCH_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_ITEM_SEARCH_H_
+#pragma once
 
 // How a block finds its work items (gemm_items.h). Device code.
 
@@ -54,5 +53,3 @@ inline __device__ GemmItem FindItem(const GroupRowRanges& ranges, const int32_t*
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_ITEM_SEARCH_H_

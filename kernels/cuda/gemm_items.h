@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_
+#pragma once
 
 // The work of the GEMM kernels; gemm_item_search.h has how a block finds its part. A work item is one output
 // tile of one group (an expert, a head, or all of a plain GEMM), or a split of k of it. Row counts of groups
@@ -45,5 +44,3 @@ inline int64_t RowTiles(const GroupRowRanges& ranges, int32_t tile_rows) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_ITEMS_H_

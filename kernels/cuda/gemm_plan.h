@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_
+#pragma once
 
 // Which tiles the GEMM kernels for Hopper (gemm_hopper.h, gemm_gate_up.h) and for 4-bit weights (gemm_4bit.h)
 // use, and how long they should take. A pure function of shapes without CUDA's headers: launches, unit tests
@@ -107,5 +106,3 @@ constexpr int32_t GemmStageBytes(int32_t rows, int32_t weight_rows) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_PLAN_H_

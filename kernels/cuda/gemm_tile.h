@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_GEMM_TILE_H_
-#define FOREDRAFT_KERNELS_CUDA_GEMM_TILE_H_
+#pragma once
 
 // The GEMM for any shape: mma.sync tiles, operands loaded by cp.async. It is the reference of the faster
 // kernels and handles the shapes that they do not support.
@@ -52,5 +51,3 @@ inline GemmProblem RowRange(const GemmProblem& q, int32_t first, int32_t count) 
 void TileGemm(Stream& stream, const GemmProblem& problem, int rows_per_tile = 0);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_GEMM_TILE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_KERNELS_H_
-#define FOREDRAFT_KERNELS_CUDA_KERNELS_H_
+#pragma once
 
 // The ops of the CUDA backend, in the order of kernels/ops.h: each checks its shapes, gets scratch memory
 // from the stream and launches its kernels. `stream` is a CudaStream.
@@ -45,5 +44,3 @@ void VanillaLevelRows(Stream& stream, const VanillaLevelRowsParams& p);
 void AppendRecent(Stream& stream, const AppendRecentParams& p);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_KERNELS_H_

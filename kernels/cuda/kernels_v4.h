@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_KERNELS_V4_H_
-#define FOREDRAFT_KERNELS_CUDA_KERNELS_V4_H_
+#pragma once
 
 // The ops of V4Ops on the CUDA backend, in the order of kernels/ops_v4.h, under the rules of
 // kernels/cuda/kernels.h.
@@ -23,5 +22,3 @@ void RouteSoftplus(Stream& stream, const RouteSoftplusParams& p);
 void ClampedSiluMul(Stream& stream, const ClampedSiluMulParams& p);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_KERNELS_V4_H_

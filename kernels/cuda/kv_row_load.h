@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_KV_ROW_LOAD_H_
-#define FOREDRAFT_KERNELS_CUDA_KV_ROW_LOAD_H_
+#pragma once
 
 // FP8 rows of the KV cache (kernels/kv_row.h) decoded on the device.
 
@@ -59,5 +58,3 @@ __device__ __forceinline__ uint4 LoadKvEight(const uint8_t* row, const KvRowLayo
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_KV_ROW_LOAD_H_

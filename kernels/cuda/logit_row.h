@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_LOGIT_ROW_H_
-#define FOREDRAFT_KERNELS_CUDA_LOGIT_ROW_H_
+#pragma once
 
 // A block's share of a row of logits: some chunks (kernels/cuda/row_blocks.h), read through shared memory one
 // by one, so that all loads of a chunk are in flight together. Thread t has columns 4 (t + 256 i) .. + 3 of a
@@ -193,5 +192,3 @@ struct PenalisedLogits {
 };
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_LOGIT_ROW_H_

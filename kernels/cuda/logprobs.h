@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_LOGPROBS_H_
-#define FOREDRAFT_KERNELS_CUDA_LOGPROBS_H_
+#pragma once
 
 // Logprobs of raw logits: the chosen token's and the most probable ones'.
 //
@@ -128,5 +127,3 @@ __device__ inline void WriteLogprobs(const LogprobArrays& arrays, const RowSplit
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_LOGPROBS_H_

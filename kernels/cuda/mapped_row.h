@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_MAPPED_ROW_H_
-#define FOREDRAFT_KERNELS_CUDA_MAPPED_ROW_H_
+#pragma once
 
 #include "kernels/ops_v4.h"
 
@@ -15,5 +14,3 @@ __device__ __forceinline__ T* MappedRow(const PagedRows<T>& rows, int32_t slot, 
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_MAPPED_ROW_H_

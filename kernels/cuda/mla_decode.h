@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_H_
-#define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_H_
+#pragma once
 
 // What the kernels of mla_decode share. mla_decode_schedule.h says which splits a row has and which block
 // computes them; blocks find their items on the device from the rows' positions, so the grid does not depend
@@ -114,5 +113,3 @@ struct DecodeChoice {
 void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_MLA_DECODE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_LOAD_H_
-#define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_LOAD_H_
+#pragma once
 
 // What mla_decode's schedule asks of a device, and the time that this predicts. Plain C++ for tests and
 // benchmarks; no kernel reads it.
@@ -93,5 +92,3 @@ inline double DecodeSeconds(const DecodeLoad& load, double key_bytes, const Deco
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_MLA_DECODE_LOAD_H_

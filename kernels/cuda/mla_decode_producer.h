@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_PRODUCER_H_
-#define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_PRODUCER_H_
+#pragma once
 
 // Of the Hopper kernel of mla_decode (mla_decode_hopper.cu): its shared memory, and the producer, which finds
 // the items and brings their queries and keys.
@@ -276,5 +275,3 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
 }
 
 }  // namespace foredraft::cuda::hopper_decode
-
-#endif  // FOREDRAFT_KERNELS_CUDA_MLA_DECODE_PRODUCER_H_

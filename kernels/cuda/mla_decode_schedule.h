@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SCHEDULE_H_
-#define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SCHEDULE_H_
+#pragma once
 
 // Which splits a row's KV axis has, and which block computes which split. Plain functions for host and
 // device.
@@ -138,5 +137,3 @@ constexpr RowPart PartOf(const DecodeGrid& grid, int32_t group, const PlacedRow&
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SCHEDULE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SEARCH_H_
-#define FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SEARCH_H_
+#pragma once
 
 // The scheduler of mla_decode: a warp of each block finds the block's work items from prefix sums over the
 // rows' costs (mla_decode_schedule.h).
@@ -97,5 +96,3 @@ __device__ __forceinline__ DecodeItem NextItem(const DecodePlan& p, ItemCursor& 
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_MLA_DECODE_SEARCH_H_

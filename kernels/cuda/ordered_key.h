@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_ORDERED_KEY_H_
-#define FOREDRAFT_KERNELS_CUDA_ORDERED_KEY_H_
+#pragma once
 
 // Maps floats to unsigned integers in the same order. Maxima, ties and radix digits of integers do not depend
 // on the order of evaluation.
@@ -42,5 +41,3 @@ constexpr int32_t IndexOf(uint64_t indexed_key) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_ORDERED_KEY_H_

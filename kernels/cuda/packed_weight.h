@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PACKED_WEIGHT_H_
-#define FOREDRAFT_KERNELS_CUDA_PACKED_WEIGHT_H_
+#pragma once
 
 // The GPU's layout of a weight [n, k]. 4-bit kinds have tiles with their scales (kernels/cuda/weight_4bit.h).
 // The layout of the others is the checkpoint's: n rows of k adjacent elements, no padding
@@ -68,5 +67,3 @@ void UploadWeight(CudaStream& stream, const WeightLayout& layout, std::span<cons
                   const PackedWeight& weight);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PACKED_WEIGHT_H_

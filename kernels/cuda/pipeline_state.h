@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PIPELINE_STATE_H_
-#define FOREDRAFT_KERNELS_CUDA_PIPELINE_STATE_H_
+#pragma once
 
 // The stage that a producer or consumer of a TMA pipeline is at. Every stage has two mbarriers, full and
 // empty.
@@ -31,5 +30,3 @@ __device__ __forceinline__ void ReleaseStage(Mbarrier& empty) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PIPELINE_STATE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PTX_H_
-#define FOREDRAFT_KERNELS_CUDA_PTX_H_
+#pragma once
 
 // Instructions without a CUDA C++ intrinsic, one function each. All inline PTX is in this header and ptx_*.h,
 // so that tests/cuda_on_host can substitute its own versions and run the kernels on the host.
@@ -82,5 +81,3 @@ __device__ __forceinline__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4], c
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PTX_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
-#define FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
+#pragma once
 
 // More Hopper instructions (kernels/cuda/ptx_hopper.h), in the shapes that attention uses.
 
@@ -69,5 +68,3 @@ __device__ __forceinline__ void WarpgroupWaitAll(float (&d)[128]) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_

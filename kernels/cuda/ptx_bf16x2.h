@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PTX_BF16X2_H_
-#define FOREDRAFT_KERNELS_CUDA_PTX_BF16X2_H_
+#pragma once
 
 // Arithmetic on two BF16 in a 32-bit word. Results are rounded to nearest; subnormal numbers count.
 
@@ -30,5 +29,3 @@ __device__ __forceinline__ uint32_t MulBf16x2(uint32_t a, uint32_t b) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PTX_BF16X2_H_

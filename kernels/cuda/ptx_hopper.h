@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
-#define FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
+#pragma once
 
 // Hopper's instructions (sm_90a), one function each, as in kernels/cuda/ptx.h: mbarrier, TMA and wgmma, named
 // as in CUTLASS.
@@ -260,5 +259,3 @@ __device__ __forceinline__ void WarpgroupRegDealloc() {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_QUANTIZE_H_
-#define FOREDRAFT_KERNELS_CUDA_QUANTIZE_H_
+#pragma once
 
 // Quantises activations for FP8 weights (QuantizedRows) when the preceding norm or activation did not.
 
@@ -32,5 +31,3 @@ void CopyQuantizedRows(Stream& stream, const QuantizedRows& out, const Quantized
                        const int32_t* x_rows, const int32_t* row_count, int32_t rows);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_QUANTIZE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_QUANTIZE_VEC4_H_
-#define FOREDRAFT_KERNELS_CUDA_QUANTIZE_VEC4_H_
+#pragma once
 
 // Quantisation inside a kernel (kernels/tensor.h, QuantizedRows): a warp has one group of 128 columns, four
 // adjacent ones per lane. All kernels that quantise use these functions, so a fused norm gives the same bits
@@ -53,5 +52,3 @@ __device__ __forceinline__ void StoreQuantized(const QuantizedRows& out, int64_t
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_QUANTIZE_VEC4_H_

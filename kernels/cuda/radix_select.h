@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_RADIX_SELECT_H_
-#define FOREDRAFT_KERNELS_CUDA_RADIX_SELECT_H_
+#pragma once
 
 // Finds the key at which the running sum of weights, over elements in descending order of key, reaches a
 // target. Weights are integers (counts, or probabilities in fixed point), so the sums do not depend on the
@@ -158,5 +157,3 @@ __device__ unsigned long long SelectKey(SelectShared& s, Weight target, const Fo
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_RADIX_SELECT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_RANDOM_WEIGHT_H_
-#define FOREDRAFT_KERNELS_CUDA_RANDOM_WEIGHT_H_
+#pragma once
 
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/random_weight.h"
@@ -11,5 +10,3 @@ void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const Wei
                        const PackedWeight& first, int count);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_RANDOM_WEIGHT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_RMS_FACTOR_H_
-#define FOREDRAFT_KERNELS_CUDA_RMS_FACTOR_H_
+#pragma once
 
 // The factor of an RMS norm, computed by one block for one row. Columns 4 g .. 4 g + 3 belong to thread
 // g % blockDim.x, and blockDim.x depends on the column count alone; so does the order of the sum.
@@ -42,5 +41,3 @@ inline uint32_t RmsThreads(int32_t cols, int32_t per_thread) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_RMS_FACTOR_H_

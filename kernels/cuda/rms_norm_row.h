@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_RMS_NORM_ROW_H_
-#define FOREDRAFT_KERNELS_CUDA_RMS_NORM_ROW_H_
+#pragma once
 
 // rms_norm of one row by one block, in a kernel of its own and inside kv_write.
 
@@ -86,5 +85,3 @@ __device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_RMS_NORM_ROW_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_ROTATION_H_
-#define FOREDRAFT_KERNELS_CUDA_ROTATION_H_
+#pragma once
 
 // RoPE on interleaved pairs (2i, 2i + 1). A row of cos_sin is [rope_dim / 2, 2]. sign -1 rotates back.
 
@@ -62,5 +61,3 @@ inline bool IsRotationAligned(const float* cos_sin, int32_t width, int32_t rope_
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_ROTATION_H_

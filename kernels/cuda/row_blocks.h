@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_ROW_BLOCKS_H_
-#define FOREDRAFT_KERNELS_CUDA_ROW_BLOCKS_H_
+#pragma once
 
 // How kernels over logits [rows, columns] spread their rows over blocks. Plain C++, so that cost models can
 // call it, too.
@@ -38,5 +37,3 @@ inline constexpr int32_t kReadBlocksPerMultiprocessor = 8;    // argmax, relax_d
 inline constexpr int32_t kSelectBlocksPerMultiprocessor = 4;  // sample: up to 45 KB
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_ROW_BLOCKS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_ROW_CHUNK_H_
-#define FOREDRAFT_KERNELS_CUDA_ROW_CHUNK_H_
+#pragma once
 
 // Rows of any alignment, loaded into shared memory 16 bytes at a time. Device code.
 
@@ -25,5 +24,3 @@ __device__ __forceinline__ void LoadChunk(unsigned char* shared, const unsigned 
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_ROW_CHUNK_H_

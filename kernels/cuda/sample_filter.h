@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_SAMPLE_FILTER_H_
-#define FOREDRAFT_KERNELS_CUDA_SAMPLE_FILTER_H_
+#pragma once
 
 // The filters top-k and top-p of sample (kernels/cpu/sample.cc): which tokens of a row they keep.
 //
@@ -195,5 +194,3 @@ __device__ IndexedKeyBits LastKept(const SlotConstants& c, const FilterBounds& b
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_SAMPLE_FILTER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_SPIN_LIMIT_H_
-#define FOREDRAFT_KERNELS_CUDA_SPIN_LIMIT_H_
+#pragma once
 
 // With the CMake option FOREDRAFT_SPIN_LIMIT, a wait on an mbarrier that lasts longer than any kernel (4.3 to
 // 8.6 seconds) names the barrier and traps. Without it such a wait, for example after a wrong byte count,
@@ -77,5 +76,3 @@ inline std::string SpinLimitReport() { return ""; }
 #endif  // FOREDRAFT_SPIN_LIMIT
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_SPIN_LIMIT_H_

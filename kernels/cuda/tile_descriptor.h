@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_TILE_DESCRIPTOR_H_
-#define FOREDRAFT_KERNELS_CUDA_TILE_DESCRIPTOR_H_
+#pragma once
 
 // Shared memory descriptors of wgmma operands. Without inline PTX, so that tests/cuda_on_host uses the same
 // code.
@@ -25,5 +24,3 @@ __device__ __forceinline__ uint64_t KMajorDescriptor(const void* tile) {
 inline constexpr uint64_t kDescriptor32Bytes = 32 >> 4;
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_TILE_DESCRIPTOR_H_

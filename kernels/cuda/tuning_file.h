@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_TUNING_FILE_H_
-#define FOREDRAFT_KERNELS_CUDA_TUNING_FILE_H_
+#pragma once
 
 // The file that `foredraft tune` writes: cuBLASLt's algorithm for each GEMM, as JSON. An algorithm is 64
 // opaque bytes, valid for one version of the library and one GPU model; its attributes are for the human
@@ -54,5 +53,3 @@ absl::StatusOr<std::map<GemmShape, TunedAlgorithm>> LoadTunedAlgorithms(const st
 uint32_t TuningHash(const std::map<GemmShape, TunedAlgorithm>& algorithms);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_TUNING_FILE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_VEC4_H_
-#define FOREDRAFT_KERNELS_CUDA_VEC4_H_
+#pragma once
 
 // Rows processed four adjacent columns at a time: with one vector load or store if the matrix is aligned for
 // it
@@ -114,5 +113,3 @@ __device__ __forceinline__ int32_t FirstColumnOfThread() {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_VEC4_H_

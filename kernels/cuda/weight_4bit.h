@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_WEIGHT_4BIT_H_
-#define FOREDRAFT_KERNELS_CUDA_WEIGHT_4BIT_H_
+#pragma once
 
 // The GPU's layout of a 4-bit weight [n, k], which gemm_4bit.cu reads: tiles of 64 outputs; a tile is a
 // sequence of blocks of 128 inputs, so the bytes of a tile are adjacent and read in order. A block:
@@ -55,5 +54,3 @@ constexpr int32_t Input4Of(int32_t lane, int32_t quarter, int32_t q, int32_t p) 
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_KERNELS_CUDA_WEIGHT_4BIT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_WINDOW_ATTENTION_H_
-#define FOREDRAFT_KERNELS_CUDA_WINDOW_ATTENTION_H_
+#pragma once
 
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/ops_v4.h"
@@ -16,5 +15,3 @@ struct WindowAttentionChoice {
 void WindowAttentionBy(const WindowAttentionChoice& choice, Stream& stream, const WindowAttentionParams& p);
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_WINDOW_ATTENTION_H_

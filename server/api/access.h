@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_ACCESS_H_
-#define FOREDRAFT_SERVER_API_ACCESS_H_
+#pragma once
 
 // Who may call: bearer tokens with a role, from server.auth.tokens_file. The file has the tokens' hashes
 // only. Thread-safe.
@@ -78,5 +77,3 @@ class Access {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_ACCESS_H_

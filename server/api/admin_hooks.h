@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_
-#define FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_
+#pragma once
 
 // The server's functions for operators, independent of the wire.
 
@@ -28,5 +27,3 @@ struct AdminHooks {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_ADMIN_HOOKS_H_

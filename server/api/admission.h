@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_ADMISSION_H_
-#define FOREDRAFT_SERVER_API_ADMISSION_H_
+#pragma once
 
 // Accepts generation requests of every wire into the server: checks that the server serves, validates the
 // request, gives it an id and a deadline, opens its stream at the output thread and submits it to the serving
@@ -103,5 +102,3 @@ class Admission {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_ADMISSION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_
-#define FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_
+#pragma once
 
 // A generation request as a client sent it, independent of the wire: nothing is checked, and a field that the
 // client left out is absent. Each wire reads its own messages into this; RequestValidator checks it.
@@ -47,5 +46,3 @@ struct ClientRequest {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_CLIENT_REQUEST_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_GENERATION_CALL_H_
-#define FOREDRAFT_SERVER_API_GENERATION_CALL_H_
+#pragma once
 
 // The life of a gRPC call that carries a generation request, without the messages of its wire. A wire's call
 // is one of these and a gRPC reactor at once: it fills the messages and passes gRPC's reactions on.
@@ -116,5 +115,3 @@ class StreamCall : public GenerationCall {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_GENERATION_CALL_H_

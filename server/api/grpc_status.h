@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_GRPC_STATUS_H_
-#define FOREDRAFT_SERVER_API_GRPC_STATUS_H_
+#pragma once
 
 // From absl::Status to gRPC's statuses and to unary calls that are answered at once.
 
@@ -19,5 +18,3 @@ grpc::Status ToGrpc(const absl::Status& status);
 grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_GRPC_STATUS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_HEALTH_H_
-#define FOREDRAFT_SERVER_API_HEALTH_H_
+#pragma once
 
 // Whether the server accepts requests, for clients (a status) and for probes (grpc.health.v1). Thread-safe.
 //
@@ -44,5 +43,3 @@ class Health {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_HEALTH_H_

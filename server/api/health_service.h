@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_HEALTH_SERVICE_H_
-#define FOREDRAFT_SERVER_API_HEALTH_SERVICE_H_
+#pragma once
 
 // grpc.health.v1.Health of one gRPC server, answered on a thread of its own.
 //
@@ -61,5 +60,3 @@ class HealthService final : public grpc::Service {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_HEALTH_SERVICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_MODEL_CARD_H_
-#define FOREDRAFT_SERVER_API_MODEL_CARD_H_
+#pragma once
 
 // What the API tells clients about the served model, independent of the wire. The thinking tokens are not
 // here: a reload can change them (RequestValidator::thinking).
@@ -32,5 +31,3 @@ struct ModelCard {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_MODEL_CARD_H_

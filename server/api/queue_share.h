@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_QUEUE_SHARE_H_
-#define FOREDRAFT_SERVER_API_QUEUE_SHARE_H_
+#pragma once
 
 // Keeps one client from filling the queue: counts each client's requests that have no token yet.
 // Thread-safe.
@@ -33,5 +32,3 @@ class QueueShare {
 std::string ClientOf(const std::string& peer);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_QUEUE_SHARE_H_

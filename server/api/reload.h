@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_RELOAD_H_
-#define FOREDRAFT_SERVER_API_RELOAD_H_
+#pragma once
 
 // Applies a changed configuration file to the running daemon (SIGHUP, AdminService.ReloadConfig). A bad file
 // is refused and the old configuration stays. Keys that need a restart keep the value that the daemon started
@@ -51,5 +50,3 @@ class Reloader {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_RELOAD_H_

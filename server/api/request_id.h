@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_REQUEST_ID_H_
-#define FOREDRAFT_SERVER_API_REQUEST_ID_H_
+#pragma once
 
 // The name of a call in the log and in the trailing metadata of its answer.
 
@@ -19,5 +18,3 @@ std::string MakeRequestId();
 std::string PrintableId(std::string_view id);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_REQUEST_ID_H_

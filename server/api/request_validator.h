@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_REQUEST_VALIDATOR_H_
-#define FOREDRAFT_SERVER_API_REQUEST_VALIDATOR_H_
+#pragma once
 
 // Checks a client's request and turns it into the scheduler's: a bad field is refused with its name, its
 // value and what is allowed (INVALID_ARGUMENT). Lengths are checked before contents. Thread-safe.
@@ -92,5 +91,3 @@ class RequestValidator {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_REQUEST_VALIDATOR_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_UNDECODABLE_REQUESTS_H_
-#define FOREDRAFT_SERVER_API_UNDECODABLE_REQUESTS_H_
+#pragma once
 
 // Answers requests that are no message of their method, or have text that is not UTF-8, with INVALID_ARGUMENT
 // and a text. By itself gRPC's callback API answers without a text, and UNIMPLEMENTED (1.51), as if there
@@ -13,5 +12,3 @@ namespace foredraft {
 void AnswerUndecodableRequests(grpc::ServerBuilder& builder);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_UNDECODABLE_REQUESTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_COMMAND_TREE_H_
-#define FOREDRAFT_SERVER_CLI_COMMAND_TREE_H_
+#pragma once
 
 // The commands of the binary and what each accepts, as plain data read from CLI11: what the manual page and
 // the shells' completions are written from. Hidden options are left out.
@@ -38,5 +37,3 @@ std::string BashCompletion(const std::vector<Command>& commands);
 std::string ZshCompletion(const std::vector<Command>& commands);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_COMMAND_TREE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_COMMANDS_H_
-#define FOREDRAFT_SERVER_CLI_COMMANDS_H_
+#pragma once
 
 // The daemon's own subcommands, one file each. The clients' subcommands are in client/commands.h.
 
@@ -35,5 +34,3 @@ struct ConfigOptions {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_COMMANDS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_EXPLAIN_MEMORY_H_
-#define FOREDRAFT_SERVER_CLI_EXPLAIN_MEMORY_H_
+#pragma once
 
 // What `check-config --explain` says about memory.
 
@@ -26,5 +25,3 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
                                                 std::optional<int64_t> gpu_bytes);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_EXPLAIN_MEMORY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_NOTIFY_SOCKET_H_
-#define FOREDRAFT_SERVER_CLI_NOTIFY_SOCKET_H_
+#pragma once
 
 // The service manager's end of sd_notify(3): datagrams of lines such as READY=1 to the socket that
 // NOTIFY_SOCKET names. The protocol is stable and documented for programs without libsystemd.
@@ -32,5 +31,3 @@ class NotifySocket {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_NOTIFY_SOCKET_H_

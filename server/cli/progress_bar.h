@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_PROGRESS_BAR_H_
-#define FOREDRAFT_SERVER_CLI_PROGRESS_BAR_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -22,5 +21,3 @@ inline std::string ProgressBar(int64_t done_bytes, int64_t total_bytes) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_PROGRESS_BAR_H_

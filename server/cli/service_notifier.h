@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_SERVICE_NOTIFIER_H_
-#define FOREDRAFT_SERVER_CLI_SERVICE_NOTIFIER_H_
+#pragma once
 
 // Tells the service manager what the daemon does (systemd: Type=notify, deploy/systemd/foredraft.service).
 //
@@ -75,5 +74,3 @@ class ServiceNotifier : public StartObserver {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_SERVICE_NOTIFIER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_START_SCREEN_H_
-#define FOREDRAFT_SERVER_CLI_START_SCREEN_H_
+#pragma once
 
 // What `foredraft serve` shows on stderr while it starts: a few lines and a progress bar per rank on a
 // terminal, otherwise the same as log lines (progress every 10%, or every 50% with several ranks).
@@ -51,5 +50,3 @@ class StartScreen : public StartObserver {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_START_SCREEN_H_

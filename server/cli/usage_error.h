@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_CLI_USAGE_ERROR_H_
-#define FOREDRAFT_SERVER_CLI_USAGE_ERROR_H_
+#pragma once
 
 // What a command line that cannot be parsed gets as its answer.
 
@@ -17,5 +16,3 @@ std::string UnknownCommand(const CLI::App& app, const std::string& name);
 std::string UsageError(const CLI::App& app, const CLI::Error& error);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_CLI_USAGE_ERROR_H_

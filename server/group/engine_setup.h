@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_
-#define FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_
+#pragma once
 
 // Translates a configuration into the options of scheduler and engine. Pure.
 
@@ -25,5 +24,3 @@ EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model);
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_ENGINE_SETUP_H_

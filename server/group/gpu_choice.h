@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_GPU_CHOICE_H_
-#define FOREDRAFT_SERVER_GROUP_GPU_CHOICE_H_
+#pragma once
 
 // Which GPU a worker process uses. It sees one GPU only, by CUDA_VISIBLE_DEVICES, which CUDA reads when it is
 // first used. Whether two workers chose the same one is checked when they join (engine/remote/membership.h).
@@ -28,5 +27,3 @@ absl::StatusOr<std::string> GpuOfThisWorker(const std::optional<std::string>& vi
 absl::Status ChooseGpu(const Config& config, int rank);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_GPU_CHOICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_
-#define FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_
+#pragma once
 
 // A group of one rank, in this process. Owner and thread: as RankGroup says.
 
@@ -29,5 +28,3 @@ class LocalRank : public RankGroup {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_LOCAL_RANK_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_
-#define FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_
+#pragma once
 
 // Where a configuration's model comes from: a checkpoint directory or, with load_format dummy, also a
 // directory without weights or a config.json alone.
@@ -28,5 +27,3 @@ absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig&
                                         const LoadProgress& progress, const ExpertShard& shard);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_MODEL_FILES_H_

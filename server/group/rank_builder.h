@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_RANK_BUILDER_H_
-#define FOREDRAFT_SERVER_GROUP_RANK_BUILDER_H_
+#pragma once
 
 // Builds the executor of one rank in this process from a configuration: for the daemon (local_rank) or a
 // worker process (worker_rank).
@@ -42,5 +41,3 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
                                     const LoadProgress& progress);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_RANK_BUILDER_H_

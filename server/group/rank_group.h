@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_RANK_GROUP_H_
-#define FOREDRAFT_SERVER_GROUP_RANK_GROUP_H_
+#pragma once
 
 // The ranks behind a daemon: one rank in this process (local_rank), or worker processes (worker_ranks). The
 // daemon uses both in the same way.
@@ -37,5 +36,3 @@ class RankGroup {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_RANK_GROUP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_RESTART_BUDGET_H_
-#define FOREDRAFT_SERVER_GROUP_RESTART_BUDGET_H_
+#pragma once
 
 // Limits how often a lost group is started again, so that a crash that repeats ends the daemon, with pauses
 // that grow while nothing is served in between. Pure; time is an argument. Owner: Daemon.
@@ -35,5 +34,3 @@ class RestartBudget {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_RESTART_BUDGET_H_

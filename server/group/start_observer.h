@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_START_OBSERVER_H_
-#define FOREDRAFT_SERVER_GROUP_START_OBSERVER_H_
+#pragma once
 
 // Receives the progress of a daemon's start, on the thread that starts it: the screen, a log, or a test.
 // Events come in the order of the functions below; Waiting and Loading come repeatedly, Waiting at any time
@@ -46,5 +45,3 @@ class StartObserver {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_START_OBSERVER_H_

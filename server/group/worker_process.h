@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_WORKER_PROCESS_H_
-#define FOREDRAFT_SERVER_GROUP_WORKER_PROCESS_H_
+#pragma once
 
 // A child process of the daemon that runs this binary as a worker. It has a process group of its own, so that
 // Ctrl-C reaches only the daemon, and inherits stderr but no other open file of the daemon.
@@ -49,5 +48,3 @@ class WorkerProcess {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_WORKER_PROCESS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_WORKER_RANK_H_
-#define FOREDRAFT_SERVER_GROUP_WORKER_RANK_H_
+#pragma once
 
 // The life of one worker process: it joins its leader's group, builds its rank, carries out plans, and ends
 // with the group. Owner: the worker subcommand.
@@ -28,5 +27,3 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
                            int rank, const std::string& secret);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_WORKER_RANK_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_WORKER_RANKS_H_
-#define FOREDRAFT_SERVER_GROUP_WORKER_RANKS_H_
+#pragma once
 
 // A group of worker processes. It starts the workers of this host, waits until the workers of other hosts
 // have dialed in, and leaves no process of this host running when the group's life ends.
@@ -71,5 +70,3 @@ class WorkerRanks : public RankGroup {
 std::vector<std::string> SharedConfigKeys(const Config& config);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_WORKER_RANKS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_GROUP_WORKER_TRUST_H_
-#define FOREDRAFT_SERVER_GROUP_WORKER_TRUST_H_
+#pragma once
 
 // How the daemon and its workers know each other, on the port that workers dial (parallel.leader_address).
 //
@@ -73,5 +72,3 @@ inline constexpr int kSecretFile = 3;
 absl::StatusOr<std::string> TakeInheritedSecret(int file);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_GROUP_WORKER_TRUST_H_

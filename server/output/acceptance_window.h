@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_ACCEPTANCE_WINDOW_H_
-#define FOREDRAFT_SERVER_OUTPUT_ACCEPTANCE_WINDOW_H_
+#pragma once
 
 // The acceptance rate of the last 60 seconds, in buckets of one second. Not thread-safe. Time is an argument
 // so that tests need no clock.
@@ -45,5 +44,3 @@ class AcceptanceWindow {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_ACCEPTANCE_WINDOW_H_

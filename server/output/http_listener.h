@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_HTTP_LISTENER_H_
-#define FOREDRAFT_SERVER_OUTPUT_HTTP_LISTENER_H_
+#pragma once
 
 // A few pages over plain HTTP: metrics and probes (CivetWeb). Pages are made on its threads.
 
@@ -43,5 +42,3 @@ class HttpListener {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_HTTP_LISTENER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_METRIC_TABLE_H_
-#define FOREDRAFT_SERVER_OUTPUT_METRIC_TABLE_H_
+#pragma once
 
 // Every metric the daemon exports, one row each. Metrics registers from these rows, and docs/metrics.md is
 // written from them; a new metric is a row here and a member there.
@@ -27,5 +26,3 @@ const MetricRow& FindMetric(std::string_view name);
 std::string MetricsDocument();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_METRIC_TABLE_H_

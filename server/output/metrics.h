@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_METRICS_H_
-#define FOREDRAFT_SERVER_OUTPUT_METRICS_H_
+#pragma once
 
 // The daemon's Prometheus metrics (docs/metrics.md). All exist from the start. The output thread counts what
 // a request has used when it finishes the request, before the client sees the end, so the counters equal the
@@ -168,5 +167,3 @@ class Metrics : public prometheus::Collectable {
 HttpAnswer MetricsPage(const Metrics& metrics);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_METRICS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_OUTPUT_STREAM_H_
-#define FOREDRAFT_SERVER_OUTPUT_OUTPUT_STREAM_H_
+#pragma once
 
 // One request's output: turns tokens into text, matches stop strings and does the request's accounting. No
 // threads, no gRPC. Owner and thread: OutputThread.
@@ -83,5 +82,3 @@ class OutputStream {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_OUTPUT_STREAM_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_OUTPUT_THREAD_H_
-#define FOREDRAFT_SERVER_OUTPUT_OUTPUT_THREAD_H_
+#pragma once
 
 // The thread between the scheduler and the clients: it decides what each client gets and when its stream
 // ends. All events reach it through one queue, in order: a stream is opened before its request is submitted,
@@ -121,5 +120,3 @@ class OutputThread {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_OUTPUT_THREAD_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_PROCESS_STATS_H_
-#define FOREDRAFT_SERVER_OUTPUT_PROCESS_STATS_H_
+#pragma once
 
 // What Linux says about this process, for the process_* metrics that Prometheus' client libraries agree on.
 
@@ -20,5 +19,3 @@ struct ProcessStats {
 ProcessStats ReadProcessStats();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_PROCESS_STATS_H_

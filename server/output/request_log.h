@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_REQUEST_LOG_H_
-#define FOREDRAFT_SERVER_OUTPUT_REQUEST_LOG_H_
+#pragma once
 
 // The daemon's log: text or JSON lines on stderr (spdlog). Lines about a request carry its id. Thread-safe.
 
@@ -27,5 +26,3 @@ inline constexpr int kRefusalLinesPerSecond = 10;
 void LogRefusal(std::string_view request_id, std::string_view peer, const absl::Status& status);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_REQUEST_LOG_H_

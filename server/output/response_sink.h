@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
-#define FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_
+#pragma once
 
 // The interface between the output thread and a client's call, without gRPC: plain structs and ResponseSink.
 
@@ -110,5 +109,3 @@ class ResponseSink {
 const char* FinishReasonName(FinishReason finish);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_RESPONSE_SINK_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_STDERR_SINK_H_
-#define FOREDRAFT_SERVER_OUTPUT_STDERR_SINK_H_
+#pragma once
 
 // A spdlog sink that writes to a descriptor and never waits for its reader: a line that does not fit into a
 // full pipe is dropped and counted. The next line that fits is preceded by one that says how many were.
@@ -38,5 +37,3 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_STDERR_SINK_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_OUTPUT_VLLM_METRICS_H_
-#define FOREDRAFT_SERVER_OUTPUT_VLLM_METRICS_H_
+#pragma once
 
 // The daemon's metrics again under the names that vLLM gives them, for dashboards, autoscalers and benchmarks
 // that read those. Pure.
@@ -19,5 +18,3 @@ std::vector<prometheus::MetricFamily> VllmFamilies(const std::vector<prometheus:
 std::string VllmMetricsDocument();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_OUTPUT_VLLM_METRICS_H_

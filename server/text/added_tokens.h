@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_ADDED_TOKENS_H_
-#define FOREDRAFT_SERVER_TEXT_ADDED_TOKENS_H_
+#pragma once
 
 // Finds the added tokens of a tokenizer.json ("<｜User｜>", "</think>") written out in text.
 
@@ -43,5 +42,3 @@ class AddedTokens {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_ADDED_TOKENS_H_

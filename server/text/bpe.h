@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_BPE_H_
-#define FOREDRAFT_SERVER_TEXT_BPE_H_
+#pragma once
 
 // Byte-pair encoding: a piece starts as one token per byte, and the adjacent pair of the lowest rank
 // (leftmost first) is merged until no pair can be.
@@ -46,5 +45,3 @@ class Bpe {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_BPE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_BYTE_ALPHABET_H_
-#define FOREDRAFT_SERVER_TEXT_BYTE_ALPHABET_H_
+#pragma once
 
 // GPT-2's byte alphabet, in which byte-level vocabularies are written: one printable character for each of
 // the 256 bytes. Bytes that are printable in Latin-1 stand for themselves; the others are U+0100 onwards.
@@ -18,5 +17,3 @@ const std::array<char32_t, 256>& ByteAlphabet();
 std::optional<std::string> BytesOfToken(std::string_view token);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_BYTE_ALPHABET_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_CHAT_FORMAT_H_
-#define FOREDRAFT_SERVER_TEXT_CHAT_FORMAT_H_
+#pragma once
 
 // Turns chat messages into prompt ids, as the chat template of the checkpoint's family renders them. No
 // Jinja: the template is recognised, and what it does with plain messages is written here.
@@ -92,5 +91,3 @@ class ChatFormat {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_CHAT_FORMAT_H_

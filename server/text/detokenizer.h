@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_DETOKENIZER_H_
-#define FOREDRAFT_SERVER_TEXT_DETOKENIZER_H_
+#pragma once
 
 // Incremental detokenization. The pieces of text joined, Flush included, equal Tokenizer::Decode of all ids:
 // a character whose bytes are spread over several tokens is returned when it is complete.
@@ -31,5 +30,3 @@ class Detokenizer {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_DETOKENIZER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_PRE_TOKENIZER_H_
-#define FOREDRAFT_SERVER_TEXT_PRE_TOKENIZER_H_
+#pragma once
 
 // Splits text into the pieces that byte-pair merges never cross: a list of regexes, applied in order, each
 // inside the pieces that the ones before it produced.
@@ -25,5 +24,3 @@ class PreTokenizer {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_PRE_TOKENIZER_H_

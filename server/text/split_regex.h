@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_
-#define FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_
+#pragma once
 
 // A regex of a tokenizer.json, which splits text at its matches. The file's dialect is Oniguruma's with the
 // tables of Unicode 16. We match with PCRE2 (Unicode 14 in Debian 12), so the pattern is translated, and a
@@ -59,5 +58,3 @@ class SplitRegex {
 absl::StatusOr<std::string> TranslateOniguruma(std::string_view pattern);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_SPLIT_REGEX_H_

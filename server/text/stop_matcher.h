@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_STOP_MATCHER_H_
-#define FOREDRAFT_SERVER_TEXT_STOP_MATCHER_H_
+#pragma once
 
 // Finds the first stop string in streamed text. Neither the match nor the text before it depends on how the
 // text is split into pieces.
@@ -47,5 +46,3 @@ class StopMatcher {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_STOP_MATCHER_H_

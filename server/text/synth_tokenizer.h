@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_SYNTH_TOKENIZER_H_
-#define FOREDRAFT_SERVER_TEXT_SYNTH_TOKENIZER_H_
+#pragma once
 
 #include <string>
 
@@ -12,5 +11,3 @@ namespace foredraft {
 std::string SynthTokenizerJson(const ModelConfig& config);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_SYNTH_TOKENIZER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_TOKENIZER_H_
-#define FOREDRAFT_SERVER_TEXT_TOKENIZER_H_
+#pragma once
 
 // Text to token ids and back: byte-level BPE as described by a Hugging Face tokenizer.json, with the same ids
 // as the Hugging Face tokenizers library.
@@ -78,5 +77,3 @@ class Tokenizer {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_TOKENIZER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_
-#define FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_
+#pragma once
 
 // Reads tokenizer.json and tokenizer_config.json into plain structs. A feature that our tokenizer does not
 // implement exactly as the Hugging Face library does is refused with the field, its value and what is
@@ -48,5 +47,3 @@ struct TokenizerConfigJson {
 absl::StatusOr<TokenizerConfigJson> ReadTokenizerConfigJson(std::string_view json);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_TOKENIZER_JSON_H_

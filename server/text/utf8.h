@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_TEXT_UTF8_H_
-#define FOREDRAFT_SERVER_TEXT_UTF8_H_
+#pragma once
 
 // UTF-8 as Unicode defines it: no surrogates, no overlong forms, nothing above U+10FFFF.
 
@@ -45,5 +44,3 @@ class Utf8Repair {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_TEXT_UTF8_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BASE_DIAL_H_
-#define FOREDRAFT_TESTS_BASE_DIAL_H_
+#pragma once
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -32,5 +31,3 @@ inline int Dial(int port, const char* from = "127.0.0.1") {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BASE_DIAL_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_BENCH_FLAGS_H_
-#define FOREDRAFT_TESTS_BENCH_BENCH_FLAGS_H_
+#pragma once
 
 // The command lines of the programs in tests/bench.
 
@@ -23,5 +22,3 @@ struct BenchFlag {
 std::string ParseBenchFlags(int argc, char** argv, std::initializer_list<BenchFlag> flags);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_BENCH_FLAGS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_BENCH_JSON_H_
-#define FOREDRAFT_TESTS_BENCH_BENCH_JSON_H_
+#pragma once
 
 // Measurements as JSON lines, an object each, written as soon as they are known: what a program measured
 // before it was stopped is kept.
@@ -30,5 +29,3 @@ class JsonLines {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_BENCH_JSON_H_

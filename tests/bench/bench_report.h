@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_BENCH_REPORT_H_
-#define FOREDRAFT_TESTS_BENCH_BENCH_REPORT_H_
+#pragma once
 
 // A table of measurements with its heading: a section of RESULTS.md, or the same for a terminal.
 
@@ -37,5 +36,3 @@ struct ReportFlags {
 ReportFlags ParseReportFlags(int argc, char** argv);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_BENCH_REPORT_H_

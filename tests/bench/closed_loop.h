@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_CLOSED_LOOP_H_
-#define FOREDRAFT_TESTS_BENCH_CLOSED_LOOP_H_
+#pragma once
 
 // A model, its scheduler and serving loop in process, and closed-loop clients: tokens per second without a
 // server.
@@ -48,5 +47,3 @@ class ClosedLoop {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_CLOSED_LOOP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_COPY_COMMUNICATOR_H_
-#define FOREDRAFT_TESTS_BENCH_COPY_COMMUNICATOR_H_
+#pragma once
 
 // Rank 0 of a group without other ranks. Instead of receiving the other ranks' data it copies data of the
 // same size on the device, on the same stream, also in captured steps. A step then has the memory traffic of
@@ -58,5 +57,3 @@ class CopyCommunicator : public Communicator {
 void ChooseOwnExperts(Device& device, const LoadedWeights& weights, const ModelConfig& config, int own_count);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_COPY_COMMUNICATOR_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_
-#define FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_
+#pragma once
 
 // A device that adds up the cost of its ops (op_cost.h) and passes them on to the real device. The roofline
 // of a step thus comes from the ops it submits, not from a model of the step. It also adds up the time until
@@ -82,5 +81,3 @@ class CountingDevice : public Device {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_COUNTING_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_CPU_RATES_H_
-#define FOREDRAFT_TESTS_BENCH_CPU_RATES_H_
+#pragma once
 
 // The rates of this machine that bound the CPU backend: of reads from memory, and of BF16 products.
 
@@ -40,5 +39,3 @@ class CpuRates {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_CPU_RATES_H_

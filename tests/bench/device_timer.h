@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_DEVICE_TIMER_H_
-#define FOREDRAFT_TESTS_BENCH_DEVICE_TIMER_H_
+#pragma once
 
 #include <functional>
 
@@ -19,5 +18,3 @@ double MedianSeconds(Device& device, Stream& stream, const std::function<void(in
                      const SampleLength& length = {});
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_DEVICE_TIMER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_FREE_RANK_H_
-#define FOREDRAFT_TESTS_BENCH_FREE_RANK_H_
+#pragma once
 
 // A stub rank that costs next to nothing, to measure the layers above it. Tokens are ordinary words of
 // abacus's tokenizer; a sequence ends at its length limit.
@@ -42,5 +41,3 @@ class FreeRank : public StubRank {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_FREE_RANK_H_

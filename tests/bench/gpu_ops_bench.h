@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_GPU_OPS_BENCH_H_
-#define FOREDRAFT_TESTS_BENCH_GPU_OPS_BENCH_H_
+#pragma once
 
 // What gpu_ops prints: a line per op and number of rows, measured beside the prediction.
 
@@ -140,5 +139,3 @@ class Bench : public OpMemory {
 void V4AttentionOps(Bench& bench);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_GPU_OPS_BENCH_H_

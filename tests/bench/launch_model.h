@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_LAUNCH_MODEL_H_
-#define FOREDRAFT_TESTS_BENCH_LAUNCH_MODEL_H_
+#pragma once
 
 // How long a kernel launch should take on a GPU: a model from the launch's blocks, bytes and products, to
 // hold measured times against. Everything here is predicted, nothing is measured.
@@ -62,5 +61,3 @@ double BlocksAtOnce(const KernelLaunch& launch, const GpuModel& gpu);
 double Waves(const KernelLaunch& launch, const GpuModel& gpu);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_LAUNCH_MODEL_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_LIBRARY_RATES_H_
-#define FOREDRAFT_TESTS_BENCH_LIBRARY_RATES_H_
+#pragma once
 
 // Measured rates of the device, and the time of the vendor's library. library_rates_cuda.cc measures the CUDA
 // runtime and cuBLASLt; a build without CUDA (library_rates_ops.cc) measures the backend's own ops and has no
@@ -23,5 +22,3 @@ DeviceRates MeasureRates(Device& device, bool small);
 std::optional<double> LibraryGemmSeconds(int rows, int n, int k);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_LIBRARY_RATES_H_

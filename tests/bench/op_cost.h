@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_OP_COST_H_
-#define FOREDRAFT_TESTS_BENCH_OP_COST_H_
+#pragma once
 
 // The least that an op must move and compute, by its parameters: every input read once, every output written
 // once, no reuse between ops. The roofline is this cost divided by the measured rates of the device.
@@ -92,5 +91,3 @@ OpCost CostOf(const SlotParams&, const CostContext&) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_OP_COST_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_OP_LAUNCHES_H_
-#define FOREDRAFT_TESTS_BENCH_OP_LAUNCHES_H_
+#pragma once
 
 // The kernel launches of each op on backend cuda, as launch_model.h describes a launch: which kernels, how
 // many blocks, which bytes and products. Tiles, splits and grids come from the functions by which
@@ -67,5 +66,3 @@ inline constexpr double kRowKernelStart = 0.3e-6;
 double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_OP_LAUNCHES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_OP_MEMORY_H_
-#define FOREDRAFT_TESTS_BENCH_OP_MEMORY_H_
+#pragma once
 
 // A device, a stream, and arrays and weights on it, for programs that time single ops. Nothing is freed
 // before the device.
@@ -68,5 +67,3 @@ class OpMemory {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_OP_MEMORY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_OPS_RATES_H_
-#define FOREDRAFT_TESTS_BENCH_OPS_RATES_H_
+#pragma once
 
 // Rates of a device measured with the backend's own ops, where there is no vendor's library.
 
@@ -31,5 +30,3 @@ class Bf16ProductRate {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_OPS_RATES_H_

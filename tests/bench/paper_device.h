@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_PAPER_DEVICE_H_
-#define FOREDRAFT_TESTS_BENCH_PAPER_DEVICE_H_
+#pragma once
 
 // A GPU on paper: its ops compute nothing, except that those of the slots (decode_rows, verify_drafts, ...)
 // run on the CPU, so that sequences advance. Each op moves its stream's clock on by the predicted time of the
@@ -74,5 +73,3 @@ class PaperDevice : public Device {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_PAPER_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_READ_BANDWIDTH_H_
-#define FOREDRAFT_TESTS_BENCH_READ_BANDWIDTH_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -42,5 +41,3 @@ class ReadBandwidth {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_READ_BANDWIDTH_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_STEP_BENCH_H_
-#define FOREDRAFT_TESTS_BENCH_STEP_BENCH_H_
+#pragma once
 
 // One engine and the plans that drive it step by step, for programs that time steps: sequences brought to a
 // context, decode steps of any K, drafts accepted at the lengths published for R1. A second Start
@@ -88,5 +87,3 @@ class StepBench {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_STEP_BENCH_H_

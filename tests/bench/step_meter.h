@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_STEP_METER_H_
-#define FOREDRAFT_TESTS_BENCH_STEP_METER_H_
+#pragma once
 
 // Times decode steps on backend cpu, and counts the bytes and products of the same steps: from the same
 // start, an engine repeats its tokens, and with them the experts that its rows choose. Timed steps are
@@ -86,5 +85,3 @@ class StepMeter {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_STEP_METER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_BENCH_THREAD_TIMES_H_
-#define FOREDRAFT_TESTS_BENCH_THREAD_TIMES_H_
+#pragma once
 
 // CPU seconds of the threads of this process.
 
@@ -12,5 +11,3 @@ namespace foredraft {
 std::map<std::string, double> ThreadSeconds();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_BENCH_THREAD_TIMES_H_

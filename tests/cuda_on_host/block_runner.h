@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_
+#pragma once
 
 // Runs the blocks of a grid one after another. A block's threads are fibers of this host thread; they switch
 // where they wait (barriers, warp intrinsics, polling), in an order drawn by a seeded generator.
@@ -186,5 +185,3 @@ BlockRunner& BlockRunnerOfThisThread();
 inline thread_local constinit BlockRunner* running = nullptr;
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_BLOCK_RUNNER_H_

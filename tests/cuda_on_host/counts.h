@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_COUNTS_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_COUNTS_H_
+#pragma once
 
 // Counts of CUDA calls since the process began, for tests such as "no allocation and one graph launch per
 // step after the warm-up".
@@ -44,5 +43,3 @@ size_t PinnedBytes();
 void SetDeviceCount(int count);
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_COUNTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MEMORY_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MEMORY_H_
+#pragma once
 
 // The memory of cudaMalloc: one address range that only kernels and copies may access. Host code that
 // dereferences a device pointer gets a segmentation fault, as with a device. If much memory is in use,
@@ -58,5 +57,3 @@ class OpenMemory {
 };
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MEMORY_H_

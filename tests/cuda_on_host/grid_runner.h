@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_
+#pragma once
 
 // Runs the blocks of a grid in a random order on a few host threads.
 
@@ -11,5 +10,3 @@ namespace cuda_on_host {
 void RunGrid(GridWork& work);
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_GRID_RUNNER_H_

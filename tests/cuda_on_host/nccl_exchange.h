@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_EXCHANGE_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_EXCHANGE_H_
+#pragma once
 
 // The ranks of an NCCL communicator, and how the data of a group of calls moves between them. Guarded by the
 // runtime's lock.
@@ -67,5 +66,3 @@ class NcclClique {
 };
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_EXCHANGE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_FAULTS_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_FAULTS_H_
+#pragma once
 
 // What tests make NCCL on the host (nccl.cc) do. Thread-safe.
 
@@ -28,5 +27,3 @@ void ResetNccl();
 int NcclMaxCtas();
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_FAULTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_STATE_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_STATE_H_
+#pragma once
 
 // The state that the runtime's functions share. Guarded by `mutex`, which is held while kernels run.
 
@@ -130,5 +129,3 @@ int CurrentDevice();
 bool CaptureForbids(RuntimeState& state);
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_STATE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_
+#pragma once
 
 // Announces fiber switches to AddressSanitizer and ThreadSanitizer; does nothing without them.
 
@@ -47,5 +46,3 @@ inline void EnterTsanFiber([[maybe_unused]] void* fiber, [[maybe_unused]] void**
 }
 
 }  // namespace cuda_on_host
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_SANITIZER_FIBERS_H_

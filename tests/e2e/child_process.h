@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_
-#define FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_
+#pragma once
 
 // Runs a program under test. Its output goes to files in the test's temporary directory.
 
@@ -46,5 +45,3 @@ struct RunResult {
 RunResult RunProgram(const std::vector<std::string>& arguments);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_E2E_CHILD_PROCESS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_E2E_DAEMON_FIXTURE_H_
-#define FOREDRAFT_TESTS_E2E_DAEMON_FIXTURE_H_
+#pragma once
 
 // The binary as a subprocess, serving abacus on ports that it chooses.
 
@@ -51,5 +50,3 @@ class Daemon {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_E2E_DAEMON_FIXTURE_H_

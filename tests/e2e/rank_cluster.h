@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_E2E_RANK_CLUSTER_H_
-#define FOREDRAFT_TESTS_E2E_RANK_CLUSTER_H_
+#pragma once
 
 // A daemon with worker processes, running abacus, and the means to disturb it: streams, signals to its
 // workers, a network that can be cut, and the list of processes that still run.
@@ -100,5 +99,3 @@ class RankCluster {
 v1::GenerateRequest TokenRequest(int seed, int prompt_len, int max_tokens);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_E2E_RANK_CLUSTER_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_E2E_TCP_PROXY_H_
-#define FOREDRAFT_TESTS_E2E_TCP_PROXY_H_
+#pragma once
 
 // Stands for a network that can be cut. It forwards TCP connections until Cut; from then on it drops all
 // bytes and keeps the connections open, so that neither end is notified, as when a cable is pulled.
@@ -39,5 +38,3 @@ class TcpProxy {
 int FreePort();
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_E2E_TCP_PROXY_H_

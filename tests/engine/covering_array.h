@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_COVERING_ARRAY_H_
-#define FOREDRAFT_TESTS_ENGINE_COVERING_ARRAY_H_
+#pragma once
 
 // Test settings as a covering array: few rows of choices in which every combination of choices of every
 // `strength` factors occurs. Strength 2 finds each fault that two factors cause together, strength 3 each
@@ -13,5 +12,3 @@ namespace foredraft {
 std::vector<std::vector<int>> CoveringArray(const std::vector<int>& level_counts, int strength);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_COVERING_ARRAY_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_DRAFTS_OF_H_
-#define FOREDRAFT_TESTS_ENGINE_DRAFTS_OF_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -19,5 +18,3 @@ inline std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_DRAFTS_OF_H_

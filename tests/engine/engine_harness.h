@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_ENGINE_HARNESS_H_
-#define FOREDRAFT_TESTS_ENGINE_ENGINE_HARNESS_H_
+#pragma once
 
 // Runs requests through scheduler, serving loop and engine in process, on the binary's TestBackend(), under
 // any setting that must not change tokens, and records what the engine drafted on the way.
@@ -107,5 +106,3 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
                                     const Setting& setting);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_ENGINE_HARNESS_H_

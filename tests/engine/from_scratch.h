@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_FROM_SCRATCH_H_
-#define FOREDRAFT_TESTS_ENGINE_FROM_SCRATCH_H_
+#pragma once
 
 // The reference for drafts: everything a sequence's drafts depend on, recomputed from its committed tokens
 // alone, with the engine's ops, each row in the form (prefill or decode) in which the engine last wrote it,
@@ -86,5 +85,3 @@ class FromScratch {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_FROM_SCRATCH_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_LOGIT_DISTANCE_H_
-#define FOREDRAFT_TESTS_ENGINE_LOGIT_DISTANCE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -46,5 +45,3 @@ struct LogitDistance {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_LOGIT_DISTANCE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_SAME_TOKENS_FIXTURE_H_
-#define FOREDRAFT_TESTS_ENGINE_SAME_TOKENS_FIXTURE_H_
+#pragma once
 
 // The project's promise (README.md) for one model: runs under any setting give the tokens of a plain run, and
 // every draft is the one that a from-scratch computation gives.
@@ -60,5 +59,3 @@ class SameTokensFixture : public ::testing::Test {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_SAME_TOKENS_FIXTURE_H_

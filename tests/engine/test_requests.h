@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_TEST_REQUESTS_H_
-#define FOREDRAFT_TESTS_ENGINE_TEST_REQUESTS_H_
+#pragma once
 
 // Requests for engine tests: questions that abacus was not trained on, rendered as chat, some with a shared
 // start.
@@ -25,5 +24,3 @@ struct RequestShape {
 std::vector<Request> TestRequests(const RequestShape& shape);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_TEST_REQUESTS_H_

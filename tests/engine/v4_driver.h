@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_V4_DRIVER_H_
-#define FOREDRAFT_TESTS_ENGINE_V4_DRIVER_H_
+#pragma once
 
 // Drives a RankEngine with plans made by hand: sequences side by side, one slot each, whose blocks are mapped
 // as late and given back as early as docs/deepseek-v4.md section 10 allows, in every cache group. So a row
@@ -89,5 +88,3 @@ class V4Driver {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_V4_DRIVER_H_

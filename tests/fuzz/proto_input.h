@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_FUZZ_PROTO_INPUT_H_
-#define FOREDRAFT_TESTS_FUZZ_PROTO_INPUT_H_
+#pragma once
 
 // Inputs of targets whose input is a message: a line with the message's full name, then the message in
 // protobuf's text format. The corpus stays readable, and proto_mutator.cc changes fields instead of bytes.
@@ -23,5 +22,3 @@ std::unique_ptr<google::protobuf::Message> ParseProtoInput(std::string_view inpu
 std::string PrintProtoInput(const google::protobuf::Message& message);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_FUZZ_PROTO_INPUT_H_

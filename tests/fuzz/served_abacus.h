@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_FUZZ_SERVED_ABACUS_H_
-#define FOREDRAFT_TESTS_FUZZ_SERVED_ABACUS_H_
+#pragma once
 
 // What stands between a wire's messages and the scheduler, for abacus: tokenizer, chat format, validator, and
 // the output stream behind a pretended engine. No network, no threads. Reads deploy/models/abacus, so the
@@ -49,5 +48,3 @@ class ServedAbacus {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_FUZZ_SERVED_ABACUS_H_

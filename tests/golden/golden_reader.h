@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_GOLDEN_GOLDEN_READER_H_
-#define FOREDRAFT_TESTS_GOLDEN_GOLDEN_READER_H_
+#pragma once
 
 // Reads <name>_model.golden.json and its .bin: logits of transformers in float32 (make_model_golden.py). A
 // malformed golden fails a CHECK that names the file.
@@ -83,5 +82,3 @@ inline ModelGolden ReadModelGolden(const std::string& name) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_GOLDEN_GOLDEN_READER_H_

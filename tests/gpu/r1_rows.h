@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_GPU_R1_ROWS_H_
-#define FOREDRAFT_TESTS_GPU_R1_ROWS_H_
+#pragma once
 
 // Runs ops at DeepSeek-R1's shapes: every row has to have the same bits alone and in batches of up to 256
 // rows (7 where the GPU is emulated, by tests/cuda_on_host), eager and replayed.
@@ -52,5 +51,3 @@ inline std::vector<Bytes> ExpectRowsAlone(const std::string& name, const RunRows
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_GPU_R1_ROWS_H_

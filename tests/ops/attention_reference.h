@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_ATTENTION_REFERENCE_H_
-#define FOREDRAFT_TESTS_OPS_ATTENTION_REFERENCE_H_
+#pragma once
 
 // Softmax attention of one head in plain loops and double, with the error bound of a computation whose
 // scores and sums are FP32, and whose weights are rounded to BF16 before the product with the values.
@@ -75,5 +74,3 @@ inline std::vector<float> Joined(std::vector<float> a, const std::vector<float>&
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_ATTENTION_REFERENCE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_KV_FIXTURE_H_
-#define FOREDRAFT_TESTS_OPS_KV_FIXTURE_H_
+#pragma once
 
 // A paged cache with shuffled block tables, in BF16 or FP8. Scratch (block 0) and every unmapped row hold
 // NaN.
@@ -139,5 +138,3 @@ class KvFixture {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_KV_FIXTURE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_OP_HARNESS_H_
-#define FOREDRAFT_TESTS_OPS_OP_HARNESS_H_
+#pragma once
 
 // The checks that every op on rows must pass:
 //   - a row equals an independent reference within a derived tolerance, on every instruction path;
@@ -50,5 +49,3 @@ std::vector<Bytes> SplitRows(const std::vector<T>& values, size_t width) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_OP_HARNESS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_OP_RIG_H_
-#define FOREDRAFT_TESTS_OPS_OP_RIG_H_
+#pragma once
 
 // A device with a stream, and the steps of an op test: copy inputs to the device, allocate poisoned outputs,
 // run an op eagerly or from a graph, copy the outputs back. Uses only the Device interface.
@@ -131,5 +130,3 @@ std::vector<T> FromBytes(const std::vector<unsigned char>& bytes) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_OP_RIG_H_

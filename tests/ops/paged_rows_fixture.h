@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_PAGED_ROWS_FIXTURE_H_
-#define FOREDRAFT_TESTS_OPS_PAGED_ROWS_FIXTURE_H_
+#pragma once
 
 // Paged rows with shuffled block tables. Rows hold NaN (all bits set) until a test writes them, scratch
 // included.
@@ -59,5 +58,3 @@ class PagedRowsFixture {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_PAGED_ROWS_FIXTURE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_ROW_CASE_H_
-#define FOREDRAFT_TESTS_OPS_ROW_CASE_H_
+#pragma once
 
 // OpCases of ops that map a matrix of rows to a matrix of rows.
 
@@ -38,5 +37,3 @@ OpCase RowCase(std::string name, const std::vector<In>& x, int x_width, int out_
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_ROW_CASE_H_

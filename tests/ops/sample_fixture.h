@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_SAMPLE_FIXTURE_H_
-#define FOREDRAFT_TESTS_OPS_SAMPLE_FIXTURE_H_
+#pragma once
 
 // Calls of sample, and its reference.
 
@@ -137,5 +136,3 @@ inline SlotConstants ConstantsOf(const Filters& f, uint64_t seed) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_SAMPLE_FIXTURE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_SLOT_FIXTURE_H_
-#define FOREDRAFT_TESTS_OPS_SLOT_FIXTURE_H_
+#pragma once
 
 // The slot arrays in host memory, to be copied to a device and back.
 
@@ -57,5 +56,3 @@ struct SlotFixture {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_SLOT_FIXTURE_H_

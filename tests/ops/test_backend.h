@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_TEST_BACKEND_H_
-#define FOREDRAFT_TESTS_OPS_TEST_BACKEND_H_
+#pragma once
 
 #include <string>
 
@@ -14,5 +13,3 @@ std::string TestBackend();
 void UseDeviceOfRank(int rank);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_TEST_BACKEND_H_

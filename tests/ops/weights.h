@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_OPS_WEIGHTS_H_
-#define FOREDRAFT_TESTS_OPS_WEIGHTS_H_
+#pragma once
 
 // Random weights in a checkpoint's layout, with their values and the operands that the backend under test
 // multiplies.
@@ -183,5 +182,3 @@ PackedWeights PackAll(OpRig& rig, int count, const Of& of) {
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_OPS_WEIGHTS_H_

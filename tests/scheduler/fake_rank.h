@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_
-#define FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_
+#pragma once
 
 // A stub rank with a KV memory in which every row says which tokens it was computed from. It executes plans
 // in device order and checks each access.
@@ -143,5 +142,3 @@ class FakeRank : public StubRank {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SCHEDULER_FAKE_RANK_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SCHEDULER_LOOP_HARNESS_H_
-#define FOREDRAFT_TESTS_SCHEDULER_LOOP_HARNESS_H_
+#pragma once
 
 // A serving loop over fake ranks whose results the test holds back, and the clients' side of it.
 
@@ -232,5 +231,3 @@ class LoopHarness {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SCHEDULER_LOOP_HARNESS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
-#define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_
+#pragma once
 
 // A scheduler, its fake ranks and random requests: submits, cancels, deadlines, priorities, reloads of K,
 // draft policy and acceptance, losses of ranks. Everything is checked after every iteration. The seed
@@ -121,5 +120,3 @@ class SchedulerRun {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_RUN_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_
-#define FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_
+#pragma once
 
 // A small scheduler over fake ranks, stepped by the test.
 
@@ -105,5 +104,3 @@ inline std::vector<uint64_t> AdmittedSeeds(const IterationPlan& plan, int rank =
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SCHEDULER_SCHEDULER_STAGE_H_

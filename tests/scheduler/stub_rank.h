@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SCHEDULER_STUB_RANK_H_
-#define FOREDRAFT_TESTS_SCHEDULER_STUB_RANK_H_
+#pragma once
 
 // The base of all ranks without a model: which sequence is in which slot, and how a decode step advances it.
 // Derived ranks say which token comes at a position and how many drafts a step accepts. A plan runs
@@ -64,5 +63,3 @@ class StubRank : public Executor {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SCHEDULER_STUB_RANK_H_

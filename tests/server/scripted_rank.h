@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SERVER_SCRIPTED_RANK_H_
-#define FOREDRAFT_TESTS_SERVER_SCRIPTED_RANK_H_
+#pragma once
 
 // A stub rank for tests of the server. Tokens are a pure function of (seed, index in the output): a script
 // for the seeds that have one, else pseudo-random words. How many drafts a step accepts is another, so runs
@@ -52,5 +51,3 @@ class ScriptedRank : public StubRank {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SERVER_SCRIPTED_RANK_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SERVER_SERVING_FIXTURE_H_
-#define FOREDRAFT_TESTS_SERVER_SERVING_FIXTURE_H_
+#pragma once
 
 // A whole frontend on a scripted rank, with abacus's tokenizer, reached over a real port.
 
@@ -94,5 +93,3 @@ grpc::ByteBuffer Bytes(const std::string& text);
 std::string Text(const grpc::ByteBuffer& buffer);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SERVER_SERVING_FIXTURE_H_

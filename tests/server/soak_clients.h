@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_
-#define FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_
+#pragma once
 
 // 64 concurrent clients that cancel, run into deadlines and drop their connections at random, and check every
 // token they get. For any server with known answers.
@@ -37,5 +36,3 @@ SoakReport RunSoak(const std::string& address, const std::vector<SoakRequest>& r
 void ExpectSoakPassed(const SoakReport& report);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_SERVER_SOAK_CLIENTS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_
-#define FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_
+#pragma once
 
 // The gRPC service for operators. Each method calls one function and translates its answer. The API's
 // listener has the methods that only read, the admin listener has all.
@@ -43,5 +42,3 @@ class AdminService final : public v1::AdminService::CallbackService {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_FOREDRAFT_V1_ADMIN_SERVICE_H_

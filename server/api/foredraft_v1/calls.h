@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_FOREDRAFT_V1_CALLS_H_
-#define FOREDRAFT_SERVER_API_FOREDRAFT_V1_CALLS_H_
+#pragma once
 
 // The calls of foredraft.v1 that generate, as gRPC reactors (generation_call.h has their life and threads).
 
@@ -53,5 +52,3 @@ class V1UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_FOREDRAFT_V1_CALLS_H_

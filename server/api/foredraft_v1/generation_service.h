@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_FOREDRAFT_V1_GENERATION_SERVICE_H_
-#define FOREDRAFT_SERVER_API_FOREDRAFT_V1_GENERATION_SERVICE_H_
+#pragma once
 
 // The gRPC service that generates. Its methods run on gRPC's callback threads and only translate: Admission
 // takes the requests, and the output thread answers them through the calls (calls.h).
@@ -38,5 +37,3 @@ class GenerationService final : public v1::GenerationService::CallbackService {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_FOREDRAFT_V1_GENERATION_SERVICE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_FOREDRAFT_V1_MESSAGES_H_
-#define FOREDRAFT_SERVER_API_FOREDRAFT_V1_MESSAGES_H_
+#pragma once
 
 // Translation between the messages of foredraft.v1 and the server's own structs. Pure; nothing is checked
 // here.
@@ -29,5 +28,3 @@ void FillModel(const ModelCard& card, const ThinkingIds& thinking, v1::GetModelR
 void FillLoad(const ServerLoad& load, v1::GetLoadResponse* response);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_FOREDRAFT_V1_MESSAGES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_VLLM_ENGINE_CALLS_H_
-#define FOREDRAFT_SERVER_API_VLLM_ENGINE_CALLS_H_
+#pragma once
 
 // The streaming calls of vllm.grpc.engine, as gRPC reactors (generation_call.h has the life and threads of
 // one that generates).
@@ -73,5 +72,3 @@ class TokenizerCall final : public grpc::ServerWriteReactor<::smg::grpc::common:
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_VLLM_ENGINE_CALLS_H_

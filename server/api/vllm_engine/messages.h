@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_VLLM_ENGINE_MESSAGES_H_
-#define FOREDRAFT_SERVER_API_VLLM_ENGINE_MESSAGES_H_
+#pragma once
 
 // Translation between the messages of vllm.grpc.engine and the server's own structs. Pure.
 
@@ -28,5 +27,3 @@ void FillModelInfo(const ModelCard& card, vllm_wire::GetModelInfoResponse* respo
 void FillLoads(const ServerLoad& load, const ModelCard& card, vllm_wire::GetLoadsResponse* response);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_VLLM_ENGINE_MESSAGES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_VLLM_ENGINE_TOKENIZER_BUNDLE_H_
-#define FOREDRAFT_SERVER_API_VLLM_ENGINE_TOKENIZER_BUNDLE_H_
+#pragma once
 
 // The tokenizer's files of a model directory as one ZIP, for gateways that tokenize but do not have the
 // files.
@@ -20,5 +19,3 @@ struct TokenizerBundle {
 absl::StatusOr<TokenizerBundle> MakeTokenizerBundle(const std::string& directory);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_VLLM_ENGINE_TOKENIZER_BUNDLE_H_

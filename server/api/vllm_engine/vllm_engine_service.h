@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_SERVER_API_VLLM_ENGINE_VLLM_ENGINE_SERVICE_H_
-#define FOREDRAFT_SERVER_API_VLLM_ENGINE_VLLM_ENGINE_SERVICE_H_
+#pragma once
 
 // The gRPC service that gateways use (vllm.grpc.engine.VllmEngine, docs/clients.md). Its methods run on
 // gRPC's callback threads and only translate, as those of foredraft.v1 do.
@@ -81,5 +80,3 @@ class VllmEngineService final : public vllm_wire::VllmEngine::CallbackService {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_SERVER_API_VLLM_ENGINE_VLLM_ENGINE_SERVICE_H_

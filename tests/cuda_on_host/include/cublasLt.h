@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUBLASLT_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_CUBLASLT_H_
+#pragma once
 
 // The part of cuBLASLt that kernels/cuda calls, emulated: layouts, transpositions and scale modes are
 // interpreted, alignment and strides checked. Its algorithms are invented to test the tuner
@@ -104,5 +103,3 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
                               cudaStream_t stream);
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_CUBLASLT_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_
+#pragma once
 
 // The part of CUDA's BF16 type that is used. Kernels should use bf16 of kernels/dtype.h, which has the same
 // bits.
@@ -33,5 +32,3 @@ inline constexpr __nv_bfloat16 __hmul(__nv_bfloat16 x, __nv_bfloat16 y) {
 inline constexpr __nv_bfloat162 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b) {
   return {__hmul(a.x, b.x), __hmul(a.y, b.y)};
 }
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_BF16_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_FP8_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_FP8_H_
+#pragma once
 
 // The E4M3 conversions that are used.
 
@@ -41,5 +40,3 @@ inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_t, __nv
 inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t, __nv_fp8_interpretation_t) {
   return static_cast<uint16_t>(cuda_on_host::FloatToE4m3(x.x) | cuda_on_host::FloatToE4m3(x.y) << 8);
 }
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_CUDA_FP8_H_

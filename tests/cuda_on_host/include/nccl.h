@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_H_
+#pragma once
 
 // The part of NCCL 2.28 that engine/comm uses, for ranks that are threads of one process (nccl.cc). Where the
 // real header exists, tests/gpu/nccl_header.cc compares the values below with it.
@@ -7,5 +6,3 @@
 #include <cuda_runtime.h>
 
 #include "cuda_on_host/nccl_api.h"
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_NCCL_H_

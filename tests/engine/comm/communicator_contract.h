@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_COMM_COMMUNICATOR_CONTRACT_H_
-#define FOREDRAFT_TESTS_ENGINE_COMM_COMMUNICATOR_CONTRACT_H_
+#pragma once
 
 // What engine/comm/communicator.h promises, as checks of a connected group on any backend.
 
@@ -33,5 +32,3 @@ std::span<const Call> AllCalls();
 void ExpectOver(const absl::Status& status, RankParts& parts);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_COMM_COMMUNICATOR_CONTRACT_H_

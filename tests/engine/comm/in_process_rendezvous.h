@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_COMM_IN_PROCESS_RENDEZVOUS_H_
-#define FOREDRAFT_TESTS_ENGINE_COMM_IN_PROCESS_RENDEZVOUS_H_
+#pragma once
 
 // A rendezvous store for ranks that are threads of one process. Thread-safe.
 
@@ -38,5 +37,3 @@ class InProcessRendezvous : public RendezvousStore {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_COMM_IN_PROCESS_RENDEZVOUS_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_COMM_RANK_THREADS_H_
-#define FOREDRAFT_TESTS_ENGINE_COMM_RANK_THREADS_H_
+#pragma once
 
 // Ranks as threads of one process, on TestBackend(). Each has a device and a communicator of its own; on the
 // CPU they connect over loopback, as separate processes do.
@@ -73,5 +72,3 @@ inline std::vector<RankParts> ConnectRanks(int ranks, std::chrono::milliseconds 
 }
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_COMM_RANK_THREADS_H_

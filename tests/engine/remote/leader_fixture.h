@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_REMOTE_LEADER_FIXTURE_H_
-#define FOREDRAFT_TESTS_ENGINE_REMOTE_LEADER_FIXTURE_H_
+#pragma once
 
 // A leader on loopback and what its tests know of it.
 
@@ -84,5 +83,3 @@ class LeaderFixture : public testing::Test {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_REMOTE_LEADER_FIXTURE_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_
-#define FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_
+#pragma once
 
 // Checkpoints that tests write: well-formed safetensors files from a list of tensors, and raw bytes for
 // invalid files.
@@ -41,5 +40,3 @@ float TestValue(size_t tensor_index, int64_t element_index);
 RawTensor& Named(std::vector<RawTensor>& tensors, const std::string& name);
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_WEIGHTS_CHECKPOINT_FILES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_WEIGHTS_DEEPSEEK_V4_COMPARISON_H_
-#define FOREDRAFT_TESTS_ENGINE_WEIGHTS_DEEPSEEK_V4_COMPARISON_H_
+#pragma once
 
 // Holds V4Weights on a FakeDevice to the files of a checkpoint under DeepSeek's names, read apart from the
 // loader.
@@ -244,5 +243,3 @@ class Comparison {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_WEIGHTS_DEEPSEEK_V4_COMPARISON_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_ENGINE_WEIGHTS_FAKE_DEVICE_H_
-#define FOREDRAFT_TESTS_ENGINE_WEIGHTS_FAKE_DEVICE_H_
+#pragma once
 
 // A device for the loader's tests: a packed weight is its dequantised values in plain rows, so a test can
 // read it.
@@ -135,5 +134,3 @@ class FakeDevice : public Device {
 };
 
 }  // namespace foredraft
-
-#endif  // FOREDRAFT_TESTS_ENGINE_WEIGHTS_FAKE_DEVICE_H_

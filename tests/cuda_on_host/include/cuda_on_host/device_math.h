@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MATH_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MATH_H_
+#pragma once
 
 // The scalar functions of device code. Float functions are the host library's: within one or two units in the
 // last place, like CUDA's, but not the same bits.
@@ -165,5 +164,3 @@ inline long long clock64() {
   return 0;  // no kernel's result may depend on it
 }
 inline void __nanosleep(unsigned int) {}
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_MATH_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_THREAD_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_THREAD_H_
+#pragma once
 
 // The services of a block for its threads: their indices, barriers, warp intrinsics, shared memory. Threads
 // are fibers (block_runner.cc); each of these calls may switch to another one.
@@ -90,5 +89,3 @@ inline void __syncthreads(CUDA_ON_HOST_CALLER) { cuda_on_host::BlockBarrier({fil
 inline size_t __cvta_generic_to_shared(const void* pointer) {
   return static_cast<size_t>(static_cast<const std::byte*>(pointer) - cuda_on_host::SharedMemory()) + 1024;
 }
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_DEVICE_THREAD_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_API_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_API_H_
+#pragma once
 
 // The part of the runtime API that kernels/cuda uses, with CUDA's names and meanings. Streams run only when
 // the host waits for them or queries them, so a missing wait shows. A captured graph keeps its edges and runs
@@ -229,5 +228,3 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
         std::apply(kernel, copies);
       });
 }
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_RUNTIME_API_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_VECTOR_TYPES_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_VECTOR_TYPES_H_
+#pragma once
 
 // Function and variable qualifiers, dim3 and the short vectors with CUDA's alignments. Without __shared__,
 // because kernels use SharedStorage<T>().
@@ -62,5 +61,3 @@ struct dim3 {
   constexpr dim3(unsigned int x = 1, unsigned int y = 1, unsigned int z = 1) : x(x), y(y), z(z) {}
   constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_VECTOR_TYPES_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_WARP_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_WARP_H_
+#pragma once
 
 // Warp intrinsics: all lanes of the mask wait for each other, and the last one computes the results of all.
 
@@ -163,5 +162,3 @@ CUDA_ON_HOST_REDUCE(__reduce_and_sync, unsigned, a& b)
 CUDA_ON_HOST_REDUCE(__reduce_or_sync, unsigned, a | b)
 CUDA_ON_HOST_REDUCE(__reduce_xor_sync, unsigned, a ^ b)
 #undef CUDA_ON_HOST_REDUCE
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_WARP_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PTX_H_
-#define FOREDRAFT_KERNELS_CUDA_PTX_H_
+#pragma once
 
 // The emulation of kernels/cuda/ptx.h: the same functions in software. Asynchronous work is performed at the
 // wait for it, so a missing wait shows.
@@ -127,5 +126,3 @@ inline void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PTX_H_

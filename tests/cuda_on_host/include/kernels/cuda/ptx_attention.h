@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
-#define FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_
+#pragma once
 
 // The emulation of kernels/cuda/ptx_attention.h.
 
@@ -57,5 +56,3 @@ inline void WgmmaBf16MnMajorB(float (&d)[128], uint64_t a, uint64_t b, bool add)
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PTX_ATTENTION_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_TESTS_CUDA_ON_HOST_PTX_BF16X2_H_
-#define FOREDRAFT_TESTS_CUDA_ON_HOST_PTX_BF16X2_H_
+#pragma once
 
 // kernels/cuda/ptx_bf16x2.h in software. The sum or product is rounded to float before it is rounded to BF16;
 // where the result is a BF16 value, as in the kernels, both are exact.
@@ -27,5 +26,3 @@ inline uint32_t MulBf16x2(uint32_t a, uint32_t b) {
 }
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_TESTS_CUDA_ON_HOST_PTX_BF16X2_H_

@@ -1,5 +1,4 @@
-#ifndef FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
-#define FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
+#pragma once
 
 // The emulation of kernels/cuda/ptx_hopper.h: the same functions in software. Descriptors, tensor maps and
 // the swizzle are interpreted, so a wrong one gives wrong numbers. Asynchronous work is performed as late as
@@ -378,5 +377,3 @@ template <int count>
 void WarpgroupRegDealloc() {}
 
 }  // namespace foredraft::cuda
-
-#endif  // FOREDRAFT_KERNELS_CUDA_PTX_HOPPER_H_
