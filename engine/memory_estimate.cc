@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/decode_step.h"
 #include "engine/kv_budget.h"
 #include "engine/rank.h"
-#include "engine/weights/dummy_weights.h"
 
 namespace foredraft {
 namespace {

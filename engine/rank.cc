@@ -4,8 +4,8 @@
 
 #include "base/status_macros.h"
 #include "engine/model/create_model.h"
-#include "engine/spec/eagle_drafter.h"
-#include "engine/spec/vanilla_drafter.h"
+#include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/vanilla/vanilla_drafter.h"
 
 namespace foredraft {
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "config/model_config.h"
+#include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/communicator.h"
 #include "engine/engine_options.h"
 #include "engine/kv_cache.h"
@@ -14,7 +15,6 @@
 #include "engine/slot_state.h"
 #include "engine/spec/drafter.h"
 #include "engine/step_buffers.h"
-#include "engine/weights/loaded_weights.h"
 #include "kernels/device.h"
 
 namespace foredraft {

@@ -1,14 +1,14 @@
 // Creates the backends that this binary was built with.
 
 #include "absl/strings/str_format.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/device/cpu_device.h"
 #include "kernels/device.h"
 #include "kernels/gemm_tuning.h"
 
 #ifdef FOREDRAFT_HAS_CUDA
 #include "base/status_macros.h"
-#include "kernels/cuda/cublaslt_tune.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/gemm/cublaslt_tune.h"
 #endif
 
 namespace foredraft {

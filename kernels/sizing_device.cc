@@ -5,8 +5,8 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/packed_weight.h"
-#include "kernels/cuda/packed_weight.h"
+#include "kernels/cpu/gemm/packed_weight.h"
+#include "kernels/cuda/gemm/packed_weight.h"
 
 namespace foredraft {
 namespace {

@@ -21,11 +21,11 @@
 #include "absl/status/statusor.h"
 #include "config/config_reader.h"
 #include "config/model_config.h"
+#include "ranks/rank_group.h"
+#include "ranks/restart_budget.h"
+#include "ranks/start_observer.h"
 #include "server/api/reload.h"
 #include "server/frontend.h"
-#include "server/group/rank_group.h"
-#include "server/group/restart_budget.h"
-#include "server/group/start_observer.h"
 
 namespace foredraft {
 

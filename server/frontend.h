@@ -17,8 +17,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/periodic_thread.h"
 #include "config/config.h"
 #include "net/acceptor.h"
+#include "net/certificates.h"
+#include "net/file_stamp.h"
 #include "scheduler/serving_loop.h"
 #include "server/api/access.h"
 #include "server/api/admin_hooks.h"
@@ -28,13 +31,10 @@
 #include "server/api/health.h"
 #include "server/api/request_validator.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
-#include "server/certificates.h"
-#include "server/file_stamp.h"
 #include "server/grpc_listener.h"
 #include "server/output/http_listener.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
-#include "server/periodic_thread.h"
 
 namespace foredraft {
 

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "server/group/engine_setup.h"
-#include "server/group/model_files.h"
+#include "base/version.h"
+#include "ranks/engine_setup.h"
+#include "ranks/model_files.h"
 #include "server/text/synth_tokenizer.h"
-#include "server/version.h"
 
 namespace foredraft {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/device/cpu_stream.h"
 
 namespace foredraft {
 namespace {

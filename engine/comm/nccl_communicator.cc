@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/device/cuda_stream.h"
 
 namespace foredraft {
 namespace {

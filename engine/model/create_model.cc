@@ -3,8 +3,8 @@
 #include <utility>
 #include <variant>
 
-#include "engine/model/deepseek_v3.h"
-#include "engine/model/deepseek_v4.h"
+#include "engine/model/deepseek_v3/deepseek_v3.h"
+#include "engine/model/deepseek_v4/deepseek_v4.h"
 
 namespace foredraft {
 

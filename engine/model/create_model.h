@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/communicator.h"
 #include "engine/model/activations.h"
 #include "engine/model/model.h"
-#include "engine/weights/loaded_weights.h"
 
 namespace foredraft {
 

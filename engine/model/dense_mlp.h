@@ -2,8 +2,8 @@
 
 // down(silu(gate x) * (up x)): dense layers and shared experts.
 
+#include "engine/model/deepseek_v3/model_weights.h"
 #include "engine/model/forward.h"
-#include "engine/weights/model_weights.h"
 
 namespace foredraft {
 

@@ -1,7 +1,7 @@
 #include "engine/model/expert_activations.h"
 
 #include "base/status_macros.h"
-#include "engine/weights/expert_shard.h"
+#include "engine/checkpoint/expert_shard.h"
 
 namespace foredraft {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
+#include "engine/checkpoint/expert_shard.h"
 #include "engine/comm/communicator.h"
 #include "engine/model/batch.h"
 #include "engine/model/expert_activations.h"
-#include "engine/weights/expert_shard.h"
 
 namespace foredraft {
 

@@ -4,8 +4,8 @@
 // forms. Prefill expands keys and values from the cached latents; decode absorbs W_UK and W_UV and attends
 // the latents.
 
+#include "engine/model/deepseek_v3/model_weights.h"
 #include "engine/model/forward.h"
-#include "engine/weights/model_weights.h"
 
 namespace foredraft {
 

@@ -3,8 +3,8 @@
 // Mixture of experts (docs/deepseek-v3.md 3.4): route, the chosen experts' MLPs on the ranks that have them,
 // shared expert, ordered combine.
 
+#include "engine/model/deepseek_v3/model_weights.h"
 #include "engine/model/forward.h"
-#include "engine/weights/model_weights.h"
 
 namespace foredraft {
 

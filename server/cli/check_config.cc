@@ -15,12 +15,12 @@
 #include "config/config_warnings.h"
 #include "config/config_yaml.h"
 #include "engine/cache_groups.h"
-#include "engine/weights/dummy_weights.h"
+#include "engine/checkpoint/dummy_weights.h"
+#include "ranks/engine_setup.h"
+#include "ranks/model_files.h"
 #include "server/cli/commands.h"
 #include "server/cli/explain_memory.h"
 #include "server/daemon.h"
-#include "server/group/engine_setup.h"
-#include "server/group/model_files.h"
 #include "server/output/metric_table.h"
 
 namespace foredraft {

@@ -10,9 +10,9 @@
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
+#include "engine/checkpoint/expert_shard.h"
 #include "engine/memory_estimate.h"
-#include "engine/weights/expert_shard.h"
-#include "server/group/engine_setup.h"
+#include "ranks/engine_setup.h"
 
 namespace foredraft {
 namespace {

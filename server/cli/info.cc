@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
-#include "engine/weights/checkpoint_summary.h"
+#include "engine/checkpoint/checkpoint_summary.h"
 #include "server/cli/commands.h"
 
 namespace foredraft {

@@ -10,9 +10,9 @@
 #include <string_view>
 
 #include "absl/synchronization/mutex.h"
+#include "base/version.h"
 #include "server/cli/commands.h"
 #include "server/cli/usage_error.h"
-#include "server/version.h"
 
 namespace {
 

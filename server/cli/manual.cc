@@ -8,9 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/version.h"
 #include "server/cli/command_tree.h"
 #include "server/cli/commands.h"
-#include "server/version.h"
 
 namespace foredraft {
 namespace {

@@ -11,9 +11,9 @@
 #include "base/grouped_digits.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "engine/weights/quantize_checkpoint.h"
 #include "server/cli/commands.h"
 #include "server/cli/progress_bar.h"
+#include "tools/quantize/quantize_checkpoint.h"
 
 namespace foredraft {
 namespace {

@@ -22,9 +22,9 @@
 #include <string>
 #include <thread>
 
+#include "ranks/start_observer.h"
 #include "server/api/health.h"
 #include "server/cli/notify_socket.h"
-#include "server/group/start_observer.h"
 
 namespace foredraft {
 

@@ -6,8 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "server/cli/progress_bar.h"
-#include "server/version.h"
 
 namespace foredraft {
 namespace {

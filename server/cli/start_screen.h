@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/group/start_observer.h"
+#include "ranks/start_observer.h"
 
 namespace foredraft {
 

@@ -1,4 +1,4 @@
-#include "engine/weights/synth.h"
+#include "tools/synth/synth.h"
 
 #include <cerrno>
 #include <cstdio>

@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
-#include "engine/weights/model_description.h"
+#include "engine/checkpoint/model_description.h"
 #include "kernels/gemm_tuning.h"
+#include "ranks/engine_setup.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
-#include "server/group/engine_setup.h"
 
 namespace foredraft {
 namespace {

@@ -10,10 +10,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "engine/mtp_check/mtp_chain.h"
-#include "engine/weights/weight_loader.h"
+#include "engine/checkpoint/weight_loader.h"
 #include "kernels/slot_arrays.h"
 #include "server/cli/commands.h"
+#include "tools/validate_mtp/mtp_chain.h"
 
 namespace foredraft {
 namespace {

@@ -8,10 +8,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "config/config_warnings.h"
+#include "ranks/worker_rank.h"
+#include "ranks/worker_trust.h"
 #include "server/cli/commands.h"
 #include "server/daemon.h"
-#include "server/group/worker_rank.h"
-#include "server/group/worker_trust.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {

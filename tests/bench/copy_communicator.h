@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "config/model_config.h"
+#include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/communicator.h"
-#include "engine/weights/loaded_weights.h"
 #include "kernels/device.h"
 
 namespace foredraft {

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "engine/weights/dummy_weights.h"
+#include "engine/checkpoint/dummy_weights.h"
 
 namespace foredraft {
 namespace {

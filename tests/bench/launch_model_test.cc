@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 #include "tests/bench/op_launches.h"
 #include "tests/bench/paper_device.h"
 

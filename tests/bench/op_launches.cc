@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cuda/gemm_plan.h"
-#include "kernels/cuda/mla_decode_load.h"
-#include "kernels/cuda/row_blocks.h"
+#include "kernels/cuda/attention/mla_decode_load.h"
+#include "kernels/cuda/common/row_blocks.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 
 namespace foredraft {
 namespace {
@@ -38,7 +38,7 @@ namespace {
 
 // ---- GEMMs ----
 
-// The device on which the kernels choose (RatesOf of kernels/cuda/gemm_hopper.cu), and the one that is
+// The device on which the kernels choose (RatesOf of kernels/cuda/gemm/gemm_hopper.cu), and the one that is
 // predicted.
 cuda::GemmRates ChoiceRates(const GpuModel& gpu) { return {.multiprocessors = gpu.multiprocessors}; }
 cuda::GemmRates RatesOf(const GpuModel& gpu) {
@@ -75,7 +75,7 @@ KernelLaunch GemmLaunch(const char* kernel, const cuda::GemmSize& size, const cu
   return launch;
 }
 
-// kernels/cuda/gemm_4bit.cu, with the tile that it chooses for `expected` rows.
+// kernels/cuda/gemm/gemm_4bit.cu, with the tile that it chooses for `expected` rows.
 KernelLaunch Gemm4BitLaunch(const cuda::GemmSize& expected, const cuda::GemmSize& size, int32_t splits,
                             const OpCost& cost, const GpuModel& gpu) {
   const int32_t tile_rows = cuda::Plan4Bit(expected, splits, ChoiceRates(gpu)).tile.rows;
@@ -89,7 +89,7 @@ KernelLaunch Gemm4BitLaunch(const cuda::GemmSize& expected, const cuda::GemmSize
   return launch;
 }
 
-// kernels/cuda/quantize.cu
+// kernels/cuda/dense/quantize.cu
 KernelLaunch QuantizeLaunch(double rows, int cols, const GpuModel& gpu) {
   const double blocks_per_row = CeilDivide(CeilDivide(cols, kQuantGroup), 8);
   return StreamingLaunch("QuantizeKernel", rows * blocks_per_row, 256, rows * cols * 3.0, 1, gpu);
@@ -110,7 +110,7 @@ double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu) {
   return seconds;
 }
 
-// kernels/cuda/gemm.cu
+// kernels/cuda/gemm/gemm.cu
 KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   KernelLaunches launches;
   const PackedWeight& w = p.weight;
@@ -133,8 +133,8 @@ KernelLaunches LaunchesOf(const HeadGemmParams& p, const CostContext& shape, con
   return {GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, 1, ChoiceRates(gpu)), CostOf(p, shape), gpu)};
 }
 
-// kernels/cuda/grouped_gemm.cu: rows gathered and quantised, then GateUpGemm, or HopperGemm and with few rows
-// silu_mul. Gemm4Bit gathers rows itself.
+// kernels/cuda/gemm/grouped_gemm.cu: rows gathered and quantised, then GateUpGemm, or HopperGemm and with few
+// rows silu_mul. Gemm4Bit gathers rows itself.
 KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kMostSums = 8 << 20;  // bytes between HopperGemm and silu_mul
   const PackedWeight& expert = p.experts.first;
@@ -173,9 +173,9 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
 
 // ---- attention ----
 
-// kernels/cuda/mla_decode_hopper.cu, then CombineSplits. All rows attend as many positions. The terms are
-// those of DecodeSeconds (kernels/cuda/mla_decode_load.h): the busiest block's products or the keys' bytes,
-// then the merge.
+// kernels/cuda/attention/mla_decode_hopper.cu, then CombineSplits. All rows attend as many positions. The
+// terms are those of DecodeSeconds (kernels/cuda/attention/mla_decode_load.h): the busiest block's products
+// or the keys' bytes, then the merge.
 KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kHeads = 64;
   constexpr double kMatrixShare = 0.57;  // an estimate from the kernel's instructions: about 450 TFLOPS
@@ -288,7 +288,7 @@ KernelLaunches LaunchesOf(const RouteExpertsParams& p, const CostContext& shape,
 }
 
 // A block of four warps, an expert each, loads a window of pairs into shared memory; each warp walks it
-// twice, 128 pairs at once. Several windows are loaded for each walk (kernels/cuda/group_rows.cu).
+// twice, 128 pairs at once. Several windows are loaded for each walk (kernels/cuda/moe/group_rows.cu).
 KernelLaunches LaunchesOf(const GroupRowsParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kWindow = 8192, kPairsInFlight = 128 * 8 * 4;
   constexpr double kWalkCycles = 60;  // an estimate, of both walks over 128 pairs
@@ -319,7 +319,7 @@ KernelLaunches LaunchesOf(const AddPartialsParams& p, const CostContext& shape, 
 
 namespace {
 
-// A block reads its chunks one after another (kernels/cuda/row_blocks.h). Without bytes, its rows need
+// A block reads its chunks one after another (kernels/cuda/common/row_blocks.h). Without bytes, its rows need
 // nothing.
 KernelLaunch OverChunks(const char* kernel, int32_t rows, int32_t vocab, int32_t blocks_per_multiprocessor,
                         double bytes, const GpuModel& gpu) {

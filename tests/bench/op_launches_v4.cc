@@ -12,7 +12,7 @@ constexpr double kKeyTile = 64;
 
 double CeilDivide(double value, double unit) { return std::ceil(value / unit); }
 
-// ---- hyper-connections (kernels/cuda/hyper_connections.cu) ----
+// ---- hyper-connections (kernels/cuda/dense/hyper_connections.cu) ----
 
 // The products by chunks of 256 columns and tiles of 4 rows; then a block per row.
 template <class Params>
@@ -29,8 +29,8 @@ KernelLaunches ReducingLaunches(const Params& p, double outputs, const CostConte
 
 // ---- window_attention ----
 
-// Bytes that a block's warps read from shared memory for a tile of keys (kernels/cuda/window_attention.cu):
-// ldmatrix loads 512 bytes.
+// Bytes that a block's warps read from shared memory for a tile of keys
+// (kernels/cuda/attention/window_attention.cu): ldmatrix loads 512 bytes.
 double SharedBytesOfTile(double heads, double width) {
   const double head_tiles = heads / 16, warps = heads > 16 ? 8 : 4;
   const double key_groups = kKeyTile / 16 / (warps / head_tiles);

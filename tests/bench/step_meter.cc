@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "engine/weights/dummy_weights.h"
-#include "engine/weights/weight_loader.h"
+#include "engine/checkpoint/dummy_weights.h"
+#include "engine/checkpoint/weight_loader.h"
 
 namespace foredraft {
 namespace {

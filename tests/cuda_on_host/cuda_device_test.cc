@@ -1,6 +1,6 @@
 // CudaDevice beyond its ops, on the emulated CUDA.
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/packed_weight.h"
+#include "kernels/cuda/gemm/packed_weight.h"
 #include "tests/cuda_on_host/counts.h"
 
 namespace foredraft {
@@ -189,7 +189,7 @@ TEST_F(CudaDeviceTest, AGridThatCannotBeStackedBecomesBf16) {
   }
 }
 
-// The code of an element and the scale of its group, as kernels/cuda/weight_4bit.h places them.
+// The code of an element and the scale of its group, as kernels/cuda/gemm/weight_4bit.h places them.
 struct Element4Bit {
   int code;
   bf16 scale;

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/comm/solo_communicator.h"
 #include "engine/memory_estimate.h"
 #include "engine/rank.h"
 #include "engine/rank_engine.h"
-#include "engine/weights/dummy_weights.h"
 #include "tests/cuda_on_host/counts.h"
 
 namespace foredraft {

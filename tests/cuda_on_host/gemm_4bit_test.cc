@@ -1,12 +1,12 @@
 // Gemm4Bit against itself: every tile size gives a row the same bits, whatever the neighbouring rows are, and
 // splits of k are added in order. tests/ops compares it with plain loops.
 
-#include "kernels/cuda/gemm_4bit.h"
+#include "kernels/cuda/gemm/gemm_4bit.h"
 
 #include <cmath>
 #include <limits>
 
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
 

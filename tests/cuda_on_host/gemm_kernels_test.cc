@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cuda/gemm_hopper.h"
-#include "kernels/cuda/gemm_tile.h"
-#include "kernels/cuda/quantize.h"
+#include "kernels/cuda/dense/quantize.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
 

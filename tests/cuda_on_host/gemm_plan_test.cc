@@ -1,6 +1,6 @@
 // The choice of tiles, as tables of R1's shapes, and what holds for every shape.
 
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 
 #include <cmath>
 #include <string>

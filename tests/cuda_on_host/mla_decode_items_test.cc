@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/attention/mla_decode.h"
 #include "tests/ops/kv_fixture.h"
 #include "tests/ops/op_rig.h"
 

@@ -1,13 +1,14 @@
-// kernels/cuda/mla_decode_schedule.h: a row's splits follow from its own position, and each is computed once.
+// kernels/cuda/attention/mla_decode_schedule.h: a row's splits follow from its own position, and each is
+// computed once.
 
-#include "kernels/cuda/mla_decode_schedule.h"
+#include "kernels/cuda/attention/mla_decode_schedule.h"
 
 #include <random>
 #include <set>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/mla_decode_load.h"
+#include "kernels/cuda/attention/mla_decode_load.h"
 
 namespace foredraft::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // Rows quantised by the op that computes them (rms_norm, silu_mul) against rows quantised by the GEMM: the
 // same codes and scales, so the same bits.
 
-#include "kernels/cuda/gemm_gate_up.h"
-#include "kernels/cuda/gemm_gather.h"
-#include "kernels/cuda/gemm_hopper.h"
-#include "kernels/cuda/quantize.h"
+#include "kernels/cuda/dense/quantize.h"
+#include "kernels/cuda/gemm/gemm_gate_up.h"
+#include "kernels/cuda/gemm/gemm_gather.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
 

@@ -1,12 +1,12 @@
 // The radix select of sample's filters against a sort.
 
-#include "kernels/cuda/radix_select.h"
+#include "kernels/cuda/sample/radix_select.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/device/cuda_stream.h"
 #include "tests/ops/op_rig.h"
 
 namespace foredraft::cuda {

@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "engine/weights/synth.h"
 #include "tests/cuda_on_host/nccl_faults.h"
 #include "tests/engine/comm/rank_threads.h"
 #include "tests/engine/engine_harness.h"
+#include "tools/synth/synth.h"
 
 namespace foredraft {
 namespace {

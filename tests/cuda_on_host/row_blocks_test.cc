@@ -1,6 +1,6 @@
 // How rows of logits are divided over blocks.
 
-#include "kernels/cuda/row_blocks.h"
+#include "kernels/cuda/common/row_blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/ptx.h"
-#include "kernels/cuda/ptx_hopper.h"
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/common/ptx_hopper.h"
 #include "tests/cuda_on_host/counts.h"
 
 namespace cuda_on_host {

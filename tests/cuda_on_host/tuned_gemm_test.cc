@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
-#include "kernels/cuda/cuda_probe.h"
-#include "kernels/cuda/quantize.h"
-#include "kernels/cuda/tuning_file.h"
+#include "kernels/cuda/dense/quantize.h"
+#include "kernels/cuda/device/cuda_probe.h"
+#include "kernels/cuda/gemm/tuning_file.h"
 #include "kernels/gemm_tuning.h"
 #include "tests/cuda_on_host/counts.h"
 #include "tests/ops/op_harness.h"

@@ -1,4 +1,4 @@
-#include "kernels/cuda/tuning_file.h"
+#include "kernels/cuda/gemm/tuning_file.h"
 
 #include <algorithm>
 #include <fstream>

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cuda/window_attention.h"
+#include "kernels/cuda/attention/window_attention.h"
 #include "tests/ops/op_rig.h"
 #include "tests/ops/paged_rows_fixture.h"
 

@@ -130,7 +130,7 @@ def check_libraries(binary: str) -> None:
     check(packages - BASE_PACKAGES - {"libgrpc29"} <= listed, f"{path.name}: lacks {sorted(packages - BASE_PACKAGES - listed)}")
     check(listed - NOT_LINKED <= packages, f"{path.name}: {sorted(listed - NOT_LINKED - packages)} have no library of the binary")
     if cuda:
-        source = (ROOT / "kernels/cuda/cublaslt_library.cc").read_text()
+        source = (ROOT / "kernels/cuda/gemm/cublaslt_library.cc").read_text()
         major = re.search(r"libcublasLt\.so\.(\d+)", copied)
         check("libcublasLt.so." in source and major is not None, f"{path.name}: no libcublasLt, which the binary opens")
 

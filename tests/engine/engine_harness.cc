@@ -17,8 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "base/bounded_queue.h"
 #include "base/check.h"
+#include "engine/checkpoint/weight_loader.h"
 #include "engine/group_shapes.h"
-#include "engine/weights/weight_loader.h"
 #include "scheduler/serving_loop.h"
 #include "tests/engine/comm/rank_threads.h"
 

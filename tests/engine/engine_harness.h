@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "config/model_config.h"
+#include "engine/checkpoint/expert_shard.h"
+#include "engine/checkpoint/loaded_weights.h"
 #include "engine/rank_engine.h"
-#include "engine/weights/expert_shard.h"
-#include "engine/weights/loaded_weights.h"
 #include "kernels/device.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/rank_engine.h"
-#include "engine/weights/dummy_weights.h"
 
 namespace foredraft {
 namespace {

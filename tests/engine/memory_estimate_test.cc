@@ -11,11 +11,11 @@
 #include <span>
 
 #include "base/check.h"
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/comm/solo_communicator.h"
 #include "engine/kv_budget.h"
 #include "engine/rank.h"
-#include "engine/weights/dummy_weights.h"
-#include "kernels/cpu/packed_weight.h"
+#include "kernels/cpu/gemm/packed_weight.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "engine/weights/safetensors.h"
+#include "engine/checkpoint/safetensors.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
 

@@ -16,12 +16,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "engine/model/activations.h"
-#include "engine/weights/synth.h"
 #include "tests/engine/comm/rank_threads.h"
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/test_requests.h"
+#include "tools/synth/synth.h"
 
 namespace foredraft {
 namespace {

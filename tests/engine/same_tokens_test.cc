@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "engine/weights/quantize_checkpoint.h"
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/same_tokens_fixture.h"
 #include "tests/engine/test_requests.h"
+#include "tools/quantize/quantize_checkpoint.h"
 
 namespace foredraft {
 namespace {

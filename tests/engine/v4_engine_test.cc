@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/weights/weight_loader.h"
+#include "engine/checkpoint/weight_loader.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/v4_driver.h"
 

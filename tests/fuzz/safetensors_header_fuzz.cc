@@ -1,12 +1,12 @@
 // A safetensors header (after four bytes that say how long its data section is), and the same text as a shard
-// index: refused, or every rule of engine/weights/safetensors.h holds for what comes out.
+// index: refused, or every rule of engine/checkpoint/safetensors.h holds for what comes out.
 
 #include <cstdint>
 #include <string_view>
 
 #include "base/check.h"
-#include "engine/weights/checkpoint.h"
-#include "engine/weights/safetensors.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace foredraft {
 namespace {

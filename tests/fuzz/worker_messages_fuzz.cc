@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/remote/membership.h"
-#include "engine/remote/message_check.h"
-#include "engine/remote/plan_codec.h"
-#include "engine/remote/result_check.h"
+#include "ranks/membership.h"
+#include "ranks/message_check.h"
+#include "ranks/plan_codec.h"
+#include "ranks/result_check.h"
 #include "scheduler/scheduler.h"
 #include "tests/fuzz/proto_input.h"
 #include "tests/scheduler/fake_rank.h"

@@ -3,7 +3,7 @@
 
 For each checkpoint a sequence of random tokens with a previous output from a formula, so that the golden is small:
 previous[row, i] = 1.5 cos(0.7391 (row * width + i)) for the rows at positions 1, 2, ... Kept are the last row's
-projection and output and the logits of some rows. engine/mtp_check has to give the same.
+projection and output and the logits of some rows. tools/validate_mtp has to give the same.
 """
 
 import json

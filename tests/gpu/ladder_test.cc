@@ -5,13 +5,13 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cuda/capability.h"
-#include "kernels/cuda/gemm_4bit.h"
-#include "kernels/cuda/gemm_gate_up.h"
-#include "kernels/cuda/gemm_hopper.h"
-#include "kernels/cuda/gemm_tile.h"
-#include "kernels/cuda/mla_decode.h"
-#include "kernels/cuda/quantize.h"
+#include "kernels/cuda/attention/mla_decode.h"
+#include "kernels/cuda/dense/quantize.h"
+#include "kernels/cuda/device/capability.h"
+#include "kernels/cuda/gemm/gemm_4bit.h"
+#include "kernels/cuda/gemm/gemm_gate_up.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
 #include "tests/ops/attention_reference.h"
 #include "tests/ops/kv_fixture.h"
 #include "tests/ops/op_harness.h"

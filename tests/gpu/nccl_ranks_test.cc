@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/device/cuda_memory.h"
 #include "tests/engine/comm/communicator_contract.h"
 
 namespace foredraft {

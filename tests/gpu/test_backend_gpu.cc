@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/device/cuda_memory.h"
 #include "tests/ops/test_backend.h"
 
 namespace foredraft {

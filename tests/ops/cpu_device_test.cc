@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/isa_choice.h"
+#include "kernels/cpu/device/isa_choice.h"
 #include "tests/ops/op_rig.h"
 
 namespace foredraft {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/kv_row_math.h"
+#include "kernels/cpu/attention/kv_row_math.h"
 #include "tests/ops/kv_fixture.h"
 
 namespace foredraft {

@@ -1,12 +1,12 @@
-#include "kernels/cpu/row_math.h"
+#include "kernels/cpu/dense/row_math.h"
 
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/dense/vector_math.h"
+#include "kernels/cpu/device/isa.h"
 
 namespace foredraft::cpu {
 namespace {

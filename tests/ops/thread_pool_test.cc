@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/device/thread_pool.h"
 
 #include <atomic>
 #include <numeric>

@@ -3,8 +3,9 @@
 // Random weights in a checkpoint's layout, with their values and the operands that the backend under test
 // multiplies.
 //
-// The CPU widens FP8 exactly. CUDA also rounds the inputs of an FP8 weight to E4M3 (kernels/cuda/quantize.h),
-// and converts weights whose blocks are not 128 x 128 to BF16 (kernels/cuda/packed_weight.h).
+// The CPU widens FP8 exactly. CUDA also rounds the inputs of an FP8 weight to E4M3
+// (kernels/cuda/dense/quantize.h), and converts weights whose blocks are not 128 x 128 to BF16
+// (kernels/cuda/gemm/packed_weight.h).
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +22,7 @@ struct TestWeight {
   std::vector<HostWeight> parts;  // points into the deques below
   std::vector<double> values;     // [n, k], the operands of an exact GEMM
   bool quantises_inputs = false;
-  bool sums_coarsely = false;  // FP8 on Hopper's wgmma (kernels/cuda/gemm_hopper.h)
+  bool sums_coarsely = false;  // FP8 on Hopper's wgmma (kernels/cuda/gemm/gemm_hopper.h)
   std::deque<std::vector<uint16_t>> bf16_data;
   std::deque<std::vector<float>> f32_data;
   std::deque<std::vector<uint8_t>> f8_data;

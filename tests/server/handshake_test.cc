@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "server/certificates.h"
+#include "net/certificates.h"
 #include "tests/base/dial.h"
 #include "tests/server/serving_fixture.h"
 

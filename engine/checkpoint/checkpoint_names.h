@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/checkpoint/checkpoint.h"
+
+namespace foredraft {
+
+// Opens the checkpoint of `config`: Find takes the names of its description, whichever of the spellings that
+// the model has the files use.
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& dir, const ModelConfig& config);
+
+}  // namespace foredraft

@@ -1,0 +1,172 @@
+#include "engine/checkpoint/dummy_weights.h"
+
+#include <span>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "engine/checkpoint/pack_quantized.h"
+#include "engine/checkpoint/quantization_config.h"
+#include "kernels/random_weight.h"
+
+namespace foredraft {
+namespace {
+
+// In a file: what a checkpoint of this dtype has.
+int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config,
+                    const absl::flat_hash_set<const TensorSpec*>& packed) {
+  const int64_t count = tensor.element_count();
+  if (tensor.kind == TensorKind::kIds) return count * static_cast<int64_t>(sizeof(int64_t));
+  if (tensor.kept_f32) return count * static_cast<int64_t>(sizeof(float));
+  if (packed.contains(&tensor)) {
+    const bool int4 = config.pack_quantized.codes == CodeFormat::kInt4;
+    return count / 2 + count / config.pack_quantized.group * (int4 ? 2 : 1);
+  }
+  if (!config.fp8_blocks || !tensor.is_quantised()) return count * static_cast<int64_t>(sizeof(bf16));
+  if (tensor.fp4) return count / 2 + count / kFp4Group;
+  const std::vector<int64_t> scales = ScaleShape(config, tensor.shape);
+  const bool e8m0 = tensor.scale_format == ScaleFormat::kE8m0;
+  return count + scales[0] * scales[1] * static_cast<int64_t>(e8m0 ? sizeof(uint8_t) : sizeof(float));
+}
+
+class RandomSource : public WeightSource {
+ public:
+  // values: false leaves out the values that are made on the host: those of tables and FP32 matrices.
+  RandomSource(const ModelConfig& config, const ModelDescription& description, Device& device, Stream& stream,
+               const LoadProgress& progress, bool values = true)
+      : WeightSource(device, stream, progress),
+        config_(config),
+        values_(values),
+        packed_(TensorsToPack(config, description)),
+        last_seed_(config.tie_word_embeddings ? 1 : 2) {}
+
+ private:
+  // Of vectors, all the same.
+  absl::StatusOr<std::vector<float>> Values(const WeightSpec& weight, const TensorSpec& tensor) override {
+    std::vector<float> values(tensor.element_count(), tensor.kind == TensorKind::kNorm ? 1.0f : 0.0f);
+    if (tensor.shape.size() < 2 || !values_) return values;
+    const RandomWeight random = Random(weight, DType::kBF16);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = ToFloat(RandomBf16(random, static_cast<int64_t>(i)));
+    }
+    return values;
+  }
+
+  absl::StatusOr<std::vector<int32_t>> Ids(const TensorSpec& tensor) override {
+    const uint64_t seed = SeedOf(tensor.kind);
+    return values_ ? RandomIds(tensor, config_, seed) : std::vector<int32_t>(tensor.element_count());
+  }
+
+  absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
+    if (!values_) return absl::OkStatus();
+    const RandomWeight random = Random(table, DType::kBF16);
+    for (bf16& element : out) element = RandomBf16(random, first++);
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const MatrixMember& member) override {
+    ASSIGN_OR_RETURN(*member.out, One(Random(weight, StoredAs(weight))));
+    Advance(weight.tensors);
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
+    RandomWeight random = Random(weight, StoredAs(weight));
+    random.offset = weight.tensors[0]->expert * random.item_stride;
+    ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(weight.expert_count, random));
+    Advance(weight.tensors);
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
+    RandomWeight random = Random(weight, DType::kBF16);
+    random.n /= member.count;
+    random.item_stride = int64_t{random.n} * random.k;
+    ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(member.count, random));
+    Advance(weight.tensors);
+    return absl::OkStatus();
+  }
+
+  // The heads are views of kv_b's values.
+  absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
+    const RandomWeight kv_b = Random(weight, DType::kBF16);
+    const int latent = kv_b.k;
+    RandomWeight w_uk = kv_b;
+    w_uk.n = latent;
+    w_uk.k = member.nope;
+    w_uk.item_stride = int64_t{member.nope + member.value} * latent;
+    w_uk.row_stride = 1;
+    w_uk.column_stride = latent;
+    RandomWeight w_uv = kv_b;
+    w_uv.n = member.value;
+    w_uv.offset = int64_t{member.nope} * latent;
+    w_uv.item_stride = w_uk.item_stride;
+    ASSIGN_OR_RETURN(member.out->kv_b, One(kv_b));
+    ASSIGN_OR_RETURN(member.out->w_uk, device_.MakeRandomWeights(member.head_count, w_uk));
+    ASSIGN_OR_RETURN(member.out->w_uv, device_.MakeRandomWeights(member.head_count, w_uv));
+    Advance(weight.tensors);
+    return absl::OkStatus();
+  }
+
+  void Skip() override { ++last_seed_; }  // keeps the seeds of later weights equal on every rank
+
+  int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_, packed_); }
+
+  DType StoredAs(const WeightSpec& weight) const {
+    if (IsPackedByChoice(config_, weight)) return PackedDType(config_);
+    if (!config_.fp8_blocks || !weight.is_quantised()) return DType::kBF16;
+    return weight.tensors[0]->fp4 ? DType::kF4E2M1 : DType::kF8E4M3;
+  }
+
+  RandomWeight Random(const WeightSpec& weight, DType dtype) {
+    const TensorSpec& tensor = *weight.tensors[0];
+    RandomWeight random = DenseRandomWeight(weight.rows(), weight.columns(), dtype,
+                                            RandomAmplitude(tensor, config_), SeedOf(tensor.kind));
+    if (Is4Bit(dtype)) random.group = config_.pack_quantized ? config_.pack_quantized.group : kFp4Group;
+    return random;
+  }
+
+  // Seed 1 is the embedding's (and a tied head's), seed 2 an untied head's. The other weights follow in
+  // order.
+  uint64_t SeedOf(TensorKind kind) {
+    if (kind == TensorKind::kEmbedding) return 1;
+    return kind == TensorKind::kHead ? 2 : ++last_seed_;
+  }
+
+  absl::StatusOr<PackedWeight> One(const RandomWeight& random) {
+    ASSIGN_OR_RETURN(const PackedWeights array, device_.MakeRandomWeights(1, random));
+    return array.first;
+  }
+
+  const ModelConfig& config_;
+  const bool values_;
+  const absl::flat_hash_set<const TensorSpec*> packed_;
+  uint64_t last_seed_;
+};
+
+}  // namespace
+
+absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                               Device& device, Stream& stream, const LoadProgress& progress,
+                                               const ExpertShard& shard) {
+  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
+  return RandomSource(config, description, device, stream, progress).Make(description);
+}
+
+absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                                   Device& device, const ExpertShard& shard) {
+  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
+  const std::unique_ptr<Stream> stream = device.CreateStream();
+  return RandomSource(config, description, device, *stream, nullptr, /*values=*/false).Make(description);
+}
+
+int64_t DummyBytes(const ModelConfig& config, int mtp_module_count) {
+  int64_t bytes = 0;
+  const ModelDescription description = DescribeModel(config, mtp_module_count);
+  const absl::flat_hash_set<const TensorSpec*> packed = TensorsToPack(config, description);
+  for (const TensorSpec& tensor : description.tensors) {
+    if (tensor.kind != TensorKind::kUnread) bytes += RandomBytes(tensor, config, packed);
+  }
+  return bytes;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,46 @@
+#pragma once
+
+// A checkpoint tensor in host memory, on its way to the device.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/model_description.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+struct HostTensor {
+  DType dtype = DType::kBF16;
+  int32_t n = 0;  // rows; 1 for a vector
+  int32_t k = 0;  // columns
+  std::unique_ptr<char[]> data;
+  std::vector<float> scale_inv;  // F8_E4M3: [ceil(n / block_n), ceil(k / block_k)]
+  int32_t block_n = 0;
+  int32_t block_k = 0;
+  std::vector<bf16> group_scales;  // 4-bit kinds: [n, k / group]
+  int32_t group = 0;
+
+  int64_t element_count() const { return int64_t{n} * k; }
+  // Valid until this object is destroyed or moved from.
+  HostWeight View() const;
+};
+
+// Reads a tensor that has passed CheckTensors, with its scales where it has some. INVALID_ARGUMENT names
+// file, tensor and element where a scale is NaN.
+absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
+                                      const TensorSpec& spec);
+
+// The same values as BF16 (FP8, 4 bits: code times scale, rounded once) or as FP32 (from FP32 or BF16:
+// exact).
+HostTensor ToBf16(HostTensor tensor);
+std::vector<float> ToFloats(const HostTensor& tensor);
+
+// Rows [first, first + count) of a BF16 tensor, transposed to [k, count].
+std::vector<bf16> TransposeRows(const HostTensor& tensor, int32_t first, int32_t count);
+
+}  // namespace foredraft

@@ -1,0 +1,153 @@
+#pragma once
+
+// The tree of a model: the tensors of its checkpoint, and how they become the members of LoadedWeights.
+// Written once per family (deepseek_v3_description.cc). Everything else reads it:
+//
+// clang-format off
+//   checkpoint_check     does a checkpoint have these tensors, and no others?
+//   weight_loader        reads them, fuses them, packs them
+//   dummy_weights        random weights on the device (load_format: dummy)
+//   synth                random weights on disk
+//   checkpoint_summary   parameters and bytes, for `foredraft info`
+//   server/cli/tune.cc   the shapes of the GEMMs
+//
+// A vendor's second set of names for the same tensors is no variant: checkpoint_names.h maps it to these.
+// clang-format on
+//
+// To add a variant of a family, with other tensor names or another MTP layout: write one file that describes
+// it (it may call DescribeDecoderLayer and rename tensors afterwards), add its row to kDescriptions in
+// model_description.cc, and a file with its name in `architectures` to config/families.
+// tests/engine/checkpoint/model_variant_test.cc does so. A family that differs from DeepSeek-V3 only in
+// values of ModelConfig needs the row and the file in config/families.
+//
+// To add a model with layers that compute something new, also add its weights to LoadedWeights, its recipe to
+// engine/model, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in tests/ops).
+// A new form of member is a new alternative of Member: each WeightSource fails to compile until it handles
+// it. A new storage format is a new TensorKind or a field of TensorSpec, read by checkpoint_check and
+// ReadTensor and packed by the backends.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "config/model_config.h"
+#include "engine/checkpoint/expert_shard.h"
+#include "engine/checkpoint/loaded_weights.h"
+
+namespace foredraft {
+
+// The role of a tensor. It decides which dtypes a checkpoint may have (F32 and BF16 always) and the random
+// values.
+enum class TensorKind {
+  kNorm,       // vector; random values around 1
+  kBias,       // vector; random values around 0
+  kEmbedding,  // [V, D]
+  kHead,       // [V, D]
+  kMatrix,     // a matrix that vendors leave in BF16: router, eh_proj
+  kLinear,     // a projection: FP8 where the checkpoint has FP8 blocks
+  kResidual,   // a projection whose output is added to the residual stream; FP8 as kLinear
+  kIds,        // integers: experts by token id, each below n_routed_experts; I64
+  kUnread,     // a copy of another tensor, or a part without effect: may be absent, never loaded
+};
+
+// How the scales of a quantised tensor are stored: F32 per block, or E8M0 (a power of two).
+enum class ScaleFormat { kF32, kE8m0 };
+
+inline constexpr int kFp4Group = 32;  // columns that share an E8M0 scale
+
+// One tensor of the checkpoint.
+struct TensorSpec {
+  TensorKind kind;
+  std::string name;
+  std::vector<int64_t> shape;  // row-major; a vector has one size
+  std::string scale;           // name of its block scales if it is F8_E4M3; empty: F8_E4M3 is refused
+  int expert = -1;      // routed expert it belongs to: only that expert's rank reads it; -1: every rank
+  int mtp_module = -1;  // MTP module it belongs to, from 0; -1: the target
+  std::string copy_of;  // of kUnread: the tensor that it has to equal where it is present; empty: any values
+  ScaleFormat scale_format = ScaleFormat::kF32;
+  bool fp4 = false;       // of kE8m0: may be I8 with two E2M1 codes a byte and a scale per kFp4Group columns
+  bool kept_f32 = false;  // vendors store it in F32 and the device has it in FP32: random ones are F32, too
+
+  int64_t element_count() const;
+  // True if the tensor is FP8 in an FP8 checkpoint and in random weights.
+  bool is_quantised() const { return kind == TensorKind::kLinear || kind == TensorKind::kResidual; }
+};
+
+// The member of ModelWeights or V4Weights that a weight becomes.
+struct VectorMember {  // the tensors one after another in FP32, after `leading_zeros` zeros; matrices, too
+  const float** out;
+  int leading_zeros = 0;
+};
+struct TableMember {  // rows in BF16, not packed
+  const bf16** out;
+};
+struct MatrixMember {  // the tensors stacked along n
+  PackedWeight* out;
+};
+struct ExpertsMember {  // per expert, its tensors stacked along n
+  PackedWeights* out;
+};
+struct RowGroupsMember {  // the tensor cut along n into `count` matrices of equal height, in BF16
+  PackedWeights* out;
+  int count;
+};
+struct IdsMember {  // the table as INT32
+  const int32_t** out;
+};
+struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W_UV
+  MlaWeights* out;
+  int head_count;
+  int nope;   // rows of a head that are W_UK's
+  int value;  // rows of a head that are W_UV's, after those
+};
+using Member = std::variant<VectorMember, TableMember, IdsMember, MatrixMember, ExpertsMember,
+                            RowGroupsMember, KvBMember>;
+
+// One weight of a rank on its device, and the tensors it is made of.
+struct WeightSpec {
+  std::string name;  // "shared.gate_up": the same in every layer
+  Member member;
+  std::vector<const TensorSpec*>
+      tensors;           // of experts: those of the rank's first expert, then of its second...
+  int expert_count = 1;  // of the rank; 1 for a weight that is not per expert
+
+  // The tensors stacked for the rank's expert `index`; all tensors for a weight that is not per expert.
+  std::span<const TensorSpec* const> parts(int index = 0) const;
+  // Of a matrix, or of one expert's matrix.
+  int rows() const;
+  int columns() const { return static_cast<int>(tensors.front()->shape.back()); }
+  // All tensors are quantised kinds, so the fused weight may stay FP8.
+  bool is_quantised() const;
+};
+
+// Move-only: members and weights point into it.
+struct ModelDescription {
+  ExpertShard shard;  // of the rank: `tensors` has every routed expert, `weights` has the rank's
+  std::unique_ptr<LoadedWeights> model = std::make_unique<LoadedWeights>();  // what a WeightSource fills
+  std::deque<TensorSpec>
+      tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes
+  std::vector<WeightSpec> weights;
+  // Tensors with this name ending (left by old converters) are accepted and not read. Empty: none.
+  std::string unread_ending;
+  const TensorSpec* Tensor(TensorSpec tensor);
+};
+
+// Describes the model by config.architecture, which ReadModelConfig has checked, with the first
+// `mtp_module_count` MTP modules.
+ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count,
+                               const ExpertShard& shard = {});
+
+// [rows, columns] of the scale grid of an FP8 weight of this shape.
+std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape);
+
+// Root mean square of a random matrix, so that activations stay of order one.
+float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config);
+
+// A random table of kIds: in each row, different experts.
+std::vector<int32_t> RandomIds(const TensorSpec& tensor, const ModelConfig& config, uint64_t seed);
+
+}  // namespace foredraft

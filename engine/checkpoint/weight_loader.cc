@@ -1,0 +1,157 @@
+#include "engine/checkpoint/weight_loader.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/checkpoint_check.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/host_tensor.h"
+#include "engine/checkpoint/pack_quantized.h"
+
+namespace foredraft {
+namespace {
+
+// Reads, packs and frees the tensors of one weight after another.
+class CheckpointSource : public WeightSource {
+ public:
+  CheckpointSource(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, Stream& stream,
+                   const LoadProgress& progress)
+      : WeightSource(device, stream, progress), checkpoint_(checkpoint), config_(config) {}
+
+ private:
+  absl::StatusOr<std::vector<float>> Values(const WeightSpec&, const TensorSpec& tensor) override {
+    ASSIGN_OR_RETURN(const HostTensor host, ReadTensor(checkpoint_, config_, tensor));
+    return ToFloats(host);
+  }
+
+  absl::StatusOr<std::vector<int32_t>> Ids(const TensorSpec& tensor) override {
+    const auto [file, entry] = checkpoint_.Find(tensor.name);
+    std::vector<int64_t> stored(tensor.element_count());
+    RETURN_IF_ERROR(file->Read(*entry, 0, entry->bytes, stored.data()));
+    const int64_t columns = tensor.shape[1];
+    for (size_t i = 0; i < stored.size(); ++i) {
+      if (stored[i] >= 0 && stored[i] < config_.n_routed_experts) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor %s: element [%d, %d]: %d, allowed 0..%d", file->path(), entry->name,
+                          static_cast<int64_t>(i) / columns, static_cast<int64_t>(i) % columns, stored[i],
+                          config_.n_routed_experts - 1));
+    }
+    return std::vector<int32_t>(stored.begin(), stored.end());
+  }
+
+  absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
+    const auto [file, entry] = checkpoint_.Find(table.tensors[0]->name);
+    if (entry->dtype == "BF16") {
+      return file->Read(*entry, first * sizeof(bf16), out.size_bytes(), out.data());
+    }
+    std::vector<float> floats(out.size());
+    RETURN_IF_ERROR(file->Read(*entry, first * sizeof(float), floats.size() * sizeof(float), floats.data()));
+    std::transform(floats.begin(), floats.end(), out.begin(), [](float x) { return ToBf16(x); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const MatrixMember& member) override {
+    ASSIGN_OR_RETURN(const std::vector<HostWeight> parts, ReadParts(weight.parts()));
+    ASSIGN_OR_RETURN(*member.out, device_.PackWeight(parts));
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
+    const auto read = [&](int index) { return ReadParts(weight.parts(index)); };
+    ASSIGN_OR_RETURN(*member.out, device_.PackWeights(weight.expert_count, read));
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
+    ASSIGN_OR_RETURN(HostTensor whole, ReadTensor(checkpoint_, config_, *weight.tensors[0]));
+    whole = ToBf16(std::move(whole));
+    const int32_t rows = whole.n / member.count;
+    const auto* const values = reinterpret_cast<const bf16*>(whole.data.get());
+    const auto group = [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
+      return std::vector<HostWeight>{
+          {.n = rows, .k = whole.k, .data = values + int64_t{index} * rows * whole.k}};
+    };
+    ASSIGN_OR_RETURN(*member.out, device_.PackWeights(member.count, group));
+    Advance(weight.tensors);
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
+    ASSIGN_OR_RETURN(HostTensor kv_b, ReadTensor(checkpoint_, config_, *weight.tensors[0]));
+    kv_b = ToBf16(std::move(kv_b));
+    const HostWeight whole = kv_b.View();
+    const int nope = member.nope;
+    const int value = member.value;
+    std::vector<bf16> transposed;
+    const auto w_uk = [&](int head) -> absl::StatusOr<std::vector<HostWeight>> {
+      transposed = TransposeRows(kv_b, head * (nope + value), nope);
+      return std::vector<HostWeight>{{.n = whole.k, .k = nope, .data = transposed.data()}};
+    };
+    const auto w_uv = [&](int head) -> absl::StatusOr<std::vector<HostWeight>> {
+      const int64_t first_row = head * (nope + value) + nope;
+      return std::vector<HostWeight>{
+          {.n = value, .k = whole.k, .data = static_cast<const bf16*>(whole.data) + first_row * whole.k}};
+    };
+    ASSIGN_OR_RETURN(member.out->kv_b, device_.PackWeight({&whole, 1}));
+    ASSIGN_OR_RETURN(member.out->w_uk, device_.PackWeights(member.head_count, w_uk));
+    ASSIGN_OR_RETURN(member.out->w_uv, device_.PackWeights(member.head_count, w_uv));
+    Advance(weight.tensors);
+    return absl::OkStatus();
+  }
+
+  // Bytes in the file, scales included.
+  int64_t BytesOf(const TensorSpec& tensor) const override {
+    if (IsPacked(checkpoint_, config_, tensor)) return PackedBytes(checkpoint_, tensor);
+    const TensorLocation scale = checkpoint_.Find(tensor.scale);
+    return checkpoint_.Find(tensor.name).entry->bytes + (scale.entry == nullptr ? 0 : scale.entry->bytes);
+  }
+
+  // Views of memory in parts_, valid until the next call. If only some parts are quantised (a checkpoint with
+  // modules_to_not_convert or ignored modules), all become BF16.
+  absl::StatusOr<std::vector<HostWeight>> ReadParts(std::span<const TensorSpec* const> specs) {
+    parts_.clear();
+    for (const TensorSpec* spec : specs) {
+      ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(checkpoint_, config_, *spec));
+      parts_.push_back(std::move(tensor));
+    }
+    const DType dtype = parts_.front().dtype;
+    const bool keep =
+        dtype != DType::kF32 && std::all_of(parts_.begin(), parts_.end(),
+                                            [&](const HostTensor& part) { return part.dtype == dtype; });
+    std::vector<HostWeight> views;
+    for (HostTensor& part : parts_) {
+      if (!keep) part = ToBf16(std::move(part));
+      views.push_back(part.View());
+    }
+    Advance(specs);
+    return views;
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  std::vector<HostTensor> parts_;  // of the weight that is being packed
+};
+
+}  // namespace
+
+absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
+                                          int mtp_module_count, Device& device, Stream& stream,
+                                          const LoadProgress& progress, const ExpertShard& shard) {
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(checkpoint_dir, config));
+  ASSIGN_OR_RETURN(const int loadable, CheckCheckpoint(checkpoint, config));
+  RETURN_IF_ERROR(CheckModuleCount(checkpoint_dir, config, mtp_module_count, loadable));
+  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
+  RETURN_IF_ERROR(CheckCopies(checkpoint, description));
+  return LoadWeights(checkpoint, config, description, device, stream, progress);
+}
+
+absl::StatusOr<LoadedWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                          const ModelDescription& description, Device& device, Stream& stream,
+                                          const LoadProgress& progress) {
+  return CheckpointSource(checkpoint, config, device, stream, progress).Make(description);
+}
+
+}  // namespace foredraft

@@ -1,0 +1,84 @@
+#include "engine/model/deepseek_v3/deepseek_v3.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "engine/model/deepseek_v3/decoder_layer.h"
+#include "engine/model/deepseek_v3/mtp_layer.h"
+
+namespace foredraft {
+namespace {
+
+// [positions, rope / 2, 2]: cos and sin, in double until the last step.
+absl::StatusOr<const float*> UploadRopeTable(Device& device, const ModelConfig& config, int positions) {
+  const std::vector<double> frequencies = config.RopeInverseFrequencies();
+  const double mscale = config.RopeMscale();
+  std::vector<float> table;
+  table.reserve(static_cast<size_t>(positions) * frequencies.size() * 2);
+  for (int position = 0; position < positions; ++position) {
+    for (const double frequency : frequencies) {
+      table.push_back(static_cast<float>(std::cos(position * frequency) * mscale));
+      table.push_back(static_cast<float>(std::sin(position * frequency) * mscale));
+    }
+  }
+  ASSIGN_OR_RETURN(float* const memory, device.AllocateArray<float>(table.size()));
+  const auto stream = device.CreateStream();
+  device.CopyToDevice(*stream, memory, table.data(), table.size() * sizeof(float));
+  stream->Synchronize();
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, Communicator& comm,
+                                                               const ModelConfig& config,
+                                                               ModelWeights weights,
+                                                               const ForwardCapacity& capacity) {
+  std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, comm, config, std::move(weights)));
+  ASSIGN_OR_RETURN(model->activations_, AllocateActivations(device, config, capacity, comm.size()));
+  ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, capacity.positions));
+  return model;
+}
+
+Forward DeepseekV3::ForwardOf(Stream& stream, const Batch& batch) const {
+  return {.ops = ops_,
+          .stream = stream,
+          .comm = comm_,
+          .config = config_,
+          .activations = activations_,
+          .batch = batch};
+}
+
+AttentionContext DeepseekV3::Context(const KvCache& cache, int layer, int level) const {
+  return {.cache = cache.layer(layer), .first_position = level, .cos_sin = cos_sin_};
+}
+
+void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
+                           Matrix<float> output) const {
+  const Forward f = ForwardOf(stream, batch);
+  const Matrix<float> hidden = activations_.hidden.first_rows(f.rows());
+  f.ops.embed(
+      stream,
+      {.out = hidden, .table = weights_.embed_tokens, .ids = batch.ids, .vocab_size = config_.vocab_size});
+  for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    DecoderLayer(f, weights_.layers[layer], Context(cache, layer, 0));
+  }
+  f.ops.rms_norm(stream, {.out = output, .x = hidden, .weight = weights_.norm, .eps = f.norm_eps()});
+}
+
+void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
+                           Matrix<float> output) const {
+  MtpLayer(ForwardOf(stream, batch), weights_.mtp_modules[module], weights_.embed_tokens,
+           Context(cache, config_.num_hidden_layers + module, module + 1), output);
+}
+
+void DeepseekV3::Logits(Stream& stream, int /*level*/, Matrix<const float> outputs,
+                        Matrix<float> logits) const {
+  const Matrix<bf16> head_input = activations_.normed.as_bf16.first_rows(outputs.rows);
+  ops_.to_bf16(stream, {.out = head_input, .x = outputs});
+  ops_.gemm(stream, {.out = logits, .x = head_input, .weight = weights_.lm_head});
+}
+
+}  // namespace foredraft

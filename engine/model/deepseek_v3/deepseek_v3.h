@@ -1,0 +1,49 @@
+#pragma once
+
+// DeepSeek-V3 (docs/deepseek-v3.md) as recipes over ops. A level's output is its hidden state after the final
+// norm (level 0) or after shared_head.norm (modules). All levels share the head.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/comm/communicator.h"
+#include "engine/kv_cache.h"
+#include "engine/model/deepseek_v3/model_weights.h"
+#include "engine/model/forward.h"
+#include "engine/model/mla.h"
+#include "engine/model/model.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class DeepseekV3 : public Model {
+ public:
+  // The rope table covers capacity.positions too. The device, the communicator and the weights' memory
+  // outlive the model.
+  static absl::StatusOr<std::unique_ptr<DeepseekV3>> Create(Device& device, Communicator& comm,
+                                                            const ModelConfig& config, ModelWeights weights,
+                                                            const ForwardCapacity& capacity);
+
+  void RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
+                 Matrix<float> output) const override;
+  void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
+                 Matrix<float> output) const override;
+  void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
+  int module_count() const override { return static_cast<int>(weights_.mtp_modules.size()); }
+
+ private:
+  DeepseekV3(Device& device, Communicator& comm, const ModelConfig& config, ModelWeights weights)
+      : Model(config), ops_(device.ops()), comm_(comm), weights_(std::move(weights)) {}
+
+  Forward ForwardOf(Stream& stream, const Batch& batch) const;
+  AttentionContext Context(const KvCache& cache, int layer, int level) const;
+
+  const Ops& ops_;
+  Communicator& comm_;
+  const ModelWeights weights_;
+  Activations activations_;
+  const float* cos_sin_ = nullptr;  // [position_capacity, rope / 2, 2]
+};
+
+}  // namespace foredraft

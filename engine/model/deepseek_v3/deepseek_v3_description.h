@@ -1,0 +1,21 @@
+#pragma once
+
+// DeepSeek-V3 under Hugging Face's tensor names, and the families that keep them: where config.index_topk is
+// set, each layer also has the tensors of an indexer (docs/deepseek-v3.md sections 6 and 8).
+
+#include <string>
+
+#include "engine/checkpoint/model_description.h"
+
+namespace foredraft {
+
+// MTP module i is layer num_hidden_layers + i.
+ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count,
+                                    const ExpertShard& shard);
+
+// Describes one decoder layer, the tensors of which begin with `prefix` ("model.layers.3."), and sets
+// layer.is_moe. For variants that keep DeepSeek-V3's layer.
+void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,
+                          LayerWeights& layer, ModelDescription& description);
+
+}  // namespace foredraft

@@ -1,0 +1,42 @@
+#pragma once
+
+// DeepSeek-V4 (docs/deepseek-v4.md) as recipes over ops. A level's output is its streams, [R, N D]: neither
+// normed nor reduced. Logits are made of streams by the level's own head.
+
+#include <memory>
+
+#include "engine/model/deepseek_v4/mtp_v4.h"
+#include "engine/model/model.h"
+
+namespace foredraft {
+
+class DeepseekV4 : public Model {
+ public:
+  // The device, the communicator and the weights' memory outlive the model.
+  static absl::StatusOr<std::unique_ptr<DeepseekV4>> Create(Device& device, Communicator& comm,
+                                                            const ModelConfig& config, V4Weights weights,
+                                                            const ForwardCapacity& capacity);
+
+  void RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
+                 Matrix<float> output) const override;
+  void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
+                 Matrix<float> output) const override;
+  void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
+  int module_count() const override { return static_cast<int>(weights_.modules.size()); }
+
+  // What the recipes of mtp_v4.h take, for the parts of a forward that are run apart.
+  V4Forward ForwardOf(Stream& stream, const Batch& batch) const;
+
+ private:
+  DeepseekV4(Device& device, Communicator& comm, const ModelConfig& config, V4Weights weights)
+      : Model(config), ops_(device.ops()), comm_(comm), weights_(std::move(weights)) {}
+
+  const Ops& ops_;
+  Communicator& comm_;
+  const V4Weights weights_;
+  V4Activations activations_;
+  const float* main_cos_sin_ = nullptr;      // [positions, rope / 2, 2]
+  const float* compress_cos_sin_ = nullptr;  // [positions, rope / 2, 2]
+};
+
+}  // namespace foredraft

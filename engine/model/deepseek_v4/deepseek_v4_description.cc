@@ -1,0 +1,205 @@
+#include "engine/model/deepseek_v4/deepseek_v4_description.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace foredraft {
+namespace {
+
+using Tensors = std::vector<const TensorSpec*>;
+using Shape = std::vector<int64_t>;
+
+// Describes the tensors under one name prefix.
+class Describer {
+ public:
+  Describer(const ModelConfig& config, std::string prefix, ModelDescription& description, int mtp_module = -1)
+      : config_(config),
+        v4_(*config.v4),
+        prefix_(std::move(prefix)),
+        mtp_module_(mtp_module),
+        description_(description) {}
+
+  const TensorSpec* Tensor(TensorKind kind, const std::string& name, Shape shape, bool kept_f32 = false) {
+    return description_.Tensor({.kind = kind,
+                                .name = prefix_ + name,
+                                .shape = std::move(shape),
+                                .mtp_module = mtp_module_,
+                                .kept_f32 = kept_f32});
+  }
+
+  // A projection: where the checkpoint is quantised, in FP8 blocks, or of a routed expert in FP4 groups.
+  const TensorSpec* Linear(const std::string& name, int64_t rows, int64_t columns,
+                           TensorKind kind = TensorKind::kLinear, int expert = -1) {
+    const std::string full = prefix_ + name;
+    return description_.Tensor({.kind = kind,
+                                .name = full + ".weight",
+                                .shape = {rows, columns},
+                                .scale = full + ".scale",
+                                .expert = expert,
+                                .mtp_module = mtp_module_,
+                                .scale_format = ScaleFormat::kE8m0,
+                                .fp4 = expert >= 0 && v4_.fp4_experts && columns % kFp4Group == 0});
+  }
+
+  void Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
+    description_.weights.push_back({name, member, std::move(tensors), expert_count});
+  }
+
+  // A matrix with the tensor's name.
+  void Matrix(const std::string& name, const TensorSpec* tensor, PackedWeight* out) {
+    Weight(name, MatrixMember{out}, {tensor});
+  }
+
+  // Values that the device has in FP32, whatever their shape.
+  void Floats(const std::string& name, const TensorSpec* tensor, const float** out) {
+    Weight(name, VectorMember{out}, {tensor});
+  }
+
+  void Norm(const std::string& name, int64_t size, const float** out) {
+    Floats(name, Tensor(TensorKind::kNorm, name + ".weight", {size}), out);
+  }
+
+  void Hyper(const std::string& name, int64_t outputs, int64_t scales, HyperWeights& hyper) {
+    const int64_t inputs = int64_t{v4_.hc_mult} * config_.hidden_size;
+    Floats(name + "_fn", Tensor(TensorKind::kMatrix, name + "_fn", {outputs, inputs}, true), &hyper.fn);
+    Floats(name + "_base", Tensor(TensorKind::kBias, name + "_base", {outputs}, true), &hyper.base);
+    // A factor, so random ones are around 1.
+    Floats(name + "_scale", Tensor(TensorKind::kNorm, name + "_scale", {scales}, true), &hyper.scale);
+  }
+
+  void Layer(AttentionKind kind, bool is_hash, V4LayerWeights& layer) {
+    const int64_t streams = v4_.hc_mult;
+    Hyper("hc_attn", (2 + streams) * streams, 3, layer.hc_attn);
+    Norm("attn_norm", config_.hidden_size, &layer.attn_norm);
+    Hyper("hc_ffn", (2 + streams) * streams, 3, layer.hc_ffn);
+    Norm("ffn_norm", config_.hidden_size, &layer.ffn_norm);
+    Attention(kind, layer.attn);
+    Experts(is_hash, layer.ffn);
+  }
+
+  void Module(V4ModuleWeights& module) {
+    const int64_t hidden = config_.hidden_size;
+    Norm("enorm", hidden, &module.enorm);
+    Norm("hnorm", hidden, &module.hnorm);
+    Norm("norm", hidden, &module.norm);
+    Matrix("e_proj", Linear("e_proj", hidden, hidden), &module.e_proj);
+    Matrix("h_proj", Linear("h_proj", hidden, hidden), &module.h_proj);
+    Hyper("hc_head", v4_.hc_mult, 1, module.hc_head);
+    Layer(AttentionKind::kWindow, false, module.layer);
+  }
+
+ private:
+  void Attention(AttentionKind kind, V4AttentionWeights& attn) {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t width = int64_t{config_.num_attention_heads} * v4_.head_dim;
+    const int64_t output = int64_t{v4_.o_groups} * v4_.o_lora_rank;
+    Matrix("attn.wq_a", Linear("attn.wq_a", config_.q_lora_rank, hidden), &attn.wq_a);
+    Norm("attn.q_norm", config_.q_lora_rank, &attn.q_norm);
+    Matrix("attn.wq_b", Linear("attn.wq_b", width, config_.q_lora_rank), &attn.wq_b);
+    Matrix("attn.wkv", Linear("attn.wkv", v4_.head_dim, hidden), &attn.wkv);
+    Norm("attn.kv_norm", v4_.head_dim, &attn.kv_norm);
+    Weight("attn.wo_a", RowGroupsMember{&attn.wo_a, v4_.o_groups},
+           {Linear("attn.wo_a", output, width / v4_.o_groups)});
+    Matrix("attn.wo_b", Linear("attn.wo_b", hidden, output, TensorKind::kResidual), &attn.wo_b);
+    Floats("attn.attn_sink", Tensor(TensorKind::kBias, "attn.attn_sink", {config_.num_attention_heads}, true),
+           &attn.attn_sink);
+    if (kind == AttentionKind::kWindow) return;
+    Compressor("attn.compressor", kind, v4_.head_dim, attn.compressor);
+    if (kind != AttentionKind::kCompressedSparse) return;
+    const int64_t index_width = int64_t{config_.index_n_heads} * config_.index_head_dim;
+    Matrix("attn.indexer.wq_b", Linear("attn.indexer.wq_b", index_width, config_.q_lora_rank),
+           &attn.indexer.wq_b);
+    Plain("attn.indexer.weights_proj", config_.index_n_heads, hidden, &attn.indexer.weights_proj);
+    Compressor("attn.indexer.compressor", kind, config_.index_head_dim, attn.indexer.compressor);
+  }
+
+  // A matrix that stays in BF16.
+  void Plain(const std::string& name, int64_t rows, int64_t columns, PackedWeight* out) {
+    Matrix(name, Tensor(TensorKind::kMatrix, name + ".weight", {rows, columns}), out);
+  }
+
+  void Compressor(const std::string& name, AttentionKind kind, int64_t width, CompressorWeights& compressor) {
+    // An overlapping compressor gives each token a part in the window after its own, too.
+    const int64_t channels = kind == AttentionKind::kCompressedSparse ? 2 * width : width;
+    Plain(name + ".wkv", channels, config_.hidden_size, &compressor.wkv);
+    Plain(name + ".wgate", channels, config_.hidden_size, &compressor.wgate);
+    Floats(name + ".ape", Tensor(TensorKind::kMatrix, name + ".ape", {v4_.Ratio(kind), channels}, true),
+           &compressor.ape);
+    Norm(name + ".norm", width, &compressor.norm);
+  }
+
+  struct MlpParts {
+    const TensorSpec* gate;
+    const TensorSpec* down;
+    const TensorSpec* up;
+  };
+
+  MlpParts MlpTensors(const std::string& name, int64_t width, int expert = -1) {
+    const int64_t hidden = config_.hidden_size;
+    return {Linear(name + ".w1", width, hidden, TensorKind::kLinear, expert),
+            Linear(name + ".w2", hidden, width, TensorKind::kResidual, expert),
+            Linear(name + ".w3", width, hidden, TensorKind::kLinear, expert)};
+  }
+
+  void Experts(bool is_hash, V4MoeWeights& ffn) {
+    const ModelConfig& c = config_;
+    Plain("ffn.gate", c.n_routed_experts, c.hidden_size, &ffn.router);
+    if (is_hash) {
+      Weight("ffn.gate.tid2eid", IdsMember{&ffn.tid2eid},
+             {Tensor(TensorKind::kIds, "ffn.gate.tid2eid", {c.vocab_size, c.num_experts_per_tok})});
+    } else {
+      Floats("ffn.gate.bias", Tensor(TensorKind::kBias, "ffn.gate.bias", {c.n_routed_experts}, true),
+             &ffn.bias);
+    }
+    Tensors gate_up, down;
+    for (int expert = 0; expert < c.n_routed_experts; ++expert) {
+      const MlpParts parts =
+          MlpTensors(absl::StrCat("ffn.experts.", expert), c.moe_intermediate_size, expert);
+      if (!description_.shard.Holds(expert, c.n_routed_experts)) continue;
+      gate_up.insert(gate_up.end(), {parts.gate, parts.up});
+      down.push_back(parts.down);
+    }
+    const int expert_count = static_cast<int>(down.size());
+    Weight("experts.gate_up", ExpertsMember{&ffn.expert_gate_up}, std::move(gate_up), expert_count);
+    Weight("experts.down", ExpertsMember{&ffn.expert_down}, std::move(down), expert_count);
+    const MlpParts shared =
+        MlpTensors("ffn.shared_experts", int64_t{c.n_shared_experts} * c.moe_intermediate_size);
+    Weight("shared.gate_up", MatrixMember{&ffn.shared.gate_up}, {shared.gate, shared.up});
+    Weight("shared.down", MatrixMember{&ffn.shared.down}, {shared.down});
+  }
+
+  const ModelConfig& config_;
+  const DeepseekV4Shape& v4_;
+  const std::string prefix_;
+  const int mtp_module_;
+  ModelDescription& description_;
+};
+
+}  // namespace
+
+ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count,
+                                    const ExpertShard& shard) {
+  ModelDescription description{.shard = shard};
+  auto& model = description.model->emplace<V4Weights>();
+  model.layers.resize(config.num_hidden_layers);
+  model.modules.resize(mtp_module_count);
+  const Shape table = {config.vocab_size, config.hidden_size};
+  Describer top(config, "", description);
+  top.Weight("embed", TableMember{&model.embed}, {top.Tensor(TensorKind::kEmbedding, "embed.weight", table)});
+  top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head);
+  top.Norm("norm", config.hidden_size, &model.norm);
+  top.Hyper("hc_head", config.v4->hc_mult, 1, model.hc_head);
+  for (int i = 0; i < config.num_hidden_layers; ++i) {
+    Describer(config, absl::StrCat("layers.", i, "."), description)
+        .Layer(config.v4->Kind(i), config.v4->IsHash(i), model.layers[i]);
+  }
+  for (int i = 0; i < mtp_module_count; ++i) {
+    Describer(config, absl::StrCat("mtp.", i, "."), description, i).Module(model.modules[i]);
+  }
+  return description;
+}
+
+}  // namespace foredraft

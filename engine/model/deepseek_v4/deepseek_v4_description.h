@@ -1,0 +1,14 @@
+#pragma once
+
+// The tensors of a DeepSeek-V4 checkpoint (docs/deepseek-v4.md sections 7 and 8) under DeepSeek's names, and
+// how they become V4Weights. Transformers' names for them: deepseek_v4_names.h.
+
+#include "engine/checkpoint/model_description.h"
+
+namespace foredraft {
+
+// MTP module i is mtp.i. transformers leaves the modules out when it saves.
+ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count,
+                                    const ExpertShard& shard);
+
+}  // namespace foredraft

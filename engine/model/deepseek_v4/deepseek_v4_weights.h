@@ -1,0 +1,86 @@
+#pragma once
+
+// The weights of DeepSeek-V4 on a device (docs/deepseek-v4.md section 7), as the recipes of
+// engine/model/deepseek_v4/deepseek_v4.h use them. Views only: the memory belongs to the device. Vectors are
+// FP32.
+//
+// Letters in shapes: hidden D, streams N, heads H, head width d, experts E, expert width M, vocabulary V.
+
+#include <vector>
+
+#include "engine/model/deepseek_v3/model_weights.h"
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+struct HyperWeights {
+  const float* fn = nullptr;     // [(2 + N) N, N D], of a head [N, N D]
+  const float* scale = nullptr;  // [3], of a head [1]
+  const float* base = nullptr;   // [(2 + N) N], of a head [N]
+};
+
+// c = d, or 2 d where windows overlap; d is the indexer's width for its own compressor.
+struct CompressorWeights {
+  PackedWeight wkv;             // [c, D]
+  PackedWeight wgate;           // [c, D]
+  const float* ape = nullptr;   // [ratio, c]
+  const float* norm = nullptr;  // [d]
+};
+
+struct IndexerWeights {
+  PackedWeight wq_b;          // [index heads * index width, q_lora_rank]
+  PackedWeight weights_proj;  // [index heads, D]
+  CompressorWeights compressor;
+};
+
+struct V4AttentionWeights {
+  PackedWeight wq_a;                 // [q_lora_rank, D]
+  const float* q_norm = nullptr;     // [q_lora_rank]
+  PackedWeight wq_b;                 // [H d, q_lora_rank]
+  PackedWeight wkv;                  // [d, D]
+  const float* kv_norm = nullptr;    // [d]
+  PackedWeights wo_a;                // [o_groups], each [o_lora_rank, H d / o_groups] bf16
+  PackedWeight wo_b;                 // [D, o_groups * o_lora_rank]
+  const float* attn_sink = nullptr;  // [H]
+  CompressorWeights compressor;      // absent in layers of ratio 0
+  IndexerWeights indexer;            // of CSA layers
+};
+
+struct V4MoeWeights {
+  PackedWeight router;               // [E, D]
+  const float* bias = nullptr;       // [E]; null in hash layers
+  const int32_t* tid2eid = nullptr;  // [V, experts per token], of hash layers
+  PackedWeights expert_gate_up;      // [this rank's experts], each [2 M, D]: w1 above w3
+  PackedWeights expert_down;         // [this rank's experts], each [D, M]: w2
+  DenseMlpWeights shared;            // the same of width M
+};
+
+struct V4LayerWeights {
+  HyperWeights hc_attn;
+  HyperWeights hc_ffn;
+  const float* attn_norm = nullptr;  // [D]
+  const float* ffn_norm = nullptr;   // [D]
+  V4AttentionWeights attn;
+  V4MoeWeights ffn;
+};
+
+struct V4ModuleWeights {
+  const float* enorm = nullptr;  // [D]
+  const float* hnorm = nullptr;  // [D]
+  PackedWeight e_proj;           // [D, D]
+  PackedWeight h_proj;           // [D, D]
+  V4LayerWeights layer;
+  HyperWeights hc_head;
+  const float* norm = nullptr;  // [D]
+};
+
+struct V4Weights {
+  const bf16* embed = nullptr;  // [V, D]
+  std::vector<V4LayerWeights> layers;
+  HyperWeights hc_head;
+  const float* norm = nullptr;  // [D]
+  PackedWeight head;            // [V, D]
+  std::vector<V4ModuleWeights> modules;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,47 @@
+#include "kernels/cpu/attention/kv_row_math.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/dense/wide.h"
+#include "kernels/kv_row.h"
+
+namespace foredraft {
+namespace cpu {
+namespace {
+
+FOREDRAFT_WIDE uint32_t LargestMagnitude(const bf16* x, int32_t count) {
+  uint32_t largest = 0;
+  for (int32_t i = 0; i < count; ++i) largest = std::max(largest, KvMagnitude(x[i]));
+  return largest;
+}
+
+FOREDRAFT_WIDE void EncodeGroup(const bf16* x, int32_t count, float inverse, uint8_t* codes) {
+  for (int32_t i = 0; i < count; ++i) codes[i] = KvCode(x[i], inverse);
+}
+
+FOREDRAFT_WIDE void DecodeGroup(const uint8_t* codes, int32_t count, float scale, uint16_t* out) {
+  for (int32_t i = 0; i < count; ++i) out[i] = KvValue(codes[i], scale).bits;
+}
+
+}  // namespace
+
+void EncodeLatent(const bf16* latent, const KvRowLayout& layout, uint8_t* row) {
+  float* scales = reinterpret_cast<float*>(row + layout.scale_offset());
+  for (int32_t begin = 0; begin < layout.latent_dim; begin += KvRowLayout::kGroup) {
+    const int32_t count = std::min(KvRowLayout::kGroup, layout.latent_dim - begin);
+    const float scale = KvScale(LargestMagnitude(latent + begin, count));
+    EncodeGroup(latent + begin, count, 1.0f / scale, row + begin);
+    *scales++ = scale;
+  }
+}
+
+}  // namespace cpu
+
+void DecodeLatentPortable(const DecodeLatentArgs& args) {
+  for (int32_t begin = 0; begin < args.len; begin += KvRowLayout::kGroup) {
+    const int32_t count = std::min(KvRowLayout::kGroup, args.len - begin);
+    cpu::DecodeGroup(args.codes + begin, count, args.scales[begin / KvRowLayout::kGroup], args.out + begin);
+  }
+}
+
+}  // namespace foredraft

@@ -1,0 +1,89 @@
+// rotate_heads, write_keys, clamped_silu_mul: one pass over each row.
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/attention/rotate.h"
+#include "kernels/cpu/dense/row_math.h"
+#include "kernels/cpu/dense/vector_math.h"
+#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/device/kernels_v4.h"
+#include "kernels/cpu/device/scratch.h"
+
+namespace foredraft::cpu {
+namespace {
+
+FOREDRAFT_WIDE float NormFactor(const float* x, int64_t count, float eps) { return RmsFactor(x, count, eps); }
+
+FOREDRAFT_WIDE void NormRow(const float* x, const float* weight, float eps, int64_t count, float* out) {
+  const float factor = RmsFactor(x, count, eps);
+  for (int64_t i = 0; i < count; ++i) out[i] = weight[i] * (x[i] * factor);
+}
+
+FOREDRAFT_WIDE void Scale(const float* x, float factor, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = x[i] * factor;
+}
+
+FOREDRAFT_WIDE void ClampedRow(const float* gate, const float* up, float limit, int64_t count, bf16* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i];
+    const float u = up[i] > limit ? limit : (up[i] < -limit ? -limit : up[i]);
+    out[i] = ToBf16(g * Sigmoid(g) * u);
+  }
+}
+
+}  // namespace
+
+void RotateHeads(const CpuContext& context, const RotateHeadsParams& p) {
+  const int32_t kept = p.head_dim - p.rope_dim;
+  const int64_t cost = int64_t{4} * p.head_count * p.head_dim;
+  context.pool.ParallelFor(p.index.rows, cost, [&](int64_t begin, int64_t end) {
+    float* const scaled = ThreadScratch<float>(p.head_dim);
+    for (int64_t r = begin; r < end; ++r) {
+      if (p.index.slots[r] < 0) continue;
+      const float* cos_sin = p.cos_sin + int64_t{p.index.positions[r]} * p.rope_dim;
+      for (int64_t head = 0; head < p.head_count; ++head) {
+        const float* x = p.x.row(r) + head * p.head_dim;
+        bf16* const out = p.out.row(r) + head * p.head_dim;
+        if (p.norm != 0) {
+          Scale(x, NormFactor(x, p.head_dim, p.eps), p.head_dim, scaled);
+          x = scaled;
+        }
+        RoundToBf16(x, kept, out);
+        RotatePairs(x + kept, cos_sin, p.inverse != 0 ? -1.0f : 1.0f, p.rope_dim, out + kept);
+      }
+    }
+  });
+}
+
+void WriteKeys(const CpuContext& context, const WriteKeysParams& p) {
+  const int32_t width = p.kv.cols;
+  const int32_t kept = width - p.rope_dim;
+  context.pool.ParallelFor(p.index.rows, 4 * width, [&](int64_t begin, int64_t end) {
+    float* const normed = ThreadScratch<float>(width);
+    for (int64_t r = begin; r < end; ++r) {
+      const int32_t slot = p.index.slots[r];
+      if (slot < 0) continue;
+      const int32_t position = p.index.positions[r];
+      bf16* const key = p.keys.row(r);
+      NormRow(p.kv.row(r), p.norm_weight, p.eps, width, normed);
+      RoundToBf16(normed, kept, key);
+      RotatePairs(normed + kept, p.cos_sin + int64_t{position} * p.rope_dim, 1.0f, p.rope_dim, key + kept);
+      bf16* const cached = p.window.row(slot, position);
+      if (cached != nullptr) std::memcpy(cached, key, width * sizeof(bf16));
+    }
+  });
+}
+
+void ClampedSiluMul(const CpuContext& context, const ClampedSiluMulParams& p) {
+  const int64_t width = p.out.cols;
+  const int64_t rows = p.row_count != nullptr ? std::min(*p.row_count, p.out.rows) : p.out.rows;
+  context.pool.ParallelFor(rows, 16 * width, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* gate = p.gate_up.row(r);
+      ClampedRow(gate, gate + width, p.limit, width, p.out.row(r));
+    }
+  });
+}
+
+}  // namespace foredraft::cpu

@@ -1,0 +1,21 @@
+#include "kernels/cpu/dense/row_math.h"
+
+#include "kernels/cpu/dense/vector_math.h"
+#include "kernels/cpu/dense/wide.h"
+
+namespace foredraft::cpu {
+
+FOREDRAFT_WIDE void ScaleToBf16(const float* x, float factor, int64_t count, bf16* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(x[i] * factor);
+}
+
+FOREDRAFT_WIDE void RoundToBf16(const float* x, int64_t count, bf16* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(x[i]);
+}
+
+FOREDRAFT_WIDE void NormToBf16(const float* x, const float* weight, float eps, int64_t count, bf16* out) {
+  const float factor = RmsFactor(x, count, eps);
+  for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(weight[i] * (x[i] * factor));
+}
+
+}  // namespace foredraft::cpu

@@ -1,0 +1,61 @@
+#pragma once
+
+// The CPU as a device: host memory, a thread pool, and the widest instruction path that the machine supports.
+// Thread-safe, except for the streams, each of which is used by one thread at a time.
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/device/cpu_stream.h"
+#include "kernels/cpu/device/host_memory.h"
+#include "kernels/cpu/device/isa.h"
+#include "kernels/cpu/device/thread_pool.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+class CpuDevice : public Device {
+ public:
+  // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one that the machine does not support.
+  static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
+
+  CpuDevice(const DeviceOptions& options, const IsaKernels& isa);
+  ~CpuDevice() override;
+
+  std::string name() const override;
+  const Ops& ops() const override;
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void BeginPurpose(const std::string& purpose) override;
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
+  DeviceMemory memory() const override;
+  bool needs_first_runs() const override { return false; }
+  void Freeze() override;
+  absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
+  absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;
+  absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) override;
+  std::unique_ptr<Stream> CreateStream() override;
+  std::unique_ptr<Event> CreateEvent() override;
+  void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
+  void CopyPinnedToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;
+  void CopyToHost(Stream& stream, void* host, const void* device, size_t bytes) override;
+  std::unique_ptr<Graph> Capture(Stream& stream, const std::function<void()>& record) override;
+
+ private:
+  const IsaKernels& isa_;
+  ThreadPool pool_;
+
+  absl::StatusOr<void*> AllocateZeroed(size_t bytes);
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  HostMemory host_memory_;
+  std::string purpose_;
+  bool frozen_ = false;
+};
+
+// The table of ops (kernels/cpu/device/cpu_ops.cc).
+const Ops& CpuOps();
+
+}  // namespace foredraft

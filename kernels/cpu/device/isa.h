@@ -1,0 +1,213 @@
+#pragma once
+
+// The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
+//
+// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc, kv_row_<path>.cc)
+// are compiled with the path's own flags. They include only this header, intrinsics, and headers whose names
+// are internal to each file that includes them (amx_sums.h, amx_tiles.h, codes_avx512.h), and call no other
+// inline function of the project: the linker keeps one copy of an inline function, and an older machine could
+// not run a copy compiled with these flags.
+
+#include <cstdint>
+
+// Before a loop over an array of registers: unrolled whole, the array needs no memory. (GCC keeps a copy of
+// it on the stack where it unrolls late.)
+#if defined(__clang__)
+#define FOREDRAFT_UNROLL _Pragma("unroll")
+#else
+#define FOREDRAFT_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace foredraft {
+
+// Outputs per stripe of a packed weight, see kernels/cpu/gemm/packed_weight.h.
+inline constexpr int kStripeWidth = 32;
+inline constexpr int kMaxTileRows = 32;
+
+// Rows x one stripe of a GEMM. Each (row, output) is computed by the same operations in the same order for
+// any `rows`: the sum of a k block, times its scale; blocks added in order.
+struct GemmTileArgs {
+  float* tile;                  // [rows, 32]
+  const uint16_t* const* x;     // [rows] -> [k] bf16 bits
+  const unsigned char* stripe;  // its first pair
+  const float* scales;          // f8: [k_blocks, 32]; else null
+  const uint16_t* table;        // 4 bits: [16], the values of the codes as bf16 bits; else null
+  int32_t rows;                 // 1..kMaxTileRows
+  int32_t k;
+  int32_t block_k;  // bf16: k; 4 bits: the group
+};
+using GemmTileFn = void (*)(const GemmTileArgs& args);
+// Follows a thread's last tile of an op, before the thread runs other kernels: the tiles leave registers
+// configured for the next one.
+using EndGemmFn = void (*)();
+
+// ---- attention ----
+//
+// Keys and values of a tile of 64 positions are packed for the BF16 dot, then all queries that attend the
+// tile use them: scores, weights of the softmax, weighted sums of the values. A query's results come from the
+// same operations in the same order whatever the other queries are, and positions past its count take no part
+// in them, whatever they hold.
+
+inline constexpr int kTileLen = 64;         // positions of a tile
+inline constexpr int kMaxTileQueries = 32;  // queries of one call
+inline constexpr int kValueColumns = 16;    // value rows are packed in multiples of so many columns
+
+// Two adjacent BF16 elements, the first in the low half.
+using Bf16Pair = uint32_t;
+
+// Rows that the tile after this one reads. Kernels prefetch them while they compute and advance the cursor,
+// so that the memory does not idle.
+struct RowPrefetch {
+  const void* const* rows = nullptr;  // [count]
+  int32_t count = 0;
+  int32_t bytes = 0;  // of a row
+  int32_t row = 0;    // the next line: its row, its offset in the row
+  int32_t offset = 0;
+};
+
+// keys[pair][t] = elements 2 * pair and 2 * pair + 1 of rows[t]; past an odd `len` a zero.
+struct PackKeysArgs {
+  Bf16Pair* keys;               // [(len + 1) / 2][64]
+  const uint16_t* const* rows;  // [64] -> [len] bf16 bits; all 64 readable
+  int32_t count;                // only keys of t < count are needed; others may be left as they are
+  int32_t len;
+  RowPrefetch* prefetch;
+};
+using PackKeysFn = void (*)(const PackKeysArgs& args);
+
+// values[pair][i] = element i of rows[2 * pair] and of rows[2 * pair + 1]; columns past `len` are zero.
+struct PackValuesArgs {
+  Bf16Pair* values;             // [32][width]
+  const uint16_t* const* rows;  // [64] -> [len] bf16 bits; all 64 readable
+  int32_t count;                // only pairs with a t < count are needed
+  int32_t len;
+  int32_t width;  // len, rounded up to a multiple of kValueColumns
+  RowPrefetch* prefetch;
+};
+using PackValuesFn = void (*)(const PackValuesArgs& args);
+
+// scores[q][t] = queries[q] . keys[t] for t < counts[q]; others are undefined.
+struct TileScoresArgs {
+  float* scores;            // [query_count][64]
+  const Bf16Pair* queries;  // [query_count][pairs]
+  const Bf16Pair* keys;     // [pairs][64]
+  const int32_t* counts;    // [query_count], ascending, 1..64: the first so many positions are attended
+  int32_t pairs;
+  int32_t query_count;  // 1..kMaxTileQueries
+  RowPrefetch* prefetch;
+};
+using TileScoresFn = void (*)(const TileScoresArgs& args);
+
+// As tile_scores, with the keys as they lie in memory: for few queries, packing keys takes as long as scoring
+// them. Not the bits of tile_scores.
+struct RowScoresArgs {
+  float* scores;             // [query_count][64]
+  const Bf16Pair* queries;   // [query_count][(a_len + 1) / 2 + (b_len + 1) / 2]
+  const uint16_t* const* a;  // [64] -> [a_len] bf16 bits; all 64 readable
+  const uint16_t* const* b;  // [64] -> [b_len] bf16 bits; likewise
+  const int32_t* counts;     // as of TileScoresArgs
+  int32_t a_len;
+  int32_t b_len;
+  int32_t query_count;  // 1..kMaxTileQueries
+  RowPrefetch* prefetch;
+};
+using RowScoresFn = void (*)(const RowScoresArgs& args);
+
+// Continues the softmax of each query by one tile:
+//   max' = max(max, scale * scores[q]), keep = e^(max - max'), weights[t] = e^(scale * scores[q][t] - max'),
+//   sum' = sum * keep + the weights, before they are rounded to BF16
+struct TileSoftmaxArgs {
+  Bf16Pair* weights;      // [query_count][32]: pairs of positions; undefined past counts[q]
+  float* keep;            // [query_count]; 0 if `first`
+  float* max;             // [query_count]
+  float* sum;             // [query_count]
+  float* scores;          // [query_count][64]; undefined afterwards
+  const int32_t* counts;  // [query_count]
+  float scale;
+  int32_t query_count;
+  bool first;  // the softmax begins here: max and sum are only written
+};
+using TileSoftmaxFn = void (*)(const TileSoftmaxArgs& args);
+
+// acc[q][i] = acc[q][i] * keep[q] + sum over t < counts[q], ascending, of weights[q][t] * values[t][i]
+struct TileSumArgs {
+  float* acc;               // [query_count][width]
+  const float* keep;        // [query_count]
+  const Bf16Pair* weights;  // [query_count][32]
+  const Bf16Pair* values;   // [32][width]
+  const int32_t* counts;    // [query_count], ascending
+  int32_t width;            // a multiple of kValueColumns
+  int32_t query_count;
+  RowPrefetch* prefetch;
+};
+using TileSumFn = void (*)(const TileSumArgs& args);
+
+// out[i] = codes[i] times the scale of its 128 columns, exactly (kernels/kv_row.h).
+struct DecodeLatentArgs {
+  uint16_t* out;         // [len] bf16 bits
+  const uint8_t* codes;  // [len]
+  const float* scales;   // [ceil(len / 128)]
+  int32_t len;
+};
+using DecodeLatentFn = void (*)(const DecodeLatentArgs& args);
+
+struct IsaKernels {
+  const char* option;  // DeviceOptions.isa
+  const char* name;    // as in Device::name
+  GemmTileFn gemm_bf16;
+  GemmTileFn gemm_f8;
+  GemmTileFn gemm_4bit;
+  EndGemmFn end_gemm;  // null if there is nothing to do
+  PackKeysFn pack_keys;
+  PackValuesFn pack_values;
+  TileScoresFn tile_scores;
+  RowScoresFn row_scores;  // null: mla_decode packs its keys, as mla_prefill does
+  TileSoftmaxFn tile_softmax;
+  TileSumFn tile_sum;
+  DecodeLatentFn decode_latent;
+};
+
+void GemmBf16Portable(const GemmTileArgs& args);
+void GemmF8Portable(const GemmTileArgs& args);
+void Gemm4BitPortable(const GemmTileArgs& args);
+void PackKeysPortable(const PackKeysArgs& args);
+void PackValuesPortable(const PackValuesArgs& args);
+void TileScoresPortable(const TileScoresArgs& args);
+void TileSoftmaxPortable(const TileSoftmaxArgs& args);
+void TileSumPortable(const TileSumArgs& args);
+void DecodeLatentPortable(const DecodeLatentArgs& args);  // compiled for AVX2, too (wide.h)
+
+#if defined(__x86_64__)
+void GemmBf16Avx2(const GemmTileArgs& args);
+void GemmF8Avx2(const GemmTileArgs& args);
+void Gemm4BitAvx2(const GemmTileArgs& args);
+void PackKeysAvx2(const PackKeysArgs& args);
+void PackValuesAvx2(const PackValuesArgs& args);
+void TileScoresAvx2(const TileScoresArgs& args);
+void TileSumAvx2(const TileSumArgs& args);
+
+void GemmBf16Avx512(const GemmTileArgs& args);
+void GemmF8Avx512(const GemmTileArgs& args);
+void Gemm4BitAvx512(const GemmTileArgs& args);
+void PackKeysAvx512(const PackKeysArgs& args);
+void PackValuesAvx512(const PackValuesArgs& args);
+void TileScoresAvx512(const TileScoresArgs& args);
+void RowScoresAvx512(const RowScoresArgs& args);
+void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
+void TileSumAvx512(const TileSumArgs& args);
+void DecodeLatentAvx512(const DecodeLatentArgs& args);
+
+// Beside the AVX-512 functions. Whether the machine has AMX with BF16 (and GFNI, as all that have AMX do) and
+// lets this process use it.
+bool MayUseAmx();
+void GemmBf16Amx(const GemmTileArgs& args);
+void GemmF8Amx(const GemmTileArgs& args);
+void Gemm4BitAmx(const GemmTileArgs& args);
+void GemmBf16FewRowsAvx512(const GemmTileArgs& args);  // GemmBf16Amx of one or two rows
+void Gemm4BitFewRowsAvx512(const GemmTileArgs& args);  // Gemm4BitAmx of one or two rows
+void EndGemmAmx();
+void TileScoresAmx(const TileScoresArgs& args);
+void TileSumAmx(const TileSumArgs& args);
+#endif
+
+}  // namespace foredraft

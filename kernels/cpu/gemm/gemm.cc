@@ -1,0 +1,28 @@
+#include "kernels/cpu/dense/row_math.h"
+#include "kernels/cpu/device/kernels.h"
+#include "kernels/cpu/gemm/gemm_driver.h"
+
+namespace foredraft::cpu {
+
+void Gemm(const CpuContext& context, const GemmParams& p) {
+  CHECK_EQ(p.x.cols, p.weight.k);
+  const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
+  const auto x_row = [&](int64_t r) { return p.x.row(r); };
+  const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
+    float biased[kStripeWidth];
+    if (p.bias != nullptr) {
+      for (int32_t i = 0; i < count; ++i) biased[i] = values[i] + p.bias[first + i];
+      values = biased;
+    }
+    if (p.out) std::copy_n(values, count, p.out.row(r) + first);
+    if (p.out_bf16) RoundToBf16(values, count, p.out_bf16.row(r) + first);
+  };
+  const int64_t cost = TileCost(p.weight, std::min(p.x.rows, kMaxTileRows));
+  ForEachTile(context, HeaderOf(p.weight).stripe_count * row_tiles, cost, [&](int64_t item) {
+    const int64_t row = item % row_tiles * kMaxTileRows;
+    ComputeTiles(context.isa, p.weight, item / row_tiles, row,
+                 std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
+  });
+}
+
+}  // namespace foredraft::cpu

@@ -1,0 +1,156 @@
+// The tile kernels of 4-bit weights with VDPBF16PS: VPERMW looks up 32 codes, a pair of k for 16 outputs, in
+// the table of values. The sum over a group times the group's scale is added to the tile. The form for a few
+// rows beside AMX sums a group in AMX's order: even and odd pairs of k apart, added up after every 32 k.
+
+#include "kernels/cpu/device/isa.h"
+#include "kernels/cpu/gemm/amx_sums.h"
+#include "kernels/cpu/gemm/codes_avx512.h"
+
+namespace foredraft {
+namespace {
+
+// kernels/cpu/gemm/packed_weight.h
+constexpr int kVectorBytes = 64;  // 16 outputs: 8 k of codes, or a pair of k in BF16
+constexpr int kOctetBytes = 2 * kVectorBytes;
+constexpr int kScaleBytes = 64;
+
+inline __m512bh AsBf16(__m512i bits) { return reinterpret_cast<__m512bh>(bits); }
+
+inline __m512i LoadPair(const uint16_t* x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, sizeof(pair));
+  return _mm512_set1_epi32(pair);
+}
+
+constexpr int64_t kPrefetchDistance = 2048;  // bytes
+
+// The sums of R rows over the k of one group, whose weights begin at `w` and whose first input is `first`:
+// one accumulator each.
+template <int R>
+inline void SumGroup(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first, int row,
+                     __m512 (&sums)[R][2]) {
+  const uint16_t* x[R];
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    x[i] = args.x[row + i] + first;
+    sums[i][0] = sums[i][1] = _mm512_setzero_ps();
+  }
+  for (int32_t k = 0; k < args.block_k; k += 8, w += kOctetBytes) {
+    const __m512i codes[2] = {_mm512_loadu_si512(w), _mm512_loadu_si512(w + kVectorBytes)};
+    _mm_prefetch(w + kPrefetchDistance, _MM_HINT_T0);
+    _mm_prefetch(w + kPrefetchDistance + kVectorBytes, _MM_HINT_T0);
+    FOREDRAFT_UNROLL
+    for (int pair = 0; pair < 4; ++pair) {
+      const __m512bh w0 = AsBf16(LookUpPair(codes[0], pair, table));
+      const __m512bh w1 = AsBf16(LookUpPair(codes[1], pair, table));
+      FOREDRAFT_UNROLL
+      for (int i = 0; i < R; ++i) {
+        const __m512bh xi = AsBf16(LoadPair(x[i] + k + 2 * pair));
+        sums[i][0] = _mm512_dpbf16_ps(sums[i][0], w0, xi);
+        sums[i][1] = _mm512_dpbf16_ps(sums[i][1], w1, xi);
+      }
+    }
+  }
+}
+
+// The same in AMX's order.
+template <int R>
+inline void SumGroupAsAmx(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first,
+                          int row, __m512 (&sums)[R][2]) {
+  for (int32_t k = 0; k < args.block_k;) {
+    const bool is_first_run = k == 0;
+    const int32_t run_end = args.block_k - k < kRunLen ? args.block_k : k + kRunLen;
+    __m512 chains[2][R][2];  // of even and odd pairs
+    for (int i = 0; i < R; ++i) {
+      for (int j = 0; j < 2; ++j) chains[0][i][j] = chains[1][i][j] = _mm512_setzero_ps();
+    }
+    for (; k < run_end; k += 8, w += kOctetBytes) {
+      const __m512i codes[2] = {_mm512_loadu_si512(w), _mm512_loadu_si512(w + kVectorBytes)};
+      _mm_prefetch(w + kPrefetchDistance, _MM_HINT_T0);
+      _mm_prefetch(w + kPrefetchDistance + kVectorBytes, _MM_HINT_T0);
+      FOREDRAFT_UNROLL
+      for (int pair = 0; pair < 4; ++pair) {
+        FOREDRAFT_UNROLL
+        for (int j = 0; j < 2; ++j) {
+          const __m512bh wj = AsBf16(LookUpPair(codes[j], pair, table));
+          FOREDRAFT_UNROLL
+          for (int i = 0; i < R; ++i) {
+            const __m512bh xi = AsBf16(LoadPair(args.x[row + i] + first + k + 2 * pair));
+            chains[pair % 2][i][j] = _mm512_dpbf16_ps(chains[pair % 2][i][j], wj, xi);
+          }
+        }
+      }
+    }
+    for (int i = 0; i < R; ++i) {
+      for (int j = 0; j < 2; ++j) {
+        sums[i][j] = AddRun(sums[i][j], chains[0][i][j], chains[1][i][j], is_first_run);
+      }
+    }
+  }
+}
+
+// R rows, one group.
+template <int R, bool kAsAmx>
+inline void Group(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first, int row) {
+  __m512 sums[R][2];
+  if constexpr (kAsAmx) {
+    SumGroupAsAmx<R>(args, table, w, first, row, sums);
+  } else {
+    SumGroup<R>(args, table, w, first, row, sums);
+  }
+  const unsigned char* const scales = w + args.block_k / 8 * kOctetBytes;
+  FOREDRAFT_UNROLL
+  for (int j = 0; j < 2; ++j) {
+    const __m512 scale = LoadScales(scales + 32 * j);
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) {
+      float* const out = args.tile + (row + i) * kStripeWidth + 16 * j;
+      _mm512_storeu_ps(out, _mm512_fmadd_ps(sums[i][j], scale, _mm512_loadu_ps(out)));
+    }
+  }
+}
+
+// Rows [row, row + count), count <= Max, of the groups from k = `first` to `end`.
+template <int Max, bool kAsAmx>
+[[gnu::noinline]] void Groups(const GemmTileArgs& args, __m512i table, int32_t first, int32_t end, int row,
+                              int count) {
+  if constexpr (Max > 1) {
+    if (count < Max) return Groups<Max - 1, kAsAmx>(args, table, first, end, row, count);
+  }
+  const int64_t group_bytes = int64_t{args.block_k} / 8 * kOctetBytes + kScaleBytes;
+  const unsigned char* w = args.stripe + first / args.block_k * group_bytes;
+  for (; first < end; first += args.block_k, w += group_bytes) {
+    Group<Max, kAsAmx>(args, table, w, first, row);
+  }
+}
+
+void ZeroTile(const GemmTileArgs& args) {
+  for (int i = 0; i < args.rows * kStripeWidth; i += 16) _mm512_storeu_ps(args.tile + i, _mm512_setzero_ps());
+}
+
+constexpr int kBlockRows = 12;      // 24 registers of sums
+constexpr int32_t kPieceLen = 512;  // about: k whose codes all row blocks take from the first-level cache
+
+}  // namespace
+
+// Row blocks and pieces of k are sized for registers and caches; they do not change bits.
+void Gemm4BitAvx512(const GemmTileArgs& args) {
+  const __m512i table = LoadCodeTable(args.table);
+  ZeroTile(args);
+  const int blocks = (args.rows + kBlockRows - 1) / kBlockRows;
+  const int32_t piece = kPieceLen / args.block_k * args.block_k;
+  for (int32_t first = 0; first < args.k; first += piece) {
+    const int32_t end = args.k - first < piece ? args.k : first + piece;
+    for (int block = 0; block < blocks; ++block) {
+      const int row = args.rows * block / blocks;
+      Groups<kBlockRows, false>(args, table, first, end, row, args.rows * (block + 1) / blocks - row);
+    }
+  }
+}
+
+void Gemm4BitFewRowsAvx512(const GemmTileArgs& args) {
+  ZeroTile(args);
+  Groups<2, true>(args, LoadCodeTable(args.table), 0, args.k, 0, args.rows);
+}
+
+}  // namespace foredraft

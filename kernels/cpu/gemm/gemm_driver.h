@@ -1,0 +1,77 @@
+#pragma once
+
+// The loop over tiles of rows x stripes that gemm, head_gemm and grouped_gemm share. All sums are computed by
+// the tile kernel (kernels/cpu/device/isa.h), so the three give a row the same bits.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/device/isa.h"
+#include "kernels/cpu/device/kernels.h"
+#include "kernels/cpu/gemm/packed_weight.h"
+
+namespace foredraft::cpu {
+
+// The values of the 4-bit codes, which BF16 holds exactly.
+struct CodeTable {
+  uint16_t bits[16];
+};
+constexpr CodeTable MakeCodeTable(DType dtype) {
+  CodeTable table{};
+  for (int code = 0; code < 16; ++code) table.bits[code] = ToBf16(Code4ToFloat(dtype, code)).bits;
+  return table;
+}
+inline constexpr CodeTable kInt4Table = MakeCodeTable(DType::kInt4);
+inline constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
+
+// The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
+// bound, about 1/8 per byte of weights if memory bound.
+inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
+  const int64_t computing = rows * weight.k * kStripeWidth / 16;
+  return std::max<int64_t>({1, computing, HeaderOf(weight).stripe_bytes / 8});
+}
+
+// Calls body(item) for all items on the threads of the pool. Every tile of an item is computed by its thread.
+template <class Body>
+void ForEachTile(const CpuContext& context, int64_t items, int64_t cost, const Body& body) {
+  context.pool.ParallelFor(items, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) body(item);
+    if (context.isa.end_gemm != nullptr) context.isa.end_gemm();
+  });
+}
+
+// Computes rows [row_begin, row_end) of a stripe. x_row(r) returns the input row r; store(r, first, count,
+// values) receives outputs [first, first + count) of row r.
+template <class XRow, class Store>
+void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe, int64_t row_begin,
+                  int64_t row_end, const XRow& x_row, const Store& store) {
+  const PackedHeader& header = HeaderOf(weight);
+  const int32_t first_output = static_cast<int32_t>(stripe * kStripeWidth);
+  const int32_t outputs = std::min(weight.n - first_output, kStripeWidth);
+
+  alignas(64) float tile[kMaxTileRows * kStripeWidth];
+  const uint16_t* x[kMaxTileRows];
+  GemmTileArgs args{};
+  args.tile = tile;
+  args.x = x;
+  args.stripe = StripesOf(weight) + stripe * header.stripe_bytes;
+  args.k = weight.k;
+  args.block_k = header.block_k;
+  GemmTileFn gemm_tile = isa.gemm_bf16;
+  if (weight.dtype == DType::kF8E4M3) {
+    args.scales = weight.scales + stripe * header.k_blocks * kStripeWidth;
+    gemm_tile = isa.gemm_f8;
+  } else if (Is4Bit(weight.dtype)) {
+    args.table = (weight.dtype == DType::kInt4 ? kInt4Table : kF4E2M1Table).bits;
+    gemm_tile = isa.gemm_4bit;
+  }
+
+  for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
+    args.rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
+    for (int32_t i = 0; i < args.rows; ++i) x[i] = &x_row(row + i)->bits;
+    gemm_tile(args);
+    for (int32_t i = 0; i < args.rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
+  }
+}
+
+}  // namespace foredraft::cpu

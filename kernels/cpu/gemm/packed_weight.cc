@@ -1,0 +1,185 @@
+#include "kernels/cpu/gemm/packed_weight.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "kernels/weight_parts.h"
+
+namespace foredraft {
+namespace {
+
+// Inputs that share a scale; all of them where there are no scales.
+int32_t BlockK(const HostWeight& part) {
+  if (Is4Bit(part)) return part.group;
+  return IsF8(part) ? std::min(part.block_k, part.k) : part.k;
+}
+
+// A stripe has one grid of scales along k.
+absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
+  for (const HostWeight& part : parts) {
+    if (!IsF8(part) || part.block_k == parts[0].block_k) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
+                                                      parts[0].block_k, part.block_k));
+  }
+  return CheckSameGroups(parts);
+}
+
+// The part that has output `index` of the stacked weight, and its row there; null past the end.
+struct SourceRow {
+  const HostWeight* part = nullptr;
+  int64_t row = 0;
+};
+
+SourceRow FindRow(std::span<const HostWeight> parts, int64_t index) {
+  for (const HostWeight& part : parts) {
+    if (index < part.n) return {&part, index};
+    index -= part.n;
+  }
+  return {};
+}
+
+uint16_t Bf16BitsAt(const HostWeight& part, int64_t index) {
+  if (part.dtype == DType::kF32) return ToBf16(static_cast<const float*>(part.data)[index]).bits;
+  return static_cast<const uint16_t*>(part.data)[index];
+}
+
+uint8_t F8BitsAt(const HostWeight& part, int64_t index) {
+  return static_cast<const uint8_t*>(part.data)[index];
+}
+
+// Writes one stripe, whose memory is zeroed.
+template <class Element, Element (*at)(const HostWeight&, int64_t)>
+void FillStripe(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe, Element* out) {
+  const int32_t k = parts[0].k;
+  for (int lane = 0; lane < kStripeWidth; ++lane) {
+    const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
+    if (source.part == nullptr) return;
+    int64_t pair = 0;  // first pair of the k block
+    for (int32_t block_first = 0; block_first < k; block_first += header.block_k) {
+      const int32_t block_len = std::min(header.block_k, k - block_first);
+      for (int32_t i = 0; i < block_len; ++i) {
+        out[((pair + i / 2) * kStripeWidth + lane) * 2 + i % 2] =
+            at(*source.part, source.row * k + block_first + i);
+      }
+      pair += (block_len + 1) / 2;
+    }
+  }
+}
+
+static_assert(std::endian::native == std::endian::little, "eight codes are read as one integer");
+
+// Bytes of a group of a stripe: codes and scales.
+int64_t GroupBytes(int32_t group) { return int64_t{group} / 2 * kStripeWidth + kStripeWidth * sizeof(bf16); }
+
+// Writes one stripe of a 4-bit kind, whose memory is zeroed.
+void FillStripe4Bit(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe,
+                    unsigned char* out) {
+  const int64_t row_bytes = parts[0].k / 2;
+  const int64_t group_bytes = GroupBytes(header.block_k);
+  const int32_t octets = header.block_k / 8;
+  for (int lane = 0; lane < kStripeWidth; ++lane) {
+    const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
+    if (source.part == nullptr) return;
+    const unsigned char* codes =
+        static_cast<const unsigned char*>(source.part->data) + source.row * row_bytes;
+    for (int32_t block = 0; block < header.k_blocks; ++block) {
+      unsigned char* const group = out + block * group_bytes;
+      auto* const words = reinterpret_cast<uint32_t*>(group);
+      for (int32_t octet = 0; octet < octets; ++octet, codes += 4) {
+        uint32_t eight;
+        std::memcpy(&eight, codes, sizeof(eight));
+        words[octet * kStripeWidth + lane] = OctetWord(eight);
+      }
+      auto* const scales = reinterpret_cast<bf16*>(words + octets * kStripeWidth);
+      scales[lane] = source.part->group_scales[source.row * header.k_blocks + block];
+    }
+  }
+}
+
+void FillScales(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe, float* out) {
+  for (int lane = 0; lane < kStripeWidth; ++lane) {
+    const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
+    for (int32_t block = 0; block < header.k_blocks; ++block) {
+      const float* scales = source.part != nullptr ? source.part->scale_inv : nullptr;
+      out[block * kStripeWidth + lane] =
+          scales != nullptr ? scales[source.row / source.part->block_n * header.k_blocks + block] : 0.0f;
+    }
+  }
+}
+
+PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
+  const int32_t k = parts[0].k;
+  PackedHeader header{};
+  header.stripe_count = static_cast<int32_t>((n + kStripeWidth - 1) / kStripeWidth);
+  header.block_k = BlockK(parts[0]);
+  header.k_blocks = (k + header.block_k - 1) / header.block_k;
+  if (Is4Bit(parts[0])) {
+    header.stripe_bytes = header.k_blocks * GroupBytes(header.block_k);
+    return header;
+  }
+  const int64_t last_len = k - static_cast<int64_t>(header.k_blocks - 1) * header.block_k;
+  const int64_t pairs =
+      static_cast<int64_t>(header.k_blocks - 1) * ((header.block_k + 1) / 2) + (last_len + 1) / 2;
+  header.stripe_bytes = pairs * 2 * kStripeWidth * (IsF8(parts[0]) ? 1 : 2);
+  return header;
+}
+
+int64_t StripeScales(const PackedHeader& header) { return int64_t{header.k_blocks} * kStripeWidth; }
+
+int32_t OutputsOf(std::span<const HostWeight> parts) {
+  int32_t n = 0;
+  for (const HostWeight& part : parts) n += part.n;
+  return n;
+}
+
+}  // namespace
+
+int64_t PackedBytes(std::span<const HostWeight> parts) {
+  const PackedHeader header = MakeHeader(parts, OutputsOf(parts));
+  const int64_t scale_bytes = IsF8(parts[0]) ? StripeScales(header) * static_cast<int64_t>(sizeof(float)) : 0;
+  return static_cast<int64_t>(sizeof(PackedHeader)) +
+         (header.stripe_bytes + scale_bytes) * header.stripe_count;
+}
+
+absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
+                                       const std::function<absl::StatusOr<void*>(size_t)>& allocate) {
+  RETURN_IF_ERROR(CheckParts(parts));
+  RETURN_IF_ERROR(CheckScaleBlocks(parts));
+  const int32_t n = OutputsOf(parts);
+  const PackedHeader header = MakeHeader(parts, n);
+  const bool f8 = IsF8(parts[0]);
+
+  ASSIGN_OR_RETURN(void* memory, allocate(sizeof(PackedHeader) + header.stripe_bytes * header.stripe_count));
+  auto* stripes = static_cast<unsigned char*>(memory) + sizeof(PackedHeader);
+  new (memory) PackedHeader(header);
+  float* scales = nullptr;
+  const int64_t stripe_scales = StripeScales(header);
+  if (f8) {
+    ASSIGN_OR_RETURN(void* scale_memory, allocate(stripe_scales * header.stripe_count * sizeof(float)));
+    scales = static_cast<float*>(scale_memory);
+  }
+  const int64_t stripe_cost = static_cast<int64_t>(parts[0].k) * kStripeWidth;
+  pool.ParallelFor(header.stripe_count, stripe_cost, [&](int64_t begin, int64_t end) {
+    for (int64_t stripe = begin; stripe < end; ++stripe) {
+      unsigned char* out = stripes + stripe * header.stripe_bytes;
+      if (Is4Bit(parts[0])) {
+        FillStripe4Bit(parts, header, stripe, out);
+      } else if (f8) {
+        FillStripe<uint8_t, F8BitsAt>(parts, header, stripe, out);
+        FillScales(parts, header, stripe, scales + stripe * stripe_scales);
+      } else {
+        FillStripe<uint16_t, Bf16BitsAt>(parts, header, stripe, reinterpret_cast<uint16_t*>(out));
+      }
+    }
+  });
+  PackedWeight weight{.data = memory, .scales = scales, .n = n, .k = parts[0].k};
+  if (IsQuantised(parts[0])) weight.dtype = parts[0].dtype;
+  if (Is4Bit(parts[0])) weight.group = header.block_k;
+  return weight;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,60 @@
+#pragma once
+
+// FP8 rows of the KV cache (kernels/kv_row.h) decoded on the device.
+
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/kv_row.h"
+
+namespace foredraft::cuda {
+
+// The scale of the group of a column.
+__device__ __forceinline__ float KvScaleAt(const uint8_t* row, const KvRowLayout& layout, int32_t column) {
+  return reinterpret_cast<const float*>(row + layout.scale_offset())[column / KvRowLayout::kGroup];
+}
+
+// Element i of a row, c then k_pe.
+template <bool kFp8>
+__device__ __forceinline__ bf16 LoadKvElement(const uint8_t* row, const KvRowLayout& layout, int32_t i) {
+  if (i >= layout.latent_dim) {
+    return reinterpret_cast<const bf16*>(row + layout.rope_offset())[i - layout.latent_dim];
+  }
+  if constexpr (kFp8) return KvValue(row[i], KvScaleAt(row, layout, i));
+  return reinterpret_cast<const bf16*>(row)[i];
+}
+
+// Two codes, in the upper bytes of the halves of `codes`, as a pair of BF16 values. An E4M3 code's exponent
+// and mantissa, read as BF16, are the value times 2^-120; BF16 products take subnormals, and both are exact.
+__device__ __forceinline__ uint32_t DecodePair(uint32_t codes, __nv_bfloat162 scale) {
+  constexpr uint16_t kTwoTo120 = (127 + 120) << 7;
+  const __nv_bfloat162 unbiased = {__ushort_as_bfloat16(kTwoTo120), __ushort_as_bfloat16(kTwoTo120)};
+  const uint32_t bits = (codes & 0x80008000u) | ((codes & 0x7f007f00u) >> 4);
+  const __nv_bfloat162 pair = {__ushort_as_bfloat16(static_cast<uint16_t>(bits)),
+                               __ushort_as_bfloat16(static_cast<uint16_t>(bits >> 16))};
+  const __nv_bfloat162 value = __hmul2(__hmul2(pair, unbiased), scale);
+  return __bfloat16_as_ushort(value.x) | static_cast<uint32_t>(__bfloat16_as_ushort(value.y)) << 16;
+}
+
+// Eight codes of one group as BF16 values.
+__device__ __forceinline__ uint4 DecodeEight(uint2 codes, float scale) {
+  const __nv_bfloat16 half = __float2bfloat16_rn(scale);
+  const __nv_bfloat162 both = {half, half};
+  return make_uint4(
+      DecodePair(__byte_perm(codes.x, 0, 0x1404), both), DecodePair(__byte_perm(codes.x, 0, 0x3424), both),
+      DecodePair(__byte_perm(codes.y, 0, 0x1404), both), DecodePair(__byte_perm(codes.y, 0, 0x3424), both));
+}
+
+// Elements [i, i + 8) of a row, c then k_pe. i, latent_dim and rope_dim are multiples of 8.
+template <bool kFp8>
+__device__ __forceinline__ uint4 LoadKvEight(const uint8_t* row, const KvRowLayout& layout, int32_t i) {
+  if (i >= layout.latent_dim) {
+    return *reinterpret_cast<const uint4*>(row + layout.rope_offset() + 2 * (i - layout.latent_dim));
+  }
+  if constexpr (kFp8) {
+    return DecodeEight(*reinterpret_cast<const uint2*>(row + i), KvScaleAt(row, layout, i));
+  }
+  return *reinterpret_cast<const uint4*>(row + 2 * i);
+}
+
+}  // namespace foredraft::cuda

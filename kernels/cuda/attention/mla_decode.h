@@ -1,0 +1,115 @@
+#pragma once
+
+// What the kernels of mla_decode share. mla_decode_schedule.h says which splits a row has and which block
+// computes them; blocks find their items on the device from the rows' positions, so the grid does not depend
+// on these.
+
+#include "kernels/cuda/attention/mla_decode_schedule.h"
+#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/ops.h"
+
+namespace foredraft::cuda {
+
+// Parameters of the mla_decode kernels.
+struct DecodePlan {
+  MlaDecodeParams op;
+  float score_scale;  // scale * log2 e
+  int32_t heads_per_item;
+  int32_t head_tiles;   // ceil(heads / heads_per_item): the blocks of a group
+  int32_t groups;       // of blocks
+  int32_t max_splits;   // of a row
+  int32_t aligned;      // 16-byte copies and paired stores are possible
+  int32_t* row_begins;  // [R + 1]: the cost before the row, -1: nothing to combine; undefined for rows of one
+                        // split. [R]: the cost of all rows
+  float2* partial_stats;  // [PartialCount, head_tiles, heads_per_item]: max, sum
+  float* partials;        // [PartialCount, head_tiles, heads_per_item, latent]: unnormalised outputs
+  float* folds;           // [blocks, one item's output]: running output of items that merge their splits
+};
+
+// A work item: adjacent splits of a row, for the heads of a tile.
+struct DecodeItem {
+  int32_t row;  // -1: no item
+  int32_t head_tile;
+  int32_t split_len;
+  int32_t first_split;  // counted from position 0
+  int32_t split_count;
+  bool begins_row;  // has the row's first split, so the item merges its splits as it goes
+  int32_t
+      partial;  // index of its first partial result, the next one head_tiles later; -1: it writes the output
+
+  // Whether the item keeps a running output in DecodePlan::folds.
+  __device__ __forceinline__ bool folds() const { return begins_row && split_count > 1; }
+};
+
+// Merges the next split into the running softmax: the new maximum, and the rescaling factors.
+struct FoldStep {
+  float max;
+  float keep;  // factor of the running sums
+  float take;  // factor of the next split's sums
+};
+
+__device__ __forceinline__ FoldStep Fold(float max, float next_max) {
+  const float both = fmaxf(max, next_max);
+  return {both, exp2f(max - both), exp2f(next_max - both)};
+}
+__device__ __forceinline__ float FoldSum(float sum, float next, const FoldStep& step) {
+  return fmaf(sum, step.keep, next * step.take);
+}
+
+// Tile sizes of a work item.
+//
+// clang-format off
+//   kHeadTiles       16 heads each
+//   kWarps           a multiple of kHeadTiles
+//   kStride          elements of a row in shared memory, at least latent + rope
+//   kLatent, kWidth  sizes of a cache row if known at compile time, else 0
+//   kStages          tiles of keys in shared memory: with 2, the next one loads while this one is used
+// clang-format on
+template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kLatentOf, int kWidthOf, int kBlocksPerSmOf,
+          int kStagesOf = 2>
+struct DecodeShape {
+  static constexpr int kStages = kStagesOf;
+  static constexpr int kHeadTiles = kHeadTilesOf;
+  static constexpr int kHeads = kHeadTiles * 16;
+  static constexpr int kWarps = kWarpsOf;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kStride = kStrideOf;
+  static constexpr int kMaxLatent = kLatentOf > 0 ? kLatentOf : kStride < 512 ? kStride : 512;
+  static constexpr bool kExact = kLatentOf > 0;  // only for aligned rows of exactly this size
+  static constexpr int kBlocksPerSm = kBlocksPerSmOf;
+  static constexpr int kKeysPerWarp = 64 / (kWarps / kHeadTiles);  // whose scores a warp computes
+  static constexpr int kColumnBlocks = kMaxLatent / 16 / kWarps;   // 16 columns each, kWarps blocks apart
+  static constexpr int kStateFloats = kHeads * kMaxLatent;
+  static_assert(kKeysPerWarp % 16 == 0 && kColumnBlocks * 16 * kWarps == kMaxLatent);
+
+  static __device__ __forceinline__ int Latent(const KvLayer& layer) {
+    return kLatentOf > 0 ? kLatentOf : layer.latent_dim;
+  }
+  static __device__ __forceinline__ int Width(const KvLayer& layer) {
+    return kWidthOf > 0 ? kWidthOf : layer.row_width();
+  }
+};
+
+using R1DecodeShape = DecodeShape<4, 8, 576, 512, 576, 1>;    // 64 heads, 512 + 64
+using WideDecodeShape = DecodeShape<1, 4, 576, 0, 0, 1>;      // up to 512 and 576 together
+using SmallDecodeShape = DecodeShape<1, 4, 576, 0, 0, 1, 1>;  // as Wide, in 99 KB of shared memory
+using NarrowDecodeShape = DecodeShape<1, 4, 128, 0, 0, 4>;    // up to 128 together
+
+template <class Shape>
+void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);
+// Whether a block has the shared memory for it. SmallDecodeShape and NarrowDecodeShape fit every GPU.
+template <class Shape>
+bool DecodeItemsFit();
+
+// R1DecodeShape's items with TMA and wgmma, for layers that HopperSupportsDecode.
+void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks);
+bool HopperSupportsDecode(const KvLayer& layer);
+
+// Execution choices of MlaDecode; none changes a bit.
+struct DecodeChoice {
+  int64_t blocks;      // per kBlocksPerSm of the shape; at least one per tile of heads runs
+  bool hopper = true;  // use LaunchDecodeHopper where supported
+};
+void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p);
+
+}  // namespace foredraft::cuda

@@ -1,0 +1,87 @@
+#pragma once
+
+// rms_norm of one row by one block, in a kernel of its own and inside kv_write.
+
+#include "kernels/cuda/dense/quantize_vec4.h"
+#include "kernels/cuda/dense/rms_factor.h"
+#include "kernels/cuda/device/kernels.h"
+
+namespace foredraft::cuda {
+
+inline constexpr int kNormHeld = 4;  // Vec4s that a thread keeps in registers: 448 threads for 7168 columns
+
+// The block size of the norm, which fixes the order of its sum.
+inline int32_t NormThreads(int32_t cols) { return static_cast<int32_t>(RmsThreads(cols, 4 * kNormHeld)); }
+
+inline bool IsNormAligned(const RmsNormParams& p) {
+  return IsVec4Aligned(p.x) && IsVec4Aligned(p.residual) && IsVec4Aligned(p.sum) && IsVec4Aligned(p.out) &&
+         IsVec4Aligned(p.out_bf16) && IsVec4Aligned(p.weight, p.x.cols, p.x.cols);
+}
+
+// Columns [first, first + 4), or zeros past the last column. Called by the whole warp.
+template <bool aligned>
+__device__ __forceinline__ Vec4 LoadInside(const float* row, int32_t first, int32_t cols) {
+  return first < cols ? LoadVec4<aligned>(row, first, cols) : Vec4{};
+}
+
+// The input of the norm; with a residual, adds it and stores the sum.
+template <bool aligned>
+__device__ __forceinline__ Vec4 LoadSum(const RmsNormParams& p, int32_t r, int32_t first) {
+  const int32_t cols = p.x.cols;
+  Vec4 x = LoadInside<aligned>(p.x.row(r), first, cols);
+  if (!p.residual || first >= cols) return x;
+  const Vec4 residual = LoadVec4<aligned>(p.residual.row(r), first, cols);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x.x[i] = __fadd_rn(x.x[i], residual.x[i]);
+  StoreVec4<aligned>(p.sum.row(r), first, cols, x);
+  return x;
+}
+
+template <bool aligned>
+__device__ __forceinline__ void StoreNormed(const RmsNormParams& p, int32_t r, int32_t first, const Vec4& x,
+                                            float factor) {
+  const int32_t cols = p.x.cols;
+  const Vec4 y = Normed(x, LoadInside<aligned>(p.weight, first, cols), factor);
+  if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(y));
+  if (first >= cols) return;
+  if (p.out_bf16) StoreVec4<aligned>(p.out_bf16.row(r), first, cols, y);
+  if (p.out) StoreVec4<aligned>(p.out.row(r), first, cols, y);
+}
+
+// Norms row r with the block's first `threads` threads; further ones only add zeros to the sum, so the bits
+// are those of a block of `threads`. The row stays in registers between the two passes; columns past
+// kNormHeld Vec4s per thread are read again. A thread writes only columns that it reads, so `out` may be x. A
+// warp has 128 adjacent columns at a time, and all its lanes continue while the first of them is in the row,
+// so that it can quantise them. `shared`: a float per warp of the block.
+template <bool aligned>
+__device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32_t threads, float* shared) {
+  const int32_t cols = p.x.cols;
+  const int32_t thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t past_end = (cols + kQuantGroup - 1) / kQuantGroup * kQuantGroup;
+  const int32_t first = thread < threads ? thread * 4 : past_end;
+  const int32_t first_of_warp = first / kQuantGroup * kQuantGroup;
+  const int32_t step = threads * 4;
+  Vec4 held[kNormHeld];
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) {
+    if (first_of_warp + i * step >= cols) break;
+    held[i] = LoadSum<aligned>(p, r, first + i * step);
+    sum = AddSquares(sum, held[i]);
+  }
+  for (int32_t column = first + kNormHeld * step; column < cols; column += step) {
+    sum = AddSquares(sum, LoadSum<aligned>(p, r, column));
+  }
+  const float factor = RmsFactor(sum, cols, p.eps, shared);
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) {
+    if (first_of_warp + i * step >= cols) break;
+    StoreNormed<aligned>(p, r, first + i * step, held[i], factor);
+  }
+  const float* const x = p.residual ? p.sum.row(r) : p.x.row(r);
+  for (int32_t later = kNormHeld * step; first_of_warp + later < cols; later += step) {
+    StoreNormed<aligned>(p, r, first + later, LoadInside<aligned>(x, first + later, cols), factor);
+  }
+}
+
+}  // namespace foredraft::cuda

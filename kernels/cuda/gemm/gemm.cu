@@ -1,0 +1,88 @@
+#include "base/check.h"
+#include "kernels/cuda/dense/quantize.h"
+#include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/gemm/cublaslt_gemm.h"
+#include "kernels/cuda/gemm/gemm_4bit.h"
+#include "kernels/cuda/gemm/gemm_gather.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
+
+namespace foredraft::cuda {
+namespace {
+
+// The memory in which BF16 rows are prepared for the kernel: quantised, or copied to where TMA can load them.
+int64_t PreparedBytes(const GemmParams& p, bool hopper) {
+  if (p.weight.dtype == DType::kF8E4M3) {
+    return p.x_f8 ? 0 : QuantizedShape(p.x.rows, p.x.cols).bytes;
+  }
+  return hopper && !TmaCanLoad(p.x, 0) ? int64_t{p.x.rows} * p.x.cols * static_cast<int64_t>(sizeof(bf16))
+                                       : 0;
+}
+
+int32_t SplitsOf(const GemmParams& p, bool hopper) {
+  const PackedWeight& w = p.weight;
+  if (p.form != GemmForm::kDecode) return 1;
+  if (Is4Bit(w.dtype)) return Splits4Bit(w.n, w.k, w.dtype, w.group);
+  return hopper ? GemmSplits(w.n, w.k, static_cast<int32_t>(DTypeBytes(w.dtype))) : 1;
+}
+
+void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& problem) {
+  if (p.weight.dtype == DType::kF8E4M3) {
+    problem.x_f8 = QuantizedShape(p.x.rows, p.x.cols).View(memory);
+    QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
+  } else {
+    const Matrix<bf16> copy = Dense(static_cast<bf16*>(memory), p.x.rows, p.x.cols);
+    GatherRows(stream, copy, p.x, nullptr, nullptr, p.x.rows);
+    problem.x = copy;
+  }
+}
+
+}  // namespace
+
+// One group, whose row count the host knows. With FP8 weights, BF16 rows are quantised first. The kernel:
+//
+// clang-format off
+//   weight                                  | no tuning file | tuning file has the shape and form
+//   FP8 or BF16, rows a multiple of 128 B   | HopperGemm     | cuBLASLt, the entry's algorithm
+//   INT4 or FP4                             | Gemm4Bit       | Gemm4Bit
+//   any other                               | TileGemm       | TileGemm
+// clang-format on
+//
+// The weight's shape and the form alone decide, because in the decode form HopperGemm and Gemm4Bit may split
+// k (GemmSplits, Splits4Bit). head_gemm and grouped_gemm choose by the same rule and split nothing.
+// Without a tuning file cuBLASLt is not used: only `foredraft tune` checks that an algorithm gives a row the
+// same bits for all row counts.
+void Gemm(Stream& stream, const GemmParams& p) {
+  CHECK_EQ(p.x.cols, p.weight.k);
+  auto& cuda = static_cast<CudaStream&>(stream);
+  if (cuda.tuned_gemms() != nullptr && cuda.tuned_gemms()->Supports(p)) {
+    cuda.tuned_gemms()->Run(cuda, p);
+    return;
+  }
+  GemmProblem problem = {.out = p.out,
+                         .out_bf16 = p.out_bf16,
+                         .x = p.x,
+                         .x_f8 = p.x_f8,
+                         .bias = p.bias,
+                         .weight = p.weight,
+                         .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
+  const bool hopper = HopperSupports(p.weight), four_bits = Is4Bit(p.weight.dtype);
+  problem.splits = SplitsOf(p, hopper);
+  const int64_t prepared_bytes = (PreparedBytes(p, hopper) + 1023) / 1024 * 1024;
+  const int64_t partial_bytes =
+      four_bits ? PartialBytes4Bit(stream, problem) : HopperPartialBytes(stream, problem);
+  if (prepared_bytes + partial_bytes > 0) {
+    auto* const memory = static_cast<std::byte*>(cuda.Scratch(prepared_bytes + partial_bytes));
+    problem.partials = memory + prepared_bytes;
+    if (prepared_bytes > 0) Prepare(stream, p, memory, problem);
+  }
+  if (hopper) {
+    HopperGemm(stream, problem);
+  } else if (four_bits) {
+    Gemm4Bit(stream, problem);
+  } else {
+    TileGemm(stream, problem);
+  }
+}
+
+}  // namespace foredraft::cuda

@@ -1,0 +1,244 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/common/ptx_attention.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_hopper_tile.h"
+
+namespace foredraft::cuda {
+namespace {
+
+__device__ __forceinline__ void StoreOutputs(const HopperGemmParams& p, int64_t row, int64_t column,
+                                             int32_t output, float first, float second) {
+  if (output >= p.n) return;
+  const bool both = output + 1 < p.n;
+  if (p.bias != nullptr) {
+    first += p.bias[output];
+    if (both) second += p.bias[output + 1];
+  }
+  if (p.out != nullptr) {
+    float* out = p.out + row * p.out_stride + column;
+    if (p.pair_stores != 0) {
+      *reinterpret_cast<float2*>(out) = make_float2(first, second);
+    } else {
+      out[0] = first;
+      if (both) out[1] = second;
+    }
+  }
+  if (p.out_bf16 != nullptr) {
+    bf16* out = p.out_bf16 + row * p.out_bf16_stride + column;
+    if (p.pair_stores != 0) {
+      *reinterpret_cast<uint32_t*>(out) = ToBf16(first).bits | static_cast<uint32_t>(ToBf16(second).bits)
+                                                                   << 16;
+    } else {
+      out[0] = ToBf16(first);
+      if (both) out[1] = ToBf16(second);
+    }
+  }
+}
+
+template <int kSums>
+__device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmItem& item,
+                                          const FragmentOrigin& origin, const float (&sum)[kSums]) {
+  constexpr int kN = 2 * kSums;
+  const int64_t group_column = item.group * p.out_group_stride;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int32_t row = item.first_row + origin.row + 8 * half;
+    if (row >= item.end_row) continue;
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      const int32_t output = item.tile_n * kN + 8 * j + origin.output;
+      StoreOutputs(p, row, group_column + output, output, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+    }
+  }
+}
+
+template <class Tile>
+struct KernelShared {
+  HopperShared<Tile> tile;
+  int32_t is_last[Tile::kConsumers];  // of a tile's blocks, this one has counted last
+};
+
+// Two groups of 128 outputs have no registers to spare for it.
+constexpr bool CanSplit(int consumers, int outputs) { return consumers == 1 || outputs < 128; }
+
+__device__ __forceinline__ void SyncConsumerGroup(int group) {
+  if (group == 0) {
+    NamedBarrierSync<1, kGroupThreads>();
+  } else {
+    NamedBarrierSync<2, kGroupThreads>();
+  }
+}
+
+// Split k: every block passes its sums on through memory, and the one that comes last adds those of all
+// splits, ascending, into `sum`. False in the others. The consumer groups of a block are independent.
+template <class Tile>
+__device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const FragmentOrigin& origin,
+                          int32_t (&is_last)[Tile::kConsumers], float (&sum)[Tile::kSums]) {
+  constexpr int kVectors = Tile::kSums / 4;
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int64_t tile = int64_t{item.tile} * Tile::kConsumers + group;
+  float4* const parts = p.partials + tile * p.splits * kVectors * kGroupThreads + thread;
+  const bool warp_has_rows = item.first_row + origin.row - thread % 32 / 4 < item.end_row;
+  if (warp_has_rows) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      __stcg(parts + (item.split * kVectors + i) * kGroupThreads,
+             make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+    }
+  }
+  FenceGpu();
+  SyncConsumerGroup(group);
+  if (thread == 0) {
+    const bool last = atomicAdd(p.counters + tile, 1u) + 1 == static_cast<uint32_t>(p.splits);
+    if (last) p.counters[tile] = 0;  // for the next launch
+    is_last[group] = last ? 1 : 0;
+  }
+  SyncConsumerGroup(group);
+  if (is_last[group] == 0) return false;
+  FenceGpu();
+  if (!warp_has_rows) return true;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float4 values[kMaxGemmSplits];  // all loads first
+#pragma unroll
+    for (int split = 0; split < kMaxGemmSplits; ++split) {
+      if (split < p.splits) values[split] = __ldcg(parts + (split * kVectors + i) * kGroupThreads);
+    }
+    float4 total = values[0];
+#pragma unroll
+    for (int split = 1; split < kMaxGemmSplits; ++split) {
+      if (split >= p.splits) break;
+      total.x = __fadd_rn(total.x, values[split].x);
+      total.y = __fadd_rn(total.y, values[split].y);
+      total.z = __fadd_rn(total.z, values[split].z);
+      total.w = __fadd_rn(total.w, values[split].w);
+    }
+    sum[4 * i] = total.x;
+    sum[4 * i + 1] = total.y;
+    sum[4 * i + 2] = total.z;
+    sum[4 * i + 3] = total.w;
+  }
+  return true;
+}
+
+template <bool kF8, class Tile>
+__global__ void __launch_bounds__((Tile::kConsumers + 1) * kGroupThreads, 1)
+    HopperGemmKernel(const __grid_constant__ HopperGemmParams p) {
+  auto& shared = SharedStorage<KernelShared<Tile>>();
+  RunHopperGemm<kF8>(p, shared.tile,
+                     [&](const GemmItem& item, const FragmentOrigin& origin, float(&sum)[Tile::kSums]) {
+                       if constexpr (CanSplit(Tile::kConsumers, Tile::kN)) {
+                         if (p.splits > 1 && !AddSplits<Tile>(p, item, origin, shared.is_last, sum)) return;
+                       }
+                       StoreTile(p, item, origin, sum);
+                     });
+}
+
+template <int kConsumers, int kTileN>
+void LaunchHopper(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
+  using Tile = TileShape<kConsumers, kTileN>;
+  const int64_t tiles = RowTiles(q.ranges, tile_rows) * ((q.weight.n + kTileN - 1) / kTileN);
+  LaunchShape shape;
+  shape.grid = HopperGrid(stream, tiles * q.splits);
+  shape.block = dim3((kConsumers + 1) * kGroupThreads);
+  shape.shared_bytes = sizeof(KernelShared<Tile>);
+  HopperGemmParams params = MakeHopperParams<Tile>(q, tile_rows);
+  params.splits = q.splits;
+  if (q.splits > 1) {
+    CHECK(q.partials != nullptr && q.ranges.groups == 1 && q.splits <= kMaxGemmSplits);
+    CHECK(CanSplit(kConsumers, kTileN) && q.splits <= params.steps);
+    CHECK_LE(tiles * kConsumers, CudaStream::kZeroCounters);
+    params.partials = static_cast<float4*>(q.partials);
+    params.counters = static_cast<CudaStream&>(stream).ZeroCounters();
+  }
+  if (q.weight.dtype == DType::kF8E4M3) {
+    Launch(stream, &HopperGemmKernel<true, Tile>, shape, params);
+  } else {
+    Launch(stream, &HopperGemmKernel<false, Tile>, shape, params);
+  }
+}
+
+template <int kConsumers>
+void LaunchOfWidth(Stream& stream, const GemmProblem& q, GemmTile tile) {
+  switch (tile.outputs) {
+    case 16:
+      return LaunchHopper<kConsumers, 16>(stream, q, tile.rows);
+    case 32:
+      return LaunchHopper<kConsumers, 32>(stream, q, tile.rows);
+    case 64:
+      return LaunchHopper<kConsumers, 64>(stream, q, tile.rows);
+    default:
+      CHECK_EQ(tile.outputs, 128);  // a block of weight scales
+      return LaunchHopper<kConsumers, 128>(stream, q, tile.rows);
+  }
+}
+
+// Split k is computed for so many rows at a time, which bounds the partial sums and counters.
+constexpr int32_t kSplitRowsAtOnce = 1024;
+
+GemmTile TileOf(Stream& stream, const GemmProblem& q) {
+  GemmSize size = SizeOf(q);
+  if (q.splits > 1) size.rows = std::min(size.rows, kSplitRowsAtOnce);
+  return PlanGemm(size, q.splits, RatesOf(stream)).tile;
+}
+
+}  // namespace
+
+bool HopperSupports(const PackedWeight& weight) {
+  return RunsHopperKernels() && !Is4Bit(weight.dtype) &&
+         weight.k * static_cast<int64_t>(DTypeBytes(weight.dtype)) % kTileRowBytes == 0 && weight.n % 8 == 0;
+}
+
+bool TmaCanLoad(Matrix<const bf16> x, int64_t x_group_stride) {
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0 && x_group_stride % 8 == 0;
+}
+
+GemmSize SizeOf(const GemmProblem& q) {
+  const bool ragged = q.ranges.offsets != nullptr;
+  return {.n = q.weight.n,
+          .k = q.weight.k,
+          .element_bytes = static_cast<int32_t>(DTypeBytes(q.weight.dtype)),
+          .rows = ragged && q.expected_rows > 0 ? q.expected_rows : q.ranges.rows,
+          .groups = q.ranges.groups,
+          .ragged = ragged,
+          .codes = q.weight.dtype,
+          .scale_group = q.weight.group};
+}
+
+GemmRates RatesOf(Stream& stream) {
+  GemmRates rates;
+  rates.multiprocessors = static_cast<CudaStream&>(stream).multiprocessor_count();
+  return rates;
+}
+
+int64_t HopperPartialBytes(Stream& stream, const GemmProblem& q, GemmTile tile) {
+  if (q.splits == 1) return 0;
+  if (tile.rows == 0) tile = TileOf(stream, q);
+  GroupRowRanges rows = q.ranges;
+  rows.rows = std::min(rows.rows, kSplitRowsAtOnce);
+  const int64_t tile_floats = (tile.rows > 64 ? 128 : 64) * tile.outputs;
+  const int64_t tiles = RowTiles(rows, tile.rows) * ((q.weight.n + tile.outputs - 1) / tile.outputs);
+  return tiles * q.splits * tile_floats * static_cast<int64_t>(sizeof(float));
+}
+
+void HopperGemm(Stream& stream, const GemmProblem& problem, GemmTile tile) {
+  CHECK_LE(problem.ranges.groups, kMaxGroups);
+  CHECK(problem.x_rows == nullptr);
+  const int32_t rows = problem.ranges.rows;
+  if (rows == 0) return;
+  if (tile.rows == 0) tile = TileOf(stream, problem);
+  if (problem.splits > 1 && rows > kSplitRowsAtOnce) {
+    for (int32_t first = 0; first < rows; first += kSplitRowsAtOnce) {
+      HopperGemm(stream, RowRange(problem, first, std::min(kSplitRowsAtOnce, rows - first)), tile);
+    }
+  } else if (tile.rows > 64) {
+    LaunchOfWidth<2>(stream, problem, tile);
+  } else {
+    LaunchOfWidth<1>(stream, problem, tile);
+  }
+}
+
+}  // namespace foredraft::cuda

@@ -1,0 +1,427 @@
+#pragma once
+
+// The mainloop of the GEMM kernels for Hopper (gemm_hopper.cu, gemm_gate_up.cu): a producer thread, consumer
+// warpgroups, and the pipeline between them. The kernels supply the epilogue.
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/common/pipeline_state.h"
+#include "kernels/cuda/common/ptx_hopper.h"
+#include "kernels/cuda/gemm/gemm_item_search.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
+#include "kernels/cuda/gemm/packed_weight.h"
+
+namespace foredraft::cuda {
+
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kWgmmasPerStage = kTileRowBytes / 32;
+inline constexpr int kScalesPerLoad = 4;  // weight scales of adjacent k blocks: the 16 bytes of a bulk copy
+
+struct HopperGemmParams {
+  TensorMap x;         // {k, groups or 1, rows}
+  TensorMap weight;    // {k, n, groups}
+  TensorMap x_scales;  // {rows, k blocks, 1}; FP8
+  float* out;
+  bf16* out_bf16;
+  const float* bias;
+  const float* weight_scales;  // [groups][n blocks, weight_scale_pitch]
+  int64_t out_stride;
+  int64_t out_bf16_stride;
+  int64_t out_group_stride;
+  int64_t weight_scale_stride;
+  int32_t weight_scale_pitch;
+  int32_t n;
+  int32_t steps;        // k tiles of 128 bytes
+  int32_t splits;       // of the steps; each is an item of its own
+  int32_t tile_rows;    // of x per tile, at most the kernel's
+  int32_t x_grouped;    // 1: group g reads matrix g of x; 0: all groups read matrix 0
+  int32_t pair_stores;  // 1: outputs 2 i and 2 i + 1 of a row can be stored together
+  float4* partials;     // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
+  uint32_t* counters;   // splits > 1: [tiles, consumer groups], zero
+  GroupRowRanges ranges;
+};
+
+// The tile of a block: each consumer warpgroup has 64 rows by tile_n outputs. The groups have the same
+// outputs of different rows; or, with `pair`, the same rows, and the second group the outputs p.n further.
+// `other_bytes`: shared memory needed besides the stages.
+template <int consumers, int tile_n, bool pair = false, int other_bytes = 0>
+struct TileShape {
+  static constexpr int kConsumers = consumers;
+  static constexpr bool kPair = pair;
+  static constexpr int kRows = pair ? 64 : 64 * kConsumers;
+  static constexpr int kN = tile_n;
+  static constexpr int kWeightRows = pair ? consumers * kN : kN;
+  static constexpr int kSums = kN / 2;  // of a thread
+  // Narrow tiles get more stages, so that enough bytes are in flight to hide memory latency.
+  static constexpr int kStages = (kGemmSharedBudget - other_bytes) / GemmStageBytes(kRows, kWeightRows);
+};
+
+template <class Tile>
+struct HopperShared {
+  static constexpr int kStages = Tile::kStages;
+  alignas(1024) unsigned char x[kStages][Tile::kRows * kTileRowBytes];
+  alignas(1024) unsigned char weight[kStages][Tile::kWeightRows * kTileRowBytes];
+  alignas(128) float x_scales[kStages][Tile::kRows];
+  alignas(16) float weight_scales[kStages][Tile::kPair ? 2 : 1][kScalesPerLoad];
+  Mbarrier full[kStages];   // the stage's bytes have arrived
+  Mbarrier empty[kStages];  // all consumer warps have released the stage
+  int32_t tile_starts[kMaxGroups + 1];
+};
+
+// The k tiles of an item: [first, end).
+struct StepRange {
+  int32_t first;
+  int32_t end;
+
+  __device__ StepRange(const HopperGemmParams& p, const GemmItem& item)
+      : first(item.split * p.steps / p.splits), end((item.split + 1) * p.steps / p.splits) {}
+};
+
+// The scales of output tile `tile_n` of a consumer group, one per k tile.
+template <class Tile>
+__device__ __forceinline__ const float* WeightScales(const HopperGemmParams& p, const GemmItem& item,
+                                                     int consumer_group) {
+  const int64_t row = (item.tile_n * Tile::kN + consumer_group * p.n) / kScaleBlock;
+  return p.weight_scales + item.group * p.weight_scale_stride + row * p.weight_scale_pitch;
+}
+
+// Calls visit(item) for this block's items, at most `limit` of them; the order is the same in every thread.
+template <class Tile, class Visit>
+__device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_t* tile_starts,
+                                         const Visit& visit, int64_t limit = INT32_MAX) {
+  const int32_t n_tiles = (p.n + Tile::kN - 1) / Tile::kN;
+  const int64_t items = int64_t{tile_starts[p.ranges.groups]} * n_tiles * p.splits;
+  for (int64_t index = blockIdx.x; index < items && limit > 0; index += gridDim.x, --limit) {
+    GemmItem item = FindItem(p.ranges, tile_starts, p.tile_rows, n_tiles, index / p.splits);
+    item.split = static_cast<int32_t>(index % p.splits);
+    visit(item);
+  }
+}
+
+template <bool kF8, class Tile>
+__device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
+  constexpr int kScaleRows = Tile::kPair ? 2 : 1;
+  constexpr uint32_t kScaleBytes = kScalesPerLoad * sizeof(float);
+  const uint32_t bytes =
+      (p.tile_rows + Tile::kWeightRows) * kTileRowBytes +
+      (kF8 ? p.tile_rows * static_cast<uint32_t>(sizeof(float)) + kScaleRows * kScaleBytes : 0);
+  const uint64_t weight_policy = CachePolicy<CacheHint::kEvictFirst>();  // read once
+  const uint64_t x_policy = CachePolicy<CacheHint::kEvictLast>();        // read by many blocks
+  const auto load_weight = [&](int stage, const GemmItem& item, int32_t step) {
+    MbarrierArriveExpectTx(shared.full[stage], bytes);
+    const int32_t output = item.tile_n * Tile::kN;
+    TmaLoad(shared.weight[stage], p.weight, step * kStepInputs, output, item.group, shared.full[stage],
+            weight_policy);
+    if constexpr (Tile::kPair) {
+      TmaLoad(shared.weight[stage] + Tile::kN * kTileRowBytes, p.weight, step * kStepInputs, p.n + output,
+              item.group, shared.full[stage], weight_policy);
+    }
+    if constexpr (kF8) {
+#pragma unroll
+      for (int row = 0; row < kScaleRows; ++row) {
+        BulkLoad(shared.weight_scales[stage][row],
+                 WeightScales<Tile>(p, item, row) + step / kScalesPerLoad * kScalesPerLoad, kScaleBytes,
+                 shared.full[stage], weight_policy);
+      }
+    }
+  };
+  // No kernel writes weights, so the first stages' weights are loaded before GridDependencyWait. (If the
+  // items depend on the previous kernel's output, RunHopperGemm has already waited.)
+  int32_t early = 0;
+  ForItems<Tile>(
+      p, shared.tile_starts,
+      [&](const GemmItem& item) {
+        const StepRange steps(p, item);
+        for (; steps.first + early < steps.end && early < Tile::kStages; ++early) {
+          load_weight(early, item, steps.first + early);
+        }
+      },
+      1);
+  GridDependencyWait();
+  PipelineState<Tile::kStages> pipeline;
+  ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
+    const int32_t x_group = p.x_grouped != 0 ? item.group : 0;
+    const StepRange steps(p, item);
+    for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
+      Mbarrier& full = shared.full[pipeline.stage];
+      if (early > 0) {
+        --early;
+      } else {
+        MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "gemm stage empty");
+        load_weight(pipeline.stage, item, step);
+      }
+      TmaLoad(shared.x[pipeline.stage], p.x, step * kStepInputs, x_group, item.first_row, full, x_policy);
+      if constexpr (kF8) {
+        TmaLoad(shared.x_scales[pipeline.stage], p.x_scales, item.first_row, step, 0, full, x_policy);
+      }
+    }
+  });
+}
+
+// The first element of a consumer thread's accumulator fragment, in the block's tile.
+struct FragmentOrigin {
+  int32_t row;     // the thread has rows row and row + 8
+  int32_t output;  // the thread has outputs output + 8 j and output + 8 j + 1
+
+  // tile_rows: 64, or 64 per consumer group if the groups have different rows.
+  __device__ explicit FragmentOrigin(int32_t tile_rows) {
+    const int32_t thread = static_cast<int32_t>(threadIdx.x);
+    row = thread / 32 * 16 % tile_rows + thread % 32 / 4;  // warp w of group c has rows 64 c + 16 w ..
+    output = thread % 4 * 2;
+  }
+};
+
+// Byte offsets of this thread's consumer group in a stage's x and weight.
+template <class Tile>
+struct GroupOffsets {
+  int group;
+  int x;
+  int weight;
+
+  __device__ GroupOffsets()
+      : group(static_cast<int>(threadIdx.x / kGroupThreads)),
+        x(Tile::kPair ? 0 : group * 64 * kTileRowBytes),
+        weight(Tile::kPair ? group * Tile::kN * kTileRowBytes : 0) {}
+};
+
+// Issues one stage's wgmmas into `d`; from zero unless `add`.
+template <bool kF8, int kSums>
+__device__ __forceinline__ void Multiply(float (&d)[kSums], const unsigned char* x,
+                                         const unsigned char* weight, bool add) {
+  const uint64_t a = KMajorDescriptor(x);
+  const uint64_t b = KMajorDescriptor(weight);
+  WarpgroupArrive();
+#pragma unroll
+  for (int i = 0; i < kWgmmasPerStage; ++i) {
+    if constexpr (kF8) {
+      WgmmaF8(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+    } else {
+      WgmmaBf16(d, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, add || i > 0);
+    }
+  }
+  WarpgroupCommitBatch();
+}
+
+// The FP8 product of one stage, before or after its wgmmas have ended.
+template <int kSums>
+struct F8Block {
+  float sums[kSums];
+  float scale[2];  // of the thread's two rows, times the weight's
+  int stage;
+};
+
+template <class Tile>
+struct F8Consumer {
+  HopperShared<Tile>& shared;
+  const FragmentOrigin origin{Tile::kRows};
+  const GroupOffsets<Tile> offsets{};
+  PipelineState<Tile::kStages> pipeline{};
+
+  // Issues the product of the next stage, whose k tile is `step`.
+  __device__ __forceinline__ void Start(F8Block<Tile::kSums>& block, int32_t step) {
+    const int stage = block.stage = pipeline.stage;
+    MbarrierWait(shared.full[stage], pipeline.parity, "gemm stage full");
+    const float weight_scale =
+        shared.weight_scales[stage][Tile::kPair ? offsets.group : 0][step % kScalesPerLoad];
+    block.scale[0] = __fmul_rn(shared.x_scales[stage][origin.row], weight_scale);
+    block.scale[1] = __fmul_rn(shared.x_scales[stage][origin.row + 8], weight_scale);
+    Multiply<true>(block.sums, shared.x[stage] + offsets.x, shared.weight[stage] + offsets.weight, false);
+    pipeline.Next();
+  }
+
+  // After the wait for the product.
+  __device__ __forceinline__ void Promote(const F8Block<Tile::kSums>& block, float (&sum)[Tile::kSums]) {
+    ReleaseStage(shared.empty[block.stage]);
+#pragma unroll
+    for (int i = 0; i < Tile::kSums; ++i) sum[i] = fmaf(block.scale[i / 2 % 2], block.sums[i], sum[i]);
+  }
+
+  // sum += the products of `steps`. If `overlapped`, one stage's product runs while the one before it is
+  // promoted, which takes twice the registers. The order of the additions is the same.
+  template <bool overlapped>
+  __device__ __forceinline__ void Sum(const StepRange& steps, float (&sum)[Tile::kSums]) {
+    F8Block<Tile::kSums> even;
+    if constexpr (!overlapped) {
+      for (int32_t step = steps.first; step < steps.end; ++step) {
+        Start(even, step);
+        WarpgroupWaitAll(even.sums);
+        Promote(even, sum);
+      }
+      return;
+    }
+    F8Block<Tile::kSums> odd;
+    int32_t step = steps.first;
+    Start(even, step);
+    while (true) {
+      if (++step == steps.end) {
+        WarpgroupWaitAll(even.sums);
+        return Promote(even, sum);
+      }
+      Start(odd, step);
+      WarpgroupWaitAllButOne(even.sums);
+      Promote(even, sum);
+      if (++step == steps.end) {
+        WarpgroupWaitAll(odd.sums);
+        return Promote(odd, sum);
+      }
+      Start(even, step);
+      WarpgroupWaitAllButOne(odd.sums);
+      Promote(odd, sum);
+    }
+  }
+};
+
+// The epilogue store(item, origin, sums) receives this thread's accumulators of an item.
+template <class Tile, class Store>
+__device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared, const Store& store) {
+  // Two groups with 128 outputs each have no registers to spare; one multiplies while the other promotes.
+  constexpr bool kOverlapped = Tile::kConsumers == 1 || Tile::kSums <= 32;
+  F8Consumer<Tile> consumer{shared};
+  ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
+    float sum[Tile::kSums];
+#pragma unroll
+    for (float& value : sum) value = 0.0f;
+    consumer.template Sum<kOverlapped>(StepRange(p, item), sum);
+    store(item, consumer.origin, sum);
+  });
+}
+
+template <class Tile, class Store>
+__device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& shared, const Store& store) {
+  const FragmentOrigin origin(Tile::kRows);
+  const GroupOffsets<Tile> offsets;
+  PipelineState<Tile::kStages> pipeline;
+  ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
+    float sum[Tile::kSums];
+    int last = 0;  // the stage whose wgmmas may be in flight
+    const StepRange steps(p, item);
+    for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
+      MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
+      Multiply<false>(sum, shared.x[pipeline.stage] + offsets.x,
+                      shared.weight[pipeline.stage] + offsets.weight, step > steps.first);
+      WarpgroupWait<1>();
+      if (step > steps.first) ReleaseStage(shared.empty[last]);
+      last = pipeline.stage;
+    }
+    WarpgroupWaitAll(sum);
+    ReleaseStage(shared.empty[last]);
+    store(item, origin, sum);
+  });
+}
+
+// The whole kernel.
+template <bool kF8, class Tile, class Store>
+__device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperShared<Tile>& shared,
+                                              const Store& store) {
+  constexpr int kConsumers = Tile::kConsumers;
+  if (p.ranges.offsets != nullptr) GridDependencyWait();
+  if (threadIdx.x < 32) FillTileStarts(p.ranges, p.tile_rows, shared.tile_starts);
+  if (threadIdx.x == 0) {
+    PrefetchTensorMap(p.x);
+    PrefetchTensorMap(p.weight);
+    for (int stage = 0; stage < Tile::kStages; ++stage) {
+      MbarrierInit(shared.full[stage], 1);
+      MbarrierInit(shared.empty[stage], kConsumers * kGroupThreads / 32);
+    }
+    FenceMbarrierInit();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers * kGroupThreads) {
+    if constexpr (kConsumers == 2) WarpgroupRegDealloc<40>();
+    if (threadIdx.x == kConsumers * kGroupThreads) Produce<kF8>(p, shared);
+  } else {
+    if constexpr (kConsumers == 2) WarpgroupRegAlloc<232>();
+    GridDependencySync();
+    if constexpr (kF8) {
+      ConsumeF8(p, shared, store);
+    } else {
+      ConsumeBf16(p, shared, store);
+    }
+  }
+}
+
+// ---- for the host ----
+
+// The descriptors of x and its scales. Rows are loaded in boxes of box_rows.
+inline void EncodeF8Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmParams& p) {
+  const QuantizedRows& x = q.x_f8;
+  const uint64_t k = q.weight.k, rows = x.rows, pitch = x.pitch;
+  p.x = EncodeTensorMap({.data = x.codes,
+                         .element_bytes = 1,
+                         .extent = {k, 1, rows},
+                         .pitch = {pitch, pitch},
+                         .box = {kTileRowBytes, 1, box_rows},
+                         .swizzled = true});
+  const uint64_t scale_row_bytes = x.scale_pitch * sizeof(float), k_blocks = k / kScaleBlock;
+  p.x_scales = EncodeTensorMap({.data = x.scales,
+                                .element_bytes = sizeof(float),
+                                .extent = {rows, k_blocks, 1},
+                                .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
+                                .box = {box_rows, 1, 1},
+                                .swizzled = false});
+}
+
+inline void EncodeBf16Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmParams& p) {
+  const bool grouped = q.x_group_stride != 0;
+  const uint64_t row_pitch = q.x.stride * sizeof(bf16), groups = q.ranges.groups;
+  p.x = EncodeTensorMap(
+      {.data = q.x.data,
+       .element_bytes = sizeof(bf16),
+       .extent = {static_cast<uint64_t>(q.weight.k), grouped ? groups : 1, static_cast<uint64_t>(q.x.rows)},
+       .pitch = {grouped ? q.x_group_stride * sizeof(bf16) : row_pitch, row_pitch},
+       .box = {kTileRowBytes / sizeof(bf16), 1, box_rows},
+       .swizzled = true});
+  p.x_grouped = grouped;
+}
+
+// x is loaded in boxes of tile_rows rows. The kernel multiplies 64 rows per consumer group; what shared
+// memory holds past the box reaches no row that is stored.
+template <class Tile>
+HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
+  CHECK(tile_rows > 0 && tile_rows % 16 == 0 && tile_rows <= Tile::kRows) << tile_rows;
+  const int32_t element = static_cast<int32_t>(DTypeBytes(q.weight.dtype));
+  const uint64_t k = q.weight.k, n = q.weight.n, groups = q.ranges.groups;
+  const uint64_t row_bytes = k * element;
+
+  HopperGemmParams p = {};
+  p.weight = EncodeTensorMap(
+      {.data = q.weight.data,
+       .element_bytes = element,
+       .extent = {k, n, groups},
+       .pitch = {row_bytes, groups > 1 ? static_cast<uint64_t>(q.data_stride) : row_bytes * n},
+       .box = {static_cast<uint32_t>(kTileRowBytes / element), Tile::kN, 1},
+       .swizzled = true});
+  if (q.weight.dtype == DType::kF8E4M3) {
+    EncodeF8Rows(q, static_cast<uint32_t>(tile_rows), p);
+  } else {
+    EncodeBf16Rows(q, static_cast<uint32_t>(tile_rows), p);
+  }
+  p.out = q.out.data;
+  p.out_bf16 = q.out_bf16.data;
+  p.bias = q.bias;
+  p.weight_scales = q.weight.scales;
+  p.out_stride = q.out.stride;
+  p.out_bf16_stride = q.out_bf16.stride;
+  p.out_group_stride = q.out_group_stride;
+  p.weight_scale_stride = q.scale_stride;
+  p.weight_scale_pitch = ScalePitch(q.weight.k);
+  p.n = q.weight.n;
+  p.steps = static_cast<int32_t>(row_bytes / kTileRowBytes);
+  p.splits = 1;
+  p.tile_rows = tile_rows;
+  p.pair_stores = (reinterpret_cast<uintptr_t>(p.out) % 8 | reinterpret_cast<uintptr_t>(p.out_bf16) % 4 |
+                   p.out_stride % 2 | p.out_bf16_stride % 2 | p.out_group_stride % 2 | p.n % 2) == 0;
+  p.ranges = q.ranges;
+  return p;
+}
+
+// At most a block per multiprocessor.
+inline dim3 HopperGrid(Stream& stream, int64_t items) {
+  return dim3(static_cast<uint32_t>(
+      std::min<int64_t>(items, static_cast<CudaStream&>(stream).multiprocessor_count())));
+}
+
+}  // namespace foredraft::cuda

@@ -1,0 +1,55 @@
+#pragma once
+
+// How a block finds its work items (gemm_items.h). Device code.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/gemm/gemm_items.h"
+
+namespace foredraft::cuda {
+
+// tile_starts[g] = row tiles of the groups before g, [groups + 1], in shared memory. Called by all lanes of
+// one warp.
+inline __device__ void FillTileStarts(const GroupRowRanges& ranges, int32_t rows_per_tile,
+                                      int32_t* tile_starts) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+  int32_t total = 0;
+  for (int32_t first = 0; first < ranges.groups; first += 32) {
+    const int32_t group = first + lane;
+    int32_t sum = 0;
+    if (group < ranges.groups) {
+      sum = (ranges.end(group) - ranges.begin(group) + rows_per_tile - 1) / rows_per_tile;
+    }
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int32_t before = __shfl_up_sync(0xffffffffu, sum, distance);
+      if (lane >= distance) sum += before;
+    }
+    if (group < ranges.groups) tile_starts[group + 1] = total + sum;
+    total += __shfl_sync(0xffffffffu, sum, 31);
+  }
+  if (lane == 0) tile_starts[0] = 0;
+}
+
+inline __device__ GemmItem FindItem(const GroupRowRanges& ranges, const int32_t* tile_starts,
+                                    int32_t rows_per_tile, int32_t n_tiles, int64_t index) {
+  // The last group that starts at or before the item; this skips groups without rows.
+  int32_t low = 0;
+  int32_t high = ranges.groups - 1;
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (static_cast<int64_t>(tile_starts[middle]) * n_tiles <= index) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const int32_t row_tiles = tile_starts[low + 1] - tile_starts[low];
+  const int32_t inside = static_cast<int32_t>(index - static_cast<int64_t>(tile_starts[low]) * n_tiles);
+  const int32_t first_row = ranges.begin(low) + inside % row_tiles * rows_per_tile;
+  const int32_t end_row = min(ranges.end(low), first_row + rows_per_tile);
+  return {low, inside / row_tiles, first_row, end_row, static_cast<int32_t>(index), 0};
+}
+
+}  // namespace foredraft::cuda

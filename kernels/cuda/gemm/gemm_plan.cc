@@ -1,0 +1,261 @@
+#include "kernels/cuda/gemm/gemm_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+#include "kernels/cuda/gemm/weight_4bit.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr int32_t kStepBytes = 128;                  // of each row
+constexpr int32_t kWarpgroupRows = 64;               // of a wgmma
+constexpr int32_t kGateUpOutputs = 256;              // 128 of gate, 128 of up
+constexpr int32_t kGateUpExchangeBytes = 32 * 1024;  // shared memory besides the stages
+
+// Microseconds. Start: the pipeline's first bytes. End: the last stores. A launch that follows another one
+// directly costs kLaunch more.
+constexpr double kStart = 1.2;
+constexpr double kEnd = 0.5;
+constexpr double kEpilogue = 0.3;
+constexpr double kLaunch = 1.0;
+constexpr double kExchange = 1.5;  // partial sums: store, fence, count, load
+
+// Cycles.
+constexpr double kPromotion = 110;  // besides one multiply-add per sum
+constexpr double kStepIssue = 90;   // waits, descriptors, release of the stage
+
+// Gemm4Bit. A step alone on an SM: the wait, the lookups, and eight products that follow each other.
+constexpr double kStepLatency4 = 440;
+constexpr double kMmaShare = 0.62;      // of the matrix units' 2,048 products a cycle, by mma.sync
+constexpr double kLoadLatencyUs = 0.9;  // from a request to its bytes, under load
+
+struct Groups {
+  double active;     // expected, with at least one row
+  double row_tiles;  // expected, of all groups
+};
+
+// Rows of a random group are Poisson distributed.
+Groups ExpectedTiles(const GemmSize& size, int32_t tile_rows) {
+  if (!size.ragged) {
+    const double tiles = (size.rows + tile_rows - 1) / tile_rows;
+    return {static_cast<double>(size.groups), tiles * size.groups};
+  }
+  const double mean = static_cast<double>(size.rows) / size.groups;
+  if (mean > 4.0 * tile_rows || mean > 300) {
+    return {static_cast<double>(size.groups), (mean / tile_rows + 0.5) * size.groups};
+  }
+  double probability = std::exp(-mean);
+  const double none = probability;
+  double tiles = 0;
+  const int32_t most = static_cast<int32_t>(mean + 10 * std::sqrt(mean) + 20);
+  for (int32_t rows = 1; rows <= most; ++rows) {
+    probability *= mean / rows;
+    tiles += probability * ((rows + tile_rows - 1) / tile_rows);
+  }
+  return {(1 - none) * size.groups, tiles * size.groups};
+}
+
+struct ItemCost {
+  double us;            // alone on an SM
+  double memory_bytes;  // from memory: weights, once for all tiles of rows
+  double l2_bytes;      // into the SM
+};
+
+// Time of `count` items that run at once.
+double WaveUs(double count, const ItemCost& item, const GemmRates& rates) {
+  return std::max({item.us, item.memory_bytes / rates.sm_memory_bytes_per_us,
+                   count * item.memory_bytes / rates.memory_bytes_per_us,
+                   count * item.l2_bytes / rates.l2_bytes_per_us});
+}
+
+double StepUs(int32_t tile_rows, int32_t outputs, bool f8, const GemmRates& rates) {
+  // A k group of 32 bytes takes outputs / 2 cycles, but at least those of reading its 64 rows.
+  const bool pair = outputs == kGateUpOutputs;
+  const int32_t group_outputs = pair ? outputs / 2 : outputs;
+  const int32_t warpgroups = pair || tile_rows > kWarpgroupRows ? 2 : 1;
+  const double wgmma = warpgroups * 4 * std::max(group_outputs / 2.0, 16.0);
+  const double rest = f8 ? kPromotion + group_outputs / 2.0 : kStepIssue;
+  const double loads = (tile_rows + outputs) * double{kStepBytes} / rates.sm_bytes_per_us;
+  return std::max((std::max(wgmma, rest) + 10) / rates.cycles_per_us, loads);
+}
+
+double ExchangeUs(const GemmSize& size, int32_t splits, const GemmRates& rates) {
+  if (splits == 1) return 0;
+  return kExchange + 2.0 * sizeof(float) * splits * size.rows * size.n / rates.l2_bytes_per_us;
+}
+
+int32_t Stages(GemmTile tile, int32_t other_bytes) {
+  const int32_t rows = tile.outputs != kGateUpOutputs && tile.rows > kWarpgroupRows ? 128 : 64;
+  return (kGemmSharedBudget - other_bytes) / GemmStageBytes(rows, tile.outputs);
+}
+
+// Cycles of an SM's busiest unit for a step of Gemm4Bit.
+double StepCycles4(int32_t tile_rows, DType codes) {
+  const bool square = tile_rows == 64;  // 2 x 2 warps; else side by side
+  const double values = double{kTile4Outputs} * kBlock4Inputs;
+  // Two codes take 2 integer instructions of INT4, 4 of E2M1, of which an SM issues 64 lanes a cycle.
+  const double widen = values / 2 * (codes == DType::kInt4 ? 2 : 4) * (square ? 2 : 1) / 64;
+  const double products = values * tile_rows / (2048 * kMmaShare);
+  const double reads = tile_rows * 2.0 * kBlock4Inputs * (square ? 2 : 4) / 128;  // ldmatrix
+  return std::max({widen, products, reads});
+}
+
+int32_t Steps(const GemmSize& size) { return size.k * size.element_bytes / kStepBytes; }
+
+// The rows of a tile if `rows` are spread over the fewest tiles of at most `most` rows.
+int32_t EvenTileRows(int32_t rows, int32_t most) {
+  const int32_t tiles = std::max((rows + most - 1) / most, 1);
+  return std::max(((rows + tiles - 1) / tiles + 15) / 16 * 16, 16);
+}
+
+// Calls visit(rows) for the numbers of rows a tile may have, largest first.
+template <class Visit>
+void ForTileRows(const GemmSize& size, int32_t largest, const Visit& visit) {
+  for (int32_t most = largest; most >= 16; most /= 2) {
+    visit(size.ragged ? most : EvenTileRows(size.rows, most));
+  }
+}
+
+}  // namespace
+
+GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const GemmRates& rates) {
+  const Groups groups = ExpectedTiles(size, tile.rows);
+  const int32_t tiles_n = (size.n + tile.outputs - 1) / tile.outputs;
+  const double steps = static_cast<double>(Steps(size)) / splits;
+  const double item_row_bytes = steps * kStepBytes;
+  GemmPlan plan = {.tile = tile, .splits = splits};
+  plan.items = groups.row_tiles * tiles_n * splits;
+  plan.blocks = static_cast<int32_t>(std::min<double>(std::ceil(plan.items), rates.multiprocessors));
+  plan.waves = static_cast<int32_t>(std::ceil(plan.items / rates.multiprocessors));
+  plan.stages = Stages(tile, tile.outputs == kGateUpOutputs ? kGateUpExchangeBytes : 0);
+  plan.bytes_in_flight = int64_t{plan.stages} * (tile.rows + tile.outputs) * kStepBytes;
+  if (plan.items == 0) return plan;
+
+  const ItemCost item = {
+      .us = steps * StepUs(tile.rows, tile.outputs, size.element_bytes == 1, rates) + kEpilogue,
+      .memory_bytes = item_row_bytes * size.n / tiles_n * groups.active / groups.row_tiles,
+      .l2_bytes = item_row_bytes * (tile.rows + tile.outputs)};
+  const double full = std::floor(plan.items / rates.multiprocessors);
+  const double rest = plan.items - full * rates.multiprocessors;
+  plan.microseconds = kStart + full * WaveUs(rates.multiprocessors, item, rates) + kEnd;
+  if (rest > 0) plan.microseconds += WaveUs(rest, item, rates);
+  plan.microseconds += ExchangeUs(size, splits, rates);
+  return plan;
+}
+
+GemmPlan PlanGemm(const GemmSize& size, int32_t splits, const GemmRates& rates) {
+  GemmPlan best = {};
+  ForTileRows(size, 128, [&](int32_t rows) {
+    for (const int32_t outputs : {128, 64, 32, 16}) {
+      if (splits > 1 && rows > kWarpgroupRows && outputs == 128) continue;
+      const GemmPlan plan = PredictGemm(size, {rows, outputs}, splits, rates);
+      if (best.tile.rows == 0 || plan.microseconds < 0.99 * best.microseconds) best = plan;
+    }
+  });
+  return best;
+}
+
+GemmPlan PlanGateUp(const GemmSize& size, const GemmRates& rates) {
+  GemmPlan best = {};
+  ForTileRows(size, kWarpgroupRows, [&](int32_t rows) {
+    const GemmPlan plan = PredictGemm(size, {rows, kGateUpOutputs}, 1, rates);
+    if (best.tile.rows == 0 || plan.microseconds < 0.99 * best.microseconds) best = plan;
+  });
+  return best;
+}
+
+bool GateUpIsFaster(const GemmSize& size, const GemmRates& rates) {
+  // silu_mul is a launch that reads the sums and writes little.
+  const double activated_bytes = static_cast<double>(sizeof(float)) * size.rows * size.n;
+  const double silu_mul = kLaunch + kStart + kEnd + activated_bytes / rates.l2_bytes_per_us;
+  const double sums = activated_bytes / rates.l2_bytes_per_us;
+  // Two kernels are worth it for more than the prediction's error only.
+  return PlanGateUp(size, rates).microseconds <=
+         1.1 * (PlanGemm(size, 1, rates).microseconds + sums + silu_mul);
+}
+
+GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, const GemmRates& rates) {
+  const Layout4Bit layout = {size.n, size.k, size.scale_group};
+  const Groups groups = ExpectedTiles(size, tile_rows);
+  const double steps = static_cast<double>(layout.blocks()) / splits;
+  const double at_once = static_cast<double>(rates.multiprocessors) * Resident4Bit(tile_rows);
+  GemmPlan plan = {.tile = {tile_rows, kTile4Outputs}, .splits = splits};
+  plan.items = groups.row_tiles * layout.tiles() * splits;
+  plan.blocks = static_cast<int32_t>(std::min(std::ceil(plan.items), at_once));
+  plan.waves = static_cast<int32_t>(std::ceil(plan.items / at_once));
+  plan.stages = Stages4Bit(tile_rows);
+  if (plan.items == 0) return plan;
+
+  // Rows past a group's end are not loaded.
+  const double rows = static_cast<double>(size.ragged ? 1 : size.groups) * size.rows / groups.row_tiles;
+  const double step_bytes = layout.block_bytes() + rows * 2 * kBlock4Inputs;
+  plan.bytes_in_flight = static_cast<int64_t>((plan.stages - 1) * step_bytes);
+  const double memory_bytes = steps * layout.block_bytes() * groups.active / groups.row_tiles;
+  const double l2_bytes = steps * step_bytes;
+  const auto wave = [&](double count) {
+    const double on_sm = std::ceil(count / rates.multiprocessors);
+    const double cycles = steps * std::max(kStepLatency4, on_sm * StepCycles4(tile_rows, size.codes));
+    return std::max(
+        {cycles / rates.cycles_per_us + kEpilogue, on_sm * memory_bytes / rates.sm_memory_bytes_per_us,
+         on_sm * l2_bytes / rates.sm_bytes_per_us, l2_bytes * kLoadLatencyUs / plan.bytes_in_flight,
+         count * memory_bytes / rates.memory_bytes_per_us, count * l2_bytes / rates.l2_bytes_per_us});
+  };
+  const double full = std::floor(plan.items / at_once);
+  const double rest = plan.items - full * at_once;
+  plan.microseconds = kStart + full * wave(at_once) + (rest > 0 ? wave(rest) : 0) + kEnd;
+  plan.microseconds += ExchangeUs(size, splits, rates);
+  return plan;
+}
+
+GemmPlan Plan4Bit(const GemmSize& size, int32_t splits, const GemmRates& rates) {
+  GemmPlan best = {};
+  for (const int32_t rows : {16, 32, 64}) {
+    const GemmPlan plan = Predict4Bit(size, rows, splits, rates);
+    if (best.tile.rows == 0 || plan.microseconds < 0.99 * best.microseconds) best = plan;
+  }
+  return best;
+}
+
+namespace {
+
+// The least predicted time(rows, splits) over all `rows`.
+template <class Time>
+int32_t BestSplits(int32_t steps, std::initializer_list<int32_t> rows, const Time& time) {
+  constexpr double kGainWanted = 0.9;
+  const auto time_of_all = [&](int32_t splits) {
+    double sum = 0;
+    for (const int32_t count : rows) sum += time(count, splits);
+    return sum;
+  };
+  int32_t best = 1;
+  double best_time = time_of_all(1);
+  for (int32_t splits = 2; splits <= kMaxGemmSplits && steps >= 4 * splits; splits *= 2) {
+    const double split_time = time_of_all(splits);
+    if (split_time < kGainWanted * best_time) {
+      best = splits;
+      best_time = split_time;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes) {
+  return BestSplits(k * element_bytes / kStepBytes, {8, 32, 128}, [&](int32_t rows, int32_t splits) {
+    return PlanGemm({.n = n, .k = k, .element_bytes = element_bytes, .rows = rows}, splits).microseconds;
+  });
+}
+
+int32_t Splits4Bit(int32_t n, int32_t k, DType codes, int32_t group) {
+  constexpr int32_t kMostTiles = 256;  // more fill a device, and their partial sums would be large
+  if (Layout4Bit{n, k, group}.tiles() > kMostTiles) return 1;
+  return BestSplits((k + kBlock4Inputs - 1) / kBlock4Inputs, {1, 8, 32}, [&](int32_t rows, int32_t splits) {
+    return Plan4Bit({.n = n, .k = k, .rows = rows, .codes = codes, .scale_group = group}, splits)
+        .microseconds;
+  });
+}
+
+}  // namespace foredraft::cuda

@@ -1,0 +1,57 @@
+#include "base/check.h"
+#include "kernels/cuda/dense/quantize.h"
+#include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/gemm/gemm_4bit.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
+
+namespace foredraft::cuda {
+namespace {
+
+// FP8: each head quantises its own columns. The heads run one after another, because no large model keeps
+// these weights in FP8.
+void HeadByHead(Stream& stream, const HeadGemmParams& p) {
+  const PackedWeight& first = p.heads.first;
+  const QuantizedShape shape(p.x.rows, first.k);
+  const QuantizedRows x_f8 = shape.View(static_cast<CudaStream&>(stream).Scratch(shape.bytes));
+  for (int32_t head = 0; head < p.heads.count; ++head) {
+    const Matrix<const bf16> x = p.x.columns(head * p.x_head_stride, first.k);
+    QuantizeRows(stream, x_f8, x, nullptr, nullptr, x.rows);
+    PackedWeight weight = first;
+    weight.data = static_cast<const unsigned char*>(first.data) + head * p.heads.data_stride;
+    weight.scales = first.scales + head * p.heads.scale_stride;
+    TileGemm(stream, {.out_bf16 = p.out.columns(head * p.out_head_stride, first.n),
+                      .x_f8 = x_f8,
+                      .weight = weight,
+                      .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}});
+  }
+}
+
+}  // namespace
+
+// The heads are groups with the same rows, each with its own columns of x and of the output.
+void HeadGemm(Stream& stream, const HeadGemmParams& p) {
+  if (p.heads.count == 0) return;
+  if (p.heads.first.dtype == DType::kF8E4M3) {
+    HeadByHead(stream, p);
+    return;
+  }
+  const GemmProblem problem = {.out_bf16 = p.out,
+                               .x = p.x.columns(0, p.heads.first.k),
+                               .weight = p.heads.first,
+                               .data_stride = p.heads.data_stride,
+                               .scale_stride = p.heads.scale_stride,
+                               .x_group_stride = p.x_head_stride,
+                               .out_group_stride = p.out_head_stride,
+                               .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
+  // Both kernels give the same bits for BF16, so the alignment of x may decide, too.
+  if (HopperSupports(p.heads.first) && TmaCanLoad(p.x, p.x_head_stride)) {
+    HopperGemm(stream, problem);
+  } else if (Is4Bit(p.heads.first.dtype)) {
+    Gemm4Bit(stream, problem);
+  } else {
+    TileGemm(stream, problem);
+  }
+}
+
+}  // namespace foredraft::cuda

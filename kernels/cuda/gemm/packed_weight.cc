@@ -1,0 +1,158 @@
+#include "kernels/cuda/gemm/packed_weight.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/weight_parts.h"
+
+namespace foredraft {
+namespace {
+
+// Whether the grid of the stacked weight is the parts' grids, stacked.
+bool KeepsScaleGrid(std::span<const HostWeight> parts) {
+  for (const HostWeight& part : parts) {
+    if (part.block_n != kScaleBlock || part.block_k != kScaleBlock) return false;
+    if (&part != &parts.back() && part.n % kScaleBlock != 0) return false;
+  }
+  return true;
+}
+
+int32_t BlocksOf(int32_t extent, int32_t block) { return (extent + block - 1) / block; }
+
+// Converts one row to BF16.
+void RowToBf16(const HostWeight& part, int32_t row, bf16* out) {
+  const int64_t first = int64_t{row} * part.k;
+  if (part.dtype == DType::kF32) {
+    const auto* const in = static_cast<const float*>(part.data) + first;
+    std::transform(in, in + part.k, out, ToBf16);
+    return;
+  }
+  const auto* const codes = static_cast<const uint8_t*>(part.data) + first;
+  const float* const scales = part.scale_inv + int64_t{row / part.block_n} * BlocksOf(part.k, part.block_k);
+  for (int32_t i = 0; i < part.k; ++i) out[i] = ToBf16(F8E4M3ToFloat(codes[i]) * scales[i / part.block_k]);
+}
+
+void UploadConverted(CudaStream& stream, const HostWeight& part, unsigned char* out) {
+  constexpr int64_t kPieceElements = int64_t{1} << 20;
+  const int32_t rows_at_once = static_cast<int32_t>(std::max<int64_t>(1, kPieceElements / part.k));
+  std::vector<bf16> piece(static_cast<size_t>(std::min(rows_at_once, part.n)) * part.k);
+  for (int32_t first = 0; first < part.n; first += rows_at_once) {
+    const int32_t count = std::min(rows_at_once, part.n - first);
+    for (int32_t i = 0; i < count; ++i) RowToBf16(part, first + i, piece.data() + int64_t{i} * part.k);
+    const size_t bytes = static_cast<size_t>(count) * part.k * sizeof(bf16);
+    stream.CopyToDevice(out, piece.data(), bytes);
+    out += bytes;
+  }
+}
+
+void UploadScales(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
+                  const float* out) {
+  std::vector<float> scales(layout.scale_stride(), 0.0f);
+  const int32_t k_blocks = BlocksOf(layout.k, kScaleBlock);
+  float* row = scales.data();
+  for (const HostWeight& part : parts) {
+    for (int32_t block = 0; block < BlocksOf(part.n, kScaleBlock); ++block, row += ScalePitch(layout.k)) {
+      std::copy_n(part.scale_inv + int64_t{block} * k_blocks, k_blocks, row);
+    }
+  }
+  stream.CopyToDevice(const_cast<float*>(out), scales.data(), scales.size() * sizeof(float));
+}
+
+// Writes the codes and scales of one output of a tile. `row`: of the part.
+void FillOutput(const Layout4Bit& layout, const HostWeight& part, int64_t row, int32_t output,
+                unsigned char* tile) {
+  const auto* const codes = static_cast<const unsigned char*>(part.data) + row * (layout.k / 2);
+  for (int32_t first = 0; first < layout.k; first += 32) {
+    unsigned char quarter[16];  // 4 octets of inputs, of which lane t has byte t
+    std::memcpy(quarter, codes + first / 2, sizeof(quarter));
+    unsigned char* const block = tile + int64_t{first / kBlock4Inputs} * layout.block_bytes();
+    for (int32_t lane = 0; lane < 4; ++lane) {
+      const uint32_t bytes =
+          static_cast<uint32_t>(quarter[lane]) | static_cast<uint32_t>(quarter[4 + lane]) << 8 |
+          static_cast<uint32_t>(quarter[8 + lane]) << 16 | static_cast<uint32_t>(quarter[12 + lane]) << 24;
+      const uint32_t word = OctetWord(bytes);
+      std::memcpy(block + Word4At(output, lane, first % kBlock4Inputs / 32), &word, sizeof(word));
+    }
+  }
+  const int32_t groups = layout.k / layout.group;
+  for (int32_t group = 0; group < groups; ++group) {
+    const int32_t first = group * layout.group;
+    std::memcpy(tile + int64_t{first / kBlock4Inputs} * layout.block_bytes() +
+                    Scale4At(output, first % kBlock4Inputs / layout.group),
+                &part.group_scales[row * groups + group], sizeof(bf16));
+  }
+}
+
+// A tile at a time.
+void Upload4Bit(CudaStream& stream, const Layout4Bit& layout, std::span<const HostWeight> parts,
+                const PackedWeight& weight) {
+  auto* out = static_cast<unsigned char*>(const_cast<void*>(weight.data));
+  std::vector<unsigned char> tile(layout.tile_bytes());
+  const HostWeight* part = parts.data();
+  int64_t row = 0;  // of the part
+  for (int32_t index = 0; index < layout.tiles(); ++index, out += tile.size()) {
+    std::fill(tile.begin(), tile.end(), uint8_t{0});
+    for (int32_t output = 0; output < kTile4Outputs && part != parts.data() + parts.size(); ++output) {
+      FillOutput(layout, *part, row, output, tile.data());
+      if (++row == part->n) {
+        ++part;
+        row = 0;
+      }
+    }
+    stream.CopyToDevice(out, tile.data(), tile.size());
+  }
+}
+
+}  // namespace
+
+PackedWeight WeightLayout::Item(const PackedWeight& first, int64_t index) const {
+  return {.data = static_cast<const unsigned char*>(first.data) + index * data_stride(),
+          .scales = first.scales != nullptr ? first.scales + index * scale_stride() : nullptr,
+          .n = n,
+          .k = k,
+          .dtype = dtype,
+          .group = group};
+}
+
+absl::Status CheckGroup(DType dtype, int32_t group) {
+  if (!Is4Bit(dtype) || IsGroup4(group)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "weight: %s in groups of %d, allowed 32, 64, 128 on backend cuda", DTypeName(dtype), group));
+}
+
+absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
+  RETURN_IF_ERROR(CheckParts(parts));
+  RETURN_IF_ERROR(CheckSameGroups(parts));
+  WeightLayout layout{.k = parts[0].k};
+  for (const HostWeight& part : parts) layout.n += part.n;
+  if (Is4Bit(parts[0])) {
+    RETURN_IF_ERROR(CheckGroup(parts[0].dtype, parts[0].group));
+    layout.dtype = parts[0].dtype;
+    layout.group = parts[0].group;
+  }
+  if (IsF8(parts[0]) && KeepsScaleGrid(parts)) layout.dtype = DType::kF8E4M3;
+  return layout;
+}
+
+void UploadWeight(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
+                  const PackedWeight& weight) {
+  if (Is4Bit(layout.dtype)) {
+    Upload4Bit(stream, {layout.n, layout.k, layout.group}, parts, weight);
+    return;
+  }
+  auto* out = static_cast<unsigned char*>(const_cast<void*>(weight.data));
+  for (const HostWeight& part : parts) {
+    const size_t bytes = static_cast<size_t>(part.n) * part.k * DTypeBytes(layout.dtype);
+    if (part.dtype == layout.dtype) {
+      stream.CopyToDevice(out, part.data, bytes);
+    } else {
+      UploadConverted(stream, part, out);
+    }
+    out += bytes;
+  }
+  if (weight.scales != nullptr) UploadScales(stream, layout, parts, weight.scales);
+}
+
+}  // namespace foredraft

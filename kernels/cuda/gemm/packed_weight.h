@@ -1,0 +1,69 @@
+#pragma once
+
+// The GPU's layout of a weight [n, k]. 4-bit kinds have tiles with their scales
+// (kernels/cuda/gemm/weight_4bit.h). The layout of the others is the checkpoint's: n rows of k adjacent
+// elements, no padding between rows; the base is 256-byte aligned. If a row is not a multiple of 16 bytes
+// (tiny models), kernels cannot use vector loads or TMA and take a slow path. The weight's shape alone
+// decides that, never the row count.
+//
+// FP8 has one scale, a float multiplier, per 128 x 128 block: [ceil(n / 128), ScalePitch(k)], cuBLASLt's
+// layout BLK128x128; a row of scales is zero past ceil(k / 128). If the checkpoint's blocks have another
+// size, or stacked parts meet inside a block, the grid cannot be kept: the weight is then dequantised to BF16
+// when packed, and its dtype is kBF16. (All of R1's shapes keep their grid.)
+//
+// An array of weights is one allocation: item i is i * data_stride bytes (i * scale_stride floats) after item
+// 0.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/gemm/weight_4bit.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+class CudaStream;
+
+inline constexpr int32_t kScaleBlock = 128;
+
+// Floats from one row of block scales to the next: cuBLASLt requires 16-byte alignment.
+constexpr int32_t ScalePitch(int32_t k) { return ((k + kScaleBlock - 1) / kScaleBlock + 3) / 4 * 4; }
+
+struct WeightLayout {
+  int32_t n = 0;
+  int32_t k = 0;
+  DType dtype = DType::kBF16;  // as packed
+  int32_t group = 0;           // of 4-bit kinds, as in PackedWeight
+
+  bool operator==(const WeightLayout&) const = default;
+
+  int64_t data_bytes() const {
+    if (Is4Bit(dtype)) return Layout4Bit{n, k, group}.bytes();
+    return int64_t{n} * k * static_cast<int64_t>(DTypeBytes(dtype));
+  }
+  // From one item of an array to the next, in bytes.
+  int64_t data_stride() const { return (data_bytes() + 255) / 256 * 256; }
+  // From one item's scales to the next, in floats; 0 without scales.
+  int64_t scale_stride() const {
+    const int64_t rows = (int64_t{n} + kScaleBlock - 1) / kScaleBlock;
+    return dtype == DType::kF8E4M3 ? rows * ScalePitch(k) : 0;
+  }
+
+  // Item `index` of an array whose first item is `first`.
+  PackedWeight Item(const PackedWeight& first, int64_t index) const;
+};
+
+// INVALID_ARGUMENT names a group of a 4-bit kind that the kernel does not have.
+absl::Status CheckGroup(DType dtype, int32_t group);
+
+// The layout of the parts stacked along n. INVALID_ARGUMENT names a mismatch.
+absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts);
+
+// Copies the parts to `weight`, whose memory is allocated. The caller may reuse the host memory afterwards.
+void UploadWeight(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
+                  const PackedWeight& weight);
+
+}  // namespace foredraft

@@ -1,0 +1,247 @@
+// The canonical sums of expert outputs (kernels/ops.h): in one step, and in two for several ranks. A thread
+// has four adjacent columns of one row, or one if the rows are not aligned for vector loads; a column's bits
+// are the same either way. Product and sum are rounded separately.
+
+#include "base/check.h"
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/common/vec4.h"
+#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/device/kernels.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr int kExpertGroups = 8;
+constexpr int kThreads = 128;
+
+template <int columns>
+struct Values {
+  float x[columns];
+};
+
+template <int columns>
+__device__ Values<columns> Load(const float* from) {
+  Values<columns> values;
+  if constexpr (columns == 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    values.x[0] = four.x;
+    values.x[1] = four.y;
+    values.x[2] = four.z;
+    values.x[3] = four.w;
+  } else {
+    values.x[0] = *from;
+  }
+  return values;
+}
+
+template <int columns>
+__device__ Values<columns> Load(const bf16* from) {
+  Values<columns> values;
+#pragma unroll
+  for (int i = 0; i < columns; ++i) values.x[i] = ToFloat(from[i]);
+  return values;
+}
+
+template <int columns>
+__device__ void Store(float* to, const Values<columns>& values) {
+  if constexpr (columns == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(values.x[0], values.x[1], values.x[2], values.x[3]);
+  } else {
+    *to = values.x[0];
+  }
+}
+
+// The chosen experts of a row, at the thread's first column.
+struct RowChoices {
+  Matrix<const float> expert_out;  // [grouped rows, D]
+  const int32_t* ids;              // [top_k], ascending
+  const int32_t* grouped_rows;     // [top_k]: rows of expert_out; -1: another rank's expert
+  const float* weights;            // [top_k]
+  int32_t top_k;
+  int32_t expert_count;  // E
+  int32_t column;
+};
+
+template <class Params>
+__device__ RowChoices ChoicesOf(const Params& p, int32_t r, int32_t column) {
+  const int64_t first = static_cast<int64_t>(r) * p.top_k;
+  return {p.expert_out,
+          p.expert_ids + first,
+          p.grouped_index + first,
+          p.expert_weights + first,
+          p.top_k,
+          p.expert_count,
+          column};
+}
+
+// groups[i] = the sum of group first_group + i, rounded to BF16: its experts ascending.
+template <int group_count, int columns>
+__device__ void SumGroups(const RowChoices& row, int32_t first_group,
+                          Values<columns> (&groups)[group_count]) {
+  const int64_t first_expert = static_cast<int64_t>(first_group) * row.expert_count / kExpertGroups;
+  int32_t choice = 0;
+  while (choice < row.top_k && row.ids[choice] < first_expert) ++choice;
+#pragma unroll
+  for (int g = 0; g < group_count; ++g) {
+    const int64_t group_end = static_cast<int64_t>(first_group + g + 1) * row.expert_count / kExpertGroups;
+    Values<columns> sum = {};
+    for (; choice < row.top_k && row.ids[choice] < group_end; ++choice) {
+      if (row.grouped_rows[choice] < 0) continue;
+      const float weight = row.weights[choice];
+      const Values<columns> x = Load<columns>(row.expert_out.row(row.grouped_rows[choice]) + row.column);
+#pragma unroll
+      for (int i = 0; i < columns; ++i) sum.x[i] = __fadd_rn(sum.x[i], __fmul_rn(weight, x.x[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < columns; ++i) groups[g].x[i] = ToFloat(ToBf16(sum.x[i]));
+  }
+}
+
+// Adds `count` adjacent groups, or `count` partial sums, by the fixed binary tree; leaves the sum in
+// values[0].
+template <int count, int columns>
+__device__ void AddTree(Values<columns> (&values)[count]) {
+#pragma unroll
+  for (int step = 1; step < count; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < count; i += 2 * step) {
+#pragma unroll
+      for (int c = 0; c < columns; ++c) {
+        values[i].x[c] = __fadd_rn(values[i].x[c], values[i + step].x[c]);
+      }
+    }
+  }
+}
+
+// hidden += shared + sum.
+template <int columns>
+__device__ void AddToHidden(const Matrix<float>& hidden, const Matrix<const float>& shared, int32_t r,
+                            int32_t column, Values<columns> sum) {
+  if (shared) {
+    const Values<columns> x = Load<columns>(shared.row(r) + column);
+#pragma unroll
+    for (int i = 0; i < columns; ++i) sum.x[i] = __fadd_rn(x.x[i], sum.x[i]);
+  }
+  float* const to = hidden.row(r) + column;
+  Values<columns> h = Load<columns>(static_cast<const float*>(to));
+#pragma unroll
+  for (int i = 0; i < columns; ++i) h.x[i] = __fadd_rn(h.x[i], sum.x[i]);
+  Store(to, h);
+}
+
+template <int columns>
+__device__ int32_t ColumnOfThread() {
+  return static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x) * columns;
+}
+
+template <int columns>
+__global__ void __launch_bounds__(kThreads)
+    CombineExpertsKernel(const __grid_constant__ CombineExpertsParams p) {
+  GridDependencySync();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t column = ColumnOfThread<columns>();
+  if (column >= p.hidden.cols || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;  // an idle row
+  Values<columns> groups[kExpertGroups];
+  SumGroups(ChoicesOf(p, r, column), 0, groups);
+  AddTree(groups);
+  AddToHidden(p.hidden, p.shared, r, column, groups[0]);
+}
+
+template <int group_count, int columns>
+__global__ void __launch_bounds__(kThreads)
+    ExpertPartialsKernel(const __grid_constant__ ExpertPartialsParams p) {
+  GridDependencySync();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t column = ColumnOfThread<columns>();
+  const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
+  if (column >= width || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;
+  Values<columns> groups[group_count];
+  SumGroups(ChoicesOf(p, r, column), p.first_group, groups);
+  AddTree(groups);
+  if (p.out) Store(p.out.row(r) + column, groups[0]);
+  if (p.out_bf16) {
+    bf16* const to = p.out_bf16.row(r) + column;
+#pragma unroll
+    for (int i = 0; i < columns; ++i) to[i] = ToBf16(groups[0].x[i]);
+  }
+}
+
+template <int rank_count, int columns>
+__global__ void __launch_bounds__(kThreads) AddPartialsKernel(const __grid_constant__ AddPartialsParams p) {
+  GridDependencySync();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const int32_t column = ColumnOfThread<columns>();
+  if (column >= p.hidden.cols || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;
+  Values<columns> partials[rank_count];
+#pragma unroll
+  for (int rank = 0; rank < rank_count; ++rank) {
+    const int64_t row = static_cast<int64_t>(rank) * p.hidden.rows + r;
+    partials[rank] = p.partials_bf16 ? Load<columns>(p.partials_bf16.row(row) + column)
+                                     : Load<columns>(p.partials.row(row) + column);
+  }
+  AddTree(partials);
+  AddToHidden(p.hidden, p.shared, r, column, partials[0]);
+}
+
+// ---- launching ----
+
+LaunchShape ColumnsPerThread(int32_t rows, int32_t width, int columns) {
+  const int32_t per_block = kThreads * columns;
+  return {.grid = dim3(rows, (width + per_block - 1) / per_block), .block = dim3(kThreads)};
+}
+
+template <int group_count>
+void LaunchPartials(Stream& stream, const ExpertPartialsParams& p, int32_t rows, int32_t width,
+                    bool aligned) {
+  Launch(stream, aligned ? ExpertPartialsKernel<group_count, 4> : ExpertPartialsKernel<group_count, 1>,
+         ColumnsPerThread(rows, width, aligned ? 4 : 1), p);
+}
+
+template <int rank_count>
+void LaunchAddPartials(Stream& stream, const AddPartialsParams& p, bool aligned) {
+  Launch(stream, aligned ? AddPartialsKernel<rank_count, 4> : AddPartialsKernel<rank_count, 1>,
+         ColumnsPerThread(p.hidden.rows, p.hidden.cols, aligned ? 4 : 1), p);
+}
+
+}  // namespace
+
+void CombineExperts(Stream& stream, const CombineExpertsParams& p) {
+  const bool aligned = IsVec4Aligned(p.hidden) && IsVec4Aligned(p.expert_out) && IsVec4Aligned(p.shared);
+  Launch(stream, aligned ? CombineExpertsKernel<4> : CombineExpertsKernel<1>,
+         ColumnsPerThread(p.hidden.rows, p.hidden.cols, aligned ? 4 : 1), p);
+}
+
+void ExpertPartials(Stream& stream, const ExpertPartialsParams& p) {
+  CHECK(!p.out_bf16 || p.group_count == 1) << "the sum of several BF16 groups is not a BF16 value";
+  const int32_t rows = p.out ? p.out.rows : p.out_bf16.rows;
+  const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
+  const bool aligned = width % 4 == 0 && IsVec4Aligned(p.out) && IsVec4Aligned(p.expert_out);
+  switch (p.group_count) {
+    case 1:
+      return LaunchPartials<1>(stream, p, rows, width, aligned);
+    case 2:
+      return LaunchPartials<2>(stream, p, rows, width, aligned);
+    case 4:
+      return LaunchPartials<4>(stream, p, rows, width, aligned);
+    default:
+      CHECK_EQ(p.group_count, kExpertGroups);
+      return LaunchPartials<kExpertGroups>(stream, p, rows, width, aligned);
+  }
+}
+
+void AddPartials(Stream& stream, const AddPartialsParams& p) {
+  const bool aligned = IsVec4Aligned(p.hidden) && IsVec4Aligned(p.shared) && IsVec4Aligned(p.partials);
+  switch (p.rank_count) {
+    case 1:
+      return LaunchAddPartials<1>(stream, p, aligned);
+    case 2:
+      return LaunchAddPartials<2>(stream, p, aligned);
+    case 4:
+      return LaunchAddPartials<4>(stream, p, aligned);
+    default:
+      CHECK_EQ(p.rank_count, kExpertGroups);
+      return LaunchAddPartials<kExpertGroups>(stream, p, aligned);
+  }
+}
+
+}  // namespace foredraft::cuda

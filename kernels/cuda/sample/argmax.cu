@@ -1,0 +1,58 @@
+#include "kernels/cuda/common/block_reduce.h"
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/sample/logit_row.h"
+
+namespace foredraft::cuda {
+namespace {
+
+struct ArgmaxPlan {
+  ArgmaxParams p;
+  RowSplit split;
+  IndexedKeyBits* block_keys;  // [R, split.blocks]
+};
+
+struct ArgmaxShared {
+  ChunkStage stage;
+  IndexedKeyBits warps[kMaxWarps];
+};
+
+// The key combines value and index, so the result (the lowest index of the largest value) does not depend on
+// the order.
+__global__ void __launch_bounds__(kChunkThreads) LargestOfBlock(const __grid_constant__ ArgmaxPlan plan) {
+  GridDependencySync();
+  ArgmaxShared& shared = SharedStorage<ArgmaxShared>();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  const RowSplit& split = plan.split;
+  IndexedKeyBits best = 0;
+  ForEachLogit(shared.stage, plan.p.logits.row(r), split.columns, split.first_chunk(), split.end_chunk(),
+               [&](int32_t v, float x) { best = Largest()(best, CheckedKeyOf(v, x)); });
+  best = BlockReduce(best, Largest(), shared.warps);
+  if (threadIdx.x == 0) plan.block_keys[int64_t{r} * split.blocks + blockIdx.y] = best;
+}
+
+// A warp per row.
+__global__ void __launch_bounds__(32) LargestOfRow(const __grid_constant__ ArgmaxPlan plan) {
+  GridDependencySync();
+  const int64_t r = blockIdx.x;
+  const IndexedKeyBits best = LargestKey(plan.block_keys + r * plan.split.blocks, plan.split.blocks);
+  if (threadIdx.x == 0) plan.p.out[r] = TokenOf(best);
+}
+
+}  // namespace
+
+void Argmax(Stream& stream, const ArgmaxParams& p) {
+  auto& cuda = static_cast<CudaStream&>(stream);
+  const int32_t rows = p.logits.rows;
+  ArgmaxPlan plan = {
+      .p = p,
+      .split = SplitRow(rows, p.logits.cols, kReadBlocksPerMultiprocessor * cuda.multiprocessor_count()),
+      .block_keys = nullptr};
+  const size_t bytes = sizeof(*plan.block_keys) * rows * plan.split.blocks;
+  plan.block_keys = static_cast<IndexedKeyBits*>(cuda.Scratch(bytes));
+  Launch(stream, LargestOfBlock, BlocksOfRows(rows, plan.split, sizeof(ArgmaxShared)), plan);
+  Launch(stream, LargestOfRow, {.grid = dim3(rows), .block = dim3(32)}, plan);
+}
+
+}  // namespace foredraft::cuda

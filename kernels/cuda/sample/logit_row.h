@@ -1,0 +1,194 @@
+#pragma once
+
+// A block's share of a row of logits: some chunks (kernels/cuda/common/row_blocks.h), read through shared
+// memory one by one, so that all loads of a chunk are in flight together. Thread t has columns 4 (t + 256 i)
+// .. + 3 of a chunk, i < 4, and reads back only what it copied, so that no barrier is needed.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/common/block_reduce.h"
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/common/row_blocks.h"
+#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/sample/ordered_key.h"
+#include "kernels/exp.h"
+#include "kernels/ops.h"
+#include "kernels/penalties.h"
+
+namespace foredraft::cuda {
+
+inline constexpr int kChunkWarps = kChunkThreads / 32;
+inline constexpr int kChunkPieces = kChunkColumns / (4 * kChunkThreads);
+
+// ---- the blocks of a row ----
+
+// Block (r, b) has chunks [b * chunks_per_block, (b + 1) * chunks_per_block) of row r.
+struct RowSplit {
+  int32_t columns;
+  int32_t chunks;  // of a row
+  int32_t blocks;  // of a row
+  int32_t chunks_per_block;
+
+  __device__ int32_t first_chunk() const { return static_cast<int32_t>(blockIdx.y) * chunks_per_block; }
+  __device__ int32_t end_chunk() const { return min(first_chunk() + chunks_per_block, chunks); }
+};
+
+inline RowSplit SplitRow(int32_t rows, int32_t columns, int32_t resident_blocks) {
+  return {.columns = columns,
+          .chunks = ChunksOf(columns),
+          .blocks = BlocksPerRow(rows, columns, resident_blocks),
+          .chunks_per_block = ChunksPerBlock(rows, columns, resident_blocks)};
+}
+
+inline LaunchShape BlocksOfRows(int32_t rows, const RowSplit& split, size_t shared_bytes) {
+  return {.grid = dim3(rows, split.blocks), .block = dim3(kChunkThreads), .shared_bytes = shared_bytes};
+}
+
+// ---- a chunk ----
+
+struct ChunkStage {
+  float4 pieces[kChunkPieces][kChunkThreads];
+};
+
+__device__ __forceinline__ int32_t PieceColumn(int32_t chunk, int piece) {
+  return chunk * kChunkColumns + 4 * (piece * kChunkThreads + static_cast<int32_t>(threadIdx.x));
+}
+
+// Copies the thread's columns of a chunk of row x into the stage.
+__device__ __forceinline__ void LoadChunk(ChunkStage& stage, const float* x, int32_t columns, int32_t chunk) {
+  const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
+#pragma unroll
+  for (int piece = 0; piece < kChunkPieces; ++piece) {
+    const int32_t v = PieceColumn(chunk, piece);
+    float4& four = stage.pieces[piece][threadIdx.x];
+    if (aligned && v + 4 <= columns) {
+      CpAsync16(&four, x + v);
+    } else {
+      if (v < columns) four.x = x[v];
+      if (v + 1 < columns) four.y = x[v + 1];
+      if (v + 2 < columns) four.z = x[v + 2];
+      if (v + 3 < columns) four.w = x[v + 3];
+    }
+  }
+  CpAsyncCommit();
+  CpAsyncWait<0>();
+}
+
+// Calls visit(v, x[v]) for the thread's columns of the loaded chunk, ascending.
+template <class Visit>
+__device__ __forceinline__ void ForEachLoaded(const ChunkStage& stage, int32_t columns, int32_t chunk,
+                                              const Visit& visit) {
+#pragma unroll 1
+  for (int piece = 0; piece < kChunkPieces; ++piece) {
+    const int32_t v = PieceColumn(chunk, piece);
+    const float4 four = stage.pieces[piece][threadIdx.x];
+    if (v < columns) visit(v, four.x);
+    if (v + 1 < columns) visit(v + 1, four.y);
+    if (v + 2 < columns) visit(v + 2, four.z);
+    if (v + 3 < columns) visit(v + 3, four.w);
+  }
+}
+
+// Calls visit(v, x[v]) for the thread's columns of chunks [begin, end) of row x, ascending.
+template <class Visit>
+__device__ __forceinline__ void ForEachLogit(ChunkStage& stage, const float* x, int32_t columns,
+                                             int32_t begin, int32_t end, const Visit& visit) {
+#pragma unroll 1
+  for (int32_t chunk = begin; chunk < end; ++chunk) {
+    LoadChunk(stage, x, columns, chunk);
+    ForEachLoaded(stage, columns, chunk, visit);
+  }
+}
+
+// ---- keys (kernels/cuda/sample/ordered_key.h) ----
+
+using IndexedKeyBits = unsigned long long;  // the type of CUDA's shuffles and atomics
+
+__device__ __forceinline__ IndexedKeyBits KeyOf(int32_t v, float x) { return IndexedKey(OrderedKey(x), v); }
+// Of a raw logit, in a row whose usability the largest key decides.
+__device__ __forceinline__ IndexedKeyBits CheckedKeyOf(int32_t v, float x) {
+  return IndexedKey(OrderedKeyOrUnusable(x), v);
+}
+__device__ __forceinline__ bool IsUsable(IndexedKeyBits largest) {
+  return IsUsable(static_cast<uint32_t>(largest >> 32));
+}
+// kNoToken where the row is not usable.
+__device__ __forceinline__ int32_t TokenOf(IndexedKeyBits largest) {
+  return IsUsable(largest) ? IndexOf(largest) : kNoToken;
+}
+__device__ __forceinline__ float LogitOf(IndexedKeyBits key) {
+  return FromOrderedKey(static_cast<uint32_t>(key >> 32));
+}
+
+// Called by all lanes of a warp; returns the result to all of them.
+template <class T, class Join>
+__device__ __forceinline__ T WarpReduce(T value, Join join) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = join(value, __shfl_xor_sync(0xffffffffu, value, distance));
+  }
+  return value;
+}
+
+// The reduction of values[0, count), which earlier kernels wrote, by a warp.
+template <class T, class Join>
+__device__ __forceinline__ T ReduceByWarp(const T* values, int32_t count, T neutral, Join join) {
+  T joined = neutral;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x % 32); i < count; i += 32)
+    joined = join(joined, values[i]);
+  return WarpReduce(joined, join);
+}
+
+__device__ __forceinline__ IndexedKeyBits LargestKey(const IndexedKeyBits* keys, int32_t count) {
+  return ReduceByWarp(keys, count, IndexedKeyBits{0}, Largest());
+}
+
+// ---- softmax sums ----
+//
+// A chunk's sum is taken relative to the chunk's own largest logit, so that one reading of the row suffices.
+// The sums of the chunks are added in a fixed order.
+
+// What the exponents of a chunk are relative to: its largest logit, or 0 where it has no finite one.
+__device__ __forceinline__ float ReferenceOf(IndexedKeyBits largest_of_chunk) {
+  const float largest = LogitOf(largest_of_chunk);
+  return largest > FromOrderedKey(kMinusInfinityKey) ? largest : 0.0f;
+}
+
+// The sum over a row of exp(x - largest), by a warp. largest_of_chunk(c) is the key of chunk c's largest
+// logit, sums[c] its sum relative to ReferenceOf that key.
+template <class LargestOfChunk>
+__device__ double SumOfChunks(const double* sums, int32_t chunks, float largest,
+                              const LargestOfChunk& largest_of_chunk) {
+  double sum = 0.0;
+  for (int32_t c = static_cast<int32_t>(threadIdx.x % 32); c < chunks; c += 32) {
+    const double reference = static_cast<double>(ReferenceOf(largest_of_chunk(c)));
+    if (sums[c] != 0.0) sum += sums[c] * exp(reference - static_cast<double>(largest));
+  }
+  return WarpReduce(sum, Sum());
+}
+
+// ---- penalties ----
+
+// Applies the slot's penalties to a row's logits.
+struct PenalisedLogits {
+  const SlotConstants* constants;
+  const int32_t* counts;     // [vocab]
+  const uint8_t* in_prompt;  // [vocab]
+  DraftHistory history;
+  bool applies;
+
+  __device__ PenalisedLogits(const SlotArrays& slots, int32_t slot, const DraftHistory& drafts)
+      : constants(slots.constants + slot),
+        counts(slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size),
+        in_prompt(slots.prompt_seen + static_cast<int64_t>(slot) * slots.vocab_size),
+        history(drafts),
+        applies(HasPenalties(*constants)) {}
+
+  __device__ float operator()(int32_t v, float logit) const {
+    if (!applies) return logit;
+    return Penalised(*constants, logit, in_prompt[v] != 0, counts[v] + history.Count(v));
+  }
+};
+
+}  // namespace foredraft::cuda

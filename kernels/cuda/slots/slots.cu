@@ -1,0 +1,57 @@
+// The slot ops: kernels/slot_logic.h and kernels/vanilla_logic.h, a thread per bucket entry. Each entry is a
+// chain of dependent loads, so only latency matters: small blocks spread the warps over the multiprocessors.
+
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/device/kernels.h"
+#include "kernels/slot_logic.h"
+#include "kernels/vanilla_logic.h"
+
+namespace foredraft::cuda {
+namespace {
+
+constexpr int32_t kEntriesPerBlock = 32;
+
+LaunchShape ThreadPerEntry(int32_t entries) {
+  return {.grid = dim3((entries + kEntriesPerBlock - 1) / kEntriesPerBlock), .block = dim3(kEntriesPerBlock)};
+}
+
+__device__ __forceinline__ int32_t EntryOfThread() {
+  return static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+}
+
+template <class Params>
+__global__ void SlotKernel(const __grid_constant__ Params p) {
+  GridDependencySync();
+  if (EntryOfThread() < EntryCount(p)) RunEntry(p, EntryOfThread());
+}
+
+template <class Params>
+void LaunchSlotKernel(Stream& stream, const Params& p) {
+  Launch(stream, SlotKernel<Params>, ThreadPerEntry(EntryCount(p)), p);
+}
+
+__global__ void VerifyDraftsKernel(const __grid_constant__ VerifyDraftsParams p) {
+  GridDependencySync();
+  // A slot that runs at its length limit breaks an invariant: the trap fails the stream, and the daemon
+  // aborts.
+  if (EntryOfThread() < p.bucket && !VerifyEntry(p, EntryOfThread())) __trap();
+}
+
+}  // namespace
+
+void DecodeRows(Stream& stream, const DecodeRowsParams& p) { LaunchSlotKernel(stream, p); }
+
+void VerifyDrafts(Stream& stream, const VerifyDraftsParams& p) {
+  Launch(stream, VerifyDraftsKernel, ThreadPerEntry(p.bucket), p);
+}
+
+void AcceptFirstToken(Stream& stream, const AcceptFirstTokenParams& p) { LaunchSlotKernel(stream, p); }
+void EagleRows(Stream& stream, const EagleRowsParams& p) { LaunchSlotKernel(stream, p); }
+void NextDraftRows(Stream& stream, const NextDraftRowsParams& p) { LaunchSlotKernel(stream, p); }
+void StoreDrafts(Stream& stream, const StoreDraftsParams& p) { LaunchSlotKernel(stream, p); }
+void VanillaRows(Stream& stream, const VanillaRowsParams& p) { LaunchSlotKernel(stream, p); }
+void VanillaLevelRows(Stream& stream, const VanillaLevelRowsParams& p) { LaunchSlotKernel(stream, p); }
+void AppendRecent(Stream& stream, const AppendRecentParams& p) { LaunchSlotKernel(stream, p); }
+
+}  // namespace foredraft::cuda

@@ -1,0 +1,64 @@
+#pragma once
+
+// The certificate of a gRPC server, which a running daemon replaces: handshakes after Reload use the new one,
+// connections stay. Thread-safe.
+
+#include <grpcpp/security/server_credentials.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "net/tls.h"
+
+namespace foredraft {
+
+// A file in memory whose content is replaced as a whole: who opens the path gets the old content or the new.
+class MemoryFile {
+ public:
+  MemoryFile();
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  void Replace(const std::string& content);
+  std::string path() const;
+
+ private:
+  const int fd_;
+};
+
+class Certificates {
+ public:
+  // Errors as ReadServerPems. Without a certificate, connections are plain text.
+  static absl::StatusOr<std::unique_ptr<Certificates>> Load(const TlsConfig& tls, const TlsKeys& keys = {});
+
+  std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
+  bool encrypts() const { return !tls_.cert.empty(); }
+
+  // Reads the files again. Not ok: they are refused as at the start, and the old ones stay in use. In use
+  // within a second.
+  absl::Status Reload();
+  // Logs a warning if the certificate has expired since it was read, or will within two weeks.
+  void WarnOfExpiry() const;
+  int64_t expiry_seconds() const;  // since the epoch; 0 without a certificate
+
+ private:
+  Certificates(const TlsConfig& tls, const TlsKeys& keys) : tls_(tls), keys_(keys) {}
+
+  const TlsConfig tls_;
+  const TlsKeys keys_;
+  // gRPC watches files. These hold only what was checked, key and certificate in one, so that it never sees
+  // half of a change.
+  MemoryFile identity_;
+  MemoryFile client_ca_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
+  mutable std::mutex mutex_;
+  int64_t expiry_seconds_ = 0;  // guarded by mutex_
+};
+
+}  // namespace foredraft

@@ -1,0 +1,120 @@
+#include "ranks/engine_setup.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/fnv.h"
+#include "config/config_defaults.h"
+#include "engine/cache_groups.h"
+#include "engine/group_shapes.h"
+#include "engine/swap_store.h"
+
+namespace foredraft {
+namespace {
+
+bool UsesVanilla(const Config& config) {
+  return config.speculative_config.has_value() && config.speculative_config->use_mtp_vanilla &&
+         MaxDraftLen(config) > 0;
+}
+
+}  // namespace
+
+int BlockTokens(const Config& config, const ModelConfig& model) {
+  return CacheGroupsOf(model, 0, config.kv_cache_config.tokens_per_block).front().tokens_per_block;
+}
+
+int BlockCount(const Config& config, const ModelConfig& model) {
+  const int64_t per_block = BlockTokens(config, model);
+  return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
+         1;  // the scratch block
+}
+
+int MaxDraftLen(const Config& config) {
+  return config.speculative_config.has_value() ? config.speculative_config->max_draft_len : 0;
+}
+
+Speculation SpeculationOf(const Config& config) {
+  Speculation speculation;
+  if (!config.speculative_config.has_value()) return speculation;
+  const SpeculativeConfig& wanted = *config.speculative_config;
+  speculation.draft_len = wanted.max_draft_len;
+  if (wanted.use_relaxed_acceptance_for_thinking) {
+    speculation.acceptance.relaxed_topk = wanted.relaxed_topk;
+    speculation.acceptance.relaxed_delta = static_cast<float>(wanted.relaxed_delta);
+  }
+  speculation.acceptance.forced_length = static_cast<float>(wanted.forced_acceptance_length.value_or(0));
+  speculation.draft_policy = {.kind = wanted.draft_policy, .schedule = wanted.draft_len_schedule};
+  return speculation;
+}
+
+SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
+  const KvCacheConfig& cache = config.kv_cache_config;
+  const SwapStoreShape host = SwapStoreShape::Of(EngineOptionsOf(config, model), model);
+  SchedulerOptions options;
+  options.rank_count = config.parallel.attention_dp;
+  options.max_batch_size = config.max_batch_size;
+  options.max_num_tokens = config.max_num_tokens;
+  options.max_seq_len = config.max_seq_len;
+  options.enable_chunked_prefill = config.enable_chunked_prefill;
+  options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
+  options.groups = GroupShapesOf(EngineOptionsOf(config, model), model);
+  options.enable_block_reuse = cache.enable_block_reuse;
+  options.host_frame_count = host.frame_count();
+  options.host_image_frames = host.slot_frames();
+  options.batch_sizes = StepSizes(config);
+  options.max_draft_len = MaxDraftLen(config);
+  const Speculation speculation = SpeculationOf(config);
+  options.draft_len = speculation.draft_len;
+  options.acceptance = speculation.acceptance;
+  options.draft_policy = speculation.draft_policy;
+  options.resume = config.parallel.restart == RestartPolicy::kGroup && config.parallel.resume;
+  options.priority_ageing = std::chrono::seconds(config.server.priority_ageing_s);
+  if (UsesVanilla(config)) {
+    options.reuse_reserve = options.max_draft_len;
+    options.given_limit = kVanillaGivenLimit;
+    options.offer_margin = options.max_draft_len - 1;
+  }
+  return options;
+}
+
+EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
+  EngineOptions options;
+  options.max_batch_size = config.max_batch_size;
+  options.max_num_tokens = config.max_num_tokens;
+  options.max_seq_len = config.max_seq_len;
+  options.max_draft_len = MaxDraftLen(config);
+  options.use_mtp_vanilla = UsesVanilla(config);
+  options.tokens_per_block = config.kv_cache_config.tokens_per_block;
+  options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
+  options.kv_dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;
+  options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
+  options.host_cache_bytes = config.kv_cache_config.host_cache_size;
+  options.batch_sizes = StepSizes(config);
+  options.captured_sizes = DecodeBuckets(config);
+  options.capture_graphs = config.cuda_graph_config.has_value();
+  options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);
+  return options;
+}
+
+namespace {
+
+std::string WeightsName(const ModelConfig& model) {
+  const PackQuantized& packed = model.pack_quantized;
+  if (packed) return absl::StrCat(packed.codes == CodeFormat::kInt4 ? "int4/" : "fp4/", packed.group);
+  if (!model.fp8_blocks) return "bf16";
+  return model.v4 && model.v4->fp4_experts ? "fp8, experts fp4" : "fp8";
+}
+
+}  // namespace
+
+std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
+  const std::string facts =
+      absl::StrCat(NameOf(config.backend), "|", device_name, "|weights ", WeightsName(model), "|kv ",
+                   DTypeName(EngineOptionsOf(config, model).kv_dtype), "|compiler ",
+                   __VERSION__);  // the device names its tuning
+  const uint64_t hash = Fnv1a(facts);
+  return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
+}
+
+}  // namespace foredraft

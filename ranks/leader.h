@@ -1,0 +1,183 @@
+#pragma once
+
+// The leader's end of the worker streams: it listens, passes messages on, and notices a lost rank. It wires
+// three parts: membership (who has joined, health), rank_results (results not collected yet) and
+// key_value_store (what ranks tell each other while the group forms). It has no part in processes, devices or
+// requests.
+//
+// Connections that have not joined are limited in number (pending_connections.h), all connections in a second
+// one, so that strangers can use up neither the process's descriptors nor the workers' turn.
+//
+// A worker is believed step by step. A call without a secret of the group is refused before a message of it
+// is read, and learns nothing. The first message must be a join, small and in time. From then on a message
+// that is not what the rank's plans allow (message_check.h, result_check.h) loses the rank: nothing that a
+// worker sends ends this process.
+//
+// A life of the group lasts from BeginGroup until the first failure, Abort or Stop. A lost rank ends it: all
+// workers are told to abort, and every Launch and Collect fails, once the results that have arrived are
+// collected. A worker is lost when its stream ends, when it reports a failure, when it is silent for
+// heartbeat_timeout, or when it owes a result for step_timeout.
+//
+// Threads: gRPC's own deliver messages and never wait for the engine; `leader` sends heartbeats and looks for
+// silent ranks; the scheduler calls the executors; health may be called by any; the owner calls the rest.
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/paced_count.h"
+#include "foredraft/v1/worker.grpc.pb.h"
+#include "net/acceptor.h"
+#include "ranks/identity.h"
+#include "ranks/key_value_store.h"
+#include "ranks/membership.h"
+#include "ranks/message_check.h"
+#include "ranks/pending_connections.h"
+#include "ranks/rank_results.h"
+#include "ranks/result_check.h"
+#include "scheduler/plan.h"
+
+namespace foredraft {
+
+class RemoteExecutor;
+
+struct LeaderOptions {
+  int rank_count = 1;
+  std::string address;  // host:port; port 0 = the kernel's choice
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  // A call must have one of them. With trust_certificates, a call without any is accepted too: the
+  // credentials have checked its certificate.
+  std::vector<std::string> secrets;
+  bool trust_certificates = false;
+  int max_pending_connections = 64;  // that have not joined; see MaxPendingConnections
+  std::function<void()> refused;     // a connection was closed because there were too many; any thread
+  RankLimits limits;
+  GroupIdentity identity;
+  std::chrono::milliseconds join_timeout{10'000};
+  std::chrono::milliseconds heartbeat_timeout{10'000};
+  std::chrono::milliseconds step_timeout{30'000};
+};
+
+// All ranks at one moment.
+struct GroupView {
+  uint64_t version = 0;  // grows with every change
+  std::vector<WorkerView> workers;
+};
+
+// `configured`, or a sixteenth of the limit of descriptors if that is less.
+int MaxPendingConnections(int configured);
+// The most descriptors that a leader with this limit has for connections at once.
+int LeaderDescriptors(int max_pending_connections, int rank_count);
+
+class Leader {
+ public:
+  // UNAVAILABLE names the address.
+  static absl::StatusOr<std::unique_ptr<Leader>> Listen(const LeaderOptions& options);
+  ~Leader();  // Abort, then closes the port
+
+  int port() const { return acceptor_->port(); }
+
+  // For calls from now on; streams that are open stay.
+  void SetSecrets(std::vector<std::string> secrets);
+
+  // A new life: workers may join from now on. The last life is over and its streams are gone.
+  void BeginGroup();
+
+  // Returns after a change past `seen_version` (0 at first), or after `timeout`.
+  GroupView Watch(uint64_t seen_version, std::chrono::milliseconds timeout);
+
+  // Usable once all ranks are ready; the same objects in every life. Their errors name the rank at fault.
+  std::vector<Executor*> executors() const;
+
+  // Not ok: the group's life is over, and why.
+  absl::Status health() const;
+
+  // Ends the life in order, with no plan in flight: the workers end by themselves. Cuts the streams that are
+  // still open after `grace`.
+  void Stop(std::chrono::milliseconds grace);
+
+  // Ends the life at once: the workers are told to abort. Cuts the streams that are still open after `grace`.
+  void Abort(const absl::Status& reason, std::chrono::milliseconds grace);
+
+ private:
+  friend class LeaderStream;
+  friend class RemoteExecutor;
+  class Service;
+
+  explicit Leader(const LeaderOptions& options);
+  absl::Status Listen();
+  void Run();  // the leader thread
+
+  void TakeConnection(int listener_fd, int fd);                  // acceptor_'s thread
+  void RefusedConnection();                                      // acceptor_'s thread
+  bool Knows(const grpc::CallbackServerContext& context) const;  // the call has a secret of the group
+  void LogStranger(const std::string& peer);
+
+  // Called by streams. A status from Join that is not ok ends the stream.
+  absl::Status Join(LeaderStream* stream, const std::string& peer, const v1::WorkerMessage& message);
+  void Receive(LeaderStream* stream, const v1::WorkerMessage& message);
+  void StreamBroke(LeaderStream* stream);
+  void StreamOpened(LeaderStream* stream);
+  void StreamGone();
+
+  // Called by executors.
+  absl::Status SendPlan(int rank, const IterationPlan& plan);
+  absl::StatusOr<RankResult> TakeResult(int rank);
+
+  // Callers hold mutex_.
+  void SendTo(int rank, v1::LeaderMessage message);  // does nothing if the rank is absent
+  void SendToAll(const v1::LeaderMessage& message);
+  absl::Status Believe(int rank, const v1::WorkerMessage& message);
+  absl::Status BelieveReady(int rank, const v1::WorkerReady& ready);
+  void ShareValue(const v1::StoreSet& set);
+  void EndLateJoins();
+  void Lose(int rank, const std::string& reason);
+  void EndLife(const absl::Status& reason);
+  void CutStreams(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds grace);
+  void Changed();
+
+  const LeaderOptions options_;
+  std::vector<std::unique_ptr<RemoteExecutor>> executors_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
+  std::unique_ptr<grpc::Server> server_;
+  ConnectionCount connections_;  // own lock
+  PendingConnections pending_;   // own lock
+  PacedCount refusals_;          // acceptor_'s thread
+  std::unique_ptr<Acceptor> acceptor_;
+  RankResults results_;  // own lock, taken after mutex_
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  Membership members_;
+  KeyValueStore store_;
+  std::vector<ResultCheck> result_checks_;  // [ranks]
+  // Streams that have not joined: until when they may; past that they are told, and then cut.
+  struct Joining {
+    std::chrono::steady_clock::time_point deadline;
+    bool told = false;
+  };
+  std::map<LeaderStream*, Joining> joining_;
+  int open_streams_ = 0;  // of all lives
+  std::vector<std::string> secrets_;
+  PacedCount strangers_;  // calls without a secret
+  uint64_t version_ = 1;
+  bool closing_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,103 @@
+#include "ranks/message_check.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace foredraft {
+namespace {
+
+constexpr size_t kLongestText = 256;
+constexpr size_t kLargestJoin = size_t{1} << 16;
+constexpr int32_t kMostBlocks = 1 << 24;  // 2^30 positions of 64 tokens a block
+constexpr int32_t kMostGraphs = 1 << 16;
+constexpr int64_t kMostWeightBytes = int64_t{1} << 50;
+constexpr size_t kLargestValue = size_t{1} << 20;
+constexpr int64_t kMostStoredBytes = int64_t{1} << 26;
+
+absl::Status Refuse(absl::string_view field, int64_t value, absl::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %d, allowed %s", field, value, allowed));
+}
+
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t lowest, int64_t highest) {
+  if (value >= lowest && value <= highest) return absl::OkStatus();
+  return Refuse(field, value, absl::StrFormat("%d..%d", lowest, highest));
+}
+
+absl::Status CheckEqual(absl::string_view field, int64_t value, int64_t expected) {
+  return value == expected ? absl::OkStatus() : Refuse(field, value, absl::StrCat(expected));
+}
+
+absl::Status CheckText(absl::string_view field, absl::string_view text) {
+  if (text.size() > kLongestText) {
+    return Refuse(field, static_cast<int64_t>(text.size()), absl::StrCat("0..", kLongestText, " bytes"));
+  }
+  if (ShowPeerText(text) == text) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", ShowPeerText(text), ", allowed text without control characters"));
+}
+
+// The first that is not ok.
+template <class... Statuses>
+absl::Status First(const Statuses&... statuses) {
+  absl::Status first;
+  ((first.ok() ? void(first = statuses) : void()), ...);
+  return first;
+}
+
+}  // namespace
+
+int64_t LargestMessage(const RankLimits& limits) {
+  constexpr int64_t kNumber = 11;                               // of a varint with its tag
+  constexpr int64_t kLogprob = 4 * kNumber + 20 * 2 * kNumber;  // with 20 alternatives
+  const int64_t tokens = limits.max_draft_len + 2;
+  const int64_t slot = 10 * kNumber + tokens * (kNumber + kLogprob);
+  const int64_t result = 64 + limits.max_batch_size * slot;
+  return std::max<int64_t>(result, 2 * kLargestValue);
+}
+
+absl::Status CheckJoin(const v1::WorkerJoin& join) {
+  const size_t bytes = join.ByteSizeLong();
+  if (bytes > kLargestJoin) {
+    return Refuse("join", static_cast<int64_t>(bytes), absl::StrCat("0..", kLargestJoin, " bytes"));
+  }
+  return First(CheckText("join.version", join.version()), CheckText("join.model_hash", join.model_hash()),
+               CheckText("join.numerics_class", join.numerics_class()),
+               CheckText("join.device", join.device()), CheckText("join.host", join.host()),
+               CheckText("join.gpu", join.gpu()));
+}
+
+absl::Status CheckLoading(const v1::WorkerLoading& loading) {
+  return First(CheckRange("loading.total_bytes", loading.total_bytes(), 0, kMostWeightBytes),
+               CheckRange("loading.done_bytes", loading.done_bytes(), 0, loading.total_bytes()));
+}
+
+absl::Status CheckReady(const v1::WorkerReady& ready, const RankLimits& limits, const WorkerView* other) {
+  if (other != nullptr) {
+    return First(CheckEqual("ready.block_count", ready.block_count(), other->block_count),
+                 CheckEqual("ready.graph_count", ready.graph_count(), other->graph_count));
+  }
+  const absl::Status blocks = limits.block_count > 0
+                                  ? CheckEqual("ready.block_count", ready.block_count(), limits.block_count)
+                                  : CheckRange("ready.block_count", ready.block_count(), 2, kMostBlocks);
+  return First(blocks, CheckRange("ready.graph_count", ready.graph_count(), 0, kMostGraphs));
+}
+
+absl::Status CheckStoreKey(absl::string_view key) { return CheckText("store.key", key); }
+
+absl::Status CheckStoreSet(const v1::StoreSet& set, int64_t stored_bytes) {
+  const int64_t bytes = static_cast<int64_t>(set.value().size());
+  return First(CheckStoreKey(set.key()), CheckRange("store_set.value bytes", bytes, 0, kLargestValue),
+               CheckRange("bytes of all values", stored_bytes + bytes, 0, kMostStoredBytes));
+}
+
+std::string ShowPeerText(absl::string_view text) {
+  std::string shown(text.substr(0, kLongestText));
+  std::replace_if(
+      shown.begin(), shown.end(),
+      [](char letter) { return static_cast<unsigned char>(letter) < ' ' || letter == 0x7f; }, '?');
+  return shown;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,40 @@
+#include "ranks/model_files.h"
+
+#include <filesystem>
+
+#include "base/status_macros.h"
+#include "config/config_defaults.h"
+#include "engine/checkpoint/checkpoint_check.h"
+#include "engine/checkpoint/dummy_weights.h"
+
+namespace foredraft {
+
+bool IsConfigJson(const Config& config) {
+  std::error_code error;
+  return config.load_format == LoadFormat::kDummy && std::filesystem::is_regular_file(config.model, error);
+}
+
+std::string ConfigJsonOf(const Config& config) {
+  return IsConfigJson(config) ? config.model : config.model + "/config.json";
+}
+
+absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
+  if (config.load_format == LoadFormat::kDummy) return SummarizeConfig(model);
+  ASSIGN_OR_RETURN(CheckpointSummary summary, SummarizeCheckpoint(config.model));
+  RETURN_IF_ERROR(
+      CheckModuleCount(config.model, model, MtpModuleCount(config), summary.config.num_nextn_predict_layers));
+  return summary;
+}
+
+absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
+                                        const LoadProgress& progress, const ExpertShard& shard) {
+  device.BeginPurpose("weights");
+  const std::unique_ptr<Stream> stream = device.CreateStream();
+  const int module_count = MtpModuleCount(config);
+  if (config.load_format == LoadFormat::kDummy) {
+    return MakeDummyWeights(model, module_count, device, *stream, progress, shard);
+  }
+  return LoadWeights(config.model, model, module_count, device, *stream, progress, shard);
+}
+
+}  // namespace foredraft

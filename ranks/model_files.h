@@ -1,0 +1,29 @@
+#pragma once
+
+// Where a configuration's model comes from: a checkpoint directory or, with load_format dummy, also a
+// directory without weights or a config.json alone.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "config/model_config.h"
+#include "engine/checkpoint/checkpoint_summary.h"
+#include "engine/checkpoint/weight_loader.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+// True if the model is a config.json alone, which only load_format dummy allows.
+bool IsConfigJson(const Config& config);
+std::string ConfigJsonOf(const Config& config);
+
+// Refuses a checkpoint without the MTP modules that the configuration runs.
+absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
+
+// Loads, or makes if load_format is dummy, the weights that the configuration runs; of the routed experts
+// only `shard`'s.
+absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
+                                        const LoadProgress& progress, const ExpertShard& shard);
+
+}  // namespace foredraft

@@ -1,0 +1,54 @@
+#include "ranks/rank_builder.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "config/config_defaults.h"
+#include "engine/comm/communicator_factory.h"
+#include "engine/rank_engine.h"
+#include "ranks/engine_setup.h"
+#include "ranks/model_files.h"
+
+namespace foredraft {
+
+absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
+  return CreateDevice(NameOf(config.backend), {.threads = config.cpu.threads,
+                                               .pin = config.cpu.pin.value_or(false),
+                                               .ranks_here = LocalRankCount(config),
+                                               .isa = NameOf(config.cpu.isa),
+                                               .tuning_file = config.cublaslt.tuning_file,
+                                               .side_stream = config.cuda.side_stream});
+}
+
+absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,
+                                    std::unique_ptr<Device> device, const GroupLink& link,
+                                    const LoadProgress& progress) {
+  const EngineOptions options = EngineOptionsOf(config, model);
+  std::unique_ptr<Communicator> communicator;
+  if (link.store != nullptr) {
+    RETURN_IF_ERROR(link.wait_for_all("joined"));
+    ASSIGN_OR_RETURN(communicator, CreateCommunicator({.rank = link.rank,
+                                                       .size = config.parallel.attention_dp,
+                                                       .backend = config.backend,
+                                                       .interface = config.parallel.interface,
+                                                       .step_timeout = options.step_timeout},
+                                                      *device, link.store));
+  }
+  ASSIGN_OR_RETURN(
+      LoadedWeights weights,
+      LoadModel(config, model, *device, progress, {.rank = link.rank, .size = config.parallel.attention_dp}));
+  // The first exchange has a step's deadline, which does not allow for ranks that load at different speeds.
+  if (link.store != nullptr) RETURN_IF_ERROR(link.wait_for_all("loaded"));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<RankEngine> engine,
+      RankEngine::Create(options, model, std::move(device), std::move(weights), std::move(communicator)));
+  BuiltRank built;
+  ASSIGN_OR_RETURN(built.graph_count, engine->WarmUp());
+  built.block_count = engine->options().block_count;
+  built.communicator = engine->rank().comm.get();
+  built.executor = std::make_unique<LocalExecutor>(std::move(engine), link.rank);
+  return built;
+}
+
+}  // namespace foredraft

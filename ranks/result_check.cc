@@ -1,0 +1,205 @@
+#include "ranks/result_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+constexpr double kLongestStep = 86'400;  // seconds
+constexpr int32_t kMostTopLogprobs = 20;
+
+template <class T>
+absl::Status Refuse(absl::string_view field, T value, absl::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", allowed ", allowed));
+}
+
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t lowest, int64_t highest) {
+  if (value >= lowest && value <= highest) return absl::OkStatus();
+  return Refuse(field, value, absl::StrCat(lowest, "..", highest));
+}
+
+absl::Status CheckEqual(absl::string_view field, int64_t value, int64_t expected) {
+  return value == expected ? absl::OkStatus() : Refuse(field, value, absl::StrCat(expected));
+}
+
+absl::Status CheckSeconds(absl::string_view field, double seconds) {
+  if (seconds >= 0 && seconds <= kLongestStep) return absl::OkStatus();
+  return Refuse(field, seconds, absl::StrCat("0..", kLongestStep));
+}
+
+absl::Status CheckFinite(absl::string_view field, double value) {
+  return std::isfinite(value) ? absl::OkStatus() : Refuse(field, value, "finite numbers");
+}
+
+absl::Status Within(absl::string_view list, int64_t index, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrFormat("%s[%d]%s", list, index, status.message()));
+}
+
+bool Contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+// ---- the plans ----
+
+void ResultCheck::Clear() {
+  slots_.clear();
+  images_.clear();
+  expected_.clear();
+}
+
+void ResultCheck::Expect(const RankPlan& plan, uint64_t number, int32_t draft_len) {
+  MoveSequences(plan);
+  Expected expected{.number = number, .draft_len = draft_len, .live = {}};
+  for (const int32_t slot : plan.live_slots) {
+    const auto found = slots_.find(slot);
+    CHECK(found != slots_.end()) << "slot " << slot << " is live without an admission, iteration " << number;
+    LiveSlot& live = expected.live.emplace_back(LiveSlot{.slot = slot, .sequence = found->second});
+    for (const PrefillChunk& chunk : plan.prefill_chunks)
+      live.prompt_ends |= chunk.slot == slot && chunk.last;
+    for (const GivenTokens& given : plan.given_tokens) {
+      if (given.slot == slot) live.given_tokens = given.token_ids;
+    }
+  }
+  expected_.push_back(std::move(expected));
+}
+
+// In a plan's order (plan-order). A sequence may leave or return in several parts.
+void ResultCheck::MoveSequences(const RankPlan& plan) {
+  for (const uint64_t image_id : plan.dropped_images) images_.erase(image_id);
+  for (const int32_t slot : plan.releases) slots_.erase(slot);
+  for (const SwapOut& swap : plan.swaps_out) {
+    if (auto moved = slots_.extract(swap.slot)) images_[swap.image_id] = std::move(moved.mapped());
+  }
+  for (const SwapIn& swap : plan.swaps_in) {
+    if (auto moved = images_.extract(swap.image_id)) slots_[swap.slot] = std::move(moved.mapped());
+  }
+  for (const SlotAdmission& admission : plan.admissions) {
+    slots_[admission.slot] = std::make_shared<Sequence>(Sequence{.admission = admission});
+  }
+}
+
+// ---- the results ----
+
+absl::Status ResultCheck::Check(const v1::WorkerResult& result) {
+  if (expected_.empty()) return Refuse("result.number", result.number(), "no result: no plan is open");
+  const Expected& expected = expected_.front();
+  if (result.number() != expected.number) {
+    return Refuse("result.number", result.number(), absl::StrCat(expected.number));
+  }
+  RETURN_IF_ERROR(CheckSeconds("result.prefill_seconds", result.prefill_seconds()));
+  RETURN_IF_ERROR(CheckSeconds("result.decode_seconds", result.decode_seconds()));
+  const int slot_count = static_cast<int>(expected.live.size());
+  RETURN_IF_ERROR(CheckEqual("result.slots size", result.slots_size(), slot_count));
+  for (int i = 0; i < slot_count; ++i) {
+    RETURN_IF_ERROR(
+        Within("result.slots", i, CheckSlot(result.slots(i), expected.live[i], expected.draft_len)));
+  }
+  for (int i = 0; i < slot_count; ++i) {
+    expected.live[i].sequence->length = result.slots(i).length();
+    expected.live[i].sequence->finished = result.slots(i).finished();
+  }
+  expected_.pop_front();
+  return absl::OkStatus();
+}
+
+absl::Status ResultCheck::CheckSlot(const v1::ResultSlot& slot, const LiveSlot& live,
+                                    int32_t draft_len) const {
+  const Sequence& sequence = *live.sequence;
+  RETURN_IF_ERROR(CheckEqual(".slot", slot.slot(), live.slot));
+  // Without a usable first token there is none.
+  const bool first_token = live.prompt_ends && (slot.token_ids_size() > 0 || !slot.nonfinite_logits());
+  RETURN_IF_ERROR(CheckEqual(".first_token", slot.first_token(), first_token));
+  const int32_t step_tokens = slot.token_ids_size() - (first_token ? 1 : 0);
+  RETURN_IF_ERROR(CheckTokens(slot, live, step_tokens));
+  const int32_t before = live.prompt_ends ? sequence.admission.prompt_len : sequence.length;
+  RETURN_IF_ERROR(CheckEqual(".length", slot.length(), int64_t{before} + step_tokens));
+  RETURN_IF_ERROR(CheckEnd(slot, live));
+  RETURN_IF_ERROR(CheckCounts(slot, live, draft_len, step_tokens));
+  return CheckLogprobs(slot, sequence);
+}
+
+absl::Status ResultCheck::CheckTokens(const v1::ResultSlot& slot, const LiveSlot& live,
+                                      int32_t step_tokens) const {
+  const Sequence& sequence = *live.sequence;
+  if (sequence.finished) {
+    RETURN_IF_ERROR(CheckEqual(".nonfinite_logits", slot.nonfinite_logits(), 0));
+    return CheckEqual(".token_ids size", slot.token_ids_size(), 0);
+  }
+  for (int i = 0; i < slot.token_ids_size(); ++i) {
+    RETURN_IF_ERROR(
+        Within(".token_ids", i, CheckRange("", slot.token_ids(i), 0, int64_t{limits_.vocab_size} - 1)));
+    if (i + 1 < slot.token_ids_size() && Contains(sequence.admission.stop_ids, slot.token_ids(i))) {
+      return Within(".token_ids", i, Refuse("", slot.token_ids(i), "no stop id before the last token"));
+    }
+  }
+  const int32_t first_of_step = slot.token_ids_size() - step_tokens;
+  const int32_t given_count = static_cast<int32_t>(live.given_tokens.size());
+  if (given_count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckRange(".token_ids size", slot.token_ids_size(), 0, first_of_step + given_count));
+  for (int32_t i = 0; i < step_tokens; ++i) {
+    RETURN_IF_ERROR(Within(".token_ids", first_of_step + i,
+                           CheckEqual("", slot.token_ids(first_of_step + i), live.given_tokens[i])));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResultCheck::CheckEnd(const v1::ResultSlot& slot, const LiveSlot& live) const {
+  const SlotAdmission& admission = live.sequence->admission;
+  if (slot.length() > admission.length_limit) {
+    return Refuse(".length", slot.length(), absl::StrCat("0..", admission.length_limit));
+  }
+  const bool stopped =
+      slot.token_ids_size() > 0 && Contains(admission.stop_ids, slot.token_ids(slot.token_ids_size() - 1));
+  const bool ends = live.sequence->finished || stopped || slot.length() == admission.length_limit ||
+                    slot.nonfinite_logits();
+  return CheckEqual(".finished", slot.finished(), ends);
+}
+
+absl::Status ResultCheck::CheckCounts(const v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len,
+                                      int32_t step_tokens) const {
+  const bool given = !live.given_tokens.empty();
+  // A slot that goes on has tokens: one, or all that it was given.
+  const int32_t least = slot.finished() ? 0 : given ? static_cast<int32_t>(live.given_tokens.size()) : 1;
+  RETURN_IF_ERROR(CheckRange(".token_ids size of the step", step_tokens, least, draft_len + 1));
+  const int32_t accepted = std::max(0, step_tokens - 1);
+  const int32_t most_drafts =
+      given || live.sequence->finished ? 0 : std::min(draft_len, live.sequence->admission.draft_cap);
+  RETURN_IF_ERROR(CheckRange(".drafts_verified", slot.drafts_verified(), given ? 0 : accepted, most_drafts));
+  return CheckRange(".relaxed_count", slot.relaxed_count(), 0, given ? 0 : accepted);
+}
+
+absl::Status ResultCheck::CheckLogprobs(const v1::ResultSlot& slot, const Sequence& sequence) const {
+  const int32_t wanted = sequence.admission.logprob_count;
+  RETURN_IF_ERROR(CheckEqual(".logprobs size", slot.logprobs_size(), wanted < 0 ? 0 : slot.token_ids_size()));
+  const int32_t top = std::min({std::max(wanted, 0), kMostTopLogprobs, limits_.vocab_size});
+  for (int i = 0; i < slot.logprobs_size(); ++i) {
+    const v1::ResultLogprob& token = slot.logprobs(i);
+    const auto check = [&]() -> absl::Status {
+      const int64_t last_id = int64_t{limits_.vocab_size} - 1;
+      RETURN_IF_ERROR(CheckRange(".token_id", token.token_id(), 0, last_id));
+      RETURN_IF_ERROR(CheckFinite(".logprob", token.logprob()));
+      RETURN_IF_ERROR(CheckEqual(".top_ids size", token.top_ids_size(), top));
+      RETURN_IF_ERROR(CheckEqual(".top_logprobs size", token.top_logprobs_size(), top));
+      for (int j = 0; j < top; ++j) {
+        RETURN_IF_ERROR(Within(".top_ids", j, CheckRange("", token.top_ids(j), 0, last_id)));
+        RETURN_IF_ERROR(Within(".top_logprobs", j, CheckFinite("", token.top_logprobs(j))));
+      }
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(Within(".logprobs", i, check()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,58 @@
+#pragma once
+
+// The emulation of kernels/cuda/common/ptx_attention.h.
+
+#include "kernels/cuda/common/ptx_hopper.h"
+
+namespace foredraft::cuda {
+
+inline void FenceProxyAsync() {}
+
+inline void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity, CUDA_ON_HOST_CALLER) {
+  MbarrierWait(barrier, parity, "unlimited", file, line);
+}
+
+namespace on_host {
+
+struct NamedBarrier {
+  int arrived = 0;
+  int generation = 0;
+};
+// Of the block that runs on this host thread.
+inline thread_local NamedBarrier named_barriers[16];
+
+struct NamedWait {
+  NamedBarrier* barrier;
+  int generation;
+};
+inline bool GenerationEnded(void* argument) {
+  const auto& wait = *static_cast<NamedWait*>(argument);
+  return wait.barrier->generation != wait.generation;
+}
+
+}  // namespace on_host
+
+template <int barrier, int threads>
+void NamedBarrierSync(CUDA_ON_HOST_CALLER) {
+  static_assert(barrier > 0 && barrier < 16 && threads % 32 == 0);
+  on_host::NamedBarrier& named = on_host::named_barriers[barrier];
+  on_host::NamedWait wait = {&named, named.generation};
+  if (++named.arrived == threads) {
+    named.arrived = 0;
+    ++named.generation;
+  }
+  cuda_on_host::WaitUntil(&on_host::GenerationEnded, &wait, {file, line});
+}
+
+inline uint64_t MnMajorDescriptor(const void* tile, int bytes_to_next) {
+  constexpr uint64_t kEightRows = 1024;
+  return static_cast<uint64_t>(SharedAddress(tile) >> 4 & 0x3fffu) |
+         static_cast<uint64_t>(bytes_to_next >> 4) << 16 | (kEightRows >> 4) << 32 | uint64_t{1} << 62;
+}
+inline constexpr uint64_t kDescriptor16Rows = 16 * kTileRowBytes >> 4;
+
+inline void WgmmaBf16MnMajorB(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+  on_host::StartWgmma({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 256, .mn_major_b = true});
+}
+
+}  // namespace foredraft::cuda

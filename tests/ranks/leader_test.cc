@@ -1,0 +1,366 @@
+// Leader and workers over real streams on loopback, without a model: the executor of a worker answers each
+// plan with tokens derived from the plan's number.
+
+#include "ranks/leader.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/bounded_queue.h"
+#include "base/log.h"
+#include "ranks/worker_session.h"
+#include "tests/ranks/leader_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+class ScriptedExecutor : public Executor {
+ public:
+  absl::Status Launch(const IterationPlan& plan) override {
+    if (plan.number == fail_at) return absl::InternalError("out of tokens");
+    RankResult result{.number = plan.number};
+    for (int32_t slot : plan.ranks[rank].live_slots) {
+      const int32_t number = static_cast<int32_t>(plan.number);
+      SlotResult& of_slot = result.slots.emplace_back(SlotResult{.slot = slot, .length = number + 1});
+      of_slot.first_token = number == 1;
+      of_slot.token_ids.assign(of_slot.first_token ? 2 : 1, number * 100 + slot);
+    }
+    if (plan.number == hang_at) return absl::OkStatus();
+    results_.TryPush(std::move(result));  // refused once aborted
+    return absl::OkStatus();
+  }
+  absl::StatusOr<RankResult> Collect() override {
+    std::optional<RankResult> result = results_.Pop(kPatience);
+    if (!result) return absl::DeadlineExceededError("aborted");
+    return *std::move(result);
+  }
+  void Abort() { results_.Close(); }
+
+  int rank = 0;
+  uint64_t fail_at = 0;
+  uint64_t hang_at = 0;
+
+ private:
+  BoundedQueue<RankResult> results_{4};
+};
+
+// One worker on a thread of its own, which does what a worker process does.
+class TestWorker {
+ public:
+  TestWorker(int port, int rank, uint64_t fail_at = 0, uint64_t hang_at = 0) {
+    executor_.rank = rank;
+    executor_.fail_at = fail_at;
+    executor_.hang_at = hang_at;
+    end_ = std::async(std::launch::async, [this, port, rank]() -> absl::Status {
+      auto session = WorkerSession::Join(Options(port, rank));
+      if (!session.ok()) return session.status();
+      (*session)->SetOnLost([this](const absl::Status&) { executor_.Abort(); });
+      if (absl::Status status =
+              (*session)->Set("address/" + std::to_string(rank), "at " + std::to_string(rank));
+          !status.ok())
+        return status;
+      absl::StatusOr<std::string> peer =
+          (*session)->Get("address/" + std::to_string(rank ^ 1), steady_clock::now() + kPatience);
+      if (!peer.ok()) return peer.status();
+      EXPECT_EQ(*peer, "at " + std::to_string(rank ^ 1));
+      (*session)->ReportLoading(5, 10);
+      (*session)->ReportReady(kBlockCount, 7);
+      return (*session)->Run(executor_);
+    });
+  }
+  static WorkerOptions Options(int port, int rank) {
+    WorkerOptions options;
+    options.rank = rank;
+    options.leader = "127.0.0.1:" + std::to_string(port);
+    options.credentials = grpc::InsecureChannelCredentials();
+    options.secret = kSecret;
+    options.identity = Identity();
+    options.identity.numerics_class = "cccccccc";
+    options.device = "scripted";
+    options.heartbeat_timeout = kHeartbeatTimeout;
+    options.join_timeout = kPatience;
+    return options;
+  }
+  absl::Status End() {
+    EXPECT_EQ(end_.wait_for(kPatience), std::future_status::ready);
+    return end_.get();
+  }
+
+ private:
+  ScriptedExecutor executor_;
+  std::future<absl::Status> end_;
+};
+
+class LeaderTest : public LeaderFixture {
+ protected:
+  void SetUp() override {
+    LeaderFixture::SetUp();
+    Open(TestLeaderOptions());
+  }
+  // The first plan of a life admits and prefills, the others decode.
+  static IterationPlan PlanOf(uint64_t number) {
+    IterationPlan plan{.number = number, .decode_bucket = 2, .prefill_rows = {0, 0}};
+    plan.ranks.resize(2);
+    plan.ranks[0].live_slots = {1};
+    plan.ranks[1].live_slots = {2, 3};
+    for (RankPlan& rank : plan.ranks) {
+      for (const int32_t slot : rank.live_slots) {
+        if (number > 1) continue;
+        rank.admissions.push_back({.slot = slot, .prompt_len = 1, .length_limit = 1000});
+        rank.prefill_chunks.push_back({.slot = slot, .token_ids = {9}, .last = true});
+      }
+    }
+    return plan;
+  }
+  void Launch(uint64_t number) {
+    for (Executor* executor : leader_->executors()) ASSERT_TRUE(executor->Launch(PlanOf(number)).ok());
+  }
+  void ExpectResults(uint64_t number) {
+    const int32_t base = static_cast<int32_t>(number) * 100;
+    std::vector<std::vector<int32_t>> tokens;
+    for (Executor* executor : leader_->executors()) {
+      absl::StatusOr<RankResult> result = executor->Collect();
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->number, number);
+      tokens.emplace_back();
+      for (const SlotResult& slot : result->slots) tokens.back().push_back(slot.token_ids[0]);
+    }
+    EXPECT_THAT(tokens, testing::ElementsAre(testing::ElementsAre(base + 1),
+                                             testing::ElementsAre(base + 2, base + 3)));
+  }
+};
+
+TEST_F(LeaderTest, PassesPlansAndResultsAndStops) {
+  TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
+  ASSERT_TRUE(WaitReady());
+  const std::vector<WorkerView> views = leader_->Watch(0, milliseconds(0)).workers;
+  EXPECT_EQ(views[1].block_count, kBlockCount);
+  EXPECT_EQ(views[1].graph_count, 7);
+  EXPECT_EQ(views[1].done_bytes, 5);
+  EXPECT_EQ(views[0].device, "scripted");
+  EXPECT_EQ(views[0].numerics_class, "cccccccc");
+  Launch(1);
+  for (uint64_t number = 2; number < 200; ++number) {
+    Launch(number);  // one in flight, as the serving loop does
+    ExpectResults(number - 1);
+  }
+  ExpectResults(199);
+  leader_->Stop(kPatience);
+  EXPECT_TRUE(first.End().ok());
+  EXPECT_TRUE(second.End().ok());
+}
+
+TEST_F(LeaderTest, StaysHealthyWhileIdle) {
+  TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
+  ASSERT_TRUE(WaitReady());
+  EXPECT_FALSE(WaitUntil([this, until = steady_clock::now() + 3 * kHeartbeatTimeout](const auto&) {
+                 return !leader_->health().ok() || steady_clock::now() > until;
+               }) &&
+               !leader_->health().ok())
+      << leader_->health();
+  Launch(1);
+  ExpectResults(1);
+  leader_->Stop(kPatience);
+}
+
+// leader_parts_test covers every reason to refuse a worker.
+TEST_F(LeaderTest, RefusesAMismatchedWorkerAndGoesOn) {
+  const auto first = WorkerSession::Join(TestWorker::Options(leader_->port(), 0));
+  ASSERT_TRUE(first.ok()) << first.status();
+  WorkerOptions options = TestWorker::Options(leader_->port(), 1);
+  options.identity.config_keys[1] = "max_batch_size: 8";
+  const auto refused = WorkerSession::Join(options);
+  EXPECT_EQ(refused.status(), absl::FailedPreconditionError(
+                                  "configuration: max_batch_size: 8, the leader has max_batch_size: 16"));
+  EXPECT_TRUE(leader_->health().ok());
+}
+
+TEST_F(LeaderTest, RefusesASecondWorkerOnOneGpuAndLogsBoth) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  InstallLogSink([&](LogLevel, std::string_view line) {
+    std::lock_guard<std::mutex> lock(mutex);
+    lines.emplace_back(line);
+  });
+  WorkerOptions options = TestWorker::Options(leader_->port(), 0);
+  options.gpu = "GPU-40 at 0000:1B:00.0";
+  const auto first = WorkerSession::Join(options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  options.rank = 1;
+  const auto refused = WorkerSession::Join(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("GPU-40 at 0000:1B:00.0: rank 0, process "));
+  options.gpu = "GPU-41 at 0000:1C:00.0";
+  EXPECT_TRUE(WorkerSession::Join(options).ok());
+  std::lock_guard<std::mutex> lock(mutex);
+  EXPECT_THAT(lines,
+              Contains(AllOf(HasSubstr("rank 0 joined: process "), HasSubstr(", GPU-40 at 0000:1B:00.0"))));
+  EXPECT_THAT(lines, Contains(AllOf(HasSubstr("refused a worker, rank 1 "), HasSubstr("has this GPU"))));
+  InstallLogSink([](LogLevel, std::string_view) {});
+}
+
+TEST_F(LeaderTest, ARankIsTakenOnce) {
+  TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
+  ASSERT_TRUE(WaitReady());
+  WorkerOptions options = TestWorker::Options(leader_->port(), 1);
+  options.join_timeout = milliseconds(300);
+  const auto late = WorkerSession::Join(options);
+  ASSERT_FALSE(late.ok());
+  EXPECT_THAT(std::string(late.status().message()), HasSubstr("rank 1 is taken by process"));
+  Launch(1);
+  ExpectResults(1);
+  leader_->Stop(kPatience);
+}
+
+TEST_F(LeaderTest, AWorkerDialsUntilItsLeaderListens) {
+  const int port = leader_->port();
+  leader_.reset();
+  TestWorker first(port, 0);
+  LeaderOptions options = TestLeaderOptions();
+  options.address = "127.0.0.1:" + std::to_string(port);
+  Open(options);
+  TestWorker second(port, 1);
+  ASSERT_TRUE(WaitReady());
+  leader_->Stop(kPatience);
+  EXPECT_TRUE(first.End().ok());
+}
+
+TEST_F(LeaderTest, ALostWorkerEndsTheGroupAfterTheResultsThatHaveArrived) {
+  auto first = std::make_unique<TestWorker>(leader_->port(), 0);
+  TestWorker second(leader_->port(), 1, /*fail_at=*/2);
+  ASSERT_TRUE(WaitReady());
+  Launch(1);
+  EXPECT_TRUE(leader_->executors()[0]->Collect().ok());
+  Launch(2);
+  const absl::Status lost = WaitLost();
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(lost.message(), "rank 1 lost: out of tokens");
+  const absl::StatusOr<RankResult> before = leader_->executors()[1]->Collect();
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(before->number, 1u);
+  for (Executor* executor : leader_->executors()) {
+    EXPECT_EQ(executor->Launch(PlanOf(3)), lost);
+  }
+  EXPECT_EQ(leader_->executors()[1]->Collect().status(), lost);
+  EXPECT_THAT(std::string(first->End().message()), HasSubstr("rank 1 lost"))
+      << "the other workers must be told";
+  EXPECT_FALSE(second.End().ok());
+  leader_->Abort(lost, kPatience);
+
+  leader_->BeginGroup();
+  EXPECT_TRUE(leader_->health().ok());
+  TestWorker third(leader_->port(), 0), fourth(leader_->port(), 1);
+  ASSERT_TRUE(WaitReady());
+  Launch(1);
+  ExpectResults(1);
+  leader_->Stop(kPatience);
+}
+
+TEST_F(LeaderTest, AMissingResultEndsTheGroup) {
+  LeaderOptions options = TestLeaderOptions();
+  options.step_timeout = milliseconds(1000);
+  Open(options);
+  TestWorker first(leader_->port(), 0), second(leader_->port(), 1, 0, /*hang_at=*/1);
+  ASSERT_TRUE(WaitReady());
+  Launch(1);
+  EXPECT_TRUE(leader_->executors()[0]->Collect().ok());
+  const absl::Status lost = leader_->executors()[1]->Collect().status();
+  EXPECT_EQ(lost.message(), "rank 1 lost: no result within 1.0 s");
+  EXPECT_FALSE(first.End().ok());
+  EXPECT_FALSE(second.End().ok()) << "must be aborted in its step";
+}
+
+// The peer joins and then sends nothing, like a stopped process or a cut network.
+TEST_F(LeaderTest, ASilentWorkerIsLostWithinTheTimeout) {
+  TestWorker first(leader_->port(), 0);
+  const auto stub = v1::WorkerService::NewStub(grpc::CreateChannel(
+      "127.0.0.1:" + std::to_string(leader_->port()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", std::string("Bearer ") + kSecret);
+  const auto stream = stub->Work(&context);
+  v1::WorkerMessage join;
+  join.mutable_join()->set_rank(1);
+  join.mutable_join()->set_version("0.1.0");
+  join.mutable_join()->set_model_hash("aaaaaaaa");
+  for (const std::string& key : Identity().config_keys) join.mutable_join()->add_config_keys(key);
+  join.mutable_join()->set_numerics_class("cccccccc");
+  ASSERT_TRUE(stream->Write(join));
+  ASSERT_TRUE(WaitUntil([](const auto& views) { return views[1].state == WorkerState::kJoined; }));
+  const auto start = steady_clock::now();
+  const absl::Status lost = WaitLost();
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("rank 1 lost: silent for"));
+  EXPECT_LT(steady_clock::now() - start, 2 * kHeartbeatTimeout);
+  EXPECT_FALSE(first.End().ok());
+  context.TryCancel();
+  v1::LeaderMessage ignored;
+  while (stream->Read(&ignored)) {
+  }
+  stream->Finish();
+}
+
+TEST_F(LeaderTest, WorkersEndWhenTheLeaderIsGone) {
+  TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
+  ASSERT_TRUE(WaitReady());
+  leader_.reset();
+  EXPECT_EQ(first.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(second.End().code(), absl::StatusCode::kUnavailable);
+}
+
+// A leader that sends nothing after welcome.
+class MuteService final : public v1::WorkerService::Service {
+  grpc::Status Work(grpc::ServerContext* context,
+                    grpc::ServerReaderWriter<v1::LeaderMessage, v1::WorkerMessage>* stream) override {
+    v1::LeaderMessage welcome;
+    welcome.mutable_welcome();
+    stream->Write(welcome);
+    v1::WorkerMessage ignored;
+    while (!context->IsCancelled() && stream->Read(&ignored)) {
+    }
+    return grpc::Status::OK;
+  }
+};
+
+TEST(WorkerSession, EndsWhenTheLeaderIsSilent) {
+  MuteService mute;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&mute);
+  const auto server = builder.BuildAndStart();
+  auto session = WorkerSession::Join(TestWorker::Options(port, 0));
+  ASSERT_TRUE(session.ok()) << session.status();
+  std::promise<absl::Status> told;
+  (*session)->SetOnLost([&told](const absl::Status& status) { told.set_value(status); });
+  ScriptedExecutor executor;
+  const absl::Status end = (*session)->Run(executor);
+  EXPECT_THAT(std::string(end.message()), HasSubstr("the leader was silent for"));
+  EXPECT_EQ(told.get_future().get(), end);
+  session->reset();
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST(WorkerSession, NamesTheAddressThatDidNotAnswer) {
+  InstallLogSink([](LogLevel, std::string_view) {});
+  WorkerOptions options = TestWorker::Options(1, 3);
+  options.join_timeout = milliseconds(500);
+  const auto session = WorkerSession::Join(options);
+  EXPECT_EQ(session.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(session.status().message()), HasSubstr("no group at 127.0.0.1:1"));
+  InstallLogSink(nullptr);
+}
+
+}  // namespace
+}  // namespace foredraft

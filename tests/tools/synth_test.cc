@@ -1,0 +1,169 @@
+#include "tools/synth/synth.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_check.h"
+#include "engine/checkpoint/checkpoint_summary.h"
+#include "engine/checkpoint/weight_loader.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/checkpoint/checkpoint_files.h"
+#include "tests/engine/checkpoint/fake_device.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Ragged in every direction against 128 x 128 blocks; experts in groups, two MTP modules.
+constexpr char kConfig[] = R"({
+  "architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 300, "hidden_size": 200, "num_hidden_layers": 2,
+  "num_nextn_predict_layers": 2, "first_k_dense_replace": 1, "intermediate_size": 300, "moe_intermediate_size": 70,
+  "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+  "routed_scaling_factor": 2.5, "num_attention_heads": 4, "q_lora_rank": 48, "kv_lora_rank": 32,
+  "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20, "max_position_embeddings": 512,
+  "bos_token_id": 0, "eos_token_id": [1, 2]})";
+
+RandomCheckpointOptions Options(const std::string& name) {
+  const std::string dir = MakeTestDir(name);
+  WriteFile(dir + "/config.json", kConfig);
+  return {.config_json = dir + "/config.json", .out_dir = dir + "/out", .seed = 7};
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class SynthTest : public ::testing::TestWithParam<DType> {};
+
+TEST_P(SynthTest, WritesACheckpointThatLoads) {
+  RandomCheckpointOptions options = Options("load");
+  options.projections = GetParam();
+  if (Is4Bit(GetParam())) {  // down has 320 columns, groups of 32
+    std::string text = kConfig;
+    text.replace(text.find("\"intermediate_size\": 300"), 24, "\"intermediate_size\": 320");
+    WriteFile(options.config_json, text);
+  }
+  const auto report = WriteRandomCheckpoint(options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const auto config = ReadModelConfig(options.out_dir + "/config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->fp8_blocks, GetParam() == DType::kF8E4M3);
+  FakeDevice device;
+  FakeStream stream;
+  const auto weights = As<ModelWeights>(LoadWeights(options.out_dir, *config, 2, device, stream, nullptr));
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  // Projections preserve the scale of their inputs.
+  const PackedWeight& down = weights->layers[0].mlp.down;
+  double squares = 0;
+  for (int row = 0; row < down.n; ++row)
+    for (int column = 0; column < down.k; ++column) squares += std::pow(FakeDevice::At(down, row, column), 2);
+  EXPECT_NEAR(squares / down.n, 1.0 / 4, 0.02) << "rows of down, over 2 layers";
+  EXPECT_EQ(down.dtype, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, SynthTest,
+                         ::testing::Values(DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1),
+                         [](const auto& info) { return DTypeName(info.param); });
+
+TEST(Synth, ShardsHoldTheSameTensors) {
+  const RandomCheckpointOptions whole = Options("whole");
+  RandomCheckpointOptions cut = Options("cut");
+  cut.max_shard_bytes = 200'000;
+  const auto whole_report = WriteRandomCheckpoint(whole);
+  const auto cut_report = WriteRandomCheckpoint(cut);
+  ASSERT_TRUE(whole_report.ok() && cut_report.ok());
+  EXPECT_EQ(whole_report->shard_count, 1);
+  EXPECT_GT(cut_report->shard_count, 5);
+  EXPECT_EQ(cut_report->bytes, whole_report->bytes);
+  const auto one = Checkpoint::Open(whole.out_dir);
+  const auto many = Checkpoint::Open(cut.out_dir);
+  ASSERT_TRUE(one.ok() && many.ok()) << many.status();
+  ASSERT_EQ(one->tensors().size(), many->tensors().size());
+  for (const TensorLocation& tensor : one->tensors()) {
+    const TensorLocation other = many->Find(tensor.entry->name);
+    ASSERT_NE(other.entry, nullptr) << tensor.entry->name;
+    std::string a(tensor.entry->bytes, '\0');
+    std::string b(tensor.entry->bytes, '\0');
+    ASSERT_TRUE(tensor.file->Read(*tensor.entry, 0, tensor.entry->bytes, a.data()).ok());
+    ASSERT_TRUE(other.file->Read(*other.entry, 0, other.entry->bytes, b.data()).ok());
+    ASSERT_EQ(a, b) << tensor.entry->name;
+  }
+}
+
+TEST(Synth, TheSeedDecidesTheBytes) {
+  const RandomCheckpointOptions first = Options("first");
+  const RandomCheckpointOptions again = Options("again");
+  RandomCheckpointOptions other = Options("other");
+  other.seed = 8;
+  for (const RandomCheckpointOptions& options : {first, again, other})
+    ASSERT_TRUE(WriteRandomCheckpoint(options).ok());
+  const std::string bytes = ReadText(first.out_dir + "/model.safetensors");
+  EXPECT_EQ(bytes, ReadText(again.out_dir + "/model.safetensors"));
+  EXPECT_NE(bytes, ReadText(other.out_dir + "/model.safetensors"));
+}
+
+TEST(Synth, DefaultsToGreedyAndTheModelsEos) {
+  const RandomCheckpointOptions options = Options("generation");
+  ASSERT_TRUE(WriteRandomCheckpoint(options).ok());
+  const auto generation = ReadGenerationConfig(options.out_dir + "/generation_config.json");
+  ASSERT_TRUE(generation.ok()) << generation.status();
+  EXPECT_EQ(generation->temperature, 0);
+  EXPECT_THAT(generation->eos_token_ids, ::testing::ElementsAre(1, 2));
+}
+
+TEST(Synth, NeverOverwrites) {
+  const RandomCheckpointOptions options = Options("twice");
+  ASSERT_TRUE(WriteRandomCheckpoint(options).ok());
+  const absl::Status status = WriteRandomCheckpoint(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/out: the directory is not empty"));
+}
+
+TEST(Synth, RefusesOtherArchitectures) {
+  const RandomCheckpointOptions options = Options("refused");
+  WriteFile(options.config_json, R"({"architectures": ["Other"]})");
+  EXPECT_THAT(std::string(WriteRandomCheckpoint(options).status().message()),
+              HasSubstr("architectures: [\"Other\"], allowed DeepseekV3ForCausalLM"));
+  EXPECT_FALSE(std::filesystem::exists(options.out_dir));
+}
+
+TEST(CheckpointSummary, CountsParametersAndBytes) {
+  const RandomCheckpointOptions options = Options("summary");
+  const auto report = WriteRandomCheckpoint(options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const auto summary = SummarizeCheckpoint(options.out_dir);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const int64_t attention = 48 * 200 + 48 + 4 * 40 * 48 + 48 * 200 + 32 + 4 * 44 * 32 + 200 * 80;
+  const int64_t expert = 3 * 70 * 200;
+  const int64_t moe = 8 * 200 + 8 + 9 * expert;
+  const int64_t norms = 2 * 200;
+  EXPECT_EQ(summary->parameters, 2 * 300 * 200 + 200 + 2 * (attention + norms) + 3 * 300 * 200 + moe);
+  EXPECT_EQ(summary->active_parameters, summary->parameters - 6 * expert);
+  EXPECT_EQ(summary->mtp_parameters, 2 * (attention + norms + moe + 3 * 200 + 200 * 400));
+  EXPECT_EQ(summary->tensor_count, report->tensor_count);
+  EXPECT_EQ(summary->bytes, report->bytes);
+  EXPECT_EQ(summary->dtype_bytes.at("F32"), 3 * 8 * 4) << "the routers' biases";
+  EXPECT_EQ(summary->kv_bytes_per_token, 2 * 48 * 2);
+  EXPECT_EQ(summary->kv_bytes_per_token_of_module, 48 * 2);
+  EXPECT_EQ(summary->kv_row.bytes(), 48 * 2);
+}
+
+TEST(CheckpointSummary, RefusesWhatLoadingWouldRefuse) {
+  const RandomCheckpointOptions options = Options("broken");
+  ASSERT_TRUE(WriteRandomCheckpoint(options).ok());
+  std::string config = ReadText(options.out_dir + "/config.json");
+  config.replace(config.find("\"num_hidden_layers\": 2"), 22, "\"num_hidden_layers\": 9");
+  WriteFile(options.out_dir + "/config.json", config);
+  EXPECT_THAT(std::string(SummarizeCheckpoint(options.out_dir).status().message()), HasSubstr("missing"));
+}
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,285 @@
+#include "tools/synth/synth.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/fnv.h"
+#include "base/status_macros.h"
+#include "config/json_text.h"
+#include "config/model_config.h"
+#include "engine/checkpoint/model_description.h"
+#include "engine/checkpoint/pack_quantized.h"
+#include "engine/checkpoint/quantization_config.h"
+#include "engine/checkpoint/safetensors.h"
+#include "kernels/random_weight.h"
+#include "nlohmann/json.hpp"
+
+namespace foredraft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kNormalCount = 1 << 16;
+constexpr size_t kBufferBytes = size_t{4} << 20;
+
+uint64_t Mix(uint64_t x) { return RandomBits(x, 1); }
+
+// 65,536 nearly normal values of variance 1 (sums of four uniforms). 16 random bits choose one.
+constexpr float kNormalBound = 3.4641016f;
+const std::vector<float>& Normals() {
+  static const std::vector<float> normals = [] {
+    std::vector<float> values(kNormalCount);
+    for (int i = 0; i < kNormalCount; ++i) {
+      const uint64_t bits = Mix(i);
+      float sum = 0;
+      for (int part = 0; part < 4; ++part) {
+        sum += static_cast<float>(bits >> (16 * part) & 0xffff) / 65536 - 0.5f;
+      }
+      values[i] = sum * 1.7320508f;
+    }
+    return values;
+  }();
+  return normals;
+}
+
+// To nearest; halfway cases to the smaller magnitude. |x| <= 448.
+uint8_t ToF8E4M3(float x) {
+  static const std::array<float, 127> magnitudes = [] {
+    std::array<float, 127> values{};
+    for (int code = 0; code < 127; ++code) values[code] = F8E4M3ToFloat(static_cast<uint8_t>(code));
+    return values;
+  }();
+  const float magnitude = std::fabs(x);
+  const auto above = std::lower_bound(magnitudes.begin(), magnitudes.end(), magnitude);
+  size_t code = std::min<size_t>(above - magnitudes.begin(), magnitudes.size() - 1);
+  if (code > 0 && magnitude - magnitudes[code - 1] <= magnitudes[code] - magnitude) --code;
+  return static_cast<uint8_t>(code | (x < 0 ? 0x80u : 0u));
+}
+
+// What a tensor's bytes are.
+enum class Content {
+  kElements,   // mean + spread * normal, rounded to `dtype`
+  kCodes,      // 4-bit codes of spread * normal, two to a byte
+  kExponents,  // E8M0 `constant`
+  kShape,      // two sizes
+  kIds,        // RandomIds
+};
+
+struct RandomTensor {
+  OutputTensor out;
+  Content content = Content::kElements;
+  DType dtype = DType::kBF16;
+  float mean = 0;
+  float spread = 0;
+  uint8_t constant = 0;
+  std::vector<int64_t> sizes;        // kShape
+  const TensorSpec* spec = nullptr;  // kIds
+
+  int64_t element_count() const { return out.bytes() / SafetensorsElementBytes(out.dtype); }
+};
+
+// Rounds 65,536 normals once; elements are copies of them. Rounding each would be slower than the disk.
+template <class T, class Round>
+std::vector<T> Palette(const RandomTensor& tensor, Round round) {
+  std::vector<T> palette(kNormalCount);
+  for (int i = 0; i < kNormalCount; ++i) palette[i] = round(tensor.mean + tensor.spread * Normals()[i]);
+  return palette;
+}
+
+template <class T>
+void WriteElements(const std::vector<T>& palette, int64_t count, uint64_t key, std::ostream& file) {
+  std::vector<T> buffer(std::min<size_t>(kBufferBytes / sizeof(T), static_cast<size_t>(count)));
+  uint64_t word = 0;
+  for (int64_t done = 0; done < count;) {
+    const int64_t length = std::min<int64_t>(static_cast<int64_t>(buffer.size()), count - done);
+    for (int64_t i = 0; i < length; ++i, word >>= 16) {
+      if ((done + i) % 4 == 0) word = Mix(key + static_cast<uint64_t>((done + i) / 4));
+      buffer[i] = palette[word & 0xffff];
+    }
+    file.write(reinterpret_cast<const char*>(buffer.data()),
+               static_cast<std::streamsize>(length * sizeof(T)));
+    done += length;
+  }
+}
+
+// The code whose value is nearest to x; of two, the lower one.
+int NearestCode(DType dtype, float x) {
+  int nearest = 0;
+  for (int code = 1; code < 16; ++code) {
+    const float distance = std::fabs(Code4ToFloat(dtype, code) - x);
+    if (distance < std::fabs(Code4ToFloat(dtype, nearest) - x)) nearest = code;
+  }
+  return nearest;
+}
+
+// 65,536 pairs of codes of independent normals.
+std::vector<uint8_t> CodePalette(const RandomTensor& tensor) {
+  std::vector<uint8_t> codes(kNormalCount);
+  for (int i = 0; i < kNormalCount; ++i) {
+    codes[i] = static_cast<uint8_t>(NearestCode(tensor.dtype, tensor.spread * Normals()[i]));
+  }
+  std::vector<uint8_t> pairs(kNormalCount);
+  for (int i = 0; i < kNormalCount; ++i) {
+    pairs[i] = static_cast<uint8_t>(codes[i] | codes[Mix(i) >> 48] << 4);
+  }
+  return pairs;
+}
+
+void WriteTensor(const RandomTensor& tensor, const ModelConfig& config, uint64_t seed, std::ostream& file) {
+  const uint64_t key = Mix(seed ^ Fnv1a(tensor.out.name));
+  const int64_t count = tensor.element_count();
+  if (tensor.content == Content::kCodes) {
+    WriteElements(CodePalette(tensor), tensor.out.bytes(), key, file);
+  } else if (tensor.content == Content::kExponents) {
+    const std::string row(tensor.out.shape[1], static_cast<char>(tensor.constant));
+    for (int64_t i = 0; i < tensor.out.shape[0]; ++i) file << row;
+  } else if (tensor.content == Content::kShape) {
+    file.write(reinterpret_cast<const char*>(tensor.sizes.data()), tensor.out.bytes());
+  } else if (tensor.content == Content::kIds) {
+    const std::vector<int32_t> ids = RandomIds(*tensor.spec, config, key);
+    const std::vector<int64_t> stored(ids.begin(), ids.end());
+    file.write(reinterpret_cast<const char*>(stored.data()), tensor.out.bytes());
+  } else if (tensor.dtype == DType::kF8E4M3) {
+    WriteElements(Palette<uint8_t>(tensor, ToF8E4M3), count, key, file);
+  } else if (tensor.dtype == DType::kBF16) {
+    WriteElements(Palette<bf16>(tensor, [](float x) { return ToBf16(x); }), count, key, file);
+  } else {
+    WriteElements(Palette<float>(tensor, [](float x) { return x; }), count, key, file);
+  }
+}
+
+RandomTensor Elements(const std::string& name, std::vector<int64_t> shape, DType dtype, float mean,
+                      float spread) {
+  return {.out = {name, DTypeName(dtype), std::move(shape)}, .dtype = dtype, .mean = mean, .spread = spread};
+}
+
+RandomTensor Describe(const TensorSpec& spec, const ModelConfig& config) {
+  const DType dtype = spec.kept_f32 ? DType::kF32 : DType::kBF16;
+  if (spec.kind == TensorKind::kIds) {
+    return {.out = {spec.name, "I64", spec.shape}, .content = Content::kIds, .spec = &spec};
+  }
+  if (spec.kind == TensorKind::kNorm) return Elements(spec.name, spec.shape, dtype, 1.0f, 0.1f);
+  if (spec.kind == TensorKind::kBias) return Elements(spec.name, spec.shape, DType::kF32, 0, 0.02f);
+  return Elements(spec.name, spec.shape, dtype, 0, RandomAmplitude(spec, config));
+}
+
+// The exponent of the least power of two by which the codes, up to `largest`, reach the amplitude's bound.
+int ScaleExponent(float amplitude, float largest) {
+  return static_cast<int>(std::ceil(std::log2(amplitude * kNormalBound / largest)));
+}
+
+// E8M0 scales, all the same.
+RandomTensor Exponents(const std::string& name, const std::string& dtype, std::vector<int64_t> shape,
+                       int exponent) {
+  return {.out = {name, dtype, std::move(shape)},
+          .content = Content::kExponents,
+          .constant = static_cast<uint8_t>(127 + exponent)};
+}
+
+// FP8 blocks or FP4 groups with E8M0 scales, as DeepSeek-V4 has them. The codes make up for the scales'
+// steps.
+void AppendE8m0(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
+  const float amplitude = RandomAmplitude(spec, config);
+  const int64_t n = spec.shape[0], k = spec.shape[1];
+  if (spec.fp4) {
+    const int exponent = ScaleExponent(amplitude, Code4ToFloat(DType::kF4E2M1, 7));
+    tensors.push_back({.out = {spec.name, "I8", {n, k / 2}},
+                       .content = Content::kCodes,
+                       .dtype = DType::kF4E2M1,
+                       .spread = std::ldexp(amplitude, -exponent)});
+    tensors.push_back(Exponents(spec.scale, "F8_E8M0", {n, k / kFp4Group}, exponent));
+  } else {
+    const int exponent = ScaleExponent(amplitude, 448);
+    tensors.push_back(Elements(spec.name, spec.shape, DType::kF8E4M3, 0, std::ldexp(amplitude, -exponent)));
+    tensors.push_back(Exponents(spec.scale, "F8_E8M0", ScaleShape(config, spec.shape), exponent));
+  }
+}
+
+// Codes fill E4M3's range; the scales, which differ a little from block to block, undo that.
+void AppendF8(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
+  const float scale = RandomAmplitude(spec, config) * kNormalBound / 448;
+  tensors.push_back(Elements(spec.name, spec.shape, DType::kF8E4M3, 0, 448 / kNormalBound));
+  tensors.push_back(Elements(spec.scale, ScaleShape(config, spec.shape), DType::kF32, scale, scale / 16));
+}
+
+// The same with 4-bit codes. FP4's scales are powers of two, and its codes make up for the rest.
+void AppendPacked(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
+  const DType dtype = PackedDType(config);
+  const bool int4 = dtype == DType::kInt4;
+  const std::vector<std::string> names = PackedNames(config, spec);
+  const float amplitude = RandomAmplitude(spec, config);
+  const int64_t n = spec.shape[0], k = spec.shape[1];
+  const int64_t groups = k / config.pack_quantized.group;
+  float scale = amplitude * kNormalBound / Code4ToFloat(dtype, int4 ? 15 : 7);
+  const int exponent = ScaleExponent(amplitude, Code4ToFloat(dtype, int4 ? 15 : 7));
+  if (!int4) scale = std::ldexp(1.0f, exponent);
+  tensors.push_back({.out = {names[0], int4 ? "I32" : "U8", {n, k / (int4 ? 8 : 2)}},
+                     .content = Content::kCodes,
+                     .dtype = dtype,
+                     .spread = amplitude / scale});
+  if (int4) {
+    tensors.push_back(Elements(names[1], {n, groups}, DType::kBF16, scale, scale / 16));
+    tensors.push_back({.out = {names[2], "I64", {2}}, .content = Content::kShape, .sizes = spec.shape});
+  } else {
+    tensors.push_back(Exponents(names[1], "U8", {n, groups}, exponent));
+  }
+}
+
+std::vector<RandomTensor> ListTensors(const ModelConfig& config, const ModelDescription& description) {
+  const absl::flat_hash_set<const TensorSpec*> packed = TensorsToPack(config, description);
+  std::vector<RandomTensor> tensors;
+  for (const TensorSpec& spec : description.tensors) {
+    if (spec.kind == TensorKind::kUnread) continue;
+    if (packed.contains(&spec)) {
+      AppendPacked(spec, config, tensors);
+    } else if (config.fp8_blocks && spec.is_quantised()) {
+      const bool e8m0 = spec.scale_format == ScaleFormat::kE8m0;
+      (e8m0 ? AppendE8m0 : AppendF8)(spec, config, tensors);
+    } else {
+      tensors.push_back(Describe(spec, config));
+    }
+  }
+  return tensors;
+}
+
+absl::Status WriteConfig(const std::string& text, const ModelConfig& config,
+                         const ModelDescription& description, const std::string& dir) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json["torch_dtype"] = "bfloat16";
+  SetQuantization(config, description, json);
+  return WriteJsonFile(json, dir + "/config.json");
+}
+
+absl::Status WriteGenerationConfig(const ModelConfig& config, const std::string& dir) {
+  Json json = {{"do_sample", false}};
+  if (config.bos_token_id >= 0) json["bos_token_id"] = config.bos_token_id;
+  if (!config.eos_token_ids.empty()) json["eos_token_id"] = config.eos_token_ids;
+  return WriteJsonFile(json, dir + "/generation_config.json");
+}
+
+}  // namespace
+
+absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
+  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json));
+  const ModelConfig config = WithProjections(shape, options.projections);
+  const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
+  RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));
+  RETURN_IF_ERROR(WriteConfig(text, config, description, options.out_dir));
+  RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));
+  const std::vector<RandomTensor> tensors = ListTensors(config, description);
+  std::vector<OutputTensor> outputs;
+  for (const RandomTensor& tensor : tensors) outputs.push_back(tensor.out);
+  return WriteCheckpoint(outputs, options.out_dir, options.max_shard_bytes,
+                         [&](size_t index, std::ostream& out) -> absl::Status {
+                           WriteTensor(tensors[index], config, options.seed, out);
+                           return absl::OkStatus();
+                         });
+}
+
+}  // namespace foredraft

@@ -1,0 +1,124 @@
+#include "tools/validate_mtp/module_check.h"
+
+#include "absl/strings/str_format.h"
+
+namespace foredraft {
+namespace {
+
+using reference::MtpRow;
+using reference::Vector;
+
+Vector Doubles(const float* values, int count) { return {values, values + count}; }
+
+}  // namespace
+
+// The device's scores are off by at most twice what rounding changed here, in either direction, and two
+// experts change places when the difference of their scores changes sign.
+bool ModuleCheck::Pair::NearTie() const {
+  const Vector &a = exact->choice_scores(), &b = rounded->choice_scores();
+  double shift = 0;
+  for (size_t i = 0; i < a.size(); ++i) shift = std::max(shift, std::abs(a[i] - b[i]));
+  return exact->lead() < 4 * shift;
+}
+
+ModuleCheck::ModuleCheck(MtpDevice& device, const reference::Weights& exact,
+                         const reference::Weights& rounded, int rows)
+    : device_(device),
+      config_(device.config()),
+      layer_(exact, rounded, config_),
+      forward_(exact, rounded, config_),
+      chain_(exact, rounded, config_),
+      seeded_("mtp_seed_hc_stack", absl::StrFormat("[%d, %d]", rows, device.width())),
+      projected_("mtp_projection", absl::StrFormat("[%d, %d]", rows, device.width())),
+      layered_("mtp_decoder_layer_tail", absl::StrFormat("[%d, %d]", rows, device.width())),
+      forwarded_("mtp_forward_tail", absl::StrFormat("[%d, %d]", rows, device.width())),
+      logits_("mtp_compute_logits_tail", absl::StrFormat("[%d, %d]", rows, config_.vocab_size)),
+      full_chain_("mtp_full_chain", absl::StrFormat("[%d, %d]", rows, config_.vocab_size)) {}
+
+void ModuleCheck::CompareParts(const DeviceRows& rows) {
+  const int width = device_.width(), hidden = config_.hidden_size;
+  const std::vector<float> seeded = device_.Run(MtpDevice::Part::kSeed, rows);
+  const std::vector<float> projected = device_.Run(MtpDevice::Part::kProjection, rows);
+  const std::vector<float> layered = device_.Run(MtpDevice::Part::kLayer, rows, projected);
+  for (int r = 0; r < rows.count(); ++r) {
+    if (rows.slots[r] < 0) continue;
+    const size_t at = static_cast<size_t>(r) * width;
+    const MtpRow row = {rows.slots[r], rows.positions[r], rows.ids[r],
+                        Doubles(rows.previous.data() + at, width)};
+    Vector copies;
+    for (int i = 0; i < width; ++i) copies.push_back(row.previous[i % hidden]);
+    seeded_.Add(seeded.data() + at, copies, copies);
+    projected_.Add(projected.data() + at, layer_.exact->Project(row), layer_.rounded->Project(row));
+    const Vector input = Doubles(projected.data() + at, width);
+    const Vector exact = layer_.exact->Layer(row, input), rounded = layer_.rounded->Layer(row, input);
+    layer_.NearTie() ? layered_.LeaveOut() : layered_.Add(layered.data() + at, exact, rounded);
+  }
+}
+
+void ModuleCheck::CompareForward(const MtpRow& row, const float* output, const float* logits) {
+  const Vector exact = forward_.exact->Forward(row), rounded = forward_.rounded->Forward(row);
+  forward_.NearTie() ? forwarded_.LeaveOut() : forwarded_.Add(output, exact, rounded);
+  const Vector given = Doubles(output, device_.width());
+  logits_.Add(logits, forward_.exact->Logits(given), forward_.rounded->Logits(given));
+}
+
+void ModuleCheck::CompareChain(MtpRow row, bool recycled, const float* logits) {
+  const int slot = row.sequence;
+  Outputs& own = own_[slot];
+  if (recycled) row.previous = own.exact;
+  const Vector exact = chain_.exact->Forward(row);
+  if (recycled) row.previous = own.rounded;
+  own = {exact, chain_.rounded->Forward(row)};
+  if (chain_.NearTie()) uncertain_.insert(slot);
+  own_logits_[slot] = chain_.exact->Logits(own.exact);
+  uncertain_.contains(slot) ? full_chain_.LeaveOut()
+                            : full_chain_.Add(logits, own_logits_[slot], chain_.rounded->Logits(own.rounded));
+}
+
+ModuleCheck::Result ModuleCheck::Run(const DeviceRows& rows, bool recycled) {
+  const int width = device_.width(), vocab = config_.vocab_size;
+  Result result;
+  result.outputs = device_.Run(MtpDevice::Part::kForward, rows);
+  result.logits = device_.Logits(1, result.outputs);
+  if (device_.has_parts()) CompareParts(rows);
+  for (int r = 0; r < rows.count(); ++r) {
+    if (rows.slots[r] < 0) continue;
+    if (!recycled) uncertain_.erase(rows.slots[r]);  // every row takes a true output
+    const size_t at = static_cast<size_t>(r) * width;
+    const MtpRow row = {rows.slots[r], rows.positions[r], rows.ids[r],
+                        Doubles(rows.previous.data() + at, width)};
+    const float* const logits = result.logits.data() + static_cast<size_t>(r) * vocab;
+    CompareForward(row, result.outputs.data() + at, logits);
+    CompareChain(row, recycled, logits);
+  }
+  return result;
+}
+
+void ModuleCheck::AddDraft(int slot, int draft) {
+  ++drafts_;
+  if (uncertain_.contains(slot)) {
+    ++drafts_left_out_;
+    return;
+  }
+  const Vector& logits = own_logits_.at(slot);
+  draft_gap_ = std::max(draft_gap_, *std::max_element(logits.begin(), logits.end()) - logits[draft]);
+}
+
+std::vector<Boundary> ModuleCheck::Results() const {
+  std::vector<Boundary> results;
+  if (device_.has_parts()) results = {seeded_.result(), projected_.result(), layered_.result()};
+  results.insert(results.end(), {forwarded_.result(), logits_.result()});
+  // A draft is the device's best token. By the reference it may be second to one that is nearly as good: both
+  // logits may be off.
+  Boundary drafts = {.name = "drafts",
+                     .shape = "one per sequence and forward",
+                     .rows = drafts_,
+                     .left_out = drafts_left_out_};
+  drafts.difference = draft_gap_ / full_chain_.root_mean_square();
+  drafts.allowed = 2 * full_chain_.result().allowed;
+  results.push_back(drafts);
+  results.push_back(full_chain_.result());
+  return results;
+}
+
+}  // namespace foredraft

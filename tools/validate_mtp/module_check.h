@@ -1,0 +1,65 @@
+#pragma once
+
+// Forwards of the MTP module on the device and in the reference, compared boundary by boundary. One thread.
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "tools/validate_mtp/boundary.h"
+#include "tools/validate_mtp/mtp_device.h"
+#include "tools/validate_mtp/mtp_reference.h"
+
+namespace foredraft {
+
+class ModuleCheck {
+ public:
+  // Shapes are named after a forward of `rows` rows. The device and both weights outlive it.
+  ModuleCheck(MtpDevice& device, const reference::Weights& exact, const reference::Weights& rounded,
+              int rows);
+
+  // Runs the module on the device and in the references; idle rows are skipped. Sequences are slots.
+  // `recycled`: rows.previous is what the module gave for the row before, so the full chain takes its own.
+  struct Result {
+    std::vector<float> outputs;  // [R, W]
+    std::vector<float> logits;   // [R, V]
+  };
+  Result Run(const DeviceRows& rows, bool recycled);
+
+  // The draft of a slot, chosen from the last row that Run computed for it.
+  void AddDraft(int slot, int draft);
+
+  std::vector<Boundary> Results() const;
+
+ private:
+  // The exact reference and the one that rounds.
+  struct Pair {
+    std::unique_ptr<reference::MtpReference> exact, rounded;
+
+    Pair(const reference::Weights& exact_weights, const reference::Weights& rounded_weights,
+         const ModelConfig& config)
+        : exact(reference::MtpReference::Create(exact_weights, config)),
+          rounded(reference::MtpReference::Create(rounded_weights, config)) {}
+    bool NearTie() const;
+  };
+  struct Outputs {
+    reference::Vector exact, rounded;
+  };
+
+  void CompareParts(const DeviceRows& rows);
+  void CompareForward(const reference::MtpRow& row, const float* output, const float* logits);
+  void CompareChain(reference::MtpRow row, bool recycled, const float* logits);
+
+  MtpDevice& device_;
+  const ModelConfig& config_;
+  Pair layer_, forward_, chain_;
+  RealBoundary seeded_, projected_, layered_, forwarded_, logits_, full_chain_;
+  double draft_gap_ = 0;  // the largest, in units of the logits' root mean square
+  int64_t drafts_ = 0, drafts_left_out_ = 0;
+  std::map<int, Outputs> own_;  // of the full chain, by slot: the last row's
+  std::map<int, reference::Vector> own_logits_;
+  std::set<int> uncertain_;  // slots whose full chain had a near tie since its last true output
+};
+
+}  // namespace foredraft

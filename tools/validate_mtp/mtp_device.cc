@@ -1,0 +1,125 @@
+#include "tools/validate_mtp/mtp_device.h"
+
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "engine/cache_groups.h"
+#include "engine/model/create_model.h"
+
+namespace foredraft {
+namespace {
+
+// The runs of rows of one slot each.
+std::vector<PrefillSpan> SpansOf(const DeviceRows& rows) {
+  std::vector<PrefillSpan> spans;
+  for (int row = 0; rows.prefill && row < rows.count(); ++row) {
+    if (row == 0 || rows.slots[row] != rows.slots[row - 1]) {
+      spans.push_back({rows.slots[row], row, 0, rows.positions[row]});
+    }
+    ++spans.back().row_count;
+  }
+  return spans;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MtpDevice>> MtpDevice::Create(Device& device, const ModelConfig& config,
+                                                             LoadedWeights weights, const Size& size) {
+  std::unique_ptr<MtpDevice> created(new MtpDevice(device, config, size));
+  RETURN_IF_ERROR(created->Allocate(std::move(weights)));
+  RETURN_IF_ERROR(created->AllocateCache());
+  return created;
+}
+
+absl::Status MtpDevice::Allocate(LoadedWeights weights) {
+  if (const V4Weights* const v4 = std::get_if<V4Weights>(&weights)) {
+    module_ = v4->modules.front();
+    embed_ = v4->embed;
+  }
+  ASSIGN_OR_RETURN(
+      model_, CreateModel(device_, comm_, config_, std::move(weights),
+                          {.rows = size_.rows, .decode_rows = size_.rows, .positions = size_.positions}));
+  v4_ = dynamic_cast<DeepseekV4*>(model_.get());
+  ASSIGN_OR_RETURN(ids_, device_.AllocateArray<int32_t>(size_.rows));
+  ASSIGN_OR_RETURN(slots_, device_.AllocateArray<int32_t>(size_.rows));
+  ASSIGN_OR_RETURN(positions_, device_.AllocateArray<int32_t>(size_.rows));
+  const auto matrix = [&](int columns, Matrix<float>& out) -> absl::Status {
+    ASSIGN_OR_RETURN(float* const data,
+                     device_.AllocateArray<float>(static_cast<size_t>(size_.rows) * columns));
+    out = Dense(data, size_.rows, columns);
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(matrix(width(), previous_));
+  RETURN_IF_ERROR(matrix(width(), output_));
+  return matrix(config_.vocab_size, logits_);
+}
+
+// Every slot has its own blocks of every group, in descending order behind block 0.
+absl::Status MtpDevice::AllocateCache() {
+  constexpr int kTokensPerBlock = 32;
+  std::vector<int> block_counts;
+  std::vector<GroupTable> tables;
+  for (const CacheGroup& group : CacheGroupsOf(config_, 1, kTokensPerBlock)) {
+    const int per_slot = (size_.positions + group.tokens_per_block - 1) / group.tokens_per_block;
+    std::vector<int32_t> table(static_cast<size_t>(size_.slots) * per_slot);
+    std::iota(table.rbegin(), table.rend(), 1);
+    ASSIGN_OR_RETURN(int32_t* const memory, device_.AllocateArray<int32_t>(table.size()));
+    Put(memory, table);
+    tables.push_back({.entries = memory, .stride = per_slot});
+    block_counts.push_back(static_cast<int>(table.size()) + 1);
+  }
+  const KvCacheShape shape = KvCacheShape::Of(config_, 1, kTokensPerBlock, block_counts, DType::kBF16);
+  ASSIGN_OR_RETURN(cache_, KvCache::Create(device_, shape, tables, /*poison=*/true));
+  return absl::OkStatus();
+}
+
+void MtpDevice::Submit(Part part, const Batch& batch, Matrix<float> output) {
+  if (part == Part::kTarget) return model_->RunTarget(*stream_, batch, cache_, output);
+  if (part == Part::kForward) return model_->RunModule(*stream_, 0, batch, cache_, output);
+  CHECK(has_parts());
+  const V4Forward f = v4_->ForwardOf(*stream_, batch);
+  if (part == Part::kSeed) return MtpSeedHcStack(f, batch.previous.columns(0, config_.hidden_size), output);
+  if (part == Part::kProjection) return MtpProjection(f, module_, embed_, output);
+  MtpDecoderLayerTail(f, module_, cache_.v4_layers().back(), output);
+}
+
+template <class T>
+void MtpDevice::Put(T* to, const std::vector<T>& from) {
+  device_.CopyToDevice(*stream_, to, from.data(), from.size() * sizeof(T));
+}
+
+std::vector<float> MtpDevice::Run(Part part, const DeviceRows& rows, const std::vector<float>& streams) {
+  CHECK_LE(rows.count(), size_.rows);
+  Put(ids_, rows.ids);
+  Put(slots_, rows.slots);
+  Put(positions_, rows.positions);
+  Put(previous_.data, rows.previous);
+  Put(output_.data, streams);
+  const std::vector<PrefillSpan> spans = SpansOf(rows);
+  const Matrix<float> output = output_.first_rows(rows.count());
+  Submit(part,
+         {.index = {slots_, positions_, rows.count()},
+          .ids = ids_,
+          .previous = part == Part::kTarget ? Matrix<const float>{} : previous_.first_rows(rows.count()),
+          .spans = spans},
+         output);
+  std::vector<float> values(static_cast<size_t>(rows.count()) * width());
+  device_.CopyToHost(*stream_, values.data(), output.data, values.size() * sizeof(float));
+  stream_->Synchronize();
+  return values;
+}
+
+std::vector<float> MtpDevice::Logits(int level, const std::vector<float>& outputs) {
+  const int rows = static_cast<int>(outputs.size()) / width();
+  CHECK_LE(rows, size_.rows);
+  Put(output_.data, outputs);
+  model_->Logits(*stream_, level, output_.first_rows(rows), logits_.first_rows(rows));
+  std::vector<float> values(static_cast<size_t>(rows) * config_.vocab_size);
+  device_.CopyToHost(*stream_, values.data(), logits_.data, values.size() * sizeof(float));
+  stream_->Synchronize();
+  return values;
+}
+
+}  // namespace foredraft

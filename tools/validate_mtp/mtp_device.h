@@ -1,0 +1,90 @@
+#pragma once
+
+// A model on a device, run forward by forward from the host, with a cache of its own for a few sequences:
+// what `foredraft validate-mtp` compares with mtp_reference.h. It calls the recipes that serve
+// (engine/model), eagerly. Cache rows that no forward has written are NaN.
+//
+// W is the width of what a level gives to the next: D, for DeepSeek-V4 the streams, N D. One thread.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/checkpoint/loaded_weights.h"
+#include "engine/comm/solo_communicator.h"
+#include "engine/kv_cache.h"
+#include "engine/model/batch.h"
+#include "engine/model/deepseek_v4/deepseek_v4.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+// The rows of one forward, [R] each.
+struct DeviceRows {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> slots;  // -1: idle
+  std::vector<int32_t> positions;
+  std::vector<float>
+      previous;          // [R, W]: of the level below, at each row's position - 1; empty for the target
+  bool prefill = false;  // in the prefill form: the rows of a slot are adjacent, in ascending order
+
+  int count() const { return static_cast<int>(ids.size()); }
+};
+
+class MtpDevice {
+ public:
+  struct Size {
+    int slots = 0;
+    int positions = 0;  // per slot
+    int rows = 0;       // of a forward
+  };
+  // The parts of a chain that can be run apart.
+  enum class Part { kTarget, kForward, kSeed, kProjection, kLayer };
+
+  // With one MTP module in the weights. The device outlives it.
+  static absl::StatusOr<std::unique_ptr<MtpDevice>> Create(Device& device, const ModelConfig& config,
+                                                           LoadedWeights weights, const Size& size);
+
+  // What a part gives for the rows, [R, W]. kLayer takes `streams` [R, W]; kSeed copies the first stream of
+  // rows.previous. Idle rows are undefined.
+  std::vector<float> Run(Part part, const DeviceRows& rows, const std::vector<float>& streams = {});
+  // [R, V] of outputs [R, W]. level: 0 for the target, 1 for the module.
+  std::vector<float> Logits(int level, const std::vector<float>& outputs);
+
+  // kSeed, kProjection and kLayer exist: of DeepSeek-V4.
+  bool has_parts() const { return v4_ != nullptr; }
+  int width() const { return OutputWidth(config_); }
+  const ModelConfig& config() const { return config_; }
+  Device& device() { return device_; }
+  Stream& stream() { return *stream_; }
+
+ private:
+  MtpDevice(Device& device, const ModelConfig& config, const Size& size)
+      : device_(device), config_(config), size_(size), comm_(device.ops()), stream_(device.CreateStream()) {}
+
+  absl::Status Allocate(LoadedWeights weights);
+  absl::Status AllocateCache();
+  void Submit(Part part, const Batch& batch, Matrix<float> output);
+  template <class T>
+  void Put(T* to, const std::vector<T>& from);
+
+  Device& device_;
+  const ModelConfig config_;
+  const Size size_;
+  SoloCommunicator comm_;
+  const std::unique_ptr<Stream> stream_;
+  V4ModuleWeights module_;       // of V4
+  const bf16* embed_ = nullptr;  // of V4: [V, D]
+  std::unique_ptr<Model> model_;
+  DeepseekV4* v4_ = nullptr;  // model_, if that is what it is
+  KvCache cache_;
+  int32_t* ids_ = nullptr;  // [rows], likewise the next two
+  int32_t* slots_ = nullptr;
+  int32_t* positions_ = nullptr;
+  Matrix<float> previous_;  // [rows, W]
+  Matrix<float> output_;    // [rows, W]
+  Matrix<float> logits_;    // [rows, V]
+};
+
+}  // namespace foredraft

@@ -1,0 +1,77 @@
+#pragma once
+
+// The first MTP module of a checkpoint in double, one row at a time: the reference that `foredraft
+// validate-mtp` compares a device with. Written from docs/deepseek-v3.md section 5 and docs/deepseek-v4.md
+// section 6 alone. tests/tools/mtp_reference_test.cc compares it with the goldens.
+//
+// Over rounding weights (Weights::Precision::kBf16) it also rounds its activations wherever the recipes do:
+// its distance from the exact one is what BF16 costs.
+//
+// W is the width of what the module takes and gives: D, for DeepSeek-V4 the streams, N D. Positions are those
+// of a row's token. One thread.
+
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tools/validate_mtp/reference_weights.h"
+
+namespace foredraft::reference {
+
+struct MtpRow {
+  int sequence = 0;
+  int position = 0;  // at least 1
+  int token = 0;
+  Vector previous;  // [W]: of the target or the module, at position - 1
+};
+
+class MtpReference {
+ public:
+  // The weights and the configuration outlive it.
+  static std::unique_ptr<MtpReference> Create(const Weights& weights, const ModelConfig& config);
+  virtual ~MtpReference() = default;
+
+  // The projection of embedding and previous output: [D], or the streams [N D].
+  virtual Vector Project(const MtpRow& row) const = 0;
+  // The decoder layer of what the projection gave. The row attends the rows of its sequence that went through
+  // Layer before, at positions 1 .. position; a row at a position that was there replaces it.
+  virtual Vector Layer(const MtpRow& row, const Vector& projected) = 0;
+  // What the next recycled row and the logits take: for V3 the layer's output normed.
+  virtual Vector Output(const Vector& layer_output) const = 0;
+  // [V].
+  virtual Vector Logits(const Vector& output) const = 0;
+
+  Vector Forward(const MtpRow& row) { return Output(Layer(row, Project(row))); }
+
+  // The scores by which the last Layer chose experts, and how far its choice was from another one. Empty and
+  // infinite in a layer without experts.
+  const Vector& choice_scores() const { return choice_scores_; }
+  double lead() const { return lead_; }
+
+ protected:
+  MtpReference(const Weights& weights, const ModelConfig& config) : weights_(weights), config_(config) {}
+
+  // `x` as the recipes hand it to a product or to the cache.
+  Vector Stored(Vector x) const;
+  Vector Linear(const std::string& module, Vector x) const;
+  Vector Norm(std::span<const double> x, const std::string& module) const;
+  void NoteChoice(Vector scores, double lead) {
+    choice_scores_ = std::move(scores);
+    lead_ = lead;
+  }
+
+  const Weights& weights_;
+  const ModelConfig& config_;
+  // What rows leave for later ones, by sequence and position.
+  std::map<int, std::map<int, Vector>> keys_;
+
+ private:
+  Vector choice_scores_;
+  double lead_ = std::numeric_limits<double>::infinity();
+};
+
+std::unique_ptr<MtpReference> CreateV3Reference(const Weights& weights, const ModelConfig& config);
+std::unique_ptr<MtpReference> CreateV4Reference(const Weights& weights, const ModelConfig& config);
+
+}  // namespace foredraft::reference

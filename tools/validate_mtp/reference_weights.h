@@ -1,0 +1,58 @@
+#pragma once
+
+// The tensors of a checkpoint as double, under their names in the files, quantised formats dequantised
+// (docs/deepseek-v3.md section 4, docs/deepseek-v4.md section 8). A tensor is read when it is first asked for
+// and kept. Shares the file reader with the loader, and nothing behind it.
+//
+// A checkpoint that has passed CheckCheckpoint has every tensor; asking for another one is a broken
+// invariant. Where a file cannot be read, status() says so from then on and the tensor counts as zero. One
+// thread.
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/model_config.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tools/validate_mtp/reference_math.h"
+
+namespace foredraft::reference {
+
+class Weights {
+ public:
+  // kBf16: what matrices and activations lose where the recipes round them to BF16. Vectors stay exact.
+  enum class Precision { kExact, kBf16 };
+
+  static absl::StatusOr<Weights> Open(const std::string& dir, const ModelConfig& config, Precision precision);
+
+  // `<module>.weight`, a matrix.
+  const Table& Matrix(const std::string& module) const;
+  // A tensor without rounding, a vector as one row.
+  const Table& Exact(const std::string& name) const;
+  // The values of `<module>.weight`, a vector.
+  std::span<const double> Norm(const std::string& module) const { return Exact(module + ".weight").values; }
+  bool Has(const std::string& name) const { return checkpoint_.Find(name).entry != nullptr; }
+
+  bool rounds() const { return precision_ == Precision::kBf16; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  Weights(Checkpoint checkpoint, const ModelConfig& config, Precision precision)
+      : checkpoint_(std::move(checkpoint)), config_(config), precision_(precision) {}
+
+  std::string Bytes(const std::string& name) const;
+  Table Read(const std::string& name) const;
+  Table ReadFp8(const std::string& name, const std::string& module) const;
+  Table ReadPacked(const std::string& module) const;
+  // Codes [rows, cols] of 4 bits, low nibble first, with a scale per `group` columns.
+  Table Codes4(const std::string& codes, const Table& scales, bool int4) const;
+
+  Checkpoint checkpoint_;
+  ModelConfig config_;
+  Precision precision_;
+  mutable absl::Status status_;
+  mutable std::map<std::string, Table> matrices_;
+  mutable std::map<std::string, Table> exact_;
+};
+
+}  // namespace foredraft::reference
