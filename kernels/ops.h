@@ -349,11 +349,11 @@ struct AcceptFirstTokenParams {
   int32_t count;
 };
 
-// First forward of the Eagle drafter: K + 1 rows per entry, ids e_0..e_K (the emitted ids, then 0), positions
-// p+1..p+K+1; the hidden of row j is the target's row j. Rows past n - 1 and rows of padding (n = 0) get slot
-// -1, so they are not cached. last_row[i] = the row of e_{n-1}, which draft 1 comes from; for padding, the
-// entry's first row.
-struct EagleRowsParams {
+// What a step or a prefill emitted, as rows of an MTP module: K + 1 rows per entry, ids e_0..e_K (the emitted
+// ids, then 0), positions p+1..p+K+1; the hidden of row j is the target's row j. Rows past n - 1 and rows of
+// padding (n = 0) get slot -1, so they are not cached. last_row[i] = the row of e_{n-1}, which draft 1 comes
+// from; for padding, the entry's first row.
+struct EmittedRowsParams {
   int32_t* ids;               // [B * (K + 1)]
   int32_t* row_slots;         // [B * (K + 1)]
   int32_t* positions;         // [B * (K + 1)]
@@ -386,11 +386,11 @@ struct StoreDraftsParams {
   int32_t draft_index;  // 1..K
 };
 
-// The window of MTP Vanilla's module 1 (docs/speculation.md section 4): W = Kmax + 1 rows per entry at
-// positions P-Kmax..P; advances the slots' recent ids to P. Rows below position 1 and rows of padding get
-// slot -1. A row's hidden comes from the recent hiddens or from the target's rows of this step; the index not
-// used is -1.
-struct VanillaRowsParams {
+// A slot's recent tokens as rows of module 1 (docs/speculation.md section 4): a window of W = Kmax + 1 rows
+// per entry at positions P-Kmax..P; advances the slots' recent ids to P. Rows below position 1 and rows of
+// padding get slot -1. A row's hidden comes from the recent hiddens or from the target's rows of this step;
+// the index not used is -1.
+struct RecentRowsParams {
   int32_t* ids;               // [B * W]
   int32_t* row_slots;         // [B * W]
   int32_t* positions;         // [B * W]
@@ -406,7 +406,7 @@ struct VanillaRowsParams {
 
 // The window of module `level` >= 2: positions P-Kmax+level-1..P+level-1. Ids past P are the slot's stored
 // drafts; rows without a draft yet get slot -1.
-struct VanillaLevelRowsParams {
+struct RecentLevelRowsParams {
   int32_t* ids;               // [B * W]
   int32_t* row_slots;         // [B * W]
   int32_t* positions;         // [B * W]
@@ -452,11 +452,11 @@ struct Ops {
   Op<DecodeRowsParams> decode_rows;
   Op<VerifyDraftsParams> verify_drafts;
   Op<AcceptFirstTokenParams> accept_first_token;
-  Op<EagleRowsParams> eagle_rows;
+  Op<EmittedRowsParams> emitted_rows;
   Op<NextDraftRowsParams> next_draft_rows;
   Op<StoreDraftsParams> store_drafts;
-  Op<VanillaRowsParams> vanilla_rows;
-  Op<VanillaLevelRowsParams> vanilla_level_rows;
+  Op<RecentRowsParams> recent_rows;
+  Op<RecentLevelRowsParams> recent_level_rows;
   Op<AppendRecentParams> append_recent;
   V4Ops v4;  // kernels/ops_v4.h
 };

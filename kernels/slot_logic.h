@@ -200,9 +200,9 @@ constexpr void RunEntry(const AcceptFirstTokenParams& p, int32_t entry) {
   p.outputs[entry] = out;
 }
 
-// ---- drafting: eagle_rows, next_draft_rows, store_drafts ----
+// ---- drafting: emitted_rows, next_draft_rows, store_drafts ----
 
-constexpr void RunEntry(const EagleRowsParams& p, int32_t entry) {
+constexpr void RunEntry(const EmittedRowsParams& p, int32_t entry) {
   const StepOutput& output = p.outputs[entry];
   const int32_t first_row = entry * (p.draft_len + 1);
   const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;

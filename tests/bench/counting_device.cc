@@ -177,11 +177,11 @@ const Ops& CountingDevice::ops() const {
       .decode_rows = Counted<DecodeRowsParams, &Ops::decode_rows>,
       .verify_drafts = Counted<VerifyDraftsParams, &Ops::verify_drafts>,
       .accept_first_token = Counted<AcceptFirstTokenParams, &Ops::accept_first_token>,
-      .eagle_rows = Counted<EagleRowsParams, &Ops::eagle_rows>,
+      .emitted_rows = Counted<EmittedRowsParams, &Ops::emitted_rows>,
       .next_draft_rows = Counted<NextDraftRowsParams, &Ops::next_draft_rows>,
       .store_drafts = Counted<StoreDraftsParams, &Ops::store_drafts>,
-      .vanilla_rows = Counted<VanillaRowsParams, &Ops::vanilla_rows>,
-      .vanilla_level_rows = Counted<VanillaLevelRowsParams, &Ops::vanilla_level_rows>,
+      .recent_rows = Counted<RecentRowsParams, &Ops::recent_rows>,
+      .recent_level_rows = Counted<RecentLevelRowsParams, &Ops::recent_level_rows>,
       .append_recent = Counted<AppendRecentParams, &Ops::append_recent>,
       .v4 =
           {

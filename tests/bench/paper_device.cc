@@ -308,11 +308,11 @@ const Ops& PaperDevice::ops() const {
       .decode_rows = SubmitSlots<DecodeRowsParams, &Ops::decode_rows>,
       .verify_drafts = SubmitSlots<VerifyDraftsParams, &Ops::verify_drafts>,
       .accept_first_token = SubmitSlots<AcceptFirstTokenParams, &Ops::accept_first_token>,
-      .eagle_rows = SubmitSlots<EagleRowsParams, &Ops::eagle_rows>,
+      .emitted_rows = SubmitSlots<EmittedRowsParams, &Ops::emitted_rows>,
       .next_draft_rows = SubmitSlots<NextDraftRowsParams, &Ops::next_draft_rows>,
       .store_drafts = SubmitSlots<StoreDraftsParams, &Ops::store_drafts>,
-      .vanilla_rows = SubmitSlots<VanillaRowsParams, &Ops::vanilla_rows>,
-      .vanilla_level_rows = SubmitSlots<VanillaLevelRowsParams, &Ops::vanilla_level_rows>,
+      .recent_rows = SubmitSlots<RecentRowsParams, &Ops::recent_rows>,
+      .recent_level_rows = SubmitSlots<RecentLevelRowsParams, &Ops::recent_level_rows>,
       .append_recent = SubmitSlots<AppendRecentParams, &Ops::append_recent>,
       .v4 =
           {

@@ -1,4 +1,4 @@
-// The slot ops: decode_rows, verify_drafts, accept_first_token, eagle_rows, next_draft_rows, store_drafts.
+// The slot ops: decode_rows, verify_drafts, accept_first_token, emitted_rows, next_draft_rows, store_drafts.
 
 #include <numeric>
 #include <string>
@@ -323,18 +323,18 @@ std::vector<StepOutput> DraftingOutputs() {
           {.slot = 1, .emitted_count = 1, .token_ids = {8}, .length = 12, .finished = 1}};
 }
 
-TEST(EagleRows, LaysOutEmittedTokensAtTheirPositions) {
+TEST(EmittedRows, LaysOutEmittedTokensAtTheirPositions) {
   for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
     OpRig rig({}, mode);
-    const EagleRowsParams params = {rig.Poisoned<int32_t>(16),
-                                    rig.Poisoned<int32_t>(16),
-                                    rig.Poisoned<int32_t>(16),
-                                    rig.Poisoned<int32_t>(4),
-                                    rig.Put(DraftingOutputs()),
-                                    4,
-                                    3,
-                                    1};
-    rig.Run([&] { rig.ops().eagle_rows(rig.stream(), params); });
+    const EmittedRowsParams params = {rig.Poisoned<int32_t>(16),
+                                      rig.Poisoned<int32_t>(16),
+                                      rig.Poisoned<int32_t>(16),
+                                      rig.Poisoned<int32_t>(4),
+                                      rig.Put(DraftingOutputs()),
+                                      4,
+                                      3,
+                                      1};
+    rig.Run([&] { rig.ops().emitted_rows(rig.stream(), params); });
     EXPECT_EQ(rig.Get(params.ids, 16), (Ids{5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0}));
     EXPECT_EQ(rig.Get(params.row_slots, 16),
               (Ids{2, 2, 2, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1}));

@@ -61,7 +61,7 @@ Batch RandomBatch(Noise& noise) {
 struct Step {
   std::vector<int32_t> ids, row_slots, positions;              // decode_rows
   std::vector<StepOutput> outputs;                             // verify_drafts
-  std::vector<int32_t> mtp_ids, mtp_row_slots, mtp_positions;  // eagle_rows
+  std::vector<int32_t> mtp_ids, mtp_row_slots, mtp_positions;  // emitted_rows
   std::vector<int32_t> last_row;
 };
 
@@ -80,27 +80,27 @@ Step RunStep(const Batch& batch, RunMode mode) {
                                      .slots = slots,
                                      .bucket = batch.bucket(),
                                      .draft_len = batch.draft_len};
-  const EagleRowsParams eagle = {.ids = ints(rows),
-                                 .row_slots = ints(rows),
-                                 .positions = ints(rows),
-                                 .last_row = ints(batch.bucket()),
-                                 .outputs = verify.outputs,
-                                 .bucket = batch.bucket(),
-                                 .draft_len = batch.draft_len,
-                                 .level = 1};
+  const EmittedRowsParams emitted = {.ids = ints(rows),
+                                     .row_slots = ints(rows),
+                                     .positions = ints(rows),
+                                     .last_row = ints(batch.bucket()),
+                                     .outputs = verify.outputs,
+                                     .bucket = batch.bucket(),
+                                     .draft_len = batch.draft_len,
+                                     .level = 1};
   rig.Run([&] {
     rig.ops().decode_rows(rig.stream(), decode);
     rig.ops().verify_drafts(rig.stream(), verify);
-    rig.ops().eagle_rows(rig.stream(), eagle);
+    rig.ops().emitted_rows(rig.stream(), emitted);
   });
   return {.ids = rig.Get(decode.ids, rows),
           .row_slots = rig.Get(decode.row_slots, rows),
           .positions = rig.Get(decode.positions, rows),
           .outputs = rig.Get(verify.outputs, batch.bucket()),
-          .mtp_ids = rig.Get(eagle.ids, rows),
-          .mtp_row_slots = rig.Get(eagle.row_slots, rows),
-          .mtp_positions = rig.Get(eagle.positions, rows),
-          .last_row = rig.Get(eagle.last_row, batch.bucket())};
+          .mtp_ids = rig.Get(emitted.ids, rows),
+          .mtp_row_slots = rig.Get(emitted.row_slots, rows),
+          .mtp_positions = rig.Get(emitted.positions, rows),
+          .last_row = rig.Get(emitted.last_row, batch.bucket())};
 }
 
 // One request of a batch, as the contract sees it.
@@ -153,8 +153,8 @@ void ExpectVerified(const Step& step, int entry, const Request& request, const T
   EXPECT_EQ(output.drafts_verified, drafts);
 }
 
-void ExpectEagleRows(const Batch& batch, const Step& step, int entry, const Request& request,
-                     const TokenArray& main_next) {
+void ExpectEmittedRows(const Batch& batch, const Step& step, int entry, const Request& request,
+                       const TokenArray& main_next) {
   const std::vector<int64_t> ids = BuildMtpDecodeInputIds(main_next);
   const int first = entry * (batch.draft_len + 1);
   const int emitted = step.outputs[entry].emitted_count;
@@ -191,7 +191,7 @@ TEST(MtpContract, SpecifiesAStepOfTheOps) {
           {batch.target.begin() + first, batch.target.begin() + first + batch.draft_len + 1}};
       ExpectDecodeRows(batch, step, entry, *request);
       ExpectVerified(step, entry, *request, main_next);
-      ExpectEagleRows(batch, step, entry, *request, main_next);
+      ExpectEmittedRows(batch, step, entry, *request, main_next);
       accepted += step.outputs[entry].emitted_count - 1;
     }
     if (testing::Test::HasFailure()) return;

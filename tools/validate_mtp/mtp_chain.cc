@@ -186,14 +186,16 @@ class MtpChain {
                      VerifyMtpSpecTokens({{kRequests, draft_len}, spec}, main_next));
     Advance(outputs, expected);
 
-    const StepRows eagle = ops_.EagleRows(draft_len);
-    CompareEagleRows(eagle, BuildMtpDecodeInputIds(main_next), inputs.position_ids);
+    const StepRows emitted = ops_.EmittedRows(draft_len);
+    CompareEmittedRows(emitted, BuildMtpDecodeInputIds(main_next), inputs.position_ids);
     state_ = {.spec_tokens = {{kRequests, draft_len}, std::vector<int64_t>(kRequests * draft_len)},
               .accepted_num = {},
               .kv_len = {lengths_.begin(), lengths_.end()}};
-    return MakeDrafts(
-        {.ids = eagle.ids, .slots = eagle.slots, .positions = eagle.positions, .previous = target_outputs_},
-        eagle.last_row);
+    return MakeDrafts({.ids = emitted.ids,
+                       .slots = emitted.slots,
+                       .positions = emitted.positions,
+                       .previous = target_outputs_},
+                      emitted.last_row);
   }
 
   void Advance(const std::vector<StepOutput>& outputs, const std::vector<int32_t>& expected) {
@@ -212,8 +214,8 @@ class MtpChain {
 
   // The rows of emitted tokens; their positions are one higher than the contract's, which are those of the
   // target's rows.
-  void CompareEagleRows(const StepRows& rows, const std::vector<int64_t>& ids,
-                        const std::vector<int32_t>& positions) {
+  void CompareEmittedRows(const StepRows& rows, const std::vector<int64_t>& ids,
+                          const std::vector<int32_t>& positions) {
     std::vector<int64_t> expected, given;
     for (size_t row = 0; row < rows.ids.size(); ++row) {
       if (rows.slots[row] < 0) continue;

@@ -2,7 +2,7 @@
 
 // The serving side of the MTP execution contract for DeepSeek-V4: seven pure functions on arrays in host
 // memory (docs/mtp-contract.md, which also compares them with V3's ops). They are the executable
-// specification of what decode_rows, verify_drafts, eagle_rows, next_draft_rows and store_drafts compute
+// specification of what decode_rows, verify_drafts, emitted_rows, next_draft_rows and store_drafts compute
 // inside a captured step; no step calls them. The order of checks, the padding and the meaning of kv_len are
 // the contract's.
 //

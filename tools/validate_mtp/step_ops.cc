@@ -111,15 +111,15 @@ std::vector<StepOutput> StepOps::VerifyDrafts(const std::vector<int32_t>& target
   return Get(outputs_, count_);
 }
 
-StepRows StepOps::EagleRows(int draft_len) {
-  device_->ops().eagle_rows(*stream_, {.ids = ids_,
-                                       .row_slots = row_slots_,
-                                       .positions = positions_,
-                                       .last_row = last_row_,
-                                       .outputs = outputs_,
-                                       .bucket = count_,
-                                       .draft_len = draft_len,
-                                       .level = 1});
+StepRows StepOps::EmittedRows(int draft_len) {
+  device_->ops().emitted_rows(*stream_, {.ids = ids_,
+                                         .row_slots = row_slots_,
+                                         .positions = positions_,
+                                         .last_row = last_row_,
+                                         .outputs = outputs_,
+                                         .bucket = count_,
+                                         .draft_len = draft_len,
+                                         .level = 1});
   StepRows rows = GetRows(count_ * (draft_len + 1));
   rows.last_row = Get(last_row_, count_);
   return rows;

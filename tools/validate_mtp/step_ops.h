@@ -15,7 +15,7 @@ namespace foredraft {
 // Rows that a slot op made.
 struct StepRows {
   std::vector<int32_t> ids, slots, positions;
-  std::vector<int32_t> last_row;  // of eagle_rows: [count]
+  std::vector<int32_t> last_row;  // of emitted_rows: [count]
 };
 
 class StepOps {
@@ -32,7 +32,7 @@ class StepOps {
 
   StepRows DecodeRows(int draft_len);
   std::vector<StepOutput> VerifyDrafts(const std::vector<int32_t>& target_ids, int draft_len);
-  StepRows EagleRows(int draft_len);                                               // of the last verification
+  StepRows EmittedRows(int draft_len);                                             // of the last verification
   StepRows NextDraftRows(const std::vector<int32_t>& draft_ids, int draft_index);  // likewise
   void StoreDrafts(const std::vector<int32_t>& draft_ids, int draft_index);        // likewise
 

@@ -16,14 +16,14 @@ void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_co
   const Matrix<float> last_output = b.last_output.first_rows(input.bucket);
 
   // Positions p+1..p+n with true outputs; draft 1 comes from the last of them.
-  ops.eagle_rows(stream, {.ids = b.module.ids,
-                          .row_slots = b.module.slots,
-                          .positions = b.module.positions,
-                          .last_row = b.last_row,
-                          .outputs = input.outputs,
-                          .bucket = input.bucket,
-                          .draft_len = input.draft_len,
-                          .level = 1});
+  ops.emitted_rows(stream, {.ids = b.module.ids,
+                            .row_slots = b.module.slots,
+                            .positions = b.module.positions,
+                            .last_row = b.last_row,
+                            .outputs = input.outputs,
+                            .bucket = input.bucket,
+                            .draft_len = input.draft_len,
+                            .level = 1});
   rank.model->RunModule(stream, 0,
                         {.index = b.module.index(rows),
                          .ids = b.module.ids,

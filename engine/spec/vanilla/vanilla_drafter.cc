@@ -14,17 +14,17 @@ void FirstWindow(const Rank& rank, const DraftInput& input) {
   const int rows = input.bucket * (max_draft_len + 1);
   const Matrix<float> previous = b.previous.first_rows(rows);
   const Matrix<float> recent = rank.slots.recent_hiddens();
-  ops.vanilla_rows(stream, {.ids = b.module.ids,
-                            .row_slots = b.module.slots,
-                            .positions = b.module.positions,
-                            .recent_index = b.recent_index,
-                            .target_index = b.target_index,
-                            .save_index = b.save_index,
-                            .recent_ids = rank.slots.recent_ids(),
-                            .outputs = input.outputs,
-                            .bucket = input.bucket,
-                            .draft_len = input.draft_len,
-                            .max_draft_len = max_draft_len});
+  ops.recent_rows(stream, {.ids = b.module.ids,
+                           .row_slots = b.module.slots,
+                           .positions = b.module.positions,
+                           .recent_index = b.recent_index,
+                           .target_index = b.target_index,
+                           .save_index = b.save_index,
+                           .recent_ids = rank.slots.recent_ids(),
+                           .outputs = input.outputs,
+                           .bucket = input.bucket,
+                           .draft_len = input.draft_len,
+                           .max_draft_len = max_draft_len});
   ops.copy_rows(stream, {.out = previous, .x = recent, .x_index = b.recent_index, .rows = rows});
   ops.copy_rows(stream, {.out = previous, .x = input.target_output, .x_index = b.target_index, .rows = rows});
   ops.copy_rows(stream, {.out = recent, .x = previous, .out_index = b.save_index, .rows = rows});
@@ -43,14 +43,14 @@ void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, bool 
   const Matrix<float> previous = b.previous.first_rows(rows);
   for (int level = 1; level <= rank.slots.level_count(); ++level) {
     const Matrix<float> boundaries = rank.slots.boundaries(level - 1);
-    ops.eagle_rows(stream, {.ids = b.module.ids,
-                            .row_slots = b.module.slots,
-                            .positions = b.module.positions,
-                            .last_row = b.last_row,
-                            .outputs = input.outputs,
-                            .bucket = rows,
-                            .draft_len = 0,
-                            .level = level});
+    ops.emitted_rows(stream, {.ids = b.module.ids,
+                              .row_slots = b.module.slots,
+                              .positions = b.module.positions,
+                              .last_row = b.last_row,
+                              .outputs = input.outputs,
+                              .bucket = rows,
+                              .draft_len = 0,
+                              .level = level});
     ops.copy_rows(stream, {.out = previous, .x = boundaries, .x_index = b.module.slots, .rows = rows});
     rank.model->RunModule(stream, level - 1,
                           {.index = b.module.index(rows),
@@ -80,15 +80,15 @@ void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_
   for (int level = 1; level <= rank.slots.level_count(); ++level) {
     const Matrix<float> output = (level % 2 == 0 ? b.even_output : b.module_output).first_rows(rows);
     if (level > 1) {
-      ops.vanilla_level_rows(stream, {.ids = b.module.ids,
-                                      .row_slots = b.module.slots,
-                                      .positions = b.module.positions,
-                                      .recent_ids = rank.slots.recent_ids(),
-                                      .outputs = input.outputs,
-                                      .slots = rank.slots.arrays(),
-                                      .bucket = input.bucket,
-                                      .max_draft_len = window - 1,
-                                      .level = level});
+      ops.recent_level_rows(stream, {.ids = b.module.ids,
+                                     .row_slots = b.module.slots,
+                                     .positions = b.module.positions,
+                                     .recent_ids = rank.slots.recent_ids(),
+                                     .outputs = input.outputs,
+                                     .slots = rank.slots.arrays(),
+                                     .bucket = input.bucket,
+                                     .max_draft_len = window - 1,
+                                     .level = level});
     }
     rank.model->RunModule(stream, level - 1,
                           {.index = b.module.index(rows), .ids = b.module.ids, .previous = previous},

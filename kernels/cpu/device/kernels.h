@@ -38,11 +38,11 @@ void RelaxDrafts(const CpuContext& context, const RelaxDraftsParams& p);
 void DecodeRows(const CpuContext& context, const DecodeRowsParams& p);
 void VerifyDrafts(const CpuContext& context, const VerifyDraftsParams& p);
 void AcceptFirstToken(const CpuContext& context, const AcceptFirstTokenParams& p);
-void EagleRows(const CpuContext& context, const EagleRowsParams& p);
+void EmittedRows(const CpuContext& context, const EmittedRowsParams& p);
 void NextDraftRows(const CpuContext& context, const NextDraftRowsParams& p);
 void StoreDrafts(const CpuContext& context, const StoreDraftsParams& p);
-void VanillaRows(const CpuContext& context, const VanillaRowsParams& p);
-void VanillaLevelRows(const CpuContext& context, const VanillaLevelRowsParams& p);
+void RecentRows(const CpuContext& context, const RecentRowsParams& p);
+void RecentLevelRows(const CpuContext& context, const RecentLevelRowsParams& p);
 void AppendRecent(const CpuContext& context, const AppendRecentParams& p);
 
 }  // namespace foredraft::cpu

@@ -1,8 +1,8 @@
 // The slot ops: a few integers per bucket entry, computed on the calling thread.
 
 #include "kernels/cpu/device/kernels.h"
+#include "kernels/recent_rows.h"
 #include "kernels/slot_logic.h"
-#include "kernels/vanilla_logic.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -24,11 +24,11 @@ void VerifyDrafts(const CpuContext&, const VerifyDraftsParams& p) {
 }
 
 void AcceptFirstToken(const CpuContext&, const AcceptFirstTokenParams& p) { RunEntries(p); }
-void EagleRows(const CpuContext&, const EagleRowsParams& p) { RunEntries(p); }
+void EmittedRows(const CpuContext&, const EmittedRowsParams& p) { RunEntries(p); }
 void NextDraftRows(const CpuContext&, const NextDraftRowsParams& p) { RunEntries(p); }
 void StoreDrafts(const CpuContext&, const StoreDraftsParams& p) { RunEntries(p); }
-void VanillaRows(const CpuContext&, const VanillaRowsParams& p) { RunEntries(p); }
-void VanillaLevelRows(const CpuContext&, const VanillaLevelRowsParams& p) { RunEntries(p); }
+void RecentRows(const CpuContext&, const RecentRowsParams& p) { RunEntries(p); }
+void RecentLevelRows(const CpuContext&, const RecentLevelRowsParams& p) { RunEntries(p); }
 void AppendRecent(const CpuContext&, const AppendRecentParams& p) { RunEntries(p); }
 
 }  // namespace foredraft::cpu

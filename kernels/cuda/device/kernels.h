@@ -36,11 +36,11 @@ void RelaxDrafts(Stream& stream, const RelaxDraftsParams& p);
 void DecodeRows(Stream& stream, const DecodeRowsParams& p);
 void VerifyDrafts(Stream& stream, const VerifyDraftsParams& p);
 void AcceptFirstToken(Stream& stream, const AcceptFirstTokenParams& p);
-void EagleRows(Stream& stream, const EagleRowsParams& p);
+void EmittedRows(Stream& stream, const EmittedRowsParams& p);
 void NextDraftRows(Stream& stream, const NextDraftRowsParams& p);
 void StoreDrafts(Stream& stream, const StoreDraftsParams& p);
-void VanillaRows(Stream& stream, const VanillaRowsParams& p);
-void VanillaLevelRows(Stream& stream, const VanillaLevelRowsParams& p);
+void RecentRows(Stream& stream, const RecentRowsParams& p);
+void RecentLevelRows(Stream& stream, const RecentLevelRowsParams& p);
 void AppendRecent(Stream& stream, const AppendRecentParams& p);
 
 }  // namespace foredraft::cuda

@@ -1,11 +1,11 @@
-// The slot ops: kernels/slot_logic.h and kernels/vanilla_logic.h, a thread per bucket entry. Each entry is a
+// The slot ops: kernels/slot_logic.h and kernels/recent_rows.h, a thread per bucket entry. Each entry is a
 // chain of dependent loads, so only latency matters: small blocks spread the warps over the multiprocessors.
 
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
+#include "kernels/recent_rows.h"
 #include "kernels/slot_logic.h"
-#include "kernels/vanilla_logic.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -47,11 +47,11 @@ void VerifyDrafts(Stream& stream, const VerifyDraftsParams& p) {
 }
 
 void AcceptFirstToken(Stream& stream, const AcceptFirstTokenParams& p) { LaunchSlotKernel(stream, p); }
-void EagleRows(Stream& stream, const EagleRowsParams& p) { LaunchSlotKernel(stream, p); }
+void EmittedRows(Stream& stream, const EmittedRowsParams& p) { LaunchSlotKernel(stream, p); }
 void NextDraftRows(Stream& stream, const NextDraftRowsParams& p) { LaunchSlotKernel(stream, p); }
 void StoreDrafts(Stream& stream, const StoreDraftsParams& p) { LaunchSlotKernel(stream, p); }
-void VanillaRows(Stream& stream, const VanillaRowsParams& p) { LaunchSlotKernel(stream, p); }
-void VanillaLevelRows(Stream& stream, const VanillaLevelRowsParams& p) { LaunchSlotKernel(stream, p); }
+void RecentRows(Stream& stream, const RecentRowsParams& p) { LaunchSlotKernel(stream, p); }
+void RecentLevelRows(Stream& stream, const RecentLevelRowsParams& p) { LaunchSlotKernel(stream, p); }
 void AppendRecent(Stream& stream, const AppendRecentParams& p) { LaunchSlotKernel(stream, p); }
 
 }  // namespace foredraft::cuda

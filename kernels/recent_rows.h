@@ -1,7 +1,7 @@
 #pragma once
 
-// MTP Vanilla's windows (docs/speculation.md section 4) for one bucket entry; shared by the backends like
-// kernels/slot_logic.h.
+// The ops on windows of a slot's recent tokens (docs/speculation.md section 4), for one bucket entry; shared
+// by the backends like kernels/slot_logic.h.
 
 #include "kernels/ops.h"
 
@@ -9,7 +9,7 @@ namespace foredraft {
 
 constexpr bool Emitted(const StepOutput& output) { return output.slot >= 0 && output.emitted_count > 0; }
 
-constexpr void RunEntry(const VanillaRowsParams& p, int32_t entry) {
+constexpr void RunEntry(const RecentRowsParams& p, int32_t entry) {
   const int32_t kmax = p.max_draft_len;
   const int32_t first_row = entry * (kmax + 1);
   const StepOutput& output = p.outputs[entry];
@@ -38,7 +38,7 @@ constexpr void RunEntry(const VanillaRowsParams& p, int32_t entry) {
   for (int32_t i = 0; i < kmax; ++i) recent[i] = p.ids[first_row + 1 + i];
 }
 
-constexpr void RunEntry(const VanillaLevelRowsParams& p, int32_t entry) {
+constexpr void RunEntry(const RecentLevelRowsParams& p, int32_t entry) {
   const int32_t kmax = p.max_draft_len;
   const StepOutput& output = p.outputs[entry];
   const bool drafts = Emitted(output);
