@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #if defined(__SANITIZE_THREAD__)
-// Of ThreadSanitizer's runtime library.
+// ThreadSanitizer's runtime library defines it.
 extern "C" void AnnotateBenignRaceSized(const char* file, int line, const volatile void* memory, size_t bytes,
                                         const char* description);
 #endif

@@ -21,8 +21,8 @@ namespace foredraft {
 
 struct TraceOptions {
   std::string path;
-  // Of `path` and of `path`.1 together. Where half of it is written, the file becomes `path`.1, which
-  // replaces the one before, and a new one begins: the newest events are always there.
+  // The limit of `path` and `path`.1 together. When half of it is written, the file becomes `path`.1, which
+  // replaces the previous one, and a new file begins: the newest events are always there.
   int64_t max_bytes = int64_t{64} << 20;
 };
 

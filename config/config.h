@@ -80,7 +80,7 @@ struct MetricsConfig {
   bool vllm_names = false;
 };
 
-// Of the port that workers dial, apart from that of clients.
+// TLS of the port that workers dial; clients have a port of their own.
 struct WorkerTlsConfig {
   std::string cert;  // PEM files; empty = server.tls.cert and key
   std::string key;

@@ -55,7 +55,7 @@ std::vector<int> DefaultBuckets(int largest);
 // model.
 void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded,
                      ConfigErrors& errors);
-// The same; the error is ConfigErrors::First.
+// As above, with ConfigErrors::First as the error.
 absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded);
 
 }  // namespace foredraft

@@ -66,8 +66,8 @@ class Builder {
     }
   }
 
-  // Translates the keys of another program that one source had. Those of batch sizes wait for the last
-  // source, because they depend on max_batch_size.
+  // Translates the keys of another program that one source had. Keys of batch sizes wait for the last source,
+  // because they depend on max_batch_size.
   void EndSource(bool last) {
     std::vector<ForeignKeyGiven> now, later;  // by copies: assigning a YAML::Node changes what it refers to
     for (const ForeignKeyGiven& given : foreign_) {

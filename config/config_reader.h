@@ -34,7 +34,7 @@ absl::StatusOr<ConfigOverride> ParseOverride(const std::string& text);
 struct ConfigSources {
   std::string file;  // its name, for errors
   std::string text;
-  // Of the process: FOREDRAFT_<PATH>, upper case, '.' as "__".
+  // The process's variables FOREDRAFT_<PATH>, upper case, '.' as "__".
   std::map<std::string, std::string> environment;
   std::vector<ConfigOverride> overrides;  // of the command line; the last of a path wins
 };
@@ -51,7 +51,7 @@ struct LoadedConfig {
 // Parses and checks what can be checked without the model: CheckConfig is included. A key that is refused
 // keeps its default, so that the other keys can be checked too.
 LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors);
-// The same; the error is ConfigErrors::First.
+// As above, with ConfigErrors::First as the error.
 absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources);
 
 // ParseConfig on a file's text. NOT_FOUND without a file.

@@ -54,9 +54,10 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   return engine;
 }
 
-// The KV cache takes what is left, so everything that allocates at its first use must run before: the largest
-// prefill and every step, on a cache of the scratch block alone, where unmapped rows go; DeepSeek-V4's ops
-// have no unmapped rows, so their caches have a second block, where all rows go.
+// The KV cache takes the memory that is left. So the largest prefill and every step run before it is
+// allocated: some ops allocate at their first use. They run on a cache of the scratch block alone, which
+// takes the rows of unmapped positions. DeepSeek-V4's ops read mapped rows only, so their caches have a
+// second block.
 absl::Status RankEngine::FirstRuns() {
   RETURN_IF_ERROR(rank_.AllocateCache(options_, /*history_blocks=*/1, /*poison=*/false));
   if (rank_.device->needs_first_runs()) {

@@ -31,8 +31,8 @@ int NewMemoryFile() {
   return fd;
 }
 
-// A template, so that of gRPC's old names for the providers (1.51) and its new ones (1.83, where the old are
-// deprecated) only those are compiled that this gRPC has.
+// gRPC 1.51 and gRPC 1.83 name the certificate providers differently. In a template only the branch that this
+// gRPC knows is compiled.
 template <class Options>
 Options WithIdentity(const std::shared_ptr<FileWatcherCertificateProvider>& provider) {
   if constexpr (requires { Options::Create(provider); }) {

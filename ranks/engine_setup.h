@@ -15,7 +15,7 @@ int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
 Speculation SpeculationOf(const Config& config);
 // Tokens of a block of the cache's history (engine/cache_groups.h): tokens_per_block, or a multiple of it.
 int BlockTokens(const Config& config, const ModelConfig& model);
-// Of the history, per rank, including the scratch block.
+// Blocks of the history per rank, including the scratch block.
 int BlockCount(const Config& config, const ModelConfig& model);
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
 EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model);

@@ -18,7 +18,7 @@ namespace foredraft {
 // The GPU of a host's worker number `index`.
 absl::StatusOr<std::string> GpuOfLocalWorker(const std::optional<std::string>& visible, int index);
 
-// The same for a worker that was started with `visible`: a single GPU there is its own, whatever its index.
+// The GPU of a worker that was started with `visible`: a single GPU there is its own, whatever its index.
 absl::StatusOr<std::string> GpuOfThisWorker(const std::optional<std::string>& visible, int index);
 
 // Sets CUDA_VISIBLE_DEVICES of this process, the worker of `rank`, and logs the choice. The ranks of a host

@@ -41,8 +41,8 @@ constexpr std::chrono::seconds kCutAfter(
     1);                                   // from the end of a stream to its cut, if its peer does not read
 constexpr int kStreamsPerConnection = 8;  // a worker needs one, and another while it dials again
 
-// Of a leader, at once: those that have joined, those that have not, and as many whose end gRPC has still to
-// read.
+// Connections that a leader may have at once: of workers that have joined, of some that have not, and as many
+// whose end gRPC has not read yet.
 int MostConnections(int max_pending, int rank_count) { return 2 * max_pending + rank_count; }
 
 // In time that does not depend on the content.

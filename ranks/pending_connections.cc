@@ -104,7 +104,8 @@ void PendingConnections::Forget(size_t index) {
   connections_.pop_back();
 }
 
-// The duplicate keeps the socket's number taken, so another socket under gRPC's descriptor has another one.
+// The duplicated descriptor keeps the socket's inode in use. So when gRPC has closed its descriptor and the
+// system gives that number to another socket, the inode differs.
 void PendingConnections::ForgetClosedLocked() {
   for (size_t i = connections_.size(); i-- > 0;) {
     if (SocketOf(connections_[i].fd) != connections_[i].socket) Forget(i);

@@ -116,7 +116,7 @@ struct Codec {
     FIELD(token_ids);
   }
 
-  // Of an IterationPlan: all but `ranks`.
+  // The fields of an IterationPlan, except `ranks`.
   template <class Value, Is<v1::WorkerPlan> Message>
   static void VisitGroup(Value& value, Message& message) {
     FIELD(number);
@@ -127,7 +127,7 @@ struct Codec {
     FIELD(ended_prompts);
   }
 
-  // Of a RankPlan.
+  // The fields of a RankPlan.
   template <class Value, Is<v1::WorkerPlan> Message>
   static void VisitRank(Value& value, Message& message) {
     FIELD(releases);

@@ -30,7 +30,7 @@ class WorkerPortTrust {
   static absl::StatusOr<std::unique_ptr<WorkerPortTrust>> Load(const Config& config);
 
   std::shared_ptr<grpc::ServerCredentials> credentials() const { return certificates_->credentials(); }
-  // Of the workers that this daemon starts; the same until the process ends.
+  // The secret of the workers that this daemon starts; it stays until the process ends.
   const std::string& own_secret() const { return own_secret_; }
   // All secrets that a call may have: the own one, and the content of parallel.token_file.
   std::vector<std::string> secrets() const;

@@ -80,7 +80,7 @@ class DraftPolicy {
   std::map<int, Bucket> buckets_;
   int last_draft_len_;  // Bucket::draft_len of the last step's bucket
 
-  // Of the last step that had drafts.
+  // The last step that had drafts.
   struct Drafted {
     int bucket = -1;  // -1 = there was none
     int draft_len = 0;

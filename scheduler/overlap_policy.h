@@ -22,7 +22,7 @@ class OverlapPolicy {
     int ended_slots = 0;  // of these: sequences that ended
   };
 
-  // Of the next launch.
+  // Whether the next launch overlaps.
   bool overlaps() const { return overlaps_; }
 
   void Record(const Iteration& iteration);

@@ -11,11 +11,12 @@
 //                  length_lower = length + the number of unresolved steps.
 //   rewind         Commit releases the blocks wholly at or past length + sum of (K_j + 1) + Kmax, over the
 //                  steps that are still unresolved: MTP rows length .. length + Kmax - 1 are live.
-//   pass           Commit and Plan release the window blocks wholly below length_lower - reach: Commit because
-//                  the length grows, Plan because its step does not count yet for a sequence that the plan before
-//                  left out. A plan that is made from now on starts at length_lower or later, because each unresolved step gives a token, so it
-//                  reads no position below. The plan in flight starts at `length` and may read one position
-//                  more, but is carried out before any plan that hands out the block (stream-order).
+//   pass           Commit and Plan release the window blocks wholly below length_lower - reach. Commit does
+//                  because the length has grown. Plan does because length_lower also grows with a launched step
+//                  that has no result yet. Every later plan starts at length_lower or later, because each
+//                  unresolved step gives a token, so it reads no position below. The plan in flight starts at
+//                  `length` and may read one position more, but is carried out before any plan that hands out
+//                  the block (stream-order).
 //   prompt-window  A prompt chunk a .. b-1 has window memory for what it reads, a - reach .. a-1, for what is
 //                  read after it, b - reach and on, and for the prefix ends that its prompt keeps, until they
 //                  are offered. Its other rows are not written.
@@ -134,7 +135,7 @@ struct SchedulerLoad {
   int draft_len = 0;          // K in use
   double speed_up = 0;        // DraftPolicy::SpeedUp
   std::vector<RankLoad> ranks;
-  // Of prompts whose first token was computed; the metrics count those whose stream was still open.
+  // Sums over prompts whose first token was computed; the metrics count those whose stream was still open.
   uint64_t prefix_queried_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
   uint64_t preemptions = 0;

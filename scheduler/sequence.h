@@ -88,9 +88,9 @@ struct Sequence {
   int32_t unresolved_rows = 0;  // sum of K_j + 1 over launched, uncommitted decode steps
   int unresolved_steps = 0;     // their count
 
-  // Of `groups`, so that most steps need not look at them (RankState::SetBounds): the positions that the
-  // block tables of all groups reach, and the most positions for which RankState::Shrink still has a block to
-  // release.
+  // Two sums over `groups`, so that most steps need not look at them (RankState::SetBounds): the positions
+  // that the block tables of all groups reach, and the most positions for which RankState::Shrink still has a
+  // block to release.
   int32_t owned_len = 0;
   int32_t shrinkable_len = -1;
 

@@ -31,8 +31,9 @@ struct RunMetric {
     NumberStyle style = NumberStyle::kPlain;
   };
   struct Column {
-    // Of a comparison. kByRound: the median over the rounds of the value (of the p50 of a Summary), and of
-    // its ratio to the first setting. kPooled: the value over the requests of all rounds together.
+    // What a comparison shows of the value. kByRound: the median over the rounds of the value (of the p50 of
+    // a Summary), and of its ratio to the first setting. kPooled: the value over the requests of all rounds
+    // together.
     enum class Kind { kNone, kByRound, kPooled } kind = Kind::kNone;
     const char* heading = "";
   };

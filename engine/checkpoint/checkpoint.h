@@ -38,8 +38,9 @@ class Checkpoint {
   // shard than the index says, a tensor in two files.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir, const std::string& unlisted = "");
 
-  // Gives every stored tensor the names of its parts, which cover it. Find then takes these names;
-  // TensorEntry::name stays what the file has, for a part of several with the part's name behind it.
+  // Gives every stored tensor one or more names, each for a part of it; the parts cover the tensor. Find then
+  // takes these names. TensorEntry::name stays the file's name; where a tensor has several parts, the part's
+  // name is added to it.
   // INVALID_ARGUMENT names both files' tensors where two parts get the same name.
   absl::Status Rename(const std::function<std::vector<NamedPart>(const TensorEntry&)>& parts_of);
 

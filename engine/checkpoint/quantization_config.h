@@ -5,9 +5,8 @@
 //
 //   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
 //   4 bits  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
-//   without
-//           weights whose columns are no multiple of the group. Parts that are fused into one weight are
-//           packed together.
+//           without weights whose columns are no multiple of the group. Parts that are fused into one weight
+//           are packed together.
 //
 // DeepSeek-V4 has its own FP4: routed experts in groups with E8M0 scales, the other projections in FP8.
 

@@ -151,8 +151,9 @@ void NcclCommunicator::Enqueue(const char* operation, const std::function<void(c
   if (!settled_) Fail(operation, std::string(settled.message()));
 }
 
-// NCCL 2.28 frees an enqueue that has not ended well when it revokes, keeps its address, and would free it
-// again in ncclCommAbort. So then only the latter is called, by the destructor.
+// After an enqueue that failed, ncclCommRevoke of NCCL 2.28 frees the enqueued work and keeps its address,
+// which ncclCommAbort then frees a second time. So a communicator whose enqueue failed is not revoked: only
+// the destructor's ncclCommAbort ends it.
 void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
   status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: %s", rank_, operation, reason)));
   if (std::exchange(over_, true) || !settled_) return;

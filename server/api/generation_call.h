@@ -29,7 +29,7 @@ struct CallHooks {
   std::function<void()> done;                  // gRPC has finished the call
 };
 
-// The same in every response of one request.
+// What every response of a request repeats.
 struct ResponseLabels {
   std::string request_id;
   uint64_t seed = 0;

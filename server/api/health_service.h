@@ -36,7 +36,7 @@ class HealthService final : public grpc::Service {
   // Returns once the last call has ended, which the server's Shutdown has cancelled. Safe to call twice.
   void Stop();
 
-  // Of all services of the server; at first false. Sent to the clients that watch.
+  // The status of all services of the server, at first false. Clients that watch are told.
   void SetServing(bool serving);
 
  private:

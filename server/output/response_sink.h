@@ -51,11 +51,12 @@ enum class TokenOrigin : uint8_t {
   kDrafted,  // an accepted draft
 };
 
-// Of one token of the output.
+// Where a token of the output comes from, and its share of the text.
 struct TokenMark {
   TokenOrigin origin = TokenOrigin::kTarget;
-  // Of the output's text, 0 where the token completes no character. All tokens' bytes in order are the text,
-  // with what is held back because a stop string may begin in it, and with a stop string that was found.
+  // Bytes of the output's text, 0 where the token completes no character. All tokens' bytes in order are the
+  // text, with what is held back because a stop string may begin in it, and with a stop string that was
+  // found.
   int32_t text_bytes = 0;
 };
 

@@ -54,7 +54,8 @@ class SplitRegex {
   Code code_;
 };
 
-// The same regex for PCRE2; INVALID_ARGUMENT names the construct that has no exact translation.
+// Translates a regex of Oniguruma to PCRE2. INVALID_ARGUMENT names the construct that has no exact
+// translation.
 absl::StatusOr<std::string> TranslateOniguruma(std::string_view pattern);
 
 }  // namespace foredraft

@@ -1,6 +1,5 @@
 // Translates Oniguruma's dialect into PCRE2's. Only white space, Unicode classes and intersections are
-// rewritten. A
-// construct that the two dialects read differently, or that no known tokenizer uses, is refused.
+// rewritten. A construct that the two dialects read differently, or that no known tokenizer uses, is refused.
 
 #include <algorithm>
 #include <cctype>
@@ -52,7 +51,7 @@ constexpr AddedRange kUnicode15And16[] = {
     {"S", 0x1FAE8, 0x1FAE9},  {"S", 0x1FAF7, 0x1FAF8},  {"S", 0x1FBCB, 0x1FBEF},
 };
 
-// Those of them that belong to the script Han.
+// The added characters that belong to the script Han.
 constexpr AddedRange kHan15And16[] = {
     {"Lo", 0x2B739, 0x2B739}, {"Lo", 0x2EBF0, 0x2EE5D}, {"Lo", 0x31350, 0x323AF}};
 

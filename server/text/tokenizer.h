@@ -34,7 +34,7 @@ class Tokenizer {
  public:
   // Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja beside it where they exist.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& tokenizer_json_path);
-  // The same from texts; an empty `tokenizer_config_json` = none.
+  // Load from the files' texts; an empty `tokenizer_config_json` = none.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                           std::string_view tokenizer_config_json);
 

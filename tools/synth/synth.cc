@@ -181,8 +181,8 @@ RandomTensor Exponents(const std::string& name, const std::string& dtype, std::v
           .constant = static_cast<uint8_t>(127 + exponent)};
 }
 
-// FP8 blocks or FP4 groups with E8M0 scales, as DeepSeek-V4 has them. The codes make up for the scales'
-// steps.
+// FP8 blocks or FP4 groups with E8M0 scales, as DeepSeek-V4 has them. The scales are powers of two, so
+// the range of the codes is chosen to give the wanted spread.
 void AppendE8m0(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
   const float amplitude = RandomAmplitude(spec, config);
   const int64_t n = spec.shape[0], k = spec.shape[1];
@@ -207,7 +207,8 @@ void AppendF8(const TensorSpec& spec, const ModelConfig& config, std::vector<Ran
   tensors.push_back(Elements(spec.scale, ScaleShape(config, spec.shape), DType::kF32, scale, scale / 16));
 }
 
-// The same with 4-bit codes. FP4's scales are powers of two, and its codes make up for the rest.
+// A matrix of 4-bit codes. FP4's scales are powers of two; the range of its codes is chosen so that the
+// weights have the wanted spread all the same.
 void AppendPacked(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
   const DType dtype = PackedDType(config);
   const bool int4 = dtype == DType::kInt4;

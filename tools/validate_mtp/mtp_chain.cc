@@ -127,7 +127,8 @@ class MtpChain {
     return MakeDrafts(rows, last_rows);
   }
 
-  // Of one rank, and of two context-parallel partitions whose tokens alternate in a padded batch.
+  // Compares the ids of one rank, and of two context-parallel partitions whose tokens alternate in a padded
+  // batch.
   absl::Status ComparePrefillIds(const std::vector<int32_t>& next, const std::vector<int64_t>& expected) {
     std::vector<int64_t> ids, lens, places;
     for (const auto& prompt : prompts_) {

@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<int64_t>> BuildMtpPrefillInputIdsCp(
 // The target's rows of a decode step that verifies drafts: next_n + 1 per request.
 struct MainDecodeInputs {
   std::vector<int64_t> input_ids;     // [B * (next_n + 1)], or [pad_to]: zeros behind
-  std::vector<int32_t> position_ids;  // likewise
+  std::vector<int32_t> position_ids;  // [B * (next_n + 1)], or [pad_to]: zeros behind
   std::vector<int64_t> kv_len;        // [B]: the argument's + next_n + 1
 };
 

@@ -120,7 +120,7 @@ class V3Reference : public MtpReference {
     return Attend(scores, values);
   }
 
-  // Of all experts; those outside the best groups cannot be chosen.
+  // The choice scores of all experts; experts outside the best groups cannot be chosen.
   Vector KeepBestGroups(const Vector& choice, double& lead) const {
     const int groups = config_.n_group, size = static_cast<int>(choice.size()) / groups;
     Vector group_scores;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kModule[] = "mtp.0";
 
-// Of section 2.1.
+// The results of hyper_pre (docs/deepseek-v4.md section 2.1).
 struct HyperMix {
   Vector x;     // [D]
   Vector post;  // [N]

@@ -16,8 +16,8 @@ void PackPart(const bf16* x, int32_t len, Bf16Pair* out) {
 }
 static_assert(std::endian::native == std::endian::little, "adjacent elements are a pair as they are");
 
-// Of keys that row_scores takes: shorter ones are packed. It adds up 16 lanes for every score, which costs a
-// query as much as packing 4 pairs of the tile's keys.
+// row_scores takes keys of this many pairs and more; shorter ones are packed. It adds up 16 lanes for every
+// score, which costs a query as much as packing 4 pairs of the tile's keys.
 constexpr int32_t kRowScoresPairs = 128;
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace foredraft::cpu {
 namespace {
 
 constexpr int32_t kSplit = 32;     // keys of one softmax, which are widened to FP32 once for several heads
-constexpr int32_t kMaxHeads = 16;  // of one item
-constexpr int32_t kMinHeads = 4;   // likewise, where there are enough: their keys are widened for each item
+constexpr int32_t kMaxHeads = 16;  // an item has at most these
+constexpr int32_t kMinHeads = 4;   // and at least these, if the model has them: every item widens its keys
 constexpr int32_t kTogether = 4;   // keys whose products and sums run side by side
 
 // The softmax of one head over the splits so far. It starts with the sink: weight 1 in the sum, no value.

@@ -31,7 +31,7 @@ struct Table {
       : low(Bf16x8(reinterpret_cast<const unsigned char*>(bits))),
         high(Bf16x8(reinterpret_cast<const unsigned char*>(bits + 8))) {}
 
-  // Of the codes in the low nibbles of 8 words. The other bits are ignored.
+  // The values of the codes in the low nibbles of 8 words. The other bits are ignored.
   __m256 Lookup(__m256i words) const {
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, words), _mm256_permutevar8x32_ps(high, words),
                             _mm256_castsi256_ps(_mm256_slli_epi32(words, 28)));

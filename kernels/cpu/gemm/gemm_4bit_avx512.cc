@@ -53,7 +53,7 @@ inline void SumGroup(const GemmTileArgs& args, __m512i table, const unsigned cha
   }
 }
 
-// The same in AMX's order.
+// SumGroup in the order in which AMX adds.
 template <int R>
 inline void SumGroupAsAmx(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first,
                           int row, __m512 (&sums)[R][2]) {

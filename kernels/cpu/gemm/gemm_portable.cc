@@ -87,7 +87,7 @@ void AddProducts(const unsigned char* w, const uint16_t* x, int32_t len, WidePai
   total = sums;
 }
 
-// Of all rows: pairs of a piece of k.
+// Adds the pairs of a piece of k to the sums of all rows.
 template <class Weights>
 void Piece(const GemmTileArgs& args, const unsigned char* w, int32_t first, int32_t len, WidePair* sums) {
   if (args.rows <= Weights::kFewRows) {

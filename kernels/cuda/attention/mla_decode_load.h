@@ -20,13 +20,12 @@ struct DecodeLoad {
   int32_t head_tiles = 0;
   int32_t splits = 0;
   int64_t tiles = 0;
-  int32_t blocks = 0;        // of the grid
-  int32_t busy_blocks = 0;   // with at least one split
-  int32_t partials = 0;      // results that CombineSplits merges
-  int32_t row_partials = 0;  // of the row with the most
-  // Of the block with the most work:
-  int32_t busiest_tiles = 0;
-  int32_t busiest_splits = 0;
+  int32_t blocks = 0;          // of the grid
+  int32_t busy_blocks = 0;     // with at least one split
+  int32_t partials = 0;        // results that CombineSplits merges
+  int32_t row_partials = 0;    // of the row with the most
+  int32_t busiest_tiles = 0;   // tiles of the thread block with the most work
+  int32_t busiest_splits = 0;  // and its splits
 
   // Mean tiles of all blocks over those of the busiest.
   double balance() const { return double(tiles) * head_tiles / blocks / busiest_tiles; }

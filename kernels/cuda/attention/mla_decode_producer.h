@@ -1,6 +1,6 @@
 #pragma once
 
-// Of the Hopper kernel of mla_decode (mla_decode_hopper.cu): its shared memory, and the producer, which finds
+// The shared memory of mla_decode's kernel for Hopper (mla_decode_hopper.cu), and its producer, which finds
 // the items and brings their queries and keys.
 
 #include "kernels/cuda/attention/attention_tile.h"
@@ -168,7 +168,7 @@ class Fp8KeyProducer {
   struct Keys {
     const uint8_t* rows[kKeys];
   };
-  // Of a latent step: the codes of one chunk. Of the RoPE step: the first or the last eight of 16 elements.
+  // In a latent step the codes of one chunk; in the RoPE step the first or the last eight of 16 elements.
   struct Part {
     uint4 bytes[kKeys];
   };

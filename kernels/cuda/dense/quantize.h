@@ -26,7 +26,7 @@ struct QuantizedShape {
 void QuantizeRows(Stream& stream, const QuantizedRows& out, Matrix<const bf16> x, const int32_t* x_rows,
                   const int32_t* row_count, int32_t rows);
 
-// The same for rows that are already quantised.
+// QuantizeRows for rows that are quantised already: copies them.
 void CopyQuantizedRows(Stream& stream, const QuantizedRows& out, const QuantizedRows& x,
                        const int32_t* x_rows, const int32_t* row_count, int32_t rows);
 

@@ -21,7 +21,7 @@ __device__ __forceinline__ float RmsFactorOfSum(float sum, int32_t cols, float e
   return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-// The same from the threads' sums, returned to every thread. `shared`: a float per warp.
+// RmsFactorOfSum of the threads' sums, returned to every thread. `shared`: a float per warp.
 __device__ __forceinline__ float RmsFactor(float sum, int32_t cols, float eps, float* shared) {
   return RmsFactorOfSum(BlockReduce(sum, Sum{}, shared), cols, eps);
 }

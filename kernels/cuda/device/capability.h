@@ -20,7 +20,8 @@ bool RunsHopperKernels();
 // Programmatic dependent launches need capability 9.0; before it every launch waits for the previous one.
 bool LaunchesProgrammatically();
 
-// Of a block, dynamic: 227 KB on 9.0, 163 KB on 8.0, 99 KB on 8.9 and 12.0.
+// The dynamic shared memory that a thread block may have: 227 KB on 9.0, 163 KB on 8.0, 99 KB on 8.9
+// and 12.0.
 size_t SharedMemoryLimit();
 
 }  // namespace foredraft::cuda

@@ -98,8 +98,8 @@ int32_t Splits4Bit(int32_t n, int32_t k, DType codes, int32_t group);
 
 // ---- shared memory of the kernels for Hopper ----
 
-// Of a stage: rows of both operands, FP8 scales of the rows, and of the weight (16 bytes for
-// each 128 outputs or less).
+// A stage holds rows of both operands, the FP8 scales of the rows, and those of the weight (16 bytes for each
+// 128 outputs or less).
 constexpr int32_t kGemmSharedBudget = 216 * 1024;  // for all stages
 constexpr int32_t GemmStageBytes(int32_t rows, int32_t weight_rows) {
   return (rows + weight_rows) * 128 + rows * 4 + (weight_rows > 128 ? 2 : 1) * 16;

@@ -106,7 +106,7 @@ __device__ __forceinline__ void ForEachLogit(ChunkStage& stage, const float* x, 
 using IndexedKeyBits = unsigned long long;  // the type of CUDA's shuffles and atomics
 
 __device__ __forceinline__ IndexedKeyBits KeyOf(int32_t v, float x) { return IndexedKey(OrderedKey(x), v); }
-// Of a raw logit, in a row whose usability the largest key decides.
+// The key of a raw logit in a row whose usability the largest key decides.
 __device__ __forceinline__ IndexedKeyBits CheckedKeyOf(int32_t v, float x) {
   return IndexedKey(OrderedKeyOrUnusable(x), v);
 }

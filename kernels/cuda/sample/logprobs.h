@@ -17,7 +17,7 @@ namespace foredraft::cuda {
 
 inline constexpr int32_t kGroupColumns = kChunkColumns / kChunkWarps;
 
-// Of all rows, in device memory.
+// What the chunks of all rows leave for the logprobs, in device memory.
 struct LogprobArrays {
   IndexedKeyBits* groups = nullptr;  // [R, chunks, kChunkWarps]: the key of each group's largest logit
   double* sums = nullptr;            // [R, chunks]: of exp(logit - ReferenceOf(the chunk's largest))

@@ -64,7 +64,7 @@ __device__ void ForEachScaled(const SamplePlan& plan, int32_t r, const SlotConst
   ForEachLogit(stage, plan.penalised(r, c), plan.split.columns, begin, end,
                [&](int32_t v, float x) { visit(v, Scaled(c, x)); });
 }
-// Of the block's own chunks.
+// ForEachScaled over the thread block's own chunks.
 template <class Visit>
 __device__ void ForEachOwnScaled(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
                                  const Visit& visit) {

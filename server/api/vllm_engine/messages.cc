@@ -18,7 +18,7 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Of the parts that foredraft does not have.
+// Refuses the fields whose meaning foredraft does not have.
 absl::Status CheckUnsupported(const vllm_wire::GenerateRequest& wire) {
   const struct {
     const char* field;
