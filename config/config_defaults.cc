@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "config/kv_row_layout.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft {
 namespace {

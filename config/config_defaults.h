@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "config/config_errors.h"
 #include "config/config_reader.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

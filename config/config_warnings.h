@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "config/config_reader.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

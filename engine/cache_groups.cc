@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "config/kv_row_layout.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft {
 namespace {

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 #include "kernels/dtype.h"
 
 namespace foredraft {
 
 // What a row of the cache holds. DeepSeek-V3 has kLatent alone, DeepSeek-V4 the others.
 enum class CacheRow : int32_t {
-  kLatent,      // config/kv_row_layout.h, by position
+  kLatent,      // kernels/kv_row.h, by position
   kKey,         // bf16, by position
   kEntry,       // bf16, by window of a compressor
   kIndexEntry,  // bf16, by window of the indexer's compressor

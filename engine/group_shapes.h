@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "config/model_config.h"
 #include "engine/engine_options.h"
+#include "engine/model/model_config.h"
 #include "scheduler/group_shape.h"
 
 namespace foredraft {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/cache_groups.h"
 #include "engine/engine_options.h"
 #include "engine/host_frames.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

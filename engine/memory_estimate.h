@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/engine_options.h"
 #include "engine/kv_cache.h"
+#include "engine/model/model_config.h"
 #include "kernels/sizing_device.h"
 
 namespace foredraft {

@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/communicator.h"
 #include "engine/engine_options.h"
 #include "engine/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/model/model_config.h"
 #include "engine/slot_state.h"
 #include "engine/spec/drafter.h"
 #include "engine/step_buffers.h"

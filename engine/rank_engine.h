@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/comm/communicator.h"
 #include "engine/engine_options.h"
 #include "engine/graph_cache.h"
+#include "engine/model/model_config.h"
 #include "engine/pending_step.h"
 #include "engine/rank.h"
 #include "engine/swap_store.h"

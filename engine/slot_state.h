@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/block_tables.h"
 #include "engine/engine_options.h"
 #include "engine/host_frames.h"
 #include "engine/kv_cache.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
 #include "scheduler/plan.h"

@@ -13,10 +13,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/engine_options.h"
 #include "engine/host_frames.h"
 #include "engine/kv_cache.h"
+#include "engine/model/model_config.h"
 #include "engine/slot_state.h"
 
 namespace foredraft {

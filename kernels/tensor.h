@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "config/kv_row_layout.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "config/config.h"
-#include "config/model_config.h"
 #include "engine/engine_options.h"
+#include "engine/model/model_config.h"
 #include "scheduler/scheduler.h"
 
 namespace foredraft {

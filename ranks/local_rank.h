@@ -3,8 +3,8 @@
 // A group of one rank, in this process. Owner and thread: as RankGroup says.
 
 #include "config/config.h"
-#include "config/model_config.h"
 #include "engine/local_executor.h"
+#include "engine/model/model_config.h"
 #include "ranks/rank_group.h"
 
 namespace foredraft {

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/checkpoint_summary.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

@@ -9,11 +9,11 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/weight_loader.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/local_executor.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

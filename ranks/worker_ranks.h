@@ -17,7 +17,7 @@
 
 #include "base/periodic_thread.h"
 #include "config/config.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 #include "net/file_stamp.h"
 #include "ranks/leader.h"
 #include "ranks/rank_group.h"

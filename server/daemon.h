@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "config/config_reader.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 #include "ranks/rank_group.h"
 #include "ranks/restart_budget.h"
 #include "ranks/start_observer.h"

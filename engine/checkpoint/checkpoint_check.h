@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

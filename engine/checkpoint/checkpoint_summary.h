@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "config/kv_row_layout.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft {
 

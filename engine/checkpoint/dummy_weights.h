@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/weight_source.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

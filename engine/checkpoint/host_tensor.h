@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

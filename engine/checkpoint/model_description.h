@@ -16,9 +16,9 @@
 //
 // To add a variant of a family, with other tensor names or another MTP layout: write one file that describes
 // it (it may call DescribeDecoderLayer and rename tensors afterwards), add its row to kDescriptions in
-// model_description.cc, and a file with its name in `architectures` to config/families.
+// model_description.cc, and a row with its name in `architectures` to deepseek_v3_families.h.
 // tests/engine/checkpoint/model_variant_test.cc does so. A family that differs from DeepSeek-V3 only in
-// values of ModelConfig needs the row and the file in config/families.
+// values of ModelConfig needs the two rows.
 //
 // To add a model with layers that compute something new, also add its weights to LoadedWeights, its recipe to
 // engine/model, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in tests/ops).
@@ -34,9 +34,9 @@
 #include <variant>
 #include <vector>
 
-#include "config/model_config.h"
 #include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

@@ -11,8 +11,8 @@
 // DeepSeek-V4 has its own FP4: routed experts in groups with E8M0 scales, the other projections in FP8.
 
 #include "absl/container/flat_hash_set.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/model/model_config.h"
 #include "kernels/dtype.h"
 #include "nlohmann/json.hpp"
 

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/model_description.h"
 #include "engine/checkpoint/weight_source.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

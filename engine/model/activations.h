@@ -4,9 +4,9 @@
 // outlives a forward. Owner: DeepseekV3.
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/model/expert_activations.h"
 #include "engine/model/linear.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 

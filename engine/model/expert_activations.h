@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "config/model_config.h"
 #include "engine/model/linear.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 

@@ -3,11 +3,11 @@
 // What every recipe needs, as one argument. A view: the model builds one per forward, and all referents
 // outlive that forward.
 
-#include "config/model_config.h"
 #include "engine/comm/communicator.h"
 #include "engine/model/activations.h"
 #include "engine/model/batch.h"
 #include "engine/model/expert_exchange.h"
+#include "engine/model/model_config.h"
 #include "kernels/ops.h"
 
 namespace foredraft {

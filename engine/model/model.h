@@ -9,9 +9,9 @@
 
 #include <utility>
 
-#include "config/model_config.h"
 #include "engine/kv_cache.h"
 #include "engine/model/batch.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

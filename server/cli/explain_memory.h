@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

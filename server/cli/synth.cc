@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 #include "server/cli/commands.h"
 #include "server/text/synth_tokenizer.h"
 

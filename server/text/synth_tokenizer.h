@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

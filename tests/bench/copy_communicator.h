@@ -12,9 +12,9 @@
 
 #include <utility>
 
-#include "config/model_config.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/communicator.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

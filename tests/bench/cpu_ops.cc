@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/measure/table.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 #include "tests/bench/bench_flags.h"
 #include "tests/bench/cpu_rates.h"
 #include "tests/bench/device_timer.h"

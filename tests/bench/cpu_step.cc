@@ -33,7 +33,7 @@
 #include "base/check.h"
 #include "client/measure/summary.h"
 #include "client/measure/table.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 #include "tests/bench/bench_flags.h"
 #include "tests/bench/step_meter.h"
 

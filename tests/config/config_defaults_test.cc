@@ -1,8 +1,8 @@
 #include "config/config_defaults.h"
 
-#include "config/kv_row_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft {
 namespace {

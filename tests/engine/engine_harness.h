@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "config/model_config.h"
 #include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
+#include "engine/model/model_config.h"
 #include "engine/rank_engine.h"
 #include "kernels/device.h"
 #include "scheduler/request.h"

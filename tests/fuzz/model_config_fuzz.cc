@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 namespace {

@@ -39,8 +39,8 @@ struct ModelGolden {
   std::vector<GoldenPrompt> prompts;
 };
 
-// `name`: abacus, grouped, fp8, int4, fp4, a family of config/families. The working directory is the root of
-// the repository.
+// `name`: abacus, grouped, fp8, int4, fp4, a family of deepseek_v3_families.h. The working directory is the
+// root of the repository.
 inline ModelGolden ReadModelGolden(const std::string& name) {
   static_assert(std::endian::native == std::endian::little);
   const std::string folder = "tests/golden/";

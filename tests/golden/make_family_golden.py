@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the goldens of the families in config/families that are not DeepSeek-V3: tests/golden/<family>_model.golden.json.
+"""Makes the goldens of the families in deepseek_v3_families.h that are not DeepSeek-V3: tests/golden/<family>_model.golden.json.
 
 For each a small random checkpoint (random_checkpoint.FAMILIES). The target's logits are those of the family's class
 in transformers, in float32 (for Kimi-K2 and JoyAI, whose class is no part of transformers, DeepseekV3ForCausalLM's);

@@ -11,11 +11,11 @@
 #include "base/fnv.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/model_description.h"
 #include "engine/checkpoint/pack_quantized.h"
 #include "engine/checkpoint/quantization_config.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/model/model_config.h"
 #include "kernels/random_weight.h"
 #include "nlohmann/json.hpp"
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/loaded_weights.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 #include "tools/validate_mtp/boundary.h"
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/solo_communicator.h"
 #include "engine/kv_cache.h"
 #include "engine/model/batch.h"
 #include "engine/model/deepseek_v4/deepseek_v4.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft::reference {
 

@@ -6,13 +6,13 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/comm/communicator.h"
 #include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3/model_weights.h"
 #include "engine/model/forward.h"
 #include "engine/model/mla.h"
 #include "engine/model/model.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {

@@ -6,8 +6,8 @@
 
 #include <string_view>
 
-#include "config/model_config.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

@@ -3,11 +3,11 @@
 // What every recipe of DeepSeek-V4 needs, as one argument, and the memory between its ops.
 
 #include "absl/status/statusor.h"
-#include "config/model_config.h"
 #include "engine/kv_cache.h"
 #include "engine/model/activations.h"
 #include "engine/model/batch.h"
 #include "engine/model/expert_exchange.h"
+#include "engine/model/model_config.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 

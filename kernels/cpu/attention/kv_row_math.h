@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "config/kv_row_layout.h"
 #include "kernels/cpu/device/isa.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft::cpu {
 

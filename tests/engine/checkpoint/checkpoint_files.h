@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

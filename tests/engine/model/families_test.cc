@@ -1,4 +1,4 @@
-// What the engine gives for the families of config/families: the tokens of transformers' speculative
+// What the engine gives for the families of deepseek_v3_families.h: the tokens of transformers' speculative
 // decoding, and the same bits under two names for the same mathematics.
 
 #include <gmock/gmock.h>

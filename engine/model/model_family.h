@@ -2,7 +2,7 @@
 
 // The families of checkpoints, by what config.json says in `architectures` and `model_type`: the values of
 // fields that a family's config.json may leave out, and what the family does differently from DeepSeek-V3.
-// One file per family in config/families, one row in model_family.cc.
+// The families that compute as DeepSeek-V3 does are in deepseek_v3/deepseek_v3_families.h.
 
 #include <optional>
 #include <string>

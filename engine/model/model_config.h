@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "config/deepseek_v4_shape.h"
-#include "config/pack_quantized.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/pack_quantized.h"
 
 namespace foredraft {
 

@@ -1,4 +1,4 @@
-#include "config/json_fields.h"
+#include "engine/model/json_fields.h"
 
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"

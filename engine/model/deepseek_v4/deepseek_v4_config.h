@@ -2,8 +2,8 @@
 
 // DeepSeek-V4's config.json, as DeepSeek ships it and as transformers saves it.
 
-#include "config/json_fields.h"
-#include "config/model_config.h"
+#include "engine/model/json_fields.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

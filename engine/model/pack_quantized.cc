@@ -1,4 +1,4 @@
-#include "config/pack_quantized.h"
+#include "engine/model/pack_quantized.h"
 
 #include <string>
 

@@ -1,20 +1,18 @@
-#include "config/model_family.h"
+#include "engine/model/model_family.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "config/families/deepseek_v3.h"
-#include "config/families/deepseek_v32.h"
-#include "config/families/deepseek_v4.h"
-#include "config/families/glm4_moe_lite.h"
-#include "config/families/glm_moe_dsa.h"
-#include "config/families/joyai_llm_flash.h"
-#include "config/families/kimi_k2.h"
+#include "engine/model/deepseek_v3/deepseek_v3_families.h"
 
 namespace foredraft {
 namespace {
+
+// DeepSeek-V4 (Flash, Pro) with MTP modules. Its fields are read by engine/model/deepseek_v4.
+constexpr ModelFamily kDeepseekV4 = {
+    .architecture = "DeepseekV4ForCausalLM", .model_type = "deepseek_v4", .deepseek_v4 = true};
 
 // The first row of an architecture is the family of a config.json without model_type.
 constexpr const ModelFamily* kModelFamilies[] = {&kDeepseekV3,  &kKimiK2,    &kJoyaiLlmFlash, &kDeepseekV32,

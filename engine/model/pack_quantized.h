@@ -5,7 +5,7 @@
 // is read from the checkpoint's tensors, not from `targets` and `ignore`: MTP modules often stay unpacked in
 // checkpoints whose lists do not mention them.
 
-#include "config/json_fields.h"
+#include "engine/model/json_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace foredraft {

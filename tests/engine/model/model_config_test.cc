@@ -1,4 +1,4 @@
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 #include <cmath>
 #include <fstream>

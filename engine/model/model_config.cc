@@ -1,4 +1,4 @@
-#include "config/model_config.h"
+#include "engine/model/model_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "config/deepseek_v4_fields.h"
-#include "config/json_fields.h"
 #include "config/json_text.h"
-#include "config/model_family.h"
-#include "config/model_limits.h"
+#include "engine/model/deepseek_v4/deepseek_v4_config.h"
+#include "engine/model/json_fields.h"
+#include "engine/model/model_family.h"
+#include "engine/model/model_limits.h"
 
 namespace foredraft {
 namespace {

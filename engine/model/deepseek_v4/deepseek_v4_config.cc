@@ -1,4 +1,4 @@
-#include "config/deepseek_v4_fields.h"
+#include "engine/model/deepseek_v4/deepseek_v4_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"
-#include "config/model_limits.h"
+#include "engine/model/model_limits.h"
 
 namespace foredraft {
 namespace {
