@@ -11,7 +11,6 @@ set(foredraft_cuda_sources
     device/cuda_event.cc
     device/cuda_graph.cc
     device/cuda_memory.cc
-    device/cuda_ops.cc
     device/cuda_probe.cu
     device/cuda_stream.cc
     dense/dense.cu

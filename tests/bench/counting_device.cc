@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <functional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -44,31 +43,21 @@ OpKind KindOf(const RouteSoftplusParams&) { return OpKind::kRouting; }
 OpKind KindOf(const GroupRowsParams&) { return OpKind::kRouting; }
 OpKind KindOf(const CombineExpertsParams&) { return OpKind::kRouting; }
 
-// The ops of DeepSeek-V4 are one table further down.
-template <auto op, class Params>
-void Call(Stream& stream, const Params& params) {
-  if constexpr (std::is_same_v<decltype(op), Op<Params> V4Ops::*>) {
-    (count.ops->v4.*op)(stream, params);
-  } else {
-    (count.ops->*op)(stream, params);
-  }
-}
-
 template <class Params, auto op>
 void Counted(Stream& stream, const Params& params) {
   if (count.recorded != nullptr) {
     count.recorded->push_back([params](Stream& replaying) { Counted<Params, op>(replaying, params); });
-    Call<op>(stream, params);
+    (count.ops->*op)(stream, params);
     return;
   }
   if (!count.counting) {
-    Call<op>(stream, params);
+    (count.ops->*op)(stream, params);
     return;
   }
   OpTally& tally = count.tallies[static_cast<int>(KindOf(params))];
   tally.cost += CostOf(params, count.shape);
   const auto start = std::chrono::steady_clock::now();
-  Call<op>(stream, params);
+  (count.ops->*op)(stream, params);
   tally.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++tally.calls;
 }
@@ -152,58 +141,10 @@ std::unique_ptr<Graph> CountingDevice::Capture(Stream& stream, const std::functi
 
 const Ops& CountingDevice::ops() const {
   static constexpr Ops kOps = {
-      .embed = Counted<EmbedParams, &Ops::embed>,
-      .rms_norm = Counted<RmsNormParams, &Ops::rms_norm>,
-      .gemm = Counted<GemmParams, &Ops::gemm>,
-      .head_gemm = Counted<HeadGemmParams, &Ops::head_gemm>,
-      .add = Counted<AddParams, &Ops::add>,
-      .silu_mul = Counted<SiluMulParams, &Ops::silu_mul>,
-      .copy_rows = Counted<CopyRowsParams, &Ops::copy_rows>,
-      .to_bf16 = Counted<ToBf16Params, &Ops::to_bf16>,
-      .rope_query = Counted<RopeQueryParams, &Ops::rope_query>,
-      .kv_write = Counted<KvWriteParams, &Ops::kv_write>,
-      .mla_decode = Counted<MlaDecodeParams, &Ops::mla_decode>,
-      .gather_kv = Counted<GatherKvParams, &Ops::gather_kv>,
-      .mla_prefill = Counted<MlaPrefillParams, &Ops::mla_prefill>,
-      .route_experts = Counted<RouteExpertsParams, &Ops::route_experts>,
-      .group_rows = Counted<GroupRowsParams, &Ops::group_rows>,
-      .grouped_gemm = Counted<GroupedGemmParams, &Ops::grouped_gemm>,
-      .combine_experts = Counted<CombineExpertsParams, &Ops::combine_experts>,
-      .expert_partials = Counted<ExpertPartialsParams, &Ops::expert_partials>,
-      .add_partials = Counted<AddPartialsParams, &Ops::add_partials>,
-      .argmax = Counted<ArgmaxParams, &Ops::argmax>,
-      .sample = Counted<SampleParams, &Ops::sample>,
-      .relax_drafts = Counted<RelaxDraftsParams, &Ops::relax_drafts>,
-      .decode_rows = Counted<DecodeRowsParams, &Ops::decode_rows>,
-      .verify_drafts = Counted<VerifyDraftsParams, &Ops::verify_drafts>,
-      .accept_first_token = Counted<AcceptFirstTokenParams, &Ops::accept_first_token>,
-      .emitted_rows = Counted<EmittedRowsParams, &Ops::emitted_rows>,
-      .next_draft_rows = Counted<NextDraftRowsParams, &Ops::next_draft_rows>,
-      .store_drafts = Counted<StoreDraftsParams, &Ops::store_drafts>,
-      .recent_rows = Counted<RecentRowsParams, &Ops::recent_rows>,
-      .recent_level_rows = Counted<RecentLevelRowsParams, &Ops::recent_level_rows>,
-      .append_recent = Counted<AppendRecentParams, &Ops::append_recent>,
-      .v4 =
-          {
-              .hyper_pre = Counted<HyperPreParams, &V4Ops::hyper_pre>,
-              .hyper_post = Counted<HyperPostParams, &V4Ops::hyper_post>,
-              .hyper_head = Counted<HyperHeadParams, &V4Ops::hyper_head>,
-              .broadcast_streams = Counted<BroadcastStreamsParams, &V4Ops::broadcast_streams>,
-              .rotate_heads = Counted<RotateHeadsParams, &V4Ops::rotate_heads>,
-              .write_keys = Counted<WriteKeysParams, &V4Ops::write_keys>,
-              .compress = Counted<CompressParams, &V4Ops::compress>,
-              .select_entries = Counted<SelectEntriesParams, &V4Ops::select_entries>,
-              .window_attention = Counted<WindowAttentionParams, &V4Ops::window_attention>,
-              .route_softplus = Counted<RouteSoftplusParams, &V4Ops::route_softplus>,
-              .clamped_silu_mul = Counted<ClampedSiluMulParams, &V4Ops::clamped_silu_mul>,
-          },
+#define OP(name, Stem) .name = Counted<Stem##Params, &Ops::name>,
+#include "kernels/ops/list.inc"
   };
-  static constexpr Ops kWithoutV4 = [] {
-    Ops ops = kOps;
-    ops.v4 = {};
-    return ops;
-  }();
-  return device_->ops().v4.hyper_pre == nullptr ? kWithoutV4 : kOps;
+  return kOps;
 }
 
 }  // namespace foredraft

@@ -46,10 +46,10 @@ RowIndex Index(Bench& bench, int rows) {
 }
 
 template <class Params>
-void LineOf(Bench& bench, const char* name, const Params& p, Op<Params> V4Ops::*op) {
+void LineOf(Bench& bench, const char* name, const Params& p, Op<Params> Ops::*op) {
   const CostContext shape = {.context = kContext};
   bench.Line(
-      name, p.index.rows, CostOf(p, shape), [&bench, p, op](int) { (bench.ops().v4.*op)(bench.stream(), p); },
+      name, p.index.rows, CostOf(p, shape), [&bench, p, op](int) { (bench.ops().*op)(bench.stream(), p); },
       shape);
 }
 
@@ -65,7 +65,7 @@ void RowLines(Bench& bench, const Sizes& s, const RowIndex& index, const float* 
                                .rope_dim = s.rope,
                                .norm = 1,
                                .eps = 1e-6f},
-                              &V4Ops::rotate_heads);
+                              &Ops::rotate_heads);
   }
   if (bench.Wants("write_keys")) {
     LineOf<WriteKeysParams>(bench, "write_keys",
@@ -77,7 +77,7 @@ void RowLines(Bench& bench, const Sizes& s, const RowIndex& index, const float* 
                              .index = index,
                              .rope_dim = s.rope,
                              .eps = 1e-6f},
-                            &V4Ops::write_keys);
+                            &Ops::write_keys);
   }
 }
 
@@ -99,7 +99,7 @@ void CompressLine(Bench& bench, const Sizes& s, const RowIndex& index, const flo
                           .overlapping = ratio == kRatio ? 1 : 0,
                           .rope_dim = s.rope,
                           .eps = 1e-6f},
-                         &V4Ops::compress);
+                         &Ops::compress);
 }
 
 void SelectLine(Bench& bench, const Sizes& s, const RowIndex& index) {
@@ -115,7 +115,7 @@ void SelectLine(Bench& bench, const Sizes& s, const RowIndex& index) {
                                .ratio = kRatio,
                                .top_k = kTopK,
                                .scale = 0.01f},
-                              &V4Ops::select_entries);
+                              &Ops::select_entries);
 }
 
 // ratio 0: the window alone.
@@ -139,7 +139,7 @@ void AttentionLine(Bench& bench, const char* name, const Sizes& s, const RowInde
     p.selected = bench.Put(selected);
     p.selected_count = kTopK;
   }
-  LineOf(bench, name, p, &V4Ops::window_attention);
+  LineOf(bench, name, p, &Ops::window_attention);
 }
 
 }  // namespace

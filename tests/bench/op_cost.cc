@@ -100,7 +100,9 @@ OpCost CostOf(const CopyRowsParams& p, const CostContext&) {
   return {.bytes = 2.0 * p.rows * p.out.cols * sizeof(float)};
 }
 
-OpCost CostOf(const ToBf16Params& p, const CostContext&) { return {.bytes = BytesOf(p.out) + BytesOf(p.x)}; }
+OpCost CostOf(const ToBf16RowsParams& p, const CostContext&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.x)};
+}
 
 OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.q)};

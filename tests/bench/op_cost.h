@@ -50,40 +50,10 @@ double ExpectedExperts(double pairs, int32_t experts);
 
 double WeightBytes(const PackedWeight& weight);
 
-OpCost CostOf(const EmbedParams& p, const CostContext& shape = {});
-OpCost CostOf(const RmsNormParams& p, const CostContext& shape = {});
-OpCost CostOf(const GemmParams& p, const CostContext& shape = {});
-OpCost CostOf(const HeadGemmParams& p, const CostContext& shape = {});
-OpCost CostOf(const AddParams& p, const CostContext& shape = {});
-OpCost CostOf(const SiluMulParams& p, const CostContext& shape = {});
-OpCost CostOf(const CopyRowsParams& p, const CostContext& shape = {});
-OpCost CostOf(const ToBf16Params& p, const CostContext& shape = {});
-OpCost CostOf(const RopeQueryParams& p, const CostContext& shape = {});
-OpCost CostOf(const KvWriteParams& p, const CostContext& shape = {});
-OpCost CostOf(const MlaDecodeParams& p, const CostContext& shape);
-OpCost CostOf(const GatherKvParams& p, const CostContext& shape = {});
-OpCost CostOf(const MlaPrefillParams& p, const CostContext& shape = {});
-OpCost CostOf(const RouteExpertsParams& p, const CostContext& shape = {});
-OpCost CostOf(const GroupRowsParams& p, const CostContext& shape = {});
-OpCost CostOf(const GroupedGemmParams& p, const CostContext& shape = {});
-OpCost CostOf(const CombineExpertsParams& p, const CostContext& shape = {});
-OpCost CostOf(const ExpertPartialsParams& p, const CostContext& shape = {});
-OpCost CostOf(const AddPartialsParams& p, const CostContext& shape = {});
-OpCost CostOf(const ArgmaxParams& p, const CostContext& shape = {});
-OpCost CostOf(const SampleParams& p, const CostContext& shape = {});
-OpCost CostOf(const RelaxDraftsParams& p, const CostContext& shape = {});
-// DeepSeek-V4's (kernels/ops_v4.h).
-OpCost CostOf(const HyperPreParams& p, const CostContext& shape = {});
-OpCost CostOf(const HyperPostParams& p, const CostContext& shape = {});
-OpCost CostOf(const HyperHeadParams& p, const CostContext& shape = {});
-OpCost CostOf(const BroadcastStreamsParams& p, const CostContext& shape = {});
-OpCost CostOf(const RotateHeadsParams& p, const CostContext& shape = {});
-OpCost CostOf(const WriteKeysParams& p, const CostContext& shape = {});
-OpCost CostOf(const CompressParams& p, const CostContext& shape = {});
-OpCost CostOf(const SelectEntriesParams& p, const CostContext& shape);
-OpCost CostOf(const WindowAttentionParams& p, const CostContext& shape);
-OpCost CostOf(const RouteSoftplusParams& p, const CostContext& shape = {});
-OpCost CostOf(const ClampedSiluMulParams& p, const CostContext& shape = {});
+// Of every op but the slot ops.
+#define OP(name, Stem) OpCost CostOf(const Stem##Params& p, const CostContext& shape = {});
+#define SLOT_OP(name, Stem)
+#include "kernels/ops/list.inc"
 // Slot state: a few integers per slot.
 template <class SlotParams>
 OpCost CostOf(const SlotParams&, const CostContext&) {

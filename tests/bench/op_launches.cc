@@ -257,7 +257,7 @@ KernelLaunches LaunchesOf(const CopyRowsParams& p, const CostContext& shape, con
   return {StreamingLaunch("CopyRows", Blocks(p.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 2, gpu)};
 }
 
-KernelLaunches LaunchesOf(const ToBf16Params& p, const CostContext& shape, const GpuModel& gpu) {
+KernelLaunches LaunchesOf(const ToBf16RowsParams& p, const CostContext& shape, const GpuModel& gpu) {
   return {
       StreamingLaunch("ToBf16", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};
 }

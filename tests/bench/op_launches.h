@@ -14,40 +14,11 @@ namespace foredraft {
 
 using KernelLaunches = std::vector<KernelLaunch>;
 
-KernelLaunches LaunchesOf(const EmbedParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const RmsNormParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const HeadGemmParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const AddParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const SiluMulParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const CopyRowsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const ToBf16Params& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const KvWriteParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const GatherKvParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const MlaPrefillParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const RouteExpertsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const GroupRowsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const CombineExpertsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const ExpertPartialsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const AddPartialsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const ArgmaxParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const SampleParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const RelaxDraftsParams& p, const CostContext& shape, const GpuModel& gpu);
-// DeepSeek-V4's (kernels/ops_v4.h).
-KernelLaunches LaunchesOf(const HyperPreParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const HyperPostParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const HyperHeadParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const BroadcastStreamsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const RotateHeadsParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const WriteKeysParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const CompressParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const SelectEntriesParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const WindowAttentionParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const RouteSoftplusParams& p, const CostContext& shape, const GpuModel& gpu);
-KernelLaunches LaunchesOf(const ClampedSiluMulParams& p, const CostContext& shape, const GpuModel& gpu);
+// Of every op but the slot ops.
+#define OP(name, Stem) \
+  KernelLaunches LaunchesOf(const Stem##Params& p, const CostContext& shape, const GpuModel& gpu);
+#define SLOT_OP(name, Stem)
+#include "kernels/ops/list.inc"
 KernelLaunches SlotLaunch(const GpuModel& gpu);
 // Slot state: one small kernel.
 template <class SlotParams>

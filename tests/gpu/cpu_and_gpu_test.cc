@@ -125,7 +125,7 @@ Routed RouteSoftplus(const std::string& backend, bool by_token) {
                                       .vocab_size = kTokens,
                                       .top_k = kTopK,
                                       .routed_scaling_factor = 1.5f};
-  rig.Run([&] { rig.ops().v4.route_softplus(rig.stream(), params); });
+  rig.Run([&] { rig.ops().route_softplus(rig.stream(), params); });
   return {rig.Get(params.expert_ids, kRows * kTopK), rig.Get(params.expert_weights, kRows * kTopK)};
 }
 

@@ -161,7 +161,7 @@ OpCase CompressCase(const Shape& s) {
     const PagedRows<float> state_pages = state.Put(rig);
     const CompressParams params =
         ParamsOf(rig, q, entry_pages, state_pages, slots, {rows.begin(), rows.end()});
-    rig.Run([&] { rig.ops().v4.compress(rig.stream(), params); });
+    rig.Run([&] { rig.ops().compress(rig.stream(), params); });
     entries.Get(rig, entry_pages);
     state.Get(rig, state_pages);
     std::vector<Bytes> outputs;
@@ -205,7 +205,7 @@ std::vector<bf16> EntriesOf(const Shape& s, const std::vector<int>& forwards, in
   for (const int length : forwards) {
     std::vector<int32_t> positions(length);
     std::iota(positions.begin(), positions.end(), first);
-    rig.ops().v4.compress(
+    rig.ops().compress(
         rig.stream(), ParamsOf(rig, q, entry_pages, state_pages, std::vector<int32_t>(length, 0), positions));
     first += length;
   }
@@ -261,7 +261,7 @@ TEST(Compress, SurvivesRejectedDrafts) {
       std::copy_n(q.values.begin() + position * s.channels(), s.channels(), values.begin());
       const float* const rows = rig.Put(values);
       params.values = Dense(rows, drafts + 1, s.channels());
-      rig.ops().v4.compress(rig.stream(), params);
+      rig.ops().compress(rig.stream(), params);
     }
     entries.Get(rig, entry_pages);
     const std::vector<bf16> expected = EntriesOf(s, {kLength});
@@ -280,7 +280,7 @@ TEST(Compress, SkipsIdleRows) {
   const PagedRows<bf16> entry_pages = entries.Put(rig);
   const PagedRows<float> state_pages = state.Put(rig);
   const CompressParams params = ParamsOf(rig, q, entry_pages, state_pages, {-1, -1}, {2, 3});
-  rig.ops().v4.compress(rig.stream(), params);
+  rig.ops().compress(rig.stream(), params);
   entries.Get(rig, entry_pages);
   state.Get(rig, state_pages);
   for (const bf16 value : entries.rows()) ASSERT_EQ(value.bits, 0xffff);

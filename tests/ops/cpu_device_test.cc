@@ -87,7 +87,7 @@ struct TwoOps {
         rounded(rig.Poisoned<bf16>(3)) {}
   void Submit(OpRig& rig) const {
     rig.ops().add(rig.stream(), {.out = Dense(sum, 1, 3), .x = Dense<const float>(x, 1, 3)});
-    rig.ops().to_bf16(rig.stream(), {.out = Dense(rounded, 1, 3), .x = Dense<const float>(sum, 1, 3)});
+    rig.ops().to_bf16_rows(rig.stream(), {.out = Dense(rounded, 1, 3), .x = Dense<const float>(sum, 1, 3)});
   }
   float* sum;
   float* x;

@@ -1,4 +1,4 @@
-// embed, rms_norm, add, silu_mul, copy_rows, to_bf16.
+// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows.
 
 #include <cmath>
 
@@ -147,10 +147,10 @@ TEST(ToBf16, Holds) {
   Noise noise(6);
   const std::vector<float> x = noise.Floats(4 * 77);
   ExpectOpHolds(RowCase<bf16, float>(
-      "to_bf16", x, 77, 77,
+      "to_bf16_rows", x, 77, 77,
       [&](OpRig& rig, Matrix<bf16> out, Matrix<const float> in) {
-        const ToBf16Params params = {out, in};
-        return [&rig, params] { rig.ops().to_bf16(rig.stream(), params); };
+        const ToBf16RowsParams params = {out, in};
+        return [&rig, params] { rig.ops().to_bf16_rows(rig.stream(), params); };
       },
       [&](const float* in, const bf16* out) {
         for (int i = 0; i < 77; ++i) {

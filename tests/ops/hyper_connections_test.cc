@@ -130,7 +130,7 @@ OpCase HyperPreCase(const Shape& s, const std::vector<float>& streams, const Wei
                                    .sinkhorn_iters = s.iterations,
                                    .hc_eps = kHcEps,
                                    .norm_eps = kNormEps};
-    rig.Run([&] { rig.ops().v4.hyper_pre(rig.stream(), params); });
+    rig.Run([&] { rig.ops().hyper_pre(rig.stream(), params); });
     std::vector<Bytes> outputs = SplitRows(rig.Get(mix, count * s.outputs()), s.outputs());
     const std::vector<Bytes> reduced = SplitRows(rig.Get(out, count * s.hidden), s.hidden);
     for (int i = 0; i < count; ++i) outputs[i].insert(outputs[i].end(), reduced[i].begin(), reduced[i].end());
@@ -196,10 +196,10 @@ OpCase HyperPostCase(const Shape& s, const std::vector<float>& streams, const st
     const float* const added = rig.Put(RowsOf(x, s.hidden, rows));
     const float* const weights = rig.Put(RowsOf(mix, s.outputs(), rows));
     rig.Run([&] {
-      rig.ops().v4.hyper_post(rig.stream(), {.streams = Dense(updated, count, s.width()),
-                                             .x = Dense(added, count, s.hidden),
-                                             .mix = Dense(weights, count, s.outputs()),
-                                             .stream_count = s.streams});
+      rig.ops().hyper_post(rig.stream(), {.streams = Dense(updated, count, s.width()),
+                                          .x = Dense(added, count, s.hidden),
+                                          .mix = Dense(weights, count, s.outputs()),
+                                          .stream_count = s.streams});
     });
     return SplitRows(rig.Get(updated, count * s.width()), s.width());
   };
@@ -251,7 +251,7 @@ OpCase HyperHeadCase(const Shape& s, const std::vector<float>& streams, const We
                                     .stream_count = s.streams,
                                     .hc_eps = kHcEps,
                                     .norm_eps = kNormEps};
-    rig.Run([&] { rig.ops().v4.hyper_head(rig.stream(), params); });
+    rig.Run([&] { rig.ops().hyper_head(rig.stream(), params); });
     return SplitRows(rig.Get(out, count * s.hidden), s.hidden);
   };
   op_case.check = [=](int row, const Bytes& output) {
@@ -303,7 +303,7 @@ OpCase BroadcastCase(bool add, int skip_position) {
                                            .stream_count = kStreams,
                                            .add = add ? 1 : 0,
                                            .skip_position = skip_position};
-    rig.Run([&] { rig.ops().v4.broadcast_streams(rig.stream(), params); });
+    rig.Run([&] { rig.ops().broadcast_streams(rig.stream(), params); });
     return SplitRows(rig.Get(updated, count * kStreams * kHidden), kStreams * kHidden);
   };
   op_case.check = [=](int row, const Bytes& output) {

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/ops_v4.h"
+#include "kernels/ops/attention.h"
 #include "tests/ops/op_rig.h"
 
 namespace foredraft {

@@ -92,7 +92,7 @@ OpCase SelectCase(const Sequence& q, const std::vector<int>& positions) {
         .ratio = s.ratio,
         .top_k = s.top_k,
         .scale = 0.25f};
-    rig.Run([&] { rig.ops().v4.select_entries(rig.stream(), params); });
+    rig.Run([&] { rig.ops().select_entries(rig.stream(), params); });
     return SplitRows(rig.Get(selected, count * s.top_k), s.top_k);
   };
   op_case.check = [&q, positions](int row, const Bytes& output) {
@@ -135,17 +135,17 @@ TEST(SelectEntries, TakesTheBestOfALongContext) {
   float* const scores = rig.Poisoned<float>(kEntries);
   const bf16* const queries = rig.Put(std::vector<bf16>(2, ToBf16(1.0f)));
   const float* const weights = rig.Put(std::vector<float>(1, 1.0f));
-  rig.ops().v4.select_entries(rig.stream(), {.selected = selected,
-                                             .scores = Dense(scores, 1, kEntries),
-                                             .q = Dense(queries, 1, 2),
-                                             .weights = Dense(weights, 1, 1),
-                                             .entries = entries.Put(rig),
-                                             .index = {rig.Put(std::vector<int32_t>{0}),
-                                                       rig.Put(std::vector<int32_t>{kEntries - 1}), 1},
-                                             .head_count = 1,
-                                             .ratio = 1,
-                                             .top_k = 5,
-                                             .scale = 1.0f});
+  rig.ops().select_entries(rig.stream(), {.selected = selected,
+                                          .scores = Dense(scores, 1, kEntries),
+                                          .q = Dense(queries, 1, 2),
+                                          .weights = Dense(weights, 1, 1),
+                                          .entries = entries.Put(rig),
+                                          .index = {rig.Put(std::vector<int32_t>{0}),
+                                                    rig.Put(std::vector<int32_t>{kEntries - 1}), 1},
+                                          .head_count = 1,
+                                          .ratio = 1,
+                                          .top_k = 5,
+                                          .scale = 1.0f});
   EXPECT_EQ(rig.Get(selected, 5), (std::vector<int32_t>{6, 13, 16383, 16384, 16450}));
 }
 
@@ -158,7 +158,7 @@ TEST(SelectEntries, GivesIdleRowsNoneAndRanksNaNLast) {
   float* const scores = rig.Poisoned<float>(12);
   const bf16* const queries = rig.Put(std::vector<bf16>(16, ToBf16(1.0f)));
   const float* const weights = rig.Put(std::vector<float>(4, 1.0f));
-  rig.ops().v4.select_entries(
+  rig.ops().select_entries(
       rig.stream(), {.selected = selected,
                      .scores = Dense(scores, 2, 6),
                      .q = Dense(queries, 2, 8),

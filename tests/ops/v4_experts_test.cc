@@ -26,7 +26,7 @@ TEST(ClampedSiluMul, Holds) {
       "clamped", gate_up, 2 * kWidth, kWidth,
       [](OpRig& rig, Matrix<bf16> out, Matrix<const float> x) {
         const ClampedSiluMulParams params = {.out = out, .gate_up = x, .row_count = nullptr, .limit = kLimit};
-        return [&rig, params] { rig.ops().v4.clamped_silu_mul(rig.stream(), params); };
+        return [&rig, params] { rig.ops().clamped_silu_mul(rig.stream(), params); };
       },
       [](const float* x, const bf16* out) {
         for (int i = 0; i < kWidth; ++i) {
@@ -44,10 +44,10 @@ TEST(ClampedSiluMul, LeavesRowsPastTheCount) {
   OpRig rig({}, RunMode::kEager);
   bf16* const out = rig.Poisoned<bf16>(3 * 4);
   const float* const gate_up = rig.Put(std::vector<float>(3 * 8, 1.0f));
-  rig.ops().v4.clamped_silu_mul(rig.stream(), {.out = Dense(out, 3, 4),
-                                               .gate_up = Dense(gate_up, 3, 8),
-                                               .row_count = rig.Put(std::vector<int32_t>{2}),
-                                               .limit = 10.0f});
+  rig.ops().clamped_silu_mul(rig.stream(), {.out = Dense(out, 3, 4),
+                                            .gate_up = Dense(gate_up, 3, 8),
+                                            .row_count = rig.Put(std::vector<int32_t>{2}),
+                                            .limit = 10.0f});
   const std::vector<bf16> values = rig.Get(out, 12);
   EXPECT_EQ(values[7].bits, values[0].bits);
   EXPECT_EQ(values[8].bits, 0xffff);
@@ -128,7 +128,7 @@ OpCase RouteCase(const RouteShape& s, const std::vector<float>& logits, const st
                                         .vocab_size = kVocab,
                                         .top_k = s.top_k,
                                         .routed_scaling_factor = 1.5f};
-    rig.Run([&] { rig.ops().v4.route_softplus(rig.stream(), params); });
+    rig.Run([&] { rig.ops().route_softplus(rig.stream(), params); });
     std::vector<Bytes> outputs = SplitRows(rig.Get(ids, count * s.top_k), s.top_k);
     const std::vector<Bytes> row_weights = SplitRows(rig.Get(weights, count * s.top_k), s.top_k);
     for (int i = 0; i < count; ++i)
@@ -174,13 +174,13 @@ TEST(RouteSoftplus, GivesIdleRowsNoExpertAndNaNRowsDistinctOnes) {
   OpRig rig({}, RunMode::kEager);
   int32_t* const ids = rig.Put(std::vector<int32_t>(4, 77));
   const float* const logits = rig.Put(std::vector<float>(16, std::nanf("")));
-  rig.ops().v4.route_softplus(rig.stream(), {.expert_ids = ids,
-                                             .expert_weights = rig.Poisoned<float>(4),
-                                             .logits = Dense(logits, 2, 8),
-                                             .bias = rig.Put(std::vector<float>(8, 0.0f)),
-                                             .index = {rig.Put(std::vector<int32_t>{-1, 0}), nullptr, 2},
-                                             .top_k = 2,
-                                             .routed_scaling_factor = 1.0f});
+  rig.ops().route_softplus(rig.stream(), {.expert_ids = ids,
+                                          .expert_weights = rig.Poisoned<float>(4),
+                                          .logits = Dense(logits, 2, 8),
+                                          .bias = rig.Put(std::vector<float>(8, 0.0f)),
+                                          .index = {rig.Put(std::vector<int32_t>{-1, 0}), nullptr, 2},
+                                          .top_k = 2,
+                                          .routed_scaling_factor = 1.0f});
   const std::vector<int32_t> values = rig.Get(ids, 4);
   EXPECT_EQ(values, (std::vector<int32_t>{-1, -1, 0, 1}));
 }

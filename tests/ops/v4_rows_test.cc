@@ -83,7 +83,7 @@ OpCase RotateCase(const HeadsCase& c) {
                                       .norm = c.norm ? 1 : 0,
                                       .inverse = c.inverse ? 1 : 0,
                                       .eps = kEps};
-    rig.Run([&] { rig.ops().v4.rotate_heads(rig.stream(), params); });
+    rig.Run([&] { rig.ops().rotate_heads(rig.stream(), params); });
     return SplitRows(rig.Get(out, count * width), width);
   };
   op_case.check = [=](int row, const Bytes& output) {
@@ -143,7 +143,7 @@ OpCase WriteKeysCase(bool mapped, int width = kKeyWidth) {
                                     .index = {rig.Put(slots), rig.Put(positions), count},
                                     .rope_dim = kKeyRope,
                                     .eps = kEps};
-    rig.Run([&] { rig.ops().v4.write_keys(rig.stream(), params); });
+    rig.Run([&] { rig.ops().write_keys(rig.stream(), params); });
     const std::vector<bf16> before = window.rows();
     window.Get(rig, pages);
     const std::vector<Bytes> outputs = SplitRows(rig.Get(keys, count * width), width);
@@ -182,15 +182,15 @@ TEST(WriteKeys, SkipsIdleRows) {
   const PagedRows<bf16> pages = window.Put(rig);
   Noise noise(63);
   const float* const kv = rig.Put(noise.Floats(kKeyWidth));
-  rig.ops().v4.write_keys(rig.stream(),
-                          {.keys = Dense(rig.Poisoned<bf16>(kKeyWidth), 1, kKeyWidth),
-                           .window = pages,
-                           .kv = Dense(kv, 1, kKeyWidth),
-                           .norm_weight = rig.Put(noise.Floats(kKeyWidth)),
-                           .cos_sin = rig.Put(CosSin(kKeyRope)),
-                           .index = {rig.Put(std::vector<int32_t>{-1}), rig.Put(std::vector<int32_t>{3}), 1},
-                           .rope_dim = kKeyRope,
-                           .eps = kEps});
+  rig.ops().write_keys(rig.stream(),
+                       {.keys = Dense(rig.Poisoned<bf16>(kKeyWidth), 1, kKeyWidth),
+                        .window = pages,
+                        .kv = Dense(kv, 1, kKeyWidth),
+                        .norm_weight = rig.Put(noise.Floats(kKeyWidth)),
+                        .cos_sin = rig.Put(CosSin(kKeyRope)),
+                        .index = {rig.Put(std::vector<int32_t>{-1}), rig.Put(std::vector<int32_t>{3}), 1},
+                        .rope_dim = kKeyRope,
+                        .eps = kEps});
   const std::vector<bf16> before = window.rows();
   window.Get(rig, pages);
   EXPECT_EQ(BytesOf(before.data(), before.size()), BytesOf(window.rows().data(), before.size()));

@@ -154,7 +154,7 @@ TEST(WindowAttention, Holds) {
       const size_t count = chosen.size() * s.heads * s.width;
       float* const out = rig.Poisoned<float>(count);
       const WindowAttentionParams params = ParamsOf(rig, q, rows, out);
-      rig.Run([&] { rig.ops().v4.window_attention(rig.stream(), params); });
+      rig.Run([&] { rig.ops().window_attention(rig.stream(), params); });
       return SplitRows(rig.Get(out, count), s.heads * s.width);
     };
     op_case.check = [&](int row, const Bytes& output) {
@@ -177,7 +177,7 @@ TEST(WindowAttention, GivesTheSameBitsFromTheForwardAndFromTheWindow) {
     const size_t size = size_t(count) * s.heads * s.width;
     float* const apart = rig.Poisoned<float>(size);
     const WindowAttentionParams alone = ParamsOf(rig, q, positions, apart);
-    rig.ops().v4.window_attention(rig.stream(), alone);
+    rig.ops().window_attention(rig.stream(), alone);
 
     PagedRowsFixture<bf16> window(1, kLength, kBlock, s.width), entries(1, s.entries(), 4, s.width);
     for (int t = 0; t < kLength; t += kBlock) window.Unmap(0, t);
@@ -188,7 +188,7 @@ TEST(WindowAttention, GivesTheSameBitsFromTheForwardAndFromTheWindow) {
     params.window = window.Put(rig);
     if (s.ratio > 0) params.entries = entries.Put(rig);
     params.index.slots = rig.Put(std::vector<int32_t>(count, 0));
-    rig.ops().v4.window_attention(rig.stream(), params);
+    rig.ops().window_attention(rig.stream(), params);
     const std::vector<float> a = rig.Get(apart, size), b = rig.Get(together, size);
     EXPECT_EQ(BytesOf(a.data(), size), BytesOf(b.data(), size));
   }
@@ -201,7 +201,7 @@ TEST(WindowAttention, LeavesIdleRows) {
   float* const out = rig.Poisoned<float>(size);
   WindowAttentionParams params = ParamsOf(rig, q, {5, 6}, out);
   params.index.slots = rig.Put(std::vector<int32_t>{-1, -1});
-  rig.ops().v4.window_attention(rig.stream(), params);
+  rig.ops().window_attention(rig.stream(), params);
   for (const float value : rig.Get(out, size)) ASSERT_TRUE(std::isnan(value));
 }
 

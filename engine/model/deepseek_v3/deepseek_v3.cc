@@ -77,7 +77,7 @@ void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const
 void DeepseekV3::Logits(Stream& stream, int /*level*/, Matrix<const float> outputs,
                         Matrix<float> logits) const {
   const Matrix<bf16> head_input = activations_.normed.as_bf16.first_rows(outputs.rows);
-  ops_.to_bf16(stream, {.out = head_input, .x = outputs});
+  ops_.to_bf16_rows(stream, {.out = head_input, .x = outputs});
   ops_.gemm(stream, {.out = logits, .x = head_input, .weight = weights_.lm_head});
 }
 

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace foredraft {
@@ -32,7 +31,6 @@ absl::StatusOr<const float*> UploadRopeTable(Device& device, const std::vector<d
 absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, Communicator& comm,
                                                                const ModelConfig& config, V4Weights weights,
                                                                const ForwardCapacity& capacity) {
-  CHECK(device.ops().v4.hyper_pre != nullptr) << "the device has no ops of DeepSeek-V4";
   std::unique_ptr<DeepseekV4> model(new DeepseekV4(device, comm, config, std::move(weights)));
   ASSIGN_OR_RETURN(model->activations_, AllocateV4Activations(device, config, capacity, comm.size()));
   const int positions = capacity.positions;

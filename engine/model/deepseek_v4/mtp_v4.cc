@@ -3,7 +3,7 @@
 namespace foredraft {
 
 void MtpSeedHcStack(const V4Forward& f, Matrix<const float> x, Matrix<float> streams) {
-  f.ops.v4.broadcast_streams(
+  f.ops.broadcast_streams(
       f.stream,
       {.streams = streams, .x = x, .index = f.batch.index, .stream_count = f.shape().hc_mult, .add = 0});
 }
@@ -23,12 +23,12 @@ void MtpProjection(const V4Forward& f, const V4ModuleWeights& w, const bf16* emb
               {.out = embedded, .table = embed, .ids = f.batch.ids, .vocab_size = f.config.vocab_size});
   f.ops.rms_norm(f.stream, {.out_bf16 = normed, .x = embedded, .weight = w.enorm, .eps = f.norm_eps()});
   f.Linear(projected, normed, w.e_proj);
-  f.ops.v4.broadcast_streams(f.stream, {.streams = streams,
-                                        .x = projected,
-                                        .index = f.batch.index,
-                                        .stream_count = stream_count,
-                                        .add = 1,
-                                        .skip_position = 1});
+  f.ops.broadcast_streams(f.stream, {.streams = streams,
+                                     .x = projected,
+                                     .index = f.batch.index,
+                                     .stream_count = stream_count,
+                                     .add = 1,
+                                     .skip_position = 1});
 }
 
 void MtpDecoderLayerTail(const V4Forward& f, const V4ModuleWeights& w, const V4LayerCache& cache,
@@ -47,15 +47,15 @@ void MtpComputeLogitsTail(const V4Forward& f, const V4Head& w, Matrix<const floa
   const V4Activations& a = f.activations;
   const Matrix<float> collapsed = a.collapsed.first_rows(streams.rows);
   const Matrix<bf16> normed = a.normed.first_rows(streams.rows);
-  f.ops.v4.hyper_head(f.stream, {.out = collapsed,
-                                 .pre = Dense(a.mix.data, streams.rows, f.shape().hc_mult),
-                                 .streams = streams,
-                                 .fn = w.hc_head.fn,
-                                 .scale = w.hc_head.scale,
-                                 .base = w.hc_head.base,
-                                 .stream_count = f.shape().hc_mult,
-                                 .hc_eps = f.hc_eps(),
-                                 .norm_eps = f.norm_eps()});
+  f.ops.hyper_head(f.stream, {.out = collapsed,
+                              .pre = Dense(a.mix.data, streams.rows, f.shape().hc_mult),
+                              .streams = streams,
+                              .fn = w.hc_head.fn,
+                              .scale = w.hc_head.scale,
+                              .base = w.hc_head.base,
+                              .stream_count = f.shape().hc_mult,
+                              .hc_eps = f.hc_eps(),
+                              .norm_eps = f.norm_eps()});
   f.ops.rms_norm(f.stream, {.out_bf16 = normed, .x = collapsed, .weight = w.norm, .eps = f.norm_eps()});
   f.ops.gemm(f.stream, {.out = logits, .x = normed, .weight = w.head});
 }

@@ -10,19 +10,19 @@ RoutedRows Route(const V4Forward& f, const V4MoeWeights& w, const MoeRound& roun
   const ExpertActivations& a = f.activations.experts;
   const Matrix<float> logits = a.router_logits.first_rows(x.rows);
   f.Linear(logits, x, w.router);
-  f.ops.v4.route_softplus(f.stream,
-                          {.expert_ids = a.expert_ids,
-                           .expert_weights = a.expert_weights,
-                           .logits = logits,
-                           .bias = w.bias,
-                           .expert_table = w.tid2eid,
-                           .ids = f.batch.ids + round.own_first,
-                           .index = {.slots = f.batch.index.slots + round.own_first,
-                                     .positions = f.batch.index.positions + round.own_first,
-                                     .rows = round.own_count},
-                           .vocab_size = f.config.vocab_size,
-                           .top_k = f.config.num_experts_per_tok,
-                           .routed_scaling_factor = static_cast<float>(f.config.routed_scaling_factor)});
+  f.ops.route_softplus(f.stream,
+                       {.expert_ids = a.expert_ids,
+                        .expert_weights = a.expert_weights,
+                        .logits = logits,
+                        .bias = w.bias,
+                        .expert_table = w.tid2eid,
+                        .ids = f.batch.ids + round.own_first,
+                        .index = {.slots = f.batch.index.slots + round.own_first,
+                                  .positions = f.batch.index.positions + round.own_first,
+                                  .rows = round.own_count},
+                        .vocab_size = f.config.vocab_size,
+                        .top_k = f.config.num_experts_per_tok,
+                        .routed_scaling_factor = static_cast<float>(f.config.routed_scaling_factor)});
   return {.x = {.as_bf16 = x}, .ids = a.expert_ids, .weights = a.expert_weights};
 }
 
@@ -49,10 +49,10 @@ void RunExperts(const V4Forward& f, const V4MoeWeights& w, const ExpertShard& sh
                                 .expert_offsets = a.expert_offsets,
                                 .experts = w.expert_gate_up,
                                 .expected_rows = expected_pairs});
-  f.ops.v4.clamped_silu_mul(f.stream, {.out = activated,
-                                       .gate_up = gate_up,
-                                       .row_count = a.expert_offsets + expert_count,
-                                       .limit = static_cast<float>(f.shape().swiglu_limit)});
+  f.ops.clamped_silu_mul(f.stream, {.out = activated,
+                                    .gate_up = gate_up,
+                                    .row_count = a.expert_offsets + expert_count,
+                                    .limit = static_cast<float>(f.shape().swiglu_limit)});
   f.ops.grouped_gemm(f.stream, {.out = a.out.first_rows(pairs),
                                 .x = activated,
                                 .expert_offsets = a.expert_offsets,
@@ -66,10 +66,10 @@ void RunSharedExpert(const V4Forward& f, const DenseMlpWeights& w) {
   const Matrix<float> gate_up = a.shared_gate_up.first_rows(f.rows());
   const Matrix<bf16> activated = a.shared_activated.first_rows(f.rows());
   f.Linear(gate_up, a.normed.first_rows(f.rows()), w.gate_up);
-  f.ops.v4.clamped_silu_mul(f.stream, {.out = activated,
-                                       .gate_up = gate_up,
-                                       .row_count = nullptr,
-                                       .limit = static_cast<float>(f.shape().swiglu_limit)});
+  f.ops.clamped_silu_mul(f.stream, {.out = activated,
+                                    .gate_up = gate_up,
+                                    .row_count = nullptr,
+                                    .limit = static_cast<float>(f.shape().swiglu_limit)});
   f.Linear(a.projected.first_rows(f.rows()), activated, w.down);
 }
 

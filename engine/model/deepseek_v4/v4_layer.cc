@@ -10,16 +10,16 @@ namespace {
 void EnterBlock(const V4Forward& f, const HyperWeights& w, const float* norm, Matrix<const float> streams) {
   const V4Activations& a = f.activations;
   const Matrix<float> collapsed = a.collapsed.first_rows(f.rows());
-  f.ops.v4.hyper_pre(f.stream, {.out = collapsed,
-                                .mix = a.mix.first_rows(f.rows()),
-                                .streams = streams,
-                                .fn = w.fn,
-                                .scale = w.scale,
-                                .base = w.base,
-                                .stream_count = f.shape().hc_mult,
-                                .sinkhorn_iters = f.shape().hc_sinkhorn_iters,
-                                .hc_eps = f.hc_eps(),
-                                .norm_eps = f.norm_eps()});
+  f.ops.hyper_pre(f.stream, {.out = collapsed,
+                             .mix = a.mix.first_rows(f.rows()),
+                             .streams = streams,
+                             .fn = w.fn,
+                             .scale = w.scale,
+                             .base = w.base,
+                             .stream_count = f.shape().hc_mult,
+                             .sinkhorn_iters = f.shape().hc_sinkhorn_iters,
+                             .hc_eps = f.hc_eps(),
+                             .norm_eps = f.norm_eps()});
   f.ops.rms_norm(
       f.stream,
       {.out_bf16 = a.normed.first_rows(f.rows()), .x = collapsed, .weight = norm, .eps = f.norm_eps()});
@@ -27,10 +27,10 @@ void EnterBlock(const V4Forward& f, const HyperWeights& w, const float* norm, Ma
 
 // Adds a.projected.
 void LeaveBlock(const V4Forward& f, Matrix<float> streams) {
-  f.ops.v4.hyper_post(f.stream, {.streams = streams,
-                                 .x = f.activations.projected.first_rows(f.rows()),
-                                 .mix = f.activations.mix.first_rows(f.rows()),
-                                 .stream_count = f.shape().hc_mult});
+  f.ops.hyper_post(f.stream, {.streams = streams,
+                              .x = f.activations.projected.first_rows(f.rows()),
+                              .mix = f.activations.mix.first_rows(f.rows()),
+                              .stream_count = f.shape().hc_mult});
 }
 
 }  // namespace

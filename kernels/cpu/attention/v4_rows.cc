@@ -7,7 +7,7 @@
 #include "kernels/cpu/dense/row_math.h"
 #include "kernels/cpu/dense/vector_math.h"
 #include "kernels/cpu/dense/wide.h"
-#include "kernels/cpu/device/kernels_v4.h"
+#include "kernels/cpu/device/kernels.h"
 #include "kernels/cpu/device/scratch.h"
 
 namespace foredraft::cpu {

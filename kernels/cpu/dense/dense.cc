@@ -1,4 +1,4 @@
-// embed, rms_norm, add, silu_mul, copy_rows, to_bf16: one pass over each row.
+// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows: one pass over each row.
 
 #include <algorithm>
 #include <cstring>
@@ -89,7 +89,7 @@ void CopyRows(const CpuContext& context, const CopyRowsParams& p) {
   });
 }
 
-void ToBf16Rows(const CpuContext& context, const ToBf16Params& p) {
+void ToBf16Rows(const CpuContext& context, const ToBf16RowsParams& p) {
   context.pool.ParallelFor(p.out.rows, p.out.cols, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) RoundToBf16(p.x.row(r), p.out.cols, p.out.row(r));
   });

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/device/isa_choice.h"
+#include "kernels/cpu/device/kernels.h"
 #include "kernels/cpu/gemm/packed_weight.h"
 #include "kernels/cpu/gemm/random_weight.h"
 #include "kernels/weight_parts.h"
@@ -89,7 +90,13 @@ CpuDevice::~CpuDevice() = default;
 
 std::string CpuDevice::name() const { return isa_.name; }
 
-const Ops& CpuDevice::ops() const { return CpuOps(); }
+const Ops& CpuDevice::ops() const {
+  static constexpr Ops kOps = {
+#define OP(name, Stem) .name = Submit<Stem##Params, cpu::Stem>,
+#include "kernels/ops/list.inc"
+  };
+  return kOps;
+}
 
 absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
   {

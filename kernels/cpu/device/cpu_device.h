@@ -55,7 +55,4 @@ class CpuDevice : public Device {
   bool frozen_ = false;
 };
 
-// The table of ops (kernels/cpu/device/cpu_ops.cc).
-const Ops& CpuOps();
-
 }  // namespace foredraft

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/dense/wide.h"
-#include "kernels/cpu/device/kernels_v4.h"
+#include "kernels/cpu/device/kernels.h"
 #include "kernels/cpu/device/scratch.h"
 #include "kernels/softplus.h"
 

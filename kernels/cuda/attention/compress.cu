@@ -10,7 +10,7 @@
 #include "kernels/cuda/common/vec4.h"
 #include "kernels/cuda/dense/rms_factor.h"
 #include "kernels/cuda/device/cuda_stream.h"
-#include "kernels/cuda/device/kernels_v4.h"
+#include "kernels/cuda/device/kernels.h"
 #include "kernels/exp.h"
 #include "kernels/slot_rows.h"
 

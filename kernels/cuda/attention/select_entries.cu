@@ -11,7 +11,7 @@
 #include "kernels/cuda/common/mapped_row.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
-#include "kernels/cuda/device/kernels_v4.h"
+#include "kernels/cuda/device/kernels.h"
 #include "kernels/cuda/sample/ordered_key.h"
 #include "kernels/cuda/sample/radix_select.h"
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/common/vec4.h"
 #include "kernels/cuda/dense/rms_factor.h"
 #include "kernels/cuda/device/cuda_stream.h"
-#include "kernels/cuda/device/kernels_v4.h"
+#include "kernels/cuda/device/kernels.h"
 
 namespace foredraft::cuda {
 namespace {

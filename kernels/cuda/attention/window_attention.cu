@@ -13,7 +13,7 @@
 #include "kernels/cuda/attention/window_attention.h"
 #include "kernels/cuda/common/mapped_row.h"
 #include "kernels/cuda/common/ptx.h"
-#include "kernels/cuda/device/kernels_v4.h"
+#include "kernels/cuda/device/kernels.h"
 #include "kernels/slot_rows.h"
 
 namespace foredraft::cuda {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/device/cuda_stream.h"
-#include "kernels/ops_v4.h"
+#include "kernels/ops/attention.h"
 
 namespace foredraft::cuda {
 

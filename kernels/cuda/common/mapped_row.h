@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/ops_v4.h"
+#include "kernels/ops/attention.h"
 
 namespace foredraft::cuda {
 

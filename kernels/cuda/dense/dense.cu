@@ -1,4 +1,4 @@
-// embed, add, silu_mul, copy_rows, to_bf16: one pass over each row.
+// embed, add, silu_mul, copy_rows, to_bf16_rows: one pass over each row.
 
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kVec4Threads) CopyRowsKernel(const __grid_cons
 }
 
 template <bool aligned>
-__global__ void __launch_bounds__(kVec4Threads) ToBf16Kernel(const __grid_constant__ ToBf16Params p) {
+__global__ void __launch_bounds__(kVec4Threads) ToBf16Kernel(const __grid_constant__ ToBf16RowsParams p) {
   GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t first = FirstColumnOfThread();
@@ -101,7 +101,7 @@ void CopyRows(Stream& stream, const CopyRowsParams& p) {
   Launch(stream, aligned ? CopyRowsKernel<true> : CopyRowsKernel<false>, Vec4Grid(p.rows, p.out.cols), p);
 }
 
-void ToBf16Rows(Stream& stream, const ToBf16Params& p) {
+void ToBf16Rows(Stream& stream, const ToBf16RowsParams& p) {
   const bool aligned = IsVec4Aligned(p.out) && IsVec4Aligned(p.x);
   Launch(stream, aligned ? ToBf16Kernel<true> : ToBf16Kernel<false>, Vec4Grid(p.out.rows, p.out.cols), p);
 }

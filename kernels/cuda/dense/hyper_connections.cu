@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
-#include "kernels/cuda/device/kernels_v4.h"
+#include "kernels/cuda/device/kernels.h"
 #include "kernels/exp.h"
 
 namespace foredraft::cuda {

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/device/cuda_event.h"
 #include "kernels/cuda/device/cuda_graph.h"
+#include "kernels/cuda/device/kernels.h"
 #include "kernels/cuda/device/spin_limit.h"
 #include "kernels/cuda/gemm/cublaslt_gemm.h"
 #include "kernels/cuda/gemm/packed_weight.h"
@@ -69,7 +70,13 @@ CudaDevice::CudaDevice(std::string name, const CudaProbe& probe, int multiproces
 
 CudaDevice::~CudaDevice() { CheckCuda(cudaDeviceSynchronize(), "finish the device"); }
 
-const Ops& CudaDevice::ops() const { return CudaOps(); }
+const Ops& CudaDevice::ops() const {
+  static constexpr Ops kOps = {
+#define OP(name, Stem) .name = cuda::Stem,
+#include "kernels/ops/list.inc"
+  };
+  return kOps;
+}
 
 absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes) {
   ASSIGN_OR_RETURN(void* const memory, memory_.Allocate(bytes, memory_.purpose()));

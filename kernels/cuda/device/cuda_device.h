@@ -67,7 +67,4 @@ class CudaDevice : public Device {
   CudaStream setup_stream_;  // guarded by setup_mutex_: zero fills and weights
 };
 
-// The table of ops (kernels/cuda/device/cuda_ops.cc).
-const Ops& CudaOps();
-
 }  // namespace foredraft

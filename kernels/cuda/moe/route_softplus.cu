@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/device/cuda_stream.h"
-#include "kernels/cuda/device/kernels_v4.h"
+#include "kernels/cuda/device/kernels.h"
 #include "kernels/cuda/moe/expert_choice.h"
 #include "kernels/softplus.h"
 

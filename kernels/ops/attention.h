@@ -1,17 +1,93 @@
 #pragma once
 
-// The ops that only DeepSeek-V4 needs (docs/deepseek-v4.md), under the rules of kernels/ops.h: each computes
-// a row from that row's inputs alone, skips idle rows, and writes outputs first in its parameters. Both
-// backends have them all.
-//
-// Letters in shapes: rows R, hidden D, streams N (hc_mult), heads H, head width d, experts E, vocabulary V.
+// Parameters of the attention ops: rotation, cache rows, scores. kernels/ops.h has the rules and the letters
+// in shapes.
 
 #include <cstdint>
 
-#include "kernels/op.h"
+#include "kernels/ops/dense.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
+
+// ---- multi-head latent attention ----
+
+// Rotates the last rope_dim elements of every head (interleaved pairs 2i, 2i+1) and rounds the whole head to
+// BF16.
+struct RopeQueryParams {
+  Matrix<bf16> out;       // [R, H * head_dim], head_dim = nope + rope
+  Matrix<const float> q;  // [R, H * head_dim]
+  const float* cos_sin;   // [max positions, rope_dim / 2, 2]: cos, sin
+  RowIndex index;
+  int32_t head_count;
+  int32_t head_dim;
+  int32_t rope_dim;
+};
+
+// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position); an FP8 row
+// then has c rounded again (kernels/kv_row.h). Also runs rms_norm with q_norm, if that has rows: the queries'
+// norm, whose input comes from the same product.
+struct KvWriteParams {
+  KvLayer layer;
+  Matrix<const float> ckv;   // [R, latent_dim + rope_dim] = c | k_pe
+  const float* norm_weight;  // [latent_dim]
+  const float* cos_sin;      // [max positions, rope_dim / 2, 2]
+  RowIndex index;
+  float eps;
+  RmsNormParams q_norm;  // of as many rows, or with x absent
+};
+
+// Absorbed attention over the paged cache for generated tokens: row r attends positions [first_position, its
+// own position] of its slot. Keys are (c, k_pe), values c. The KV axis is cut into splits
+// counted from position 0, combined in order; the row's position alone fixes their length.
+struct MlaDecodeParams {
+  Matrix<bf16> out;          // [R, H * latent_dim]: o_lat
+  Matrix<const bf16> q_lat;  // [R, H * latent_dim]
+  Matrix<const bf16> q;      // [R, H * head_dim]: its last rope_dim elements per head are q_pe
+  KvLayer layer;
+  RowIndex index;
+  int32_t head_count;
+  int32_t head_dim;
+  int32_t first_position;  // the level: 0 target, i for MTP module i
+  float scale;
+};
+
+// Copies positions first_position .. first_position + rows - 1 of a slot out of the cache; decodes FP8 rows.
+struct GatherKvParams {
+  Matrix<bf16> latent;  // [rows, latent_dim]
+  Matrix<bf16> rope;    // [rows, rope_dim]
+  KvLayer layer;
+  int32_t slot;
+  int32_t first_position;
+};
+
+// Attention in the prefill form for adjacent rows of one sequence: row r of q has position chunk_first + r
+// and attends positions [first_position, its own]. Their keys and values, expanded from the cache, come in
+// one or more windows, in ascending order, one per call: row i of kv and k_pe is position window_first + i. A
+// call finishes the rows whose position lies in its window. The softmax of later rows is kept in `state`
+// until the next window; rows of earlier windows must not be passed. Windows start at first_position or at a
+// multiple of kPrefillWindowUnit, and change no bit.
+struct MlaPrefillParams {
+  Matrix<bf16> out;         // [chunk, H * value_dim]: rows whose position lies in the window
+  Matrix<float> state;      // [chunk, H * (value_dim + kPrefillStateExtra)] in the backend's layout; may be
+                            // absent where the window has all positions of all rows
+  Matrix<const bf16> q;     // [chunk, H * head_dim]
+  Matrix<const bf16> kv;    // [window, H * (nope_dim + value_dim)]: per head k_nope | v
+  Matrix<const bf16> k_pe;  // [window, rope_dim]
+  int32_t chunk_first;      // at least window_first
+  int32_t first_position;
+  int32_t window_first;
+  int32_t head_count;
+  int32_t nope_dim;
+  int32_t rope_dim;
+  int32_t value_dim;
+  float scale;
+};
+
+inline constexpr int32_t kPrefillWindowUnit = 64;
+inline constexpr int32_t kPrefillStateExtra = 8;  // floats per head: maxima and sums of weights
+
+// ---- windows and compressed entries: head width d (docs/deepseek-v4.md sections 3 and 4) ----
 
 // Rows of one layer in a cache group's blocks (docs/deepseek-v4.md section 10). Row `index` of a slot, a
 // position or the number of an entry, is row index % rows_per_block of block block_tables[slot * table_stride
@@ -35,57 +111,6 @@ struct PagedRows {
     return block == 0 ? nullptr : data + (block * rows_per_block + index % rows_per_block) * width;
   }
 };
-
-// ---- hyper-connections (docs/deepseek-v4.md section 2.1) ----
-
-// The input of a block and the weights with which hyper_post adds its output: out = sum of pre_i * stream i,
-// mix = pre [N], post [N], C [N, N] row by row. In FP32 throughout.
-struct HyperPreParams {
-  Matrix<float> out;            // [R, D]
-  Matrix<float> mix;            // [R, (2 + N) N]
-  Matrix<const float> streams;  // [R, N D]
-  const float* fn;              // [(2 + N) N, N D]
-  const float* scale;           // [3]: of pre, post, C
-  const float* base;            // [(2 + N) N]
-  int32_t stream_count;         // N
-  int32_t sinkhorn_iters;       // at least 1
-  float hc_eps;
-  float norm_eps;
-};
-
-// stream k = post_k * x + sum over j of C[j, k] * stream j, in place.
-struct HyperPostParams {
-  Matrix<float> streams;    // [R, N D], updated
-  Matrix<const float> x;    // [R, D]: the block's output
-  Matrix<const float> mix;  // [R, (2 + N) N], of hyper_pre
-  int32_t stream_count;
-};
-
-// The streams reduced to one before the final norm: out = sum of pre_i * stream i.
-struct HyperHeadParams {
-  Matrix<float> out;            // [R, D]
-  Matrix<float> pre;            // [R, N]
-  Matrix<const float> streams;  // [R, N D]
-  const float* fn;              // [N, N D]
-  const float* scale;           // [1]
-  const float* base;            // [N]
-  int32_t stream_count;
-  float hc_eps;
-  float norm_eps;
-};
-
-// Every stream = x, or with `add` every stream += x (sections 2 and 6). With `add`, rows at position
-// `skip_position` stay as they are: there the MTP module's embedding counts as zero; -1: no row does.
-struct BroadcastStreamsParams {
-  Matrix<float> streams;  // [R, N D]
-  Matrix<const float> x;  // [R, D]
-  RowIndex index;         // its positions are read with `add` only
-  int32_t stream_count;
-  int32_t add;
-  int32_t skip_position;
-};
-
-// ---- attention (docs/deepseek-v4.md sections 3 and 4) ----
 
 // Rotates the last rope_dim values of every head (interleaved pairs), forward or back, and rounds the head to
 // BF16. With `norm` a head is divided by its root mean square first.
@@ -168,46 +193,6 @@ struct WindowAttentionParams {
   int32_t ratio;  // tokens of an entry; 0: no entries
   int32_t first_position;
   float scale;
-};
-
-// ---- mixture of experts (docs/deepseek-v4.md section 5) ----
-
-// Scores sqrt(softplus(logit)). The experts are the top_k of score + bias (ties: the lower index), or where
-// expert_table is given those of the row's token; the weights are their scores, divided by the sum + 1e-20,
-// times the factor. Ids of a row come in ascending order. Idle rows get expert -1.
-struct RouteSoftplusParams {
-  int32_t* expert_ids;          // [R, top_k]
-  float* expert_weights;        // [R, top_k]
-  Matrix<const float> logits;   // [R, E]
-  const float* bias;            // [E]; not read with expert_table
-  const int32_t* expert_table;  // [V, top_k] or null
-  const int32_t* ids;           // [R]: tokens; read with expert_table only; outside [0, V): token 0
-  RowIndex index;
-  int32_t vocab_size;
-  int32_t top_k;
-  float routed_scaling_factor;
-};
-
-// out = silu(min(gate, limit)) * clamp(up, -limit, limit), gate first.
-struct ClampedSiluMulParams {
-  Matrix<bf16> out;             // [R, I]
-  Matrix<const float> gate_up;  // [R, 2 I]
-  const int32_t* row_count;  // null, or in device memory: only the first *row_count of the R rows are valid
-  float limit;
-};
-
-struct V4Ops {
-  Op<HyperPreParams> hyper_pre;
-  Op<HyperPostParams> hyper_post;
-  Op<HyperHeadParams> hyper_head;
-  Op<BroadcastStreamsParams> broadcast_streams;
-  Op<RotateHeadsParams> rotate_heads;
-  Op<WriteKeysParams> write_keys;
-  Op<CompressParams> compress;
-  Op<SelectEntriesParams> select_entries;
-  Op<WindowAttentionParams> window_attention;
-  Op<RouteSoftplusParams> route_softplus;
-  Op<ClampedSiluMulParams> clamped_silu_mul;
 };
 
 }  // namespace foredraft

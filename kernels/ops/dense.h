@@ -1,0 +1,121 @@
+#pragma once
+
+// Parameters of the dense ops: one pass over each row, or a small product with it. kernels/ops.h has the
+// rules and the letters in shapes.
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+// out[r] = table[ids[r]]. An id outside [0, vocab_size) reads row 0.
+struct EmbedParams {
+  Matrix<float> out;   // [R, D]
+  const bf16* table;   // [V, D]
+  const int32_t* ids;  // [R]
+  int32_t vocab_size;
+};
+
+// y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32. With a residual, x + residual is normed and
+// stored in `sum`: a fused add and rms_norm. Writes whichever outputs are present; may run in place on `out`.
+// out_f8 holds the quantised BF16 values; only where Device::quantizes_rows.
+struct RmsNormParams {
+  Matrix<float> out;             // [R, D] or absent
+  Matrix<bf16> out_bf16;         // [R, D] or absent
+  QuantizedRows out_f8;          // [R, D] or absent
+  Matrix<float> sum;             // [R, D], may be x itself; absent where residual is
+  Matrix<const float> x;         // [R, D]
+  Matrix<const float> residual;  // [R, D] or absent
+  const float* weight;           // [D]
+  float eps;
+};
+
+// out += x.
+struct AddParams {
+  Matrix<float> out;      // [R, D]
+  Matrix<const float> x;  // [R, D]
+};
+
+// out = silu(gate) * up, gate first. Writes whichever outputs are present; out_f8 as in rms_norm.
+struct SiluMulParams {
+  Matrix<bf16> out;             // [R, I] or absent
+  QuantizedRows out_f8;         // [R, I] or absent
+  Matrix<const float> gate_up;  // [R, 2 I]
+  const int32_t* row_count;  // null, or in device memory: only the first *row_count of the R rows are valid
+};
+
+// out = silu(min(gate, limit)) * clamp(up, -limit, limit), gate first.
+struct ClampedSiluMulParams {
+  Matrix<bf16> out;             // [R, I]
+  Matrix<const float> gate_up;  // [R, 2 I]
+  const int32_t* row_count;  // null, or in device memory: only the first *row_count of the R rows are valid
+  float limit;
+};
+
+// out[out_index[r]] = x[x_index[r]] for r in [0, rows). A null index array means 0, 1, 2...; a negative index
+// on either side skips the row.
+struct CopyRowsParams {
+  Matrix<float> out;         // [*, D]
+  Matrix<const float> x;     // [*, D]
+  const int32_t* out_index;  // [rows] or null
+  const int32_t* x_index;    // [rows] or null
+  int32_t rows;
+};
+
+// out = bf16(x).
+struct ToBf16RowsParams {
+  Matrix<bf16> out;       // [R, D]
+  Matrix<const float> x;  // [R, D]
+};
+
+// ---- hyper-connections: N streams (hc_mult) of width D (docs/deepseek-v4.md section 2.1) ----
+
+// The input of a block and the weights with which hyper_post adds its output: out = sum of pre_i * stream i,
+// mix = pre [N], post [N], C [N, N] row by row. In FP32 throughout.
+struct HyperPreParams {
+  Matrix<float> out;            // [R, D]
+  Matrix<float> mix;            // [R, (2 + N) N]
+  Matrix<const float> streams;  // [R, N D]
+  const float* fn;              // [(2 + N) N, N D]
+  const float* scale;           // [3]: of pre, post, C
+  const float* base;            // [(2 + N) N]
+  int32_t stream_count;         // N
+  int32_t sinkhorn_iters;       // at least 1
+  float hc_eps;
+  float norm_eps;
+};
+
+// stream k = post_k * x + sum over j of C[j, k] * stream j, in place.
+struct HyperPostParams {
+  Matrix<float> streams;    // [R, N D], updated
+  Matrix<const float> x;    // [R, D]: the block's output
+  Matrix<const float> mix;  // [R, (2 + N) N], of hyper_pre
+  int32_t stream_count;
+};
+
+// The streams reduced to one before the final norm: out = sum of pre_i * stream i.
+struct HyperHeadParams {
+  Matrix<float> out;            // [R, D]
+  Matrix<float> pre;            // [R, N]
+  Matrix<const float> streams;  // [R, N D]
+  const float* fn;              // [N, N D]
+  const float* scale;           // [1]
+  const float* base;            // [N]
+  int32_t stream_count;
+  float hc_eps;
+  float norm_eps;
+};
+
+// Every stream = x, or with `add` every stream += x (sections 2 and 6). With `add`, rows at position
+// `skip_position` stay as they are: there the MTP module's embedding counts as zero; -1: no row does.
+struct BroadcastStreamsParams {
+  Matrix<float> streams;  // [R, N D]
+  Matrix<const float> x;  // [R, D]
+  RowIndex index;         // its positions are read with `add` only
+  int32_t stream_count;
+  int32_t add;
+  int32_t skip_position;
+};
+
+}  // namespace foredraft

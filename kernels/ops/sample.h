@@ -1,0 +1,51 @@
+#pragma once
+
+// Parameters of the ops that choose tokens from logits. kernels/ops.h has the rules and the letters in
+// shapes.
+
+#include <cstdint>
+
+#include "kernels/slot_arrays.h"
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+// out[r] = argmax of row r; ties: the lowest id. kNoToken where the row is not usable.
+struct ArgmaxParams {
+  int32_t* out;                // [R]
+  Matrix<const float> logits;  // [R, V]
+};
+
+// The target's own token of each row: penalties, then argmax (temperature 0), or temperature, top-k, top-p,
+// min-p and argmax(log q + Gumbel(seed, position, v)) (docs/speculation.md section 2). Rows of one slot are
+// adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
+// counts. The noise is keyed by the sampled token's position, which is the row's position + 1. kNoToken where
+// the row is not usable; its logprobs are then not written.
+struct SampleParams {
+  int32_t* out;                // [R]
+  LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0
+  Matrix<const float> logits;  // [R, V], raw
+  RowIndex index;
+  const int32_t* ids;          // [R]: the rows' own ids (t_p, d_1, ...)
+  const int32_t* row_in_slot;  // [R]: j, or null = all 0
+  int32_t stored_drafts;       // draft rows: the slot's first stored_drafts drafts count as output, too
+  SlotArrays slots;
+  float* scratch;  // [R, V]
+};
+
+// Relaxed acceptance (docs/speculation.md section 2): relaxed[r] = 1 where the id of the slot's next row is a
+// candidate of row r: among the relaxed_topk most probable tokens (softmax of the penalised logits at
+// temperature 1; ties: lower id first), with a probability at least the largest less relaxed_delta. 0 where
+// the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. verify_drafts
+// checks the phase.
+struct RelaxDraftsParams {
+  int32_t* relaxed;            // [R]
+  Matrix<const float> logits;  // [R, V], raw
+  RowIndex index;
+  const int32_t* ids;          // [R]
+  const int32_t* row_in_slot;  // [R]
+  SlotArrays slots;
+  float* scratch;  // [R, V]
+};
+
+}  // namespace foredraft
