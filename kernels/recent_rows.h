@@ -1,9 +1,9 @@
 #pragma once
 
 // The ops on windows of a slot's recent tokens (docs/speculation.md section 4), for one bucket entry; shared
-// by the backends like kernels/slot_logic.h.
+// by the backends as kernels/decode_rows.h.
 
-#include "kernels/ops.h"
+#include "kernels/ops/slots.h"
 
 namespace foredraft {
 

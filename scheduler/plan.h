@@ -34,7 +34,7 @@ struct ThinkingIds {
   int32_t begin = -1;
   int32_t end = -1;
 
-  // The phase after `token_id`. kernels/slot_logic.h applies the same rule on the device.
+  // The phase after `token_id`. kernels/draft_acceptance.h applies the same rule on the device.
   constexpr Phase PhaseAfter(Phase phase, int32_t token_id) const {
     if (token_id == begin) return Phase::kThinking;
     return token_id == end ? Phase::kAnswer : phase;

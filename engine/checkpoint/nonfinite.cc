@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/vector_math.h"
 
 namespace foredraft {
 namespace {

@@ -127,4 +127,14 @@ struct AppendRecentParams {
   int32_t max_draft_len;
 };
 
+// The bucket entries of a slot op.
+template <class Params>
+constexpr int32_t EntryCount(const Params& p) {
+  if constexpr (requires { p.bucket; }) {
+    return p.bucket;
+  } else {
+    return p.count;
+  }
+}
+
 }  // namespace foredraft

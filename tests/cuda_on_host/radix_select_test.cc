@@ -1,6 +1,6 @@
 // The radix select of sample's filters against a sort.
 
-#include "kernels/cuda/sample/radix_select.h"
+#include "kernels/cuda/common/radix_select.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,11 +1,12 @@
 // The device: backends and instruction paths by name, memory, copies, streams and graphs.
 
+#include "kernels/cpu/device/cpu_device.h"
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/device/isa_choice.h"
 #include "tests/ops/op_rig.h"
 
 namespace foredraft {

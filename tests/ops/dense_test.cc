@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/dense/vector_math.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "tests/ops/row_case.h"
 
 namespace foredraft {

@@ -1,11 +1,11 @@
 // Sums side by side have the bits of one sum after another: a row's bits do not depend on how keys are
 // grouped.
 
-#include "kernels/cpu/attention/lane_sums.h"
+#include "kernels/cpu/common/lane_sums.h"
 
 #include <vector>
 
-#include "kernels/cpu/dense/vector_math.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "tests/ops/op_harness.h"
 
 namespace foredraft {

@@ -20,5 +20,5 @@ set(v4_op_tests
     hyper_connections_test.cc
     select_entries_test.cc
     v4_experts_test.cc
-    v4_rows_test.cc
+    rotated_rows_test.cc
     window_attention_test.cc)

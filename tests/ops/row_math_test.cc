@@ -1,11 +1,11 @@
-#include "kernels/cpu/dense/row_math.h"
+#include "kernels/cpu/common/row_math.h"
 
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/dense/vector_math.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/isa.h"
 
 namespace foredraft::cpu {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/softplus.h"
+#include "kernels/exp.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/row_case.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/dense/row_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/row_math.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/exp.h"
 
 namespace foredraft::cpu {

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "kernels/cpu/attention/key_tile.h"
+#include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/device/isa.h"
-#include "kernels/cpu/device/scratch.h"
 #include "kernels/dtype.h"
 
 namespace foredraft::cpu {

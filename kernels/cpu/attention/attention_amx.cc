@@ -8,8 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/cpu/common/amx_tiles.h"
 #include "kernels/cpu/device/isa.h"
-#include "kernels/cpu/gemm/amx_tiles.h"
 
 namespace foredraft {
 namespace {

@@ -5,8 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/cpu/dense/vector_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/sample/argmax.h"
 #include "kernels/dtype.h"

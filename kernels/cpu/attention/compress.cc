@@ -3,13 +3,11 @@
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cpu/attention/rotate.h"
-#include "kernels/cpu/dense/row_math.h"
-#include "kernels/cpu/dense/vector_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/attention/rope.h"
+#include "kernels/cpu/common/row_math.h"
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
-#include "kernels/slot_rows.h"
 
 namespace foredraft::cpu {
 namespace {

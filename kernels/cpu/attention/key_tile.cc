@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/attention/kv_row_math.h"
-#include "kernels/cpu/device/scratch.h"
+#include "kernels/cpu/common/scratch.h"
 
 namespace foredraft::cpu {
 namespace {

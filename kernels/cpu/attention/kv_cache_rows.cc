@@ -3,22 +3,17 @@
 #include <cstring>
 
 #include "kernels/cpu/attention/kv_row_math.h"
-#include "kernels/cpu/dense/row_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/attention/rope.h"
+#include "kernels/cpu/common/row_math.h"
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
 
 namespace foredraft::cpu {
 namespace {
 
-// Rotates interleaved pairs (2i, 2i + 1) in FP32 and rounds.
 FOREDRAFT_WIDE void Rotate(const float* x, const float* cos_sin, int32_t rope_dim, bf16* out) {
-  for (int32_t i = 0; i < rope_dim; i += 2) {
-    const float cos = cos_sin[i];
-    const float sin = cos_sin[i + 1];
-    out[i] = ToBf16(x[i] * cos - x[i + 1] * sin);
-    out[i + 1] = ToBf16(x[i] * sin + x[i + 1] * cos);
-  }
+  RotatePairs(x, cos_sin, 1.0f, rope_dim, out);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/kv_row.h"
 
 namespace foredraft {

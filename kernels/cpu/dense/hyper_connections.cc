@@ -4,11 +4,10 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/cpu/attention/lane_sums.h"
-#include "kernels/cpu/dense/vector_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/lane_sums.h"
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
 
 namespace foredraft::cpu {
 namespace {

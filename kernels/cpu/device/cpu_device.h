@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,17 @@
 #include "kernels/device.h"
 
 namespace foredraft {
+
+// An instruction path (kernels/cpu/device/isa.h).
+struct IsaPath {
+  std::string name;        // as in the configuration: "amx", "avx512", "avx2", "portable"
+  bool supported = false;  // by this CPU and its operating system
+};
+
+// The index of the path `wanted`; of the first supported one for "" and "auto". `paths`: those of the binary,
+// the widest first. INVALID_ARGUMENT for a name that is none of them, FAILED_PRECONDITION for a path that the
+// CPU does not support; both list what is allowed here.
+absl::StatusOr<int> ChooseIsaPath(const std::string& wanted, std::span<const IsaPath> paths);
 
 class CpuDevice : public Device {
  public:

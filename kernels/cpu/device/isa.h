@@ -175,7 +175,7 @@ void PackValuesPortable(const PackValuesArgs& args);
 void TileScoresPortable(const TileScoresArgs& args);
 void TileSoftmaxPortable(const TileSoftmaxArgs& args);
 void TileSumPortable(const TileSumArgs& args);
-void DecodeLatentPortable(const DecodeLatentArgs& args);  // compiled for AVX2, too (wide.h)
+void DecodeLatentPortable(const DecodeLatentArgs& args);  // compiled for AVX2, too (vector_math.h)
 
 #if defined(__x86_64__)
 void GemmBf16Avx2(const GemmTileArgs& args);

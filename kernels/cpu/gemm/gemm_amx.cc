@@ -5,8 +5,8 @@
 // and 4-bit weights take VDPBF16PS, which is faster then, in an order that gives the same bits. A row's bits
 // do not depend on the rows beside it.
 
+#include "kernels/cpu/common/amx_tiles.h"
 #include "kernels/cpu/device/isa.h"
-#include "kernels/cpu/gemm/amx_tiles.h"
 #include "kernels/cpu/gemm/codes_avx512.h"
 
 namespace foredraft {

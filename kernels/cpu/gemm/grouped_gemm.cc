@@ -1,5 +1,5 @@
+#include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
 #include "kernels/cpu/gemm/gemm_driver.h"
 
 namespace foredraft::cpu {

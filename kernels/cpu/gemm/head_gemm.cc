@@ -1,4 +1,4 @@
-#include "kernels/cpu/dense/row_math.h"
+#include "kernels/cpu/common/row_math.h"
 #include "kernels/cpu/device/kernels.h"
 #include "kernels/cpu/gemm/gemm_driver.h"
 

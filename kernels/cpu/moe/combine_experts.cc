@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
 
 namespace foredraft::cpu {
@@ -35,7 +35,7 @@ RowChoices ChoicesOf(const Params& p, int64_t r) {
 
 // groups[i] = the sum of group first_group + i over columns [first, first + count), rounded to BF16: its
 // experts ascending, product and sum rounded separately (no fused multiply-add). Always inlined, to be
-// compiled for the caller's register width (wide.h).
+// compiled for the caller's register width (vector_math.h).
 template <int group_count>
 [[gnu::always_inline]] inline void SumGroups(const RowChoices& row, int32_t first_group, int32_t first,
                                              int32_t count, float (&groups)[group_count][kColumnBlock]) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
 
 namespace foredraft::cpu {
 

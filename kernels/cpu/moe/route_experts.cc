@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cpu/dense/vector_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
 
 namespace foredraft::cpu {
 namespace {

@@ -3,10 +3,10 @@
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
-#include "kernels/softplus.h"
+#include "kernels/exp.h"
 
 namespace foredraft::cpu {
 namespace {

@@ -6,7 +6,7 @@
 namespace foredraft::cpu {
 
 // The largest value; NaN is skipped, -infinity if all are NaN. Always inlined, to be compiled for the
-// caller's register width (wide.h).
+// caller's register width (vector_math.h).
 [[gnu::always_inline]] inline float LargestOf(const float* x, int32_t count) {
   constexpr int kLanes = 16;
   float lanes[kLanes];

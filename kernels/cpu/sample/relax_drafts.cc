@@ -1,7 +1,7 @@
 // Finds the drafts that relaxed acceptance accepts (docs/speculation.md section 2). relaxed_delta compares
 // probabilities at temperature 1.
 
-#include "kernels/cpu/dense/vector_math.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
 #include "kernels/cpu/sample/argmax.h"
 #include "kernels/cpu/sample/penalties.h"

@@ -13,10 +13,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/dense/vector_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
 #include "kernels/cpu/sample/argmax.h"
 #include "kernels/cpu/sample/penalties.h"
 #include "kernels/philox.h"

@@ -1,8 +1,9 @@
 // The slot ops: a few integers per bucket entry, computed on the calling thread.
 
 #include "kernels/cpu/device/kernels.h"
+#include "kernels/decode_rows.h"
+#include "kernels/draft_acceptance.h"
 #include "kernels/recent_rows.h"
-#include "kernels/slot_logic.h"
 
 namespace foredraft::cpu {
 namespace {

@@ -3,10 +3,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/kv_row_load.h"
-#include "kernels/cuda/attention/rotation.h"
+#include "kernels/cuda/attention/rope.h"
 #include "kernels/cuda/common/ptx.h"
-#include "kernels/cuda/dense/rms_factor.h"
-#include "kernels/cuda/dense/rms_norm_row.h"
+#include "kernels/cuda/dense/rms_norm.h"
 #include "kernels/cuda/device/kernels.h"
 
 namespace foredraft::cuda {

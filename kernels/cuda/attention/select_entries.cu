@@ -1,19 +1,19 @@
 // The indexer: scores of all visible entries by mma.sync, then the choice by integer keys.
 //
 // A score is computed by one warp: per head one chain of MmaBf16 over the entry's elements, then the heads in
-// an order that the number of heads alone fixes. The k-th largest key (kernels/cuda/sample/radix_select.h)
+// an order that the number of heads alone fixes. The k-th largest key (kernels/cuda/common/radix_select.h)
 // does not depend on the order of evaluation. So the choice depends on the row alone.
 
 #include <algorithm>
 
 #include "base/check.h"
 #include "kernels/cuda/attention/attention_tile.h"
-#include "kernels/cuda/common/mapped_row.h"
+#include "kernels/cuda/attention/mapped_row.h"
+#include "kernels/cuda/common/ordered_key.h"
 #include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/common/radix_select.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
-#include "kernels/cuda/sample/ordered_key.h"
-#include "kernels/cuda/sample/radix_select.h"
 
 namespace foredraft::cuda {
 namespace {

@@ -10,11 +10,10 @@
 
 #include "base/check.h"
 #include "kernels/cuda/attention/attention_tile.h"
+#include "kernels/cuda/attention/mapped_row.h"
 #include "kernels/cuda/attention/window_attention.h"
-#include "kernels/cuda/common/mapped_row.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/kernels.h"
-#include "kernels/slot_rows.h"
 
 namespace foredraft::cuda {
 namespace {

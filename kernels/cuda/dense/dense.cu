@@ -1,8 +1,9 @@
-// embed, add, silu_mul, copy_rows, to_bf16_rows: one pass over each row.
+// embed, rms_norm, add, silu_mul, clamped_silu_mul, copy_rows, to_bf16_rows: one pass over each row.
 
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
 #include "kernels/cuda/dense/quantize_vec4.h"
+#include "kernels/cuda/dense/rms_norm.h"
 #include "kernels/cuda/device/kernels.h"
 #include "kernels/exp.h"
 
@@ -19,6 +20,18 @@ __global__ void __launch_bounds__(kVec4Threads) EmbedKernel(const __grid_constan
   const int64_t row = id >= 0 && id < p.vocab_size ? id : 0;
   const Vec4 x = LoadVec4<aligned>(p.table + row * p.out.cols, first, p.out.cols);
   StoreVec4<aligned>(p.out.row(r), first, p.out.cols, x);
+}
+
+struct RmsNormShared {
+  float sums[kMaxWarps];
+};
+
+// A block per row.
+template <bool aligned>
+__global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_constant__ RmsNormParams p) {
+  GridDependencySync();
+  RmsNormShared& shared = SharedStorage<RmsNormShared>();
+  NormRow<aligned>(p, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(blockDim.x), shared.sums);
 }
 
 template <bool aligned>
@@ -57,6 +70,29 @@ __global__ void __launch_bounds__(kVec4Threads) SiluMulKernel(const __grid_const
 }
 
 template <bool aligned>
+__global__ void __launch_bounds__(kVec4Threads)
+    ClampedSiluMulKernel(const __grid_constant__ ClampedSiluMulParams p) {
+  GridDependencySync();
+  const int32_t width = p.out.cols;
+  const int32_t first = FirstColumnOfThread();
+  if (first >= width) return;
+  const int32_t rows = p.row_count != nullptr ? min(*p.row_count, p.out.rows) : p.out.rows;
+  for (int32_t r = static_cast<int32_t>(blockIdx.x); r < rows; r += static_cast<int32_t>(gridDim.x)) {
+    const Vec4 gate = LoadVec4<aligned>(p.gate_up.row(r), first, width);
+    const Vec4 up = LoadVec4<aligned>(p.gate_up.row(r) + width, first, width);
+    Vec4 out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // Comparisons rather than fminf, which would turn NaN into the limit.
+      const float g = gate.x[i] > p.limit ? p.limit : gate.x[i];
+      const float u = up.x[i] > p.limit ? p.limit : (up.x[i] < -p.limit ? -p.limit : up.x[i]);
+      out.x[i] = g * Sigmoid(g) * u;
+    }
+    StoreVec4<aligned>(p.out.row(r), first, width, out);
+  }
+}
+
+template <bool aligned>
 __global__ void __launch_bounds__(kVec4Threads) CopyRowsKernel(const __grid_constant__ CopyRowsParams p) {
   GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
@@ -83,6 +119,13 @@ void Embed(Stream& stream, const EmbedParams& p) {
   Launch(stream, aligned ? EmbedKernel<true> : EmbedKernel<false>, Vec4Grid(p.out.rows, p.out.cols), p);
 }
 
+void RmsNorm(Stream& stream, const RmsNormParams& p) {
+  const LaunchShape shape = {.grid = dim3(static_cast<uint32_t>(p.x.rows)),
+                             .block = dim3(static_cast<uint32_t>(NormThreads(p.x.cols))),
+                             .shared_bytes = sizeof(RmsNormShared)};
+  Launch(stream, IsNormAligned(p) ? RmsNormKernel<true> : RmsNormKernel<false>, shape, p);
+}
+
 void Add(Stream& stream, const AddParams& p) {
   const bool aligned = IsVec4Aligned(p.out) && IsVec4Aligned(p.x);
   Launch(stream, aligned ? AddKernel<true> : AddKernel<false>, Vec4Grid(p.out.rows, p.out.cols), p);
@@ -94,6 +137,13 @@ void SiluMul(Stream& stream, const SiluMulParams& p) {
   LaunchShape shape = Vec4Grid(p.gate_up.rows, width);
   shape.grid.x = BlocksForRows(stream, p.gate_up.rows, shape.grid.y, p.row_count);
   Launch(stream, aligned ? SiluMulKernel<true> : SiluMulKernel<false>, shape, p);
+}
+
+void ClampedSiluMul(Stream& stream, const ClampedSiluMulParams& p) {
+  const bool aligned = IsVec4Aligned(p.out) && IsVec4Aligned(p.gate_up.data, p.gate_up.stride, p.out.cols);
+  LaunchShape shape = Vec4Grid(p.out.rows, p.out.cols);
+  shape.grid.x = BlocksForRows(stream, p.out.rows, shape.grid.y, p.row_count);
+  Launch(stream, aligned ? ClampedSiluMulKernel<true> : ClampedSiluMulKernel<false>, shape, p);
 }
 
 void CopyRows(Stream& stream, const CopyRowsParams& p) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -30,6 +31,15 @@ class RelaxedCapture {
   const bool capturing_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
+
+bool SameShape(const dim3& a, const dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
+
+bool SameNode(const CudaNode& a, const CudaNode& b) {
+  return a.kernel == b.kernel && SameShape(a.grid, b.grid) && SameShape(a.block, b.block) &&
+         a.shared_bytes == b.shared_bytes && a.params == b.params;
+}
+
+constexpr std::chrono::microseconds kPollInterval(20);
 
 }  // namespace
 
@@ -203,6 +213,55 @@ cudaGraph_t CudaStream::EndCapture(std::vector<CudaNode>& nodes) {
   CheckCuda(cudaStreamEndCapture(handle(), &graph), "end a capture");
   nodes = std::exchange(nodes_, {});
   return graph;
+}
+
+CudaGraph::CudaGraph(CudaStream& stream) {
+  cudaGraph_t graph = stream.EndCapture(nodes_);
+  CheckCuda(cudaGraphInstantiate(&executable_, graph, 0), "instantiate a graph");
+  CheckCuda(cudaGraphDestroy(graph), "destroy a graph");  // the executable graph has its own copy
+  // Without this, the first launch would upload it.
+  CheckCuda(cudaGraphUpload(executable_, stream.handle()), "upload a graph");
+}
+
+CudaGraph::~CudaGraph() { CheckCuda(cudaGraphExecDestroy(executable_), "destroy a graph"); }
+
+void CudaGraph::Replay(Stream& stream) const {
+  auto& cuda_stream = static_cast<CudaStream&>(stream);
+  CHECK(!cuda_stream.capturing()) << "replay inside a capture";
+  CheckCuda(cudaGraphLaunch(executable_, cuda_stream.handle()), "launch a graph");
+}
+
+bool CudaGraph::SameNodes(const Graph& other) const {
+  const auto* graph = dynamic_cast<const CudaGraph*>(&other);
+  return graph != nullptr &&
+         std::equal(nodes_.begin(), nodes_.end(), graph->nodes_.begin(), graph->nodes_.end(), SameNode);
+}
+
+CudaEvent::CudaEvent() { CheckCuda(cudaEventCreateWithFlags(&event_, cudaEventDefault), "create an event"); }
+
+CudaEvent::~CudaEvent() { CheckCuda(cudaEventDestroy(event_), "destroy an event"); }
+
+void CudaEvent::Record(Stream& stream) {
+  auto& cuda_stream = static_cast<CudaStream&>(stream);
+  CHECK(!cuda_stream.capturing()) << "record inside a capture";
+  CheckCuda(cudaEventRecord(event_, cuda_stream.handle()), "record");
+}
+
+bool CudaEvent::Wait(std::chrono::steady_clock::time_point deadline) const {
+  while (true) {
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state == cudaSuccess) return true;
+    if (state != cudaErrorNotReady) CheckCuda(state, "wait for a step");
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+double CudaEvent::SecondsSince(const Event& earlier) const {
+  float milliseconds = 0;
+  CheckCuda(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event_, event_),
+            "measure");
+  return milliseconds / 1e3;
 }
 
 }  // namespace foredraft

@@ -1,6 +1,6 @@
 #pragma once
 
-// The CUDA backend's stream, and Launch, through which all kernels are launched.
+// The CUDA backend's stream, graph and event, and Launch, through which all kernels are launched.
 //
 // clang-format off
 // Rules for kernels (files kernels/cuda/*.cu):
@@ -158,6 +158,42 @@ class CudaStream : public Stream {
   bool branch_open_ = false;
   cudaEvent_t forked_ = nullptr;
   cudaEvent_t joined_ = nullptr;
+};
+
+// A captured step, instantiated and uploaded, so a replay is one launch. Keeps the recorded nodes for
+// SameNodes. The device must outlive it.
+class CudaGraph : public Graph {
+ public:
+  // Ends the capture of `stream`.
+  explicit CudaGraph(CudaStream& stream);
+  ~CudaGraph() override;
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  void Replay(Stream& stream) const override;
+  size_t node_count() const override { return nodes_.size(); }
+  bool SameNodes(const Graph& other) const override;
+
+ private:
+  std::vector<CudaNode> nodes_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+class CudaEvent : public Event {
+ public:
+  CudaEvent();
+  ~CudaEvent() override;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  void Record(Stream& stream) override;
+  // Polls, because CUDA's own wait has no deadline. The polling delay does not idle the device: the next step
+  // is already submitted.
+  bool Wait(std::chrono::steady_clock::time_point deadline) const override;
+  double SecondsSince(const Event& earlier) const override;
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 template <class Params>

@@ -3,8 +3,8 @@
 // The choice of a token's experts by one warp: a key per expert in shared memory, of which the largest are
 // marked as chosen one by one. Every function is called by all lanes.
 
+#include "kernels/cuda/common/ordered_key.h"
 #include "kernels/cuda/common/ptx.h"
-#include "kernels/cuda/sample/ordered_key.h"
 
 namespace foredraft::cuda {
 

@@ -5,7 +5,7 @@
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
 #include "kernels/cuda/moe/expert_choice.h"
-#include "kernels/softplus.h"
+#include "kernels/exp.h"
 
 namespace foredraft::cuda {
 namespace {

@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/block_reduce.h"
+#include "kernels/cuda/common/ordered_key.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/row_blocks.h"
 #include "kernels/cuda/device/cuda_stream.h"
-#include "kernels/cuda/sample/ordered_key.h"
 #include "kernels/exp.h"
 #include "kernels/ops.h"
 #include "kernels/penalties.h"
@@ -101,7 +101,7 @@ __device__ __forceinline__ void ForEachLogit(ChunkStage& stage, const float* x, 
   }
 }
 
-// ---- keys (kernels/cuda/sample/ordered_key.h) ----
+// ---- keys (kernels/cuda/common/ordered_key.h) ----
 
 using IndexedKeyBits = unsigned long long;  // the type of CUDA's shuffles and atomics
 

@@ -16,8 +16,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/radix_select.h"
 #include "kernels/cuda/sample/logit_row.h"
-#include "kernels/cuda/sample/radix_select.h"
 #include "kernels/exp.h"
 #include "kernels/slot_arrays.h"
 

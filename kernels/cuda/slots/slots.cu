@@ -1,11 +1,13 @@
-// The slot ops: kernels/slot_logic.h and kernels/recent_rows.h, a thread per bucket entry. Each entry is a
-// chain of dependent loads, so only latency matters: small blocks spread the warps over the multiprocessors.
+// The slot ops (kernels/decode_rows.h, draft_acceptance.h, recent_rows.h), a thread per bucket entry. Each
+// entry is a chain of dependent loads, so only latency matters: small blocks spread the warps over the
+// multiprocessors.
 
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
+#include "kernels/decode_rows.h"
+#include "kernels/draft_acceptance.h"
 #include "kernels/recent_rows.h"
-#include "kernels/slot_logic.h"
 
 namespace foredraft::cuda {
 namespace {

@@ -2,10 +2,10 @@
 // vector loads.
 
 #include "base/check.h"
-#include "kernels/cuda/attention/rotation.h"
+#include "kernels/cuda/attention/rope.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
-#include "kernels/cuda/dense/rms_factor.h"
+#include "kernels/cuda/dense/rms_norm.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
 

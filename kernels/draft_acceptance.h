@@ -1,34 +1,14 @@
 #pragma once
 
-// The slot ops (docs/speculation.md sections 1 and 3) for one bucket entry: shared by the backends, which
-// call RunEntry for every entry (a loop on the CPU, a thread per entry on a GPU). Integers only, and
-// constexpr, so that device code may call it.
+// Which drafts a step accepts, and what a slot is after it: verify_drafts and accept_first_token
+// (docs/speculation.md sections 1 and 2) for one bucket entry. Shared by the backends as
+// kernels/decode_rows.h.
 
-#include "kernels/ops.h"
+#include "kernels/decode_rows.h"
+#include "kernels/ops/slots.h"
 #include "kernels/philox.h"
 
 namespace foredraft {
-
-// True for a slot whose rows are computed and whose state may change.
-constexpr bool Runs(const SlotArrays& slots, int32_t slot) {
-  return slot >= 0 && slots.progress[slot].active != 0 && slots.progress[slot].finished == 0;
-}
-
-// The given tokens that a step with draft_len K emits; 0: the slot has none.
-constexpr int32_t GivenCount(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
-  const int32_t count = slots.drafts[slot].given_count;
-  return count < draft_len + 1 ? count : draft_len + 1;
-}
-
-// v: the rows that a step with draft_len K has for a slot after its first row: drafts that it verifies, or
-// given tokens.
-constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
-  if (const int32_t given = GivenCount(slots, slot, draft_len); given > 0) return given - 1;
-  int32_t len = slots.drafts[slot].draft_count;
-  if (slots.constants[slot].draft_cap < len) len = slots.constants[slot].draft_cap;
-  if (draft_len < len) len = draft_len;
-  return len > 0 ? len : 0;
-}
 
 constexpr bool IsStop(const SlotConstants& constants, int32_t token) {
   for (int32_t i = 0; i < constants.stop_id_count; ++i) {
@@ -49,35 +29,6 @@ constexpr int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
   const int32_t whole = static_cast<int32_t>(rule.forced_length);
   const float fraction = rule.forced_length - static_cast<float>(whole);
   return whole + (UnitInterval(NoiseBlock(kStream, position, 0)[0]) < fraction ? 1 : 0);
-}
-
-template <class Params>
-constexpr int32_t EntryCount(const Params& p) {
-  if constexpr (requires { p.bucket; }) {
-    return p.bucket;
-  } else {
-    return p.count;
-  }
-}
-
-// ---- decode_rows ----
-
-constexpr void RunEntry(const DecodeRowsParams& p, int32_t entry) {
-  const int32_t slot = p.live_slots[entry];
-  const bool runs = Runs(p.slots, slot);
-  const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
-  const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
-  for (int32_t j = 0; j <= p.draft_len; ++j) {
-    const int32_t row = entry * (p.draft_len + 1) + j;
-    int32_t id = 0;
-    if (j <= verify_len) {
-      id = j == 0 ? p.slots.progress[slot].last_token : p.slots.drafts[slot].tokens[j - 1];
-    }
-    p.ids[row] = id >= 0 && id < p.slots.vocab_size ? id : 0;
-    p.row_slots[row] = j <= verify_len ? slot : -1;
-    p.positions[row] = first_position + j;
-    p.row_in_slot[row] = j;
-  }
 }
 
 // ---- verify_drafts ----
@@ -198,37 +149,6 @@ constexpr void RunEntry(const AcceptFirstTokenParams& p, int32_t entry) {
     out.finished = progress.finished;
   }
   p.outputs[entry] = out;
-}
-
-// ---- drafting: emitted_rows, next_draft_rows, store_drafts ----
-
-constexpr void RunEntry(const EmittedRowsParams& p, int32_t entry) {
-  const StepOutput& output = p.outputs[entry];
-  const int32_t first_row = entry * (p.draft_len + 1);
-  const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;
-  const int32_t first_position = emitted > 0 ? output.length - emitted + 1 : 1;
-  for (int32_t j = 0; j <= p.draft_len; ++j) {
-    p.ids[first_row + j] = j < emitted ? output.token_ids[j] : 0;
-    p.row_slots[first_row + j] = j < emitted && first_position + j >= p.level ? output.slot : -1;
-    p.positions[first_row + j] = first_position + j;
-  }
-  p.last_row[entry] = first_row + (emitted > 0 ? emitted - 1 : 0);
-}
-
-constexpr void RunEntry(const NextDraftRowsParams& p, int32_t entry) {
-  const StepOutput& output = p.outputs[entry];
-  const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
-  p.ids[entry] = drafts ? p.draft_ids[entry] : 0;
-  p.row_slots[entry] = drafts ? output.slot : -1;
-  p.positions[entry] = (drafts ? output.length : 0) + p.draft_index;
-}
-
-constexpr void RunEntry(const StoreDraftsParams& p, int32_t entry) {
-  const StepOutput& output = p.outputs[entry];
-  if (output.emitted_count == 0 || !Runs(p.slots, output.slot)) return;
-  SlotDrafts& drafts = p.slots.drafts[output.slot];
-  drafts.tokens[p.draft_index - 1] = p.draft_ids[entry];
-  drafts.draft_count = p.draft_index;
 }
 
 }  // namespace foredraft

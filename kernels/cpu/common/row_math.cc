@@ -1,7 +1,6 @@
-#include "kernels/cpu/dense/row_math.h"
+#include "kernels/cpu/common/row_math.h"
 
-#include "kernels/cpu/dense/vector_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/common/vector_math.h"
 
 namespace foredraft::cpu {
 

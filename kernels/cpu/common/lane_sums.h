@@ -2,7 +2,7 @@
 
 // Several dot products side by side, each with the bits of LaneSum (vector_math.h). One sum alone waits for
 // its own last addition; four hide each other's latency and share the loads of x. Always inlined, to be
-// compiled for the caller's register width (wide.h).
+// compiled for the caller's register width (vector_math.h).
 
 #include <cstdint>
 #include <cstring>

@@ -1,14 +1,12 @@
-// rotate_heads, write_keys, clamped_silu_mul: one pass over each row.
+// rotate_heads, write_keys: one pass over each row.
 
-#include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/attention/rotate.h"
-#include "kernels/cpu/dense/row_math.h"
-#include "kernels/cpu/dense/vector_math.h"
-#include "kernels/cpu/dense/wide.h"
+#include "kernels/cpu/attention/rope.h"
+#include "kernels/cpu/common/row_math.h"
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/device/scratch.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -22,14 +20,6 @@ FOREDRAFT_WIDE void NormRow(const float* x, const float* weight, float eps, int6
 
 FOREDRAFT_WIDE void Scale(const float* x, float factor, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = x[i] * factor;
-}
-
-FOREDRAFT_WIDE void ClampedRow(const float* gate, const float* up, float limit, int64_t count, bf16* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float g = gate[i] > limit ? limit : gate[i];
-    const float u = up[i] > limit ? limit : (up[i] < -limit ? -limit : up[i]);
-    out[i] = ToBf16(g * Sigmoid(g) * u);
-  }
 }
 
 }  // namespace
@@ -71,17 +61,6 @@ void WriteKeys(const CpuContext& context, const WriteKeysParams& p) {
       RotatePairs(normed + kept, p.cos_sin + int64_t{position} * p.rope_dim, 1.0f, p.rope_dim, key + kept);
       bf16* const cached = p.window.row(slot, position);
       if (cached != nullptr) std::memcpy(cached, key, width * sizeof(bf16));
-    }
-  });
-}
-
-void ClampedSiluMul(const CpuContext& context, const ClampedSiluMulParams& p) {
-  const int64_t width = p.out.cols;
-  const int64_t rows = p.row_count != nullptr ? std::min(*p.row_count, p.out.rows) : p.out.rows;
-  context.pool.ParallelFor(rows, 16 * width, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* gate = p.gate_up.row(r);
-      ClampedRow(gate, gate + width, p.limit, width, p.out.row(r));
     }
   });
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Loops over one row that several ops share. Each gives the same bits on every machine (wide.h).
+// Loops over one row that several ops share. Each gives the same bits on every machine (vector_math.h).
 
 #include <cstdint>
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "kernels/ops/attention.h"
 
 namespace foredraft::cuda {

@@ -1,14 +1,27 @@
 #pragma once
 
-// Sums whose loops the compiler can vectorise without changing a bit (see also kernels/exp.h). Always
-// inlined, to be compiled for the caller's register width (wide.h).
+// Loops that the compiler can vectorise without changing a bit (see also kernels/exp.h).
 
 #include <cmath>
 #include <cstdint>
 
 #include "kernels/exp.h"
 
+// FOREDRAFT_WIDE compiles a function for several register widths; the loader chooses the widest that the
+// machine supports. For loops over a row whose bits do not depend on the width: element-wise ones (nothing is
+// fused, see cmake/Foredraft.cmake), or sums with a fixed number of accumulators (below). Only for functions
+// with internal linkage: if the linker merged copies, an older machine could get one that it cannot run. Off
+// under sanitizers, whose runtimes are not initialised yet when the loader resolves the function.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define FOREDRAFT_WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define FOREDRAFT_WIDE
+#endif
+
 namespace foredraft {
+
+// The functions below are always inlined, to be compiled for the caller's register width.
 
 // Sum of term(i) over [0, count): 16 accumulators (element i goes to i % 16), then a fixed tree.
 template <class Term>

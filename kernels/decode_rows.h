@@ -1,0 +1,80 @@
+#pragma once
+
+// The slot ops that lay out rows, decode_rows, emitted_rows and next_draft_rows, and store_drafts
+// (docs/speculation.md sections 1 and 3), for one bucket entry. The backends share them: they call RunEntry
+// for every entry, a loop on the CPU, a thread per entry on a GPU. Integers only, and constexpr, so that
+// device code may call it.
+
+#include "kernels/ops/slots.h"
+
+namespace foredraft {
+
+// True for a slot whose rows are computed and whose state may change.
+constexpr bool Runs(const SlotArrays& slots, int32_t slot) {
+  return slot >= 0 && slots.progress[slot].active != 0 && slots.progress[slot].finished == 0;
+}
+
+// The given tokens that a step with draft_len K emits; 0: the slot has none.
+constexpr int32_t GivenCount(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
+  const int32_t count = slots.drafts[slot].given_count;
+  return count < draft_len + 1 ? count : draft_len + 1;
+}
+
+// v: the rows that a step with draft_len K has for a slot after its first row: drafts that it verifies, or
+// given tokens.
+constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
+  if (const int32_t given = GivenCount(slots, slot, draft_len); given > 0) return given - 1;
+  int32_t len = slots.drafts[slot].draft_count;
+  if (slots.constants[slot].draft_cap < len) len = slots.constants[slot].draft_cap;
+  if (draft_len < len) len = draft_len;
+  return len > 0 ? len : 0;
+}
+
+constexpr void RunEntry(const DecodeRowsParams& p, int32_t entry) {
+  const int32_t slot = p.live_slots[entry];
+  const bool runs = Runs(p.slots, slot);
+  const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
+  const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
+  for (int32_t j = 0; j <= p.draft_len; ++j) {
+    const int32_t row = entry * (p.draft_len + 1) + j;
+    int32_t id = 0;
+    if (j <= verify_len) {
+      id = j == 0 ? p.slots.progress[slot].last_token : p.slots.drafts[slot].tokens[j - 1];
+    }
+    p.ids[row] = id >= 0 && id < p.slots.vocab_size ? id : 0;
+    p.row_slots[row] = j <= verify_len ? slot : -1;
+    p.positions[row] = first_position + j;
+    p.row_in_slot[row] = j;
+  }
+}
+
+constexpr void RunEntry(const EmittedRowsParams& p, int32_t entry) {
+  const StepOutput& output = p.outputs[entry];
+  const int32_t first_row = entry * (p.draft_len + 1);
+  const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;
+  const int32_t first_position = emitted > 0 ? output.length - emitted + 1 : 1;
+  for (int32_t j = 0; j <= p.draft_len; ++j) {
+    p.ids[first_row + j] = j < emitted ? output.token_ids[j] : 0;
+    p.row_slots[first_row + j] = j < emitted && first_position + j >= p.level ? output.slot : -1;
+    p.positions[first_row + j] = first_position + j;
+  }
+  p.last_row[entry] = first_row + (emitted > 0 ? emitted - 1 : 0);
+}
+
+constexpr void RunEntry(const NextDraftRowsParams& p, int32_t entry) {
+  const StepOutput& output = p.outputs[entry];
+  const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
+  p.ids[entry] = drafts ? p.draft_ids[entry] : 0;
+  p.row_slots[entry] = drafts ? output.slot : -1;
+  p.positions[entry] = (drafts ? output.length : 0) + p.draft_index;
+}
+
+constexpr void RunEntry(const StoreDraftsParams& p, int32_t entry) {
+  const StepOutput& output = p.outputs[entry];
+  if (output.emitted_count == 0 || !Runs(p.slots, output.slot)) return;
+  SlotDrafts& drafts = p.slots.drafts[output.slot];
+  drafts.tokens[p.draft_index - 1] = p.draft_ids[entry];
+  drafts.draft_count = p.draft_index;
+}
+
+}  // namespace foredraft
