@@ -1,6 +1,6 @@
 #pragma once
 
-// Shared by mla_decode and mla_prefill: tiles of BF16 rows in shared memory, the mma fragments loaded from
+// Shared by the attention kernels: tiles of BF16 rows in shared memory, the mma fragments loaded from
 // them, and the constants of the online softmax over tiles of keys.
 //
 // Scores are in units of log2: p = 2^(s * scale * log2 e - max). A masked key's score is kMaskedScore, and a
@@ -29,6 +29,31 @@ struct alignas(128) RowTile {
   __device__ __forceinline__ bf16* At(int row, int column) {
     return elements + row * kStride + (column & ~63) + ((((column >> 3) ^ row) & 7) << 3) + (column & 7);
   }
+};
+
+// Tile sizes of a block that computes heads of a row (attention_heads.h).
+//
+// clang-format off
+//   kHeadTiles    16 heads each
+//   kWarps        a multiple of kHeadTiles
+//   kStride       elements of a row in shared memory, at least the width of a key
+//   kValue        the widest value
+//   kStages       tiles of keys in shared memory: with 2, the next one loads while this one is used
+//   kBlocksPerSm  that a multiprocessor holds
+// clang-format on
+template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kValueOf, int kStagesOf, int kBlocksPerSmOf>
+struct HeadsShape {
+  static constexpr int kHeadTiles = kHeadTilesOf;
+  static constexpr int kHeads = kHeadTiles * 16;
+  static constexpr int kWarps = kWarpsOf;
+  static constexpr int kThreads = kWarps * kWarpLanes;
+  static constexpr int kStride = kStrideOf;
+  static constexpr int kValue = kValueOf;
+  static constexpr int kStages = kStagesOf;
+  static constexpr int kBlocksPerSm = kBlocksPerSmOf;
+  static constexpr int kKeysPerWarp = kKeyTile / (kWarps / kHeadTiles);  // whose scores a warp computes
+  static constexpr int kColumnBlocks = kValue / 16 / kWarps;  // 16 columns each, kWarps blocks apart
+  static_assert(kKeysPerWarp % 16 == 0 && kColumnBlocks * 16 * kWarps == kValue);
 };
 
 // A row in two parts, like queries and keys: first | second. A null `first` is a masked row: all zeros.
@@ -114,6 +139,15 @@ __device__ __forceinline__ void StorePair(bf16* out, float x0, float x1, int cou
   }
   out[0] = bf16{static_cast<uint16_t>(bits)};
   if (count > 1) out[1] = bf16{static_cast<uint16_t>(bits >> 16)};
+}
+// As above, unrounded; `paired`: `out` is 8-byte aligned and count is 2.
+__device__ __forceinline__ void StorePair(float* out, float x0, float x1, int count, bool paired) {
+  if (paired) {
+    *reinterpret_cast<float2*>(out) = make_float2(x0, x1);
+    return;
+  }
+  out[0] = x0;
+  if (count > 1) out[1] = x1;
 }
 
 }  // namespace foredraft::cuda

@@ -4,6 +4,7 @@
 // computes them; blocks find their items on the device from the rows' positions, so the grid does not depend
 // on these.
 
+#include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/cuda/attention/mla_decode_schedule.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/ops.h"
@@ -56,37 +57,19 @@ __device__ __forceinline__ float FoldSum(float sum, float next, const FoldStep& 
   return fmaf(sum, step.keep, next * step.take);
 }
 
-// Tile sizes of a work item.
-//
-// clang-format off
-//   kHeadTiles       16 heads each
-//   kWarps           a multiple of kHeadTiles
-//   kStride          elements of a row in shared memory, at least latent + rope
-//   kLatent, kWidth  sizes of a cache row if known at compile time, else 0
-//   kStages          tiles of keys in shared memory: with 2, the next one loads while this one is used
-// clang-format on
-template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kLatentOf, int kWidthOf, int kBlocksPerSmOf,
-          int kStagesOf = 2>
-struct DecodeShape {
-  static constexpr int kStages = kStagesOf;
-  static constexpr int kHeadTiles = kHeadTilesOf;
-  static constexpr int kHeads = kHeadTiles * 16;
-  static constexpr int kWarps = kWarpsOf;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kStride = kStrideOf;
-  static constexpr int kMaxLatent = kLatentOf > 0 ? kLatentOf : kStride < 512 ? kStride : 512;
-  static constexpr bool kExact = kLatentOf > 0;  // only for aligned rows of exactly this size
-  static constexpr int kBlocksPerSm = kBlocksPerSmOf;
-  static constexpr int kKeysPerWarp = 64 / (kWarps / kHeadTiles);  // whose scores a warp computes
-  static constexpr int kColumnBlocks = kMaxLatent / 16 / kWarps;   // 16 columns each, kWarps blocks apart
-  static constexpr int kStateFloats = kHeads * kMaxLatent;
-  static_assert(kKeysPerWarp % 16 == 0 && kColumnBlocks * 16 * kWarps == kMaxLatent);
+// Tile sizes of a work item. kLatent and kWidth: the sizes of a cache row if known at compile time, else 0.
+template <int kHeadTiles, int kWarps, int kStrideOf, int kLatent, int kWidth, int kBlocksPerSm,
+          int kStages = 2>
+struct DecodeShape : HeadsShape<kHeadTiles, kWarps, kStrideOf,
+                                kLatent != 0 ? kLatent : std::min(kStrideOf, 512), kStages, kBlocksPerSm> {
+  static constexpr bool kExact = kLatent > 0;  // only for aligned rows of exactly this size
+  static constexpr int kStateFloats = DecodeShape::kHeads * DecodeShape::kValue;
 
   static __device__ __forceinline__ int Latent(const KvLayer& layer) {
-    return kLatentOf > 0 ? kLatentOf : layer.latent_dim;
+    return kLatent > 0 ? kLatent : layer.latent_dim;
   }
   static __device__ __forceinline__ int Width(const KvLayer& layer) {
-    return kWidthOf > 0 ? kWidthOf : layer.row_width();
+    return kWidth > 0 ? kWidth : layer.row_width();
   }
 };
 

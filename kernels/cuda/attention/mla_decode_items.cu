@@ -1,13 +1,7 @@
-// The attention of one row, up to 64 heads and one split: mma.sync over tiles of 64 keys, which cp.async
-// loads from the paged cache. FP8 rows are decoded on the way, so all else is as for BF16.
-//
-// For the scores, warp w has 16 heads, from 16 * (w % kHeadTiles), and kKeysPerWarp of the tile's keys. For
-// the outputs, every warp has all heads of the item and a share of the latent columns. In between, warps
-// exchange maxima and weights through shared memory. Each score and each output is one chain of MmaBf16, in
-// ascending order of the row's elements and of the keys, so the number of warps and heads of an item does not
-// change bits.
+// The attention of one row, up to 64 heads and one split (attention_heads.h): cp.async loads tiles of 64 keys
+// from the paged cache. FP8 rows are decoded on the way, so all else is as for BF16.
 
-#include "kernels/cuda/attention/attention_tile.h"
+#include "kernels/cuda/attention/attention_heads.h"
 #include "kernels/cuda/attention/kv_row_load.h"
 #include "kernels/cuda/attention/mla_decode.h"
 #include "kernels/cuda/attention/mla_decode_search.h"
@@ -16,15 +10,8 @@
 namespace foredraft::cuda {
 namespace {
 
-constexpr int kKeyGroups = kKeyTile / 16;  // a row's weights are summed per 16 keys of a tile
-
 template <class Shape>
-struct DecodeShared {
-  RowTile<Shape::kHeads, Shape::kStride> query;
-  RowTile<kKeyTile, Shape::kStride> keys[Shape::kStages];
-  RowTile<Shape::kHeads, kKeyTile> weights;                       // of the tile's keys
-  float tile_max[kKeyTile / Shape::kKeysPerWarp][Shape::kHeads];  // of the raw scores
-  float sums[kKeyGroups][Shape::kHeads];
+struct DecodeShared : HeadsShared<Shape> {
   float2 folded[Shape::kHeads];  // max, sum of the splits so far
   DecodeItem item;
 };
@@ -39,17 +26,18 @@ class ItemAttention {
       : p_(p),
         item_(shared.item),
         shared_(shared),
-        lane_(threadIdx.x % kWarpLanes),
-        warp_(threadIdx.x / kWarpLanes),
         latent_(Shape::Latent(p.op.layer)),
         width_(Shape::Width(p.op.layer)),
-        last_position_(p.op.index.positions[shared.item.row]) {}
+        last_position_(p.op.index.positions[shared.item.row]),
+        heads_(shared, width_, latent_, p.score_scale) {}
 
   __device__ __forceinline__ void Run() {
     LoadQuery();
     for (int32_t i = 0; i < item_.split_count; ++i) {
       const bool last = i + 1 == item_.split_count;
-      AttendSplit(item_.first_split + i);
+      const auto [begin, end] = SplitTiles(p_.op, item_.split_len, item_.first_split + i, last_position_);
+      heads_.Clear([](int) { return kFirstMax; });
+      heads_.Attend(*this, begin, end);
       if (!item_.begins_row) {
         StorePartial(item_.partial + i * p_.head_tiles);
         continue;
@@ -60,50 +48,53 @@ class ItemAttention {
     }
   }
 
- private:
-  static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
-  static constexpr int kScoreTiles = Shape::kKeysPerWarp / 8;
-  static constexpr int kScoreGroups = kScoreTiles / 2;
+  // ---- the keys of heads_ ----
 
-  __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
-  __device__ __forceinline__ int PaddedWidth() const { return (width_ + 15) / 16 * 16; }
-  __device__ __forceinline__ int ScoreHeadTile() const { return warp_ % Shape::kHeadTiles; }
-  __device__ __forceinline__ int FirstScoreKey() const {
-    return warp_ / Shape::kHeadTiles * Shape::kKeysPerWarp;
+  __device__ __forceinline__ void Locate(int32_t tile) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int32_t position = tile * kKeyTile + heads_.CopiedKey(round);
+      key_rows_[round] =
+          Attends(position) ? p_.op.layer.row(p_.op.index.slots[item_.row], position) : nullptr;
+    }
   }
-  // The head, within the item, of this thread's fragment rows.
-  __device__ __forceinline__ int Head(int tile, int half) const { return tile * 16 + half * 8 + lane_ / 4; }
-  __device__ __forceinline__ int BlockColumn(int block) const { return (block * Shape::kWarps + warp_) * 16; }
-  // The first of the two columns this thread has in half `side` of a column block.
-  __device__ __forceinline__ int Column(int block, int side) const {
-    return BlockColumn(block) + side * 8 + lane_ % 4 * 2;
-  }
-
-  __device__ __forceinline__ void LoadQuery() {
-    for (int i = warp_ * 4 + lane_ / 8; i < Shape::kHeads; i += Shape::kWarps * 4) {
-      const int64_t head = item_.head_tile * Shape::kHeads + i;
-      const bool present = head < p_.op.head_count;
-      const RowParts row = {present ? p_.op.q_lat.row(item_.row) + head * latent_ : nullptr,
-                            p_.op.q.row(item_.row) + (head + 1) * p_.op.head_dim - (width_ - latent_),
-                            latent_, width_};
-      for (int column = lane_ % 8 * 8; column < PaddedWidth(); column += 64) {
-        FillChunk(shared_.query.At(i, column), row, column, Aligned(), p_.op.layer.data);
+  __device__ __forceinline__ void Load(int stage) {
+    // FP8 rows pass through registers, of which R1's shape has few left.
+    [[maybe_unused]] constexpr int kUnroll = kFp8 ? 1 : 3;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+#pragma unroll kUnroll
+      for (int column = heads_.lane() % 8 * 8; column < heads_.PaddedWidth(); column += 64) {
+        FillKey(shared_.keys[stage].At(heads_.CopiedKey(round), column), key_rows_[round], column);
       }
     }
   }
+  __device__ __forceinline__ bool Attended(int, int32_t tile, int i) const {
+    return Attends(tile * kKeyTile + i);
+  }
 
-  __device__ __forceinline__ int CopiedKey(int round) const {
-    return (round * Shape::kWarps + warp_) * 4 + lane_ / 8;
+ private:
+  using Heads = AttentionHeads<Shape>;
+  static constexpr int kRounds = Heads::kRounds;
+
+  __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
+  __device__ __forceinline__ bool Attends(int32_t position) const {
+    return position >= p_.op.first_position && position <= last_position_;
   }
-  // Looks up the cache rows that this thread will load: a tile ahead, to hide the latency of the block table.
-  __device__ __forceinline__ void LocateKeys(int32_t tile) {
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const int32_t position = tile * kKeyTile + CopiedKey(round);
-      const bool attended = position >= p_.op.first_position && position <= last_position_;
-      key_rows_[round] = attended ? p_.op.layer.row(p_.op.index.slots[item_.row], position) : nullptr;
-    }
+  // From the item's first head on; the block has up to kHeads of them.
+  __device__ __forceinline__ int HeadCount() const {
+    return p_.op.head_count - item_.head_tile * Shape::kHeads;
   }
+
+  __device__ __forceinline__ void LoadQuery() {
+    const auto row_of = [&](int i) -> RowParts {
+      const int64_t head = item_.head_tile * Shape::kHeads + i;
+      return {head < p_.op.head_count ? p_.op.q_lat.row(item_.row) + head * latent_ : nullptr,
+              p_.op.q.row(item_.row) + (head + 1) * p_.op.head_dim - (width_ - latent_), latent_, width_};
+    };
+    heads_.LoadQuery(row_of, Aligned(), p_.op.layer.data);
+  }
+
   // Elements [column, column + 8) of a cache row; zeros past its end, and of a masked row, which is not read.
   __device__ __forceinline__ void FillKey(bf16* chunk, const uint8_t* row, int column) {
     if constexpr (!kFp8) {
@@ -123,215 +114,26 @@ class ItemAttention {
       chunk[i] = present && column + i < width_ ? LoadKvElement<true>(row, layout, column + i) : bf16{0};
     }
   }
-  __device__ __forceinline__ void LoadKeyTile(int stage) {
-    // FP8 rows pass through registers, of which R1's shape has few left.
-    [[maybe_unused]] constexpr int kUnroll = kFp8 ? 1 : 3;
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-#pragma unroll kUnroll
-      for (int column = lane_ % 8 * 8; column < PaddedWidth(); column += 64) {
-        FillKey(shared_.keys[stage].At(CopiedKey(round), column), key_rows_[round], column);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void AttendSplit(int32_t split) {
-    Clear();
-    const auto [begin, end] = SplitTiles(p_.op, item_.split_len, split, last_position_);
-    LocateKeys(begin);
-    LoadKeyTile(0);
-    CpAsyncCommit();
-    LocateKeys(begin + 1);
-    for (int32_t tile = begin; tile < end; ++tile) {
-      const int stage = (tile - begin) % Shape::kStages;
-      CpAsyncWait<0>();
-      __syncthreads();  // this tile has arrived, and the previous tile's stage is free
-      if (Shape::kStages == 2) LoadNext(tile, end, 1 - stage);
-      float scores[kScoreTiles][4];
-      Score(shared_.keys[stage], tile * kKeyTile + FirstScoreKey(), scores);
-      __syncthreads();
-      Weigh(scores);
-      __syncthreads();
-      AddValues(shared_.keys[stage]);
-      if (Shape::kStages == 1) {
-        __syncthreads();  // all warps have used the tile
-        LoadNext(tile, end, 0);
-      }
-    }
-    ShareSums();
-  }
-
-  __device__ __forceinline__ void LoadNext(int32_t tile, int32_t end, int stage) {
-    if (tile + 1 >= end) return;
-    LoadKeyTile(stage);
-    CpAsyncCommit();
-    LocateKeys(tile + 2);
-  }
-
-  __device__ __forceinline__ void Clear() {
-#pragma unroll
-    for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
-      max_[tile][0] = max_[tile][1] = kFirstMax;
-#pragma unroll
-      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) out_[tile][block][i / 4][i % 4] = 0.0f;
-      }
-    }
-#pragma unroll
-    for (int group = 0; group < kScoreGroups; ++group) sum_[group][0] = sum_[group][1] = 0.0f;
-  }
-
-  // Computes the raw scores of this warp's heads and keys, the first key at `position`; shares their maxima.
-  __device__ __forceinline__ void Score(RowTile<kKeyTile, Shape::kStride>& keys, int32_t position,
-                                        float (&scores)[kScoreTiles][4]) {
-#pragma unroll
-    for (int i = 0; i < kScoreTiles * 4; ++i) scores[i / 4][i % 4] = 0.0f;
-#pragma unroll 4
-    for (int column = 0; column < PaddedWidth(); column += 16) {
-      uint32_t a[4];
-      LoadA(a, shared_.query, ScoreHeadTile() * 16, column, lane_);
-#pragma unroll
-      for (int group = 0; group < kScoreGroups; ++group) {
-        uint32_t b[4];
-        LoadKeys(b, keys, FirstScoreKey() + group * 16, column, lane_);
-        MmaPair(scores[2 * group], scores[2 * group + 1], a, b);
-      }
-    }
-    float largest[2] = {kMaskedScore, kMaskedScore};
-#pragma unroll
-    for (int i = 0; i < kScoreTiles * 4; ++i) {
-      const int32_t at = position + i / 4 * 8 + lane_ % 4 * 2 + i % 2;
-      float& score = scores[i / 4][i % 4];
-      if (at < p_.op.first_position || at > last_position_) score = kMaskedScore;
-      largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], score);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float row_max = QuadMax(largest[half]);
-      if (lane_ % 4 == 0) {
-        shared_.tile_max[warp_ / Shape::kHeadTiles][Head(ScoreHeadTile(), half)] = row_max;
-      }
-    }
-  }
-
-  // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
-  // warp's weights.
-  __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4]) {
-    float own_max[2] = {};
-    float own_keep[2] = {};
-#pragma unroll
-    for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
-      const int tile = i / 2, half = i % 2;
-      float tile_max = kMaskedScore;
-#pragma unroll
-      for (int group = 0; group < kKeyTile / Shape::kKeysPerWarp; ++group) {
-        tile_max = fmaxf(tile_max, shared_.tile_max[group][Head(tile, half)]);
-      }
-      const float next = fmaxf(max_[tile][half], tile_max * p_.score_scale);
-      const float keep = exp2f(max_[tile][half] - next);
-      max_[tile][half] = next;
-#pragma unroll
-      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) out_[tile][block][j / 2][half * 2 + j % 2] *= keep;
-      }
-      if (tile == ScoreHeadTile()) {
-        own_max[half] = next;
-        own_keep[half] = keep;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kScoreGroups * 2; ++i) {
-      const int group = i / 2, half = i % 2;
-      float pairs[2];
-#pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        const float* pair = &scores[2 * group + side][half * 2];
-        const float w0 = exp2f(fmaf(pair[0], p_.score_scale, -own_max[half]));
-        const float w1 = exp2f(fmaf(pair[1], p_.score_scale, -own_max[half]));
-        const int key = FirstScoreKey() + group * 16 + side * 8 + lane_ % 4 * 2;
-        *reinterpret_cast<uint32_t*>(shared_.weights.At(Head(ScoreHeadTile(), half), key)) = PackBf16(w0, w1);
-        pairs[side] = w0 + w1;
-      }
-      sum_[group][half] = fmaf(sum_[group][half], own_keep[half], pairs[0] + pairs[1]);
-    }
-  }
-
-  __device__ __forceinline__ void AddValues(RowTile<kKeyTile, Shape::kStride>& keys) {
-#pragma unroll 1
-    for (int key = 0; key < kKeyTile; key += 16) {
-      uint32_t a[Shape::kHeadTiles][4];
-#pragma unroll
-      for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
-        LoadA(a[tile], shared_.weights, tile * 16, key, lane_);
-      }
-#pragma unroll
-      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
-        if (BlockColumn(block) >= latent_) continue;
-        uint32_t b[4];
-        LoadValues(b, keys, key, BlockColumn(block), lane_);
-#pragma unroll
-        for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
-          MmaPair(out_[tile][block][0], out_[tile][block][1], a[tile], b);
-        }
-      }
-    }
-  }
-
-  // Shares the split's sums of weights with all warps.
-  __device__ __forceinline__ void ShareSums() {
-#pragma unroll
-    for (int i = 0; i < kScoreGroups * 2; ++i) {
-      const float sum = QuadSum(sum_[i / 2][i % 2]);
-      if (lane_ % 4 == 0) shared_.sums[FirstScoreKey() / 16 + i / 2][Head(ScoreHeadTile(), i % 2)] = sum;
-    }
-    __syncthreads();
-  }
-  __device__ __forceinline__ float SplitSum(int head) const {
-    return (shared_.sums[0][head] + shared_.sums[1][head]) + (shared_.sums[2][head] + shared_.sums[3][head]);
-  }
-
-  // Calls visit(tile, half, block, side, column, count) for this thread's pairs of outputs inside the row;
-  // `count` (1 or 2) columns of the pair are inside.
-  template <class Visit>
-  __device__ __forceinline__ void ForEachPair(const Visit& visit) {
-#pragma unroll
-    for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
-      if (item_.head_tile * Shape::kHeads + Head(i / 2, i % 2) >= p_.op.head_count) continue;
-#pragma unroll
-      for (int j = 0; j < Shape::kColumnBlocks * 2; ++j) {
-        const int count = latent_ - Column(j / 2, j % 2);
-        if (count > 0) visit(i / 2, i % 2, j / 2, j % 2, Column(j / 2, j % 2), min(count, 2));
-      }
-    }
-  }
 
   // Stores the result of a split, or of the merged splits, as number `partial`.
   __device__ __forceinline__ void StorePartial(int32_t partial) {
     const int64_t first_head = static_cast<int64_t>(partial) * Shape::kHeads;
-    if (threadIdx.x % kWarpLanes % 4 == 0 && warp_ == 0) {
-#pragma unroll
-      for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
-        const int head = Head(i / 2, i % 2);
+    if (heads_.lane() % 4 == 0 && heads_.warp() == 0) {
+      heads_.ForEachHead(Shape::kHeads, [&](int tile, int half, int head) {
         p_.partial_stats[first_head + head] =
-            item_.folds() ? shared_.folded[head] : make_float2(max_[i / 2][i % 2], SplitSum(head));
-      }
+            item_.folds() ? shared_.folded[head] : make_float2(heads_.Max(tile, half), heads_.Sum(head));
+      });
     }
-    ForEachPair([&](int tile, int half, int block, int side, int column, int count) {
-      float* out = p_.partials + (first_head + Head(tile, half)) * latent_ + column;
-      const float* sums = &out_[tile][block][side][half * 2];
-      if (Aligned()) {
-        *reinterpret_cast<float2*>(out) = make_float2(sums[0], sums[1]);
-      } else {
-        out[0] = sums[0];
-        if (count > 1) out[1] = sums[1];
-      }
+    heads_.ForEachHead(HeadCount(), [&](int tile, int half, int head) {
+      float* const out = p_.partials + (first_head + head) * latent_;
+      heads_.ForEachPair(tile, half, [&](const float* sums, int column, int count) {
+        StorePair(out + column, sums[0], sums[1], count, Aligned());
+      });
     });
   }
 
   // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
-  // output is in out_, and unless this split is the last one, in `folds`.
+  // output is in heads_, and unless this split is the last one, in `folds`.
   __device__ __forceinline__ void FoldSplit(bool first, bool last) {
     float4* running =
         reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats);
@@ -340,13 +142,13 @@ class ItemAttention {
       FoldStep step[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float before = first ? max_[tile][half] : shared_.folded[Head(tile, half)].x;
-        step[half] = Fold(before, max_[tile][half]);
+        const float before = first ? heads_.Max(tile, half) : shared_.folded[heads_.Head(tile, half)].x;
+        step[half] = Fold(before, heads_.Max(tile, half));
       }
 #pragma unroll
-      for (int j = 0; j < Shape::kColumnBlocks * 2; ++j) {
-        float(&sums)[4] = out_[tile][j / 2][j % 2];
-        float4& stored = running[(tile * Shape::kColumnBlocks * 2 + j) * Shape::kThreads + threadIdx.x];
+      for (int pair = 0; pair < Shape::kColumnBlocks * 2; ++pair) {
+        float(&sums)[4] = heads_.Outputs(tile, pair);
+        float4& stored = running[(tile * Shape::kColumnBlocks * 2 + pair) * Shape::kThreads + threadIdx.x];
         if (!first) {
           const float4 before = stored;
           sums[0] = FoldSum(before.x, sums[0], step[0]);
@@ -358,44 +160,37 @@ class ItemAttention {
       }
     }
     __syncthreads();  // all threads have read `folded`
-    if (warp_ == 0 && lane_ % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
-        const int head = Head(i / 2, i % 2);
+    if (heads_.warp() == 0 && heads_.lane() % 4 == 0) {
+      heads_.ForEachHead(Shape::kHeads, [&](int tile, int half, int head) {
         float2& folded = shared_.folded[head];
-        const float sum = SplitSum(head);
-        const FoldStep step = Fold(folded.x, max_[i / 2][i % 2]);
-        folded = first ? make_float2(max_[i / 2][i % 2], sum)
-                       : make_float2(step.max, FoldSum(folded.y, sum, step));
-      }
+        const float max = heads_.Max(tile, half), sum = heads_.Sum(head);
+        const FoldStep step = Fold(folded.x, max);
+        folded = first ? make_float2(max, sum) : make_float2(step.max, FoldSum(folded.y, sum, step));
+      });
     }
     __syncthreads();
   }
 
   __device__ __forceinline__ void StoreOutput() {
-    ForEachPair([&](int tile, int half, int block, int side, int column, int count) {
-      const int head = Head(tile, half);
-      const float factor = 1.0f / (item_.folds() ? shared_.folded[head].y : SplitSum(head));
-      bf16* out = p_.op.out.row(item_.row) +
-                  static_cast<int64_t>(item_.head_tile * Shape::kHeads + head) * latent_ + column;
-      const float* sums = &out_[tile][block][side][half * 2];
-      StorePair(out, sums[0] * factor, sums[1] * factor, count, Aligned());
+    heads_.ForEachHead(HeadCount(), [&](int tile, int half, int head) {
+      const float factor = 1.0f / (item_.folds() ? shared_.folded[head].y : heads_.Sum(head));
+      bf16* const out =
+          p_.op.out.row(item_.row) + static_cast<int64_t>(item_.head_tile * Shape::kHeads + head) * latent_;
+      heads_.ForEachPair(tile, half, [&](const float* sums, int column, int count) {
+        StorePair(out + column, sums[0] * factor, sums[1] * factor, count, Aligned());
+      });
     });
   }
 
   const DecodePlan& p_;
   const DecodeItem& item_;
   Shared& shared_;
-  const int lane_;
-  const int warp_;
   const int latent_;
   const int width_;
   const int32_t last_position_;
 
-  const uint8_t* key_rows_[kRounds];                          // of the next tile; null: masked
-  float max_[Shape::kHeadTiles][2];                           // of Head(tile, half), in units of log2
-  float sum_[kScoreGroups][2];                                // of this thread's weights
-  float out_[Shape::kHeadTiles][Shape::kColumnBlocks][2][4];  // two MmaBf16 results each
+  Heads heads_;
+  const uint8_t* key_rows_[kRounds];  // of the next tile; null: masked
 };
 
 template <class Shape, bool kFp8>

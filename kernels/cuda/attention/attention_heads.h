@@ -1,0 +1,285 @@
+#pragma once
+
+// The online softmax of 16 or 64 heads of one row over tiles of keys, by one block, with mma.sync: what
+// mla_decode_items.cu and window_attention.cu share. All heads have the same keys, and a key's first elements
+// are its value, so the heads are the rows of the matrix products.
+//
+// For the scores, warp w has 16 heads, from 16 * (w % kHeadTiles), and kKeysPerWarp of the tile's keys. For
+// the outputs, every warp has all heads of the block and a share of the value's columns. In between, warps
+// exchange maxima and weights through shared memory. A tile's score maximum is exact, weights are summed per
+// 16 keys, and each score and each output is one chain of MmaBf16, in ascending order of the row's elements
+// and of the keys, so the number of warps and heads of a block does not change bits.
+
+#include "kernels/cuda/attention/attention_tile.h"
+#include "kernels/cuda/common/ptx.h"
+
+namespace foredraft::cuda {
+
+template <class Shape>
+struct HeadsShared {
+  RowTile<Shape::kHeads, Shape::kStride> query;
+  RowTile<kKeyTile, Shape::kStride> keys[Shape::kStages];
+  RowTile<Shape::kHeads, kKeyTile> weights;                       // of the tile's keys
+  float tile_max[kKeyTile / Shape::kKeysPerWarp][Shape::kHeads];  // of the raw scores
+  float sums[kKeyTile / 16][Shape::kHeads];                       // of weights, per 16 keys of a tile
+};
+
+// Members are per thread. A thread has two heads of each tile of heads, Head(tile, 0) and Head(tile, 1), and
+// pairs of adjacent columns of their outputs.
+template <class Shape>
+class AttentionHeads {
+ public:
+  using Shared = HeadsShared<Shape>;
+  static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
+
+  // Keys have `width` elements, values `value_width`; score_scale is scale * log2 e.
+  __device__ __forceinline__ AttentionHeads(Shared& shared, int width, int value_width, float score_scale)
+      : shared_(shared),
+        lane_(static_cast<int>(threadIdx.x % kWarpLanes)),
+        warp_(static_cast<int>(threadIdx.x / kWarpLanes)),
+        width_(width),
+        value_width_(value_width),
+        score_scale_(score_scale) {}
+
+  __device__ __forceinline__ int lane() const { return lane_; }
+  __device__ __forceinline__ int warp() const { return warp_; }
+  __device__ __forceinline__ int PaddedWidth() const { return (width_ + 15) / 16 * 16; }
+  // The head, within the block, of this thread's fragment rows.
+  __device__ __forceinline__ int Head(int tile, int half) const { return tile * 16 + half * 8 + lane_ / 4; }
+  // The key of a tile that this thread loads in a round, from column lane() % 8 * 8 on.
+  __device__ __forceinline__ int CopiedKey(int round) const {
+    return (round * Shape::kWarps + warp_) * 4 + lane_ / 8;
+  }
+
+  // Loads row_of(i), which is RowParts, as the query of head i of the block; FillChunk has the other two.
+  template <class RowOf>
+  __device__ __forceinline__ void LoadQuery(const RowOf& row_of, bool aligned, const void* any_address) {
+    for (int i = warp_ * 4 + lane_ / 8; i < Shape::kHeads; i += Shape::kWarps * 4) {
+      const RowParts row = row_of(i);
+      for (int column = lane_ % 8 * 8; column < PaddedWidth(); column += 64) {
+        FillChunk(shared_.query.At(i, column), row, column, aligned, any_address);
+      }
+    }
+  }
+
+  // Begins a softmax without keys: first_max(head), at least kFirstMax, is the running maximum.
+  template <class FirstMax>
+  __device__ __forceinline__ void Clear(const FirstMax& first_max) {
+#pragma unroll
+    for (int i = 0; i < Shape::kHeadTiles * 2; ++i) max_[i / 2][i % 2] = first_max(Head(i / 2, i % 2));
+#pragma unroll
+    for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
+#pragma unroll
+      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) out_[tile][block][i / 4][i % 4] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int group = 0; group < kScoreGroups; ++group) sum_[group][0] = sum_[group][1] = 0.0f;
+  }
+
+  // Attends tiles [begin, end) of keys, and shares the sums of weights with all warps.
+  //
+  // clang-format off
+  //   keys.Locate(tile)               looks up this thread's rows of a tile: a tile ahead, to hide the latency of
+  //                                   the block table
+  //   keys.Load(stage)                begins to copy the rows located last to Shared::keys[stage]
+  //   keys.Attended(stage, tile, i)   whether the row attends key i of the tile
+  // clang-format on
+  template <class Keys>
+  __device__ __forceinline__ void Attend(Keys& keys, int32_t begin, int32_t end) {
+    keys.Locate(begin);
+    keys.Load(0);
+    CpAsyncCommit();
+    keys.Locate(begin + 1);
+    for (int32_t tile = begin; tile < end; ++tile) {
+      const int stage = (tile - begin) % Shape::kStages;
+      CpAsyncWait<0>();
+      __syncthreads();  // this tile has arrived, and the previous tile's stage is free
+      if (Shape::kStages == 2) LoadNext(keys, tile, end, 1 - stage);
+      float scores[kScoreTiles][4];
+      Score(
+          shared_.keys[stage], [&](int i) { return keys.Attended(stage, tile, i); }, scores);
+      __syncthreads();
+      Weigh(scores);
+      __syncthreads();
+      AddValues(shared_.keys[stage]);
+      if (Shape::kStages == 1) {
+        __syncthreads();  // all warps have used the tile
+        LoadNext(keys, tile, end, 0);
+      }
+    }
+    ShareSums();
+  }
+
+  // The running maximum of Head(tile, half), in units of log2.
+  __device__ __forceinline__ float Max(int tile, int half) const { return max_[tile][half]; }
+  // The sum of a head's weights, once Attend has returned.
+  __device__ __forceinline__ float Sum(int head) const {
+    return (shared_.sums[0][head] + shared_.sums[1][head]) + (shared_.sums[2][head] + shared_.sums[3][head]);
+  }
+  // Unnormalised outputs of two adjacent columns, `pair` < 2 * kColumnBlocks: of Head(tile, 0), then of
+  // Head(tile, 1).
+  __device__ __forceinline__ float (&Outputs(int tile, int pair))[4] {
+    return out_[tile][pair / 2][pair % 2];
+  }
+
+  // Calls visit(tile, half, head) for this thread's heads below `head_count`.
+  template <class Visit>
+  __device__ __forceinline__ void ForEachHead(int head_count, const Visit& visit) {
+#pragma unroll
+    for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
+      if (Head(i / 2, i % 2) < head_count) visit(i / 2, i % 2, Head(i / 2, i % 2));
+    }
+  }
+  // Calls visit(outputs, column, count) for this thread's pairs of outputs of Head(tile, half) inside the
+  // value; `count` (1 or 2) columns of the pair are inside.
+  template <class Visit>
+  __device__ __forceinline__ void ForEachPair(int tile, int half, const Visit& visit) {
+#pragma unroll
+    for (int pair = 0; pair < Shape::kColumnBlocks * 2; ++pair) {
+      const int column = BlockColumn(pair / 2) + pair % 2 * 8 + lane_ % 4 * 2;
+      const int count = min(value_width_ - column, 2);
+      if (count > 0) visit(&Outputs(tile, pair)[half * 2], column, count);
+    }
+  }
+
+ private:
+  using KeyRows = RowTile<kKeyTile, Shape::kStride>;
+  static constexpr int kScoreTiles = Shape::kKeysPerWarp / 8;
+  static constexpr int kScoreGroups = kScoreTiles / 2;
+
+  __device__ __forceinline__ int ScoreHeadTile() const { return warp_ % Shape::kHeadTiles; }
+  __device__ __forceinline__ int FirstScoreKey() const {
+    return warp_ / Shape::kHeadTiles * Shape::kKeysPerWarp;
+  }
+  __device__ __forceinline__ int BlockColumn(int block) const { return (block * Shape::kWarps + warp_) * 16; }
+
+  template <class Keys>
+  __device__ __forceinline__ void LoadNext(Keys& keys, int32_t tile, int32_t end, int stage) {
+    if (tile + 1 >= end) return;
+    keys.Load(stage);
+    CpAsyncCommit();
+    keys.Locate(tile + 2);
+  }
+
+  // Computes the raw scores of this warp's heads and keys; shares their maxima.
+  template <class Attended>
+  __device__ __forceinline__ void Score(KeyRows& keys, const Attended& attended,
+                                        float (&scores)[kScoreTiles][4]) {
+#pragma unroll
+    for (int i = 0; i < kScoreTiles * 4; ++i) scores[i / 4][i % 4] = 0.0f;
+#pragma unroll 4
+    for (int column = 0; column < PaddedWidth(); column += 16) {
+      uint32_t a[4];
+      LoadA(a, shared_.query, ScoreHeadTile() * 16, column, lane_);
+#pragma unroll
+      for (int group = 0; group < kScoreGroups; ++group) {
+        uint32_t b[4];
+        LoadKeys(b, keys, FirstScoreKey() + group * 16, column, lane_);
+        MmaPair(scores[2 * group], scores[2 * group + 1], a, b);
+      }
+    }
+    float largest[2] = {kMaskedScore, kMaskedScore};
+#pragma unroll
+    for (int i = 0; i < kScoreTiles * 4; ++i) {
+      float& score = scores[i / 4][i % 4];
+      if (!attended(FirstScoreKey() + i / 4 * 8 + lane_ % 4 * 2 + i % 2)) score = kMaskedScore;
+      largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], score);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float row_max = QuadMax(largest[half]);
+      if (lane_ % 4 == 0) {
+        shared_.tile_max[warp_ / Shape::kHeadTiles][Head(ScoreHeadTile(), half)] = row_max;
+      }
+    }
+  }
+
+  // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
+  // warp's weights.
+  __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4]) {
+    float own_max[2] = {};
+    float own_keep[2] = {};
+#pragma unroll
+    for (int i = 0; i < Shape::kHeadTiles * 2; ++i) {
+      const int tile = i / 2, half = i % 2;
+      float tile_max = kMaskedScore;
+#pragma unroll
+      for (int group = 0; group < kKeyTile / Shape::kKeysPerWarp; ++group) {
+        tile_max = fmaxf(tile_max, shared_.tile_max[group][Head(tile, half)]);
+      }
+      const float next = fmaxf(max_[tile][half], tile_max * score_scale_);
+      const float keep = exp2f(max_[tile][half] - next);
+      max_[tile][half] = next;
+#pragma unroll
+      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) out_[tile][block][j / 2][half * 2 + j % 2] *= keep;
+      }
+      if (tile == ScoreHeadTile()) {
+        own_max[half] = next;
+        own_keep[half] = keep;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kScoreGroups * 2; ++i) {
+      const int group = i / 2, half = i % 2;
+      float pairs[2];
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        const float* pair = &scores[2 * group + side][half * 2];
+        const float w0 = exp2f(fmaf(pair[0], score_scale_, -own_max[half]));
+        const float w1 = exp2f(fmaf(pair[1], score_scale_, -own_max[half]));
+        const int key = FirstScoreKey() + group * 16 + side * 8 + lane_ % 4 * 2;
+        *reinterpret_cast<uint32_t*>(shared_.weights.At(Head(ScoreHeadTile(), half), key)) = PackBf16(w0, w1);
+        pairs[side] = w0 + w1;
+      }
+      sum_[group][half] = fmaf(sum_[group][half], own_keep[half], pairs[0] + pairs[1]);
+    }
+  }
+
+  __device__ __forceinline__ void AddValues(KeyRows& keys) {
+#pragma unroll 1
+    for (int key = 0; key < kKeyTile; key += 16) {
+      uint32_t a[Shape::kHeadTiles][4];
+#pragma unroll
+      for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
+        LoadA(a[tile], shared_.weights, tile * 16, key, lane_);
+      }
+#pragma unroll
+      for (int block = 0; block < Shape::kColumnBlocks; ++block) {
+        if (BlockColumn(block) >= value_width_) continue;
+        uint32_t b[4];
+        LoadValues(b, keys, key, BlockColumn(block), lane_);
+#pragma unroll
+        for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
+          MmaPair(out_[tile][block][0], out_[tile][block][1], a[tile], b);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void ShareSums() {
+#pragma unroll
+    for (int i = 0; i < kScoreGroups * 2; ++i) {
+      const float sum = QuadSum(sum_[i / 2][i % 2]);
+      if (lane_ % 4 == 0) shared_.sums[FirstScoreKey() / 16 + i / 2][Head(ScoreHeadTile(), i % 2)] = sum;
+    }
+    __syncthreads();
+  }
+
+  Shared& shared_;
+  const int lane_;
+  const int warp_;
+  const int width_;
+  const int value_width_;
+  const float score_scale_;
+
+  float max_[Shape::kHeadTiles][2];                           // of Head(tile, half), in units of log2
+  float sum_[kScoreGroups][2];                                // of this thread's weights
+  float out_[Shape::kHeadTiles][Shape::kColumnBlocks][2][4];  // two MmaBf16 results each
+};
+
+}  // namespace foredraft::cuda
