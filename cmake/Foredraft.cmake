@@ -18,6 +18,8 @@ endif()
 
 # -ffp-contract=off: a product and a sum are fused only where a kernel says so. Otherwise the compiler may fuse
 # them in one copy of a loop and not in another, and the same row would get different bits.
+# -Wno-missing-field-initializers: optional parameters are left out where an op is called, and GCC warns of that even
+# where the member has a default constructor. The tables of ops miss none: they follow from kernels/ops/list.inc.
 add_compile_options(
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-ffp-contract=off>")
 # -O2 -g1: line numbers in a crash, at half the link time and disk of -g.
