@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "kernels/kv_row.h"
+#include "config/config_fields.h"
 
 namespace foredraft {
 namespace {
@@ -41,18 +41,18 @@ std::string LastPart(std::string path) {
 
 std::string Number(int value) { return absl::StrFormat("%d", value); }
 
-void CheckModules(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+void CheckModules(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   const std::string path = "speculative_config.max_draft_len";
-  if (MtpModuleCount(loaded.config) <= model.num_nextn_predict_layers || errors.Refused(path)) return;
+  if (MtpModuleCount(loaded.config) <= model.module_count || errors.Refused(path)) return;
   const std::string allowed =
-      model.num_nextn_predict_layers == 0
+      model.module_count == 0
           ? "0, the model has no MTP modules: config.json says num_nextn_predict_layers 0 (if the checkpoint "
             "has some, set it to their number)"
-          : absl::StrFormat("0..%d, the model's MTP modules", model.num_nextn_predict_layers);
+          : absl::StrFormat("0..%d, the model's MTP modules", model.module_count);
   errors.Add(path, RefuseKey(loaded, path, Number(loaded.config.speculative_config->max_draft_len), allowed));
 }
 
-void CheckThinkingTokens(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+void CheckThinkingTokens(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   if (!loaded.config.speculative_config) return;
   const SpeculativeConfig& speculative = *loaded.config.speculative_config;
   for (const auto& [path, id] :
@@ -64,32 +64,23 @@ void CheckThinkingTokens(const ModelConfig& model, const LoadedConfig& loaded, C
   }
 }
 
-// DeepSeek-V4 has neither the latents that FP8 rows are for, nor a module per draft.
-void CheckDeepseekV4(const LoadedConfig& loaded, ConfigErrors& errors) {
-  const Config& config = loaded.config;
-  if (config.kv_cache_config.dtype == KvDtype::kFp8) {
-    errors.Add("kv_cache_config.dtype",
-               RefuseKey(loaded, "kv_cache_config.dtype", "fp8", "bf16 with DeepseekV4ForCausalLM"));
-  }
-  if (config.speculative_config && config.speculative_config->use_mtp_vanilla) {
-    errors.Add("speculative_config.use_mtp_vanilla",
-               RefuseKey(loaded, "speculative_config.use_mtp_vanilla", "true",
-                         "false with DeepseekV4ForCausalLM: its one module is recycled"));
+void CheckRefused(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+  for (const RefusedValue& refused : model.refused) {
+    const std::string path(refused.path);
+    const std::string value = ShowField(*FindField(path), loaded.config);
+    if (value != refused.value) continue;
+    errors.Add(path, RefuseKey(loaded, path, value, std::string(refused.allowed)));
   }
 }
 
-void CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
   CheckModules(model, loaded, errors);
-  if (model.v4) CheckDeepseekV4(loaded, errors);
-  if (config.max_seq_len > model.longest_sequence()) {
-    const bool sparse = model.longest_sequence() < model.max_position_embeddings;
+  CheckRefused(model, loaded, errors);
+  if (config.max_seq_len > model.longest_sequence) {
     errors.Add("max_seq_len",
                RefuseKey(loaded, "max_seq_len", Number(config.max_seq_len),
-                         absl::StrFormat("2..%d, %s", model.longest_sequence(),
-                                         sparse ? "index_topk: longer sequences need the sparse attention's "
-                                                  "indexer, which foredraft does not run"
-                                                : "max_position_embeddings")));
+                         absl::StrFormat("2..%d, %s", model.longest_sequence, model.sequence_bound)));
   } else if (!config.enable_chunked_prefill && config.max_num_tokens < config.max_seq_len) {
     errors.Add("enable_chunked_prefill",
                RefuseKey(loaded, "enable_chunked_prefill", "false",
@@ -99,13 +90,13 @@ void CheckAgainstModel(const ModelConfig& model, const LoadedConfig& loaded, Con
   CheckThinkingTokens(model, loaded, errors);
 }
 
-void ResolvePool(const HostFacts& host, const ModelConfig& model, Config& config) {
+void ResolvePool(const HostFacts& host, const ModelLimits& model, Config& config) {
   KvCacheConfig& cache = config.kv_cache_config;
   if (cache.max_tokens != 0 || config.backend != Backend::kCpu) return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
-  const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
-  const int64_t share = host.ram_bytes / 4 / LocalRankCount(config) - KvWindowBytes(model, config);
-  const int64_t fits = std::max<int64_t>(share, 0) / std::max<int64_t>(token_bytes, 1);
+  const CacheBytes bytes = model.cache_bytes(config);
+  const int64_t share = host.ram_bytes / 4 / LocalRankCount(config) - bytes.windows;
+  const int64_t fits = std::max<int64_t>(share, 0) / std::max<int64_t>(bytes.per_token, 1);
   const int64_t blocks = std::min(wanted, fits) / cache.tokens_per_block;
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
@@ -152,47 +143,6 @@ int MtpModuleCount(const Config& config) {
   return config.speculative_config->use_mtp_vanilla ? config.speculative_config->max_draft_len : 1;
 }
 
-int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype dtype) {
-  if (model.v4) {
-    const auto entry_bytes = [&](AttentionKind kind, int64_t width) {
-      constexpr int64_t kBf16Bytes = 2;
-      const auto layers = std::count(model.v4->layers.begin(), model.v4->layers.end(), kind);
-      return layers * width * kBf16Bytes / model.v4->Ratio(kind);
-    };
-    return entry_bytes(AttentionKind::kCompressedSparse, model.v4->head_dim + model.index_head_dim) +
-           entry_bytes(AttentionKind::kHeavilyCompressed, model.v4->head_dim);
-  }
-  const int64_t layers = model.num_hidden_layers + mtp_module_count;
-  return layers * KvRowLayout{model.kv_lora_rank, model.qk_rope_head_dim, dtype == KvDtype::kFp8}.bytes();
-}
-
-int64_t KvWindowBytes(const ModelConfig& model, const Config& config) {
-  if (!model.v4) return 0;
-  constexpr int64_t kBf16Bytes = 2, kFloatBytes = 4;
-  constexpr int kPrefixEnds = 4;
-  const DeepseekV4Shape& v4 = *model.v4;
-  const int draft_len = config.speculative_config ? config.speculative_config->max_draft_len : 0;
-  const auto layers_of = [&](AttentionKind kind) {
-    return int64_t{std::count(v4.layers.begin(), v4.layers.end(), kind)};
-  };
-  const int64_t sparse = layers_of(AttentionKind::kCompressedSparse);
-  const int64_t heavy = layers_of(AttentionKind::kHeavilyCompressed);
-  const auto pool_bytes = [&](int reach, int block, int64_t position_bytes) {
-    const auto blocks_anywhere = [block](int64_t positions) { return (positions - 2 + block) / block + 1; };
-    const int64_t blocks = 1 + 2 * config.max_batch_size * blocks_anywhere(reach + 3 * draft_len + 2) +
-                           kPrefixEnds * blocks_anywhere(reach);
-    return blocks * block * position_bytes;
-  };
-  // A compressor keeps values and gates of a position; an overlapping one two halves of each.
-  const int64_t keys = (model.num_hidden_layers + MtpModuleCount(config)) * v4.head_dim * kBf16Bytes;
-  const int64_t window_bytes =
-      pool_bytes(std::max(v4.sliding_window - 1, heavy > 0 ? v4.heavy_ratio - 1 : 1),
-                 config.kv_cache_config.tokens_per_block, keys + heavy * 2 * v4.head_dim * kFloatBytes);
-  if (sparse == 0) return window_bytes;
-  const int64_t tail = sparse * 4 * (v4.head_dim + model.index_head_dim) * kFloatBytes;
-  return window_bytes + pool_bytes(2 * v4.sparse_ratio - 1, 2 * v4.sparse_ratio, tail);
-}
-
 std::vector<int> DefaultBuckets(int largest) {
   std::vector<int> buckets;
   for (int size = 1; size < largest; size += size < 8 ? size : 8) buckets.push_back(size);
@@ -219,7 +169,7 @@ std::vector<int> StepSizes(const Config& config) {
   return sizes;
 }
 
-void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded,
+void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded,
                      ConfigErrors& errors) {
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
@@ -237,13 +187,13 @@ void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConf
   if (!config.cpu.pin) config.cpu.pin = local_ranks == 1 && config.cpu.threads <= host.cores;
   if (model == nullptr) return;
   if (config.max_seq_len == 0) {
-    config.max_seq_len = std::min(model->longest_sequence(), kDefaultMaxSeqLen);
+    config.max_seq_len = std::min(model->longest_sequence, kDefaultMaxSeqLen);
   }
   CheckAgainstModel(*model, loaded, errors);
   ResolvePool(host, *model, config);
 }
 
-absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded) {
+absl::Status ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded) {
   ConfigErrors errors;
   ResolveDefaults(host, model, loaded, errors);
   return errors.First();

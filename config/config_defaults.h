@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "config/config_errors.h"
 #include "config/config_reader.h"
-#include "engine/model/model_config.h"
+#include "config/model_limits.h"
 
 namespace foredraft {
 
@@ -30,14 +30,6 @@ int LocalRankCount(const Config& config);
 // MTP modules that the configuration runs: 0 without speculative_config, 1 for Eagle.
 int MtpModuleCount(const Config& config);
 
-// Bytes of one token in the KV cache: all layers of the target and of the MTP modules that run. DeepSeek-V4:
-// of its history, which keeps compressed entries alone.
-int64_t KvBytesPerToken(const ModelConfig& model, int mtp_module_count, KvDtype dtype);
-
-// Bytes of a rank's other cache groups, whose pools follow from max_batch_size (docs/deepseek-v4.md section
-// 10); 0 for models that have none.
-int64_t KvWindowBytes(const ModelConfig& model, const Config& config);
-
 // Batch sizes with graphs, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else
 // DefaultBuckets.
 std::vector<int> DecodeBuckets(const Config& config);
@@ -53,9 +45,9 @@ std::vector<int> DefaultBuckets(int largest);
 // batch_sizes, cpu.threads and pin (ranks of one host share its cores, and are not pinned). With a model
 // (null: without) also max_seq_len and kv_cache_config.max_tokens, and checks the configuration against the
 // model.
-void ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded,
+void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded,
                      ConfigErrors& errors);
 // As above, with ConfigErrors::First as the error.
-absl::Status ResolveDefaults(const HostFacts& host, const ModelConfig* model, LoadedConfig& loaded);
+absl::Status ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded);
 
 }  // namespace foredraft

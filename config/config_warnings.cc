@@ -48,11 +48,11 @@ void WarnOfOpenPorts(const ServerConfig& server, Warnings& warnings) {
        "in plain text and without tokens: whoever reaches this port may generate");
 }
 
-void WarnOfLengths(const LoadedConfig& loaded, const ModelConfig& model, Warnings& warnings) {
+void WarnOfLengths(const LoadedConfig& loaded, const ModelLimits& model, Warnings& warnings) {
   const Config& config = loaded.config;
-  if (!loaded.origins.contains("max_seq_len") && config.max_seq_len < model.longest_sequence()) {
+  if (!loaded.origins.contains("max_seq_len") && config.max_seq_len < model.longest_sequence) {
     warnings.Add("max_seq_len", Grouped(config.max_seq_len),
-                 absl::StrCat("the model has ", Grouped(model.longest_sequence()),
+                 absl::StrCat("the model has ", Grouped(model.longest_sequence),
                               " positions; longer requests are refused unless max_seq_len is set"));
   }
   const int64_t pool = config.kv_cache_config.max_tokens;
@@ -70,7 +70,7 @@ std::string OriginOf(const LoadedConfig& loaded, const std::string& path) {
   return it == loaded.origins.end() ? "default" : it->second;
 }
 
-std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelConfig& model) {
+std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelLimits& model) {
   Warnings warnings(loaded);
   const Config& config = loaded.config;
   WarnOfOpenPorts(config.server, warnings);

@@ -3,76 +3,66 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/kv_row.h"
+#include "base/check.h"
+#include "engine/model/model_kinds.h"
 
 namespace foredraft {
-namespace {
 
-constexpr int kRowElementBytes = 2;    // bf16: keys and entries
-constexpr int kStateElementBytes = 4;  // float: a token's values and gates until its windows are complete
-
-// The rows of the layers with a compressor. `overlapping`: a token's values and gates have two halves each.
-void AddCompressor(CacheGroup& history, CacheGroup& state, int layer, int ratio, bool overlapping, int width,
-                   CacheRow entry_kind, CacheRow state_kind) {
-  history.rows.push_back({entry_kind, layer, history.tokens_per_block / ratio, width * kRowElementBytes});
-  const int channels = (overlapping ? 2 : 1) * width;
-  state.rows.push_back({state_kind, layer, state.tokens_per_block, 2 * channels * kStateElementBytes});
+CacheRegistry::CacheRegistry(int tokens_per_block) : tokens_per_block_(tokens_per_block) {
+  groups_.push_back({.name = "history", .reach = 0, .tokens_per_block = tokens_per_block, .rows = {}});
 }
 
-std::vector<CacheGroup> GroupsOfV4(const ModelConfig& config, int module_count, int tokens_per_block) {
-  const DeepseekV4Shape& v4 = *config.v4;
-  const auto has = [&](AttentionKind kind) {
-    return std::find(v4.layers.begin(), v4.layers.end(), kind) != v4.layers.end();
-  };
-  const bool sparse = has(AttentionKind::kCompressedSparse), heavy = has(AttentionKind::kHeavilyCompressed);
+CacheHandle CacheRegistry::AddRecent(const RecentRows& lifetime, const CacheRows& rows) {
+  // A step reads at least the row before it; a reach of 0 means all rows.
+  const int reach = std::max(lifetime.reach, 1);
+  const int tokens = lifetime.tokens_per_block == 0 ? tokens_per_block_ : lifetime.tokens_per_block;
+  size_t index = 1;
+  while (index < groups_.size() && groups_[index].name != lifetime.group) ++index;
+  if (index == groups_.size()) {
+    groups_.push_back({std::string(lifetime.group), reach, tokens, {}});
+  }
+  Group& group = groups_[index];
+  CHECK_EQ(group.tokens_per_block, tokens) << group.name;
+  group.reach = std::max(group.reach, reach);
+  return AddTo(static_cast<int>(index), rows);
+}
 
-  CacheGroup history{.name = "history", .tokens_per_block = tokens_per_block};
-  CacheGroup window{.name = "window", .reach = v4.sliding_window - 1, .tokens_per_block = tokens_per_block};
-  // A step reads at least the row before it (`reach` 0 means all).
-  window.reach = std::max(window.reach, heavy ? v4.heavy_ratio - 1 : 1);
-  CacheGroup tail{.name = "tail", .reach = 2 * v4.sparse_ratio - 1, .tokens_per_block = 2 * v4.sparse_ratio};
-  if (sparse) history.tokens_per_block = std::lcm(history.tokens_per_block, tail.tokens_per_block);
-  if (heavy) history.tokens_per_block = std::lcm(history.tokens_per_block, v4.heavy_ratio);
+CacheHandle CacheRegistry::AddTo(int group, const CacheRows& rows) {
+  groups_[group].rows.push_back(rows);
+  return {.group = group, .index = static_cast<int>(groups_[group].rows.size()) - 1};
+}
 
-  for (int layer = 0; layer < config.num_hidden_layers + module_count; ++layer) {
-    window.rows.push_back({CacheRow::kKey, layer, window.tokens_per_block, v4.head_dim * kRowElementBytes});
-    if (v4.Kind(layer) == AttentionKind::kHeavilyCompressed) {
-      AddCompressor(history, window, layer, v4.heavy_ratio, false, v4.head_dim, CacheRow::kEntry,
-                    CacheRow::kState);
-    } else if (v4.Kind(layer) == AttentionKind::kCompressedSparse) {
-      AddCompressor(history, tail, layer, v4.sparse_ratio, true, v4.head_dim, CacheRow::kEntry,
-                    CacheRow::kState);
-      AddCompressor(history, tail, layer, v4.sparse_ratio, true, config.index_head_dim, CacheRow::kIndexEntry,
-                    CacheRow::kIndexState);
+std::vector<CacheGroup> CacheRegistry::Groups() const {
+  std::vector<CacheGroup> groups;
+  for (const Group& registered : groups_) {
+    CacheGroup& group = groups.emplace_back();
+    group.name = registered.name;
+    group.reach = registered.reach;
+    group.tokens_per_block = registered.tokens_per_block;
+    if (group.is_history()) {
+      for (const CacheRows& rows : registered.rows) {
+        group.tokens_per_block = std::lcm(group.tokens_per_block, rows.positions);
+      }
+      for (const Group& other : groups_) {
+        group.tokens_per_block = std::lcm(group.tokens_per_block, other.tokens_per_block);
+      }
+    }
+    for (const CacheRows& rows : registered.rows) {
+      CHECK_EQ(group.tokens_per_block % rows.positions, 0) << group.name;
+      group.rows.push_back({.rows_per_block = group.tokens_per_block / rows.positions,
+                            .row_bytes = rows.row_bytes,
+                            .dtype = rows.dtype});
+      group.bytes_per_block += group.rows.back().bytes();
     }
   }
-  return {history, window, tail};
+  return groups;
 }
-
-CacheGroup GroupOfV3(const ModelConfig& config, int module_count, int tokens_per_block, DType kv_dtype) {
-  const KvRowLayout row = {config.kv_lora_rank, config.qk_rope_head_dim, kv_dtype == DType::kF8E4M3};
-  CacheGroup history{.name = "history", .tokens_per_block = tokens_per_block};
-  for (int layer = 0; layer < config.num_hidden_layers + module_count; ++layer) {
-    history.rows.push_back({CacheRow::kLatent, layer, tokens_per_block, row.bytes()});
-  }
-  return history;
-}
-
-}  // namespace
 
 std::vector<CacheGroup> CacheGroupsOf(const ModelConfig& config, int module_count, int tokens_per_block,
                                       DType kv_dtype) {
-  std::vector<CacheGroup> groups;
-  if (config.v4) {
-    groups = GroupsOfV4(config, module_count, tokens_per_block);
-  } else {
-    groups.push_back(GroupOfV3(config, module_count, tokens_per_block, kv_dtype));
-  }
-  for (CacheGroup& group : groups) {
-    for (const LayerRows& rows : group.rows) group.bytes_per_block += rows.bytes();
-  }
-  std::erase_if(groups, [](const CacheGroup& group) { return group.rows.empty() && !group.is_history(); });
-  return groups;
+  CacheRegistry registry(tokens_per_block);
+  KindOf(config).register_rows(config, module_count, kv_dtype, registry);
+  return registry.Groups();
 }
 
 int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups) {

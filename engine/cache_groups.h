@@ -1,10 +1,12 @@
 #pragma once
 
 // What a sequence keeps in the cache, in groups of rows that live equally long (docs/deepseek-v4.md section
-// 10). This is the one place that knows a model's groups and the rows in them. DeepSeek-V3 has one group.
+// 10). A part of a model that keeps rows registers them (ModelKind::register_rows); pools, block tables, swap
+// images, reuse and memory estimates follow from the groups. Nothing here knows what a row holds.
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/model/model_config.h"
@@ -12,22 +14,34 @@
 
 namespace foredraft {
 
-// What a row of the cache holds. DeepSeek-V3 has kLatent alone, DeepSeek-V4 the others.
-enum class CacheRow : int32_t {
-  kLatent,      // kernels/kv_row.h, by position
-  kKey,         // bf16, by position
-  kEntry,       // bf16, by window of a compressor
-  kIndexEntry,  // bf16, by window of the indexer's compressor
-  kState,       // float: a compressor's values and gates, by position
-  kIndexState,  // float: the indexer's, by position
+// The rows that a part keeps for one layer.
+struct CacheRows {
+  int row_bytes = 0;
+  int positions = 1;           // that a row is of: a compressed entry is of several
+  DType dtype = DType::kBF16;  // of the row's values, for the part that reads them
 };
 
-// The rows of one kind that a layer has in each block of a group.
-struct LayerRows {
-  CacheRow kind = CacheRow::kLatent;
-  int layer = 0;  // MTP module i: num_hidden_layers + i
+// The lifetime of rows that no step reads more than `reach` positions later. Rows whose group has the same
+// name share its blocks and live for the longest of their reaches.
+struct RecentRows {
+  std::string_view group;
+  int reach = 0;
+  int tokens_per_block = 0;  // of the group; 0: the registry's
+};
+
+// Rows of the cache as their part registered them.
+struct CacheHandle {
+  int group = -1;  // -1: no rows
+  int index = 0;   // among the group's
+
+  explicit operator bool() const { return group >= 0; }
+};
+
+// Registered rows in each block of their group.
+struct BlockRows {
   int rows_per_block = 0;
   int row_bytes = 0;
+  DType dtype = DType::kBF16;
 
   int64_t bytes() const { return int64_t{rows_per_block} * row_bytes; }
 };
@@ -37,8 +51,8 @@ struct CacheGroup {
   // How many positions before a sequence's next row it reads: rows further back have no use. 0: all
   // positions, to the sequence's end.
   int reach = 0;
-  int tokens_per_block = 0;  // a multiple of the tokens of every compressed entry in it
-  std::vector<LayerRows> rows;
+  int tokens_per_block = 0;  // a multiple of the positions of every row in it
+  std::vector<BlockRows> rows;
   int64_t bytes_per_block = 0;  // of all `rows`
 
   bool is_history() const { return reach == 0; }
@@ -48,10 +62,36 @@ struct CacheGroup {
   }
 };
 
-// `module_count` MTP modules take part. Blocks have at least tokens_per_block tokens, but the tail's, which
-// are as short as its reach. The history comes first, even without rows, because boundaries belong to its
-// blocks; other groups without rows are left out. A block of the history is whole blocks of every other
-// group, so that a prefix can end with it. kv_dtype: of DeepSeek-V3's latents.
+// Collects the rows of a model's parts. In a block, the rows of a group are in the order of registration.
+// Handles depend on that order alone, so that every registry gives a part the same ones.
+class CacheRegistry {
+ public:
+  // Blocks have at least tokens_per_block tokens, but those of groups that choose their own.
+  explicit CacheRegistry(int tokens_per_block);
+
+  // Rows that a sequence reads to its end.
+  CacheHandle Add(const CacheRows& rows) { return AddTo(0, rows); }
+  CacheHandle AddRecent(const RecentRows& lifetime, const CacheRows& rows);
+
+  // The history comes first, even without rows, because boundaries belong to its blocks. A block of the
+  // history is whole rows, and whole blocks of every other group, so that a prefix can end with it.
+  std::vector<CacheGroup> Groups() const;
+
+ private:
+  struct Group {
+    std::string name;
+    int reach;
+    int tokens_per_block;
+    std::vector<CacheRows> rows;
+  };
+  CacheHandle AddTo(int group, const CacheRows& rows);
+
+  const int tokens_per_block_;
+  std::vector<Group> groups_;
+};
+
+// The groups of a model of which `module_count` MTP modules take part. kv_dtype: of the rows that the model
+// can keep in more than one.
 std::vector<CacheGroup> CacheGroupsOf(const ModelConfig& config, int module_count, int tokens_per_block,
                                       DType kv_dtype = DType::kBF16);
 

@@ -9,19 +9,12 @@
 
 namespace foredraft {
 
-int OutputWidth(const ModelConfig& config) {
-  return config.v4 ? config.v4->hc_mult * config.hidden_size : config.hidden_size;
-}
-
 KvCacheShape KvCacheShape::Of(const ModelConfig& config, int module_count, int tokens_per_block,
                               std::vector<int> block_counts, DType dtype) {
   KvCacheShape shape{.groups = CacheGroupsOf(config, module_count, tokens_per_block, dtype),
                      .block_counts = std::move(block_counts),
                      .level_count = module_count,
-                     .boundary_width = OutputWidth(config),
-                     .latent_dim = config.kv_lora_rank,
-                     .rope_dim = config.qk_rope_head_dim,
-                     .dtype = dtype};
+                     .boundary_width = OutputWidth(config)};
   CHECK_EQ(shape.block_counts.size(), shape.groups.size());
   return shape;
 }
@@ -29,7 +22,7 @@ KvCacheShape KvCacheShape::Of(const ModelConfig& config, int module_count, int t
 KvCacheShape KvCacheShape::Of(const EngineOptions& options, const ModelConfig& config, int history_blocks) {
   const std::vector<CacheGroup> groups =
       CacheGroupsOf(config, options.module_count(), options.tokens_per_block, options.kv_dtype);
-  std::vector<int> counts(groups.size(), config.v4 ? 2 : 1);
+  std::vector<int> counts(groups.size(), groups.size() > 1 ? 2 : 1);
   if (history_blocks > 1) {
     counts = BlockCountsOf(groups, history_blocks, options.max_batch_size, options.max_draft_len);
   }
@@ -49,15 +42,14 @@ absl::StatusOr<KvCache> KvCache::Create(Device& device, const KvCacheShape& shap
   CHECK_EQ(tables.size(), shape.groups.size());
   KvCache cache;
   cache.shape_ = shape;
-  cache.history_table_ = tables[0];
+  cache.tables_.assign(tables.begin(), tables.end());
   for (size_t group = 0; group < shape.groups.size(); ++group) {
     std::vector<RowMemory>& memory = cache.memory_.emplace_back();
-    for (const LayerRows& rows : shape.groups[group].rows) {
+    for (const BlockRows& rows : shape.groups[group].rows) {
       ASSIGN_OR_RETURN(uint8_t* const data,
                        device.AllocateArray<uint8_t>(shape.block_counts[group] * rows.bytes()));
       memory.push_back({rows, data});
       AllowRaces(data, rows.bytes());  // scratch: rows without a block of their own write there
-      if (rows.kind != CacheRow::kLatent) cache.AddV4Rows(memory.back(), tables[group]);
     }
   }
   for (int level = 0; level < shape.level_count; ++level) {
@@ -69,35 +61,6 @@ absl::StatusOr<KvCache> KvCache::Create(Device& device, const KvCacheShape& shap
   if (poison) cache.Poison(device, *stream);
   stream->Synchronize();
   return cache;
-}
-
-void KvCache::AddV4Rows(const RowMemory& memory, const GroupTable& table) {
-  const LayerRows& rows = memory.rows;
-  v4_layers_.resize(std::max(v4_layers_.size(), size_t(rows.layer) + 1));
-  V4LayerCache& layer = v4_layers_[rows.layer];
-  const auto set = [&](auto& view) {
-    using T = std::remove_pointer_t<decltype(view.data)>;
-    view = {.data = reinterpret_cast<T*>(memory.data),
-            .block_tables = table.entries,
-            .table_stride = table.stride,
-            .rows_per_block = rows.rows_per_block,
-            .width = rows.row_bytes / static_cast<int>(sizeof(T))};
-  };
-  switch (rows.kind) {
-    case CacheRow::kKey:
-      return set(layer.keys);
-    case CacheRow::kEntry:
-      return set(layer.entries);
-    case CacheRow::kIndexEntry:
-      return set(layer.index_entries);
-    case CacheRow::kState:
-      return set(layer.state);
-    case CacheRow::kIndexState:
-      return set(layer.index_state);
-    case CacheRow::kLatent:
-      break;
-  }
-  CHECK(false) << "rows of layer " << rows.layer << " are not DeepSeek-V4's";
 }
 
 void KvCache::Poison(Device& device, Stream& stream) const {
@@ -113,15 +76,18 @@ void KvCache::Poison(Device& device, Stream& stream) const {
   }
 }
 
-KvLayer KvCache::layer(int index) const {
-  return {.data = memory_[0][index].data,
-          .block_tables = history_table_.entries,
-          .table_stride = history_table_.stride,
-          .block_count = shape_.block_counts[0],
-          .tokens_per_block = shape_.tokens_per_block(),
-          .latent_dim = shape_.latent_dim,
-          .rope_dim = shape_.rope_dim,
-          .dtype = shape_.dtype};
+CachedRows KvCache::rows(CacheHandle handle) const {
+  CHECK_LT(static_cast<size_t>(handle.group), memory_.size());
+  CHECK_LT(static_cast<size_t>(handle.index), memory_[handle.group].size());
+  const RowMemory& memory = memory_[handle.group][handle.index];
+  const GroupTable& table = tables_[handle.group];
+  return {.data = memory.data,
+          .block_tables = table.entries,
+          .table_stride = table.stride,
+          .block_count = shape_.block_counts[handle.group],
+          .rows_per_block = memory.rows.rows_per_block,
+          .row_bytes = memory.rows.row_bytes,
+          .dtype = memory.rows.dtype};
 }
 
 // Calls copy(device, host, bytes) for each piece of the block that lies in one frame.

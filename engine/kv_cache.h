@@ -23,15 +23,12 @@ struct KvCacheShape {
   std::vector<int> block_counts;   // of each group, scratch included
   int level_count = 0;             // MTP modules in use, M; 0 = no boundaries
   int boundary_width = 0;          // Model::output_width
-  // DeepSeek-V3's rows.
-  int latent_dim = 0;
-  int rope_dim = 0;
-  DType dtype = DType::kBF16;  // of the latents: KvLayer::dtype
 
   static KvCacheShape Of(const ModelConfig& config, int module_count, int tokens_per_block,
                          std::vector<int> block_counts, DType dtype);
   // history_blocks: of group 0, scratch included; the others follow from the options. 1: every group has the
-  // scratch block alone; of DeepSeek-V4, whose ops read no unmapped rows, one more.
+  // scratch block alone; where there is more than one group one block more, because ops that read several
+  // groups read no unmapped rows.
   static KvCacheShape Of(const EngineOptions& options, const ModelConfig& config, int history_blocks);
 
   int tokens_per_block() const { return groups[0].tokens_per_block; }  // of the history
@@ -49,22 +46,22 @@ struct KvCacheShape {
   }
 };
 
-// The values of one position that an engine hands from a level to the next: D, or all of V4's streams.
-int OutputWidth(const ModelConfig& config);
-
 // A group's block table of every slot, in device memory.
 struct GroupTable {
   const int32_t* entries = nullptr;  // [slots, stride]
   int32_t stride = 0;
 };
 
-// The cache of one layer of DeepSeek-V4 (docs/deepseek-v4.md section 10).
-struct V4LayerCache {
-  PagedRows<bf16> keys;           // by position
-  PagedRows<bf16> entries;        // by window; absent in layers of ratio 0
-  PagedRows<float> state;         // by position; likewise
-  PagedRows<bf16> index_entries;  // by window; of CSA layers
-  PagedRows<float> index_state;   // by position; of CSA layers
+// Registered rows in device memory. Position s of a slot is in block block_tables[slot * table_stride + s /
+// tokens_per_block]; a block has the rows of its positions in order.
+struct CachedRows {
+  uint8_t* data = nullptr;                // [block_count, rows_per_block, row_bytes]
+  const int32_t* block_tables = nullptr;  // [slots, table_stride]
+  int32_t table_stride = 0;
+  int32_t block_count = 0;  // scratch included
+  int32_t rows_per_block = 0;
+  int32_t row_bytes = 0;
+  DType dtype = DType::kBF16;
 };
 
 class KvCache {
@@ -73,9 +70,8 @@ class KvCache {
   static absl::StatusOr<KvCache> Create(Device& device, const KvCacheShape& shape,
                                         std::span<const GroupTable> tables, bool poison);
 
-  KvLayer layer(int index) const;  // DeepSeek-V3
-  // DeepSeek-V4: [num_hidden_layers], then the MTP modules.
-  std::span<const V4LayerCache> v4_layers() const { return v4_layers_; }
+  // The rows that the model's registration gave this handle.
+  CachedRows rows(CacheHandle handle) const;
   const KvCacheShape& shape() const { return shape_; }
 
   // Output of level 0..M-1 at the last position of each history block: [block_count, boundary_width] f32.
@@ -94,19 +90,17 @@ class KvCache {
  private:
   // The memory of some rows: [block_count of their group, rows.bytes()].
   struct RowMemory {
-    LayerRows rows;
+    BlockRows rows;
     uint8_t* data = nullptr;
   };
 
-  void AddV4Rows(const RowMemory& memory, const GroupTable& table);
   template <class Copy>
   void ForEachPiece(int group, int block, const HostFrames& host, const Copy& copy) const;
 
   KvCacheShape shape_;
   std::vector<std::vector<RowMemory>> memory_;  // of each group
   std::vector<Matrix<float>> boundaries_;       // [M], each [block_count, boundary_width]
-  GroupTable history_table_;
-  std::vector<V4LayerCache> v4_layers_;
+  std::vector<GroupTable> tables_;              // of each group
 };
 
 }  // namespace foredraft

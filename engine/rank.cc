@@ -3,7 +3,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "engine/model/create_model.h"
+#include "engine/model/activations.h"
+#include "engine/model/model_kinds.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 

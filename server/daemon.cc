@@ -15,6 +15,8 @@
 #include "config/config_yaml.h"
 #include "engine/cache_groups.h"
 #include "engine/checkpoint/checkpoint_summary.h"
+#include "engine/model/model_kinds.h"
+#include "engine/model_limits.h"
 #include "ranks/engine_setup.h"
 #include "ranks/local_rank.h"
 #include "ranks/model_files.h"
@@ -82,7 +84,8 @@ std::chrono::seconds LongestTurn(const Config& config) {
 absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded) {
   ResolvedConfig resolved{.loaded = std::move(loaded)};
   ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonOf(resolved.loaded.config)));
-  RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &resolved.model, resolved.loaded));
+  const ModelLimits limits = ModelLimitsOf(resolved.model);
+  RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
   return resolved;
 }
 
@@ -100,7 +103,8 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
       config_,
       [this, read_again = std::move(read_again)]() -> absl::StatusOr<Config> {
         ASSIGN_OR_RETURN(LoadedConfig again, read_again());
-        RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &model_, again));
+        const ModelLimits limits = ModelLimitsOf(model_);
+        RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, again));
         return std::move(again.config);
       },
       [this](const Config& config) { Apply(config); });
@@ -154,7 +158,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.limits = RequestLimitsOf(sized, model_, defaults, *tokenizer, thinking);
   served.card = ModelCardOf(config_, summary.config, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
-  served.architecture = model_.architecture;
+  served.chat_format = KindOf(model_).chat_format;
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
   served.executors = ranks_->executors();

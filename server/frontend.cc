@@ -240,7 +240,7 @@ void Frontend::Serve(ServedModel model) {
   CHECK(loop_ == nullptr) << "Serve was called twice";
   tokenizer_ = std::move(model.tokenizer);
   std::string no_chat;
-  if (absl::StatusOr<ChatFormat> format = ChatFormat::Create(*tokenizer_, model.architecture); format.ok()) {
+  if (absl::StatusOr<ChatFormat> format = ChatFormat::Create(*tokenizer_, model.chat_format); format.ok()) {
     chat_format_ = *std::move(format);
   } else {
     no_chat = std::string(format.status().message());

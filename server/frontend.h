@@ -59,7 +59,7 @@ struct FrontendOptions {
 // A model that is ready to serve. The executors outlive the frontend.
 struct ServedModel {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::string architecture;  // of config.json
+  std::string chat_format;  // of a tokenizer without a template: ModelKind::chat_format
   RequestLimits limits;
   SchedulerOptions scheduler;
   ServingLoopOptions loop;

@@ -49,11 +49,17 @@ std::string ModelDirectory(const Config& config) {
 
 }  // namespace
 
+SynthVocabulary SynthVocabularyOf(const ModelConfig& model) {
+  return {.size = model.vocab_size,
+          .bos_id = model.bos_token_id,
+          .eos_id = model.eos_token_ids.empty() ? -1 : model.eos_token_ids.front()};
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model) {
   const std::string path = config.model + "/tokenizer.json";
   std::error_code error;
   if (config.load_format == LoadFormat::kDummy && !std::filesystem::exists(path, error)) {
-    return Tokenizer::Parse(SynthTokenizerJson(model), /*tokenizer_config_json=*/"");
+    return Tokenizer::Parse(SynthTokenizerJson(SynthVocabularyOf(model)), /*tokenizer_config_json=*/"");
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(path));
   RETURN_IF_ERROR(CheckVocabulary(path, *tokenizer, model));

@@ -11,11 +11,15 @@
 #include "engine/model/model_config.h"
 #include "server/api/model_card.h"
 #include "server/api/request_validator.h"
+#include "server/text/synth_tokenizer.h"
 #include "server/text/tokenizer.h"
 
 namespace foredraft {
 
 // The checkpoint's tokenizer. Without one, load_format dummy gets one token per byte and the chat markup.
+// What a random checkpoint's tokenizer is made for.
+SynthVocabulary SynthVocabularyOf(const ModelConfig& model);
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model);
 
 // The checkpoint's generation_config.json; nothing is set where load_format dummy has none.

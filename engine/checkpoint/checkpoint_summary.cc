@@ -1,5 +1,7 @@
 #include "engine/checkpoint/checkpoint_summary.h"
 
+#include <algorithm>
+
 #include "base/status_macros.h"
 #include "engine/cache_groups.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -48,7 +50,14 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
   summary.kv_bytes_per_token_of_module = HistoryBytesPerToken(with_module) - summary.kv_bytes_per_token;
   summary.window_bytes_per_sequence =
       WindowBytesPerSequence(config.num_nextn_predict_layers > 0 ? with_module : groups, kMaxDraftLen);
-  summary.kv_row = {.latent_dim = config.kv_lora_rank, .rope_dim = config.qk_rope_head_dim};
+  const std::vector<CacheGroup> fp8 = CacheGroupsOf(config, 0, kTokensPerBlock, DType::kF8E4M3);
+  if (std::any_of(fp8.front().rows.begin(), fp8.front().rows.end(),
+                  [](const BlockRows& rows) { return rows.dtype == DType::kF8E4M3; })) {
+    summary.fp8_kv_bytes_per_token = HistoryBytesPerToken(fp8);
+    summary.fp8_kv_bytes_per_token_of_module =
+        HistoryBytesPerToken(CacheGroupsOf(config, 1, kTokensPerBlock, DType::kF8E4M3)) -
+        summary.fp8_kv_bytes_per_token;
+  }
   return summary;
 }
 

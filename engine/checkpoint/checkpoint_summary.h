@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_config.h"
-#include "kernels/kv_row.h"
 
 namespace foredraft {
 
@@ -23,8 +22,9 @@ struct CheckpointSummary {
   int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
   int64_t window_bytes_per_sequence = 0;  // of rows that are kept for a sequence's last tokens only, at most
-  // A token's row in one layer, in BF16; latent_dim is 0 where the cache has other rows (DeepSeek-V4).
-  KvRowLayout kv_row;
+  // The same with kv_cache_config.dtype fp8; 0 where the model has no such rows.
+  int64_t fp8_kv_bytes_per_token = 0;
+  int64_t fp8_kv_bytes_per_token_of_module = 0;
 };
 
 // From a config.json alone: the weights that load_format dummy makes.

@@ -2,28 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 #include <utility>
 
 #include "base/check.h"
-#include "engine/model/deepseek_v3/deepseek_v3_description.h"
-#include "engine/model/deepseek_v4/deepseek_v4_description.h"
+#include "engine/model/model_kinds.h"
 #include "kernels/random_weight.h"
 
 namespace foredraft {
-namespace {
-
-struct Description {
-  std::string_view architecture;
-  ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard);
-};
-constexpr Description kDescriptions[] = {{"DeepseekV3ForCausalLM", DescribeDeepSeekV3},
-                                         {"DeepseekV32ForCausalLM", DescribeDeepSeekV3},
-                                         {"Glm4MoeLiteForCausalLM", DescribeDeepSeekV3},
-                                         {"GlmMoeDsaForCausalLM", DescribeDeepSeekV3},
-                                         {"DeepseekV4ForCausalLM", DescribeDeepSeekV4}};
-
-}  // namespace
 
 int64_t TensorSpec::element_count() const {
   int64_t count = 1;
@@ -53,11 +38,7 @@ const TensorSpec* ModelDescription::Tensor(TensorSpec tensor) {
 }
 
 ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard) {
-  const auto* row =
-      std::find_if(std::begin(kDescriptions), std::end(kDescriptions),
-                   [&](const Description& row) { return row.architecture == config.architecture; });
-  CHECK(row != std::end(kDescriptions)) << config.architecture;
-  return row->describe(config, mtp_module_count, shard);
+  return KindOf(config).describe(config, mtp_module_count, shard);
 }
 
 std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape) {

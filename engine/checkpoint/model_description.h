@@ -14,14 +14,13 @@
 // A vendor's second set of names for the same tensors is no variant: checkpoint_names.h maps it to these.
 // clang-format on
 //
-// To add a variant of a family, with other tensor names or another MTP layout: write one file that describes
-// it (it may call DescribeDecoderLayer and rename tensors afterwards), add its row to kDescriptions in
-// model_description.cc, and a row with its name in `architectures` to deepseek_v3_families.h.
-// tests/engine/checkpoint/model_variant_test.cc does so. A family that differs from DeepSeek-V3 only in
-// values of ModelConfig needs the two rows.
+// A family that differs from DeepSeek-V3 only in values of ModelConfig is a row of deepseek_v3_families.h. A
+// kind with other tensor names or another MTP layout has its own description (it may call
+// DescribeDecoderLayer and rename tensors afterwards, as tests/engine/checkpoint/model_variant_test.cc does)
+// and a row in model_kinds.cc. One whose layers compute something new also has its weights in LoadedWeights,
+// its recipe in its folder, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in
+// tests/ops).
 //
-// To add a model with layers that compute something new, also add its weights to LoadedWeights, its recipe to
-// engine/model, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in tests/ops).
 // A new form of member is a new alternative of Member: each WeightSource fails to compile until it handles
 // it. A new storage format is a new TensorKind or a field of TensorSpec, read by checkpoint_check and
 // ReadTensor and packed by the backends.

@@ -118,6 +118,23 @@ void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
 
 }  // namespace
 
+CacheHandle RegisterLatents(const ModelConfig& config, DType kv_dtype, CacheRegistry& registry) {
+  const KvRowLayout row = {config.kv_lora_rank, config.qk_rope_head_dim, kv_dtype == DType::kF8E4M3};
+  return registry.Add({.row_bytes = row.bytes(), .dtype = kv_dtype});
+}
+
+KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle handle) {
+  const CachedRows rows = cache.rows(handle);
+  return {.data = rows.data,
+          .block_tables = rows.block_tables,
+          .table_stride = rows.table_stride,
+          .block_count = rows.block_count,
+          .tokens_per_block = rows.rows_per_block,
+          .latent_dim = config.kv_lora_rank,
+          .rope_dim = config.qk_rope_head_dim,
+          .dtype = rows.dtype};
+}
+
 void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
                      const InputRows& normed, Matrix<float> projected) {
   Project(f, w, context, normed);

@@ -26,7 +26,7 @@ struct RopeScaling {  // type "yarn"; the only other accepted value is none
 };
 
 struct ModelConfig {
-  std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the family (model_family.h)
+  std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the kind (model_kinds.h)
   std::string model_type;    // "deepseek_v3"
   int vocab_size = 0;
   int hidden_size = 0;
@@ -52,8 +52,10 @@ struct ModelConfig {
   int qk_rope_head_dim = 0;
   int v_head_dim = 0;
   // Sparse attention (0: none). With at most index_topk positions it equals full attention, which is what
-  // runs, so longer sequences are refused. The indexer's tensors are checked and not loaded.
+  // runs unless runs_indexer, so longer sequences are refused. The indexer's tensors are then checked and not
+  // loaded.
   int index_topk = 0;
+  bool runs_indexer = false;
   int index_n_heads = 0;
   int index_head_dim = 0;
   double rms_norm_eps = 1e-6;
@@ -85,7 +87,8 @@ struct ModelConfig {
   }
   // Positions of the longest sequence that the model defines.
   int longest_sequence() const {
-    return index_topk > 0 && !v4 ? std::min(index_topk, max_position_embeddings) : max_position_embeddings;
+    return index_topk > 0 && !runs_indexer ? std::min(index_topk, max_position_embeddings)
+                                           : max_position_embeddings;
   }
   // Softmax scale: head_dim^-0.5 for DeepSeek-V4, else qk_head_dim^-0.5 times mscale(factor,
   // mscale_all_dim)^2 (docs/deepseek-v3.md section 3.3).
@@ -97,6 +100,9 @@ struct ModelConfig {
   // The same of DeepSeek-V4's layers with a compressor (docs/deepseek-v4.md section 3.2).
   std::vector<double> CompressRopeInverseFrequencies() const;
 };
+
+// The values of one position that an engine hands from a level to the next: D, or all of V4's streams.
+int OutputWidth(const ModelConfig& config);
 
 // Sampling defaults of generation_config.json; absent fields stay unset.
 struct GenerationConfig {

@@ -16,6 +16,7 @@
 #include "config/config_yaml.h"
 #include "engine/cache_groups.h"
 #include "engine/checkpoint/dummy_weights.h"
+#include "engine/model_limits.h"
 #include "ranks/engine_setup.h"
 #include "ranks/model_files.h"
 #include "server/cli/commands.h"
@@ -52,7 +53,7 @@ std::string Windows(const Config& config, const ModelConfig& model) {
 // Size of the KV cache: a number of tokens, or how the memory of the device decides it at the start.
 std::string Pool(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  const int64_t token_bytes = KvBytesPerToken(model, MtpModuleCount(config), cache.dtype);
+  const int64_t token_bytes = ModelLimitsOf(model).cache_bytes(config).per_token;
   const int block_tokens = BlockTokens(config, model);
   if (cache.max_tokens > 0) {
     return absl::StrCat(Grouped(cache.max_tokens), " tokens in blocks of ", block_tokens, ", ",
@@ -97,7 +98,7 @@ absl::Status CheckConfigFile(const ConfigOptions& options) {
   ASSIGN_OR_RETURN(LoadedConfig read, options.Read());
   ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(read)));
   const LoadedConfig& loaded = resolved.loaded;
-  for (const std::string& warning : ConfigWarnings(loaded, resolved.model)) {
+  for (const std::string& warning : ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) {
     fprintf(stderr, "foredraft: warning: %s\n", warning.c_str());
   }
   Print(Summary(loaded.config, resolved.model) + Comments("foreign ", loaded.notes) +
@@ -115,10 +116,9 @@ std::string ConfigJsonToExplain(const Config& config) {
 absl::StatusOr<ResolvedConfig> ResolveAll(const ConfigOptions& options, ConfigErrors& errors) {
   ASSIGN_OR_RETURN(const ConfigSources sources, options.Sources());
   ResolvedConfig resolved{.loaded = ParseConfig(sources, errors), .model = {}};
-  bool has_model = false;
+  std::optional<ModelLimits> limits;
   if (!errors.Refused("model")) {
     auto read = ReadModelConfig(ConfigJsonToExplain(resolved.loaded.config));
-    has_model = read.ok();
     if (!read.ok()) {
       errors.Add("model", absl::Status(read.status().code(),
                                        absl::StrCat(OriginOf(resolved.loaded, "model"),
@@ -126,9 +126,12 @@ absl::StatusOr<ResolvedConfig> ResolveAll(const ConfigOptions& options, ConfigEr
                                                     "; --explain needs the model's config.json alone: --set "
                                                     "model=FILE")));
     }
-    if (has_model) resolved.model = *std::move(read);
+    if (read.ok()) {
+      resolved.model = *std::move(read);
+      limits = ModelLimitsOf(resolved.model);
+    }
   }
-  ResolveDefaults(ReadHostFacts(), has_model ? &resolved.model : nullptr, resolved.loaded, errors);
+  ResolveDefaults(ReadHostFacts(), limits ? &*limits : nullptr, resolved.loaded, errors);
   return resolved;
 }
 
@@ -136,8 +139,8 @@ absl::Status PrintExplanation(const ResolvedConfig& resolved, std::optional<int6
   const LoadedConfig& loaded = resolved.loaded;
   ASSIGN_OR_RETURN(const MemoryExplanation memory, ExplainMemory(loaded.config, resolved.model, gpu_bytes));
   Print(Summary(loaded.config, resolved.model) + memory.text +
-        Comments("warning ", ConfigWarnings(loaded, resolved.model)) + Comments("foreign ", loaded.notes) +
-        ExplainYaml(loaded));
+        Comments("warning ", ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) +
+        Comments("foreign ", loaded.notes) + ExplainYaml(loaded));
   return memory.fits;
 }
 

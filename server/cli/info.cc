@@ -48,11 +48,10 @@ absl::Status ShowInfo(const std::string& path) {
   Row("KV bytes per token",
       absl::StrCat(Grouped(summary.kv_bytes_per_token), ", and ",
                    Grouped(summary.kv_bytes_per_token_of_module), " per MTP module that runs"));
-  if (summary.kv_row.latent_dim > 0) {
-    KvRowLayout row = summary.kv_row;
-    row.fp8 = true;
-    Row("  in fp8", absl::StrCat(Grouped(int64_t{model.num_hidden_layers} * row.bytes()), ", and ",
-                                 Grouped(row.bytes()), " per MTP module that runs"));
+  if (summary.fp8_kv_bytes_per_token > 0) {
+    Row("  in fp8",
+        absl::StrCat(Grouped(summary.fp8_kv_bytes_per_token), ", and ",
+                     Grouped(summary.fp8_kv_bytes_per_token_of_module), " per MTP module that runs"));
   }
   if (summary.window_bytes_per_sequence > 0) {
     Row("window bytes", absl::StrCat(Grouped(summary.window_bytes_per_sequence), " per sequence"));

@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "config/config_warnings.h"
+#include "engine/model_limits.h"
 #include "server/cli/commands.h"
 #include "server/cli/notify_socket.h"
 #include "server/cli/service_notifier.h"
@@ -100,7 +101,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   const TraceEnd trace_end;
   if (trace) RETURN_IF_ERROR(StartTrace({.path = *trace}));
   for (const std::string& note : resolved.loaded.notes) Log(LogLevel::kInfo, "configuration: %s", note);
-  for (const std::string& warning : ConfigWarnings(resolved.loaded, resolved.model)) {
+  for (const std::string& warning : ConfigWarnings(resolved.loaded, ModelLimitsOf(resolved.model))) {
     Log(LogLevel::kWarning, "configuration: %s", warning);
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "engine/model/model_config.h"
 #include "server/cli/commands.h"
+#include "server/request_setup.h"
 #include "server/text/synth_tokenizer.h"
 
 namespace foredraft {
@@ -23,7 +24,7 @@ absl::Status WriteTokenizer(const RandomCheckpointOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.config_json));
   const std::string path = (std::filesystem::path(options.out_dir) / "tokenizer.json").string();
   std::ofstream file(path, std::ios::binary);
-  file << SynthTokenizerJson(config);
+  file << SynthTokenizerJson(SynthVocabularyOf(config));
   file.close();
   if (file.fail()) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
   return absl::OkStatus();

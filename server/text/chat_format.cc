@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "server/text/utf8.h"
 
@@ -17,7 +18,8 @@ constexpr char kAssistant[] = "<｜Assistant｜>";
 constexpr char kEndOfSentence[] = "<｜end▁of▁sentence｜>";
 constexpr char kThink[] = "<think>";
 constexpr std::string_view kEndThink = "</think>";
-constexpr char kV4Architecture[] = "DeepseekV4ForCausalLM";
+constexpr std::string_view kR1Format = "deepseek_r1";
+constexpr std::string_view kV4Format = "deepseek_v4";
 
 // What a template's source has to have, so that its other versions are not taken for it: GLM-4.5, for one,
 // puts a line break behind <|user|>.
@@ -130,9 +132,10 @@ class ChatFormat::Prompt {
   std::string pending_field_;
 };
 
-absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view architecture) {
+absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view own_format) {
   if (!tokenizer.chat_template().has_value()) {
-    return architecture == kV4Architecture ? ChatTemplate::kDeepseekV4 : ChatTemplate::kDeepseekR1;
+    CHECK(own_format == kR1Format || own_format == kV4Format) << own_format;
+    return own_format == kV4Format ? ChatTemplate::kDeepseekV4 : ChatTemplate::kDeepseekR1;
   }
   for (const TemplateMark& mark : TemplateMarks()) {
     if (Matches(mark, *tokenizer.chat_template())) return mark.chat_template;
@@ -141,8 +144,8 @@ absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::
       "the checkpoint's chat template is none of those of DeepSeek-R1, DeepSeek-V3.1 and GLM-4.7");
 }
 
-absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer, std::string_view architecture) {
-  ASSIGN_OR_RETURN(const ChatTemplate chat_template, RecognizeTemplate(tokenizer, architecture));
+absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer, std::string_view own_format) {
+  ASSIGN_OR_RETURN(const ChatTemplate chat_template, RecognizeTemplate(tokenizer, own_format));
   ChatFormat format(tokenizer, chat_template);
   RETURN_IF_ERROR(chat_template == ChatTemplate::kGlm47 ? format.FindGlmMarkup()
                                                         : format.FindDeepseekMarkup());

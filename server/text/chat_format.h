@@ -36,16 +36,17 @@ struct ChatMessage {
 
 enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kDeepseekV4, kGlm47 };
 
-// FAILED_PRECONDITION for a template that is none of these. Without a template the model's architecture
-// (config.json) decides: DeepseekV4ForCausalLM has kDeepseekV4's format, any other kDeepseekR1's.
-absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view architecture);
+// FAILED_PRECONDITION for a template that is none of these. Without a template the model's own format is
+// taken: "deepseek_r1" or "deepseek_v4" (ModelKind::chat_format).
+absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view own_format);
 
 // Immutable; thread-safe. The tokenizer outlives it.
 class ChatFormat {
  public:
   // FAILED_PRECONDITION if the template is unknown or the tokenizer lacks its markup. Such a model takes text
   // or ids only.
-  static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer, std::string_view architecture = "");
+  static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer,
+                                           std::string_view own_format = "deepseek_r1");
 
   // Past answers lose their thinking. The last message must be from the user. `thinking` chooses whether the
   // answer begins with a thinking section; absent: as the template does by itself. INVALID_ARGUMENT names the

@@ -40,28 +40,28 @@ Json AddedToken(int id, const std::string& content, bool special) {
 
 }  // namespace
 
-std::string SynthTokenizerJson(const ModelConfig& config) {
+std::string SynthTokenizerJson(const SynthVocabulary& vocabulary) {
   Json added = Json::array();
   Json post_processor = nullptr;
   std::set<int> fixed;
-  if (config.bos_token_id >= 0) {
+  if (vocabulary.bos_id >= 0) {
     const std::string bos = "<｜begin▁of▁sentence｜>";
-    fixed.insert(config.bos_token_id);
-    added.push_back(AddedToken(config.bos_token_id, bos, true));
+    fixed.insert(vocabulary.bos_id);
+    added.push_back(AddedToken(vocabulary.bos_id, bos, true));
     post_processor = {
         {"type", "TemplateProcessing"},
         {"single",
          {{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
         {"pair", Json::array()},
-        {"special_tokens", {{bos, {{"id", bos}, {"ids", {config.bos_token_id}}, {"tokens", {bos}}}}}}};
+        {"special_tokens", {{bos, {{"id", bos}, {"ids", {vocabulary.bos_id}}, {"tokens", {bos}}}}}}};
   }
-  if (!config.eos_token_ids.empty() && fixed.insert(config.eos_token_ids.front()).second) {
-    added.push_back(AddedToken(config.eos_token_ids.front(), "<｜end▁of▁sentence｜>", true));
+  if (vocabulary.eos_id >= 0 && fixed.insert(vocabulary.eos_id).second) {
+    added.push_back(AddedToken(vocabulary.eos_id, "<｜end▁of▁sentence｜>", true));
   }
-  FreeIds ids(config.vocab_size, fixed);
+  FreeIds ids(vocabulary.size, fixed);
   Json vocab = Json::object();
   // Without room for all bytes, printable ASCII comes first.
-  const int first_byte = config.vocab_size - static_cast<int>(fixed.size()) < 256 ? ' ' : 0;
+  const int first_byte = vocabulary.size - static_cast<int>(fixed.size()) < 256 ? ' ' : 0;
   for (int i = 0; i < 256; ++i) {
     const int id = ids.Next();
     if (id >= 0) vocab[Utf8(ByteAlphabet()[(first_byte + i) % 256])] = id;

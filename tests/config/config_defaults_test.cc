@@ -2,7 +2,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/kv_row.h"
 
 namespace foredraft {
 namespace {
@@ -13,16 +12,16 @@ using ::testing::HasSubstr;
 // const: UBSan of GCC 12 takes the string inside for no constant expression.
 const HostFacts kHost = {.cores = 4, .ram_bytes = int64_t{1} << 30};
 
-// 2 layers of 100 + 28 values in BF16: 512 bytes of cache per token, 768 with a module.
-ModelConfig SmallModel() {
-  ModelConfig model;
-  model.vocab_size = 100;
-  model.num_hidden_layers = 2;
-  model.num_nextn_predict_layers = 1;
-  model.kv_lora_rank = 100;
-  model.qk_rope_head_dim = 28;
-  model.max_position_embeddings = 10000;
-  return model;
+// 512 bytes of cache per token, 768 with a module.
+ModelLimits SmallModel() {
+  return {.vocab_size = 100,
+          .module_count = 1,
+          .longest_sequence = 10000,
+          .sequence_bound = "max_position_embeddings",
+          .refused = {},
+          .cache_bytes = [](const Config& config) {
+            return CacheBytes{.per_token = 512 + 256 * MtpModuleCount(config)};
+          }};
 }
 
 LoadedConfig LoadOrDie(const std::string& text) {
@@ -33,7 +32,7 @@ LoadedConfig LoadOrDie(const std::string& text) {
 
 Config Resolve(const std::string& text) {
   LoadedConfig loaded = LoadOrDie(text);
-  const ModelConfig model = SmallModel();
+  const ModelLimits model = SmallModel();
   EXPECT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
   return loaded.config;
 }
@@ -78,7 +77,7 @@ TEST(ResolveDefaults, RanksShareTheirHost) {
     LoadedConfig loaded = LoadOrDie("model: /m\nmax_batch_size: 4096");
     loaded.config.parallel.attention_dp = loaded.config.parallel.moe_ep = 2;
     loaded.config.parallel.local_workers = test.local_workers;
-    const ModelConfig model = SmallModel();
+    const ModelLimits model = SmallModel();
     ASSERT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
     EXPECT_EQ(loaded.config.cpu.threads, test.threads) << test.local_workers;
     EXPECT_EQ(loaded.config.cpu.pin, test.threads == 4) << test.local_workers;
@@ -109,7 +108,7 @@ class ResolveDefaultsRefuses : public ::testing::TestWithParam<Refusal> {};
 
 TEST_P(ResolveDefaultsRefuses, WhatTheModelCannotDo) {
   LoadedConfig loaded = LoadOrDie(std::string("model: /m\n") + GetParam().keys);
-  const ModelConfig model = SmallModel();
+  const ModelLimits model = SmallModel();
   EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()), GetParam().error);
 }
 
@@ -127,24 +126,36 @@ INSTANTIATE_TEST_SUITE_P(Cases, ResolveDefaultsRefuses, ::testing::ValuesIn(kRef
 
 TEST(ResolveDefaults, DraftsNeedAModule) {
   LoadedConfig loaded = LoadOrDie("model: /m\nspeculative_config:\n  max_draft_len: 3");
-  ModelConfig model = SmallModel();
-  model.num_nextn_predict_layers = 0;
+  ModelLimits model = SmallModel();
+  model.module_count = 0;
   EXPECT_EQ(
       std::string(ResolveDefaults(kHost, &model, loaded).message()),
       "c.yaml:3: speculative_config.max_draft_len: 3, allowed 0, the model has no MTP modules: config.json "
       "says num_nextn_predict_layers 0 (if the checkpoint has some, set it to their number)");
 }
 
-TEST(ResolveDefaults, SparseAttentionBoundsTheSequence) {
-  ModelConfig model = SmallModel();
-  model.index_topk = 2048;
-  LoadedConfig loaded = LoadOrDie("model: /m");
+TEST(ResolveDefaults, TheWindowsOfACacheLeaveTheHistoryLess) {
+  ModelLimits model = SmallModel();
+  model.cache_bytes = [](const Config& config) {
+    return CacheBytes{.per_token = 512, .windows = int64_t{config.max_batch_size} << 14};
+  };
+  LoadedConfig loaded = LoadOrDie("model: /m\nmax_batch_size: 4096");
   ASSERT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
-  EXPECT_EQ(loaded.config.max_seq_len, 2048);
-  loaded = LoadOrDie("model: /m\nmax_seq_len: 2049");
+  EXPECT_EQ(loaded.config.kv_cache_config.max_tokens, ((int64_t{1} << 28) - (int64_t{1} << 26)) / 512);
+}
+
+TEST(ResolveDefaults, AModelRefusesValues) {
+  ModelLimits model = SmallModel();
+  model.refused = {{"kv_cache_config.dtype", "fp8", "bf16 with this model"},
+                   {"speculative_config.use_mtp_vanilla", "true", "false with this model"}};
+  LoadedConfig loaded = LoadOrDie("model: /m\nspeculative_config: {}");
+  EXPECT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
+  loaded = LoadOrDie("model: /m\nkv_cache_config: {dtype: fp8}");
   EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
-            "c.yaml:2: max_seq_len: 2049, allowed 2..2048, index_topk: longer sequences need the sparse "
-            "attention's indexer, which foredraft does not run");
+            "c.yaml:2: kv_cache_config.dtype: fp8, allowed bf16 with this model");
+  loaded = LoadOrDie("model: /m\nspeculative_config: {use_mtp_vanilla: true, max_draft_len: 1}");
+  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
+            "c.yaml:2: speculative_config.use_mtp_vanilla: true, allowed false with this model");
 }
 
 struct Buckets {
@@ -185,25 +196,6 @@ TEST(HostFacts, AreSane) {
   const HostFacts host = ReadHostFacts();
   EXPECT_GE(host.cores, 1);
   EXPECT_GT(host.ram_bytes, int64_t{1} << 26);
-}
-
-TEST(KvBytesPerToken, IsTheSpecsForR1AndFlashMlasRowInFp8) {
-  ModelConfig r1;
-  r1.num_hidden_layers = 61;
-  r1.kv_lora_rank = 512;
-  r1.qk_rope_head_dim = 64;
-  EXPECT_EQ(KvBytesPerToken(r1, 1, KvDtype::kBf16), 71424);
-  EXPECT_EQ(KvBytesPerToken(r1, 1, KvDtype::kFp8), 62 * 656);
-}
-
-// 300 columns are three groups, the last one short.
-TEST(KvRowLayout, PadsThePartsOfAnFp8RowTo16Bytes) {
-  const KvRowLayout row = {.latent_dim = 300, .rope_dim = 6, .fp8 = true};
-  EXPECT_EQ(row.group_count(), 3);
-  EXPECT_EQ(row.scale_offset(), 304);
-  EXPECT_EQ(row.rope_offset(), 304 + 16);
-  EXPECT_EQ(row.bytes(), 304 + 16 + 16);
-  EXPECT_EQ((KvRowLayout{.latent_dim = 300, .rope_dim = 6}).bytes(), 612);
 }
 
 }  // namespace

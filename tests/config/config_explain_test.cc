@@ -17,17 +17,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-ModelConfig R1() {
-  auto model = ReadModelConfig("deploy/configs/r1-shape-61x256.json");
-  EXPECT_TRUE(model.ok()) << model.status();
-  return model.ok() ? *model : ModelConfig{};
+ModelLimits R1() {
+  return {.vocab_size = 129280,
+          .module_count = 1,
+          .longest_sequence = 163840,
+          .sequence_bound = "max_position_embeddings",
+          .refused = {},
+          .cache_bytes = [](const Config&) { return CacheBytes{.per_token = 70272}; }};
 }
 
 LoadedConfig Load(const std::string& text, std::map<std::string, std::string> environment = {},
                   std::vector<ConfigOverride> overrides = {}) {
   ConfigErrors errors;
   LoadedConfig loaded = ParseConfig({"f.yaml", text, std::move(environment), std::move(overrides)}, errors);
-  const ModelConfig model = R1();
+  const ModelLimits model = R1();
   ResolveDefaults({.cores = 8, .ram_bytes = int64_t{64} << 30}, &model, loaded, errors);
   EXPECT_TRUE(errors.empty()) << errors.First();
   return loaded;
@@ -88,7 +91,7 @@ std::vector<std::string> ErrorsOf(const std::string& text) {
   ConfigErrors errors;
   LoadedConfig loaded =
       ParseConfig({.file = "f.yaml", .text = text, .environment = {}, .overrides = {}}, errors);
-  const ModelConfig model = R1();
+  const ModelLimits model = R1();
   ResolveDefaults({.cores = 8, .ram_bytes = int64_t{64} << 30}, &model, loaded, errors);
   std::vector<std::string> lines;
   for (const absl::Status& error : errors.all()) lines.emplace_back(error.message());

@@ -8,6 +8,7 @@
 #include "config/config_reader.h"
 #include "config/config_warnings.h"
 #include "config/config_yaml.h"
+#include "engine/model_limits.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {
@@ -23,8 +24,9 @@ absl::StatusOr<Shipped> Resolve(const std::string& file, const std::string& conf
   if (!loaded.ok()) return loaded.status();
   auto model = ReadModelConfig(config_json);
   if (!model.ok()) return model.status();
+  const ModelLimits limits = ModelLimitsOf(*model);
   const absl::Status status =
-      ResolveDefaults({.cores = 16, .ram_bytes = int64_t{64} << 30}, &*model, *loaded);
+      ResolveDefaults({.cores = 16, .ram_bytes = int64_t{64} << 30}, &limits, *loaded);
   if (!status.ok()) return status;
   return Shipped{*std::move(loaded), *std::move(model)};
 }
@@ -46,7 +48,7 @@ TEST(DeployConfigs, R1OnEightH200Resolves) {
   EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";
   EXPECT_TRUE(shipped->loaded.notes.empty());
   EXPECT_EQ(shipped->model.n_routed_experts, 256);
-  EXPECT_EQ(ConfigWarnings(shipped->loaded, shipped->model), std::vector<std::string>());
+  EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
 }
 
 // A reader of the documents alone writes this file.
@@ -89,7 +91,7 @@ TEST(DeployConfigs, R1ShapesResolve) {
     EXPECT_EQ(model.num_hidden_layers, c.layers);
     EXPECT_EQ(model.n_routed_experts, c.experts);
     EXPECT_TRUE(model.fp8_blocks);
-    EXPECT_EQ(KvBytesPerToken(model, 0, KvDtype::kBf16), int64_t{c.layers} * 576 * 2);
+    EXPECT_EQ(ModelLimitsOf(model).cache_bytes(config).per_token, int64_t{c.layers + 1} * 576 * 2);
   }
 }
 

@@ -1,7 +1,7 @@
 #include "engine/cache_groups.h"
 
-#include "absl/strings/str_cat.h"
 #include "config/config_defaults.h"
+#include "engine/model_limits.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {
@@ -9,8 +9,18 @@ namespace {
 
 constexpr int kTokensPerBlock = 32;
 
+ModelConfig R1Config() {
+  ModelConfig config;
+  config.architecture = "DeepseekV3ForCausalLM";
+  config.num_hidden_layers = 61;
+  config.kv_lora_rank = 512;
+  config.qk_rope_head_dim = 64;
+  return config;
+}
+
 ModelConfig FlashConfig() {
   ModelConfig config;
+  config.architecture = "DeepseekV4ForCausalLM";
   config.num_hidden_layers = 43;
   config.index_head_dim = 128;
   DeepseekV4Shape& v4 = config.v4.emplace();
@@ -26,11 +36,7 @@ ModelConfig FlashConfig() {
 int64_t BlocksOf(int64_t count, int64_t first, int64_t block) { return (first + count - 1) / block + 1; }
 
 TEST(CacheGroups, DeepseekV3HasOne) {
-  ModelConfig config;
-  config.num_hidden_layers = 61;
-  config.kv_lora_rank = 512;
-  config.qk_rope_head_dim = 64;
-  const std::vector<CacheGroup> groups = CacheGroupsOf(config, 1, kTokensPerBlock);
+  const std::vector<CacheGroup> groups = CacheGroupsOf(R1Config(), 1, kTokensPerBlock);
   ASSERT_EQ(groups.size(), 1u);
   EXPECT_TRUE(groups[0].is_history());
   EXPECT_EQ(groups[0].bytes_per_block, int64_t{62} * 576 * 2 * 32);
@@ -47,29 +53,29 @@ TEST(CacheGroups, FlashKeepsAHistoryOf6880BytesPerToken) {
   EXPECT_EQ(HistoryBytesPerToken(groups), 21 * 640 * 2 / 4 + 20 * 1024 / 128);
 }
 
-// What the configuration's defaults and check-config count with.
-TEST(CacheGroups, AgreeWithKvBytesPerToken) {
-  EXPECT_EQ(HistoryBytesPerToken(CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock)),
-            KvBytesPerToken(FlashConfig(), 1, KvDtype::kBf16));
+TEST(CacheGroups, R1HasTheSpecsBytesAndFlashMlasRowInFp8) {
+  const ModelConfig r1 = R1Config();
+  EXPECT_EQ(HistoryBytesPerToken(CacheGroupsOf(r1, 1, kTokensPerBlock)), 71424);
+  EXPECT_EQ(HistoryBytesPerToken(CacheGroupsOf(r1, 1, kTokensPerBlock, DType::kF8E4M3)), 62 * 656);
 }
 
-TEST(CacheGroups, AgreeWithKvWindowBytes) {
-  for (const int draft_len : {0, 1, 3}) {
-    for (const int tokens_per_block : {16, 32}) {
-      SCOPED_TRACE(absl::StrCat(draft_len, " drafts, blocks of ", tokens_per_block));
-      Config config;
-      config.max_batch_size = 20;
-      config.kv_cache_config.tokens_per_block = tokens_per_block;
-      if (draft_len > 0) config.speculative_config.emplace().max_draft_len = draft_len;
-      const std::vector<CacheGroup> groups =
-          CacheGroupsOf(FlashConfig(), MtpModuleCount(config), tokens_per_block);
-      const std::vector<int> counts = BlockCountsOf(groups, 2, config.max_batch_size, draft_len);
-      int64_t bytes = 0;
-      for (size_t i = 1; i < groups.size(); ++i) bytes += counts[i] * groups[i].bytes_per_block;
-      EXPECT_EQ(KvWindowBytes(FlashConfig(), config), bytes);
-    }
-  }
-  EXPECT_EQ(KvWindowBytes(ModelConfig{}, Config{}), 0);
+// Rows of one lifetime share a group, whichever part registers them.
+TEST(CacheRegistry, MergesRowsOfOneGroup) {
+  CacheRegistry registry(kTokensPerBlock);
+  const CacheHandle first = registry.AddRecent({.group = "window", .reach = 7}, {.row_bytes = 10});
+  const CacheHandle history = registry.Add({.row_bytes = 6, .positions = 3});
+  const CacheHandle second = registry.AddRecent({.group = "window", .reach = 9}, {.row_bytes = 20});
+  registry.AddRecent({.group = "short", .reach = 0, .tokens_per_block = 5}, {.row_bytes = 1});
+  EXPECT_EQ(history.group, 0);
+  EXPECT_EQ(first.group, second.group);
+  EXPECT_EQ(second.index, 1);
+  const std::vector<CacheGroup> groups = registry.Groups();
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_EQ(groups[0].tokens_per_block, 32 * 3 * 5);
+  EXPECT_EQ(groups[0].bytes_per_block, 32 * 5 * 6);
+  EXPECT_EQ(groups[1].reach, 9);
+  EXPECT_EQ(groups[1].bytes_per_block, 32 * 30);
+  EXPECT_EQ(groups[2].reach, 1) << "a step reads the row before it";
 }
 
 // A quarter of RAM has room for the default pool and the windows beside it, and not for one more block.
@@ -80,10 +86,10 @@ TEST(CacheGroups, TheDefaultPoolLeavesRoomForTheWindows) {
       ParseConfig({"c.yaml", "model: /m\nmax_batch_size: 16\nmax_seq_len: 1000000", {}, {}});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const int64_t ram = int64_t{64} << 30;
-  ASSERT_EQ(ResolveDefaults({.cores = 4, .ram_bytes = ram}, &model, *loaded), absl::OkStatus());
-  const int64_t token_bytes = KvBytesPerToken(model, 0, KvDtype::kBf16);
-  const int64_t bytes =
-      loaded->config.kv_cache_config.max_tokens * token_bytes + KvWindowBytes(model, loaded->config);
+  const ModelLimits limits = ModelLimitsOf(model);
+  ASSERT_EQ(ResolveDefaults({.cores = 4, .ram_bytes = ram}, &limits, *loaded), absl::OkStatus());
+  const auto [token_bytes, window_bytes] = limits.cache_bytes(loaded->config);
+  const int64_t bytes = loaded->config.kv_cache_config.max_tokens * token_bytes + window_bytes;
   EXPECT_LE(bytes, ram / 4);
   EXPECT_GT(bytes, ram / 4 - 33 * token_bytes);
 }

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/model/create_model.h"
+#include "engine/model/activations.h"
+#include "engine/model/model_kinds.h"
 
 namespace foredraft {
 namespace {

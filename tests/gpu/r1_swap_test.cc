@@ -15,6 +15,7 @@ namespace {
 
 KvCacheShape R1Cache() {
   ModelConfig config;
+  config.architecture = "DeepseekV3ForCausalLM";
   config.num_hidden_layers = 61;
   config.kv_lora_rank = 512;
   config.qk_rope_head_dim = 64;

@@ -109,5 +109,15 @@ TEST(KvRow, LatentsAreEncodedAndDecoded) {
   }
 }
 
+// 300 columns are three groups, the last one short.
+TEST(KvRowLayout, PadsThePartsOfAnFp8RowTo16Bytes) {
+  const KvRowLayout row = {.latent_dim = 300, .rope_dim = 6, .fp8 = true};
+  EXPECT_EQ(row.group_count(), 3);
+  EXPECT_EQ(row.scale_offset(), 304);
+  EXPECT_EQ(row.rope_offset(), 304 + 16);
+  EXPECT_EQ(row.bytes(), 304 + 16 + 16);
+  EXPECT_EQ((KvRowLayout{.latent_dim = 300, .rope_dim = 6}).bytes(), 612);
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/cache_groups.h"
-#include "engine/model/create_model.h"
+#include "engine/model/model_kinds.h"
 
 namespace foredraft {
 namespace {
@@ -82,7 +82,7 @@ void MtpDevice::Submit(Part part, const Batch& batch, Matrix<float> output) {
   const V4Forward f = v4_->ForwardOf(*stream_, batch);
   if (part == Part::kSeed) return MtpSeedHcStack(f, batch.previous.columns(0, config_.hidden_size), output);
   if (part == Part::kProjection) return MtpProjection(f, module_, embed_, output);
-  MtpDecoderLayerTail(f, module_, cache_.v4_layers().back(), output);
+  MtpDecoderLayerTail(f, module_, v4_->LayerCache(cache_, config_.num_hidden_layers), output);
 }
 
 template <class T>

@@ -32,11 +32,20 @@ absl::StatusOr<const float*> UploadRopeTable(Device& device, const ModelConfig& 
 
 }  // namespace
 
+std::vector<CacheHandle> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+                                        CacheRegistry& registry) {
+  std::vector<CacheHandle> layers(config.num_hidden_layers + module_count);
+  for (CacheHandle& rows : layers) rows = RegisterLatents(config, kv_dtype, registry);
+  return layers;
+}
+
 absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, Communicator& comm,
                                                                const ModelConfig& config,
                                                                ModelWeights weights,
                                                                const ForwardCapacity& capacity) {
   std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, comm, config, std::move(weights)));
+  CacheRegistry registry(/*tokens_per_block=*/1);
+  model->cache_rows_ = RegisterV3Rows(config, model->module_count(), DType::kBF16, registry);
   ASSIGN_OR_RETURN(model->activations_, AllocateActivations(device, config, capacity, comm.size()));
   ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, capacity.positions));
   return model;
@@ -52,7 +61,8 @@ Forward DeepseekV3::ForwardOf(Stream& stream, const Batch& batch) const {
 }
 
 AttentionContext DeepseekV3::Context(const KvCache& cache, int layer, int level) const {
-  return {.cache = cache.layer(layer), .first_position = level, .cos_sin = cos_sin_};
+  return {
+      .cache = LatentsOf(config_, cache, cache_rows_[layer]), .first_position = level, .cos_sin = cos_sin_};
 }
 
 void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,

@@ -4,6 +4,7 @@
 // norm (level 0) or after shared_head.norm (modules). All levels share the head.
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
@@ -16,6 +17,10 @@
 #include "kernels/device.h"
 
 namespace foredraft {
+
+// [num_hidden_layers], then the MTP modules.
+std::vector<CacheHandle> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+                                        CacheRegistry& registry);
 
 class DeepseekV3 : public Model {
  public:
@@ -42,6 +47,7 @@ class DeepseekV3 : public Model {
   const Ops& ops_;
   Communicator& comm_;
   const ModelWeights weights_;
+  std::vector<CacheHandle> cache_rows_;  // of each layer and module
   Activations activations_;
   const float* cos_sin_ = nullptr;  // [position_capacity, rope / 2, 2]
 };

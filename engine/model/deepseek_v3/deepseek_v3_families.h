@@ -1,80 +1,103 @@
 #pragma once
 
-// The checkpoints that compute as DeepSeek-V3 does, a row each: the values of fields that their config.json
-// may leave out, and what they do differently.
+// The families of checkpoints that compute as DeepSeek-V3 does, a row each: the values of fields that their
+// config.json may leave out, and what they do differently.
 
-#include "engine/model/model_family.h"
+#include <optional>
+#include <string_view>
+
+#include "engine/model/model_kinds.h"
 
 namespace foredraft {
 
-// DeepSeek-V3, R1 and V3.1, and checkpoints of other vendors under their names: GigaChat3, Moonlight.
-// Defaults: transformers, models/deepseek_v3, and the configuration_deepseek.py published with DeepSeek-V3,
-// which agree.
-inline constexpr ModelFamily kDeepseekV3 = {.architecture = "DeepseekV3ForCausalLM",
-                                            .model_type = "deepseek_v3",
-                                            .absent = {.q_lora_rank = 1536,
-                                                       .n_routed_experts = 256,
-                                                       .first_k_dense_replace = 3,
-                                                       .n_shared_experts = 1,
-                                                       .n_group = 8,
-                                                       .topk_group = 4,
-                                                       .norm_topk_prob = true,
-                                                       .routed_scaling_factor = 2.5}};
+// Values of absent fields, as the family's configuration class has them. Nothing: config.json has to have the
+// field, because no source says what its absence means.
+struct AbsentFields {
+  std::optional<int> q_lora_rank;
+  std::optional<int> n_routed_experts;
+  std::optional<int> first_k_dense_replace;
+  std::optional<int> n_shared_experts;
+  std::optional<int> n_group;
+  std::optional<int> topk_group;
+  std::optional<bool> norm_topk_prob;
+  std::optional<double> routed_scaling_factor;
+  double rms_norm_eps = 1e-6;
+};
 
-// Kimi-K2 (-Instruct, -0905): DeepSeek-V3 without MTP modules. No implementation has defaults of its own for
-// this model_type, so its config.json has to have every field.
-inline constexpr ModelFamily kKimiK2 = {.architecture = "DeepseekV3ForCausalLM", .model_type = "kimi_k2"};
+struct V3Family {
+  ModelName name;
+  AbsentFields absent;
+  // DeepSeek sparse attention: an indexer keeps the index_topk best positions. Up to index_topk positions it
+  // keeps all of them, so that the indexer has no effect: longer sequences are refused.
+  bool sparse_attention = false;
+  // MTP modules have a dense MLP where DeepSeek-V3's have experts.
+  bool dense_mtp = false;
+  // A file beside the shards that has the MTP modules and may be absent from the index; empty: none.
+  std::string_view mtp_file;
+};
 
-// JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside the
-// shards. Sources: the model's files in SGLang (joyai_llm_flash_nextn.py, weight_utils.py) and in vLLM
-// (joyai_llm_flash_mtp.py); they have no defaults, so its config.json has to have every field.
-inline constexpr ModelFamily kJoyaiLlmFlash = {.architecture = "DeepseekV3ForCausalLM",
-                                               .model_type = "joyai_llm_flash",
-                                               .dense_mtp = true,
-                                               .mtp_file = "mtp-1-of-1.safetensors"};
-
-// DeepSeek-V3.2 and V3.2-Exp: DeepSeek-V3 with sparse attention. Defaults: transformers, models/deepseek_v32.
-inline constexpr ModelFamily kDeepseekV32 = {.architecture = "DeepseekV32ForCausalLM",
-                                             .model_type = "deepseek_v32",
-                                             .absent = {.q_lora_rank = 1536,
-                                                        .n_routed_experts = 256,
-                                                        .first_k_dense_replace = 3,
-                                                        .n_shared_experts = 1,
-                                                        .n_group = 8,
-                                                        .topk_group = 4,
-                                                        .norm_topk_prob = true,
-                                                        .routed_scaling_factor = 2.5},
-                                             .sparse_attention = true};
-
-// GLM-4.7-Flash: the mathematics and the tensor names of DeepSeek-V3, MTP modules included. Defaults:
-// transformers, models/glm4_moe_lite. Its config.json has no scoring_func (sigmoid) and no BOS.
-// rms_norm_eps is 1e-5, but the two latent norms use 1e-6 as transformers builds them (vLLM and SGLang use
-// rms_norm_eps there).
-inline constexpr ModelFamily kGlm4MoeLite = {.architecture = "Glm4MoeLiteForCausalLM",
-                                             .model_type = "glm4_moe_lite",
-                                             .absent = {.q_lora_rank = 768,
-                                                        .n_routed_experts = 64,
-                                                        .first_k_dense_replace = 1,
-                                                        .n_shared_experts = 1,
-                                                        .n_group = 1,
-                                                        .topk_group = 1,
-                                                        .norm_topk_prob = true,
-                                                        .routed_scaling_factor = 1.8,
-                                                        .rms_norm_eps = 1e-5}};
-
-// GLM-5: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers, models/glm_moe_dsa.
-// From 5.2 on, some layers have no indexer of their own and share the selection of a layer below.
-inline constexpr ModelFamily kGlmMoeDsa = {.architecture = "GlmMoeDsaForCausalLM",
-                                           .model_type = "glm_moe_dsa",
-                                           .absent = {.q_lora_rank = 2048,
-                                                      .n_routed_experts = 256,
-                                                      .first_k_dense_replace = 3,
-                                                      .n_shared_experts = 1,
-                                                      .n_group = 1,
-                                                      .topk_group = 1,
-                                                      .norm_topk_prob = true,
-                                                      .routed_scaling_factor = 2.5,
-                                                      .rms_norm_eps = 1e-5},
-                                           .sparse_attention = true};
+inline constexpr V3Family kV3Families[] = {
+    // DeepSeek-V3, R1 and V3.1, and checkpoints of other vendors under their names: GigaChat3, Moonlight.
+    // Defaults: transformers, models/deepseek_v3, and the configuration_deepseek.py published with
+    // DeepSeek-V3, which agree.
+    {.name = {"DeepseekV3ForCausalLM", "deepseek_v3"},
+     .absent = {.q_lora_rank = 1536,
+                .n_routed_experts = 256,
+                .first_k_dense_replace = 3,
+                .n_shared_experts = 1,
+                .n_group = 8,
+                .topk_group = 4,
+                .norm_topk_prob = true,
+                .routed_scaling_factor = 2.5}},
+    // Kimi-K2 (-Instruct, -0905): DeepSeek-V3 without MTP modules. No implementation has defaults of its own
+    // for this model_type, so its config.json has to have every field.
+    {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}},
+    // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside
+    // the shards. Sources: the model's files in SGLang (joyai_llm_flash_nextn.py, weight_utils.py) and in
+    // vLLM
+    // (joyai_llm_flash_mtp.py); they have no defaults, so its config.json has to have every field.
+    {.name = {"DeepseekV3ForCausalLM", "joyai_llm_flash"},
+     .dense_mtp = true,
+     .mtp_file = "mtp-1-of-1.safetensors"},
+    // DeepSeek-V3.2 and V3.2-Exp: DeepSeek-V3 with sparse attention. Defaults: transformers,
+    // models/deepseek_v32.
+    {.name = {"DeepseekV32ForCausalLM", "deepseek_v32"},
+     .absent = {.q_lora_rank = 1536,
+                .n_routed_experts = 256,
+                .first_k_dense_replace = 3,
+                .n_shared_experts = 1,
+                .n_group = 8,
+                .topk_group = 4,
+                .norm_topk_prob = true,
+                .routed_scaling_factor = 2.5},
+     .sparse_attention = true},
+    // GLM-4.7-Flash: the mathematics and the tensor names of DeepSeek-V3, MTP modules included. Defaults:
+    // transformers, models/glm4_moe_lite. Its config.json has no scoring_func (sigmoid) and no BOS.
+    // rms_norm_eps is 1e-5, but the two latent norms use 1e-6 as transformers builds them (vLLM and SGLang
+    // use rms_norm_eps there).
+    {.name = {"Glm4MoeLiteForCausalLM", "glm4_moe_lite"},
+     .absent = {.q_lora_rank = 768,
+                .n_routed_experts = 64,
+                .first_k_dense_replace = 1,
+                .n_shared_experts = 1,
+                .n_group = 1,
+                .topk_group = 1,
+                .norm_topk_prob = true,
+                .routed_scaling_factor = 1.8,
+                .rms_norm_eps = 1e-5}},
+    // GLM-5: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers, models/glm_moe_dsa.
+    // From 5.2 on, some layers have no indexer of their own and share the selection of a layer below.
+    {.name = {"GlmMoeDsaForCausalLM", "glm_moe_dsa"},
+     .absent = {.q_lora_rank = 2048,
+                .n_routed_experts = 256,
+                .first_k_dense_replace = 3,
+                .n_shared_experts = 1,
+                .n_group = 1,
+                .topk_group = 1,
+                .norm_topk_prob = true,
+                .routed_scaling_factor = 2.5,
+                .rms_norm_eps = 1e-5},
+     .sparse_attention = true},
+};
 
 }  // namespace foredraft

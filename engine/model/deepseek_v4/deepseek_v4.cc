@@ -32,6 +32,8 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
                                                                const ModelConfig& config, V4Weights weights,
                                                                const ForwardCapacity& capacity) {
   std::unique_ptr<DeepseekV4> model(new DeepseekV4(device, comm, config, std::move(weights)));
+  CacheRegistry registry(/*tokens_per_block=*/1);
+  model->cache_rows_ = RegisterV4Rows(config, model->module_count(), registry);
   ASSIGN_OR_RETURN(model->activations_, AllocateV4Activations(device, config, capacity, comm.size()));
   const int positions = capacity.positions;
   ASSIGN_OR_RETURN(model->main_cos_sin_, UploadRopeTable(device, config.RopeInverseFrequencies(), positions));
@@ -59,14 +61,15 @@ void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
               {.out = embedded, .table = weights_.embed, .ids = batch.ids, .vocab_size = config_.vocab_size});
   MtpSeedHcStack(f, embedded, output);
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
-    V4Layer(f, weights_.layers[i], {.kind = config_.v4->layers[i], .cache = cache.v4_layers()[i]}, output);
+    V4Layer(f, weights_.layers[i],
+            {.kind = config_.v4->layers[i], .cache = LayerCache(cache, static_cast<int>(i))}, output);
   }
 }
 
 void DeepseekV4::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                            Matrix<float> output) const {
   MtpForwardTail(ForwardOf(stream, batch), weights_.modules[module], weights_.embed,
-                 cache.v4_layers()[config_.num_hidden_layers + module], output);
+                 LayerCache(cache, config_.num_hidden_layers + module), output);
 }
 
 void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const {

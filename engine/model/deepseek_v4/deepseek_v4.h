@@ -26,6 +26,10 @@ class DeepseekV4 : public Model {
 
   // What the recipes of mtp_v4.h take, for the parts of a forward that are run apart.
   V4Forward ForwardOf(Stream& stream, const Batch& batch) const;
+  // MTP module i is layer num_hidden_layers + i.
+  V4LayerCache LayerCache(const KvCache& cache, int layer) const {
+    return LayerCacheOf(cache, cache_rows_[layer]);
+  }
 
  private:
   DeepseekV4(Device& device, Communicator& comm, const ModelConfig& config, V4Weights weights)
@@ -34,6 +38,7 @@ class DeepseekV4 : public Model {
   const Ops& ops_;
   Communicator& comm_;
   const V4Weights weights_;
+  std::vector<V4LayerRows> cache_rows_;  // of each layer and module
   V4Activations activations_;
   const float* main_cos_sin_ = nullptr;      // [positions, rope / 2, 2]
   const float* compress_cos_sin_ = nullptr;  // [positions, rope / 2, 2]

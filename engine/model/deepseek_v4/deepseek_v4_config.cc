@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"
-#include "engine/model/model_limits.h"
 
 namespace foredraft {
 namespace {
@@ -231,6 +230,7 @@ void ReadRope(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
 
 void ReadDeepseekV4(JsonFields& fields, ModelConfig& config) {
   DeepseekV4Shape& shape = config.v4.emplace();
+  config.runs_indexer = true;
   ReadSizes(fields, config, shape);
   ReadAttention(fields, config, shape);
   if (!fields.status().ok()) return;  // the lists below are checked against these sizes

@@ -3,9 +3,9 @@
 // What every recipe of DeepSeek-V4 needs, as one argument, and the memory between its ops.
 
 #include "absl/status/statusor.h"
-#include "engine/kv_cache.h"
 #include "engine/model/activations.h"
 #include "engine/model/batch.h"
+#include "engine/model/deepseek_v4/deepseek_v4_cache.h"
 #include "engine/model/expert_exchange.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"

@@ -63,7 +63,7 @@ constexpr char kGlm47[] =
     "[gMASK]<sop> <|user|>{{ m }} <|system|>{{ m }} <|assistant|> '</think>' if not enable_thinking else "
     "'<think>'";
 
-constexpr char kV4[] = "DeepseekV4ForCausalLM";
+constexpr char kV4[] = "deepseek_v4";
 
 std::string Error(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                   std::optional<bool> thinking = std::nullopt) {

@@ -237,11 +237,7 @@ TEST(Tokenizer, LoadsTheFilesOfAFolder) {
 }
 
 TEST(Tokenizer, ASmallVocabularyRefusesTextOfOtherBytes) {
-  ModelConfig model;
-  model.vocab_size = 100;
-  model.bos_token_id = 0;
-  model.eos_token_ids = {1};
-  const auto tokenizer = Tokenizer::Parse(SynthTokenizerJson(model), "");
+  const auto tokenizer = Tokenizer::Parse(SynthTokenizerJson({.size = 100, .bos_id = 0, .eos_id = 1}), "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_EQ((*tokenizer)->vocab_size(), 100);
   EXPECT_THAT(*(*tokenizer)->Encode(" ~"), ElementsAre(0, 2, 96));

@@ -1,0 +1,39 @@
+#pragma once
+
+// What the configuration is checked against: what a model has, allows and costs. The engine computes it
+// (engine/model_limits.h).
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/config.h"
+
+namespace foredraft {
+
+// A value of a key that a model refuses.
+struct RefusedValue {
+  std::string_view path;
+  std::string_view value;    // as ShowField has it
+  std::string_view allowed;  // for the error
+};
+
+// Bytes of a rank's cache.
+struct CacheBytes {
+  int64_t per_token = 0;  // of a sequence's history: all layers of the target and of the MTP modules that run
+  int64_t windows = 0;    // of the pools that follow from max_batch_size (docs/deepseek-v4.md section 10)
+};
+
+struct ModelLimits {
+  int vocab_size = 0;
+  int module_count = 0;        // MTP modules of the checkpoint
+  int longest_sequence = 0;    // positions of the longest sequence that the model computes
+  std::string sequence_bound;  // what bounds it, for the error
+  std::vector<RefusedValue> refused;
+  // Of a configuration whose tokens_per_block and dtype are resolved.
+  std::function<CacheBytes(const Config&)> cache_bytes;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,201 @@
+#include "engine/model/deepseek_v3/deepseek_v3_config.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "config/json_text.h"
+#include "engine/model/deepseek_v3/deepseek_v3_families.h"
+
+namespace foredraft {
+namespace {
+
+// Fields that may be absent where the family has a default.
+int ReadInt(JsonFields& fields, const char* field, std::optional<int> absent, int64_t low, int64_t high) {
+  return absent ? fields.OptionalInt(field, *absent, low, high) : fields.RequiredInt(field, low, high);
+}
+
+// The same for a field in which null means 0.
+int ReadIntOrNull(JsonFields& fields, const char* field, std::optional<int> absent, int64_t low,
+                  int64_t high) {
+  if (!fields.Has(field) && !absent) {
+    fields.Refuse(field, "missing", absl::StrFormat("null, %d..%d", low, high));
+  }
+  return fields.OptionalInt(field, fields.Has(field) ? 0 : absent.value_or(0), low, high);
+}
+
+void ReadSizes(JsonFields& fields, const V3Family& family, ModelConfig& config) {
+  config.vocab_size = fields.RequiredInt("vocab_size", 1, 1 << 22);
+  config.hidden_size = fields.RequiredInt("hidden_size", 1, kMaxWidth);
+  config.num_hidden_layers = fields.RequiredInt("num_hidden_layers", 1, kMaxLayers);
+  config.num_nextn_predict_layers = fields.OptionalInt("num_nextn_predict_layers", 0, 0, kMaxModules);
+  config.intermediate_size = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
+  config.max_position_embeddings = fields.RequiredInt("max_position_embeddings", 1, 1 << 30);
+  config.rms_norm_eps = fields.OptionalDouble("rms_norm_eps", family.absent.rms_norm_eps, 1e-12, 1);
+  config.tie_word_embeddings = fields.OptionalBool("tie_word_embeddings", false);
+  fields.AllowOnly("hidden_act", "silu");
+}
+
+void ReadAttention(JsonFields& fields, const V3Family& family, ModelConfig& config) {
+  config.num_attention_heads = fields.RequiredInt("num_attention_heads", 1, 4096);
+  const int kv_heads = fields.OptionalInt("num_key_value_heads", config.num_attention_heads, 1, 4096);
+  if (kv_heads != config.num_attention_heads) {
+    fields.Refuse("num_key_value_heads", absl::StrFormat("%d", kv_heads),
+                  absl::StrFormat("num_attention_heads, %d", config.num_attention_heads));
+  }
+  config.q_lora_rank = ReadIntOrNull(fields, "q_lora_rank", family.absent.q_lora_rank, 1, kMaxWidth);
+  config.kv_lora_rank = fields.RequiredInt("kv_lora_rank", 1, kMaxWidth);
+  config.qk_nope_head_dim = fields.RequiredInt("qk_nope_head_dim", 1, kMaxWidth);
+  config.qk_rope_head_dim = fields.RequiredInt("qk_rope_head_dim", 2, kMaxWidth);
+  if (config.qk_rope_head_dim % 2 != 0) {
+    fields.Refuse("qk_rope_head_dim", absl::StrFormat("%d", config.qk_rope_head_dim), "even numbers");
+  }
+  config.v_head_dim = fields.RequiredInt("v_head_dim", 1, kMaxWidth);
+  const int64_t widest = std::max(config.qk_head_dim(), config.qk_nope_head_dim + config.v_head_dim);
+  if (config.num_attention_heads * widest > kMaxFused) {
+    fields.Refuse("num_attention_heads", absl::StrFormat("%d", config.num_attention_heads),
+                  absl::StrFormat("at most %d features over all heads", kMaxFused));
+  }
+  config.attention_bias = fields.OptionalBool("attention_bias", false);
+  config.rope_interleave = fields.OptionalBool("rope_interleave", true);
+  if (!config.rope_interleave) fields.Refuse("rope_interleave", "false", "true");
+  if (!family.sparse_attention) return;
+  config.index_topk = fields.RequiredInt("index_topk", 1, 1 << 30);
+  config.index_n_heads = fields.RequiredInt("index_n_heads", 1, 4096);
+  config.index_head_dim = fields.RequiredInt("index_head_dim", 1, kMaxWidth / 4096);
+  if (config.q_lora_rank == 0) fields.Refuse("q_lora_rank", "null", "1 or more: the indexer takes its rows");
+}
+
+// Newer configurations of transformers list each layer's kind instead of counting the dense ones.
+void ReadLayerTypes(JsonFields& fields, const V3Family& family, ModelConfig& config) {
+  const nlohmann::json* types = fields.Find("mlp_layer_types");
+  if (types == nullptr) {
+    config.first_k_dense_replace = ReadInt(fields, "first_k_dense_replace",
+                                           family.absent.first_k_dense_replace, 0, kMaxLayers + kMaxModules);
+    return;
+  }
+  int dense = 0;
+  while (types->is_array() && dense < static_cast<int>(types->size()) && (*types)[dense] == "dense") ++dense;
+  nlohmann::json expected = nlohmann::json::array();
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    expected.push_back(layer < dense ? "dense" : "sparse");
+  }
+  if (*types != expected) {
+    fields.Refuse("mlp_layer_types", ShowJson(*types),
+                  absl::StrFormat("\"dense\" for the first layers and \"sparse\" for the rest, %d in all",
+                                  config.num_hidden_layers));
+  }
+  config.first_k_dense_replace = fields.OptionalInt("first_k_dense_replace", dense, dense, dense);
+}
+
+void ReadExperts(JsonFields& fields, const V3Family& family, ModelConfig& config) {
+  const AbsentFields& absent = family.absent;
+  config.n_routed_experts =
+      ReadIntOrNull(fields, "n_routed_experts", absent.n_routed_experts, 0, kMaxExperts);
+  if (config.n_routed_experts == 0) return;
+  ReadLayerTypes(fields, family, config);
+  config.moe_layer_freq = fields.OptionalInt("moe_layer_freq", 1, 1, kMaxLayers);
+  config.moe_intermediate_size = fields.RequiredInt("moe_intermediate_size", 1, kMaxWidth);
+  config.n_shared_experts = ReadInt(fields, "n_shared_experts", absent.n_shared_experts, 0, 256);
+  fields.AllowOnly("scoring_func", "sigmoid");
+  fields.AllowOnly("topk_method", "noaux_tc");
+  if (!absent.norm_topk_prob && fields.Find("norm_topk_prob") == nullptr) {
+    fields.Refuse("norm_topk_prob", "missing", "true, false");
+  }
+  config.norm_topk_prob = fields.OptionalBool("norm_topk_prob", absent.norm_topk_prob.value_or(true));
+  config.routed_scaling_factor =
+      absent.routed_scaling_factor
+          ? fields.OptionalDouble("routed_scaling_factor", *absent.routed_scaling_factor, 0, 1e6)
+          : fields.RequiredDouble("routed_scaling_factor", 0, 1e6);
+  config.n_group = ReadInt(fields, "n_group", absent.n_group, 1, kMaxExperts);
+  const int experts = config.n_routed_experts;
+  if (experts % config.n_group != 0) {
+    fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
+                  absl::StrFormat("divisors of n_routed_experts, %d", experts));
+  }
+  // A group's score is the sum of its two best experts' scores.
+  if (config.n_group > 1 && experts / config.n_group < 2) {
+    fields.Refuse("n_group", absl::StrFormat("%d", config.n_group),
+                  absl::StrFormat("at most n_routed_experts / 2, %d", experts / 2));
+  }
+  config.topk_group = ReadInt(fields, "topk_group", absent.topk_group, 1, config.n_group);
+  const int kept_experts = experts / config.n_group * config.topk_group;
+  config.num_experts_per_tok = fields.RequiredInt("num_experts_per_tok", 1, kept_experts);
+}
+
+// transformers tests whether mscale and mscale_all_dim are given; DeepSeek's own code gives an absent mscale
+// the value 1 and an absent mscale_all_dim the value 0. They agree on the rotation only where both are given
+// and above 0, or where mscale_all_dim is 0 or absent and mscale is 1 or absent. Other combinations are
+// refused.
+void ReadYarn(JsonFields& fields, ModelConfig& config) {
+  RopeScaling yarn;
+  yarn.factor = fields.RequiredDouble("factor", 1, 1e6);
+  yarn.original_max_position_embeddings = fields.RequiredInt("original_max_position_embeddings", 1, 1 << 30);
+  yarn.beta_fast = fields.OptionalDouble("beta_fast", 32, 1e-3, 1e6);
+  yarn.beta_slow = fields.OptionalDouble("beta_slow", 1, 1e-3, 1e6);
+  yarn.mscale = fields.OptionalDouble("mscale", 1, 0, 100);
+  yarn.mscale_all_dim = fields.OptionalDouble("mscale_all_dim", 0, 0, 100);
+  const bool given = fields.Find("mscale") != nullptr;
+  const bool both = given && yarn.mscale > 0 && yarn.mscale_all_dim > 0;
+  if (!both && !(yarn.mscale == 1 && yarn.mscale_all_dim == 0)) {
+    fields.Refuse("mscale",
+                  absl::StrFormat("%s with mscale_all_dim %g",
+                                  given ? absl::StrFormat("%g", yarn.mscale) : "absent", yarn.mscale_all_dim),
+                  "both above 0, or both absent");
+  }
+  if (const nlohmann::json* factor = fields.Find("attention_factor")) {
+    fields.Refuse("attention_factor", ShowJson(*factor), "absent");
+  }
+  if (!fields.OptionalBool("truncate", true)) fields.Refuse("truncate", "false", "true");
+  config.rope_scaling = yarn;
+}
+
+// `rope` is rope_scaling (transformers 4) or rope_parameters (5), which has rope_theta inside.
+void ReadRopeObject(const char* name, const nlohmann::json& rope, JsonFields& parent, ModelConfig& config) {
+  if (!rope.is_object()) return parent.Refuse(name, ShowJson(rope), "an object");
+  JsonFields fields(rope, parent.file(), absl::StrFormat("%s.", name));
+  config.rope_theta = fields.OptionalDouble("rope_theta", config.rope_theta, 1.001, 1e12);
+  fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
+  const char* type_field = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
+  const nlohmann::json* type = fields.Find(type_field);
+  if (type == nullptr) {
+    fields.Refuse(type_field, "missing", "yarn, default");
+  } else if (*type == "yarn") {
+    ReadYarn(fields, config);
+  } else if (*type != "default") {
+    fields.Refuse(type_field, ShowJson(*type), "yarn, default");
+  }
+  parent.Keep(fields.status());
+}
+
+void ReadRope(JsonFields& fields, ModelConfig& config) {
+  fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
+  config.rope_theta = fields.OptionalDouble("rope_theta", 10000, 1.001, 1e12);
+  const nlohmann::json* scaling = fields.Find("rope_scaling");
+  const nlohmann::json* parameters = fields.Find("rope_parameters");
+  if (scaling != nullptr && parameters != nullptr) {
+    return fields.Refuse("rope_scaling", "given beside rope_parameters", "one of them");
+  }
+  if (scaling != nullptr) ReadRopeObject("rope_scaling", *scaling, fields, config);
+  if (parameters != nullptr) ReadRopeObject("rope_parameters", *parameters, fields, config);
+}
+
+}  // namespace
+
+void ReadDeepseekV3(JsonFields& fields, ModelConfig& config) {
+  const V3Family* const family =
+      std::find_if(std::begin(kV3Families), std::end(kV3Families), [&](const V3Family& row) {
+        return row.name.architecture == config.architecture && row.name.model_type == config.model_type;
+      });
+  CHECK(family != std::end(kV3Families)) << config.model_type;
+  config.dense_mtp = family->dense_mtp;
+  config.mtp_file = family->mtp_file;
+  ReadSizes(fields, *family, config);
+  ReadAttention(fields, *family, config);
+  ReadExperts(fields, *family, config);
+  ReadRope(fields, config);
+}
+
+}  // namespace foredraft

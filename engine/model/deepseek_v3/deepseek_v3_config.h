@@ -1,0 +1,15 @@
+#pragma once
+
+// config.json of DeepSeek-V3 and of the families that compute as it does.
+
+#include "engine/model/json_fields.h"
+#include "engine/model/model_config.h"
+
+namespace foredraft {
+
+// Reads everything but quantization_config and the token ids, which are read as for other models.
+// config.architecture and config.model_type are set. `fields` keeps the first fault; the result is then
+// unspecified.
+void ReadDeepseekV3(JsonFields& fields, ModelConfig& config);
+
+}  // namespace foredraft

@@ -1,0 +1,37 @@
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
+
+#include <array>
+#include <utility>
+#include <variant>
+
+#include "engine/model/deepseek_v3/deepseek_v3.h"
+#include "engine/model/deepseek_v3/deepseek_v3_config.h"
+#include "engine/model/deepseek_v3/deepseek_v3_description.h"
+#include "engine/model/deepseek_v3/deepseek_v3_families.h"
+
+namespace foredraft {
+namespace {
+
+constexpr auto kNames = [] {
+  std::array<ModelName, std::size(kV3Families)> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kV3Families[i].name;
+  return names;
+}();
+
+}  // namespace
+
+const ModelKind kDeepseekV3Kind = {
+    .names = kNames,
+    .chat_format = "deepseek_r1",
+    .read = ReadDeepseekV3,
+    .describe = DescribeDeepSeekV3,
+    .register_rows =
+        [](const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry) {
+          RegisterV3Rows(config, module_count, kv_dtype, registry);
+        },
+    .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
+                 const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {
+      return DeepseekV3::Create(device, comm, config, std::get<ModelWeights>(std::move(weights)), capacity);
+    }};
+
+}  // namespace foredraft

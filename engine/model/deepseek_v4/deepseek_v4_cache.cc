@@ -1,0 +1,65 @@
+#include "engine/model/deepseek_v4/deepseek_v4_cache.h"
+
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+CacheRows Values(int count, int positions = 1) {
+  return {.row_bytes = count * static_cast<int>(sizeof(bf16)), .positions = positions, .dtype = DType::kBF16};
+}
+
+// A compressor keeps the values and gates of a position until its windows are complete; one whose windows
+// overlap has two halves of each.
+CacheRows State(int width, bool overlapping) {
+  const int channels = (overlapping ? 2 : 1) * width;
+  return {.row_bytes = 2 * channels * static_cast<int>(sizeof(float)), .dtype = DType::kF32};
+}
+
+template <class T>
+PagedRows<T> Paged(const KvCache& cache, CacheHandle handle) {
+  if (!handle) return {};
+  const CachedRows rows = cache.rows(handle);
+  CHECK_EQ(rows.row_bytes % sizeof(T), 0u);
+  return {.data = reinterpret_cast<T*>(rows.data),
+          .block_tables = rows.block_tables,
+          .table_stride = rows.table_stride,
+          .rows_per_block = rows.rows_per_block,
+          .width = rows.row_bytes / static_cast<int>(sizeof(T))};
+}
+
+}  // namespace
+
+std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count,
+                                        CacheRegistry& registry) {
+  const DeepseekV4Shape& v4 = *config.v4;
+  const RecentRows window = {.group = "window", .reach = v4.sliding_window - 1};
+  const RecentRows heavy_window = {.group = "window", .reach = v4.heavy_ratio - 1};
+  // Two windows of an overlapping compressor, in blocks of their own: they are large and soon useless.
+  const RecentRows tail = {
+      .group = "tail", .reach = 2 * v4.sparse_ratio - 1, .tokens_per_block = 2 * v4.sparse_ratio};
+  std::vector<V4LayerRows> layers(config.num_hidden_layers + module_count);
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    V4LayerRows& rows = layers[layer];
+    rows.keys = registry.AddRecent(window, Values(v4.head_dim));
+    const AttentionKind kind = v4.Kind(static_cast<int>(layer));
+    if (kind == AttentionKind::kWindow) continue;
+    const bool sparse = kind == AttentionKind::kCompressedSparse;
+    rows.entries = registry.Add(Values(v4.head_dim, v4.Ratio(kind)));
+    rows.state = registry.AddRecent(sparse ? tail : heavy_window, State(v4.head_dim, sparse));
+    if (!sparse) continue;
+    rows.index_entries = registry.Add(Values(config.index_head_dim, v4.sparse_ratio));
+    rows.index_state = registry.AddRecent(tail, State(config.index_head_dim, true));
+  }
+  return layers;
+}
+
+V4LayerCache LayerCacheOf(const KvCache& cache, const V4LayerRows& rows) {
+  return {.keys = Paged<bf16>(cache, rows.keys),
+          .entries = Paged<bf16>(cache, rows.entries),
+          .state = Paged<float>(cache, rows.state),
+          .index_entries = Paged<bf16>(cache, rows.index_entries),
+          .index_state = Paged<float>(cache, rows.index_state)};
+}
+
+}  // namespace foredraft

@@ -1,0 +1,39 @@
+#include "engine/model/deepseek_v4/deepseek_v4_kind.h"
+
+#include <utility>
+#include <variant>
+
+#include "engine/model/deepseek_v4/deepseek_v4.h"
+#include "engine/model/deepseek_v4/deepseek_v4_config.h"
+#include "engine/model/deepseek_v4/deepseek_v4_description.h"
+#include "engine/model/deepseek_v4/deepseek_v4_names.h"
+
+namespace foredraft {
+namespace {
+
+// DeepSeek-V4 (Flash, Pro) with MTP modules.
+constexpr ModelName kNames[] = {{"DeepseekV4ForCausalLM", "deepseek_v4"}};
+
+// It has neither the latents that FP8 rows are for, nor a module per draft.
+constexpr RefusedValue kRefused[] = {{"kv_cache_config.dtype", "fp8", "bf16 with DeepseekV4ForCausalLM"},
+                                     {"speculative_config.use_mtp_vanilla", "true",
+                                      "false with DeepseekV4ForCausalLM: its one module is recycled"}};
+
+}  // namespace
+
+// Its rows have one dtype, whatever kv_dtype is.
+const ModelKind kDeepseekV4Kind = {
+    .names = kNames,
+    .chat_format = "deepseek_v4",
+    .read = ReadDeepseekV4,
+    .describe = DescribeDeepSeekV4,
+    .rename = NameDeepseekV4,
+    .register_rows = [](const ModelConfig& config, int module_count, DType /*kv_dtype*/,
+                        CacheRegistry& registry) { RegisterV4Rows(config, module_count, registry); },
+    .refused = kRefused,
+    .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
+                 const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {
+      return DeepseekV4::Create(device, comm, config, std::get<V4Weights>(std::move(weights)), capacity);
+    }};
+
+}  // namespace foredraft

@@ -1,0 +1,79 @@
+#pragma once
+
+// The kinds of models, a row each. What depends on the kind of model is in its folder (engine/model/<kind>),
+// and its row says how to reach it; everything else asks the row, or the plain numbers of ModelConfig.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/model_limits.h"
+#include "engine/checkpoint/expert_shard.h"
+#include "engine/checkpoint/loaded_weights.h"
+#include "engine/model/model_config.h"
+#include "kernels/dtype.h"
+
+namespace foredraft {
+
+class CacheRegistry;
+class Communicator;
+class Device;
+class JsonFields;
+class Model;
+struct ForwardCapacity;
+struct ModelDescription;
+struct NamedPart;
+struct TensorEntry;
+
+// What config.json says in `architectures` and `model_type`.
+struct ModelName {
+  std::string_view architecture;
+  std::string_view model_type;
+};
+
+struct ModelKind {
+  // The first of an architecture is the name of a config.json without model_type.
+  std::span<const ModelName> names;
+  // The chat format of its tokenizers that have no template (server/text/chat_format.h).
+  std::string_view chat_format;
+  // Reads config.json's fields but quantization_config and the token ids.
+  void (*read)(JsonFields& fields, ModelConfig& config);
+  // The tensors of a checkpoint with the first `mtp_module_count` MTP modules.
+  ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard);
+  // For Checkpoint::Rename: the description's names of a stored tensor. Null: they are the stored ones.
+  std::vector<NamedPart> (*rename)(const TensorEntry& stored, const ModelConfig& config) = nullptr;
+  // The rows that the target and `module_count` MTP modules keep in the cache.
+  void (*register_rows)(const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry);
+  // Values of configuration keys that it cannot serve.
+  std::span<const RefusedValue> refused = {};
+  // As CreateModel.
+  absl::StatusOr<std::unique_ptr<Model>> (*create)(Device& device, Communicator& comm,
+                                                   const ModelConfig& config, LoadedWeights weights,
+                                                   const ForwardCapacity& capacity);
+};
+
+// The kind of a configuration that ParseModelConfig has accepted.
+const ModelKind& KindOf(const ModelConfig& config);
+
+// The model that the weights are of. The device, the communicator and the weights' memory outlive it.
+// UNIMPLEMENTED where the device's backend lacks the model's ops.
+absl::StatusOr<std::unique_ptr<Model>> CreateModel(Device& device, Communicator& comm,
+                                                   const ModelConfig& config, LoadedWeights weights,
+                                                   const ForwardCapacity& capacity);
+
+struct NamedKind {
+  const ModelKind* kind;
+  ModelName name;
+};
+// An empty `model_type` (absent from config.json) gives the first name of the architecture.
+std::optional<NamedKind> FindModelKind(std::string_view architecture, std::string_view model_type);
+
+// "a, b": all architectures, or all model_types of one.
+std::string KnownArchitectures();
+std::string KnownModelTypes(std::string_view architecture);
+
+}  // namespace foredraft
