@@ -17,7 +17,7 @@ struct BenchFlag {
 };
 
 // Flags that are not given keep their values. Ends the program with exit code 2 and one line on stderr for
-// an argument that is not allowed. Returns the command as given, for reports: "build/cpu/bin/cpu_ops --rows
+// an argument that is not allowed. Returns the command as given, for reports: "build/cpu/bin/ops_bench --rows
 // 1,4".
 std::string ParseBenchFlags(int argc, char** argv, std::initializer_list<BenchFlag> flags);
 

@@ -1,4 +1,4 @@
-"""gpu_ops beside PyTorch on the same device: torch.mm in BF16, torch._scaled_mm in FP8, both captured and with cold
+"""ops_bench beside PyTorch on the same device: torch.mm in BF16, torch._scaled_mm in FP8, both captured and with cold
 weights, and mla_decode beside FlashMLA's published rates. Without torch, that part is skipped by name.
 
 `--torch-times` (how run() calls it, with the machine's Python) prints the times as JSON lines."""
@@ -12,7 +12,7 @@ from gpu_machine import json_lines, run_program
 
 ROWS = (1, 4, 8, 32, 128)
 COLD_BYTES = 256e6  # five times an H200's L2
-# As in gpu_ops.cc: name, outputs, inputs, FP8. Torch has no product with 4-bit weights: those are beside BF16's.
+# As in ops_gpu.cc: name, outputs, inputs, FP8. Torch has no product with 4-bit weights: those are beside BF16's.
 GEMMS = (("q_a and kv_a", 2112, 7168, True), ("q_b", 24576, 1536, True), ("o", 7168, 16384, True),
          ("shared gate and up", 4096, 7168, True), ("shared down", 7168, 2048, True),
          ("dense gate and up", 36864, 7168, True), ("dense down", 7168, 18432, True), ("router", 256, 7168, False),
@@ -109,10 +109,10 @@ def flash_mla_us(line):
 
 
 def run(report, quick):
-    path = str(report.out / "gpu_ops.jsonl")
-    command = [report.machine.program("gpu_ops"), "--backend", "cuda", "--json", path]
+    path = str(report.out / "ops_bench.jsonl")
+    command = [report.machine.program("ops_bench"), "--backend", "cuda", "--json", path]
     command += ["--small", "--gpu", "h200", "--rows", "2", "--only", "gemm router"] if quick else []
-    report.add_program("gpu_ops", command, 240)
+    report.add_program("ops_bench", command, 240)
     theirs = torch_times(report, quick)
     for line in json_lines(path):
         if "op" not in line:

@@ -205,7 +205,7 @@ class Report:
 
 
 def json_lines(path):
-    """The objects of a file that gpu_ops or gpu_step wrote, also if it was stopped."""
+    """The objects of a file that ops_bench or step_bench wrote, also if it was stopped."""
     objects = []
     if pathlib.Path(path).exists():
         for line in pathlib.Path(path).read_text().splitlines():

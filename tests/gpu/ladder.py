@@ -1,4 +1,4 @@
-"""Every test of the ops in a process of its own, the simplest first, then gpu_ops at 32 rows and the sanitizer."""
+"""Every test of the ops in a process of its own, the simplest first, then ops_bench at 32 rows and the sanitizer."""
 
 import os
 import shutil
@@ -36,10 +36,10 @@ def test_command(machine, name):
 
 
 def add_op_times(report, arguments, limit):
-    """gpu_ops as one row per op and row count, each beside its prediction."""
-    path = str(report.out / "gpu_ops.jsonl")
-    command = [report.machine.program("gpu_ops"), "--backend", "cuda", "--json", path, *arguments]
-    report.add_program("gpu_ops", command, limit)
+    """ops_bench as one row per op and row count, each beside its prediction."""
+    path = str(report.out / "ops_bench.jsonl")
+    command = [report.machine.program("ops_bench"), "--backend", "cuda", "--json", path, *arguments]
+    report.add_program("ops_bench", command, limit)
     for line in json_lines(path):
         if "op" not in line:
             continue

@@ -1,7 +1,7 @@
 """Tests pack and run: on programs that fail in the ways a GPU makes programs fail, and on the real ones over
 tests/cuda_on_host.
 
-usage: scripts_test.py DIR   (DIR/bin has gpu_tests_on_host, gpu_ops_on_host and gpu_step_on_host)"""
+usage: scripts_test.py DIR   (DIR/bin has gpu_tests_on_host, ops_bench_on_host and step_bench_on_host)"""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ esac
 """
 FAKE_OPS = """#!/bin/bash
 while [[ $1 != --json ]]; do shift; done
-echo '{"program": "gpu_ops"}' > "$2"
+echo '{"program": "ops_bench"}' > "$2"
 echo '{"op": "gemm o", "rows": 32, "us": 40.0, "predicted_us": 32.0, "roofline_us": 27.0}' >> "$2"
 echo -n '{"op": "cut' >> "$2"
 exit 1
@@ -48,7 +48,7 @@ class Scripts(unittest.TestCase):
         return {row["name"]: row for row in report["rows"]}
 
     def fake_pack(self):
-        for name, text in (("gpu_tests", FAKE_TESTS), ("gpu_ops", FAKE_OPS), ("gpu_step", "#!/bin/bash\n")):
+        for name, text in (("gpu_tests", FAKE_TESTS), ("ops_bench", FAKE_OPS), ("step_bench", "#!/bin/bash\n")):
             path = self.folder / "pack/bin" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -74,7 +74,7 @@ class Scripts(unittest.TestCase):
         self.assertIn('mbarrier "full", parity 0', rows["Gemm.Holds"]["reason"])
         self.assertEqual(rows["Slots.Fails"]["result"], "status 1")
         self.assertIn("--gtest_filter=Slots.Fails", rows["Slots.Fails"]["repeat"])
-        # What gpu_ops wrote before it ended counts.
+        # What ops_bench wrote before it ended counts.
         self.assertEqual((rows["gemm o, 32 rows"]["measured"], rows["gemm o, 32 rows"]["predicted"]), (40.0, 32.0))
         table = (self.folder / "out/ladder.txt").read_text()
         self.assertRegex(table, r"gemm o, 32 rows\s+measured\s+-\s+40.00\s+32.00\s+1.25\s+us")

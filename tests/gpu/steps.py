@@ -1,4 +1,4 @@
-"""gpu_step of one rank's share of R1: rows 1 to 128, K 0, 1, 3, eager, as a graph and as a graph without side branches,
+"""step_bench of one rank's share of R1: rows 1 to 128, K 0, 1, 3, eager, as a graph and as a graph without side branches,
 overlap on and off, and the idle time between steps. A card under 120 GiB takes the small shape. Then one rank's
 share of DeepSeek-V4-Flash, and GLM-4.7-Flash in INT4, whole, at few rows."""
 
@@ -12,9 +12,9 @@ GLM = "deploy/configs/glm-4.7-flash.json"  # 19 GB
 
 
 def add_steps(report, prefix, arguments, limit):
-    path = str(report.out / "gpu_step.jsonl")
-    command = [report.machine.program("gpu_step"), "--backend", "cuda", "--json", path, *arguments]
-    report.add_program(f"{prefix}gpu_step", command, limit)
+    path = str(report.out / "step_bench.jsonl")
+    command = [report.machine.program("step_bench"), "--backend", "cuda", "--json", path, *arguments]
+    report.add_program(f"{prefix}step_bench", command, limit)
     for line in json_lines(path):
         if "step_us" not in line:
             continue

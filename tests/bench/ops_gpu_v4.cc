@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/bench/gpu_ops_bench.h"
+#include "tests/bench/ops_bench.h"
 
 namespace foredraft {
 namespace {
@@ -21,7 +21,7 @@ struct Sizes {
 // Cache rows of `count` rows a sequence, in blocks of 32. Only the last `kept` have memory of their own,
 // which the rows before them share, as a window's blocks are used again.
 template <class T>
-PagedRows<T> Pages(Bench& bench, int sequences, int count, int width, int kept) {
+PagedRows<T> Pages(OpsBench& bench, int sequences, int count, int width, int kept) {
   constexpr int kRowsPerBlock = 32;
   const int stride = (count + kRowsPerBlock - 1) / kRowsPerBlock;
   const int blocks = std::min(stride, kept / kRowsPerBlock + 1);
@@ -35,25 +35,24 @@ PagedRows<T> Pages(Bench& bench, int sequences, int count, int width, int kept) 
           .width = width};
 }
 template <class T>
-PagedRows<T> Pages(Bench& bench, int sequences, int count, int width) {
+PagedRows<T> Pages(OpsBench& bench, int sequences, int count, int width) {
   return Pages<T>(bench, sequences, count, width, count);
 }
 
-RowIndex Index(Bench& bench, int rows) {
+RowIndex Index(OpsBench& bench, int rows) {
   std::vector<int32_t> slots(rows);
   std::iota(slots.begin(), slots.end(), 0);
   return {bench.Put(slots), bench.Put(std::vector<int32_t>(rows, kContext - 1)), rows};
 }
 
 template <class Params>
-void LineOf(Bench& bench, const char* name, const Params& p, Op<Params> Ops::*op) {
+void LineOf(OpsBench& bench, const char* name, const Params& p, Op<Params> Ops::*op) {
   const CostContext shape = {.context = kContext};
-  bench.Line(
-      name, p.index.rows, CostOf(p, shape), [&bench, p, op](int) { (bench.ops().*op)(bench.stream(), p); },
-      shape);
+  bench.Line({.name = name, .rows = p.index.rows, .cost = CostOf(p, shape), .context = shape},
+             [&bench, p, op](int) { (bench.ops().*op)(bench.stream(), p); });
 }
 
-void RowLines(Bench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin) {
+void RowLines(OpsBench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin) {
   if (bench.Wants("rotate_heads")) {
     LineOf<RotateHeadsParams>(bench, "rotate_heads",
                               {.out = bench.Rows<bf16>(s.rows, s.heads * s.width),
@@ -82,7 +81,7 @@ void RowLines(Bench& bench, const Sizes& s, const RowIndex& index, const float* 
 }
 
 // A row that completes its window, as the row at the last position of a context does.
-void CompressLine(Bench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin, int ratio) {
+void CompressLine(OpsBench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin, int ratio) {
   const char* const name = ratio == kRatio ? "compress, CSA" : "compress, HCA";
   if (!bench.Wants(name)) return;
   const int channels = ratio == kRatio ? 2 * s.width : s.width;
@@ -102,7 +101,7 @@ void CompressLine(Bench& bench, const Sizes& s, const RowIndex& index, const flo
                          &Ops::compress);
 }
 
-void SelectLine(Bench& bench, const Sizes& s, const RowIndex& index) {
+void SelectLine(OpsBench& bench, const Sizes& s, const RowIndex& index) {
   if (!bench.Wants("select_entries")) return;
   LineOf<SelectEntriesParams>(bench, "select_entries",
                               {.selected = bench.Zeros<int32_t>(size_t(s.rows) * kTopK),
@@ -119,7 +118,7 @@ void SelectLine(Bench& bench, const Sizes& s, const RowIndex& index) {
 }
 
 // ratio 0: the window alone.
-void AttentionLine(Bench& bench, const char* name, const Sizes& s, const RowIndex& index, int ratio) {
+void AttentionLine(OpsBench& bench, const char* name, const Sizes& s, const RowIndex& index, int ratio) {
   if (!bench.Wants(name)) return;
   std::vector<int32_t> selected(size_t(s.rows) * kTopK);
   for (size_t i = 0; i < selected.size(); ++i) selected[i] = static_cast<int32_t>(i % kTopK * 7);
@@ -144,10 +143,9 @@ void AttentionLine(Bench& bench, const char* name, const Sizes& s, const RowInde
 
 }  // namespace
 
-void V4AttentionOps(Bench& bench) {
+void V4AttentionOps(OpsBench& bench, const std::function<int(int)>& width) {
   for (const int rows : bench.rows()) {
-    const Sizes s = {
-        rows, bench.Width(64), bench.Width(512), bench.Width(64), bench.Width(64), bench.Width(128)};
+    const Sizes s = {rows, width(64), width(512), width(64), width(64), width(128)};
     const RowIndex index = Index(bench, rows);
     const float* const cos_sin = bench.Zeros<float>(size_t{kContext} * s.rope);
     RowLines(bench, s, index, cos_sin);

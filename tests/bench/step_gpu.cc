@@ -1,23 +1,6 @@
-// Decode steps of a whole model of random weights: time by rows, K, graph or eager, overlapped or not, with
-// the side branches or in one line, the idle time of the device between two steps, the roofline counted from
-// the ops the step submits, and the predicted time (paper_device.h).
-//
-// clang-format off
-// usage: gpu_step [--backend cuda|cpu|paper] [--gpu NAME] [--model CONFIG_JSON] [--ranks N] [--context N]
-//                 [--rows 1,4,...] [--how eager,graph,unforked] [--kernels] [--json FILE] [--markdown] [--quick]
-//   --backend  paper: a GPU that does not exist here; only its prediction is printed
-//   --gpu      whose prediction, h200 or h100; default: by the device's name, h200 on paper
-//   --model    default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
-//   --ranks    1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
-//              the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
-//   --context  positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
-//   --rows     sequences, ascending, default 1,4,8,32,128
-//   --how      ways to submit a step, default eager,graph,unforked; unforked: a graph without side branches
-//   --kernels  also prints the predicted time by kernel, of graphs
-//   --quick    K 3, one step each: shows that the program runs, its times mean nothing
-//   --markdown the lines as a table for RESULTS.md
-//   --json     also writes the lines to FILE, a JSON object each
-// clang-format on
+// step_bench on a GPU: decode steps of a whole model of random weights: time by rows, K, graph or eager,
+// overlapped or not, with the side branches or in one line, the idle time of the device between two steps,
+// the roofline counted from the ops the step submits, and the predicted time (paper_device.h).
 //
 // Device events time each step. The host's clock times the period from one step to the next, as a mean over
 // all steps. Idle is the period less the mean step. Drafts are accepted at the lengths published for
@@ -30,6 +13,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -38,12 +22,12 @@
 #include "engine/checkpoint/dummy_weights.h"
 #include "engine/model/expert_activations.h"
 #include "engine/model/model_config.h"
-#include "tests/bench/bench_flags.h"
 #include "tests/bench/bench_json.h"
 #include "tests/bench/copy_communicator.h"
 #include "tests/bench/library_rates.h"
 #include "tests/bench/paper_device.h"
 #include "tests/bench/step_bench.h"
+#include "tests/bench/step_options.h"
 
 namespace foredraft {
 namespace {
@@ -53,19 +37,7 @@ constexpr int kWarmSteps = 3;
 constexpr int kTimedSteps = 24;
 constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence: both ways to submit
 
-struct Options {
-  std::string backend = "cuda";
-  std::string gpu;
-  std::string model = "deploy/configs/r1-shape-61x32.json";
-  std::string json;
-  std::vector<std::string> how = {"eager", "graph", "unforked"};
-  int ranks = 0;  // 0 = by the model
-  int context = 4096;
-  std::vector<int> rows = {1, 4, 8, 32, 128};
-  bool kernels = false;
-  bool markdown = false;
-  bool quick = false;
-
+struct Options : StepOptions {
   int warm_steps() const { return quick ? 0 : kWarmSteps; }
   int timed_steps() const { return quick ? 1 : kTimedSteps; }
   std::vector<int> draft_lens() const { return quick ? std::vector<int>{3} : std::vector<int>{0, 1, 3}; }
@@ -185,7 +157,7 @@ class Report {
     std::cout << absl::StrFormat(LineFormat(), "rows", "K", "how", "overlap", "step us", "period us",
                                  "idle us", "GB", "roofline us", "ratio", "predicted us", "tok/s/row");
     if (markdown_) std::cout << "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
-    json_.Add({{"program", "gpu_step"},
+    json_.Add({{"program", "step_bench"},
                {"device", device},
                {"predicted_for", gpu != nullptr ? gpu->name : ""},
                {"model", options.model},
@@ -318,7 +290,7 @@ class Steps {
 int Run(const Options& options, const GpuModel* gpu) {
   auto config = ReadModelConfig(options.model);
   if (!config.ok()) {
-    std::cerr << "gpu_step: " << config.status().message() << "\n";
+    std::cerr << "step_bench: " << config.status().message() << "\n";
     return 1;
   }
   config->n_routed_experts *= options.ranks;
@@ -333,12 +305,11 @@ int Run(const Options& options, const GpuModel* gpu) {
   }
   auto probe = CreateDevice(options.backend, {.threads = 2});
   if (!probe.ok()) {
-    std::cerr << "gpu_step: " << probe.status().message() << "\n";
+    std::cerr << "step_bench: " << probe.status().message() << "\n";
     return 1;
   }
   if (gpu == nullptr) gpu = FindGpuModel((*probe)->name());
-  Report report(options, (*probe)->name(), gpu,
-                MeasureRates(**probe, options.quick || options.backend == "cpu"));
+  Report report(options, (*probe)->name(), gpu, MeasureRates(**probe, options.quick));
   probe->reset();
   Steps steps(options, *config, gpu);
   if (gpu != nullptr) steps.Predict();
@@ -348,46 +319,37 @@ int Run(const Options& options, const GpuModel* gpu) {
 
 bool Allowed(const Options& options) {
   if (options.ranks > 8 || (options.ranks & (options.ranks - 1)) != 0) {
-    std::cerr << "gpu_step: --ranks: " << options.ranks << ", allowed 1, 2, 4, 8\n";
+    std::cerr << "step_bench: --ranks: " << options.ranks << ", allowed 1, 2, 4, 8\n";
     return false;
   }
   if (!std::is_sorted(options.rows.begin(), options.rows.end())) {
-    std::cerr << "gpu_step: --rows: not ascending\n";
+    std::cerr << "step_bench: --rows: not ascending\n";
     return false;
   }
   for (const std::string& how : options.how) {
     if (how == "eager" || how == "graph" || how == "unforked") continue;
-    std::cerr << "gpu_step: --how: " << how << ", allowed eager, graph, unforked\n";
+    std::cerr << "step_bench: --how: " << how << ", allowed eager, graph, unforked\n";
     return false;
   }
   if (!options.gpu.empty() && FindGpuModel(options.gpu) == nullptr) {
-    std::cerr << "gpu_step: --gpu " << options.gpu << ": unknown, allowed h200, h100\n";
+    std::cerr << "step_bench: --gpu " << options.gpu << ": unknown, allowed h200, h100\n";
     return false;
   }
   return true;
 }
 
-int Main(int argc, char** argv) {
-  Options options;
-  ParseBenchFlags(argc, argv,
-                  {{"--backend", &options.backend},
-                   {"--gpu", &options.gpu},
-                   {"--model", &options.model},
-                   {"--json", &options.json},
-                   {"--how", &options.how},
-                   {"--ranks", &options.ranks},
-                   {"--context", &options.context},
-                   {"--rows", &options.rows},
-                   {"--kernels", &options.kernels},
-                   {"--markdown", &options.markdown},
-                   {"--quick", &options.quick}});
-  if (options.ranks == 0) options.ranks = options.model == Options().model ? 8 : 1;
+}  // namespace
+
+int RunGpuSteps(StepOptions given) {
+  constexpr const char* kR1Share = "deploy/configs/r1-shape-61x32.json";
+  Options options{std::move(given)};
+  if (options.model.empty()) options.model = kR1Share;
+  if (options.rows.empty()) options.rows = {1, 4, 8, 32, 128};
+  if (options.context == 0) options.context = 4096;
+  if (options.ranks == 0) options.ranks = options.model == kR1Share ? 8 : 1;
   if (options.backend == "paper" && options.gpu.empty()) options.gpu = "h200";
   if (!Allowed(options)) return 2;
   return Run(options, FindGpuModel(options.gpu));
 }
 
-}  // namespace
 }  // namespace foredraft
-
-int main(int argc, char** argv) { return foredraft::Main(argc, argv); }

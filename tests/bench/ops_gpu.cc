@@ -1,34 +1,120 @@
-// Each op at DeepSeek-R1's shapes, and those of V4's attention at V4-Flash's: time, bytes and FLOPs per
-// second, their share of the device's measured rates, the predicted time (launch_model.h), and the time of
-// the vendor's library where it has the op. Calls cycle through copies of the weights, so that none is in a
-// cache.
-//
-// usage: gpu_ops [--backend cuda|cpu|paper] [--gpu NAME] [--only WORD] [--rows 1,4,...] [--small]
-//                [--json FILE] [--markdown]
-//   --backend  paper: a GPU that does not exist here; only its prediction is printed
-//   --gpu      whose prediction, h200 or h100; default: by the device's name, h200 on paper
-//   --only     ops with WORD in their name
-//   --small    widths divided by 16: shows that the program runs, its times mean nothing
-//   --markdown the lines as a table for RESULTS.md
-//   --json     also writes the lines to FILE, a JSON object each
+// ops_bench on a GPU: each op at DeepSeek-R1's shapes, and those of V4's attention at V4-Flash's, measured
+// beside the prediction.
 
-#include <cmath>
-#include <functional>
+#include <algorithm>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "kernels/device.h"
-#include "tests/bench/bench_flags.h"
-#include "tests/bench/gpu_ops_bench.h"
+#include "tests/bench/bench_json.h"
+#include "tests/bench/device_timer.h"
 #include "tests/bench/library_rates.h"
-#include "tests/bench/op_cost.h"
+#include "tests/bench/ops_bench.h"
 #include "tests/bench/paper_device.h"
 
 namespace foredraft {
 namespace {
+
+class Bench : public OpsBench {
+ public:
+  // `gpu`: the model that predictions come from; null prints none.
+  Bench(const OpsOptions& options, std::unique_ptr<Device> device, const GpuModel* gpu)
+      : OpsBench(options, std::move(device)), json_(options.json) {
+    if (gpu != nullptr) {
+      paper_ = std::make_unique<PaperDevice>(*gpu);
+      paper_stream_ = paper_->CreateStream();
+    }
+    rates_ = options.backend == "paper" ? RatesOf(*gpu) : MeasureRates(OpsBench::device(), options_.small);
+    const char* const origin = options.backend == "paper" ? "assumed" : "measured";
+    std::cout << absl::StreamFormat("%s\ncopy %.0f GB/s, BF16 %.0f TFLOPS %s; FP8 taken for %.0f\n\n",
+                                    OpsBench::device().name(), rates_.bytes_per_second / 1e9,
+                                    rates_.bf16_flops / 1e12, origin, rates_.fp8_flops / 1e12);
+    Head();
+    json_.Add({{"program", "ops_bench"},
+               {"device", OpsBench::device().name()},
+               {"predicted_for", gpu != nullptr ? gpu->name : ""},
+               {"rates", origin},
+               {"copy_gb_per_s", rates_.bytes_per_second / 1e9},
+               {"bf16_tflops", rates_.bf16_flops / 1e12}});
+  }
+
+  // Those of the paper device while a prediction is made: `submit` calls the same ops with the same
+  // parameters.
+  const Ops& ops() override { return predicting_ ? paper_->ops() : OpsBench::ops(); }
+  Stream& stream() override { return predicting_ ? *paper_stream_ : OpsBench::stream(); }
+
+  int Width(int r1) const { return options_.small ? std::max(1, r1 / 16) : r1; }
+
+  std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype) {
+    return OpsBench::ColdWeights(count, n, k, dtype, options_.small ? 0 : kColdBytes);
+  }
+
+  void Line(const OpLine& line, const std::function<void(int)>& submit) override {
+    const OpCost& cost = line.cost;
+    const std::optional<double> predicted = Predicted(line.context, submit);
+    PaperDevice::SetContext(line.context);
+    const double seconds = MedianSeconds(device(), OpsBench::stream(), submit);
+    const double roofline = RooflineSeconds(cost, rates_);
+    const bool memory_bound = cost.bytes / rates_.bytes_per_second >= roofline;
+    std::optional<double> library;
+    if (line.library && options_.backend != "paper") {
+      library = LibraryGemmSeconds(line.library->rows, line.library->n, line.library->k);
+    }
+    const std::string measured = options_.backend == "paper" ? "-" : Microseconds(seconds);
+    std::cout << absl::StrFormat(LineFormat(), line.name, absl::StrCat(line.rows), measured,
+                                 absl::StrFormat("%.0f", cost.bytes / seconds / 1e9),
+                                 absl::StrFormat("%.1f", (cost.bf16_flops + cost.fp8_flops) / seconds / 1e12),
+                                 absl::StrFormat("%.0f%%", 100 * roofline / seconds),
+                                 memory_bound ? "memory" : "matrix", Microseconds(predicted),
+                                 Microseconds(library))
+              << std::flush;
+    nlohmann::ordered_json json = {{"op", line.name}, {"rows", line.rows}};
+    if (options_.backend != "paper") json["us"] = seconds * 1e6;
+    json["roofline_us"] = roofline * 1e6;
+    json["bytes"] = cost.bytes;
+    json["flops"] = cost.bf16_flops + cost.fp8_flops;
+    if (predicted.has_value()) json["predicted_us"] = *predicted * 1e6;
+    if (library.has_value()) json["library_us"] = *library * 1e6;
+    json_.Add(json);
+  }
+
+ private:
+  using Format = absl::ParsedFormat<'s', 's', 's', 's', 's', 's', 's', 's', 's'>;
+  const Format& LineFormat() const {
+    static const Format text("%-42s %5s %10s %8s %8s %7s %-7s %12s %10s\n");
+    static const Format markdown("| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n");
+    return options_.markdown ? markdown : text;
+  }
+  void Head() const {
+    std::cout << absl::StrFormat(LineFormat(), "op", "rows", "us", "GB/s", "TFLOPS", "share", "bound",
+                                 "predicted us", "library us");
+    if (options_.markdown) std::cout << "|---|---|---|---|---|---|---|---|---|\n";
+  }
+
+  static DeviceRates RatesOf(const GpuModel& gpu) {
+    return {.bytes_per_second = gpu.memory_rate, .bf16_flops = gpu.bf16_flops, .fp8_flops = gpu.fp8_flops};
+  }
+  static std::string Microseconds(std::optional<double> seconds) {
+    return seconds.has_value() ? absl::StrFormat("%.2f", *seconds * 1e6) : "-";
+  }
+
+  std::optional<double> Predicted(const CostContext& shape, const std::function<void(int)>& submit) {
+    if (paper_ == nullptr) return std::nullopt;
+    PaperDevice::SetContext(shape);
+    predicting_ = true;
+    const double seconds = MedianSeconds(*paper_, *paper_stream_, submit);
+    predicting_ = false;
+    return seconds;
+  }
+
+  JsonLines json_;
+  DeviceRates rates_;
+  std::unique_ptr<PaperDevice> paper_;
+  std::unique_ptr<Stream> paper_stream_;
+  bool predicting_ = false;
+};
 
 void Gemms(Bench& bench) {
   const struct {
@@ -47,49 +133,16 @@ void Gemms(Bench& bench) {
   for (const auto& s : shapes) {
     const std::string name = absl::StrCat("gemm ", s.name);
     if (!bench.Wants(name)) continue;
-    const int n = bench.Width(s.n);
-    const int k = bench.Width(s.k);
-    const std::vector<PackedWeights> weights = bench.ColdWeights(1, n, k, s.dtype);
-    for (const int rows : bench.rows()) {
-      GemmParams p = {.out = bench.Rows<float>(rows, n), .x = bench.Rows<const bf16>(rows, k)};
-      p.weight = weights[0].first;
-      if (s.dtype == DType::kF8E4M3)
-        p.x_f8 = bench.F8Rows(rows, k);  // in FP8, like the outputs of norms and activations
-      bench.Line(
-          name, rows, CostOf(p),
-          [&bench, &weights, p](int i) mutable {
-            p.weight = weights[i % weights.size()].first;
-            bench.ops().gemm(bench.stream(), p);
-          },
-          {},
-          [&]() -> std::optional<double> {
-            if (s.dtype != DType::kBF16) return std::nullopt;
-            return LibraryGemmSeconds(rows, n, k);
-          });
-    }
+    GemmLines(bench, name, {bench.ColdWeights(1, bench.Width(s.n), bench.Width(s.k), s.dtype)});
   }
 }
 
 void HeadGemms(Bench& bench) {
-  const struct {
-    const char* name;
-    int n, k;
-  } shapes[] = {{"head_gemm W_UK", 512, 128}, {"head_gemm W_UV", 128, 512}};
   const int heads = bench.Width(128);
-  for (const auto& s : shapes) {
+  for (const HeadGemmShape& s :
+       {HeadGemmShape{"head_gemm W_UK", 512, 128}, HeadGemmShape{"head_gemm W_UV", 128, 512}}) {
     if (!bench.Wants(s.name)) continue;
-    const std::vector<PackedWeights> weights = bench.ColdWeights(heads, s.n, s.k, DType::kBF16);
-    for (const int rows : bench.rows()) {
-      HeadGemmParams p = {.out = bench.Rows<bf16>(rows, heads * s.n),
-                          .x = bench.Rows<const bf16>(rows, heads * s.k),
-                          .heads = weights[0],
-                          .out_head_stride = s.n,
-                          .x_head_stride = s.k};
-      bench.Line(s.name, rows, CostOf(p), [&bench, &weights, p](int i) mutable {
-        p.heads = weights[i % weights.size()];
-        bench.ops().head_gemm(bench.stream(), p);
-      });
-    }
+    HeadGemmLines(bench, s, heads, bench.ColdWeights(heads, s.n, s.k, DType::kBF16));
   }
 }
 
@@ -124,56 +177,35 @@ void GroupedGemms(Bench& bench) {
             .expert_offsets = bench.Put(offsets),
             .experts = experts};
         const CostContext shape = {.met_experts = kExperts};
-        bench.Line(
-            name, pairs, CostOf(p, shape), [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); },
-            shape);
+        bench.Line({.name = name, .rows = pairs, .cost = CostOf(p, shape), .context = shape},
+                   [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); });
         if (!p.x_f8 || s.n != 4096 || k % kQuantGroup != 0) continue;
         GroupedGemmParams silu = p;
         silu.out = {};
         silu.silu_f8 = bench.F8Rows(pairs, n / 2);
-        bench.Line(
-            absl::StrCat(name, ", with SwiGLU"), pairs, CostOf(silu, shape),
-            [&bench, silu](int) { bench.ops().grouped_gemm(bench.stream(), silu); }, shape);
+        bench.Line({.name = absl::StrCat(name, ", with SwiGLU"),
+                    .rows = pairs,
+                    .cost = CostOf(silu, shape),
+                    .context = shape},
+                   [&bench, silu](int) { bench.ops().grouped_gemm(bench.stream(), silu); });
       }
     }
   }
 }
 
 void Attention(Bench& bench) {
-  const int context = bench.Width(4096);
-  const int heads = bench.Width(128);
-  constexpr int kLatent = 512, kRope = 64, kNope = 128, kTokensPerBlock = 64;
-  const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
   for (const int rows_per_sequence : {1, 4}) {
-    const std::string name = absl::StrCat("mla_decode, ", rows_per_sequence, " rows a sequence");
-    if (!bench.Wants(name)) continue;
+    const DecodeShape shape = {.name = absl::StrCat("mla_decode, ", rows_per_sequence, " rows a sequence"),
+                               .heads = bench.Width(128),
+                               .latent = 512,
+                               .rope = 64,
+                               .nope = 128,
+                               .layers = 61,
+                               .tokens_per_block = 64,
+                               .context = bench.Width(4096)};
+    if (!bench.Wants(shape.name)) continue;
     for (const int rows : bench.rows()) {
-      if (rows < rows_per_sequence) continue;
-      const int sequences = rows / rows_per_sequence;
-      std::vector<int32_t> tables(sequences * blocks), slots(rows), positions(rows, context - 1);
-      for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i) + 1;
-      for (int row = 0; row < rows; ++row) slots[row] = row / rows_per_sequence;
-      const KvRowLayout layout = {kLatent, kRope};
-      const size_t cache_bytes = (tables.size() + 1) * kTokensPerBlock * layout.bytes();
-      const MlaDecodeParams p = {.out = bench.Rows<bf16>(rows, heads * kLatent),
-                                 .q_lat = bench.Rows<const bf16>(rows, heads * kLatent),
-                                 .q = bench.Rows<const bf16>(rows, heads * (kNope + kRope)),
-                                 .layer = {.data = bench.Zeros<uint8_t>(cache_bytes),
-                                           .block_tables = bench.Put(tables),
-                                           .table_stride = blocks,
-                                           .block_count = static_cast<int32_t>(tables.size()) + 1,
-                                           .tokens_per_block = kTokensPerBlock,
-                                           .latent_dim = kLatent,
-                                           .rope_dim = kRope},
-                                 .index = {bench.Put(slots), bench.Put(positions), rows},
-                                 .head_count = heads,
-                                 .head_dim = kNope + kRope,
-                                 .first_position = 0,
-                                 .scale = 0.1f};
-      const CostContext shape = {.context = context, .rows_per_sequence = rows_per_sequence};
-      bench.Line(
-          name, rows, CostOf(p, shape), [&bench, p](int) { bench.ops().mla_decode(bench.stream(), p); },
-          shape);
+      if (rows >= rows_per_sequence) MlaDecodeLine(bench, shape, rows, rows_per_sequence);
     }
   }
 }
@@ -186,12 +218,13 @@ void RowOps(Bench& bench) {
                                .x = bench.Rows<const float>(rows, hidden),
                                .weight = bench.Zeros<float>(hidden),
                                .eps = 1e-6f};
-      bench.Line("rms_norm", rows, CostOf(p), [&bench, p](int) { bench.ops().rms_norm(bench.stream(), p); });
+      bench.Line({.name = "rms_norm", .rows = rows, .cost = CostOf(p)},
+                 [&bench, p](int) { bench.ops().rms_norm(bench.stream(), p); });
       RmsNormParams f8 = p;
       f8.out_bf16 = {};
       f8.out_f8 = bench.F8Rows(rows, hidden);
       if (f8.out_f8) {
-        bench.Line("rms_norm to FP8", rows, CostOf(f8),
+        bench.Line({.name = "rms_norm to FP8", .rows = rows, .cost = CostOf(f8)},
                    [&bench, f8](int) { bench.ops().rms_norm(bench.stream(), f8); });
       }
     }
@@ -199,13 +232,13 @@ void RowOps(Bench& bench) {
       const int width = bench.Width(2048);
       const SiluMulParams p = {.out = bench.Rows<bf16>(8 * rows, width),
                                .gate_up = bench.Rows<const float>(8 * rows, 2 * width)};
-      bench.Line("silu_mul", 8 * rows, CostOf(p),
+      bench.Line({.name = "silu_mul", .rows = 8 * rows, .cost = CostOf(p)},
                  [&bench, p](int) { bench.ops().silu_mul(bench.stream(), p); });
       SiluMulParams f8 = p;
       f8.out = {};
       f8.out_f8 = bench.F8Rows(8 * rows, width);
       if (f8.out_f8) {
-        bench.Line("silu_mul to FP8", 8 * rows, CostOf(f8),
+        bench.Line({.name = "silu_mul to FP8", .rows = 8 * rows, .cost = CostOf(f8)},
                    [&bench, f8](int) { bench.ops().silu_mul(bench.stream(), f8); });
       }
     }
@@ -243,18 +276,18 @@ void Routing(Bench& bench) {
                                           .top_k = kTopK,
                                           .expert_count = kExperts};
     if (bench.Wants("route_experts")) {
-      bench.Line("route_experts", rows, CostOf(route),
+      bench.Line({.name = "route_experts", .rows = rows, .cost = CostOf(route)},
                  [&](int) { bench.ops().route_experts(bench.stream(), route); });
     }
     if (bench.Wants("group_rows")) {
       bench.ops().route_experts(bench.stream(), route);
-      bench.Line("group_rows", rows, CostOf(group),
+      bench.Line({.name = "group_rows", .rows = rows, .cost = CostOf(group)},
                  [&](int) { bench.ops().group_rows(bench.stream(), group); });
     }
     if (bench.Wants("combine_experts")) {
       bench.ops().route_experts(bench.stream(), route);
       bench.ops().group_rows(bench.stream(), group);
-      bench.Line("combine_experts", rows, CostOf(combine),
+      bench.Line({.name = "combine_experts", .rows = rows, .cost = CostOf(combine)},
                  [&](int) { bench.ops().combine_experts(bench.stream(), combine); });
     }
   }
@@ -283,7 +316,8 @@ void Sampling(Bench& bench) {
     const Matrix<const float> logits = Dense<const float>(bench.Put(values), rows, vocab);
     if (bench.Wants("argmax")) {
       const ArgmaxParams p = {bench.Zeros<int32_t>(rows), logits};
-      bench.Line("argmax", rows, CostOf(p), [&](int) { bench.ops().argmax(bench.stream(), p); });
+      bench.Line({.name = "argmax", .rows = rows, .cost = CostOf(p)},
+                 [&](int) { bench.ops().argmax(bench.stream(), p); });
     }
     for (const auto& kind : kinds) {
       if (!bench.Wants(kind.name)) continue;
@@ -307,33 +341,29 @@ void Sampling(Bench& bench) {
                                         .prompt_seen = bench.Zeros<uint8_t>(size_t(rows) * vocab),
                                         .vocab_size = vocab},
                               .scratch = bench.Zeros<float>(size_t(rows) * vocab)};
-      bench.Line(kind.name, rows, CostOf(p), [&](int) { bench.ops().sample(bench.stream(), p); },
-                 {.sampled = kind.temperature > 0, .filtered = kind.top_p < 1 || kind.top_k > 0});
+      const CostContext filters = {.sampled = kind.temperature > 0,
+                                   .filtered = kind.top_p < 1 || kind.top_k > 0};
+      bench.Line({.name = kind.name, .rows = rows, .cost = CostOf(p), .context = filters},
+                 [&](int) { bench.ops().sample(bench.stream(), p); });
     }
   }
 }
 
-int Main(int argc, char** argv) {
-  GpuOpsOptions options;
-  ParseBenchFlags(argc, argv,
-                  {{"--backend", &options.backend},
-                   {"--gpu", &options.gpu},
-                   {"--only", &options.only},
-                   {"--rows", &options.rows},
-                   {"--json", &options.json},
-                   {"--markdown", &options.markdown},
-                   {"--small", &options.small}});
+}  // namespace
+
+int RunGpuOps(OpsOptions options) {
+  if (options.rows.empty()) options.rows = {1, 4, 8, 32, 128};
   const bool paper = options.backend == "paper";
   if (paper && options.gpu.empty()) options.gpu = "h200";
   const GpuModel* gpu = FindGpuModel(options.gpu);
   if (gpu == nullptr && !options.gpu.empty()) {
-    std::cerr << "gpu_ops: --gpu " << options.gpu << ": unknown, allowed h200, h100\n";
+    std::cerr << "ops_bench: --gpu " << options.gpu << ": unknown, allowed h200, h100\n";
     return 2;
   }
   absl::StatusOr<std::unique_ptr<Device>> device =
       paper ? std::make_unique<PaperDevice>(*gpu) : CreateDevice(options.backend, {.threads = 2});
   if (!device.ok()) {
-    std::cerr << "gpu_ops: " << device.status().message() << "\n";
+    std::cerr << "ops_bench: " << device.status().message() << "\n";
     return 1;
   }
   if (gpu == nullptr) gpu = FindGpuModel((*device)->name());
@@ -345,11 +375,8 @@ int Main(int argc, char** argv) {
   RowOps(bench);
   Routing(bench);
   Sampling(bench);
-  V4AttentionOps(bench);
+  V4AttentionOps(bench, [&bench](int width) { return bench.Width(width); });
   return 0;
 }
 
-}  // namespace
 }  // namespace foredraft
-
-int main(int argc, char** argv) { return foredraft::Main(argc, argv); }

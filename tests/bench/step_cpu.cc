@@ -1,17 +1,6 @@
-// Decode steps and prefills of a whole model on backend cpu against the bounds of this machine: their time,
-// the bytes they read from memory and the products they compute, and the read bandwidth and the rate of BF16
-// products measured before and after.
-//
-// usage: cpu_step [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
-//                 [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--fp8-cache] [--buffer-mb N]
-//                 [--markdown]
-//   --model    a checkpoint, or the config.json of one: random weights then; default
-//              deploy/configs/yardstick.json
-//   --only     sections; default all but plain, which is the table without drafts. DeepSeek-V4 has no dense
-//              layers and skips dense
-//   --context  positions each sequence has at the start, computed from random prompts; default 128
-//   --prompts  lengths of the prompts of section prefill; default 512,4000
-//   --fp8-cache  the steps of table, plain and ops read a KV cache in FP8
+// step_bench on backend cpu: decode steps and prefills of a whole model against the bounds of this machine:
+// their time, the bytes they read from memory and the products they compute, and the read bandwidth and the
+// rate of BF16 products measured before and after.
 //
 // Bytes of a step: the weights it reads once per forward (the head once per draft too; only the experts that
 // its rows chose), and the keys. They and the products are counted op by op in the steps that are timed.
@@ -24,7 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -34,8 +23,8 @@
 #include "client/measure/summary.h"
 #include "client/measure/table.h"
 #include "engine/model/model_config.h"
-#include "tests/bench/bench_flags.h"
 #include "tests/bench/step_meter.h"
+#include "tests/bench/step_options.h"
 
 namespace foredraft {
 namespace {
@@ -44,19 +33,7 @@ constexpr int kDraftLens[] = {0, 1, 3};
 constexpr int kMostPlainRows = 8;
 constexpr int kTalliedSteps = 15;
 
-struct Options {
-  std::string model = "deploy/configs/yardstick.json";
-  std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64};
-  int context = 128;
-  int threads = static_cast<int>(std::thread::hardware_concurrency());
-  int rounds = 5;
-  std::vector<std::string> only = {"table", "dense", "ops", "prefill"};
-  std::vector<int> prompts = {512, 4000};
-  bool fp8_cache = false;
-  bool markdown = false;
-  std::string command;  // as given
-  int buffer_mb = 512;  // of the read bandwidth
-
+struct Options : StepOptions {
   bool Wants(const std::string& section) const {
     return std::find(only.begin(), only.end(), section) != only.end();
   }
@@ -338,26 +315,17 @@ absl::Status Run(const Options& options) {
   return options.Wants("dense") && !config->v4 ? Dense(report, *config) : absl::OkStatus();
 }
 
-int Main(int argc, char** argv) {
-  Options options;
-  options.command = ParseBenchFlags(argc, argv,
-                                    {{"--model", &options.model},
-                                     {"--rows", &options.rows},
-                                     {"--context", &options.context},
-                                     {"--threads", &options.threads},
-                                     {"--rounds", &options.rounds},
-                                     {"--only", &options.only},
-                                     {"--prompts", &options.prompts},
-                                     {"--fp8-cache", &options.fp8_cache},
-                                     {"--buffer-mb", &options.buffer_mb},
-                                     {"--markdown", &options.markdown}});
+}  // namespace
+
+int RunCpuSteps(StepOptions given) {
+  Options options{std::move(given)};
+  if (options.model.empty()) options.model = "deploy/configs/yardstick.json";
+  if (options.rows.empty()) options.rows = {1, 2, 4, 8, 16, 32, 64};
+  if (options.context == 0) options.context = 128;
   std::sort(options.rows.begin(), options.rows.end());
   const absl::Status status = Run(options);
-  if (!status.ok()) std::cerr << "cpu_step: " << status.message() << "\n";
+  if (!status.ok()) std::cerr << "step_bench: " << status.message() << "\n";
   return status.ok() ? 0 : 1;
 }
 
-}  // namespace
 }  // namespace foredraft
-
-int main(int argc, char** argv) { return foredraft::Main(argc, argv); }

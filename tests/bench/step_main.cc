@@ -1,0 +1,54 @@
+// step_bench: decode steps of a whole model on one backend, against the bounds of the machine.
+//
+// clang-format off
+// usage: step_bench [--backend cpu] [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
+//                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--fp8-cache] [--buffer-mb N] [--markdown]
+//        step_bench --backend cuda|paper [--gpu NAME] [--model CONFIG_JSON] [--ranks N] [--context N]
+//                   [--rows 1,4,...] [--how eager,graph,unforked] [--kernels] [--json FILE] [--markdown] [--quick]
+//   --markdown   the lines as tables for RESULTS.md
+// Backend cpu (step_cpu.cc): steps and prefills with drafts, their bytes and products.
+//   --model      a checkpoint, or the config.json of one: random weights then; default deploy/configs/yardstick.json
+//   --only       sections; default all but plain, which is the table without drafts. DeepSeek-V4 has no dense layers
+//                and skips dense
+//   --context    positions each sequence has at the start, computed from random prompts; default 128
+//   --prompts    lengths of the prompts of section prefill; default 512,4000
+//   --fp8-cache  the steps of table, plain and ops read a KV cache in FP8
+// A GPU (step_gpu.cc): steps of a model of random weights, eager and as graphs, beside the predicted time.
+//   --backend    paper: a GPU that does not exist here; only its prediction is printed
+//   --gpu        whose prediction, h200 or h100; default: by the device's name, h200 on paper
+//   --model      default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
+//   --ranks      1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
+//                the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
+//   --context    positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
+//   --rows       sequences, ascending, default 1,4,8,32,128
+//   --how        ways to submit a step, default eager,graph,unforked; unforked: a graph without side branches
+//   --kernels    also prints the predicted time by kernel, of graphs
+//   --quick      K 3, one step each: shows that the program runs, its times mean nothing
+//   --json       also writes the lines to FILE, a JSON object each
+// clang-format on
+
+#include "tests/bench/bench_flags.h"
+#include "tests/bench/step_options.h"
+
+int main(int argc, char** argv) {
+  foredraft::StepOptions options;
+  options.command = foredraft::ParseBenchFlags(argc, argv,
+                                               {{"--backend", &options.backend},
+                                                {"--model", &options.model},
+                                                {"--rows", &options.rows},
+                                                {"--context", &options.context},
+                                                {"--threads", &options.threads},
+                                                {"--rounds", &options.rounds},
+                                                {"--only", &options.only},
+                                                {"--prompts", &options.prompts},
+                                                {"--fp8-cache", &options.fp8_cache},
+                                                {"--buffer-mb", &options.buffer_mb},
+                                                {"--gpu", &options.gpu},
+                                                {"--ranks", &options.ranks},
+                                                {"--how", &options.how},
+                                                {"--kernels", &options.kernels},
+                                                {"--json", &options.json},
+                                                {"--quick", &options.quick},
+                                                {"--markdown", &options.markdown}});
+  return options.backend == "cpu" ? foredraft::RunCpuSteps(options) : foredraft::RunGpuSteps(options);
+}
