@@ -89,21 +89,6 @@ std::string ErrorsText(const Comparison& comparison) {
   return errors + warnings;
 }
 
-std::string ResultText(const Comparison& comparison) {
-  size_t best = 0;
-  Summary best_ratio;
-  for (size_t i = 1; i < comparison.settings.size(); ++i) {
-    const Summary ratio = comparison.MetricsOf(i)[0].ratio;
-    if (ratio.p50 <= std::max(best_ratio.p50, 1.0)) continue;
-    best = i;
-    best_ratio = ratio;
-  }
-  const std::string& name = comparison.settings[best].name;
-  if (best == 0) return absl::StrCat(name, " gives the most output tok/s\n");
-  return absl::StrFormat("%s gives %.2f (%.2f..%.2f) times the output tok/s of %s\n", name, best_ratio.p50,
-                         best_ratio.min, best_ratio.max, comparison.settings[0].name);
-}
-
 Json SpreadJson(const Summary& summary) {
   return {{"median", summary.p50}, {"min", summary.min}, {"max", summary.max}};
 }
@@ -191,8 +176,23 @@ std::string TextReport(const ComparisonReport& report) {
   const Comparison& comparison = report.comparison;
   std::string text = absl::StrCat(ConditionsText(report), "\n", SettingsTable(comparison), "\n",
                                   ErrorsText(comparison), TokensText(comparison, report.workload));
-  if (!comparison.AllFailed()) text += ResultText(comparison);
+  if (!comparison.AllFailed()) absl::StrAppend(&text, ResultText(comparison), "\n");
   return text;
+}
+
+std::string ResultText(const Comparison& comparison) {
+  size_t best = 0;
+  Summary best_ratio;
+  for (size_t i = 1; i < comparison.settings.size(); ++i) {
+    const Summary ratio = comparison.MetricsOf(i)[0].ratio;
+    if (ratio.p50 <= std::max(best_ratio.p50, 1.0)) continue;
+    best = i;
+    best_ratio = ratio;
+  }
+  const std::string& name = comparison.settings[best].name;
+  if (best == 0) return absl::StrCat(name, " gives the most output tok/s");
+  return absl::StrFormat("%s gives %.2f (%.2f..%.2f) times the output tok/s of %s", name, best_ratio.p50,
+                         best_ratio.min, best_ratio.max, comparison.settings[0].name);
 }
 
 std::string NotesText(const ComparisonReport& report) {
