@@ -1,5 +1,6 @@
 #include "client/answer_text.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -17,7 +18,89 @@ bool BeginsInThinking(const v1::GenerateChunk& first) {
   return first.usage().thinking_tokens() > 0;
 }
 
+// The length of the longest end of `text` that begins `tag` without being all of it.
+size_t BeginningAtEnd(std::string_view text, std::string_view tag) {
+  for (size_t length = std::min(text.size(), tag.size() - 1); length > 0; --length) {
+    if (text.ends_with(tag.substr(0, length))) return length;
+  }
+  return 0;
+}
+
 }  // namespace
+
+std::vector<TextPart> ThinkingText::Add(std::string_view text) {
+  std::vector<TextPart> parts;
+  pending_ += text;
+  const auto drop = [&](size_t length) {
+    pending_.erase(0, length);
+    pending_begin_ += length;
+  };
+  const auto take = [&](size_t length) {
+    if (length > 0) {
+      parts.push_back(
+          {.text = pending_.substr(0, length), .is_thinking = is_thinking_, .begin = pending_begin_});
+    }
+    drop(length);
+  };
+  for (;;) {
+    const std::string_view tag = is_thinking_ ? kCloseThinking : kOpenThinking;
+    const size_t found = pending_.find(tag);
+    if (found == std::string::npos) {
+      take(pending_.size() - BeginningAtEnd(pending_, tag));
+      return parts;
+    }
+    take(found);
+    drop(tag.size());
+    is_thinking_ = !is_thinking_;
+  }
+}
+
+std::vector<TextPart> ThinkingText::End() {
+  std::vector<TextPart> parts;
+  if (!pending_.empty()) {
+    parts.push_back({.text = std::move(pending_), .is_thinking = is_thinking_, .begin = pending_begin_});
+  }
+  pending_.clear();
+  return parts;
+}
+
+void TokenSpans::Add(const v1::GenerateChunk& chunk) {
+  for (int i = 0; i < chunk.token_origins_size(); ++i) {
+    const v1::TokenOrigin origin = chunk.token_origins(i);
+    // A daemon that is newer than this client may know more origins.
+    if (v1::TokenOrigin_IsValid(origin)) ++counts_[origin];
+    const int bytes = i < chunk.token_text_bytes_size() ? chunk.token_text_bytes(i) : 0;
+    if (bytes <= 0) continue;
+    text_end_ += bytes;
+    if (!spans_.empty() && spans_.back().origin == origin) {
+      spans_.back().end = text_end_;
+    } else {
+      spans_.push_back({.end = text_end_, .origin = origin});
+    }
+  }
+}
+
+std::vector<TokenSpans::Piece> TokenSpans::Divide(std::string_view text, size_t begin) const {
+  std::vector<Piece> pieces;
+  auto span = std::upper_bound(spans_.begin(), spans_.end(), begin,
+                               [](size_t at, const Span& one) { return at < one.end; });
+  while (!text.empty()) {
+    const bool past_last = span == spans_.end();
+    const v1::TokenOrigin origin = !past_last        ? span->origin
+                                   : !spans_.empty() ? spans_.back().origin
+                                                     : v1::TOKEN_ORIGIN_UNSPECIFIED;
+    const size_t size = past_last ? text.size() : std::min(text.size(), span->end - begin);
+    if (!pieces.empty() && pieces.back().origin == origin) {
+      pieces.back().text = {pieces.back().text.data(), pieces.back().text.size() + size};
+    } else {
+      pieces.push_back({.text = text.substr(0, size), .origin = origin});
+    }
+    text.remove_prefix(size);
+    begin += size;
+    if (!past_last) ++span;
+  }
+  return pieces;
+}
 
 std::string AnswerText::Add(const v1::GenerateChunk& chunk) {
   if (!thinking_text_.has_value()) thinking_text_.emplace(BeginsInThinking(chunk));

@@ -4,15 +4,69 @@
 // the drafts marked. With colour thinking is dim and drafts are green; without it each section has its name
 // in front and drafts are in brackets.
 
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "client/thinking_text.h"
-#include "client/token_spans.h"
 #include "foredraft/v1/generation.pb.h"
 
 namespace foredraft {
+
+inline constexpr std::string_view kOpenThinking = "<think>", kCloseThinking = "</think>";
+
+struct TextPart {
+  std::string text;
+  bool is_thinking = false;
+  size_t begin = 0;  // of `text` in the whole stream, tags included, in bytes
+};
+
+// Divides a stream of text into thinking and answer at the tags <think> and </think>, which belong to
+// neither.
+class ThinkingText {
+ public:
+  // `is_thinking`: the text begins after a <think> that the prompt ended with.
+  explicit ThinkingText(bool is_thinking) : is_thinking_(is_thinking) {}
+
+  // The parts that are certain by now, in order, none empty. What may be the beginning of a tag waits.
+  std::vector<TextPart> Add(std::string_view text);
+  // The rest, after the last text.
+  std::vector<TextPart> End();
+
+ private:
+  std::string pending_;
+  size_t pending_begin_ = 0;  // in the whole stream
+  bool is_thinking_;
+};
+
+// Which bytes of an output's text came from which kind of token.
+class TokenSpans {
+ public:
+  // Takes the tokens of a chunk. Chunks come in order, each before its text is divided.
+  void Add(const v1::GenerateChunk& chunk);
+
+  struct Piece {
+    std::string_view text;
+    v1::TokenOrigin origin;
+  };
+  // Divides `text`, which begins at byte `begin` of the output's text. Neighbours have different origins.
+  // Text past the last token's, such as a character that never became whole, is the last token's.
+  std::vector<Piece> Divide(std::string_view text, size_t begin) const;
+
+  // Tokens of this origin so far.
+  int count(v1::TokenOrigin origin) const { return counts_[origin]; }
+
+ private:
+  struct Span {
+    size_t end;  // of the text of one or more tokens of the same origin, in bytes
+    v1::TokenOrigin origin;
+  };
+  std::vector<Span> spans_;  // without tokens that add no text
+  size_t text_end_ = 0;
+  std::array<int, v1::TokenOrigin_ARRAYSIZE> counts_ = {};
+};
 
 struct AnswerStyle {
   bool colour = false;

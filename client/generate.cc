@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
@@ -15,7 +17,6 @@
 #include "client/generate_report.h"
 #include "client/interrupt.h"
 #include "client/terminal.h"
-#include "client/token_texts.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
 namespace foredraft {
@@ -97,6 +98,23 @@ class TextOutput {
   const bool silent_;
   std::optional<AnswerText> answer_;
 };
+
+// The text of each token alone, from the daemon. A part of a character decodes to U+FFFD, a special token to
+// nothing. Ends at the first call that fails: the texts are an addition to what was generated.
+std::map<int32_t, std::string> TokenTexts(v1::GenerationService::Stub& stub, const std::set<int32_t>& ids) {
+  constexpr std::chrono::seconds kTimeout(10);
+  std::map<int32_t, std::string> texts;
+  for (const int32_t id : ids) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+    v1::DetokenizeRequest request;
+    request.add_token_ids(id);
+    v1::DetokenizeResponse response;
+    if (!stub.Detokenize(&context, request, &response).ok()) break;
+    texts[id] = response.text();
+  }
+  return texts;
+}
 
 // The daemon ends the request at its timeout. The call's deadline is for a daemon that does not answer.
 void SetDeadline(double timeout_s, grpc::ClientContext& context) {

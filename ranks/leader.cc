@@ -16,7 +16,6 @@
 #include "base/status_macros.h"
 #include "ranks/leader_stream.h"
 #include "ranks/plan_codec.h"
-#include "ranks/remote_executor.h"
 
 namespace foredraft {
 namespace {
@@ -66,6 +65,20 @@ int MaxPendingConnections(int configured) { return std::clamp(DescriptorLimit() 
 int LeaderDescriptors(int max_pending_connections, int rank_count) {
   return MostConnections(max_pending_connections, rank_count) + max_pending_connections;  // the duplicates
 }
+
+// The Executor of a rank that runs in a worker process, behind the leader's stream to it.
+class RemoteExecutor : public Executor {
+ public:
+  RemoteExecutor(Leader& leader, int rank) : leader_(leader), rank_(rank) {}
+
+  absl::Status Launch(const IterationPlan& plan) override { return leader_.SendPlan(rank_, plan); }
+  // Results that have arrived are still returned after the group is lost.
+  absl::StatusOr<RankResult> Collect() override { return leader_.TakeResult(rank_); }
+
+ private:
+  Leader& leader_;
+  const int rank_;
+};
 
 class Leader::Service final : public v1::WorkerService::CallbackService {
  public:

@@ -1,6 +1,8 @@
 #include "ranks/worker_session.h"
 
+#include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/support/client_callback.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -12,10 +14,85 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "ranks/outbox.h"
 #include "ranks/plan_codec.h"
 #include "ranks/plan_runner.h"
 
 namespace foredraft {
+
+struct WorkerStreamCallbacks {
+  std::function<void(v1::LeaderMessage message)> received;
+  std::function<void(const grpc::Status& status)> gone;  // the last callback
+};
+
+// The worker's end of its stream to the leader: one call of WorkerService.Work. It delivers messages and the
+// stream's end to the session, which decides what they mean, and may destroy it only after `gone`. Threads:
+// gRPC's own call On* and the callbacks, one message at a time. No call waits.
+class WorkerStream final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
+ public:
+  // Starts the call, with the group's secret unless it is empty; `join` is its first message.
+  WorkerStream(v1::WorkerService::Stub& stub, const std::string& secret, v1::WorkerMessage join,
+               WorkerStreamCallbacks callbacks);
+
+  // Any thread, before `gone`.
+  void Send(v1::WorkerMessage message) { Start(outbox_.Push(std::move(message))); }
+  void Cut();  // at once, also if the peer is unreachable; `gone` follows
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override { Start(outbox_.Written(ok)); }
+  void OnDone(const grpc::Status& status) override;
+  void Start(Outbox<v1::WorkerMessage>::Next next);
+
+  const WorkerStreamCallbacks callbacks_;
+  grpc::ClientContext context_;
+  v1::LeaderMessage incoming_;
+  Outbox<v1::WorkerMessage> outbox_;  // own lock
+};
+
+WorkerStream::WorkerStream(v1::WorkerService::Stub& stub, const std::string& secret, v1::WorkerMessage join,
+                           WorkerStreamCallbacks callbacks)
+    : callbacks_(std::move(callbacks)) {
+  if (!secret.empty()) context_.AddMetadata("authorization", "Bearer " + secret);
+  stub.async()->Work(&context_, this);
+  AddHold();  // other threads start writes; Start removes it at kEnd
+  StartRead(&incoming_);
+  StartCall();
+  Send(std::move(join));
+}
+
+void WorkerStream::Cut() {
+  outbox_.Break();
+  context_.TryCancel();
+  Start(outbox_.End());
+}
+
+void WorkerStream::OnReadDone(bool ok) {
+  if (!ok) return Start(outbox_.End());
+  callbacks_.received(std::move(incoming_));
+  incoming_.Clear();
+  StartRead(&incoming_);
+}
+
+void WorkerStream::OnDone(const grpc::Status& status) {
+  const auto gone = callbacks_.gone;  // a copy: the owner may destroy this object during the call
+  gone(status);
+}
+
+void WorkerStream::Start(Outbox<v1::WorkerMessage>::Next next) {
+  switch (next) {
+    case Outbox<v1::WorkerMessage>::Next::kWrite:
+      StartWrite(&outbox_.current());
+      break;
+    case Outbox<v1::WorkerMessage>::Next::kEnd:
+      StartWritesDone();
+      RemoveHold();
+      break;
+    case Outbox<v1::WorkerMessage>::Next::kNothing:
+      break;
+  }
+}
+
 namespace {
 
 using std::chrono::milliseconds;

@@ -26,10 +26,11 @@
 #include "engine/comm/rendezvous.h"
 #include "foredraft/v1/worker.grpc.pb.h"
 #include "ranks/identity.h"
-#include "ranks/worker_stream.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
+
+class WorkerStream;
 
 struct WorkerOptions {
   int rank = 0;

@@ -1,6 +1,7 @@
 #include "client/load/load_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,13 @@ constexpr milliseconds kTick{100};
 constexpr int64_t kMaxUnavailableInARow = 100;
 
 }  // namespace
+
+Arrivals::Arrivals(std::optional<double> rate_per_s, uint64_t seed) : rate_per_s_(rate_per_s), seed_(seed) {}
+
+void Arrivals::Advance() {
+  // The gaps of a Poisson process are exponential.
+  if (rate_per_s_) next_s_ += -std::log1p(-RandomUnit(seed_, drawn_++)) / *rate_per_s_;
+}
 
 LoadRun::LoadRun(BenchClient& client, const Workload& workload, const LoadOptions& options)
     : client_(client),

@@ -18,12 +18,29 @@
 #include <unordered_set>
 #include <vector>
 
-#include "client/load/arrivals.h"
 #include "client/load/client.h"
 #include "client/load/measured_request.h"
 #include "client/load/workload.h"
 
 namespace foredraft {
+
+// When requests are due: all at once (a closed loop, where only the concurrency delays them), or as a Poisson
+// process. Not thread safe.
+class Arrivals {
+ public:
+  // `rate_per_s` absent = closed loop.
+  Arrivals(std::optional<double> rate_per_s, uint64_t seed);
+
+  // When the next request is due, since the start of the run. The first is due at 0.
+  double next_s() const { return next_s_; }
+  void Advance();
+
+ private:
+  const std::optional<double> rate_per_s_;
+  const uint64_t seed_;
+  uint64_t drawn_ = 0;
+  double next_s_ = 0;
+};
 
 struct LoadOptions {
   int concurrency = 0;  // 0 = any number

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/error_reason.h"
 #include "base/status_macros.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
@@ -29,6 +31,30 @@ SteadyTime DeadlineOf(SteadyTime arrival, const grpc::CallbackServerContext& con
 }
 
 }  // namespace
+
+absl::StatusOr<QueueShare::Place> QueueShare::Take(const std::string& client, int max) {
+  std::lock_guard<std::mutex> lock(counts_->mutex);
+  int& taken = counts_->taken[client];
+  if (taken >= max) {
+    return WithReason(
+        absl::ResourceExhaustedError(absl::StrFormat(
+            "%d requests of this client wait, which is its share of the queue (server.max_queue_share)",
+            taken)),
+        kReasonQueueFull);
+  }
+  ++taken;
+  return Place(nullptr, [counts = counts_, client](const void*) {
+    std::lock_guard<std::mutex> done_lock(counts->mutex);
+    const auto it = counts->taken.find(client);
+    if (--it->second == 0) counts->taken.erase(it);
+  });
+}
+
+std::string ClientOf(const std::string& peer) {
+  const size_t colon = peer.rfind(':');
+  const bool has_port = peer.starts_with("ipv4:") || peer.starts_with("ipv6:");
+  return has_port && colon != std::string::npos && colon > 5 ? peer.substr(0, colon) : peer;
+}
 
 void Admission::Open(ServingParts parts) {
   CHECK(parts_ == nullptr) << "the model is served already";

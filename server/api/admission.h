@@ -11,6 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,7 +24,6 @@
 #include "server/api/generation_call.h"
 #include "server/api/health.h"
 #include "server/api/model_card.h"
-#include "server/api/queue_share.h"
 #include "server/api/request_validator.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
@@ -38,6 +38,27 @@ struct ServingParts {
   OutputThread* output = nullptr;
   ModelCard model;
 };
+
+// Keeps one client from filling the queue: counts each client's requests that have no token yet.
+// Thread-safe.
+class QueueShare {
+ public:
+  // A request's place; destroying the last copy gives it back.
+  using Place = std::shared_ptr<const void>;
+
+  // RESOURCE_EXHAUSTED: `client` has `max` places. They may outlive this object.
+  absl::StatusOr<Place> Take(const std::string& client, int max);
+
+ private:
+  struct Counts {
+    std::mutex mutex;
+    std::map<std::string, int> taken;  // guarded by mutex; no entry is 0
+  };
+  const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
+};
+
+// Who `peer` (grpc::ServerContextBase::peer) is, without the port: "ipv4:10.0.0.7".
+std::string ClientOf(const std::string& peer);
 
 struct AdmissionLimits {
   int request_timeout_s = 600;

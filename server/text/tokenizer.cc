@@ -31,7 +31,7 @@ absl::Status Prefix(std::string_view where, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrFormat("%s: %s", where, status.message()));
 }
 
-absl::StatusOr<PreTokenizer> MakePreTokenizer(const TokenizerJson& file) {
+absl::StatusOr<std::vector<SplitRegex>> MakeSplits(const TokenizerJson& file) {
   std::vector<SplitRegex> splits;
   for (const TokenizerJson::Split& split : file.splits) {
     absl::StatusOr<SplitRegex> regex =
@@ -39,7 +39,7 @@ absl::StatusOr<PreTokenizer> MakePreTokenizer(const TokenizerJson& file) {
     if (!regex.ok()) return Prefix("pre_tokenizer: pattern", regex.status());
     splits.push_back(*std::move(regex));
   }
-  return PreTokenizer(std::move(splits));
+  return splits;
 }
 
 // A vocabulary with room for every byte has to have a token for each. Of a smaller one, `missing_bytes` gets
@@ -87,9 +87,9 @@ absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file, std::string& missing_byte
 
 }  // namespace
 
-Tokenizer::Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe,
+Tokenizer::Tokenizer(const TokenizerJson& file, std::vector<SplitRegex> splits, Bpe bpe,
                      std::string missing_bytes)
-    : pre_tokenizer_(std::move(pre_tokenizer)),
+    : splits_(std::move(splits)),
       bpe_(std::move(bpe)),
       missing_bytes_(std::move(missing_bytes)),
       token_bytes_(file.tokens.size()),
@@ -112,13 +112,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tok
                                                             std::string_view tokenizer_config_json) {
   const absl::StatusOr<TokenizerJson> file = ReadTokenizerJson(tokenizer_json);
   if (!file.ok()) return Prefix("tokenizer.json", file.status());
-  absl::StatusOr<PreTokenizer> pre_tokenizer = MakePreTokenizer(*file);
-  if (!pre_tokenizer.ok()) return Prefix("tokenizer.json", pre_tokenizer.status());
+  absl::StatusOr<std::vector<SplitRegex>> splits = MakeSplits(*file);
+  if (!splits.ok()) return Prefix("tokenizer.json", splits.status());
   std::string missing_bytes;
   absl::StatusOr<Bpe> bpe = MakeBpe(*file, missing_bytes);
   if (!bpe.ok()) return Prefix("tokenizer.json", bpe.status());
   std::unique_ptr<Tokenizer> tokenizer(
-      new Tokenizer(*file, *std::move(pre_tokenizer), *std::move(bpe), std::move(missing_bytes)));
+      new Tokenizer(*file, *std::move(splits), *std::move(bpe), std::move(missing_bytes)));
 
   if (!tokenizer_config_json.empty()) {
     const absl::StatusOr<TokenizerConfigJson> config = ReadTokenizerConfigJson(tokenizer_config_json);
@@ -161,6 +161,19 @@ absl::Status Tokenizer::ApplyConfig(const TokenizerConfigJson& config) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string_view>> Tokenizer::Cut(std::string_view text,
+                                                             RegexScratch& scratch) const {
+  std::vector<std::string_view> pieces;
+  if (!text.empty()) pieces.push_back(text);
+  for (const SplitRegex& split : splits_) {
+    std::vector<std::string_view> finer;
+    finer.reserve(pieces.size());
+    for (const std::string_view piece : pieces) RETURN_IF_ERROR(split.Split(piece, scratch, finer));
+    pieces = std::move(finer);
+  }
+  return pieces;
+}
+
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
                                                        const EncodeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
@@ -184,7 +197,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
       return absl::InvalidArgumentError(absl::StrFormat("byte 0x%02X has no token in this small vocabulary",
                                                         static_cast<uint8_t>(segment.text[at])));
     }
-    ASSIGN_OR_RETURN(const std::vector<std::string_view> pieces, pre_tokenizer_.Cut(segment.text, scratch));
+    ASSIGN_OR_RETURN(const std::vector<std::string_view> pieces, Cut(segment.text, scratch));
     for (const std::string_view piece : pieces) bpe_.Encode(piece, ids);
   }
   return ids;

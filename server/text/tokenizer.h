@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "server/text/added_tokens.h"
 #include "server/text/bpe.h"
-#include "server/text/pre_tokenizer.h"
+#include "server/text/split_regex.h"
 
 namespace foredraft {
 
@@ -60,10 +60,14 @@ class Tokenizer {
   const std::optional<std::string>& chat_template() const { return chat_template_; }
 
  private:
-  Tokenizer(const TokenizerJson& file, PreTokenizer pre_tokenizer, Bpe bpe, std::string missing_bytes);
+  Tokenizer(const TokenizerJson& file, std::vector<SplitRegex> splits, Bpe bpe, std::string missing_bytes);
   absl::Status ApplyConfig(const TokenizerConfigJson& config);
 
-  PreTokenizer pre_tokenizer_;
+  // The pieces of `text` (valid UTF-8) that merges never cross, in order: views of `text` that cover all of
+  // it.
+  absl::StatusOr<std::vector<std::string_view>> Cut(std::string_view text, RegexScratch& scratch) const;
+
+  std::vector<SplitRegex> splits_;  // applied in order, each inside the pieces of the ones before it
   Bpe bpe_;
   std::string missing_bytes_;  // bytes without a token; empty unless the vocabulary is tiny
   AddedTokens added_tokens_;

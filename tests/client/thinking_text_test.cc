@@ -1,6 +1,6 @@
-#include "client/thinking_text.h"
-
 #include <gtest/gtest.h>
+
+#include "client/answer_text.h"
 
 namespace foredraft {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "server/api/queue_share.h"
+#include "server/api/admission.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
 #include "tests/server/serving_fixture.h"

@@ -1,13 +1,102 @@
 #include "server/api/foredraft_v1/generation_service.h"
 
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
 #include <utility>
 
 #include "base/status_macros.h"
-#include "server/api/foredraft_v1/calls.h"
 #include "server/api/foredraft_v1/messages.h"
+#include "server/api/generation_call.h"
 #include "server/api/grpc_status.h"
 
 namespace foredraft {
+namespace {
+
+// The calls that generate, as gRPC reactors (generation_call.h has their life and threads).
+
+// GenerateStream. A stream that its deadline ends gets a last chunk too.
+class V1StreamCall final : public StreamCall, public grpc::ServerWriteReactor<v1::GenerateChunk> {
+ public:
+  static std::shared_ptr<V1StreamCall> Create(grpc::CallbackServerContext* context, CallHooks hooks,
+                                              int max_pending_tokens);
+
+  void OnWriteDone(bool ok) override { MessageWritten(ok); }
+  void OnCancel() override { CallCancelled(); }
+  void OnDone() override { CallDone(); }
+
+ private:
+  using StreamCall::StreamCall;
+  void WriteMessage(const OutputDelta& delta, const OutputEnd* end) override;
+  void FinishStream(const grpc::Status& status) override { Finish(status); }
+  bool HasLastMessage(const OutputEnd& end) const override;
+
+  v1::GenerateChunk chunk_;  // owned by gRPC while a write is outstanding
+};
+
+// Generate: the answer in one piece. A request that its deadline ends has no answer.
+class V1UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor {
+ public:
+  static std::shared_ptr<V1UnaryCall> Create(grpc::CallbackServerContext* context, CallHooks hooks,
+                                             v1::GenerateResponse* response);
+
+  bool Push(OutputDelta delta) override;
+  void End(OutputDelta delta, OutputEnd end) override;
+
+  void OnCancel() override { CallCancelled(); }
+  void OnDone() override { CallDone(); }
+
+ private:
+  V1UnaryCall(grpc::CallbackServerContext* context, CallHooks hooks, v1::GenerateResponse* response)
+      : GenerationCall(context, std::move(hooks)), response_(response) {}
+
+  v1::GenerateResponse* const response_;  // gRPC's, valid until the call is done
+  OutputDelta whole_;                     // guarded by mutex_
+  bool ended_ = false;                    // guarded by mutex_
+};
+
+std::shared_ptr<V1StreamCall> V1StreamCall::Create(grpc::CallbackServerContext* context, CallHooks hooks,
+                                                   int max_pending_tokens) {
+  return Own(std::shared_ptr<V1StreamCall>(new V1StreamCall(context, std::move(hooks), max_pending_tokens)));
+}
+
+void V1StreamCall::WriteMessage(const OutputDelta& delta, const OutputEnd* end) {
+  FillChunk(delta, labels(), &chunk_);
+  if (end != nullptr) FillEnd(delta.stats, *end, labels(), &chunk_);
+  StartWrite(&chunk_);
+}
+
+bool V1StreamCall::HasLastMessage(const OutputEnd& end) const {
+  return end.status.ok() || end.finish == FinishReason::kDeadline;
+}
+
+std::shared_ptr<V1UnaryCall> V1UnaryCall::Create(grpc::CallbackServerContext* context, CallHooks hooks,
+                                                 v1::GenerateResponse* response) {
+  return Own(std::shared_ptr<V1UnaryCall>(new V1UnaryCall(context, std::move(hooks), response)));
+}
+
+bool V1UnaryCall::Push(OutputDelta delta) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  whole_.Append(std::move(delta));
+  return true;
+}
+
+void V1UnaryCall::End(OutputDelta delta, OutputEnd end) {
+  std::shared_ptr<GenerationCall> alive;  // Finish may let OnDone run before it returns
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    alive = self_;
+    if (end.status.ok()) {
+      whole_.Append(std::move(delta));
+      FillResponse(whole_, end, labels(), response_);
+    }
+  }
+  Finish(ToGrpc(end.status));
+}
+
+}  // namespace
 
 absl::StatusOr<const ServingParts*> GenerationService::PartsFor(
     const grpc::CallbackServerContext& context) const {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The gRPC service that generates. Its methods run on gRPC's callback threads and only translate: Admission
-// takes the requests, and the output thread answers them through the calls (calls.h).
+// takes the requests, and the output thread answers them through the calls (generation_call.h).
 
 #include "foredraft/v1/generation.grpc.pb.h"
 #include "server/api/admission.h"

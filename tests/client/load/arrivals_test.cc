@@ -1,9 +1,9 @@
-#include "client/load/arrivals.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
+
+#include "client/load/load_run.h"
 
 namespace foredraft {
 namespace {
