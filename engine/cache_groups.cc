@@ -79,12 +79,12 @@ int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_
 }
 
 std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,
-                               int max_draft_len) {
+                               int max_draft_len, int rows_ahead) {
   constexpr int kPrefixEnds = 4;  // that even a single sequence can keep
   std::vector<int> counts;
   for (const CacheGroup& group : groups) {
     // With a step in flight: reach, and the positions that it and the next step may write.
-    const int decoding = group.BlocksOfPositions(group.reach + 3 * max_draft_len + 2);
+    const int decoding = group.BlocksOfPositions(group.reach + 2 * max_draft_len + rows_ahead + 2);
     counts.push_back(group.is_history() ? history_blocks
                                         : 1 + 2 * max_batch_size * decoding +
                                               kPrefixEnds * group.BlocksOfPositions(group.reach));

@@ -106,6 +106,6 @@ int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_
 // each of max_batch_size sequences may have twice what it takes while it decodes: for what a prefill chunk
 // reads beside what it leaves, and for the windows of reusable prefixes.
 std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,
-                               int max_draft_len);
+                               int max_draft_len, int rows_ahead);
 
 }  // namespace foredraft

@@ -8,16 +8,20 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "scheduler/drafter_numbers.h"
 
 namespace foredraft {
+
+struct DrafterKind;
 
 struct EngineOptions {
   int max_batch_size = 64;    // slots
   int max_num_tokens = 8192;  // rows of the largest prefill forward
   int max_seq_len = 4096;
-  int max_draft_len = 0;         // Kmax; 0 = no drafts, no module rows
-  bool use_mtp_vanilla = false;  // false: Eagle, module 1 recycled; true: Kmax modules in sequence
-  int tokens_per_block = 32;     // cache groups may have longer blocks (engine/cache_groups.h)
+  int max_draft_len = 0;                 // Kmax; 0 = no drafts
+  const DrafterKind* drafter = nullptr;  // null where max_draft_len is 0
+  DrafterNumbers drafter_numbers;        // of this kind (UseDrafter in engine/spec/drafter_kinds.h)
+  int tokens_per_block = 32;             // cache groups may have longer blocks (engine/cache_groups.h)
   int block_count =
       2049;  // of the history; block 0, scratch, included; 0 = as many as the device has room for
   double free_memory_fraction = 0.9;  // of what weights and buffers leave free, where block_count is 0
@@ -35,14 +39,12 @@ struct EngineOptions {
   // Rows of the largest decode step, and of the largest forward of either kind.
   int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
   int largest_forward() const { return std::max(largest_step(), max_num_tokens); }
-  // Positions that RoPE and block tables cover: drafts run up to 2 Kmax past the longest sequence
-  // (docs/architecture.md section 4).
-  int position_count() const { return max_seq_len + 2 * max_draft_len; }
+  // Positions that RoPE and block tables cover: drafting runs past the longest sequence (docs/architecture.md
+  // section 4).
+  int position_count() const { return max_seq_len + max_draft_len + drafter_numbers.rows_ahead; }
   int blocks_per_slot(int block_tokens) const { return (position_count() + block_tokens - 1) / block_tokens; }
   // Of a cache with one group.
   int blocks_per_slot() const { return blocks_per_slot(tokens_per_block); }
-  // MTP modules in use: M of docs/speculation.md.
-  int module_count() const { return use_mtp_vanilla ? max_draft_len : max_draft_len > 0 ? 1 : 0; }
 };
 
 }  // namespace foredraft

@@ -6,6 +6,7 @@
 #include "base/benign_race.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/spec/drafter_kinds.h"
 
 namespace foredraft {
 
@@ -13,20 +14,31 @@ KvCacheShape KvCacheShape::Of(const ModelConfig& config, int module_count, int t
                               std::vector<int> block_counts, DType dtype) {
   KvCacheShape shape{.groups = CacheGroupsOf(config, module_count, tokens_per_block, dtype),
                      .block_counts = std::move(block_counts),
-                     .level_count = module_count,
-                     .boundary_width = OutputWidth(config)};
+                     .boundaries = {}};
   CHECK_EQ(shape.block_counts.size(), shape.groups.size());
   return shape;
 }
 
 KvCacheShape KvCacheShape::Of(const EngineOptions& options, const ModelConfig& config, int history_blocks) {
   const std::vector<CacheGroup> groups =
-      CacheGroupsOf(config, options.module_count(), options.tokens_per_block, options.kv_dtype);
+      CacheGroupsOf(config, options.drafter_numbers.module_count, options.tokens_per_block, options.kv_dtype);
   std::vector<int> counts(groups.size(), groups.size() > 1 ? 2 : 1);
   if (history_blocks > 1) {
-    counts = BlockCountsOf(groups, history_blocks, options.max_batch_size, options.max_draft_len);
+    counts = BlockCountsOf(groups, history_blocks, options.max_batch_size, options.max_draft_len,
+                           options.drafter_numbers.rows_ahead);
   }
-  return Of(config, options.module_count(), options.tokens_per_block, std::move(counts), options.kv_dtype);
+  KvCacheShape shape = Of(config, options.drafter_numbers.module_count, options.tokens_per_block,
+                          std::move(counts), options.kv_dtype);
+  for (const SlotRow& row : SlotRowsOf(options, config)) {
+    if (row.at_boundaries) shape.boundaries.push_back(row);
+  }
+  return shape;
+}
+
+int64_t KvCacheShape::boundary_bytes() const {
+  int64_t bytes = 0;
+  for (const SlotRow& row : boundaries) bytes += row.bytes();
+  return bytes;
 }
 
 int64_t KvCacheShape::window_bytes() const {
@@ -52,15 +64,22 @@ absl::StatusOr<KvCache> KvCache::Create(Device& device, const KvCacheShape& shap
       AllowRaces(data, rows.bytes());  // scratch: rows without a block of their own write there
     }
   }
-  for (int level = 0; level < shape.level_count; ++level) {
+  for (const SlotRow& row : shape.boundaries) {
     ASSIGN_OR_RETURN(float* const memory,
-                     device.AllocateArray<float>(size_t(shape.block_counts[0]) * shape.boundary_width));
-    cache.boundaries_.push_back(Dense(memory, shape.block_counts[0], shape.boundary_width));
+                     device.AllocateArray<float>(size_t(shape.block_counts[0]) * row.width));
+    cache.boundaries_.push_back(Dense(memory, shape.block_counts[0], row.width));
   }
   const auto stream = device.CreateStream();
   if (poison) cache.Poison(device, *stream);
   stream->Synchronize();
   return cache;
+}
+
+Matrix<float> KvCache::boundary(std::string_view name) const {
+  for (size_t i = 0; i < boundaries_.size(); ++i) {
+    if (shape_.boundaries[i].name == name) return boundaries_[i];
+  }
+  CHECK(false) << "no block keeps " << name;
 }
 
 void KvCache::Poison(Device& device, Stream& stream) const {

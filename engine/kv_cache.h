@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,15 +15,15 @@
 #include "engine/engine_options.h"
 #include "engine/host_frames.h"
 #include "engine/model/model_config.h"
+#include "engine/slot_row.h"
 #include "kernels/device.h"
 
 namespace foredraft {
 
 struct KvCacheShape {
-  std::vector<CacheGroup> groups;  // the history first
-  std::vector<int> block_counts;   // of each group, scratch included
-  int level_count = 0;             // MTP modules in use, M; 0 = no boundaries
-  int boundary_width = 0;          // Model::output_width
+  std::vector<CacheGroup> groups;   // the history first
+  std::vector<int> block_counts;    // of each group, scratch included
+  std::vector<SlotRow> boundaries;  // the slots' rows that each history block keeps too
 
   static KvCacheShape Of(const ModelConfig& config, int module_count, int tokens_per_block,
                          std::vector<int> block_counts, DType dtype);
@@ -34,10 +35,8 @@ struct KvCacheShape {
   int tokens_per_block() const { return groups[0].tokens_per_block; }  // of the history
   // Of one block of a group in all layers; the boundary not counted.
   int64_t block_bytes(int group = 0) const { return groups[group].bytes_per_block; }
-  // Of one history block's boundary: the outputs at its last position.
-  int64_t boundary_bytes() const {
-    return int64_t{level_count} * boundary_width * static_cast<int64_t>(sizeof(float));
-  }
+  // Of one history block's boundary.
+  int64_t boundary_bytes() const;
   // Of all groups but the history.
   int64_t window_bytes() const;
   // Of everything.
@@ -74,11 +73,8 @@ class KvCache {
   CachedRows rows(CacheHandle handle) const;
   const KvCacheShape& shape() const { return shape_; }
 
-  // Output of level 0..M-1 at the last position of each history block: [block_count, boundary_width] f32.
-  // Absent without MTP.
-  Matrix<float> boundaries(int level) const {
-    return boundaries_.empty() ? Matrix<float>{} : boundaries_[level];
-  }
+  // The row of this name that each history block keeps: [block_count, width].
+  Matrix<float> boundary(std::string_view name) const;
 
   // One block of all layers to or from `host`, which is written or read when the stream reaches the copy.
   void CopyBlockToHost(Device& device, Stream& stream, int group, int block, const HostFrames& host) const;
@@ -99,7 +95,7 @@ class KvCache {
 
   KvCacheShape shape_;
   std::vector<std::vector<RowMemory>> memory_;  // of each group
-  std::vector<Matrix<float>> boundaries_;       // [M], each [block_count, boundary_width]
+  std::vector<Matrix<float>> boundaries_;       // of each of shape_.boundaries
   std::vector<GroupTable> tables_;              // of each group
 };
 

@@ -58,8 +58,9 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const Engine
   rank.device = std::move(device);
   rank.comm = std::make_unique<SizingCommunicator>(rank_count);
   rank.device->BeginPurpose("weights");
-  ASSIGN_OR_RETURN(LoadedWeights weights, AllocateDummyWeights(config, options.module_count(), *rank.device,
-                                                               {.rank = 0, .size = rank_count}));
+  ASSIGN_OR_RETURN(LoadedWeights weights,
+                   AllocateDummyWeights(config, options.drafter_numbers.module_count, *rank.device,
+                                        {.rank = 0, .size = rank_count}));
   RETURN_IF_ERROR(rank.Allocate(options, config, std::move(weights)));
   MemoryEstimate memory;
   memory.weight_bytes = BytesOf(counted, "weights");

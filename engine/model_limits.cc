@@ -13,7 +13,7 @@ CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
   const std::vector<CacheGroup> groups =
       CacheGroupsOf(model, MtpModuleCount(config), config.kv_cache_config.tokens_per_block, dtype);
   const std::vector<int> counts =
-      BlockCountsOf(groups, /*history_blocks=*/0, config.max_batch_size, draft_len);
+      BlockCountsOf(groups, /*history_blocks=*/0, config.max_batch_size, draft_len, /*rows_ahead=*/draft_len);
   CacheBytes bytes{.per_token = HistoryBytesPerToken(groups)};
   for (size_t i = 1; i < groups.size(); ++i) bytes.windows += counts[i] * groups[i].bytes_per_block;
   return bytes;

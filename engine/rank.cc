@@ -5,14 +5,14 @@
 #include "base/status_macros.h"
 #include "engine/model/activations.h"
 #include "engine/model/model_kinds.h"
-#include "engine/spec/eagle/eagle_drafter.h"
-#include "engine/spec/vanilla/vanilla_drafter.h"
+#include "engine/spec/drafter_kinds.h"
 
 namespace foredraft {
 
 absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& config, LoadedWeights weights) {
-  const int recent_len = options.use_mtp_vanilla ? options.max_draft_len : 0;
   stream = device->CreateStream();
+  device->BeginPurpose("slots");
+  ASSIGN_OR_RETURN(slots, SlotState::Create(*device, SlotStateShape::Of(options, config)));
   device->BeginPurpose("activations");
   ASSIGN_OR_RETURN(model, CreateModel(*device, *comm, config, std::move(weights),
                                       {.rows = options.largest_forward(),
@@ -22,15 +22,9 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
                                                           .step_rows = options.largest_step(),
                                                           .bucket = options.batch_sizes.back(),
                                                           .output_width = OutputWidth(config),
-                                                          .vocab_size = config.vocab_size,
-                                                          .recent_len = recent_len}));
-  device->BeginPurpose("slots");
-  ASSIGN_OR_RETURN(slots, SlotState::Create(*device, SlotStateShape::Of(options, config)));
-  if (recent_len > 0) {
-    drafter = std::make_unique<VanillaDrafter>();
-  } else if (options.module_count() > 0) {
-    drafter = std::make_unique<EagleDrafter>();
-  }
+                                                          .vocab_size = config.vocab_size}));
+  if (options.drafter == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(drafter, options.drafter->create(*device, options, config, slots));
   return absl::OkStatus();
 }
 

@@ -82,11 +82,8 @@ void RankEngine::ApplyStateChanges(const RankPlan& plan) {
   for (const SwapIn& swap : plan.swaps_in) swap_store_.SwapIn(*rank_.stream, swap, rank_.cache, rank_.slots);
   for (const SlotAdmission& admission : plan.admissions) {
     rank_.slots.Admit(*rank_.stream, admission);
-    for (int level = 0; admission.boundary_block >= 0 && level < rank_.slots.level_count(); ++level) {
-      rank_.device->ops().copy_rows(
-          *rank_.stream, {.out = rank_.slots.boundaries(level).row_range(admission.slot, 1),
-                          .x = rank_.cache.boundaries(level).row_range(admission.boundary_block, 1),
-                          .rows = 1});
+    if (admission.boundary_block >= 0) {
+      rank_.slots.TakeBoundary(*rank_.stream, admission.slot, rank_.cache, admission.boundary_block);
     }
   }
   for (const BlockTableDelta& delta : plan.block_table_deltas) rank_.slots.ApplyDelta(delta);

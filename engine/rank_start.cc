@@ -36,7 +36,8 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
                                                                std::unique_ptr<Communicator> comm) {
   CHECK(!options.batch_sizes.empty() && options.batch_sizes.back() >= options.max_batch_size);
   CHECK_LE(options.max_draft_len, kMaxDraftLen);
-  CHECK_LE(options.module_count(), ModuleCount(weights));
+  CHECK_EQ(options.max_draft_len > 0, options.drafter != nullptr);
+  CHECK_LE(options.drafter_numbers.module_count, ModuleCount(weights));
   if (comm == nullptr) comm = std::make_unique<SoloCommunicator>(device->ops());
   std::unique_ptr<RankEngine> engine(new RankEngine(options));
   Rank& rank = engine->rank_;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/spec/drafter_kinds.h"
 
 namespace foredraft {
 namespace {
@@ -37,15 +38,15 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
 
 SlotStateShape SlotStateShape::Of(const EngineOptions& options, const ModelConfig& config) {
   std::vector<int> strides;
-  for (const CacheGroup& group : CacheGroupsOf(config, options.module_count(), options.tokens_per_block)) {
+  for (const CacheGroup& group :
+       CacheGroupsOf(config, options.drafter_numbers.module_count, options.tokens_per_block)) {
     strides.push_back(options.blocks_per_slot(group.tokens_per_block));
   }
   return {.slot_count = options.max_batch_size,
           .vocab_size = config.vocab_size,
           .table_strides = std::move(strides),
-          .output_width = OutputWidth(config),
-          .level_count = options.module_count(),
-          .recent_len = options.use_mtp_vanilla ? options.max_draft_len : 0};
+          .rows = SlotRowsOf(options, config),
+          .poison = options.poison_cache};
 }
 
 absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape& shape) {
@@ -65,14 +66,10 @@ absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape
     ASSIGN_OR_RETURN(BlockTables tables, BlockTables::Create(device, shape.slot_count, stride));
     state.tables_.push_back(std::move(tables));
   }
-  const int boundary_width = shape.level_count * shape.output_width;
-  ASSIGN_OR_RETURN(float* const boundaries, device.AllocateArray<float>(slots * boundary_width));
-  state.boundaries_ = Dense(boundaries, shape.slot_count, boundary_width);
-  const int recent_rows = shape.slot_count * shape.recent_len;
-  ASSIGN_OR_RETURN(state.recent_ids_, device.AllocateArray<int32_t>(recent_rows));
-  ASSIGN_OR_RETURN(float* const hiddens,
-                   device.AllocateArray<float>(size_t(recent_rows) * shape.output_width));
-  state.recent_hiddens_ = Dense(hiddens, recent_rows, shape.output_width);
+  for (const SlotRow& row : shape.rows) {
+    ASSIGN_OR_RETURN(void* const rows, device.Allocate(slots * row.bytes()));
+    state.registered_.push_back(rows);
+  }
   state.facts_.assign(slots, {});
   state.zero_counts_.assign(shape.vocab_size, 0);
   return state;
@@ -94,7 +91,12 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
   facts.wants_logprobs = admission.logprob_count >= 0;
   facts.counts_tokens = admission.sampling.counts_tokens();
   facts.greedy = admission.sampling.temperature == 0 && !facts.counts_tokens && !facts.wants_logprobs;
-  facts.recent_prompt_ids.assign(shape_.recent_len, 0);
+  facts.rows.clear();
+  for (size_t i = 0; i < shape_.rows.size(); ++i) {
+    const SlotRow& row = shape_.rows[i];
+    facts.rows.emplace_back(row.on_host ? row.width : 0);
+    if (shape_.poison) PoisonRow(stream, slot, i);
+  }
   facts.prompt_seen.clear();
   if (!facts.counts_tokens) return;
   const size_t vocab = zero_counts_.size();
@@ -115,12 +117,41 @@ void SlotState::CountPrompt(Stream& stream, int slot, std::span<const int32_t> i
   device_->CopyToDevice(stream, arrays_.prompt_seen + slot * seen.size(), seen.data(), seen.size());
 }
 
-const std::vector<int32_t>& SlotState::PassRecentPrompt(int slot, std::span<const int32_t> ids) {
-  std::vector<int32_t>& recent = facts_[slot].recent_prompt_ids;
-  const size_t fresh = std::min(recent.size(), ids.size());
-  std::copy(recent.begin() + fresh, recent.end(), recent.begin());
-  std::copy(ids.end() - fresh, ids.end(), recent.end() - fresh);
-  return recent;
+size_t SlotState::IndexOf(std::string_view name) const {
+  const auto found = std::find_if(shape_.rows.begin(), shape_.rows.end(),
+                                  [&](const SlotRow& row) { return row.name == name; });
+  CHECK(found != shape_.rows.end()) << "no part registered " << name;
+  return found - shape_.rows.begin();
+}
+
+Matrix<float> SlotState::rows(std::string_view name) const {
+  const size_t index = IndexOf(name);
+  return Dense(static_cast<float*>(registered_[index]), shape_.slot_count, shape_.rows[index].width);
+}
+
+int32_t* SlotState::int_rows(std::string_view name) const {
+  return static_cast<int32_t*>(registered_[IndexOf(name)]);
+}
+
+std::vector<int32_t>& SlotState::host_row(std::string_view name, int slot) {
+  const size_t index = IndexOf(name);
+  CHECK(shape_.rows[index].on_host) << name;
+  return facts_[slot].rows[index];
+}
+
+void SlotState::PoisonRow(Stream& stream, int slot, size_t index) {
+  const int64_t bytes = shape_.rows[index].bytes();
+  const std::vector<uint8_t> nans(bytes, 0xff);  // -1 as an integer
+  device_->CopyToDevice(stream, static_cast<uint8_t*>(registered_[index]) + slot * bytes, nans.data(), bytes);
+}
+
+void SlotState::TakeBoundary(Stream& stream, int slot, const KvCache& cache, int block) {
+  for (const SlotRow& kept : shape_.rows) {
+    if (!kept.at_boundaries) continue;
+    device_->ops().copy_rows(stream, {.out = rows(kept.name).row_range(slot, 1),
+                                      .x = cache.boundary(kept.name).row_range(block, 1),
+                                      .rows = 1});
+  }
 }
 
 void SlotState::Give(Stream& stream, const GivenTokens& given) {
@@ -164,11 +195,9 @@ std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_to
   add(arrays_.constants + slot, 1);
   add(arrays_.progress + slot, 1);
   add(arrays_.drafts + slot, 1);
-  if (shape_.level_count > 0) add(boundaries_.row(slot), size_t(shape_.level_count) * shape_.output_width);
-  if (shape_.recent_len > 0) {
-    add(recent_ids_ + int64_t{slot} * shape_.recent_len, shape_.recent_len);
-    add(recent_hiddens_.row(int64_t{slot} * shape_.recent_len),
-        size_t(shape_.recent_len) * shape_.output_width);
+  for (size_t i = 0; i < shape_.rows.size(); ++i) {
+    const int width = shape_.rows[i].width;
+    add(static_cast<int32_t*>(registered_[i]) + int64_t{slot} * width, width);
   }
   // Last, because it is the one part that may be absent.
   if (counts_tokens) add(arrays_.output_counts + size_t(slot) * shape_.vocab_size, shape_.vocab_size);
@@ -178,6 +207,7 @@ std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_to
 size_t SlotState::ImageBytes(const SlotStateShape& shape) {
   SlotState state;  // without arrays: only the sizes of the parts are used
   state.shape_ = shape;
+  state.registered_.assign(shape.rows.size(), nullptr);
   const std::vector<ImagePart> parts = state.ImageParts(0, /*counts_tokens=*/true);
   return parts.back().offset + parts.back().bytes;
 }

@@ -1,11 +1,12 @@
 #pragma once
 
-// State of the running sequences on the device (kernels/slot_arrays.h), their block tables in every cache
-// group and boundaries, and how admissions, deltas and swaps write them. Owner: Rank. Thread: the one that
-// submits plans.
+// State of the running sequences on the device: what every step reads (kernels/slot_arrays.h), the rows
+// that parts of the engine registered (engine/slot_row.h), and block tables in every cache group; and how
+// admissions, deltas and swaps write them. Owner: Rank. Thread: the one that submits plans.
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@
 #include "engine/host_frames.h"
 #include "engine/kv_cache.h"
 #include "engine/model/model_config.h"
+#include "engine/slot_row.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
 #include "scheduler/plan.h"
@@ -24,19 +26,19 @@ namespace foredraft {
 struct SlotFacts {
   bool counts_tokens = false;
   bool wants_logprobs = false;
-  bool greedy = true;                      // neither of the two, and temperature 0
-  std::vector<uint8_t> prompt_seen;        // [V], empty unless counts_tokens: SlotArrays::prompt_seen's row
-  std::vector<int32_t> recent_prompt_ids;  // [Kmax], empty unless Vanilla: the last prompt tokens computed
+  bool greedy = true;                // neither of the two, and temperature 0
+  std::vector<uint8_t> prompt_seen;  // [V], empty unless counts_tokens: SlotArrays::prompt_seen's row
+  // The registered rows, in their order; empty for those that are not on the host.
+  std::vector<std::vector<int32_t>> rows;
 };
 
 struct SlotStateShape {
   int slot_count = 0;
   int vocab_size = 0;
-  // Of each cache group: block table entries per slot, for max_seq_len + 2 Kmax positions.
+  // Of each cache group: block table entries per slot, for EngineOptions::position_count positions.
   std::vector<int> table_strides;
-  int output_width = 0;  // Model::output_width
-  int level_count = 0;   // MTP modules in use, M; 0 = no boundaries
-  int recent_len = 0;    // Kmax for Vanilla, else 0
+  std::vector<SlotRow> rows;  // registered
+  bool poison = false;        // an admission fills the slot's registered rows with NaN
 
   static SlotStateShape Of(const EngineOptions& options, const ModelConfig& config);
 };
@@ -49,28 +51,21 @@ class SlotState {
   // Of each cache group.
   std::vector<GroupTable> block_tables() const;
 
-  // [slots, output_width]: the output of `level` (0..M-1) at the last prompt position computed, for the next
-  // chunk.
-  Matrix<float> boundaries(int level) const {
-    return {boundaries_.data + int64_t{level} * shape_.output_width, shape_.slot_count, shape_.output_width,
-            int64_t{shape_.level_count} * shape_.output_width};
-  }
-  int level_count() const { return shape_.level_count; }
+  int slot_count() const { return shape_.slot_count; }
 
-  // Vanilla (docs/speculation.md section 4): tokens p-Kmax+1..p and target hiddens p-Kmax..p-1. While the
-  // prompt is computed up to position b, tokens b-Kmax..b-1 and hiddens b-Kmax..b-1.
-  int32_t* recent_ids() const { return recent_ids_; }               // [slots, Kmax]
-  Matrix<float> recent_hiddens() const { return recent_hiddens_; }  // [slots * Kmax, output_width]
-  int recent_len() const { return shape_.recent_len; }
+  // The registered rows of this name, [slots, width]. Their address is fixed.
+  Matrix<float> rows(std::string_view name) const;
+  int32_t* int_rows(std::string_view name) const;
+  // The slot's row on the host, [width].
+  std::vector<int32_t>& host_row(std::string_view name, int slot);
 
   // Sets the acceptance rule for all later ops of the stream.
   void SetRule(Stream& stream, const AcceptanceRule& rule);
   void Admit(Stream& stream, const SlotAdmission& admission);
   // Marks prompt tokens as seen, for the repetition penalty.
   void CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids);
-  // Vanilla: appends `ids`, which a prefill computes, to the slot's recent prompt tokens. Returns the last
-  // Kmax of them, which the caller copies to recent_ids().
-  const std::vector<int32_t>& PassRecentPrompt(int slot, std::span<const int32_t> ids);
+  // The slot's sequence begins behind a cached prefix whose last history block is `block`.
+  void TakeBoundary(Stream& stream, int slot, const KvCache& cache, int block);
   // The slot's next step emits these tokens (SlotDrafts::given_count).
   void Give(Stream& stream, const GivenTokens& given);
   void Release(Stream& stream, int slot);
@@ -105,6 +100,8 @@ class SlotState {
     size_t offset;
   };
   std::vector<ImagePart> ImageParts(int slot, bool counts_tokens) const;
+  size_t IndexOf(std::string_view name) const;  // of a registered row
+  void PoisonRow(Stream& stream, int slot, size_t index);
   template <class Copy>
   void ForEachPiece(int slot, bool counts_tokens, const HostFrames& image, const Copy& copy) const;
 
@@ -112,9 +109,7 @@ class SlotState {
   SlotArrays arrays_;
   AcceptanceRule* rule_ = nullptr;  // arrays_.rule, for writing
   SlotStateShape shape_;
-  Matrix<float> boundaries_;  // [slots, M * output_width]
-  int32_t* recent_ids_ = nullptr;
-  Matrix<float> recent_hiddens_;
+  std::vector<void*> registered_;     // [slots, width] of each registered row
   std::vector<BlockTables> tables_;   // of each cache group
   std::vector<SlotFacts> facts_;      // [slots]
   std::vector<int32_t> zero_counts_;  // [V]

@@ -12,8 +12,8 @@ SwapStoreShape SwapStoreShape::Of(const EngineOptions& options, const ModelConfi
       .capacity_bytes = options.host_cache_bytes,
       .block_bytes = {},
       .slot_image_bytes = static_cast<int64_t>(SlotState::ImageBytes(SlotStateShape::Of(options, config)))};
-  for (const CacheGroup& group :
-       CacheGroupsOf(config, options.module_count(), options.tokens_per_block, options.kv_dtype)) {
+  for (const CacheGroup& group : CacheGroupsOf(config, options.drafter_numbers.module_count,
+                                               options.tokens_per_block, options.kv_dtype)) {
     shape.block_bytes.push_back(group.bytes_per_block);
   }
   return shape;

@@ -8,18 +8,10 @@
 #include "config/config_defaults.h"
 #include "engine/cache_groups.h"
 #include "engine/group_shapes.h"
+#include "engine/spec/drafter_kinds.h"
 #include "engine/swap_store.h"
 
 namespace foredraft {
-namespace {
-
-bool UsesVanilla(const Config& config) {
-  return config.speculative_config.has_value() && config.speculative_config->use_mtp_vanilla &&
-         MaxDraftLen(config) > 0;
-}
-
-}  // namespace
-
 int BlockTokens(const Config& config, const ModelConfig& model) {
   return CacheGroupsOf(model, 0, config.kv_cache_config.tokens_per_block).front().tokens_per_block;
 }
@@ -50,7 +42,8 @@ Speculation SpeculationOf(const Config& config) {
 
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  const SwapStoreShape host = SwapStoreShape::Of(EngineOptionsOf(config, model), model);
+  const EngineOptions engine = EngineOptionsOf(config, model);
+  const SwapStoreShape host = SwapStoreShape::Of(engine, model);
   SchedulerOptions options;
   options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;
@@ -58,23 +51,19 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.max_seq_len = config.max_seq_len;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
-  options.groups = GroupShapesOf(EngineOptionsOf(config, model), model);
+  options.groups = GroupShapesOf(engine, model);
   options.enable_block_reuse = cache.enable_block_reuse;
   options.host_frame_count = host.frame_count();
   options.host_image_frames = host.slot_frames();
   options.batch_sizes = StepSizes(config);
-  options.max_draft_len = MaxDraftLen(config);
+  options.max_draft_len = engine.max_draft_len;
+  options.drafter = engine.drafter_numbers;
   const Speculation speculation = SpeculationOf(config);
   options.draft_len = speculation.draft_len;
   options.acceptance = speculation.acceptance;
   options.draft_policy = speculation.draft_policy;
   options.resume = config.parallel.restart == RestartPolicy::kGroup && config.parallel.resume;
   options.priority_ageing = std::chrono::seconds(config.server.priority_ageing_s);
-  if (UsesVanilla(config)) {
-    options.reuse_reserve = options.max_draft_len;
-    options.given_limit = kVanillaGivenLimit;
-    options.offer_margin = options.max_draft_len - 1;
-  }
   return options;
 }
 
@@ -83,8 +72,7 @@ EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
   options.max_seq_len = config.max_seq_len;
-  options.max_draft_len = MaxDraftLen(config);
-  options.use_mtp_vanilla = UsesVanilla(config);
+  UseDrafter(SelectedDrafter(config), MaxDraftLen(config), model, options);
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
   options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
   options.kv_dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;

@@ -4,7 +4,7 @@
 // start, and how many of its blocks a sequence takes. Plain data, pure functions.
 //
 // The first group is the history: its rows are read to the sequence's end. The others are windows: rows
-// further back than `reach` are not read again. Kmax is max_draft_len.
+// further back than `reach` are not read again. Kmax is max_draft_len, and A the drafter's rows_ahead.
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace foredraft {
 struct GroupShape {
   int tokens_per_block = 32;
   // A step that starts at length p reads positions p - reach and later, whatever it writes. 0: all positions,
-  // which is what makes a group the history. (With Vanilla, whose windows reach back, Kmax is part of it.)
+  // which is what makes a group the history. A drafter whose rows reach back further makes it longer.
   int reach = 0;
   int block_count = 2049;         // per rank, block 0 (scratch) included
   int host_frames_per_block = 1;  // of the store of swapped sequences
@@ -37,34 +37,35 @@ struct GroupShape {
   int EndBlocks() const { return BlocksFor(reach); }
 
   // The most that a sequence owns while it decodes; all_positions: those that it may ever own. Window: from
-  // length + steps - reach, before the steps without a result, to length_upper + K + Kmax, where one such
-  // step adds at most Kmax + 1 to the upper length and at least 1 to the lower: reach + 3 Kmax + 1 positions.
-  int DecodeExtent(int all_positions, int max_draft_len) const {
+  // length + steps - reach, before the steps without a result, to length_upper + K + A, where one such step
+  // adds at most Kmax + 1 to the upper length and at least 1 to the lower: reach + 2 Kmax + A + 1 positions.
+  int DecodeExtent(int all_positions, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(all_positions);
-    return std::min(BlocksFor(all_positions), BlocksAnywhere(reach + 3 * max_draft_len + 1));
+    return std::min(BlocksFor(all_positions), BlocksAnywhere(reach + 2 * max_draft_len + rows_ahead + 1));
   }
 
   // The blocks that a prompt takes at its admission, those of a reused prefix apart; prompt_positions: those
-  // it owns when it ends, 2 Kmax + 1 more than its tokens. Window: what a chunk reads, the prefix ends that
+  // it owns when it ends, Kmax + A + 1 more than its tokens. Window: what a chunk reads, the prefix ends that
   // the prompt keeps, and what it leaves for the next chunk or for its first decode step.
-  int FreshBlocks(int prompt_positions, int reused_len, int end_count, int max_draft_len) const {
+  int FreshBlocks(int prompt_positions, int reused_len, int end_count, int max_draft_len,
+                  int rows_ahead) const {
     const int whole = BlocksFor(prompt_positions) - reused_len / tokens_per_block;
     if (is_history()) return whole;
     return std::min(whole, BlocksAnywhere(reach) + end_count * EndBlocks() +
-                               BlocksAnywhere(reach + 2 * max_draft_len + 1));
+                               BlocksAnywhere(reach + max_draft_len + rows_ahead + 1));
   }
 
   // The most that a prompt holds, however much of it is reused: FreshBlocks and one more end, the reused one.
-  int PromptBlocks(int prompt_positions, int end_count, int max_draft_len) const {
+  int PromptBlocks(int prompt_positions, int end_count, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(prompt_positions);
-    return FreshBlocks(prompt_positions, /*reused_len=*/0, end_count + 1, max_draft_len);
+    return FreshBlocks(prompt_positions, /*reused_len=*/0, end_count + 1, max_draft_len, rows_ahead);
   }
 
   // The most that a sequence owns until its last prompt chunk is committed.
-  int PromptExtent(int all_positions, int end_count, int max_draft_len) const {
+  int PromptExtent(int all_positions, int end_count, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(all_positions);
     return std::min(BlocksFor(all_positions), BlocksAnywhere(reach) + (end_count + 1) * EndBlocks() +
-                                                  BlocksAnywhere(reach + 3 * max_draft_len + 1));
+                                                  BlocksAnywhere(reach + 2 * max_draft_len + rows_ahead + 1));
   }
 };
 

@@ -14,11 +14,10 @@ struct RequestSizeLimits {
   int max_seq_len = 0;
   int64_t pool_len = std::numeric_limits<int64_t>::max();  // tokens that one rank's KV pool can hold
 
-  // block_count: of the pool, block 0 (scratch) included. Drafts write up to 2 Kmax rows past the last token,
-  // which need room in the pool too (plan-bound in scheduler.h).
-  static RequestSizeLimits Of(int max_seq_len, int block_count, int tokens_per_block, int max_draft_len) {
-    return {.max_seq_len = max_seq_len,
-            .pool_len = int64_t{block_count - 1} * tokens_per_block - 2 * max_draft_len};
+  // block_count: of the pool, block 0 (scratch) included. draft_rows: rows past the last token, at most, that
+  // drafting writes; they need room in the pool too (plan-bound in scheduler.h).
+  static RequestSizeLimits Of(int max_seq_len, int block_count, int tokens_per_block, int draft_rows) {
+    return {.max_seq_len = max_seq_len, .pool_len = int64_t{block_count - 1} * tokens_per_block - draft_rows};
   }
 
   int64_t max_len() const { return pool_len < max_seq_len ? pool_len : max_seq_len; }

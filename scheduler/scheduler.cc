@@ -15,7 +15,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   CHECK(std::is_sorted(options.batch_sizes.begin(), options.batch_sizes.end()));
   CHECK_GE(options.batch_sizes.back(), options.max_batch_size);
   CHECK(options.enable_chunked_prefill || options.max_num_tokens >= options.max_seq_len);
-  CHECK_GE(options.reuse_reserve, 1) << "the last prompt token's logits must be computed";
+  CHECK_GE(options.drafter.reuse_reserve, 1) << "the last prompt token's logits must be computed";
   CheckGroups();
   SetSpeculation({.draft_len = options.draft_len,
                   .acceptance = options.acceptance,
@@ -56,7 +56,8 @@ absl::Status Scheduler::Submit(Request request) {
   sequence->length_limit = prompt_len + sequence->request.max_tokens - 1;
   for (const GroupShape& group : options_.groups) {
     const int positions = OwnPositions(sequence->length_limit, options_.max_draft_len);
-    sequence->groups.push_back({.extent = group.DecodeExtent(positions, options_.max_draft_len)});
+    sequence->groups.push_back(
+        {.extent = group.DecodeExtent(positions, options_.max_draft_len, options_.drafter.rows_ahead)});
   }
   SetOrder(sequence);
   const bool is_new = sequences_.emplace(sequence->request.id, std::move(owned)).second;

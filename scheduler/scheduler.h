@@ -5,12 +5,13 @@
 //
 // clang-format off
 // Block invariants, cited by name. Positions as in docs/speculation.md section 1.6; all bounds are tight.
-//   plan-bound     A sequence that is live in a plan owns positions 0 .. length_upper + K + Kmax, where
-//                  length_upper = min(length + sum of (K_j + 1) over unresolved steps, length_limit). Of a
-//                  window (group_shape.h) it owns those from max(0, length_lower - reach) on, where
-//                  length_lower = length + the number of unresolved steps.
-//   rewind         Commit releases the blocks wholly at or past length + sum of (K_j + 1) + Kmax, over the
-//                  steps that are still unresolved: MTP rows length .. length + Kmax - 1 are live.
+//   plan-bound     A sequence that is live in a plan owns positions 0 .. length_upper + K + A, where
+//                  length_upper = min(length + sum of (K_j + 1) over unresolved steps, length_limit) and A is
+//                  rows_ahead of the drafter's numbers (drafter_numbers.h). Of a window (group_shape.h) it
+//                  owns those from max(0, length_lower - reach) on, where length_lower = length + the number
+//                  of unresolved steps.
+//   rewind         Commit releases the blocks wholly at or past length + sum of (K_j + 1) + A, over the
+//                  steps that are still unresolved: a drafter's rows length .. length + A - 1 are live.
 //   pass           Commit and Plan release the window blocks wholly below length_lower - reach. Commit does
 //                  because the length has grown. Plan does because length_lower also grows with a launched step
 //                  that has no result yet. Every later plan starts at length_lower or later, because each
@@ -20,7 +21,7 @@
 //   prompt-window  A prompt chunk a .. b-1 has window memory for what it reads, a - reach .. a-1, for what is
 //                  read after it, b - reach and on, and for the prefix ends that its prompt keeps, until they
 //                  are offered. Its other rows are not written.
-//   image-bound    A swap copies positions 0 .. length_upper + Kmax - 1, of a window those from
+//   image-bound    A swap copies positions 0 .. length_upper + A - 1, of a window those from
 //                  max(0, length_lower - reach) on. A sequence that the launched plan swaps out is not rewound;
 //                  if it ended, its image is dropped.
 //   stream-order   Ranks execute plans in order, so a plan may hand out blocks and slots that the plan in
@@ -48,6 +49,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "scheduler/draft_policy.h"
+#include "scheduler/drafter_numbers.h"
 #include "scheduler/group_shape.h"
 #include "scheduler/plan.h"
 #include "scheduler/rank_state.h"
@@ -57,8 +59,6 @@
 #include "scheduler/speculation.h"
 
 namespace foredraft {
-
-inline constexpr int kVanillaGivenLimit = 2;
 
 struct SchedulerOptions {
   int rank_count = 1;
@@ -77,31 +77,25 @@ struct SchedulerOptions {
   int64_t host_frame_count = 0;   // per rank: frames of the host store of swapped sequences
   int64_t host_image_frames = 0;  // of these, how many the slot state of one swapped sequence takes
   std::vector<int> batch_sizes = {1, 2, 4, 8, 16, 32, 64};  // decode buckets, ascending
-  int max_draft_len = 0;                                    // Kmax; 0 = no MTP
+  int max_draft_len = 0;                                    // Kmax; 0 = no drafts
+  DrafterNumbers drafter;
   // The first Speculation; K <= max_draft_len.
   int draft_len = 0;
   AcceptanceRule acceptance;
   DraftPolicyOptions draft_policy;
-  // Prefix reuse (docs/speculation.md section 5). The last reuse_reserve prompt tokens are always computed:
-  // Eagle 1, Vanilla Kmax. Only blocks within the first m - offer_margin prompt tokens enter the prefix
-  // index: Eagle 0, Vanilla Kmax - 1.
-  int reuse_reserve = 1;
-  int offer_margin = 0;
   // After the loss of a rank, requests wait for the ranks to start again and go on. False: they end, and no
   // output is kept for a replay.
   bool resume = false;
-  // Given tokens in a step (resume), at most: K + 1 with Eagle; with Vanilla also this, because its windows
-  // rewrite no more new rows of the last module (docs/speculation.md section 4).
-  int given_limit = 1 << 20;
 
   RequestSizeLimits request_size() const {
     return RequestSizeLimits::Of(max_seq_len, groups[kHistoryGroup].block_count,
-                                 groups[kHistoryGroup].tokens_per_block, max_draft_len);
+                                 groups[kHistoryGroup].tokens_per_block, max_draft_len + drafter.rows_ahead);
   }
 
   // The smallest pool of a window, scratch included.
   int MinBlockCount(const GroupShape& window) const {
-    return 1 + window.PromptExtent(max_seq_len + 2 * max_draft_len, /*end_count=*/0, max_draft_len);
+    return 1 + window.PromptExtent(max_seq_len + max_draft_len + drafter.rows_ahead, /*end_count=*/0,
+                                   max_draft_len, drafter.rows_ahead);
   }
 };
 

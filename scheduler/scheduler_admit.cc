@@ -28,7 +28,8 @@ bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placemen
   *placement = {.rank = rank};
   if (!HasRoom(sequence, rank, /*end_count=*/0, &placement->swappable)) return false;
   if (options_.enable_block_reuse) {
-    placement->match = state.Match(sequence.request.prompt_ids, sequence.prompt_len - options_.reuse_reserve);
+    placement->match =
+        state.Match(sequence.request.prompt_ids, sequence.prompt_len - options_.drafter.reuse_reserve);
   }
   placement->ends = EndsToKeep(sequence, placement->match);
   if (!placement->ends.empty()) {
@@ -47,6 +48,7 @@ bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placemen
 bool Scheduler::HasRoom(const Sequence& sequence, int rank, int end_count, bool* swappable) const {
   const RankState& state = ranks_[rank];
   const int draft_len = options_.max_draft_len;
+  const int rows_ahead = options_.drafter.rows_ahead;
   const int prompt_positions = OwnPositions(sequence.prompt_len, draft_len);
   const int all_positions = OwnPositions(sequence.length_limit, draft_len);
   *swappable = state.host_reserved + HostExtent(sequence) <= options_.host_frame_count;
@@ -54,8 +56,8 @@ bool Scheduler::HasRoom(const Sequence& sequence, int rank, int end_count, bool*
   for (int group = 0; group < state.group_count(); ++group) {
     const GroupShape& shape = state.shape(group);
     const int room = state.pool(group).capacity() - state.promised(group);
-    *swappable &= shape.PromptBlocks(prompt_positions, end_count, draft_len) <= room;
-    fits_pools &= shape.PromptExtent(all_positions, end_count, draft_len) <= room;
+    *swappable &= shape.PromptBlocks(prompt_positions, end_count, draft_len, rows_ahead) <= room;
+    fits_pools &= shape.PromptExtent(all_positions, end_count, draft_len, rows_ahead) <= room;
   }
   return *swappable || fits_pools;
 }
@@ -78,7 +80,7 @@ std::vector<int32_t> Scheduler::EndsToKeep(const Sequence& sequence, const Prefi
   if (options_.groups.size() == 1 || !options_.enable_block_reuse) return {};
   const int size = options_.groups[kHistoryGroup].tokens_per_block;
   const int reused = static_cast<int>(match.blocks.size());
-  const int last = (sequence.prompt_len - options_.offer_margin) / size;
+  const int last = (sequence.prompt_len - options_.drafter.offer_margin) / size;
   std::vector<int32_t> ends;
   if (match.cached_count > reused) ends.push_back(match.cached_count * size);
   if (last > std::max(reused, match.cached_count)) ends.push_back(last * size);
@@ -92,7 +94,7 @@ GroupCounts Scheduler::FreshBlocks(const Sequence& sequence, const Placement& pl
   GroupCounts fresh;
   for (const GroupShape& shape : options_.groups) {
     fresh.push_back(shape.FreshBlocks(positions, reused_len, static_cast<int>(placement.ends.size()),
-                                      options_.max_draft_len));
+                                      options_.max_draft_len, options_.drafter.rows_ahead));
   }
   return fresh;
 }
@@ -162,7 +164,7 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
   for (int group = 0; group < state.group_count(); ++group) {
     SequenceBlocks& blocks = sequence->groups[group];
     blocks.limit = state.shape(group).PromptExtent(all_positions, static_cast<int>(placement.ends.size()),
-                                                   options_.max_draft_len);
+                                                   options_.max_draft_len, options_.drafter.rows_ahead);
     if (!sequence->swappable) state.pool_reserved[group] += blocks.limit;
   }
   if (sequence->swappable) state.host_reserved += HostExtent(*sequence);

@@ -68,7 +68,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
   for (const auto& [sequence, end] : expected.chunks) {
     if (sequence->state == SequenceState::kEnded) continue;
     if (options_.enable_block_reuse && sequence->may_offer) {
-      state.Offer(sequence, std::min(end, sequence->prompt_len - options_.offer_margin));
+      state.Offer(sequence, std::min(end, sequence->prompt_len - options_.drafter.offer_margin));
     }
     if (end == sequence->prompt_len) state.EndPrompt(sequence);
   }
@@ -84,7 +84,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
     CommitResult(launched, expected.live[i], &result->slots[i]);
     if (sequence->state == SequenceState::kDecoding) {  // rewind, pass
       counters_.rewound_blocks +=
-          state.Shrink(sequence, sequence->length + sequence->unresolved_rows + options_.max_draft_len);
+          state.Shrink(sequence, sequence->length + sequence->unresolved_rows + options_.drafter.rows_ahead);
       if (has_windows) state.Pass(sequence, sequence->length_lower());
     }
   }

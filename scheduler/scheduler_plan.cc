@@ -53,9 +53,9 @@ int Scheduler::DraftCap(const Sequence& sequence) const {
   return std::clamp(sequence.request.draft_cap, 0, options_.max_draft_len);
 }
 
-// plan-bound, where `length` is length_upper: the step writes up to length + K, MTP rows follow up to + Kmax.
+// plan-bound, where `length` is length_upper: the step writes up to length + K, its drafter rows_ahead more.
 int Scheduler::OwnPositions(int length, int draft_len) const {
-  return length + draft_len + options_.max_draft_len + 1;
+  return length + draft_len + options_.drafter.rows_ahead + 1;
 }
 
 // Gives every decoding sequence the blocks of its next step. If there are too few, swaps out the last
@@ -129,7 +129,7 @@ void Scheduler::SwapOutSequence(Sequence* sequence, IterationPlan* plan) {
     const SequenceBlocks& blocks = sequence->groups[group];
     const GroupShape& shape = state.shape(group);
     const int first = shape.FirstIndex(sequence->length_lower());
-    const int end = shape.BlocksFor(sequence->length_upper() + options_.max_draft_len);
+    const int end = shape.BlocksFor(sequence->length_upper() + options_.drafter.rows_ahead);
     CHECK(blocks.first_index <= first && end <= blocks.end_index()) << "image-bound, group " << group;
     const auto begin = blocks.ids.begin() - blocks.first_index;
     swap.blocks.push_back({.group = group, .first_index = first, .block_ids = {begin + first, begin + end}});

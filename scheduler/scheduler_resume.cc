@@ -77,8 +77,8 @@ void Scheduler::GiveTokens(LaunchedSlot& live, int draft_len, RankPlan* plan) {
   if (!sequence->replays()) return;
   live.given = true;
   const auto first = sequence->output_ids.begin() + sequence->replay_planned;
-  const int32_t count =
-      std::min({draft_len + 1, options_.given_limit, sequence->replay_len - sequence->replay_planned});
+  const int32_t count = std::min(
+      {draft_len + 1, options_.drafter.given_limit, sequence->replay_len - sequence->replay_planned});
   plan->given_tokens.push_back({.slot = sequence->slot, .token_ids = {first, first + count}});
   sequence->replay_planned += count;
 }

@@ -1,15 +1,27 @@
 #pragma once
 
-// How a module's output becomes a draft, for every drafter: the head, then the target's own way of
-// choosing, with the noise of the draft's position (docs/speculation.md section 2), so that sampled drafts
-// match often.
+// How logits become a draft, for every drafter: the target's own way of choosing, with the noise of the
+// draft's position (docs/speculation.md section 2), so that sampled drafts match often. Owner: a drafter.
 
+#include "absl/status/statusor.h"
 #include "engine/rank.h"
 
 namespace foredraft {
 
-// Draft `draft_index` (from 1) of each sequence, from buffers.last_output, an output of `level`, into the
-// slots' drafts and buffers.draft_ids. Overwrites buffers.pick, logits and sample_scratch.
-void PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level);
+class DraftPicker {
+ public:
+  static absl::StatusOr<DraftPicker> Create(Device& device, int bucket);
+
+  // Draft `draft_index` (from 1) of each sequence into the slots' drafts and draft_ids(). logits: [bucket,
+  // V], of draft positions. Overwrites buffers.sample_scratch.
+  void Pick(const Rank& rank, const DraftInput& input, int draft_index, Matrix<const float> logits) const;
+
+  // [bucket]: the last drafts picked.
+  const int32_t* draft_ids() const { return draft_ids_; }
+
+ private:
+  RowBuffers rows_;  // [B]
+  int32_t* draft_ids_ = nullptr;
+};
 
 }  // namespace foredraft

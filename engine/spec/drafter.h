@@ -1,10 +1,13 @@
 #pragma once
 
-// Makes the drafts of the next step and keeps the MTP modules' cache rows. Drafts cost speed, never tokens.
-// Only ops and fixed buffers, so that Draft can be captured. Owner: Rank. Thread: the one that submits plans.
+// A drafter makes the drafts of the next step and keeps what it needs for that: its buffers, its arrays of
+// the slots (registered by its kind, engine/spec/drafter_kinds.h) and its rows of the cache. Drafts cost
+// speed, never tokens. Only ops and fixed buffers, so that Draft can be captured. Owner: Rank. Thread: the
+// one that submits plans.
 
 #include "engine/comm/rank_rows.h"
 #include "engine/spec/token_choice.h"
+#include "engine/step_buffers.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
 
@@ -23,14 +26,19 @@ struct DraftInput {
   const RankRows* rank_rows = nullptr;  // every rank's `bucket`; null: the same as here, as in a decode step
 };
 
-// Stateless: everything a drafter keeps between steps is in the rank's slots and cache.
+// What a drafter keeps between steps is in the rank's slots and cache. All ranks make the same calls.
 class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // A prompt ended and its first token is known: row m of every module, then the first draft if `make_draft`.
-  // The modules' rows of the prompt itself, boundaries and recent rows are written already.
-  virtual void FirstDraft(const Rank& rank, const DraftInput& input, bool make_draft) const = 0;
+  // The drafter's rows of prompt chunks, whose outputs of level 0 are the first rows of
+  // buffers.target_output, and what it keeps of each slot for the next chunk. rank_rows: the chunks' rows of
+  // every rank.
+  virtual void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const = 0;
+
+  // After Prompt, for the prompts that ended, whose first tokens are known: the rows at their positions, then
+  // drafts into the slots, up to `draft_count` per sequence.
+  virtual void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const = 0;
 
   // Rows of what was just committed, then `draft_count` drafts per sequence into the slots' drafts; 0 = rows
   // only, which keeps the cache warm (docs/speculation.md section 3).

@@ -17,6 +17,7 @@
 #include "engine/cache_groups.h"
 #include "engine/checkpoint/dummy_weights.h"
 #include "engine/model_limits.h"
+#include "engine/spec/drafter_kinds.h"
 #include "ranks/engine_setup.h"
 #include "ranks/model_files.h"
 #include "server/cli/commands.h"
@@ -30,9 +31,9 @@ namespace {
 std::string Drafting(const Config& config) {
   if (!config.speculative_config.has_value()) return "none";
   const SpeculativeConfig& speculative = *config.speculative_config;
-  std::string text = absl::StrCat("up to ", speculative.max_draft_len, " a step, ",
-                                  speculative.use_mtp_vanilla ? "vanilla" : "eagle", ", policy ",
-                                  NameOf(speculative.draft_policy));
+  std::string text =
+      absl::StrCat("up to ", speculative.max_draft_len, " a step, ", SelectedDrafter(config)->name,
+                   ", policy ", NameOf(speculative.draft_policy));
   if (speculative.forced_acceptance_length.has_value()) {
     return absl::StrCat(text, ", FORCED acceptance: tokens are not the model's");
   }

@@ -7,6 +7,7 @@
 #include "base/grouped_digits.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "engine/spec/drafter_kinds.h"
 #include "server/cli/progress_bar.h"
 
 namespace foredraft {
@@ -22,8 +23,7 @@ std::string Short(int64_t number) {
 std::string Drafts(const Config& config) {
   if (!config.speculative_config.has_value() || config.speculative_config->max_draft_len == 0) return "none";
   const SpeculativeConfig& speculative = *config.speculative_config;
-  return absl::StrCat("up to ", speculative.max_draft_len, ", ",
-                      speculative.use_mtp_vanilla ? "vanilla" : "eagle", ", ",
+  return absl::StrCat("up to ", speculative.max_draft_len, ", ", SelectedDrafter(config)->name, ", ",
                       speculative.use_relaxed_acceptance_for_thinking ? "relaxed while thinking" : "strict");
 }
 

@@ -67,6 +67,7 @@ class SteadyScheduler {
     options.groups[0].block_count = 1 + slots * ((kLongestPrompt + kMostTokens) / kTokensPerBlock + 1);
     options.batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
     options.max_draft_len = options.draft_len = kDraftLen;
+    options.drafter.rows_ahead = kDraftLen;
     return options;
   }
 

@@ -163,6 +163,7 @@ class FreeServer {
     scheduler.groups[0].block_count = 1 + slots * (kMaxSeqLen / kTokensPerBlock + 1);
     scheduler.batch_sizes = {slots};
     scheduler.max_draft_len = kMaxDraftLen;
+    scheduler.drafter.rows_ahead = kMaxDraftLen;
     scheduler.draft_len = free.draft_len;
     scheduler.acceptance.forced_length = free.draft_len > 0 ? static_cast<float>(free.draft_len + 1) : 0;
     model.limits = {.vocab_size = model.tokenizer->vocab_size(),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/spec/eagle/eagle_drafter.h"
 
 namespace foredraft {
 namespace {
@@ -25,11 +26,11 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
     : ranks_(others == nullptr ? 1 : others->size()), vocab_size_(config.vocab_size) {
   EngineOptions engine;
   engine.max_batch_size = options.max_rows;
-  engine.max_draft_len = options.max_draft_len;
+  UseDrafter(&kEagle, options.max_draft_len, config, engine);
   engine.tokens_per_block = options.tokens_per_block;
   engine.kv_dtype = options.kv_dtype;
   const std::vector<CacheGroup> groups =
-      CacheGroupsOf(config, engine.module_count(), options.tokens_per_block, engine.kv_dtype);
+      CacheGroupsOf(config, engine.drafter_numbers.module_count, options.tokens_per_block, engine.kv_dtype);
   const int tokens = groups[kHistoryGroup].tokens_per_block;
   context_ = (options.context + tokens - 1) / tokens * tokens;
   // Callers that prefill have room for the context as they gave it.

@@ -13,6 +13,8 @@
 #include "engine/memory_estimate.h"
 #include "engine/rank.h"
 #include "engine/rank_engine.h"
+#include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/vanilla/vanilla_drafter.h"
 #include "tests/cuda_on_host/counts.h"
 
 namespace foredraft {
@@ -65,12 +67,12 @@ ModelConfig FourBitConfig(CodeFormat codes, int group) {
   return config;
 }
 
-EngineOptions SmallOptions() {
+EngineOptions SmallOptions(const DrafterKind& drafter = kEagle) {
   EngineOptions options;
   options.max_batch_size = 2;
   options.max_num_tokens = 24;
   options.max_seq_len = 48;
-  options.max_draft_len = 2;
+  UseDrafter(&drafter, 2, SmallConfig(), options);
   options.tokens_per_block = 16;
   options.block_count = 1 + 3 * kBlocksPerSlot;
   options.batch_sizes = {2};
@@ -84,7 +86,7 @@ std::unique_ptr<RankEngine> MakeEngine(const std::string& backend, const EngineO
   auto device = CreateDevice(backend, {});
   CHECK(device.ok()) << device.status().ToString();
   const auto stream = (*device)->CreateStream();
-  auto weights = MakeDummyWeights(config, options.module_count(), **device, *stream, nullptr);
+  auto weights = MakeDummyWeights(config, options.drafter_numbers.module_count, **device, *stream, nullptr);
   CHECK(weights.ok()) << weights.status().ToString();
   auto engine = RankEngine::Create(options, config, *std::move(device), *std::move(weights));
   CHECK(engine.ok()) << engine.status().ToString();
@@ -97,7 +99,7 @@ absl::Status TryEngine(const EngineOptions& options) {
   auto device = CreateDevice("cuda", {});
   if (!device.ok()) return device.status();
   auto stream = (*device)->CreateStream();
-  auto weights = MakeDummyWeights(config, options.module_count(), **device, *stream, nullptr);
+  auto weights = MakeDummyWeights(config, options.drafter_numbers.module_count, **device, *stream, nullptr);
   stream.reset();  // before its device is destroyed
   if (!weights.ok()) return weights.status();
   return RankEngine::Create(options, config, *std::move(device), *std::move(weights)).status();
@@ -159,11 +161,13 @@ std::vector<int32_t> DraftsOf(const RankEngine& engine, int slot) {
   return {drafts.tokens, drafts.tokens + drafts.draft_count};
 }
 
-// Vanilla's recent hiddens of a slot, [Kmax, D].
-std::vector<float> RecentHiddens(const RankEngine& engine, int slot) {
-  const SlotState& slots = engine.rank().slots;
-  const int rows = slots.recent_len();
-  return Get(engine, slots.recent_hiddens().row(slot * rows), size_t(rows) * SmallConfig().hidden_size);
+// What the drafter keeps of a slot, as bits.
+std::vector<std::vector<int32_t>> DrafterRows(const RankEngine& engine, int slot) {
+  std::vector<std::vector<int32_t>> rows;
+  for (const SlotRow& row : SlotRowsOf(engine.options(), SmallConfig())) {
+    rows.push_back(Get(engine, engine.rank().slots.int_rows(row.name) + slot * row.width, row.width));
+  }
+  return rows;
 }
 
 void ExpectFrozen(const cuda_on_host::Counts& before, const cuda_on_host::Counts& after) {
@@ -199,10 +203,9 @@ TEST(EngineOnHost, AStepIsOneGraphLaunchAFewCopiesAndOneWait) {
 
 // A plan with penalties and logprobs, a prompt, a swap out and in.
 TEST(EngineOnHost, NoPlanWaitsOrAllocates) {
-  for (const bool vanilla : {false, true}) {
-    SCOPED_TRACE(vanilla ? "vanilla" : "eagle");
-    EngineOptions options = SmallOptions();
-    options.use_mtp_vanilla = vanilla;
+  for (const DrafterKind* drafter : DrafterKinds()) {
+    SCOPED_TRACE(drafter->name);
+    const EngineOptions options = SmallOptions(*drafter);
     const auto engine = MakeEngine("cuda", options);
     ASSERT_TRUE(engine->WarmUp().ok());
     const SamplingParams sampled{.temperature = 0.8f, .repetition_penalty = 1.1f, .seed = 5};
@@ -224,11 +227,10 @@ TEST(EngineOnHost, NoPlanWaitsOrAllocates) {
 }
 
 TEST(EngineOnHost, SwappingChangesNothing) {
-  for (const bool vanilla : {false, true}) {
-    SCOPED_TRACE(vanilla ? "vanilla, FP8 cache" : "eagle");
-    EngineOptions options = SmallOptions();
-    if (vanilla) options.kv_dtype = DType::kF8E4M3;
-    options.use_mtp_vanilla = vanilla;
+  for (const DrafterKind* drafter : DrafterKinds()) {
+    SCOPED_TRACE(drafter->name);
+    EngineOptions options = SmallOptions(*drafter);
+    if (drafter == &kVanilla) options.kv_dtype = DType::kF8E4M3;
     options.capture_graphs = false;
     const auto engine = MakeEngine("cuda", options);
     const auto untouched = MakeEngine("cuda", options);
@@ -253,7 +255,7 @@ TEST(EngineOnHost, SwappingChangesNothing) {
     const RankResult b = RunPlan(*untouched, Step({0}, 2));
     EXPECT_EQ(a->slots[0].token_ids, b.slots[0].token_ids);
     EXPECT_EQ(DraftsOf(*engine, 1), DraftsOf(*untouched, 0));
-    EXPECT_EQ(RecentHiddens(*engine, 1), RecentHiddens(*untouched, 0));
+    EXPECT_EQ(DrafterRows(*engine, 1), DrafterRows(*untouched, 0));
   }
 }
 
@@ -355,7 +357,8 @@ TEST(EngineOnHost, TheEstimateOfMemoryIsWhatIsHeld) {
     const auto stream = rank.device->CreateStream();
     const auto start = cuda_on_host::CurrentCounts();
     const int64_t empty = rank.device->memory().free_bytes;
-    auto weights = MakeDummyWeights(config, options.module_count(), *rank.device, *stream, nullptr);
+    auto weights =
+        MakeDummyWeights(config, options.drafter_numbers.module_count, *rank.device, *stream, nullptr);
     ASSERT_TRUE(weights.ok()) << weights.status();
     const int64_t loaded = rank.device->memory().free_bytes;
     ASSERT_TRUE(rank.Allocate(options, config, *std::move(weights)).ok());
@@ -384,7 +387,7 @@ TEST(EngineOnHost, TheKvCacheTakesItsShareOfWhatIsLeft) {
     const auto engine = MakeEngine("cuda", options);
     const KvCacheShape shape = KvCacheShape::Of(SmallConfig(), 1, 16, {1}, dtype);
     const int64_t cache_bytes =
-        engine->options().block_count * (shape.block_bytes() + int64_t{4} * shape.boundary_width);
+        engine->options().block_count * (shape.block_bytes() + shape.boundary_bytes());
     EXPECT_GT(cache_bytes, int64_t{20} << 20) << DTypeName(dtype);
     EXPECT_LT(cache_bytes, int64_t{32} << 20) << DTypeName(dtype);
   }

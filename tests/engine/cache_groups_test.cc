@@ -96,7 +96,8 @@ TEST(CacheGroups, TheDefaultPoolLeavesRoomForTheWindows) {
 
 TEST(CacheGroups, EverySequenceHasRoomForItsWindows) {
   const std::vector<CacheGroup> groups = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock);
-  const std::vector<int> counts = BlockCountsOf(groups, 1000, /*max_batch_size=*/64, /*max_draft_len=*/3);
+  const std::vector<int> counts =
+      BlockCountsOf(groups, 1000, /*max_batch_size=*/64, /*max_draft_len=*/3, /*rows_ahead=*/3);
   ASSERT_EQ(counts.size(), groups.size());
   EXPECT_EQ(counts[0], 1000);
   for (size_t group = 1; group < groups.size(); ++group) {

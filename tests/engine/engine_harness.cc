@@ -19,6 +19,8 @@
 #include "base/check.h"
 #include "engine/checkpoint/weight_loader.h"
 #include "engine/group_shapes.h"
+#include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/vanilla/vanilla_drafter.h"
 #include "scheduler/serving_loop.h"
 #include "tests/engine/comm/rank_threads.h"
 
@@ -281,10 +283,10 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.max_batch_size = setting.max_batch_size;
   options.max_num_tokens = setting.max_num_tokens;
   options.max_seq_len = kMaxSeqLen;
-  options.max_draft_len = !setting.mtp      ? 0
-                          : setting.vanilla ? model.config.num_nextn_predict_layers
-                                            : setting.max_draft_len;
-  options.use_mtp_vanilla = setting.mtp && setting.vanilla;
+  const int max_draft_len = !setting.mtp      ? 0
+                            : setting.vanilla ? model.config.num_nextn_predict_layers
+                                              : setting.max_draft_len;
+  UseDrafter(setting.vanilla ? &kVanilla : &kEagle, max_draft_len, model.config, options);
   options.tokens_per_block = kTokensPerBlock;
   options.kv_dtype = setting.kv_dtype;
   const int block_tokens = KvCacheShape::Of(options, model.config, 1).tokens_per_block();
@@ -316,16 +318,12 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.host_image_frames = host.slot_frames();
   options.batch_sizes = engine.batch_sizes;
   options.max_draft_len = engine.max_draft_len;
+  options.drafter = engine.drafter_numbers;
   options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
   options.acceptance = setting.acceptance;
   options.draft_policy.kind = setting.policy;
   if (setting.policy == DraftPolicyKind::kSchedule) {
     options.draft_policy.schedule = {{2, options.draft_len}, {8, options.draft_len / 2}};
-  }
-  if (engine.use_mtp_vanilla) {
-    options.reuse_reserve = engine.max_draft_len;
-    options.offer_margin = engine.max_draft_len - 1;
-    options.given_limit = kVanillaGivenLimit;
   }
   return options;
 }

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "engine/checkpoint/dummy_weights.h"
 #include "engine/rank_engine.h"
+#include "engine/spec/eagle/eagle_drafter.h"
 
 namespace foredraft {
 namespace {
@@ -71,7 +72,7 @@ class LongPrefill {
     options_.max_batch_size = 1;
     options_.max_num_tokens = max_num_tokens;
     options_.max_seq_len = PromptLen() + kOutput + 1;
-    options_.max_draft_len = draft_len;
+    UseDrafter(&kEagle, draft_len, config_, options_);
     options_.tokens_per_block = kTokensPerBlock;
     options_.block_count = 1 + options_.blocks_per_slot();
     options_.host_cache_bytes = 0;
@@ -80,7 +81,8 @@ class LongPrefill {
     auto device = CreateDevice("cpu", {.threads = 2});
     CHECK(device.ok()) << device.status().ToString();
     const auto stream = (*device)->CreateStream();
-    auto weights = MakeDummyWeights(config_, options_.module_count(), **device, *stream, nullptr);
+    auto weights =
+        MakeDummyWeights(config_, options_.drafter_numbers.module_count, **device, *stream, nullptr);
     CHECK(weights.ok()) << weights.status().ToString();
     auto engine = RankEngine::Create(options_, config_, *std::move(device), *std::move(weights));
     CHECK(engine.ok()) << engine.status().ToString();

@@ -15,6 +15,8 @@
 #include "engine/comm/solo_communicator.h"
 #include "engine/kv_budget.h"
 #include "engine/rank.h"
+#include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/vanilla/vanilla_drafter.h"
 #include "kernels/cpu/gemm/packed_weight.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
@@ -73,13 +75,12 @@ class SummingDevice : public Device {
   std::map<std::string, int64_t> bytes_;
 };
 
-EngineOptions SmallOptions(bool vanilla) {
+EngineOptions SmallOptions(const DrafterKind& drafter, const ModelConfig& model) {
   EngineOptions options;
   options.max_batch_size = 4;
   options.max_num_tokens = 96;
   options.max_seq_len = 256;
-  options.max_draft_len = 3;
-  options.use_mtp_vanilla = vanilla;
+  UseDrafter(&drafter, 3, model, options);
   options.batch_sizes = {1, 2, 4};
   return options;
 }
@@ -87,11 +88,12 @@ EngineOptions SmallOptions(bool vanilla) {
 constexpr char kV4Dir[] = "tests/golden/checkpoints/deepseek_v4";
 
 TEST(EstimateMemory, IsWhatTheEngineAllocates) {
-  const std::pair<const char*, bool> cases[] = {{kAbacusDir, false}, {kAbacusDir, true}, {kV4Dir, false}};
-  for (const auto& [dir, vanilla] : cases) {
+  const std::pair<const char*, const DrafterKind*> cases[] = {
+      {kAbacusDir, &kEagle}, {kAbacusDir, &kVanilla}, {kV4Dir, &kEagle}};
+  for (const auto& [dir, drafter] : cases) {
     SCOPED_TRACE(dir);
     const LoadedModel& model = LoadModelOnce(dir);
-    const EngineOptions options = SmallOptions(vanilla);
+    const EngineOptions options = SmallOptions(*drafter, model.config);
     Rank rank;
     auto device = std::make_unique<SummingDevice>();
     SummingDevice& summed = *device;
@@ -150,7 +152,7 @@ EngineOptions R1Options() {
   EngineOptions options;
   options.max_batch_size = 64;
   options.max_seq_len = 32'768;
-  options.max_draft_len = 3;
+  UseDrafter(&kEagle, 3, R1(), options);
   options.tokens_per_block = 64;
   options.block_count = 0;
   options.batch_sizes = {1, 8, 64};
@@ -193,7 +195,7 @@ TEST(EstimateMemory, OfV4FlashIsWhatTheDocumentSays) {
     if (!in_section || std::sscanf(line.c_str(), "| %d | %lf |", &ranks, &gib) != 2) continue;
     ++rows;
     EngineOptions options = R1Options();
-    options.max_draft_len = 1;
+    UseDrafter(&kEagle, 1, *config, options);
     options.tokens_per_block = 32;
     const auto memory = EstimateMemory(SizedBackend::kCpu, options, *config, ranks);
     ASSERT_TRUE(memory.ok()) << memory.status();

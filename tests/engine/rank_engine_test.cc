@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "engine/spec/drafter_kinds.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
 
@@ -21,10 +22,13 @@ constexpr int kBlocksPerSlot = 8;
 class RankEngineTest : public ::testing::Test {
  protected:
   std::unique_ptr<RankEngine> MakeEngine(const Setting& setting) {
+    return MakeEngine(EngineOptionsOf(model_, setting));
+  }
+
+  std::unique_ptr<RankEngine> MakeEngine(const EngineOptions& options) {
     auto device = CreateDevice("cpu", {.threads = 2});
     CHECK(device.ok());
-    auto engine = RankEngine::Create(EngineOptionsOf(model_, setting), model_.config, *std::move(device),
-                                     model_.weights);
+    auto engine = RankEngine::Create(options, model_.config, *std::move(device), model_.weights);
     CHECK(engine.ok()) << engine.status().ToString();
     return *std::move(engine);
   }
@@ -73,6 +77,36 @@ class RankEngineTest : public ::testing::Test {
     CHECK_LE(request.prompt_ids.size(), 70u);
     request.max_tokens = 20;
     return request;
+  }
+
+  // A sequence goes on in another slot and other blocks as if it had never been swapped.
+  void ExpectSwapsAreInvisible(const EngineOptions& options) {
+    const auto engine = MakeEngine(options);
+    const auto untouched = MakeEngine(options);
+    const Request request = ShortRequest(1);
+    IterationPlan plan = Start(0, request, 3);
+    EXPECT_EQ(RunPlan(*engine, plan).slots[0].token_ids, RunPlan(*untouched, plan).slots[0].token_ids);
+
+    std::vector<int32_t> blocks(kBlocksPerSlot);
+    std::iota(blocks.begin(), blocks.end(), 1);
+    IterationPlan out = Step({}, 3);
+    out.decode_bucket = 0;
+    out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .blocks = {{.block_ids = blocks}}}};
+    RunPlan(*engine, out);
+    EXPECT_EQ(engine->swap_store().image_count(), 1u);
+    RunPlan(*engine, Start(0, ShortRequest(2), 3));  // another request in its slot and blocks
+
+    std::iota(blocks.begin(), blocks.end(), 1 + 3 * kBlocksPerSlot);
+    IterationPlan in = Step({3}, 3);
+    in.ranks[0].swaps_in = {{.image_id = 5, .slot = 3, .blocks = {{.block_ids = blocks}}}};
+    in.ranks[0].block_table_deltas = {{.slot = 3, .first_index = 0, .block_ids = blocks}};
+    for (int step = 0; step < 5; ++step) {
+      const SlotResult a = RunPlan(*engine, step == 0 ? in : Step({3}, 3)).slots[0];
+      const SlotResult b = RunPlan(*untouched, Step({0}, 3)).slots[0];
+      EXPECT_EQ(a.token_ids, b.token_ids) << "step " << step;
+      EXPECT_EQ(DraftsOf(*engine, 3), DraftsOf(*untouched, 0)) << "step " << step;
+    }
+    EXPECT_EQ(engine->swap_store().used_bytes(), 0);
   }
 
   const LoadedModel& model_ = LoadModelOnce(kAbacusDir);
@@ -245,32 +279,81 @@ TEST_F(RankEngineTest, NothingFollowsAStopTokenAmongAcceptedDrafts) {
 }
 
 TEST_F(RankEngineTest, ASwappedSequenceIsRestoredBitForBit) {
-  const auto engine = MakeEngine({.draft_len = 3, .max_batch_size = 4});
-  const auto untouched = MakeEngine({.draft_len = 3, .max_batch_size = 4});
-  const Request request = ShortRequest(1);
-  IterationPlan plan = Start(0, request, 3);
-  EXPECT_EQ(RunPlan(*engine, plan).slots[0].token_ids, RunPlan(*untouched, plan).slots[0].token_ids);
+  ExpectSwapsAreInvisible(EngineOptionsOf(model_, {.draft_len = 3, .max_batch_size = 4}));
+}
 
-  std::vector<int32_t> blocks(kBlocksPerSlot);
-  std::iota(blocks.begin(), blocks.end(), 1);
-  IterationPlan out = Step({}, 3);
-  out.decode_bucket = 0;
-  out.ranks[0].swaps_out = {{.image_id = 5, .slot = 0, .blocks = {{.block_ids = blocks}}}};
-  RunPlan(*engine, out);
-  EXPECT_EQ(engine->swap_store().image_count(), 1u);
-  RunPlan(*engine, Start(0, ShortRequest(2), 3));  // another request in its slot and blocks
+// A kind of drafter that the table does not have. It drafts the last tokens of the prompt, which it keeps in
+// a row of the slot, and each step turns the row by one.
+class LastTokensDrafter : public Drafter {
+ public:
+  static constexpr int kKept = 4;
 
-  std::iota(blocks.begin(), blocks.end(), 1 + 3 * kBlocksPerSlot);
-  IterationPlan in = Step({3}, 3);
-  in.ranks[0].swaps_in = {{.image_id = 5, .slot = 3, .blocks = {{.block_ids = blocks}}}};
-  in.ranks[0].block_table_deltas = {{.slot = 3, .first_index = 0, .block_ids = blocks}};
-  for (int step = 0; step < 5; ++step) {
-    const SlotResult a = RunPlan(*engine, step == 0 ? in : Step({3}, 3)).slots[0];
-    const SlotResult b = RunPlan(*untouched, Step({0}, 3)).slots[0];
-    EXPECT_EQ(a.token_ids, b.token_ids) << "step " << step;
-    EXPECT_EQ(DraftsOf(*engine, 3), DraftsOf(*untouched, 0)) << "step " << step;
+  explicit LastTokensDrafter(int32_t* kept) : kept_(kept) {}
+
+  void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows&) const override {
+    for (const PrefillSpan& span : chunks.spans) {
+      std::vector<int32_t>& row = rank.slots.host_row("last_tokens", span.slot);
+      row.insert(row.end(), chunks.ids.begin() + span.first_row,
+                 chunks.ids.begin() + span.first_row + span.row_count);
+      row.erase(row.begin(), row.end() - kKept);
+      Upload(*rank.device, *rank.stream, row, kept_ + span.slot * kKept);
+    }
   }
-  EXPECT_EQ(engine->swap_store().used_bytes(), 0);
+  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override {
+    Draft(rank, input, draft_count);
+  }
+  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override {
+    for (int entry = 0; entry < input.bucket; ++entry) {
+      const int slot = input.outputs[entry].slot;
+      if (slot < 0 || input.outputs[entry].finished != 0) continue;
+      int32_t* const row = kept_ + slot * kKept;
+      std::rotate(row, row + 1, row + kKept);
+      SlotDrafts& drafts = rank.slots.arrays().drafts[slot];
+      drafts.draft_count = std::min(draft_count, kKept);
+      std::copy_n(row, drafts.draft_count, drafts.tokens);
+    }
+  }
+
+ private:
+  int32_t* const kept_;  // [slots, kKept]
+};
+
+constexpr DrafterKind kLastTokens = {
+    .name = "last tokens",
+    .selected = [](const SpeculativeConfig&) { return false; },
+    .check = [](const LoadedConfig&, const ModelConfig&, ConfigErrors&) {},
+    .numbers = [](const ModelConfig&, int) { return DrafterNumbers(); },
+    .slot_rows = [](const EngineOptions&, const ModelConfig&) -> std::vector<SlotRow> {
+      return {{.name = "last_tokens", .width = LastTokensDrafter::kKept, .on_host = true}};
+    },
+    .create = [](Device&, const EngineOptions&, const ModelConfig&,
+                 const SlotState& slots) -> absl::StatusOr<std::unique_ptr<Drafter>> {
+      return std::make_unique<LastTokensDrafter>(slots.int_rows("last_tokens"));
+    }};
+
+TEST_F(RankEngineTest, AnotherKindOfDrafterNeedsNothingButItsRow) {
+  // Eager: the drafter reads on the host.
+  EngineOptions options = EngineOptionsOf(model_, {.mtp = false, .graphs = false, .max_batch_size = 4});
+  const int64_t plain_image = SwapStoreShape::Of(options, model_.config).slot_image_bytes;
+  UseDrafter(&kLastTokens, 3, model_.config, options);
+  EXPECT_GT(SwapStoreShape::Of(options, model_.config).slot_image_bytes, plain_image);
+  EXPECT_EQ(KvCacheShape::Of(options, model_.config, 2).boundary_bytes(), 0);
+  ExpectSwapsAreInvisible(options);
+
+  const auto engine = MakeEngine(options);
+  Request request = ShortRequest(1);
+  const RunRecord plain = RunRequests(model_, {.mtp = false, .overlap = false}, {request});
+  std::vector<int32_t> tokens;
+  IterationPlan plan = Start(0, request, 3);
+  for (bool finished = false; !finished; plan = Step({0}, 3)) {
+    const SlotResult result = RunPlan(*engine, plan).slots[0];
+    if (result.first_token) {
+      EXPECT_EQ(result.drafts_verified, 3);
+    }
+    tokens.insert(tokens.end(), result.token_ids.begin(), result.token_ids.end());
+    finished = result.finished;
+  }
+  EXPECT_EQ(tokens, plain.requests[0].token_ids);
 }
 
 // The test replaces the drafts after every step. Drafts decide how many tokens a step emits, but never which

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/spec/eagle/eagle_drafter.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/v4_driver.h"
 
@@ -45,7 +46,7 @@ std::unique_ptr<RankEngine> MakeEngine(bool mtp, bool graphs) {
   options.max_batch_size = 4;
   options.max_num_tokens = 2048;
   options.max_seq_len = kMaxSeqLen;
-  options.max_draft_len = mtp ? kMaxDraftLen : 0;
+  UseDrafter(&kEagle, mtp ? kMaxDraftLen : 0, Model().config, options);
   options.tokens_per_block = 16;
   options.block_count = 1 + 4 * (kMaxSeqLen / 128 + 1);
   options.batch_sizes = {1, 2, 4};

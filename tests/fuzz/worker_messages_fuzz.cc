@@ -85,6 +85,7 @@ class Group {
     options.groups = {{.tokens_per_block = 8, .block_count = 33}};
     options.batch_sizes = {1, 2, 4};
     options.max_draft_len = 3;
+    options.drafter = {.module_count = 1, .rows_ahead = 3};
     options.draft_len = 3;
     return options;
   }

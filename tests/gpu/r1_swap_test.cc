@@ -27,8 +27,7 @@ SlotStateShape R1Slots() {
   return {.slot_count = 3,
           .vocab_size = kR1Vocab,
           .table_strides = {8},
-          .output_width = kR1Hidden,
-          .level_count = 1};
+          .rows = {{.name = "boundaries", .width = kR1Hidden}}};
 }
 
 // The bytes of one block in all layers, another for every block.

@@ -35,6 +35,7 @@ SchedulerOptions TestOptions() {
   options.host_frame_count = 200;
   options.batch_sizes = {1, 2, 4};
   options.max_draft_len = options.draft_len = kMaxDraft;
+  options.drafter.rows_ahead = kMaxDraft;
   options.resume = true;
   return options;
 }

@@ -27,7 +27,7 @@ FakeRank::FakeRank(const FakeRankOptions& options,
       prompt_of_(std::move(prompt_of)),
       sequences_(options.scheduler.max_batch_size) {
   const SchedulerOptions& scheduler = options.scheduler;
-  const int positions = scheduler.max_seq_len + 2 * scheduler.max_draft_len;
+  const int positions = scheduler.max_seq_len + scheduler.max_draft_len + scheduler.drafter.rows_ahead;
   for (const GroupShape& group : scheduler.groups) {
     const int entries = (positions + group.tokens_per_block - 1) / group.tokens_per_block;
     tables_.emplace_back(scheduler.max_batch_size, std::vector<int32_t>(entries, kScratchBlock));
@@ -338,7 +338,7 @@ void FakeRank::WritePrompt(int group, const PrefillChunk& chunk) {
     if ((s + 1) % size != 0) continue;
     Block& block = *BlockAt(group, chunk.slot, s);
     block.boundary = sequence.hashes[s];
-    block.read_only = s + 1 <= sequence.admission.prompt_len - options_.scheduler.offer_margin;
+    block.read_only = s + 1 <= sequence.admission.prompt_len - options_.scheduler.drafter.offer_margin;
   }
 }
 

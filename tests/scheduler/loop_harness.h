@@ -122,6 +122,7 @@ class LoopHarness {
     scheduler.resume = options.resume;
     scheduler.max_draft_len = options.max_draft_len;
     scheduler.draft_len = options.max_draft_len;
+    scheduler.drafter.rows_ahead = options.max_draft_len;
     FakeRankOptions fake{.scheduler = scheduler};
     std::vector<Executor*> executors;
     for (fake.rank = 0; fake.rank < options.ranks; ++fake.rank) {

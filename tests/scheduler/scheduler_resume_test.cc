@@ -39,6 +39,7 @@ SchedulerOptions Resuming() {
 SchedulerOptions WithDrafts() {
   SchedulerOptions options = Resuming();
   options.max_draft_len = 3;
+  options.drafter = {.module_count = 1, .rows_ahead = 3};
   options.draft_len = 3;
   return options;
 }

@@ -30,12 +30,13 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   options.batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
   options.max_draft_len = setting.max_draft_len;
   options.draft_len = setting.max_draft_len;
+  options.drafter.rows_ahead = setting.max_draft_len;
+  options.drafter.reuse_reserve = setting.vanilla ? std::max(1, setting.max_draft_len) : 1;
+  options.drafter.offer_margin = setting.vanilla ? std::max(0, setting.max_draft_len - 1) : 0;
   for (GroupShape window : setting.windows) {
     window.block_count += options.MinBlockCount(window);
     options.groups.push_back(window);
   }
-  options.reuse_reserve = setting.vanilla ? std::max(1, setting.max_draft_len) : 1;
-  options.offer_margin = setting.vanilla ? std::max(0, setting.max_draft_len - 1) : 0;
   return options;
 }
 

@@ -18,6 +18,7 @@ TEST(Scheduler, GivesAllRanksOneDraftLenAndOneBucket) {
   SchedulerOptions options = SmallOptions();
   options.rank_count = 2;
   options.max_draft_len = 3;
+  options.drafter = {.module_count = 1, .rows_ahead = 3};
   options.draft_len = 3;
   Stage stage(options);
   for (uint64_t id = 1; id <= 5; ++id) stage.Submit(id, 5, 50);
@@ -34,6 +35,7 @@ TEST(Scheduler, ChoosesKOfTheBucketThatThePlanTurnsOutToHave) {
   SchedulerOptions options = SmallOptions();
   options.max_num_tokens = 64;
   options.max_draft_len = 3;
+  options.drafter = {.module_count = 1, .rows_ahead = 3};
   options.draft_len = 3;
   options.draft_policy = {.kind = DraftPolicyKind::kSchedule, .schedule = {{1, 3}, {2, 1}}};
   Stage stage(options);
@@ -57,6 +59,7 @@ TEST(Scheduler, KeepsKToTheLargestCapAmongTheLiveRequestsOfAllRanks) {
   SchedulerOptions options = SmallOptions();
   options.rank_count = 2;
   options.max_draft_len = 3;
+  options.drafter = {.module_count = 1, .rows_ahead = 3};
   options.draft_len = 3;
   Stage stage(options);
   const auto submit = [&stage](uint64_t id, int draft_cap, int max_tokens) {
@@ -80,6 +83,7 @@ TEST(Scheduler, AdaptsKToTheTimesItsResultsShow) {
   options.max_seq_len = 4000;
   options.groups[0].block_count = 4001;
   options.max_draft_len = 3;
+  options.drafter = {.module_count = 1, .rows_ahead = 3};
   options.draft_len = 3;
   options.draft_policy.kind = DraftPolicyKind::kAdaptive;
   std::vector<int> counts[2] = {std::vector<int>(4), std::vector<int>(4)};

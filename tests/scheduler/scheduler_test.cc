@@ -31,6 +31,7 @@ TEST_P(SchedulerRefusal, NamesTheLimit) {
   options.groups[0].tokens_per_block = 32;
   options.groups[0].block_count = 129;
   options.max_draft_len = 3;
+  options.drafter = {.module_count = 1, .rows_ahead = 3};
   Scheduler scheduler(options);
   Request request{.id = 1, .prompt_ids = std::vector<int32_t>(GetParam().prompt_len)};
   request.max_tokens = GetParam().max_tokens;
@@ -80,6 +81,7 @@ TEST(Scheduler, TheLargestRequestFillsThePool) {
   SchedulerOptions options = SmallOptions();
   options.groups[0].block_count = 1 + 8;  // 32 positions
   options.max_draft_len = options.draft_len = 3;
+  options.drafter = {.module_count = 1, .rows_ahead = 3};
   EXPECT_EQ(options.request_size().max_len(), 26);
   Stage stage(options);
   stage.Submit(1, 6, 20);
@@ -177,7 +179,7 @@ class SchedulerReuse : public testing::TestWithParam<Reuse> {};
 
 TEST_P(SchedulerReuse, TakesFullBlocksAndLeavesTheReserve) {
   SchedulerOptions options = SmallOptions();
-  options.reuse_reserve = GetParam().reserve;
+  options.drafter.reuse_reserve = GetParam().reserve;
   Stage stage(options);
   stage.Submit(1, 20, 1);
   stage.Drain();

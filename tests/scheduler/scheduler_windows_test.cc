@@ -91,9 +91,9 @@ TEST_F(SchedulerWindow, KeepsAsManyBlocksAsItReaches) {
     int& most = prefills ? most_of_prompt : most_of_decode;
     most = std::max(most, tables.mapped());
   }
-  EXPECT_LE(most_of_prompt, window.PromptExtent(96, 1, 0));
-  EXPECT_LT(window.PromptExtent(96, 1, 0), window.BlocksFor(60));  // not the whole prompt
-  EXPECT_LE(most_of_decode, window.DecodeExtent(96, 0));
+  EXPECT_LE(most_of_prompt, window.PromptExtent(96, 1, 0, 0));
+  EXPECT_LT(window.PromptExtent(96, 1, 0, 0), window.BlocksFor(60));  // not the whole prompt
+  EXPECT_LE(most_of_decode, window.DecodeExtent(96, 0, 0));
   EXPECT_GT(most_used, 0);
   EXPECT_EQ(tables.mapped(), 0);
 }
@@ -180,9 +180,9 @@ TEST(GroupShape, FlashKeepsNineBlocksOfItsWindows) {
   constexpr int kMillion = 1 << 20;
   const GroupShape window{.tokens_per_block = 32, .reach = 127};
   const GroupShape tail{.tokens_per_block = 8, .reach = 7};
-  EXPECT_EQ(window.DecodeExtent(kMillion, 1), 6);
-  EXPECT_EQ(tail.DecodeExtent(kMillion, 1), 3);
-  EXPECT_EQ(window.DecodeExtent(40, 1), 2);  // no more than the sequence is long
+  EXPECT_EQ(window.DecodeExtent(kMillion, 1, 1), 6);
+  EXPECT_EQ(tail.DecodeExtent(kMillion, 1, 1), 3);
+  EXPECT_EQ(window.DecodeExtent(40, 1, 1), 2);  // no more than the sequence is long
   EXPECT_EQ(window.EndBlocks(), 4);
   EXPECT_EQ(window.FirstIndex(128), 0);
   EXPECT_EQ(window.FirstIndex(160), 1);

@@ -62,6 +62,7 @@ TestServerOptions::TestServerOptions() {
   scheduler.batch_sizes = {1, 2, 4, 8};
   scheduler.enable_block_reuse = false;
   scheduler.max_draft_len = 3;
+  scheduler.drafter = {.module_count = 1, .rows_ahead = 3};
   scheduler.draft_len = 3;
 }
 

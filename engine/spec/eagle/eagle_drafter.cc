@@ -1,61 +1,99 @@
 #include "engine/spec/eagle/eagle_drafter.h"
 
-#include "engine/spec/draft_picker.h"
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "engine/spec/mtp_modules.h"
 
 namespace foredraft {
+namespace {
 
-void EagleDrafter::FirstDraft(const Rank& rank, const DraftInput& input, bool make_draft) const {
-  Draft(rank, input, make_draft ? 1 : 0);
-}
+class EagleDrafter : public Drafter {
+ public:
+  explicit EagleDrafter(MtpModules module) : m_(std::move(module)) {}
+
+  void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const override {
+    m_.Prompt(rank, chunks, rank_rows);
+  }
+  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override {
+    Draft(rank, input, std::min(draft_count, 1));
+  }
+  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
+
+ private:
+  const MtpModules m_;
+};
 
 void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
-  const StepBuffers& b = rank.buffers;
   const Ops& ops = rank.ops();
   Stream& stream = *rank.stream;
   const int rows = input.bucket * (input.draft_len + 1);
-  const Matrix<float> last_output = b.last_output.first_rows(input.bucket);
+  const Matrix<float> last_output = m_.last_output.first_rows(input.bucket);
 
   // Positions p+1..p+n with true outputs; draft 1 comes from the last of them.
-  ops.emitted_rows(stream, {.ids = b.module.ids,
-                            .row_slots = b.module.slots,
-                            .positions = b.module.positions,
-                            .last_row = b.last_row,
+  ops.emitted_rows(stream, {.ids = m_.rows.ids,
+                            .row_slots = m_.rows.slots,
+                            .positions = m_.rows.positions,
+                            .last_row = m_.last_row,
                             .outputs = input.outputs,
                             .bucket = input.bucket,
                             .draft_len = input.draft_len,
                             .level = 1});
-  rank.model->RunModule(stream, 0,
-                        {.index = b.module.index(rows),
-                         .ids = b.module.ids,
-                         .previous = input.target_output,
-                         .rank_rows = input.rank_rows},
-                        rank.cache, b.module_output.first_rows(rows));
+  m_.Run(rank, input, /*level=*/1, input.target_output, m_.output.first_rows(rows));
   if (draft_count == 0) return;
-  ops.copy_rows(stream, {.out = last_output,
-                         .x = b.module_output.first_rows(rows),
-                         .x_index = b.last_row,
-                         .rows = input.bucket});
-  PickDraft(rank, input, 1, /*level=*/1);
+  ops.copy_rows(
+      stream,
+      {.out = last_output, .x = m_.output.first_rows(rows), .x_index = m_.last_row, .rows = input.bucket});
+  m_.PickDraft(rank, input, 1, /*level=*/1);
 
   // The module recycled: one row per sequence, its own output as the hidden.
   for (int draft = 2; draft <= draft_count; ++draft) {
-    const Matrix<float> output = b.module_output.first_rows(input.bucket);
-    ops.next_draft_rows(stream, {.ids = b.module.ids,
-                                 .row_slots = b.module.slots,
-                                 .positions = b.module.positions,
-                                 .draft_ids = b.draft_ids,
+    const Matrix<float> output = m_.output.first_rows(input.bucket);
+    ops.next_draft_rows(stream, {.ids = m_.rows.ids,
+                                 .row_slots = m_.rows.slots,
+                                 .positions = m_.rows.positions,
+                                 .draft_ids = m_.picker.draft_ids(),
                                  .outputs = input.outputs,
                                  .bucket = input.bucket,
                                  .draft_index = draft - 1});
-    rank.model->RunModule(stream, 0,
-                          {.index = b.module.index(input.bucket),
-                           .ids = b.module.ids,
-                           .previous = last_output,
-                           .rank_rows = input.rank_rows},
-                          rank.cache, output);
+    m_.Run(rank, input, /*level=*/1, last_output, output);
     ops.copy_rows(stream, {.out = last_output, .x = output, .rows = input.bucket});
-    PickDraft(rank, input, draft, /*level=*/1);
+    m_.PickDraft(rank, input, draft, /*level=*/1);
   }
 }
+
+bool Selected(const SpeculativeConfig& config) {
+  return config.decoding_type == DecodingType::kMtp && !config.use_mtp_vanilla;
+}
+
+void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors) {
+  CheckModules(loaded, model, /*wanted=*/1, errors);
+}
+
+DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) {
+  return {.module_count = 1, .rows_ahead = max_draft_len};
+}
+
+std::vector<SlotRow> SlotRows(const EngineOptions&, const ModelConfig& model) {
+  return {MtpModules::Boundaries(model, /*module_count=*/1)};
+}
+
+absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
+                                                const ModelConfig& model, const SlotState& slots) {
+  ASSIGN_OR_RETURN(MtpModules module, MtpModules::Create(device, options, model, slots));
+  return std::make_unique<EagleDrafter>(std::move(module));
+}
+
+}  // namespace
+
+const DrafterKind kEagle = {.name = "eagle",
+                            .selected = Selected,
+                            .check = Check,
+                            .numbers = Numbers,
+                            .slot_rows = SlotRows,
+                            .create = Create};
 
 }  // namespace foredraft

@@ -1,106 +1,208 @@
 #include "engine/spec/vanilla/vanilla_drafter.h"
 
-#include "engine/spec/draft_picker.h"
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "engine/spec/mtp_modules.h"
 
 namespace foredraft {
 namespace {
 
-// Fills buffers.module and previous with module 1's window, and updates the recent rows.
-void FirstWindow(const Rank& rank, const DraftInput& input) {
-  const StepBuffers& b = rank.buffers;
+// A slot's last Kmax tokens p-Kmax+1..p and target hiddens p-Kmax..p-1 (docs/speculation.md section 4). While
+// the prompt is computed up to position b, tokens b-Kmax..b-1 and hiddens b-Kmax..b-1.
+constexpr char kRecentIds[] = "recent_ids";
+constexpr char kRecentHiddens[] = "recent_hiddens";
+
+class VanillaDrafter : public Drafter {
+ public:
+  static absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
+                                                         const ModelConfig& model, const SlotState& slots);
+
+  void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const override;
+  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override;
+  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
+
+ private:
+  void SaveRecent(Rank& rank, const ChunkRows& chunks, const PrefillSpan& span) const;
+  void FirstWindow(const Rank& rank, const DraftInput& input) const;
+
+  MtpModules m_;
+  int recent_len_ = 0;               // Kmax
+  int32_t* recent_ids_ = nullptr;    // [slots, Kmax]
+  Matrix<float> recent_hiddens_;     // [slots * Kmax, W]
+  int32_t* recent_index_ = nullptr;  // [S] index of a window row's hidden in the recent hiddens, or -1
+  int32_t* target_index_ = nullptr;  // [S] its index in target_output, or -1
+  int32_t* save_index_ = nullptr;    // [S] its new index in the recent hiddens, or -1
+  Matrix<float> even_output_;        // [S, W] outputs of levels 2, 4, 6: each level reads the one below
+  Matrix<float> moved_recent_;       // [Kmax, W] a slot's recent hiddens while they move
+};
+
+absl::StatusOr<std::unique_ptr<Drafter>> VanillaDrafter::Create(Device& device, const EngineOptions& options,
+                                                                const ModelConfig& model,
+                                                                const SlotState& slots) {
+  const int step_rows = options.largest_step();
+  const int width = OutputWidth(model);
+  auto drafter = std::make_unique<VanillaDrafter>();
+  ASSIGN_OR_RETURN(drafter->m_, MtpModules::Create(device, options, model, slots));
+  drafter->recent_len_ = options.max_draft_len;
+  drafter->recent_ids_ = slots.int_rows(kRecentIds);
+  drafter->recent_hiddens_ =
+      Dense(slots.rows(kRecentHiddens).data, slots.slot_count() * options.max_draft_len, width);
+  RETURN_IF_ERROR(AllocateBuffer(device, step_rows, drafter->recent_index_));
+  RETURN_IF_ERROR(AllocateBuffer(device, step_rows, drafter->target_index_));
+  RETURN_IF_ERROR(AllocateBuffer(device, step_rows, drafter->save_index_));
+  RETURN_IF_ERROR(AllocateBuffer(device, step_rows, width, drafter->even_output_));
+  RETURN_IF_ERROR(AllocateBuffer(device, options.max_draft_len, width, drafter->moved_recent_));
+  return drafter;
+}
+
+void VanillaDrafter::Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const {
+  m_.Prompt(rank, chunks, rank_rows);
+  for (const PrefillSpan& span : chunks.spans) SaveRecent(rank, chunks, span);
+}
+
+// Moves the recent ids and hiddens to the end of a chunk.
+void VanillaDrafter::SaveRecent(Rank& rank, const ChunkRows& chunks, const PrefillSpan& span) const {
   const Ops& ops = rank.ops();
   Stream& stream = *rank.stream;
-  const int max_draft_len = rank.slots.recent_len();
-  const int rows = input.bucket * (max_draft_len + 1);
-  const Matrix<float> previous = b.previous.first_rows(rows);
-  const Matrix<float> recent = rank.slots.recent_hiddens();
-  ops.recent_rows(stream, {.ids = b.module.ids,
-                           .row_slots = b.module.slots,
-                           .positions = b.module.positions,
-                           .recent_index = b.recent_index,
-                           .target_index = b.target_index,
-                           .save_index = b.save_index,
-                           .recent_ids = rank.slots.recent_ids(),
+  const int kept = std::max(0, recent_len_ - span.row_count);
+  const int fresh = recent_len_ - kept;
+  const int first_fresh = span.first_row + span.row_count - fresh;
+  std::vector<int32_t>& ids = rank.slots.host_row(kRecentIds, span.slot);
+  std::copy(ids.begin() + fresh, ids.end(), ids.begin());
+  std::copy_n(chunks.ids.begin() + first_fresh, fresh, ids.begin() + kept);
+  Upload(*rank.device, stream, ids, recent_ids_ + int64_t{span.slot} * recent_len_);
+  // Through a buffer, because the old rows move within their own matrix.
+  const Matrix<float> recent = recent_hiddens_.row_range(span.slot * recent_len_, recent_len_);
+  ops.copy_rows(stream, {.out = moved_recent_, .x = recent.row_range(fresh, kept), .rows = kept});
+  ops.copy_rows(stream, {.out = moved_recent_.row_range(kept, fresh),
+                         .x = rank.buffers.target_output.row_range(first_fresh, fresh),
+                         .rows = fresh});
+  ops.copy_rows(stream, {.out = recent, .x = moved_recent_, .rows = recent_len_});
+}
+
+// Fills the rows and `previous` with module 1's window, and moves the recent ids and hiddens.
+void VanillaDrafter::FirstWindow(const Rank& rank, const DraftInput& input) const {
+  const Ops& ops = rank.ops();
+  Stream& stream = *rank.stream;
+  const int rows = input.bucket * (recent_len_ + 1);
+  const Matrix<float> previous = m_.previous.first_rows(rows);
+  ops.recent_rows(stream, {.ids = m_.rows.ids,
+                           .row_slots = m_.rows.slots,
+                           .positions = m_.rows.positions,
+                           .recent_index = recent_index_,
+                           .target_index = target_index_,
+                           .save_index = save_index_,
+                           .recent_ids = recent_ids_,
                            .outputs = input.outputs,
                            .bucket = input.bucket,
                            .draft_len = input.draft_len,
-                           .max_draft_len = max_draft_len});
-  ops.copy_rows(stream, {.out = previous, .x = recent, .x_index = b.recent_index, .rows = rows});
-  ops.copy_rows(stream, {.out = previous, .x = input.target_output, .x_index = b.target_index, .rows = rows});
-  ops.copy_rows(stream, {.out = recent, .x = previous, .out_index = b.save_index, .rows = rows});
+                           .max_draft_len = recent_len_});
+  ops.copy_rows(stream, {.out = previous, .x = recent_hiddens_, .x_index = recent_index_, .rows = rows});
+  ops.copy_rows(stream, {.out = previous, .x = input.target_output, .x_index = target_index_, .rows = rows});
+  ops.copy_rows(stream, {.out = recent_hiddens_, .x = previous, .out_index = save_index_, .rows = rows});
 }
 
-}  // namespace
-
-// Row m of every module: the first token, and the output of the level below at m - 1, which the prefill left
+// Row m of every module: the first token, and the output of the level below at m - 1, which the prompt left
 // as the slot's boundary.
-void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, bool make_draft) const {
-  const StepBuffers& b = rank.buffers;
+void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const {
   const Ops& ops = rank.ops();
   Stream& stream = *rank.stream;
   const int rows = input.bucket;
-  const Matrix<float> output = b.module_output.first_rows(rows);
-  const Matrix<float> previous = b.previous.first_rows(rows);
-  for (int level = 1; level <= rank.slots.level_count(); ++level) {
-    const Matrix<float> boundaries = rank.slots.boundaries(level - 1);
-    ops.emitted_rows(stream, {.ids = b.module.ids,
-                              .row_slots = b.module.slots,
-                              .positions = b.module.positions,
-                              .last_row = b.last_row,
+  const Matrix<float> output = m_.output.first_rows(rows);
+  const Matrix<float> previous = m_.previous.first_rows(rows);
+  for (int level = 1; level <= m_.module_count; ++level) {
+    ops.emitted_rows(stream, {.ids = m_.rows.ids,
+                              .row_slots = m_.rows.slots,
+                              .positions = m_.rows.positions,
+                              .last_row = m_.last_row,
                               .outputs = input.outputs,
                               .bucket = rows,
                               .draft_len = 0,
                               .level = level});
-    ops.copy_rows(stream, {.out = previous, .x = boundaries, .x_index = b.module.slots, .rows = rows});
-    rank.model->RunModule(stream, level - 1,
-                          {.index = b.module.index(rows),
-                           .ids = b.module.ids,
-                           .previous = previous,
-                           .rank_rows = input.rank_rows},
-                          rank.cache, output);
-    if (level == 1 && make_draft) {
-      ops.copy_rows(stream, {.out = b.last_output, .x = output, .rows = rows});
-      PickDraft(rank, input, 1, level);
+    ops.copy_rows(stream, {.out = previous,
+                           .x = m_.LevelOf(level - 1, m_.slot_boundaries),
+                           .x_index = m_.rows.slots,
+                           .rows = rows});
+    m_.Run(rank, input, level, previous, output);
+    if (level == 1 && draft_count > 0) {
+      ops.copy_rows(stream, {.out = m_.last_output, .x = output, .rows = rows});
+      m_.PickDraft(rank, input, 1, level);
     }
   }
-  ops.append_recent(stream, {.recent_ids = rank.slots.recent_ids(),
-                             .outputs = input.outputs,
-                             .count = rows,
-                             .max_draft_len = rank.slots.recent_len()});
+  ops.append_recent(
+      stream,
+      {.recent_ids = recent_ids_, .outputs = input.outputs, .count = rows, .max_draft_len = recent_len_});
 }
 
 void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
-  const StepBuffers& b = rank.buffers;
   const Ops& ops = rank.ops();
   Stream& stream = *rank.stream;
-  const int window = rank.slots.recent_len() + 1;
+  const int window = recent_len_ + 1;
   const int rows = input.bucket * window;
   FirstWindow(rank, input);
-  Matrix<float> previous = b.previous.first_rows(rows);
-  for (int level = 1; level <= rank.slots.level_count(); ++level) {
-    const Matrix<float> output = (level % 2 == 0 ? b.even_output : b.module_output).first_rows(rows);
+  Matrix<float> previous = m_.previous.first_rows(rows);
+  for (int level = 1; level <= m_.module_count; ++level) {
+    const Matrix<float> output = (level % 2 == 0 ? even_output_ : m_.output).first_rows(rows);
     if (level > 1) {
-      ops.recent_level_rows(stream, {.ids = b.module.ids,
-                                     .row_slots = b.module.slots,
-                                     .positions = b.module.positions,
-                                     .recent_ids = rank.slots.recent_ids(),
+      ops.recent_level_rows(stream, {.ids = m_.rows.ids,
+                                     .row_slots = m_.rows.slots,
+                                     .positions = m_.rows.positions,
+                                     .recent_ids = recent_ids_,
                                      .outputs = input.outputs,
                                      .slots = rank.slots.arrays(),
                                      .bucket = input.bucket,
-                                     .max_draft_len = window - 1,
+                                     .max_draft_len = recent_len_,
                                      .level = level});
     }
-    rank.model->RunModule(stream, level - 1,
-                          {.index = b.module.index(rows), .ids = b.module.ids, .previous = previous},
-                          rank.cache, output);
+    m_.Run(rank, input, level, previous, output);
     if (level <= draft_count) {
       const Matrix<float> last_rows = {output.row(window - 1), input.bucket, output.cols,
                                        window * output.stride};
-      ops.copy_rows(stream, {.out = b.last_output, .x = last_rows, .rows = input.bucket});
-      PickDraft(rank, input, level, level);
+      ops.copy_rows(stream, {.out = m_.last_output, .x = last_rows, .rows = input.bucket});
+      m_.PickDraft(rank, input, level, level);
     }
     previous = output;  // a window's outputs are the next one's hiddens, unshifted
   }
 }
+
+bool Selected(const SpeculativeConfig& config) {
+  return config.decoding_type == DecodingType::kMtp && config.use_mtp_vanilla;
+}
+
+void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors) {
+  CheckModules(loaded, model, loaded.config.speculative_config->max_draft_len, errors);
+  if (!model.v4) return;
+  errors.Add("speculative_config.use_mtp_vanilla",
+             RefuseKey(loaded, "speculative_config.use_mtp_vanilla", "true",
+                       "false with DeepseekV4ForCausalLM: its one module is recycled"));
+}
+
+DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) {
+  return {.module_count = max_draft_len,
+          .rows_ahead = max_draft_len,
+          .reuse_reserve = max_draft_len,
+          .offer_margin = max_draft_len - 1,
+          // The windows rewrite no more new rows of the last module (docs/speculation.md section 4).
+          .given_limit = 2};
+}
+
+std::vector<SlotRow> SlotRows(const EngineOptions& options, const ModelConfig& model) {
+  const int recent_len = options.max_draft_len;
+  return {MtpModules::Boundaries(model, options.drafter_numbers.module_count),
+          {.name = kRecentIds, .width = recent_len, .on_host = true},
+          {.name = kRecentHiddens, .width = recent_len * OutputWidth(model)}};
+}
+
+}  // namespace
+
+const DrafterKind kVanilla = {.name = "vanilla",
+                              .selected = Selected,
+                              .check = Check,
+                              .numbers = Numbers,
+                              .slot_rows = SlotRows,
+                              .create = VanillaDrafter::Create};
 
 }  // namespace foredraft

@@ -4,14 +4,10 @@
 // every module runs a window of Kmax + 1 rows. Not K rows: after a fully accepted step, rows of the higher
 // modules would never be written.
 
-#include "engine/spec/drafter.h"
+#include "engine/spec/drafter_kinds.h"
 
 namespace foredraft {
 
-class VanillaDrafter : public Drafter {
- public:
-  void FirstDraft(const Rank& rank, const DraftInput& input, bool make_draft) const override;
-  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
-};
+extern const DrafterKind kVanilla;
 
 }  // namespace foredraft

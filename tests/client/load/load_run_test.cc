@@ -226,6 +226,7 @@ class ComparisonRunTest : public LoadRunTest {
   void StartBaseline() {
     TestServerOptions options;  // as a daemon without speculative_config
     options.scheduler.max_draft_len = options.scheduler.draft_len = 0;
+    options.scheduler.drafter = {};
     options.rank.max_draft_len = 0;
     baseline_server_ = std::make_unique<TestServer>(options);
     absl::StatusOr<std::unique_ptr<BenchClient>> client =

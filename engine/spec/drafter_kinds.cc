@@ -1,0 +1,30 @@
+#include "engine/spec/drafter_kinds.h"
+
+#include "base/check.h"
+#include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/vanilla/vanilla_drafter.h"
+
+namespace foredraft {
+
+std::span<const DrafterKind* const> DrafterKinds() {
+  static constexpr const DrafterKind* kKinds[] = {&kEagle, &kVanilla};
+  return kKinds;
+}
+
+const DrafterKind* SelectedDrafter(const Config& config) {
+  if (!config.speculative_config || config.speculative_config->max_draft_len == 0) return nullptr;
+  for (const DrafterKind* kind : DrafterKinds()) {
+    if (kind->selected(*config.speculative_config)) return kind;
+  }
+  CHECK(false) << "no drafter for " << NameOf(config.speculative_config->decoding_type);
+}
+
+void UseDrafter(const DrafterKind* kind, int max_draft_len, const ModelConfig& model,
+                EngineOptions& options) {
+  const bool drafts = kind != nullptr && max_draft_len > 0;
+  options.drafter = drafts ? kind : nullptr;
+  options.max_draft_len = drafts ? max_draft_len : 0;
+  options.drafter_numbers = drafts ? kind->numbers(model, max_draft_len) : DrafterNumbers();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,52 @@
+#pragma once
+
+// What the drafters share that run a checkpoint's MTP modules (docs/speculation.md section 0): buffers for a
+// module's rows, the boundary of each level, the modules' rows of prompt chunks, and drafts from a module's
+// output. Owner: a drafter.
+
+#include "absl/status/statusor.h"
+#include "config/config_errors.h"
+#include "config/config_reader.h"
+#include "engine/rank.h"
+#include "engine/spec/draft_picker.h"
+
+namespace foredraft {
+
+// Refuses speculative_config.max_draft_len where it takes `wanted` modules and the model has fewer.
+void CheckModules(const LoadedConfig& loaded, const ModelConfig& model, int wanted, ConfigErrors& errors);
+
+struct MtpModules {
+  // The outputs of levels 0 .. M - 1 at the last prompt position computed, for the next chunk.
+  static SlotRow Boundaries(const ModelConfig& model, int module_count);
+
+  static absl::StatusOr<MtpModules> Create(Device& device, const EngineOptions& options,
+                                           const ModelConfig& model, const SlotState& slots);
+
+  // Every module's rows of the chunks, level by level: each takes the outputs of the one below.
+  void Prompt(const Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const;
+
+  // Runs module `level` on the first `row_count` rows of `rows`.
+  void Run(const Rank& rank, const DraftInput& input, int level, Matrix<const float> previous,
+           Matrix<float> output) const;
+
+  // Draft `draft_index` (from 1) of each sequence, from last_output, an output of `level`, into the slots'
+  // drafts. Overwrites buffers.logits and sample_scratch.
+  void PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level) const;
+
+  // Of `level` (0..M-1) in `boundaries`, a matrix of whole boundaries: [rows, output_width].
+  Matrix<float> LevelOf(int level, Matrix<float> boundaries) const;
+
+  int module_count = 0;
+  int output_width = 0;            // W, of Model
+  Matrix<float> slot_boundaries;   // [slots, M * W]
+  RowBuffers rows;                 // [R] of a module's forward
+  Matrix<float> previous;          // [R, W] their input from the level below
+  Matrix<float> output;            // [R, W]
+  Matrix<float> last_output;       // [B, W] at the row that the next draft comes from
+  int32_t* last_row = nullptr;     // [B] that row's index
+  int32_t* row_index = nullptr;    // [R] of a prompt: the row whose output a row takes, or -1
+  int32_t* block_index = nullptr;  // [R] of a prompt: the block that keeps a row's output, or -1
+  DraftPicker picker;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,27 @@
+#pragma once
+
+// What the scheduler and the sizes of a rank must know of the drafter in use (docs/speculation.md
+// sections 1.6 and 5). Plain data: the drafter's kind computes it from configuration and model
+// (engine/spec/drafter_kinds.h).
+
+namespace foredraft {
+
+// The defaults are those of a server that drafts nothing.
+struct DrafterNumbers {
+  // MTP modules that run: M of docs/speculation.md. Each has weights, cache rows and a boundary.
+  int module_count = 0;
+  // How far a step writes rows past the last one that it verifies: a step at length p with K drafts writes
+  // positions up to p + K + rows_ahead, and of those it keeps the ones before P + rows_ahead.
+  int rows_ahead = 0;
+  // Prompt tokens, the last ones, that are computed even where a cached prefix has them.
+  int reuse_reserve = 1;
+  // Only blocks within the first prompt_len - offer_margin tokens may be reused: later ones are written
+  // again.
+  int offer_margin = 0;
+  // Given tokens in a step (resume) are at most K + 1, and at most this.
+  int given_limit = 1 << 20;
+
+  bool operator==(const DrafterNumbers&) const = default;
+};
+
+}  // namespace foredraft

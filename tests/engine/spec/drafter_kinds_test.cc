@@ -1,0 +1,85 @@
+// The table of drafters: what configuration selects a row, and the plain numbers that others take from it.
+
+#include "engine/spec/drafter_kinds.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/vanilla/vanilla_drafter.h"
+
+namespace foredraft {
+namespace {
+
+TEST(DrafterKinds, ConfigurationSelectsOne) {
+  Config config;
+  EXPECT_EQ(SelectedDrafter(config), nullptr);
+  SpeculativeConfig& speculative = config.speculative_config.emplace();
+  EXPECT_EQ(SelectedDrafter(config), &kEagle);
+  speculative.use_mtp_vanilla = true;
+  EXPECT_EQ(SelectedDrafter(config), &kVanilla);
+  for (const bool vanilla : {false, true}) {
+    speculative.use_mtp_vanilla = vanilla;
+    int count = 0;
+    for (const DrafterKind* kind : DrafterKinds()) count += kind->selected(speculative);
+    EXPECT_EQ(count, 1);
+  }
+  speculative.max_draft_len = 0;
+  EXPECT_EQ(SelectedDrafter(config), nullptr);
+}
+
+struct NumbersCase {
+  const DrafterKind* kind;
+  int max_draft_len;
+  DrafterNumbers numbers;
+};
+
+// docs/speculation.md: module counts in "Symbols", rows ahead in 1.6, the reserve in 4, the margin in 5,
+// given tokens in 4.
+TEST(DrafterKinds, NumbersAreThoseOfTheSpecification) {
+  constexpr int kNoLimit = 1 << 20;
+  const NumbersCase cases[] = {
+      {&kEagle, 1, {1, 1, 1, 0, kNoLimit}}, {&kEagle, 3, {1, 3, 1, 0, kNoLimit}},
+      {&kEagle, 7, {1, 7, 1, 0, kNoLimit}}, {&kVanilla, 1, {1, 1, 1, 0, 2}},
+      {&kVanilla, 3, {3, 3, 3, 2, 2}},      {&kVanilla, 7, {7, 7, 7, 6, 2}},
+  };
+  for (const NumbersCase& c : cases) {
+    EngineOptions options;
+    options.max_seq_len = 100;
+    UseDrafter(c.kind, c.max_draft_len, ModelConfig(), options);
+    EXPECT_EQ(options.drafter, c.kind);
+    EXPECT_EQ(options.max_draft_len, c.max_draft_len);
+    EXPECT_TRUE(options.drafter_numbers == c.numbers) << c.kind->name << " " << c.max_draft_len;
+    EXPECT_EQ(options.position_count(), 100 + 2 * c.max_draft_len);
+  }
+}
+
+TEST(DrafterKinds, WithoutDraftsThereIsNoDrafter) {
+  EngineOptions options;
+  UseDrafter(&kVanilla, 3, ModelConfig(), options);
+  UseDrafter(&kVanilla, 0, ModelConfig(), options);
+  EXPECT_EQ(options.drafter, nullptr);
+  EXPECT_TRUE(options.drafter_numbers == DrafterNumbers());
+  EXPECT_TRUE(SlotRowsOf(options, ModelConfig()).empty());
+}
+
+TEST(DrafterKinds, RowsOfASlot) {
+  ModelConfig model;
+  model.hidden_size = 10;
+  EngineOptions options;
+  UseDrafter(&kEagle, 3, model, options);
+  std::vector<SlotRow> rows = SlotRowsOf(options, model);
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].width, 10) << "the boundary of one module";
+  UseDrafter(&kVanilla, 3, model, options);
+  rows = SlotRowsOf(options, model);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].width, 30) << "the boundaries of three";
+  EXPECT_EQ(rows[1].width, 3) << "recent tokens";
+  EXPECT_EQ(rows[2].width, 30) << "and hiddens";
+}
+
+}  // namespace
+}  // namespace foredraft
