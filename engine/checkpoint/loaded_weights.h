@@ -9,13 +9,13 @@
 
 #include "absl/status/statusor.h"
 #include "base/check.h"
-#include "engine/model/deepseek_v3/model_weights.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 
 namespace foredraft {
 
-// ModelWeights: DeepSeek-V3 and the families that compute the same. V4Weights: DeepSeek-V4.
-using LoadedWeights = std::variant<ModelWeights, V4Weights>;
+// V3Weights: DeepSeek-V3 and the families that compute the same. V4Weights: DeepSeek-V4.
+using LoadedWeights = std::variant<V3Weights, V4Weights>;
 
 // The MTP modules among them.
 inline int ModuleCount(const LoadedWeights& weights) {
@@ -30,7 +30,7 @@ inline int ModuleCount(const LoadedWeights& weights) {
       weights));
 }
 
-// The weights of a model that the caller knows: ModelWeights or V4Weights.
+// The weights of a model that the caller knows: V3Weights or V4Weights.
 template <class Weights>
 absl::StatusOr<Weights> As(absl::StatusOr<LoadedWeights> loaded) {
   if (!loaded.ok()) return loaded.status();

@@ -76,7 +76,7 @@ struct TensorSpec {
   bool is_quantised() const { return kind == TensorKind::kLinear || kind == TensorKind::kResidual; }
 };
 
-// The member of ModelWeights or V4Weights that a weight becomes.
+// The member of V3Weights or V4Weights that a weight becomes.
 struct VectorMember {  // the tensors one after another in FP32, after `leading_zeros` zeros; matrices, too
   const float** out;
   int leading_zeros = 0;

@@ -1,10 +1,14 @@
 #pragma once
 
 // Device memory between the ops of one forward, allocated once and shared by all layers. Nothing in it
-// outlives a forward. Owner: DeepseekV3.
+// outlives a forward. Here is what every family has; attention's is in mla.h and in the families' folders.
+// Owner: the Model.
 
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/model/expert_activations.h"
 #include "engine/model/linear.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
@@ -23,38 +27,80 @@ struct ForwardCapacity {
   int window = kPrefillWindow;  // a multiple of kPrefillWindowUnit; changes no bit
 };
 
-// R = capacity.rows, S = capacity.decode_rows, C = min(capacity.positions, capacity.window).
-struct Activations {
-  Matrix<float> hidden;  // [R, D] residual stream
-  InputRows normed;      // [R, D] input of the next projection
+// Rows of each rank that a mixture of experts expands at once, which bounds the memory of long prefills. At
+// most 2048 of all ranks together, because all of them may choose one rank's experts.
+constexpr int MoeRowsAtOnce(int ranks) { return std::min(512, 2048 / ranks); }
 
-  // Attention.
-  Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
-  InputRows q_a;           // [R, q_lora]
-  Matrix<float> q;         // [R, H * qk_head_dim]
-  Matrix<bf16> q_roped;    // [R, H * qk_head_dim]
-  Matrix<bf16> q_lat;      // [S, H * latent] decode form
-  Matrix<bf16> o_lat;      // [S, H * latent] decode form
-  Matrix<bf16> attention;  // [R, H * v]
-  Matrix<bf16> latent;     // [C, latent] prefill form
-  Matrix<bf16> k_pe;       // [C, rope] prefill form
-  Matrix<bf16> kv;         // [C, H * (nope + v)] prefill form
-  // [R, H * (v + kPrefillStateExtra)] prefill form, between windows; absent where one window has all
-  // positions. In the memory of gate_up, which is used between two attentions only.
-  Matrix<float> softmax_state;
+// N = ranks, M = min(rows of the largest forward, MoeRowsAtOnce(N)), X = experts per token.
+struct ExpertActivations {
+  Matrix<float> router_logits;        // [M, E]
+  int32_t* expert_ids = nullptr;      // [M, X]
+  float* expert_weights = nullptr;    // [M, X]
+  int32_t* expert_offsets = nullptr;  // [E + 1]
+  int32_t* grouped_rows = nullptr;    // [N * M * X]
+  int32_t* grouped_index = nullptr;   // [N * M, X]
+  Matrix<float> gate_up;              // [N * M * X, 2 I_e]
+  InputRows activated;                // [N * M * X, I_e]
+  Matrix<float> out;                  // [N * M * X, D]
 
-  // Experts and dense MLP.
-  Matrix<float> projected;  // [R, D] what a layer's half adds to the residual stream
-  Matrix<float> gate_up;    // [R, 2 I]
-  InputRows activated;      // [R, I]
-  ExpertActivations experts;
-
-  // MTP.
-  Matrix<float> embedded;  // [R, D]
-  Matrix<bf16> mtp_input;  // [R, 2 D]: enorm(embedding) | hnorm(previous output)
+  // The exchange with other ranks; absent where N = 1. Partial sums are BF16 where N = 8, else FP32.
+  Matrix<bf16> gathered_x;            // [N * M, D] rows of all ranks
+  int32_t* gathered_ids = nullptr;    // [N * M, X]
+  float* gathered_weights = nullptr;  // [N * M, X]
+  Matrix<float> partials_out;         // [N * M, D] this rank's experts' part of every row
+  Matrix<float> partials_in;          // [N, M, D] every rank's part of this rank's rows
+  Matrix<bf16> partials_out_bf16;
+  Matrix<bf16> partials_in_bf16;
 };
 
-absl::StatusOr<Activations> AllocateActivations(Device& device, const ModelConfig& config,
-                                                const ForwardCapacity& capacity, int ranks);
+// R = rows of the largest forward.
+struct Activations {
+  Matrix<float> hidden;     // [R, D] V3: the residual stream. V4: the streams reduced to one
+  InputRows normed;         // [R, D] input of the next projection
+  Matrix<float> projected;  // [R, D] what a layer's half gives
+  Matrix<float> gate_up;    // [R, 2 I] of dense MLPs and shared experts, I: the widest
+  InputRows activated;      // [R, I]
+  ExpertActivations experts;
+  InputRows mtp_input;  // input of an MTP module's projection; the family's size
+};
+
+// Allocates until one allocation fails.
+class ActivationAllocator {
+ public:
+  explicit ActivationAllocator(Device& device) : device_(device) {}
+
+  template <class T>
+  void operator()(Matrix<T>& out, int rows, int cols) {
+    T* data = nullptr;
+    (*this)(data, static_cast<size_t>(rows) * cols);
+    out = Dense(data, rows, cols);
+  }
+  template <class T>
+  void operator()(T*& out, size_t count) {
+    if (!status_.ok()) return;
+    absl::StatusOr<T*> memory = device_.AllocateArray<T>(count);
+    status_ = memory.status();
+    if (memory.ok()) out = *memory;
+  }
+  // Quantised, too, where the device quantises rows.
+  void operator()(InputRows& out, int rows, int cols);
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  Device& device_;
+  absl::Status status_;
+};
+
+struct ActivationSize {
+  int rows = 0;  // of the largest forward
+  int ranks = 1;
+  int mlp_width = 0;      // of the widest dense MLP or shared expert
+  int scratch_width = 0;  // floats of a row that the memory of gate_up has at least, for use between MLPs
+};
+
+// All but mtp_input.
+void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& config, const ActivationSize& size,
+                         Activations& a);
 
 }  // namespace foredraft

@@ -6,7 +6,7 @@ namespace foredraft {
 
 RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
   if (f_.comm.size() == 1) return own;
-  const ExpertActivations& a = f_.activations;
+  const ExpertActivations& a = f_.activations.experts;
   CHECK_EQ(own.x.rows(), round_rows_[f_.comm.rank()]);
   CHECK(own.x.as_bf16);                                         // the router reads it
   CHECK_EQ(own.x.as_bf16.stride, int64_t{own.x.as_bf16.cols});  // rows travel as one piece
@@ -24,7 +24,7 @@ RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
 
 void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, Matrix<const float> shared,
                              Matrix<float> hidden) const {
-  const ExpertActivations& a = f_.activations;
+  const ExpertActivations& a = f_.activations.experts;
   if (f_.comm.size() == 1) {
     f_.ops.combine_experts(f_.stream, {.hidden = hidden,
                                        .expert_out = a.out,
@@ -41,7 +41,7 @@ void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, 
 
 void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& gathered,
                                       Matrix<const float> shared, Matrix<float> hidden) const {
-  const ExpertActivations& a = f_.activations;
+  const ExpertActivations& a = f_.activations.experts;
   const int ranks = f_.comm.size();
   // Where every rank has one group, its sum is a BF16 value and travels as one (half the bytes).
   const bool rounded = a.partials_out_bf16.data != nullptr;
@@ -55,8 +55,8 @@ void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& g
                                      .expert_weights = gathered.weights,
                                      .top_k = f_.config.num_experts_per_tok,
                                      .expert_count = f_.config.n_routed_experts,
-                                     .first_group = shard().first_group(),
-                                     .group_count = shard().group_count()});
+                                     .first_group = f_.shard().first_group(),
+                                     .group_count = f_.shard().group_count()});
   const int64_t width = hidden.cols;
   if (rounded) {
     f_.comm.AllToAll(f_.stream,

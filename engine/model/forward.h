@@ -1,12 +1,12 @@
 #pragma once
 
-// What every recipe needs, as one argument. A view: the model builds one per forward, and all referents
-// outlive that forward.
+// What every recipe of every family needs, as one argument. A view: the model builds one per forward, and all
+// referents outlive that forward.
 
+#include "engine/checkpoint/expert_shard.h"
 #include "engine/comm/communicator.h"
 #include "engine/model/activations.h"
 #include "engine/model/batch.h"
-#include "engine/model/expert_exchange.h"
 #include "engine/model/model_config.h"
 #include "kernels/ops.h"
 
@@ -22,7 +22,8 @@ struct Forward {
 
   int rows() const { return batch.index.rows; }
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
-  ExpertForward experts() const { return {ops, stream, comm, config, activations.experts}; }
+  // The experts of this rank.
+  ExpertShard shard() const { return {.rank = comm.rank(), .size = comm.size()}; }
   // The same forward with its ops on another stream.
   Forward On(Stream& other) const { return {ops, other, comm, config, activations, batch}; }
 };

@@ -1,6 +1,5 @@
 #include "engine/model/linear.h"
 
-#include "base/status_macros.h"
 #include "engine/model/forward.h"
 
 namespace foredraft {
@@ -27,19 +26,6 @@ InputRows InputRows::ReadBy(std::initializer_list<PackedWeight> readers) const {
   return rows;
 }
 
-absl::Status AllocateInputRows(Device& device, int rows, int cols, InputRows& out) {
-  ASSIGN_OR_RETURN(bf16* const data, device.AllocateArray<bf16>(static_cast<size_t>(rows) * cols));
-  out.as_bf16 = Dense(data, rows, cols);
-  if (!device.quantizes_rows()) return absl::OkStatus();
-  const auto round_up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
-  QuantizedRows& f8 = out.as_f8;
-  f8 = {.rows = rows, .cols = cols, .pitch = round_up(cols, 16), .scale_pitch = round_up(rows, 4)};
-  ASSIGN_OR_RETURN(f8.codes, device.AllocateArray<uint8_t>(rows * f8.pitch));
-  const int64_t groups = round_up(cols, kQuantGroup) / kQuantGroup;
-  ASSIGN_OR_RETURN(f8.scales, device.AllocateArray<float>(groups * f8.scale_pitch));
-  return absl::OkStatus();
-}
-
 RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p) {
   p.out_bf16 = out.as_bf16;
   p.out_f8 = out.as_f8;
@@ -50,10 +36,20 @@ void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p) {
   f.ops.rms_norm(f.stream, RmsNormTo(out, p));
 }
 
-void SiluMul(const Forward& f, const InputRows& out, SiluMulParams p) {
+void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p) {
+  if (activation.limit > 0) {
+    f.ops.clamped_silu_mul(
+        f.stream,
+        {.out = out.as_bf16, .gate_up = p.gate_up, .row_count = p.row_count, .limit = activation.limit});
+    return;
+  }
   p.out = out.as_bf16;
   p.out_f8 = out.as_f8;
   f.ops.silu_mul(f.stream, p);
+}
+
+InputRows ActivatedRows(GatedActivation activation, const InputRows& buffer, const PackedWeight& reader) {
+  return activation.limit > 0 ? InputRows{.as_bf16 = buffer.as_bf16} : buffer.ReadBy({reader});
 }
 
 void Linear(const Forward& f, const InputRows& x, GemmParams p) {
@@ -69,16 +65,19 @@ void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p) {
   f.ops.grouped_gemm(f.stream, p);
 }
 
-void GroupedGateUp(const Forward& f, const InputRows& x, const InputRows& out, GroupedGemmParams p) {
+void GroupedGateUp(const Forward& f, const InputRows& x, GatedActivation activation, const InputRows& out,
+                   GroupedGemmParams p) {
   const PackedWeight& expert = p.experts.first;
-  if (out.as_f8 && ReadsF8(expert) && expert.k % kQuantGroup == 0 && expert.n / 2 % kQuantGroup == 0) {
+  const bool fused = activation.limit == 0 && out.as_f8 && ReadsF8(expert) && expert.k % kQuantGroup == 0 &&
+                     expert.n / 2 % kQuantGroup == 0;
+  if (fused) {
     p.out = {};
     p.silu_f8 = out.as_f8;
     GroupedLinear(f, x, p);
     return;
   }
   GroupedLinear(f, x, p);
-  SiluMul(f, out, {.gate_up = p.out, .row_count = p.expert_offsets + p.experts.count});
+  Activate(f, activation, out, {.gate_up = p.out, .row_count = p.expert_offsets + p.experts.count});
 }
 
 }  // namespace foredraft

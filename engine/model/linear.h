@@ -1,13 +1,12 @@
 #pragma once
 
-// Products of rows with weights of any kind. Everything in the model that depends on a weight's kind is here:
-// in which form a kind reads its input, which op writes that form, which products fuse. A recipe names the
-// weights that read a row and passes InputRows on. A new kind of weight changes this file and no recipe.
+// Products of rows with weights of any kind, and the ops that make their input. Everything in the model that
+// depends on a weight's kind is here: in which form a kind reads its input, which op writes that form, which
+// products fuse. A recipe names the weights that read a row and passes InputRows on. A new kind of weight
+// changes this file and no recipe.
 
 #include <initializer_list>
 
-#include "absl/status/status.h"
-#include "kernels/device.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
 
@@ -32,18 +31,26 @@ struct InputRows {
   InputRows ReadBy(std::initializer_list<PackedWeight> readers) const;
 };
 
-absl::Status AllocateInputRows(Device& device, int rows, int cols, InputRows& out);
+// What a gated MLP computes between its products: silu(gate) * up, with a limit
+// silu(min(gate, limit)) * clamp(up, -limit, limit).
+struct GatedActivation {
+  float limit = 0;  // 0: none
+};
 
 // Each calls the op of its name. The op's fields for the input, or for the rows it makes, come from InputRows
 // and stay unset in `p`, as does a GEMM's form.
 void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p);
 RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p);  // for an op that has rms_norm inside
-void SiluMul(const Forward& f, const InputRows& out, SiluMulParams p);
+void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p);
 void Linear(const Forward& f, const InputRows& x, GemmParams p);
 void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p);
 
-// out = silu(gate) * up of what each grouped row's expert gives: in one op where the backend has that for the
+// The forms of `buffer` in which an activation can be written and `reader` reads it.
+InputRows ActivatedRows(GatedActivation activation, const InputRows& buffer, const PackedWeight& reader);
+
+// out = the activation of what each grouped row's expert gives: in one op where the backend has that for the
 // weights' kind, else by way of p.out.
-void GroupedGateUp(const Forward& f, const InputRows& x, const InputRows& out, GroupedGemmParams p);
+void GroupedGateUp(const Forward& f, const InputRows& x, GatedActivation activation, const InputRows& out,
+                   GroupedGemmParams p);
 
 }  // namespace foredraft

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace foredraft {
 namespace {
 
@@ -10,7 +12,7 @@ constexpr float kLatentNormEps = static_cast<float>(ModelConfig::kLatentNormEps)
 // Writes the queries to a.q_roped and the rows' keys and values to the cache.
 void Project(const Forward& f, const MlaWeights& w, const AttentionContext& context,
              const InputRows& normed) {
-  const Activations& a = f.activations;
+  const MlaActivations& a = context.activations;
   const Matrix<float> qkv_a = a.qkv_a.first_rows(f.rows());
   const int ckv_width = f.config.kv_lora_rank + f.config.qk_rope_head_dim;
   const int q_width = qkv_a.cols - ckv_width;
@@ -40,7 +42,7 @@ void Project(const Forward& f, const MlaWeights& w, const AttentionContext& cont
 }
 
 void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext& context) {
-  const Activations& a = f.activations;
+  const MlaActivations& a = context.activations;
   const Matrix<bf16> q = a.q_roped.first_rows(f.rows());
   const Matrix<bf16> q_lat = a.q_lat.first_rows(f.rows());
   const Matrix<bf16> o_lat = a.o_lat.first_rows(f.rows());
@@ -74,7 +76,7 @@ struct Window {
 // The rows of a span that attend positions of the window: those from its first position on.
 void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                   const AttentionContext& context, const Window& window) {
-  const Activations& a = f.activations;
+  const MlaActivations& a = context.activations;
   const int skipped = std::max(0, window.begin - span.first_position);
   const int first_row = span.first_row + skipped;
   const int row_count = span.row_count - skipped;
@@ -107,7 +109,7 @@ void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span
 // their borders do not depend on the chunk.
 void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                    const AttentionContext& context) {
-  const int size = f.activations.kv.rows;
+  const int size = context.activations.kv.rows;
   const int context_end = span.first_position + span.row_count;
   for (int begin = context.first_position; begin < context_end;) {
     const int end = std::min(context_end, (begin / size + 1) * size);
@@ -135,6 +137,34 @@ KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle h
           .dtype = rows.dtype};
 }
 
+int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity) {
+  if (capacity.positions <= capacity.window) return 0;
+  return config.num_attention_heads * (config.v_head_dim + kPrefillStateExtra);
+}
+
+void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
+                 MlaActivations& a) {
+  CHECK_EQ(capacity.window % kPrefillWindowUnit, 0);
+  const int rows = capacity.rows;
+  const int context = std::min(capacity.positions, capacity.window);
+  const int heads = config.num_attention_heads;
+  const int latent = config.kv_lora_rank;
+  const int q_width = heads * config.qk_head_dim();
+  const int q_a_width = config.q_lora_rank > 0 ? config.q_lora_rank : q_width;
+  allocate(a.qkv_a, rows, q_a_width + latent + config.qk_rope_head_dim);
+  if (config.q_lora_rank > 0) {
+    allocate(a.q_a, rows, config.q_lora_rank);
+    allocate(a.q, rows, q_width);
+  }
+  allocate(a.q_roped, rows, q_width);
+  allocate(a.q_lat, capacity.decode_rows, heads * latent);
+  allocate(a.o_lat, capacity.decode_rows, heads * latent);
+  allocate(a.attention, rows, heads * config.v_head_dim);
+  allocate(a.latent, context, latent);
+  allocate(a.k_pe, context, config.qk_rope_head_dim);
+  allocate(a.kv, context, heads * (config.qk_nope_head_dim + config.v_head_dim));
+}
+
 void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
                      const InputRows& normed, Matrix<float> projected) {
   Project(f, w, context, normed);
@@ -143,7 +173,7 @@ void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionConte
   } else {
     AttendDecode(f, w, context);
   }
-  const Matrix<bf16> attention = f.activations.attention.first_rows(f.rows());
+  const Matrix<bf16> attention = context.activations.attention.first_rows(f.rows());
   Linear(f, {.as_bf16 = attention}, {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
 }
 

@@ -6,13 +6,40 @@
 
 #include "engine/cache_groups.h"
 #include "engine/kv_cache.h"
-#include "engine/model/deepseek_v3/model_weights.h"
 #include "engine/model/forward.h"
+#include "engine/model/weights.h"
 
 namespace foredraft {
 
-// What attention reads beside its rows: the layer's cache, the lowest position of its level, the rope table.
+// Device memory between its ops. R = capacity.rows, S = capacity.decode_rows, C = min(capacity.positions,
+// capacity.window).
+struct MlaActivations {
+  Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
+  InputRows q_a;           // [R, q_lora]
+  Matrix<float> q;         // [R, H * qk_head_dim]
+  Matrix<bf16> q_roped;    // [R, H * qk_head_dim]
+  Matrix<bf16> q_lat;      // [S, H * latent] decode form
+  Matrix<bf16> o_lat;      // [S, H * latent] decode form
+  Matrix<bf16> attention;  // [R, H * v]
+  Matrix<bf16> latent;     // [C, latent] prefill form
+  Matrix<bf16> k_pe;       // [C, rope] prefill form
+  Matrix<bf16> kv;         // [C, H * (nope + v)] prefill form
+  // [R, H * (v + kPrefillStateExtra)] prefill form, between windows; absent where one window has all
+  // positions. In the memory of Activations::gate_up, which is used between two attentions only.
+  Matrix<float> softmax_state;
+};
+
+// Floats of a row that softmax_state takes; 0 where it is absent.
+int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity);
+
+// All but softmax_state.
+void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
+                 MlaActivations& a);
+
+// What attention takes beside its rows: the layer's cache, the lowest position of its level, the rope table,
+// and memory.
 struct AttentionContext {
+  const MlaActivations& activations;
   KvLayer cache;
   int32_t first_position = 0;      // 0 target, i for MTP module i (docs/speculation.md section 0)
   const float* cos_sin = nullptr;  // [positions, rope / 2, 2]

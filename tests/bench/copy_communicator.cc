@@ -24,27 +24,21 @@ class Routers {
     for (size_t i = 0; i < table_.size(); ++i) table_[i] = static_cast<int32_t>(i % own_count);
   }
 
-  void operator()(const ModelWeights& weights) {
-    for (const LayerWeights& layer : weights.layers) Set(layer);
-    for (const MtpModuleWeights& module : weights.mtp_modules) Set(module.layer);
+  void operator()(const V3Weights& weights) {
+    for (const V3LayerWeights& layer : weights.layers) Set(layer.moe);
+    for (const V3ModuleWeights& module : weights.mtp_modules) Set(module.layer.moe);
     stream_->Synchronize();
   }
   void operator()(const V4Weights& weights) {
-    for (const V4LayerWeights& layer : weights.layers) Set(layer);
-    for (const V4ModuleWeights& module : weights.modules) Set(module.layer);
+    for (const V4LayerWeights& layer : weights.layers) Set(layer.ffn);
+    for (const V4ModuleWeights& module : weights.modules) Set(module.layer.ffn);
     stream_->Synchronize();
   }
 
  private:
-  void Set(const LayerWeights& layer) {
-    if (layer.is_moe) Write(layer.moe.e_score_correction_bias, bias_);
-  }
-  void Set(const V4LayerWeights& layer) {
-    if (layer.ffn.tid2eid != nullptr) {
-      Write(layer.ffn.tid2eid, table_);
-    } else {
-      Write(layer.ffn.bias, bias_);
-    }
+  void Set(const MoeWeights& moe) {
+    if (moe.expert_table != nullptr) Write(moe.expert_table, table_);
+    if (moe.bias != nullptr) Write(moe.bias, bias_);
   }
   template <class T>
   void Write(const T* device_memory, const std::vector<T>& values) {

@@ -94,7 +94,7 @@ TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   const auto weights = MakeDummyWeights(config, 0, **device, *stream, nullptr, {.rank = 0, .size = kRanks});
   ASSERT_TRUE(weights.ok()) << weights.status();
   ChooseOwnExperts(**device, *weights, config, config.n_routed_experts / kRanks);
-  const MoeWeights& moe = std::get<ModelWeights>(*weights).layers[0].moe;
+  const MoeWeights& moe = std::get<V3Weights>(*weights).layers[0].moe;
   EXPECT_EQ(moe.expert_gate_up.count, 4);
   int32_t* const ids = Put(**device, *stream, std::vector<int32_t>(kRows * 2, -7));
   const Matrix<const float> logits =
@@ -106,7 +106,7 @@ TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
                                  {.expert_ids = ids,
                                   .expert_weights = Put(**device, *stream, std::vector<float>(kRows * 2)),
                                   .logits = logits,
-                                  .bias = moe.e_score_correction_bias,
+                                  .bias = moe.bias,
                                   .index = index,
                                   .n_group = 1,
                                   .topk_group = 1,
@@ -128,14 +128,14 @@ TEST(CopyCommunicator, HashLayersNameOwnExperts) {
   ChooseOwnExperts(**device, *weights, *config, own);
   int tables = 0;
   for (const V4LayerWeights& layer : std::get<V4Weights>(*weights).layers) {
-    if (layer.ffn.tid2eid == nullptr) {
+    if (layer.ffn.expert_table == nullptr) {
       const std::vector<float> bias = Get(**device, *stream, layer.ffn.bias, experts);
       for (int e = 0; e < experts; ++e) EXPECT_EQ(bias[e] > 0, e < own) << e;
       continue;
     }
     ++tables;
     const std::vector<int32_t> table =
-        Get(**device, *stream, layer.ffn.tid2eid, size_t{1} * config->vocab_size * top_k);
+        Get(**device, *stream, layer.ffn.expert_table, size_t{1} * config->vocab_size * top_k);
     for (int token = 0; token < config->vocab_size; ++token) {
       const std::set<int32_t> ids(&table[token * top_k], &table[token * top_k] + top_k);
       EXPECT_EQ(static_cast<int>(ids.size()), top_k) << token;

@@ -20,7 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "engine/checkpoint/dummy_weights.h"
-#include "engine/model/expert_activations.h"
+#include "engine/model/activations.h"
 #include "engine/model/model_config.h"
 #include "tests/bench/bench_json.h"
 #include "tests/bench/copy_communicator.h"

@@ -86,7 +86,7 @@ class SameTokensInt4 : public SameTokens {
 
 // In the fast tier two rows of three.
 TEST_F(SameTokensInt4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  const ModelWeights& weights = std::get<ModelWeights>(model_.weights);
+  const V3Weights& weights = std::get<V3Weights>(model_.weights);
   ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.dtype, DType::kInt4);
   ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.dtype, DType::kInt4);
   const auto rows = CoveringArray(kLevels, 2);

@@ -58,7 +58,7 @@ TEST_P(SynthTest, WritesACheckpointThatLoads) {
   EXPECT_EQ(config->fp8_blocks, GetParam() == DType::kF8E4M3);
   FakeDevice device;
   FakeStream stream;
-  const auto weights = As<ModelWeights>(LoadWeights(options.out_dir, *config, 2, device, stream, nullptr));
+  const auto weights = As<V3Weights>(LoadWeights(options.out_dir, *config, 2, device, stream, nullptr));
   ASSERT_TRUE(weights.ok()) << weights.status();
   // Projections preserve the scale of their inputs.
   const PackedWeight& down = weights->layers[0].mlp.down;

@@ -79,10 +79,10 @@ void MtpDevice::Submit(Part part, const Batch& batch, Matrix<float> output) {
   if (part == Part::kTarget) return model_->RunTarget(*stream_, batch, cache_, output);
   if (part == Part::kForward) return model_->RunModule(*stream_, 0, batch, cache_, output);
   CHECK(has_parts());
-  const V4Forward f = v4_->ForwardOf(*stream_, batch);
-  if (part == Part::kSeed) return MtpSeedHcStack(f, batch.previous.columns(0, config_.hidden_size), output);
-  if (part == Part::kProjection) return MtpProjection(f, module_, embed_, output);
-  MtpDecoderLayerTail(f, module_, v4_->LayerCache(cache_, config_.num_hidden_layers), output);
+  const Forward f = v4_->ForwardOf(*stream_, batch);
+  if (part == Part::kSeed) return SeedStreams(f, batch.previous.columns(0, config_.hidden_size), output);
+  if (part == Part::kProjection) return ProjectStreams(f, module_, embed_, output);
+  V4Layer(f, module_.layer, v4_->Context(cache_, config_.num_hidden_layers), output);
 }
 
 template <class T>

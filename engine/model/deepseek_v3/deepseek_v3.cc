@@ -1,12 +1,12 @@
 #include "engine/model/deepseek_v3/deepseek_v3.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "engine/model/deepseek_v3/decoder_layer.h"
-#include "engine/model/deepseek_v3/mtp_layer.h"
+#include "engine/model/deepseek_v3/v3_layer.h"
 
 namespace foredraft {
 namespace {
@@ -40,15 +40,34 @@ std::vector<CacheHandle> RegisterV3Rows(const ModelConfig& config, int module_co
 }
 
 absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, Communicator& comm,
-                                                               const ModelConfig& config,
-                                                               ModelWeights weights,
+                                                               const ModelConfig& config, V3Weights weights,
                                                                const ForwardCapacity& capacity) {
   std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, comm, config, std::move(weights)));
   CacheRegistry registry(/*tokens_per_block=*/1);
   model->cache_rows_ = RegisterV3Rows(config, model->module_count(), DType::kBF16, registry);
-  ASSIGN_OR_RETURN(model->activations_, AllocateActivations(device, config, capacity, comm.size()));
+  RETURN_IF_ERROR(model->Allocate(device, capacity));
   ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, capacity.positions));
   return model;
+}
+
+absl::Status DeepseekV3::Allocate(Device& device, const ForwardCapacity& capacity) {
+  const bool has_dense = config_.first_k_dense_replace > 0 || config_.n_routed_experts == 0 ||
+                         config_.moe_layer_freq > 1 || config_.dense_mtp;
+  const int dense = has_dense ? config_.intermediate_size : 0;
+  const int state_width = SoftmaxStateWidth(config_, capacity);
+  ActivationAllocator allocate(device);
+  AllocateActivations(allocate, config_,
+                      {.rows = capacity.rows,
+                       .ranks = comm_.size(),
+                       .mlp_width = std::max(dense, config_.n_shared_experts * config_.moe_intermediate_size),
+                       .scratch_width = state_width},
+                      activations_);
+  allocate(activations_.mtp_input.as_bf16, capacity.rows, 2 * config_.hidden_size);
+  AllocateMla(allocate, config_, capacity, mla_activations_);
+  if (state_width > 0) {
+    mla_activations_.softmax_state = Dense(activations_.gate_up.data, capacity.rows, state_width);
+  }
+  return allocate.status();
 }
 
 Forward DeepseekV3::ForwardOf(Stream& stream, const Batch& batch) const {
@@ -61,8 +80,10 @@ Forward DeepseekV3::ForwardOf(Stream& stream, const Batch& batch) const {
 }
 
 AttentionContext DeepseekV3::Context(const KvCache& cache, int layer, int level) const {
-  return {
-      .cache = LatentsOf(config_, cache, cache_rows_[layer]), .first_position = level, .cos_sin = cos_sin_};
+  return {.activations = mla_activations_,
+          .cache = LatentsOf(config_, cache, cache_rows_[layer]),
+          .first_position = level,
+          .cos_sin = cos_sin_};
 }
 
 void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
@@ -73,15 +94,15 @@ void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
       stream,
       {.out = hidden, .table = weights_.embed_tokens, .ids = batch.ids, .vocab_size = config_.vocab_size});
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
-    DecoderLayer(f, weights_.layers[layer], Context(cache, layer, 0));
+    V3Layer(f, weights_.layers[layer], Context(cache, layer, 0));
   }
   f.ops.rms_norm(stream, {.out = output, .x = hidden, .weight = weights_.norm, .eps = f.norm_eps()});
 }
 
 void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                            Matrix<float> output) const {
-  MtpLayer(ForwardOf(stream, batch), weights_.mtp_modules[module], weights_.embed_tokens,
-           Context(cache, config_.num_hidden_layers + module, module + 1), output);
+  V3MtpLayer(ForwardOf(stream, batch), weights_.mtp_modules[module], weights_.embed_tokens,
+             Context(cache, config_.num_hidden_layers + module, module + 1), output);
 }
 
 void DeepseekV3::Logits(Stream& stream, int /*level*/, Matrix<const float> outputs,

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
 #include "engine/kv_cache.h"
-#include "engine/model/deepseek_v3/model_weights.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/forward.h"
 #include "engine/model/mla.h"
 #include "engine/model/model.h"
@@ -27,7 +27,7 @@ class DeepseekV3 : public Model {
   // The rope table covers capacity.positions too. The device, the communicator and the weights' memory
   // outlive the model.
   static absl::StatusOr<std::unique_ptr<DeepseekV3>> Create(Device& device, Communicator& comm,
-                                                            const ModelConfig& config, ModelWeights weights,
+                                                            const ModelConfig& config, V3Weights weights,
                                                             const ForwardCapacity& capacity);
 
   void RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
@@ -38,17 +38,19 @@ class DeepseekV3 : public Model {
   int module_count() const override { return static_cast<int>(weights_.mtp_modules.size()); }
 
  private:
-  DeepseekV3(Device& device, Communicator& comm, const ModelConfig& config, ModelWeights weights)
+  DeepseekV3(Device& device, Communicator& comm, const ModelConfig& config, V3Weights weights)
       : Model(config), ops_(device.ops()), comm_(comm), weights_(std::move(weights)) {}
 
+  absl::Status Allocate(Device& device, const ForwardCapacity& capacity);
   Forward ForwardOf(Stream& stream, const Batch& batch) const;
   AttentionContext Context(const KvCache& cache, int layer, int level) const;
 
   const Ops& ops_;
   Communicator& comm_;
-  const ModelWeights weights_;
+  const V3Weights weights_;
   std::vector<CacheHandle> cache_rows_;  // of each layer and module
   Activations activations_;
+  MlaActivations mla_activations_;
   const float* cos_sin_ = nullptr;  // [position_capacity, rope / 2, 2]
 };
 

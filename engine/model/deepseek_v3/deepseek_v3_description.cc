@@ -40,7 +40,7 @@ class Describer {
     Weight(name, VectorMember{out}, {Tensor(TensorKind::kNorm, name + ".weight", {size})});
   }
 
-  void Layer(bool is_moe, LayerWeights& layer) {
+  void Layer(bool is_moe, V3LayerWeights& layer) {
     layer.is_moe = is_moe;
     Norm("input_layernorm", config_.hidden_size, &layer.input_layernorm);
     Attention(layer.self_attn);
@@ -52,7 +52,7 @@ class Describer {
     }
   }
 
-  void Module(bool is_moe, MtpModuleWeights& module) {
+  void Module(bool is_moe, V3ModuleWeights& module) {
     const int64_t hidden = config_.hidden_size;
     Norm("enorm", config_.hidden_size, &module.enorm);
     Norm("hnorm", config_.hidden_size, &module.hnorm);
@@ -137,7 +137,7 @@ class Describer {
     const ModelConfig& c = config_;
     Weight("router", MatrixMember{&moe.router},
            {Tensor(TensorKind::kMatrix, "mlp.gate.weight", {c.n_routed_experts, c.hidden_size})});
-    Weight("e_score_correction_bias", VectorMember{&moe.e_score_correction_bias},
+    Weight("e_score_correction_bias", VectorMember{&moe.bias},
            {Tensor(TensorKind::kBias, "mlp.gate.e_score_correction_bias", {c.n_routed_experts})});
     Tensors gate_up, down;
     for (int expert = 0; expert < c.n_routed_experts; ++expert) {
@@ -167,7 +167,7 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
                                     const ExpertShard& shard) {
   ModelDescription description{.shard = shard};
   description.unread_ending = "rotary_emb.inv_freq";
-  auto& model = description.model->emplace<ModelWeights>();
+  auto& model = description.model->emplace<V3Weights>();
   model.layers.resize(config.num_hidden_layers);
   model.mtp_modules.resize(mtp_module_count);
   const Shape table = {config.vocab_size, config.hidden_size};
@@ -194,7 +194,7 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
 }
 
 void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,
-                          LayerWeights& layer, ModelDescription& description) {
+                          V3LayerWeights& layer, ModelDescription& description) {
   Describer(config, prefix, description).Layer(is_moe, layer);
 }
 

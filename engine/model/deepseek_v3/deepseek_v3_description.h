@@ -16,6 +16,6 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
 // Describes one decoder layer, the tensors of which begin with `prefix` ("model.layers.3."), and sets
 // layer.is_moe. For variants that keep DeepSeek-V3's layer.
 void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,
-                          LayerWeights& layer, ModelDescription& description);
+                          V3LayerWeights& layer, ModelDescription& description);
 
 }  // namespace foredraft

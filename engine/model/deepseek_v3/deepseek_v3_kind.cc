@@ -31,7 +31,7 @@ const ModelKind kDeepseekV3Kind = {
         },
     .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
                  const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {
-      return DeepseekV3::Create(device, comm, config, std::get<ModelWeights>(std::move(weights)), capacity);
+      return DeepseekV3::Create(device, comm, config, std::get<V3Weights>(std::move(weights)), capacity);
     }};
 
 }  // namespace foredraft

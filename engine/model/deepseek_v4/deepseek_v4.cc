@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   std::unique_ptr<DeepseekV4> model(new DeepseekV4(device, comm, config, std::move(weights)));
   CacheRegistry registry(/*tokens_per_block=*/1);
   model->cache_rows_ = RegisterV4Rows(config, model->module_count(), registry);
-  ASSIGN_OR_RETURN(model->activations_, AllocateV4Activations(device, config, capacity, comm.size()));
+  RETURN_IF_ERROR(model->Allocate(device, capacity));
   const int positions = capacity.positions;
   ASSIGN_OR_RETURN(model->main_cos_sin_, UploadRopeTable(device, config.RopeInverseFrequencies(), positions));
   ASSIGN_OR_RETURN(model->compress_cos_sin_,
@@ -42,34 +42,54 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   return model;
 }
 
-V4Forward DeepseekV4::ForwardOf(Stream& stream, const Batch& batch) const {
+absl::Status DeepseekV4::Allocate(Device& device, const ForwardCapacity& capacity) {
+  ActivationAllocator allocate(device);
+  AllocateActivations(allocate, config_,
+                      {.rows = capacity.rows,
+                       .ranks = comm_.size(),
+                       .mlp_width = config_.n_shared_experts * config_.moe_intermediate_size},
+                      activations_);
+  allocate(activations_.mtp_input, capacity.rows * config_.v4->hc_mult, config_.hidden_size);
+  AllocateV4(allocate, config_, capacity, v4_activations_);
+  return allocate.status();
+}
+
+Forward DeepseekV4::ForwardOf(Stream& stream, const Batch& batch) const {
   return {.ops = ops_,
           .stream = stream,
           .comm = comm_,
           .config = config_,
           .activations = activations_,
-          .batch = batch,
-          .main_cos_sin = main_cos_sin_,
-          .compress_cos_sin = compress_cos_sin_};
+          .batch = batch};
+}
+
+V4LayerContext DeepseekV4::Context(const KvCache& cache, int layer) const {
+  const AttentionKind kind = config_.v4->Kind(layer);
+  return {.activations = v4_activations_,
+          .kind = kind,
+          .cache = LayerCacheOf(cache, cache_rows_[layer]),
+          .first_position = layer < config_.num_hidden_layers ? 0 : 1,
+          .cos_sin = kind == AttentionKind::kWindow ? main_cos_sin_ : compress_cos_sin_};
 }
 
 void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
                            Matrix<float> output) const {
-  const V4Forward f = ForwardOf(stream, batch);
-  const Matrix<float> embedded = activations_.collapsed.first_rows(f.rows());
+  const Forward f = ForwardOf(stream, batch);
+  const Matrix<float> embedded = activations_.hidden.first_rows(f.rows());
   f.ops.embed(stream,
               {.out = embedded, .table = weights_.embed, .ids = batch.ids, .vocab_size = config_.vocab_size});
-  MtpSeedHcStack(f, embedded, output);
-  for (size_t i = 0; i < weights_.layers.size(); ++i) {
-    V4Layer(f, weights_.layers[i],
-            {.kind = config_.v4->layers[i], .cache = LayerCache(cache, static_cast<int>(i))}, output);
+  SeedStreams(f, embedded, output);
+  for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    V4Layer(f, weights_.layers[layer], Context(cache, layer), output);
   }
 }
 
 void DeepseekV4::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                            Matrix<float> output) const {
-  MtpForwardTail(ForwardOf(stream, batch), weights_.modules[module], weights_.embed,
-                 LayerCache(cache, config_.num_hidden_layers + module), output);
+  const Forward f = ForwardOf(stream, batch);
+  const V4ModuleWeights& w = weights_.modules[module];
+  ProjectStreams(f, w, weights_.embed, output);
+  V4Layer(f, w.layer, Context(cache, config_.num_hidden_layers + module), output);
 }
 
 void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const {
@@ -77,7 +97,7 @@ void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> outputs, 
   const V4Head head = {.hc_head = target ? weights_.hc_head : weights_.modules[level - 1].hc_head,
                        .norm = target ? weights_.norm : weights_.modules[level - 1].norm,
                        .head = weights_.head};
-  MtpComputeLogitsTail(ForwardOf(stream, Batch{}), head, outputs, logits);
+  HeadLogits(ForwardOf(stream, Batch{}), head, v4_activations_.mix, outputs, logits);
 }
 
 }  // namespace foredraft

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "engine/model/deepseek_v4/mtp_v4.h"
+#include "engine/model/deepseek_v4/v4_layer.h"
 #include "engine/model/model.h"
 
 namespace foredraft {
@@ -24,24 +24,25 @@ class DeepseekV4 : public Model {
   void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
   int module_count() const override { return static_cast<int>(weights_.modules.size()); }
 
-  // What the recipes of mtp_v4.h take, for the parts of a forward that are run apart.
-  V4Forward ForwardOf(Stream& stream, const Batch& batch) const;
-  // MTP module i is layer num_hidden_layers + i.
-  V4LayerCache LayerCache(const KvCache& cache, int layer) const {
-    return LayerCacheOf(cache, cache_rows_[layer]);
-  }
+  // What the recipes of v4_layer.h take, for the parts of a forward that are run apart. MTP module i is layer
+  // num_hidden_layers + i.
+  Forward ForwardOf(Stream& stream, const Batch& batch) const;
+  V4LayerContext Context(const KvCache& cache, int layer) const;
 
  private:
   DeepseekV4(Device& device, Communicator& comm, const ModelConfig& config, V4Weights weights)
       : Model(config), ops_(device.ops()), comm_(comm), weights_(std::move(weights)) {}
 
+  absl::Status Allocate(Device& device, const ForwardCapacity& capacity);
+
   const Ops& ops_;
   Communicator& comm_;
   const V4Weights weights_;
   std::vector<V4LayerRows> cache_rows_;  // of each layer and module
-  V4Activations activations_;
-  const float* main_cos_sin_ = nullptr;      // [positions, rope / 2, 2]
-  const float* compress_cos_sin_ = nullptr;  // [positions, rope / 2, 2]
+  Activations activations_;
+  V4Activations v4_activations_;
+  const float* main_cos_sin_ = nullptr;      // [positions, rope / 2, 2]: of layers of ratio 0
+  const float* compress_cos_sin_ = nullptr;  // [positions, rope / 2, 2]: of layers with a compressor
 };
 
 }  // namespace foredraft

@@ -144,11 +144,11 @@ class Describer {
             Linear(name + ".w3", width, hidden, TensorKind::kLinear, expert)};
   }
 
-  void Experts(bool is_hash, V4MoeWeights& ffn) {
+  void Experts(bool is_hash, MoeWeights& ffn) {
     const ModelConfig& c = config_;
     Plain("ffn.gate", c.n_routed_experts, c.hidden_size, &ffn.router);
     if (is_hash) {
-      Weight("ffn.gate.tid2eid", IdsMember{&ffn.tid2eid},
+      Weight("ffn.gate.tid2eid", IdsMember{&ffn.expert_table},
              {Tensor(TensorKind::kIds, "ffn.gate.tid2eid", {c.vocab_size, c.num_experts_per_tok})});
     } else {
       Floats("ffn.gate.bias", Tensor(TensorKind::kBias, "ffn.gate.bias", {c.n_routed_experts}, true),

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "engine/model/deepseek_v3/model_weights.h"
+#include "engine/model/weights.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
@@ -46,22 +46,13 @@ struct V4AttentionWeights {
   IndexerWeights indexer;            // of CSA layers
 };
 
-struct V4MoeWeights {
-  PackedWeight router;               // [E, D]
-  const float* bias = nullptr;       // [E]; null in hash layers
-  const int32_t* tid2eid = nullptr;  // [V, experts per token], of hash layers
-  PackedWeights expert_gate_up;      // [this rank's experts], each [2 M, D]: w1 above w3
-  PackedWeights expert_down;         // [this rank's experts], each [D, M]: w2
-  DenseMlpWeights shared;            // the same of width M
-};
-
 struct V4LayerWeights {
   HyperWeights hc_attn;
   HyperWeights hc_ffn;
   const float* attn_norm = nullptr;  // [D]
   const float* ffn_norm = nullptr;   // [D]
   V4AttentionWeights attn;
-  V4MoeWeights ffn;
+  MoeWeights ffn;
 };
 
 struct V4ModuleWeights {

@@ -6,76 +6,87 @@
 namespace foredraft {
 namespace {
 
-const float* CosSin(const V4Forward& f, AttentionKind kind) {
-  return kind == AttentionKind::kWindow ? f.main_cos_sin : f.compress_cos_sin;
+// latent_normed, in the forms that its readers take.
+InputRows LatentRows(const Forward& f, const V4AttentionWeights& w, const V4Activations& a) {
+  return a.latent_normed.first_rows(f.rows()).ReadBy({w.wq_b, w.indexer.wq_b});
 }
 
 // a.latent_normed and a.q_rotated.
-void Queries(const V4Forward& f, const V4AttentionWeights& w, const float* cos_sin) {
-  const V4Activations& a = f.activations;
+void Queries(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
+             const InputRows& normed) {
+  const V4Activations& a = context.activations;
   const Matrix<float> latent = a.latent.first_rows(f.rows()), q = a.q.first_rows(f.rows());
-  const Matrix<bf16> normed = a.latent_normed.first_rows(f.rows());
-  f.Linear(latent, a.normed.first_rows(f.rows()), w.wq_a);
-  f.ops.rms_norm(f.stream, {.out_bf16 = normed, .x = latent, .weight = w.q_norm, .eps = f.norm_eps()});
-  f.Linear(q, normed, w.wq_b);
+  const InputRows latent_normed = LatentRows(f, w, a);
+  Linear(f, normed, {.out = latent, .weight = w.wq_a});
+  RmsNorm(f, latent_normed, {.x = latent, .weight = w.q_norm, .eps = f.norm_eps()});
+  Linear(f, latent_normed, {.out = q, .weight = w.wq_b});
   f.ops.rotate_heads(f.stream, {.out = a.q_rotated.first_rows(f.rows()),
                                 .x = q,
-                                .cos_sin = cos_sin,
+                                .cos_sin = context.cos_sin,
                                 .index = f.batch.index,
                                 .head_count = f.config.num_attention_heads,
-                                .head_dim = f.shape().head_dim,
+                                .head_dim = f.config.v4->head_dim,
                                 .rope_dim = f.config.qk_rope_head_dim,
                                 .norm = 1,
                                 .eps = f.norm_eps()});
 }
 
 // a.keys.
-void Keys(const V4Forward& f, const V4AttentionWeights& w, const V4LayerCache& cache, const float* cos_sin) {
-  const V4Activations& a = f.activations;
+void Keys(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
+          const InputRows& normed) {
+  const V4Activations& a = context.activations;
   const Matrix<float> kv = a.kv.first_rows(f.rows());
-  f.Linear(kv, a.normed.first_rows(f.rows()), w.wkv);
+  Linear(f, normed, {.out = kv, .weight = w.wkv});
   f.ops.write_keys(f.stream, {.keys = a.keys.first_rows(f.rows()),
-                              .window = cache.keys,
+                              .window = context.cache.keys,
                               .kv = kv,
                               .norm_weight = w.kv_norm,
-                              .cos_sin = cos_sin,
+                              .cos_sin = context.cos_sin,
                               .index = f.batch.index,
                               .rope_dim = f.config.qk_rope_head_dim,
                               .eps = f.norm_eps()});
 }
 
-void Compressor(const V4Forward& f, const CompressorWeights& w, AttentionKind kind,
-                const PagedRows<bf16>& entries, const PagedRows<float>& state) {
-  const V4Activations& a = f.activations;
+// Where a compressor writes.
+struct CompressedRows {
+  PagedRows<bf16> entries;
+  PagedRows<float> state;
+};
+
+void Compressor(const Forward& f, const CompressorWeights& w, const V4LayerContext& context,
+                const InputRows& normed, const CompressedRows& out) {
+  const V4Activations& a = context.activations;
   const Matrix<float> values = Dense(a.values.data, f.rows(), w.wkv.n);
   const Matrix<float> gates = Dense(a.gates.data, f.rows(), w.wgate.n);
-  f.Linear(values, a.normed.first_rows(f.rows()), w.wkv);
-  f.Linear(gates, a.normed.first_rows(f.rows()), w.wgate);
-  f.ops.compress(f.stream, {.entries = entries,
-                            .state = state,
+  Linear(f, normed, {.out = values, .weight = w.wkv});
+  Linear(f, normed, {.out = gates, .weight = w.wgate});
+  f.ops.compress(f.stream, {.entries = out.entries,
+                            .state = out.state,
                             .values = values,
                             .gates = gates,
                             .ape = w.ape,
                             .norm_weight = w.norm,
-                            .cos_sin = f.compress_cos_sin,
+                            .cos_sin = context.cos_sin,
                             .index = f.batch.index,
-                            .ratio = f.shape().Ratio(kind),
-                            .overlapping = kind == AttentionKind::kCompressedSparse ? 1 : 0,
+                            .ratio = f.config.v4->Ratio(context.kind),
+                            .overlapping = context.kind == AttentionKind::kCompressedSparse ? 1 : 0,
                             .rope_dim = f.config.qk_rope_head_dim,
                             .eps = f.norm_eps()});
 }
 
 // a.selected: the entries that each row attends.
-void SelectByIndexer(const V4Forward& f, const IndexerWeights& w, const V4LayerCache& cache) {
-  const V4Activations& a = f.activations;
+void SelectByIndexer(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
+                     const InputRows& normed) {
+  const V4Activations& a = context.activations;
+  const V4LayerCache& cache = context.cache;
   const Matrix<float> q = a.index_q.first_rows(f.rows()), weights = a.index_weights.first_rows(f.rows());
   const Matrix<bf16> rotated = a.index_rotated.first_rows(f.rows());
-  Compressor(f, w.compressor, AttentionKind::kCompressedSparse, cache.index_entries, cache.index_state);
-  f.Linear(q, a.latent_normed.first_rows(f.rows()), w.wq_b);
-  f.Linear(weights, a.normed.first_rows(f.rows()), w.weights_proj);
+  Compressor(f, w.indexer.compressor, context, normed, {cache.index_entries, cache.index_state});
+  Linear(f, LatentRows(f, w, a), {.out = q, .weight = w.indexer.wq_b});
+  Linear(f, normed, {.out = weights, .weight = w.indexer.weights_proj});
   f.ops.rotate_heads(f.stream, {.out = rotated,
                                 .x = q,
-                                .cos_sin = f.compress_cos_sin,
+                                .cos_sin = context.cos_sin,
                                 .index = f.batch.index,
                                 .head_count = f.config.index_n_heads,
                                 .head_dim = f.config.index_head_dim,
@@ -91,21 +102,22 @@ void SelectByIndexer(const V4Forward& f, const IndexerWeights& w, const V4LayerC
                                               .positions = f.batch.index.positions + first,
                                               .rows = count},
                                     .head_count = f.config.index_n_heads,
-                                    .ratio = f.shape().sparse_ratio,
+                                    .ratio = f.config.v4->sparse_ratio,
                                     .top_k = f.config.index_topk,
                                     .scale = 1 / std::sqrt(static_cast<float>(f.config.index_head_dim) *
                                                            f.config.index_n_heads)});
   }
 }
 
-// a.projected from a.q, the heads' outputs.
-void Output(const V4Forward& f, const V4AttentionWeights& w, const float* cos_sin) {
-  const V4Activations& a = f.activations;
-  const DeepseekV4Shape& shape = f.shape();
+// projected from a.q, the heads' outputs.
+void Output(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
+            Matrix<float> projected) {
+  const V4Activations& a = context.activations;
+  const DeepseekV4Shape& shape = *f.config.v4;
   const Matrix<bf16> heads = a.q_rotated.first_rows(f.rows()), grouped = a.grouped.first_rows(f.rows());
   f.ops.rotate_heads(f.stream, {.out = heads,
                                 .x = a.q.first_rows(f.rows()),
-                                .cos_sin = cos_sin,
+                                .cos_sin = context.cos_sin,
                                 .index = f.batch.index,
                                 .head_count = f.config.num_attention_heads,
                                 .head_dim = shape.head_dim,
@@ -117,22 +129,52 @@ void Output(const V4Forward& f, const V4AttentionWeights& w, const float* cos_si
                    .heads = w.wo_a,
                    .out_head_stride = shape.o_lora_rank,
                    .x_head_stride = f.config.num_attention_heads / shape.o_groups * shape.head_dim});
-  f.Linear(a.projected.first_rows(f.rows()), grouped, w.wo_b);
+  Linear(f, {.as_bf16 = grouped}, {.out = projected, .weight = w.wo_b});
 }
 
 }  // namespace
 
-void V4Attention(const V4Forward& f, const V4AttentionWeights& w, const V4LayerContext& context) {
-  const V4Activations& a = f.activations;
+void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
+                V4Activations& a) {
+  const DeepseekV4Shape& shape = *config.v4;
+  const int rows = capacity.rows;
+  const int width = config.num_attention_heads * shape.head_dim;
+  const int channels = 2 * std::max(shape.head_dim, config.index_head_dim);
+  const int index_width = config.index_n_heads * config.index_head_dim;
+  allocate(a.mix, rows, (2 + shape.hc_mult) * shape.hc_mult);
+  allocate(a.latent, rows, config.q_lora_rank);
+  allocate(a.latent_normed, rows, config.q_lora_rank);
+  allocate(a.q, rows, width);
+  allocate(a.q_rotated, rows, width);
+  allocate(a.kv, rows, shape.head_dim);
+  allocate(a.keys, rows, shape.head_dim);
+  allocate(a.values, rows, channels);
+  allocate(a.gates, rows, channels);
+  allocate(a.index_q, rows, index_width);
+  allocate(a.index_rotated, rows, index_width);
+  allocate(a.index_weights, rows, config.index_n_heads);
+  allocate(a.index_scores, std::min(rows, kIndexerRowsAtOnce), capacity.positions / shape.sparse_ratio + 1);
+  allocate(a.selected, static_cast<size_t>(rows) * config.index_topk);
+  allocate(a.grouped, rows, shape.o_groups * shape.o_lora_rank);
+}
+
+InputRows V4AttentionInput(const InputRows& buffer, const V4AttentionWeights& w) {
+  return buffer.ReadBy({w.wq_a, w.wkv, w.compressor.wkv, w.compressor.wgate, w.indexer.weights_proj,
+                        w.indexer.compressor.wkv, w.indexer.compressor.wgate});
+}
+
+void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
+                 const InputRows& normed, Matrix<float> projected) {
+  const V4Activations& a = context.activations;
   const V4LayerCache& cache = context.cache;
-  const float* const cos_sin = CosSin(f, context.kind);
+  const DeepseekV4Shape& shape = *f.config.v4;
   const bool sparse = context.kind == AttentionKind::kCompressedSparse;
-  Queries(f, w, cos_sin);
-  Keys(f, w, cache, cos_sin);
+  Queries(f, w, context, normed);
+  Keys(f, w, context, normed);
   if (context.kind != AttentionKind::kWindow) {
-    Compressor(f, w.compressor, context.kind, cache.entries, cache.state);
+    Compressor(f, w.compressor, context, normed, {cache.entries, cache.state});
   }
-  if (sparse) SelectByIndexer(f, w.indexer, cache);
+  if (sparse) SelectByIndexer(f, w, context, normed);
   f.ops.window_attention(f.stream, {.out = a.q.first_rows(f.rows()),
                                     .q = a.q_rotated.first_rows(f.rows()),
                                     .keys = a.keys.first_rows(f.rows()),
@@ -143,11 +185,11 @@ void V4Attention(const V4Forward& f, const V4AttentionWeights& w, const V4LayerC
                                     .index = f.batch.index,
                                     .selected_count = sparse ? f.config.index_topk : 0,
                                     .head_count = f.config.num_attention_heads,
-                                    .window_len = f.shape().sliding_window,
-                                    .ratio = f.shape().Ratio(context.kind),
+                                    .window_len = shape.sliding_window,
+                                    .ratio = shape.Ratio(context.kind),
                                     .first_position = context.first_position,
                                     .scale = static_cast<float>(f.config.AttentionScale())});
-  Output(f, w, cos_sin);
+  Output(f, w, context, projected);
 }
 
 }  // namespace foredraft

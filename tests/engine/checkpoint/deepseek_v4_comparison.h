@@ -174,15 +174,15 @@ class Comparison {
     Vector(name + "norm.weight", w.norm);
   }
 
-  void Experts(const std::string& name, bool is_hash, const V4MoeWeights& w) {
+  void Experts(const std::string& name, bool is_hash, const MoeWeights& w) {
     Matrix(name + "gate", w.router);
     if (is_hash) {
       const std::vector<int64_t> ids = meaning_.Ids(name + "gate.tid2eid");
-      for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(w.tid2eid[i], ids[i]) << name << i;
+      for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(w.expert_table[i], ids[i]) << name << i;
       EXPECT_EQ(w.bias, nullptr);
     } else {
       Vector(name + "gate.bias", w.bias);
-      EXPECT_EQ(w.tid2eid, nullptr);
+      EXPECT_EQ(w.expert_table, nullptr);
     }
     Stacked(name + "shared_experts.w1", name + "shared_experts.w3", w.shared.gate_up);
     Matrix(name + "shared_experts.w2", w.shared.down);

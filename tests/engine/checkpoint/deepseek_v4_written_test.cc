@@ -30,7 +30,7 @@ TEST(DeepseekV4Dummy, HasExpertsOfItsRankAndWholeTables) {
   const ModelConfig config = ConfigOf(GoldenDir("deepseek_v4_fp4"));
   const auto all = MakeDummy(config);
   const auto part = MakeDummy(config, {.rank = 1, .size = 2});
-  const V4MoeWeights &whole = all->weights.layers[2].ffn, &half = part->weights.layers[2].ffn;
+  const MoeWeights &whole = all->weights.layers[2].ffn, &half = part->weights.layers[2].ffn;
   ASSERT_EQ(half.expert_down.count, config.n_routed_experts / 2);
   EXPECT_EQ(FakeDevice::At(half.expert_down.items[0], 1, 2),
             FakeDevice::At(whole.expert_down.items[config.n_routed_experts / 2], 1, 2));
@@ -40,7 +40,7 @@ TEST(DeepseekV4Dummy, HasExpertsOfItsRankAndWholeTables) {
   EXPECT_EQ(all->weights.layers[1].hc_ffn.scale[2], 1);
   const int top_k = config.num_experts_per_tok;
   for (int token = 0; token < config.vocab_size; ++token) {
-    const int32_t* const row = all->weights.layers[0].ffn.tid2eid + token * top_k;
+    const int32_t* const row = all->weights.layers[0].ffn.expert_table + token * top_k;
     EXPECT_EQ(std::set<int32_t>(row, row + top_k).size(), static_cast<size_t>(top_k)) << token;
     EXPECT_LT(*std::max_element(row, row + top_k), config.n_routed_experts);
     EXPECT_GE(*std::min_element(row, row + top_k), 0);
@@ -60,7 +60,7 @@ TEST_P(DeepseekV4Synth, WritesACheckpointThatLoads) {
   EXPECT_EQ(config.v4->fp4_experts && config.fp8_blocks, GetParam() == DType::kF4E2M1);
   const auto loaded = Load(dir);
   ASSERT_EQ(loaded->weights.modules.size(), 1u);
-  const V4MoeWeights& moe = loaded->weights.layers[2].ffn;
+  const MoeWeights& moe = loaded->weights.layers[2].ffn;
   EXPECT_EQ(moe.expert_down.first.dtype, GetParam());
   if (GetParam() != DType::kInt4) Comparison(config, dir).Model(loaded->weights);
   // Projections preserve the scale of their inputs.

@@ -19,7 +19,7 @@ namespace foredraft {
 namespace {
 
 // The weights of a layer by name, absent ones included.
-std::vector<std::pair<const char*, PackedWeight>> WeightsOf(const LayerWeights& layer) {
+std::vector<std::pair<const char*, PackedWeight>> WeightsOf(const V3LayerWeights& layer) {
   const MlaWeights& mla = layer.self_attn;
   const MoeWeights& moe = layer.moe;
   return {{"qkv_a", mla.qkv_a},
@@ -37,7 +37,7 @@ std::vector<std::pair<const char*, PackedWeight>> WeightsOf(const LayerWeights& 
           {"shared.down", moe.shared.down}};
 }
 
-void ExpectSameShapes(const LayerWeights& loaded, const LayerWeights& made) {
+void ExpectSameShapes(const V3LayerWeights& loaded, const V3LayerWeights& made) {
   EXPECT_EQ(made.is_moe, loaded.is_moe);
   EXPECT_EQ(made.moe.expert_down.count, loaded.moe.expert_down.count);
   EXPECT_EQ(made.self_attn.w_uk.count, loaded.self_attn.w_uk.count);
@@ -49,9 +49,9 @@ void ExpectSameShapes(const LayerWeights& loaded, const LayerWeights& made) {
   }
 }
 
-ModelWeights MakeOrDie(const ModelConfig& config, int modules, FakeDevice& device) {
+V3Weights MakeOrDie(const ModelConfig& config, int modules, FakeDevice& device) {
   FakeStream stream;
-  auto weights = As<ModelWeights>(MakeDummyWeights(config, modules, device, stream, nullptr));
+  auto weights = As<V3Weights>(MakeDummyWeights(config, modules, device, stream, nullptr));
   EXPECT_TRUE(weights.ok()) << weights.status();
   return *std::move(weights);
 }
@@ -62,9 +62,9 @@ TEST(DummyWeights, HaveTheShapesOfACheckpoint) {
   WriteSafetensors(dir + "/model.safetensors", TensorsFor(config));
   FakeDevice device;
   FakeStream stream;
-  const auto loaded = As<ModelWeights>(LoadWeights(dir, config, 2, device, stream, nullptr));
+  const auto loaded = As<V3Weights>(LoadWeights(dir, config, 2, device, stream, nullptr));
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  const ModelWeights made = MakeOrDie(config, 2, device);
+  const V3Weights made = MakeOrDie(config, 2, device);
   ASSERT_EQ(made.layers.size(), loaded->layers.size());
   for (size_t i = 0; i < made.layers.size(); ++i) {
     SCOPED_TRACE(i);
@@ -79,7 +79,7 @@ TEST(DummyWeights, HaveTheShapesOfACheckpoint) {
 TEST(DummyWeights, HeadsAreViewsOfKvB) {
   const ModelConfig config = TinyConfig();
   FakeDevice device;
-  const ModelWeights made = MakeOrDie(config, 0, device);
+  const V3Weights made = MakeOrDie(config, 0, device);
   const MlaWeights& mla = made.layers[0].self_attn;
   const int nope = config.qk_nope_head_dim;
   const int value = config.v_head_dim;
@@ -100,8 +100,8 @@ TEST(DummyWeights, HeadsAreViewsOfKvB) {
 TEST(DummyWeights, AreTheSameEveryTimeAndUnlikeEachOther) {
   const ModelConfig config = TinyConfig();
   FakeDevice device;
-  const ModelWeights a = MakeOrDie(config, 1, device);
-  const ModelWeights b = MakeOrDie(config, 1, device);
+  const V3Weights a = MakeOrDie(config, 1, device);
+  const V3Weights b = MakeOrDie(config, 1, device);
   const PackedWeight down_a = a.mtp_modules[0].layer.moe.expert_down.items[1];
   const PackedWeight down_b = b.mtp_modules[0].layer.moe.expert_down.items[1];
   EXPECT_EQ(FakeDevice::At(down_a, 1, 2), FakeDevice::At(down_b, 1, 2));
@@ -117,7 +117,7 @@ TEST(DummyWeights, TheSeedsFollowTheOrderOfTheModel) {
   for (const bool tied : {false, true}) {
     config.tie_word_embeddings = tied;
     FakeDevice device;
-    const ModelWeights made = MakeOrDie(config, 0, device);
+    const V3Weights made = MakeOrDie(config, 0, device);
     const auto number = [&](uint64_t seed, float amplitude) {
       return ToFloat(RandomBf16(DenseRandomWeight(1, 1, DType::kBF16, amplitude, seed), 0));
     };
@@ -136,7 +136,7 @@ TEST(DummyWeights, ARankMakesOnlyItsOwnExperts) {
   FakeStream stream;
   const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
   const ExpertShard shard{.rank = 1, .size = 2};
-  const auto weights = As<ModelWeights>(MakeDummyWeights(config, 0, device, stream, nullptr, shard));
+  const auto weights = As<V3Weights>(MakeDummyWeights(config, 0, device, stream, nullptr, shard));
   ASSERT_TRUE(weights.ok());
   const MoeWeights& here = weights->layers.back().moe;
   ASSERT_EQ(here.expert_down.count, shard.expert_count_here(config.n_routed_experts));
@@ -152,7 +152,7 @@ TEST(DummyWeights, ARankWithoutExpertsMakesTheSameOtherWeights) {
   FakeStream stream;
   const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
   const auto weights =
-      As<ModelWeights>(MakeDummyWeights(config, 0, device, stream, nullptr, {.rank = 0, .size = 8}));
+      As<V3Weights>(MakeDummyWeights(config, 0, device, stream, nullptr, {.rank = 0, .size = 8}));
   ASSERT_TRUE(weights.ok());
   const MoeWeights& here = weights->layers.back().moe;
   EXPECT_EQ(here.expert_down.count, 0);
@@ -191,7 +191,7 @@ TEST(DummyWeights, Are4BitsWhereQuantizeMakesThem) {
   for (const CodeFormat codes : {CodeFormat::kInt4, CodeFormat::kFp4}) {
     config.pack_quantized = {codes, 32};
     FakeDevice device;
-    const ModelWeights weights = MakeOrDie(config, 2, device);
+    const V3Weights weights = MakeOrDie(config, 2, device);
     // Codes times a scale that is the same everywhere: few different values.
     const PackedWeight& gate_up = weights.mtp_modules[0].layer.moe.expert_gate_up.first;
     std::set<float> values;

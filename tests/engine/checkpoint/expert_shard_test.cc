@@ -23,7 +23,7 @@ constexpr char kConfig[] = R"({
 
 struct Loaded {
   FakeDevice device;
-  ModelWeights weights;
+  V3Weights weights;
   int64_t read_bytes = 0;
 };
 
@@ -48,7 +48,7 @@ class ExpertShardTest : public ::testing::Test {
       total = total_bytes;
     };
     auto weights =
-        As<ModelWeights>(LoadWeights(checkpoint_, config_, 1, loaded->device, stream, progress, shard));
+        As<V3Weights>(LoadWeights(checkpoint_, config_, 1, loaded->device, stream, progress, shard));
     EXPECT_TRUE(weights.ok()) << weights.status();
     EXPECT_EQ(loaded->read_bytes, total);
     loaded->weights = *std::move(weights);

@@ -107,10 +107,10 @@ class PackedCheckpoint : public ::testing::Test {
     return Code4ToFloat(PackedDType(config_), Code(row, column)) / static_cast<float>(1 << row % 3);
   }
 
-  absl::StatusOr<ModelWeights> Load() {
+  absl::StatusOr<V3Weights> Load() {
     const std::string dir = MakeTestDir("model");
     WriteSafetensors(dir + "/model.safetensors", tensors_);
-    return As<ModelWeights>(LoadWeights(dir, config_, 2, device_, stream_, nullptr));
+    return As<V3Weights>(LoadWeights(dir, config_, 2, device_, stream_, nullptr));
   }
 
   ModelConfig config_ = TinyConfig();

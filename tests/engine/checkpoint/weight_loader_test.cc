@@ -18,16 +18,16 @@ float Rounded(float x) { return ToFloat(ToBf16(x)); }
 // Loads the tensors into a fake device; keeps both alive for the test.
 class WeightLoaderTest : public ::testing::Test {
  protected:
-  absl::StatusOr<ModelWeights> Load(int mtp_module_count, const LoadProgress& progress = nullptr) {
+  absl::StatusOr<V3Weights> Load(int mtp_module_count, const LoadProgress& progress = nullptr) {
     const std::string dir = MakeTestDir("model");
     WriteSafetensors(dir + "/model.safetensors", tensors_);
-    return As<ModelWeights>(LoadWeights(dir, config_, mtp_module_count, device_, stream_, progress));
+    return As<V3Weights>(LoadWeights(dir, config_, mtp_module_count, device_, stream_, progress));
   }
 
-  ModelWeights LoadOrDie(int mtp_module_count) {
-    absl::StatusOr<ModelWeights> weights = Load(mtp_module_count);
+  V3Weights LoadOrDie(int mtp_module_count) {
+    absl::StatusOr<V3Weights> weights = Load(mtp_module_count);
     EXPECT_TRUE(weights.ok()) << weights.status();
-    return weights.ok() ? *weights : ModelWeights{};
+    return weights.ok() ? *weights : V3Weights{};
   }
 
   // The value TensorsFor gave element [row, column] of a tensor.
@@ -81,7 +81,7 @@ class WeightLoaderTest : public ::testing::Test {
 };
 
 TEST_F(WeightLoaderTest, FusesAndStoresEveryTensor) {
-  const ModelWeights weights = LoadOrDie(2);
+  const V3Weights weights = LoadOrDie(2);
   for (int row = 0; row < 12; ++row)
     for (int column = 0; column < 8; ++column)
       ASSERT_EQ(ToFloat(weights.embed_tokens[row * 8 + column]),
@@ -111,7 +111,7 @@ TEST_F(WeightLoaderTest, FusesAndStoresEveryTensor) {
   EXPECT_TRUE(weights.layers[1].is_moe);
   const MoeWeights& moe = weights.layers[1].moe;
   ExpectRows(moe.router, 0, "model.layers.1.mlp.gate.weight");
-  ExpectVector(moe.e_score_correction_bias, "model.layers.1.mlp.gate.e_score_correction_bias");
+  ExpectVector(moe.bias, "model.layers.1.mlp.gate.e_score_correction_bias");
   for (int expert = 0; expert < 4; ++expert) {
     const std::string prefix = absl::StrCat("model.layers.1.mlp.experts.", expert, ".");
     ExpectRows(moe.expert_gate_up.items[expert], 0, prefix + "gate_proj.weight");
@@ -122,7 +122,7 @@ TEST_F(WeightLoaderTest, FusesAndStoresEveryTensor) {
   ExpectRows(moe.shared.down, 0, "model.layers.1.mlp.shared_experts.down_proj.weight");
 
   ASSERT_EQ(weights.mtp_modules.size(), 2u);
-  const MtpModuleWeights& module = weights.mtp_modules[1];
+  const V3ModuleWeights& module = weights.mtp_modules[1];
   ExpectVector(module.enorm, "model.layers.3.enorm.weight");
   ExpectVector(module.hnorm, "model.layers.3.hnorm.weight");
   ExpectRows(module.eh_proj, 0, "model.layers.3.eh_proj.weight");
@@ -132,7 +132,7 @@ TEST_F(WeightLoaderTest, FusesAndStoresEveryTensor) {
 }
 
 TEST_F(WeightLoaderTest, SplitsKvBPerHead) {
-  const ModelWeights weights = LoadOrDie(0);
+  const V3Weights weights = LoadOrDie(0);
   const std::string name = "model.layers.1.self_attn.kv_b_proj.weight";
   const MlaWeights& mla = weights.layers[1].self_attn;
   for (int head = 0; head < 2; ++head) {
@@ -231,7 +231,7 @@ TEST_F(WeightLoaderTest, BF16PassesUnchanged) {
   RawTensor& norm = Named(tensors_, "model.norm.weight");
   norm.dtype = "BF16";
   norm.bytes = std::string("\x80\x3f\x00\xc0", 4) + std::string(12, '\0');  // 1, -2, 0...
-  const ModelWeights weights = LoadOrDie(0);
+  const V3Weights weights = LoadOrDie(0);
   EXPECT_EQ(weights.norm[0], 1.0f);
   EXPECT_EQ(weights.norm[1], -2.0f);
 }

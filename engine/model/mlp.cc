@@ -1,0 +1,119 @@
+#include "engine/model/mlp.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/model/expert_exchange.h"
+
+namespace foredraft {
+namespace {
+
+// A part of a forward: at most MoeRowsAtOnce rows of every rank.
+struct Round {
+  RankRows rows;      // of every rank
+  int own_first = 0;  // of this rank's rows in the forward
+  int own_count = 0;
+};
+
+// Calls run(round) for the rounds of a forward.
+template <class Run>
+void ForEachRound(const Communicator& comm, const Batch& batch, const Run& run) {
+  const int ranks = comm.size();
+  const RankRows rank_rows =
+      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(ranks, batch.index.rows);
+  const int rows_at_once = MoeRowsAtOnce(ranks);
+  for (int first = 0; first < rank_rows.largest(); first += rows_at_once) {
+    Round round;
+    for (int rank = 0; rank < ranks; ++rank) {
+      round.rows[rank] = std::clamp(rank_rows[rank] - first, 0, rows_at_once);
+    }
+    round.own_first = std::min(first, batch.index.rows);
+    round.own_count = round.rows[comm.rank()];
+    run(round);
+  }
+}
+
+// Chooses the experts of a round's rows x.
+RoutedRows Route(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const Round& round,
+                 const InputRows& x) {
+  const ExpertActivations& a = f.activations.experts;
+  const Matrix<float> logits = a.router_logits.first_rows(x.rows());
+  Linear(f, x, {.out = logits, .weight = w.router});
+  recipe.route(f, w,
+               {.logits = logits,
+                .index = {.slots = f.batch.index.slots + round.own_first,
+                          .positions = f.batch.index.positions + round.own_first,
+                          .rows = round.own_count},
+                .ids = f.batch.ids + round.own_first});
+  return {.x = x, .ids = a.expert_ids, .weights = a.expert_weights};
+}
+
+// Runs this rank's experts over the rows that chose them, into a.out. a.grouped_index has, for every
+// row and choice, the row of a.out.
+void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activation, const RoutedRows& rows) {
+  const ExpertActivations& a = f.activations.experts;
+  const ExpertShard shard = f.shard();
+  const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // upper bound
+  const int expected_pairs = (pairs + shard.size - 1) / shard.size;
+  const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
+  const InputRows activated = ActivatedRows(activation, a.activated.first_rows(pairs), w.expert_down.first);
+  CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
+  f.ops.group_rows(f.stream, {.expert_offsets = a.expert_offsets,
+                              .grouped_rows = a.grouped_rows,
+                              .grouped_index = a.grouped_index,
+                              .expert_ids = rows.ids,
+                              .rows = rows.x.rows(),
+                              .top_k = f.config.num_experts_per_tok,
+                              .expert_count = expert_count,
+                              .first_expert = shard.first_expert(f.config.n_routed_experts)});
+  GroupedGateUp(f, rows.x, activation, activated,
+                {.out = a.gate_up.first_rows(pairs),
+                 .x_rows = a.grouped_rows,
+                 .expert_offsets = a.expert_offsets,
+                 .experts = w.expert_gate_up,
+                 .expected_rows = expected_pairs});
+  GroupedLinear(f, activated,
+                {.out = a.out.first_rows(pairs),
+                 .expert_offsets = a.expert_offsets,
+                 .experts = w.expert_down,
+                 .expected_rows = expected_pairs});
+}
+
+}  // namespace
+
+void DenseMlp(const Forward& f, const DenseMlpWeights& w, GatedActivation activation, const InputRows& x,
+              Matrix<float> out) {
+  const Activations& a = f.activations;
+  const Matrix<float> gate_up = a.gate_up.first_rows(x.rows()).columns(0, w.gate_up.n);
+  const InputRows activated =
+      ActivatedRows(activation, a.activated.first_rows(x.rows()).first_columns(w.down.k), w.down);
+  Linear(f, x, {.out = gate_up, .weight = w.gate_up});
+  Activate(f, activation, activated, {.gate_up = gate_up});
+  Linear(f, activated, {.out = out, .weight = w.down});
+}
+
+void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
+                      Matrix<float> hidden) {
+  CHECK(recipe.residual || w.shared.gate_up);
+  ForEachRound(f.comm, f.batch, [&](const Round& round) {
+    const InputRows own_x = x.row_range(round.own_first, round.own_count);
+    const Matrix<float> own_hidden = hidden.row_range(round.own_first, round.own_count);
+    const ExpertExchange exchange(f, round.rows);
+
+    // The shared expert runs on a side stream: it and the routed experts have only x in common. Without a
+    // residual its output is what the experts' outputs are added to.
+    Stream& side = f.stream.Fork();
+    Matrix<float> shared;
+    if (w.shared.gate_up) {
+      if (recipe.residual) shared = f.activations.projected.first_rows(round.own_count);
+      DenseMlp(f.On(side), w.shared, recipe.activation, own_x, recipe.residual ? shared : own_hidden);
+    }
+    const RoutedRows own = Route(f, w, recipe, round, own_x);
+    const RoutedRows gathered = exchange.Gather(own);
+    RunExperts(f, w, recipe.activation, gathered);
+    f.stream.Join();
+    exchange.Combine(own, gathered, shared, own_hidden);
+  });
+}
+
+}  // namespace foredraft
