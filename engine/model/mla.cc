@@ -3,11 +3,16 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/model/rope.h"
 
 namespace foredraft {
 namespace {
 
 constexpr float kLatentNormEps = static_cast<float>(ModelConfig::kLatentNormEps);
+
+float SoftmaxScale(const ModelConfig& config) {
+  return static_cast<float>(AttentionScale(config.qk_head_dim(), config.rope_scaling));
+}
 
 // Writes the queries to a.q_roped and the rows' keys and values to the cache.
 void Project(const Forward& f, const MlaWeights& w, const AttentionContext& context,
@@ -59,7 +64,7 @@ void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext&
                               .head_count = f.config.num_attention_heads,
                               .head_dim = f.config.qk_head_dim(),
                               .first_position = context.first_position,
-                              .scale = static_cast<float>(f.config.AttentionScale())});
+                              .scale = SoftmaxScale(f.config)});
   f.ops.head_gemm(f.stream, {.out = a.attention.first_rows(f.rows()),
                              .x = o_lat,
                              .heads = w.w_uv,
@@ -101,7 +106,7 @@ void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span
                                .nope_dim = f.config.qk_nope_head_dim,
                                .rope_dim = f.config.qk_rope_head_dim,
                                .value_dim = f.config.v_head_dim,
-                               .scale = static_cast<float>(f.config.AttentionScale())});
+                               .scale = SoftmaxScale(f.config)});
 }
 
 // Reads keys and values from the cache, as rounded there, also those of this chunk, so chunk borders do not

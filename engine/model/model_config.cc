@@ -1,8 +1,6 @@
 #include "engine/model/model_config.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -14,10 +12,6 @@ namespace foredraft {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
-
-double Mscale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
 
 // Fields and architectures of drafters that are no MTP modules, by a part of their name.
 struct OtherDrafter {
@@ -110,48 +104,7 @@ void ReadTokenIds(JsonFields& fields, ModelConfig& config) {
   config.eos_token_ids = fields.Ids("eos_token_id", last_id);
 }
 
-std::vector<double> InverseFrequencies(int dim, double theta, const std::optional<RopeScaling>& scaling) {
-  std::vector<double> frequencies(dim / 2);
-  for (int i = 0; i < dim / 2; ++i) frequencies[i] = std::pow(theta, -2.0 * i / dim);
-  if (!scaling) return frequencies;
-  // The pair index at which a full turn happens `turns` times within the original context.
-  const auto pair_with_turns = [&](double turns) {
-    const double context = scaling->original_max_position_embeddings;
-    return dim * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(theta));
-  };
-  double low = std::max(std::floor(pair_with_turns(scaling->beta_fast)), 0.0);
-  double high = std::min(std::ceil(pair_with_turns(scaling->beta_slow)), dim - 1.0);
-  if (low == high) high += 0.001;
-  for (int i = 0; i < dim / 2; ++i) {
-    const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
-    frequencies[i] = frequencies[i] / scaling->factor * ramp + frequencies[i] * (1 - ramp);
-  }
-  return frequencies;
-}
-
 }  // namespace
-
-double ModelConfig::AttentionScale() const {
-  if (v4) return 1 / std::sqrt(static_cast<double>(v4->head_dim));
-  const double scale = 1 / std::sqrt(static_cast<double>(qk_head_dim()));
-  if (!rope_scaling || rope_scaling->mscale_all_dim == 0) return scale;
-  const double mscale = Mscale(rope_scaling->factor, rope_scaling->mscale_all_dim);
-  return scale * mscale * mscale;
-}
-
-double ModelConfig::RopeMscale() const {
-  if (!rope_scaling) return 1;
-  return Mscale(rope_scaling->factor, rope_scaling->mscale) /
-         Mscale(rope_scaling->factor, rope_scaling->mscale_all_dim);
-}
-
-std::vector<double> ModelConfig::RopeInverseFrequencies() const {
-  return InverseFrequencies(qk_rope_head_dim, rope_theta, rope_scaling);
-}
-
-std::vector<double> ModelConfig::CompressRopeInverseFrequencies() const {
-  return InverseFrequencies(qk_rope_head_dim, v4->compress_rope_theta, compress_rope_scaling);
-}
 
 int OutputWidth(const ModelConfig& config) {
   return config.v4 ? config.v4->hc_mult * config.hidden_size : config.hidden_size;

@@ -13,17 +13,9 @@
 #include "absl/status/statusor.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/pack_quantized.h"
+#include "engine/model/rope.h"
 
 namespace foredraft {
-
-struct RopeScaling {  // type "yarn"; the only other accepted value is none
-  double factor = 1;
-  int original_max_position_embeddings = 4096;
-  double beta_fast = 32;
-  double beta_slow = 1;
-  double mscale = 1;
-  double mscale_all_dim = 0;
-};
 
 struct ModelConfig {
   std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the kind (model_kinds.h)
@@ -63,7 +55,7 @@ struct ModelConfig {
   // is.
   static constexpr double kLatentNormEps = 1e-6;
   double rope_theta = 10000;
-  std::optional<RopeScaling> rope_scaling;
+  std::optional<RopeScaling> rope_scaling;  // type "yarn"; the only other accepted value is none
   bool rope_interleave = true;
   int max_position_embeddings = 0;
   bool attention_bias = false;
@@ -90,15 +82,6 @@ struct ModelConfig {
     return index_topk > 0 && !runs_indexer ? std::min(index_topk, max_position_embeddings)
                                            : max_position_embeddings;
   }
-  // Softmax scale: head_dim^-0.5 for DeepSeek-V4, else qk_head_dim^-0.5 times mscale(factor,
-  // mscale_all_dim)^2 (docs/deepseek-v3.md section 3.3).
-  double AttentionScale() const;
-  // Factor on cos and sin: mscale(factor, mscale) / mscale(factor, mscale_all_dim).
-  double RopeMscale() const;
-  // [qk_rope_head_dim / 2] inverse frequencies, YaRN applied at all lengths.
-  std::vector<double> RopeInverseFrequencies() const;
-  // The same of DeepSeek-V4's layers with a compressor (docs/deepseek-v4.md section 3.2).
-  std::vector<double> CompressRopeInverseFrequencies() const;
 };
 
 // The values of one position that an engine hands from a level to the next: D, or all of V4's streams.

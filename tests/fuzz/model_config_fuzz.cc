@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,16 +17,21 @@ void CheckOneLine(const absl::Status& status) {
   CHECK(std::string(status.message()).find('\n') == std::string::npos) << status;
 }
 
-void CheckShape(const ModelConfig& config) {
-  CHECK(std::isfinite(config.AttentionScale()) && config.AttentionScale() > 0);
-  CHECK(std::isfinite(config.RopeMscale()) && config.RopeMscale() > 0);
-  for (const double frequency : config.RopeInverseFrequencies())
+void CheckRope(const ModelConfig& config, double theta, const std::optional<RopeScaling>& scaling) {
+  CHECK(std::isfinite(RopeMscale(scaling)) && RopeMscale(scaling) > 0);
+  for (const double frequency : RopeFrequencies(config.qk_rope_head_dim, theta, scaling))
     CHECK(std::isfinite(frequency) && frequency >= 0);
+}
+
+void CheckShape(const ModelConfig& config) {
+  const double scale =
+      AttentionScale(config.v4 ? config.v4->head_dim : config.qk_head_dim(), config.rope_scaling);
+  CHECK(std::isfinite(scale) && scale > 0);
+  CheckRope(config, config.rope_theta, config.rope_scaling);
   if (config.v4) {
     CHECK_EQ(config.v4->layers.size(), static_cast<size_t>(config.num_hidden_layers));
     CHECK_EQ(config.v4->hash_layers.size(), static_cast<size_t>(config.num_hidden_layers));
-    for (const double frequency : config.CompressRopeInverseFrequencies())
-      CHECK(std::isfinite(frequency) && frequency >= 0);
+    CheckRope(config, config.v4->compress_rope_theta, config.compress_rope_scaling);
   }
   if (config.n_routed_experts > 0) {
     CHECK_EQ(config.n_routed_experts % config.n_group, 0);

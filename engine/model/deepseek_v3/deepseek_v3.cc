@@ -1,36 +1,13 @@
 #include "engine/model/deepseek_v3/deepseek_v3.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "engine/model/deepseek_v3/v3_layer.h"
+#include "engine/model/rope.h"
 
 namespace foredraft {
-namespace {
-
-// [positions, rope / 2, 2]: cos and sin, in double until the last step.
-absl::StatusOr<const float*> UploadRopeTable(Device& device, const ModelConfig& config, int positions) {
-  const std::vector<double> frequencies = config.RopeInverseFrequencies();
-  const double mscale = config.RopeMscale();
-  std::vector<float> table;
-  table.reserve(static_cast<size_t>(positions) * frequencies.size() * 2);
-  for (int position = 0; position < positions; ++position) {
-    for (const double frequency : frequencies) {
-      table.push_back(static_cast<float>(std::cos(position * frequency) * mscale));
-      table.push_back(static_cast<float>(std::sin(position * frequency) * mscale));
-    }
-  }
-  ASSIGN_OR_RETURN(float* const memory, device.AllocateArray<float>(table.size()));
-  const auto stream = device.CreateStream();
-  device.CopyToDevice(*stream, memory, table.data(), table.size() * sizeof(float));
-  stream->Synchronize();
-  return memory;
-}
-
-}  // namespace
 
 std::vector<CacheHandle> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
                                         CacheRegistry& registry) {
@@ -46,7 +23,10 @@ absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, C
   CacheRegistry registry(/*tokens_per_block=*/1);
   model->cache_rows_ = RegisterV3Rows(config, model->module_count(), DType::kBF16, registry);
   RETURN_IF_ERROR(model->Allocate(device, capacity));
-  ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device, config, capacity.positions));
+  ASSIGN_OR_RETURN(model->cos_sin_, UploadRopeTable(device,
+                                                    RopeFrequencies(config.qk_rope_head_dim,
+                                                                    config.rope_theta, config.rope_scaling),
+                                                    RopeMscale(config.rope_scaling), capacity.positions));
   return model;
 }
 

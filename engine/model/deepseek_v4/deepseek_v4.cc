@@ -1,32 +1,11 @@
 #include "engine/model/deepseek_v4/deepseek_v4.h"
 
-#include <cmath>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/model/rope.h"
 
 namespace foredraft {
-namespace {
-
-// [positions, pairs, 2]: cos and sin, in double until the last step.
-absl::StatusOr<const float*> UploadRopeTable(Device& device, const std::vector<double>& frequencies,
-                                             int positions) {
-  std::vector<float> table;
-  table.reserve(static_cast<size_t>(positions) * frequencies.size() * 2);
-  for (int position = 0; position < positions; ++position) {
-    for (const double frequency : frequencies) {
-      table.push_back(static_cast<float>(std::cos(position * frequency)));
-      table.push_back(static_cast<float>(std::sin(position * frequency)));
-    }
-  }
-  ASSIGN_OR_RETURN(float* const memory, device.AllocateArray<float>(table.size()));
-  const auto stream = device.CreateStream();
-  device.CopyToDevice(*stream, memory, table.data(), table.size() * sizeof(float));
-  stream->Synchronize();
-  return memory;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, Communicator& comm,
                                                                const ModelConfig& config, V4Weights weights,
@@ -35,10 +14,16 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   CacheRegistry registry(/*tokens_per_block=*/1);
   model->cache_rows_ = RegisterV4Rows(config, model->module_count(), registry);
   RETURN_IF_ERROR(model->Allocate(device, capacity));
-  const int positions = capacity.positions;
-  ASSIGN_OR_RETURN(model->main_cos_sin_, UploadRopeTable(device, config.RopeInverseFrequencies(), positions));
-  ASSIGN_OR_RETURN(model->compress_cos_sin_,
-                   UploadRopeTable(device, config.CompressRopeInverseFrequencies(), positions));
+  // cos and sin have no multiplier.
+  const int dim = config.qk_rope_head_dim, positions = capacity.positions;
+  ASSIGN_OR_RETURN(
+      model->main_cos_sin_,
+      UploadRopeTable(device, RopeFrequencies(dim, config.rope_theta, config.rope_scaling), 1, positions));
+  ASSIGN_OR_RETURN(
+      model->compress_cos_sin_,
+      UploadRopeTable(device,
+                      RopeFrequencies(dim, config.v4->compress_rope_theta, config.compress_rope_scaling), 1,
+                      positions));
   return model;
 }
 

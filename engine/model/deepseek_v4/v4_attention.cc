@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/model/rope.h"
+
 namespace foredraft {
 namespace {
 
@@ -188,7 +190,7 @@ void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerCon
                                     .window_len = shape.sliding_window,
                                     .ratio = shape.Ratio(context.kind),
                                     .first_position = context.first_position,
-                                    .scale = static_cast<float>(f.config.AttentionScale())});
+                                    .scale = static_cast<float>(AttentionScale(shape.head_dim, {}))});
   Output(f, w, context, projected);
 }
 

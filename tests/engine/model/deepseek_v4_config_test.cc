@@ -81,7 +81,7 @@ void ExpectFlash(const ModelConfig& config) {
   EXPECT_TRUE(config.fp8_blocks);
   EXPECT_TRUE(shape.fp4_experts);
   EXPECT_EQ(shape.head_dim, 512);
-  EXPECT_EQ(config.AttentionScale(), 1 / std::sqrt(512.0));
+  EXPECT_EQ(AttentionScale(shape.head_dim, {}), 1 / std::sqrt(512.0));
   EXPECT_EQ(config.longest_sequence(), 1048576);
   ASSERT_EQ(shape.layers.size(), 43u);
   int counts[3] = {};
@@ -128,7 +128,8 @@ TEST(DeepseekV4Config, GivesTheFrequenciesOfBothRotations) {
   for (const json& config : {Flash(), SavedFlash()}) {
     const auto read = Inspect(config);
     ASSERT_TRUE(read.ok()) << read.status();
-    const std::vector<double> compress = read->CompressRopeInverseFrequencies();
+    const std::vector<double> compress =
+        RopeFrequencies(64, read->v4->compress_rope_theta, read->compress_rope_scaling);
     ASSERT_EQ(compress.size(), 32u);
     const struct {
       int pair;
@@ -136,7 +137,7 @@ TEST(DeepseekV4Config, GivesTheFrequenciesOfBothRotations) {
     } expected[] = {{0, 1.0},          {15, 0.00363553858}, {16, 0.002265625}, {20, 2.96977778e-4},
                     {24, 1.953125e-5}, {31, 5.68052904e-7}};
     for (const auto& row : expected) EXPECT_NEAR(compress[row.pair] / row.frequency, 1, 1e-6) << row.pair;
-    const std::vector<double> main = read->RopeInverseFrequencies();
+    const std::vector<double> main = RopeFrequencies(64, read->rope_theta, read->rope_scaling);
     for (int pair = 0; pair < 32; ++pair) {
       EXPECT_NEAR(main[pair] / std::pow(10000.0, -pair / 32.0), 1, 1e-12);
     }

@@ -68,11 +68,15 @@ TEST(ModelConfig, ReadsR1) {
   EXPECT_TRUE(config.IsMoe(61));
 }
 
+std::vector<double> FrequenciesOf(const ModelConfig& config) {
+  return RopeFrequencies(config.qk_rope_head_dim, config.rope_theta, config.rope_scaling);
+}
+
 TEST(ModelConfig, YarnHasTheGoldenValues) {
   const ModelConfig config = ParseOrDie(R1());
-  EXPECT_NEAR(config.AttentionScale(), 0.1352337789, 1e-9);
-  EXPECT_DOUBLE_EQ(config.RopeMscale(), 1.0);
-  const std::vector<double> frequencies = config.RopeInverseFrequencies();
+  EXPECT_NEAR(AttentionScale(config.qk_head_dim(), config.rope_scaling), 0.1352337789, 1e-9);
+  EXPECT_DOUBLE_EQ(RopeMscale(config.rope_scaling), 1.0);
+  const std::vector<double> frequencies = FrequenciesOf(config);
   ASSERT_EQ(frequencies.size(), 32u);
   const std::pair<int, double> golden[] = {{0, 1.0},           {10, 0.0562341325},  {11, 0.0390069266},
                                            {16, 0.0055},       {22, 1.77827941e-4}, {23, 3.33380358e-5},
@@ -84,8 +88,8 @@ TEST(ModelConfig, WithoutScalingRopeIsPlain) {
   json config = R1();
   config["rope_scaling"] = nullptr;
   const ModelConfig plain = ParseOrDie(config);
-  EXPECT_NEAR(plain.AttentionScale(), 0.0721687836, 1e-9);
-  EXPECT_NEAR(plain.RopeInverseFrequencies()[31], std::pow(10000, -62.0 / 64), 1e-12);
+  EXPECT_NEAR(AttentionScale(plain.qk_head_dim(), plain.rope_scaling), 0.0721687836, 1e-9);
+  EXPECT_NEAR(FrequenciesOf(plain)[31], std::pow(10000, -62.0 / 64), 1e-12);
 }
 
 TEST(ModelConfig, YarnWithoutMscalesScalesTheRotation) {
@@ -93,8 +97,8 @@ TEST(ModelConfig, YarnWithoutMscalesScalesTheRotation) {
   config["rope_scaling"].erase("mscale");
   config["rope_scaling"].erase("mscale_all_dim");
   const ModelConfig yarn = ParseOrDie(config);
-  EXPECT_NEAR(yarn.RopeMscale(), 1.3688879454, 1e-9);
-  EXPECT_NEAR(yarn.AttentionScale(), 0.0721687836, 1e-9);
+  EXPECT_NEAR(RopeMscale(yarn.rope_scaling), 1.3688879454, 1e-9);
+  EXPECT_NEAR(AttentionScale(yarn.qk_head_dim(), yarn.rope_scaling), 0.0721687836, 1e-9);
 }
 
 // mscale 1 is what DeepSeek's code gives an absent one, and transformers takes 0.1 ln(factor) + 1 without
@@ -102,10 +106,10 @@ TEST(ModelConfig, YarnWithoutMscalesScalesTheRotation) {
 TEST(ModelConfig, YarnWithMscale1AndNoMscaleAllDimIsYarnWithoutMscales) {
   json config = R1();
   config["rope_scaling"].erase("mscale_all_dim");
-  EXPECT_NEAR(ParseOrDie(config).RopeMscale(), 1.3688879454, 1e-9);
+  EXPECT_NEAR(RopeMscale(ParseOrDie(config).rope_scaling), 1.3688879454, 1e-9);
   config["rope_scaling"].erase("mscale");
   config["rope_scaling"]["mscale_all_dim"] = 0;
-  EXPECT_NEAR(ParseOrDie(config).RopeMscale(), 1.3688879454, 1e-9);
+  EXPECT_NEAR(RopeMscale(ParseOrDie(config).rope_scaling), 1.3688879454, 1e-9);
 }
 
 TEST(ModelConfig, AcceptsRopeParametersOfTransformers5) {
