@@ -153,7 +153,9 @@ TEST(CheckpointSummary, CountsParametersAndBytes) {
   EXPECT_EQ(summary->dtype_bytes.at("F32"), 3 * 8 * 4) << "the routers' biases";
   EXPECT_EQ(summary->kv_bytes_per_token, 2 * 48 * 2);
   EXPECT_EQ(summary->kv_bytes_per_token_of_module, 48 * 2);
-  EXPECT_EQ(summary->kv_row.bytes(), 48 * 2);
+  // 32 codes, a scale and 16 values of BF16, each padded to 16 bytes.
+  EXPECT_EQ(summary->fp8_kv_bytes_per_token, 2 * 80);
+  EXPECT_EQ(summary->fp8_kv_bytes_per_token_of_module, 80);
 }
 
 TEST(CheckpointSummary, RefusesWhatLoadingWouldRefuse) {
