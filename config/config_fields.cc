@@ -20,6 +20,21 @@ constexpr ConfigRange AddressOrNone() { return {ConfigRange::kAddressOrNone}; }
 constexpr ConfigChange kRestart = ConfigChange::kRestart;
 constexpr ConfigChange kReload = ConfigChange::kReload;
 
+constexpr ConfigRanks kSame = ConfigRanks::kSame;
+constexpr ConfigRanks kOwn = ConfigRanks::kOwn;
+constexpr ConfigRanks kDaemon = ConfigRanks::kDaemon;
+
+constexpr ConfigBits NoBits() { return {ConfigBits::kNone}; }
+constexpr ConfigBits InClass(std::string (*fact)(const Config&)) { return {ConfigBits::kClass, fact}; }
+constexpr ConfigBits InDevice() { return {ConfigBits::kDevice}; }
+constexpr ConfigBits InModel() { return {ConfigBits::kModel}; }
+constexpr ConfigBits InRule() { return {ConfigBits::kRule}; }
+
+// Spelled as DTypeName (kernels/dtype.h) spells the dtype of the cache's rows.
+std::string CacheDtype(const Config& c) {
+  return c.kv_cache_config.dtype == KvDtype::kFp8 ? "kv F8_E4M3" : "kv BF16";
+}
+
 CudaGraphConfig& Graphs(Config& c) {
   if (!c.cuda_graph_config) c.cuda_graph_config.emplace();
   return *c.cuda_graph_config;
@@ -38,211 +53,236 @@ SpeculativeConfig& Speculative(Config& c) {
 constexpr std::string_view kSet;
 
 const ConfigField kFields[] = {
-    {"model", MEMBER(c.model), Any(), kRestart, kSet,
+    {"model", MEMBER(c.model), Any(), kRestart, kOwn, InModel(), kSet,
      "Hugging Face checkpoint directory; with `load_format: dummy` a config.json is enough."},
-    {"served_model_name", MEMBER(c.served_model_name), Any(), kRestart, "the last part of `model`",
-     "Name of the model in the API and in metrics."},
-    {"backend", MEMBER(c.backend), Any(), kRestart, kSet, "Device that computes."},
-    {"load_format", MEMBER(c.load_format), Any(), kRestart, kSet,
+    {"served_model_name", MEMBER(c.served_model_name), Any(), kRestart, kDaemon, NoBits(),
+     "the last part of `model`", "Name of the model in the API and in metrics."},
+    {"backend", MEMBER(c.backend), Any(), kRestart, kSame,
+     InClass([](const Config& c) { return std::string(NameOf(c.backend)); }), kSet, "Device that computes."},
+    {"load_format", MEMBER(c.load_format), Any(), kRestart, kSame, InModel(), kSet,
      "`auto` loads the checkpoint, `dummy` makes random weights in the shapes of its config.json."},
-    {"max_batch_size", MEMBER(c.max_batch_size), Range(1, 4096), kRestart, kSet,
+    {"max_batch_size", MEMBER(c.max_batch_size), Range(1, 4096), kRestart, kSame, NoBits(), kSet,
      "Decode slots per rank: how many sequences one decode step advances."},
-    {"max_num_tokens", MEMBER(c.max_num_tokens), Range(1, 1 << 20), kRestart, kSet,
+    {"max_num_tokens", MEMBER(c.max_num_tokens), Range(1, 1 << 20), kRestart, kSame, NoBits(), kSet,
      "Prompt tokens that a rank prefills in one iteration."},
-    {"max_seq_len", MEMBER(c.max_seq_len), Range(2, 1 << 22), kRestart,
+    {"max_seq_len", MEMBER(c.max_seq_len), Range(2, 1 << 22), kRestart, kSame, NoBits(),
      "the model's `max_position_embeddings` (with sparse attention `index_topk`), at most 4096",
      "Longest prompt plus output, in tokens."},
-    {"max_queue_size", MEMBER(c.max_queue_size), Range(1, 1 << 20), kReload, kSet,
+    {"max_queue_size", MEMBER(c.max_queue_size), Range(1, 1 << 20), kReload, kDaemon, NoBits(), kSet,
      "Requests that wait for a slot. Further ones are refused with RESOURCE_EXHAUSTED."},
-    {"request_timeout_s", MEMBER(c.request_timeout_s), Range(1, 604800), kReload, kSet,
+    {"request_timeout_s", MEMBER(c.request_timeout_s), Range(1, 604800), kReload, kDaemon, NoBits(), kSet,
      "Longest time from a request's arrival to its end, in seconds. A request may set an earlier deadline."},
-    {"enable_chunked_prefill", MEMBER(c.enable_chunked_prefill), Any(), kRestart, kSet,
+    {"enable_chunked_prefill", MEMBER(c.enable_chunked_prefill), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Spread prompts longer than `max_num_tokens` over several iterations. Without it `max_num_tokens` must "
      "be at least `max_seq_len`."},
-    {"disable_overlap_scheduler", MEMBER(c.disable_overlap_scheduler), Any(), kRestart, kSet,
+    {"disable_overlap_scheduler", MEMBER(c.disable_overlap_scheduler), Any(), kRestart, kDaemon, NoBits(),
+     kSet,
      "Plan an iteration only after the results of the one before it. Otherwise it is planned while that one "
      "runs, where this gains time."},
-    {"server.grpc_address", MEMBER(c.server.grpc_address), Address(), kRestart, kSet,
+    {"server.grpc_address", MEMBER(c.server.grpc_address), Address(), kRestart, kDaemon, NoBits(), kSet,
      "Listener of the gRPC API. Off loopback it needs `tls.cert` and `key`, and to know its clients "
      "`auth.tokens_file` or `tls.client_ca`."},
-    {"server.admin_address", MEMBER(c.server.admin_address), AddressOrNone(), kRestart,
+    {"server.admin_address", MEMBER(c.server.admin_address), AddressOrNone(), kRestart, kDaemon, NoBits(),
      "`unix:$RUNTIME_DIRECTORY/admin.sock` under systemd (`/run/foredraft/admin.sock`), "
      "`unix:$XDG_RUNTIME_DIR/foredraft.sock` for a user, `none` where neither is set",
      "Listener of the RPCs that change things (`AdminService.Drain`, `ReloadConfig`). A unix socket is for "
      "its "
      "owner alone and needs no token. Off loopback it needs `tls.cert` and `key` and `auth.tokens_file`. "
      "`none`: no listener; SIGTERM drains and SIGHUP reloads."},
-    {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, kSet,
+    {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, kDaemon, NoBits(), kSet,
      "HTTP listener of `/metrics`, `/healthz` (live) and `/readyz` (serves)."},
-    {"server.gateway_address", MEMBER(c.server.gateway_address), Address(), kRestart, "on `grpc_address`",
+    {"server.gateway_address", MEMBER(c.server.gateway_address), Address(), kRestart, kDaemon, NoBits(),
+     "on `grpc_address`",
      "Listener of its own for gateways (`vllm.grpc.engine.VllmEngine`), in plain text: for a daemon whose "
      "`grpc_address` has TLS."},
-    {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kSet,
+    {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Accept listeners off loopback that are in plain text or do not ask who calls: whoever reaches them may "
      "do what they serve."},
-    {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kSet,
-     "Largest gRPC message that is accepted, in MiB."},
-    {"server.max_connections", MEMBER(c.server.max_connections), Range(1, 1 << 20), kRestart, kSet,
+    {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kDaemon, NoBits(),
+     kSet, "Largest gRPC message that is accepted, in MiB."},
+    {"server.max_connections", MEMBER(c.server.max_connections), Range(1, 1 << 20), kRestart, kDaemon,
+     NoBits(), kSet,
      "Connections to `grpc_address` and `gateway_address` together; further ones are closed at once. Lowered "
      "where the limit of descriptors (`ulimit -n`) leaves fewer."},
     {"server.max_streams_per_connection", MEMBER(c.server.max_streams_per_connection), Range(1, 1 << 20),
-     kRestart, kSet, "RPCs that one connection may have open; further ones wait in the client."},
-    {"server.memory_quota_mib", MEMBER(c.server.memory_quota_mib), Range(64, 1 << 20), kRestart, kSet,
+     kRestart, kDaemon, NoBits(), kSet,
+     "RPCs that one connection may have open; further ones wait in the client."},
+    {"server.memory_quota_mib", MEMBER(c.server.memory_quota_mib), Range(64, 1 << 20), kRestart, kDaemon,
+     NoBits(), kSet,
      "Memory for the messages of all connections, in MiB; beyond it connections wait or are closed."},
-    {"server.max_detokenize_ids", MEMBER(c.server.max_detokenize_ids), Range(1, 1 << 24), kRestart, kSet,
-     "Most token ids of a Detokenize request."},
-    {"server.handshake_timeout_s", MEMBER(c.server.handshake_timeout_s), Range(1, 3600), kRestart, kSet,
+    {"server.max_detokenize_ids", MEMBER(c.server.max_detokenize_ids), Range(1, 1 << 24), kRestart, kDaemon,
+     NoBits(), kSet, "Most token ids of a Detokenize request."},
+    {"server.handshake_timeout_s", MEMBER(c.server.handshake_timeout_s), Range(1, 3600), kRestart, kDaemon,
+     NoBits(), kSet,
      "A connection that has not finished TLS's and HTTP/2's handshakes after this many seconds is closed."},
-    {"server.max_queue_share", MEMBER(c.server.max_queue_share), Range(0.001, 1), kRestart, kSet,
+    {"server.max_queue_share", MEMBER(c.server.max_queue_share), Range(0.001, 1), kRestart, kDaemon, NoBits(),
+     kSet,
      "Share of `max_queue_size` that the requests of one client without a token of output so far may take; "
      "its "
      "further ones are refused with RESOURCE_EXHAUSTED. A client is a token's name, else an IP address, so a "
      "gateway is one client. 1: no cap."},
-    {"server.priority_ageing_s", MEMBER(c.server.priority_ageing_s), Range(0, 86400), kRestart, kSet,
+    {"server.priority_ageing_s", MEMBER(c.server.priority_ageing_s), Range(0, 86400), kRestart, kDaemon,
+     NoBits(), kSet,
      "A request that has waited this many seconds longer goes before one whose priority is higher by one; 0: "
      "a "
      "higher priority always goes first."},
-    {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kSet, "Serve gRPC reflection."},
-    {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kSet,
-     "How long requests may go on after SIGTERM, in seconds; then they are cancelled."},
-    {"server.auth.tokens_file", MEMBER(c.server.auth.tokens_file), Any(), kRestart, "no tokens",
+    {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kDaemon, NoBits(), kSet,
+     "Serve gRPC reflection."},
+    {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kDaemon, NoBits(),
+     kSet, "How long requests may go on after SIGTERM, in seconds; then they are cancelled."},
+    {"server.auth.tokens_file", MEMBER(c.server.auth.tokens_file), Any(), kRestart, kDaemon, NoBits(),
+     "no tokens",
      "File with a line per bearer token: role (`api`, `admin`, `metrics`), name, SHA-256 in hex; `foredraft "
      "token` makes one. Where set, callers need a token ([security.md](security.md)). Read again on SIGHUP "
      "and when it changes."},
-    {"server.tls.cert", MEMBER(c.server.tls.cert), Any(), kRestart, "no TLS",
+    {"server.tls.cert", MEMBER(c.server.tls.cert), Any(), kRestart, kOwn, NoBits(), "no TLS",
      "PEM file with the certificate of the server. The three files are read again on SIGHUP and when they "
      "change."},
-    {"server.tls.key", MEMBER(c.server.tls.key), Any(), kRestart, "no TLS", "PEM file with its private key."},
-    {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Any(), kRestart, "clients need no certificate",
+    {"server.tls.key", MEMBER(c.server.tls.key), Any(), kRestart, kOwn, NoBits(), "no TLS",
+     "PEM file with its private key."},
+    {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Any(), kRestart, kOwn, NoBits(),
+     "clients need no certificate",
      "PEM file of the authority that signs client certificates. Where set, every RPC needs one."},
-    {"metrics.vllm_names", MEMBER(c.metrics.vllm_names), Any(), kRestart, kSet,
+    {"metrics.vllm_names", MEMBER(c.metrics.vllm_names), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Serve the metrics that vLLM has under vLLM's names too ([metrics.md](metrics.md))."},
-    {"parallel.attention_dp", MEMBER(c.parallel.attention_dp), Range(1, 8), kRestart, kSet,
+    {"parallel.attention_dp", MEMBER(c.parallel.attention_dp), Range(1, 8), kRestart, kSame, NoBits(), kSet,
      "Ranks that requests are spread over: 1, 2, 4 or 8."},
-    {"parallel.moe_ep", MEMBER(c.parallel.moe_ep), Range(1, 8), kRestart, kSet,
+    {"parallel.moe_ep", MEMBER(c.parallel.moe_ep), Range(1, 8), kRestart, kSame, NoBits(), kSet,
      "Ranks that experts are spread over; must equal `attention_dp`."},
-    {"parallel.leader_address", MEMBER(c.parallel.leader_address), Address(), kRestart, kSet,
+    {"parallel.leader_address", MEMBER(c.parallel.leader_address), Address(), kRestart, kDaemon, NoBits(),
+     kSet,
      "Listener of the daemon for its workers. Off loopback both ends need certificates: `parallel.tls`, or "
      "`server.tls` with all three files."},
-    {"parallel.local_workers", MEMBER(c.parallel.local_workers), Any(), kRestart, kSet,
+    {"parallel.local_workers", MEMBER(c.parallel.local_workers), Any(), kRestart, kOwn, NoBits(), kSet,
      "Ranks that `serve` starts on its own host, from rank 0 up: `auto` (all of them) or a number. The "
      "others are started with `foredraft worker`, and prove that they belong to the group by `token_file`, "
      "`parallel.tls.ca` or both."},
-    {"parallel.interface", MEMBER(c.parallel.interface), Any(), kRestart, kSet,
+    {"parallel.interface", MEMBER(c.parallel.interface), Any(), kRestart, kOwn, NoBits(), kSet,
      "Network interface that carries tensors between ranks, unencrypted."},
-    {"parallel.token_file", MEMBER(c.parallel.token_file), Any(), kRestart, "no token",
+    {"parallel.token_file", MEMBER(c.parallel.token_file), Any(), kRestart, kOwn, NoBits(), "no token",
      "File with the secret of workers started by `foredraft worker`, one line of at least 32 characters, the "
      "same for the daemon and its workers. The workers that `serve` starts have a secret of their own. "
      "The daemon reads the file again on SIGHUP and when it changes."},
-    {"parallel.join_timeout_s", MEMBER(c.parallel.join_timeout_s), Range(1, 600), kRestart, kSet,
+    {"parallel.join_timeout_s", MEMBER(c.parallel.join_timeout_s), Range(1, 600), kRestart, kDaemon, NoBits(),
+     kSet,
      "A connection to `leader_address` that has not joined the group after this many seconds is closed."},
     {"parallel.max_pending_connections", MEMBER(c.parallel.max_pending_connections), Range(1, 4096), kRestart,
-     kSet,
+     kDaemon, NoBits(), kSet,
      "Connections to `leader_address` that have not joined as a worker. When one more comes, one of these is "
      "closed: any of the address that has the most. Lowered to a sixteenth of the limit of descriptors "
      "(`ulimit -n`)."},
-    {"parallel.tls.cert", MEMBER(c.parallel.tls.cert), Any(), kRestart, "`server.tls.cert`",
+    {"parallel.tls.cert", MEMBER(c.parallel.tls.cert), Any(), kRestart, kOwn, NoBits(), "`server.tls.cert`",
      "PEM file with the certificate of the daemon towards its workers, or of the worker. The daemon reads "
      "the three files again on SIGHUP and when they change; a worker reads them when it starts."},
-    {"parallel.tls.key", MEMBER(c.parallel.tls.key), Any(), kRestart, "`server.tls.key`",
+    {"parallel.tls.key", MEMBER(c.parallel.tls.key), Any(), kRestart, kOwn, NoBits(), "`server.tls.key`",
      "PEM file with its private key."},
-    {"parallel.tls.ca", MEMBER(c.parallel.tls.ca), Any(), kRestart, "`server.tls.client_ca`",
+    {"parallel.tls.ca", MEMBER(c.parallel.tls.ca), Any(), kRestart, kOwn, NoBits(), "`server.tls.client_ca`",
      "PEM file of the authority that signs these certificates, and no client's: without a `token_file` "
      "every certificate that it has signed may join as a rank."},
-    {"parallel.step_timeout_s", MEMBER(c.parallel.step_timeout_s), Range(1, 3600), kRestart, kSet,
-     "A rank is lost when the result of a step has not come after this many seconds."},
-    {"parallel.heartbeat_timeout_s", MEMBER(c.parallel.heartbeat_timeout_s), Range(1, 3600), kRestart, kSet,
-     "A worker, or the daemon to its workers, is lost after this many seconds of silence."},
-    {"parallel.restart", MEMBER(c.parallel.restart), Any(), kRestart, kSet,
+    {"parallel.step_timeout_s", MEMBER(c.parallel.step_timeout_s), Range(1, 3600), kRestart, kOwn, NoBits(),
+     kSet, "A rank is lost when the result of a step has not come after this many seconds."},
+    {"parallel.heartbeat_timeout_s", MEMBER(c.parallel.heartbeat_timeout_s), Range(1, 3600), kRestart, kOwn,
+     NoBits(), kSet, "A worker, or the daemon to its workers, is lost after this many seconds of silence."},
+    {"parallel.restart", MEMBER(c.parallel.restart), Any(), kRestart, kDaemon, NoBits(), kSet,
      "After a lost rank `exit` ends the daemon, `group` starts all ranks again."},
-    {"parallel.max_restarts", MEMBER(c.parallel.max_restarts), Range(0, 1 << 20), kRestart, kSet,
+    {"parallel.max_restarts", MEMBER(c.parallel.max_restarts), Range(0, 1 << 20), kRestart, kDaemon, NoBits(),
+     kSet,
      "With `restart: group`: how often all ranks start again within ten minutes; the next loss ends the "
      "daemon."},
-    {"parallel.resume", MEMBER(c.parallel.resume), Any(), kRestart, kSet,
+    {"parallel.resume", MEMBER(c.parallel.resume), Any(), kRestart, kDaemon, NoBits(), kSet,
      "With `restart: group`: streams stay open while the ranks start again, and go on with the same tokens. "
      "Otherwise they end with UNAVAILABLE."},
     {"attention_dp_config.batching_wait_iters", MEMBER(c.attention_dp_config.batching_wait_iters),
-     Range(0, 1 << 20), kRestart, kSet,
+     Range(0, 1 << 20), kRestart, kDaemon, NoBits(), kSet,
      "Iterations that an admitted prompt waits for others while decode steps run: one prefill for several "
      "prompts reads the weights once."},
     {"kv_cache_config.tokens_per_block", MEMBER(c.kv_cache_config.tokens_per_block), Range(1, 1024), kRestart,
-     "32 with `backend: cpu`, 64 with `cuda`", "Tokens in a block of the KV cache."},
+     kSame, NoBits(), "32 with `backend: cpu`, 64 with `cuda`", "Tokens in a block of the KV cache."},
     {"kv_cache_config.enable_block_reuse", MEMBER(c.kv_cache_config.enable_block_reuse), Any(), kRestart,
-     kSet, "Share the blocks of equal prompt prefixes between requests."},
+     kDaemon, NoBits(), kSet, "Share the blocks of equal prompt prefixes between requests."},
     {"kv_cache_config.free_gpu_memory_fraction", MEMBER(c.kv_cache_config.free_gpu_memory_fraction),
-     Range(0.01, 1), kRestart, kSet,
+     Range(0.01, 1), kRestart, kOwn, NoBits(), kSet,
      "With `backend: cuda` and no `max_tokens`: the cache's share of the memory that weights and workspaces "
      "leave."},
-    {"kv_cache_config.max_tokens", MEMBER(c.kv_cache_config.max_tokens), Range(1, 1e12), kRestart,
+    {"kv_cache_config.max_tokens", MEMBER(c.kv_cache_config.max_tokens), Range(1, 1e12), kRestart, kSame,
+     NoBits(),
      "`backend: cpu`: `max_batch_size` x `max_seq_len`, at most a quarter of RAM shared by the ranks of the "
      "host, less the windows of `max_batch_size` sequences of DeepSeek-V4; `cuda`: what "
      "`free_gpu_memory_fraction` allows",
      "Tokens that the KV cache of a rank holds."},
     {"kv_cache_config.host_cache_size", MEMBER(c.kv_cache_config.host_cache_size), Range(0, 1e15), kRestart,
-     kSet,
+     kSame, NoBits(), kSet,
      "Host memory for swapped-out sequences, in bytes per rank; allocated at the start, page-locked on a "
      "GPU."},
-    {"kv_cache_config.dtype", MEMBER(c.kv_cache_config.dtype), Any(), kRestart, kSet,
+    {"kv_cache_config.dtype", MEMBER(c.kv_cache_config.dtype), Any(), kRestart, kSame, InClass(CacheDtype),
+     kSet,
      "Element type of the KV cache; `auto` is bf16. `fp8` holds the latents in E4M3 with a scale per 128 "
      "columns, and the RoPE part in BF16: for 512 + 64 columns 656 bytes instead of 1,152. Tokens are not "
      "those of bf16."},
-    {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSet,
+    {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSame, NoBits(),
+     kSet,
      "true pads a decode step to the next of `batch_sizes` and replays its graph. false replays the graphs "
      "of "
      "exact sizes and runs steps of other sizes eagerly; on a GPU each size then runs once at the start."},
-    {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart,
-     "1, 2, 4, 8, then every 8 up to `max_batch_size`",
+    {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart, kSame,
+     NoBits(), "1, 2, 4, 8, then every 8 up to `max_batch_size`",
      "Batch sizes of decode steps that have graphs, at most `max_batch_size`, which is always one of them."},
-    {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart,
+    {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart, kOwn, InDevice(),
      "the backend's own GEMM kernels", "File that `foredraft tune` wrote: a cuBLASLt algorithm per GEMM."},
-    {"cuda.side_stream", MEMBER(c.cuda.side_stream), Any(), kRestart, kSet,
+    {"cuda.side_stream", MEMBER(c.cuda.side_stream), Any(), kRestart, kOwn, NoBits(), kSet,
      "Run the shared expert on a second stream, beside the routed ones. The fork and the join keep kernels "
      "from "
      "starting early, so measure both."},
-    {"cpu.threads", MEMBER(c.cpu.threads), Range(1, 1024), kRestart, "cores / ranks of the host",
-     "Threads of a rank."},
-    {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, "true for a single rank whose threads fit the cores",
-     "Pin each thread to a core."},
-    {"cpu.isa", MEMBER(c.cpu.isa), Any(), kRestart, kSet,
+    {"cpu.threads", MEMBER(c.cpu.threads), Range(1, 1024), kRestart, kOwn, NoBits(),
+     "cores / ranks of the host", "Threads of a rank."},
+    {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, kOwn, NoBits(),
+     "true for a single rank whose threads fit the cores", "Pin each thread to a core."},
+    {"cpu.isa", MEMBER(c.cpu.isa), Any(), kRestart, kOwn, InDevice(), kSet,
      "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with "
      "AMX's BF16 tiles), `avx512` (with BF16 and VBMI), `avx2` (with FMA), `portable`. Each rounds in its "
      "own order, so it is part of the numerics class."},
-    {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSet,
-     "Source of the drafts: the model's MTP modules."},
-    {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, kSet,
+    {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSame,
+     NoBits(), kSet, "Source of the drafts: the model's MTP modules."},
+    {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, kSame,
+     NoBits(), kSet,
      "K, the most drafts per step. A reload may lower it and raise it up to its value at the start; 0 at the "
      "start loads no MTP module. Alias: `num_nextn_predict_layers`."},
-    {"speculative_config.use_mtp_vanilla", MEMBER(Speculative(c).use_mtp_vanilla), Any(), kRestart, kSet,
+    {"speculative_config.use_mtp_vanilla", MEMBER(Speculative(c).use_mtp_vanilla), Any(), kRestart, kSame,
+     NoBits(), kSet,
      "false is Eagle: MTP module 1 makes every draft. true is Vanilla: a module per draft, so "
      "`max_draft_len` is at most the number of modules."},
     {"speculative_config.use_relaxed_acceptance_for_thinking",
-     MEMBER(Speculative(c).use_relaxed_acceptance_for_thinking), Any(), kReload, kSet,
+     MEMBER(Speculative(c).use_relaxed_acceptance_for_thinking), Any(), kReload, kDaemon, InRule(), kSet,
      "While the model thinks, greedy requests accept drafts that are merely likely. Tokens then depend on "
      "drafts."},
-    {"speculative_config.relaxed_topk", MEMBER(Speculative(c).relaxed_topk), Range(1, 64), kReload, kSet,
-     "Relaxed acceptance: a draft must be among this many most probable tokens."},
-    {"speculative_config.relaxed_delta", MEMBER(Speculative(c).relaxed_delta), Range(0, 1), kReload, kSet,
+    {"speculative_config.relaxed_topk", MEMBER(Speculative(c).relaxed_topk), Range(1, 64), kReload, kDaemon,
+     InRule(), kSet, "Relaxed acceptance: a draft must be among this many most probable tokens."},
+    {"speculative_config.relaxed_delta", MEMBER(Speculative(c).relaxed_delta), Range(0, 1), kReload, kDaemon,
+     InRule(), kSet,
      "Relaxed acceptance: how much less probable than the most probable token a draft may be."},
     {"speculative_config.begin_thinking_phase_token", MEMBER(Speculative(c).begin_thinking_phase_token),
-     Range(0, 1 << 22), kReload, "the id of `<think>` in the tokenizer",
+     Range(0, 1 << 22), kReload, kDaemon, InRule(), "the id of `<think>` in the tokenizer",
      "Id of the token that begins the thinking phase."},
     {"speculative_config.end_thinking_phase_token", MEMBER(Speculative(c).end_thinking_phase_token),
-     Range(0, 1 << 22), kReload, "the id of `</think>` in the tokenizer",
+     Range(0, 1 << 22), kReload, kDaemon, InRule(), "the id of `</think>` in the tokenizer",
      "Id of the token that ends the thinking phase."},
-    {"speculative_config.draft_policy", MEMBER(Speculative(c).draft_policy), Any(), kReload, kSet,
+    {"speculative_config.draft_policy", MEMBER(Speculative(c).draft_policy), Any(), kReload, kDaemon,
+     NoBits(), kSet,
      "How K is chosen at each step: `fixed` takes `max_draft_len`, `schedule` takes it from "
      "`draft_len_schedule`, `adaptive` measures step times and acceptance. K never exceeds the largest "
      "`max_draft_tokens` of the requests in the step."},
     {"speculative_config.draft_len_schedule", MEMBER(Speculative(c).draft_len_schedule), Range(0, 7), kReload,
-     "no schedule",
+     kDaemon, NoBits(), "no schedule",
      "`{4: 3, 16: 2}`: K is 3 up to batch size 4, 2 up to 16, and 0 above. Required by `draft_policy: "
      "schedule`."},
     {"speculative_config.forced_acceptance_length", MEMBER(Speculative(c).forced_acceptance_length),
-     Range(1, 8), kReload, "not forced",
+     Range(1, 8), kReload, kDaemon, InRule(), "not forced",
      "For benchmarks: steps emit this many tokens on average, whatever the model says. The text is then not "
      "the model's."},
-    {"log.level", MEMBER(c.log.level), Any(), kReload, kSet, "Least severe level that is written."},
-    {"log.format", MEMBER(c.log.format), Any(), kRestart, kSet, "Plain lines or JSON lines, on stderr."},
+    {"log.level", MEMBER(c.log.level), Any(), kReload, kOwn, NoBits(), kSet,
+     "Least severe level that is written."},
+    {"log.format", MEMBER(c.log.format), Any(), kRestart, kOwn, NoBits(), kSet,
+     "Plain lines or JSON lines, on stderr."},
 };
 #undef MEMBER
 
@@ -291,6 +331,24 @@ const ConfigBlock* FindBlock(std::string_view path) {
     if (block.path == path) return &block;
   }
   return nullptr;
+}
+
+std::vector<std::string> SharedConfigKeys(const Config& config, std::span<const ConfigField> fields) {
+  std::vector<std::string> keys;
+  for (const ConfigField& field : fields) {
+    if (field.ranks != ConfigRanks::kSame) continue;
+    const bool present = BlockPresent(config, BlockOf(field.path));
+    keys.push_back(absl::StrCat(std::string(field.path), ": ", present ? ShowField(field, config) : "null"));
+  }
+  return keys;
+}
+
+std::vector<std::string> ClassFacts(const Config& config, std::span<const ConfigField> fields) {
+  std::vector<std::string> facts;
+  for (const ConfigField& field : fields) {
+    if (field.bits.kind == ConfigBits::kClass) facts.push_back(field.bits.fact(config));
+  }
+  return facts;
 }
 
 std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('.') + 1); }

@@ -1,8 +1,10 @@
 #pragma once
 
-// Every key of the configuration, one row each: path, member, allowed values, reload or restart, help. The
-// reader, suggestions, check-config, docs/configuration.md, the environment's names and reloads all come from
-// these rows; a new key is a member in config.h and a row here. Defaults are the members' initial values.
+// Every key of the configuration, one row each: path, member, allowed values, reload or restart, what ranks
+// and the numerics class have to do with it, help. The reader, suggestions, check-config,
+// docs/configuration.md, the environment's names, reloads, what a worker must share and the numerics class
+// all come from these rows; a new key is a member in config.h and a row here. Defaults are the members'
+// initial values.
 
 #include <cstdint>
 #include <map>
@@ -39,11 +41,32 @@ struct ConfigRange {
 
 enum class ConfigChange { kRestart, kReload };
 
+// Who reads a key, and whether those must agree.
+enum class ConfigRanks {
+  kSame,    // all ranks: a worker with another value may not join
+  kOwn,     // each rank its own: paths, threads, time limits, and what the model's hash and the class compare
+  kDaemon,  // the daemon alone; where it concerns a step, the plan carries it to the ranks
+};
+
+// Whether the bits of tokens depend on a key, and where the numerics class (docs/architecture.md) has it.
+struct ConfigBits {
+  enum Kind {
+    kNone,    // no token depends on it
+    kClass,   // the class has `fact`
+    kDevice,  // the class has it as part of the device's name
+    kModel,   // it decides which model is served, of which the class has the format of the weights
+    kRule,    // not in the class: with drafts that need not be the model's choice, tokens depend on the rule
+  } kind;
+  std::string (*fact)(const Config&) = nullptr;  // kClass: equal text, equal bits
+};
+
 struct ConfigField {
   std::string_view path;
   ConfigMember member;
   ConfigRange range;
-  ConfigChange change = ConfigChange::kRestart;
+  ConfigChange change;
+  ConfigRanks ranks;
+  ConfigBits bits;
   std::string_view unset;  // what null means: a derived default, or nothing; empty = null is refused
   std::string_view help;
 
@@ -84,6 +107,14 @@ NearKey NearestKey(std::string_view path);
 // "unknown key, nearest is max_draft_len"; where no key is near: "unknown key, docs/configuration.md lists
 // all".
 std::string DescribeUnknownKey(std::string_view path);
+
+// "max_batch_size: 16" for every key on which ranks must agree, in the order of the table; "null" in a block
+// that is off.
+std::vector<std::string> SharedConfigKeys(const Config& config,
+                                          std::span<const ConfigField> fields = ConfigFields());
+// What the numerics class has of the configuration, in the order of the table: the backend first.
+std::vector<std::string> ClassFacts(const Config& config,
+                                    std::span<const ConfigField> fields = ConfigFields());
 
 // Sets the member from a YAML value. INVALID_ARGUMENT says "<value>, allowed <values>", without origin and
 // path.

@@ -45,6 +45,7 @@ struct EngineOptions {
   int blocks_per_slot(int block_tokens) const { return (position_count() + block_tokens - 1) / block_tokens; }
   // Of a cache with one group.
   int blocks_per_slot() const { return blocks_per_slot(tokens_per_block); }
+  bool operator==(const EngineOptions&) const = default;
 };
 
 }  // namespace foredraft

@@ -1,11 +1,15 @@
 #include "ranks/engine_setup.h"
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/fnv.h"
 #include "config/config_defaults.h"
+#include "config/config_fields.h"
 #include "engine/cache_groups.h"
 #include "engine/group_shapes.h"
 #include "engine/spec/drafter_kinds.h"
@@ -97,11 +101,12 @@ std::string WeightsName(const ModelConfig& model) {
 }  // namespace
 
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
-  const std::string facts =
-      absl::StrCat(NameOf(config.backend), "|", device_name, "|weights ", WeightsName(model), "|kv ",
-                   DTypeName(EngineOptionsOf(config, model).kv_dtype), "|compiler ",
-                   __VERSION__);  // the device names its tuning
-  const uint64_t hash = Fnv1a(facts);
+  std::vector<std::string> facts = ClassFacts(config);
+  CHECK(!facts.empty());  // the backend's comes first
+  // The device's name has its instruction path and its tuning.
+  facts.insert(facts.begin() + 1, {device_name, absl::StrCat("weights ", WeightsName(model))});
+  facts.push_back(absl::StrCat("compiler ", __VERSION__));
+  const uint64_t hash = Fnv1a(absl::StrJoin(facts, "|"));
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }
 

@@ -38,6 +38,9 @@ class StartObserver {
   // Device and numerics class are known.
   virtual void RanksKnown(const GroupFacts&) {}
   virtual void Loading(int /*rank*/, int64_t /*done_bytes*/, int64_t /*total_bytes*/) {}
+  // All weights are loaded; every step now runs for the first time, which may take minutes. Not reported
+  // where nothing is loaded (random weights).
+  virtual void WarmingUp() {}
   virtual void WarmedUp(int /*graph_count*/, double /*seconds*/) {}
   // The gateway address is empty unless it has a listener of its own.
   virtual void Serving(const std::string& /*grpc_address*/, const std::string& /*metrics_address*/,

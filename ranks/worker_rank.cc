@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -15,10 +16,10 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "config/config_fields.h"
 #include "ranks/engine_setup.h"
 #include "ranks/gpu_choice.h"
 #include "ranks/rank_builder.h"
-#include "ranks/worker_ranks.h"
 #include "ranks/worker_session.h"
 #include "ranks/worker_trust.h"
 
@@ -27,7 +28,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kEndWithin(3);  // from the loss of the group to the end of the process
+constexpr std::chrono::seconds kEndWithin(3);         // from the loss of the group to the end of the process
+constexpr std::chrono::seconds kWaitingInterval(30);  // between reports of a rank that is waited for
 constexpr std::chrono::hours kLongestLoad(6);  // largest difference between the load times of two ranks
 
 // The thread runs until the process ends.
@@ -83,7 +85,17 @@ absl::Status WaitForAll(WorkerSession& session, const std::string& point, int ra
   RETURN_IF_ERROR(session.Set(absl::StrCat(point, "/", rank), "here"));
   const auto deadline = steady_clock::now() + kLongestLoad;
   for (int other = 0; other < rank_count; ++other) {
-    RETURN_IF_ERROR(session.Get(absl::StrCat(point, "/", other), deadline).status());
+    absl::Status status;
+    do {
+      status = session
+                   .Get(absl::StrCat(point, "/", other),
+                        std::min(deadline, steady_clock::now() + kWaitingInterval))
+                   .status();
+      if (absl::IsDeadlineExceeded(status)) {
+        Log(LogLevel::kInfo, "rank %d has %s and waits for rank %d", rank, point, other);
+      }
+    } while (absl::IsDeadlineExceeded(status) && steady_clock::now() < deadline);
+    RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }

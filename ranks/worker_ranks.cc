@@ -51,33 +51,6 @@ std::string DialAddress(const std::string& leader_address, int port) {
 
 }  // namespace
 
-std::vector<std::string> SharedConfigKeys(const Config& config) {
-  static constexpr const char* kShared[] = {
-      "backend",
-      "load_format",
-      "max_batch_size",
-      "max_num_tokens",
-      "max_seq_len",
-      "parallel.attention_dp",
-      "parallel.moe_ep",
-      "kv_cache_config.tokens_per_block",
-      "kv_cache_config.max_tokens",
-      "kv_cache_config.host_cache_size",
-      "kv_cache_config.dtype",
-      "cuda_graph_config.enable_padding",
-      "cuda_graph_config.batch_sizes",
-      "speculative_config.max_draft_len",
-      "speculative_config.use_mtp_vanilla",
-  };
-  std::vector<std::string> keys;
-  for (const std::string path : kShared) {
-    const std::string block = path.substr(0, path.find('.'));
-    const bool present = block == path || BlockPresent(config, block);
-    keys.push_back(absl::StrCat(path, ": ", present ? ShowField(*FindField(path), config) : "null"));
-  }
-  return keys;
-}
-
 absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& config,
                                                                  const ModelConfig& model,
                                                                  std::function<void()> refused) {
@@ -140,6 +113,7 @@ WorkerRanks::~WorkerRanks() {
 absl::Status WorkerRanks::Start(StartObserver& observer, const std::function<bool()>& cancelled) {
   facts_ = {};
   std::fill(shown_bytes_.begin(), shown_bytes_.end(), -1);
+  shown_warming_up_ = false;
   next_waiting_event_ = steady_clock::now() + std::chrono::seconds(1);
   leader_->BeginGroup();
   absl::Status status = StartWorkers();
@@ -241,6 +215,11 @@ void WorkerRanks::Show(const std::vector<WorkerView>& views, StartObserver& obse
     shown_bytes_[rank] = views[rank].done_bytes;
     observer.Loading(static_cast<int>(rank), views[rank].done_bytes, views[rank].total_bytes);
   }
+  const bool loaded = std::all_of(views.begin(), views.end(), [](const WorkerView& view) {
+    return view.total_bytes > 0 && view.done_bytes == view.total_bytes;
+  });
+  if (loaded && !shown_warming_up_) observer.WarmingUp();
+  shown_warming_up_ = loaded;
 }
 
 void WorkerRanks::Stop() {

@@ -62,11 +62,9 @@ class WorkerRanks : public RankGroup {
   std::vector<WorkerProcess> processes_;  // the workers of this host, by rank from 0
   GroupFacts facts_;
   std::vector<int64_t> shown_bytes_;  // [ranks]: bytes last reported to the observer; -1 = none
+  bool shown_warming_up_ = false;
   std::chrono::steady_clock::time_point next_waiting_event_;
   std::unique_ptr<PeriodicThread> file_watch_;  // last: it uses the rest
 };
-
-// The configuration keys that must be equal on all ranks of a group, as "path: value".
-std::vector<std::string> SharedConfigKeys(const Config& config);
 
 }  // namespace foredraft

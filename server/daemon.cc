@@ -100,6 +100,10 @@ absl::Status WarmUp(SchedulerOptions options, const std::vector<Executor*>& exec
 class RestartObserver : public StartObserver {
  public:
   void Waiting(const std::string& what) override { Log(LogLevel::kInfo, "waiting  %s", what); }
+  void Loading(int rank, int64_t done_bytes, int64_t total_bytes) override {
+    if (done_bytes == total_bytes) Log(LogLevel::kInfo, "loading  rank %d has loaded its weights", rank);
+  }
+  void WarmingUp() override { Log(LogLevel::kInfo, "warm-up  every step runs for the first time"); }
 };
 
 }  // namespace

@@ -68,6 +68,11 @@ void ServiceNotifier::Loading(int rank, int64_t done_bytes, int64_t total_bytes)
   next_.Loading(rank, done_bytes, total_bytes);
 }
 
+void ServiceNotifier::WarmingUp() {
+  Extend(kStep, "warming up");
+  next_.WarmingUp();
+}
+
 void ServiceNotifier::WarmedUp(int graph_count, double seconds) {
   Extend(kStep, "warmed up");
   next_.WarmedUp(graph_count, seconds);

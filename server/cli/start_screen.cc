@@ -96,12 +96,22 @@ void StartScreen::DrawBars() {
   fflush(stderr);
 }
 
-void StartScreen::WarmedUp(int graph_count, double seconds) {
-  const std::string text = absl::StrFormat("warm-up %d graphs, %.1f s", graph_count, seconds);
+// On a terminal the line begins here and WarmedUp ends it.
+void StartScreen::WarmingUp() {
+  warming_up_ = true;
   if (terminal_) {
-    fprintf(stderr, "              %s\n", text.c_str());
+    fprintf(stderr, "              warm-up ");
   } else {
-    LogLine(LogLevel::kInfo, text);
+    LogLine(LogLevel::kInfo, "warm-up  every step runs for the first time");
+  }
+}
+
+void StartScreen::WarmedUp(int graph_count, double seconds) {
+  const std::string text = absl::StrFormat("%d graphs, %.1f s", graph_count, seconds);
+  if (terminal_) {
+    fprintf(stderr, "%s%s\n", warming_up_ ? "" : "              warm-up ", text.c_str());
+  } else {
+    LogLine(LogLevel::kInfo, absl::StrCat("warm-up ", text));
   }
 }
 

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "config/config_defaults.h"
+#include "config/config_fields.h"
 #include "engine/swap_store.h"
 #include "ranks/engine_setup.h"
 #include "ranks/identity.h"
-#include "ranks/worker_ranks.h"
 
 namespace foredraft {
 namespace {
@@ -41,6 +41,7 @@ TEST(KvDtype, ARankWithAnotherIsRefused) {
 // R1's shape, whose row is 656 bytes in FP8 and 1,152 in BF16.
 TEST(KvDtype, DecidesTheSizeOfTheSwapStoresFrames) {
   ModelConfig r1;
+  r1.architecture = "DeepseekV3ForCausalLM";
   r1.num_hidden_layers = 61;
   r1.kv_lora_rank = 512;
   r1.qk_rope_head_dim = 64;
