@@ -162,7 +162,8 @@ __global__ void __launch_bounds__(kGatherThreads) GatherKvKernel(const __grid_co
 
 template <class Word>
 void LaunchGatherKv(Stream& stream, const GatherKvParams& p) {
-  constexpr int32_t kElements = sizeof(Word) / sizeof(bf16);
+  // Word may be bf16.
+  constexpr int32_t kElements = sizeof(Word) / sizeof(bf16);  // NOLINT(bugprone-sizeof-expression)
   const GatherKvWords words = {
       .p = p, .latent_words = p.layer.latent_dim / kElements, .row_words = p.layer.row_width() / kElements};
   const int64_t count = static_cast<int64_t>(p.latent.rows) * words.row_words;
