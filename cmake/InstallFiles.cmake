@@ -26,7 +26,8 @@ foreach(unit foredraft.service foredraft-worker@.service)
   install_text(deploy/systemd/${unit} "${prefix}/lib/systemd/system")
 endforeach()
 
-file(GLOB configs RELATIVE "${source_dir}" "${source_dir}/deploy/configs/*.yaml" "${source_dir}/deploy/configs/*.json")
+file(GLOB configs RELATIVE "${source_dir}" "${source_dir}/deploy/configs/*.yaml"
+  "${source_dir}/deploy/configs/*.json")
 list(FILTER configs EXCLUDE REGEX "-shape|yardstick")  # of tests/bench
 foreach(config ${configs})
   install_text(${config} "${prefix}/share/foredraft/configs")
