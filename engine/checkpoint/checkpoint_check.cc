@@ -86,7 +86,7 @@ bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description
 }
 
 bool HasAnyModule(const Checkpoint& checkpoint, const ModelDescription& description) {
-  const int count = ModuleCount(*description.model);
+  const int count = description.model->module_count();
   for (int module = 0; module < count; ++module) {
     if (HasModule(checkpoint, description, module)) return true;
   }

@@ -1,41 +1,53 @@
 #pragma once
 
-// What a rank gets: the weights of one model, whichever it is. LoadWeights and MakeDummyWeights make them by
-// config.architecture, and Rank::Allocate builds the model that computes with them.
+// What a rank gets: the weights of one model on its device, whichever kind of model it is. The kind's
+// description makes them (ModelKind::describe), a WeightSource fills them, and the kind's model takes them
+// (ModelKind::create).
 
-#include <type_traits>
+#include <any>
 #include <utility>
-#include <variant>
 
 #include "absl/status/statusor.h"
 #include "base/check.h"
-#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
-#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 
 namespace foredraft {
 
-// V3Weights: DeepSeek-V3 and the families that compute the same. V4Weights: DeepSeek-V4.
-using LoadedWeights = std::variant<V3Weights, V4Weights>;
+class LoadedWeights {
+ public:
+  // Weights: views, with module_count(), the MTP modules among them. They keep their address when this moves.
+  template <class Weights>
+  Weights& Emplace() {
+    module_count_ = [](const std::any& weights) {
+      return std::any_cast<const Weights&>(weights).module_count();
+    };
+    return weights_.emplace<Weights>();
+  }
 
-// The MTP modules among them.
-inline int ModuleCount(const LoadedWeights& weights) {
-  return static_cast<int>(std::visit(
-      [](const auto& model) {
-        if constexpr (std::is_same_v<decltype(model), const V4Weights&>) {
-          return model.modules.size();
-        } else {
-          return model.mtp_modules.size();
-        }
-      },
-      weights));
-}
+  // Null where they are those of another kind.
+  template <class Weights>
+  const Weights* Find() const {
+    return std::any_cast<Weights>(&weights_);
+  }
+  // For those who know the kind.
+  template <class Weights>
+  Weights& Get() {
+    Weights* const weights = std::any_cast<Weights>(&weights_);
+    CHECK(weights != nullptr) << "the weights are of another kind of model";
+    return *weights;
+  }
 
-// The weights of a model that the caller knows: V3Weights or V4Weights.
+  int module_count() const { return module_count_(weights_); }
+
+ private:
+  std::any weights_;
+  int (*module_count_)(const std::any& weights) = nullptr;
+};
+
+// The weights of a model whose kind the caller knows.
 template <class Weights>
 absl::StatusOr<Weights> As(absl::StatusOr<LoadedWeights> loaded) {
   if (!loaded.ok()) return loaded.status();
-  CHECK(std::holds_alternative<Weights>(*loaded));
-  return std::get<Weights>(*std::move(loaded));
+  return std::move(loaded->Get<Weights>());
 }
 
 }  // namespace foredraft

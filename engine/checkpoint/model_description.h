@@ -1,6 +1,6 @@
 #pragma once
 
-// The tree of a model: the tensors of its checkpoint, and how they become the members of LoadedWeights.
+// The tree of a model: the tensors of its checkpoint, and how they become its weights' members.
 // Written once per family (deepseek_v3_description.cc). Everything else reads it:
 //
 // clang-format off
@@ -36,6 +36,7 @@
 #include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/model/model_config.h"
+#include "engine/model/weights.h"
 
 namespace foredraft {
 
@@ -76,7 +77,7 @@ struct TensorSpec {
   bool is_quantised() const { return kind == TensorKind::kLinear || kind == TensorKind::kResidual; }
 };
 
-// The member of V3Weights or V4Weights that a weight becomes.
+// The member of a model's weights that a weight becomes.
 struct VectorMember {  // the tensors one after another in FP32, after `leading_zeros` zeros; matrices, too
   const float** out;
   int leading_zeros = 0;

@@ -106,10 +106,6 @@ void ReadTokenIds(JsonFields& fields, ModelConfig& config) {
 
 }  // namespace
 
-int OutputWidth(const ModelConfig& config) {
-  return config.v4 ? config.v4->hc_mult * config.hidden_size : config.hidden_size;
-}
-
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, file));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrFormat("%s: not a JSON object", file));

@@ -22,6 +22,7 @@ struct ModelConfig {
   std::string model_type;    // "deepseek_v3"
   int vocab_size = 0;
   int hidden_size = 0;
+  int hc_mult = 1;  // streams of the residual, each of hidden_size; DeepSeek-V4 has several
   int num_hidden_layers = 0;
   int num_nextn_predict_layers = 0;  // MTP modules, at layers num_hidden_layers..
   bool dense_mtp = false;            // MTP modules have a dense MLP
@@ -68,7 +69,6 @@ struct ModelConfig {
   PackQuantized pack_quantized;  // quantization_config: 4-bit codes in groups
   // DeepSeek-V4 only. It has no kv_lora_rank, qk_nope_head_dim, v_head_dim, dense layers or expert groups.
   std::optional<DeepseekV4Shape> v4;
-  std::optional<RopeScaling> compress_rope_scaling;
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule unless
@@ -84,8 +84,8 @@ struct ModelConfig {
   }
 };
 
-// The values of one position that an engine hands from a level to the next: D, or all of V4's streams.
-int OutputWidth(const ModelConfig& config);
+// The values of one position that an engine hands from a level to the next: all streams of the residual.
+inline int OutputWidth(const ModelConfig& config) { return config.hc_mult * config.hidden_size; }
 
 // Sampling defaults of generation_config.json; absent fields stay unset.
 struct GenerationConfig {

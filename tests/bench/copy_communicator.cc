@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <variant>
 #include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 
 namespace foredraft {
 namespace {
@@ -100,7 +101,9 @@ absl::Status CopyCommunicator::Await(Stream& stream) {
 
 void ChooseOwnExperts(Device& device, const LoadedWeights& weights, const ModelConfig& config,
                       int own_count) {
-  std::visit(Routers(device, config, own_count), weights);
+  Routers own(device, config, own_count);
+  if (const V3Weights* const v3 = weights.Find<V3Weights>()) own(*v3);
+  if (const V4Weights* const v4 = weights.Find<V4Weights>()) own(*v4);
 }
 
 }  // namespace foredraft

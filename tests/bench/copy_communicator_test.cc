@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "engine/checkpoint/dummy_weights.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 
 namespace foredraft {
 namespace {
@@ -94,7 +96,7 @@ TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   const auto weights = MakeDummyWeights(config, 0, **device, *stream, nullptr, {.rank = 0, .size = kRanks});
   ASSERT_TRUE(weights.ok()) << weights.status();
   ChooseOwnExperts(**device, *weights, config, config.n_routed_experts / kRanks);
-  const MoeWeights& moe = std::get<V3Weights>(*weights).layers[0].moe;
+  const MoeWeights& moe = weights->Find<V3Weights>()->layers[0].moe;
   EXPECT_EQ(moe.expert_gate_up.count, 4);
   int32_t* const ids = Put(**device, *stream, std::vector<int32_t>(kRows * 2, -7));
   const Matrix<const float> logits =
@@ -127,7 +129,7 @@ TEST(CopyCommunicator, HashLayersNameOwnExperts) {
   const int experts = config->n_routed_experts, own = experts / 2, top_k = config->num_experts_per_tok;
   ChooseOwnExperts(**device, *weights, *config, own);
   int tables = 0;
-  for (const V4LayerWeights& layer : std::get<V4Weights>(*weights).layers) {
+  for (const V4LayerWeights& layer : weights->Find<V4Weights>()->layers) {
     if (layer.ffn.expert_table == nullptr) {
       const std::vector<float> bias = Get(**device, *stream, layer.ffn.bias, experts);
       for (int e = 0; e < experts; ++e) EXPECT_EQ(bias[e] > 0, e < own) << e;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
@@ -86,7 +87,7 @@ class SameTokensInt4 : public SameTokens {
 
 // In the fast tier two rows of three.
 TEST_F(SameTokensInt4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  const V3Weights& weights = std::get<V3Weights>(model_.weights);
+  const V3Weights& weights = *model_.weights.Find<V3Weights>();
   ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.dtype, DType::kInt4);
   ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.dtype, DType::kInt4);
   const auto rows = CoveringArray(kLevels, 2);

@@ -31,7 +31,7 @@ void CheckShape(const ModelConfig& config) {
   if (config.v4) {
     CHECK_EQ(config.v4->layers.size(), static_cast<size_t>(config.num_hidden_layers));
     CHECK_EQ(config.v4->hash_layers.size(), static_cast<size_t>(config.num_hidden_layers));
-    CheckRope(config, config.v4->compress_rope_theta, config.compress_rope_scaling);
+    CheckRope(config, config.v4->compress_rope_theta, config.v4->compress_rope_scaling);
   }
   if (config.n_routed_experts > 0) {
     CHECK_EQ(config.n_routed_experts % config.n_group, 0);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {
@@ -40,7 +41,7 @@ TEST(MtpChainOfV4, NamesTheBoundaryThatIsWrong) {
   const std::unique_ptr<Device> device = *CreateDevice("cpu", {.threads = 2});
   const std::unique_ptr<Stream> stream = device->CreateStream();
   LoadedWeights weights = *LoadWeights(dir, config, 1, *device, *stream, nullptr);
-  V4ModuleWeights& module = std::get<V4Weights>(weights).modules.front();
+  V4ModuleWeights& module = weights.Get<V4Weights>().modules.front();
   std::swap(module.enorm, module.hnorm);
   const absl::StatusOr<MtpCheckResult> result =
       CheckMtpChain(dir, config, *device, std::move(weights), {.draft_len = 1, .steps = 1});
@@ -60,7 +61,7 @@ TEST(MtpChainOfV4, RefusesAModelWithShortSequences) {
   config.max_position_embeddings = 20;
   const std::unique_ptr<Device> device = *CreateDevice("cpu", {.threads = 2});
   const absl::Status status =
-      CheckMtpChain(dir, config, *device, V4Weights{}, {.draft_len = 3, .steps = 4}).status();
+      CheckMtpChain(dir, config, *device, LoadedWeights(), {.draft_len = 3, .steps = 4}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("max_position_embeddings: 20, allowed at least 29"), std::string::npos)
       << status;

@@ -47,7 +47,7 @@ void Compare(const Json& golden) {
   ASSERT_TRUE(weights.ok()) << weights.status();
   const std::unique_ptr<MtpReference> reference = MtpReference::Create(*weights, *config);
   const std::vector<int> ids = golden["ids"].get<std::vector<int>>();
-  const int width = config->hidden_size * (config->v4 ? config->v4->hc_mult : 1);
+  const int width = OutputWidth(*config);
   const std::vector<Vector> previous = Previous(ids.size(), width);
   std::vector<Vector> outputs;
   Vector projection;

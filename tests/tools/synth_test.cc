@@ -9,6 +9,7 @@
 #include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/checkpoint_summary.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"

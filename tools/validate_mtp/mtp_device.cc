@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<MtpDevice>> MtpDevice::Create(Device& device, con
 }
 
 absl::Status MtpDevice::Allocate(LoadedWeights weights) {
-  if (const V4Weights* const v4 = std::get_if<V4Weights>(&weights)) {
+  if (const V4Weights* const v4 = weights.Find<V4Weights>()) {
     module_ = v4->modules.front();
     embed_ = v4->embed;
   }

@@ -25,7 +25,7 @@ class V4Reference : public MtpReference {
   V4Reference(const Weights& weights, const ModelConfig& config)
       : MtpReference(weights, config),
         shape_(*config.v4),
-        count_(shape_.hc_mult),
+        count_(config.hc_mult),
         width_(config.hidden_size),
         frequencies_(Frequencies(config.qk_rope_head_dim, config.rope_theta, std::nullopt)) {}
 

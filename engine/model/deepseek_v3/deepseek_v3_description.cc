@@ -167,7 +167,7 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
                                     const ExpertShard& shard) {
   ModelDescription description{.shard = shard};
   description.unread_ending = "rotary_emb.inv_freq";
-  auto& model = description.model->emplace<V3Weights>();
+  auto& model = description.model->Emplace<V3Weights>();
   model.layers.resize(config.num_hidden_layers);
   model.mtp_modules.resize(mtp_module_count);
   const Shape table = {config.vocab_size, config.hidden_size};

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/checkpoint/model_description.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 
 namespace foredraft {
 

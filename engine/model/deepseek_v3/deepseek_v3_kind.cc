@@ -2,7 +2,6 @@
 
 #include <array>
 #include <utility>
-#include <variant>
 
 #include "engine/model/deepseek_v3/deepseek_v3.h"
 #include "engine/model/deepseek_v3/deepseek_v3_config.h"
@@ -31,7 +30,7 @@ const ModelKind kDeepseekV3Kind = {
         },
     .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
                  const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {
-      return DeepseekV3::Create(device, comm, config, std::get<V3Weights>(std::move(weights)), capacity);
+      return DeepseekV3::Create(device, comm, config, std::move(weights.Get<V3Weights>()), capacity);
     }};
 
 }  // namespace foredraft

@@ -33,6 +33,8 @@ struct V3Weights {
   PackedWeight lm_head;                // [V, D]; packed from embed_tokens where they are tied
   std::vector<V3LayerWeights> layers;
   std::vector<V3ModuleWeights> mtp_modules;  // the modules that LoadWeights loaded
+
+  int module_count() const { return static_cast<int>(mtp_modules.size()); }
 };
 
 }  // namespace foredraft

@@ -22,8 +22,8 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   ASSIGN_OR_RETURN(
       model->compress_cos_sin_,
       UploadRopeTable(device,
-                      RopeFrequencies(dim, config.v4->compress_rope_theta, config.compress_rope_scaling), 1,
-                      positions));
+                      RopeFrequencies(dim, config.v4->compress_rope_theta, config.v4->compress_rope_scaling),
+                      1, positions));
   return model;
 }
 
@@ -34,7 +34,7 @@ absl::Status DeepseekV4::Allocate(Device& device, const ForwardCapacity& capacit
                        .ranks = comm_.size(),
                        .mlp_width = config_.n_shared_experts * config_.moe_intermediate_size},
                       activations_);
-  allocate(activations_.mtp_input, capacity.rows * config_.v4->hc_mult, config_.hidden_size);
+  allocate(activations_.mtp_input, capacity.rows * config_.hc_mult, config_.hidden_size);
   AllocateV4(allocate, config_, capacity, v4_activations_);
   return allocate.status();
 }

@@ -37,11 +37,11 @@ void ReadSizes(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) 
     fields.Refuse("tie_word_embeddings", "true", "false");
   if (fields.OptionalBool("attention_bias", false)) fields.Refuse("attention_bias", "true", "false");
   fields.AllowOnly("hidden_act", "silu");
-  shape.hc_mult = fields.OptionalInt("hc_mult", 4, 1, kMaxStreams);
+  config.hc_mult = fields.OptionalInt("hc_mult", 4, 1, kMaxStreams);
   shape.hc_sinkhorn_iters = fields.OptionalInt("hc_sinkhorn_iters", 20, 1, 1000);
   shape.hc_eps = fields.OptionalDouble("hc_eps", 1e-6, 0, 1);
-  if (int64_t{shape.hc_mult} * config.hidden_size > kMaxFused) {
-    fields.Refuse("hc_mult", absl::StrFormat("%d", shape.hc_mult),
+  if (int64_t{config.hc_mult} * config.hidden_size > kMaxFused) {
+    fields.Refuse("hc_mult", absl::StrFormat("%d", config.hc_mult),
                   absl::StrFormat("at most %d features over all streams", kMaxFused));
   }
 }
@@ -207,7 +207,7 @@ void ReadRope(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
     if (scaling == nullptr) return;
     if (!scaling->is_object()) return fields.Refuse(flat, ShowJson(*scaling), "an object");
     JsonFields yarn(*scaling, fields.file(), absl::StrFormat("%s.", flat));
-    config.compress_rope_scaling = ReadYarn(yarn);
+    shape.compress_rope_scaling = ReadYarn(yarn);
     fields.Keep(yarn.status());
     return;
   }
@@ -221,7 +221,7 @@ void ReadRope(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
     theta = rope.OptionalDouble("rope_theta", theta, kLeast, kMost);
     const std::optional<RopeScaling> yarn = ReadYarn(rope);
     if (main && yarn) rope.Refuse("rope_type", "yarn", "default");
-    if (!main) config.compress_rope_scaling = yarn;
+    if (!main) shape.compress_rope_scaling = yarn;
     fields.Keep(rope.status());
   }
 }

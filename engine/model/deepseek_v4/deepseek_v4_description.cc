@@ -63,7 +63,7 @@ class Describer {
   }
 
   void Hyper(const std::string& name, int64_t outputs, int64_t scales, HyperWeights& hyper) {
-    const int64_t inputs = int64_t{v4_.hc_mult} * config_.hidden_size;
+    const int64_t inputs = int64_t{config_.hc_mult} * config_.hidden_size;
     Floats(name + "_fn", Tensor(TensorKind::kMatrix, name + "_fn", {outputs, inputs}, true), &hyper.fn);
     Floats(name + "_base", Tensor(TensorKind::kBias, name + "_base", {outputs}, true), &hyper.base);
     // A factor, so random ones are around 1.
@@ -71,7 +71,7 @@ class Describer {
   }
 
   void Layer(AttentionKind kind, bool is_hash, V4LayerWeights& layer) {
-    const int64_t streams = v4_.hc_mult;
+    const int64_t streams = config_.hc_mult;
     Hyper("hc_attn", (2 + streams) * streams, 3, layer.hc_attn);
     Norm("attn_norm", config_.hidden_size, &layer.attn_norm);
     Hyper("hc_ffn", (2 + streams) * streams, 3, layer.hc_ffn);
@@ -87,7 +87,7 @@ class Describer {
     Norm("norm", hidden, &module.norm);
     Matrix("e_proj", Linear("e_proj", hidden, hidden), &module.e_proj);
     Matrix("h_proj", Linear("h_proj", hidden, hidden), &module.h_proj);
-    Hyper("hc_head", v4_.hc_mult, 1, module.hc_head);
+    Hyper("hc_head", config_.hc_mult, 1, module.hc_head);
     Layer(AttentionKind::kWindow, false, module.layer);
   }
 
@@ -183,7 +183,7 @@ class Describer {
 ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count,
                                     const ExpertShard& shard) {
   ModelDescription description{.shard = shard};
-  auto& model = description.model->emplace<V4Weights>();
+  auto& model = description.model->Emplace<V4Weights>();
   model.layers.resize(config.num_hidden_layers);
   model.modules.resize(mtp_module_count);
   const Shape table = {config.vocab_size, config.hidden_size};
@@ -191,7 +191,7 @@ ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_co
   top.Weight("embed", TableMember{&model.embed}, {top.Tensor(TensorKind::kEmbedding, "embed.weight", table)});
   top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head);
   top.Norm("norm", config.hidden_size, &model.norm);
-  top.Hyper("hc_head", config.v4->hc_mult, 1, model.hc_head);
+  top.Hyper("hc_head", config.hc_mult, 1, model.hc_head);
   for (int i = 0; i < config.num_hidden_layers; ++i) {
     Describer(config, absl::StrCat("layers.", i, "."), description)
         .Layer(config.v4->Kind(i), config.v4->IsHash(i), model.layers[i]);

@@ -4,6 +4,7 @@
 // how they become V4Weights. Transformers' names for them: deepseek_v4_names.h.
 
 #include "engine/checkpoint/model_description.h"
+#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 
 namespace foredraft {
 

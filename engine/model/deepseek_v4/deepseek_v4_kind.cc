@@ -1,7 +1,6 @@
 #include "engine/model/deepseek_v4/deepseek_v4_kind.h"
 
 #include <utility>
-#include <variant>
 
 #include "engine/model/deepseek_v4/deepseek_v4.h"
 #include "engine/model/deepseek_v4/deepseek_v4_config.h"
@@ -33,7 +32,7 @@ const ModelKind kDeepseekV4Kind = {
     .refused = kRefused,
     .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
                  const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {
-      return DeepseekV4::Create(device, comm, config, std::get<V4Weights>(std::move(weights)), capacity);
+      return DeepseekV4::Create(device, comm, config, std::move(weights.Get<V4Weights>()), capacity);
     }};
 
 }  // namespace foredraft

@@ -5,7 +5,10 @@
 // index_*, n_routed_experts and so on mean the same.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "engine/model/rope.h"
 
 namespace foredraft {
 
@@ -26,11 +29,11 @@ struct DeepseekV4Shape {
   int o_groups = 8;                   // divides num_attention_heads
   int sliding_window = 128;           // raw keys that a token attends, its own included
   double swiglu_limit = 10;           // bound of an expert's activations
-  int hc_mult = 4;                    // streams of the residual
   int hc_sinkhorn_iters = 20;
   double hc_eps = 1e-6;
-  double compress_rope_theta =
-      160000;                // of layers with a compressor; the others have rope_theta without YaRN
+  // The rotation of layers with a compressor; the others have rope_theta without YaRN.
+  double compress_rope_theta = 160000;
+  std::optional<RopeScaling> compress_rope_scaling;
   bool fp4_experts = false;  // routed experts are stored as FP4 where the checkpoint is FP8
 
   // Tokens of an entry of this kind; 0: no entries.

@@ -72,6 +72,8 @@ struct V4Weights {
   const float* norm = nullptr;  // [D]
   PackedWeight head;            // [V, D]
   std::vector<V4ModuleWeights> modules;
+
+  int module_count() const { return static_cast<int>(modules.size()); }
 };
 
 }  // namespace foredraft

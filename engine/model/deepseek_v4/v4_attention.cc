@@ -143,7 +143,7 @@ void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const 
   const int width = config.num_attention_heads * shape.head_dim;
   const int channels = 2 * std::max(shape.head_dim, config.index_head_dim);
   const int index_width = config.index_n_heads * config.index_head_dim;
-  allocate(a.mix, rows, (2 + shape.hc_mult) * shape.hc_mult);
+  allocate(a.mix, rows, (2 + config.hc_mult) * config.hc_mult);
   allocate(a.latent, rows, config.q_lora_rank);
   allocate(a.latent_normed, rows, config.q_lora_rank);
   allocate(a.q, rows, width);

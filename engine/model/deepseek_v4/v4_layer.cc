@@ -24,7 +24,7 @@ void Enter(const Forward& f, const Block& block, const InputRows& normed) {
                              .fn = block.hyper.fn,
                              .scale = block.hyper.scale,
                              .base = block.hyper.base,
-                             .stream_count = f.config.v4->hc_mult,
+                             .stream_count = f.config.hc_mult,
                              .sinkhorn_iters = f.config.v4->hc_sinkhorn_iters,
                              .hc_eps = HcEps(f),
                              .norm_eps = f.norm_eps()});
@@ -33,8 +33,7 @@ void Enter(const Forward& f, const Block& block, const InputRows& normed) {
 
 void Leave(const Forward& f, const Block& block, Matrix<const float> output) {
   f.ops.hyper_post(
-      f.stream,
-      {.streams = block.streams, .x = output, .mix = block.mix, .stream_count = f.config.v4->hc_mult});
+      f.stream, {.streams = block.streams, .x = output, .mix = block.mix, .stream_count = f.config.hc_mult});
 }
 
 void RouteBySoftplus(const Forward& f, const MoeWeights& w, const ScoredRows& rows) {
@@ -57,7 +56,7 @@ void RouteBySoftplus(const Forward& f, const MoeWeights& w, const ScoredRows& ro
 void SeedStreams(const Forward& f, Matrix<const float> x, Matrix<float> streams) {
   f.ops.broadcast_streams(
       f.stream,
-      {.streams = streams, .x = x, .index = f.batch.index, .stream_count = f.config.v4->hc_mult, .add = 0});
+      {.streams = streams, .x = x, .index = f.batch.index, .stream_count = f.config.hc_mult, .add = 0});
 }
 
 void V4Layer(const Forward& f, const V4LayerWeights& w, const V4LayerContext& context,
@@ -83,7 +82,7 @@ void V4Layer(const Forward& f, const V4LayerWeights& w, const V4LayerContext& co
 }
 
 void ProjectStreams(const Forward& f, const V4ModuleWeights& w, const bf16* embed, Matrix<float> streams) {
-  const int width = f.config.hidden_size, stream_count = f.config.v4->hc_mult;
+  const int width = f.config.hidden_size, stream_count = f.config.hc_mult;
   const Matrix<float> embedded = f.activations.hidden.first_rows(f.rows());
   const Matrix<float> projected = f.activations.projected.first_rows(f.rows());
   const InputRows normed = f.activations.normed.first_rows(f.rows()).ReadBy({w.e_proj});
@@ -110,12 +109,12 @@ void HeadLogits(const Forward& f, const V4Head& w, Matrix<float> mix, Matrix<con
   const Matrix<float> collapsed = f.activations.hidden.first_rows(streams.rows);
   const InputRows normed = f.activations.normed.first_rows(streams.rows).ReadBy({w.head});
   f.ops.hyper_head(f.stream, {.out = collapsed,
-                              .pre = Dense(mix.data, streams.rows, f.config.v4->hc_mult),
+                              .pre = Dense(mix.data, streams.rows, f.config.hc_mult),
                               .streams = streams,
                               .fn = w.hc_head.fn,
                               .scale = w.hc_head.scale,
                               .base = w.hc_head.base,
-                              .stream_count = f.config.v4->hc_mult,
+                              .stream_count = f.config.hc_mult,
                               .hc_eps = HcEps(f),
                               .norm_eps = f.norm_eps()});
   RmsNorm(f, normed, {.x = collapsed, .weight = w.norm, .eps = f.norm_eps()});

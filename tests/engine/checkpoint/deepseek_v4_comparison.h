@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/fake_device.h"
 

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint_summary.h"
 #include "engine/checkpoint/quantization_config.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "gtest/gtest.h"
 #include "kernels/random_weight.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"

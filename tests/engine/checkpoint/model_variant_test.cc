@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 // The modules are apart from the layers, under mtp.0, mtp.1..., and hold no copies of embedding and head.
 void DescribeVariantModule(const ModelConfig& config, int index, ModelDescription& description) {
-  V3ModuleWeights& module = std::get<V3Weights>(*description.model).mtp_modules[index];
+  V3ModuleWeights& module = description.model->Get<V3Weights>().mtp_modules[index];
   const std::string prefix = absl::StrCat("mtp.", index, ".");
   const auto tensor = [&](TensorKind kind, const char* name, std::vector<int64_t> shape) {
     return description.Tensor({.kind = kind, .name = prefix + name, .shape = std::move(shape)});
@@ -52,7 +52,7 @@ const Replacements kNames = {
 // The target is DeepSeek-V3's under other names.
 ModelDescription DescribeVariant(const ModelConfig& config, int mtp_module_count) {
   ModelDescription description = DescribeDeepSeekV3(config, 0, {});
-  std::get<V3Weights>(*description.model).mtp_modules.resize(mtp_module_count);
+  description.model->Get<V3Weights>().mtp_modules.resize(mtp_module_count);
   for (int i = 0; i < mtp_module_count; ++i) DescribeVariantModule(config, i, description);
   for (TensorSpec& tensor : description.tensors) {
     absl::StrReplaceAll(kNames, &tensor.name);

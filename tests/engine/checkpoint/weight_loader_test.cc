@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
@@ -292,7 +293,7 @@ TEST_P(ForeignCheckpoint, LoadsWithAllModules) {
   const int modules = config->num_nextn_predict_layers;
   const auto weights = LoadWeights(dir, *config, modules, device, stream, nullptr);
   ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_EQ(ModuleCount(*weights), modules);
+  EXPECT_EQ(weights->module_count(), modules);
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, ForeignCheckpoint,

@@ -99,7 +99,7 @@ void ExpectFlash(const ModelConfig& config) {
   EXPECT_EQ(config.rope_theta, 10000);
   EXPECT_FALSE(config.rope_scaling.has_value());
   EXPECT_EQ(shape.compress_rope_theta, 160000);
-  ASSERT_TRUE(config.compress_rope_scaling.has_value());
+  ASSERT_TRUE(shape.compress_rope_scaling.has_value());
 }
 
 TEST(DeepseekV4Config, ReadsWhatDeepSeekShips) {
@@ -129,7 +129,7 @@ TEST(DeepseekV4Config, GivesTheFrequenciesOfBothRotations) {
     const auto read = Inspect(config);
     ASSERT_TRUE(read.ok()) << read.status();
     const std::vector<double> compress =
-        RopeFrequencies(64, read->v4->compress_rope_theta, read->compress_rope_scaling);
+        RopeFrequencies(64, read->v4->compress_rope_theta, read->v4->compress_rope_scaling);
     ASSERT_EQ(compress.size(), 32u);
     const struct {
       int pair;
