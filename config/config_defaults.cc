@@ -41,17 +41,6 @@ std::string LastPart(std::string path) {
 
 std::string Number(int value) { return absl::StrFormat("%d", value); }
 
-void CheckModules(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
-  const std::string path = "speculative_config.max_draft_len";
-  if (MtpModuleCount(loaded.config) <= model.module_count || errors.Refused(path)) return;
-  const std::string allowed =
-      model.module_count == 0
-          ? "0, the model has no MTP modules: config.json says num_nextn_predict_layers 0 (if the checkpoint "
-            "has some, set it to their number)"
-          : absl::StrFormat("0..%d, the model's MTP modules", model.module_count);
-  errors.Add(path, RefuseKey(loaded, path, Number(loaded.config.speculative_config->max_draft_len), allowed));
-}
-
 void CheckThinkingTokens(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   if (!loaded.config.speculative_config) return;
   const SpeculativeConfig& speculative = *loaded.config.speculative_config;
@@ -75,7 +64,7 @@ void CheckRefused(const ModelLimits& model, const LoadedConfig& loaded, ConfigEr
 
 void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
-  CheckModules(model, loaded, errors);
+  if (config.speculative_config && model.check_drafter) model.check_drafter(loaded, errors);
   CheckRefused(model, loaded, errors);
   if (config.max_seq_len > model.longest_sequence) {
     errors.Add("max_seq_len",
@@ -136,11 +125,6 @@ int LocalRankCount(const Config& config) {
     return 1;  // CheckConfig has refused it
   }
   return std::clamp(count, 1, config.parallel.attention_dp);
-}
-
-int MtpModuleCount(const Config& config) {
-  if (!config.speculative_config) return 0;
-  return config.speculative_config->use_mtp_vanilla ? config.speculative_config->max_draft_len : 1;
 }
 
 std::vector<int> DefaultBuckets(int largest) {

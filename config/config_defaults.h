@@ -27,9 +27,6 @@ HostFacts ReadHostFacts();
 // Ranks that run on this host and share its cores and RAM; 1 without parallel.
 int LocalRankCount(const Config& config);
 
-// MTP modules that the configuration runs: 0 without speculative_config, 1 for Eagle.
-int MtpModuleCount(const Config& config);
-
 // Batch sizes with graphs, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else
 // DefaultBuckets.
 std::vector<int> DecodeBuckets(const Config& config);

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "config/config.h"
+#include "config/config_errors.h"
+#include "config/config_reader.h"
 
 namespace foredraft {
 
@@ -28,10 +30,12 @@ struct CacheBytes {
 
 struct ModelLimits {
   int vocab_size = 0;
-  int module_count = 0;        // MTP modules of the checkpoint
   int longest_sequence = 0;    // positions of the longest sequence that the model computes
   std::string sequence_bound;  // what bounds it, for the error
   std::vector<RefusedValue> refused;
+  // With speculative_config: adds an error for each key by which its drafter asks for more than the model
+  // has.
+  std::function<void(const LoadedConfig&, ConfigErrors&)> check_drafter;
   // Of a configuration whose tokens_per_block and dtype are resolved.
   std::function<CacheBytes(const Config&)> cache_bytes;
 };

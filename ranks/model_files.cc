@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "base/status_macros.h"
-#include "config/config_defaults.h"
 #include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/dummy_weights.h"
+#include "engine/spec/drafter_kinds.h"
 
 namespace foredraft {
 
@@ -21,8 +21,8 @@ std::string ConfigJsonOf(const Config& config) {
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
   if (config.load_format == LoadFormat::kDummy) return SummarizeConfig(model);
   ASSIGN_OR_RETURN(CheckpointSummary summary, SummarizeCheckpoint(config.model));
-  RETURN_IF_ERROR(
-      CheckModuleCount(config.model, model, MtpModuleCount(config), summary.config.num_nextn_predict_layers));
+  RETURN_IF_ERROR(CheckModuleCount(config.model, model, DrafterNumbersOf(config, model).module_count,
+                                   summary.config.num_nextn_predict_layers));
   return summary;
 }
 
@@ -30,7 +30,7 @@ absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig&
                                         const LoadProgress& progress, const ExpertShard& shard) {
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
-  const int module_count = MtpModuleCount(config);
+  const int module_count = DrafterNumbersOf(config, model).module_count;
   if (config.load_format == LoadFormat::kDummy) {
     return MakeDummyWeights(model, module_count, device, *stream, progress, shard);
   }

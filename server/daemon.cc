@@ -17,6 +17,7 @@
 #include "engine/checkpoint/checkpoint_summary.h"
 #include "engine/model/model_kinds.h"
 #include "engine/model_limits.h"
+#include "engine/spec/drafter_kinds.h"
 #include "ranks/engine_setup.h"
 #include "ranks/local_rank.h"
 #include "ranks/model_files.h"
@@ -43,8 +44,8 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
   options.metrics.max_draft_len = MaxDraftLen(config);
   options.metrics.rank_count = config.parallel.attention_dp;
   options.metrics.cache_groups.clear();
-  for (const CacheGroup& group :
-       CacheGroupsOf(model, MtpModuleCount(config), config.kv_cache_config.tokens_per_block)) {
+  for (const CacheGroup& group : CacheGroupsOf(model, DrafterNumbersOf(config, model).module_count,
+                                               config.kv_cache_config.tokens_per_block)) {
     options.metrics.cache_groups.push_back(group.name);
   }
   options.metrics.vllm_names = config.metrics.vllm_names;

@@ -19,6 +19,12 @@ const DrafterKind* SelectedDrafter(const Config& config) {
   CHECK(false) << "no drafter for " << NameOf(config.speculative_config->decoding_type);
 }
 
+DrafterNumbers DrafterNumbersOf(const Config& config, const ModelConfig& model) {
+  const DrafterKind* const kind = SelectedDrafter(config);
+  if (kind == nullptr) return {};
+  return kind->numbers(model, config.speculative_config->max_draft_len);
+}
+
 void UseDrafter(const DrafterKind* kind, int max_draft_len, const ModelConfig& model,
                 EngineOptions& options) {
   const bool drafts = kind != nullptr && max_draft_len > 0;

@@ -26,7 +26,7 @@ struct DrafterKind {
   const char* name;  // as the start screen and check-config print it
   // Whether a configuration asks for this kind: exactly one does.
   bool (*selected)(const SpeculativeConfig& config);
-  // Adds an error for each key that asks for more than the model has.
+  // Adds an error for each key that asks for more than the model has. The configuration selects this kind.
   void (*check)(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
   // max_draft_len >= 1.
   DrafterNumbers (*numbers)(const ModelConfig& model, int max_draft_len);
@@ -41,6 +41,9 @@ std::span<const DrafterKind* const> DrafterKinds();
 
 // The kind that the configuration selects; null: it has no drafts.
 const DrafterKind* SelectedDrafter(const Config& config);
+
+// Of a configuration, for this model.
+DrafterNumbers DrafterNumbersOf(const Config& config, const ModelConfig& model);
 
 // Sets drafter, max_draft_len and drafter_numbers. Null, or max_draft_len 0: no drafts.
 void UseDrafter(const DrafterKind* kind, int max_draft_len, const ModelConfig& model, EngineOptions& options);

@@ -44,8 +44,8 @@ std::string Drafting(const Config& config) {
 
 // What a sequence keeps beside its history (engine/cache_groups.h); empty where that is nothing.
 std::string Windows(const Config& config, const ModelConfig& model) {
-  const std::vector<CacheGroup> groups =
-      CacheGroupsOf(model, MtpModuleCount(config), config.kv_cache_config.tokens_per_block);
+  const std::vector<CacheGroup> groups = CacheGroupsOf(model, DrafterNumbersOf(config, model).module_count,
+                                                       config.kv_cache_config.tokens_per_block);
   if (groups.size() == 1) return "";
   return absl::StrCat(" (", Grouped(HistoryBytesPerToken(groups)), " a token), and windows of up to ",
                       Grouped(WindowBytesPerSequence(groups, MaxDraftLen(config))), " bytes a sequence");
@@ -60,7 +60,7 @@ std::string Pool(const Config& config, const ModelConfig& model) {
     return absl::StrCat(Grouped(cache.max_tokens), " tokens in blocks of ", block_tokens, ", ",
                         Grouped(cache.max_tokens * token_bytes), " bytes", Windows(config, model));
   }
-  const int64_t weight_bytes = DummyBytes(model, MtpModuleCount(config));
+  const int64_t weight_bytes = DummyBytes(model, DrafterNumbersOf(config, model).module_count);
   return absl::StrCat(cache.free_gpu_memory_fraction, " of what the GPU has left after the weights (about ",
                       Grouped(weight_bytes), " bytes over all ranks) and workspaces, in blocks of ",
                       block_tokens, ", ", Grouped(token_bytes), " bytes a token", Windows(config, model));

@@ -12,6 +12,7 @@
 #include "config/config_defaults.h"
 #include "engine/checkpoint/expert_shard.h"
 #include "engine/memory_estimate.h"
+#include "engine/spec/drafter_kinds.h"
 #include "ranks/engine_setup.h"
 
 namespace foredraft {
@@ -42,7 +43,7 @@ class Table {
 
 std::string WeightsText(const Config& config, const ModelConfig& model) {
   const int ranks = config.parallel.attention_dp;
-  const int modules = MtpModuleCount(config);
+  const int modules = DrafterNumbersOf(config, model).module_count;
   const ExpertShard shard{.rank = 0, .size = ranks};
   std::string text = absl::StrCat(model.num_hidden_layers, " layers, ", modules,
                                   modules == 1 ? " MTP module" : " MTP modules");

@@ -15,12 +15,12 @@ const HostFacts kHost = {.cores = 4, .ram_bytes = int64_t{1} << 30};
 // 512 bytes of cache per token, 768 with a module.
 ModelLimits SmallModel() {
   return {.vocab_size = 100,
-          .module_count = 1,
           .longest_sequence = 10000,
           .sequence_bound = "max_position_embeddings",
           .refused = {},
+          .check_drafter = nullptr,
           .cache_bytes = [](const Config& config) {
-            return CacheBytes{.per_token = 512 + 256 * MtpModuleCount(config)};
+            return CacheBytes{.per_token = 512 + 256 * config.speculative_config.has_value()};
           }};
 }
 
@@ -124,14 +124,17 @@ const Refusal kRefusals[] = {
 INSTANTIATE_TEST_SUITE_P(Cases, ResolveDefaultsRefuses, ::testing::ValuesIn(kRefusals),
                          [](const auto& info) { return info.param.name; });
 
-TEST(ResolveDefaults, DraftsNeedAModule) {
-  LoadedConfig loaded = LoadOrDie("model: /m\nspeculative_config:\n  max_draft_len: 3");
+TEST(ResolveDefaults, ADrafterIsCheckedWhereThereIsOne) {
   ModelLimits model = SmallModel();
-  model.module_count = 0;
-  EXPECT_EQ(
-      std::string(ResolveDefaults(kHost, &model, loaded).message()),
-      "c.yaml:3: speculative_config.max_draft_len: 3, allowed 0, the model has no MTP modules: config.json "
-      "says num_nextn_predict_layers 0 (if the checkpoint has some, set it to their number)");
+  model.check_drafter = [](const LoadedConfig& loaded, ConfigErrors& errors) {
+    errors.Add("speculative_config.max_draft_len",
+               RefuseKey(loaded, "speculative_config.max_draft_len", "3", "fewer"));
+  };
+  LoadedConfig loaded = LoadOrDie("model: /m\nspeculative_config:\n  max_draft_len: 3");
+  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
+            "c.yaml:3: speculative_config.max_draft_len: 3, allowed fewer");
+  loaded = LoadOrDie("model: /m\nspeculative_config:\n  max_draft_len: 0");
+  EXPECT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
 }
 
 TEST(ResolveDefaults, TheWindowsOfACacheLeaveTheHistoryLess) {

@@ -1,6 +1,7 @@
 #include "config/config_explain.h"
 
 #include <sstream>
+#include <string>
 
 #include "config/config_defaults.h"
 #include "config/config_fields.h"
@@ -17,12 +18,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+void CheckOneModule(const LoadedConfig& loaded, ConfigErrors& errors) {
+  const int max_draft_len = loaded.config.speculative_config->max_draft_len;
+  if (max_draft_len <= 1 || !loaded.config.speculative_config->use_mtp_vanilla) return;
+  errors.Add("speculative_config.max_draft_len",
+             RefuseKey(loaded, "speculative_config.max_draft_len", std::to_string(max_draft_len),
+                       "0..1, the model's MTP modules"));
+}
+
 ModelLimits R1() {
   return {.vocab_size = 129280,
-          .module_count = 1,
           .longest_sequence = 163840,
           .sequence_bound = "max_position_embeddings",
           .refused = {},
+          .check_drafter = CheckOneModule,
           .cache_bytes = [](const Config&) { return CacheBytes{.per_token = 70272}; }};
 }
 

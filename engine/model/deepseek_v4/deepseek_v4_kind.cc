@@ -13,10 +13,8 @@ namespace {
 // DeepSeek-V4 (Flash, Pro) with MTP modules.
 constexpr ModelName kNames[] = {{"DeepseekV4ForCausalLM", "deepseek_v4"}};
 
-// It has neither the latents that FP8 rows are for, nor a module per draft.
-constexpr RefusedValue kRefused[] = {{"kv_cache_config.dtype", "fp8", "bf16 with DeepseekV4ForCausalLM"},
-                                     {"speculative_config.use_mtp_vanilla", "true",
-                                      "false with DeepseekV4ForCausalLM: its one module is recycled"}};
+// It lacks the latents that FP8 rows are for.
+constexpr RefusedValue kRefused[] = {{"kv_cache_config.dtype", "fp8", "bf16 with DeepseekV4ForCausalLM"}};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 
@@ -29,6 +30,46 @@ TEST(DrafterKinds, ConfigurationSelectsOne) {
   speculative.max_draft_len = 0;
   EXPECT_EQ(SelectedDrafter(config), nullptr);
 }
+
+struct CheckCase {
+  const char* name;
+  const char* keys;  // of speculative_config
+  int modules;       // of the model
+  bool v4;
+  const char* error;
+};
+
+class DrafterCheck : public ::testing::TestWithParam<CheckCase> {};
+
+TEST_P(DrafterCheck, RefusesWhatTheModelLacks) {
+  const CheckCase& c = GetParam();
+  absl::StatusOr<LoadedConfig> loaded =
+      ParseConfig({"c.yaml", absl::StrCat("model: /m\nspeculative_config: {", c.keys, "}"), {}, {}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ModelConfig model;
+  model.num_nextn_predict_layers = c.modules;
+  if (c.v4) model.v4.emplace();
+  ConfigErrors errors;
+  SelectedDrafter(loaded->config)->check(*loaded, model, errors);
+  EXPECT_EQ(std::string(errors.First().message()), c.error);
+}
+
+const CheckCase kChecks[] = {
+    {"EagleRecyclesOne", "max_draft_len: 3", 1, false, ""},
+    {"NoModule", "max_draft_len: 3", 0, false,
+     "c.yaml:2: speculative_config.max_draft_len: 3, allowed 0, the model has no MTP modules: config.json "
+     "says "
+     "num_nextn_predict_layers 0 (if the checkpoint has some, set it to their number)"},
+    {"VanillaHasThree", "max_draft_len: 3, use_mtp_vanilla: true", 3, false, ""},
+    {"VanillaLacksTwo", "max_draft_len: 3, use_mtp_vanilla: true", 1, false,
+     "c.yaml:2: speculative_config.max_draft_len: 3, allowed 0..1, the model's MTP modules"},
+    {"V4Recycles", "max_draft_len: 3", 1, true, ""},
+    {"V4HasNoSequence", "max_draft_len: 1, use_mtp_vanilla: true", 1, true,
+     "c.yaml:2: speculative_config.use_mtp_vanilla: true, allowed false with DeepseekV4ForCausalLM: its one "
+     "module is recycled"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, DrafterCheck, ::testing::ValuesIn(kChecks),
+                         [](const auto& info) { return info.param.name; });
 
 struct NumbersCase {
   const DrafterKind* kind;
