@@ -16,6 +16,7 @@
 #include "kernels/ops.h"
 #include "kernels/random_weight.h"
 #include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 
 namespace foredraft {
 
@@ -56,19 +57,18 @@ class Event {
   virtual double SecondsSince(const Event& earlier) const = 0;
 };
 
-// A weight as stored in the checkpoint, in host memory: [n, k] row-major.
+// A weight in host memory, in a checkpoint's order: [n, k] row-major. A value is its code times its scale.
 struct HostWeight {
-  DType dtype = DType::kBF16;  // kF32 is rounded to BF16 when packed
+  // FP8 has FP32 scales of any blocks. 4-bit kinds have BF16 scales of groups of adjacent inputs: a multiple
+  // of 8 up to kMaxGroup that divides k. F32 is rounded to BF16 when packed.
+  WeightFormat format;
   int32_t n = 0;
   int32_t k = 0;
-  const void* data = nullptr;
-  const float* scale_inv = nullptr;  // kF8E4M3: [ceil(n / block_n), ceil(k / block_k)], a multiplier
-  int32_t block_n = 128;
-  int32_t block_k = 128;
-  // 4-bit kinds: data is [n, k / 2] bytes; a weight is the value of its code (Code4ToFloat) times the scale
-  // of its group.
-  const bf16* group_scales = nullptr;  // [n, k / group]
-  int32_t group = 0;                   // a multiple of 8 up to kMaxGroup; divides k
+  const void* data = nullptr;    // 4-bit kinds: [n, k / 2] bytes, the first code of a pair in the low nibble
+  const void* scales = nullptr;  // [format.scale_rows(n), format.scale_columns(k)] of format.scale
+
+  const float* f32_scales() const { return static_cast<const float*>(scales); }
+  const bf16* bf16_scales() const { return static_cast<const bf16*>(scales); }
 };
 inline constexpr int32_t kMaxGroup = 128;
 
@@ -125,7 +125,7 @@ class Device {
 
   // The parts of weight `index` of an array. The host memory stays valid until the next call.
   using WeightParts = std::function<absl::StatusOr<std::vector<HostWeight>>(int index)>;
-  // `count` weights packed as by PackWeight, all of one shape and dtype. `parts` is called once per weight,
+  // `count` weights packed as by PackWeight, all of one shape and format. `parts` is called once per weight,
   // in order, so that the host holds one at a time.
   virtual absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) = 0;
 

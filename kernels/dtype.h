@@ -9,7 +9,7 @@
 
 namespace foredraft {
 
-enum class DType : int32_t { kF32, kBF16, kF8E4M3, kInt4, kF4E2M1 };
+enum class DType : int32_t { kF32, kBF16, kF8E4M3, kInt4, kF4E2M1, kE8M0 };
 
 // Kinds of 4-bit codes, two to a byte, the first in the low nibble.
 constexpr bool Is4Bit(DType dtype) { return dtype == DType::kInt4 || dtype == DType::kF4E2M1; }
@@ -30,6 +30,8 @@ constexpr const char* DTypeName(DType dtype) {
       return "INT4";
     case DType::kF4E2M1:
       return "F4_E2M1";
+    case DType::kE8M0:
+      return "F8_E8M0";
   }
   return "";
 }

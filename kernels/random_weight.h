@@ -6,8 +6,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/dtype.h"
+#include "kernels/weight_format.h"
 
 namespace foredraft {
 
@@ -16,9 +18,8 @@ namespace foredraft {
 struct RandomWeight {
   int32_t n = 0;
   int32_t k = 0;
-  DType dtype = DType::kBF16;  // or kF8E4M3, or a 4-bit kind: with one scale for all blocks or groups
-  int32_t group = 32;          // of a 4-bit kind; divides k
-  float amplitude = 0;         // root mean square
+  WeightFormat format;  // as HostWeight has it, with one scale for all blocks or groups
+  float amplitude = 0;  // root mean square
   uint64_t seed = 0;
   int64_t offset = 0;
   int64_t item_stride = 0;
@@ -31,10 +32,11 @@ struct RandomWeight {
 };
 
 // [n, k], item after item.
-constexpr RandomWeight DenseRandomWeight(int32_t n, int32_t k, DType dtype, float amplitude, uint64_t seed) {
+constexpr RandomWeight DenseRandomWeight(int32_t n, int32_t k, const WeightFormat& format, float amplitude,
+                                         uint64_t seed) {
   return {.n = n,
           .k = k,
-          .dtype = dtype,
+          .format = WithWideScales(format),
           .amplitude = amplitude,
           .seed = seed,
           .item_stride = int64_t{n} * k,
@@ -68,15 +70,31 @@ constexpr float RandomF8Scale(const RandomWeight& weight) { return weight.amplit
 // INT4: any value but -8, 0 twice as likely as the others, so that the mean is 0. F4_E2M1: any code.
 constexpr uint8_t RandomCode4(const RandomWeight& weight, int64_t number) {
   const auto code = static_cast<uint8_t>(RandomBits(weight.seed, number) >> 60);
-  return weight.dtype == DType::kInt4 && code == 0 ? uint8_t{8} : code;
+  return weight.format.code == DType::kInt4 && code == 0 ? uint8_t{8} : code;
 }
 
 // The scale of all groups. Of INT4: the root mean square of those codes is sqrt(280 / 16). Of F4_E2M1, whose
 // scales are powers of two and whose codes have sqrt(68.5 / 8): the power of two that makes the root mean
 // square the largest that does not exceed the amplitude.
 inline bf16 RandomGroupScale(const RandomWeight& weight) {
-  if (weight.dtype == DType::kInt4) return ToBf16(weight.amplitude / 4.18330f);
+  if (weight.format.code == DType::kInt4) return ToBf16(weight.amplitude / 4.18330f);
   return ToBf16(std::exp2(std::floor(std::log2(weight.amplitude / 2.92617f))));
+}
+
+// The bytes of the scale of all blocks or groups, DTypeBytes(weight.format.scale) of them.
+struct RandomScale {
+  char bytes[sizeof(float)] = {};
+};
+inline RandomScale RandomScaleOf(const RandomWeight& weight) {
+  RandomScale scale;
+  if (Is4Bit(weight.format)) {
+    const bf16 group_scale = RandomGroupScale(weight);
+    std::memcpy(scale.bytes, &group_scale, sizeof(group_scale));
+  } else {
+    const float block_scale = RandomF8Scale(weight);
+    std::memcpy(scale.bytes, &block_scale, sizeof(block_scale));
+  }
+  return scale;
 }
 
 }  // namespace foredraft

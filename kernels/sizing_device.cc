@@ -51,7 +51,7 @@ struct WeightBytes {
 };
 
 WeightBytes BytesOnCuda(const HostWeight& weight) {
-  const WeightLayout layout{.n = weight.n, .k = weight.k, .dtype = weight.dtype, .group = weight.group};
+  const WeightLayout layout{.n = weight.n, .k = weight.k, .format = weight.format};
   return {layout.data_stride(), layout.scale_stride() * static_cast<int64_t>(sizeof(float))};
 }
 
@@ -81,7 +81,7 @@ absl::StatusOr<void*> SizingDevice::AllocatePinned(size_t bytes) {
 absl::StatusOr<PackedWeights> SizingDevice::AllocateWeights(int count, const HostWeight& weight) {
   const bool cuda = backend_ == SizedBackend::kCuda;
   const WeightBytes bytes = cuda ? BytesOnCuda(weight) : WeightBytes{PackedBytes({&weight, 1})};
-  PackedWeight first{.n = weight.n, .k = weight.k, .dtype = weight.dtype, .group = weight.group};
+  PackedWeight first{.n = weight.n, .k = weight.k, .format = weight.format};
   ASSIGN_OR_RETURN(first.data, Allocate(bytes.data * count));
   if (bytes.scales > 0) {
     ASSIGN_OR_RETURN(void* const scales, Allocate(bytes.scales * count));
@@ -108,10 +108,7 @@ absl::StatusOr<PackedWeights> SizingDevice::PackWeights(int count, const WeightP
 }
 
 absl::StatusOr<PackedWeights> SizingDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
-  return AllocateWeights(count, {.dtype = weight.dtype,
-                                 .n = weight.n,
-                                 .k = weight.k,
-                                 .group = Is4Bit(weight.dtype) ? weight.group : 0});
+  return AllocateWeights(count, {.format = weight.format, .n = weight.n, .k = weight.k});
 }
 
 std::unique_ptr<Stream> SizingDevice::CreateStream() { return std::make_unique<SizingStream>(); }

@@ -7,6 +7,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/kv_row.h"
+#include "kernels/weight_format.h"
 
 namespace foredraft {
 
@@ -39,16 +40,15 @@ Matrix<T> Dense(T* data, int32_t rows, int32_t cols) {
 // A weight [n, k] (y = x W^T) in the backend's own layout: only the backend that packed it reads `data`.
 struct PackedWeight {
   const void* data = nullptr;
-  const float* scales = nullptr;  // F8E4M3: block scales in the backend's layout; else null
+  const float* scales = nullptr;  // in the backend's layout; null where `data` has them or there are none
   int32_t n = 0;                  // output features
   int32_t k = 0;                  // input features
-  DType dtype = DType::kBF16;
-  int32_t group = 0;  // 4-bit kinds: inputs that share a scale; else 0
+  WeightFormat format;            // as packed
 
   constexpr explicit operator bool() const { return data != nullptr; }
 };
 
-// `count` weights of one shape and dtype: the experts of a layer, the heads of W_UK.
+// `count` weights of one shape and format: the experts of a layer, the heads of W_UK.
 struct PackedWeights {
   const PackedWeight* items = nullptr;  // [count], device memory
   int32_t count = 0;

@@ -13,22 +13,28 @@
 
 namespace foredraft {
 
-inline bool IsF8(const HostWeight& part) { return part.dtype == DType::kF8E4M3; }
-inline bool Is4Bit(const HostWeight& part) { return Is4Bit(part.dtype); }
-inline bool IsQuantised(const HostWeight& part) { return IsF8(part) || Is4Bit(part); }
-
 inline absl::Status CheckGroups(const HostWeight& part) {
-  const char* const dtype = DTypeName(part.dtype);
-  if (part.group_scales == nullptr) {
-    return absl::InvalidArgumentError(absl::StrFormat("weight: %s without group scales", dtype));
+  const char* const code = DTypeName(part.format.code);
+  const int32_t group = part.format.columns;
+  if (part.scales == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat("weight: %s without group scales", code));
   }
-  if (part.group < 8 || part.group > kMaxGroup || part.group % 8 != 0) {
+  if (group < 8 || group > kMaxGroup || group % 8 != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "weight: %s in groups of %d, allowed multiples of 8 up to %d", dtype, part.group, kMaxGroup));
+        "weight: %s in groups of %d, allowed multiples of 8 up to %d", code, group, kMaxGroup));
   }
-  if (part.k % part.group == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "weight: %s with %d inputs, allowed multiples of its group, %d", dtype, part.k, part.group));
+  if (part.k % group == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("weight: %s with %d inputs, allowed multiples of its group, %d", code, part.k, group));
+}
+
+// INVALID_ARGUMENT names scales that no kernel multiplies by.
+inline absl::Status CheckScales(const WeightFormat& format) {
+  if (HasKernels(format)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("weight: %s with %d x %d scales in %s%s, allowed %s, and for 4 bits groups of a row",
+                      DTypeName(format.code), format.rows, format.columns, DTypeName(format.scale),
+                      format.tensor_scale ? " and a tensor scale" : "", DTypeName(KernelScale(format))));
 }
 
 // INVALID_ARGUMENT names the missing value or the mismatch.
@@ -43,15 +49,17 @@ inline absl::Status CheckParts(std::span<const HostWeight> parts) {
       return absl::InvalidArgumentError(
           absl::StrFormat("weight: stacked parts have %d and %d inputs", parts[0].k, part.k));
     }
-    const bool quantised = IsQuantised(part) || IsQuantised(parts[0]);
-    if (quantised && part.dtype != parts[0].dtype) {
-      return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts are %s and %s",
-                                                        DTypeName(parts[0].dtype), DTypeName(part.dtype)));
+    const WeightFormat& format = part.format;
+    const bool quantised = IsQuantised(format) || IsQuantised(parts[0].format);
+    if (quantised && format.code != parts[0].format.code) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "weight: stacked parts are %s and %s", DTypeName(parts[0].format.code), DTypeName(format.code)));
     }
-    if (IsF8(part) && (part.scale_inv == nullptr || part.block_n < 1 || part.block_k < 1)) {
+    if (IsF8(format) && (part.scales == nullptr || format.rows < 1 || format.columns < 1)) {
       return absl::InvalidArgumentError("weight: F8_E4M3 without block scales");
     }
-    if (Is4Bit(part)) RETURN_IF_ERROR(CheckGroups(part));
+    if (Is4Bit(format)) RETURN_IF_ERROR(CheckGroups(part));
+    if (quantised) RETURN_IF_ERROR(CheckScales(format));
   }
   return absl::OkStatus();
 }
@@ -68,27 +76,18 @@ constexpr uint32_t OctetWord(uint32_t codes) {
   return gather(codes) | gather(codes >> 4) << 16;
 }
 
-// INVALID_ARGUMENT if stacked parts of a 4-bit kind have different groups.
-inline absl::Status CheckSameGroups(std::span<const HostWeight> parts) {
-  for (const HostWeight& part : parts) {
-    if (!Is4Bit(part) || part.group == parts[0].group) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("weight: stacked parts have scale blocks of %d and %d", parts[0].group, part.group));
-  }
-  return absl::OkStatus();
-}
-
-// INVALID_ARGUMENT if item `index` of an array of weights differs from the first in shape, dtype or group.
+// INVALID_ARGUMENT if item `index` of an array of weights differs from the first in shape, code or group.
 template <class Weight>
 absl::Status CheckArrayItem(int index, const Weight& item, const Weight& first) {
-  if (item.n == first.n && item.k == first.k && item.dtype == first.dtype) {
-    if (item.group == first.group) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "weight %d of an array has groups of %d, the first of %d", index, item.group, first.group));
+  if (item.n == first.n && item.k == first.k && item.format.code == first.format.code) {
+    if (item.format == first.format) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("weight %d of an array has groups of %d, the first of %d", index, item.format.columns,
+                        first.format.columns));
   }
   return absl::InvalidArgumentError(
       absl::StrFormat("weight %d of an array is [%d, %d] %s, the first [%d, %d] %s", index, item.n, item.k,
-                      DTypeName(item.dtype), first.n, first.k, DTypeName(first.dtype)));
+                      DTypeName(item.format.code), first.n, first.k, DTypeName(first.format.code)));
 }
 
 }  // namespace foredraft

@@ -92,10 +92,10 @@ EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
 namespace {
 
 std::string WeightsName(const ModelConfig& model) {
-  const PackQuantized& packed = model.pack_quantized;
-  if (packed) return absl::StrCat(packed.codes == CodeFormat::kInt4 ? "int4/" : "fp4/", packed.group);
-  if (!model.fp8_blocks) return "bf16";
-  return model.v4 && model.v4->fp4_experts ? "fp8, experts fp4" : "fp8";
+  std::string name = NameOf(model.projections);
+  if (Is4Bit(model.projections)) absl::StrAppend(&name, "/", model.projections.columns);
+  if (model.experts) absl::StrAppend(&name, ", experts ", NameOf(*model.experts));
+  return name;
 }
 
 }  // namespace

@@ -4,28 +4,16 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "engine/checkpoint/pack_quantized.h"
-#include "engine/checkpoint/quantization_config.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "kernels/random_weight.h"
 
 namespace foredraft {
 namespace {
 
-// In a file: what a checkpoint of this dtype has.
-int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config,
-                    const absl::flat_hash_set<const TensorSpec*>& packed) {
-  const int64_t count = tensor.element_count();
-  if (tensor.kind == TensorKind::kIds) return count * static_cast<int64_t>(sizeof(int64_t));
-  if (tensor.kept_f32) return count * static_cast<int64_t>(sizeof(float));
-  if (packed.contains(&tensor)) {
-    const bool int4 = config.pack_quantized.codes == CodeFormat::kInt4;
-    return count / 2 + count / config.pack_quantized.group * (int4 ? 2 : 1);
-  }
-  if (!config.fp8_blocks || !tensor.is_quantised()) return count * static_cast<int64_t>(sizeof(bf16));
-  if (tensor.fp4) return count / 2 + count / kFp4Group;
-  const std::vector<int64_t> scales = ScaleShape(config, tensor.shape);
-  const bool e8m0 = tensor.scale_format == ScaleFormat::kE8m0;
-  return count + scales[0] * scales[1] * static_cast<int64_t>(e8m0 ? sizeof(uint8_t) : sizeof(float));
+// In a file: what a checkpoint of this format has.
+int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config, const FormatChoice& choice) {
+  if (tensor.kind == TensorKind::kIds) return tensor.element_count() * static_cast<int64_t>(sizeof(int64_t));
+  return StoredBytes(choice.Of(tensor).tensors(config, tensor));
 }
 
 class RandomSource : public WeightSource {
@@ -36,7 +24,7 @@ class RandomSource : public WeightSource {
       : WeightSource(device, stream, progress),
         config_(config),
         values_(values),
-        packed_(TensorsToPack(config, description)),
+        choice_(config, description),
         last_seed_(config.tie_word_embeddings ? 1 : 2) {}
 
  private:
@@ -44,7 +32,7 @@ class RandomSource : public WeightSource {
   absl::StatusOr<std::vector<float>> Values(const WeightSpec& weight, const TensorSpec& tensor) override {
     std::vector<float> values(tensor.element_count(), tensor.kind == TensorKind::kNorm ? 1.0f : 0.0f);
     if (tensor.shape.size() < 2 || !values_) return values;
-    const RandomWeight random = Random(weight, DType::kBF16);
+    const RandomWeight random = Random(weight, kBf16Format);
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = ToFloat(RandomBf16(random, static_cast<int64_t>(i)));
     }
@@ -58,7 +46,7 @@ class RandomSource : public WeightSource {
 
   absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
     if (!values_) return absl::OkStatus();
-    const RandomWeight random = Random(table, DType::kBF16);
+    const RandomWeight random = Random(table, kBf16Format);
     for (bf16& element : out) element = RandomBf16(random, first++);
     return absl::OkStatus();
   }
@@ -78,7 +66,7 @@ class RandomSource : public WeightSource {
   }
 
   absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
-    RandomWeight random = Random(weight, DType::kBF16);
+    RandomWeight random = Random(weight, kBf16Format);
     random.n /= member.count;
     random.item_stride = int64_t{random.n} * random.k;
     ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(member.count, random));
@@ -88,7 +76,7 @@ class RandomSource : public WeightSource {
 
   // The heads are views of kv_b's values.
   absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
-    const RandomWeight kv_b = Random(weight, DType::kBF16);
+    const RandomWeight kv_b = Random(weight, kBf16Format);
     const int latent = kv_b.k;
     RandomWeight w_uk = kv_b;
     w_uk.n = latent;
@@ -109,20 +97,16 @@ class RandomSource : public WeightSource {
 
   void Skip() override { ++last_seed_; }  // keeps the seeds of later weights equal on every rank
 
-  int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_, packed_); }
+  int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_, choice_); }
 
-  DType StoredAs(const WeightSpec& weight) const {
-    if (IsPackedByChoice(config_, weight)) return PackedDType(config_);
-    if (!config_.fp8_blocks || !weight.is_quantised()) return DType::kBF16;
-    return weight.tensors[0]->fp4 ? DType::kF4E2M1 : DType::kF8E4M3;
+  WeightFormat StoredAs(const WeightSpec& weight) const {
+    return choice_.Quantises(weight) ? weight.tensors[0]->format : kBf16Format;
   }
 
-  RandomWeight Random(const WeightSpec& weight, DType dtype) {
+  RandomWeight Random(const WeightSpec& weight, const WeightFormat& format) {
     const TensorSpec& tensor = *weight.tensors[0];
-    RandomWeight random = DenseRandomWeight(weight.rows(), weight.columns(), dtype,
-                                            RandomAmplitude(tensor, config_), SeedOf(tensor.kind));
-    if (Is4Bit(dtype)) random.group = config_.pack_quantized ? config_.pack_quantized.group : kFp4Group;
-    return random;
+    return DenseRandomWeight(weight.rows(), weight.columns(), format, RandomAmplitude(tensor, config_),
+                             SeedOf(tensor.kind));
   }
 
   // Seed 1 is the embedding's (and a tied head's), seed 2 an untied head's. The other weights follow in
@@ -139,7 +123,7 @@ class RandomSource : public WeightSource {
 
   const ModelConfig& config_;
   const bool values_;
-  const absl::flat_hash_set<const TensorSpec*> packed_;
+  const FormatChoice choice_;
   uint64_t last_seed_;
 };
 
@@ -162,9 +146,9 @@ absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, in
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count) {
   int64_t bytes = 0;
   const ModelDescription description = DescribeModel(config, mtp_module_count);
-  const absl::flat_hash_set<const TensorSpec*> packed = TensorsToPack(config, description);
+  const FormatChoice choice(config, description);
   for (const TensorSpec& tensor : description.tensors) {
-    if (tensor.kind != TensorKind::kUnread) bytes += RandomBytes(tensor, config, packed);
+    if (tensor.kind != TensorKind::kUnread) bytes += RandomBytes(tensor, config, choice);
   }
   return bytes;
 }

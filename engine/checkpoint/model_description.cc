@@ -41,11 +41,6 @@ ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, 
   return KindOf(config).describe(config, mtp_module_count, shard);
 }
 
-std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape) {
-  return {(weight_shape[0] + config.weight_block_n - 1) / config.weight_block_n,
-          (weight_shape[1] + config.weight_block_k - 1) / config.weight_block_k};
-}
-
 float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config) {
   const float per_input = 1 / std::sqrt(static_cast<float>(tensor.shape.back()));
   switch (tensor.kind) {

@@ -22,8 +22,7 @@
 // tests/ops).
 //
 // A new form of member is a new alternative of Member: each WeightSource fails to compile until it handles
-// it. A new storage format is a new TensorKind or a field of TensorSpec, read by checkpoint_check and
-// ReadTensor and packed by the backends.
+// it. A new storage format is a file in engine/checkpoint/formats.
 
 #include <cstdint>
 #include <deque>
@@ -54,26 +53,20 @@ enum class TensorKind {
   kUnread,     // a copy of another tensor, or a part without effect: may be absent, never loaded
 };
 
-// How the scales of a quantised tensor are stored: F32 per block, or E8M0 (a power of two).
-enum class ScaleFormat { kF32, kE8m0 };
-
-inline constexpr int kFp4Group = 32;  // columns that share an E8M0 scale
-
 // One tensor of the checkpoint.
 struct TensorSpec {
   TensorKind kind;
   std::string name;
   std::vector<int64_t> shape;  // row-major; a vector has one size
-  std::string scale;           // name of its block scales if it is F8_E4M3; empty: F8_E4M3 is refused
+  std::string scale;           // name of scales that lie beside it; empty: it is never quantised
   int expert = -1;      // routed expert it belongs to: only that expert's rank reads it; -1: every rank
   int mtp_module = -1;  // MTP module it belongs to, from 0; -1: the target
   std::string copy_of;  // of kUnread: the tensor that it has to equal where it is present; empty: any values
-  ScaleFormat scale_format = ScaleFormat::kF32;
-  bool fp4 = false;       // of kE8m0: may be I8 with two E2M1 codes a byte and a scale per kFp4Group columns
+  WeightFormat format;  // where it is quantised; files may have it in BF16 all the same
   bool kept_f32 = false;  // vendors store it in F32 and the device has it in FP32: random ones are F32, too
 
   int64_t element_count() const;
-  // True if the tensor is FP8 in an FP8 checkpoint and in random weights.
+  // True if the tensor is quantised in a quantised checkpoint and in random weights.
   bool is_quantised() const { return kind == TensorKind::kLinear || kind == TensorKind::kResidual; }
 };
 
@@ -140,9 +133,6 @@ struct ModelDescription {
 // `mtp_module_count` MTP modules.
 ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count,
                                const ExpertShard& shard = {});
-
-// [rows, columns] of the scale grid of an FP8 weight of this shape.
-std::vector<int64_t> ScaleShape(const ModelConfig& config, const std::vector<int64_t>& weight_shape);
 
 // Root mean square of a random matrix, so that activations stay of order one.
 float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config);

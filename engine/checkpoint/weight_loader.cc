@@ -8,8 +8,8 @@
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/checkpoint_names.h"
-#include "engine/checkpoint/host_tensor.h"
-#include "engine/checkpoint/pack_quantized.h"
+#include "engine/checkpoint/formats/host_tensor.h"
+#include "engine/checkpoint/formats/stored_format.h"
 
 namespace foredraft {
 namespace {
@@ -104,9 +104,12 @@ class CheckpointSource : public WeightSource {
 
   // Bytes in the file, scales included.
   int64_t BytesOf(const TensorSpec& tensor) const override {
-    if (IsPacked(checkpoint_, config_, tensor)) return PackedBytes(checkpoint_, tensor);
-    const TensorLocation scale = checkpoint_.Find(tensor.scale);
-    return checkpoint_.Find(tensor.name).entry->bytes + (scale.entry == nullptr ? 0 : scale.entry->bytes);
+    int64_t bytes = 0;
+    const StoredFormat& stored = *FindStored(checkpoint_, config_, tensor);
+    for (const StoredTensor& part : stored.tensors(config_, tensor)) {
+      if (part.part != StoredTensor::Part::kConstant) bytes += checkpoint_.Find(part.name).entry->bytes;
+    }
+    return bytes;
   }
 
   // Views of memory in parts_, valid until the next call. If only some parts are quantised (a checkpoint with
@@ -117,10 +120,10 @@ class CheckpointSource : public WeightSource {
       ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(checkpoint_, config_, *spec));
       parts_.push_back(std::move(tensor));
     }
-    const DType dtype = parts_.front().dtype;
+    const DType code = parts_.front().format.code;
     const bool keep =
-        dtype != DType::kF32 && std::all_of(parts_.begin(), parts_.end(),
-                                            [&](const HostTensor& part) { return part.dtype == dtype; });
+        code != DType::kF32 && std::all_of(parts_.begin(), parts_.end(),
+                                           [&](const HostTensor& part) { return part.format.code == code; });
     std::vector<HostWeight> views;
     for (HostTensor& part : parts_) {
       if (!keep) part = ToBf16(std::move(part));

@@ -5,7 +5,7 @@
 namespace foredraft {
 namespace {
 
-bool ReadsF8(const PackedWeight& weight) { return weight.dtype == DType::kF8E4M3; }
+bool ReadsF8(const PackedWeight& weight) { return IsF8(weight.format); }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "engine/checkpoint/formats/quantization_reader.h"
 #include "engine/model/json_fields.h"
 #include "engine/model/model_kinds.h"
 
@@ -64,34 +65,6 @@ const ModelKind* ReadKind(JsonFields& fields, ModelConfig& config) {
   return found->kind;
 }
 
-// scale_fmt is ignored: it says how DeepSeek's own kernels quantise activations, which stay BF16 here.
-void ReadQuantization(JsonFields& parent, ModelConfig& config) {
-  const nlohmann::json* quantization = parent.Find("quantization_config");
-  if (quantization == nullptr) return;
-  if (!quantization->is_object()) {
-    return parent.Refuse("quantization_config", ShowJson(*quantization), "an object");
-  }
-  JsonFields fields(*quantization, parent.file(), "quantization_config.");
-  const nlohmann::json* method = fields.Find("quant_method");
-  if (method != nullptr && *method == "compressed-tensors") {
-    config.pack_quantized = ReadPackQuantized(*quantization, parent);
-    return;
-  }
-  if (method == nullptr || *method != "fp8") {
-    fields.Refuse("quant_method", method == nullptr ? "missing" : ShowJson(*method),
-                  "fp8, compressed-tensors");
-  }
-  fields.AllowOnly("fmt", "e4m3");
-  fields.AllowOnly("activation_scheme", "dynamic");
-  const nlohmann::json* block = fields.Find("weight_block_size");
-  if (block == nullptr || *block != nlohmann::json::array({config.weight_block_n, config.weight_block_k})) {
-    fields.Refuse("weight_block_size", block == nullptr ? "missing" : ShowJson(*block),
-                  absl::StrFormat("[%d,%d]", config.weight_block_n, config.weight_block_k));
-  }
-  config.fp8_blocks = true;
-  parent.Keep(fields.status());
-}
-
 void ReadTokenIds(JsonFields& fields, ModelConfig& config) {
   const int64_t last_id = std::max(config.vocab_size - 1, 0);
   const std::vector<int> bos = fields.Ids("bos_token_id", last_id);
@@ -114,8 +87,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   RefuseOtherDrafters(fields, object);
   const ModelKind* kind = ReadKind(fields, config);
   RETURN_IF_ERROR(fields.status());  // another kind's fields mean something else
+  config.projections = ReadQuantization(fields);
   kind->read(fields, config);
-  ReadQuantization(fields, config);
   ReadTokenIds(fields, config);
   RETURN_IF_ERROR(fields.status());
   return config;

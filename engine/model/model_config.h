@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
-#include "engine/model/pack_quantized.h"
 #include "engine/model/rope.h"
+#include "kernels/weight_format.h"
 
 namespace foredraft {
 
@@ -63,10 +63,9 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   int bos_token_id = -1;  // -1 = none
   std::vector<int> eos_token_ids;
-  bool fp8_blocks = false;   // quantization_config: fp8, e4m3, dynamic
-  int weight_block_n = 128;  // the only block the kernels have
-  int weight_block_k = 128;
-  PackQuantized pack_quantized;  // quantization_config: 4-bit codes in groups
+  // How projections are stored where they are quantised: quantization_config. kBf16Format: none are.
+  WeightFormat projections;
+  std::optional<WeightFormat> experts;  // routed experts, where they have a format of their own
   // DeepSeek-V4 only. It has no kv_lora_rank, qk_nope_head_dim, v_head_dim, dense layers or expert groups.
   std::optional<DeepseekV4Shape> v4;
 

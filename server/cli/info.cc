@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
@@ -13,10 +14,11 @@ namespace {
 
 void Row(const char* name, const std::string& value) { printf("%-20s %s\n", name, value.c_str()); }
 
-const char* DTypeOf(const ModelConfig& model) {
-  if (model.pack_quantized) return model.pack_quantized.codes == CodeFormat::kInt4 ? "INT4" : "FP4";
-  if (model.fp8_blocks && model.v4 && model.v4->fp4_experts) return "FP8 with FP4 experts";
-  return model.fp8_blocks ? "FP8" : "BF16";
+std::string FormatOf(const ModelConfig& model) {
+  std::string name = absl::AsciiStrToUpper(NameOf(model.projections));
+  if (model.experts)
+    absl::StrAppend(&name, " with ", absl::AsciiStrToUpper(NameOf(*model.experts)), " experts");
+  return name;
 }
 
 // `path` is a checkpoint directory, or a config.json whose weights load_format dummy would make.
@@ -42,7 +44,7 @@ absl::Status ShowInfo(const std::string& path) {
                                  ", MTP modules ", Grouped(summary.mtp_parameters)));
   Row("bytes",
       summary.tensor_count == 0
-          ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", DTypeOf(model))
+          ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", FormatOf(model))
           : absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
   Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
   Row("KV bytes per token",

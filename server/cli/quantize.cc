@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
@@ -81,14 +83,16 @@ void AddQuantize(CLI::App& app, int* exit_code) {
                    "int4: compressed-tensors pack-quantized; fp8: E4M3 in blocks of 128 x 128")
       ->required()
       ->check(CLI::IsMember({"int4", "fp8"}));
-  command->add_option("--group", options->group, "inputs that share a scale, of int4")
-      ->check(CLI::IsMember({32, 64, 128}))
+  auto group = std::make_shared<int>(kInt4Format.columns);
+  command->add_option("--group", *group, "inputs that share a scale, of int4")
+      ->check(CLI::IsMember(std::vector<int>(std::begin(kInt4Groups), std::end(kInt4Groups))))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "threads that round weights")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->callback([options, dtype, exit_code] {
-    options->dtype = *dtype == "int4" ? DType::kInt4 : DType::kF8E4M3;
+  command->callback([options, dtype, group, exit_code] {
+    options->format = FindFormat(*dtype)->format;
+    if (Is4Bit(options->format)) options->format.columns = *group;
     const absl::Status status = Quantize(*options);
     *exit_code = status.ok() ? 0 : Fail(status);
   });

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
@@ -28,6 +29,12 @@ absl::Status WriteTokenizer(const RandomCheckpointOptions& options) {
   file.close();
   if (file.fail()) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
   return absl::OkStatus();
+}
+
+std::vector<std::string> FormatNames() {
+  std::vector<std::string> names;
+  for (const NamedFormat& row : kNamedFormats) names.emplace_back(row.name);
+  return names;
 }
 
 absl::Status Synth(const RandomCheckpointOptions& options) {
@@ -55,12 +62,10 @@ void AddSynth(CLI::App& app, int* exit_code) {
       ->type_name("S");
   auto dtype = std::make_shared<std::string>("bf16");
   command->add_option("--dtype", *dtype, "of the projections")
-      ->check(CLI::IsMember({"bf16", "fp8", "int4", "fp4"}))
+      ->check(CLI::IsMember(FormatNames()))
       ->capture_default_str();
   command->callback([options, dtype, exit_code] {
-    if (*dtype == "fp8") options->projections = DType::kF8E4M3;
-    if (*dtype == "int4") options->projections = DType::kInt4;
-    if (*dtype == "fp4") options->projections = DType::kF4E2M1;
+    options->projections = FindFormat(*dtype)->format;
     const absl::Status status = Synth(*options);
     *exit_code = status.ok() ? 0 : Fail(status);
   });

@@ -21,9 +21,9 @@ namespace {
 
 // Two FP8 weights are fused as FP8 only if no block spans both; otherwise the backend makes them BF16.
 DType PackedAs(const WeightSpec& weight, const ModelConfig& model) {
-  if (!model.fp8_blocks || !weight.is_quantised()) return DType::kBF16;
+  if (!IsF8(model.projections) || !weight.is_quantised()) return DType::kBF16;
   for (const TensorSpec* part : weight.parts().first(weight.parts().size() - 1)) {
-    if (part->shape[0] % model.weight_block_n != 0) return DType::kBF16;
+    if (part->shape[0] % model.projections.rows != 0) return DType::kBF16;
   }
   return DType::kF8E4M3;
 }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "tests/bench/op_launches.h"
 #include "tests/bench/paper_device.h"
+#include "tests/weight_formats.h"
 
 namespace foredraft {
 namespace {
@@ -58,7 +59,7 @@ TEST(LaunchModel, AChainIsNotHidden) {
 
 PackedWeight WeightOf(int n, int k, DType dtype) {
   static const char data = 0;
-  return {.data = &data, .n = n, .k = k, .dtype = dtype};
+  return {.data = &data, .n = n, .k = k, .format = FormatOf(dtype)};
 }
 
 GemmParams GemmOf(int rows, int n, int k, DType dtype) {
@@ -94,13 +95,12 @@ TEST(OpLaunches, AGemmOf4BitsIsItsPlan) {
       .bytes_per_second = H200().memory_rate, .bf16_flops = H200().bf16_flops, .fp8_flops = H200().fp8_flops};
   for (const DType dtype : {DType::kInt4, DType::kF4E2M1}) {
     GemmParams p = GemmOf(4, 7168, 16384, dtype);
-    p.weight.group = 32;
     const KernelLaunches launches = LaunchesOf(p, {}, H200());
     ASSERT_EQ(launches.size(), 1);
     EXPECT_EQ(launches[0].kernel, "Gemm4Bit");
-    const int splits = cuda::Splits4Bit(7168, 16384, dtype, 32);
+    const int splits = cuda::Splits4Bit(7168, 16384, FormatOf(dtype));
     const cuda::GemmPlan plan =
-        cuda::Plan4Bit({.n = 7168, .k = 16384, .rows = 4, .codes = dtype, .scale_group = 32}, splits);
+        cuda::Plan4Bit({.n = 7168, .k = 16384, .rows = 4, .format = FormatOf(dtype)}, splits);
     EXPECT_EQ(launches[0].items, plan.items);
     EXPECT_NEAR(LaunchSeconds(launches[0], H200()), plan.microseconds * 1e-6,
                 0.01 * plan.microseconds * 1e-6);
@@ -122,7 +122,6 @@ TEST(OpLaunches, ExpertsOf4BitsGatherTheirOwnRows) {
                          .x = Dense<const bf16>(&x, 64, 7168),
                          .x_rows = &x_rows,
                          .experts = {.count = 32, .first = WeightOf(4096, 7168, DType::kInt4)}};
-  p.experts.first.group = 32;
   const KernelLaunches launches = LaunchesOf(p, {}, H200());
   ASSERT_EQ(launches.size(), 1);
   EXPECT_EQ(launches[0].kernel, "Gemm4Bit");

@@ -60,9 +60,9 @@ double MetExperts(double pairs, int32_t experts, const CostContext& shape) {
 }
 
 double WeightBytes(const PackedWeight& weight) {
-  if (Is4Bit(weight.dtype)) return double(weight.n) * weight.k * (0.5 + 2.0 / weight.group);
-  const double elements = double(weight.n) * weight.k * DTypeBytes(weight.dtype);
-  if (weight.dtype != DType::kF8E4M3) return elements;
+  if (Is4Bit(weight.format)) return double(weight.n) * weight.k * (0.5 + 2.0 / weight.format.columns);
+  const double elements = double(weight.n) * weight.k * DTypeBytes(weight.format.code);
+  if (!IsF8(weight.format)) return elements;
   return elements + 4 * std::ceil(weight.n / kF8Block) * std::ceil(weight.k / kF8Block);
 }
 
@@ -76,15 +76,15 @@ OpCost CostOf(const RmsNormParams& p, const CostContext&) {
 }
 
 OpCost CostOf(const GemmParams& p, const CostContext&) {
-  OpCost cost = MatrixWork(2.0 * p.x.rows * p.weight.n * p.weight.k, p.weight.dtype);
+  OpCost cost = MatrixWork(2.0 * p.x.rows * p.weight.n * p.weight.k, p.weight.format.code);
   cost.stored_bytes = WeightBytes(p.weight);
-  cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + InputBytes(p, p.weight.dtype) + cost.stored_bytes;
+  cost.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) + InputBytes(p, p.weight.format.code) + cost.stored_bytes;
   return cost;
 }
 
 OpCost CostOf(const HeadGemmParams& p, const CostContext&) {
   const PackedWeight& head = p.heads.first;
-  OpCost cost = MatrixWork(2.0 * p.x.rows * p.heads.count * head.n * head.k, head.dtype);
+  OpCost cost = MatrixWork(2.0 * p.x.rows * p.heads.count * head.n * head.k, head.format.code);
   cost.stored_bytes = p.heads.count * WeightBytes(head);
   cost.bytes = cost.stored_bytes + double(p.heads.count) * p.x.rows * (head.n + head.k) * sizeof(bf16);
   return cost;
@@ -156,11 +156,11 @@ OpCost CostOf(const GroupedGemmParams& p, const CostContext& shape) {
   // The outputs have room for the pairs of all ranks.
   const double pairs = (p.silu_f8 ? p.silu_f8.rows : p.out.rows) / double(shape.expert_ranks);
   const double met = shape.host_arrays ? MetExperts(p) : MetExperts(pairs, p.experts.count, shape);
-  OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.dtype);
+  OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.format.code);
   cost.stored_bytes = met * WeightBytes(expert);
   const double x_rows = p.x_f8 ? p.x_f8.rows : p.x.rows;  // of which only the pairs' rows are read
   cost.bytes = (BytesOf(p.out) + BytesOf(p.silu_f8)) / shape.expert_ranks + cost.stored_bytes +
-               InputBytes(p, expert.dtype) * std::min(1.0, pairs / x_rows);
+               InputBytes(p, expert.format.code) * std::min(1.0, pairs / x_rows);
   return cost;
 }
 

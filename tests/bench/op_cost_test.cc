@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "tests/bench/counting_device.h"
+#include "tests/weight_formats.h"
 
 namespace foredraft {
 namespace {
 
 PackedWeight WeightOf(int n, int k, DType dtype) {
   static const char data = 0;
-  return {.data = &data, .n = n, .k = k, .dtype = dtype};
+  return {.data = &data, .n = n, .k = k, .format = FormatOf(dtype)};
 }
 
 template <class T>
@@ -163,7 +164,7 @@ TEST(CountingDevice, CountsAndRunsSubmittedAndReplayedOps) {
 TEST(CountingDevice, RecognisesTheHeadByItsWidth) {
   CountingDevice device(*CreateDevice("cpu", {}));
   const auto stream = device.CreateStream();
-  const auto weight = device.MakeRandomWeights(1, DenseRandomWeight(64, 32, DType::kBF16, 1.0f, 1));
+  const auto weight = device.MakeRandomWeights(1, DenseRandomWeight(64, 32, kBf16Format, 1.0f, 1));
   const GemmParams p = {.out = Dense(*device.AllocateArray<float>(64), 1, 64),
                         .x = Dense<const bf16>(*device.AllocateArray<bf16>(32), 1, 32),
                         .weight = weight->first};

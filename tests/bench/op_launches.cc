@@ -51,11 +51,10 @@ cuda::GemmRates RatesOf(const GpuModel& gpu) {
 cuda::GemmSize SizeOf(const PackedWeight& weight, double rows, int groups = 1) {
   return {.n = weight.n,
           .k = weight.k,
-          .element_bytes = static_cast<int32_t>(DTypeBytes(weight.dtype)),
+          .element_bytes = static_cast<int32_t>(DTypeBytes(weight.format.code)),
           .rows = std::max(1, static_cast<int32_t>(std::lround(rows))),
           .groups = groups,
-          .codes = weight.dtype,
-          .scale_group = weight.group};
+          .format = weight.format};
 }
 
 // A launch with `choice`'s tile and splits for the rows of `size`. gemm_plan.h predicts its time, which is
@@ -114,10 +113,10 @@ double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu) {
 KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   KernelLaunches launches;
   const PackedWeight& w = p.weight;
-  if (w.dtype == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(p.x.rows, w.k, gpu));
+  if (w.format.code == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(p.x.rows, w.k, gpu));
   const cuda::GemmSize size = SizeOf(w, p.x.rows);
-  if (Is4Bit(w.dtype)) {
-    const int32_t splits = p.form == GemmForm::kDecode ? cuda::Splits4Bit(w.n, w.k, w.dtype, w.group) : 1;
+  if (Is4Bit(w.format)) {
+    const int32_t splits = p.form == GemmForm::kDecode ? cuda::Splits4Bit(w.n, w.k, w.format) : 1;
     return {Gemm4BitLaunch(size, size, splits, CostOf(p, shape), gpu)};
   }
   const int32_t splits =
@@ -129,7 +128,7 @@ KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const G
 
 KernelLaunches LaunchesOf(const HeadGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   const cuda::GemmSize size = SizeOf(p.heads.first, p.x.rows, p.heads.count);
-  if (Is4Bit(p.heads.first.dtype)) return {Gemm4BitLaunch(size, size, 1, CostOf(p, shape), gpu)};
+  if (Is4Bit(p.heads.first.format)) return {Gemm4BitLaunch(size, size, 1, CostOf(p, shape), gpu)};
   return {GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, 1, ChoiceRates(gpu)), CostOf(p, shape), gpu)};
 }
 
@@ -141,13 +140,13 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
   const double prepared = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
   if (p.experts.count == 0 || prepared == 0) return {};
   const double pairs = OwnPairs(prepared, shape);
-  const bool f8 = expert.dtype == DType::kF8E4M3;
+  const bool f8 = expert.format.code == DType::kF8E4M3;
   KernelLaunches launches;
   if (f8 && p.x_f8 && p.x_rows != nullptr) {
     launches.push_back(StreamingLaunch("CopyQuantizedKernel", pairs, 256, pairs * expert.k * 2.0, 2, gpu));
   } else if (f8 && !p.x_f8) {
     launches.push_back(QuantizeLaunch(pairs, expert.k, gpu));
-  } else if (!f8 && !Is4Bit(expert.dtype) && p.x_rows != nullptr) {
+  } else if (!f8 && !Is4Bit(expert.format) && p.x_rows != nullptr) {
     launches.push_back(StreamingLaunch("GatherKernel", pairs * CeilDivide(expert.k, 2048), 256,
                                        pairs * expert.k * 4.0, 2, gpu));
   }
@@ -158,7 +157,7 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
   if (shape.met_experts > 0) size = SizeOf(expert, std::ceil(pairs / shape.met_experts), shape.met_experts);
 
   const OpCost cost = CostOf(p, shape);
-  if (Is4Bit(expert.dtype)) return {Gemm4BitLaunch(expected, size, 1, cost, gpu)};
+  if (Is4Bit(expert.format)) return {Gemm4BitLaunch(expected, size, 1, cost, gpu)};
   const cuda::GemmRates rates = ChoiceRates(gpu);
   const bool in_parts =
       p.silu_f8 && prepared * expert.n * sizeof(float) <= kMostSums && !cuda::GateUpIsFaster(expected, rates);

@@ -39,13 +39,13 @@ void GemmLines(OpsBench& bench, const std::string& name,
       GemmParams p = {.out = bench.Rows<float>(rows, first.n), .x = bench.Rows<const bf16>(rows, first.k)};
       p.weight = first;
       // In FP8, like the outputs of norms and activations.
-      if (first.dtype == DType::kF8E4M3) p.x_f8 = bench.F8Rows(rows, first.k);
+      if (first.format.code == DType::kF8E4M3) p.x_f8 = bench.F8Rows(rows, first.k);
       OpLine line = {.name = name,
                      .shape = ShapeName(first.n, first.k),
-                     .dtype = first.dtype,
+                     .dtype = first.format.code,
                      .rows = rows,
                      .cost = CostOf(p)};
-      if (first.dtype == DType::kBF16) line.library = GemmSize{rows, first.n, first.k};
+      if (first.format.code == DType::kBF16) line.library = GemmSize{rows, first.n, first.k};
       bench.Line(line, [&bench, &copies, p](int i) mutable {
         p.weight = copies[i % copies.size()].first;
         bench.ops().gemm(bench.stream(), p);

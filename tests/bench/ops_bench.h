@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "kernels/device.h"
 #include "tests/bench/op_cost.h"
+#include "tests/weight_formats.h"
 
 namespace foredraft {
 
@@ -99,7 +100,7 @@ class OpsBench {
     return memory;
   }
   PackedWeights Random(int count, int n, int k, DType dtype) {
-    auto weights = device_->MakeRandomWeights(count, DenseRandomWeight(n, k, dtype, 0.02f, 7));
+    auto weights = device_->MakeRandomWeights(count, DenseRandomWeight(n, k, FormatOf(dtype), 0.02f, 7));
     CHECK(weights.ok()) << weights.status().ToString();
     return *weights;
   }

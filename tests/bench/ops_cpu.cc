@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,14 +21,6 @@ constexpr int kMaxCopies = 2048;
 constexpr SampleLength kSample = {.seconds = 10e-3, .max_calls = kMaxCopies};  // reads all copies
 constexpr int kTokensPerBlock = 32;
 
-std::optional<DType> FindDType(const std::string& name) {
-  if (name == "bf16") return DType::kBF16;
-  if (name == "fp8") return DType::kF8E4M3;
-  if (name == "int4") return DType::kInt4;
-  if (name == "fp4") return DType::kF4E2M1;
-  return std::nullopt;
-}
-
 class Bench : public OpsBench {
  public:
   Bench(const OpsOptions& options, std::unique_ptr<Device> device)
@@ -40,7 +31,7 @@ class Bench : public OpsBench {
 
   std::vector<DType> dtypes() const {
     std::vector<DType> dtypes;
-    for (const std::string& name : options_.dtypes) dtypes.push_back(*FindDType(name));
+    for (const std::string& name : options_.dtypes) dtypes.push_back(FindFormat(name)->format.code);
     return dtypes;
   }
 
@@ -132,7 +123,7 @@ void GroupedGemmLines(Bench& bench, const ModelConfig& c, const char* name, int 
                              .experts = copies[0]};
       bench.Line({.name = name,
                   .shape = absl::StrCat(n, " x ", k),
-                  .dtype = p.experts.first.dtype,
+                  .dtype = p.experts.first.format.code,
                   .rows = rows,
                   .cost = CostOf(p, {.host_arrays = true})},
                  [&bench, &copies, &offsets, p](int i) mutable {
@@ -219,7 +210,7 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
 int RunCpuOps(OpsOptions options) {
   if (options.rows.empty()) options.rows = {1, 2, 4, 8, 16, 32, 64};
   for (const std::string& name : options.dtypes) {
-    if (FindDType(name)) continue;
+    if (FindFormat(name)) continue;
     std::cerr << "ops_bench: --dtype: " << name << ", allowed bf16, fp8, int4, fp4\n";
     return 2;
   }

@@ -21,9 +21,9 @@ double CopyRateOfOps(Device& device, int width) {
 
 double Bf16RateOfOps(Device& device, int edge) {
   const auto stream = device.CreateStream();
-  const auto weight = device.MakeRandomWeights(1, DenseRandomWeight(edge, edge, DType::kBF16, 1.0f, 1));
+  const auto weight = device.MakeRandomWeights(1, DenseRandomWeight(edge, edge, kBf16Format, 1.0f, 1));
   CHECK(weight.ok()) << weight.status().ToString();
-  const auto x = device.MakeRandomWeights(1, DenseRandomWeight(edge, edge, DType::kBF16, 1.0f, 2));
+  const auto x = device.MakeRandomWeights(1, DenseRandomWeight(edge, edge, kBf16Format, 1.0f, 2));
   CHECK(x.ok()) << x.status().ToString();
   // A CPU packs weights in its own layout: there these are some BF16 values.
   const GemmParams gemm = {.out = Dense(*device.AllocateArray<float>(size_t(edge) * edge), edge, edge),
@@ -35,8 +35,7 @@ double Bf16RateOfOps(Device& device, int edge) {
 
 Bf16ProductRate::Bf16ProductRate(Device& device) : device_(device), stream_(device.CreateStream()) {
   constexpr int kRows = 192, kOutputs = 1024, kInputs = 512;  // 1 MB of weights
-  const auto weight =
-      device.MakeRandomWeights(1, DenseRandomWeight(kOutputs, kInputs, DType::kBF16, 1.0f, 3));
+  const auto weight = device.MakeRandomWeights(1, DenseRandomWeight(kOutputs, kInputs, kBf16Format, 1.0f, 3));
   CHECK(weight.ok()) << weight.status().ToString();
   const auto zeros = [&](int rows, int cols) {
     return Dense(*device.AllocateArray<bf16>(size_t(rows) * cols), rows, cols);

@@ -231,16 +231,16 @@ DeviceMemory PaperDevice::memory() const {
 }
 
 PackedWeights PaperDevice::WeightsOf(int count, const PackedWeight& shape) {
-  const int64_t bytes = int64_t{shape.n} * shape.k * static_cast<int64_t>(DTypeBytes(shape.dtype));
+  const int64_t bytes = int64_t{shape.n} * shape.k * static_cast<int64_t>(DTypeBytes(shape.format.code));
   PackedWeights weights = {.count = count, .first = shape, .data_stride = bytes};
   weights.first.data = *Allocate(bytes * count);
-  if (shape.dtype == DType::kF8E4M3) weights.first.scales = static_cast<float*>(*Allocate(bytes / 1024 + 4));
+  if (IsF8(shape.format)) weights.first.scales = static_cast<float*>(*Allocate(bytes / 1024 + 4));
   weights.items = static_cast<PackedWeight*>(*Allocate(count * sizeof(PackedWeight)));
   return weights;
 }
 
 absl::StatusOr<PackedWeight> PaperDevice::PackWeight(std::span<const HostWeight> parts) {
-  PackedWeight weight = {.n = 0, .k = parts[0].k, .dtype = parts[0].dtype, .group = parts[0].group};
+  PackedWeight weight = {.n = 0, .k = parts[0].k, .format = parts[0].format};
   for (const HostWeight& part : parts) weight.n += part.n;
   return WeightsOf(1, weight).first;
 }
@@ -254,10 +254,7 @@ absl::StatusOr<PackedWeights> PaperDevice::PackWeights(int count, const WeightPa
 }
 
 absl::StatusOr<PackedWeights> PaperDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
-  return WeightsOf(count, {.n = weight.n,
-                           .k = weight.k,
-                           .dtype = weight.dtype,
-                           .group = Is4Bit(weight.dtype) ? weight.group : 0});
+  return WeightsOf(count, {.n = weight.n, .k = weight.k, .format = weight.format});
 }
 
 std::unique_ptr<Stream> PaperDevice::CreateStream() {

@@ -90,7 +90,7 @@ TEST(DeployConfigs, R1ShapesResolve) {
     const ModelConfig& model = shipped->model;
     EXPECT_EQ(model.num_hidden_layers, c.layers);
     EXPECT_EQ(model.n_routed_experts, c.experts);
-    EXPECT_TRUE(model.fp8_blocks);
+    EXPECT_EQ(model.projections, kFp8Format);
     EXPECT_EQ(ModelLimitsOf(model).cache_bytes(config).per_token, int64_t{c.layers + 1} * 576 * 2);
   }
 }
@@ -105,7 +105,7 @@ TEST(DeployConfigs, TheShapeOfV4FlashResolves) {
   const DeepseekV4Shape& v4 = *shipped->model.v4;
   EXPECT_EQ(std::count(v4.layers.begin(), v4.layers.end(), AttentionKind::kCompressedSparse), 21);
   EXPECT_EQ(std::count(v4.layers.begin(), v4.layers.end(), AttentionKind::kHeavilyCompressed), 20);
-  EXPECT_TRUE(v4.fp4_experts);
+  EXPECT_EQ(shipped->model.experts, kMxfp4Format);
   EXPECT_TRUE(ReadModelConfig("deploy/configs/yardstick-v4.json").ok());
 }
 
@@ -120,8 +120,7 @@ TEST(DeployConfigs, TheShapeOfGlmInInt4FitsAMachineOf24Gib) {
   EXPECT_EQ(config.kv_cache_config.max_tokens, 16384);
   EXPECT_EQ(*config.speculative_config->forced_acceptance_length, 1.6);
   EXPECT_EQ(model.model_type, "glm4_moe_lite");
-  EXPECT_EQ(model.pack_quantized.codes, CodeFormat::kInt4);
-  EXPECT_EQ(model.pack_quantized.group, 32);
+  EXPECT_EQ(model.projections, kInt4Format);
   EXPECT_EQ(model.num_hidden_layers, 47);
 }
 

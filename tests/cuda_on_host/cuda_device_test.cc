@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/gemm/packed_weight.h"
 #include "tests/cuda_on_host/counts.h"
+#include "tests/weight_formats.h"
 
 namespace foredraft {
 namespace {
@@ -142,13 +143,11 @@ struct F8Parts {
     for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(0x30 + i % 16);
     for (int i = 0; i < 64; ++i) scales[0][i] = 1.0f + i, scales[1][i] = 100.0f + i;
     const auto part = [&](int row, int n, const std::vector<float>& grid) {
-      return HostWeight{.dtype = DType::kF8E4M3,
+      return HostWeight{.format = {.code = DType::kF8E4M3, .rows = block, .columns = block},
                         .n = n,
                         .k = k,
                         .data = codes.data() + row * k,
-                        .scale_inv = grid.data(),
-                        .block_n = block,
-                        .block_k = block};
+                        .scales = grid.data()};
     };
     parts = {part(0, first_n, scales[0]), part(first_n, second_n, scales[1])};
   }
@@ -162,7 +161,7 @@ TEST_F(CudaDeviceTest, BlockScalesStandInRowsOfFours) {
   const F8Parts f8(128, 130, 300, 128);  // 3 blocks of k; 1 and 2 of n
   const auto packed = device_->PackWeight(f8.parts);
   ASSERT_TRUE(packed.ok()) << packed.status();
-  EXPECT_EQ(packed->dtype, DType::kF8E4M3);
+  EXPECT_EQ(packed->format.code, DType::kF8E4M3);
   EXPECT_EQ(packed->n, 258);
   EXPECT_EQ(Get(packed->scales, 12), (std::vector<float>{1, 2, 3, 0, 100, 101, 102, 0, 103, 104, 105, 0}));
   EXPECT_EQ(Get(static_cast<const uint8_t*>(packed->data), f8.codes.size()), f8.codes);
@@ -178,12 +177,12 @@ TEST_F(CudaDeviceTest, AGridThatCannotBeStackedBecomesBf16) {
     SCOPED_TRACE(c.name);
     const auto packed = device_->PackWeight(c.parts.parts);
     ASSERT_TRUE(packed.ok()) << packed.status();
-    ASSERT_EQ(packed->dtype, DType::kBF16);
+    ASSERT_EQ(packed->format.code, DType::kBF16);
     EXPECT_EQ(packed->scales, nullptr);
     const HostWeight& second = c.parts.parts[1];
     const int32_t row = c.parts.parts[0].n + 3;
     const std::vector<bf16> stored = Get(static_cast<const bf16*>(packed->data), int64_t{packed->n} * 130);
-    const float scale = second.scale_inv[129 / second.block_k];
+    const float scale = second.f32_scales()[129 / second.format.columns];
     EXPECT_EQ(ToFloat(stored[row * 130 + 129]),
               ToFloat(ToBf16(F8E4M3ToFloat(c.parts.codes[row * 130 + 129]) * scale)));
   }
@@ -214,18 +213,17 @@ TEST_F(CudaDeviceTest, FourBitWeightsLieInTilesWithTheirScales) {
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37 + i / 256);
   for (size_t i = 0; i < scales.size(); ++i) scales[i] = ToBf16(1.0f + float(i));
   const auto part = [&](int first, int n) {
-    return HostWeight{.dtype = DType::kInt4,
+    return HostWeight{.format = Int4Format(kGroup),
                       .n = n,
                       .k = kK,
                       .data = codes.data() + first * kK / 2,
-                      .group_scales = scales.data() + first * (kK / kGroup),
-                      .group = kGroup};
+                      .scales = scales.data() + first * (kK / kGroup)};
   };
   const HostWeight parts[] = {part(0, 30), part(30, 70)};
   const auto packed = device_->PackWeight(parts);
   ASSERT_TRUE(packed.ok()) << packed.status();
-  EXPECT_EQ(packed->dtype, DType::kInt4);
-  EXPECT_EQ(packed->group, kGroup);
+  EXPECT_EQ(packed->format.code, DType::kInt4);
+  EXPECT_EQ(packed->format.columns, kGroup);
   EXPECT_EQ(packed->n, 100);
   const Layout4Bit layout = {100, kK, kGroup};
   EXPECT_EQ(layout.bytes(), 2 * 2 * (4096 + 4 * 64 * 2));
@@ -246,15 +244,10 @@ TEST_F(CudaDeviceTest, Refuses4BitGroupsByName) {
   const std::vector<uint8_t> codes(64);
   const std::vector<bf16> scales(16);
   const auto part = [&](int group) {
-    return HostWeight{.dtype = DType::kInt4,
-                      .n = 2,
-                      .k = 64,
-                      .data = codes.data(),
-                      .group_scales = scales.data(),
-                      .group = group};
+    return HostWeight{
+        .format = Int4Format(group), .n = 2, .k = 64, .data = codes.data(), .scales = scales.data()};
   };
-  RandomWeight random = DenseRandomWeight(4, 64, DType::kInt4, 1, 9);
-  random.group = 16;
+  const RandomWeight random = DenseRandomWeight(4, 64, Int4Format(16), 1, 9);
   const HostWeight small = part(16);
   for (const absl::Status& status :
        {device_->PackWeight({&small, 1}).status(), device_->MakeRandomWeights(2, random).status()}) {
@@ -269,8 +262,7 @@ TEST_F(CudaDeviceTest, Refuses4BitGroupsByName) {
 
 TEST_F(CudaDeviceTest, Random4BitWeightsAreThoseOfTheirNumbers) {
   for (const DType dtype : {DType::kInt4, DType::kF4E2M1}) {
-    RandomWeight weight = DenseRandomWeight(70, 192, dtype, 0.5f, 9);
-    weight.group = 64;
+    RandomWeight weight = DenseRandomWeight(70, 192, FormatOf(dtype, 64), 0.5f, 9);
     weight.offset = 11;
     const auto made = device_->MakeRandomWeights(2, weight);
     ASSERT_TRUE(made.ok()) << made.status();
@@ -293,7 +285,7 @@ TEST_F(CudaDeviceTest, Random4BitWeightsAreThoseOfTheirNumbers) {
 
 TEST_F(CudaDeviceTest, RandomWeightsAreThoseOfTheirNumbers) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-    RandomWeight weight = DenseRandomWeight(70, 130, dtype, 0.5f, 9);
+    RandomWeight weight = DenseRandomWeight(70, 130, FormatOf(dtype), 0.5f, 9);
     weight.offset = 11;
     const auto made = device_->MakeRandomWeights(3, weight);
     ASSERT_TRUE(made.ok()) << made.status();

@@ -25,7 +25,7 @@ constexpr int kVocab = 96;
 
 ModelConfig SmallConfig(bool fp8 = false) {
   ModelConfig config;
-  config.fp8_blocks = fp8;
+  if (fp8) config.projections = kFp8Format;
   config.architecture = "DeepseekV3ForCausalLM";
   config.vocab_size = kVocab;
   config.hidden_size = 32;
@@ -58,9 +58,9 @@ ModelConfig BlocksConfig() {
 }
 
 // Every projection in 4 bits, but for W_UK and W_UV in INT4: these stay in BF16.
-ModelConfig FourBitConfig(CodeFormat codes, int group) {
+ModelConfig FourBitConfig(const WeightFormat& format) {
   ModelConfig config = SmallConfig();
-  config.pack_quantized = {codes, group};
+  config.projections = format;
   config.hidden_size = config.intermediate_size = config.moe_intermediate_size = 128;
   config.q_lora_rank = config.kv_lora_rank = 128;
   config.num_attention_heads = 8;
@@ -329,9 +329,9 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
                {"bf16, FP8 cache", SmallConfig(), 0.3, DType::kF8E4M3},
                {"fp8", SmallConfig(/*fp8=*/true), 0.3},
                {"fp8 in whole blocks", BlocksConfig(), 0.3},
-               {"int4 in groups of 32", FourBitConfig(CodeFormat::kInt4, 32), 0.05},
-               {"int4 in groups of 128", FourBitConfig(CodeFormat::kInt4, 128), 0.05},
-               {"fp4", FourBitConfig(CodeFormat::kFp4, 32), 0.05}};
+               {"int4 in groups of 32", FourBitConfig(kInt4Format), 0.05},
+               {"int4 in groups of 128", FourBitConfig(Int4Format(128)), 0.05},
+               {"fp4", FourBitConfig(kMxfp4Format), 0.05}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
     options.kv_dtype = c.kv_dtype;

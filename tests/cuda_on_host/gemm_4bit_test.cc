@@ -157,7 +157,7 @@ TEST(Gemm4Bit, ManySplitRowsAreComputedInPieces) {
 // Neither the splits nor the sums of a row may depend on where its inputs lie.
 TEST(Gemm4Bit, MisalignedRowsHaveTheSameBits) {
   constexpr int kN = 16, kK = 4096, kRows = 3;
-  ASSERT_GT(cuda::Splits4Bit(kN, kK, DType::kInt4, 32), 1);
+  ASSERT_GT(cuda::Splits4Bit(kN, kK, kInt4Format), 1);
   Noise noise(65);
   OpRig rig({}, RunMode::kReplayed);
   const TestWeight weight = MakeTestWeight(noise, {kN}, kK, DType::kInt4, 0, 32);

@@ -131,8 +131,8 @@ TEST(GemmPlan, FusesGateAndUpUnlessFewTilesHaveRows) {
 
 // ---- 4 bits ----
 
-GemmSize FourBits(int n, int k, int rows, DType codes = DType::kInt4) {
-  return {.n = n, .k = k, .rows = rows, .codes = codes, .scale_group = 32};
+GemmSize FourBits(int n, int k, int rows, const WeightFormat& format = kInt4Format) {
+  return {.n = n, .k = k, .rows = rows, .format = format};
 }
 
 TEST(Gemm4BitPlan, ChoosesForR1) {
@@ -151,7 +151,7 @@ TEST(Gemm4BitPlan, ChoosesForR1) {
       {kSharedDown, 8, "16x64, splits 1, blocks 112, waves 1"},
   };
   for (const Case& c : cases) {
-    const int splits = Splits4Bit(c.weight.n, c.weight.k, DType::kInt4, 32);
+    const int splits = Splits4Bit(c.weight.n, c.weight.k, kInt4Format);
     EXPECT_EQ(Show(Plan4Bit(FourBits(c.weight.n, c.weight.k, c.rows), splits)), c.plan)
         << c.weight.name << ", " << c.rows << " rows";
   }
@@ -159,13 +159,13 @@ TEST(Gemm4BitPlan, ChoosesForR1) {
 
 TEST(Gemm4BitPlan, IsNeverFasterThanMemoryNorSlowerThanOneTileForAll) {
   const GemmRates rates;
-  for (const DType codes : {DType::kInt4, DType::kF4E2M1}) {
+  for (const WeightFormat& format : {kInt4Format, kMxfp4Format}) {
     for (const Weight& w : kAll) {
       const double bytes = double(w.n) * w.k * (0.5 + 2.0 / 32);
-      const int splits = Splits4Bit(w.n, w.k, codes, 32);
+      const int splits = Splits4Bit(w.n, w.k, format);
       double before = 0;
       for (int rows = 1; rows <= 256; ++rows) {
-        const GemmSize size = FourBits(w.n, w.k, rows, codes);
+        const GemmSize size = FourBits(w.n, w.k, rows, format);
         const GemmPlan plan = Plan4Bit(size, splits);
         const std::string what = std::string(w.name) + ", " + std::to_string(rows) + " rows: " + Show(plan);
         EXPECT_GE(plan.microseconds, bytes / rates.memory_bytes_per_us) << what;
@@ -179,9 +179,9 @@ TEST(Gemm4BitPlan, IsNeverFasterThanMemoryNorSlowerThanOneTileForAll) {
 }
 
 TEST(Gemm4BitPlan, SplitsSomeWeightsWhoseTilesAreFew) {
-  EXPECT_EQ(Splits4Bit(kDenseGateUp.n, kDenseGateUp.k, DType::kF4E2M1, 32), 1);  // 576 tiles
-  EXPECT_GT(Splits4Bit(kSharedGateUp.n, kSharedGateUp.k, DType::kInt4, 32), 1);
-  EXPECT_EQ(Splits4Bit(64, 512, DType::kInt4, 32), 1);  // a split has four steps
+  EXPECT_EQ(Splits4Bit(kDenseGateUp.n, kDenseGateUp.k, kMxfp4Format), 1);  // 576 tiles
+  EXPECT_GT(Splits4Bit(kSharedGateUp.n, kSharedGateUp.k, kInt4Format), 1);
+  EXPECT_EQ(Splits4Bit(64, 512, kInt4Format), 1);  // a split has four steps
 }
 
 TEST(Gemm4BitPlan, AMultiprocessorHasRoomForItsBlocks) {

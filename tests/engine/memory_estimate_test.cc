@@ -119,14 +119,9 @@ TEST(PackedBytes, IsWhatPackingAllocates) {
   const std::vector<uint8_t> zeros(1 << 16);
   const std::vector<float> scales(64, 1.0f);
   const HostWeight cases[] = {
-      {.dtype = DType::kBF16, .n = 70, .k = 33, .data = zeros.data()},
-      {.dtype = DType::kF8E4M3, .n = 130, .k = 200, .data = zeros.data(), .scale_inv = scales.data()},
-      {.dtype = DType::kInt4,
-       .n = 64,
-       .k = 96,
-       .data = zeros.data(),
-       .group_scales = reinterpret_cast<const bf16*>(zeros.data()),
-       .group = 32},
+      {.format = kBf16Format, .n = 70, .k = 33, .data = zeros.data()},
+      {.format = kFp8Format, .n = 130, .k = 200, .data = zeros.data(), .scales = scales.data()},
+      {.format = kInt4Format, .n = 64, .k = 96, .data = zeros.data(), .scales = zeros.data()},
   };
   for (const HostWeight& weight : cases) {
     int64_t allocated = 0;
@@ -138,7 +133,7 @@ TEST(PackedBytes, IsWhatPackingAllocates) {
       return reinterpret_cast<void*>((address + 63) / 64 * 64);
     });
     ASSERT_TRUE(packed.ok()) << packed.status();
-    EXPECT_EQ(PackedBytes({&weight, 1}), allocated) << DTypeName(weight.dtype);
+    EXPECT_EQ(PackedBytes({&weight, 1}), allocated) << DTypeName(weight.format.code);
   }
 }
 

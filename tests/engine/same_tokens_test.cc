@@ -88,8 +88,8 @@ class SameTokensInt4 : public SameTokens {
 // In the fast tier two rows of three.
 TEST_F(SameTokensInt4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   const V3Weights& weights = *model_.weights.Find<V3Weights>();
-  ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.dtype, DType::kInt4);
-  ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.dtype, DType::kInt4);
+  ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.format.code, DType::kInt4);
+  ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.format.code, DType::kInt4);
   const auto rows = CoveringArray(kLevels, 2);
   std::vector<std::vector<int>> chosen;
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -66,7 +66,7 @@ class Product {
                                  .x = Dense<const bf16>(rig_.Put(x_), rows_, k_),
                                  .weight = packed_,
                                  .ranges = {.offsets = nullptr, .rows = rows_, .groups = 1}};
-    if (packed_.dtype == DType::kF8E4M3) {
+    if (IsF8(packed_.format)) {
       const cuda::QuantizedShape shape(rows_, k_);
       problem.x_f8 = shape.View(rig_.Poisoned<uint8_t>(shape.bytes));
       cuda::QuantizeRows(rig_.stream(), problem.x_f8, problem.x, nullptr, nullptr, rows_);

@@ -104,12 +104,12 @@ TEST(Gemm, Holds) {
 
 TEST(Gemm, WidensEveryF8CodeExactly) {
   // One output per code, a one-hot input: the output is the weight itself.
-  HostWeight part{.dtype = DType::kF8E4M3, .n = 256, .k = 2};
+  HostWeight part{.format = kFp8Format, .n = 256, .k = 2};
   std::vector<uint8_t> codes(512, 0);
   for (int code = 0; code < 256; ++code) codes[2 * code] = static_cast<uint8_t>(code);
   const std::vector<float> scales(2, 1.0f);
   part.data = codes.data();
-  part.scale_inv = scales.data();
+  part.scales = scales.data();
   for (const std::string& isa : SupportedIsas()) {
     SCOPED_TRACE(isa);
     OpRig rig({.isa = isa}, RunMode::kEager);
@@ -210,9 +210,8 @@ void ExpectEvery4BitCodeAtEveryPlace(DType dtype, int group) {
   }
   std::vector<bf16> x(group * group, ToBf16(0.0f));
   for (int i = 0; i < group; ++i) x[i * group + i] = ToBf16(1.0f);
-  HostWeight part{.dtype = dtype, .n = 16, .k = group, .data = codes.data()};
-  part.group_scales = scales.data();
-  part.group = group;
+  const HostWeight part{
+      .format = FormatOf(dtype, group), .n = 16, .k = group, .data = codes.data(), .scales = scales.data()};
   for (const std::string& isa : SupportedIsas()) {
     OpRig rig({.isa = isa}, RunMode::kEager);
     float* out = rig.Poisoned<float>(group * 16);
@@ -242,9 +241,8 @@ TEST(Gemm, TakesTheSmallestE8M0Scale) {
   constexpr int kK = 32;
   const std::vector<uint8_t> codes(kK / 2, 0x77);  // 6 each
   const std::vector<bf16> scales = {E8M0ToBf16(0)};
-  HostWeight part{.dtype = DType::kF4E2M1, .n = 1, .k = kK, .data = codes.data()};
-  part.group_scales = scales.data();
-  part.group = kK;
+  const HostWeight part{
+      .format = WithWideScales(kMxfp4Format), .n = 1, .k = kK, .data = codes.data(), .scales = scales.data()};
   for (const std::string& isa : SupportedIsas()) {
     OpRig rig({.isa = isa}, RunMode::kEager);
     float* out = rig.Poisoned<float>(1);
@@ -276,13 +274,12 @@ TEST(Gemm, LeavesNeighbouringColumnsAlone) {
 TEST(PackWeight, RefusesPartsThatDoNotFit) {
   const std::vector<uint16_t> data(64);
   const std::vector<float> scales(4);
-  const HostWeight bf16_part{.dtype = DType::kBF16, .n = 4, .k = 8, .data = data.data()};
-  const HostWeight other_k{.dtype = DType::kBF16, .n = 4, .k = 7, .data = data.data()};
-  const HostWeight f8{
-      .dtype = DType::kF8E4M3, .n = 4, .k = 8, .data = data.data(), .scale_inv = scales.data()};
-  const HostWeight no_scales{.dtype = DType::kF8E4M3, .n = 4, .k = 8, .data = data.data()};
+  const HostWeight bf16_part{.format = kBf16Format, .n = 4, .k = 8, .data = data.data()};
+  const HostWeight other_k{.format = kBf16Format, .n = 4, .k = 7, .data = data.data()};
+  const HostWeight f8{.format = kFp8Format, .n = 4, .k = 8, .data = data.data(), .scales = scales.data()};
+  const HostWeight no_scales{.format = kFp8Format, .n = 4, .k = 8, .data = data.data()};
   HostWeight other_block = f8;
-  other_block.block_k = 4;
+  other_block.format.columns = 4;
   struct Case {
     std::vector<HostWeight> parts;
     const char* message;
@@ -295,23 +292,22 @@ TEST(PackWeight, RefusesPartsThatDoNotFit) {
       {{HostWeight{.n = 0, .k = 8}}, "shape [0, 8]"},
   };
   const std::vector<bf16> group_scales(4);
-  const HostWeight int4{.dtype = DType::kInt4,
-                        .n = 4,
-                        .k = 8,
-                        .data = data.data(),
-                        .group_scales = group_scales.data(),
-                        .group = 8};
+  const HostWeight int4{
+      .format = Int4Format(8), .n = 4, .k = 8, .data = data.data(), .scales = group_scales.data()};
   HostWeight fp4 = int4, no_group_scales = int4, other_group = int4, odd = int4, wide = int4, ragged = int4;
-  fp4.dtype = DType::kF4E2M1;
-  no_group_scales.group_scales = nullptr;
+  HostWeight e8m0_scales = int4, tensor_scale = int4;
+  e8m0_scales.format.scale = DType::kE8M0;
+  tensor_scale.format.tensor_scale = true;
+  fp4.format.code = DType::kF4E2M1;
+  no_group_scales.scales = nullptr;
   odd.k = 9;
-  other_group.group = 4;
-  wide.group = wide.k = 136;
+  other_group.format.columns = 4;
+  wide.format.columns = wide.k = 136;
   other_group.k = ragged.k = 16;
-  other_group.group = 16;
-  ragged.group = 12;
+  other_group.format.columns = 16;
+  ragged.format.columns = 12;
   HostWeight group8 = other_group;
-  group8.group = 8;
+  group8.format.columns = 8;
   cases.insert(cases.end(), {{{int4, fp4}, "stacked parts are INT4 and F4_E2M1"},
                              {{int4, bf16_part}, "stacked parts are INT4 and BF16"},
                              {{bf16_part, int4}, "stacked parts are BF16 and INT4"},
@@ -319,7 +315,9 @@ TEST(PackWeight, RefusesPartsThatDoNotFit) {
                              {{odd}, "INT4 with 9 inputs, allowed multiples of its group, 8"},
                              {{wide}, "groups of 136, allowed multiples of 8 up to 128"},
                              {{ragged}, "groups of 12, allowed multiples of 8 up to 128"},
-                             {{group8, other_group}, "scale blocks of 8 and 16"}});
+                             {{group8, other_group}, "scale blocks of 8 and 16"},
+                             {{e8m0_scales}, "INT4 with 1 x 8 scales in F8_E8M0, allowed BF16"},
+                             {{tensor_scale}, "scales in BF16 and a tensor scale"}});
   // CUDA converts weights with other grids than 128 x 128 to BF16.
   if (TestBackend() == "cpu") cases.push_back({{f8, other_block}, "scale blocks of 128 and 4"});
   OpRig rig({}, RunMode::kEager);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/ops/op_rig.h"
+#include "tests/weight_formats.h"
 
 namespace foredraft {
 
@@ -54,7 +55,7 @@ inline void Append4BitPart(Noise& noise, int n, int k, DType dtype, int group, T
     weight->values.push_back(static_cast<double>(Code4ToFloat(dtype, code)) * ToFloat(scales[i / group]));
   }
   weight->parts.push_back(
-      {.dtype = dtype, .n = n, .k = k, .data = bytes.data(), .group_scales = scales.data(), .group = group});
+      {.format = FormatOf(dtype, group), .n = n, .k = k, .data = bytes.data(), .scales = scales.data()});
 }
 
 inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, TestWeight* weight) {
@@ -72,7 +73,8 @@ inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, T
     const bool as_bf16 = TestBackend() == "cuda" && !weight->quantises_inputs;
     weight->values.push_back(as_bf16 ? ToFloat(ToBf16(static_cast<float>(value))) : value);
   }
-  weight->parts.push_back({DType::kF8E4M3, n, k, codes.data(), scales.data(), block_n, block_k});
+  const WeightFormat format = {.code = DType::kF8E4M3, .rows = block_n, .columns = block_k};
+  weight->parts.push_back({format, n, k, codes.data(), scales.data()});
 }
 
 // block_k of a 4-bit kind is its group.
@@ -99,10 +101,11 @@ inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, i
       weight.values.push_back(ToFloat(bf16{rounded.back()}));
     }
     if (dtype == DType::kBF16) {
-      weight.parts.push_back({.dtype = dtype, .n = n, .k = k, .data = rounded.data()});
+      weight.parts.push_back({.format = {.code = dtype}, .n = n, .k = k, .data = rounded.data()});
     } else {
       weight.f32_data.push_back(values);
-      weight.parts.push_back({.dtype = dtype, .n = n, .k = k, .data = weight.f32_data.back().data()});
+      weight.parts.push_back(
+          {.format = {.code = dtype}, .n = n, .k = k, .data = weight.f32_data.back().data()});
     }
   }
   weight.sums_coarsely = weight.quantises_inputs && k % 128 == 0 && weight.n % 8 == 0;

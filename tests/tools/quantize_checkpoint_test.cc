@@ -7,13 +7,13 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_check.h"
-#include "engine/checkpoint/host_tensor.h"
-#include "engine/checkpoint/pack_quantized.h"
+#include "engine/checkpoint/formats/host_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/random_weight.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/checkpoint/checkpoint_files.h"
+#include "tests/weight_formats.h"
 #include "tools/synth/synth.h"
 
 namespace foredraft {
@@ -172,7 +172,7 @@ TEST_F(QuantizeCheckpointTest, WritesACheckpointWhoseTensorsAreNearTheOriginals)
   const ModelConfig original = *ReadModelConfig(options_.in_dir + "/config.json");
   for (const DType dtype : {DType::kInt4, DType::kF8E4M3}) {
     SCOPED_TRACE(DTypeName(dtype));
-    options_.dtype = dtype;
+    options_.format = FileFormatOf(dtype);
     options_.out_dir += "x";
     int64_t last_done = 0, last_total = 0;
     const auto report = QuantizeCheckpoint(options_, [&](int64_t done, int64_t total) {
@@ -264,7 +264,7 @@ TEST_F(QuantizeCheckpointTest, ThreadsAndShardsDoNotChangeBytes) {
 
 TEST_F(QuantizeCheckpointTest, TakesModulesFromAFileOfTheirOwn) {
   options_.in_dir = "tests/golden/checkpoints/joyai_llm_flash";
-  options_.dtype = DType::kF8E4M3;
+  options_.format = kFp8Format;
   ASSERT_TRUE(QuantizeCheckpoint(options_, nullptr).ok());
   const ModelConfig config = *ReadModelConfig(options_.out_dir + "/config.json");
   const auto written = Checkpoint::Open(options_.out_dir, config.mtp_file);
@@ -330,7 +330,7 @@ TEST_F(QuantizeCheckpointTest, RefusesNamingWhatIsWrong) {
 
 TEST_F(QuantizeCheckpointTest, RefusesExpertsThatAGroupPacksInPart) {
   const std::string config = options_.in_dir + "/config.json";
-  options_.group = 128;  // divides neither 160 nor 64
+  options_.format = Int4Format(128);  // divides neither 160 nor 64
   EXPECT_EQ(QuantizeCheckpoint(options_, nullptr).status(),
             absl::InvalidArgumentError(
                 config + ": hidden_size: 160, allowed multiples of the group, 128: no other program reads "
@@ -350,7 +350,7 @@ TEST_F(QuantizeCheckpointTest, RefusesExpertsThatAGroupPacksInPart) {
                 dir + "/model/config.json: moe_intermediate_size: 40, allowed multiples of the group, 32: no "
                       "other program reads experts of which some projections are packed; no group fits, "
                       "quantize to fp8"));
-  narrow.dtype = DType::kF8E4M3;
+  narrow.format = kFp8Format;
   EXPECT_TRUE(QuantizeCheckpoint(narrow, nullptr).ok());
 }
 

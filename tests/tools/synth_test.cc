@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/fake_device.h"
+#include "tests/weight_formats.h"
 
 namespace foredraft {
 namespace {
@@ -46,7 +47,7 @@ class SynthTest : public ::testing::TestWithParam<DType> {};
 
 TEST_P(SynthTest, WritesACheckpointThatLoads) {
   RandomCheckpointOptions options = Options("load");
-  options.projections = GetParam();
+  options.projections = FileFormatOf(GetParam());
   if (Is4Bit(GetParam())) {  // down has 320 columns, groups of 32
     std::string text = kConfig;
     text.replace(text.find("\"intermediate_size\": 300"), 24, "\"intermediate_size\": 320");
@@ -56,7 +57,7 @@ TEST_P(SynthTest, WritesACheckpointThatLoads) {
   ASSERT_TRUE(report.ok()) << report.status();
   const auto config = ReadModelConfig(options.out_dir + "/config.json");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->fp8_blocks, GetParam() == DType::kF8E4M3);
+  EXPECT_EQ(config->projections, FileFormatOf(GetParam()));
   FakeDevice device;
   FakeStream stream;
   const auto weights = As<V3Weights>(LoadWeights(options.out_dir, *config, 2, device, stream, nullptr));
@@ -67,7 +68,7 @@ TEST_P(SynthTest, WritesACheckpointThatLoads) {
   for (int row = 0; row < down.n; ++row)
     for (int column = 0; column < down.k; ++column) squares += std::pow(FakeDevice::At(down, row, column), 2);
   EXPECT_NEAR(squares / down.n, 1.0 / 4, 0.02) << "rows of down, over 2 layers";
-  EXPECT_EQ(down.dtype, GetParam());
+  EXPECT_EQ(down.format.code, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SynthTest,

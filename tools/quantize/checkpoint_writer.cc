@@ -20,7 +20,7 @@ struct Shard {
   size_t last = 0;
 };
 
-std::vector<Shard> CutShards(const std::vector<OutputTensor>& tensors, int64_t max_shard_bytes) {
+std::vector<Shard> CutShards(const std::vector<StoredTensor>& tensors, int64_t max_shard_bytes) {
   std::vector<Shard> shards(1);
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -34,10 +34,10 @@ std::vector<Shard> CutShards(const std::vector<OutputTensor>& tensors, int64_t m
   return shards;
 }
 
-std::string Header(std::span<const OutputTensor> tensors) {
+std::string Header(std::span<const StoredTensor> tensors) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   int64_t offset = 0;
-  for (const OutputTensor& tensor : tensors) {
+  for (const StoredTensor& tensor : tensors) {
     header[tensor.name] = {{"dtype", tensor.dtype},
                            {"shape", tensor.shape},
                            {"data_offsets", {offset, offset + tensor.bytes()}}};
@@ -54,7 +54,7 @@ absl::Status CloseFile(std::ofstream& file, const std::string& path) {
   return absl::ResourceExhaustedError(absl::StrFormat("%s: cannot be written", path));
 }
 
-absl::Status WriteShard(const std::vector<OutputTensor>& tensors, const Shard& shard, const std::string& path,
+absl::Status WriteShard(const std::vector<StoredTensor>& tensors, const Shard& shard, const std::string& path,
                         const TensorWriter& write) {
   std::ofstream file(path, std::ios::binary);
   const std::string header = Header(std::span(tensors).subspan(shard.first, shard.last - shard.first));
@@ -71,13 +71,6 @@ absl::Status WriteShard(const std::vector<OutputTensor>& tensors, const Shard& s
 }
 
 }  // namespace
-
-int64_t OutputTensor::bytes() const {
-  int64_t bytes = SafetensorsElementBytes(dtype);
-  CHECK(bytes > 0) << dtype;
-  for (const int64_t size : shape) bytes *= size;
-  return bytes;
-}
 
 absl::Status MakeOutputDir(const std::string& dir, const std::string& command) {
   std::error_code error;
@@ -97,7 +90,7 @@ absl::Status WriteJsonFile(const Json& json, const std::string& path) {
   return CloseFile(file, path);
 }
 
-absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(const std::vector<OutputTensor>& tensors,
+absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(const std::vector<StoredTensor>& tensors,
                                                   const std::string& dir, int64_t max_shard_bytes,
                                                   const TensorWriter& write) {
   const std::vector<Shard> shards = CutShards(tensors, max_shard_bytes);

@@ -11,17 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "nlohmann/json.hpp"
 
 namespace foredraft {
-
-struct OutputTensor {
-  std::string name;
-  std::string dtype;           // safetensors' spelling
-  std::vector<int64_t> shape;  // row-major
-
-  int64_t bytes() const;
-};
 
 struct WrittenCheckpoint {
   int64_t tensor_count = 0;
@@ -37,7 +30,7 @@ using TensorWriter = std::function<absl::Status(size_t index, std::ostream& out)
 
 // A shard is closed before it exceeds max_shard_bytes; a larger tensor gets a shard of its own.
 // RESOURCE_EXHAUSTED names the file that could not be written.
-absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(const std::vector<OutputTensor>& tensors,
+absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(const std::vector<StoredTensor>& tensors,
                                                   const std::string& dir, int64_t max_shard_bytes,
                                                   const TensorWriter& write);
 

@@ -11,9 +11,9 @@
 #include "base/fnv.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "engine/checkpoint/formats/quantization_config.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "engine/checkpoint/model_description.h"
-#include "engine/checkpoint/pack_quantized.h"
-#include "engine/checkpoint/quantization_config.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/model/model_config.h"
 #include "kernels/random_weight.h"
@@ -30,7 +30,6 @@ constexpr size_t kBufferBytes = size_t{4} << 20;
 uint64_t Mix(uint64_t x) { return RandomBits(x, 1); }
 
 // 65,536 nearly normal values of variance 1 (sums of four uniforms). 16 random bits choose one.
-constexpr float kNormalBound = 3.4641016f;
 const std::vector<float>& Normals() {
   static const std::vector<float> normals = [] {
     std::vector<float> values(kNormalCount);
@@ -66,18 +65,17 @@ enum class Content {
   kElements,   // mean + spread * normal, rounded to `dtype`
   kCodes,      // 4-bit codes of spread * normal, two to a byte
   kExponents,  // E8M0 `constant`
-  kShape,      // two sizes
+  kConstant,   // the bytes of `out`
   kIds,        // RandomIds
 };
 
 struct RandomTensor {
-  OutputTensor out;
+  StoredTensor out;
   Content content = Content::kElements;
   DType dtype = DType::kBF16;
   float mean = 0;
   float spread = 0;
   uint8_t constant = 0;
-  std::vector<int64_t> sizes;        // kShape
   const TensorSpec* spec = nullptr;  // kIds
 
   int64_t element_count() const { return out.bytes() / SafetensorsElementBytes(out.dtype); }
@@ -138,8 +136,8 @@ void WriteTensor(const RandomTensor& tensor, const ModelConfig& config, uint64_t
   } else if (tensor.content == Content::kExponents) {
     const std::string row(tensor.out.shape[1], static_cast<char>(tensor.constant));
     for (int64_t i = 0; i < tensor.out.shape[0]; ++i) file << row;
-  } else if (tensor.content == Content::kShape) {
-    file.write(reinterpret_cast<const char*>(tensor.sizes.data()), tensor.out.bytes());
+  } else if (tensor.content == Content::kConstant) {
+    file << tensor.out.constant;
   } else if (tensor.content == Content::kIds) {
     const std::vector<int32_t> ids = RandomIds(*tensor.spec, config, key);
     const std::vector<int64_t> stored(ids.begin(), ids.end());
@@ -168,79 +166,36 @@ RandomTensor Describe(const TensorSpec& spec, const ModelConfig& config) {
   return Elements(spec.name, spec.shape, dtype, 0, RandomAmplitude(spec, config));
 }
 
-// The exponent of the least power of two by which the codes, up to `largest`, reach the amplitude's bound.
-int ScaleExponent(float amplitude, float largest) {
-  return static_cast<int>(std::ceil(std::log2(amplitude * kNormalBound / largest)));
-}
-
-// E8M0 scales, all the same.
-RandomTensor Exponents(const std::string& name, const std::string& dtype, std::vector<int64_t> shape,
-                       int exponent) {
-  return {.out = {name, dtype, std::move(shape)},
-          .content = Content::kExponents,
-          .constant = static_cast<uint8_t>(127 + exponent)};
-}
-
-// FP8 blocks or FP4 groups with E8M0 scales, as DeepSeek-V4 has them. The scales are powers of two, so
-// the range of the codes is chosen to give the wanted spread.
-void AppendE8m0(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
-  const float amplitude = RandomAmplitude(spec, config);
-  const int64_t n = spec.shape[0], k = spec.shape[1];
-  if (spec.fp4) {
-    const int exponent = ScaleExponent(amplitude, Code4ToFloat(DType::kF4E2M1, 7));
-    tensors.push_back({.out = {spec.name, "I8", {n, k / 2}},
-                       .content = Content::kCodes,
-                       .dtype = DType::kF4E2M1,
-                       .spread = std::ldexp(amplitude, -exponent)});
-    tensors.push_back(Exponents(spec.scale, "F8_E8M0", {n, k / kFp4Group}, exponent));
-  } else {
-    const int exponent = ScaleExponent(amplitude, 448);
-    tensors.push_back(Elements(spec.name, spec.shape, DType::kF8E4M3, 0, std::ldexp(amplitude, -exponent)));
-    tensors.push_back(Exponents(spec.scale, "F8_E8M0", ScaleShape(config, spec.shape), exponent));
-  }
-}
-
-// Codes fill E4M3's range; the scales, which differ a little from block to block, undo that.
-void AppendF8(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
-  const float scale = RandomAmplitude(spec, config) * kNormalBound / 448;
-  tensors.push_back(Elements(spec.name, spec.shape, DType::kF8E4M3, 0, 448 / kNormalBound));
-  tensors.push_back(Elements(spec.scale, ScaleShape(config, spec.shape), DType::kF32, scale, scale / 16));
-}
-
-// A matrix of 4-bit codes. FP4's scales are powers of two; the range of its codes is chosen so that the
-// weights have the wanted spread all the same.
-void AppendPacked(const TensorSpec& spec, const ModelConfig& config, std::vector<RandomTensor>& tensors) {
-  const DType dtype = PackedDType(config);
-  const bool int4 = dtype == DType::kInt4;
-  const std::vector<std::string> names = PackedNames(config, spec);
-  const float amplitude = RandomAmplitude(spec, config);
-  const int64_t n = spec.shape[0], k = spec.shape[1];
-  const int64_t groups = k / config.pack_quantized.group;
-  float scale = amplitude * kNormalBound / Code4ToFloat(dtype, int4 ? 15 : 7);
-  const int exponent = ScaleExponent(amplitude, Code4ToFloat(dtype, int4 ? 15 : 7));
-  if (!int4) scale = std::ldexp(1.0f, exponent);
-  tensors.push_back({.out = {names[0], int4 ? "I32" : "U8", {n, k / (int4 ? 8 : 2)}},
-                     .content = Content::kCodes,
-                     .dtype = dtype,
-                     .spread = amplitude / scale});
-  if (int4) {
-    tensors.push_back(Elements(names[1], {n, groups}, DType::kBF16, scale, scale / 16));
-    tensors.push_back({.out = {names[2], "I64", {2}}, .content = Content::kShape, .sizes = spec.shape});
-  } else {
-    tensors.push_back(Exponents(names[1], "U8", {n, groups}, exponent));
+// Codes and scales, which differ a little from block to block unless they are powers of two.
+void AppendQuantised(const TensorSpec& spec, const ModelConfig& config, const StoredFormat& stored,
+                     std::vector<RandomTensor>& tensors) {
+  const WeightFormat& format = spec.format;
+  const RandomCodes random = stored.random(format, RandomAmplitude(spec, config));
+  for (StoredTensor& out : stored.tensors(config, spec)) {
+    RandomTensor tensor = {.out = std::move(out), .dtype = format.code, .spread = random.spread};
+    if (tensor.out.part == StoredTensor::Part::kConstant) {
+      tensor.content = Content::kConstant;
+    } else if (tensor.out.part == StoredTensor::Part::kCodes) {
+      if (Is4Bit(format)) tensor.content = Content::kCodes;
+    } else if (format.scale == DType::kE8M0) {
+      tensor.content = Content::kExponents;
+      tensor.constant = static_cast<uint8_t>(127 + random.exponent);
+    } else {
+      tensor.dtype = format.scale;
+      tensor.mean = random.scale;
+      tensor.spread = random.scale / 16;
+    }
+    tensors.push_back(std::move(tensor));
   }
 }
 
 std::vector<RandomTensor> ListTensors(const ModelConfig& config, const ModelDescription& description) {
-  const absl::flat_hash_set<const TensorSpec*> packed = TensorsToPack(config, description);
+  const FormatChoice choice(config, description);
   std::vector<RandomTensor> tensors;
   for (const TensorSpec& spec : description.tensors) {
     if (spec.kind == TensorKind::kUnread) continue;
-    if (packed.contains(&spec)) {
-      AppendPacked(spec, config, tensors);
-    } else if (config.fp8_blocks && spec.is_quantised()) {
-      const bool e8m0 = spec.scale_format == ScaleFormat::kE8m0;
-      (e8m0 ? AppendE8m0 : AppendF8)(spec, config, tensors);
+    if (choice.Quantises(spec)) {
+      AppendQuantised(spec, config, choice.Of(spec), tensors);
     } else {
       tensors.push_back(Describe(spec, config));
     }
@@ -274,7 +229,7 @@ absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOp
   RETURN_IF_ERROR(WriteConfig(text, config, description, options.out_dir));
   RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));
   const std::vector<RandomTensor> tensors = ListTensors(config, description);
-  std::vector<OutputTensor> outputs;
+  std::vector<StoredTensor> outputs;
   for (const RandomTensor& tensor : tensors) outputs.push_back(tensor.out);
   return WriteCheckpoint(outputs, options.out_dir, options.max_shard_bytes,
                          [&](size_t index, std::ostream& out) -> absl::Status {

@@ -83,7 +83,7 @@ Table Weights::ReadFp8(const std::string& name, const std::string& module) const
   for (int64_t row = 0; row < table.rows; ++row) {
     for (int64_t col = 0; col < table.cols; ++col) {
       table.values[row * table.cols + col] *=
-          scales.row(row / config_.weight_block_n)[col / config_.weight_block_k];
+          scales.row(row / config_.projections.rows)[col / config_.projections.columns];
     }
   }
   return table;

@@ -29,7 +29,8 @@ class Describer {
                                 .shape = std::move(shape),
                                 .scale = prefix_ + name + ".weight_scale_inv",
                                 .expert = expert,
-                                .mtp_module = mtp_module_});
+                                .mtp_module = mtp_module_,
+                                .format = config_.projections});
   }
 
   void Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {

@@ -173,7 +173,9 @@ void ReadExperts(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape
   if (dtype != nullptr && *dtype != "fp4" && *dtype != "fp8") {
     fields.Refuse("expert_dtype", ShowJson(*dtype), "fp4, fp8");
   }
-  shape.fp4_experts = dtype == nullptr || *dtype == "fp4";
+  if (!IsF8(config.projections)) return;
+  config.projections = kFp8E8m0Format;
+  if (dtype == nullptr || *dtype == "fp4") config.experts = kMxfp4Format;
 }
 
 // YaRN without factors on cos, sin and the scores.

@@ -34,14 +34,14 @@ class Describer {
   const TensorSpec* Linear(const std::string& name, int64_t rows, int64_t columns,
                            TensorKind kind = TensorKind::kLinear, int expert = -1) {
     const std::string full = prefix_ + name;
+    const bool own_format = expert >= 0 && config_.experts && columns % config_.experts->columns == 0;
     return description_.Tensor({.kind = kind,
                                 .name = full + ".weight",
                                 .shape = {rows, columns},
                                 .scale = full + ".scale",
                                 .expert = expert,
                                 .mtp_module = mtp_module_,
-                                .scale_format = ScaleFormat::kE8m0,
-                                .fp4 = expert >= 0 && v4_.fp4_experts && columns % kFp4Group == 0});
+                                .format = own_format ? *config_.experts : config_.projections});
   }
 
   void Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {

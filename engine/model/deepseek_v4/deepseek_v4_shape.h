@@ -34,7 +34,6 @@ struct DeepseekV4Shape {
   // The rotation of layers with a compressor; the others have rope_theta without YaRN.
   double compress_rope_theta = 160000;
   std::optional<RopeScaling> compress_rope_scaling;
-  bool fp4_experts = false;  // routed experts are stored as FP4 where the checkpoint is FP8
 
   // Tokens of an entry of this kind; 0: no entries.
   int Ratio(AttentionKind kind) const {

@@ -58,11 +58,11 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
   args.k = weight.k;
   args.block_k = header.block_k;
   GemmTileFn gemm_tile = isa.gemm_bf16;
-  if (weight.dtype == DType::kF8E4M3) {
+  if (IsF8(weight.format)) {
     args.scales = weight.scales + stripe * header.k_blocks * kStripeWidth;
     gemm_tile = isa.gemm_f8;
-  } else if (Is4Bit(weight.dtype)) {
-    args.table = (weight.dtype == DType::kInt4 ? kInt4Table : kF4E2M1Table).bits;
+  } else if (Is4Bit(weight.format)) {
+    args.table = (weight.format.code == DType::kInt4 ? kInt4Table : kF4E2M1Table).bits;
     gemm_tile = isa.gemm_4bit;
   }
 

@@ -14,18 +14,17 @@ namespace {
 
 // Inputs that share a scale; all of them where there are no scales.
 int32_t BlockK(const HostWeight& part) {
-  if (Is4Bit(part)) return part.group;
-  return IsF8(part) ? std::min(part.block_k, part.k) : part.k;
+  return part.format.has_scales() ? std::min(part.format.columns, part.k) : part.k;
 }
 
 // A stripe has one grid of scales along k.
 absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
-    if (!IsF8(part) || part.block_k == parts[0].block_k) continue;
+    if (part.format.columns == parts[0].format.columns) continue;
     return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
-                                                      parts[0].block_k, part.block_k));
+                                                      parts[0].format.columns, part.format.columns));
   }
-  return CheckSameGroups(parts);
+  return absl::OkStatus();
 }
 
 // The part that has output `index` of the stacked weight, and its row there; null past the end.
@@ -43,7 +42,7 @@ SourceRow FindRow(std::span<const HostWeight> parts, int64_t index) {
 }
 
 uint16_t Bf16BitsAt(const HostWeight& part, int64_t index) {
-  if (part.dtype == DType::kF32) return ToBf16(static_cast<const float*>(part.data)[index]).bits;
+  if (part.format.code == DType::kF32) return ToBf16(static_cast<const float*>(part.data)[index]).bits;
   return static_cast<const uint16_t*>(part.data)[index];
 }
 
@@ -95,7 +94,7 @@ void FillStripe4Bit(std::span<const HostWeight> parts, const PackedHeader& heade
         words[octet * kStripeWidth + lane] = OctetWord(eight);
       }
       auto* const scales = reinterpret_cast<bf16*>(words + octets * kStripeWidth);
-      scales[lane] = source.part->group_scales[source.row * header.k_blocks + block];
+      scales[lane] = source.part->bf16_scales()[source.row * header.k_blocks + block];
     }
   }
 }
@@ -104,9 +103,9 @@ void FillScales(std::span<const HostWeight> parts, const PackedHeader& header, i
   for (int lane = 0; lane < kStripeWidth; ++lane) {
     const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
     for (int32_t block = 0; block < header.k_blocks; ++block) {
-      const float* scales = source.part != nullptr ? source.part->scale_inv : nullptr;
+      const float* scales = source.part != nullptr ? source.part->f32_scales() : nullptr;
       out[block * kStripeWidth + lane] =
-          scales != nullptr ? scales[source.row / source.part->block_n * header.k_blocks + block] : 0.0f;
+          scales != nullptr ? scales[source.row / source.part->format.rows * header.k_blocks + block] : 0.0f;
     }
   }
 }
@@ -117,14 +116,14 @@ PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
   header.stripe_count = static_cast<int32_t>((n + kStripeWidth - 1) / kStripeWidth);
   header.block_k = BlockK(parts[0]);
   header.k_blocks = (k + header.block_k - 1) / header.block_k;
-  if (Is4Bit(parts[0])) {
+  if (Is4Bit(parts[0].format)) {
     header.stripe_bytes = header.k_blocks * GroupBytes(header.block_k);
     return header;
   }
   const int64_t last_len = k - static_cast<int64_t>(header.k_blocks - 1) * header.block_k;
   const int64_t pairs =
       static_cast<int64_t>(header.k_blocks - 1) * ((header.block_k + 1) / 2) + (last_len + 1) / 2;
-  header.stripe_bytes = pairs * 2 * kStripeWidth * (IsF8(parts[0]) ? 1 : 2);
+  header.stripe_bytes = pairs * 2 * kStripeWidth * (IsF8(parts[0].format) ? 1 : 2);
   return header;
 }
 
@@ -140,7 +139,8 @@ int32_t OutputsOf(std::span<const HostWeight> parts) {
 
 int64_t PackedBytes(std::span<const HostWeight> parts) {
   const PackedHeader header = MakeHeader(parts, OutputsOf(parts));
-  const int64_t scale_bytes = IsF8(parts[0]) ? StripeScales(header) * static_cast<int64_t>(sizeof(float)) : 0;
+  const int64_t scale_bytes =
+      IsF8(parts[0].format) ? StripeScales(header) * static_cast<int64_t>(sizeof(float)) : 0;
   return static_cast<int64_t>(sizeof(PackedHeader)) +
          (header.stripe_bytes + scale_bytes) * header.stripe_count;
 }
@@ -151,7 +151,7 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
   RETURN_IF_ERROR(CheckScaleBlocks(parts));
   const int32_t n = OutputsOf(parts);
   const PackedHeader header = MakeHeader(parts, n);
-  const bool f8 = IsF8(parts[0]);
+  const bool f8 = IsF8(parts[0].format);
 
   ASSIGN_OR_RETURN(void* memory, allocate(sizeof(PackedHeader) + header.stripe_bytes * header.stripe_count));
   auto* stripes = static_cast<unsigned char*>(memory) + sizeof(PackedHeader);
@@ -166,7 +166,7 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
   pool.ParallelFor(header.stripe_count, stripe_cost, [&](int64_t begin, int64_t end) {
     for (int64_t stripe = begin; stripe < end; ++stripe) {
       unsigned char* out = stripes + stripe * header.stripe_bytes;
-      if (Is4Bit(parts[0])) {
+      if (Is4Bit(parts[0].format)) {
         FillStripe4Bit(parts, header, stripe, out);
       } else if (f8) {
         FillStripe<uint8_t, F8BitsAt>(parts, header, stripe, out);
@@ -176,10 +176,8 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
       }
     }
   });
-  PackedWeight weight{.data = memory, .scales = scales, .n = n, .k = parts[0].k};
-  if (IsQuantised(parts[0])) weight.dtype = parts[0].dtype;
-  if (Is4Bit(parts[0])) weight.group = header.block_k;
-  return weight;
+  const WeightFormat& format = IsQuantised(parts[0].format) ? parts[0].format : kBf16Format;
+  return PackedWeight{.data = memory, .scales = scales, .n = n, .k = parts[0].k, .format = format};
 }
 
 }  // namespace foredraft

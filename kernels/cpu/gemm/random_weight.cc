@@ -3,8 +3,6 @@
 namespace foredraft {
 namespace {
 
-constexpr int32_t kBlock = 128;
-
 template <class T, class Make>
 void Fill(const RandomWeight& weight, int item, ThreadPool& pool, T* out, Make make) {
   pool.ParallelFor(weight.n, weight.k, [&](int64_t begin, int64_t end) {
@@ -14,11 +12,6 @@ void Fill(const RandomWeight& weight, int item, ThreadPool& pool, T* out, Make m
       }
     }
   });
-}
-
-size_t BytesOf(const RandomWeight& weight) {
-  const size_t elements = static_cast<size_t>(weight.n) * weight.k;
-  return Is4Bit(weight.dtype) ? (elements + 1) / 2 : elements * DTypeBytes(weight.dtype);
 }
 
 // An even k: a row begins with a byte of its own.
@@ -37,33 +30,28 @@ void FillCodes(const RandomWeight& weight, int item, ThreadPool& pool, uint8_t* 
 
 }  // namespace
 
-RandomHostWeight::RandomHostWeight(const RandomWeight& weight) : weight_(weight), data_(BytesOf(weight)) {
-  if (Is4Bit(weight.dtype)) {
-    group_scales_.assign(int64_t{weight.n} * (weight.k / weight.group), RandomGroupScale(weight));
-  } else if (weight.dtype == DType::kF8E4M3) {
-    const int64_t blocks =
-        int64_t{(weight.n + kBlock - 1) / kBlock} * int64_t{(weight.k + kBlock - 1) / kBlock};
-    scales_.assign(blocks, RandomF8Scale(weight));
+RandomHostWeight::RandomHostWeight(const RandomWeight& weight)
+    : weight_(weight), data_(weight.format.code_bytes(int64_t{weight.n} * weight.k)) {
+  const int64_t count = weight.format.scale_count(weight.n, weight.k);
+  const RandomScale scale = RandomScaleOf(weight);
+  for (int64_t i = 0; i < count; ++i) {
+    scales_.insert(scales_.end(), scale.bytes, scale.bytes + DTypeBytes(weight.format.scale));
   }
 }
 
 HostWeight RandomHostWeight::Make(int item, ThreadPool& pool) {
-  if (Is4Bit(weight_.dtype)) {
+  if (Is4Bit(weight_.format)) {
     FillCodes(weight_, item, pool, data_.data());
-  } else if (weight_.dtype == DType::kF8E4M3) {
+  } else if (IsF8(weight_.format)) {
     Fill(weight_, item, pool, data_.data(), RandomF8);
   } else {
     Fill(weight_, item, pool, reinterpret_cast<bf16*>(data_.data()), RandomBf16);
   }
-  return {.dtype = weight_.dtype,
+  return {.format = weight_.format,
           .n = weight_.n,
           .k = weight_.k,
           .data = data_.data(),
-          .scale_inv = scales_.empty() ? nullptr : scales_.data(),
-          .block_n = kBlock,
-          .block_k = kBlock,
-          .group_scales = group_scales_.empty() ? nullptr : group_scales_.data(),
-          .group = weight_.group};
+          .scales = scales_.empty() ? nullptr : scales_.data()};
 }
 
 }  // namespace foredraft

@@ -20,8 +20,7 @@ class RandomHostWeight {
  private:
   RandomWeight weight_;
   std::vector<uint8_t> data_;
-  std::vector<float> scales_;       // empty unless FP8
-  std::vector<bf16> group_scales_;  // empty unless 4 bits
+  std::vector<char> scales_;  // in the format's type
 };
 
 }  // namespace foredraft

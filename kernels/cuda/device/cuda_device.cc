@@ -94,7 +94,7 @@ absl::StatusOr<void*> CudaDevice::AllocatePinned(size_t bytes) {
 DeviceMemory CudaDevice::memory() const { return memory_.usage(); }
 
 absl::StatusOr<PackedWeight> CudaDevice::AllocateWeights(const WeightLayout& layout, int count) {
-  PackedWeight first{.n = layout.n, .k = layout.k, .dtype = layout.dtype, .group = layout.group};
+  PackedWeight first{.n = layout.n, .k = layout.k, .format = layout.format};
   // Not zero-filled: the upload writes every byte.
   ASSIGN_OR_RETURN(first.data, memory_.Allocate(layout.data_stride() * count, memory_.purpose()));
   if (layout.scale_stride() == 0) return first;
@@ -131,11 +131,8 @@ absl::StatusOr<PackedWeights> CudaDevice::PackWeights(int count, const WeightPar
 }
 
 absl::StatusOr<PackedWeights> CudaDevice::MakeRandomWeights(int count, const RandomWeight& weight) {
-  WeightLayout layout{.n = weight.n, .k = weight.k, .dtype = weight.dtype};
-  if (Is4Bit(weight.dtype)) {
-    RETURN_IF_ERROR(CheckGroup(weight.dtype, weight.group));
-    layout.group = weight.group;
-  }
+  RETURN_IF_ERROR(CheckGroup(weight.format));
+  const WeightLayout layout{.n = weight.n, .k = weight.k, .format = weight.format};
   ASSIGN_OR_RETURN(const PackedWeight first, AllocateWeights(layout, count));
   {
     std::lock_guard<std::mutex> lock(setup_mutex_);

@@ -111,7 +111,7 @@ bool Aligned16(const Matrix<T>& m) {
 }
 
 GemmShape ShapeOf(const GemmParams& p) {
-  return {p.weight.n, p.weight.k, p.weight.dtype, p.out ? DType::kF32 : DType::kBF16, p.form};
+  return {p.weight.n, p.weight.k, p.weight.format.code, p.out ? DType::kF32 : DType::kBF16, p.form};
 }
 
 }  // namespace
@@ -199,7 +199,7 @@ TunedGemms::TunedGemms(const std::map<GemmShape, TunedAlgorithm>& algorithms) {
 bool TunedGemms::Supports(const GemmParams& p) const {
   if (p.bias != nullptr || (p.out && p.out_bf16)) return false;
   if (!algorithms_.contains(ShapeOf(p))) return false;
-  const bool f8 = p.weight.dtype == DType::kF8E4M3;
+  const bool f8 = p.weight.format.code == DType::kF8E4M3;
   return (f8 || Aligned16(p.x)) && (p.out ? Aligned16(p.out) : Aligned16(p.out_bf16));
 }
 
@@ -213,7 +213,7 @@ void TunedGemms::Run(CudaStream& stream, const GemmParams& p) {
                              .x_stride = p.x.stride,
                              .weight = p.weight.data,
                              .weight_scales = p.weight.scales};
-  if (p.weight.dtype == DType::kF8E4M3) {
+  if (p.weight.format.code == DType::kF8E4M3) {
     RunF8(stream, p, product);
   } else {
     RunChecked(stream, product);

@@ -12,7 +12,7 @@ namespace {
 
 // The memory in which BF16 rows are prepared for the kernel: quantised, or copied to where TMA can load them.
 int64_t PreparedBytes(const GemmParams& p, bool hopper) {
-  if (p.weight.dtype == DType::kF8E4M3) {
+  if (p.weight.format.code == DType::kF8E4M3) {
     return p.x_f8 ? 0 : QuantizedShape(p.x.rows, p.x.cols).bytes;
   }
   return hopper && !TmaCanLoad(p.x, 0) ? int64_t{p.x.rows} * p.x.cols * static_cast<int64_t>(sizeof(bf16))
@@ -22,12 +22,12 @@ int64_t PreparedBytes(const GemmParams& p, bool hopper) {
 int32_t SplitsOf(const GemmParams& p, bool hopper) {
   const PackedWeight& w = p.weight;
   if (p.form != GemmForm::kDecode) return 1;
-  if (Is4Bit(w.dtype)) return Splits4Bit(w.n, w.k, w.dtype, w.group);
-  return hopper ? GemmSplits(w.n, w.k, static_cast<int32_t>(DTypeBytes(w.dtype))) : 1;
+  if (Is4Bit(w.format)) return Splits4Bit(w.n, w.k, w.format);
+  return hopper ? GemmSplits(w.n, w.k, static_cast<int32_t>(DTypeBytes(w.format.code))) : 1;
 }
 
 void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& problem) {
-  if (p.weight.dtype == DType::kF8E4M3) {
+  if (p.weight.format.code == DType::kF8E4M3) {
     problem.x_f8 = QuantizedShape(p.x.rows, p.x.cols).View(memory);
     QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
   } else {
@@ -66,7 +66,7 @@ void Gemm(Stream& stream, const GemmParams& p) {
                          .bias = p.bias,
                          .weight = p.weight,
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
-  const bool hopper = HopperSupports(p.weight), four_bits = Is4Bit(p.weight.dtype);
+  const bool hopper = HopperSupports(p.weight), four_bits = Is4Bit(p.weight.format);
   problem.splits = SplitsOf(p, hopper);
   const int64_t prepared_bytes = (PreparedBytes(p, hopper) + 1023) / 1024 * 1024;
   const int64_t partial_bytes =

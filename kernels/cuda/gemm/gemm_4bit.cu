@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
 }
 
 Gemm4BitParams MakeParams(const GemmProblem& q) {
-  const Layout4Bit layout = {q.weight.n, q.weight.k, q.weight.group};
+  const Layout4Bit layout = {q.weight.n, q.weight.k, q.weight.format.columns};
   Gemm4BitParams p = {};
   p.out = q.out.data;
   p.out_bf16 = q.out_bf16.data;
@@ -365,7 +365,7 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
     params.partials = static_cast<float4*>(q.partials);
     params.counters = cuda.ZeroCounters();
   }
-  if (q.weight.dtype == DType::kInt4) {
+  if (q.weight.format.code == DType::kInt4) {
     Launch(stream, &Gemm4BitKernel<DType::kInt4, kTileRows>, shape, params);
   } else {
     Launch(stream, &Gemm4BitKernel<DType::kF4E2M1, kTileRows>, shape, params);
@@ -394,7 +394,7 @@ int64_t PartialBytes4Bit(Stream& stream, const GemmProblem& q, int32_t tile_rows
 
 void Gemm4Bit(Stream& stream, const GemmProblem& problem, int32_t tile_rows) {
   CHECK_LE(problem.ranges.groups, kMaxGroups);
-  CHECK(IsGroup4(problem.weight.group));
+  CHECK(Is4BitLayout(problem.weight.format));
   const int32_t rows = problem.ranges.rows;
   if (rows == 0) return;
   if (tile_rows == 0) tile_rows = TileRowsOf(stream, problem);

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) GateUpKernel(const __gri
 }  // namespace
 
 bool GateUpSupports(const PackedWeight& weight) {
-  return weight.dtype == DType::kF8E4M3 && HopperSupports(weight) && weight.n % (2 * kTileN) == 0;
+  return weight.format.code == DType::kF8E4M3 && HopperSupports(weight) && weight.n % (2 * kTileN) == 0;
 }
 
 void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out, int32_t tile_rows) {

@@ -154,7 +154,7 @@ void LaunchHopper(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
     params.partials = static_cast<float4*>(q.partials);
     params.counters = static_cast<CudaStream&>(stream).ZeroCounters();
   }
-  if (q.weight.dtype == DType::kF8E4M3) {
+  if (q.weight.format.code == DType::kF8E4M3) {
     Launch(stream, &HopperGemmKernel<true, Tile>, shape, params);
   } else {
     Launch(stream, &HopperGemmKernel<false, Tile>, shape, params);
@@ -188,8 +188,9 @@ GemmTile TileOf(Stream& stream, const GemmProblem& q) {
 }  // namespace
 
 bool HopperSupports(const PackedWeight& weight) {
-  return RunsHopperKernels() && !Is4Bit(weight.dtype) &&
-         weight.k * static_cast<int64_t>(DTypeBytes(weight.dtype)) % kTileRowBytes == 0 && weight.n % 8 == 0;
+  return RunsHopperKernels() && !Is4Bit(weight.format) &&
+         weight.k * static_cast<int64_t>(DTypeBytes(weight.format.code)) % kTileRowBytes == 0 &&
+         weight.n % 8 == 0;
 }
 
 bool TmaCanLoad(Matrix<const bf16> x, int64_t x_group_stride) {
@@ -200,12 +201,11 @@ GemmSize SizeOf(const GemmProblem& q) {
   const bool ragged = q.ranges.offsets != nullptr;
   return {.n = q.weight.n,
           .k = q.weight.k,
-          .element_bytes = static_cast<int32_t>(DTypeBytes(q.weight.dtype)),
+          .element_bytes = static_cast<int32_t>(DTypeBytes(q.weight.format.code)),
           .rows = ragged && q.expected_rows > 0 ? q.expected_rows : q.ranges.rows,
           .groups = q.ranges.groups,
           .ragged = ragged,
-          .codes = q.weight.dtype,
-          .scale_group = q.weight.group};
+          .format = q.weight.format};
 }
 
 GemmRates RatesOf(Stream& stream) {

@@ -382,7 +382,7 @@ inline void EncodeBf16Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmPa
 template <class Tile>
 HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   CHECK(tile_rows > 0 && tile_rows % 16 == 0 && tile_rows <= Tile::kRows) << tile_rows;
-  const int32_t element = static_cast<int32_t>(DTypeBytes(q.weight.dtype));
+  const int32_t element = static_cast<int32_t>(DTypeBytes(q.weight.format.code));
   const uint64_t k = q.weight.k, n = q.weight.n, groups = q.ranges.groups;
   const uint64_t row_bytes = k * element;
 
@@ -394,7 +394,7 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
        .pitch = {row_bytes, groups > 1 ? static_cast<uint64_t>(q.data_stride) : row_bytes * n},
        .box = {static_cast<uint32_t>(kTileRowBytes / element), Tile::kN, 1},
        .swizzled = true});
-  if (q.weight.dtype == DType::kF8E4M3) {
+  if (q.weight.format.code == DType::kF8E4M3) {
     EncodeF8Rows(q, static_cast<uint32_t>(tile_rows), p);
   } else {
     EncodeBf16Rows(q, static_cast<uint32_t>(tile_rows), p);

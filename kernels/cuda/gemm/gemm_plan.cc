@@ -177,7 +177,7 @@ bool GateUpIsFaster(const GemmSize& size, const GemmRates& rates) {
 }
 
 GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, const GemmRates& rates) {
-  const Layout4Bit layout = {size.n, size.k, size.scale_group};
+  const Layout4Bit layout = {size.n, size.k, size.format.columns};
   const Groups groups = ExpectedTiles(size, tile_rows);
   const double steps = static_cast<double>(layout.blocks()) / splits;
   const double at_once = static_cast<double>(rates.multiprocessors) * Resident4Bit(tile_rows);
@@ -196,7 +196,7 @@ GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, co
   const double l2_bytes = steps * step_bytes;
   const auto wave = [&](double count) {
     const double on_sm = std::ceil(count / rates.multiprocessors);
-    const double cycles = steps * std::max(kStepLatency4, on_sm * StepCycles4(tile_rows, size.codes));
+    const double cycles = steps * std::max(kStepLatency4, on_sm * StepCycles4(tile_rows, size.format.code));
     return std::max(
         {cycles / rates.cycles_per_us + kEpilogue, on_sm * memory_bytes / rates.sm_memory_bytes_per_us,
          on_sm * l2_bytes / rates.sm_bytes_per_us, l2_bytes * kLoadLatencyUs / plan.bytes_in_flight,
@@ -249,12 +249,11 @@ int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes) {
   });
 }
 
-int32_t Splits4Bit(int32_t n, int32_t k, DType codes, int32_t group) {
+int32_t Splits4Bit(int32_t n, int32_t k, const WeightFormat& format) {
   constexpr int32_t kMostTiles = 256;  // more fill a device, and their partial sums would be large
-  if (Layout4Bit{n, k, group}.tiles() > kMostTiles) return 1;
+  if (Layout4Bit{n, k, format.columns}.tiles() > kMostTiles) return 1;
   return BestSplits((k + kBlock4Inputs - 1) / kBlock4Inputs, {1, 8, 32}, [&](int32_t rows, int32_t splits) {
-    return Plan4Bit({.n = n, .k = k, .rows = rows, .codes = codes, .scale_group = group}, splits)
-        .microseconds;
+    return Plan4Bit({.n = n, .k = k, .rows = rows, .format = format}, splits).microseconds;
   });
 }
 

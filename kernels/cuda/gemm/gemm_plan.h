@@ -20,7 +20,7 @@
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/weight_format.h"
 
 namespace foredraft::cuda {
 
@@ -34,12 +34,11 @@ struct GemmTile {
 struct GemmSize {
   int32_t n = 0;
   int32_t k = 0;
-  int32_t element_bytes = 0;   // of weights and rows: 1 FP8, 2 BF16; not read for 4-bit kinds
-  int32_t rows = 0;            // of each group; if `ragged`, expected of all groups together
-  int32_t groups = 1;          // weights: experts, heads
-  bool ragged = false;         // each row belongs to one random group: experts
-  DType codes = DType::kInt4;  // of Gemm4Bit
-  int32_t scale_group = 32;    // of Gemm4Bit: inputs that share a scale
+  int32_t element_bytes = 0;          // of weights and rows: 1 FP8, 2 BF16; not read for 4-bit kinds
+  int32_t rows = 0;                   // of each group; if `ragged`, expected of all groups together
+  int32_t groups = 1;                 // weights: experts, heads
+  bool ragged = false;                // each row belongs to one random group: experts
+  WeightFormat format = kInt4Format;  // of Gemm4Bit
 };
 
 // The rates of a device.
@@ -93,8 +92,8 @@ GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, co
 // The tile with the least predicted time.
 GemmPlan Plan4Bit(const GemmSize& size, int32_t splits = 1, const GemmRates& rates = {});
 
-// As GemmSplits, over fewer rows: 4 bits are for few streams. `group`: inputs that share a scale.
-int32_t Splits4Bit(int32_t n, int32_t k, DType codes, int32_t group);
+// As GemmSplits, over fewer rows: 4 bits are for few streams.
+int32_t Splits4Bit(int32_t n, int32_t k, const WeightFormat& format);
 
 // ---- shared memory of the kernels for Hopper ----
 

@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(kThreads) TileGemmKernel(const __grid_constant
 }
 
 TileGemmParams MakeParams(const GemmProblem& q) {
-  const bool f8 = q.weight.dtype == DType::kF8E4M3;
-  const int64_t weight_pitch = q.weight.k * static_cast<int64_t>(DTypeBytes(q.weight.dtype));
+  const bool f8 = q.weight.format.code == DType::kF8E4M3;
+  const int64_t weight_pitch = q.weight.k * static_cast<int64_t>(DTypeBytes(q.weight.format.code));
   TileGemmParams p = {};
   p.out = q.out.data;
   p.out_bf16 = q.out_bf16.data;
@@ -330,7 +330,7 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
   shape.block = dim3(kThreads);
   shape.shared_bytes = sizeof(TileShared<kTileRows>);
   const TileGemmParams params = MakeParams(q);
-  if (q.weight.dtype == DType::kF8E4M3) {
+  if (q.weight.format.code == DType::kF8E4M3) {
     Launch(stream, &TileGemmKernel<kTileRows, true>, shape, params);
   } else {
     Launch(stream, &TileGemmKernel<kTileRows, false>, shape, params);

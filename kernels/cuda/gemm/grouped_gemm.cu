@@ -29,7 +29,7 @@ class RowsForKernel {
   RowsForKernel(const GroupedGemmParams& p, int32_t rows)
       : p_(p),
         shape_(rows, p.experts.first.k),
-        f8_(p.experts.first.dtype == DType::kF8E4M3),
+        f8_(p.experts.first.format.code == DType::kF8E4M3),
         needed_(f8_ ? !p.x_f8 || p.x_rows != nullptr
                     : HopperSupports(p.experts.first) && (p.x_rows != nullptr || !TmaCanLoad(p.x, 0))) {}
 
@@ -98,7 +98,7 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
     GateUpGemm(stream, problem, p.silu_f8);
   } else if (HopperSupports(first)) {
     HopperGemm(stream, problem);
-  } else if (Is4Bit(first.dtype)) {
+  } else if (Is4Bit(first.format)) {
     Gemm4Bit(stream, problem);
   } else {
     TileGemm(stream, problem);

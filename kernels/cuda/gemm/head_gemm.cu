@@ -32,7 +32,7 @@ void HeadByHead(Stream& stream, const HeadGemmParams& p) {
 // The heads are groups with the same rows, each with its own columns of x and of the output.
 void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
-  if (p.heads.first.dtype == DType::kF8E4M3) {
+  if (p.heads.first.format.code == DType::kF8E4M3) {
     HeadByHead(stream, p);
     return;
   }
@@ -47,7 +47,7 @@ void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   // Both kernels give the same bits for BF16, so the alignment of x may decide, too.
   if (HopperSupports(p.heads.first) && TmaCanLoad(p.x, p.x_head_stride)) {
     HopperGemm(stream, problem);
-  } else if (Is4Bit(p.heads.first.dtype)) {
+  } else if (Is4Bit(p.heads.first.format)) {
     Gemm4Bit(stream, problem);
   } else {
     TileGemm(stream, problem);

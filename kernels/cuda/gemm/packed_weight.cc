@@ -13,10 +13,21 @@ namespace {
 // Whether the grid of the stacked weight is the parts' grids, stacked.
 bool KeepsScaleGrid(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
-    if (part.block_n != kScaleBlock || part.block_k != kScaleBlock) return false;
+    if (part.format.rows != kScaleBlock || part.format.columns != kScaleBlock) return false;
     if (&part != &parts.back() && part.n % kScaleBlock != 0) return false;
   }
   return true;
+}
+
+// INVALID_ARGUMENT if stacked parts of a 4-bit kind have different groups.
+absl::Status CheckSameGroups(std::span<const HostWeight> parts) {
+  for (const HostWeight& part : parts) {
+    const int32_t group = part.format.columns, first = parts[0].format.columns;
+    if (!Is4Bit(part.format) || group == first) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("weight: stacked parts have scale blocks of %d and %d", first, group));
+  }
+  return absl::OkStatus();
 }
 
 int32_t BlocksOf(int32_t extent, int32_t block) { return (extent + block - 1) / block; }
@@ -24,14 +35,15 @@ int32_t BlocksOf(int32_t extent, int32_t block) { return (extent + block - 1) / 
 // Converts one row to BF16.
 void RowToBf16(const HostWeight& part, int32_t row, bf16* out) {
   const int64_t first = int64_t{row} * part.k;
-  if (part.dtype == DType::kF32) {
+  if (part.format.code == DType::kF32) {
     const auto* const in = static_cast<const float*>(part.data) + first;
     std::transform(in, in + part.k, out, ToBf16);
     return;
   }
   const auto* const codes = static_cast<const uint8_t*>(part.data) + first;
-  const float* const scales = part.scale_inv + int64_t{row / part.block_n} * BlocksOf(part.k, part.block_k);
-  for (int32_t i = 0; i < part.k; ++i) out[i] = ToBf16(F8E4M3ToFloat(codes[i]) * scales[i / part.block_k]);
+  const WeightFormat& format = part.format;
+  const float* const scales = part.f32_scales() + row / format.rows * format.scale_columns(part.k);
+  for (int32_t i = 0; i < part.k; ++i) out[i] = ToBf16(F8E4M3ToFloat(codes[i]) * scales[i / format.columns]);
 }
 
 void UploadConverted(CudaStream& stream, const HostWeight& part, unsigned char* out) {
@@ -54,7 +66,7 @@ void UploadScales(CudaStream& stream, const WeightLayout& layout, std::span<cons
   float* row = scales.data();
   for (const HostWeight& part : parts) {
     for (int32_t block = 0; block < BlocksOf(part.n, kScaleBlock); ++block, row += ScalePitch(layout.k)) {
-      std::copy_n(part.scale_inv + int64_t{block} * k_blocks, k_blocks, row);
+      std::copy_n(part.f32_scales() + int64_t{block} * k_blocks, k_blocks, row);
     }
   }
   stream.CopyToDevice(const_cast<float*>(out), scales.data(), scales.size() * sizeof(float));
@@ -81,7 +93,7 @@ void FillOutput(const Layout4Bit& layout, const HostWeight& part, int64_t row, i
     const int32_t first = group * layout.group;
     std::memcpy(tile + int64_t{first / kBlock4Inputs} * layout.block_bytes() +
                     Scale4At(output, first % kBlock4Inputs / layout.group),
-                &part.group_scales[row * groups + group], sizeof(bf16));
+                &part.bf16_scales()[row * groups + group], sizeof(bf16));
   }
 }
 
@@ -112,14 +124,14 @@ PackedWeight WeightLayout::Item(const PackedWeight& first, int64_t index) const 
           .scales = first.scales != nullptr ? first.scales + index * scale_stride() : nullptr,
           .n = n,
           .k = k,
-          .dtype = dtype,
-          .group = group};
+          .format = format};
 }
 
-absl::Status CheckGroup(DType dtype, int32_t group) {
-  if (!Is4Bit(dtype) || IsGroup4(group)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "weight: %s in groups of %d, allowed 32, 64, 128 on backend cuda", DTypeName(dtype), group));
+absl::Status CheckGroup(const WeightFormat& format) {
+  if (!Is4Bit(format) || Is4BitLayout(format)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("weight: %s in groups of %d, allowed 32, 64, 128 on backend cuda",
+                      DTypeName(format.code), format.columns));
 }
 
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
@@ -127,25 +139,22 @@ absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
   RETURN_IF_ERROR(CheckSameGroups(parts));
   WeightLayout layout{.k = parts[0].k};
   for (const HostWeight& part : parts) layout.n += part.n;
-  if (Is4Bit(parts[0])) {
-    RETURN_IF_ERROR(CheckGroup(parts[0].dtype, parts[0].group));
-    layout.dtype = parts[0].dtype;
-    layout.group = parts[0].group;
-  }
-  if (IsF8(parts[0]) && KeepsScaleGrid(parts)) layout.dtype = DType::kF8E4M3;
+  const WeightFormat& format = parts[0].format;
+  RETURN_IF_ERROR(CheckGroup(format));
+  if (Is4Bit(format) || (IsF8(format) && KeepsScaleGrid(parts))) layout.format = format;
   return layout;
 }
 
 void UploadWeight(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
                   const PackedWeight& weight) {
-  if (Is4Bit(layout.dtype)) {
-    Upload4Bit(stream, {layout.n, layout.k, layout.group}, parts, weight);
+  if (Is4Bit(layout.format)) {
+    Upload4Bit(stream, {layout.n, layout.k, layout.format.columns}, parts, weight);
     return;
   }
   auto* out = static_cast<unsigned char*>(const_cast<void*>(weight.data));
   for (const HostWeight& part : parts) {
-    const size_t bytes = static_cast<size_t>(part.n) * part.k * DTypeBytes(layout.dtype);
-    if (part.dtype == layout.dtype) {
+    const size_t bytes = static_cast<size_t>(layout.format.code_bytes(int64_t{part.n} * part.k));
+    if (part.format.code == layout.format.code) {
       stream.CopyToDevice(out, part.data, bytes);
     } else {
       UploadConverted(stream, part, out);

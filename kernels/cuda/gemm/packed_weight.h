@@ -9,7 +9,7 @@
 // FP8 has one scale, a float multiplier, per 128 x 128 block: [ceil(n / 128), ScalePitch(k)], cuBLASLt's
 // layout BLK128x128; a row of scales is zero past ceil(k / 128). If the checkpoint's blocks have another
 // size, or stacked parts meet inside a block, the grid cannot be kept: the weight is then dequantised to BF16
-// when packed, and its dtype is kBF16. (All of R1's shapes keep their grid.)
+// when packed, and its code is kBF16. (All of R1's shapes keep their grid.)
 //
 // An array of weights is one allocation: item i is i * data_stride bytes (i * scale_stride floats) after item
 // 0.
@@ -35,21 +35,20 @@ constexpr int32_t ScalePitch(int32_t k) { return ((k + kScaleBlock - 1) / kScale
 struct WeightLayout {
   int32_t n = 0;
   int32_t k = 0;
-  DType dtype = DType::kBF16;  // as packed
-  int32_t group = 0;           // of 4-bit kinds, as in PackedWeight
+  WeightFormat format;  // as packed
 
   bool operator==(const WeightLayout&) const = default;
 
   int64_t data_bytes() const {
-    if (Is4Bit(dtype)) return Layout4Bit{n, k, group}.bytes();
-    return int64_t{n} * k * static_cast<int64_t>(DTypeBytes(dtype));
+    if (Is4Bit(format)) return Layout4Bit{n, k, format.columns}.bytes();
+    return format.code_bytes(int64_t{n} * k);
   }
   // From one item of an array to the next, in bytes.
   int64_t data_stride() const { return (data_bytes() + 255) / 256 * 256; }
   // From one item's scales to the next, in floats; 0 without scales.
   int64_t scale_stride() const {
     const int64_t rows = (int64_t{n} + kScaleBlock - 1) / kScaleBlock;
-    return dtype == DType::kF8E4M3 ? rows * ScalePitch(k) : 0;
+    return IsF8(format) ? rows * ScalePitch(k) : 0;
   }
 
   // Item `index` of an array whose first item is `first`.
@@ -57,7 +56,7 @@ struct WeightLayout {
 };
 
 // INVALID_ARGUMENT names a group of a 4-bit kind that the kernel does not have.
-absl::Status CheckGroup(DType dtype, int32_t group);
+absl::Status CheckGroup(const WeightFormat& format);
 
 // The layout of the parts stacked along n. INVALID_ARGUMENT names a mismatch.
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts);

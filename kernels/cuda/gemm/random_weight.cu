@@ -32,7 +32,7 @@ __global__ __launch_bounds__(kThreads) void FillElements(const __grid_constant__
   int64_t index = int64_t{blockIdx.x} * kThreads * kElementsPerThread + threadIdx.x;
   for (int i = 0; i < kElementsPerThread && index < count; ++i, index += kThreads) {
     const int64_t number = w.number(blockIdx.y, index / w.k, index % w.k);
-    if (w.dtype == DType::kF8E4M3) {
+    if (w.format.code == DType::kF8E4M3) {
       item[index] = RandomF8(w, number);
     } else {
       reinterpret_cast<bf16*>(item)[index] = RandomBf16(w, number);
@@ -97,8 +97,8 @@ __global__ __launch_bounds__(kThreads) void FillScales(const __grid_constant__ F
 void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
                        const PackedWeight& first, int count) {
   auto* const data = static_cast<unsigned char*>(const_cast<void*>(first.data));
-  if (Is4Bit(weight.dtype)) {
-    const Layout4Bit blocks = {layout.n, layout.k, layout.group};
+  if (Is4Bit(weight.format)) {
+    const Layout4Bit blocks = {layout.n, layout.k, layout.format.columns};
     const auto pieces = static_cast<unsigned>(int64_t{blocks.tiles()} * blocks.blocks());
     Launch(stream, Fill4Bit, {.grid = dim3(pieces, static_cast<unsigned>(count)), .block = dim3(kThreads)},
            Fill4BitParams{.data = data,

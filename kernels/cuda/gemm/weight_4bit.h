@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "kernels/weight_format.h"
+
 namespace foredraft {
 
 inline constexpr int32_t kTile4Outputs = 64;
@@ -20,8 +22,11 @@ inline constexpr int32_t kBlock4Inputs = 128;
 inline constexpr int32_t kBlock4Quarters = kBlock4Inputs / 32;
 inline constexpr int32_t kBlock4CodeBytes = kTile4Outputs * kBlock4Inputs / 2;
 
-// Groups that the kernel can scale: whole quarters, and whole groups in a block.
-constexpr bool IsGroup4(int32_t group) { return group == 32 || group == 64 || group == 128; }
+// Formats that the kernel can scale: a BF16 scale for whole quarters of a row, and whole groups in a block.
+constexpr bool Is4BitLayout(const WeightFormat& format) {
+  return Is4Bit(format) && format.rows == 1 && format.scale == DType::kBF16 && !format.tensor_scale &&
+         (format.columns == 32 || format.columns == 64 || format.columns == 128);
+}
 
 struct Layout4Bit {
   int32_t n = 0;

@@ -138,7 +138,7 @@ TEST(CheckTensors, FP8NeedsAQuantizationConfig) {
   MakeF8(tensors, "model.layers.0.self_attn.o_proj.weight");
   EXPECT_THAT(std::string(Check(tensors, config).message()),
               HasSubstr("o_proj.weight: dtype: F8_E4M3, allowed BF16, F32"));
-  config.fp8_blocks = true;
+  config.projections = kFp8Format;
   EXPECT_EQ(Check(tensors, config), absl::OkStatus());
 }
 
@@ -152,7 +152,7 @@ class CheckTensorsRefuses : public ::testing::TestWithParam<BrokenCheckpoint> {}
 
 TEST_P(CheckTensorsRefuses, NamingFileAndTensor) {
   ModelConfig config = TinyConfig();
-  config.fp8_blocks = true;
+  config.projections = kFp8Format;
   std::vector<RawTensor> tensors = TensorsFor(config);
   GetParam().breaks(tensors);
   const absl::Status status = Check(tensors, config);
@@ -307,7 +307,7 @@ ModelConfig SparseConfig() {
   config.index_topk = 16;
   config.index_n_heads = 2;
   config.index_head_dim = 4;
-  config.fp8_blocks = true;
+  config.projections = kFp8Format;
   return config;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/cache_groups.h"
 #include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/checkpoint_summary.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/slot_arrays.h"
@@ -52,7 +53,7 @@ int64_t ElementsOf(const std::vector<int64_t>& shape) {
 // The dtype in which DeepSeek stores the tensor.
 std::string ShippedDType(const ModelConfig& config, const TensorSpec& spec) {
   if (spec.kind == TensorKind::kIds) return "I64";
-  if (!spec.scale.empty() && config.fp8_blocks) return spec.fp4 ? "I8" : "F8_E4M3";
+  if (!spec.scale.empty() && IsF8(config.projections)) return Is4Bit(spec.format) ? "I8" : "F8_E4M3";
   const bool exact = spec.kind == TensorKind::kBias || absl::StrContains(spec.name, "hc_") ||
                      absl::EndsWith(spec.name, ".ape");
   return exact ? "F32" : "BF16";
@@ -72,7 +73,7 @@ std::vector<RawTensor> ShippedTensors(const ModelConfig& config) {
     if (dtype == "I8") shape[1] /= 2;
     add(spec.name, dtype, shape);
     if (dtype == "I8") add(spec.scale, "F8_E8M0", {shape[0], spec.shape[1] / 32});
-    if (dtype == "F8_E4M3") add(spec.scale, "F8_E8M0", ScaleShape(config, spec.shape));
+    if (dtype == "F8_E4M3") add(spec.scale, "F8_E8M0", ScaleShape(config.projections, spec.shape));
   }
   return tensors;
 }
@@ -117,7 +118,8 @@ TEST(DeepseekV4Checkpoint, DescribesEveryTensorOfFlash) {
                                            : 1);
     if (spec.scale.empty()) continue;
     ++count;
-    bytes += dtype == "I8" ? elements / 32 : static_cast<double>(ElementsOf(ScaleShape(config, spec.shape)));
+    bytes += dtype == "I8" ? elements / 32
+                           : static_cast<double>(ElementsOf(ScaleShape(config.projections, spec.shape)));
   }
   EXPECT_EQ(count, 69187);
   EXPECT_NEAR(bytes / (1 << 30), 148.65, 0.01);

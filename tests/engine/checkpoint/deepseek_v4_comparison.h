@@ -157,7 +157,7 @@ class Comparison {
     std::vector<float> groups;
     ASSERT_EQ(w.wo_a.count, config_.v4->o_groups);
     for (int i = 0; i < w.wo_a.count; ++i) {
-      EXPECT_EQ(w.wo_a.items[i].dtype, DType::kBF16);
+      EXPECT_EQ(w.wo_a.items[i].format.code, DType::kBF16);
       Append(groups, w.wo_a.items[i]);
     }
     Same(name + "wo_a", groups);

@@ -37,11 +37,11 @@ TEST(DeepseekV4Loader, EveryTensorReachesItsWeight) {
 
 TEST(DeepseekV4Loader, KeepsTheFormatOfProjections) {
   const V4LayerWeights layer = Load(GoldenDir("deepseek_v4_fp4"))->weights.layers[0];
-  EXPECT_EQ(layer.attn.wq_a.dtype, DType::kF8E4M3);
-  EXPECT_EQ(layer.ffn.shared.gate_up.dtype, DType::kF8E4M3);
-  EXPECT_EQ(layer.ffn.expert_gate_up.first.dtype, DType::kF4E2M1);
-  EXPECT_EQ(layer.ffn.expert_down.first.dtype, DType::kF4E2M1);
-  EXPECT_EQ(layer.attn.compressor.wkv.dtype, DType::kBF16);
+  EXPECT_EQ(layer.attn.wq_a.format.code, DType::kF8E4M3);
+  EXPECT_EQ(layer.ffn.shared.gate_up.format.code, DType::kF8E4M3);
+  EXPECT_EQ(layer.ffn.expert_gate_up.first.format.code, DType::kF4E2M1);
+  EXPECT_EQ(layer.ffn.expert_down.first.format.code, DType::kF4E2M1);
+  EXPECT_EQ(layer.attn.compressor.wkv.format.code, DType::kBF16);
 }
 
 TEST(DeepseekV4Loader, ARankHasItsPartOfTheExpertsAndTheRest) {
@@ -207,7 +207,7 @@ TEST(DeepseekV4Loader, QuantizesTransformersOwnFormat) {
   const std::string out = MakeTestDir("quantized");
   for (const auto& [in, dir] : {std::pair(golden, out + "/official"), std::pair(own, out + "/own")}) {
     const auto report =
-        QuantizeCheckpoint({.in_dir = in, .out_dir = dir, .dtype = DType::kF8E4M3, .threads = 2}, nullptr);
+        QuantizeCheckpoint({.in_dir = in, .out_dir = dir, .format = kFp8Format, .threads = 2}, nullptr);
     ASSERT_TRUE(report.ok()) << report.status();
   }
   std::vector<RawTensor> official = TensorsOf(out + "/official");

@@ -13,6 +13,7 @@
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/deepseek_v4_comparison.h"
 #include "tests/engine/checkpoint/fake_device.h"
+#include "tests/weight_formats.h"
 #include "tools/quantize/quantize_checkpoint.h"
 #include "tools/synth/synth.h"
 
@@ -53,16 +54,16 @@ class DeepseekV4Synth : public ::testing::TestWithParam<DType> {};
 TEST_P(DeepseekV4Synth, WritesACheckpointThatLoads) {
   const std::string dir = MakeTestDir("synth") + "/out";
   const std::string shape = GoldenDir("deepseek_v4_fp4") + "/config.json";
-  const auto written =
-      WriteRandomCheckpoint({.config_json = shape, .out_dir = dir, .seed = 5, .projections = GetParam()});
+  const auto written = WriteRandomCheckpoint(
+      {.config_json = shape, .out_dir = dir, .seed = 5, .projections = FileFormatOf(GetParam())});
   ASSERT_TRUE(written.ok()) << written.status();
   const ModelConfig config = ConfigOf(dir);
-  EXPECT_EQ(config.fp8_blocks, GetParam() == DType::kF8E4M3 || GetParam() == DType::kF4E2M1);
-  EXPECT_EQ(config.v4->fp4_experts && config.fp8_blocks, GetParam() == DType::kF4E2M1);
+  EXPECT_EQ(IsF8(config.projections), GetParam() == DType::kF8E4M3 || GetParam() == DType::kF4E2M1);
+  EXPECT_EQ(config.experts.has_value(), GetParam() == DType::kF4E2M1);
   const auto loaded = Load(dir);
   ASSERT_EQ(loaded->weights.modules.size(), 1u);
   const MoeWeights& moe = loaded->weights.layers[2].ffn;
-  EXPECT_EQ(moe.expert_down.first.dtype, GetParam());
+  EXPECT_EQ(moe.expert_down.first.format.code, GetParam());
   if (GetParam() != DType::kInt4) Comparison(config, dir).Model(loaded->weights);
   // Projections preserve the scale of their inputs.
   const PackedWeight& down = moe.expert_down.first;
@@ -87,13 +88,13 @@ class DeepseekV4Quantize : public ::testing::TestWithParam<DType> {};
 
 TEST_P(DeepseekV4Quantize, KeepsTheModel) {
   const std::string in = GoldenDir("deepseek_v4"), out = MakeTestDir("quantized") + "/out";
-  const auto report =
-      QuantizeCheckpoint({.in_dir = in, .out_dir = out, .dtype = GetParam(), .threads = 2}, nullptr);
+  const auto report = QuantizeCheckpoint(
+      {.in_dir = in, .out_dir = out, .format = FileFormatOf(GetParam()), .threads = 2}, nullptr);
   ASSERT_TRUE(report.ok()) << report.status();
   const ModelConfig config = ConfigOf(out);
   const bool f8 = GetParam() == DType::kF8E4M3;
-  EXPECT_EQ(config.fp8_blocks, f8);
-  EXPECT_FALSE(config.fp8_blocks && config.v4->fp4_experts);
+  EXPECT_EQ(IsF8(config.projections), f8);
+  EXPECT_FALSE(config.experts);
   const auto before = Load(in), after = Load(out);
   ASSERT_EQ(after->weights.modules.size(), 1u);
   const auto error = [](const PackedWeight& a, const PackedWeight& b) {
@@ -108,9 +109,9 @@ TEST_P(DeepseekV4Quantize, KeepsTheModel) {
   };
   for (size_t i = 0; i < before->weights.layers.size(); ++i) {
     const V4LayerWeights &a = before->weights.layers[i], &b = after->weights.layers[i];
-    EXPECT_EQ(b.attn.wq_b.dtype, GetParam());
-    EXPECT_EQ(b.ffn.expert_down.first.dtype, GetParam());
-    EXPECT_EQ(b.ffn.router.dtype, DType::kBF16);
+    EXPECT_EQ(b.attn.wq_b.format.code, GetParam());
+    EXPECT_EQ(b.ffn.expert_down.first.format.code, GetParam());
+    EXPECT_EQ(b.ffn.router.format.code, DType::kBF16);
     // Three mantissa bits: half a step of a value is 2^-4 of it at most, and a third of its square on
     // average.
     EXPECT_LT(error(a.attn.wq_b, b.attn.wq_b), f8 ? 0.0625 : 0.15);

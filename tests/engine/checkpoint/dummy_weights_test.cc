@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint_summary.h"
-#include "engine/checkpoint/quantization_config.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "engine/checkpoint/weight_loader.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "gtest/gtest.h"
 #include "kernels/random_weight.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/fake_device.h"
+#include "tests/weight_formats.h"
 
 namespace foredraft {
 namespace {
@@ -120,7 +121,7 @@ TEST(DummyWeights, TheSeedsFollowTheOrderOfTheModel) {
     FakeDevice device;
     const V3Weights made = MakeOrDie(config, 0, device);
     const auto number = [&](uint64_t seed, float amplitude) {
-      return ToFloat(RandomBf16(DenseRandomWeight(1, 1, DType::kBF16, amplitude, seed), 0));
+      return ToFloat(RandomBf16(DenseRandomWeight(1, 1, kBf16Format, amplitude, seed), 0));
     };
     const float per_input = 1 / std::sqrt(static_cast<float>(config.hidden_size));
     EXPECT_EQ(ToFloat(made.embed_tokens[0]), number(1, 1));
@@ -163,7 +164,7 @@ TEST(DummyWeights, ARankWithoutExpertsMakesTheSameOtherWeights) {
 TEST(RandomWeight, HasTheRequestedAmplitude) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1}) {
     constexpr int kCount = 100000;
-    const RandomWeight weight = DenseRandomWeight(1, kCount, dtype, 0.25f, 7);
+    const RandomWeight weight = DenseRandomWeight(1, kCount, FormatOf(dtype), 0.25f, 7);
     double squares = 0;
     double sum = 0;
     for (int i = 0; i < kCount; ++i) {
@@ -189,8 +190,8 @@ TEST(DummyWeights, Are4BitsWhereQuantizeMakesThem) {
   ModelConfig config = TinyConfig();
   config.hidden_size = 64;
   config.moe_intermediate_size = 40;  // the columns of down: no multiple of 32
-  for (const CodeFormat codes : {CodeFormat::kInt4, CodeFormat::kFp4}) {
-    config.pack_quantized = {codes, 32};
+  for (const WeightFormat& format : {kInt4Format, kMxfp4Format}) {
+    config.projections = format;
     FakeDevice device;
     const V3Weights weights = MakeOrDie(config, 2, device);
     // Codes times a scale that is the same everywhere: few different values.
@@ -199,9 +200,9 @@ TEST(DummyWeights, Are4BitsWhereQuantizeMakesThem) {
     for (int column = 0; column < 64; ++column) values.insert(FakeDevice::At(gate_up, 3, column));
     EXPECT_LE(values.size(), 16u);
     const ModelDescription description = DescribeModel(config, 2);
+    const FormatChoice choice(config, description);
     std::map<std::string, bool> packed;
-    for (const WeightSpec& weight : description.weights)
-      packed[weight.name] = IsPackedByChoice(config, weight);
+    for (const WeightSpec& weight : description.weights) packed[weight.name] = choice.Quantises(weight);
     for (const char* name : {"qkv_a", "experts.gate_up", "shared.gate_up", "mlp.gate_up"}) {
       EXPECT_TRUE(packed[name]) << name;
     }
@@ -209,7 +210,7 @@ TEST(DummyWeights, Are4BitsWhereQuantizeMakesThem) {
       EXPECT_FALSE(packed[name]) << name;
     }
     ModelConfig plain = config;
-    plain.pack_quantized = {};
+    plain.projections = kBf16Format;
     EXPECT_LT(DummyBytes(config, 2), DummyBytes(plain, 2));
   }
 }
@@ -218,7 +219,7 @@ TEST(DummyWeights, CountTheirBytesAndTheirProgress) {
   ModelConfig config = TinyConfig();
   const CheckpointSummary bf16_summary = SummarizeConfig(config);
   EXPECT_EQ(bf16_summary.bytes, 2 * (bf16_summary.parameters + bf16_summary.mtp_parameters));
-  config.fp8_blocks = true;
+  config.projections = kFp8Format;
   EXPECT_LT(SummarizeConfig(config).bytes, bf16_summary.bytes);
   FakeDevice device;
   FakeStream stream;

@@ -42,12 +42,12 @@ class FakeDevice : public Device {
 
   // A part's rows as floats: dequantised by its dtype and scales; F32 is rounded to BF16.
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override {
-    PackedWeight packed{.n = 0, .k = parts[0].k, .dtype = parts[0].dtype};
+    PackedWeight packed{.n = 0, .k = parts[0].k, .format = parts[0].format};
     std::vector<float> values;
     for (const HostWeight& part : parts) {
       CHECK_EQ(part.k, packed.k);
-      CHECK_EQ(part.dtype == DType::kF8E4M3, packed.dtype == DType::kF8E4M3);
-      CHECK(!Is4Bit(packed.dtype) || part.dtype == packed.dtype);
+      CHECK_EQ(IsF8(part.format), IsF8(packed.format));
+      CHECK(!Is4Bit(packed.format) || part.format == packed.format);
       for (int32_t row = 0; row < part.n; ++row)
         for (int32_t column = 0; column < part.k; ++column) values.push_back(Element(part, row, column));
       packed.n += part.n;
@@ -56,7 +56,7 @@ class FakeDevice : public Device {
     if (!memory.ok()) return memory.status();
     std::memcpy(*memory, values.data(), values.size() * sizeof(float));
     packed.data = *memory;
-    if (packed.dtype == DType::kF32) packed.dtype = DType::kBF16;
+    if (packed.format.code == DType::kF32) packed.format = kBf16Format;
     return packed;
   }
 
@@ -80,17 +80,17 @@ class FakeDevice : public Device {
         for (int64_t column = 0; column < weight.k; ++column) {
           const int64_t number = weight.number(item, row, column);
           float& value = values[row * weight.k + column];
-          if (Is4Bit(weight.dtype)) {
-            value =
-                Code4ToFloat(weight.dtype, RandomCode4(weight, number)) * ToFloat(RandomGroupScale(weight));
-          } else if (weight.dtype == DType::kF8E4M3) {
+          if (Is4Bit(weight.format)) {
+            value = Code4ToFloat(weight.format.code, RandomCode4(weight, number)) *
+                    ToFloat(RandomGroupScale(weight));
+          } else if (IsF8(weight.format)) {
             value = F8E4M3ToFloat(RandomF8(weight, number)) * RandomF8Scale(weight);
           } else {
             value = ToFloat(RandomBf16(weight, number));
           }
         }
       return std::vector<HostWeight>{
-          {.dtype = DType::kF32, .n = weight.n, .k = weight.k, .data = values.data()}};
+          {.format = {.code = DType::kF32}, .n = weight.n, .k = weight.k, .data = values.data()}};
     });
   }
   std::unique_ptr<Event> CreateEvent() override { return nullptr; }
@@ -117,15 +117,15 @@ class FakeDevice : public Device {
  private:
   static float Element(const HostWeight& part, int32_t row, int32_t column) {
     const int64_t index = int64_t{row} * part.k + column;
-    if (part.dtype == DType::kF32) return ToFloat(ToBf16(static_cast<const float*>(part.data)[index]));
-    if (part.dtype == DType::kBF16) return ToFloat(static_cast<const bf16*>(part.data)[index]);
-    if (Is4Bit(part.dtype)) {
+    const WeightFormat& format = part.format;
+    if (format.code == DType::kF32) return ToFloat(ToBf16(static_cast<const float*>(part.data)[index]));
+    if (format.code == DType::kBF16) return ToFloat(static_cast<const bf16*>(part.data)[index]);
+    if (Is4Bit(format)) {
       const int code = static_cast<const uint8_t*>(part.data)[index / 2] >> (index % 2 * 4) & 15;
-      return Code4ToFloat(part.dtype, code) * ToFloat(part.group_scales[index / part.group]);
+      return Code4ToFloat(format.code, code) * ToFloat(part.bf16_scales()[index / format.columns]);
     }
-    const int64_t grid_columns = (part.k + part.block_k - 1) / part.block_k;
     return F8E4M3ToFloat(static_cast<const uint8_t*>(part.data)[index]) *
-           part.scale_inv[row / part.block_n * grid_columns + column / part.block_k];
+           part.f32_scales()[row / format.rows * format.scale_columns(part.k) + column / format.columns];
   }
 
   Ops ops_{};

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_check.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "engine/checkpoint/model_description.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -59,7 +60,7 @@ std::vector<Entry> EntriesOf(const ModelConfig& config) {
   for (const TensorSpec& tensor : description.tensors) {
     if (tensor.is_quantised()) {
       add(tensor.name, "F8_E4M3", tensor.shape, 1);
-      add(tensor.scale, "F32", ScaleShape(config, tensor.shape), 4);
+      add(tensor.scale, "F32", ScaleShape(config.projections, tensor.shape), 4);
     } else if (tensor.kind == TensorKind::kBias) {
       add(tensor.name, "F32", tensor.shape, 4);
     } else {

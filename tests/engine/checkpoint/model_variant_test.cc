@@ -158,7 +158,7 @@ class LoadedModel {
 
 ModelConfig Config() {
   ModelConfig config = TinyConfig();
-  config.fp8_blocks = true;
+  config.projections = kFp8Format;
   return config;
 }
 

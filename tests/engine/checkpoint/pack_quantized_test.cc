@@ -1,12 +1,11 @@
 // 4-bit checkpoints: what compressed-tensors packs is read as compressed-tensors unpacks it, and broken
 // checkpoints are refused with one line that names the tensor.
 
-#include "engine/checkpoint/pack_quantized.h"
-
 #include <cstring>
 #include <functional>
 
 #include "engine/checkpoint/checkpoint_check.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "engine/checkpoint/weight_loader.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "gmock/gmock.h"
@@ -19,23 +18,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ModelConfig ConfigOf(CodeFormat codes, int group) {
-  ModelConfig config;
-  config.pack_quantized = {codes, group};
-  return config;
-}
-
 // The golden's packed tensors under names that make a checkpoint of one module.
 TEST(PackQuantized, ReadsWhatCompressedTensorsPacksAsItUnpacksIt) {
   auto golden = SafetensorsFile::Open("tests/golden/pack_quantized.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.status();
   const struct {
     const char* name;
-    CodeFormat codes;
-    int group;
-  } cases[] = {{"int4_32", CodeFormat::kInt4, 32},
-               {"int4_128", CodeFormat::kInt4, 128},
-               {"fp4_32", CodeFormat::kFp4, 32}};
+    WeightFormat format;
+  } cases[] = {{"int4_32", kInt4Format}, {"int4_128", Int4Format(128)}, {"fp4_32", kMxfp4Format}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
     const auto stored = [&](const std::string& ending) {
@@ -48,7 +38,7 @@ TEST(PackQuantized, ReadsWhatCompressedTensorsPacksAsItUnpacksIt) {
       return tensor;
     };
     std::vector<RawTensor> tensors = {stored("weight_packed"), stored("weight_scale")};
-    if (c.codes == CodeFormat::kInt4) tensors.push_back(stored("weight_shape"));
+    if (c.format.code == DType::kInt4) tensors.push_back(stored("weight_shape"));
     const std::string dir = MakeTestDir(c.name);
     WriteSafetensors(dir + "/model.safetensors", tensors);
     const auto checkpoint = Checkpoint::Open(dir);
@@ -59,12 +49,14 @@ TEST(PackQuantized, ReadsWhatCompressedTensorsPacksAsItUnpacksIt) {
                           .name = "m.weight",
                           .shape = unpacked.shape,
                           .scale = "m.weight_scale_inv"};
-    const ModelConfig config = ConfigOf(c.codes, c.group);
-    ASSERT_TRUE(IsPacked(*checkpoint, config, spec));
-    EXPECT_EQ(CheckPacked(*checkpoint, config, spec), absl::OkStatus());
+    ModelConfig config;
+    config.projections = c.format;
+    const StoredFormat* const packed = FindStored(*checkpoint, config, spec);
+    ASSERT_EQ(packed, c.format.code == DType::kInt4 ? &kInt4Stored : &kMxfp4PackedStored);
+    EXPECT_EQ(packed->check(*checkpoint, config, spec), absl::OkStatus());
     auto read = ReadTensor(*checkpoint, config, spec);
     ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->dtype, PackedDType(config));
+    EXPECT_EQ(read->format, WithWideScales(c.format));
     const HostTensor values = ToBf16(*std::move(read));
     ASSERT_EQ(values.element_count() * sizeof(bf16), unpacked.bytes.size());
     const auto* ours = reinterpret_cast<const bf16*>(values.data.get());
@@ -80,7 +72,7 @@ class PackedCheckpoint : public ::testing::Test {
  protected:
   PackedCheckpoint() {
     config_.hidden_size = 64;
-    config_.pack_quantized = {CodeFormat::kInt4, 32};
+    config_.projections = kInt4Format;
     tensors_ = TensorsFor(config_);
   }
 
@@ -89,8 +81,8 @@ class PackedCheckpoint : public ::testing::Test {
     RawTensor plain = Named(tensors_, name);
     std::erase_if(tensors_, [&](const RawTensor& tensor) { return tensor.name == name; });
     const int64_t n = plain.shape[0], k = plain.shape[1];
-    const bool int4 = config_.pack_quantized.codes == CodeFormat::kInt4;
-    const int group = config_.pack_quantized.group;
+    const bool int4 = config_.projections.code == DType::kInt4;
+    const int group = config_.projections.columns;
     std::string codes(n * k / 2, '\0'), scales, shape(16, '\0');
     for (int64_t i = 0; i < n * k; ++i) codes[i / 2] |= static_cast<char>(Code(i / k, i % k) << (i % 2 * 4));
     for (int64_t i = 0; i < n * (k / group); ++i) {
@@ -105,7 +97,7 @@ class PackedCheckpoint : public ::testing::Test {
   }
   static int Code(int64_t row, int64_t column) { return static_cast<int>((column + 3 * row) % 16); }
   float Value(int64_t row, int64_t column) const {
-    return Code4ToFloat(PackedDType(config_), Code(row, column)) / static_cast<float>(1 << row % 3);
+    return Code4ToFloat(config_.projections.code, Code(row, column)) / static_cast<float>(1 << row % 3);
   }
 
   absl::StatusOr<V3Weights> Load() {
@@ -121,8 +113,8 @@ class PackedCheckpoint : public ::testing::Test {
 };
 
 TEST_F(PackedCheckpoint, KeepsCodesWhereAllPartsHaveThem) {
-  for (const CodeFormat codes : {CodeFormat::kInt4, CodeFormat::kFp4}) {
-    config_.pack_quantized.codes = codes;
+  for (const WeightFormat& format : {kInt4Format, kMxfp4Format}) {
+    config_.projections = format;
     tensors_ = TensorsFor(config_);
     Pack("model.layers.0.mlp.gate_proj.weight");
     Pack("model.layers.0.mlp.up_proj.weight");
@@ -130,14 +122,14 @@ TEST_F(PackedCheckpoint, KeepsCodesWhereAllPartsHaveThem) {
     const auto weights = Load();
     ASSERT_TRUE(weights.ok()) << weights.status();
     const PackedWeight& gate_up = weights->layers[0].mlp.gate_up;
-    EXPECT_EQ(gate_up.dtype, PackedDType(config_));
+    EXPECT_EQ(gate_up.format, WithWideScales(format));
     for (int row = 0; row < 20; ++row) {
       for (int column = 0; column < 64; ++column) {
         ASSERT_EQ(FakeDevice::At(gate_up, row, column), Value(row % 10, column)) << row << " " << column;
       }
     }
     // One of two parts: both become BF16.
-    EXPECT_EQ(weights->layers[1].moe.expert_gate_up.items[2].dtype, DType::kBF16);
+    EXPECT_EQ(weights->layers[1].moe.expert_gate_up.items[2].format.code, DType::kBF16);
     EXPECT_EQ(FakeDevice::At(weights->layers[1].moe.expert_gate_up.items[2], 7, 5), Value(1, 5));
   }
 }
@@ -149,9 +141,9 @@ TEST_F(PackedCheckpoint, MtpModulesAndKvBMayBePacked) {
   Pack("model.layers.0.self_attn.kv_b_proj.weight");
   const auto weights = Load();
   ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_EQ(weights->mtp_modules[1].eh_proj.dtype, DType::kInt4);
+  EXPECT_EQ(weights->mtp_modules[1].eh_proj.format.code, DType::kInt4);
   const MlaWeights& mla = weights->layers[0].self_attn;
-  EXPECT_EQ(mla.kv_b.dtype, DType::kBF16);
+  EXPECT_EQ(mla.kv_b.format.code, DType::kBF16);
   EXPECT_EQ(FakeDevice::At(mla.kv_b, 9, 5), Value(9, 5));
   EXPECT_EQ(FakeDevice::At(mla.w_uk.items[1], 5, 2), Value(9, 5));  // row 7 + 2 of kv_b, transposed
 }

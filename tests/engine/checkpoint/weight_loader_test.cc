@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/formats/stored_format.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -63,7 +64,7 @@ class WeightLoaderTest : public ::testing::Test {
     tensor.bytes.assign(tensor.bytes.size() / 4, '\0');
     for (size_t i = 0; i < tensor.bytes.size(); ++i)
       tensor.bytes[i] = static_cast<char>(0x38 + i % tensor.shape[1] % 8);
-    RawTensor scale{name + "_scale_inv", "F32", ScaleShape(config_, tensor.shape),
+    RawTensor scale{name + "_scale_inv", "F32", ScaleShape(kFp8Format, tensor.shape),
                     std::string(scales.size() * 4, '\0')};
     std::memcpy(scale.bytes.data(), scales.data(), scale.bytes.size());
     tensors_.push_back(scale);
@@ -154,10 +155,10 @@ TEST_F(WeightLoaderTest, SplitsKvBPerHead) {
 }
 
 TEST_F(WeightLoaderTest, DequantisesKvBOnceForBothForms) {
-  config_.fp8_blocks = true;
+  config_.projections = kFp8Format;
   MakeF8("model.layers.0.self_attn.kv_b_proj.weight", {0.3f});
   const MlaWeights mla = LoadOrDie(0).layers[0].self_attn;
-  EXPECT_EQ(mla.kv_b.dtype, DType::kBF16);
+  EXPECT_EQ(mla.kv_b.format.code, DType::kBF16);
   const float value = Rounded(F8E4M3ToFloat(0x38 + 5) * 0.3f);
   EXPECT_EQ(FakeDevice::At(mla.kv_b, 9, 5), value);
   EXPECT_EQ(FakeDevice::At(mla.w_uk.items[1], 5, 2), value);  // row 7 + 2 of kv_b, transposed
@@ -165,13 +166,13 @@ TEST_F(WeightLoaderTest, DequantisesKvBOnceForBothForms) {
 }
 
 TEST_F(WeightLoaderTest, KeepsFP8WhereAllPartsHaveIt) {
-  config_.fp8_blocks = true;
+  config_.projections = kFp8Format;
   config_.hidden_size = 200;  // two ragged blocks
   tensors_ = TensorsFor(config_);
   MakeF8("model.layers.0.mlp.gate_proj.weight", {0.5f, 2.0f});
   MakeF8("model.layers.0.mlp.up_proj.weight", {4.0f, 8.0f});
   const PackedWeight gate_up = LoadOrDie(0).layers[0].mlp.gate_up;
-  EXPECT_EQ(gate_up.dtype, DType::kF8E4M3);
+  EXPECT_EQ(gate_up.format.code, DType::kF8E4M3);
   EXPECT_EQ(FakeDevice::At(gate_up, 0, 0), 0.5f);
   EXPECT_EQ(FakeDevice::At(gate_up, 9, 128), 2.0f);
   EXPECT_EQ(FakeDevice::At(gate_up, 10, 0), 4.0f);
@@ -179,10 +180,10 @@ TEST_F(WeightLoaderTest, KeepsFP8WhereAllPartsHaveIt) {
 }
 
 TEST_F(WeightLoaderTest, APartlyFP8GroupBecomesBF16) {
-  config_.fp8_blocks = true;
+  config_.projections = kFp8Format;
   MakeF8("model.layers.0.mlp.gate_proj.weight", {0.3f});
   const PackedWeight gate_up = LoadOrDie(0).layers[0].mlp.gate_up;
-  EXPECT_EQ(gate_up.dtype, DType::kBF16);
+  EXPECT_EQ(gate_up.format.code, DType::kBF16);
   EXPECT_EQ(FakeDevice::At(gate_up, 3, 1), Rounded(F8E4M3ToFloat(0x39) * 0.3f));
   ExpectRows(gate_up, 10, "model.layers.0.mlp.up_proj.weight");
 }

@@ -78,8 +78,8 @@ void ExpectFlash(const ModelConfig& config) {
   EXPECT_EQ(config.qk_rope_head_dim, 64);
   EXPECT_EQ(config.n_group, 1);  // V3's fields have no meaning
   EXPECT_EQ(config.topk_group, 1);
-  EXPECT_TRUE(config.fp8_blocks);
-  EXPECT_TRUE(shape.fp4_experts);
+  EXPECT_EQ(config.projections, kFp8E8m0Format);
+  EXPECT_EQ(config.experts, kMxfp4Format);
   EXPECT_EQ(shape.head_dim, 512);
   EXPECT_EQ(AttentionScale(shape.head_dim, {}), 1 / std::sqrt(512.0));
   EXPECT_EQ(config.longest_sequence(), 1048576);
@@ -182,9 +182,9 @@ TEST(DeepseekV4Config, HasTransformersDefaults) {
   EXPECT_EQ(read->v4->swiglu_limit, 10);
   EXPECT_EQ(read->index_topk, 512);
   config["quantization_config"]["expert_dtype"] = "fp8";
-  EXPECT_FALSE(Inspect(config)->v4->fp4_experts);
+  EXPECT_FALSE(Inspect(config)->experts);
   config.erase("quantization_config");
-  EXPECT_FALSE(Inspect(config)->v4->fp4_experts);
+  EXPECT_FALSE(Inspect(config)->experts);
 }
 
 TEST(DeepseekV4Config, ReadsTheGoldenCheckpoints) {

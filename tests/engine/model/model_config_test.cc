@@ -62,7 +62,7 @@ TEST(ModelConfig, ReadsR1) {
   EXPECT_EQ(config.max_position_embeddings, 163840);
   EXPECT_EQ(config.bos_token_id, 0);
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1));
-  EXPECT_TRUE(config.fp8_blocks);
+  EXPECT_EQ(config.projections, kFp8Format);
   EXPECT_FALSE(config.IsMoe(2));
   EXPECT_TRUE(config.IsMoe(3));
   EXPECT_TRUE(config.IsMoe(61));
@@ -143,7 +143,7 @@ TEST(ModelConfig, AbsentFieldsHaveTheClassDefaults) {
   EXPECT_EQ(parsed.model_type, "deepseek_v3");
   EXPECT_EQ(parsed.num_nextn_predict_layers, 0);
   EXPECT_EQ(parsed.q_lora_rank, 0);
-  EXPECT_FALSE(parsed.fp8_blocks);
+  EXPECT_EQ(parsed.projections, kBf16Format);
   EXPECT_EQ(parsed.bos_token_id, -1);
   EXPECT_THAT(parsed.eos_token_ids, IsEmpty());
 }
@@ -177,16 +177,14 @@ TEST(ModelConfig, AcceptsFourBitsOfCompressedTensors) {
   json config = R1();
   config["quantization_config"] = PackQuantizedConfig();
   const ModelConfig int4 = ParseOrDie(config);
-  EXPECT_EQ(int4.pack_quantized.codes, CodeFormat::kInt4);
-  EXPECT_EQ(int4.pack_quantized.group, 32);
-  EXPECT_FALSE(int4.fp8_blocks);
+  EXPECT_EQ(int4.projections, kInt4Format);
   json& quantization = config["quantization_config"];
   quantization["config_groups"]["group_0"]["weights"]["group_size"] = 128;
-  EXPECT_EQ(ParseOrDie(config).pack_quantized.group, 128);
+  EXPECT_EQ(ParseOrDie(config).projections, Int4Format(128));
   quantization["format"] = "mxfp4-pack-quantized";
   quantization["config_groups"]["group_0"]["weights"]["type"] = "float";
   quantization["config_groups"]["group_0"]["weights"]["group_size"] = 32;
-  EXPECT_EQ(ParseOrDie(config).pack_quantized.codes, CodeFormat::kFp4);
+  EXPECT_EQ(ParseOrDie(config).projections, kMxfp4Format);
 }
 
 TEST(ModelConfig, RefusesOtherFormatsOfCompressedTensorsByName) {

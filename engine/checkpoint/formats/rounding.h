@@ -1,10 +1,12 @@
 #pragma once
 
-// Rounds weights to the codes of a checkpoint's format. The scale of a group or block is the one of a few
+// Rounds weights to codes. The scale of a group or block is the one of a few
 // candidates round the largest magnitude that gives the least sum of squared errors.
 
 #include <cstdint>
+#include <vector>
 
+#include "kernels/cpu/device/thread_pool.h"
 #include "kernels/dtype.h"
 
 namespace foredraft {
@@ -30,5 +32,18 @@ QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* co
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
                                   uint8_t* codes, int64_t code_stride, float* scale,
                                   bool power_of_two = false);
+
+// The sum of error_of(i) over i in [0, count), in order, computed on the pool. `cost`: of one, as ParallelFor
+// counts it.
+template <class ErrorOf>
+QuantizationError SumErrors(ThreadPool& pool, int64_t count, int64_t cost, const ErrorOf& error_of) {
+  std::vector<QuantizationError> errors(count);
+  pool.ParallelFor(count, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) errors[i] = error_of(i);
+  });
+  QuantizationError sum;
+  for (const QuantizationError& error : errors) sum += error;
+  return sum;
+}
 
 }  // namespace foredraft

@@ -15,17 +15,15 @@
 namespace foredraft {
 
 struct HostTensor {
-  DType dtype = DType::kBF16;
-  int32_t n = 0;  // rows; 1 for a vector
-  int32_t k = 0;  // columns
+  WeightFormat format;  // as HostWeight has it
+  int32_t n = 0;        // rows; 1 for a vector
+  int32_t k = 0;        // columns
   std::unique_ptr<char[]> data;
-  std::vector<float> scale_inv;  // F8_E4M3: [ceil(n / block_n), ceil(k / block_k)]
-  int32_t block_n = 0;
-  int32_t block_k = 0;
-  std::vector<bf16> group_scales;  // 4-bit kinds: [n, k / group]
-  int32_t group = 0;
+  std::vector<char> scales;  // the bytes of HostWeight::scales
 
   int64_t element_count() const { return int64_t{n} * k; }
+  // Replaces scales that are E8M0 bytes by those of the format's type.
+  void WidenScales();
   // Valid until this object is destroyed or moved from.
   HostWeight View() const;
 };

@@ -1,4 +1,4 @@
-#include "tools/quantize/quantizer.h"
+#include "engine/checkpoint/formats/rounding.h"
 
 #include <algorithm>
 #include <bit>

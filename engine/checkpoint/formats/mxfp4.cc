@@ -1,0 +1,93 @@
+// E2M1 codes, two to a byte, element 0 in the low nibble, with an E8M0 scale for each 32 columns: 2^(byte -
+// 127). Two spellings, instead of X.weight [n, k]:
+//
+//   mxfp4-pack-quantized     X.weight_packed U8 [n, k / 2], X.weight_scale U8 or F8_E8M0 [n, k / 32]
+//   DeepSeek-V4's experts    X.weight I8 [n, k / 2], X.scale F8_E8M0 [n, k / 32] (docs/deepseek-v4.md section
+//                            8), where the other projections are FP8 blocks
+
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/formats/packed.h"
+#include "engine/checkpoint/formats/stored_format.h"
+
+namespace foredraft {
+namespace {
+
+std::vector<int64_t> CodeShape(const TensorSpec& spec) { return {spec.shape[0], spec.shape[1] / 2}; }
+
+RandomCodes Random(const WeightFormat& format, float amplitude) {
+  const int exponent = RandomExponent(amplitude, Code4ToFloat(format.code, 7));
+  return {.spread = std::ldexp(amplitude, -exponent), .exponent = exponent};
+}
+
+// ---- mxfp4-pack-quantized ----
+
+bool IsPackedMeant(const ModelConfig& config, const TensorSpec& spec) {
+  return config.projections.code == DType::kF4E2M1 && !spec.scale.empty();
+}
+
+std::vector<StoredTensor> PackedTensors(const ModelConfig& config, const TensorSpec& spec) {
+  return {
+      {spec.name + "_packed", "U8", CodeShape(spec)},
+      {spec.name + "_scale", "U8", ScaleShape(config.projections, spec.shape), StoredTensor::Part::kScales}};
+}
+
+absl::Status CheckMxfp4Packed(const Checkpoint& checkpoint, const ModelConfig& config,
+                              const TensorSpec& spec) {
+  const StoredTensor codes = PackedTensors(config, spec).front();
+  RETURN_IF_ERROR(CheckPackedCodes(checkpoint, config.projections, spec, &codes));
+  return CheckPackedScales(checkpoint, config.projections, spec, {"U8", "F8_E8M0"});
+}
+
+// ---- beside FP8 blocks ----
+
+bool IsBesideMeant(const ModelConfig& config, const TensorSpec& spec) {
+  return IsF8(config.projections) && spec.format.code == DType::kF4E2M1;
+}
+
+bool IsBesideThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
+  const TensorEntry* const entry = checkpoint.Find(spec.name).entry;
+  return entry != nullptr && entry->dtype == "I8";
+}
+
+std::vector<StoredTensor> BesideTensors(const ModelConfig&, const TensorSpec& spec) {
+  return {{spec.name, "I8", CodeShape(spec)},
+          {spec.scale, "F8_E8M0", ScaleShape(spec.format, spec.shape), StoredTensor::Part::kScales}};
+}
+
+absl::Status CheckBeside(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
+  const std::vector<StoredTensor> wanted = BesideTensors(config, spec);
+  const TensorLocation found = checkpoint.Find(spec.name), scale = checkpoint.Find(spec.scale);
+  RETURN_IF_ERROR(CheckStoredShape(found, wanted[0].shape));
+  if (scale.entry == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor %s: missing: the weight is I8", found.file->path(), spec.scale));
+  }
+  RETURN_IF_ERROR(CheckStoredDType(scale, wanted[1].dtype));
+  RETURN_IF_ERROR(CheckStoredShape(scale, wanted[1].shape));
+  return CheckUnpacked(checkpoint, spec);
+}
+
+absl::StatusOr<HostTensor> ReadBeside(const Checkpoint& checkpoint, const ModelConfig&,
+                                      const TensorSpec& spec) {
+  return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), spec.format, spec);
+}
+
+}  // namespace
+
+const StoredFormat kMxfp4PackedStored = {.is_meant = IsPackedMeant,
+                                         .is_there = HasPackedCodes,
+                                         .tensors = PackedTensors,
+                                         .check = CheckMxfp4Packed,
+                                         .read = ReadPacked,
+                                         .random = Random};
+const StoredFormat kMxfp4BesideStored = {.is_meant = IsBesideMeant,
+                                         .is_there = IsBesideThere,
+                                         .tensors = BesideTensors,
+                                         .check = CheckBeside,
+                                         .read = ReadBeside,
+                                         .random = Random};
+
+}  // namespace foredraft

@@ -1,0 +1,21 @@
+#pragma once
+
+// The quantization_config that tells other programs which tensors `quantize` and `synth` quantised.
+
+#include "engine/checkpoint/model_description.h"
+#include "engine/model/model_config.h"
+#include "kernels/weight_format.h"
+#include "nlohmann/json.hpp"
+
+namespace foredraft {
+
+// The shape with projections in `format`. DeepSeek-V4 has its own FP8 blocks with powers of two as scales,
+// and its own FP4: routed experts in MXFP4, the other projections in those blocks.
+ModelConfig WithProjections(ModelConfig config, const WeightFormat& format);
+
+// Writes into a config.json how config.projections and config.experts say that the tensors are stored. The
+// matrices that stay as they are stand in `ignore`, or in modules_to_not_convert.
+void SetQuantization(const ModelConfig& config, const ModelDescription& description,
+                     nlohmann::ordered_json& config_json);
+
+}  // namespace foredraft

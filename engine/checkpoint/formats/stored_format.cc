@@ -1,0 +1,122 @@
+#include "engine/checkpoint/formats/stored_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/safetensors.h"
+
+namespace foredraft {
+namespace {
+
+// The first that fits is taken; every tensor may be plain.
+constexpr const StoredFormat* kStoredFormats[] = {&kInt4Stored, &kMxfp4PackedStored, &kMxfp4BesideStored,
+                                                  &kFp8Stored, &kPlainStored};
+
+}  // namespace
+
+int64_t StoredTensor::bytes() const {
+  int64_t bytes = SafetensorsElementBytes(dtype);
+  for (const int64_t size : shape) bytes *= size;
+  return bytes;
+}
+
+const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelConfig& config,
+                               const TensorSpec& spec) {
+  for (const StoredFormat* format : kStoredFormats) {
+    if (format->is_meant(config, spec) && format->is_there(checkpoint, spec)) return format;
+  }
+  return nullptr;
+}
+
+int64_t StoredBytes(std::span<const StoredTensor> tensors) {
+  int64_t bytes = 0;
+  for (const StoredTensor& tensor : tensors) {
+    if (tensor.part != StoredTensor::Part::kConstant) bytes += tensor.bytes();
+  }
+  return bytes;
+}
+
+FormatChoice::FormatChoice(const ModelConfig& config, const ModelDescription& description) : config_(config) {
+  if (IsF8(config.projections)) {
+    for (const TensorSpec& spec : description.tensors) {
+      if (spec.is_quantised()) quantised_.insert(&spec);
+    }
+  }
+  if (!Is4Bit(config.projections)) return;
+  for (const WeightSpec& weight : description.weights) {
+    if (Quantises(weight)) quantised_.insert(weight.tensors.begin(), weight.tensors.end());
+  }
+}
+
+bool FormatChoice::Quantises(const WeightSpec& weight) const {
+  if (!IsQuantised(config_.projections) || weight.tensors.empty() || !weight.is_quantised()) return false;
+  if (IsF8(config_.projections)) return true;
+  return !std::holds_alternative<KvBMember>(weight.member) &&
+         !std::holds_alternative<RowGroupsMember>(weight.member) &&
+         weight.columns() % config_.projections.columns == 0;
+}
+
+const StoredFormat& FormatChoice::Of(const TensorSpec& spec) const {
+  if (!Quantises(spec)) return kPlainStored;
+  return **std::find_if(std::begin(kStoredFormats), std::end(kStoredFormats),
+                        [&](const StoredFormat* format) { return format->is_meant(config_, spec); });
+}
+
+absl::Status RefuseTensor(const TensorLocation& tensor, const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: tensor %s: %s", tensor.file->path(), tensor.entry->name, what));
+}
+
+absl::Status CheckStoredDType(const TensorLocation& tensor, const std::string& allowed) {
+  if (tensor.entry->dtype == allowed) return absl::OkStatus();
+  return RefuseTensor(tensor, absl::StrFormat("dtype: %s, allowed %s", tensor.entry->dtype, allowed));
+}
+
+absl::Status CheckStoredShape(const TensorLocation& tensor, const std::vector<int64_t>& shape,
+                              const std::string& why) {
+  if (tensor.entry->shape == shape) return absl::OkStatus();
+  return RefuseTensor(
+      tensor, absl::StrFormat("shape: [%s], %s makes it [%s]", absl::StrJoin(tensor.entry->shape, ", "), why,
+                              absl::StrJoin(shape, ", ")));
+}
+
+std::vector<int64_t> ScaleShape(const WeightFormat& format, const std::vector<int64_t>& weight_shape) {
+  return {format.scale_rows(weight_shape[0]), format.scale_columns(weight_shape[1])};
+}
+
+absl::StatusOr<std::vector<char>> ReadStored(const TensorLocation& tensor) {
+  std::vector<char> bytes(static_cast<size_t>(tensor.entry->bytes));
+  RETURN_IF_ERROR(tensor.file->Read(*tensor.entry, 0, tensor.entry->bytes, bytes.data()));
+  return bytes;
+}
+
+absl::StatusOr<HostTensor> ReadCodesAndScales(const TensorLocation& codes, const TensorLocation& scales,
+                                              const WeightFormat& format, const TensorSpec& spec) {
+  HostTensor tensor;
+  tensor.format = WithWideScales(format);
+  tensor.n = static_cast<int32_t>(spec.shape[0]);
+  tensor.k = static_cast<int32_t>(spec.shape[1]);
+  tensor.data = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(codes.entry->bytes));
+  RETURN_IF_ERROR(codes.file->Read(*codes.entry, 0, codes.entry->bytes, tensor.data.get()));
+  ASSIGN_OR_RETURN(tensor.scales, ReadStored(scales));
+  if (format.scale != DType::kE8M0) return tensor;
+  // Scales stored as U8 are integers to the reader, which lets a NaN pass.
+  const auto nan = std::find(tensor.scales.begin(), tensor.scales.end(), static_cast<char>(0xff));
+  if (nan != tensor.scales.end()) {
+    const int64_t index = nan - tensor.scales.begin(), columns = scales.entry->shape.back();
+    return RefuseTensor(scales, absl::StrFormat("element [%d, %d]: nan, allowed finite scales",
+                                                index / columns, index % columns));
+  }
+  tensor.WidenScales();
+  return tensor;
+}
+
+int RandomExponent(float amplitude, float largest) {
+  return static_cast<int>(std::ceil(std::log2(amplitude * kRandomBound / largest)));
+}
+
+}  // namespace foredraft

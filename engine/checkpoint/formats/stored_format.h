@@ -1,0 +1,128 @@
+#pragma once
+
+// How a tensor lies in the files of a checkpoint. One row per format and spelling of its names; the loader,
+// the check, random weights, `synth` and `quantize` ask the row. Files of this folder: a format each (plain,
+// fp8, int4, mxfp4), what compressed-tensors' formats share (packed), and quantization_config, read and
+// written.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/formats/host_tensor.h"
+#include "engine/checkpoint/formats/rounding.h"
+#include "engine/checkpoint/model_description.h"
+#include "engine/model/model_config.h"
+#include "kernels/cpu/device/thread_pool.h"
+#include "kernels/weight_format.h"
+
+namespace foredraft {
+
+// One tensor of a file. A quantised one of the model becomes several.
+struct StoredTensor {
+  enum class Part { kCodes, kScales, kConstant };
+
+  std::string name;
+  std::string dtype;           // safetensors' spelling
+  std::vector<int64_t> shape;  // row-major
+  Part part = Part::kCodes;
+  std::string constant;  // kConstant: its bytes, the same whatever the weights are
+
+  int64_t bytes() const;
+};
+
+// Rows of floats that become codes: [rows, k], from the first row of a block of scales on.
+struct FloatBand {
+  const float* values = nullptr;
+  int64_t rows = 0;
+  int64_t k = 0;
+};
+
+// What random weights are made of. A code is the one nearest to `spread` times a number of variance 1, which
+// is at most kRandomBound. Scales lie around `scale`; those in E8M0 are all 2^exponent.
+struct RandomCodes {
+  float spread = 0;
+  float scale = 0;
+  int exponent = 0;
+};
+inline constexpr float kRandomBound = 3.4641016f;
+
+struct StoredFormat {
+  // Whether config.json says that this tensor, where it is quantised, has the format.
+  bool (*is_meant)(const ModelConfig& config, const TensorSpec& spec);
+  // Whether the checkpoint has the tensor in the format, if config.json allows it.
+  bool (*is_there)(const Checkpoint& checkpoint, const TensorSpec& spec);
+  // The tensors of the file as this program writes them, codes first. The names are the check's and the
+  // reader's, too.
+  std::vector<StoredTensor> (*tensors)(const ModelConfig& config, const TensorSpec& spec);
+  // INVALID_ARGUMENT names file, tensor and reason.
+  absl::Status (*check)(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec);
+  // Reads a tensor that has passed the check. INVALID_ARGUMENT if an element is NaN or infinite.
+  absl::StatusOr<HostTensor> (*read)(const Checkpoint& checkpoint, const ModelConfig& config,
+                                     const TensorSpec& spec);
+  // Random weights of this root mean square. Null: not quantised.
+  RandomCodes (*random)(const WeightFormat& format, float amplitude) = nullptr;
+  // Rounds a band to codes and appends its scales as they are stored. Null: `quantize` does not write it.
+  QuantizationError (*round)(const WeightFormat& format, const FloatBand& band, ThreadPool& pool,
+                             uint8_t* codes, std::string& scales) = nullptr;
+};
+
+extern const StoredFormat kPlainStored;        // BF16 or F32
+extern const StoredFormat kFp8Stored;          // FP8 blocks
+extern const StoredFormat kInt4Stored;         // compressed-tensors' pack-quantized
+extern const StoredFormat kMxfp4PackedStored;  // compressed-tensors' mxfp4-pack-quantized
+extern const StoredFormat kMxfp4BesideStored;  // DeepSeek-V4's experts, beside FP8 blocks
+
+// The format in which the checkpoint has the tensor; null where it has no such tensor.
+const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelConfig& config,
+                               const TensorSpec& spec);
+
+// Bytes of codes and scales.
+int64_t StoredBytes(std::span<const StoredTensor> tensors);
+
+// Which tensors of a model are quantised where this program chooses (quantize, synth, random weights):
+//
+//   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
+//   4 bits  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
+//   without
+//           weights whose columns are no multiple of the group. Parts that are fused into one weight are
+//           packed together.
+class FormatChoice {
+ public:
+  // Both outlive this.
+  FormatChoice(const ModelConfig& config, const ModelDescription& description);
+
+  bool Quantises(const TensorSpec& spec) const { return quantised_.contains(&spec); }
+  bool Quantises(const WeightSpec& weight) const;
+  // How the tensor is written: kPlainStored unless it is quantised.
+  const StoredFormat& Of(const TensorSpec& spec) const;
+
+ private:
+  const ModelConfig& config_;
+  absl::flat_hash_set<const TensorSpec*> quantised_;
+};
+
+// ---- for the rows ----
+
+// INVALID_ARGUMENT about a tensor of a file.
+absl::Status RefuseTensor(const TensorLocation& tensor, const std::string& what);
+absl::Status CheckStoredDType(const TensorLocation& tensor, const std::string& allowed);
+// `why`: what makes it another shape.
+absl::Status CheckStoredShape(const TensorLocation& tensor, const std::vector<int64_t>& shape,
+                              const std::string& why = "config.json");
+// The scales of a format in a grid of rows and columns: [rows, columns].
+std::vector<int64_t> ScaleShape(const WeightFormat& format, const std::vector<int64_t>& weight_shape);
+// A tensor's bytes, and E8M0 bytes as the wider scales of a HostTensor.
+absl::StatusOr<std::vector<char>> ReadStored(const TensorLocation& tensor);
+// Codes, and scales as `format` has them stored. HostTensor has the wider form (WithWideScales).
+absl::StatusOr<HostTensor> ReadCodesAndScales(const TensorLocation& codes, const TensorLocation& scales,
+                                              const WeightFormat& format, const TensorSpec& spec);
+// The exponent of the least power of two by which codes up to `largest` reach the bound of random weights.
+int RandomExponent(float amplitude, float largest);
+
+}  // namespace foredraft
