@@ -233,6 +233,7 @@ void ReadRope(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
 void ReadDeepseekV4(JsonFields& fields, ModelConfig& config) {
   DeepseekV4Shape& shape = config.v4.emplace();
   config.runs_indexer = true;
+  config.recycles_module = true;
   ReadSizes(fields, config, shape);
   ReadAttention(fields, config, shape);
   if (!fields.status().ok()) return;  // the lists below are checked against these sizes

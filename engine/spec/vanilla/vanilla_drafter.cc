@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/spec/mtp_modules.h"
 
@@ -174,10 +175,10 @@ bool Selected(const SpeculativeConfig& config) {
 
 void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors) {
   CheckModules(loaded, model, loaded.config.speculative_config->max_draft_len, errors);
-  if (!model.v4) return;
+  if (!model.recycles_module) return;
   errors.Add("speculative_config.use_mtp_vanilla",
              RefuseKey(loaded, "speculative_config.use_mtp_vanilla", "true",
-                       "false with DeepseekV4ForCausalLM: its one module is recycled"));
+                       absl::StrCat("false with ", model.architecture, ": its one module is recycled")));
 }
 
 DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) {

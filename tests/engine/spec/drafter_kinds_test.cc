@@ -48,7 +48,8 @@ TEST_P(DrafterCheck, RefusesWhatTheModelLacks) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   ModelConfig model;
   model.num_nextn_predict_layers = c.modules;
-  if (c.v4) model.v4.emplace();
+  model.architecture = c.v4 ? "DeepseekV4ForCausalLM" : "DeepseekV3ForCausalLM";
+  model.recycles_module = c.v4;
   ConfigErrors errors;
   SelectedDrafter(loaded->config)->check(*loaded, model, errors);
   EXPECT_EQ(std::string(errors.First().message()), c.error);
