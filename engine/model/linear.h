@@ -37,8 +37,8 @@ struct GatedActivation {
   float limit = 0;  // 0: none
 };
 
-// Each calls the op of its name. The op's fields for the input, or for the rows it makes, come from InputRows
-// and stay unset in `p`, as does a GEMM's form.
+// Each calls the op of its name, Activate the one of its activation. The op's fields for the input, or for
+// the rows it makes, come from InputRows and stay unset in `p`, as does a GEMM's form.
 void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p);
 RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p);  // for an op that has rms_norm inside
 void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p);

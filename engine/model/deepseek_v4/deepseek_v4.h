@@ -4,6 +4,7 @@
 // normed nor reduced. Logits are made of streams by the level's own head.
 
 #include <memory>
+#include <vector>
 
 #include "engine/model/deepseek_v4/v4_layer.h"
 #include "engine/model/model.h"
