@@ -267,7 +267,7 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::s
   auto config = ReadModelConfig(checkpoint_dir + "/config.json");
   CHECK(config.ok()) << config.status().ToString();
   model.config = *std::move(config);
-  auto device = CreateDevice(backend, {.threads = 2, .isa = isa});
+  auto device = CreateDevice(backend, {.threads = 3, .isa = isa});
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
@@ -332,16 +332,16 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
                                                        int ranks) {
   std::vector<RankParts> parts;
   if (ranks == 1) {
-    auto device = CreateDevice(TestBackend(), {.threads = 2, .isa = model.isa});
+    auto device = CreateDevice(TestBackend(), {.threads = 3, .isa = model.isa});
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {
-    parts = ConnectRanks(ranks, options.step_timeout);
+    parts = ConnectRanks(ranks, options.step_timeout, model.isa);
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {
-    shards.push_back(ranks == 1 ? &model
-                                : &LoadModelOnce(model.dir, TestBackend(), {.rank = rank, .size = ranks}));
+    const ExpertShard shard = {.rank = rank, .size = ranks};
+    shards.push_back(ranks == 1 ? &model : &LoadModelOnce(model.dir, TestBackend(), shard, model.isa));
   }
   std::vector<std::unique_ptr<RankEngine>> engines(ranks);
   ForEachRank(ranks, [&](int rank) {

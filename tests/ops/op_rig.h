@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,9 @@
 namespace foredraft {
 
 enum class RunMode { kEager, kReplayed };
+
+// Where set: called with the bytes of all that the binary's rigs read back from their devices.
+inline void (*on_read_back)(std::string_view bytes) = nullptr;
 
 class OpRig {
  public:
@@ -55,6 +59,9 @@ class OpRig {
     std::vector<T> values(count);
     device_->CopyToHost(*stream_, values.data(), memory, count * sizeof(T));
     stream_->Synchronize();
+    if (on_read_back != nullptr) {
+      on_read_back({reinterpret_cast<const char*>(values.data()), count * sizeof(T)});
+    }
     return values;
   }
 

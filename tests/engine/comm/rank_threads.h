@@ -35,15 +35,16 @@ inline void ForEachRank(int ranks, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The first failure, if any.
+// The first failure, if any. `isa`: as DeviceOptions::isa.
 inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
                                                               std::chrono::milliseconds step_timeout,
-                                                              std::chrono::seconds connect_timeout) {
+                                                              std::chrono::seconds connect_timeout,
+                                                              const std::string& isa = "") {
   InProcessRendezvous store;
   std::vector<RankParts> parts(ranks);
   std::vector<absl::Status> statuses(ranks);
   ForEachRank(ranks, [&](int rank) {
-    auto device = CreateDevice(TestBackend(), {.threads = 1});
+    auto device = CreateDevice(TestBackend(), {.threads = 2, .isa = isa});
     CHECK(device.ok()) << device.status().ToString();
     parts[rank].device = *std::move(device);
     auto comm = CreateCommunicator(
@@ -65,8 +66,9 @@ inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
   return parts;
 }
 
-inline std::vector<RankParts> ConnectRanks(int ranks, std::chrono::milliseconds step_timeout) {
-  auto parts = TryConnectRanks(ranks, step_timeout, std::chrono::seconds(60));
+inline std::vector<RankParts> ConnectRanks(int ranks, std::chrono::milliseconds step_timeout,
+                                           const std::string& isa = "") {
+  auto parts = TryConnectRanks(ranks, step_timeout, std::chrono::seconds(60), isa);
   CHECK(parts.ok()) << parts.status().ToString();
   return *std::move(parts);
 }
