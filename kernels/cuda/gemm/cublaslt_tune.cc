@@ -37,14 +37,15 @@ class Trial {
   static absl::StatusOr<std::unique_ptr<Trial>> Create(Device& device, const GemmToTune& gemm) {
     auto trial = std::unique_ptr<Trial>(new Trial(device, gemm));
     const GemmShape& s = gemm.shape;
+    const WeightFormat& format = s.weight == DType::kF8E4M3 ? kFp8Format : kBf16Format;
     for (int copy = 0; copy < ColdCopies(s); ++copy) {
       ASSIGN_OR_RETURN(const PackedWeights weights,
-                       device.MakeRandomWeights(1, DenseRandomWeight(s.n, s.k, s.weight, 0.02f, 1)));
+                       device.MakeRandomWeights(1, DenseRandomWeight(s.n, s.k, format, 0.02f, 1)));
       trial->weights_.push_back(weights.first);
     }
     ASSIGN_OR_RETURN(
         const PackedWeights inputs,
-        device.MakeRandomWeights(1, DenseRandomWeight(trial->max_rows_, s.k, DType::kBF16, 1.0f, 2)));
+        device.MakeRandomWeights(1, DenseRandomWeight(trial->max_rows_, s.k, kBf16Format, 1.0f, 2)));
     trial->x_ = Dense(static_cast<const bf16*>(inputs.first.data), trial->max_rows_, s.k);
     ASSIGN_OR_RETURN(bf16* const copies,
                      device.AllocateArray<bf16>(static_cast<size_t>(trial->max_rows_) * s.k));
