@@ -267,7 +267,7 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::s
   auto config = ReadModelConfig(checkpoint_dir + "/config.json");
   CHECK(config.ok()) << config.status().ToString();
   model.config = *std::move(config);
-  auto device = CreateDevice(backend, {.threads = 3, .isa = isa});
+  auto device = CreateDevice(backend, {.threads = 2, .isa = isa});
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
@@ -332,7 +332,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
                                                        int ranks) {
   std::vector<RankParts> parts;
   if (ranks == 1) {
-    auto device = CreateDevice(TestBackend(), {.threads = 3, .isa = model.isa});
+    auto device = CreateDevice(TestBackend(), {.threads = 2, .isa = model.isa});
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {

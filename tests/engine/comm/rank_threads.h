@@ -44,7 +44,7 @@ inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
   std::vector<RankParts> parts(ranks);
   std::vector<absl::Status> statuses(ranks);
   ForEachRank(ranks, [&](int rank) {
-    auto device = CreateDevice(TestBackend(), {.threads = 2, .isa = isa});
+    auto device = CreateDevice(TestBackend(), {.threads = 1, .isa = isa});
     CHECK(device.ok()) << device.status().ToString();
     parts[rank].device = *std::move(device);
     auto comm = CreateCommunicator(
