@@ -36,7 +36,7 @@ struct ModelLimits {
   // With speculative_config: adds an error for each key by which its drafter asks for more than the model
   // has.
   std::function<void(const LoadedConfig&, ConfigErrors&)> check_drafter;
-  // Of a configuration whose tokens_per_block and dtype are resolved.
+  // The bytes that the cache takes; tokens_per_block and dtype of the configuration are resolved.
   std::function<CacheBytes(const Config&)> cache_bytes;
 };
 

@@ -21,7 +21,7 @@ class BlockTables {
   const int32_t* device_entries() const { return device_entries_; }  // [slots, stride]
   int stride() const { return stride_; }
 
-  // Of the host's copy. Set: entries [first_index, first_index + block_ids.size()). Clear: all are scratch.
+  // Read and write the host's copy. Set: from first_index on, one entry per block. Clear: all are scratch.
   int block(int slot, int index) const { return host_[size_t(slot) * stride_ + index]; }
   void Set(int slot, int first_index, std::span<const int32_t> block_ids);
   void Clear(int slot);

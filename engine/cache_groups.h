@@ -95,7 +95,7 @@ class CacheRegistry {
 std::vector<CacheGroup> CacheGroupsOf(const ModelConfig& config, int module_count, int tokens_per_block,
                                       DType kv_dtype = DType::kBF16);
 
-// Of the history.
+// What a token takes in the history.
 int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups);
 
 // The most that the other groups take for a sequence of any length: the blocks of its last `reach` positions

@@ -43,7 +43,7 @@ struct EngineOptions {
   // section 4).
   int position_count() const { return max_seq_len + max_draft_len + drafter_numbers.rows_ahead; }
   int blocks_per_slot(int block_tokens) const { return (position_count() + block_tokens - 1) / block_tokens; }
-  // Of a cache with one group.
+  // Blocks per slot of a cache with one group.
   int blocks_per_slot() const { return blocks_per_slot(tokens_per_block); }
   bool operator==(const EngineOptions&) const = default;
 };

@@ -33,13 +33,13 @@ struct KvCacheShape {
   static KvCacheShape Of(const EngineOptions& options, const ModelConfig& config, int history_blocks);
 
   int tokens_per_block() const { return groups[0].tokens_per_block; }  // of the history
-  // Of one block of a group in all layers; the boundary not counted.
+  // Bytes of one block of a group in all layers; the boundary is not counted.
   int64_t block_bytes(int group = 0) const { return groups[group].bytes_per_block; }
-  // Of one history block's boundary.
+  // Bytes of one history block's boundary.
   int64_t boundary_bytes() const;
-  // Of all groups but the history.
+  // Bytes of all groups but the history.
   int64_t window_bytes() const;
-  // Of everything.
+  // Bytes of all groups and boundaries.
   int64_t total_bytes() const {
     return block_counts[0] * (block_bytes() + boundary_bytes()) + window_bytes();
   }

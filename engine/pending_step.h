@@ -55,7 +55,7 @@ class PendingStep {
   LogprobOutput* logprobs_ = nullptr;        // [S]
   LogprobOutput* first_logprobs_ = nullptr;  // [B]
 
-  // Of the plan.
+  // What the plan says.
   uint64_t number_ = 0;
   int32_t draft_len_ = 0;
   bool has_prefill_ = false;

@@ -35,7 +35,7 @@ struct SlotFacts {
 struct SlotStateShape {
   int slot_count = 0;
   int vocab_size = 0;
-  // Of each cache group: block table entries per slot, for EngineOptions::position_count positions.
+  // Block table entries per slot in each cache group, for EngineOptions::position_count positions.
   std::vector<int> table_strides;
   std::vector<SlotRow> rows;  // registered
   bool poison = false;        // an admission fills the slot's registered rows with NaN
@@ -48,7 +48,7 @@ class SlotState {
   static absl::StatusOr<SlotState> Create(Device& device, const SlotStateShape& shape);
 
   const SlotArrays& arrays() const { return arrays_; }
-  // Of each cache group.
+  // The block tables of each cache group.
   std::vector<GroupTable> block_tables() const;
 
   int slot_count() const { return shape_.slot_count; }

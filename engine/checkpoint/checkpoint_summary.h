@@ -22,7 +22,7 @@ struct CheckpointSummary {
   int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
   int64_t window_bytes_per_sequence = 0;  // of rows that are kept for a sequence's last tokens only, at most
-  // The same with kv_cache_config.dtype fp8; 0 where the model has no such rows.
+  // Bytes per token with kv_cache_config.dtype fp8; 0 where the model has no such rows.
   int64_t fp8_kv_bytes_per_token = 0;
   int64_t fp8_kv_bytes_per_token_of_module = 0;
 };

@@ -28,7 +28,7 @@ class RandomSource : public WeightSource {
         last_seed_(config.tie_word_embeddings ? 1 : 2) {}
 
  private:
-  // Of vectors, all the same.
+  // The elements of a vector are all the same.
   absl::StatusOr<std::vector<float>> Values(const WeightSpec& weight, const TensorSpec& tensor) override {
     std::vector<float> values(tensor.element_count(), tensor.kind == TensorKind::kNorm ? 1.0f : 0.0f);
     if (tensor.shape.size() < 2 || !values_) return values;

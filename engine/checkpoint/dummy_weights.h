@@ -16,7 +16,7 @@ namespace foredraft {
 // The model and `mtp_module_count` MTP modules. Projections have the formats of `config` where FormatChoice
 // quantises them; the rest is BF16, or FP32 as in a checkpoint. Values are scaled so that activations stay of
 // order one; norms are 1. The same config gives the same values on every backend.
-// Of the routed experts, only those of `shard` are made.
+// Routed experts are made for `shard` alone.
 absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
                                                Device& device, Stream& stream, const LoadProgress& progress,
                                                const ExpertShard& shard = {});

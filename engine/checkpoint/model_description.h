@@ -110,7 +110,7 @@ struct WeightSpec {
 
   // The tensors stacked for the rank's expert `index`; all tensors for a weight that is not per expert.
   std::span<const TensorSpec* const> parts(int index = 0) const;
-  // Of a matrix, or of one expert's matrix.
+  // Rows and columns of a matrix, or of one expert's matrix.
   int rows() const;
   int columns() const { return static_cast<int>(tensors.front()->shape.back()); }
   // All tensors are quantised kinds, so the fused weight may stay FP8.

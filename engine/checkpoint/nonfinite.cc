@@ -20,7 +20,7 @@ constexpr Format kFormats[] = {
     {"F8_E8M0", 1, 0xff},
 };
 
-// The same element in all places of a word.
+// A word that has the element in all its places.
 constexpr uint64_t Repeat(uint64_t element, int bytes) {
   uint64_t word = 0;
   for (int shift = 0; shift < 64; shift += 8 * bytes) word |= element << shift;

@@ -58,7 +58,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Of a step, on `stream`.
+  // The exchanges of a step run on `stream`.
   virtual void AllGather(Stream& stream, const AllGatherParams& params) = 0;
   virtual void AllToAll(Stream& stream, const AllToAllParams& params) = 0;
 

@@ -24,7 +24,7 @@ struct Forward {
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
   // The experts of this rank.
   ExpertShard shard() const { return {.rank = comm.rank(), .size = comm.size()}; }
-  // The same forward with its ops on another stream.
+  // This forward with its ops on another stream.
   Forward On(Stream& other) const { return {ops, other, comm, config, activations, batch}; }
 };
 

@@ -100,7 +100,7 @@ struct GenerationConfig {
 // INVALID_ARGUMENT names file, field, value and what is allowed. Refused by name: unknown architectures,
 // checkpoints with a drafter other than MTP modules, and absent fields for which the family has no default.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path);
-// The same from text; `file` names it in errors.
+// ReadModelConfig of a text; `file` names it in errors.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);
 // A missing file gives the defaults.
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path);

@@ -42,7 +42,7 @@ std::span<const DrafterKind* const> DrafterKinds();
 // The kind that the configuration selects; null: it has no drafts.
 const DrafterKind* SelectedDrafter(const Config& config);
 
-// Of a configuration, for this model.
+// The numbers of the drafter that the configuration selects, for this model.
 DrafterNumbers DrafterNumbersOf(const Config& config, const ModelConfig& model);
 
 // Sets drafter, max_draft_len and drafter_numbers. Null, or max_draft_len 0: no drafts.

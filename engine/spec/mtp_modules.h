@@ -33,7 +33,7 @@ struct MtpModules {
   // drafts. Overwrites buffers.logits and sample_scratch.
   void PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level) const;
 
-  // Of `level` (0..M-1) in `boundaries`, a matrix of whole boundaries: [rows, output_width].
+  // The part of `level` (0..M-1) in a matrix of whole boundaries: [rows, output_width].
   Matrix<float> LevelOf(int level, Matrix<float> boundaries) const;
 
   int module_count = 0;

@@ -32,9 +32,10 @@ class StepOps {
 
   StepRows DecodeRows(int draft_len);
   std::vector<StepOutput> VerifyDrafts(const std::vector<int32_t>& target_ids, int draft_len);
-  StepRows EmittedRows(int draft_len);                                             // of the last verification
-  StepRows NextDraftRows(const std::vector<int32_t>& draft_ids, int draft_index);  // likewise
-  void StoreDrafts(const std::vector<int32_t>& draft_ids, int draft_index);        // likewise
+  // These three continue the last verification.
+  StepRows EmittedRows(int draft_len);
+  StepRows NextDraftRows(const std::vector<int32_t>& draft_ids, int draft_index);
+  void StoreDrafts(const std::vector<int32_t>& draft_ids, int draft_index);
 
  private:
   StepOps(Device& device, Stream& stream, int count) : device_(&device), stream_(&stream), count_(count) {}

@@ -33,7 +33,7 @@ struct HostTensor {
 absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
                                       const TensorSpec& spec);
 
-// The same values as BF16 (FP8, 4 bits: code times scale, rounded once) or as FP32 (from FP32 or BF16:
+// Converts the values to BF16 (FP8, 4 bits: code times scale, rounded once) or as FP32 (from FP32 or BF16:
 // exact).
 HostTensor ToBf16(HostTensor tensor);
 std::vector<float> ToFloats(const HostTensor& tensor);

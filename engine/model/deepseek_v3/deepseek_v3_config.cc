@@ -17,7 +17,7 @@ int ReadInt(JsonFields& fields, const char* field, std::optional<int> absent, in
   return absent ? fields.OptionalInt(field, *absent, low, high) : fields.RequiredInt(field, low, high);
 }
 
-// The same for a field in which null means 0.
+// ReadInt for a field in which null means 0.
 int ReadIntOrNull(JsonFields& fields, const char* field, std::optional<int> absent, int64_t low,
                   int64_t high) {
   if (!fields.Has(field) && !absent) {

@@ -105,7 +105,7 @@ class Describer {
     Weight("o_proj_bias", VectorMember{&mla.o_proj_bias}, {bias("self_attn.o_proj.bias", c.hidden_size)});
   }
 
-  // Of sparse attention: without effect on the sequences that foredraft accepts. Some layers have none.
+  // Sparse attention's indexer has no effect on sequences that foredraft accepts. Some layers have none.
   void Indexer() {
     const ModelConfig& c = config_;
     const std::string name = "self_attn.indexer.";

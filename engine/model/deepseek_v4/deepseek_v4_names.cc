@@ -21,7 +21,7 @@ constexpr Name kTopNames[] = {{"embed_tokens", "embed"},
                               {"hc_head.hc_base", "hc_head_base"},
                               {"hc_head.hc_scale", "hc_head_scale"}};
 
-// The same within a layer. The first row is what the default way makes of attn.kv_norm.
+// Names within a layer. The first row is what the default way makes of attn.kv_norm.
 constexpr Name kLayerNames[] = {
     {"attn.norm", "attn.kv_norm"},
     {"input_layernorm", "attn_norm"},

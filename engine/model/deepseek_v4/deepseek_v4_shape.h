@@ -41,7 +41,7 @@ struct DeepseekV4Shape {
                ? 0
                : (kind == AttentionKind::kCompressedSparse ? sparse_ratio : heavy_ratio);
   }
-  // Of a layer, or of an MTP module (index >= num_hidden_layers).
+  // The kind of a layer, or of an MTP module (index >= num_hidden_layers).
   AttentionKind Kind(int layer) const {
     return layer < static_cast<int>(layers.size()) ? layers[layer] : AttentionKind::kWindow;
   }
