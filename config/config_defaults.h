@@ -44,7 +44,7 @@ std::vector<int> DefaultBuckets(int largest);
 // model.
 void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded,
                      ConfigErrors& errors);
-// As above, with ConfigErrors::First as the error.
+// ResolveDefaults that returns ConfigErrors::First.
 absl::Status ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded);
 
 }  // namespace foredraft

@@ -51,7 +51,7 @@ struct LoadedConfig {
 // Parses and checks what can be checked without the model: CheckConfig is included. A key that is refused
 // keeps its default, so that the other keys can be checked too.
 LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors);
-// As above, with ConfigErrors::First as the error.
+// ParseConfig that returns ConfigErrors::First.
 absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources);
 
 // ParseConfig on a file's text. NOT_FOUND without a file.

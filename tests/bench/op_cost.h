@@ -50,7 +50,7 @@ double ExpectedExperts(double pairs, int32_t experts);
 
 double WeightBytes(const PackedWeight& weight);
 
-// Of every op but the slot ops.
+// The cost of every op but the slot ops.
 #define OP(name, Stem) OpCost CostOf(const Stem##Params& p, const CostContext& shape = {});
 #define SLOT_OP(name, Stem)
 #include "kernels/ops/list.inc"

@@ -14,7 +14,7 @@ namespace foredraft {
 
 using KernelLaunches = std::vector<KernelLaunch>;
 
-// Of every op but the slot ops.
+// The launches of every op but the slot ops.
 #define OP(name, Stem) \
   KernelLaunches LaunchesOf(const Stem##Params& p, const CostContext& shape, const GpuModel& gpu);
 #define SLOT_OP(name, Stem)

@@ -28,14 +28,14 @@ struct OpsOptions {
   std::string only;
   std::vector<int> rows;  // empty: the report's own
   bool markdown = false;
-  // Of backend cpu.
+  // Options of backend cpu.
   std::string model = "deploy/configs/yardstick.json";
   std::vector<std::string> dtypes = {"bf16"};
   int context = 512;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int buffer_mb = 512;
   std::string command;  // as given
-  // Of a GPU.
+  // Options of a GPU.
   std::string gpu;
   std::string json;
   bool small = false;

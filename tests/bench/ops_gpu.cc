@@ -40,7 +40,7 @@ class Bench : public OpsBench {
                {"bf16_tflops", rates_.bf16_flops / 1e12}});
   }
 
-  // Those of the paper device while a prediction is made: `submit` calls the same ops with the same
+  // A prediction takes the paper device's ops and stream: `submit` then calls the same ops with the same
   // parameters.
   const Ops& ops() override { return predicting_ ? paper_->ops() : OpsBench::ops(); }
   Stream& stream() override { return predicting_ ? *paper_stream_ : OpsBench::stream(); }

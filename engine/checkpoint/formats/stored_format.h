@@ -89,9 +89,8 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors);
 //
 //   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
 //   4 bits  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
-//   without
-//           weights whose columns are no multiple of the group. Parts that are fused into one weight are
-//           packed together.
+//           without weights whose columns are no multiple of the group. Parts that are fused into one weight
+//           are packed together.
 class FormatChoice {
  public:
   // Both outlive this.

@@ -140,7 +140,7 @@ __device__ __forceinline__ void StorePair(bf16* out, float x0, float x1, int cou
   out[0] = bf16{static_cast<uint16_t>(bits)};
   if (count > 1) out[1] = bf16{static_cast<uint16_t>(bits >> 16)};
 }
-// As above, unrounded; `paired`: `out` is 8-byte aligned and count is 2.
+// StorePair without rounding; `paired`: `out` is 8-byte aligned and count is 2.
 __device__ __forceinline__ void StorePair(float* out, float x0, float x1, int count, bool paired) {
   if (paired) {
     *reinterpret_cast<float2*>(out) = make_float2(x0, x1);
