@@ -34,6 +34,14 @@ constexpr float Exp(float x) {
 
 constexpr float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
+// silu(min(gate, limit)) * clamp(up, -limit, limit), the activation of a gated MLP. NaN for NaN, which is why
+// these are comparisons: fminf would give the limit.
+constexpr float GatedSilu(float gate, float up, float limit) {
+  const float g = gate > limit ? limit : gate;
+  const float u = up > limit ? limit : (up < -limit ? -limit : up);
+  return g * Sigmoid(g) * u;
+}
+
 // softplus(x) = ln(1 + e^x) within 6 units in the last place: Exp's 2, and those of a few roundings. 0 below
 // -87.3; NaN for NaN.
 constexpr float Softplus(float x) {

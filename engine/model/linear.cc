@@ -37,19 +37,10 @@ void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p) {
 }
 
 void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p) {
-  if (activation.limit > 0) {
-    f.ops.clamped_silu_mul(
-        f.stream,
-        {.out = out.as_bf16, .gate_up = p.gate_up, .row_count = p.row_count, .limit = activation.limit});
-    return;
-  }
   p.out = out.as_bf16;
   p.out_f8 = out.as_f8;
+  p.limit = activation.limit;
   f.ops.silu_mul(f.stream, p);
-}
-
-InputRows ActivatedRows(GatedActivation activation, const InputRows& buffer, const PackedWeight& reader) {
-  return activation.limit > 0 ? InputRows{.as_bf16 = buffer.as_bf16} : buffer.ReadBy({reader});
 }
 
 void Linear(const Forward& f, const InputRows& x, GemmParams p) {
@@ -68,11 +59,12 @@ void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p) {
 void GroupedGateUp(const Forward& f, const InputRows& x, GatedActivation activation, const InputRows& out,
                    GroupedGemmParams p) {
   const PackedWeight& expert = p.experts.first;
-  const bool fused = activation.limit == 0 && out.as_f8 && ReadsF8(expert) && expert.k % kQuantGroup == 0 &&
-                     expert.n / 2 % kQuantGroup == 0;
+  const bool fused =
+      out.as_f8 && ReadsF8(expert) && expert.k % kQuantGroup == 0 && expert.n / 2 % kQuantGroup == 0;
   if (fused) {
     p.out = {};
     p.silu_f8 = out.as_f8;
+    p.silu_limit = activation.limit;
     GroupedLinear(f, x, p);
     return;
   }

@@ -6,6 +6,7 @@
 // changes this file and no recipe.
 
 #include <initializer_list>
+#include <limits>
 
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
@@ -31,22 +32,18 @@ struct InputRows {
   InputRows ReadBy(std::initializer_list<PackedWeight> readers) const;
 };
 
-// What a gated MLP computes between its products: silu(gate) * up, with a limit
-// silu(min(gate, limit)) * clamp(up, -limit, limit).
+// What a gated MLP computes between its products: silu_mul.
 struct GatedActivation {
-  float limit = 0;  // 0: none
+  float limit = std::numeric_limits<float>::infinity();
 };
 
-// Each calls the op of its name, Activate the one of its activation. The op's fields for the input, or for
+// Each calls the op of its name, Activate silu_mul. The op's fields for the input, or for
 // the rows it makes, come from InputRows and stay unset in `p`, as does a GEMM's form.
 void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p);
 RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p);  // for an op that has rms_norm inside
 void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p);
 void Linear(const Forward& f, const InputRows& x, GemmParams p);
 void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p);
-
-// The forms of `buffer` in which an activation can be written and `reader` reads it.
-InputRows ActivatedRows(GatedActivation activation, const InputRows& buffer, const PackedWeight& reader);
 
 // out = the activation of what each grouped row's expert gives: in one op where the backend has that for the
 // weights' kind, else by way of p.out.

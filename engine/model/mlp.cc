@@ -56,7 +56,7 @@ void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activatio
   const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // upper bound
   const int expected_pairs = (pairs + shard.size - 1) / shard.size;
   const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
-  const InputRows activated = ActivatedRows(activation, a.activated.first_rows(pairs), w.expert_down.first);
+  const InputRows activated = a.activated.first_rows(pairs).ReadBy({w.expert_down.first});
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
   f.ops.group_rows(f.stream, {.expert_offsets = a.expert_offsets,
                               .grouped_rows = a.grouped_rows,
@@ -85,8 +85,7 @@ void DenseMlp(const Forward& f, const DenseMlpWeights& w, GatedActivation activa
               Matrix<float> out) {
   const Activations& a = f.activations;
   const Matrix<float> gate_up = a.gate_up.first_rows(x.rows()).columns(0, w.gate_up.n);
-  const InputRows activated =
-      ActivatedRows(activation, a.activated.first_rows(x.rows()).first_columns(w.down.k), w.down);
+  const InputRows activated = a.activated.first_rows(x.rows()).first_columns(w.down.k).ReadBy({w.down});
   Linear(f, x, {.out = gate_up, .weight = w.gate_up});
   Activate(f, activation, activated, {.gate_up = gate_up});
   Linear(f, activated, {.out = out, .weight = w.down});

@@ -4,6 +4,7 @@
 // rules and the letters in shapes.
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/tensor.h"
 
@@ -37,20 +38,14 @@ struct AddParams {
   Matrix<const float> x;  // [R, D]
 };
 
-// out = silu(gate) * up, gate first. Writes whichever outputs are present; out_f8 as in rms_norm.
+// out = silu(min(gate, limit)) * clamp(up, -limit, limit), gate first (kernels/exp.h GatedSilu). Writes
+// whichever outputs are present; out_f8 as in rms_norm.
 struct SiluMulParams {
   Matrix<bf16> out;             // [R, I] or absent
   QuantizedRows out_f8;         // [R, I] or absent
   Matrix<const float> gate_up;  // [R, 2 I]
   const int32_t* row_count;  // null, or in device memory: only the first *row_count of the R rows are valid
-};
-
-// out = silu(min(gate, limit)) * clamp(up, -limit, limit), gate first.
-struct ClampedSiluMulParams {
-  Matrix<bf16> out;             // [R, I]
-  Matrix<const float> gate_up;  // [R, 2 I]
-  const int32_t* row_count;  // null, or in device memory: only the first *row_count of the R rows are valid
-  float limit;
+  float limit = std::numeric_limits<float>::infinity();
 };
 
 // out[out_index[r]] = x[x_index[r]] for r in [0, rows). A null index array means 0, 1, 2...; a negative index

@@ -4,6 +4,7 @@
 // shapes.
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/tensor.h"
 
@@ -36,16 +37,17 @@ struct HeadGemmParams {
 // out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e. A row's bits do
 // not depend on the other rows.
 struct GroupedGemmParams {
-  Matrix<float> out;              // [R * top_k, n]; absent if silu_f8 is present
-  QuantizedRows silu_f8;          // [R * top_k, n / 2] or absent: silu_mul of out, quantised. Only where
-                                  // Device::quantizes_rows, for FP8 weights with k and n / 2 multiples of 128
-  Matrix<const bf16> x;           // [*, k]; as in gemm
-  QuantizedRows x_f8;             // as in gemm
-  const int32_t* x_rows;          // [R * top_k] or null
-  const int32_t* expert_offsets;  // [E + 1]
-  PackedWeights experts;          // [E], each [n, k]
-  int32_t expected_rows = 0;      // grouped rows that are likely, of at most R * top_k; 0: that many. Changes
-                                  // no bits, may change the time
+  Matrix<float> out;      // [R * top_k, n]; absent if silu_f8 is present
+  QuantizedRows silu_f8;  // [R * top_k, n / 2] or absent: silu_mul of out, quantised. Only where
+                          // Device::quantizes_rows, for FP8 weights with k and n / 2 multiples of 128
+  float silu_limit = std::numeric_limits<float>::infinity();  // silu_mul's limit
+  Matrix<const bf16> x;                                       // [*, k]; as in gemm
+  QuantizedRows x_f8;                                         // as in gemm
+  const int32_t* x_rows;                                      // [R * top_k] or null
+  const int32_t* expert_offsets;                              // [E + 1]
+  PackedWeights experts;                                      // [E], each [n, k]
+  int32_t expected_rows = 0;  // grouped rows that are likely, of at most R * top_k; 0: that many. Changes
+                              // no bits, may change the time
 };
 
 }  // namespace foredraft

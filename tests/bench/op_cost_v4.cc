@@ -76,8 +76,4 @@ OpCost CostOf(const RouteSoftplusParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.logits) + 4.0 * p.logits.cols + 8.0 * p.index.rows * p.top_k};
 }
 
-OpCost CostOf(const ClampedSiluMulParams& p, const CostContext&) {
-  return {.bytes = BytesOf(p.out) + BytesOf(p.gate_up)};
-}
-
 }  // namespace foredraft

@@ -139,9 +139,4 @@ KernelLaunches LaunchesOf(const RouteSoftplusParams& p, const CostContext& shape
   return {launch};
 }
 
-KernelLaunches LaunchesOf(const ClampedSiluMulParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return {StreamingLaunch("ClampedSiluMul", p.out.rows * CeilDivide(p.out.cols, 1024), 256,
-                          CostOf(p, shape).bytes, 1, gpu)};
-}
-
 }  // namespace foredraft

@@ -1,6 +1,10 @@
 // Rows quantised by the op that computes them (rms_norm, silu_mul) against rows quantised by the GEMM: the
 // same codes and scales, so the same bits.
 
+#include <limits>
+#include <string>
+#include <tuple>
+
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/gemm/gemm_gate_up.h"
 #include "kernels/cuda/gemm/gemm_gather.h"
@@ -204,17 +208,24 @@ TEST(QuantizedRows, CopiesStopAtTheRowsThatCount) {
   for (size_t i = gathered.size(); i < rows.size(); ++i) ASSERT_EQ(rows[i].bits, 0xffff) << i;
 }
 
-// The experts' gate and up with silu_mul: in one kernel, and in three.
+// Per expert, gate and up of `width` outputs each.
+std::vector<TestWeight> GateUpWeights(Noise& noise, int experts, int width, int k) {
+  std::vector<TestWeight> weights;
+  for (int e = 0; e < experts; ++e) {
+    weights.push_back(MakeTestWeight(noise, {width, width}, k, DType::kF8E4M3, 128, 128));
+  }
+  return weights;
+}
+
+// The experts' gate and up with silu_mul, with and without a limit: in one kernel, and in three.
 TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
   constexpr int kExperts = 4, kTokens = 80;
-  for (const auto& [k, width] : {std::pair{128, 128}, {384, 256}}) {
-    SCOPED_TRACE(k);
+  const float kNone = std::numeric_limits<float>::infinity();
+  for (const auto& [k, width, limit] : {std::tuple{128, 128, kNone}, {384, 256, kNone}, {128, 128, 0.25f}}) {
+    SCOPED_TRACE("k " + std::to_string(k) + ", limit " + std::to_string(limit));
     Noise noise(66);
     OpRig rig({}, RunMode::kReplayed);
-    std::vector<TestWeight> experts;
-    for (int e = 0; e < kExperts; ++e) {
-      experts.push_back(MakeTestWeight(noise, {width, width}, k, DType::kF8E4M3, 128, 128));
-    }
+    const std::vector<TestWeight> experts = GateUpWeights(noise, kExperts, width, k);
     // Experts with no rows, one row, a tile's rows and more.
     const std::vector<int32_t> offsets = {0, 0, 1, 66, 73};
     const int pairs = offsets.back() + 3;  // the last three are unused
@@ -226,11 +237,13 @@ TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
         .expert_offsets = rig.Put(offsets),
         .experts = PackAll(rig, kExperts, [&](int e) -> const TestWeight& { return experts[e]; })};
     p.x.rows = pairs;
+    p.silu_limit = limit;
     GroupedGemmParams plain = p;
     plain.out = Dense(rig.Poisoned<float>(pairs * 2 * width), pairs, 2 * width);
     const SiluMulParams silu = {.out_f8 = PoisonedRows(rig, pairs, width),
                                 .gate_up = plain.out,
-                                .row_count = p.expert_offsets + kExperts};
+                                .row_count = p.expert_offsets + kExperts,
+                                .limit = limit};
     rig.Run([&] {
       rig.ops().grouped_gemm(rig.stream(), plain);
       rig.ops().silu_mul(rig.stream(), silu);
@@ -260,7 +273,7 @@ TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
                           .data_stride = p.experts.data_stride,
                           .scale_stride = p.experts.scale_stride,
                           .ranges = {.offsets = p.expert_offsets, .rows = pairs, .groups = kExperts}},
-                         p.silu_f8, tile_rows);
+                         p.silu_f8, limit, tile_rows);
       });
     }
   }
@@ -271,15 +284,13 @@ TEST(QuantizedRows, GateUpOfFewRowsHasTheBitsOfTheFusedKernel) {
   constexpr int kExperts = 2, kRowCount = 2, kCols = 4096, kWidth = 128;
   Noise noise(68);
   OpRig rig({}, RunMode::kReplayed);
-  std::vector<TestWeight> experts;
-  for (int e = 0; e < kExperts; ++e) {
-    experts.push_back(MakeTestWeight(noise, {kWidth, kWidth}, kCols, DType::kF8E4M3, 128, 128));
-  }
+  const std::vector<TestWeight> experts = GateUpWeights(noise, kExperts, kWidth, kCols);
   const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kRowCount * kCols)), kRowCount, kCols);
   const QuantizedRows x_f8 = PoisonedRows(rig, kRowCount, kCols);
   cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kRowCount);
   const GroupedGemmParams p = {
       .silu_f8 = PoisonedRows(rig, kRowCount, kWidth),
+      .silu_limit = 0.25f,
       .x = x,
       .x_f8 = x_f8,
       .expert_offsets = rig.Put(std::vector<int32_t>{0, 0, kRowCount}),
@@ -293,7 +304,7 @@ TEST(QuantizedRows, GateUpOfFewRowsHasTheBitsOfTheFusedKernel) {
   ASSERT_FALSE(cuda::GateUpIsFaster(cuda::SizeOf(problem), cuda::RatesOf(rig.stream())));
   rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), p); });
   const QuantizedRows fused = PoisonedRows(rig, kRowCount, kWidth);
-  rig.Run([&] { cuda::GateUpGemm(rig.stream(), problem, fused); });
+  rig.Run([&] { cuda::GateUpGemm(rig.stream(), problem, fused, p.silu_limit); });
   EXPECT_EQ(BytesOfRows(rig, p.silu_f8), BytesOfRows(rig, fused));
 }
 

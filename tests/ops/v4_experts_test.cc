@@ -1,4 +1,4 @@
-// clamped_silu_mul, route_softplus against docs/deepseek-v4.md section 5 in double.
+// silu_mul with a limit, route_softplus against docs/deepseek-v4.md section 5 in double.
 
 #include <algorithm>
 #include <cmath>
@@ -13,9 +13,9 @@ namespace {
 
 constexpr int kRows = 7;
 
-// ---- clamped_silu_mul ----
+// ---- silu_mul with a limit ----
 
-TEST(ClampedSiluMul, Holds) {
+TEST(LimitedSiluMul, Holds) {
   constexpr int kWidth = 37;
   constexpr float kLimit = 1.5f;
   Noise noise(64);
@@ -25,8 +25,8 @@ TEST(ClampedSiluMul, Holds) {
   ExpectOpHolds(RowCase<bf16, float>(
       "clamped", gate_up, 2 * kWidth, kWidth,
       [](OpRig& rig, Matrix<bf16> out, Matrix<const float> x) {
-        const ClampedSiluMulParams params = {.out = out, .gate_up = x, .row_count = nullptr, .limit = kLimit};
-        return [&rig, params] { rig.ops().clamped_silu_mul(rig.stream(), params); };
+        const SiluMulParams params = {.out = out, .gate_up = x, .limit = kLimit};
+        return [&rig, params] { rig.ops().silu_mul(rig.stream(), params); };
       },
       [](const float* x, const bf16* out) {
         for (int i = 0; i < kWidth; ++i) {
@@ -40,14 +40,14 @@ TEST(ClampedSiluMul, Holds) {
       }));
 }
 
-TEST(ClampedSiluMul, LeavesRowsPastTheCount) {
+TEST(LimitedSiluMul, LeavesRowsPastTheCount) {
   OpRig rig({}, RunMode::kEager);
   bf16* const out = rig.Poisoned<bf16>(3 * 4);
   const float* const gate_up = rig.Put(std::vector<float>(3 * 8, 1.0f));
-  rig.ops().clamped_silu_mul(rig.stream(), {.out = Dense(out, 3, 4),
-                                            .gate_up = Dense(gate_up, 3, 8),
-                                            .row_count = rig.Put(std::vector<int32_t>{2}),
-                                            .limit = 10.0f});
+  rig.ops().silu_mul(rig.stream(), {.out = Dense(out, 3, 4),
+                                    .gate_up = Dense(gate_up, 3, 8),
+                                    .row_count = rig.Put(std::vector<int32_t>{2}),
+                                    .limit = 10.0f});
   const std::vector<bf16> values = rig.Get(out, 12);
   EXPECT_EQ(values[7].bits, values[0].bits);
   EXPECT_EQ(values[8].bits, 0xffff);

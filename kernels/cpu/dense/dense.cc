@@ -1,4 +1,4 @@
-// embed, rms_norm, add, silu_mul, clamped_silu_mul, copy_rows, to_bf16_rows: one pass over each row.
+// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows: one pass over each row.
 
 #include <algorithm>
 #include <cstring>
@@ -27,16 +27,8 @@ FOREDRAFT_WIDE void AddRow(const float* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] += x[i];
 }
 
-FOREDRAFT_WIDE void SiluMulRow(const float* gate, const float* up, int64_t count, bf16* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(gate[i] * Sigmoid(gate[i]) * up[i]);
-}
-
-FOREDRAFT_WIDE void ClampedRow(const float* gate, const float* up, float limit, int64_t count, bf16* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float g = gate[i] > limit ? limit : gate[i];
-    const float u = up[i] > limit ? limit : (up[i] < -limit ? -limit : up[i]);
-    out[i] = ToBf16(g * Sigmoid(g) * u);
-  }
+FOREDRAFT_WIDE void SiluMulRow(const float* gate, const float* up, float limit, int64_t count, bf16* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(GatedSilu(gate[i], up[i], limit));
 }
 
 }  // namespace
@@ -79,18 +71,7 @@ void SiluMul(const CpuContext& context, const SiluMulParams& p) {
   context.pool.ParallelFor(rows, 16 * width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = p.gate_up.row(r);
-      SiluMulRow(gate, gate + width, width, p.out.row(r));
-    }
-  });
-}
-
-void ClampedSiluMul(const CpuContext& context, const ClampedSiluMulParams& p) {
-  const int64_t width = p.out.cols;
-  const int64_t rows = p.row_count != nullptr ? std::min(*p.row_count, p.out.rows) : p.out.rows;
-  context.pool.ParallelFor(rows, 16 * width, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* gate = p.gate_up.row(r);
-      ClampedRow(gate, gate + width, p.limit, width, p.out.row(r));
+      SiluMulRow(gate, gate + width, p.limit, width, p.out.row(r));
     }
   });
 }

@@ -1,4 +1,4 @@
-// embed, rms_norm, add, silu_mul, clamped_silu_mul, copy_rows, to_bf16_rows: one pass over each row.
+// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows: one pass over each row.
 
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
@@ -61,34 +61,9 @@ __global__ void __launch_bounds__(kVec4Threads) SiluMulKernel(const __grid_const
     const Vec4 up = inside ? LoadVec4<aligned>(p.gate_up.row(r) + width, first, width) : Vec4{};
     Vec4 out;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      out.x[i] = __fmul_rn(__fmul_rn(gate.x[i], Sigmoid(gate.x[i])), up.x[i]);
-    }
+    for (int i = 0; i < 4; ++i) out.x[i] = GatedSilu(gate.x[i], up.x[i], p.limit);
     if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(out));
     if (p.out && inside) StoreVec4<aligned>(p.out.row(r), first, width, out);
-  }
-}
-
-template <bool aligned>
-__global__ void __launch_bounds__(kVec4Threads)
-    ClampedSiluMulKernel(const __grid_constant__ ClampedSiluMulParams p) {
-  GridDependencySync();
-  const int32_t width = p.out.cols;
-  const int32_t first = FirstColumnOfThread();
-  if (first >= width) return;
-  const int32_t rows = p.row_count != nullptr ? min(*p.row_count, p.out.rows) : p.out.rows;
-  for (int32_t r = static_cast<int32_t>(blockIdx.x); r < rows; r += static_cast<int32_t>(gridDim.x)) {
-    const Vec4 gate = LoadVec4<aligned>(p.gate_up.row(r), first, width);
-    const Vec4 up = LoadVec4<aligned>(p.gate_up.row(r) + width, first, width);
-    Vec4 out;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      // Comparisons rather than fminf, which would turn NaN into the limit.
-      const float g = gate.x[i] > p.limit ? p.limit : gate.x[i];
-      const float u = up.x[i] > p.limit ? p.limit : (up.x[i] < -p.limit ? -p.limit : up.x[i]);
-      out.x[i] = g * Sigmoid(g) * u;
-    }
-    StoreVec4<aligned>(p.out.row(r), first, width, out);
   }
 }
 
@@ -137,13 +112,6 @@ void SiluMul(Stream& stream, const SiluMulParams& p) {
   LaunchShape shape = Vec4Grid(p.gate_up.rows, width);
   shape.grid.x = BlocksForRows(stream, p.gate_up.rows, shape.grid.y, p.row_count);
   Launch(stream, aligned ? SiluMulKernel<true> : SiluMulKernel<false>, shape, p);
-}
-
-void ClampedSiluMul(Stream& stream, const ClampedSiluMulParams& p) {
-  const bool aligned = IsVec4Aligned(p.out) && IsVec4Aligned(p.gate_up.data, p.gate_up.stride, p.out.cols);
-  LaunchShape shape = Vec4Grid(p.out.rows, p.out.cols);
-  shape.grid.x = BlocksForRows(stream, p.out.rows, shape.grid.y, p.row_count);
-  Launch(stream, aligned ? ClampedSiluMulKernel<true> : ClampedSiluMulKernel<false>, shape, p);
 }
 
 void CopyRows(Stream& stream, const CopyRowsParams& p) {

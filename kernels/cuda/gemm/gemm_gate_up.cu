@@ -19,6 +19,7 @@ using Tile = TileShape<2, kTileN, /*pair=*/true, sizeof(ExchangedSums)>;
 struct GateUpParams {
   HopperGemmParams gemm;  // n: of gate alone
   QuantizedRows out;
+  float limit;
 };
 
 struct GateUpShared {
@@ -26,14 +27,11 @@ struct GateUpShared {
   ExchangedSums up;
 };
 
-__device__ __forceinline__ float RoundedSiluMul(float gate, float up) {
-  return ToFloat(ToBf16(__fmul_rn(__fmul_rn(gate, Sigmoid(gate)), up)));
-}
-
 // Four lanes have a row of the tile, 32 columns each.
-__device__ __forceinline__ void StoreActivated(const QuantizedRows& out, const GemmItem& item,
+__device__ __forceinline__ void StoreActivated(const GateUpParams& p, const GemmItem& item,
                                                const FragmentOrigin& origin, const float (&gate)[kSums],
                                                const ExchangedSums& up) {
+  const QuantizedRows& out = p.out;
   const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -42,7 +40,7 @@ __device__ __forceinline__ void StoreActivated(const QuantizedRows& out, const G
 #pragma unroll
     for (int j = 0; j < kSums / 2; ++j) {
       const int sum = j / 2 * 4 + 2 * half + j % 2;
-      values[j] = RoundedSiluMul(gate[sum], up[sum][thread]);
+      values[j] = ToFloat(ToBf16(GatedSilu(gate[sum], up[sum][thread], p.limit)));
       amax = fmaxf(amax, fabsf(values[j]));
     }
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
@@ -70,7 +68,7 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) GateUpKernel(const __gri
                           for (int i = 0; i < kSums; ++i) shared.up[i][threadIdx.x - kGroupThreads] = sum[i];
                         }
                         NamedBarrierSync<1, kPairThreads>();
-                        if (threadIdx.x < kGroupThreads) StoreActivated(p.out, item, origin, sum, shared.up);
+                        if (threadIdx.x < kGroupThreads) StoreActivated(p, item, origin, sum, shared.up);
                         NamedBarrierSync<1, kPairThreads>();  // `up` is read before the next item writes it
                       });
 }
@@ -81,12 +79,13 @@ bool GateUpSupports(const PackedWeight& weight) {
   return weight.format.code == DType::kF8E4M3 && HopperSupports(weight) && weight.n % (2 * kTileN) == 0;
 }
 
-void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out, int32_t tile_rows) {
+void GateUpGemm(Stream& stream, const GemmProblem& problem, const QuantizedRows& out, float limit,
+                int32_t tile_rows) {
   CHECK_LE(problem.ranges.groups, kMaxGroups);
   CHECK(GateUpSupports(problem.weight));
   if (problem.ranges.rows == 0) return;
   if (tile_rows == 0) tile_rows = PlanGateUp(SizeOf(problem), RatesOf(stream)).tile.rows;
-  GateUpParams params = {.gemm = MakeHopperParams<Tile>(problem, tile_rows), .out = out};
+  GateUpParams params = {.gemm = MakeHopperParams<Tile>(problem, tile_rows), .out = out, .limit = limit};
   params.gemm.n = problem.weight.n / 2;
   const int64_t items = RowTiles(problem.ranges, tile_rows) * (params.gemm.n / kTileN);
   const LaunchShape shape = {.grid = HopperGrid(stream, items),

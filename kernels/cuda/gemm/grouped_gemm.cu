@@ -16,11 +16,13 @@ constexpr int64_t kMostSums = int64_t{8} << 20;  // bytes of gate and up that ma
 int64_t RoundUp(int64_t bytes) { return (bytes + 1023) / 1024 * 1024; }
 
 // With very few rows, GateUpGemm has too few tiles for the device. The bits are the same.
-void GateUpInParts(Stream& stream, GemmProblem problem, const QuantizedRows& out, float* sums,
-                   const int32_t* row_count) {
-  problem.out = Dense(sums, out.rows, problem.weight.n);
+void GateUpInParts(Stream& stream, GemmProblem problem, const GroupedGemmParams& p, float* sums) {
+  problem.out = Dense(sums, p.silu_f8.rows, problem.weight.n);
   HopperGemm(stream, problem);
-  SiluMul(stream, {.out_f8 = out, .gate_up = problem.out, .row_count = row_count});
+  SiluMul(stream, {.out_f8 = p.silu_f8,
+                   .gate_up = problem.out,
+                   .row_count = p.expert_offsets + p.experts.count,
+                   .limit = p.silu_limit});
 }
 
 // Prepares the rows of x for the kernel, if it cannot read them as they are.
@@ -92,10 +94,9 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
       bytes > 0 ? static_cast<std::byte*>(static_cast<CudaStream&>(stream).Scratch(bytes)) : nullptr;
   rows_for_kernel.Fill(stream, memory, problem);
   if (in_parts) {
-    GateUpInParts(stream, problem, p.silu_f8, reinterpret_cast<float*>(memory + sums_at),
-                  p.expert_offsets + p.experts.count);
+    GateUpInParts(stream, problem, p, reinterpret_cast<float*>(memory + sums_at));
   } else if (p.silu_f8) {
-    GateUpGemm(stream, problem, p.silu_f8);
+    GateUpGemm(stream, problem, p.silu_f8, p.silu_limit);
   } else if (HopperSupports(first)) {
     HopperGemm(stream, problem);
   } else if (Is4Bit(first.format)) {
