@@ -16,6 +16,7 @@
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/model/model_config.h"
 #include "kernels/dtype.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace foredraft {
 
@@ -46,6 +47,12 @@ struct ModelKind {
   ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard);
   // For Checkpoint::Rename: the description's names of a stored tensor. Null: they are the stored ones.
   std::vector<NamedPart> (*rename)(const TensorEntry& stored, const ModelConfig& config) = nullptr;
+  // For writing checkpoints (engine/checkpoint/formats/quantization_config.h): turns the format that was
+  // asked for, in config.projections, into the formats of the kind's own checkpoints, and writes what its
+  // config.json says of them beside quantization_config. Null: projections in that format, and nothing
+  // beside.
+  void (*choose_formats)(ModelConfig& config) = nullptr;
+  void (*write_formats)(const ModelConfig& config, nlohmann::ordered_json& config_json) = nullptr;
   // The rows that the target and `module_count` MTP modules keep in the cache.
   void (*register_rows)(const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry);
   // Values of configuration keys that it cannot serve.

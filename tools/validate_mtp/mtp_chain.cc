@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "engine/cache_groups.h"
 #include "tools/validate_mtp/module_check.h"
 #include "tools/validate_mtp/mtp_contract.h"
 #include "tools/validate_mtp/step_ops.h"
@@ -303,7 +304,10 @@ class MtpChain {
 // Three lengths: a few tokens, one, and more than a window of attention.
 absl::StatusOr<std::vector<std::vector<int32_t>>> MakePrompts(const ModelConfig& config,
                                                               const MtpCheckOptions& options, int generated) {
-  const int longest = std::max(kLongestPrompt, config.v4 ? config.v4->sliding_window + 8 : 0);
+  int longest = kLongestPrompt;
+  for (const CacheGroup& group : CacheGroupsOf(config, 1, /*tokens_per_block=*/32)) {
+    longest = std::max(longest, group.reach + 9);
+  }
   const int room = config.longest_sequence() - generated;
   if (room < 6) {
     return absl::InvalidArgumentError(

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/checkpoint/formats/stored_format.h"
+#include "engine/model/model_kinds.h"
 
 namespace foredraft {
 namespace {
@@ -59,22 +60,16 @@ Json QuantizationConfig(const ModelConfig& config, const ModelDescription& descr
 ModelConfig WithProjections(ModelConfig config, const WeightFormat& format) {
   config.projections = format;
   config.experts.reset();
-  if (!config.v4 || (!IsF8(format) && format.code != DType::kF4E2M1)) return config;
-  config.projections = kFp8E8m0Format;
-  if (Is4Bit(format)) config.experts = kMxfp4Format;
+  if (const auto choose = KindOf(config).choose_formats; choose != nullptr) choose(config);
   return config;
 }
 
 void SetQuantization(const ModelConfig& config, const ModelDescription& description, Json& config_json) {
   config_json.erase("quantization_config");
-  config_json.erase("expert_dtype");
   if (const Json quantization = QuantizationConfig(config, description); !quantization.is_null()) {
     config_json["quantization_config"] = quantization;
   }
-  if (config.v4 && IsF8(config.projections)) {
-    config_json["expert_dtype"] = config.experts ? "fp4" : "fp8";
-    config_json["quantization_config"]["scale_fmt"] = "ue8m0";
-  }
+  if (const auto write = KindOf(config).write_formats; write != nullptr) write(config, config_json);
 }
 
 }  // namespace foredraft

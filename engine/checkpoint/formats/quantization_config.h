@@ -9,8 +9,8 @@
 
 namespace foredraft {
 
-// The shape with projections in `format`. DeepSeek-V4 has its own FP8 blocks with powers of two as scales,
-// and its own FP4: routed experts in MXFP4, the other projections in those blocks.
+// The shape with projections in `format`, or in what the kind of model has of that sort
+// (ModelKind::choose_formats).
 ModelConfig WithProjections(ModelConfig config, const WeightFormat& format);
 
 // Writes into a config.json how config.projections and config.experts say that the tensors are stored. The

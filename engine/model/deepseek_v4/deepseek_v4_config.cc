@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"
+#include "kernels/weight_format.h"
 
 namespace foredraft {
 namespace {
@@ -240,6 +241,20 @@ void ReadDeepseekV4(JsonFields& fields, ModelConfig& config) {
   ReadLayers(fields, config, shape);
   ReadExperts(fields, config, shape);
   ReadRope(fields, config, shape);
+}
+
+void ChooseDeepseekV4Formats(ModelConfig& config) {
+  const WeightFormat format = config.projections;
+  if (!IsF8(format) && format.code != DType::kF4E2M1) return;
+  config.projections = kFp8E8m0Format;
+  if (Is4Bit(format)) config.experts = kMxfp4Format;
+}
+
+void WriteDeepseekV4Formats(const ModelConfig& config, nlohmann::ordered_json& config_json) {
+  config_json.erase("expert_dtype");
+  if (!IsF8(config.projections)) return;
+  config_json["expert_dtype"] = config.experts ? "fp4" : "fp8";
+  config_json["quantization_config"]["scale_fmt"] = "ue8m0";
 }
 
 }  // namespace foredraft

@@ -4,6 +4,7 @@
 
 #include "engine/model/json_fields.h"
 #include "engine/model/model_config.h"
+#include "nlohmann/json.hpp"
 
 namespace foredraft {
 
@@ -11,5 +12,12 @@ namespace foredraft {
 // Absent fields have the values of transformers' DeepseekV4Config, but for the kinds of the layers, which
 // have to be there. `fields` keeps the first fault; the result is then unspecified.
 void ReadDeepseekV4(JsonFields& fields, ModelConfig& config);
+
+// Where config.projections is an FP8 or FP4 format: projections in FP8 blocks with powers of two as scales,
+// and with FP4 the routed experts in MXFP4. Other formats stay.
+void ChooseDeepseekV4Formats(ModelConfig& config);
+
+// expert_dtype, and scale_fmt of quantization_config.
+void WriteDeepseekV4Formats(const ModelConfig& config, nlohmann::ordered_json& config_json);
 
 }  // namespace foredraft

@@ -25,6 +25,8 @@ const ModelKind kDeepseekV4Kind = {
     .read = ReadDeepseekV4,
     .describe = DescribeDeepSeekV4,
     .rename = NameDeepseekV4,
+    .choose_formats = ChooseDeepseekV4Formats,
+    .write_formats = WriteDeepseekV4Formats,
     .register_rows = [](const ModelConfig& config, int module_count, DType /*kv_dtype*/,
                         CacheRegistry& registry) { RegisterV4Rows(config, module_count, registry); },
     .refused = kRefused,
