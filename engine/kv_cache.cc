@@ -50,7 +50,7 @@ int64_t KvCacheShape::window_bytes() const {
 }
 
 absl::StatusOr<KvCache> KvCache::Create(Device& device, const KvCacheShape& shape,
-                                        std::span<const GroupTable> tables, bool poison) {
+                                        std::span<const CacheGroupTable> tables, bool poison) {
   CHECK_EQ(tables.size(), shape.groups.size());
   KvCache cache;
   cache.shape_ = shape;
@@ -99,7 +99,7 @@ CachedRows KvCache::rows(CacheHandle handle) const {
   CHECK_LT(static_cast<size_t>(handle.group), memory_.size());
   CHECK_LT(static_cast<size_t>(handle.index), memory_[handle.group].size());
   const RowMemory& memory = memory_[handle.group][handle.index];
-  const GroupTable& table = tables_[handle.group];
+  const CacheGroupTable& table = tables_[handle.group];
   return {.data = memory.data,
           .block_tables = table.entries,
           .table_stride = table.stride,

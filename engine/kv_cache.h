@@ -46,7 +46,7 @@ struct KvCacheShape {
 };
 
 // A group's block table of every slot, in device memory.
-struct GroupTable {
+struct CacheGroupTable {
   const int32_t* entries = nullptr;  // [slots, stride]
   int32_t stride = 0;
 };
@@ -67,7 +67,7 @@ class KvCache {
  public:
   // tables: of each group; their memory outlives the cache. poison: see EngineOptions.
   static absl::StatusOr<KvCache> Create(Device& device, const KvCacheShape& shape,
-                                        std::span<const GroupTable> tables, bool poison);
+                                        std::span<const CacheGroupTable> tables, bool poison);
 
   // The rows that the model's registration gave this handle.
   CachedRows rows(CacheHandle handle) const;
@@ -96,7 +96,7 @@ class KvCache {
   KvCacheShape shape_;
   std::vector<std::vector<RowMemory>> memory_;  // of each group
   std::vector<Matrix<float>> boundaries_;       // of each of shape_.boundaries
-  std::vector<GroupTable> tables_;              // of each group
+  std::vector<CacheGroupTable> tables_;         // of each group
 };
 
 }  // namespace foredraft

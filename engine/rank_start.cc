@@ -17,7 +17,7 @@ namespace {
 
 // Every row of a slot lies in the last block of each group.
 void MapToLastBlock(const Rank& rank, int slot, std::vector<BlockTableDelta>& deltas) {
-  const std::vector<GroupTable> tables = rank.slots.block_tables();
+  const std::vector<CacheGroupTable> tables = rank.slots.block_tables();
   for (size_t group = 0; group < tables.size(); ++group) {
     const int32_t block = rank.cache.shape().block_counts[group] - 1;
     deltas.push_back({.slot = slot,

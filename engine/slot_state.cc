@@ -178,8 +178,8 @@ void SlotState::FlushTables(Stream& stream) {
   for (BlockTables& tables : tables_) tables.Flush(*device_, stream);
 }
 
-std::vector<GroupTable> SlotState::block_tables() const {
-  std::vector<GroupTable> tables;
+std::vector<CacheGroupTable> SlotState::block_tables() const {
+  std::vector<CacheGroupTable> tables;
   for (const BlockTables& group : tables_) tables.push_back({group.device_entries(), group.stride()});
   return tables;
 }

@@ -49,7 +49,7 @@ class SlotState {
 
   const SlotArrays& arrays() const { return arrays_; }
   // The block tables of each cache group.
-  std::vector<GroupTable> block_tables() const;
+  std::vector<CacheGroupTable> block_tables() const;
 
   int slot_count() const { return shape_.slot_count; }
 

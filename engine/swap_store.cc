@@ -50,17 +50,18 @@ std::vector<uint8_t*> SwapStore::Take(size_t count) {
   return frames;
 }
 
-size_t SwapStore::FramesOf(std::span<const GroupBlocks> blocks) const {
+size_t SwapStore::FramesOf(std::span<const CacheGroupBlocks> blocks) const {
   size_t frames = 0;
-  for (const GroupBlocks& group : blocks) frames += group.block_ids.size() * shape_.block_frames(group.group);
+  for (const CacheGroupBlocks& group : blocks)
+    frames += group.block_ids.size() * shape_.block_frames(group.group);
   return frames;
 }
 
 template <class Copy>
-void SwapStore::ForEachBlock(const Image& image, std::span<const GroupBlocks> blocks,
+void SwapStore::ForEachBlock(const Image& image, std::span<const CacheGroupBlocks> blocks,
                              const Copy& copy) const {
   std::span<uint8_t* const> left = image.blocks;
-  for (const GroupBlocks& group : blocks) {
+  for (const CacheGroupBlocks& group : blocks) {
     const size_t frames = static_cast<size_t>(shape_.block_frames(group.group));
     for (const int32_t block : group.block_ids) {
       copy(group.group, block, FramesOf(left.first(frames)));

@@ -64,10 +64,10 @@ class SwapStore {
   };
 
   // How many frames these blocks take.
-  size_t FramesOf(std::span<const GroupBlocks> blocks) const;
+  size_t FramesOf(std::span<const CacheGroupBlocks> blocks) const;
   // Calls copy(group, block, frames) for each block of an image.
   template <class Copy>
-  void ForEachBlock(const Image& image, std::span<const GroupBlocks> blocks, const Copy& copy) const;
+  void ForEachBlock(const Image& image, std::span<const CacheGroupBlocks> blocks, const Copy& copy) const;
   std::vector<uint8_t*> Take(size_t count);
   HostFrames FramesOf(std::span<uint8_t* const> frames) const {
     return {.frames = frames, .frame_bytes = static_cast<size_t>(shape_.frame_bytes())};

@@ -1,9 +1,9 @@
 #pragma once
 
 // The slot ops that lay out rows, decode_rows, emitted_rows and next_draft_rows, and store_drafts
-// (docs/speculation.md sections 1 and 3), for one bucket entry. The backends share them: they call RunEntry
-// for every entry, a loop on the CPU, a thread per entry on a GPU. Integers only, and constexpr, so that
-// device code may call it.
+// (docs/speculation.md sections 1 and 3), for one seat of the bucket. The backends share them: they call
+// RunSeat for every seat, a loop on the CPU, a thread per seat on a GPU. Integers only, and constexpr, so
+// that device code may call it.
 
 #include "kernels/ops/slots.h"
 
@@ -30,13 +30,13 @@ constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft
   return len > 0 ? len : 0;
 }
 
-constexpr void RunEntry(const DecodeRowsParams& p, int32_t entry) {
-  const int32_t slot = p.live_slots[entry];
+constexpr void RunSeat(const DecodeRowsParams& p, int32_t seat) {
+  const int32_t slot = p.live_slots[seat];
   const bool runs = Runs(p.slots, slot);
   const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
   const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
   for (int32_t j = 0; j <= p.draft_len; ++j) {
-    const int32_t row = entry * (p.draft_len + 1) + j;
+    const int32_t row = seat * (p.draft_len + 1) + j;
     int32_t id = 0;
     if (j <= verify_len) {
       id = j == 0 ? p.slots.progress[slot].last_token : p.slots.drafts[slot].tokens[j - 1];
@@ -48,9 +48,9 @@ constexpr void RunEntry(const DecodeRowsParams& p, int32_t entry) {
   }
 }
 
-constexpr void RunEntry(const EmittedRowsParams& p, int32_t entry) {
-  const StepOutput& output = p.outputs[entry];
-  const int32_t first_row = entry * (p.draft_len + 1);
+constexpr void RunSeat(const EmittedRowsParams& p, int32_t seat) {
+  const StepOutput& output = p.outputs[seat];
+  const int32_t first_row = seat * (p.draft_len + 1);
   const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;
   const int32_t first_position = emitted > 0 ? output.length - emitted + 1 : 1;
   for (int32_t j = 0; j <= p.draft_len; ++j) {
@@ -58,22 +58,22 @@ constexpr void RunEntry(const EmittedRowsParams& p, int32_t entry) {
     p.row_slots[first_row + j] = j < emitted && first_position + j >= p.level ? output.slot : -1;
     p.positions[first_row + j] = first_position + j;
   }
-  p.last_row[entry] = first_row + (emitted > 0 ? emitted - 1 : 0);
+  p.last_row[seat] = first_row + (emitted > 0 ? emitted - 1 : 0);
 }
 
-constexpr void RunEntry(const NextDraftRowsParams& p, int32_t entry) {
-  const StepOutput& output = p.outputs[entry];
+constexpr void RunSeat(const NextDraftRowsParams& p, int32_t seat) {
+  const StepOutput& output = p.outputs[seat];
   const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
-  p.ids[entry] = drafts ? p.draft_ids[entry] : 0;
-  p.row_slots[entry] = drafts ? output.slot : -1;
-  p.positions[entry] = (drafts ? output.length : 0) + p.draft_index;
+  p.ids[seat] = drafts ? p.draft_ids[seat] : 0;
+  p.row_slots[seat] = drafts ? output.slot : -1;
+  p.positions[seat] = (drafts ? output.length : 0) + p.draft_index;
 }
 
-constexpr void RunEntry(const StoreDraftsParams& p, int32_t entry) {
-  const StepOutput& output = p.outputs[entry];
+constexpr void RunSeat(const StoreDraftsParams& p, int32_t seat) {
+  const StepOutput& output = p.outputs[seat];
   if (output.emitted_count == 0 || !Runs(p.slots, output.slot)) return;
   SlotDrafts& drafts = p.slots.drafts[output.slot];
-  drafts.tokens[p.draft_index - 1] = p.draft_ids[entry];
+  drafts.tokens[p.draft_index - 1] = p.draft_ids[seat];
   drafts.draft_count = p.draft_index;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // Which drafts a step accepts, and what a slot is after it: verify_drafts and accept_first_token
-// (docs/speculation.md sections 1 and 2) for one bucket entry. Shared by the backends as
+// (docs/speculation.md sections 1 and 2) for one seat of the bucket. Shared by the backends as
 // kernels/decode_rows.h.
 
 #include "kernels/decode_rows.h"
@@ -35,10 +35,10 @@ constexpr int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
 
 // Fills out.token_ids with the accepted drafts and the target's token after them; returns their number,
 // before the clamp to length_limit and stop ids. Without a usable target after them, out.nonfinite is set.
-constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t entry, int32_t slot, int32_t verify_len,
+constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_t slot, int32_t verify_len,
                                StepOutput& out) {
   const AcceptanceRule& rule = *p.slots.rule;
-  const int64_t first_row = static_cast<int64_t>(entry) * (p.draft_len + 1);
+  const int64_t first_row = static_cast<int64_t>(seat) * (p.draft_len + 1);
   const int32_t* drafts = p.slots.drafts[slot].tokens;
   if (const int32_t given = GivenCount(p.slots, slot, p.draft_len); given > 0) {
     for (int32_t j = 0; j < given; ++j) out.token_ids[j] = drafts[j];
@@ -85,9 +85,9 @@ constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t*
 
 // Returns false, and changes nothing, if a running slot has already reached its length limit: a broken
 // invariant.
-constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
+constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   const SlotArrays& slots = p.slots;
-  const int32_t slot = p.live_slots[entry];
+  const int32_t slot = p.live_slots[seat];
   StepOutput out = {};
   out.slot = slot;
   if (slot >= 0) {
@@ -95,14 +95,14 @@ constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
     out.finished = slots.progress[slot].finished;
   }
   if (!Runs(slots, slot)) {
-    p.outputs[entry] = out;
+    p.outputs[seat] = out;
     return true;
   }
   const SlotConstants& constants = slots.constants[slot];
   const int32_t verify_len = VerifyLen(slots, slot, p.draft_len);
   const int32_t room = constants.length_limit - out.length;
   if (room < 1) return false;
-  const int32_t accepted = AcceptDrafts(p, entry, slot, verify_len, out);
+  const int32_t accepted = AcceptDrafts(p, seat, slot, verify_len, out);
   int32_t emitted = accepted < room ? accepted : room;
   for (int32_t i = 0; i < emitted; ++i) {
     if (IsStop(constants, out.token_ids[i])) {
@@ -113,7 +113,7 @@ constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
   if (emitted == room) out.nonfinite = 0;
   // Counts accepted drafts only: the step's last token counts as the target's own, even where the clamp made
   // a draft the last one.
-  const int32_t* target = p.target_ids + static_cast<int64_t>(entry) * (p.draft_len + 1);
+  const int32_t* target = p.target_ids + static_cast<int64_t>(seat) * (p.draft_len + 1);
   const bool given = slots.drafts[slot].given_count > 0;
   for (int32_t i = 0; !given && slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
     out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;
@@ -126,29 +126,29 @@ constexpr bool VerifyEntry(const VerifyDraftsParams& p, int32_t entry) {
   out.length += emitted;
   out.drafts_verified = given ? 0 : verify_len;
   out.finished = slots.progress[slot].finished;
-  p.outputs[entry] = out;
+  p.outputs[seat] = out;
   return true;
 }
 
 // ---- accept_first_token ----
 
-constexpr void RunEntry(const AcceptFirstTokenParams& p, int32_t entry) {
-  const int32_t slot = p.slot_ids[entry];
+constexpr void RunSeat(const AcceptFirstTokenParams& p, int32_t seat) {
+  const int32_t slot = p.slot_ids[seat];
   StepOutput out = {};
   out.slot = slot;
   if (slot >= 0) {
     SlotProgress& progress = p.slots.progress[slot];
     progress.active = 1;
-    out.nonfinite = p.tokens[entry] == kNoToken ? 1 : 0;
+    out.nonfinite = p.tokens[seat] == kNoToken ? 1 : 0;
     out.emitted_count = 1 - out.nonfinite;
-    AdvanceSlot(p.slots, slot, p.tokens + entry, out.emitted_count, p.slots.constants[slot].prompt_len);
+    AdvanceSlot(p.slots, slot, p.tokens + seat, out.emitted_count, p.slots.constants[slot].prompt_len);
     if (out.nonfinite != 0) progress.finished = 1;
     p.slots.drafts[slot].draft_count = 0;
-    out.token_ids[0] = out.nonfinite != 0 ? 0 : p.tokens[entry];
+    out.token_ids[0] = out.nonfinite != 0 ? 0 : p.tokens[seat];
     out.length = progress.length;
     out.finished = progress.finished;
   }
-  p.outputs[entry] = out;
+  p.outputs[seat] = out;
 }
 
 }  // namespace foredraft

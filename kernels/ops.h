@@ -12,7 +12,7 @@
 //  - with zero rows an op does nothing.
 //
 // Letters in shapes: rows R, hidden D, heads H, vocabulary V, experts E, bucket B, draft_len K. A decode step
-// is padded to a bucket of B entries; an entry holds a live slot, or -1 (padding).
+// is padded to a bucket of B seats; a seat holds a live slot, or -1 (padding).
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/dense.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-// The ops on windows of a slot's recent tokens (docs/speculation.md section 4), for one bucket entry; shared
-// by the backends as kernels/decode_rows.h.
+// The ops on the rows of a slot's recent tokens (docs/speculation.md section 4), for one seat of the bucket;
+// shared by the backends as kernels/decode_rows.h.
 
 #include "kernels/ops/slots.h"
 
@@ -9,10 +9,10 @@ namespace foredraft {
 
 constexpr bool Emitted(const StepOutput& output) { return output.slot >= 0 && output.emitted_count > 0; }
 
-constexpr void RunEntry(const RecentRowsParams& p, int32_t entry) {
+constexpr void RunSeat(const RecentRowsParams& p, int32_t seat) {
   const int32_t kmax = p.max_draft_len;
-  const int32_t first_row = entry * (kmax + 1);
-  const StepOutput& output = p.outputs[entry];
+  const int32_t first_row = seat * (kmax + 1);
+  const StepOutput& output = p.outputs[seat];
   if (!Emitted(output)) {
     for (int32_t row = first_row; row <= first_row + kmax; ++row) {
       p.ids[row] = 0;
@@ -32,19 +32,19 @@ constexpr void RunEntry(const RecentRowsParams& p, int32_t entry) {
     p.positions[row] = position > 0 ? position : 0;
     p.row_slots[row] = exists ? output.slot : -1;
     p.recent_index[row] = exists && old ? output.slot * kmax + index : -1;
-    p.target_index[row] = exists && !old ? entry * (p.draft_len + 1) + index - kmax : -1;
+    p.target_index[row] = exists && !old ? seat * (p.draft_len + 1) + index - kmax : -1;
     p.save_index[row] = exists && r > 0 ? output.slot * kmax + r - 1 : -1;
   }
   for (int32_t i = 0; i < kmax; ++i) recent[i] = p.ids[first_row + 1 + i];
 }
 
-constexpr void RunEntry(const RecentLevelRowsParams& p, int32_t entry) {
+constexpr void RunSeat(const RecentLevelRowsParams& p, int32_t seat) {
   const int32_t kmax = p.max_draft_len;
-  const StepOutput& output = p.outputs[entry];
+  const StepOutput& output = p.outputs[seat];
   const bool drafts = Emitted(output);
   const int32_t made = drafts ? p.slots.drafts[output.slot].draft_count : 0;
   for (int32_t r = 0; r <= kmax; ++r) {
-    const int32_t row = entry * (kmax + 1) + r;
+    const int32_t row = seat * (kmax + 1) + r;
     const int32_t ahead = p.level - 1 - kmax + r;  // position - P
     const int32_t position = drafts ? output.length + ahead : 0;
     const bool exists = drafts && position >= p.level && ahead <= made;
@@ -56,8 +56,8 @@ constexpr void RunEntry(const RecentLevelRowsParams& p, int32_t entry) {
   }
 }
 
-constexpr void RunEntry(const AppendRecentParams& p, int32_t entry) {
-  const StepOutput& output = p.outputs[entry];
+constexpr void RunSeat(const AppendRecentParams& p, int32_t seat) {
+  const StepOutput& output = p.outputs[seat];
   if (!Emitted(output)) return;
   int32_t* const recent = p.recent_ids + static_cast<int64_t>(output.slot) * p.max_draft_len;
   for (int32_t i = 0; i + 1 < p.max_draft_len; ++i) recent[i] = recent[i + 1];

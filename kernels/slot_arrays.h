@@ -76,7 +76,7 @@ struct SlotArrays {
   int32_t vocab_size = 0;
 };
 
-// The result of a step for one bucket entry.
+// The result of a step for one seat of the bucket.
 struct StepOutput {
   int32_t slot;           // -1: padding
   int32_t emitted_count;  // n, 0..K+1

@@ -10,8 +10,8 @@
 #include "base/fnv.h"
 #include "config/config_defaults.h"
 #include "config/config_fields.h"
+#include "engine/cache_group_shapes.h"
 #include "engine/cache_groups.h"
-#include "engine/group_shapes.h"
 #include "engine/spec/drafter_kinds.h"
 #include "engine/swap_store.h"
 
@@ -55,7 +55,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.max_seq_len = config.max_seq_len;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
-  options.groups = GroupShapesOf(engine, model);
+  options.groups = CacheGroupShapesOf(engine, model);
   options.enable_block_reuse = cache.enable_block_reuse;
   options.host_frame_count = host.frame_count();
   options.host_image_frames = host.slot_frames();

@@ -1,7 +1,7 @@
 #pragma once
 
 // The leader's end of the worker streams: it listens, passes messages on, and notices a lost rank. It wires
-// three parts: membership (who has joined, health), rank_results (results not collected yet) and
+// three parts: membership (who has joined, health), result_queues (results not collected yet) and
 // key_value_store (what ranks tell each other while the group forms). It has no part in processes, devices or
 // requests.
 //
@@ -45,8 +45,8 @@
 #include "ranks/membership.h"
 #include "ranks/message_check.h"
 #include "ranks/pending_connections.h"
-#include "ranks/rank_results.h"
 #include "ranks/result_check.h"
+#include "ranks/result_queues.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
@@ -179,7 +179,7 @@ class Leader {
   PendingConnections pending_;   // own lock
   PacedCount refusals_;          // acceptor_'s thread
   std::unique_ptr<Acceptor> acceptor_;
-  RankResults results_;  // own lock, taken after mutex_
+  ResultQueues results_;  // own lock, taken after mutex_
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

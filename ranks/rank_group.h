@@ -1,6 +1,6 @@
 #pragma once
 
-// The ranks behind a daemon: one rank in this process (local_rank), or worker processes (worker_ranks). The
+// The ranks behind a daemon: one rank in this process (local_rank), or worker processes (worker_group). The
 // daemon uses both in the same way.
 //
 // Life: Start, then the executors serve until Stop or until a rank is lost; then Abort, after which Start may

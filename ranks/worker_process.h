@@ -3,7 +3,7 @@
 // A child process of the daemon that runs this binary as a worker. It has a process group of its own, so that
 // Ctrl-C reaches only the daemon, and inherits stderr but no other open file of the daemon.
 //
-// Owner: WorkerRanks. Thread: the owner's.
+// Owner: WorkerGroup. Thread: the owner's.
 
 #include <sys/types.h>
 

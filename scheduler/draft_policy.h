@@ -1,7 +1,7 @@
 #pragma once
 
-// Chooses K, one for the whole group, for every decode step. Data in, data out: no clock, no randomness; it
-// learns times and acceptance from what Commit passes to Observe. Owner: Scheduler. Thread: scheduler.
+// Chooses K, one for the whole rank group, for every decode step. Data in, data out: no clock, no randomness;
+// it learns times and acceptance from what Commit passes to Observe. Owner: Scheduler. Thread: scheduler.
 //
 // clang-format off
 //   fixed      K = draft_len

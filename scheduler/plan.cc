@@ -10,9 +10,9 @@ namespace foredraft {
 namespace {
 
 // The history's blocks alone where there are no other groups.
-std::string BlocksText(const std::vector<GroupBlocks>& groups) {
+std::string BlocksText(const std::vector<CacheGroupBlocks>& groups) {
   std::string text;
-  for (const GroupBlocks& blocks : groups) {
+  for (const CacheGroupBlocks& blocks : groups) {
     if (blocks.group != kHistoryGroup) {
       absl::StrAppend(&text, " g", blocks.group, "@", blocks.first_index);
     }

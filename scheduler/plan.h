@@ -80,7 +80,7 @@ struct PrefillChunk {
 
 // The blocks of one group that a sequence has: entries [first_index, first_index + block_ids.size()) of its
 // table, none of them scratch.
-struct GroupBlocks {
+struct CacheGroupBlocks {
   int32_t group = kHistoryGroup;
   int32_t first_index = 0;
   std::vector<int32_t> block_ids;  // in position order
@@ -90,7 +90,7 @@ struct GroupBlocks {
 struct SwapOut {
   uint64_t image_id = 0;
   int32_t slot = 0;
-  std::vector<GroupBlocks> blocks;  // of every group, in their order
+  std::vector<CacheGroupBlocks> blocks;  // of every group, in their order
 };
 
 // A swapped sequence returns to the device, in any slot and any blocks. Its block tables also come as
@@ -98,7 +98,7 @@ struct SwapOut {
 struct SwapIn {
   uint64_t image_id = 0;
   int32_t slot = 0;
-  std::vector<GroupBlocks> blocks;  // groups, first indices and counts are those that went out
+  std::vector<CacheGroupBlocks> blocks;  // groups, first indices and counts are those that went out
 };
 
 // Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client
@@ -181,7 +181,7 @@ inline constexpr int kMaxPlansInFlight = 2;
 
 // One rank of the engine. One thread calls Launch, and one calls Collect, the same or another. Launch queues
 // the work and returns. Collect waits for the oldest launched plan, up to a deadline (DEADLINE_EXCEEDED). An
-// error names the rank and is final: the whole group is lost. The group's other executors return the results
+// error names the rank and is final: the whole rank group is lost. Its other executors return the results
 // they already have, then fail without waiting.
 class Executor {
  public:

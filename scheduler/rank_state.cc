@@ -7,22 +7,22 @@
 namespace foredraft {
 namespace {
 
-std::vector<int> BlockCounts(const std::vector<GroupShape>& shapes) {
+std::vector<int> BlockCounts(const std::vector<CacheGroupShape>& shapes) {
   std::vector<int> counts;
-  for (const GroupShape& shape : shapes) counts.push_back(shape.block_count);
+  for (const CacheGroupShape& shape : shapes) counts.push_back(shape.block_count);
   return counts;
 }
 
 }  // namespace
 
-RankState::RankState(const std::vector<GroupShape>& shapes, int max_batch_size)
+RankState::RankState(const std::vector<CacheGroupShape>& shapes, int max_batch_size)
     : pool_reserved(shapes.size()),
       prefilling_held(shapes.size()),
       index_(shapes.front().block_count),
       ends_(BlockCounts(shapes)),
       slots_(max_batch_size) {
   groups_.reserve(shapes.size());
-  for (const GroupShape& shape : shapes) groups_.emplace_back(shape, max_batch_size);
+  for (const CacheGroupShape& shape : shapes) groups_.emplace_back(shape, max_batch_size);
   for (int slot = max_batch_size - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
@@ -106,7 +106,7 @@ void RankState::TakeImage(Sequence* sequence) {
   SetBounds(sequence);
 }
 
-void RankState::Hold(Sequence* sequence, const GroupCounts& fresh) {
+void RankState::Hold(Sequence* sequence, const CacheGroupCounts& fresh) {
   for (int group = 0; group < group_count(); ++group) {
     SequenceBlocks& blocks = sequence->groups[group];
     if (group != kHistoryGroup) {
@@ -140,7 +140,7 @@ void RankState::MapChunk(Sequence* sequence, int first, int end, int own_end, bo
 
 // Returns the first entry that may have changed.
 int RankState::MapWindow(Sequence* sequence, int group, int first, int end, int own_end) {
-  const GroupShape& shape = groups_[group].shape;
+  const CacheGroupShape& shape = groups_[group].shape;
   SequenceBlocks& blocks = sequence->groups[group];
   const int size = shape.tokens_per_block;
   // Whether a block has positions of [low, high).

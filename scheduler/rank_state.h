@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "scheduler/group_shape.h"
+#include "scheduler/cache_group_shape.h"
 #include "scheduler/kv_block_pool.h"
 #include "scheduler/plan.h"
 #include "scheduler/prefix_ends.h"
@@ -41,14 +41,14 @@ struct PrefixMatch {
 };
 
 // A number of blocks of each group.
-using GroupCounts = absl::InlinedVector<int, 4>;
+using CacheGroupCounts = absl::InlinedVector<int, 4>;
 
 class RankState {
  public:
-  RankState(const std::vector<GroupShape>& shapes, int max_batch_size);
+  RankState(const std::vector<CacheGroupShape>& shapes, int max_batch_size);
 
   int group_count() const { return static_cast<int>(groups_.size()); }
-  const GroupShape& shape(int group) const { return groups_[group].shape; }
+  const CacheGroupShape& shape(int group) const { return groups_[group].shape; }
   const KvBlockPool& pool(int group = kHistoryGroup) const { return groups_[group].pool; }
   // The blocks of `group` that are promised to sequences that cannot be swapped out now.
   int promised(int group) const { return pool_reserved[group] + prefilling_held[group]; }
@@ -77,7 +77,7 @@ class RankState {
   // ---- prompts ----
   // Allocates the blocks of an admission: the history's for the whole prompt, and of a window those that its
   // chunks will need, as `spare`. The pools have them.
-  void Hold(Sequence* sequence, const GroupCounts& fresh);
+  void Hold(Sequence* sequence, const CacheGroupCounts& fresh);
   // Maps window blocks for the prompt chunk [first, end): those of the positions that the chunk reads or that
   // will be read after it, up to own_end - 1, and those of prefix ends. The others get no memory. `last`: the
   // prompt ends, and gives back what it does not need.
@@ -111,10 +111,10 @@ class RankState {
   // ---- written by Scheduler ----
   std::set<Sequence*, ComesFirst> prefilling;
   std::set<Sequence*, ComesFirst> swapped;
-  GroupCounts pool_reserved;      // blocks: `limit` of admitted sequences that are not swappable
-  GroupCounts prefilling_held;    // blocks: held by swappable sequences while they prefill
-  int64_t host_reserved = 0;      // frames: extents of admitted swappable sequences, and their slot state
-  std::vector<int32_t> releases;  // for the next plan
+  CacheGroupCounts pool_reserved;    // blocks: `limit` of admitted sequences that are not swappable
+  CacheGroupCounts prefilling_held;  // blocks: held by swappable sequences while they prefill
+  int64_t host_reserved = 0;         // frames: extents of admitted swappable sequences, and their slot state
+  std::vector<int32_t> releases;     // for the next plan
   std::vector<uint64_t> dropped_images;
 
  private:
@@ -127,9 +127,9 @@ class RankState {
     bool dirty = false;
   };
   struct Group {
-    Group(const GroupShape& shape, int max_batch_size)
+    Group(const CacheGroupShape& shape, int max_batch_size)
         : shape(shape), pool(shape.block_count), tables(max_batch_size) {}
-    GroupShape shape;
+    CacheGroupShape shape;
     KvBlockPool pool;
     std::vector<SlotTable> tables;  // [max_batch_size]
     std::vector<int> dirty_slots;

@@ -25,8 +25,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
 
 void Scheduler::CheckGroups() const {
   CHECK(!options_.groups.empty());
-  const GroupShape& history = options_.groups[kHistoryGroup];
-  for (const GroupShape& group : options_.groups) {
+  const CacheGroupShape& history = options_.groups[kHistoryGroup];
+  for (const CacheGroupShape& group : options_.groups) {
     CHECK_EQ(group.is_history(), &group == &history) << "the history is the first group";
     CHECK_EQ(history.tokens_per_block % group.tokens_per_block, 0)
         << "one-writer: " << group.tokens_per_block;
@@ -54,7 +54,7 @@ absl::Status Scheduler::Submit(Request request) {
   sequence->arrival_number = next_arrival_++;
   sequence->prompt_len = prompt_len;
   sequence->length_limit = prompt_len + sequence->request.max_tokens - 1;
-  for (const GroupShape& group : options_.groups) {
+  for (const CacheGroupShape& group : options_.groups) {
     const int positions = OwnPositions(sequence->length_limit, options_.max_draft_len);
     sequence->groups.push_back(
         {.extent = group.DecodeExtent(positions, options_.max_draft_len, options_.drafter.rows_ahead)});
@@ -219,7 +219,7 @@ void Scheduler::CheckInvariants() const {
   for (const Sequence* sequence : waiting_) waiting_tokens += sequence->prompt_len;
   CHECK_EQ(waiting_tokens, counters_.waiting_prompt_tokens);
   std::vector<int64_t> host_reserved(ranks_.size());
-  std::vector<GroupCounts> pool_reserved(ranks_.size(), GroupCounts(options_.groups.size()));
+  std::vector<CacheGroupCounts> pool_reserved(ranks_.size(), CacheGroupCounts(options_.groups.size()));
   for (const auto& [id, sequence] : sequences_) {
     const bool admitted = sequence->slot >= 0 || sequence->state == SequenceState::kSwapped;
     if (!admitted) continue;

@@ -7,7 +7,7 @@
 // Block invariants, cited by name. Positions as in docs/speculation.md section 1.6; all bounds are tight.
 //   plan-bound     A sequence that is live in a plan owns positions 0 .. length_upper + K + A, where
 //                  length_upper = min(length + sum of (K_j + 1) over unresolved steps, length_limit) and A is
-//                  rows_ahead of the drafter's numbers (drafter_numbers.h). Of a window (group_shape.h) it
+//                  rows_ahead of the drafter's numbers (drafter_numbers.h). Of a window (cache_group_shape.h) it
 //                  owns those from max(0, length_lower - reach) on, where length_lower = length + the number
 //                  of unresolved steps.
 //   rewind         Commit releases the blocks wholly at or past length + sum of (K_j + 1) + A, over the
@@ -48,9 +48,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "scheduler/cache_group_shape.h"
 #include "scheduler/draft_policy.h"
 #include "scheduler/drafter_numbers.h"
-#include "scheduler/group_shape.h"
 #include "scheduler/plan.h"
 #include "scheduler/rank_state.h"
 #include "scheduler/request.h"
@@ -72,7 +72,7 @@ struct SchedulerOptions {
   std::chrono::seconds priority_ageing{0};
   // The cache groups: the history, then windows. The history's blocks are whole blocks of every window, and a
   // window's pool holds at least one sequence (MinBlockCount).
-  std::vector<GroupShape> groups = {GroupShape()};
+  std::vector<CacheGroupShape> groups = {CacheGroupShape()};
   bool enable_block_reuse = true;
   int64_t host_frame_count = 0;   // per rank: frames of the host store of swapped sequences
   int64_t host_image_frames = 0;  // of these, how many the slot state of one swapped sequence takes
@@ -93,14 +93,14 @@ struct SchedulerOptions {
   }
 
   // The smallest pool of a window, scratch included.
-  int MinBlockCount(const GroupShape& window) const {
+  int MinBlockCount(const CacheGroupShape& window) const {
     return 1 + window.PromptExtent(max_seq_len + max_draft_len + drafter.rows_ahead, /*end_count=*/0,
                                    max_draft_len, drafter.rows_ahead);
   }
 };
 
 // Blocks of one cache group of a rank, scratch not counted.
-struct GroupLoad {
+struct CacheGroupLoad {
   int64_t used = 0;
   int64_t free = 0;
   int64_t cached = 0;  // not referenced, kept for reuse
@@ -112,8 +112,8 @@ struct RankLoad {
   int64_t blocks_used = 0;  // of the history
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;
-  int64_t prefill_tokens = 0;     // prompt tokens of admitted sequences that no plan computes yet
-  std::vector<GroupLoad> groups;  // in the order of SchedulerOptions::groups, the history first
+  int64_t prefill_tokens = 0;          // prompt tokens of admitted sequences that no plan computes yet
+  std::vector<CacheGroupLoad> groups;  // in the order of SchedulerOptions::groups, the history first
 };
 
 // The current load, and counters since the start.
@@ -241,7 +241,7 @@ class Scheduler {
   bool HasRoom(const Sequence& sequence, int rank, int end_count, bool* swappable) const;
   bool HasBlocks(const Sequence& sequence, int rank, const Placement& placement) const;
   std::vector<int32_t> EndsToKeep(const Sequence& sequence, const PrefixMatch& match) const;
-  GroupCounts FreshBlocks(const Sequence& sequence, const Placement& placement) const;
+  CacheGroupCounts FreshBlocks(const Sequence& sequence, const Placement& placement) const;
   int64_t HostExtent(const Sequence& sequence) const;
   Placement Place(const Sequence& sequence) const;
   void Admit(Sequence* sequence, const Placement& placement, SteadyTime now, IterationPlan* plan);

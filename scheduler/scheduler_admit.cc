@@ -54,7 +54,7 @@ bool Scheduler::HasRoom(const Sequence& sequence, int rank, int end_count, bool*
   *swappable = state.host_reserved + HostExtent(sequence) <= options_.host_frame_count;
   bool fits_pools = true;
   for (int group = 0; group < state.group_count(); ++group) {
-    const GroupShape& shape = state.shape(group);
+    const CacheGroupShape& shape = state.shape(group);
     const int room = state.pool(group).capacity() - state.promised(group);
     *swappable &= shape.PromptBlocks(prompt_positions, end_count, draft_len, rows_ahead) <= room;
     fits_pools &= shape.PromptExtent(all_positions, end_count, draft_len, rows_ahead) <= room;
@@ -66,7 +66,7 @@ bool Scheduler::HasRoom(const Sequence& sequence, int rank, int end_count, bool*
 // one out.
 bool Scheduler::HasBlocks(const Sequence& sequence, int rank, const Placement& placement) const {
   const RankState& state = ranks_[rank];
-  const GroupCounts fresh = FreshBlocks(sequence, placement);
+  const CacheGroupCounts fresh = FreshBlocks(sequence, placement);
   const int headroom = placement.swappable ? DecodingCount(rank) : 0;
   for (int group = 0; group < state.group_count(); ++group) {
     const int available = state.pool(group).available() - state.UnheldIn(placement.match, group);
@@ -87,12 +87,12 @@ std::vector<int32_t> Scheduler::EndsToKeep(const Sequence& sequence, const Prefi
   return ends;
 }
 
-GroupCounts Scheduler::FreshBlocks(const Sequence& sequence, const Placement& placement) const {
+CacheGroupCounts Scheduler::FreshBlocks(const Sequence& sequence, const Placement& placement) const {
   const int positions = OwnPositions(sequence.prompt_len, options_.max_draft_len);
   const int reused_len =
       static_cast<int>(placement.match.blocks.size()) * options_.groups[kHistoryGroup].tokens_per_block;
-  GroupCounts fresh;
-  for (const GroupShape& shape : options_.groups) {
+  CacheGroupCounts fresh;
+  for (const CacheGroupShape& shape : options_.groups) {
     fresh.push_back(shape.FreshBlocks(positions, reused_len, static_cast<int>(placement.ends.size()),
                                       options_.max_draft_len, options_.drafter.rows_ahead));
   }

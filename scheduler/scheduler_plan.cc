@@ -63,7 +63,7 @@ int Scheduler::OwnPositions(int length, int draft_len) const {
 void Scheduler::PlanGrowth(int rank, IterationPlan* plan) {
   RankState& state = ranks_[rank];
   const bool has_windows = state.group_count() > 1;
-  GroupCounts lacking(state.group_count());
+  CacheGroupCounts lacking(state.group_count());
   for (Sequence* sequence : state.slots()) {
     if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
     if (sequence->surely_finished()) continue;
@@ -127,7 +127,7 @@ void Scheduler::SwapOutSequence(Sequence* sequence, IterationPlan* plan) {
   SwapOut swap{.image_id = next_image_++, .slot = slot, .blocks = {}};
   for (int group = 0; group < state.group_count(); ++group) {
     const SequenceBlocks& blocks = sequence->groups[group];
-    const GroupShape& shape = state.shape(group);
+    const CacheGroupShape& shape = state.shape(group);
     const int first = shape.FirstIndex(sequence->length_lower());
     const int end = shape.BlocksFor(sequence->length_upper() + options_.drafter.rows_ahead);
     CHECK(blocks.first_index <= first && end <= blocks.end_index()) << "image-bound, group " << group;
@@ -138,7 +138,7 @@ void Scheduler::SwapOutSequence(Sequence* sequence, IterationPlan* plan) {
   state.Vacate(sequence);
   sequence->ends.clear();
   state.EndPrompt(sequence);
-  for (const GroupBlocks& image : swap.blocks) {
+  for (const CacheGroupBlocks& image : swap.blocks) {
     sequence->groups[image.group].first_index = image.first_index;
     sequence->groups[image.group].image_count = static_cast<int>(image.block_ids.size());
   }
@@ -164,7 +164,7 @@ bool Scheduler::FitsBack(const Sequence& sequence, int rank) const {
   const int decoding = DecodingCount(rank);
   for (int group = 0; group < state.group_count(); ++group) {
     const SequenceBlocks& blocks = sequence.groups[group];
-    const GroupShape& shape = state.shape(group);
+    const CacheGroupShape& shape = state.shape(group);
     const int length = std::min(sequence.length + shape.tokens_per_block, sequence.length_limit);
     const int grown = shape.BlocksFor(OwnPositions(length, options_.max_draft_len)) - blocks.first_index;
     const int wanted = std::max(blocks.image_count, std::min(grown, blocks.extent));

@@ -21,7 +21,7 @@
 #include "ranks/engine_setup.h"
 #include "ranks/local_rank.h"
 #include "ranks/model_files.h"
-#include "ranks/worker_ranks.h"
+#include "ranks/worker_group.h"
 #include "server/output/request_log.h"
 #include "server/request_setup.h"
 
@@ -162,7 +162,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   if (config_.parallel.attention_dp == 1) {
     ranks_ = std::make_unique<LocalRank>(config_, model_);
   } else {
-    ASSIGN_OR_RETURN(ranks_, WorkerRanks::Create(config_, model_, [metrics = frontend_->shared_metrics()] {
+    ASSIGN_OR_RETURN(ranks_, WorkerGroup::Create(config_, model_, [metrics = frontend_->shared_metrics()] {
                        metrics->RecordRefusedWorkerConnection();
                      }));
   }

@@ -1,19 +1,19 @@
 #pragma once
 
-// Which routed experts a rank has: rank r of N has those of the canonical groups [8r/N, 8(r+1)/N), which are
+// Which routed experts a rank has: rank r of N has those of the canonical slices [8r/N, 8(r+1)/N), which are
 // adjacent (docs/architecture.md, expert-exchange). N is 1, 2, 4 or 8.
 
 #include <cstdint>
 
 namespace foredraft {
 
-inline constexpr int kExpertGroupCount = 8;
+inline constexpr int kExpertSliceCount = 8;
 
 struct ExpertShard {
   int rank = 0;
   int size = 1;
 
-  // Group g holds experts [gE/8, (g+1)E/8), so rank r [rE/N, (r+1)E/N). With few experts, some groups are
+  // Slice g holds experts [gE/8, (g+1)E/8), so rank r [rE/N, (r+1)E/N). With few experts, some slices are
   // empty.
   int first_expert(int expert_count) const { return Border(rank, expert_count); }
   int expert_count_here(int expert_count) const {
@@ -22,8 +22,8 @@ struct ExpertShard {
   bool Holds(int expert, int expert_count) const {
     return expert >= Border(rank, expert_count) && expert < Border(rank + 1, expert_count);
   }
-  int group_count() const { return kExpertGroupCount / size; }
-  int first_group() const { return rank * group_count(); }
+  int slice_count() const { return kExpertSliceCount / size; }
+  int first_slice() const { return rank * slice_count(); }
 
  private:
   int Border(int border_rank, int expert_count) const {

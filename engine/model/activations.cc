@@ -11,7 +11,7 @@ void AllocateExchange(ActivationAllocator& allocate, const ModelConfig& config, 
   allocate(a.gathered_x, gathered_rows, config.hidden_size);
   allocate(a.gathered_ids, choices);
   allocate(a.gathered_weights, choices);
-  if (ranks == kExpertGroupCount) {
+  if (ranks == kExpertSliceCount) {
     allocate(a.partials_out_bf16, gathered_rows, config.hidden_size);
     allocate(a.partials_in_bf16, gathered_rows, config.hidden_size);
   } else {

@@ -17,14 +17,14 @@
 namespace foredraft {
 
 // Positions whose keys and values a prefill expands at once, which bounds the memory of long contexts.
-inline constexpr int kPrefillWindow = 4096;
+inline constexpr int kPrefillSegment = 4096;
 
 // The size of the largest forward.
 struct ForwardCapacity {
-  int rows = 0;                 // in either form
-  int decode_rows = 0;          // in the decode form
-  int positions = 0;            // of a prefill's context
-  int window = kPrefillWindow;  // a multiple of kPrefillWindowUnit; changes no bit
+  int rows = 0;                   // in either form
+  int decode_rows = 0;            // in the decode form
+  int positions = 0;              // of a prefill's context
+  int segment = kPrefillSegment;  // a multiple of kPrefillSegmentUnit; changes no bit
 };
 
 // Rows of each rank that a mixture of experts expands at once, which bounds the memory of long prefills. At

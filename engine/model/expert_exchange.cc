@@ -43,7 +43,7 @@ void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& g
                                       Matrix<const float> shared, Matrix<float> hidden) const {
   const ExpertActivations& a = f_.activations.experts;
   const int ranks = f_.comm.size();
-  // Where every rank has one group, its sum is a BF16 value and travels as one (half the bytes).
+  // Where every rank has one slice, its sum is a BF16 value and travels as one (half the bytes).
   const bool rounded = a.partials_out_bf16.data != nullptr;
   const Matrix<float> out = rounded ? Matrix<float>{} : a.partials_out.first_rows(gathered.x.rows());
   const Matrix<bf16> out_bf16 = rounded ? a.partials_out_bf16.first_rows(gathered.x.rows()) : Matrix<bf16>{};
@@ -55,8 +55,8 @@ void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& g
                                      .expert_weights = gathered.weights,
                                      .top_k = f_.config.num_experts_per_tok,
                                      .expert_count = f_.config.n_routed_experts,
-                                     .first_group = f_.shard().first_group(),
-                                     .group_count = f_.shard().group_count()});
+                                     .first_slice = f_.shard().first_slice(),
+                                     .slice_count = f_.shard().slice_count()});
   const int64_t width = hidden.cols;
   if (rounded) {
     f_.comm.AllToAll(f_.stream,

@@ -73,26 +73,26 @@ void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext&
 }
 
 // Positions [begin, end) of a context.
-struct Window {
+struct Segment {
   int begin;
   int end;
 };
 
-// The rows of a span that attend positions of the window: those from its first position on.
-void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
-                  const AttentionContext& context, const Window& window) {
+// The rows of a span that attend positions of the segment: those from its first position on.
+void AttendSegment(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
+                   const AttentionContext& context, const Segment& segment) {
   const MlaActivations& a = context.activations;
-  const int skipped = std::max(0, window.begin - span.first_position);
+  const int skipped = std::max(0, segment.begin - span.first_position);
   const int first_row = span.first_row + skipped;
   const int row_count = span.row_count - skipped;
-  const Matrix<bf16> latent = a.latent.first_rows(window.end - window.begin);
-  const Matrix<bf16> k_pe = a.k_pe.first_rows(window.end - window.begin);
-  const Matrix<bf16> kv = a.kv.first_rows(window.end - window.begin);
+  const Matrix<bf16> latent = a.latent.first_rows(segment.end - segment.begin);
+  const Matrix<bf16> k_pe = a.k_pe.first_rows(segment.end - segment.begin);
+  const Matrix<bf16> kv = a.kv.first_rows(segment.end - segment.begin);
   f.ops.gather_kv(f.stream, {.latent = latent,
                              .rope = k_pe,
                              .layer = context.cache,
                              .slot = span.slot,
-                             .first_position = window.begin});
+                             .first_position = segment.begin});
   f.ops.gemm(f.stream, {.out_bf16 = kv, .x = latent, .weight = w.kv_b, .form = GemmForm::kPrefill});
   f.ops.mla_prefill(f.stream, {.out = a.attention.row_range(first_row, row_count),
                                .state = a.softmax_state.row_range(first_row, row_count),
@@ -101,7 +101,7 @@ void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span
                                .k_pe = k_pe,
                                .chunk_first = span.first_position + skipped,
                                .first_position = context.first_position,
-                               .window_first = window.begin,
+                               .segment_first = segment.begin,
                                .head_count = f.config.num_attention_heads,
                                .nope_dim = f.config.qk_nope_head_dim,
                                .rope_dim = f.config.qk_rope_head_dim,
@@ -110,15 +110,15 @@ void AttendWindow(const Forward& f, const MlaWeights& w, const PrefillSpan& span
 }
 
 // Reads keys and values from the cache, as rounded there, also those of this chunk, so chunk borders do not
-// change results (from-the-cache). Expands them window by window; windows end at multiples of their size, so
-// their borders do not depend on the chunk.
+// change results (from-the-cache). Expands them segment by segment; segments end at multiples of their size,
+// so their borders do not depend on the chunk.
 void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                    const AttentionContext& context) {
   const int size = context.activations.kv.rows;
   const int context_end = span.first_position + span.row_count;
   for (int begin = context.first_position; begin < context_end;) {
     const int end = std::min(context_end, (begin / size + 1) * size);
-    AttendWindow(f, w, span, context, {begin, end});
+    AttendSegment(f, w, span, context, {begin, end});
     begin = end;
   }
 }
@@ -143,15 +143,15 @@ KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle h
 }
 
 int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity) {
-  if (capacity.positions <= capacity.window) return 0;
+  if (capacity.positions <= capacity.segment) return 0;
   return config.num_attention_heads * (config.v_head_dim + kPrefillStateExtra);
 }
 
 void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
                  MlaActivations& a) {
-  CHECK_EQ(capacity.window % kPrefillWindowUnit, 0);
+  CHECK_EQ(capacity.segment % kPrefillSegmentUnit, 0);
   const int rows = capacity.rows;
-  const int context = std::min(capacity.positions, capacity.window);
+  const int context = std::min(capacity.positions, capacity.segment);
   const int heads = config.num_attention_heads;
   const int latent = config.kv_lora_rank;
   const int q_width = heads * config.qk_head_dim();

@@ -12,7 +12,7 @@
 namespace foredraft {
 
 // Device memory between its ops. R = capacity.rows, S = capacity.decode_rows, C = min(capacity.positions,
-// capacity.window).
+// capacity.segment).
 struct MlaActivations {
   Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
   InputRows q_a;           // [R, q_lora]
@@ -24,7 +24,7 @@ struct MlaActivations {
   Matrix<bf16> latent;     // [C, latent] prefill form
   Matrix<bf16> k_pe;       // [C, rope] prefill form
   Matrix<bf16> kv;         // [C, H * (nope + v)] prefill form
-  // [R, H * (v + kPrefillStateExtra)] prefill form, between windows; absent where one window has all
+  // [R, H * (v + kPrefillStateExtra)] prefill form, between segments; absent where one segment has all
   // positions. In the memory of Activations::gate_up, which is used between two attentions only.
   Matrix<float> softmax_state;
 };

@@ -63,20 +63,20 @@ struct GatherKvParams {
 
 // Attention in the prefill form for adjacent rows of one sequence: row r of q has position chunk_first + r
 // and attends positions [first_position, its own]. Their keys and values, expanded from the cache, come in
-// one or more windows, in ascending order, one per call: row i of kv and k_pe is position window_first + i. A
-// call finishes the rows whose position lies in its window. The softmax of later rows is kept in `state`
-// until the next window; rows of earlier windows must not be passed. Windows start at first_position or at a
-// multiple of kPrefillWindowUnit, and change no bit.
+// one or more segments, in ascending order, one per call: row i of kv and k_pe is position segment_first + i.
+// A call finishes the rows whose position lies in its segment. The softmax of later rows is kept in `state`
+// until the next segment; rows of earlier segments must not be passed. Segments start at first_position or at
+// a multiple of kPrefillSegmentUnit, and change no bit.
 struct MlaPrefillParams {
-  Matrix<bf16> out;         // [chunk, H * value_dim]: rows whose position lies in the window
+  Matrix<bf16> out;         // [chunk, H * value_dim]: rows whose position lies in the segment
   Matrix<float> state;      // [chunk, H * (value_dim + kPrefillStateExtra)] in the backend's layout; may be
-                            // absent where the window has all positions of all rows
+                            // absent where the segment has all positions of all rows
   Matrix<const bf16> q;     // [chunk, H * head_dim]
-  Matrix<const bf16> kv;    // [window, H * (nope_dim + value_dim)]: per head k_nope | v
-  Matrix<const bf16> k_pe;  // [window, rope_dim]
-  int32_t chunk_first;      // at least window_first
+  Matrix<const bf16> kv;    // [segment, H * (nope_dim + value_dim)]: per head k_nope | v
+  Matrix<const bf16> k_pe;  // [segment, rope_dim]
+  int32_t chunk_first;      // at least segment_first
   int32_t first_position;
-  int32_t window_first;
+  int32_t segment_first;
   int32_t head_count;
   int32_t nope_dim;
   int32_t rope_dim;
@@ -84,7 +84,7 @@ struct MlaPrefillParams {
   float scale;
 };
 
-inline constexpr int32_t kPrefillWindowUnit = 64;
+inline constexpr int32_t kPrefillSegmentUnit = 64;
 inline constexpr int32_t kPrefillStateExtra = 8;  // floats per head: maxima and sums of weights
 
 // ---- windows and compressed entries: head width d (docs/deepseek-v4.md sections 3 and 4) ----
@@ -140,21 +140,21 @@ struct WriteKeysParams {
   float eps;
 };
 
-// Compressed entries (section 4.1). A row that completes a window writes its entry: the gated sum over the
-// window's tokens, normed, rotated at the window's first position and rounded to BF16 once. Tokens of earlier
+// Compressed entries (section 4.1). A row that completes a span writes its entry: the gated sum over the
+// span's tokens, normed, rotated at the span's first position and rounded to BF16 once. Tokens of earlier
 // forwards come from `state`, those of this one from `values` and `gates`: the rows of a slot are adjacent,
 // in ascending order of position. Then every row is kept in `state`.
 struct CompressParams {
-  PagedRows<bf16> entries;     // [d], by window
+  PagedRows<bf16> entries;     // [d], by span
   PagedRows<float> state;      // [2 channels]: values, gates; by position
-  Matrix<const float> values;  // [R, channels]; channels = d, or 2 d where windows overlap
+  Matrix<const float> values;  // [R, channels]; channels = d, or 2 d where spans overlap
   Matrix<const float> gates;   // [R, channels], without ape
   const float* ape;            // [ratio, channels]
   const float* norm_weight;    // [d]
   const float* cos_sin;        // [max positions, rope_dim / 2, 2]
   RowIndex index;
   int32_t ratio;
-  int32_t overlapping;  // 1: the first half of a token's channels counts in the window after its own
+  int32_t overlapping;  // 1: the first half of a token's channels counts in the span after its own
   int32_t rope_dim;
   float eps;
 };
@@ -166,7 +166,7 @@ struct SelectEntriesParams {
   Matrix<float> scores;           // [R, at least the largest number of visible entries]: workspace
   Matrix<const bf16> q;           // [R, H d], rotated
   Matrix<const float> weights;    // [R, H]
-  PagedRows<const bf16> entries;  // [d], by window
+  PagedRows<const bf16> entries;  // [d], by span
   RowIndex index;
   int32_t head_count;
   int32_t ratio;
@@ -183,7 +183,7 @@ struct WindowAttentionParams {
   Matrix<const bf16> q;           // [R, H d]
   Matrix<const bf16> keys;        // [R, d]
   PagedRows<const bf16> window;   // [d], by position
-  PagedRows<const bf16> entries;  // [d], by window; absent where ratio is 0
+  PagedRows<const bf16> entries;  // [d], by span; absent where ratio is 0
   const int32_t* selected;        // [R, selected_count], -1 = none; null: all visible entries
   const float* sinks;             // [H]
   RowIndex index;

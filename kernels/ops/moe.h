@@ -56,8 +56,8 @@ struct GroupRowsParams {
 };
 
 // hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/architecture.md
-// section 5: 8 groups of experts [gE/8, (g+1)E/8). Within a group, sums are FP32 in ascending expert order,
-// each product is rounded before it is added, and the sum is rounded to BF16 once. The groups are added in
+// section 5: 8 slices of experts [gE/8, (g+1)E/8). Within a slice, sums are FP32 in ascending expert order,
+// each product is rounded before it is added, and the sum is rounded to BF16 once. The slices are added in
 // FP32 by the tree ((0+1)+(2+3))+((4+5)+(6+7)). Idle rows are unchanged.
 struct CombineExpertsParams {
   Matrix<float> hidden;            // [R, D], updated
@@ -71,19 +71,19 @@ struct CombineExpertsParams {
 };
 
 // combine_experts across ranks, in two steps (docs/architecture.md, expert-exchange). Step 1: each rank
-// computes, for the rows of all ranks, the subtree over its own groups [first_group, first_group +
-// group_count). The outputs of idle rows are undefined.
+// computes, for the rows of all ranks, the subtree over its own slices [first_slice, first_slice +
+// slice_count). The outputs of idle rows are undefined.
 struct ExpertPartialsParams {
   Matrix<float> out;               // [R, D] or absent
-  Matrix<bf16> out_bf16;           // [R, D] or absent; only for a single group, whose sum is a BF16 value
+  Matrix<bf16> out_bf16;           // [R, D] or absent; only for a single slice, whose sum is a BF16 value
   Matrix<const float> expert_out;  // [grouped rows, D]
   const int32_t* grouped_index;    // [R, top_k], -1: not one of this rank's experts
   const int32_t* expert_ids;       // [R, top_k]
   const float* expert_weights;     // [R, top_k]
   int32_t top_k;
   int32_t expert_count;  // E, of all ranks
-  int32_t first_group;
-  int32_t group_count;  // 1, 2, 4, 8
+  int32_t first_slice;
+  int32_t slice_count;  // 1, 2, 4, 8
 };
 
 // Step 2, on the rank that owns the row: hidden[r] += shared[r] + the partial values of all ranks, added by

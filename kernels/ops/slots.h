@@ -9,7 +9,7 @@
 
 namespace foredraft {
 
-// Rows of a decode step, K + 1 per bucket entry: ids t_p, d_1..d_v, then 0 as a legal fill; positions p..p+K.
+// Rows of a decode step, K + 1 per seat: ids t_p, d_1..d_v, then 0 as a legal fill; positions p..p+K.
 // Rows of idle or finished slots and rows past v get slot -1: their results are never read. Illegal draft ids
 // become 0 in `ids`.
 struct DecodeRowsParams {
@@ -26,7 +26,7 @@ struct DecodeRowsParams {
 // Verification under slots.rule, clamp, stop, advance (docs/speculation.md section 1, steps 2-4). Compares
 // draft ids as stored (an illegal one never matches). A slot with given tokens emits these, and no draft
 // counts as verified. A row without a usable target ends the step before it, and its sequence. Updates
-// progress and output_counts, zeroes draft_count and given_count, writes one StepOutput per entry.
+// progress and output_counts, zeroes draft_count and given_count, writes one StepOutput per seat.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j
@@ -50,10 +50,10 @@ struct AcceptFirstTokenParams {
 
 // ---- drafting ----
 
-// What a step or a prefill emitted, as rows of an MTP module: K + 1 rows per entry, ids e_0..e_K (the emitted
+// What a step or a prefill emitted, as rows of an MTP module: K + 1 rows per seat, ids e_0..e_K (the emitted
 // ids, then 0), positions p+1..p+K+1; the hidden of row j is the target's row j. Rows past n - 1 and rows of
 // padding (n = 0) get slot -1, so they are not cached. last_row[i] = the row of e_{n-1}, which draft 1 comes
-// from; for padding, the entry's first row.
+// from; for padding, the seat's first row.
 struct EmittedRowsParams {
   int32_t* ids;               // [B * (K + 1)]
   int32_t* row_slots;         // [B * (K + 1)]
@@ -65,7 +65,7 @@ struct EmittedRowsParams {
   int32_t level;      // of the module: rows at lower positions get slot -1
 };
 
-// The next recycled forward, one row per entry: id = the last draft; slot -1 for padding and for slots that
+// The next recycled forward, one row per seat: id = the last draft; slot -1 for padding and for slots that
 // emitted nothing or are finished.
 struct NextDraftRowsParams {
   int32_t* ids;               // [B]
@@ -77,7 +77,7 @@ struct NextDraftRowsParams {
   int32_t draft_index;  // i: position = length + i, the position of draft i
 };
 
-// drafts.tokens[draft_index - 1] = draft_ids[entry], draft_count = draft_index, for entries whose slot is
+// drafts.tokens[draft_index - 1] = draft_ids[seat], draft_count = draft_index, for seats whose slot is
 // active and not finished.
 struct StoreDraftsParams {
   const int32_t* draft_ids;   // [B]
@@ -87,8 +87,8 @@ struct StoreDraftsParams {
   int32_t draft_index;  // 1..K
 };
 
-// A slot's recent tokens as rows of module 1 (docs/speculation.md section 4): a window of W = Kmax + 1 rows
-// per entry at positions P-Kmax..P; advances the slots' recent ids to P. Rows below position 1 and rows of
+// A slot's recent tokens as rows of module 1 (docs/speculation.md section 4): W = Kmax + 1 rows per seat
+// at positions P-Kmax..P; advances the slots' recent ids to P. Rows below position 1 and rows of
 // padding get slot -1. A row's hidden comes from the recent hiddens or from the target's rows of this step;
 // the index not used is -1.
 struct RecentRowsParams {
@@ -96,7 +96,7 @@ struct RecentRowsParams {
   int32_t* row_slots;         // [B * W]
   int32_t* positions;         // [B * W]
   int32_t* recent_index;      // [B * W]: slot * Kmax + index, or -1
-  int32_t* target_index;      // [B * W]: entry * (K + 1) + row, or -1
+  int32_t* target_index;      // [B * W]: seat * (K + 1) + row, or -1
   int32_t* save_index;        // [B * W]: index in the recent hiddens where the row's hidden goes, or -1
   int32_t* recent_ids;        // [slots, Kmax]: tokens P-Kmax+1..P, updated
   const StepOutput* outputs;  // [B]
@@ -105,8 +105,8 @@ struct RecentRowsParams {
   int32_t max_draft_len;
 };
 
-// The window of module `level` >= 2: positions P-Kmax+level-1..P+level-1. Ids past P are the slot's stored
-// drafts; rows without a draft yet get slot -1.
+// The recent rows of module `level` >= 2: positions P-Kmax+level-1..P+level-1. Ids past P are the slot's
+// stored drafts; rows without a draft yet get slot -1.
 struct RecentLevelRowsParams {
   int32_t* ids;               // [B * W]
   int32_t* row_slots;         // [B * W]
@@ -127,9 +127,9 @@ struct AppendRecentParams {
   int32_t max_draft_len;
 };
 
-// The bucket entries of a slot op.
+// The seats of a slot op.
 template <class Params>
-constexpr int32_t EntryCount(const Params& p) {
+constexpr int32_t SeatCount(const Params& p) {
   if constexpr (requires { p.bucket; }) {
     return p.bucket;
   } else {

@@ -26,7 +26,7 @@ struct Contender {
   std::unique_ptr<ClosedLoop> load;
 };
 
-// Of one contender at one number of streams, by rounds.
+// What one contender reaches at one number of streams, by rounds.
 struct Rates {
   std::vector<double> tokens_per_second;
   std::vector<double> gains;  // over the first contender in the same round

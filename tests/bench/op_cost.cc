@@ -24,7 +24,7 @@ double InputBytes(const Params& p, DType weight) {
   return p.x_f8 && weight == DType::kF8E4M3 ? BytesOf(p.x_f8) : BytesOf(p.x);
 }
 
-// Of the experts' outputs, which have room for more rows than there are.
+// The bytes of the experts' outputs that are read: there is room for more rows than were chosen.
 template <class Params>
 double ChosenBytes(const Params& p, double rows) {
   return std::min<double>(p.expert_out.rows, rows * p.top_k) * p.expert_out.cols * sizeof(float);
@@ -132,8 +132,8 @@ OpCost CostOf(const GatherKvParams& p, const CostContext&) {
 
 OpCost CostOf(const MlaPrefillParams& p, const CostContext&) {
   const double rows = p.q.rows;
-  // Of a row, on average; rows past the window attend all of it.
-  const double keys = std::min<double>(p.kv.rows, p.chunk_first - p.window_first + (rows + 1) / 2);
+  // Keys that a row attends, on average; rows past the segment attend all of it.
+  const double keys = std::min<double>(p.kv.rows, p.chunk_first - p.segment_first + (rows + 1) / 2);
   const double products = p.nope_dim + p.rope_dim + p.value_dim;
   return {.bytes = BytesOf(p.out) + BytesOf(p.q) + BytesOf(p.kv) + BytesOf(p.k_pe),
           .bf16_flops = 2 * rows * keys * p.head_count * products};

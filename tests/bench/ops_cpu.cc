@@ -167,7 +167,7 @@ void Prefill(Bench& bench, const ModelConfig& c, int context) {
       .k_pe = bench.Rows<const bf16>(context, c.qk_rope_head_dim),
       .chunk_first = 0,
       .first_position = 0,
-      .window_first = 0,
+      .segment_first = 0,
       .head_count = heads,
       .nope_dim = c.qk_nope_head_dim,
       .rope_dim = c.qk_rope_head_dim,

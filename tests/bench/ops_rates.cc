@@ -50,7 +50,7 @@ Bf16ProductRate::Bf16ProductRate(Device& device) : device_(device), stream_(devi
                 .k_pe = zeros(kPositions, kRope),
                 .chunk_first = 0,
                 .first_position = 0,
-                .window_first = 0,
+                .segment_first = 0,
                 .head_count = kHeads,
                 .nope_dim = kNope,
                 .rope_dim = kRope,

@@ -70,7 +70,7 @@ class StepBench {
   void Map(int slot, int group, int first, int end, RankPlan& plan) const;
   // The blocks that a prompt of the context's length leaves, with which a decode step begins.
   void MapContext(int slot, RankPlan& plan);
-  // Of every window of the live slots, those up to what one more step may write.
+  // Maps the blocks of every window of the live slots, up to what one more step may write.
   void MapStep(int draft_len, RankPlan& plan);
 
   const int ranks_;

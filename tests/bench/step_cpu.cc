@@ -151,7 +151,7 @@ void Steps(const Report& report, const BenchModel& model) {
   if (module && lines[0].setting.rows == 1) PrintGain(report, lines);
 }
 
-// The same shape with dense layers only: the cost of more rows when all rows use the same weights.
+// Measures the shape with dense layers only: the cost of more rows when all rows use the same weights.
 absl::Status Dense(const Report& report, const ModelConfig& config) {
   const Options& options = report.options;
   ModelConfig dense = config;

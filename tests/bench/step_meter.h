@@ -34,7 +34,7 @@ struct StepSetting {
   int draft_len = 0;
 };
 
-// Of one setting, by rounds.
+// What was measured of one setting, by rounds.
 struct MeasuredSteps {
   std::vector<double> step_seconds;   // of each step of all rounds
   std::vector<double> rates;          // bytes of the round's steps over their time
@@ -80,7 +80,7 @@ class StepMeter {
   CountingDevice* counting_ = nullptr;  // of bench_
   std::unique_ptr<StepBench> bench_;
   std::map<std::pair<int, int>, int> steps_;  // of a round, by rows and K
-  // Likewise, of each step: rounds repeat them.
+  // The tallies of each step, by rows and K: rounds repeat them.
   std::map<std::pair<int, int>, std::vector<OpTallies>> costs_;
 };
 

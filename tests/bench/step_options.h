@@ -14,7 +14,7 @@ struct StepOptions {
   std::vector<int> rows;  // ascending; empty: the report's own
   int context = 0;        // 0: the report's own
   bool markdown = false;
-  // Of backend cpu.
+  // Options of backend cpu.
   std::vector<std::string> only = {"table", "dense", "ops", "prefill"};
   std::vector<int> prompts = {512, 4000};
   int threads = static_cast<int>(std::thread::hardware_concurrency());
@@ -22,7 +22,7 @@ struct StepOptions {
   bool fp8_cache = false;
   int buffer_mb = 512;  // of the read bandwidth
   std::string command;  // as given
-  // Of a GPU.
+  // Options of a GPU.
   std::string gpu;
   std::string json;
   std::vector<std::string> how = {"eager", "graph", "unforked"};

@@ -33,7 +33,7 @@ struct Inputs {
   std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice) const {
     return Run(first_head, head_count, choice, kv.dtype());
   }
-  // The same values in a cache of the other dtype.
+  // Runs over the same values in a cache of `dtype`.
   std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice, DType dtype) const {
     OpRig rig({}, RunMode::kEager);
     const int head_dim = shape.nope + shape.rope;

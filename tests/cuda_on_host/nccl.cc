@@ -48,7 +48,7 @@ struct ncclComm {
   int device = 0;
   std::shared_ptr<std::atomic<int>> captured = std::make_shared<std::atomic<int>>(0);  // groups in graphs
 
-  // Of the one thread that is inside NCCL. Relaxed, so that it orders nothing for ThreadSanitizer.
+  // Set by the one thread that is inside NCCL. Relaxed, so that it orders nothing for ThreadSanitizer.
   std::atomic<bool> in_use{false};
   std::unique_ptr<NcclJob> job;  // null: nothing in progress, and nothing has failed
   ncclResult_t error = ncclSuccess;

@@ -17,8 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "base/bounded_queue.h"
 #include "base/check.h"
+#include "engine/cache_group_shapes.h"
 #include "engine/checkpoint/weight_loader.h"
-#include "engine/group_shapes.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "scheduler/serving_loop.h"
@@ -126,7 +126,7 @@ class RecordingExecutor : public Executor {
          .accepted = result.step_token_count() - 1});
   }
 
-  // Of a request since its last admission.
+  // What a request has got since its last admission.
   struct Progress {
     int token_count = 0;
     int first_step_count = 0;
@@ -312,7 +312,7 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;
   options.max_seq_len = engine.max_seq_len;
-  options.groups = GroupShapesOf(engine, model.config);
+  options.groups = CacheGroupShapesOf(engine, model.config);
   options.enable_block_reuse = setting.reuse;
   options.host_frame_count = host.frame_count();
   options.host_image_frames = host.slot_frames();

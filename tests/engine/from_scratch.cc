@@ -25,12 +25,13 @@ T* MustAllocate(Device& device, size_t count) {
 FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
                          DType kv_dtype)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
-  auto model = CreateModel(device, solo_, config, std::move(weights),
-                           // Small windows: the engine, whose window has all positions, gives the same bits.
-                           {.rows = capacity, .decode_rows = capacity, .positions = capacity, .window = 64});
+  auto model =
+      CreateModel(device, solo_, config, std::move(weights),
+                  // Small segments: the engine, whose segment has all positions, gives the same bits.
+                  {.rows = capacity, .decode_rows = capacity, .positions = capacity, .segment = 64});
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
-  std::vector<GroupTable> tables;
+  std::vector<CacheGroupTable> tables;
   std::vector<int> block_counts;
   for (const CacheGroup& group : CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_dtype)) {
     const int blocks = (capacity + group.tokens_per_block - 1) / group.tokens_per_block;

@@ -29,9 +29,9 @@ class FromScratch {
   std::vector<int32_t> Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
                               const SamplingParams& sampling);
 
-  // The same for MTP Vanilla with Kmax = max_draft_len modules, count <= Kmax. first_step_end: P after the
-  // sequence's first decode step, whose windows were the first to rewrite prompt rows in the decode form; -1
-  // if there was none yet.
+  // Drafts of MTP Vanilla, with Kmax = max_draft_len modules, count <= Kmax. first_step_end: P after the
+  // sequence's first decode step, whose recent rows were the first to rewrite prompt rows in the decode form;
+  // -1 if there was none yet.
   std::vector<int32_t> VanillaDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
                                      int max_draft_len, int first_step_end, const SamplingParams& sampling);
 

@@ -112,9 +112,9 @@ RankResult V4Driver::Carry(const IterationPlan& plan) {
 // Out in one plan and, into other blocks, in with the next.
 void V4Driver::SwapOutAndIn(Sequence& sequence) {
   const auto blocks_of = [&] {
-    std::vector<GroupBlocks> all;
+    std::vector<CacheGroupBlocks> all;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      GroupBlocks& group = all.emplace_back(GroupBlocks{.group = static_cast<int32_t>(g)});
+      CacheGroupBlocks& group = all.emplace_back(CacheGroupBlocks{.group = static_cast<int32_t>(g)});
       group.first_index = sequence.blocks[g].empty() ? 0 : sequence.blocks[g].begin()->first;
       for (const auto& [index, block] : sequence.blocks[g]) group.block_ids.push_back(block);
     }
@@ -133,7 +133,7 @@ void V4Driver::SwapOutAndIn(Sequence& sequence) {
   }
   IterationPlan in{.number = ++number_, .prefill_rows = {0}, .ended_prompts = {0}, .ranks = {RankPlan{}}};
   in.ranks[0].swaps_in = {{.image_id = image, .slot = sequence.slot, .blocks = blocks_of()}};
-  for (const GroupBlocks& group : in.ranks[0].swaps_in[0].blocks) {
+  for (const CacheGroupBlocks& group : in.ranks[0].swaps_in[0].blocks) {
     in.ranks[0].block_table_deltas.push_back({.slot = sequence.slot,
                                               .group = group.group,
                                               .first_index = group.first_index,

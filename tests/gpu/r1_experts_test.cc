@@ -106,7 +106,7 @@ class GroupedBatch {
     return Outputs();
   }
 
-  // The same over eight ranks.
+  // The outputs of the experts when they are spread over eight ranks.
   std::vector<Bytes> Exchanged() {
     constexpr int kRanks = 8;
     bf16* const partials = rig_.Poisoned<bf16>(size_t(kRanks) * count_ * kR1Hidden);
@@ -122,8 +122,8 @@ class GroupedBatch {
              .expert_weights = weights_,
              .top_k = kTopK,
              .expert_count = kExperts,
-             .first_group = rank,
-             .group_count = 1});
+             .first_slice = rank,
+             .slice_count = 1});
       });
     }
     rig_.Run([&] {

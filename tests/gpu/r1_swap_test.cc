@@ -40,7 +40,7 @@ std::vector<uint8_t> BlockBytes(int block) {
 
 TEST(R1Shapes, SwappedBlocksComeBack) {
   OpRig& rig = Rig(RunMode::kEager);
-  const GroupTable table = {rig.Poisoned<int32_t>(8), 8};
+  const CacheGroupTable table = {rig.Poisoned<int32_t>(8), 8};
   const auto cache = KvCache::Create(rig.device(), R1Cache(), {&table, 1}, /*poison=*/true);
   ASSERT_TRUE(cache.ok()) << cache.status();
   const int64_t bytes = R1Cache().block_bytes();

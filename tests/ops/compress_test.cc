@@ -229,7 +229,7 @@ TEST(Compress, DoesNotDependOnWhereForwardsBegin) {
   }
 }
 
-// Of a forward, only the last rows need state: those that the next forward reads.
+// Only the last rows of a forward need state: those that the next forward reads.
 TEST(Compress, NeedsNoStateThatNothingReadsLater) {
   for (const Shape& s : kShapes) {
     const std::vector<bf16> whole = EntriesOf(s, {kLength});

@@ -78,7 +78,7 @@ TEST(CpuAttention, NanOfALaterPromptRowStaysThere) {
           .k_pe = Dense<const bf16>(rig.Put(masked_k_pe), kRows, kRope),
           .chunk_first = 0,
           .first_position = 0,
-          .window_first = 0,
+          .segment_first = 0,
           .head_count = kHeads,
           .nope_dim = kNope,
           .rope_dim = kRope,

@@ -82,8 +82,8 @@ class ExchangeRig {
                                      .expert_weights = rig_.Put(rows_.weights),
                                      .top_k = s_.top_k,
                                      .expert_count = s_.experts,
-                                     .first_group = 8 / ranks * rank,
-                                     .group_count = 8 / ranks};
+                                     .first_slice = 8 / ranks * rank,
+                                     .slice_count = 8 / ranks};
       if (rounded) params.out_bf16 = Dense(partials_bf16 + rank * elements, s_.rows, s_.width);
       if (!rounded) params.out = Dense(partials + rank * elements, s_.rows, s_.width);
       rig_.Run([&] { rig_.ops().expert_partials(rig_.stream(), params); });

@@ -34,12 +34,12 @@ Inputs MakeInputs(const Shape& s) {
 
 float ScaleOf(const Shape& s) { return 1.0f / std::sqrt(static_cast<float>(s.nope + s.rope)); }
 
-constexpr int kOneWindow = 1024;  // longer than any shape
+constexpr int kOneSegment = 1024;  // longer than any shape
 
-// Runs positions [begin, end) as one chunk, in windows that end at multiples of `window`; the rows of later
-// chunks and of other windows are NaN.
+// Runs positions [begin, end) as one chunk, in segments that end at multiples of `segment`; the rows of later
+// chunks and of other segments are NaN.
 std::vector<bf16> RunChunk(OpRig& rig, const Shape& s, const Inputs& in, int begin, int end,
-                           int window = kOneWindow) {
+                           int segment = kOneSegment) {
   const int count = end - begin;
   const int q_width = s.heads * (s.nope + s.rope);
   const int kv_width = s.heads * (s.nope + s.value);
@@ -48,13 +48,13 @@ std::vector<bf16> RunChunk(OpRig& rig, const Shape& s, const Inputs& in, int beg
   bf16* out = rig.Poisoned<bf16>(count * s.heads * s.value);
   const Matrix<bf16> outs = Dense(out, count, s.heads * s.value);
   const Matrix<const bf16> queries = Dense<const bf16>(rig.Put(q), count, q_width);
-  const Matrix<float> state = window == kOneWindow
+  const Matrix<float> state = segment == kOneSegment
                                   ? Matrix<float>{}
                                   : Dense(rig.Poisoned<float>(count * state_width), count, state_width);
-  for (int first = s.first_position; first < end; first = (first / window + 1) * window) {
-    const int window_end = std::min(end, (first / window + 1) * window);
+  for (int first = s.first_position; first < end; first = (first / segment + 1) * segment) {
+    const int segment_end = std::min(end, (first / segment + 1) * segment);
     const int skipped = std::max(0, first - begin);
-    const int keys = window_end - first;
+    const int keys = segment_end - first;
     std::vector<bf16> kv(in.kv.size(), bf16{0x7fc0}), k_pe(in.k_pe.size(), bf16{0x7fc0});
     std::copy_n(&in.kv[(first - s.first_position) * kv_width], keys * kv_width, kv.begin());
     std::copy_n(&in.k_pe[(first - s.first_position) * s.rope], keys * s.rope, k_pe.begin());
@@ -65,7 +65,7 @@ std::vector<bf16> RunChunk(OpRig& rig, const Shape& s, const Inputs& in, int beg
                                      .k_pe = Dense<const bf16>(rig.Put(k_pe), keys, s.rope),
                                      .chunk_first = begin + skipped,
                                      .first_position = s.first_position,
-                                     .window_first = first,
+                                     .segment_first = first,
                                      .head_count = s.heads,
                                      .nope_dim = s.nope,
                                      .rope_dim = s.rope,
@@ -139,17 +139,17 @@ TEST(MlaPrefill, WindowsLeaveNoTrace) {
     for (const std::string& isa : SupportedIsas()) {
       OpRig whole_rig({.isa = isa}, RunMode::kEager);
       const std::vector<bf16> whole = RunChunk(whole_rig, s, in, s.first_position, s.length);
-      for (const int window : {64, 128}) {
+      for (const int segment : {64, 128}) {
         for (const int chunk : {33, 64, 1000}) {
           std::vector<bf16> joined;
           OpRig rig({.threads = 3, .isa = isa}, chunk == 64 ? RunMode::kReplayed : RunMode::kEager);
           for (int begin = s.first_position; begin < s.length; begin += chunk) {
             const std::vector<bf16> part =
-                RunChunk(rig, s, in, begin, std::min(begin + chunk, s.length), window);
+                RunChunk(rig, s, in, begin, std::min(begin + chunk, s.length), segment);
             joined.insert(joined.end(), part.begin(), part.end());
           }
           ASSERT_EQ(BytesOf(joined.data(), joined.size()), BytesOf(whole.data(), whole.size()))
-              << s.name << ", isa " << isa << ", windows of " << window << ", chunks of " << chunk;
+              << s.name << ", isa " << isa << ", segments of " << segment << ", chunks of " << chunk;
         }
       }
     }

@@ -7,7 +7,7 @@
 
 #include "ranks/key_value_store.h"
 #include "ranks/membership.h"
-#include "ranks/rank_results.h"
+#include "ranks/result_queues.h"
 
 namespace foredraft {
 namespace {
@@ -147,8 +147,8 @@ TEST(KeyValueStore, AnswersAtOnceAndSetNamesTheWaitingRanks) {
   EXPECT_THAT(store.Set("b", "z"), ElementsAre());
 }
 
-TEST(RankResults, KeepsTheOrderOfEachRankAndEndsAfterWhatHasArrived) {
-  RankResults results(2);
+TEST(ResultQueues, KeepsTheOrderOfEachRankAndEndsAfterWhatHasArrived) {
+  ResultQueues results(2);
   for (const uint64_t number : {1, 2}) results.Push(1, {.number = number});
   EXPECT_EQ(results.Take(1, milliseconds(0))->number, 1u);
   EXPECT_THAT(std::string(results.Take(0, milliseconds(10)).status().message()),
@@ -163,8 +163,8 @@ TEST(RankResults, KeepsTheOrderOfEachRankAndEndsAfterWhatHasArrived) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(results.Take(0, milliseconds(0)).status()));
 }
 
-TEST(RankResults, CloseEndsTheWait) {
-  RankResults results(1);
+TEST(ResultQueues, CloseEndsTheWait) {
+  ResultQueues results(1);
   auto taken = std::async(std::launch::async, [&] { return results.Take(0, milliseconds(60'000)).status(); });
   results.Close(kLost);
   EXPECT_EQ(taken.get(), kLost);

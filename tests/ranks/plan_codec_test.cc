@@ -122,7 +122,7 @@ TEST(PlanCodec, KnowsEveryField) {
   expect_fields(*v1::PlanAcceptance::descriptor(), MemberCount<AcceptanceRule>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapOut>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapIn>());
-  expect_fields(*v1::PlanGroupBlocks::descriptor(), MemberCount<GroupBlocks>());
+  expect_fields(*v1::PlanGroupBlocks::descriptor(), MemberCount<CacheGroupBlocks>());
   expect_fields(*v1::PlanAdmission::descriptor(), MemberCount<SlotAdmission>());
   expect_fields(*v1::PlanSampling::descriptor(), MemberCount<SamplingParams>());
   expect_fields(*v1::PlanThinking::descriptor(), MemberCount<ThinkingIds>());

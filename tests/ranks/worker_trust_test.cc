@@ -102,7 +102,7 @@ class WorkerTrustTest : public testing::Test {
   }
 
   static std::string dir_;
-  // As WorkerRanks does.
+  // As WorkerGroup does.
   void Reload() {
     trust_->Reload();
     leader_->SetSecrets(trust_->secrets());

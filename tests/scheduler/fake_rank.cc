@@ -28,7 +28,7 @@ FakeRank::FakeRank(const FakeRankOptions& options,
       sequences_(options.scheduler.max_batch_size) {
   const SchedulerOptions& scheduler = options.scheduler;
   const int positions = scheduler.max_seq_len + scheduler.max_draft_len + scheduler.drafter.rows_ahead;
-  for (const GroupShape& group : scheduler.groups) {
+  for (const CacheGroupShape& group : scheduler.groups) {
     const int entries = (positions + group.tokens_per_block - 1) / group.tokens_per_block;
     tables_.emplace_back(scheduler.max_batch_size, std::vector<int32_t>(entries, kScratchBlock));
     kept_.emplace_back(scheduler.max_batch_size);
@@ -132,7 +132,7 @@ void FakeRank::TakeOut(const RankPlan& plan) {
     if (static_cast<int>(swap.blocks.size()) != group_count()) return Fault("swap out lacks a group");
     Image& image = images_[swap.image_id];
     for (int group = 0; group < group_count(); ++group) {
-      const GroupBlocks& blocks = swap.blocks[group];
+      const CacheGroupBlocks& blocks = swap.blocks[group];
       if (blocks.group != group) Fault("swap out: order of groups");
       image.first_index.push_back(blocks.first_index);
       image.blocks.emplace_back();
@@ -160,7 +160,7 @@ void FakeRank::TakeIn(const RankPlan& plan) {
     if (sequences_[swap.slot].active) Fault(absl::StrCat("swap into busy slot ", swap.slot));
     const Image& image = found->second;
     for (int group = 0; group < group_count(); ++group) {
-      const GroupBlocks& blocks = swap.blocks[group];
+      const CacheGroupBlocks& blocks = swap.blocks[group];
       if (blocks.group != group || blocks.first_index != image.first_index[group] ||
           blocks.block_ids.size() != image.blocks[group].size()) {
         return Fault(absl::StrCat("swap in of image ", swap.image_id, ", group ", group));

@@ -46,7 +46,7 @@ struct FakeRankExcess {
 struct FakeRankOptions {
   int rank = 0;
   SchedulerOptions scheduler;  // of the scheduler that makes the plans
-  bool vanilla = false;        // MTP windows reach back to P - Kmax
+  bool vanilla = false;        // recent rows reach back to P - Kmax
   FakeRankExcess excess;
 };
 
@@ -115,7 +115,7 @@ class FakeRank : public StubRank {
   void WriteStep(int slot_index, int first_position, int draft_len);
   int CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance);
   void Append(Sequence* sequence, int32_t token);
-  const GroupShape& shape(int group) const { return options_.scheduler.groups[group]; }
+  const CacheGroupShape& shape(int group) const { return options_.scheduler.groups[group]; }
   int group_count() const { return static_cast<int>(options_.scheduler.groups.size()); }
   // The first position of `group` that a forward at `position` reads.
   int FirstRead(int group, int position) const;
@@ -131,7 +131,7 @@ class FakeRank : public StubRank {
   std::vector<Sequence> sequences_;                        // [slots]
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // [groups][slots][blocks of max_seq_len + 2 Kmax]
   std::map<uint64_t, Image> images_;
-  // Of the host store: those of its blocks, and of its slot state.
+  // Frames of the host store that an image takes: those of its blocks, and of its slot state.
   int64_t HostFrames(const Image& image) const;
   int64_t image_frames_ = 0;
   std::vector<std::vector<Entries>> kept_;  // [groups][slots]: this plan maps them to blocks with contents

@@ -35,7 +35,7 @@ TEST(PrefixIndex, NeverFindsTheChildOfAnErasedBlockAgain) {
   const auto a = index.Insert(PrefixIndex::kRoot, Tokens{1, 2}, 5);
   index.Insert(a.id, Tokens{3, 4}, 6);
   index.Erase(5);
-  // The same block comes back with other tokens, then with the same: neither is the parent of block 6.
+  // Block 5 comes back with other tokens, then with the same: neither is the parent of block 6.
   const auto other = index.Insert(PrefixIndex::kRoot, Tokens{9, 9}, 5);
   EXPECT_EQ(index.Find(other.id, Tokens{3, 4}).id, 0u);
   const auto again = index.Insert(PrefixIndex::kRoot, Tokens{1, 2}, 8);

@@ -52,7 +52,7 @@ std::vector<Arrival> WorkloadOf(const Skew& skew, uint64_t seed, int count) {
   return workload;
 }
 
-// Of decode steps, or of prefill forwards.
+// How unevenly the rows of decode steps, or of prefill forwards, lie on the ranks.
 struct Waste {
   int64_t rows = 0;
   int64_t capacity = 0;  // ranks x the fullest rank's rows

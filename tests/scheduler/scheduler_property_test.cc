@@ -23,11 +23,11 @@ constexpr int kRequestsPerCourse = 40;
 
 // Windows as DeepSeek-V4-Flash has them, over a history of 128-token blocks; and small ones. block_count:
 // more than a single sequence needs.
-std::vector<GroupShape> FlashWindows(int more_blocks) {
+std::vector<CacheGroupShape> FlashWindows(int more_blocks) {
   return {{.tokens_per_block = 32, .reach = 127, .block_count = more_blocks, .host_frames_per_block = 5},
           {.tokens_per_block = 8, .reach = 7, .block_count = more_blocks, .host_frames_per_block = 2}};
 }
-std::vector<GroupShape> SmallWindows(int more_blocks) {
+std::vector<CacheGroupShape> SmallWindows(int more_blocks) {
   return {{.tokens_per_block = 2, .reach = 7, .block_count = more_blocks, .host_frames_per_block = 2},
           {.tokens_per_block = 1, .reach = 3, .block_count = more_blocks}};
 }
@@ -252,7 +252,8 @@ RunSetting RandomSetting(uint64_t seed) {
   setting.loss_percent = pick(0, 2) == 0 ? pick(1, 5) : 0;
   const int window_count = setting.vanilla ? 0 : pick(0, 2);
   for (int i = 0; i < window_count; ++i) {
-    GroupShape window{.reach = pick(1, 40), .block_count = pick(0, 60), .host_frames_per_block = pick(1, 4)};
+    CacheGroupShape window{
+        .reach = pick(1, 40), .block_count = pick(0, 60), .host_frames_per_block = pick(1, 4)};
     do window.tokens_per_block = pick(1, setting.tokens_per_block);
     while (setting.tokens_per_block % window.tokens_per_block != 0);
     setting.windows.push_back(window);

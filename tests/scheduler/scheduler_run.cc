@@ -33,7 +33,7 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   options.drafter.rows_ahead = setting.max_draft_len;
   options.drafter.reuse_reserve = setting.vanilla ? std::max(1, setting.max_draft_len) : 1;
   options.drafter.offer_margin = setting.vanilla ? std::max(0, setting.max_draft_len - 1) : 0;
-  for (GroupShape window : setting.windows) {
+  for (CacheGroupShape window : setting.windows) {
     window.block_count += options.MinBlockCount(window);
     options.groups.push_back(window);
   }

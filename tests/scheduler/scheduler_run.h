@@ -26,8 +26,9 @@ struct RunSetting {
   int tokens_per_block = 4;
   int64_t host_blocks = 0;  // per rank
   int64_t host_image_blocks = 0;
-  // Of DeepSeek-V4's kind. block_count: how many more than the least that the scheduler takes.
-  std::vector<GroupShape> windows = {};
+  // Cache groups that are windows, as DeepSeek-V4 has. block_count: how many more than the least that the
+  // scheduler takes.
+  std::vector<CacheGroupShape> windows = {};
   int max_seq_len = 96;
   int max_draft_len = 3;  // Kmax
   bool vanilla = false;

@@ -74,7 +74,7 @@ class SchedulerWindow : public testing::Test {
 };
 
 TEST_F(SchedulerWindow, KeepsAsManyBlocksAsItReaches) {
-  const GroupShape& window = stage_.scheduler.options().groups[1];
+  const CacheGroupShape& window = stage_.scheduler.options().groups[1];
   Tables tables;
   int most_of_prompt = 0;
   int most_of_decode = 0;
@@ -83,7 +83,7 @@ TEST_F(SchedulerWindow, KeepsAsManyBlocksAsItReaches) {
   while (stage_.scheduler.HasWork()) {
     const IterationPlan plan = stage_.Turn();
     tables.Apply(plan, 1);
-    const std::vector<GroupLoad> load = stage_.scheduler.load().ranks[0].groups;
+    const std::vector<CacheGroupLoad> load = stage_.scheduler.load().ranks[0].groups;
     ASSERT_EQ(load.size(), 2u);
     EXPECT_EQ(load[1].used + load[1].free + load[1].cached, window.block_count - 1);
     most_used = std::max(most_used, load[1].used);
@@ -144,7 +144,7 @@ TEST(SchedulerWindows, SwapImagesHaveTheMappedBlocks) {
     for (const SwapOut& swap : plan.ranks[0].swaps_out) {
       ASSERT_EQ(swap.blocks.size(), 2u);
       EXPECT_EQ(swap.blocks[0].first_index, 0);
-      const GroupBlocks& window = swap.blocks[1];
+      const CacheGroupBlocks& window = swap.blocks[1];
       EXPECT_GT(window.first_index, 0);
       EXPECT_THAT(window.block_ids, Each(Ne(kScratchBlock)));
       EXPECT_LE(window.block_ids.size(), 3u);  // the last 5 rows
@@ -163,9 +163,9 @@ TEST(SchedulerWindowsDeathTest, HistoryBlocksAreWholeBlocksOfAWindow) {
 TEST(SchedulerWindowsDeathTest, APoolHoldsASequence) { EXPECT_DEATH(Scheduler{WithWindow(-1)}, "reach 5"); }
 
 // Every place of `positions` positions among the blocks.
-TEST(GroupShape, CountsTheBlocksOfPositionsAnywhere) {
+TEST(CacheGroupShape, CountsTheBlocksOfPositionsAnywhere) {
   for (const int size : {1, 2, 5, 32}) {
-    const GroupShape shape{.tokens_per_block = size};
+    const CacheGroupShape shape{.tokens_per_block = size};
     for (int positions = 0; positions < 3 * size + 3; ++positions) {
       int most = 0;
       for (int first = 0; first < size && positions > 0; ++first) {
@@ -176,10 +176,10 @@ TEST(GroupShape, CountsTheBlocksOfPositionsAnywhere) {
   }
 }
 
-TEST(GroupShape, FlashKeepsNineBlocksOfItsWindows) {
+TEST(CacheGroupShape, FlashKeepsNineBlocksOfItsWindows) {
   constexpr int kMillion = 1 << 20;
-  const GroupShape window{.tokens_per_block = 32, .reach = 127};
-  const GroupShape tail{.tokens_per_block = 8, .reach = 7};
+  const CacheGroupShape window{.tokens_per_block = 32, .reach = 127};
+  const CacheGroupShape tail{.tokens_per_block = 8, .reach = 7};
   EXPECT_EQ(window.DecodeExtent(kMillion, 1, 1), 6);
   EXPECT_EQ(tail.DecodeExtent(kMillion, 1, 1), 3);
   EXPECT_EQ(window.DecodeExtent(40, 1, 1), 2);  // no more than the sequence is long

@@ -248,7 +248,7 @@ TEST(VllmEngine, AbortEndsTheStreamOkWithTheTokensSoFar) {
     request.set_request_id("chatcmpl-1");
     std::future<Answer> answer = std::async(std::launch::async, [&] { return ReadAll(*stub, request); });
     ASSERT_TRUE(server.Eventually([&] { return server.Metric("generation_tokens_total") > 5; }));
-    // The same id is refused while the first call lives.
+    // A second request with this id is refused while the first call lives.
     EXPECT_EQ(ReadAll(*stub, request).status.error_code(), StatusCode::ALREADY_EXISTS);
     vllm_wire::AbortRequest abort;
     abort.add_request_ids("unknown");

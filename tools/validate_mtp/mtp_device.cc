@@ -60,7 +60,7 @@ absl::Status MtpDevice::Allocate(LoadedWeights weights) {
 absl::Status MtpDevice::AllocateCache() {
   constexpr int kTokensPerBlock = 32;
   std::vector<int> block_counts;
-  std::vector<GroupTable> tables;
+  std::vector<CacheGroupTable> tables;
   for (const CacheGroup& group : CacheGroupsOf(config_, 1, kTokensPerBlock)) {
     const int per_slot = (size_.positions + group.tokens_per_block - 1) / group.tokens_per_block;
     std::vector<int32_t> table(static_cast<size_t>(size_.slots) * per_slot);

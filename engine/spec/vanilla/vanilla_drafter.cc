@@ -33,7 +33,7 @@ class VanillaDrafter : public Drafter {
   int recent_len_ = 0;               // Kmax
   int32_t* recent_ids_ = nullptr;    // [slots, Kmax]
   Matrix<float> recent_hiddens_;     // [slots * Kmax, W]
-  int32_t* recent_index_ = nullptr;  // [S] index of a window row's hidden in the recent hiddens, or -1
+  int32_t* recent_index_ = nullptr;  // [S] index of a recent row's hidden in the recent hiddens, or -1
   int32_t* target_index_ = nullptr;  // [S] its index in target_output, or -1
   int32_t* save_index_ = nullptr;    // [S] its new index in the recent hiddens, or -1
   Matrix<float> even_output_;        // [S, W] outputs of levels 2, 4, 6: each level reads the one below
@@ -84,7 +84,7 @@ void VanillaDrafter::SaveRecent(Rank& rank, const ChunkRows& chunks, const Prefi
   ops.copy_rows(stream, {.out = recent, .x = moved_recent_, .rows = recent_len_});
 }
 
-// Fills the rows and `previous` with module 1's window, and moves the recent ids and hiddens.
+// Fills the rows and `previous` with module 1's recent rows, and moves the recent ids and hiddens.
 void VanillaDrafter::FirstWindow(const Rank& rank, const DraftInput& input) const {
   const Ops& ops = rank.ops();
   Stream& stream = *rank.stream;
@@ -141,8 +141,8 @@ void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, int d
 void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
   const Ops& ops = rank.ops();
   Stream& stream = *rank.stream;
-  const int window = recent_len_ + 1;
-  const int rows = input.bucket * window;
+  const int recent_rows = recent_len_ + 1;
+  const int rows = input.bucket * recent_rows;
   FirstWindow(rank, input);
   Matrix<float> previous = m_.previous.first_rows(rows);
   for (int level = 1; level <= m_.module_count; ++level) {
@@ -160,12 +160,12 @@ void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_
     }
     m_.Run(rank, input, level, previous, output);
     if (level <= draft_count) {
-      const Matrix<float> last_rows = {output.row(window - 1), input.bucket, output.cols,
-                                       window * output.stride};
+      const Matrix<float> last_rows = {output.row(recent_rows - 1), input.bucket, output.cols,
+                                       recent_rows * output.stride};
       ops.copy_rows(stream, {.out = m_.last_output, .x = last_rows, .rows = input.bucket});
       m_.PickDraft(rank, input, level, level);
     }
-    previous = output;  // a window's outputs are the next one's hiddens, unshifted
+    previous = output;  // a module's outputs are the next one's hiddens, unshifted
   }
 }
 
@@ -186,7 +186,7 @@ DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) {
           .rows_ahead = max_draft_len,
           .reuse_reserve = max_draft_len,
           .offer_margin = max_draft_len - 1,
-          // The windows rewrite no more new rows of the last module (docs/speculation.md section 4).
+          // The recent rows rewrite no more new rows of the last module (docs/speculation.md section 4).
           .given_limit = 2};
 }
 

@@ -59,7 +59,7 @@ Candidate CandidateAt(const CompressParams& p, int64_t row, int32_t position, in
   return {kept + offset, kept + p.values.cols + offset, ape};
 }
 
-// The entry of the window that the row completes.
+// The entry of the span that the row completes.
 void WriteEntry(const CompressParams& p, int64_t row, const EntryScratch& s) {
   const int32_t width = p.entries.width;
   const int32_t last = p.index.positions[row];

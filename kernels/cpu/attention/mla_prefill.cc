@@ -14,8 +14,8 @@ struct HeadBlock {
   int32_t row_count;
 };
 
-// The rows' softmax over earlier windows lies in p.state: per head value_dim sums, the largest score, the sum
-// of the weights.
+// The rows' softmax over earlier segments lies in p.state: per head value_dim sums, the largest score, the
+// sum of the weights.
 class PrefillBlock {
  public:
   PrefillBlock(const MlaPrefillParams& p, const TileShape& shape, const HeadBlock& block)
@@ -33,18 +33,18 @@ class PrefillBlock {
   }
 
   void Run(const IsaKernels& isa) {
-    const int32_t window_end = p_.window_first + p_.kv.rows;
-    const int32_t end = std::min(queries_.last_positions[queries_.count - 1] + 1, window_end);
-    if (p_.window_first > p_.first_position) Load();
+    const int32_t segment_end = p_.segment_first + p_.kv.rows;
+    const int32_t end = std::min(queries_.last_positions[queries_.count - 1] + 1, segment_end);
+    if (p_.segment_first > p_.first_position) Load();
     RowPrefetch no_rows;  // the last op wrote them: they are in the caches
-    for (int32_t begin = p_.window_first; begin < end; begin = TileEnd(begin)) {
+    for (int32_t begin = p_.segment_first; begin < end; begin = TileEnd(begin)) {
       const TileRows rows = FindRows(begin, std::min(end, TileEnd(begin)));
       PackTile(isa, queries_.shape, rows, no_rows, scratch_.packed());
       AttendTile(isa, queries_, scratch_.packed(), begin, rows.count, begin == p_.first_position, no_rows,
                  sums_);
     }
     for (int32_t i = 0; i < queries_.count; ++i) {
-      if (queries_.last_positions[i] < window_end) {
+      if (queries_.last_positions[i] < segment_end) {
         FinishQuery(queries_.shape, i, sums_,
                     p_.out.row(block_.first_row + i) + int64_t{block_.head} * p_.value_dim);
       } else {
@@ -59,7 +59,7 @@ class PrefillBlock {
     rows.begin = begin;
     rows.count = end - begin;
     for (int32_t t = 0; t < kTileLen; ++t) {
-      const int32_t key = std::min(begin + t, end - 1) - p_.window_first;
+      const int32_t key = std::min(begin + t, end - 1) - p_.segment_first;
       const bf16* kv = p_.kv.row(key) + int64_t{block_.head} * (p_.nope_dim + p_.value_dim);
       rows.a[t] = &kv->bits;
       rows.b[t] = &p_.k_pe.row(key)->bits;
@@ -99,12 +99,12 @@ class PrefillBlock {
 void MlaPrefill(const CpuContext& context, const MlaPrefillParams& p) {
   const int32_t rows = p.q.rows;
   const bool single_window =
-      p.window_first == p.first_position && p.chunk_first + rows <= p.window_first + p.kv.rows;
+      p.segment_first == p.first_position && p.chunk_first + rows <= p.segment_first + p.kv.rows;
   CHECK(single_window || p.state);
-  CHECK_LE(p.window_first, p.chunk_first);
-  CHECK(p.window_first == p.first_position || p.window_first % kTileLen == 0);
+  CHECK_LE(p.segment_first, p.chunk_first);
+  CHECK(p.segment_first == p.first_position || p.segment_first % kTileLen == 0);
   const TileShape shape = {p.nope_dim, p.rope_dim, p.value_dim};
-  const int64_t mean_keys = std::min(p.kv.rows, p.chunk_first - p.window_first + rows / 2 + 1);
+  const int64_t mean_keys = std::min(p.kv.rows, p.chunk_first - p.segment_first + rows / 2 + 1);
   const int64_t item_cost =
       mean_keys * (p.nope_dim + p.rope_dim + p.value_dim) * std::min(rows, kMaxBlockQueries) / 32;
   // Blocks of a head are adjacent items, so its keys stay in the CPU cache.

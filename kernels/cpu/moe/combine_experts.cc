@@ -10,7 +10,7 @@
 namespace foredraft::cpu {
 namespace {
 
-constexpr int kExpertGroups = 8;
+constexpr int kExpertSlices = 8;
 constexpr int32_t kColumnBlock = 64;  // columns summed at once, so that the sums stay in registers
 
 // The chosen experts of a row.
@@ -33,29 +33,29 @@ RowChoices ChoicesOf(const Params& p, int64_t r) {
           p.expert_count};
 }
 
-// groups[i] = the sum of group first_group + i over columns [first, first + count), rounded to BF16: its
+// slices[i] = the sum of slice first_slice + i over columns [first, first + count), rounded to BF16: its
 // experts ascending, product and sum rounded separately (no fused multiply-add). Always inlined, to be
 // compiled for the caller's register width (vector_math.h).
-template <int group_count>
-[[gnu::always_inline]] inline void SumGroups(const RowChoices& row, int32_t first_group, int32_t first,
-                                             int32_t count, float (&groups)[group_count][kColumnBlock]) {
+template <int slice_count>
+[[gnu::always_inline]] inline void SumSlices(const RowChoices& row, int32_t first_slice, int32_t first,
+                                             int32_t count, float (&slices)[slice_count][kColumnBlock]) {
   int32_t choice = 0;
-  const int64_t first_expert = int64_t{first_group} * row.expert_count / kExpertGroups;
+  const int64_t first_expert = int64_t{first_slice} * row.expert_count / kExpertSlices;
   while (choice < row.top_k && row.ids[choice] < first_expert) ++choice;
-  for (int64_t g = 0; g < group_count; ++g) {
-    for (int32_t i = 0; i < count; ++i) groups[g][i] = 0.0f;
-    const int64_t group_end = (first_group + g + 1) * row.expert_count / kExpertGroups;
-    for (; choice < row.top_k && row.ids[choice] < group_end; ++choice) {
+  for (int64_t g = 0; g < slice_count; ++g) {
+    for (int32_t i = 0; i < count; ++i) slices[g][i] = 0.0f;
+    const int64_t slice_end = (first_slice + g + 1) * row.expert_count / kExpertSlices;
+    for (; choice < row.top_k && row.ids[choice] < slice_end; ++choice) {
       if (row.grouped_rows[choice] < 0) continue;
       const float weight = row.weights[choice];
       const float* x = row.expert_out.row(row.grouped_rows[choice]) + first;
-      for (int32_t i = 0; i < count; ++i) groups[g][i] += weight * x[i];
+      for (int32_t i = 0; i < count; ++i) slices[g][i] += weight * x[i];
     }
-    for (int32_t i = 0; i < count; ++i) groups[g][i] = ToFloat(ToBf16(groups[g][i]));
+    for (int32_t i = 0; i < count; ++i) slices[g][i] = ToFloat(ToBf16(slices[g][i]));
   }
 }
 
-// Adds column `column` of `count` adjacent groups, or of `count` partial sums, by the fixed binary tree.
+// Adds column `column` of `count` adjacent slices, or of `count` partial sums, by the fixed binary tree.
 template <int count>
 [[gnu::always_inline]] inline float AddTree(const float (*values)[kColumnBlock], int32_t column) {
   if constexpr (count == 1) {
@@ -81,17 +81,17 @@ template <int count, class Params>
 // Each of these computes columns [first, first + count) of row r.
 
 FOREDRAFT_WIDE void CombineBlock(const CombineExpertsParams& p, int64_t r, int32_t first, int32_t count) {
-  float groups[kExpertGroups][kColumnBlock];
-  SumGroups(ChoicesOf(p, r), 0, first, count, groups);
-  AddToHidden(p, r, first, count, groups);
+  float slices[kExpertSlices][kColumnBlock];
+  SumSlices(ChoicesOf(p, r), 0, first, count, slices);
+  AddToHidden(p, r, first, count, slices);
 }
 
-template <int group_count>
+template <int slice_count>
 void SumBlock(const ExpertPartialsParams& p, int64_t r, int32_t first, int32_t count) {
-  float groups[group_count][kColumnBlock];
-  SumGroups(ChoicesOf(p, r), p.first_group, first, count, groups);
+  float slices[slice_count][kColumnBlock];
+  SumSlices(ChoicesOf(p, r), p.first_slice, first, count, slices);
   for (int32_t i = 0; i < count; ++i) {
-    const float sum = AddTree<group_count>(groups, i);
+    const float sum = AddTree<slice_count>(slices, i);
     if (p.out) p.out.row(r)[first + i] = sum;
     if (p.out_bf16) p.out_bf16.row(r)[first + i] = ToBf16(sum);
   }
@@ -119,7 +119,7 @@ using BlockFn = void (*)(const Params& p, int64_t r, int32_t first, int32_t coun
 template <class Params>
 BlockFn<Params> Choose(int32_t parts, BlockFn<Params> one, BlockFn<Params> two, BlockFn<Params> four,
                        BlockFn<Params> eight) {
-  CHECK(parts == 1 || parts == 2 || parts == 4 || parts == kExpertGroups) << parts;
+  CHECK(parts == 1 || parts == 2 || parts == 4 || parts == kExpertSlices) << parts;
   return parts == 1 ? one : parts == 2 ? two : parts == 4 ? four : eight;
 }
 
@@ -145,20 +145,20 @@ void CombineExperts(const CpuContext& context, const CombineExpertsParams& p) {
 }
 
 void ExpertPartials(const CpuContext& context, const ExpertPartialsParams& p) {
-  CHECK(!p.out_bf16 || p.group_count == 1) << "the sum of several BF16 groups is not a BF16 value";
+  CHECK(!p.out_bf16 || p.slice_count == 1) << "the sum of several BF16 slices is not a BF16 value";
   const int32_t rows = p.out ? p.out.rows : p.out_bf16.rows;
   const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
-  const int64_t row_cost = int64_t{width} * (p.top_k * p.group_count / kExpertGroups + 2);
+  const int64_t row_cost = int64_t{width} * (p.top_k * p.slice_count / kExpertSlices + 2);
   ForEachBlock(context, p, rows, width, row_cost,
-               Choose<ExpertPartialsParams>(p.group_count, SumBlock<1>, SumBlock<2>, SumBlock<4>,
-                                            SumBlock<kExpertGroups>));
+               Choose<ExpertPartialsParams>(p.slice_count, SumBlock<1>, SumBlock<2>, SumBlock<4>,
+                                            SumBlock<kExpertSlices>));
 }
 
 void AddPartials(const CpuContext& context, const AddPartialsParams& p) {
   const int32_t width = p.hidden.cols;
   ForEachBlock(context, p, p.hidden.rows, width, int64_t{width} * (p.rank_count + 2),
                Choose<AddPartialsParams>(p.rank_count, AddBlock<1>, AddBlock<2>, AddBlock<4>,
-                                         AddBlock<kExpertGroups>));
+                                         AddBlock<kExpertSlices>));
 }
 
 }  // namespace foredraft::cpu

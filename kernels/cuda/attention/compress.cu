@@ -87,7 +87,7 @@ __device__ Vec4 Pooled(const Candidate* candidates, int32_t count, int32_t first
   return pooled;
 }
 
-// Block r writes the entry of the window that row r completes, if it does. The block has RmsThreads(d, 4)
+// Block r writes the entry of the span that row r completes, if it does. The block has RmsThreads(d, 4)
 // threads, which fixes the order of the norm's sum.
 //
 // Bytes of an entry of V4-Flash: values once, gates twice (the second time from L1 or L2): HCA 128 x 512 x 3
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) EntriesKernel(const __grid_con
   float* const sums = pooled + SharedFloats(width) - kMaxWarps;
   Candidate* const candidates = reinterpret_cast<Candidate*>(sums + kMaxWarps);
 
-  const int32_t first = last + 1 - p.ratio;  // of the window
+  const int32_t first = last + 1 - p.ratio;  // of the span
   const int32_t oldest = p.overlapping != 0 && first > 0 ? first - p.ratio : first;
   const int32_t count = last + 1 - oldest;
   for (int32_t c = static_cast<int32_t>(threadIdx.x); c < count; c += static_cast<int32_t>(blockDim.x)) {

@@ -1,9 +1,9 @@
-// Attention in the prefill form: a block has 64 queries of one head and walks the keys of the window in tiles
-// of 64, upward, with mma.sync.
+// Attention in the prefill form: a block has 64 queries of one head and walks the keys of the segment in
+// tiles of 64, upward, with mma.sync.
 //
-// A row's maximum, sum and output stay FP32 over all tiles, also from one window to the next, and tiles are
-// counted from position 0. So the boundaries of windows, chunks and blocks do not change bits, and neither do
-// tiles past a row's own position (attention_tile.h).
+// A row's maximum, sum and output stay FP32 over all tiles, also from one segment to the next, and tiles are
+// counted from position 0. So the boundaries of segments, chunks and blocks do not change bits, and neither
+// do tiles past a row's own position (attention_tile.h).
 
 #include "base/check.h"
 #include "kernels/cuda/attention/attention_tile.h"
@@ -22,7 +22,7 @@ struct PrefillPlan {
   MlaPrefillParams op;
   float score_scale;  // scale * log2 e
   int32_t aligned;    // 16-byte copies and paired stores are possible
-  int32_t window_end;
+  int32_t segment_end;
 };
 
 // kKeyStride, kValueStride: elements of a row in shared memory. kNope, kRope, kValue: a head's sizes if known
@@ -85,10 +85,10 @@ class QueryTileAttention {
   __device__ __forceinline__ void Run() {
     LoadQueries();
     Clear();
-    if (p_.op.window_first > p_.op.first_position) LoadState();
+    if (p_.op.segment_first > p_.op.first_position) LoadState();
     const int32_t last_row = min(first_row_ + kQueryTile, p_.op.q.rows) - 1;
-    const int32_t begin = p_.op.window_first / kKeyTile;
-    const int32_t tiles = min(p_.op.chunk_first + last_row, p_.window_end - 1) / kKeyTile + 1;
+    const int32_t begin = p_.op.segment_first / kKeyTile;
+    const int32_t tiles = min(p_.op.chunk_first + last_row, p_.segment_end - 1) / kKeyTile + 1;
     LoadTile(begin, 0);
     for (int32_t tile = begin; tile < tiles; ++tile) {
       const int stage = (tile - begin) % Shape::kStages;
@@ -155,12 +155,12 @@ class QueryTileAttention {
     ForEachOutput(half, [&](float& sum, int column) { state[column] = sum; });
   }
 
-  // Keys outside the window become zeros; their rows are not read.
+  // Keys outside the segment become zeros; their rows are not read.
   __device__ __forceinline__ void LoadTile(int32_t tile, int stage) {
 #pragma unroll
     for (int round = 0; round < kKeyTile / (kWarps * 4); ++round) {
       const int i = (round * kWarps + warp_) * 4 + lane_ / 8;
-      const int32_t key = tile * kKeyTile + i - p_.op.window_first;
+      const int32_t key = tile * kKeyTile + i - p_.op.segment_first;
       const bool present = key >= 0 && key < p_.op.kv.rows;
       const bf16* kv = present ? p_.op.kv.row(key) + static_cast<int64_t>(head_) * (nope_ + value_) : nullptr;
       const RowParts key_row = {kv, p_.op.k_pe.row(key), nope_, width_};
@@ -262,7 +262,7 @@ class QueryTileAttention {
       const float factor = 1.0f / QuadSum(sum_[half]);
       const int32_t r = first_row_ + Query(half);
       if (r >= p_.op.q.rows) continue;
-      if (p_.op.chunk_first + r >= p_.window_end) {
+      if (p_.op.chunk_first + r >= p_.segment_end) {
         StoreState(half, r);
         continue;
       }
@@ -334,12 +334,12 @@ void MlaPrefill(Stream& stream, const MlaPrefillParams& p) {
   CHECK_LE(width, 256);
   CHECK_LE(p.value_dim, 256);
   CHECK_GT(p.scale, 0.0f);
-  CHECK_LE(p.window_first, p.chunk_first);
-  CHECK(p.window_first == p.first_position || p.window_first % kKeyTile == 0);
-  const int32_t window_end = p.window_first + p.kv.rows;
-  CHECK(p.state || (p.window_first == p.first_position && p.chunk_first + p.q.rows <= window_end));
+  CHECK_LE(p.segment_first, p.chunk_first);
+  CHECK(p.segment_first == p.first_position || p.segment_first % kKeyTile == 0);
+  const int32_t segment_end = p.segment_first + p.kv.rows;
+  CHECK(p.state || (p.segment_first == p.first_position && p.chunk_first + p.q.rows <= segment_end));
   const PrefillPlan plan = {
-      .op = p, .score_scale = p.scale * kLog2E, .aligned = RowsAligned(p), .window_end = window_end};
+      .op = p, .score_scale = p.scale * kLog2E, .aligned = RowsAligned(p), .segment_end = segment_end};
   if (p.nope_dim == 128 && p.rope_dim == 64 && p.value_dim == 128 && plan.aligned && Fits<R1PrefillShape>()) {
     LaunchTiles<R1PrefillShape>(stream, plan);
   } else if (width <= 64 && p.value_dim <= 64) {

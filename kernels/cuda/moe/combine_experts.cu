@@ -11,7 +11,7 @@
 namespace foredraft::cuda {
 namespace {
 
-constexpr int kExpertGroups = 8;
+constexpr int kExpertSlices = 8;
 constexpr int kThreads = 128;
 
 template <int columns>
@@ -74,18 +74,18 @@ __device__ RowChoices ChoicesOf(const Params& p, int32_t r, int32_t column) {
           column};
 }
 
-// groups[i] = the sum of group first_group + i, rounded to BF16: its experts ascending.
-template <int group_count, int columns>
-__device__ void SumGroups(const RowChoices& row, int32_t first_group,
-                          Values<columns> (&groups)[group_count]) {
-  const int64_t first_expert = static_cast<int64_t>(first_group) * row.expert_count / kExpertGroups;
+// slices[i] = the sum of slice first_slice + i, rounded to BF16: its experts ascending.
+template <int slice_count, int columns>
+__device__ void SumSlices(const RowChoices& row, int32_t first_slice,
+                          Values<columns> (&slices)[slice_count]) {
+  const int64_t first_expert = static_cast<int64_t>(first_slice) * row.expert_count / kExpertSlices;
   int32_t choice = 0;
   while (choice < row.top_k && row.ids[choice] < first_expert) ++choice;
 #pragma unroll
-  for (int g = 0; g < group_count; ++g) {
-    const int64_t group_end = static_cast<int64_t>(first_group + g + 1) * row.expert_count / kExpertGroups;
+  for (int g = 0; g < slice_count; ++g) {
+    const int64_t slice_end = static_cast<int64_t>(first_slice + g + 1) * row.expert_count / kExpertSlices;
     Values<columns> sum = {};
-    for (; choice < row.top_k && row.ids[choice] < group_end; ++choice) {
+    for (; choice < row.top_k && row.ids[choice] < slice_end; ++choice) {
       if (row.grouped_rows[choice] < 0) continue;
       const float weight = row.weights[choice];
       const Values<columns> x = Load<columns>(row.expert_out.row(row.grouped_rows[choice]) + row.column);
@@ -93,11 +93,11 @@ __device__ void SumGroups(const RowChoices& row, int32_t first_group,
       for (int i = 0; i < columns; ++i) sum.x[i] = __fadd_rn(sum.x[i], __fmul_rn(weight, x.x[i]));
     }
 #pragma unroll
-    for (int i = 0; i < columns; ++i) groups[g].x[i] = ToFloat(ToBf16(sum.x[i]));
+    for (int i = 0; i < columns; ++i) slices[g].x[i] = ToFloat(ToBf16(sum.x[i]));
   }
 }
 
-// Adds `count` adjacent groups, or `count` partial sums, by the fixed binary tree; leaves the sum in
+// Adds `count` adjacent slices, or `count` partial sums, by the fixed binary tree; leaves the sum in
 // values[0].
 template <int count, int columns>
 __device__ void AddTree(Values<columns> (&values)[count]) {
@@ -141,13 +141,13 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
   if (column >= p.hidden.cols || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;  // an idle row
-  Values<columns> groups[kExpertGroups];
-  SumGroups(ChoicesOf(p, r, column), 0, groups);
-  AddTree(groups);
-  AddToHidden(p.hidden, p.shared, r, column, groups[0]);
+  Values<columns> slices[kExpertSlices];
+  SumSlices(ChoicesOf(p, r, column), 0, slices);
+  AddTree(slices);
+  AddToHidden(p.hidden, p.shared, r, column, slices[0]);
 }
 
-template <int group_count, int columns>
+template <int slice_count, int columns>
 __global__ void __launch_bounds__(kThreads)
     ExpertPartialsKernel(const __grid_constant__ ExpertPartialsParams p) {
   GridDependencySync();
@@ -155,14 +155,14 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t column = ColumnOfThread<columns>();
   const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
   if (column >= width || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;
-  Values<columns> groups[group_count];
-  SumGroups(ChoicesOf(p, r, column), p.first_group, groups);
-  AddTree(groups);
-  if (p.out) Store(p.out.row(r) + column, groups[0]);
+  Values<columns> slices[slice_count];
+  SumSlices(ChoicesOf(p, r, column), p.first_slice, slices);
+  AddTree(slices);
+  if (p.out) Store(p.out.row(r) + column, slices[0]);
   if (p.out_bf16) {
     bf16* const to = p.out_bf16.row(r) + column;
 #pragma unroll
-    for (int i = 0; i < columns; ++i) to[i] = ToBf16(groups[0].x[i]);
+    for (int i = 0; i < columns; ++i) to[i] = ToBf16(slices[0].x[i]);
   }
 }
 
@@ -190,10 +190,10 @@ LaunchShape ColumnsPerThread(int32_t rows, int32_t width, int columns) {
   return {.grid = dim3(rows, (width + per_block - 1) / per_block), .block = dim3(kThreads)};
 }
 
-template <int group_count>
+template <int slice_count>
 void LaunchPartials(Stream& stream, const ExpertPartialsParams& p, int32_t rows, int32_t width,
                     bool aligned) {
-  Launch(stream, aligned ? ExpertPartialsKernel<group_count, 4> : ExpertPartialsKernel<group_count, 1>,
+  Launch(stream, aligned ? ExpertPartialsKernel<slice_count, 4> : ExpertPartialsKernel<slice_count, 1>,
          ColumnsPerThread(rows, width, aligned ? 4 : 1), p);
 }
 
@@ -212,11 +212,11 @@ void CombineExperts(Stream& stream, const CombineExpertsParams& p) {
 }
 
 void ExpertPartials(Stream& stream, const ExpertPartialsParams& p) {
-  CHECK(!p.out_bf16 || p.group_count == 1) << "the sum of several BF16 groups is not a BF16 value";
+  CHECK(!p.out_bf16 || p.slice_count == 1) << "the sum of several BF16 slices is not a BF16 value";
   const int32_t rows = p.out ? p.out.rows : p.out_bf16.rows;
   const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
   const bool aligned = width % 4 == 0 && IsVec4Aligned(p.out) && IsVec4Aligned(p.expert_out);
-  switch (p.group_count) {
+  switch (p.slice_count) {
     case 1:
       return LaunchPartials<1>(stream, p, rows, width, aligned);
     case 2:
@@ -224,8 +224,8 @@ void ExpertPartials(Stream& stream, const ExpertPartialsParams& p) {
     case 4:
       return LaunchPartials<4>(stream, p, rows, width, aligned);
     default:
-      CHECK_EQ(p.group_count, kExpertGroups);
-      return LaunchPartials<kExpertGroups>(stream, p, rows, width, aligned);
+      CHECK_EQ(p.slice_count, kExpertSlices);
+      return LaunchPartials<kExpertSlices>(stream, p, rows, width, aligned);
   }
 }
 
@@ -239,8 +239,8 @@ void AddPartials(Stream& stream, const AddPartialsParams& p) {
     case 4:
       return LaunchAddPartials<4>(stream, p, aligned);
     default:
-      CHECK_EQ(p.rank_count, kExpertGroups);
-      return LaunchAddPartials<kExpertGroups>(stream, p, aligned);
+      CHECK_EQ(p.rank_count, kExpertSlices);
+      return LaunchAddPartials<kExpertSlices>(stream, p, aligned);
   }
 }
 

@@ -1,5 +1,5 @@
-// The slot ops (kernels/decode_rows.h, draft_acceptance.h, recent_rows.h), a thread per bucket entry. Each
-// entry is a chain of dependent loads, so only latency matters: small blocks spread the warps over the
+// The slot ops (kernels/decode_rows.h, draft_acceptance.h, recent_rows.h), a thread per seat. Each
+// seat is a chain of dependent loads, so only latency matters: small blocks spread the warps over the
 // multiprocessors.
 
 #include "kernels/cuda/common/ptx.h"
@@ -12,32 +12,32 @@
 namespace foredraft::cuda {
 namespace {
 
-constexpr int32_t kEntriesPerBlock = 32;
+constexpr int32_t kSeatsPerBlock = 32;
 
-LaunchShape ThreadPerEntry(int32_t entries) {
-  return {.grid = dim3((entries + kEntriesPerBlock - 1) / kEntriesPerBlock), .block = dim3(kEntriesPerBlock)};
+LaunchShape ThreadPerSeat(int32_t seats) {
+  return {.grid = dim3((seats + kSeatsPerBlock - 1) / kSeatsPerBlock), .block = dim3(kSeatsPerBlock)};
 }
 
-__device__ __forceinline__ int32_t EntryOfThread() {
+__device__ __forceinline__ int32_t SeatOfThread() {
   return static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
 }
 
 template <class Params>
 __global__ void SlotKernel(const __grid_constant__ Params p) {
   GridDependencySync();
-  if (EntryOfThread() < EntryCount(p)) RunEntry(p, EntryOfThread());
+  if (SeatOfThread() < SeatCount(p)) RunSeat(p, SeatOfThread());
 }
 
 template <class Params>
 void LaunchSlotKernel(Stream& stream, const Params& p) {
-  Launch(stream, SlotKernel<Params>, ThreadPerEntry(EntryCount(p)), p);
+  Launch(stream, SlotKernel<Params>, ThreadPerSeat(SeatCount(p)), p);
 }
 
 __global__ void VerifyDraftsKernel(const __grid_constant__ VerifyDraftsParams p) {
   GridDependencySync();
   // A slot that runs at its length limit breaks an invariant: the trap fails the stream, and the daemon
   // aborts.
-  if (EntryOfThread() < p.bucket && !VerifyEntry(p, EntryOfThread())) __trap();
+  if (SeatOfThread() < p.bucket && !VerifySeat(p, SeatOfThread())) __trap();
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ __global__ void VerifyDraftsKernel(const __grid_constant__ VerifyDraftsParams p)
 void DecodeRows(Stream& stream, const DecodeRowsParams& p) { LaunchSlotKernel(stream, p); }
 
 void VerifyDrafts(Stream& stream, const VerifyDraftsParams& p) {
-  Launch(stream, VerifyDraftsKernel, ThreadPerEntry(p.bucket), p);
+  Launch(stream, VerifyDraftsKernel, ThreadPerSeat(p.bucket), p);
 }
 
 void AcceptFirstToken(Stream& stream, const AcceptFirstTokenParams& p) { LaunchSlotKernel(stream, p); }

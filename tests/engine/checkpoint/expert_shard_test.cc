@@ -109,17 +109,17 @@ TEST_F(ExpertShardTest, EveryExpertIsOnOneRankUnchanged) {
   }
 }
 
-// A rank's experts are those of its canonical groups: else partial sums would not add up to the same bits.
+// A rank's experts are those of its canonical slices: else partial sums would not add up to the same bits.
 TEST(ExpertShard, HoldsWholeGroups) {
   for (const int experts : {4, 8, 13, 64, 256}) {
     for (const int ranks : {1, 2, 4, 8}) {
       for (int rank = 0; rank < ranks; ++rank) {
         const ExpertShard shard = {.rank = rank, .size = ranks};
-        const int end_group = shard.first_group() + shard.group_count();
-        EXPECT_EQ(shard.first_expert(experts), shard.first_group() * experts / 8);
-        EXPECT_EQ(shard.first_expert(experts) + shard.expert_count_here(experts), end_group * experts / 8);
+        const int end_slice = shard.first_slice() + shard.slice_count();
+        EXPECT_EQ(shard.first_expert(experts), shard.first_slice() * experts / 8);
+        EXPECT_EQ(shard.first_expert(experts) + shard.expert_count_here(experts), end_slice * experts / 8);
       }
-      EXPECT_EQ((ExpertShard{.rank = ranks, .size = ranks}.first_group()), 8);
+      EXPECT_EQ((ExpertShard{.rank = ranks, .size = ranks}.first_slice()), 8);
     }
   }
 }

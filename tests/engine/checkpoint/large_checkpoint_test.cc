@@ -99,7 +99,7 @@ std::string WriteCheckpoint(const ModelConfig& config) {
   return dir;
 }
 
-// Of this thread, so that other processes on the machine do not count.
+// CPU time of this thread, so that other processes on the machine do not count.
 double CpuSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

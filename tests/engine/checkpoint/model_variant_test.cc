@@ -72,7 +72,7 @@ std::vector<RawTensor> OriginalTensors(const ModelConfig& config) {
   return tensors;
 }
 
-// The same checkpoint as a vendor of the variant would publish it.
+// The checkpoint as a vendor of the variant would publish it.
 std::vector<RawTensor> VariantTensors(const ModelConfig& config) {
   std::vector<RawTensor> tensors;
   for (RawTensor& tensor : OriginalTensors(config)) {

@@ -39,7 +39,7 @@ json Flash() {
   return config;
 }
 
-// The same model as transformers saves it.
+// The model of Flash() as transformers saves it.
 json SavedFlash() {
   json config = Flash();
   for (const char* name : {"compress_ratios", "num_hash_layers", "rope_scaling", "qk_rope_head_dim",
@@ -123,7 +123,7 @@ TEST(DeepseekV4Config, ReadsWhatTransformersSaves) {
   EXPECT_TRUE(read->v4->IsHash(2));
 }
 
-// Of DeepSeek's own code, to the digits that it prints.
+// The frequencies are those of DeepSeek's own code, to the digits that it prints.
 TEST(DeepseekV4Config, GivesTheFrequenciesOfBothRotations) {
   for (const json& config : {Flash(), SavedFlash()}) {
     const auto read = Inspect(config);

@@ -45,7 +45,7 @@ class V4Runner {
 
   // One sequence's cache, as large as it can get. Everything that is not written is NaN.
   void NewSequence() {
-    std::vector<GroupTable> tables;
+    std::vector<CacheGroupTable> tables;
     std::vector<int> block_counts;
     for (const CacheGroup& group : CacheGroupsOf(config_, 1, kBlock)) {
       std::vector<int32_t> table((positions_ + group.tokens_per_block - 1) / group.tokens_per_block);

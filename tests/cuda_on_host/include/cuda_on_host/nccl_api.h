@@ -22,7 +22,7 @@ enum ncclResult_t {
 enum ncclRedOp_t { ncclSum = 0, ncclMax = 2, ncclMin = 3 };
 enum ncclDataType_t { ncclInt8 = 0, ncclInt64 = 4 };
 
-// Those of NCCL's attributes that are used; the real one has more.
+// NCCL's attributes that are used; the real structure has more.
 struct ncclConfig_t {
   int blocking;
   int maxCTAs;

@@ -18,7 +18,7 @@ struct NamedBarrier {
   int arrived = 0;
   int generation = 0;
 };
-// Of the block that runs on this host thread.
+// The barriers of the block that runs on this host thread.
 inline thread_local NamedBarrier named_barriers[16];
 
 struct NamedWait {

@@ -227,7 +227,7 @@ struct PendingWgmma {
   bool mn_major_b = false;  // b's rows are k, not outputs
 };
 
-// Of each thread of the block: the committed groups, and last the open one.
+// What each thread of the block has issued: the committed groups, and last the open one.
 struct ThreadWgmmas {
   std::vector<std::vector<PendingWgmma>> groups = {{}};
 };
@@ -302,7 +302,7 @@ inline float Bf16At(const unsigned char (&bytes)[32], int i) {
   return ToFloat(bf16{static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8)});
 }
 
-// The same arithmetic as RunMmaBf16 of kernels/cuda/common/ptx.h, so that both kernels give the same bits.
+// Computes as RunMmaBf16 of kernels/cuda/common/ptx.h, so that both kernels give the same bits.
 inline float SumBf16(float c, const unsigned char (&a)[32], const unsigned char (&b)[32]) {
   float sum = c;
   for (int i = 0; i < 16; ++i) sum += Bf16At(a, i) * Bf16At(b, i);

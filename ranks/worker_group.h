@@ -26,13 +26,13 @@
 
 namespace foredraft {
 
-class WorkerRanks : public RankGroup {
+class WorkerGroup : public RankGroup {
  public:
   // Listens on parallel.leader_address. Errors name the key or the file. `refused` is called for each
   // connection that is closed because there are too many, on any thread.
-  static absl::StatusOr<std::unique_ptr<WorkerRanks>> Create(const Config& config, const ModelConfig& model,
+  static absl::StatusOr<std::unique_ptr<WorkerGroup>> Create(const Config& config, const ModelConfig& model,
                                                              std::function<void()> refused);
-  ~WorkerRanks() override;
+  ~WorkerGroup() override;
 
   absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;
   const GroupFacts& facts() const override { return facts_; }
@@ -43,7 +43,7 @@ class WorkerRanks : public RankGroup {
   void ReloadFiles() override;
 
  private:
-  WorkerRanks(const Config& config, FileStamp files, std::unique_ptr<WorkerPortTrust> trust,
+  WorkerGroup(const Config& config, FileStamp files, std::unique_ptr<WorkerPortTrust> trust,
               std::unique_ptr<Leader> leader);
 
   absl::Status StartWorkers();

@@ -1,4 +1,4 @@
-#include "ranks/worker_ranks.h"
+#include "ranks/worker_group.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -51,7 +51,7 @@ std::string DialAddress(const std::string& leader_address, int port) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& config,
+absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Create(const Config& config,
                                                                  const ModelConfig& model,
                                                                  std::function<void()> refused) {
   FileStamp files(WorkerPortFiles(config));
@@ -80,11 +80,11 @@ absl::StatusOr<std::unique_ptr<WorkerRanks>> WorkerRanks::Create(const Config& c
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
   options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);
   ASSIGN_OR_RETURN(std::unique_ptr<Leader> leader, Leader::Listen(options));
-  return std::unique_ptr<WorkerRanks>(
-      new WorkerRanks(config, std::move(files), std::move(trust), std::move(leader)));
+  return std::unique_ptr<WorkerGroup>(
+      new WorkerGroup(config, std::move(files), std::move(trust), std::move(leader)));
 }
 
-WorkerRanks::WorkerRanks(const Config& config, FileStamp files, std::unique_ptr<WorkerPortTrust> trust,
+WorkerGroup::WorkerGroup(const Config& config, FileStamp files, std::unique_ptr<WorkerPortTrust> trust,
                          std::unique_ptr<Leader> leader)
     : config_(config),
       trust_(std::move(trust)),
@@ -99,18 +99,18 @@ WorkerRanks::WorkerRanks(const Config& config, FileStamp files, std::unique_ptr<
                                                        {kExpiryPeriod, [this] { trust_->WarnOfExpiry(); }}});
 }
 
-void WorkerRanks::ReloadFiles() {
+void WorkerGroup::ReloadFiles() {
   std::lock_guard<std::mutex> lock(reload_mutex_);
   trust_->Reload();
   leader_->SetSecrets(trust_->secrets());
 }
 
-WorkerRanks::~WorkerRanks() {
+WorkerGroup::~WorkerGroup() {
   file_watch_.reset();
   Abort(absl::UnavailableError("the daemon has stopped"));
 }
 
-absl::Status WorkerRanks::Start(StartObserver& observer, const std::function<bool()>& cancelled) {
+absl::Status WorkerGroup::Start(StartObserver& observer, const std::function<bool()>& cancelled) {
   facts_ = {};
   std::fill(shown_bytes_.begin(), shown_bytes_.end(), -1);
   shown_warming_up_ = false;
@@ -122,7 +122,7 @@ absl::Status WorkerRanks::Start(StartObserver& observer, const std::function<boo
   return status;
 }
 
-WorkerCommand WorkerRanks::CommandOf(int rank) const {
+WorkerCommand WorkerGroup::CommandOf(int rank) const {
   WorkerCommand command;
   // The configuration that this daemon was started with: the file may have changed since.
   command.input = EmitYaml(config_);
@@ -142,7 +142,7 @@ WorkerCommand WorkerRanks::CommandOf(int rank) const {
   return command;
 }
 
-absl::Status WorkerRanks::StartWorkers() {
+absl::Status WorkerGroup::StartWorkers() {
   for (int rank = 0; rank < LocalWorkers(config_.parallel); ++rank) {
     ASSIGN_OR_RETURN(WorkerProcess process, WorkerProcess::Start(CommandOf(rank)));
     processes_.push_back(std::move(process));
@@ -150,7 +150,7 @@ absl::Status WorkerRanks::StartWorkers() {
   return absl::OkStatus();
 }
 
-absl::Status WorkerRanks::WaitUntilReady(StartObserver& observer, const std::function<bool()>& cancelled) {
+absl::Status WorkerGroup::WaitUntilReady(StartObserver& observer, const std::function<bool()>& cancelled) {
   const auto start = steady_clock::now();
   GroupView group;
   const std::vector<WorkerView>& views = group.workers;
@@ -178,7 +178,7 @@ absl::Status WorkerRanks::WaitUntilReady(StartObserver& observer, const std::fun
 }
 
 // Fails if a worker of this host ended or hangs before it joined: the leader cannot detect that.
-absl::Status WorkerRanks::CheckProcesses(const std::vector<WorkerView>& views, bool late) {
+absl::Status WorkerGroup::CheckProcesses(const std::vector<WorkerView>& views, bool late) {
   for (size_t rank = 0; rank < processes_.size(); ++rank) {
     if (late && views[rank].state == WorkerState::kAbsent) {
       return absl::DeadlineExceededError(
@@ -194,7 +194,7 @@ absl::Status WorkerRanks::CheckProcesses(const std::vector<WorkerView>& views, b
   return absl::OkStatus();
 }
 
-void WorkerRanks::Show(const std::vector<WorkerView>& views, StartObserver& observer) {
+void WorkerGroup::Show(const std::vector<WorkerView>& views, StartObserver& observer) {
   std::vector<std::string> absent;
   for (size_t rank = 0; rank < views.size(); ++rank) {
     if (views[rank].state == WorkerState::kAbsent) absent.push_back(absl::StrCat(rank));
@@ -222,17 +222,17 @@ void WorkerRanks::Show(const std::vector<WorkerView>& views, StartObserver& obse
   shown_warming_up_ = loaded;
 }
 
-void WorkerRanks::Stop() {
+void WorkerGroup::Stop() {
   leader_->Stop(kStopGrace);
   EndProcesses(kStopGrace);
 }
 
-void WorkerRanks::Abort(const absl::Status& reason) {
+void WorkerGroup::Abort(const absl::Status& reason) {
   leader_->Abort(reason, kCloseGrace);
   EndProcesses(milliseconds(0));
 }
 
-void WorkerRanks::EndProcesses(milliseconds grace) {
+void WorkerGroup::EndProcesses(milliseconds grace) {
   const auto all_ended_within = [this](milliseconds time) {
     const auto deadline = steady_clock::now() + time;
     while (true) {

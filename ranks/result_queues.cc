@@ -1,4 +1,4 @@
-#include "ranks/rank_results.h"
+#include "ranks/result_queues.h"
 
 #include <utility>
 
@@ -6,19 +6,19 @@
 
 namespace foredraft {
 
-void RankResults::Open() {
+void ResultQueues::Open() {
   std::lock_guard<std::mutex> lock(mutex_);
   for (std::deque<RankResult>& queue : queues_) queue.clear();
   reason_ = absl::OkStatus();
 }
 
-void RankResults::Push(int rank, RankResult result) {
+void ResultQueues::Push(int rank, RankResult result) {
   std::lock_guard<std::mutex> lock(mutex_);
   queues_[rank].push_back(std::move(result));
   changed_.notify_all();
 }
 
-absl::StatusOr<RankResult> RankResults::Take(int rank, std::chrono::milliseconds timeout) {
+absl::StatusOr<RankResult> ResultQueues::Take(int rank, std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
   std::deque<RankResult>& queue = queues_[rank];
   changed_.wait_for(lock, timeout, [this, &queue] { return !queue.empty() || !reason_.ok(); });
@@ -32,7 +32,7 @@ absl::StatusOr<RankResult> RankResults::Take(int rank, std::chrono::milliseconds
       absl::StrFormat("no result within %.1f s", std::chrono::duration<double>(timeout).count()));
 }
 
-void RankResults::Close(const absl::Status& reason) {
+void ResultQueues::Close(const absl::Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   reason_ = reason;
   changed_.notify_all();

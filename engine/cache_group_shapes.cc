@@ -1,14 +1,14 @@
-#include "engine/group_shapes.h"
+#include "engine/cache_group_shapes.h"
 
 #include "engine/kv_cache.h"
 #include "engine/swap_store.h"
 
 namespace foredraft {
 
-std::vector<GroupShape> GroupShapesOf(const EngineOptions& options, const ModelConfig& config) {
+std::vector<CacheGroupShape> CacheGroupShapesOf(const EngineOptions& options, const ModelConfig& config) {
   const KvCacheShape cache = KvCacheShape::Of(options, config, options.block_count);
   const SwapStoreShape host = SwapStoreShape::Of(options, config);
-  std::vector<GroupShape> shapes;
+  std::vector<CacheGroupShape> shapes;
   for (size_t i = 0; i < cache.groups.size(); ++i) {
     shapes.push_back({.tokens_per_block = cache.groups[i].tokens_per_block,
                       .reach = cache.groups[i].reach,

@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-struct GroupShape {
+struct CacheGroupShape {
   int tokens_per_block = 32;
   // A step that starts at length p reads positions p - reach and later, whatever it writes. 0: all positions,
   // which is what makes a group the history. A drafter whose rows reach back further makes it longer.

@@ -17,9 +17,9 @@
 
 namespace foredraft {
 
-class RankResults {
+class ResultQueues {
  public:
-  explicit RankResults(int rank_count) : queues_(rank_count) {}
+  explicit ResultQueues(int rank_count) : queues_(rank_count) {}
 
   // A new life of the group: the queues are empty and open.
   void Open();
