@@ -44,6 +44,12 @@ Speculation SpeculationOf(const Config& config) {
   return speculation;
 }
 
+Config WithBlockCount(const Config& config, const ModelConfig& model, int block_count) {
+  Config sized = config;
+  sized.kv_cache_config.max_tokens = int64_t{block_count - 1} * BlockTokens(config, model);
+  return sized;
+}
+
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   const EngineOptions engine = EngineOptionsOf(config, model);

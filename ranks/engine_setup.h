@@ -17,6 +17,8 @@ Speculation SpeculationOf(const Config& config);
 int BlockTokens(const Config& config, const ModelConfig& model);
 // Blocks of the history per rank, including the scratch block.
 int BlockCount(const Config& config, const ModelConfig& model);
+// With the cache's true size, which the ranks find where max_tokens is 0. block_count: BlockCount.
+Config WithBlockCount(const Config& config, const ModelConfig& model, int block_count);
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
 EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model);
 // 8 hex digits over backend, instruction path, KV and weight dtype and compiler: equal classes give equal

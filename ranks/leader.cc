@@ -1,7 +1,6 @@
 #include "ranks/leader.h"
 
 #include <grpcpp/server_builder.h>
-#include <openssl/crypto.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -37,17 +36,13 @@ v1::LeaderMessage StoreMessage(const std::string& key, const std::string& value)
 
 constexpr std::chrono::seconds kStrangerLogInterval(10);
 constexpr std::chrono::seconds kCutAfter(
-    1);                                   // from the end of a stream to its cut, if its peer does not read
+    1);  // from the end of a stream to its cut, if its peer does not read
+constexpr char kUnknown[] = "this port is for the workers of one group, which have its secret";
 constexpr int kStreamsPerConnection = 8;  // a worker needs one, and another while it dials again
 
 // Connections that a leader may have at once: of workers that have joined, of some that have not, and as many
 // whose end gRPC has not read yet.
 int MostConnections(int max_pending, int rank_count) { return 2 * max_pending + rank_count; }
-
-// In time that does not depend on the content.
-bool SameText(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
 
 // Ends a call without reading from it.
 class Refusal final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
@@ -85,10 +80,11 @@ class Leader::Service final : public v1::WorkerService::CallbackService {
   explicit Service(Leader& leader) : leader_(leader) {}
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage>* Work(
       grpc::CallbackServerContext* context) override {
-    if (leader_.Knows(*context)) return new LeaderStream(leader_, *context);
+    if (const auto opening = leader_.OpeningOfCall(*context)) {
+      return new LeaderStream(leader_, *context, *opening);
+    }
     leader_.LogStranger(context->peer());
-    return new Refusal({grpc::StatusCode::UNAUTHENTICATED,
-                        "this port is for the workers of one group, which have its secret"});
+    return new Refusal({grpc::StatusCode::UNAUTHENTICATED, kUnknown});
   }
 
  private:
@@ -280,16 +276,13 @@ void Leader::SetSecrets(std::vector<std::string> secrets) {
   secrets_ = std::move(secrets);
 }
 
-bool Leader::Knows(const grpc::CallbackServerContext& context) const {
-  constexpr std::string_view kScheme = "Bearer ";
+std::optional<Opening> Leader::OpeningOfCall(const grpc::CallbackServerContext& context) const {
   const auto found = context.client_metadata().find("authorization");
-  if (found == context.client_metadata().end()) return options_.trust_certificates;
-  const std::string_view value(found->second.data(), found->second.size());
-  if (!value.starts_with(kScheme)) return false;
-  bool known = false;  // all are compared: the time tells nothing of which one is near
+  if (found == context.client_metadata().end()) {
+    return options_.trust_certificates ? std::optional<Opening>(Opening()) : std::nullopt;
+  }
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const std::string& secret : secrets_) known |= SameText(value.substr(kScheme.size()), secret);
-  return known;
+  return ReadOpening({found->second.data(), found->second.size()}, secrets_);
 }
 
 // One line per interval, however many come.
@@ -325,6 +318,10 @@ absl::Status Leader::Join(LeaderStream* stream, const std::string& peer, const v
   }
   const v1::WorkerJoin& join = message.join();
   RETURN_IF_ERROR(CheckJoin(join));
+  if (!SameProof(join.proof(), stream->expected_proof())) {
+    LogStranger(peer);
+    return absl::UnauthenticatedError(kUnknown);
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   const auto joining = joining_.find(stream);
   if (joining == joining_.end() || joining->second.told)

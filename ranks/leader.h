@@ -8,8 +8,9 @@
 // Connections that have not joined are limited in number (pending_connections.h), all connections in a second
 // one, so that strangers can use up neither the process's descriptors nor the workers' turn.
 //
-// A worker is believed step by step. A call without a secret of the group is refused before a message of it
-// is read, and learns nothing. The first message must be a join, small and in time. From then on a message
+// A worker is believed step by step. A call that does not show that it knows a secret of the group is refused
+// before a message of it is read, and learns nothing. Then both ends prove themselves (group_secret.h): the
+// first message must be a join with the worker's proof, small and in time. From then on a message
 // that is not what the rank's plans allow (message_check.h, result_check.h) loses the rank: nothing that a
 // worker sends ends this process.
 //
@@ -31,6 +32,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -40,6 +42,7 @@
 #include "absl/status/statusor.h"
 #include "foredraft/v1/worker.grpc.pb.h"
 #include "net/acceptor.h"
+#include "ranks/group_secret.h"
 #include "ranks/identity.h"
 #include "ranks/key_value_store.h"
 #include "ranks/membership.h"
@@ -79,8 +82,8 @@ struct LeaderOptions {
   int rank_count = 1;
   std::string address;  // host:port; port 0 = the kernel's choice
   std::shared_ptr<grpc::ServerCredentials> credentials;
-  // A call must have one of them. With trust_certificates, a call without any is accepted too: the
-  // credentials have checked its certificate.
+  // A call must prove that it knows one of them. With trust_certificates, a call without any is accepted too:
+  // the credentials have checked its certificate.
   std::vector<std::string> secrets;
   bool trust_certificates = false;
   int max_pending_connections = 64;  // that have not joined; see MaxPendingConnections
@@ -142,9 +145,10 @@ class Leader {
   absl::Status Listen();
   void Run();  // the leader thread
 
-  void TakeConnection(int listener_fd, int fd);                  // acceptor_'s thread
-  void RefusedConnection();                                      // acceptor_'s thread
-  bool Knows(const grpc::CallbackServerContext& context) const;  // the call has a secret of the group
+  void TakeConnection(int listener_fd, int fd);  // acceptor_'s thread
+  void RefusedConnection();                      // acceptor_'s thread
+  // Nothing: the call does not know the group. An opening without a secret: its certificate is enough.
+  std::optional<Opening> OpeningOfCall(const grpc::CallbackServerContext& context) const;
   void LogStranger(const std::string& peer);
 
   // Called by streams. A status from Join that is not ok ends the stream.

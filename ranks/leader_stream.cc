@@ -5,9 +5,18 @@
 
 namespace foredraft {
 
-LeaderStream::LeaderStream(Leader& leader, grpc::CallbackServerContext& context)
+LeaderStream::LeaderStream(Leader& leader, grpc::CallbackServerContext& context, const Opening& opening)
     : leader_(leader), context_(context) {
+  v1::LeaderMessage message;
+  v1::WorkerChallenge& challenge = *message.mutable_challenge();
+  if (!opening.secret.empty()) {
+    const std::string nonce = MakeNonce();
+    challenge.set_nonce(nonce);
+    challenge.set_proof(ProofOf(GroupEnd::kLeader, opening.secret, opening.worker_nonce, nonce));
+    expected_proof_ = ProofOf(GroupEnd::kWorker, opening.secret, opening.worker_nonce, nonce);
+  }
   leader_.StreamOpened(this);
+  Send(std::move(message));
   StartRead(&incoming_);
 }
 

@@ -14,7 +14,11 @@ namespace foredraft {
 
 class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
  public:
-  LeaderStream(Leader& leader, grpc::CallbackServerContext& context);
+  // Sends the challenge that answers `opening`.
+  LeaderStream(Leader& leader, grpc::CallbackServerContext& context, const Opening& opening);
+
+  // What `join` must have; empty where the worker's certificate is enough.
+  const std::string& expected_proof() const { return expected_proof_; }
 
   // Any thread, while the leader counts the stream as open (StreamOpened to StreamGone).
   void Send(v1::LeaderMessage message) { Start(outbox_.Push(std::move(message))); }
@@ -30,6 +34,7 @@ class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1:
 
   Leader& leader_;
   grpc::CallbackServerContext& context_;
+  std::string expected_proof_;
   v1::WorkerMessage incoming_;
   bool joined_ = false;               // only reads use it
   Outbox<v1::LeaderMessage> outbox_;  // own lock

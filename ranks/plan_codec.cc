@@ -224,8 +224,7 @@ v1::WorkerPlan EncodePlan(const IterationPlan& plan, int rank) {
 IterationPlan DecodePlan(const v1::WorkerPlan& message, int rank) {
   IterationPlan plan;
   Codec::VisitGroup(plan, message);
-  CHECK_LT(rank, static_cast<int>(plan.prefill_rows.size()));
-  plan.ranks.resize(plan.prefill_rows.size());
+  plan.ranks.resize(std::max(plan.prefill_rows.size(), static_cast<size_t>(rank) + 1));
   Codec::VisitRank(plan.ranks[rank], message);
   return plan;
 }

@@ -11,7 +11,8 @@ namespace foredraft {
 
 // The group's fields and `rank`'s own plan.
 v1::WorkerPlan EncodePlan(const IterationPlan& plan, int rank);
-// `ranks` gets one entry per rank of the group; all but `rank`'s are empty.
+// `ranks` gets one entry per rank of the group, at least `rank`'s; all others are empty. Any message gives a
+// plan, which plan_check.h judges.
 IterationPlan DecodePlan(const v1::WorkerPlan& message, int rank);
 
 v1::WorkerResult EncodeResult(const RankResult& result);

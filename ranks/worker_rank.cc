@@ -19,6 +19,7 @@
 #include "config/config_fields.h"
 #include "ranks/engine_setup.h"
 #include "ranks/gpu_choice.h"
+#include "ranks/plan_check.h"
 #include "ranks/rank_builder.h"
 #include "ranks/worker_session.h"
 #include "ranks/worker_trust.h"
@@ -135,7 +136,11 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
     EndSoon(rank);
   });
   session->ReportReady(built->block_count, built->graph_count);
-  const absl::Status end = session->Run(*built->executor);
+  CheckedExecutor executor(
+      *built->executor,
+      PlanCheck(SchedulerOptionsOf(WithBlockCount(config, model, built->block_count), model), rank,
+                model.vocab_size));
+  const absl::Status end = session->Run(executor);
   if (end.ok()) return end;
   Log(LogLevel::kInfo, "rank %d ends: %s", rank, end.message());
   _exit(1);  // no destructors: the device may wait for ranks that are gone

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "ranks/group_secret.h"
 #include "ranks/outbox.h"
 #include "ranks/plan_codec.h"
 #include "ranks/plan_runner.h"
@@ -21,7 +22,7 @@
 namespace foredraft {
 
 struct WorkerStreamCallbacks {
-  std::function<void(v1::LeaderMessage message)> received;
+  std::function<void(v1::LeaderMessage message, WorkerStream& stream)> received;
   std::function<void(const grpc::Status& status)> gone;  // the last callback
 };
 
@@ -30,8 +31,8 @@ struct WorkerStreamCallbacks {
 // gRPC's own call On* and the callbacks, one message at a time. No call waits.
 class WorkerStream final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
  public:
-  // Starts the call, with the group's secret unless it is empty; `join` is its first message.
-  WorkerStream(v1::WorkerService::Stub& stub, const std::string& secret, v1::WorkerMessage join,
+  // Starts the call. authorization: of its metadata; empty: none.
+  WorkerStream(v1::WorkerService::Stub& stub, const std::string& authorization,
                WorkerStreamCallbacks callbacks);
 
   // Any thread, before `gone`.
@@ -50,15 +51,14 @@ class WorkerStream final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1:
   Outbox<v1::WorkerMessage> outbox_;  // own lock
 };
 
-WorkerStream::WorkerStream(v1::WorkerService::Stub& stub, const std::string& secret, v1::WorkerMessage join,
+WorkerStream::WorkerStream(v1::WorkerService::Stub& stub, const std::string& authorization,
                            WorkerStreamCallbacks callbacks)
     : callbacks_(std::move(callbacks)) {
-  if (!secret.empty()) context_.AddMetadata("authorization", "Bearer " + secret);
+  if (!authorization.empty()) context_.AddMetadata("authorization", authorization);
   stub.async()->Work(&context_, this);
   AddHold();  // other threads start writes; Start removes it at kEnd
   StartRead(&incoming_);
   StartCall();
-  Send(std::move(join));
 }
 
 void WorkerStream::Cut() {
@@ -69,7 +69,7 @@ void WorkerStream::Cut() {
 
 void WorkerStream::OnReadDone(bool ok) {
   if (!ok) return Start(outbox_.End());
-  callbacks_.received(std::move(incoming_));
+  callbacks_.received(std::move(incoming_), *this);
   incoming_.Clear();
   StartRead(&incoming_);
 }
@@ -212,18 +212,30 @@ absl::Status WorkerSession::DialOnce() {
   std::unique_lock<std::mutex> lock(mutex_);
   stage_ = Stage::kDialing;
   stream_gone_ = false;
+  nonce_ = MakeNonce();
+  const std::string authorization =
+      options_.secret.empty() ? std::string() : OpeningOf(options_.secret, nonce_);
   lock.unlock();
   auto stream = std::make_unique<WorkerStream>(
-      *stub_, options_.secret, JoinMessage(),
-      WorkerStreamCallbacks{.received = [this](v1::LeaderMessage message) { Receive(std::move(message)); },
+      *stub_, authorization,
+      WorkerStreamCallbacks{.received = [this](v1::LeaderMessage message,
+                                               WorkerStream& from) { Receive(std::move(message), from); },
                             .gone = [this](const grpc::Status& status) { StreamGone(status); }});
   lock.lock();
   stream_ = std::move(stream);
-  const auto answered = [this] { return stage_ != Stage::kDialing || stream_gone_; };
-  if (!changed_.wait_for(lock, options_.heartbeat_timeout, answered)) {
+  const auto answered = [this] {
+    return stage_ == Stage::kJoined || stage_ == Stage::kEnded || impostor_ || stream_gone_;
+  };
+  if (!changed_.wait_for(lock, options_.heartbeat_timeout, answered) || impostor_) {
     lock.unlock();
     CutStream();
     lock.lock();
+  }
+  if (impostor_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.leader,
+                     " does not prove that it has the group's secret: parallel.token_file must have the same "
+                     "secret there and here, or something else listens at this address"));
   }
   if (stage_ == Stage::kJoined) return absl::OkStatus();
   return DialError(options_.leader, stream_status_);
@@ -231,18 +243,43 @@ absl::Status WorkerSession::DialOnce() {
 
 // ---- what the stream delivers ----
 
-void WorkerSession::Receive(v1::LeaderMessage message) {
+// Until the leader has proved itself, nothing but its challenge counts.
+void WorkerSession::AnswerChallenge(const v1::WorkerChallenge& challenge, WorkerStream& stream) {
+  v1::WorkerMessage join = JoinMessage();
+  if (!options_.secret.empty()) {
+    impostor_ =
+        !SameProof(challenge.proof(), ProofOf(GroupEnd::kLeader, options_.secret, nonce_, challenge.nonce()));
+    if (impostor_) return;
+    join.mutable_join()->set_proof(ProofOf(GroupEnd::kWorker, options_.secret, nonce_, challenge.nonce()));
+  }
+  stage_ = Stage::kProven;
+  stream.Send(std::move(join));
+}
+
+void WorkerSession::Receive(v1::LeaderMessage message, WorkerStream& stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   last_heard_ = steady_clock::now();
+  if (impostor_) return;
+  if (stage_ == Stage::kDialing) {
+    if (message.has_challenge()) {
+      AnswerChallenge(message.challenge(), stream);
+    } else {
+      impostor_ = true;
+    }
+    changed_.notify_all();
+    return;
+  }
   switch (message.content_case()) {
     case v1::LeaderMessage::kWelcome:
-      stage_ = Stage::kJoined;
+      if (stage_ == Stage::kProven) stage_ = Stage::kJoined;
       break;
     case v1::LeaderMessage::kStoreValue:
       store_[message.store_value().key()] = message.store_value().value();
       break;
     case v1::LeaderMessage::kPlan:
-      CHECK(plans_.TryPush(std::move(*message.mutable_plan())) || plans_.closed()) << "one-in-flight";
+      if (!plans_.TryPush(std::move(*message.mutable_plan())) && !plans_.closed()) {
+        EndWith(absl::InvalidArgumentError("the leader sent a plan too many"));
+      }
       break;
     case v1::LeaderMessage::kStop:
       EndWith(absl::OkStatus());
@@ -251,6 +288,7 @@ void WorkerSession::Receive(v1::LeaderMessage message) {
       EndWith(absl::UnavailableError(message.abort()));
       break;
     case v1::LeaderMessage::kHeartbeat:
+    case v1::LeaderMessage::kChallenge:
     case v1::LeaderMessage::CONTENT_NOT_SET:
       return;
   }

@@ -36,7 +36,7 @@ struct WorkerOptions {
   int rank = 0;
   std::string leader;  // host:port
   std::shared_ptr<grpc::ChannelCredentials> credentials;
-  std::string secret;  // of the group; empty: the certificate is enough
+  std::string secret;  // of the group; empty: the certificates are enough
   GroupIdentity identity;
   std::string device;
   std::string gpu;  // Device::hardware_id
@@ -46,8 +46,9 @@ struct WorkerOptions {
 
 class WorkerSession : public RendezvousStore {
  public:
-  // Dials until the leader accepts this worker. FAILED_PRECONDITION: the leader refuses it, or its secret;
-  // the text says why. DEADLINE_EXCEEDED past join_timeout.
+  // Dials until the leader accepts this worker. FAILED_PRECONDITION: the leader refuses it, or one end does
+  // not prove that it knows the group's secret (group_secret.h); the text says why. DEADLINE_EXCEEDED past
+  // join_timeout.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Join(const WorkerOptions& options);
   ~WorkerSession() override;
 
@@ -69,17 +70,20 @@ class WorkerSession : public RendezvousStore {
   absl::Status Run(Executor& executor);
 
  private:
-  enum class Stage { kDialing, kJoined, kEnded };
+  // From kProven on, the leader has proved that it is one.
+  enum class Stage { kDialing, kProven, kJoined, kEnded };
 
   explicit WorkerSession(const WorkerOptions& options);
   absl::Status Dial();
   absl::Status DialOnce();
   v1::WorkerMessage JoinMessage() const;
-  void CutStream();  // waits until gRPC is done with it
-  void Watch();      // the session thread
+  void AnswerChallenge(const v1::WorkerChallenge& challenge,
+                       WorkerStream& stream);  // the caller holds mutex_
+  void CutStream();                            // waits until gRPC is done with it
+  void Watch();                                // the session thread
   void Send(v1::WorkerMessage message);
   void SendResult(absl::StatusOr<RankResult> result);
-  void Receive(v1::LeaderMessage message);
+  void Receive(v1::LeaderMessage message, WorkerStream& stream);
   void StreamGone(const grpc::Status& status);
   void EndWith(const absl::Status& status);  // the caller holds mutex_
 
@@ -92,7 +96,9 @@ class WorkerSession : public RendezvousStore {
   std::condition_variable changed_;
   // Guarded by mutex_.
   Stage stage_ = Stage::kDialing;
-  absl::Status end_;  // once stage_ is kEnded
+  absl::Status end_;       // once stage_ is kEnded
+  std::string nonce_;      // this worker's, of the stream
+  bool impostor_ = false;  // the peer did not prove itself
   std::unique_ptr<WorkerStream> stream_;
   bool stream_gone_ = false;
   grpc::Status stream_status_;                // once stream_gone_

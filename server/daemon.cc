@@ -177,8 +177,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   }
 
   const steady_clock::time_point warm_up_start = steady_clock::now();
-  Config sized = config_;  // with the cache size that the ranks found
-  sized.kv_cache_config.max_tokens = int64_t{ranks_->facts().block_count - 1} * BlockTokens(config_, model_);
+  const Config sized = WithBlockCount(config_, model_, ranks_->facts().block_count);
   scheduler_ = SchedulerOptionsOf(sized, model_);
   RETURN_IF_ERROR(WarmUp(scheduler_, ranks_->executors()));
   observer.WarmedUp(ranks_->facts().graph_count,

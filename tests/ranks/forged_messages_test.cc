@@ -13,6 +13,8 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "ranks/group_secret.h"
 #include "tests/ranks/leader_fixture.h"
 
 namespace foredraft {
@@ -90,11 +92,17 @@ v1::WorkerMessage ResultMessage() {
   return message;
 }
 
-// One end of a worker's stream, without a worker.
+const std::string& WorkerNonce() {
+  static const std::string nonce = MakeNonce();
+  return nonce;
+}
+
+// One end of a worker's stream, without a worker. It knows the secret, whatever its call's `authorization`
+// says.
 class FakeWorker {
  public:
   explicit FakeWorker(
-      int port, const std::string& authorization = std::string("Bearer ") + kSecret,
+      int port, const std::string& authorization = OpeningOf(kSecret, WorkerNonce()),
       std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials())
       : stub_(v1::WorkerService::NewStub(
             grpc::CreateChannel("127.0.0.1:" + std::to_string(port), credentials))) {
@@ -107,6 +115,13 @@ class FakeWorker {
     End();
   }
   void Send(const v1::WorkerMessage& message) { stream_->Write(message); }
+  // Answers the leader's challenge in `join`, and sends it.
+  void Prove(v1::WorkerMessage join) {
+    const v1::WorkerChallenge challenge = Read().challenge();
+    EXPECT_EQ(challenge.proof(), ProofOf(GroupEnd::kLeader, kSecret, WorkerNonce(), challenge.nonce()));
+    join.mutable_join()->set_proof(ProofOf(GroupEnd::kWorker, kSecret, WorkerNonce(), challenge.nonce()));
+    Send(join);
+  }
   // The next message that is no heartbeat; without content if the stream has ended.
   v1::LeaderMessage Read() {
     v1::LeaderMessage message;
@@ -158,7 +173,7 @@ class ForgedMessages : public LeaderFixture {
   void ExpectLost(const v1::WorkerMessage& message, const std::string& says, bool ready) {
     SCOPED_TRACE(says);
     FakeWorker worker(leader_->port());
-    worker.Send(JoinMessage());
+    worker.Prove(JoinMessage());
     if (ready) {
       worker.Send(ReadyMessage());
       ASSERT_TRUE(WaitReady());
@@ -182,7 +197,7 @@ class ForgedMessages : public LeaderFixture {
 
 TEST_F(ForgedMessages, AnHonestWorkerIsBelieved) {
   FakeWorker worker(leader_->port());
-  worker.Send(JoinMessage());
+  worker.Prove(JoinMessage());
   worker.Send(ReadyMessage());
   ASSERT_TRUE(WaitReady());
   ASSERT_TRUE(leader_->executors()[0]->Launch(FirstPlan()).ok());
@@ -312,11 +327,11 @@ TEST_F(ForgedMessages, AReadyRankIsLikeTheOthers) {
   options.limits.block_count = 0;
   Open(options);
   FakeWorker first(leader_->port()), second(leader_->port());
-  first.Send(JoinMessage());
+  first.Prove(JoinMessage());
   first.Send(ReadyMessage());
   v1::WorkerMessage join = JoinMessage();
   join.mutable_join()->set_rank(1);
-  second.Send(join);
+  second.Prove(join);
   ASSERT_TRUE(WaitUntil([](const auto& views) {
     return views[0].state == WorkerState::kReady && views[1].state == WorkerState::kJoined;
   }));
@@ -337,10 +352,17 @@ TEST_F(ForgedMessages, AStrangerLearnsNothingAndIsLoggedOnce) {
     std::lock_guard<std::mutex> lock(mutex);
     lines.emplace_back(line);
   });
-  const std::string right = std::string("Bearer ") + kSecret;
+  const std::string right = OpeningOf(kSecret, WorkerNonce());
+  const auto changed = [&](size_t at) {
+    std::string text = right;
+    text[at] = text[at] == '0' ? '1' : '0';
+    return text;
+  };
   for (const std::string& authorization :
-       {std::string(), std::string("Bearer "), std::string(kSecret), "Basic " + std::string(kSecret),
-        right.substr(0, right.size() - 1), right + "0", std::string("Bearer ") + std::string(4000, 'x')}) {
+       {std::string(), std::string(kSecret), std::string("Bearer ") + kSecret,
+        OpeningOf("not-the-secret-of-the-group-012345", WorkerNonce()), right.substr(0, right.size() - 1),
+        right + "0", changed(20), changed(right.size() - 1), std::string("HMAC-SHA256 "),
+        "HMAC-SHA256 " + std::string(129, 'x'), std::string(4000, 'x')}) {
     FakeWorker stranger(leader_->port(), authorization);
     v1::WorkerMessage join = JoinMessage();
     join.mutable_join()->set_model_hash("bbbbbbbb");
@@ -355,6 +377,32 @@ TEST_F(ForgedMessages, AStrangerLearnsNothingAndIsLoggedOnce) {
   InstallLogSink([](LogLevel, std::string_view) {});
   EXPECT_THAT(lines, ElementsAre(HasSubstr("refused 1 calls of the workers' port without the group's secret, "
                                            "the last from ipv4:127.0.0.1")));
+}
+
+// Somebody who has seen a worker's call can open a stream as it did, but has not got the secret.
+TEST_F(ForgedMessages, AnOpeningThatIsSentAgainDoesNotJoin) {
+  for (const char* const proof : {"none", "the opening's", "the leader's", "of another stream"}) {
+    SCOPED_TRACE(proof);
+    FakeWorker other(leader_->port());
+    const v1::WorkerChallenge elsewhere = other.Read().challenge();
+    FakeWorker worker(leader_->port());
+    const v1::WorkerChallenge challenge = worker.Read().challenge();
+    EXPECT_NE(challenge.nonce(), elsewhere.nonce());
+    v1::WorkerMessage join = JoinMessage();
+    if (proof == std::string("the opening's")) {
+      const std::string opening = OpeningOf(kSecret, WorkerNonce());
+      join.mutable_join()->set_proof(absl::HexStringToBytes(opening.substr(opening.size() - 64)));
+    } else if (proof == std::string("the leader's")) {
+      join.mutable_join()->set_proof(challenge.proof());
+    } else if (proof == std::string("of another stream")) {
+      join.mutable_join()->set_proof(ProofOf(GroupEnd::kWorker, kSecret, WorkerNonce(), elsewhere.nonce()));
+    }
+    worker.Send(join);
+    const grpc::Status status = worker.End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+    EXPECT_TRUE(leader_->Watch(0, milliseconds(0)).workers[0].state == WorkerState::kAbsent);
+  }
+  EXPECT_TRUE(leader_->health().ok());
 }
 
 TEST_F(ForgedMessages, AStreamThatDoesNotJoinEndsInTime) {

@@ -15,6 +15,7 @@
 
 #include "base/bounded_queue.h"
 #include "base/log.h"
+#include "ranks/group_secret.h"
 #include "ranks/worker_session.h"
 #include "tests/ranks/leader_fixture.h"
 
@@ -289,14 +290,19 @@ TEST_F(LeaderTest, ASilentWorkerIsLostWithinTheTimeout) {
   const auto stub = v1::WorkerService::NewStub(grpc::CreateChannel(
       "127.0.0.1:" + std::to_string(leader_->port()), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
-  context.AddMetadata("authorization", std::string("Bearer ") + kSecret);
+  const std::string nonce = MakeNonce();
+  context.AddMetadata("authorization", OpeningOf(kSecret, nonce));
   const auto stream = stub->Work(&context);
+  v1::LeaderMessage first_message;
+  ASSERT_TRUE(stream->Read(&first_message));
   v1::WorkerMessage join;
   join.mutable_join()->set_rank(1);
   join.mutable_join()->set_version("0.1.0");
   join.mutable_join()->set_model_hash("aaaaaaaa");
   for (const std::string& key : Identity().config_keys) join.mutable_join()->add_config_keys(key);
   join.mutable_join()->set_numerics_class("cccccccc");
+  join.mutable_join()->set_proof(
+      ProofOf(GroupEnd::kWorker, kSecret, nonce, first_message.challenge().nonce()));
   ASSERT_TRUE(stream->Write(join));
   ASSERT_TRUE(WaitUntil([](const auto& views) { return views[1].state == WorkerState::kJoined; }));
   const auto start = steady_clock::now();
@@ -319,11 +325,18 @@ TEST_F(LeaderTest, WorkersEndWhenTheLeaderIsGone) {
   EXPECT_EQ(second.End().code(), absl::StatusCode::kUnavailable);
 }
 
-// A leader that sends nothing after welcome.
+// A leader that proves itself and sends nothing after welcome.
 class MuteService final : public v1::WorkerService::Service {
   grpc::Status Work(grpc::ServerContext* context,
                     grpc::ServerReaderWriter<v1::LeaderMessage, v1::WorkerMessage>* stream) override {
-    v1::LeaderMessage welcome;
+    const auto& authorization = context->client_metadata().find("authorization")->second;
+    const std::optional<Opening> opening =
+        ReadOpening({authorization.data(), authorization.size()}, {kSecret});
+    v1::LeaderMessage challenge, welcome;
+    challenge.mutable_challenge()->set_nonce("nonce");
+    challenge.mutable_challenge()->set_proof(
+        ProofOf(GroupEnd::kLeader, opening->secret, opening->worker_nonce, "nonce"));
+    stream->Write(challenge);
     welcome.mutable_welcome();
     stream->Write(welcome);
     v1::WorkerMessage ignored;

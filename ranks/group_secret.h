@@ -1,0 +1,48 @@
+#pragma once
+
+// How a worker and the leader of its group prove to each other that they know the group's secret. Neither
+// sends it: whoever listens at the other's address learns nothing that opens the port, and is not obeyed.
+//
+// Each end draws a nonce for the call. A proof is HMAC-SHA256 (RFC 2104) with the secret as key over the
+// prover's role and both nonces, so it is good for one call and one end:
+//
+//   worker                                              leader
+//   metadata: its nonce, opening proof              ->  which of its secrets it is; else UNAUTHENTICATED
+//                                                   <-  challenge: its nonce, its proof
+//   checks the proof                                ->  join with its proof
+//
+// The opening proof is over the worker's nonce alone and could be sent again by somebody who has seen it. It
+// only keeps strangers from streams; the worker's proof in join is what lets it in. Pure but for MakeNonce.
+//
+// This says who is at the other end, not that nobody sits between: against that there is TLS.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace foredraft {
+
+enum class GroupEnd { kLeader, kWorker };
+
+// 32 random bytes.
+std::string MakeNonce();
+
+// `end`'s proof of a call, 32 bytes.
+std::string ProofOf(GroupEnd end, std::string_view secret, std::string_view worker_nonce,
+                    std::string_view leader_nonce);
+
+// In time that does not depend on the content.
+bool SameProof(std::string_view a, std::string_view b);
+
+// The value of `authorization` in a worker's call: "HMAC-SHA256 NONCE PROOF", in hex digits.
+std::string OpeningOf(std::string_view secret, std::string_view worker_nonce);
+
+struct Opening {
+  std::string worker_nonce;
+  std::string secret;
+};
+// What a call's `authorization` says, if one of `secrets` proves it.
+std::optional<Opening> ReadOpening(std::string_view authorization, const std::vector<std::string>& secrets);
+
+}  // namespace foredraft
