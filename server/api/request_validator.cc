@@ -21,6 +21,12 @@ absl::Status Refuse(const Parts&... parts) {
 }
 
 // A closed range, or one open at the bottom. NaN is in no range.
+// A logit is divided by the temperature, and a positive one of a token seen before by the repetition penalty.
+// With smaller numbers logits of 1e19 (1e32) would become infinite, and all infinite ones equal. At these the
+// results no longer change: the largest logit wins.
+constexpr float kLowestTemperature = 1e-20f;  // below: greedy
+constexpr float kLowestPenalty = 1e-6f;       // below: as this one
+
 struct Range {
   double low;
   double high;
@@ -221,6 +227,8 @@ absl::StatusOr<SamplingParams> RequestValidator::Sampling(const ClientSampling& 
   RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", sampling.presence_penalty, {-2, 2}));
   RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", sampling.frequency_penalty, {-2, 2}));
   sampling.top_k = std::clamp(sampling.top_k, 0, limits_.vocab_size);
+  if (sampling.temperature < kLowestTemperature) sampling.temperature = 0;
+  sampling.repetition_penalty = std::max(sampling.repetition_penalty, kLowestPenalty);
   return sampling;
 }
 

@@ -191,6 +191,19 @@ TEST_F(RequestValidatorTest, FillsAbsentFieldsFromTheCheckpointThenNeutral) {
   EXPECT_EQ(checked->request.sampling.temperature, 0);
 }
 
+// Division by these would make several logits infinite, and the lowest id of them would win.
+TEST_F(RequestValidatorTest, NumbersTooSmallToDivideByActAsTheirLimit) {
+  for (const float temperature : {1e-45f, 1e-40f, 1e-38f, 2e-38f, 1e-21f}) {
+    Client client = Good();
+    client.sampling.temperature = temperature;
+    client.sampling.repetition_penalty = temperature;
+    const auto checked = Check(client);
+    ASSERT_TRUE(checked.ok()) << checked.status();
+    EXPECT_EQ(checked->request.sampling.temperature, 0);
+    EXPECT_EQ(checked->request.sampling.repetition_penalty, 1e-6f);
+  }
+}
+
 TEST_F(RequestValidatorTest, AbsentMaxTokensBecomesTheRestOfTheContext) {
   ClientRequest client = Good();
   client.max_tokens.reset();
