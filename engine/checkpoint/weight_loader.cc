@@ -1,6 +1,8 @@
 #include "engine/checkpoint/weight_loader.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -60,7 +62,14 @@ class CheckpointSource : public WeightSource {
   }
 
   absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
-    const auto read = [&](int index) { return ReadParts(weight.parts(index)); };
+    std::optional<WeightFormat> first;
+    const auto read = [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
+      ASSIGN_OR_RETURN(std::vector<HostWeight> parts, ReadParts(weight.parts(index)));
+      if (!first) first = parts.front().format;
+      if (!(parts.front().format == *first))
+        return RefuseExpert(*weight.parts(index)[0], parts.front().format, *first);
+      return parts;
+    };
     ASSIGN_OR_RETURN(*member.out, device_.PackWeights(weight.expert_count, read));
     return absl::OkStatus();
   }
@@ -100,6 +109,15 @@ class CheckpointSource : public WeightSource {
     ASSIGN_OR_RETURN(member.out->w_uv, device_.PackWeights(member.head_count, w_uv));
     Advance(weight.tensors);
     return absl::OkStatus();
+  }
+
+  // The experts of a layer are one array.
+  absl::Status RefuseExpert(const TensorSpec& spec, const WeightFormat& format,
+                            const WeightFormat& first) const {
+    const std::string name = FindStored(checkpoint_, config_, spec)->tensors(config_, spec).front().name;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor %s: %s, allowed %s, as the layer's other experts have",
+                        checkpoint_.Find(name).file->path(), name, NameOf(format), NameOf(first)));
   }
 
   // Bytes in the file, scales included.

@@ -188,6 +188,19 @@ TEST_F(WeightLoaderTest, APartlyFP8GroupBecomesBF16) {
   ExpectRows(gate_up, 10, "model.layers.0.mlp.up_proj.weight");
 }
 
+TEST_F(WeightLoaderTest, AnExpertUnlikeTheOthersIsRefusedByName) {
+  config_.projections = kFp8Format;
+  for (const char* const name : {"gate_proj", "up_proj"}) {
+    MakeF8("model.layers.1.mlp.experts.0." + std::string(name) + ".weight", {0.5f});
+  }
+  const absl::Status status = Load(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("model.safetensors: tensor model.layers.1.mlp.experts.1.gate_proj.weight: bf16, allowed fp8, "
+                "as the layer's other experts have"));
+}
+
 TEST_F(WeightLoaderTest, WithoutQLoraThereIsOneQProjection) {
   config_.q_lora_rank = 0;
   tensors_ = TensorsFor(config_);
