@@ -51,7 +51,7 @@ TEST(MtpChainOfV4, NamesTheBoundaryThatIsWrong) {
     const bool behind =
         boundary.name == "mtp_forward_tail" || boundary.name == "mtp_full_chain" || boundary.name == "drafts";
     if (behind) continue;
-    EXPECT_EQ(boundary.ok(), boundary.name != "mtp_projection") << boundary.name;
+    EXPECT_EQ(boundary.ok(), boundary.name != "mtp_projection_impl") << boundary.name;
   }
 }
 

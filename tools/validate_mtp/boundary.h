@@ -62,7 +62,7 @@ class RealBoundary {
       square_ += exact[i] * exact[i];
       ++count_;
       const double difference = std::abs(static_cast<double>(device[i]) - exact[i]);
-      if (!(difference <= difference_)) difference_ = difference;  // keeps NaN
+      if (difference > difference_ || std::isnan(difference)) difference_ = difference;  // NaN stays
       rounding_ = std::max(rounding_, std::abs(rounded[i] - exact[i]));
     }
   }

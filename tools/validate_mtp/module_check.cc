@@ -29,7 +29,7 @@ ModuleCheck::ModuleCheck(MtpDevice& device, const reference::Weights& exact,
       forward_(exact, rounded, config_),
       chain_(exact, rounded, config_),
       seeded_("mtp_seed_hc_stack", absl::StrFormat("[%d, %d]", rows, device.width())),
-      projected_("mtp_projection", absl::StrFormat("[%d, %d]", rows, device.width())),
+      projected_("mtp_projection_impl", absl::StrFormat("[%d, %d]", rows, device.width())),
       layered_("mtp_decoder_layer_tail", absl::StrFormat("[%d, %d]", rows, device.width())),
       forwarded_("mtp_forward_tail", absl::StrFormat("[%d, %d]", rows, device.width())),
       logits_("mtp_compute_logits_tail", absl::StrFormat("[%d, %d]", rows, config_.vocab_size)),
@@ -37,9 +37,9 @@ ModuleCheck::ModuleCheck(MtpDevice& device, const reference::Weights& exact,
 
 void ModuleCheck::CompareParts(const DeviceRows& rows) {
   const int width = device_.width(), hidden = config_.hidden_size;
-  const std::vector<float> seeded = device_.Run(MtpDevice::Part::kSeed, rows);
-  const std::vector<float> projected = device_.Run(MtpDevice::Part::kProjection, rows);
-  const std::vector<float> layered = device_.Run(MtpDevice::Part::kLayer, rows, projected);
+  const std::vector<float> seeded = MtpSeedHcStack(device_, rows);
+  const std::vector<float> projected = MtpProjectionImpl(device_, rows);
+  const std::vector<float> layered = MtpDecoderLayerTail(device_, rows, projected);
   for (int r = 0; r < rows.count(); ++r) {
     if (rows.slots[r] < 0) continue;
     const size_t at = static_cast<size_t>(r) * width;
@@ -75,11 +75,9 @@ void ModuleCheck::CompareChain(MtpRow row, bool recycled, const float* logits) {
                             : full_chain_.Add(logits, own_logits_[slot], chain_.rounded->Logits(own.rounded));
 }
 
-ModuleCheck::Result ModuleCheck::Run(const DeviceRows& rows, bool recycled) {
+MtpChainResult ModuleCheck::Run(const DeviceRows& rows, bool recycled) {
   const int width = device_.width(), vocab = config_.vocab_size;
-  Result result;
-  result.outputs = device_.Run(MtpDevice::Part::kForward, rows);
-  result.logits = device_.Logits(1, result.outputs);
+  MtpChainResult result = MtpFullChain(device_, rows);
   if (device_.has_parts()) CompareParts(rows);
   for (int r = 0; r < rows.count(); ++r) {
     if (rows.slots[r] < 0) continue;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/validate_mtp/boundary.h"
+#include "tools/validate_mtp/kernel_functions.h"
 #include "tools/validate_mtp/mtp_device.h"
 #include "tools/validate_mtp/mtp_reference.h"
 
@@ -21,11 +22,7 @@ class ModuleCheck {
 
   // Runs the module on the device and in the references; idle rows are skipped. Sequences are slots.
   // `recycled`: rows.previous is what the module gave for the row before, so the full chain takes its own.
-  struct Result {
-    std::vector<float> outputs;  // [R, W]
-    std::vector<float> logits;   // [R, V]
-  };
-  Result Run(const DeviceRows& rows, bool recycled);
+  MtpChainResult Run(const DeviceRows& rows, bool recycled);
 
   // The draft of a slot, chosen from the last row that Run computed for it.
   void AddDraft(int slot, int draft);

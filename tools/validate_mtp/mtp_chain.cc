@@ -231,7 +231,7 @@ class MtpChain {
   // last row.
   absl::Status MakeDrafts(const DeviceRows& rows, const std::vector<int32_t>& last_rows) {
     const bool prefill = rows.prefill;
-    ModuleCheck::Result result = module_.Run(rows, /*recycled=*/false);
+    MtpChainResult result = module_.Run(rows, /*recycled=*/false);
     std::vector<int32_t> from = last_rows;
     drafts_.assign(static_cast<size_t>(kRequests) * options_.draft_len, 0);
     for (int draft = 1; draft <= options_.draft_len; ++draft) {
