@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint_summary.h"
 #include "server/cli/commands.h"
+#include "server/request_setup.h"
 
 namespace foredraft {
 namespace {
@@ -29,6 +30,15 @@ absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
   return SummarizeConfig(model);
 }
 
+// What `serve` checks of a checkpoint directory besides what the summary has checked; the values of its
+// weights apart.
+absl::Status CheckServable(const std::string& dir, const ModelConfig& model) {
+  Config config;
+  config.model = dir;
+  RETURN_IF_ERROR(LoadTokenizer(config, model).status());
+  return LoadGenerationConfig(config).status();
+}
+
 absl::Status ShowInfo(const std::string& path) {
   ASSIGN_OR_RETURN(const CheckpointSummary summary, Summarize(path));
   const ModelConfig& model = summary.config;
@@ -46,7 +56,12 @@ absl::Status ShowInfo(const std::string& path) {
       summary.tensor_count == 0
           ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", FormatOf(model))
           : absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
-  Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
+  if (model.drafter.empty()) {
+    Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
+  } else {
+    Row("drafter",
+        absl::StrCat(model.drafter, ", not used: ", Grouped(summary.unread_bytes), " bytes are not loaded"));
+  }
   Row("KV bytes per token",
       absl::StrCat(Grouped(summary.kv_bytes_per_token), ", and ",
                    Grouped(summary.kv_bytes_per_token_of_module), " per MTP module that runs"));
@@ -57,6 +72,10 @@ absl::Status ShowInfo(const std::string& path) {
   }
   if (summary.window_bytes_per_sequence > 0) {
     Row("window bytes", absl::StrCat(Grouped(summary.window_bytes_per_sequence), " per sequence"));
+  }
+  if (summary.tensor_count > 0) {
+    const absl::Status servable = CheckServable(path, model);
+    Row("serve", servable.ok() ? "takes it" : absl::StrCat("refuses it: ", servable.message()));
   }
   return absl::OkStatus();
 }
