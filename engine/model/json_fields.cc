@@ -20,7 +20,13 @@ int JsonFields::RequiredInt(const char* field, int64_t low, int64_t high) {
 
 int JsonFields::OptionalInt(const char* field, int fallback, int64_t low, int64_t high) {
   const nlohmann::json* value = Find(field);
-  if (value == nullptr) return fallback;
+  if (value == nullptr) {
+    if (fallback < low || fallback > high) {
+      Refuse(field, absl::StrFormat("missing, which means %d", fallback),
+             absl::StrFormat("%d..%d", low, high));
+    }
+    return fallback;
+  }
   // Above int64's range nlohmann keeps an unsigned number, which get<int64_t> would wrap.
   const bool fits =
       value->is_number_integer() &&

@@ -23,7 +23,8 @@ int ReadIntOrNull(JsonFields& fields, const char* field, std::optional<int> abse
   if (!fields.Has(field) && !absent) {
     fields.Refuse(field, "missing", absl::StrFormat("null, %d..%d", low, high));
   }
-  return fields.OptionalInt(field, fields.Has(field) ? 0 : absent.value_or(0), low, high);
+  if (fields.Find(field) == nullptr) return fields.Has(field) ? 0 : absent.value_or(0);
+  return fields.RequiredInt(field, low, high);
 }
 
 void ReadSizes(JsonFields& fields, const V3Family& family, ModelConfig& config) {

@@ -409,6 +409,8 @@ const Refusal kRefusals[] = {
     {"GroupsDoNotDivide", R"({"n_group": 7})", "n_group: 7, allowed divisors of n_routed_experts, 256"},
     {"GroupsOfOne", R"({"n_group": 256})", "n_group: 256, allowed at most n_routed_experts / 2, 128"},
     {"TopkGroup", R"({"topk_group": 9})", "topk_group: 9, allowed 1..8"},
+    {"AbsentTopkGroup", R"({"topk_group": null, "n_group": 2})",
+     "topk_group: missing, which means 4, allowed 1..2"},
     {"TopkExperts", R"({"num_experts_per_tok": 129})", "num_experts_per_tok: 129, allowed 1..128"},
     {"QuantMethod", R"({"quantization_config": {"quant_method": "awq"}})",
      R"(quantization_config.quant_method: "awq", allowed fp8, compressed-tensors)"},
