@@ -74,9 +74,12 @@ absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(dir, config));
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   CheckpointSummary summary = SummarizeShape(config);
+  const std::string unread = DescribeModel(config, 0).unread_beginning;
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     ++summary.tensor_count;
     summary.bytes += tensor.entry->bytes;
+    if (!unread.empty() && tensor.entry->name.starts_with(unread))
+      summary.unread_bytes += tensor.entry->bytes;
     summary.dtype_bytes[tensor.entry->dtype] += tensor.entry->bytes;
   }
   return summary;

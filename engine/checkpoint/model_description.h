@@ -126,6 +126,8 @@ struct ModelDescription {
   std::vector<WeightSpec> weights;
   // Tensors with this name ending (left by old converters) are accepted and not read. Empty: none.
   std::string unread_ending;
+  // Tensors whose names begin so are accepted and not read: of a drafter that does not run. Empty: none.
+  std::string unread_beginning;
   const TensorSpec* Tensor(TensorSpec tensor);
 };
 

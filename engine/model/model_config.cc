@@ -1,8 +1,11 @@
 #include "engine/model/model_config.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "engine/checkpoint/formats/quantization_reader.h"
@@ -26,19 +29,35 @@ constexpr OtherDrafter kOtherDrafters[] = {{"dspark_", "DSpark", "DSpark"},
                                            {"medusa_", "Medusa", "Medusa"},
                                            {"speculators_", "Speculator", "speculators"}};
 
-void RefuseOtherDrafters(JsonFields& fields, const nlohmann::json& object) {
-  const auto refuse = [&](const std::string& field, const nlohmann::json& value, const char* drafter) {
-    fields.Refuse(ShowKey(field).c_str(), ShowJson(value),
-                  absl::StrFormat("MTP modules only: this checkpoint drafts with %s", drafter));
-  };
+void RefuseDrafter(JsonFields& fields, const std::string& field, const nlohmann::json& value,
+                   const char* drafter) {
+  fields.Refuse(ShowKey(field).c_str(), ShowJson(value),
+                absl::StrFormat("MTP modules only: this checkpoint drafts with %s", drafter));
+}
+
+void RefuseDrafterArchitectures(JsonFields& fields) {
   const nlohmann::json* names = fields.Find("architectures");
   const std::string architectures = names == nullptr ? "" : names->dump();
   for (const OtherDrafter& drafter : kOtherDrafters) {
-    for (const auto& [field, value] : object.items()) {
-      if (field.starts_with(drafter.field_begins) && !value.is_null()) refuse(field, value, drafter.name);
-    }
     if (architectures.find(drafter.architecture_has) != std::string::npos) {
-      refuse("architectures", *names, drafter.name);
+      RefuseDrafter(fields, "architectures", *names, drafter.name);
+    }
+  }
+}
+
+// Fields of other drafters than the kind's own.
+void RefuseDrafterFields(JsonFields& fields, const nlohmann::json& object, const ModelKind* kind) {
+  const auto own = kind == nullptr ? std::span<const char* const>() : kind->drafter_fields;
+  for (const OtherDrafter& drafter : kOtherDrafters) {
+    const auto of_drafter = [&](const std::string& field) { return field.starts_with(drafter.field_begins); };
+    for (const auto& [field, value] : object.items()) {
+      if (!of_drafter(field) || value.is_null()) continue;
+      if (std::find(own.begin(), own.end(), field) != own.end()) continue;
+      if (std::any_of(own.begin(), own.end(), of_drafter)) {
+        fields.Refuse(ShowKey(field).c_str(), ShowJson(value), absl::StrJoin(own, ", "));
+      } else {
+        RefuseDrafter(fields, field, value, drafter.name);
+      }
     }
   }
 }
@@ -84,8 +103,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrFormat("%s: not a JSON object", file));
   JsonFields fields(object, file, "");
   ModelConfig config;
-  RefuseOtherDrafters(fields, object);
+  RefuseDrafterArchitectures(fields);
   const ModelKind* kind = ReadKind(fields, config);
+  RefuseDrafterFields(fields, object, kind);
   RETURN_IF_ERROR(fields.status());  // another kind's fields mean something else
   config.projections = ReadQuantization(fields);
   kind->read(fields, config);

@@ -39,6 +39,8 @@ struct ModelName {
 struct ModelKind {
   // The first of an architecture is the name of a config.json without model_type.
   std::span<const ModelName> names;
+  // Fields of config.json by which it names a drafter that is not MTP modules, and which `read` reads.
+  std::span<const char* const> drafter_fields = {};
   // The chat format of its tokenizers that have no template (server/text/chat_format.h).
   std::string_view chat_format;
   // Reads config.json's fields but quantization_config and the token ids.

@@ -79,7 +79,9 @@ void CheckModules(const LoadedConfig& loaded, const ModelConfig& model, int want
   const int present = model.num_nextn_predict_layers;
   if (wanted <= present || errors.Refused(path)) return;
   const std::string allowed =
-      present == 0
+      !model.drafter.empty()
+          ? absl::StrCat("0: this checkpoint drafts with ", model.drafter, ", which foredraft does not run")
+      : present == 0
           ? "0, the model has no MTP modules: config.json says num_nextn_predict_layers 0 (if the checkpoint "
             "has some, set it to their number)"
           : absl::StrFormat("0..%d, the model's MTP modules", present);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"
+#include "engine/model/deepseek_v4/dspark_config.h"
 #include "kernels/weight_format.h"
 
 namespace foredraft {
@@ -53,7 +54,9 @@ int ReadRopeDim(JsonFields& fields, const DeepseekV4Shape& shape) {
   if (fields.Find("partial_rotary_factor") != nullptr) {
     fallback = std::llround(fields.OptionalDouble("partial_rotary_factor", 0.125, 0, 1) * shape.head_dim);
   }
-  const int dim = fields.OptionalInt("qk_rope_head_dim", static_cast<int>(fallback), 2, kMaxWidth);
+  const int dim = fields.Find("qk_rope_head_dim") == nullptr
+                      ? static_cast<int>(fallback)
+                      : fields.RequiredInt("qk_rope_head_dim", 2, kMaxWidth);
   if (dim < 2 || dim % 2 != 0 || dim > shape.head_dim) {
     fields.Refuse(fields.Find("qk_rope_head_dim") != nullptr ? "qk_rope_head_dim" : "partial_rotary_factor",
                   absl::StrFormat("%d rotated values", dim),
@@ -87,16 +90,19 @@ void ReadAttention(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& sha
   }
 }
 
-// The kinds by DeepSeek's compress_ratios: a ratio per layer, then 0 per MTP module.
+// The kinds by DeepSeek's compress_ratios: a ratio per layer, then 0 per MTP module, or per stage of DSpark.
 void ReadRatios(JsonFields& fields, const json& ratios, const ModelConfig& config, DeepseekV4Shape& shape) {
   const size_t layers = config.num_hidden_layers;
   const size_t all = layers + config.num_nextn_predict_layers;
   const auto refuse = [&] {
-    fields.Refuse(
-        "compress_ratios", ShowJson(ratios),
-        absl::StrFormat("0, 4 or 128 for %d layers, then 0 for the MTP modules, %d in all", layers, all));
+    fields.Refuse("compress_ratios", ShowJson(ratios),
+                  shape.dspark
+                      ? absl::StrFormat("0, 4 or 128 for %d layers, then 0 for every DSpark stage", layers)
+                      : absl::StrFormat("0, 4 or 128 for %d layers, then 0 for the MTP modules, %d in all",
+                                        layers, all));
   };
-  if (!ratios.is_array() || (ratios.size() != layers && ratios.size() != all)) return refuse();
+  if (!ratios.is_array() || ratios.size() < layers) return refuse();
+  if (!shape.dspark && ratios.size() != layers && ratios.size() != all) return refuse();
   for (size_t i = 0; i < ratios.size(); ++i) {
     const auto* name = std::find_if(std::begin(kKindNames), std::end(kKindNames),
                                     [&](const KindName& row) { return ratios[i] == row.shipped_ratio; });
@@ -121,12 +127,15 @@ void ReadLayerTypes(JsonFields& fields, const json& types, const ModelConfig& co
     if (name == std::end(kKindNames)) return refuse();
     shape.layers.push_back(name->kind);
   }
+  // Configurations that early transformers saved have the ratios as two fields.
+  shape.sparse_ratio = fields.OptionalInt("compress_rate_csa", 4, 1, kMaxRatio);
+  shape.heavy_ratio = fields.OptionalInt("compress_rate_hca", 128, 1, kMaxRatio);
   const json* rates = fields.Find("compress_rates");
   if (rates == nullptr) return;
   if (!rates->is_object()) return fields.Refuse("compress_rates", ShowJson(*rates), "an object");
   JsonFields rate(*rates, fields.file(), "compress_rates.");
-  shape.sparse_ratio = rate.OptionalInt("compressed_sparse_attention", 4, 1, kMaxRatio);
-  shape.heavy_ratio = rate.OptionalInt("heavily_compressed_attention", 128, 1, kMaxRatio);
+  shape.sparse_ratio = rate.OptionalInt("compressed_sparse_attention", shape.sparse_ratio, 1, kMaxRatio);
+  shape.heavy_ratio = rate.OptionalInt("heavily_compressed_attention", shape.heavy_ratio, 1, kMaxRatio);
   fields.Keep(rate.status());
 }
 
@@ -236,6 +245,11 @@ void ReadDeepseekV4(JsonFields& fields, ModelConfig& config) {
   config.runs_indexer = true;
   config.recycles_module = true;
   ReadSizes(fields, config, shape);
+  shape.dspark = ReadDSpark(fields, config);
+  if (shape.dspark) {
+    config.num_nextn_predict_layers = 0;  // what the file says of them is no number of modules
+    config.drafter = "DSpark";
+  }
   ReadAttention(fields, config, shape);
   if (!fields.status().ok()) return;  // the lists below are checked against these sizes
   ReadLayers(fields, config, shape);

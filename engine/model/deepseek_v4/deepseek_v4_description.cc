@@ -192,6 +192,7 @@ ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_co
   top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head);
   top.Norm("norm", config.hidden_size, &model.norm);
   top.Hyper("hc_head", config.hc_mult, 1, model.hc_head);
+  if (config.v4->dspark) description.unread_beginning = "mtp.";
   for (int i = 0; i < config.num_hidden_layers; ++i) {
     Describer(config, absl::StrCat("layers.", i, "."), description)
         .Layer(config.v4->Kind(i), config.v4->IsHash(i), model.layers[i]);

@@ -6,6 +6,7 @@
 #include "engine/model/deepseek_v4/deepseek_v4_config.h"
 #include "engine/model/deepseek_v4/deepseek_v4_description.h"
 #include "engine/model/deepseek_v4/deepseek_v4_names.h"
+#include "engine/model/deepseek_v4/dspark_config.h"
 
 namespace foredraft {
 namespace {
@@ -21,6 +22,7 @@ constexpr RefusedValue kRefused[] = {{"kv_cache_config.dtype", "fp8", "bf16 with
 // Its rows have one dtype, whatever kv_dtype is.
 const ModelKind kDeepseekV4Kind = {
     .names = kNames,
+    .drafter_fields = kDSparkFields,
     .chat_format = "deepseek_v4",
     .read = ReadDeepseekV4,
     .describe = DescribeDeepSeekV4,

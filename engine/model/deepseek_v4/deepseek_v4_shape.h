@@ -19,6 +19,14 @@ enum class AttentionKind : int32_t {
   kHeavilyCompressed,  // all entries of a compressor: HCA
 };
 
+// The checkpoint's own drafter, where that is DSpark and not MTP modules.
+struct DSparkShape {
+  int block_size = 0;                 // rows of a block: drafts that one forward makes
+  int noise_token_id = 0;             // of a block's rows but the first
+  std::vector<int> target_layer_ids;  // the target's layers whose outputs it reads
+  int markov_rank = 0;
+};
+
 struct DeepseekV4Shape {
   std::vector<AttentionKind> layers;  // [num_hidden_layers]; MTP modules are kWindow
   std::vector<int32_t> hash_layers;   // [num_hidden_layers]: 1 where experts follow from the token's id
@@ -34,6 +42,7 @@ struct DeepseekV4Shape {
   // The rotation of layers with a compressor; the others have rope_theta without YaRN.
   double compress_rope_theta = 160000;
   std::optional<RopeScaling> compress_rope_scaling;
+  std::optional<DSparkShape> dspark;
 
   // Tokens of an entry of this kind; 0: no entries.
   int Ratio(AttentionKind kind) const {

@@ -3,16 +3,19 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_summary.h"
 #include "engine/checkpoint/weight_loader.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/deepseek_v4_comparison.h"
 #include "tests/engine/checkpoint/fake_device.h"
@@ -64,7 +67,7 @@ TEST(DeepseekV4Loader, LoadsWithoutTheModule) {
   Comparison(config, dir).Model(loaded->weights);
 }
 
-// ---- transformers' names ----
+// ---- DSpark in the place of modules ----
 
 std::vector<RawTensor> TensorsOf(const std::string& dir) {
   const auto checkpoint = Checkpoint::Open(dir);
@@ -77,6 +80,44 @@ std::vector<RawTensor> TensorsOf(const std::string& dir) {
   }
   return tensors;
 }
+
+// A golden whose module becomes a stage, with stages and tensors that no module has beside it.
+std::string WriteWithDSpark(const std::string& golden) {
+  std::vector<RawTensor> tensors = TensorsOf(GoldenDir(golden));
+  for (const char* const name :
+       {"mtp.0.main_proj.weight", "mtp.1.attn.wkv.weight", "mtp.2.markov_head.embed.weight"}) {
+    tensors.push_back({name, "BF16", {4, 2}, std::string(16, '\x7f')});  // not finite: must not be read
+  }
+  const std::string dir = MakeTestDir("dspark_" + golden);
+  WriteSafetensors(dir + "/model.safetensors", tensors);
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(GoldenDir(golden) + "/config.json"));
+  config["dspark_block_size"] = 5;
+  config["dspark_noise_token_id"] = 3;
+  config["dspark_target_layer_ids"] = {0, 2};
+  config["dspark_markov_rank"] = 8;
+  WriteFile(dir + "/config.json", config.dump());
+  return dir;
+}
+
+TEST(DeepseekV4Loader, LoadsTheTargetOfACheckpointWithDSpark) {
+  for (const std::string name : kNames) {
+    SCOPED_TRACE(name);
+    const std::string dir = WriteWithDSpark(name);
+    const ModelConfig config = ConfigOf(dir);
+    const auto loaded = Load(dir, 0);
+    EXPECT_TRUE(loaded->weights.modules.empty());
+    Comparison(config, GoldenDir(name)).Model(loaded->weights);
+    const absl::StatusOr<CheckpointSummary> summary = SummarizeCheckpoint(dir);
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_EQ(summary->config.num_nextn_predict_layers, 0);
+    EXPECT_EQ(summary->mtp_parameters, 0);
+    EXPECT_GT(summary->unread_bytes, 3 * 16);
+    EXPECT_EQ(SummarizeCheckpoint(GoldenDir(name))->unread_bytes, 0);
+    EXPECT_EQ(summary->parameters, SummarizeCheckpoint(GoldenDir(name))->parameters);
+  }
+}
+
+// ---- transformers' names ----
 
 using Names = std::vector<std::pair<std::string, std::string>>;
 

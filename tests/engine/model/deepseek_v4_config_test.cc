@@ -123,6 +123,21 @@ TEST(DeepseekV4Config, ReadsWhatTransformersSaves) {
   EXPECT_TRUE(read->v4->IsHash(2));
 }
 
+// transformers had a field per ratio before it had compress_rates.
+TEST(DeepseekV4Config, ReadsTheRatiosOfOldFiles) {
+  json config = SavedFlash();
+  config.erase("compress_rates");
+  config["compress_rate_csa"] = 2;
+  config["compress_rate_hca"] = 16;
+  const auto read = Inspect(config);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->v4->Ratio(AttentionKind::kCompressedSparse), 2);
+  EXPECT_EQ(read->v4->Ratio(AttentionKind::kHeavilyCompressed), 16);
+  config["compress_rate_hca"] = 0;
+  EXPECT_THAT(std::string(Inspect(config).status().message()),
+              testing::HasSubstr("compress_rate_hca: 0, allowed 1..4096"));
+}
+
 // The frequencies are those of DeepSeek's own code, to the digits that it prints.
 TEST(DeepseekV4Config, GivesTheFrequenciesOfBothRotations) {
   for (const json& config : {Flash(), SavedFlash()}) {
@@ -194,6 +209,67 @@ TEST(DeepseekV4Config, ReadsTheGoldenCheckpoints) {
   }
 }
 
+// V4-Flash-0731's config.json: num_nextn_predict_layers is 1, and there is no module.
+json WithDSpark(json config) {
+  config["dspark_block_size"] = 5;
+  config["dspark_noise_token_id"] = 128799;
+  config["dspark_target_layer_ids"] = {40, 41, 42};
+  config["dspark_markov_rank"] = 256;
+  return config;
+}
+
+TEST(DeepseekV4Config, ReadsDSparkInThePlaceOfModules) {
+  json config = WithDSpark(Flash());
+  for (const int stages : {3, 1, 0}) {
+    config["compress_ratios"] = json(std::vector<int>(43 + stages, 0));
+    const auto read = Inspect(config);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->num_nextn_predict_layers, 0);
+    EXPECT_EQ(read->drafter, "DSpark");
+    ASSERT_TRUE(read->v4->dspark.has_value());
+    EXPECT_EQ(read->v4->dspark->block_size, 5);
+    EXPECT_EQ(read->v4->dspark->noise_token_id, 128799);
+    EXPECT_THAT(read->v4->dspark->target_layer_ids, ElementsAre(40, 41, 42));
+    EXPECT_EQ(read->v4->dspark->markov_rank, 256);
+    EXPECT_EQ(read->v4->layers.size(), 43u);
+  }
+  EXPECT_FALSE(Inspect(Flash())->v4->dspark.has_value());
+}
+
+struct DSparkRefusal {
+  const char* patch;
+  const char* error;
+};
+TEST(DeepseekV4Config, RefusesOtherDSparks) {
+  for (const auto& [patch, error] : {
+           DSparkRefusal{R"({"dspark_block_size": null})", "dspark_block_size: missing"},
+           {R"({"dspark_noise_token_id": null})", "dspark_noise_token_id: missing"},
+           {R"({"dspark_target_layer_ids": null})", "dspark_target_layer_ids: missing"},
+           {R"({"dspark_markov_rank": null})", "dspark_markov_rank: missing"},
+           {R"({"dspark_block_size": 1})", "dspark_block_size: 1, allowed 2..8"},
+           {R"({"dspark_block_size": 9})", "dspark_block_size: 9, allowed 2..8"},
+           {R"({"dspark_noise_token_id": 129280})", "dspark_noise_token_id: 129280, allowed 0..129279"},
+           {R"({"dspark_noise_token_id": -1})", "dspark_noise_token_id: -1"},
+           {R"({"dspark_target_layer_ids": []})",
+            "dspark_target_layer_ids: [], allowed a list of different layers"},
+           {R"({"dspark_target_layer_ids": [42, 43]})", "dspark_target_layer_ids: [42,43]"},
+           {R"({"dspark_target_layer_ids": [1, 1]})", "dspark_target_layer_ids: [1,1]"},
+           {R"({"dspark_target_layer_ids": 42})", "dspark_target_layer_ids: 42"},
+           {R"({"dspark_target_layer_ids": [18446744073709551615]})",
+            "dspark_target_layer_ids: [18446744073709551615]"},
+           {R"({"dspark_markov_rank": 0})", "dspark_markov_rank: 0, allowed 1..4096"},
+           {R"({"dspark_n_routed_experts": 128})",
+            "dspark_n_routed_experts: 128, allowed dspark_block_size, "},
+           {R"({"eagle_config": {}})", "eagle_config: {}, allowed MTP modules only"},
+       }) {
+    json config = WithDSpark(Flash());
+    config.merge_patch(json::parse(patch));
+    const absl::Status status = Inspect(config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << patch;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(error));
+  }
+}
+
 struct V4Refusal {
   const char* name;
   bool saved;
@@ -202,7 +278,8 @@ struct V4Refusal {
 };
 
 const V4Refusal kV4Refusals[] = {
-    {"DSpark", false, R"({"dspark_block_size": 7})", "drafts with DSpark"},
+    {"DSpark", false, R"({"dspark_block_size": 7})", "dspark_noise_token_id: missing"},
+    {"StagesOfNothing", false, R"({"num_hidden_layers": 1, "compress_ratios": [0, 0, 0, 0]})", "2 in all"},
     {"NoKinds", false, R"({"compress_ratios": null})", "compress_ratios: missing"},
     {"OtherRatio", false, R"({"num_hidden_layers": 2, "compress_ratios": [0, 32, 0]})",
      "compress_ratios: [0,32,0], allowed 0, 4 or 128 for 2 layers"},
