@@ -14,6 +14,7 @@
 #include "base/hex.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "server/api/grpc_context.h"
 
 namespace foredraft {
 namespace {
@@ -137,10 +138,7 @@ std::shared_ptr<const TokenTable> Access::table() const {
 
 absl::StatusOr<std::string> Access::Check(const grpc::ServerContextBase& context, Role role) const {
   if (table() == nullptr) return std::string();
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find("authorization");
-  if (found == metadata.end()) return Check(std::string_view(), role);
-  return Check(std::string_view(found->second.data(), found->second.size()), role);
+  return Check(GrpcContext::AuthorizationOf(context), role);
 }
 
 absl::StatusOr<std::string> Access::Check(std::string_view authorization, Role role) const {

@@ -17,14 +17,14 @@ namespace {
 using std::chrono::steady_clock;
 using std::chrono::system_clock;
 
-// The earliest of the server's, the request's and the RPC's deadlines. The RPC's is taken a little early, so
-// that a stream's last message arrives before the client's own clock ends the call.
-SteadyTime DeadlineOf(SteadyTime arrival, const grpc::CallbackServerContext& context,
-                      std::optional<double> timeout_s, int request_timeout_s) {
+// The earliest of the server's, the request's and the call's deadlines. The call's is taken a little early,
+// so that a stream's last message arrives before the client's own clock ends the call.
+SteadyTime DeadlineOf(SteadyTime arrival, const CallContext& context, std::optional<double> timeout_s,
+                      int request_timeout_s) {
   std::chrono::duration<double> left(request_timeout_s);
   if (timeout_s.has_value()) left = std::min(left, std::chrono::duration<double>(*timeout_s));
-  if (context.deadline() != system_clock::time_point::max()) {
-    const std::chrono::duration<double> rpc = context.deadline() - system_clock::now();
+  if (const auto deadline = context.deadline(); deadline.has_value()) {
+    const std::chrono::duration<double> rpc = *deadline - system_clock::now();
     left = std::min(left, rpc - std::min(std::chrono::duration<double>(0.1), rpc / 10));
   }
   return arrival + std::chrono::duration_cast<steady_clock::duration>(left);
@@ -89,34 +89,34 @@ bool Admission::WaitForNoCalls(SteadyTime deadline) const {
   return calls_changed_.wait_until(lock, deadline, [this] { return open_calls_ == 0; });
 }
 
-void Admission::Submit(grpc::CallbackServerContext& context, const Access& access, ClientRequest request,
-                       std::shared_ptr<GenerationCall> call) {
+void Admission::Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call) {
   const std::string request_id = request.request_id.empty() ? MakeRequestId() : request.request_id;
-  const absl::Status status = TrySubmit(context, access, std::move(request), request_id, call);
-  if (!status.ok()) Refuse(context, request_id, status, call);
+  const absl::Status status = TrySubmit(access, std::move(request), request_id, call);
+  if (!status.ok()) Refuse(request_id, status, call);
 }
 
-void Admission::Refuse(grpc::CallbackServerContext& context, const std::string& request_id,
-                       const absl::Status& status, const std::shared_ptr<GenerationCall>& call) {
+void Admission::Refuse(const std::string& request_id, const absl::Status& status,
+                       const std::shared_ptr<GenerationCall>& call) {
   metrics_.RecordRejected();
   const std::string id = PrintableId(request_id.empty() ? MakeRequestId() : request_id);
-  LogRefusal(id, context.peer(), status);
-  context.AddTrailingMetadata(kRequestIdMetadata, id);
+  LogRefusal(id, call->context().peer(), status);
+  call->context().SetRequestId(id);
   call->Refuse(status);
 }
 
-absl::StatusOr<QueueShare::Place> Admission::TakeShare(const grpc::CallbackServerContext& context,
+absl::StatusOr<QueueShare::Place> Admission::TakeShare(const CallContext& context,
                                                        const std::string& caller) {
   if (max_queue_share_ >= 1) return QueueShare::Place();
   const int share = std::max(static_cast<int>(max_queue_share_ * max_queue_size_.load()), 1);
   return queue_share_.Take(caller.empty() ? ClientOf(context.peer()) : caller, share);
 }
 
-absl::Status Admission::TrySubmit(grpc::CallbackServerContext& context, const Access& access,
-                                  ClientRequest client_request, const std::string& request_id,
+absl::Status Admission::TrySubmit(const Access& access, ClientRequest client_request,
+                                  const std::string& request_id,
                                   const std::shared_ptr<GenerationCall>& call) {
   const SteadyTime arrival = steady_clock::now();
-  ASSIGN_OR_RETURN(const std::string caller, access.Check(context, Role::kApi));
+  CallContext& context = call->context();
+  ASSIGN_OR_RETURN(const std::string caller, access.Check(context.authorization(), Role::kApi));
   RETURN_IF_ERROR(health_.Admits());
   const ServingParts& parts = *opened_.load();  // not null: the server serves
   const std::optional<double> timeout_s = client_request.timeout_s;
@@ -130,10 +130,12 @@ absl::Status Admission::TrySubmit(grpc::CallbackServerContext& context, const Ac
   request.deadline = spec.deadline = DeadlineOf(arrival, context, timeout_s, request_timeout_s_.load());
   spec.request_id = request_id;
   spec.queue_place = std::move(place);
-  context.AddTrailingMetadata(kRequestIdMetadata, PrintableId(request_id));
-  call->Label(
-      request.id,
-      {.request_id = request_id, .seed = request.sampling.seed, .max_draft_len = parts.model.max_draft_len});
+  context.SetRequestId(PrintableId(request_id));
+  call->Label(request.id, {.request_id = request_id,
+                           .seed = request.sampling.seed,
+                           .max_draft_len = parts.model.max_draft_len,
+                           .prompt_phase = request.prompt_phase,
+                           .thinking = request.thinking});
   const uint64_t id = request.id;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   const absl::Status submitted = parts.loop->Submit(std::move(request));

@@ -6,8 +6,6 @@
 // scheduler/plan.h) gives it one. Nothing here waits for the engine. Counts the calls that are still open.
 // Thread-safe.
 
-#include <grpcpp/server_context.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -20,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "scheduler/serving_loop.h"
 #include "server/api/access.h"
+#include "server/api/call_context.h"
 #include "server/api/client_request.h"
 #include "server/api/generation_call.h"
 #include "server/api/health.h"
@@ -57,7 +56,7 @@ class QueueShare {
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
-// Who `peer` (grpc::ServerContextBase::peer) is, without the port: "ipv4:10.0.0.7".
+// Who `peer` (CallContext::peer) is, without the port: "ipv4:10.0.0.7".
 std::string ClientOf(const std::string& peer);
 
 struct AdmissionLimits {
@@ -89,23 +88,21 @@ class Admission {
   CallHooks OpenCall();
   // Submits the call's request if `access` lets its caller generate, or refuses the call with the reason.
   // Gives the answer its id (request_id.h).
-  void Submit(grpc::CallbackServerContext& context, const Access& access, ClientRequest request,
-              std::shared_ptr<GenerationCall> call);
+  void Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call);
   // Refuses a call whose message its wire cannot read.
-  void Refuse(grpc::CallbackServerContext& context, const std::string& request_id, const absl::Status& status,
+  void Refuse(const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
 
-  // Calls that gRPC has not finished.
+  // Calls whose answers are not finished.
   int open_calls() const;
   // Waits until no call is open. False: the deadline came first.
   bool WaitForNoCalls(SteadyTime deadline) const;
 
  private:
-  absl::Status TrySubmit(grpc::CallbackServerContext& context, const Access& access, ClientRequest request,
-                         const std::string& request_id, const std::shared_ptr<GenerationCall>& call);
+  absl::Status TrySubmit(const Access& access, ClientRequest request, const std::string& request_id,
+                         const std::shared_ptr<GenerationCall>& call);
   // `caller` is the name of the caller's token, if it has one.
-  absl::StatusOr<QueueShare::Place> TakeShare(const grpc::CallbackServerContext& context,
-                                              const std::string& caller);
+  absl::StatusOr<QueueShare::Place> TakeShare(const CallContext& context, const std::string& caller);
 
   const Health& health_;
   Metrics& metrics_;

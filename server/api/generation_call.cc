@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/trace.h"
-#include "server/api/grpc_status.h"
 
 namespace foredraft {
 
@@ -28,7 +27,7 @@ bool GenerationCall::closed() const {
 
 void GenerationCall::Abandon() {
   std::lock_guard<std::mutex> lock(mutex_);  // delays CallDone, and with it the end of the context
-  if (!done_) context_->TryCancel();
+  if (!done_) context_->Cancel();
 }
 
 bool StreamCall::Push(OutputDelta delta) {
@@ -81,7 +80,7 @@ void StreamCall::Advance() {
     }
   }
   if (alive != nullptr) {
-    FinishStream(ToGrpc(ending_->status));
+    FinishStream(ending_->status);
   } else {
     if (TraceIsOn()) write_begin_ = std::chrono::steady_clock::now();
     WriteMessage(taken_, is_last ? &*ending_ : nullptr);

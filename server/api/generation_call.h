@@ -1,14 +1,12 @@
 #pragma once
 
-// The life of a gRPC call that carries a generation request, without the messages of its wire. A wire's call
-// is one of these and a gRPC reactor at once: it fills the messages and passes gRPC's reactions on.
+// The life of a call that carries a generation request, without the messages of its wire. A call of a gRPC
+// wire is one of these and a gRPC reactor at once: it fills the messages and passes gRPC's reactions on. For
+// an HTTP wire, read "the listener" for gRPC.
 //
 // A call owns itself from Create to CallDone; the output thread shares ownership until it has ended the call.
 // Push, End and Abandon come from the output thread (End also from the gRPC thread that refuses the request);
 // CallCancelled, CallDone and MessageWritten come from gRPC's threads.
-
-#include <grpcpp/server_context.h>
-#include <grpcpp/support/status.h>
 
 #include <atomic>
 #include <cstdint>
@@ -19,6 +17,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/api/call_context.h"
 #include "server/output/response_sink.h"
 
 namespace foredraft {
@@ -34,6 +33,8 @@ struct ResponseLabels {
   std::string request_id;
   uint64_t seed = 0;
   int max_draft_len = 0;  // entries of accepted_per_position
+  Phase prompt_phase = Phase::kAnswer;
+  ThinkingIds thinking;
 };
 
 class GenerationCall : public ResponseSink {
@@ -43,14 +44,16 @@ class GenerationCall : public ResponseSink {
     labels_ = std::move(labels);
     id_.store(id);
   }
+  // Valid until the call is done.
+  CallContext& context() { return *context_; }
   void Refuse(const absl::Status& status) { End({}, {.finish = FinishReason::kError, .status = status}); }
 
   bool closed() const override;
   void Abandon() override;
 
  protected:
-  GenerationCall(grpc::CallbackServerContext* context, CallHooks hooks)
-      : context_(context), hooks_(std::move(hooks)) {}
+  GenerationCall(std::unique_ptr<CallContext> context, CallHooks hooks)
+      : context_(std::move(context)), hooks_(std::move(hooks)) {}
 
   // Once, by Create: the call keeps itself alive until CallDone.
   template <class Call>
@@ -64,13 +67,18 @@ class GenerationCall : public ResponseSink {
   void CallDone();
 
   uint64_t id() const { return id_.load(); }
+  // Null once the call is done.
+  std::shared_ptr<GenerationCall> self() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return self_;
+  }
   const ResponseLabels& labels() const { return labels_; }
 
   mutable std::mutex mutex_;
   std::shared_ptr<GenerationCall> self_;  // until CallDone
 
  private:
-  grpc::CallbackServerContext* const context_;  // valid until done_
+  const std::unique_ptr<CallContext> context_;  // what it refers to is valid until done_
   const CallHooks hooks_;
   std::atomic<uint64_t> id_ = 0;  // 0 = not submitted, or refused before it had one
   ResponseLabels labels_;
@@ -85,12 +93,12 @@ class StreamCall : public GenerationCall {
   void End(OutputDelta delta, OutputEnd end) override;
 
  protected:
-  StreamCall(grpc::CallbackServerContext* context, CallHooks hooks, int max_pending_tokens)
-      : GenerationCall(context, std::move(hooks)), max_pending_tokens_(max_pending_tokens) {}
+  StreamCall(std::unique_ptr<CallContext> context, CallHooks hooks, int max_pending_tokens)
+      : GenerationCall(std::move(context), std::move(hooks)), max_pending_tokens_(max_pending_tokens) {}
 
   // Implemented by the wire. `end` is set for the last message, if HasLastMessage.
   virtual void WriteMessage(const OutputDelta& delta, const OutputEnd* end) = 0;
-  virtual void FinishStream(const grpc::Status& status) = 0;
+  virtual void FinishStream(const absl::Status& status) = 0;
   // Whether a stream that ends with `end` gets a last message before its status.
   virtual bool HasLastMessage(const OutputEnd& end) const = 0;
 

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "server/api/foredraft_v1/messages.h"
 #include "server/api/generation_call.h"
+#include "server/api/grpc_context.h"
 #include "server/api/grpc_status.h"
 
 namespace foredraft {
@@ -28,7 +29,7 @@ class V1StreamCall final : public StreamCall, public grpc::ServerWriteReactor<v1
  private:
   using StreamCall::StreamCall;
   void WriteMessage(const OutputDelta& delta, const OutputEnd* end) override;
-  void FinishStream(const grpc::Status& status) override { Finish(status); }
+  void FinishStream(const absl::Status& status) override { Finish(ToGrpc(status)); }
   bool HasLastMessage(const OutputEnd& end) const override;
 
   v1::GenerateChunk chunk_;  // owned by gRPC while a write is outstanding
@@ -48,7 +49,7 @@ class V1UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor
 
  private:
   V1UnaryCall(grpc::CallbackServerContext* context, CallHooks hooks, v1::GenerateResponse* response)
-      : GenerationCall(context, std::move(hooks)), response_(response) {}
+      : GenerationCall(std::make_unique<GrpcContext>(context), std::move(hooks)), response_(response) {}
 
   v1::GenerateResponse* const response_;  // gRPC's, valid until the call is done
   OutputDelta whole_;                     // guarded by mutex_
@@ -57,7 +58,8 @@ class V1UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor
 
 std::shared_ptr<V1StreamCall> V1StreamCall::Create(grpc::CallbackServerContext* context, CallHooks hooks,
                                                    int max_pending_tokens) {
-  return Own(std::shared_ptr<V1StreamCall>(new V1StreamCall(context, std::move(hooks), max_pending_tokens)));
+  return Own(std::shared_ptr<V1StreamCall>(
+      new V1StreamCall(std::make_unique<GrpcContext>(context), std::move(hooks), max_pending_tokens)));
 }
 
 void V1StreamCall::WriteMessage(const OutputDelta& delta, const OutputEnd* end) {
@@ -108,7 +110,7 @@ grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContex
                                                       const v1::GenerateRequest* request,
                                                       v1::GenerateResponse* response) {
   const std::shared_ptr<V1UnaryCall> call = V1UnaryCall::Create(context, admission_.OpenCall(), response);
-  admission_.Submit(*context, access_, ReadRequest(*request), call);
+  admission_.Submit(access_, ReadRequest(*request), call);
   return call.get();
 }
 
@@ -116,7 +118,7 @@ grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const std::shared_ptr<V1StreamCall> call =
       V1StreamCall::Create(context, admission_.OpenCall(), max_pending_tokens_);
-  admission_.Submit(*context, access_, ReadRequest(*request), call);
+  admission_.Submit(access_, ReadRequest(*request), call);
   return call.get();
 }
 

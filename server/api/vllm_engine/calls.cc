@@ -68,10 +68,9 @@ void VllmGenerateCall::OnWriteDone(bool ok) {
   }
 }
 
-void VllmGenerateCall::FinishStream(const grpc::Status& status) {
-  const bool is_abort = status.error_code() == grpc::StatusCode::CANCELLED ||
-                        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-  Finish(is_abort ? grpc::Status::OK : status);
+void VllmGenerateCall::FinishStream(const absl::Status& status) {
+  const bool is_abort = absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
+  Finish(is_abort ? grpc::Status::OK : ToGrpc(status));
 }
 
 TokenizerCall::TokenizerCall(absl::StatusOr<std::shared_ptr<const TokenizerBundle>> bundle) {

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "server/api/generation_call.h"
+#include "server/api/grpc_context.h"
 #include "server/api/vllm_engine/messages.h"
 #include "server/api/vllm_engine/tokenizer_bundle.h"
 #include "vllm/grpc/engine/vllm_engine.pb.h"
@@ -39,9 +40,10 @@ class VllmGenerateCall final : public StreamCall,
 
  private:
   VllmGenerateCall(grpc::CallbackServerContext* context, CallHooks hooks, bool stream, int max_pending_tokens)
-      : StreamCall(context, std::move(hooks), max_pending_tokens), stream_(stream) {}
+      : StreamCall(std::make_unique<GrpcContext>(context), std::move(hooks), max_pending_tokens),
+        stream_(stream) {}
   void WriteMessage(const OutputDelta& delta, const OutputEnd* end) override;
-  void FinishStream(const grpc::Status& status) override;
+  void FinishStream(const absl::Status& status) override;
   bool HasLastMessage(const OutputEnd& end) const override;
 
   const bool stream_;

@@ -33,10 +33,10 @@ grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Genera
         absl::AlreadyExistsError(absl::StrCat("request_id: ", request->request_id(), ": a live call has it"));
   }
   if (client.ok()) {
-    admission_.Submit(*context, access_, *std::move(client), call);
+    admission_.Submit(access_, *std::move(client), call);
     call->Submitted();
   } else {
-    admission_.Refuse(*context, request->request_id(), client.status(), call);
+    admission_.Refuse(request->request_id(), client.status(), call);
   }
   return call.get();
 }

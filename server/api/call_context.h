@@ -1,0 +1,27 @@
+#pragma once
+
+// The connection's side of a call, as far as all wires have it.
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace foredraft {
+
+class CallContext {
+ public:
+  virtual ~CallContext() = default;
+
+  // As gRPC writes it: "ipv4:10.0.0.7:51234".
+  virtual std::string peer() const = 0;
+  // The value of the header, "Bearer ..."; empty without one.
+  virtual std::string authorization() const = 0;
+  // When the client itself gives up, if it says so.
+  virtual std::optional<std::chrono::system_clock::time_point> deadline() const = 0;
+  // The answer carries it. Before the answer begins.
+  virtual void SetRequestId(const std::string& id) = 0;
+  // Ends the call of a client that does not read. Valid until the call is done.
+  virtual void Cancel() = 0;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,31 @@
+#pragma once
+
+// A gRPC call as the calls of all wires see it.
+
+#include <grpcpp/server_context.h>
+
+#include <optional>
+#include <string>
+
+#include "server/api/call_context.h"
+
+namespace foredraft {
+
+class GrpcContext final : public CallContext {
+ public:
+  // gRPC's context is valid until the call is done.
+  explicit GrpcContext(grpc::CallbackServerContext* context) : context_(context) {}
+
+  std::string peer() const override { return context_->peer(); }
+  std::string authorization() const override { return AuthorizationOf(*context_); }
+  std::optional<std::chrono::system_clock::time_point> deadline() const override;
+  void SetRequestId(const std::string& id) override;
+  void Cancel() override { context_->TryCancel(); }
+
+  static std::string AuthorizationOf(const grpc::ServerContextBase& context);
+
+ private:
+  grpc::CallbackServerContext* const context_;
+};
+
+}  // namespace foredraft
