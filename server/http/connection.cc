@@ -1,0 +1,303 @@
+#include "server/http/connection.h"
+
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace foredraft {
+namespace {
+
+namespace net = boost::asio;
+using boost::system::error_code;
+
+constexpr std::chrono::seconds kDrainTimeout(2);
+constexpr int64_t kMaxDrainedBytes = int64_t{64} << 20;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+std::string WithoutPort(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
+}  // namespace
+
+void OpenConnections::Add(Connection* connection) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  open_.insert(connection);
+}
+
+void OpenConnections::Remove(Connection* connection) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (open_.erase(connection) > 0 && open_.empty()) changed_.notify_all();
+}
+
+void OpenConnections::CloseAll() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Connection* connection : open_) {
+    if (const auto alive = connection->weak_from_this().lock(); alive != nullptr) alive->Close();
+  }
+}
+
+bool OpenConnections::WaitForNone(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_until(lock, deadline, [this] { return open_.empty(); });
+}
+
+Connection::Connection(ConnectionHome& home, Transport::Socket socket, const Transport::TlsContext& tls,
+                       std::string peer)
+    : home_(home),
+      peer_(std::move(peer)),
+      address_(WithoutPort(peer_)),
+      transport_(Transport::Create(std::move(socket), tls)),
+      timer_(transport_->socket().get_executor()) {
+  home_.open.Add(this);
+}
+
+Connection::~Connection() { home_.open.Remove(this); }
+
+void Connection::Start() {
+  net::dispatch(timer_.get_executor(), [self = shared_from_this()] {
+    self->EnterWaiting();
+    self->SetDeadline(self->home_.limits.handshake_timeout);
+    self->transport_->Handshake([self](const error_code& error, size_t) {
+      if (self->state_ == State::kClosed) return;
+      if (error) return self->CloseNow();
+      self->LeaveWaiting();
+      self->AwaitRequest();
+    });
+  });
+}
+
+void Connection::Send(Outgoing outgoing) {
+  net::post(timer_.get_executor(), [self = shared_from_this(), outgoing = std::move(outgoing)]() mutable {
+    if (self->state_ == State::kClosed || self->exchange_ != outgoing.exchange)
+      return outgoing.written(false);
+    self->outgoing_.push_back(std::move(outgoing));
+    if (!self->writing_) self->WriteNext();
+  });
+}
+
+void Connection::Close() {
+  net::post(timer_.get_executor(), [self = shared_from_this()] { self->CloseNow(); });
+}
+
+void Connection::AwaitRequest() {
+  state_ = State::kHead;
+  head_begun_ = false;
+  stream_begun_ = false;
+  is_head_ = false;
+  cors_headers_.clear();
+  reader_.emplace(home_.limits, peer_);
+  EnterWaiting();
+  SetDeadline(home_.limits.idle_timeout);
+  Advance();
+}
+
+void Connection::Read() {
+  if (reading_) return;
+  reading_ = true;
+  transport_->ReadSome(
+      net::buffer(area_),
+      [self = shared_from_this()](const error_code& error, size_t bytes) { self->HasRead(error, bytes); });
+}
+
+void Connection::HasRead(const error_code& error, size_t bytes) {
+  reading_ = false;
+  if (state_ == State::kClosed) return;
+  // A client that has ended its side, with an answer due or not, is taken to be gone.
+  if (error) return CloseNow();
+  if (state_ == State::kDraining) {
+    drained_bytes_ += static_cast<int64_t>(bytes);
+    if (drained_bytes_ > kMaxDrainedBytes) return CloseNow();
+    return Read();
+  }
+  input_.append(area_.data(), bytes);
+  if (state_ != State::kServing) return Advance();
+  if (static_cast<int64_t>(input_.size()) > home_.limits.max_pipelined_bytes) return CloseNow();
+  Read();
+}
+
+void Connection::Advance() {
+  if (state_ == State::kHead && !head_begun_ && !input_.empty()) {
+    head_begun_ = true;
+    SetDeadline(home_.limits.head_timeout);
+  }
+  switch (reader_->Feed(input_)) {
+    case RequestReader::Progress::kMore:
+      return state_ == State::kBody && !TakeBudget() ? void() : Read();
+    case RequestReader::Progress::kHead:
+      return HasHead();
+    case RequestReader::Progress::kWhole:
+      return TakeBudget() ? HasRequest() : void();
+    case RequestReader::Progress::kRefused:
+      return Refuse(reader_->refusal_status(), reader_->refusal_text());
+  }
+}
+
+void Connection::HasHead() {
+  const HttpRequest& head = reader_->request();
+  close_after_ = !reader_->keep_alive();
+  is_head_ = head.method == "HEAD";
+  cors_headers_ = home_.cors.HeadersFor(head.Header("origin"));
+  std::optional<HttpAnswer> answer = home_.cors.Preflight(head);
+  if (!answer.has_value()) answer = home_.service.AnswerHead(head);
+  if (answer.has_value()) {
+    close_after_ |= reader_->has_body();  // which is not read
+    return Respond(*answer);
+  }
+  state_ = State::kBody;
+  SetDeadline(home_.limits.body_timeout);
+  if (!reader_->expects_continue() || !input_.empty()) return Advance();
+  writing_ = true;
+  transport_->WriteAll(net::buffer(kContinue), [self = shared_from_this()](const error_code& error, size_t) {
+    self->writing_ = false;
+    if (self->state_ == State::kClosed) return;
+    if (error) return self->CloseNow();
+    self->Advance();
+  });
+}
+
+bool Connection::TakeBudget() {
+  const int64_t more = reader_->body_bytes() - body_taken_;
+  if (home_.budget.Take(more)) {
+    body_taken_ += more;
+    return true;
+  }
+  Refuse(503, "the bodies of other requests take all the memory there is for them");
+  return false;
+}
+
+void Connection::HasRequest() {
+  LeaveWaiting();
+  timer_.cancel();
+  ++deadline_number_;
+  state_ = State::kServing;
+  const int64_t taken = std::exchange(body_taken_, 0);
+  exchange_ = std::make_shared<Exchange>(reader_->TakeRequest(), shared_from_this());
+  const bool is_http_1_0 = reader_->is_http_1_0();
+  reader_.reset();
+  if (is_http_1_0) close_after_ = true;  // a stream ends with the connection
+  const auto serve = [exchange = exchange_, home = &home_, taken] {
+    home->service.Serve(exchange);
+    exchange->ReleaseBody();
+    home->budget.Give(taken);
+  };
+  if (home_.workers == nullptr) {
+    serve();
+  } else if (!home_.workers->Post(serve)) {
+    home_.budget.Give(taken);
+    exchange_->Answer(
+        [home = &home_] { return home->service.Refusal(503, "too many requests wait to be read"); });
+  }
+  Read();
+}
+
+AnswerFrame Connection::Frame() const {
+  return {.headers = cors_headers_, .close = close_after_, .chunked = !close_after_, .with_body = !is_head_};
+}
+
+void Connection::Respond(const HttpAnswer& answer) {
+  LeaveWaiting();
+  state_ = State::kServing;
+  out_ = WholeAnswer(answer, Frame());
+  SetDeadline(home_.limits.write_timeout);
+  writing_ = true;
+  transport_->WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
+    self->writing_ = false;
+    if (self->state_ == State::kClosed) return;
+    if (error) return self->CloseNow();
+    self->EndAnswer();
+  });
+}
+
+void Connection::Refuse(int status, std::string text) {
+  home_.budget.Give(std::exchange(body_taken_, 0));
+  close_after_ = true;
+  Respond(home_.service.Refusal(status, std::move(text)));
+}
+
+void Connection::WriteNext() {
+  const Outgoing& next = outgoing_.front();
+  out_.clear();
+  if (next.answer) {
+    out_ = WholeAnswer(next.answer(), Frame());
+    SetDeadline(home_.limits.write_timeout);
+  } else {
+    const AnswerFrame frame = Frame();
+    if (!std::exchange(stream_begun_, true)) out_ = StreamHead(exchange_->stream_head(), frame);
+    AppendPart(next.text(), frame.chunked, out_);
+    if (next.is_last && frame.chunked) out_.append(kLastChunk);
+  }
+  writing_ = true;
+  transport_->WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
+    self->HasWritten(error);
+  });
+}
+
+void Connection::HasWritten(const error_code& error) {
+  writing_ = false;
+  if (state_ == State::kClosed) return;
+  if (error) return CloseNow();
+  Outgoing sent = std::move(outgoing_.front());
+  outgoing_.pop_front();
+  sent.written(true);
+  if (sent.is_last) {
+    std::exchange(exchange_, nullptr)->End(/*complete=*/true);
+    EndAnswer();
+  } else if (!outgoing_.empty()) {
+    WriteNext();
+  }
+}
+
+void Connection::EndAnswer() {
+  for (Outgoing& unsent : outgoing_) unsent.written(false);  // after the last
+  outgoing_.clear();
+  if (close_after_) return Drain();
+  AwaitRequest();
+}
+
+void Connection::Drain() {
+  state_ = State::kDraining;
+  EnterWaiting();
+  SetDeadline(kDrainTimeout);
+  error_code ignored;
+  transport_->socket().shutdown(net::socket_base::shutdown_send, ignored);
+  Read();
+}
+
+void Connection::CloseNow() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  LeaveWaiting();
+  timer_.cancel();
+  error_code ignored;
+  transport_->socket().close(ignored);
+  home_.budget.Give(std::exchange(body_taken_, 0));
+  std::deque<Outgoing> unsent = std::exchange(outgoing_, {});
+  for (Outgoing& outgoing : unsent) outgoing.written(false);
+  if (exchange_ != nullptr) std::exchange(exchange_, nullptr)->End(/*complete=*/false);
+  home_.open.Remove(this);
+}
+
+void Connection::SetDeadline(std::chrono::milliseconds timeout) {
+  timer_.expires_after(timeout);
+  timer_.async_wait([self = shared_from_this(), number = ++deadline_number_](const error_code& error) {
+    if (!error && number == self->deadline_number_) self->DeadlinePassed();
+  });
+}
+
+void Connection::DeadlinePassed() {
+  const bool late_head = state_ == State::kHead && head_begun_;
+  if (state_ == State::kBody || late_head) return Refuse(408, "the request did not arrive in time");
+  CloseNow();
+}
+
+void Connection::EnterWaiting() {
+  if (waiting_number_ != 0) return;
+  waiting_number_ = home_.waiting.Enter(address_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self != nullptr) self->Close();
+  });
+}
+
+void Connection::LeaveWaiting() {
+  if (waiting_number_ != 0) home_.waiting.Leave(address_, std::exchange(waiting_number_, 0));
+}
+
+}  // namespace foredraft

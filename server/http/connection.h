@@ -1,0 +1,136 @@
+#pragma once
+
+// A connection of a listener: reads requests one after another, has the service answer each, sends the
+// answers. Everything runs on the connection's strand; nothing waits.
+//
+// clang-format off
+// | state | the client is due to | ended by |
+// |---|---|---|
+// | handshake | finish TLS's handshake | handshake_timeout |
+// | head | send a head; idle before its first byte | head_timeout, idle_timeout |
+// | body | send a body | body_timeout |
+// | serving | read. What it sends meanwhile is kept for later, so a lost connection is seen at once | write_timeout, the service |
+// | draining | close: it is told so, and what it still sends is thrown away, so that it can read the answer | drain_timeout |
+// | closed | - | - |
+// clang-format on
+//
+// Handshake, head, body and draining are waiting (waiting_connections.h).
+
+#include <array>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include "server/http/answer_text.h"
+#include "server/http/cors.h"
+#include "server/http/exchange.h"
+#include "server/http/http_limits.h"
+#include "server/http/http_service.h"
+#include "server/http/request_reader.h"
+#include "server/http/transport.h"
+#include "server/http/waiting_connections.h"
+#include "server/http/worker_pool.h"
+
+namespace foredraft {
+
+// Who is connected. Thread-safe.
+class OpenConnections {
+ public:
+  void Add(Connection* connection);
+  void Remove(Connection* connection);
+  void CloseAll();
+  // False: the deadline came first.
+  bool WaitForNone(std::chrono::steady_clock::time_point deadline);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_set<Connection*> open_;  // guarded by mutex_; all of them alive
+};
+
+// What the connections of a listener share; outlives them.
+struct ConnectionHome {
+  HttpService& service;
+  const HttpLimits limits;
+  const CorsPolicy cors;
+  WorkerPool* const workers;  // null: Serve runs on the connection's strand
+  BodyBudget budget{limits.body_budget_bytes};
+  WaitingConnections waiting{limits.max_waiting, limits.max_waiting_per_address};
+  OpenConnections open;
+};
+
+class Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  // `peer` as gRPC writes it.
+  Connection(ConnectionHome& home, Transport::Socket socket, const Transport::TlsContext& tls,
+             std::string peer);
+  ~Connection();
+
+  // Any thread.
+  void Start();
+  void Send(Outgoing outgoing);
+  void Close();
+
+ private:
+  enum class State { kHandshake, kHead, kBody, kServing, kDraining, kClosed };
+
+  void AwaitRequest();
+  void Read();
+  void HasRead(const boost::system::error_code& error, size_t bytes);
+  // Goes on with the bytes that have come.
+  void Advance();
+  void HasHead();
+  // Counts the body's bytes. False: there is no memory for them, and the request is refused.
+  bool TakeBudget();
+  void HasRequest();
+
+  // Answers without the service's Serve.
+  void Respond(const HttpAnswer& answer);
+  void Refuse(int status, std::string text);
+  void WriteNext();
+  void HasWritten(const boost::system::error_code& error);
+  void EndAnswer();
+  void Drain();
+  void CloseNow();
+
+  AnswerFrame Frame() const;
+  void SetDeadline(std::chrono::milliseconds timeout);
+  void DeadlinePassed();
+  void EnterWaiting();
+  void LeaveWaiting();
+
+  ConnectionHome& home_;
+  const std::string peer_;
+  const std::string address_;  // peer_ without the port
+  std::unique_ptr<Transport> transport_;
+  boost::asio::steady_timer timer_;
+  uint64_t deadline_number_ = 0;
+  State state_ = State::kHandshake;
+  uint64_t waiting_number_ = 0;  // 0: not among the waiting
+
+  std::array<char, 8192> area_;  // owned by the read while reading_
+  bool reading_ = false;
+  std::string input_;  // has come and is not read yet
+  int64_t drained_bytes_ = 0;
+  bool head_begun_ = false;
+  std::optional<RequestReader> reader_;
+  int64_t body_taken_ = 0;  // from the budget
+
+  std::shared_ptr<Exchange> exchange_;  // being answered
+  std::deque<Outgoing> outgoing_;       // the first is being written while writing_
+  bool writing_ = false;
+  bool stream_begun_ = false;
+  bool close_after_ = false;  // the answer
+  bool is_head_ = false;      // the request's method: the answer has no body
+  std::string out_;           // owned by the write while writing_
+  HttpHeaders cors_headers_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,45 @@
+#pragma once
+
+// What one listener's clients may take: bytes, seconds, and connections that are waiting for their client.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace foredraft {
+
+struct HttpLimits {
+  int64_t max_head_bytes = 16 << 10;
+  int64_t max_body_bytes = 16 << 20;
+  int64_t body_budget_bytes = int64_t{1} << 30;  // bodies of all requests that are being read or translated
+  int64_t max_pipelined_bytes = 16 << 10;        // sent before the answer before it is complete
+  // A byte in time does not prolong these: they bound the whole handshake, head, body and answer.
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(20);
+  std::chrono::milliseconds head_timeout = std::chrono::seconds(10);
+  std::chrono::milliseconds body_timeout = std::chrono::seconds(60);
+  std::chrono::milliseconds idle_timeout = std::chrono::seconds(75);   // between two requests
+  std::chrono::milliseconds write_timeout = std::chrono::seconds(30);  // of an answer in one piece
+  // Connections whose client is due to send. Beyond a number, the ones that wait longest are closed.
+  int max_waiting = 2048;
+  int max_waiting_per_address = 1024;
+};
+
+// Memory for the bodies of all requests. Thread-safe.
+class BodyBudget {
+ public:
+  explicit BodyBudget(int64_t bytes) : left_(bytes) {}
+
+  // False: not so much is left, and nothing is taken.
+  bool Take(int64_t bytes) {
+    if (left_.fetch_sub(bytes) >= bytes) return true;
+    left_.fetch_add(bytes);
+    return false;
+  }
+  void Give(int64_t bytes) { left_.fetch_add(bytes); }
+  int64_t left() const { return left_.load(); }
+
+ private:
+  std::atomic<int64_t> left_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,113 @@
+#include "server/http/http_listener.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/strand.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+constexpr size_t kMostWaitingJobs = 4096;
+constexpr std::chrono::seconds kClosing(1);
+
+// As gRPC names peers. An IPv4 client of an IPv6 socket is named as what it is.
+std::string PeerOf(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port));
+  }
+  if (address.ss_family != AF_INET6) return "unix:";
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+  return absl::StrCat("ipv6:[", text, "]:", ntohs(v6.sin6_port));
+}
+
+}  // namespace
+
+HttpListener::HttpListener(const Options& options)
+    : address_(options.address),
+      workers_(options.workers == 0
+                   ? nullptr
+                   : std::make_unique<WorkerPool>("http-work", options.workers, kMostWaitingJobs)),
+      home_{.service = *options.service,
+            .limits = options.limits,
+            .cors = CorsPolicy(options.cors_origins),
+            .workers = workers_.get()} {}
+
+absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(Options options) {
+  ASSIGN_OR_RETURN(ListeningSockets sockets,
+                   ListeningSockets::Open(options.key, options.address, /*private_mode=*/false));
+  std::unique_ptr<HttpListener> listener(new HttpListener(options));
+  RETURN_IF_ERROR(listener->SetCertificate(options.certificate));
+  for (int i = 0; i < options.io_threads; ++i) {
+    listener->threads_.emplace_back([io = &listener->io_] { io->run(); });
+    pthread_setname_np(listener->threads_.back().native_handle(), "http-io");
+  }
+  listener->acceptor_ = std::make_unique<Acceptor>(
+      std::move(sockets), *options.connections,
+      [listener = listener.get()](int /*listener_fd*/, int fd) { listener->Take(fd); },
+      std::move(options.refused));
+  return listener;
+}
+
+HttpListener::~HttpListener() { Shutdown(); }
+
+std::string HttpListener::address() const {
+  const bool chosen = address_.ends_with(":0") && port() != 0;
+  return chosen ? absl::StrCat(address_.substr(0, address_.size() - 1), port()) : address_;
+}
+
+absl::Status HttpListener::SetCertificate(const ServerPems& certificate) {
+  ASSIGN_OR_RETURN(Transport::TlsContext context, Transport::MakeTlsContext(certificate));
+  std::lock_guard<std::mutex> lock(mutex_);
+  tls_ = std::move(context);
+  return absl::OkStatus();
+}
+
+void HttpListener::Take(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  Transport::Socket socket(boost::asio::make_strand(io_));
+  boost::system::error_code error;
+  const bool has_peer = getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  if (has_peer) {
+    socket.assign(boost::asio::generic::stream_protocol(address.ss_family, 0), fd, error);
+  }
+  if (!has_peer || error) {  // the client is gone already
+    close(fd);
+    return;
+  }
+  Transport::TlsContext tls;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tls = tls_;
+  }
+  std::make_shared<Connection>(home_, std::move(socket), tls, PeerOf(address))->Start();
+}
+
+void HttpListener::Shutdown() {
+  if (std::exchange(is_down_, true)) return;
+  if (acceptor_ != nullptr) acceptor_->Stop();
+  if (workers_ != nullptr) workers_->Stop();
+  home_.open.CloseAll();
+  home_.open.WaitForNone(std::chrono::steady_clock::now() + kClosing);
+  keeps_running_.reset();
+  io_.stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,55 @@
+#pragma once
+
+// A connection that sends what it is told, byte by byte if need be, and reads answers of HTTP/1.1.
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace foredraft {
+
+struct HttpReply {
+  int status = 0;                              // 0: the connection ended without an answer
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;                            // of a stream: its parts joined
+};
+
+class HttpClient {
+ public:
+  explicit HttpClient(int port);
+  ~HttpClient() { Close(); }
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  // False: the connection is gone.
+  bool Send(const std::string& bytes);
+  // The next answer, whole.
+  HttpReply Read();
+  // The head of the next answer; what follows is read by ReadSome.
+  HttpReply ReadHead();
+  // Bytes that have come, at most 20 s later; empty at the end.
+  std::string ReadSome();
+  // Whether the peer has closed, within `patience`.
+  bool IsClosedWithin(std::chrono::milliseconds patience);
+  void Close();
+
+ private:
+  std::string ReadLine();
+  std::string ReadBytes(size_t count);
+
+  int fd_;
+  std::string input_;
+};
+
+// "GET /x" or "POST /x" with a body of JSON; `headers` are whole lines without their end.
+std::string HttpText(const std::string& method, const std::string& path, const std::string& body = "",
+                     const std::vector<std::string>& headers = {});
+// One request on a connection of its own.
+HttpReply Ask(int port, const std::string& method, const std::string& path, const std::string& body = "",
+              const std::vector<std::string>& headers = {});
+
+// The data of a stream's events, "[DONE]" included.
+std::vector<std::string> EventsOf(const std::string& stream);
+
+}  // namespace foredraft

@@ -1,0 +1,83 @@
+#include "server/http/waiting_connections.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "server/http/cors.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class Crowd {
+ public:
+  explicit Crowd(int max, int per_address) : waiting_(max, per_address) {}
+  uint64_t Enter(const std::string& address, int name) {
+    return waiting_.Enter(address, [this, name] { closed_.push_back(name); });
+  }
+  WaitingConnections& waiting() { return waiting_; }
+  const std::vector<int>& closed() const { return closed_; }
+
+ private:
+  WaitingConnections waiting_;
+  std::vector<int> closed_;
+};
+
+TEST(WaitingConnections, TheOldestOfACrowdedAddressGoes) {
+  Crowd crowd(100, 2);
+  crowd.Enter("a", 1);
+  crowd.Enter("b", 2);
+  crowd.Enter("a", 3);
+  EXPECT_THAT(crowd.closed(), IsEmpty());
+  crowd.Enter("a", 4);
+  EXPECT_THAT(crowd.closed(), ElementsAre(1));
+  EXPECT_EQ(crowd.waiting().count(), 3);
+}
+
+TEST(WaitingConnections, AmongManyAddressesTheOneWithMostGivesWay) {
+  Crowd crowd(3, 100);
+  crowd.Enter("a", 1);
+  crowd.Enter("b", 2);
+  crowd.Enter("b", 3);
+  crowd.Enter("c", 4);
+  EXPECT_THAT(crowd.closed(), ElementsAre(2));
+}
+
+TEST(WaitingConnections, OnesThatLeftAreNotClosed) {
+  Crowd crowd(100, 1);
+  const uint64_t first = crowd.Enter("a", 1);
+  crowd.waiting().Leave("a", first);
+  crowd.waiting().Leave("a", first);
+  crowd.waiting().Leave("z", 7);
+  crowd.Enter("a", 2);
+  EXPECT_THAT(crowd.closed(), IsEmpty());
+  EXPECT_EQ(crowd.waiting().count(), 1);
+}
+
+TEST(CorsPolicy, AnswersAllowedOriginsOnly) {
+  const CorsPolicy none({});
+  const CorsPolicy one({"https://chat.example"});
+  const CorsPolicy all({"*"});
+  EXPECT_THAT(none.HeadersFor("https://chat.example"), IsEmpty());
+  EXPECT_THAT(one.HeadersFor("https://chat.example.evil"), IsEmpty());
+  EXPECT_THAT(one.HeadersFor(""), IsEmpty());
+  EXPECT_EQ(one.HeadersFor("https://chat.example").front().second, "https://chat.example");
+  EXPECT_EQ(all.HeadersFor("null").front().second, "null");
+  HttpRequest ask{.method = "OPTIONS",
+                  .headers = {{"origin", "https://chat.example"},
+                              {"access-control-request-method", "POST"},
+                              {"access-control-request-headers", "authorization"}}};
+  EXPECT_FALSE(none.Preflight(ask).has_value());
+  ASSERT_TRUE(one.Preflight(ask).has_value());
+  EXPECT_EQ(one.Preflight(ask)->status, 204);
+  EXPECT_EQ(one.Preflight(ask)->headers.back().second, "authorization");
+  ask.headers.erase(ask.headers.begin() + 1);
+  EXPECT_FALSE(one.Preflight(ask).has_value());  // an OPTIONS of somebody else
+}
+
+}  // namespace
+}  // namespace foredraft
