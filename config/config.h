@@ -61,6 +61,8 @@ struct ServerConfig {
   std::string admin_address;  // empty = HostFacts::admin_address
   std::string metrics_address = "127.0.0.1:9464";
   std::string gateway_address;  // empty = gateways use grpc_address
+  std::string http_address;     // empty = no OpenAI API
+  std::vector<std::string> cors_origins;
   bool allow_insecure = false;
   int max_message_mib = 16;
   int max_connections = 4096;

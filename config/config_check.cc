@@ -121,14 +121,16 @@ void CheckListeners(const ServerConfig& server, Check& check) {
                  absl::StrCat("a loopback address, or any with ", needs, "server.allow_insecure: true"));
   };
   const bool tokens = !server.auth.tokens_file.empty();
-  if (!IsLocal(server.grpc_address)) {
+  const auto check_api = [&](const char* key, const std::string& address) {
+    if (address.empty() || IsLocal(address)) return;
     if (server.tls.cert.empty()) {
-      refuse("server.grpc_address", server.grpc_address, "server.tls.cert and key, or with ");
+      refuse(key, address, "server.tls.cert and key, or with ");
     } else if (!tokens && server.tls.client_ca.empty()) {
-      refuse("server.grpc_address", server.grpc_address,
-             "server.auth.tokens_file or server.tls.client_ca, or with ");
+      refuse(key, address, "server.auth.tokens_file or server.tls.client_ca, or with ");
     }
-  }
+  };
+  check_api("server.grpc_address", server.grpc_address);
+  check_api("server.http_address", server.http_address);
   // A client certificate says that its owner may generate, not that he may drain.
   const bool admin = !server.admin_address.empty() && server.admin_address != kNoListener;
   if (admin && !IsLocal(server.admin_address) && (server.tls.cert.empty() || !tokens)) {

@@ -95,21 +95,31 @@ const ConfigField kFields[] = {
      "on `grpc_address`",
      "Listener of its own for gateways (`vllm.grpc.engine.VllmEngine`), in plain text: for a daemon whose "
      "`grpc_address` has TLS."},
+    {"server.http_address", MEMBER(c.server.http_address), Address(), kRestart, kDaemon, NoBits(), "none",
+     "Listener of OpenAI's API over HTTP ([clients.md](clients.md)), with the tokens, certificates and "
+     "limits "
+     "of `grpc_address`. Off loopback it needs what that needs."},
+    {"server.cors_origins", MEMBER(c.server.cors_origins), Any(), kRestart, kDaemon, NoBits(), "none",
+     "Origins whose pages a browser lets use `http_address`, like `[\"https://chat.example\"]`; `[\"*\"]` is "
+     "every origin."},
     {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Accept listeners off loopback that are in plain text or do not ask who calls: whoever reaches them may "
      "do what they serve."},
     {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kDaemon, NoBits(),
-     kSet, "Largest gRPC message that is accepted, in MiB."},
+     kSet, "Largest gRPC message and HTTP body that is accepted, in MiB."},
     {"server.max_connections", MEMBER(c.server.max_connections), Range(1, 1 << 20), kRestart, kDaemon,
      NoBits(), kSet,
-     "Connections to `grpc_address` and `gateway_address` together; further ones are closed at once. Lowered "
+     "Connections to `grpc_address`, `gateway_address` and `http_address` together; further ones are closed "
+     "at once. Of those to `http_address` at most half, and a quarter from one address, may wait for their "
+     "client; then the one that has waited longest is closed. Lowered "
      "where the limit of descriptors (`ulimit -n`) leaves fewer."},
     {"server.max_streams_per_connection", MEMBER(c.server.max_streams_per_connection), Range(1, 1 << 20),
      kRestart, kDaemon, NoBits(), kSet,
      "RPCs that one connection may have open; further ones wait in the client."},
     {"server.memory_quota_mib", MEMBER(c.server.memory_quota_mib), Range(64, 1 << 20), kRestart, kDaemon,
      NoBits(), kSet,
-     "Memory for the messages of all connections, in MiB; beyond it connections wait or are closed."},
+     "Memory for the messages of all gRPC connections, in MiB, and as much for HTTP bodies; beyond it "
+     "connections wait or are closed."},
     {"server.max_detokenize_ids", MEMBER(c.server.max_detokenize_ids), Range(1, 1 << 24), kRestart, kDaemon,
      NoBits(), kSet, "Most token ids of a Detokenize request."},
     {"server.handshake_timeout_s", MEMBER(c.server.handshake_timeout_s), Range(1, 3600), kRestart, kDaemon,

@@ -114,6 +114,16 @@ class ValueReader {
     return true;
   }
 
+  bool Read(std::vector<std::string>& out) const {
+    if (!node_.IsSequence() || node_.size() == 0) return false;
+    std::vector<std::string> values;
+    for (const YAML::Node& item : node_) {
+      if (!ValueReader(range_, item).Read(values.emplace_back())) return false;
+    }
+    out = values;
+    return true;
+  }
+
   bool Read(std::map<int, int>& out) const {
     if (!node_.IsMap() || node_.size() == 0) return false;
     std::map<int, int> values;
@@ -157,6 +167,7 @@ ValueKind KindOf(const ConfigRange& range) {
   if constexpr (std::is_same_v<T, std::vector<int>>) {
     return {"list", absl::StrCat("an ascending list of ", ShowRange(range))};
   }
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return {"list", "a list of texts"};
   if constexpr (std::is_same_v<T, std::map<int, int>>) {
     return {"mapping", absl::StrCat("a mapping of batch sizes to ", ShowRange(range))};
   }
@@ -235,6 +246,11 @@ std::string ShowMember(const std::optional<T>& value, bool) {
 }
 std::string ShowMember(const std::vector<int>& value, bool) {
   return value.empty() ? "null" : absl::StrCat("[", absl::StrJoin(value, ", "), "]");
+}
+std::string ShowMember(const std::vector<std::string>& value, bool) {
+  std::vector<std::string> texts;
+  for (const std::string& text : value) texts.push_back(QuoteText(text));
+  return value.empty() ? "null" : absl::StrCat("[", absl::StrJoin(texts, ", "), "]");
 }
 std::string ShowMember(const std::map<int, int>& value, bool) {
   return value.empty() ? "null"

@@ -28,16 +28,20 @@ void WarnOfOpenPorts(const ServerConfig& server, Warnings& warnings) {
   const auto warn = [&](const char* key, const std::string& address, const char* what) {
     if (!address.empty() && address != kNoListener && !IsLocal(address)) warnings.Add(key, address, what);
   };
-  if (server.tls.cert.empty()) {
-    warn("server.grpc_address", server.grpc_address,
-         tokens
-             ? "without TLS: prompts and tokens travel in plain text; set server.tls.cert and key"
-             : "without TLS: whoever reaches this port may generate, and prompts travel in plain text; set "
-               "server.tls.cert and key and server.auth.tokens_file, or a loopback address");
-  } else if (!tokens && server.tls.client_ca.empty()) {
-    warn("server.grpc_address", server.grpc_address,
-         "whoever reaches this port may generate; set server.auth.tokens_file or server.tls.client_ca");
-  }
+  const auto warn_of_api = [&](const char* key, const std::string& address) {
+    if (server.tls.cert.empty()) {
+      warn(key, address,
+           tokens
+               ? "without TLS: prompts and tokens travel in plain text; set server.tls.cert and key"
+               : "without TLS: whoever reaches this port may generate, and prompts travel in plain text; set "
+                 "server.tls.cert and key and server.auth.tokens_file, or a loopback address");
+    } else if (!tokens && server.tls.client_ca.empty()) {
+      warn(key, address,
+           "whoever reaches this port may generate; set server.auth.tokens_file or server.tls.client_ca");
+    }
+  };
+  warn_of_api("server.grpc_address", server.grpc_address);
+  warn_of_api("server.http_address", server.http_address);
   if (!tokens) {
     warn("server.admin_address", server.admin_address,
          "whoever reaches this port may drain the daemon; set server.auth.tokens_file");

@@ -18,6 +18,8 @@ namespace {
 // valid JSON that is not accepted here. (The parser's own filter looks at all siblings after every value.)
 class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
  public:
+  explicit JsonBuilder(int64_t max_values) : max_values_(max_values) {}
+
   nlohmann::json& root() { return root_; }
   const std::string& refusal() const { return refusal_; }
 
@@ -59,11 +61,13 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   }
   template <class Value>
   bool Add(Value&& value) {
+    if (++values_ > max_values_) return Refuse(absl::StrFormat("more than %d values", max_values_));
     Put(std::forward<Value>(value));
     return true;
   }
   bool Open(nlohmann::json value) {
     if (open_.size() >= kMaxJsonDepth) return Refuse(absl::StrFormat("nested deeper than %d", kMaxJsonDepth));
+    if (++values_ > max_values_) return Refuse(absl::StrFormat("more than %d values", max_values_));
     open_.push_back(Put(std::move(value)));
     return true;
   }
@@ -76,6 +80,8 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
+  const int64_t max_values_;
+  int64_t values_ = 0;
   nlohmann::json root_;
   std::vector<nlohmann::json*> open_;  // objects and arrays around the parser; the last one grows
   nlohmann::json* member_ = nullptr;   // of the last key
@@ -110,8 +116,8 @@ absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_by
   return text;
 }
 
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file) {
-  JsonBuilder builder;
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file, int64_t max_values) {
+  JsonBuilder builder(max_values);
   const bool whole = nlohmann::json::sax_parse(text, &builder);
   if (whole) return std::move(builder.root());
   return absl::InvalidArgumentError(absl::StrFormat("%s: %s", file, builder.refusal()));

@@ -4,6 +4,7 @@
 // and deep nesting are refused.
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -16,9 +17,10 @@ namespace foredraft {
 absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_bytes);
 
 // INVALID_ARGUMENT names `file`, what is wrong and where: syntax, bytes that are not UTF-8, a key given twice
-// in one object, nesting above kMaxJsonDepth.
+// in one object, nesting above kMaxJsonDepth, more than max_values numbers, texts, lists and objects.
 inline constexpr int kMaxJsonDepth = 64;
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file);
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
+                                         int64_t max_values = std::numeric_limits<int64_t>::max());
 
 // A value as an error message shows it: JSON, cut after 80 bytes.
 std::string ShowJson(const nlohmann::json& value);

@@ -29,6 +29,14 @@ struct GroupFacts {
   int graph_count = 0;
 };
 
+// Where the daemon listens; empty: no such listener.
+struct ServedAddresses {
+  std::string grpc;
+  std::string metrics;
+  std::string openai;   // a URL
+  std::string gateway;  // empty: gateways use grpc
+};
+
 class StartObserver {
  public:
   virtual ~StartObserver() = default;
@@ -42,9 +50,7 @@ class StartObserver {
   // where nothing is loaded (random weights).
   virtual void WarmingUp() {}
   virtual void WarmedUp(int /*graph_count*/, double /*seconds*/) {}
-  // The gateway address is empty unless it has a listener of its own.
-  virtual void Serving(const std::string& /*grpc_address*/, const std::string& /*metrics_address*/,
-                       const std::string& /*gateway_address*/) {}
+  virtual void Serving(const ServedAddresses&) {}
 };
 
 }  // namespace foredraft

@@ -202,7 +202,12 @@ absl::Status Daemon::Load(StartObserver& observer) {
   }
   reloader_->ApplyCurrent();  // applies a reload that arrived while the model was loading
   if (frontend_->health().state() == ServingState::kServing) {
-    observer.Serving(frontend_->grpc_address(), frontend_->metrics_address(), frontend_->gateway_address());
+    const std::string http = frontend_->http_address();
+    const char* const scheme = config_.server.tls.cert.empty() ? "http://" : "https://";
+    observer.Serving({.grpc = frontend_->grpc_address(),
+                      .metrics = frontend_->metrics_address(),
+                      .openai = http.empty() ? "" : absl::StrCat(scheme, http, "/v1"),
+                      .gateway = frontend_->gateway_address()});
   }
   return absl::OkStatus();
 }

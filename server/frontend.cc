@@ -18,6 +18,13 @@ namespace {
 constexpr std::chrono::milliseconds kLastWrites(500);
 
 constexpr int kAdminConnections = 64;
+constexpr int kPageConnections = 256;
+constexpr int kHttpThreads = 2;  // move bytes and write JSON
+constexpr int kHttpWorkers = 2;  // read JSON and tokenize
+// Beyond these, the connection that has waited longest is closed for a new one: a probe gets in, whatever
+// else is connected.
+constexpr int kWaitingPages = 128;
+constexpr int kWaitingPagesPerAddress = 64;
 constexpr int kFailedProbes = 3;  // in a row, until /healthz says so
 constexpr std::chrono::hours kExpiryPeriod(24);
 
@@ -36,16 +43,33 @@ std::string OnAdminListenerOnly(const ServerConfig& config) {
 bool IsUnix(const std::string& address) { return absl::StartsWith(address, "unix:"); }
 
 HttpAnswer Refuse(const absl::Status& status) {
-  return {.status = absl::IsUnauthenticated(status) ? 401 : 403,
-          .body = absl::StrCat(status.message(), "\n")};
+  if (!absl::IsUnauthenticated(status)) return {.status = 403, .body = absl::StrCat(status.message(), "\n")};
+  return {.status = 401,
+          .body = absl::StrCat(status.message(), "\n"),
+          .headers = {{"WWW-Authenticate", "Bearer"}}};
 }
 
 std::vector<std::string> WatchedFiles(const ServerConfig& config) {
   return {config.auth.tokens_file, config.tls.cert, config.tls.key, config.tls.client_ca};
 }
 
-std::string WithPort(const std::string& address, int port) {
-  return address.ends_with(":0") ? absl::StrCat(address.substr(0, address.size() - 1), port) : address;
+HttpLimits PageLimits() {
+  HttpLimits limits;
+  limits.max_body_bytes = 0;
+  limits.head_timeout = limits.idle_timeout = std::chrono::seconds(5);
+  limits.max_waiting = kWaitingPages;
+  limits.max_waiting_per_address = kWaitingPagesPerAddress;
+  return limits;
+}
+
+HttpLimits ApiLimits(const ServerConfig& config) {
+  HttpLimits limits;
+  limits.max_body_bytes = int64_t{config.max_message_mib} << 20;
+  limits.body_budget_bytes = int64_t{config.memory_quota_mib} << 20;
+  limits.handshake_timeout = std::chrono::seconds(config.handshake_timeout_s);
+  limits.max_waiting = std::max(config.max_connections / 2, 1);
+  limits.max_waiting_per_address = std::max(config.max_connections / 4, 1);
+  return limits;
 }
 
 }  // namespace
@@ -57,6 +81,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions
   RETURN_IF_ERROR(frontend->ListenGrpc());
   RETURN_IF_ERROR(frontend->ListenAdmin());
   RETURN_IF_ERROR(frontend->ListenGateway());
+  RETURN_IF_ERROR(frontend->ListenHttp());
   frontend->StartWatchdog();
   return frontend;
 }
@@ -83,6 +108,12 @@ Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
       connections_(ConnectionsLeft("server.max_connections", options.server.max_connections,
                                    options.reserved_descriptors)),
       admin_connections_(kAdminConnections),
+      openai_(admission_, tokens_, health_, options.max_pending_tokens),
+      // Probes have no tokens, and what they are told is no secret.
+      pages_({{"/metrics", [this](const std::string& authorization) { return MetricsAnswer(authorization); }},
+              {"/healthz", [this](const std::string&) { return Live(); }},
+              {"/readyz", [this](const std::string&) { return Ready(); }}}),
+      page_connections_(kPageConnections),
       watched_files_(WatchedFiles(options.server)) {}
 
 Frontend::~Frontend() { Shutdown(); }
@@ -99,17 +130,37 @@ absl::Status Frontend::LoadFiles() {
 
 absl::Status Frontend::ListenMetrics() {
   if (options_.server.metrics_address.empty()) return absl::OkStatus();
-  const auto metrics = [this](const std::string& authorization) {
-    if (!tokens_.HasRole(Role::kMetrics)) return MetricsPage(*metrics_);
+  ASSIGN_OR_RETURN(metrics_listener_, HttpListener::Open({.key = "server.metrics_address",
+                                                          .address = options_.server.metrics_address,
+                                                          .service = &pages_,
+                                                          .connections = &page_connections_,
+                                                          .refused = [] {},
+                                                          .limits = PageLimits()}));
+  return absl::OkStatus();
+}
+
+HttpAnswer Frontend::MetricsAnswer(const std::string& authorization) const {
+  if (tokens_.HasRole(Role::kMetrics)) {
     const absl::Status allowed = tokens_.Check(authorization, Role::kMetrics).status();
-    return allowed.ok() ? MetricsPage(*metrics_) : Refuse(allowed);
-  };
-  // Probes have no tokens, and what these two say is no secret.
-  ASSIGN_OR_RETURN(http_,
-                   HttpListener::Listen(options_.server.metrics_address,
-                                        {{"/metrics", metrics},
-                                         {"/healthz", [this](const std::string&) { return Live(); }},
-                                         {"/readyz", [this](const std::string&) { return Ready(); }}}));
+    if (!allowed.ok()) return Refuse(allowed);
+  }
+  return {.body = MetricsPage(*metrics_), .content_type = kMetricsPageType};
+}
+
+absl::Status Frontend::ListenHttp() {
+  if (options_.server.http_address.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const ServerPems certificate, ReadServerPems(options_.server.tls));
+  ASSIGN_OR_RETURN(http_listener_,
+                   HttpListener::Open({.key = "server.http_address",
+                                       .address = options_.server.http_address,
+                                       .service = &openai_,
+                                       .connections = &connections_,
+                                       .refused = [this] { metrics_->RecordRefusedConnection(); },
+                                       .limits = ApiLimits(options_.server),
+                                       .cors_origins = options_.server.cors_origins,
+                                       .certificate = certificate,
+                                       .io_threads = kHttpThreads,
+                                       .workers = kHttpWorkers}));
   return absl::OkStatus();
 }
 
@@ -214,6 +265,11 @@ void Frontend::ReloadFiles() {
     Log(LogLevel::kError, "the certificate in use stays: %s", status.message());
     return;
   }
+  if (http_listener_ != nullptr) {
+    absl::StatusOr<ServerPems> pems = ReadServerPems(options_.server.tls);
+    const absl::Status status = pems.ok() ? http_listener_->SetCertificate(*pems) : pems.status();
+    if (!status.ok()) Log(LogLevel::kError, "http: the certificate in use stays: %s", status.message());
+  }
   Log(LogLevel::kInfo, "server.tls.cert: %s: read again", options_.server.tls.cert);
   certificates_->WarnOfExpiry();
   metrics_->SetCertificateExpiry(certificates_->expiry_seconds());
@@ -317,7 +373,11 @@ std::string Frontend::admin_address() const {
 }
 
 std::string Frontend::metrics_address() const {
-  return WithPort(options_.server.metrics_address, metrics_port());
+  return metrics_listener_ == nullptr ? "" : metrics_listener_->address();
+}
+
+std::string Frontend::http_address() const {
+  return http_listener_ == nullptr ? "" : http_listener_->address();
 }
 
 void Frontend::SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking) {
@@ -345,12 +405,15 @@ void Frontend::Shutdown() {
   for (GrpcListener* listener : {grpc_.get(), admin_listener_.get(), gateway_.get()}) {
     if (listener != nullptr) listener->Shutdown();
   }
-  http_.reset();
+  if (http_listener_ != nullptr) http_listener_->Shutdown();
+  if (metrics_listener_ != nullptr) metrics_listener_->Shutdown();
   if (loop_ != nullptr) loop_->Stop();
   if (output_ != nullptr) output_->Stop();
   grpc_.reset();
   admin_listener_.reset();
   gateway_.reset();
+  http_listener_.reset();
+  metrics_listener_.reset();
 }
 
 }  // namespace foredraft

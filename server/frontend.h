@@ -1,8 +1,8 @@
 #pragma once
 
 // Everything that clients and operators reach: the gRPC listeners with their services, health and reflection,
-// the pages of metrics and probes, and behind them the output thread and the serving loop. Uses executors
-// through their interface only.
+// OpenAI's API over HTTP, the pages of metrics and probes, and behind them the output thread and the serving
+// loop. Uses executors through their interface only.
 //
 // Life: Listen (requests get UNAVAILABLE), Serve once the model is warmed up, BeginDrain, Shutdown. Listen,
 // Serve, CheckRanks, Resume and Shutdown are called by the owner's thread; the rest by any thread.
@@ -29,10 +29,12 @@
 #include "server/api/foredraft_v1/admin_service.h"
 #include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/health.h"
+#include "server/api/openai/openai_service.h"
 #include "server/api/request_validator.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
 #include "server/grpc_listener.h"
-#include "server/output/http_listener.h"
+#include "server/http/http_listener.h"
+#include "server/http/http_pages.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
 
@@ -113,7 +115,9 @@ class Frontend {
   std::string admin_address() const;    // empty: no such listener
   int grpc_port() const { return grpc_ == nullptr ? 0 : grpc_->port(); }
   int gateway_port() const { return gateway_ == nullptr ? 0 : gateway_->port(); }
-  int metrics_port() const { return http_ == nullptr ? 0 : http_->port(); }
+  int metrics_port() const { return metrics_listener_ == nullptr ? 0 : metrics_listener_->port(); }
+  std::string http_address() const;  // empty: no such listener
+  int http_port() const { return http_listener_ == nullptr ? 0 : http_listener_->port(); }
   // For clients in this process.
   std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_->server().InProcessChannel({}); }
 
@@ -124,8 +128,10 @@ class Frontend {
   absl::Status ListenAdmin();
   absl::Status ListenGateway();
   absl::Status ListenMetrics();
+  absl::Status ListenHttp();
   void AttachHealth();
   void StartWatchdog();
+  HttpAnswer MetricsAnswer(const std::string& authorization) const;
   HttpAnswer Live() const;
   HttpAnswer Ready() const;
   void ProbeOwnPort();
@@ -158,9 +164,13 @@ class Frontend {
   std::unique_ptr<GrpcListener> grpc_;
   std::unique_ptr<GrpcListener> admin_listener_;  // with admin_address
   std::unique_ptr<GrpcListener> gateway_;         // with gateway_address
-  std::unique_ptr<HttpListener> http_;            // with metrics_address
-  std::atomic<int> failed_probes_ = 0;            // in a row
-  FileStamp watched_files_;                       // watchdog_'s thread, after Listen
+  OpenAiService openai_;
+  HttpPages pages_;
+  ConnectionCount page_connections_;                // few, and never taken by clients of the API
+  std::unique_ptr<HttpListener> metrics_listener_;  // with metrics_address
+  std::unique_ptr<HttpListener> http_listener_;     // with http_address
+  std::atomic<int> failed_probes_ = 0;              // in a row
+  FileStamp watched_files_;                         // watchdog_'s thread, after Listen
   std::unique_ptr<PeriodicThread> watchdog_;
   bool rank_lost_ = false;  // owner's thread
 };

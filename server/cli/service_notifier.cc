@@ -78,10 +78,9 @@ void ServiceNotifier::WarmedUp(int graph_count, double seconds) {
   next_.WarmedUp(graph_count, seconds);
 }
 
-void ServiceNotifier::Serving(const std::string& grpc_address, const std::string& metrics_address,
-                              const std::string& gateway_address) {
-  Send(absl::StrCat("READY=1\nSTATUS=serving on ", grpc_address));
-  next_.Serving(grpc_address, metrics_address, gateway_address);
+void ServiceNotifier::Serving(const ServedAddresses& addresses) {
+  Send(absl::StrCat("READY=1\nSTATUS=serving on ", addresses.grpc));
+  next_.Serving(addresses);
 }
 
 void ServiceNotifier::Watch(ServiceView view) {

@@ -53,8 +53,7 @@ class ServiceNotifier : public StartObserver {
   void Loading(int rank, int64_t done_bytes, int64_t total_bytes) override;
   void WarmingUp() override;
   void WarmedUp(int graph_count, double seconds) override;
-  void Serving(const std::string& grpc_address, const std::string& metrics_address,
-               const std::string& gateway_address) override;
+  void Serving(const ServedAddresses& addresses) override;
 
  private:
   void Send(const std::string& message) const;

@@ -115,10 +115,10 @@ void StartScreen::WarmedUp(int graph_count, double seconds) {
   }
 }
 
-void StartScreen::Serving(const std::string& grpc_address, const std::string& metrics_address,
-                          const std::string& gateway_address) {
-  Line(absl::StrCat("serving  grpc ", grpc_address, "   metrics http://", metrics_address, "/metrics",
-                    gateway_address.empty() ? "" : "   gateway ", gateway_address));
+void StartScreen::Serving(const ServedAddresses& addresses) {
+  Line(absl::StrCat("serving  grpc ", addresses.grpc, "   metrics http://", addresses.metrics, "/metrics",
+                    addresses.openai.empty() ? "" : "   openai ", addresses.openai,
+                    addresses.gateway.empty() ? "" : "   gateway ", addresses.gateway));
 }
 
 }  // namespace foredraft

@@ -329,10 +329,8 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   return families;
 }
 
-HttpAnswer MetricsPage(const Metrics& metrics) {
-  return {.status = 200,
-          .body = prometheus::TextSerializer().Serialize(metrics.Collect()),
-          .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+std::string MetricsPage(const Metrics& metrics) {
+  return prometheus::TextSerializer().Serialize(metrics.Collect());
 }
 
 }  // namespace foredraft

@@ -23,7 +23,6 @@
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 #include "server/output/acceptance_window.h"
-#include "server/output/http_listener.h"
 #include "server/output/metric_table.h"
 
 namespace foredraft {
@@ -164,6 +163,7 @@ class Metrics : public prometheus::Collectable {
 };
 
 // The page of metrics, in Prometheus' text format.
-HttpAnswer MetricsPage(const Metrics& metrics);
+std::string MetricsPage(const Metrics& metrics);
+inline constexpr char kMetricsPageType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 }  // namespace foredraft

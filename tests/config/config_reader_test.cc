@@ -52,6 +52,8 @@ constexpr const char* kFixedKeys[] = {
     "server.admin_address",
     "server.metrics_address",
     "server.gateway_address",
+    "server.http_address",
+    "server.cors_origins",
     "server.allow_insecure",
     "server.max_message_mib",
     "server.max_connections",
@@ -133,6 +135,8 @@ TEST(ParseConfig, TakesListenersOffLoopbackThatKnowTheirCallers) {
   for (const char* server : {"grpc_address: '0.0.0.0:1', tls: {cert: c, key: k, client_ca: a}",
                              "grpc_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
                              "admin_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
+                             "http_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
+                             "http_address: '127.0.0.1:8000', cors_origins: ['https://a.example', '*']",
                              "admin_address: none", "admin_address: 'unix:/s'", "grpc_address: 'unix:/s'",
                              "grpc_address: '0.0.0.0:1', admin_address: '0.0.0.0:2', allow_insecure: true"}) {
     const absl::Status status = Parse(absl::StrCat("model: /m\nserver: {", server, "}")).status();
@@ -284,6 +288,11 @@ const Refusal kRefusals[] = {
      "r1.yaml:3: speculative_config.max_draft_length: unknown key, nearest is max_draft_len"},
     {"UnknownTopKey", "model: /m\nmax_batchsize: 9\n",
      "r1.yaml:2: max_batchsize: unknown key, nearest is max_batch_size"},
+    {"HttpOffLoopback", "model: /m\nserver:\n  http_address: 0.0.0.0:8000\n",
+     "r1.yaml:3: server.http_address: 0.0.0.0:8000, allowed a loopback address, or any with "
+     "server.tls.cert and key, or with server.allow_insecure: true"},
+    {"CorsOrigins", "model: /m\nserver: {cors_origins: 5}\n",
+     "r1.yaml:2: server.cors_origins: 5, allowed a list of texts"},
     {"GatewayOffLoopback", "model: /m\nserver:\n  gateway_address: 0.0.0.0:50053\n",
      "r1.yaml:3: server.gateway_address: 0.0.0.0:50053, allowed a loopback address, or any with "
      "server.allow_insecure: true"},

@@ -90,7 +90,7 @@ def check_form(path: pathlib.Path, patterns: list[str]) -> None:
         last[instruction] = rest
     check(parsed[0][0] in ("ARG", "FROM"), f"{path.name}: begins with {parsed[0][0]}")
     check(re.fullmatch(r"[1-9]\d*:[1-9]\d*", last.get("USER", "")) is not None, f"{path.name}: runs as root")
-    check(last.get("EXPOSE") == "50051 9464", f"{path.name}: EXPOSE {last.get('EXPOSE')}")
+    check(last.get("EXPOSE") == "50051 8000 9464", f"{path.name}: EXPOSE {last.get('EXPOSE')}")
     for instruction in ("ENTRYPOINT", "CMD"):
         check(isinstance(json.loads(last[instruction]), list), f"{path.name}: {instruction}: not a list")
 

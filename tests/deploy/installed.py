@@ -43,7 +43,8 @@ class Daemon:
 
     def __init__(self, command: list[str], log: pathlib.Path) -> None:
         self.log = log
-        arguments = ["--set", "server.grpc_address=127.0.0.1:0", "--set", "server.metrics_address=127.0.0.1:0"]
+        arguments = ["--set", "server.grpc_address=127.0.0.1:0", "--set", "server.metrics_address=127.0.0.1:0",
+                     "--set", "server.http_address=127.0.0.1:0"]
         with log.open("w") as stderr:
             self.process = subprocess.Popen([*command, *arguments], cwd="/", stderr=stderr)
         deadline = time.monotonic() + 120

@@ -123,9 +123,9 @@ TEST(Attack, ASecondDaemonOnTheSameSocket) {
   const std::string admin = "server.admin_address=unix:" + dir + "/admin";
   Daemon daemon({admin});
   EXPECT_EQ(std::filesystem::status(dir + "/admin").permissions(), std::filesystem::perms(0600));
-  const RunResult second =
-      Foredraft({"serve", "--config", kConfig, "--set", "server.grpc_address=127.0.0.1:0", "--set",
-                 "server.metrics_address=127.0.0.1:0", "--set", admin});
+  const RunResult second = Foredraft(
+      {"serve", "--config", kConfig, "--set", "server.grpc_address=127.0.0.1:0", "--set",
+       "server.metrics_address=127.0.0.1:0", "--set", "server.http_address=127.0.0.1:0", "--set", admin});
   EXPECT_EQ(second.exit_code, 1);
   EXPECT_THAT(second.err, AllOf(HasSubstr("server.admin_address: unix:" + dir + "/admin"),
                                 HasSubstr("another process listens there")));
@@ -140,7 +140,8 @@ TEST(Attack, AStartWithoutStandardError) {
   const std::string dir = TestDir("no_stderr");
   ChildProcess daemon({"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&-", FOREDRAFT_BINARY, "serve", "--config",
                        kConfig, "--set", "server.grpc_address=unix:" + dir + "/api", "--set",
-                       "server.metrics_address=127.0.0.1:0", "--set", "cpu.pin=false"});
+                       "server.metrics_address=127.0.0.1:0", "--set", "server.http_address=127.0.0.1:0",
+                       "--set", "cpu.pin=false"});
   RunResult last = {};
   for (int i = 0; i < 600; ++i) {
     last = Foredraft(With({"generate", "--server", "unix:" + dir + "/api"}, kOneToken));

@@ -22,7 +22,8 @@ std::vector<std::string> Arguments(const std::vector<std::string>& sets, const s
   arguments.insert(arguments.end(), {FOREDRAFT_BINARY, "serve", "--config", config});
   for (const std::string& set :
        {std::string("server.grpc_address=127.0.0.1:0"), std::string("server.metrics_address=127.0.0.1:0"),
-        std::string("server.admin_address=none"), std::string("cpu.pin=false")}) {
+        std::string("server.http_address=127.0.0.1:0"), std::string("server.admin_address=none"),
+        std::string("cpu.pin=false")}) {
     arguments.insert(arguments.end(), {"--set", set});
   }
   for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
@@ -75,14 +76,16 @@ std::string HttpGet(const std::string& address, const std::string& path) {
 Daemon::Daemon(const std::vector<std::string>& sets, const std::string& config,
                const std::vector<std::string>& flags, const std::string& shell)
     : process_(Arguments(sets, config, flags, shell)) {
-  static const std::regex kServing(R"(serving  grpc (\S+)   metrics http://(\S+)/metrics)");
+  static const std::regex kServing(
+      R"(serving  grpc (\S+)   metrics http://(\S+)/metrics   openai http://(\S+)/v1)");
   std::smatch match;
-  const bool serving = process_.WaitForStderr("/metrics");
+  const bool serving = process_.WaitForStderr("/v1");
   const std::string screen = process_.Stderr();
   EXPECT_TRUE(serving && std::regex_search(screen, match, kServing)) << screen;
-  if (match.size() == 3) {
+  if (match.size() == 4) {
     grpc_address_ = match[1];
     metrics_address_ = match[2];
+    http_address_ = match[3];
   }
 }
 

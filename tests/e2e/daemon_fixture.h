@@ -36,6 +36,7 @@ class Daemon {
   ChildProcess& process() { return process_; }
   const std::string& grpc_address() const { return grpc_address_; }
   const std::string& metrics_address() const { return metrics_address_; }
+  const std::string& http_address() const { return http_address_; }
 
   RunResult Generate(std::vector<std::string> arguments) const;
   // The sum over all label sets that contain `label`; -1 if there is none.
@@ -47,6 +48,7 @@ class Daemon {
   ChildProcess process_;
   std::string grpc_address_;
   std::string metrics_address_;
+  std::string http_address_;
 };
 
 }  // namespace foredraft

@@ -282,9 +282,10 @@ TEST(Serve, EnvironmentFaultsEndTheStartWithOneLineAndExit1) {
                                             {"backend=cuda", "backend: "}}) {
     if (test.set == "backend=cuda" && std::filesystem::exists("/dev/nvidia0"))
       continue;  // with a GPU it may serve
-    const RunResult result = Foredraft({"serve", "--config", kConfig, "--set", "log.level=error", "--set",
-                                        "server.metrics_address=127.0.0.1:0", "--set",
-                                        "server.grpc_address=127.0.0.1:0", "--set", test.set});
+    const RunResult result =
+        Foredraft({"serve", "--config", kConfig, "--set", "log.level=error", "--set",
+                   "server.metrics_address=127.0.0.1:0", "--set", "server.grpc_address=127.0.0.1:0", "--set",
+                   "server.http_address=127.0.0.1:0", "--set", test.set});
     EXPECT_EQ(result.exit_code, 1) << test.set;
     EXPECT_THAT(result.err, HasSubstr(test.says)) << test.set;
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;

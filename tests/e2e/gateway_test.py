@@ -53,7 +53,8 @@ class Daemon:
         self.metrics_port = free_port()
         self.log = directory / f"daemon-{self.port}.log"
         command = [binary, "serve", "--config", "deploy/configs/abacus-cpu.yaml"]
-        for setting in (f"server.grpc_address=127.0.0.1:{self.port}", f"server.metrics_address=127.0.0.1:{self.metrics_port}", *settings):
+        for setting in (f"server.grpc_address=127.0.0.1:{self.port}", f"server.metrics_address=127.0.0.1:{self.metrics_port}",
+                        "server.http_address=127.0.0.1:0", *settings):
             command += ["--set", setting]
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=self.log.open("w"))
         wait_until(lambda: "serving  grpc" in self.log.read_text(), "the daemon serves")

@@ -149,6 +149,7 @@ std::vector<std::string> RankCluster::Sets() const {
   std::vector<std::string> sets = {
       "server.grpc_address=" + Address(grpc_port_),
       "server.metrics_address=" + Address(metrics_port_),
+      "server.http_address=127.0.0.1:0",
       "parallel.attention_dp=" + std::to_string(options_.ranks),
       "parallel.moe_ep=" + std::to_string(options_.ranks),
       "parallel.leader_address=" + Address(leader_port_),

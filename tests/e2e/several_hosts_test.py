@@ -93,6 +93,7 @@ class Cluster:
         self.tls = {"cert": directory / "host.pem", "key": directory / "host.key", "client_ca": directory / "ca.pem"}
         sets = [
             f"server.grpc_address={self.grpc}", f"server.metrics_address={hosts.address(1)}:9464",
+            "server.http_address=127.0.0.1:0",
             *(f"server.tls.{key}={path}" for key, path in self.tls.items()),
             f"parallel.attention_dp={RANKS}", f"parallel.moe_ep={RANKS}", f"parallel.leader_address={leader}",
             f"parallel.interface={hosts.interface}", f"parallel.heartbeat_timeout_s={HEARTBEAT_S}", "parallel.step_timeout_s=10",
@@ -147,7 +148,7 @@ def expected_tokens(binary: str, questions: list[str], directory: pathlib.Path) 
     """The answers of a daemon with one rank."""
     log = directory / "alone.log"
     with log.open("w") as stderr:
-        daemon = subprocess.Popen([binary, "serve", "--config", "deploy/configs/abacus-cpu.yaml", "--set", "server.grpc_address=127.0.0.1:0",
+        daemon = subprocess.Popen([binary, "serve", "--config", "deploy/configs/abacus-cpu.yaml", "--set", "server.grpc_address=127.0.0.1:0", "--set", "server.http_address=127.0.0.1:0",
                                    "--set", "server.metrics_address=127.0.0.1:0"], stderr=stderr, cwd=ROOT)
     try:
         deadline = time.monotonic() + 60

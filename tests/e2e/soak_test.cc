@@ -21,9 +21,7 @@ namespace {
 
 class AddressObserver : public StartObserver {
  public:
-  void Serving(const std::string& grpc_address, const std::string&, const std::string&) override {
-    address = grpc_address;
-  }
+  void Serving(const ServedAddresses& addresses) override { address = addresses.grpc; }
 
   std::string address;
 };
@@ -68,6 +66,7 @@ TEST(Soak, TheRealEngineLeavesNothingBehindAndServesTheOthersCorrectly) {
         "deploy/configs/abacus-cpu.yaml", {},
         {{"server.grpc_address", "127.0.0.1:0"},
          {"server.metrics_address", "127.0.0.1:0"},
+         {"server.http_address", "127.0.0.1:0"},
          {"max_batch_size", "8"},
          {"max_seq_len", "256"},
          {"kv_cache_config.max_tokens", "768"},  // less than eight requests need, so some are swapped

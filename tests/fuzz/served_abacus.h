@@ -31,6 +31,7 @@ class ServedAbacus {
   static ServedAbacus& Get();
 
   const RequestValidator& validator() const { return *validator_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
   // A status as clients see it: a code that the validator may give, and one line of text that names a field.
   static void CheckRefusal(const absl::Status& status);
   // Checks what the scheduler and the device rely on, then lets an engine answer that draws its tokens from

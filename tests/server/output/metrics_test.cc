@@ -1,8 +1,6 @@
 #include "server/output/metrics.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -197,59 +195,6 @@ TEST(Metrics, TheProcessIsThisOne) {
             ValueOf(before, "process_resident_memory_bytes") + static_cast<double>(touched.size()) / 2);
   EXPECT_EQ(ValueOf(after, "process_start_time_seconds"), ValueOf(before, "process_start_time_seconds"));
   fclose(const_cast<FILE*>(opened));
-}
-
-// A TCP connection to a port of this host.
-class Connection {
- public:
-  explicit Connection(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    const timeval patience{.tv_sec = 20, .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  }
-  ~Connection() { close(fd_); }
-  std::string Get(const std::string& path) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-    EXPECT_EQ(write(fd_, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-    std::string answer;
-    char buffer[4096];
-    for (ssize_t count = 0; (count = read(fd_, buffer, sizeof(buffer))) > 0;) answer.append(buffer, count);
-    return answer;
-  }
-
- private:
-  const int fd_;
-};
-
-// More silent connections than threads: the page must come after their timeout of 2 s, not of 30.
-TEST(HttpListener, SilentConnectionsDoNotBlockThePage) {
-  const Metrics metrics({.model_name = "m"});
-  const auto listener = HttpListener::Listen(
-      "127.0.0.1:0", {{"/metrics", [&metrics](const std::string&) { return MetricsPage(metrics); }}});
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  const int port = (*listener)->port();
-  std::vector<std::unique_ptr<Connection>> silent;
-  for (int i = 0; i < 24; ++i) silent.push_back(std::make_unique<Connection>(port));
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_THAT(Connection(port).Get("/metrics"), HasSubstr("foredraft_requests_running"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
-}
-
-TEST(HttpListener, AnswersEachPathWithItsStatus) {
-  const auto listener = HttpListener::Listen(
-      "127.0.0.1:0",
-      {{"/readyz", [](const std::string&) { return HttpAnswer{.status = 503, .body = "loading\n"}; }},
-       {"/who", [](const std::string& authorization) { return HttpAnswer{.body = authorization}; }}});
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  const int port = (*listener)->port();
-  EXPECT_THAT(Connection(port).Get("/readyz"),
-              AllOf(HasSubstr("HTTP/1.1 503"), HasSubstr("\r\n\r\nloading\n")));
-  EXPECT_THAT(Connection(port).Get("/who"), HasSubstr("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(Connection(port).Get("/other"), HasSubstr("HTTP/1.1 404"));
 }
 
 }  // namespace

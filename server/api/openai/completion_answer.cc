@@ -1,0 +1,227 @@
+#include "server/api/openai/completion_answer.h"
+
+#include <optional>
+#include <utility>
+
+#include "server/api/request_id.h"
+
+namespace foredraft {
+namespace {
+
+// The connection's side of a choice.
+class HttpContext final : public CallContext {
+ public:
+  explicit HttpContext(std::shared_ptr<CompletionAnswer> answer) : answer_(std::move(answer)) {}
+
+  std::string peer() const override { return answer_->exchange().request().peer; }
+  std::string authorization() const override {
+    return std::string(answer_->exchange().request().Header("authorization"));
+  }
+  std::optional<std::chrono::system_clock::time_point> deadline() const override { return std::nullopt; }
+  void SetRequestId(const std::string& id) override { answer_->SetRequestId(id); }
+  void Cancel() override { answer_->exchange().Abandon(); }
+
+ private:
+  const std::shared_ptr<CompletionAnswer> answer_;
+};
+
+class StreamChoice final : public StreamCall {
+ public:
+  static std::shared_ptr<StreamChoice> Create(std::shared_ptr<CompletionAnswer> answer, int index,
+                                              CallHooks hooks, int max_pending_tokens) {
+    return Own(std::shared_ptr<StreamChoice>(
+        new StreamChoice(std::move(answer), index, std::move(hooks), max_pending_tokens)));
+  }
+
+  void Cancel() { CallCancelled(); }
+  void Done() { CallDone(); }
+
+ private:
+  StreamChoice(std::shared_ptr<CompletionAnswer> answer, int index, CallHooks hooks, int max_pending_tokens)
+      : StreamCall(std::make_unique<HttpContext>(answer), std::move(hooks), max_pending_tokens),
+        answer_(std::move(answer)),
+        index_(index) {}
+
+  void WriteMessage(const OutputDelta& delta, const OutputEnd* end) override {
+    if (end != nullptr) ended_ = {.whole = {.stats = delta.stats}, .end = *end, .labels = labels()};
+    // Both stay as they are until the message is written. JSON is made on the listener's threads.
+    auto alive = std::static_pointer_cast<StreamChoice>(self());
+    if (alive == nullptr) return MessageWritten(false);
+    answer_->Write([alive, &delta, end] { return alive->Event(delta, end); },
+                   [alive](bool ok) { alive->MessageWritten(ok); });
+  }
+  void FinishStream(const absl::Status& status) override {
+    ended_.end.status = status;
+    answer_->ChoiceEnded(index_, std::move(ended_));
+  }
+  bool HasLastMessage(const OutputEnd& end) const override { return end.status.ok(); }
+
+  std::string Event(const OutputDelta& delta, const OutputEnd* end) {
+    if (!progress_.has_value()) progress_.emplace(labels(), *answer_->shape().tokenizer);
+    return ChunkEvent(answer_->shape(), index_, delta, end, labels(), *progress_);
+  }
+
+  const std::shared_ptr<CompletionAnswer> answer_;
+  const int index_;
+  // Owned by the write that is outstanding, else by the thread that starts the next one.
+  ChoiceEnd ended_;
+  std::optional<ChoiceProgress> progress_;
+};
+
+class WholeChoice final : public GenerationCall {
+ public:
+  static std::shared_ptr<WholeChoice> Create(std::shared_ptr<CompletionAnswer> answer, int index,
+                                             CallHooks hooks) {
+    return Own(std::shared_ptr<WholeChoice>(new WholeChoice(std::move(answer), index, std::move(hooks))));
+  }
+
+  bool Push(OutputDelta delta) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    whole_.Append(std::move(delta));
+    return true;
+  }
+  void End(OutputDelta delta, OutputEnd end) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (ended_) return;
+      ended_ = true;
+      whole_.Append(std::move(delta));
+    }
+    answer_->ChoiceEnded(index_, {.whole = std::move(whole_), .end = std::move(end), .labels = labels()});
+  }
+
+  void Cancel() { CallCancelled(); }
+  void Done() { CallDone(); }
+
+ private:
+  WholeChoice(std::shared_ptr<CompletionAnswer> answer, int index, CallHooks hooks)
+      : GenerationCall(std::make_unique<HttpContext>(answer), std::move(hooks)),
+        answer_(std::move(answer)),
+        index_(index) {}
+
+  const std::shared_ptr<CompletionAnswer> answer_;
+  const int index_;
+  OutputDelta whole_;   // guarded by mutex_ until ended_
+  bool ended_ = false;  // guarded by mutex_
+};
+
+}  // namespace
+
+CompletionAnswer::CompletionAnswer(std::shared_ptr<HttpExchange> exchange, AnswerShape shape,
+                                   const OpenAiRequest& request)
+    : exchange_(std::move(exchange)),
+      shape_(std::move(shape)),
+      stream_(request.stream),
+      choices_per_prompt_(request.choices_per_prompt),
+      choices_(static_cast<size_t>(request.choice_count())) {}
+
+std::shared_ptr<GenerationCall> CompletionAnswer::AddChoice(CallHooks hooks, int max_pending_tokens) {
+  const auto add = [this](const auto& choice) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    handles_.push_back({[choice] { choice->Cancel(); }, [choice] { choice->Done(); }});
+    return choice;
+  };
+  const int index = static_cast<int>(handles_.size());  // added by one thread
+  if (stream_)
+    return add(StreamChoice::Create(shared_from_this(), index, std::move(hooks), max_pending_tokens));
+  return add(WholeChoice::Create(shared_from_this(), index, std::move(hooks)));
+}
+
+bool CompletionAnswer::has_failed() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return has_failed_;
+}
+
+void CompletionAnswer::AllSubmitted() {
+  exchange_->OnEnd([self = shared_from_this()](bool complete) {
+    std::vector<Handle> handles;
+    {
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      handles = std::move(self->handles_);
+      self->handles_.clear();
+    }
+    for (const Handle& handle : handles) {
+      if (!complete) handle.cancel();
+      handle.done();
+    }
+  });
+}
+
+void CompletionAnswer::SetRequestId(const std::string& id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (request_id_.empty()) request_id_ = id;
+}
+
+HttpHeaders CompletionAnswer::Headers() const { return {{kRequestIdMetadata, request_id_}}; }
+
+void CompletionAnswer::Write(std::function<std::string()> make, std::function<void(bool ok)> written) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!has_begun_ && !has_failed_) {
+      has_begun_ = true;
+      exchange_->StartStream({.content_type = "text/event-stream", .headers = Headers()});
+    }
+  }
+  exchange_->Write(std::move(make), std::move(written));
+}
+
+void CompletionAnswer::ChoiceEnded(int index, ChoiceEnd ended) {
+  bool is_last = false;
+  bool has_begun = false;
+  absl::Status failed;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (has_failed_) return;
+    choices_[index] = std::move(ended);
+    failed = choices_[index].end.status;
+    has_failed_ = !failed.ok();
+    is_last = ++ended_count_ == static_cast<int>(choices_.size());
+    has_begun = has_begun_;
+  }
+  if (!failed.ok()) {
+    SendError(failed, has_begun);
+  } else if (is_last) {
+    stream_ ? SendStreamEnd() : SendWhole();
+  }
+}
+
+void CompletionAnswer::SendWhole() {
+  exchange_->Answer([self = shared_from_this()] {
+    HttpAnswer answer{.body = WholeBody(self->shape_, self->choices_, self->choices_per_prompt_),
+                      .content_type = "application/json"};
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    answer.headers = self->Headers();
+    return answer;
+  });
+}
+
+void CompletionAnswer::SendStreamEnd() {
+  exchange_->Finish([self = shared_from_this()] {
+    if (!self->shape_.include_usage) return std::string(kDoneEvent);
+    std::vector<RequestStats> stats;
+    for (const ChoiceEnd& choice : self->choices_) stats.push_back(choice.whole.stats);
+    return UsageEvent(self->shape_, stats, self->choices_per_prompt_) + kDoneEvent;
+  });
+}
+
+void CompletionAnswer::SendError(const absl::Status& status, bool has_begun) {
+  if (has_begun) {
+    exchange_->Finish(
+        [self = shared_from_this(), status] { return ErrorEvent(self->shape_, status) + kDoneEvent; });
+  } else {
+    exchange_->Answer([self = shared_from_this(), status] {
+      HttpAnswer answer = ErrorAnswer(self->shape_.kind, status);
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      answer.headers.emplace_back(kRequestIdMetadata, self->request_id_);
+      return answer;
+    });
+  }
+  std::vector<Handle> others;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    others = handles_;
+  }
+  for (const Handle& other : others) other.cancel();  // no effect on what has ended
+}
+
+}  // namespace foredraft

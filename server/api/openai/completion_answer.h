@@ -1,0 +1,65 @@
+#pragma once
+
+// The answer to one request of OpenAI's API: its choices are requests of the daemon's own, each a call (see
+// generation_call.h) that ends by itself; the answer joins them on one exchange. If one fails, the answer
+// does, and the others are cancelled. Thread-safe.
+//
+// Nothing is sent before the first token, so that an error that comes before it is still an HTTP status; one
+// that comes later is an event of the stream.
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/api/admission.h"
+#include "server/api/openai/openai_answer.h"
+#include "server/http/http_service.h"
+
+namespace foredraft {
+
+class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
+ public:
+  CompletionAnswer(std::shared_ptr<HttpExchange> exchange, AnswerShape shape, const OpenAiRequest& request);
+
+  // Makes the call of the next choice, which AllSubmitted or the end of the exchange lets go.
+  std::shared_ptr<GenerationCall> AddChoice(CallHooks hooks, int max_pending_tokens);
+  // True once a choice has failed: further ones need not be submitted.
+  bool has_failed() const;
+  // After the last AddChoice: from now on a lost connection cancels the calls.
+  void AllSubmitted();
+
+  // From the calls of the choices. The first id is the answer's.
+  void SetRequestId(const std::string& id);
+  void Write(std::function<std::string()> make, std::function<void(bool ok)> written);
+  void ChoiceEnded(int index, ChoiceEnd ended);
+  const AnswerShape& shape() const { return shape_; }
+  HttpExchange& exchange() { return *exchange_; }
+
+ private:
+  // A call from its answer's side.
+  struct Handle {
+    std::function<void()> cancel;
+    std::function<void()> done;
+  };
+
+  void SendWhole();
+  void SendStreamEnd();
+  void SendError(const absl::Status& status, bool has_begun);
+  HttpHeaders Headers() const;  // the caller holds mutex_
+
+  const std::shared_ptr<HttpExchange> exchange_;
+  const AnswerShape shape_;
+  const bool stream_;
+  const int choices_per_prompt_;
+  mutable std::mutex mutex_;
+  std::string request_id_;          // guarded by mutex_
+  std::vector<Handle> handles_;     // guarded by mutex_
+  std::vector<ChoiceEnd> choices_;  // guarded by mutex_; constant once all have ended
+  int ended_count_ = 0;             // guarded by mutex_
+  bool has_begun_ = false;          // guarded by mutex_; something of the stream is sent
+  bool has_failed_ = false;         // guarded by mutex_
+};
+
+}  // namespace foredraft

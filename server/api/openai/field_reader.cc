@@ -1,0 +1,147 @@
+#include "server/api/openai/field_reader.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/edit_distance.h"
+#include "config/json_text.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMinInt = std::numeric_limits<int32_t>::min();
+
+bool IsInt32(const nlohmann::json& value) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>() <= static_cast<uint64_t>(kMaxInt);
+  if (!value.is_number_integer()) return false;
+  const int64_t number = value.get<int64_t>();
+  return number >= kMinInt && number <= kMaxInt;
+}
+
+}  // namespace
+
+const nlohmann::json* FieldReader::Find(const char* field) {
+  known_.emplace_back(field);
+  const auto found = object_.find(field);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void FieldReader::Refuse(const std::string& field, const std::string& text) {
+  Keep(absl::InvalidArgumentError(absl::StrCat(path_, field, ": ", text)));
+}
+
+void FieldReader::RefuseValue(const char* field, const nlohmann::json& value, const char* allowed) {
+  Refuse(field, absl::StrCat(ShowJson(value), ", allowed ", allowed));
+}
+
+std::optional<int32_t> FieldReader::Int(const char* field) {
+  const nlohmann::json* value = Find(field);
+  if (value == nullptr) return std::nullopt;
+  if (IsInt32(*value)) return static_cast<int32_t>(value->get<int64_t>());
+  RefuseValue(field, *value, "a whole number of 32 bits");
+  return std::nullopt;
+}
+
+std::optional<uint64_t> FieldReader::Seed(const char* field) {
+  const nlohmann::json* value = Find(field);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number_unsigned()) return value->get<uint64_t>();
+  // Other servers take negative seeds, too: the bits are what counts.
+  if (value->is_number_integer()) return static_cast<uint64_t>(value->get<int64_t>());
+  RefuseValue(field, *value, "a whole number of 64 bits");
+  return std::nullopt;
+}
+
+std::optional<double> FieldReader::Double(const char* field) {
+  const nlohmann::json* value = Find(field);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number()) return value->get<double>();
+  RefuseValue(field, *value, "a number");
+  return std::nullopt;
+}
+
+std::optional<float> FieldReader::Float(const char* field) {
+  const std::optional<double> value = Double(field);
+  if (!value.has_value()) return std::nullopt;
+  // Converting a double outside of float's range is undefined.
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return static_cast<float>(std::clamp(*value, -kMost, kMost));
+}
+
+bool FieldReader::Bool(const char* field, bool fallback) {
+  const nlohmann::json* value = Find(field);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  RefuseValue(field, *value, "true, false");
+  return fallback;
+}
+
+std::optional<std::string> FieldReader::String(const char* field) {
+  const nlohmann::json* value = Find(field);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return value->get<std::string>();
+  RefuseValue(field, *value, "a string");
+  return std::nullopt;
+}
+
+std::vector<std::string> FieldReader::Strings(const char* field) {
+  const nlohmann::json* value = Find(field);
+  if (value == nullptr) return {};
+  if (value->is_string()) return {value->get<std::string>()};
+  const bool is_list = value->is_array() && std::all_of(value->begin(), value->end(),
+                                                        [](const auto& item) { return item.is_string(); });
+  if (is_list) return value->get<std::vector<std::string>>();
+  RefuseValue(field, *value, "a string or a list of strings");
+  return {};
+}
+
+std::vector<int32_t> FieldReader::Ids(const char* field) {
+  std::vector<int32_t> ids;
+  const nlohmann::json* value = Find(field);
+  if (value == nullptr) return ids;
+  if (value->is_array()) {
+    Keep(ReadIds(*value, path_ + field, ids));
+  } else {
+    RefuseValue(field, *value, "a list of token ids");
+  }
+  return ids;
+}
+
+void FieldReader::AllowOnly(const char* field, const nlohmann::json& allowed, const std::string& text) {
+  const nlohmann::json* value = Find(field);
+  if (value != nullptr && *value != allowed) Refuse(field, absl::StrCat(ShowJson(*value), ", ", text));
+}
+
+void FieldReader::Ignore(std::initializer_list<const char*> fields) {
+  for (const char* field : fields) known_.emplace_back(field);
+}
+
+void FieldReader::RefuseUnknown() {
+  for (const auto& [key, value] : object_.items()) {
+    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    std::string text = "unknown";
+    if (key.size() <= 64) {
+      const auto nearest = std::min_element(
+          known_.begin(), known_.end(),
+          [&key = key](const auto& a, const auto& b) { return EditDistance(a, key) < EditDistance(b, key); });
+      if (nearest != known_.end()) absl::StrAppend(&text, ", nearest is ", path_, *nearest);
+    }
+    return Refuse(ShowKey(key), text);
+  }
+}
+
+absl::Status ReadIds(const nlohmann::json& array, const std::string& field, std::vector<int32_t>& ids) {
+  ids.reserve(array.size());
+  for (const nlohmann::json& value : array) {
+    if (!IsInt32(value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, "[", ids.size(), "]: ", ShowJson(value), ", allowed a token id"));
+    }
+    ids.push_back(static_cast<int32_t>(value.get<int64_t>()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

@@ -1,0 +1,322 @@
+#include "server/api/openai/openai_answer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_reason.h"
+#include "server/text/utf8.h"
+
+namespace foredraft {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+std::string Event(const json& value) { return absl::StrCat("data: ", Dump(value), "\n\n"); }
+
+json Envelope(const AnswerShape& shape, bool is_chunk) {
+  const bool chat = shape.kind == OpenAiKind::kChat;
+  const char* object = !chat ? "text_completion" : is_chunk ? "chat.completion.chunk" : "chat.completion";
+  return {{"id", shape.id},
+          {"object", object},
+          {"created", shape.created},
+          {"model", shape.model},
+          {"system_fingerprint", shape.fingerprint},
+          {"choices", json::array()}};
+}
+
+json FinishOf(const OutputEnd* end) {
+  return end == nullptr ? json(nullptr) : json(FinishReasonName(end->finish));
+}
+
+// vLLM's field: what ended the answer, where it was a stop of the request's own.
+json StopOf(const OutputEnd* end) {
+  if (end != nullptr && end->matched_stop.has_value()) return *end->matched_stop;
+  if (end != nullptr && end->matched_stop_token_id.has_value()) return *end->matched_stop_token_id;
+  return nullptr;
+}
+
+std::string TokenText(const AnswerShape& shape, int32_t id) {
+  Utf8Repair repair;
+  const std::string text = repair.Append(shape.tokenizer->TokenBytes(id));
+  return text + repair.Flush();
+}
+
+int64_t CharactersOf(std::string_view bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](unsigned char byte) { return (byte & 0xc0) != 0x80; });
+}
+
+json TokenEntry(const AnswerShape& shape, int32_t id, float logprob) {
+  json bytes = json::array();
+  for (const unsigned char byte : shape.tokenizer->TokenBytes(id)) bytes.push_back(byte);
+  return {{"token", TokenText(shape, id)}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
+}
+
+json ChatLogprobs(const AnswerShape& shape, const OutputDelta& delta) {
+  json content = json::array();
+  for (const TokenLogprob& logprob : delta.logprobs) {
+    json entry = TokenEntry(shape, logprob.token_id, logprob.logprob);
+    json& top = entry["top_logprobs"] = json::array();
+    for (const TopLogprob& other : logprob.top)
+      top.push_back(TokenEntry(shape, other.token_id, other.logprob));
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}};
+}
+
+json CompletionLogprobs(const AnswerShape& shape, const OutputDelta& delta, int64_t& characters) {
+  json tokens = json::array(), logprobs = json::array(), tops = json::array(), offsets = json::array();
+  for (const TokenLogprob& logprob : delta.logprobs) {
+    tokens.push_back(TokenText(shape, logprob.token_id));
+    logprobs.push_back(logprob.logprob);
+    json top = json::object();
+    for (const TopLogprob& other : logprob.top) top[TokenText(shape, other.token_id)] = other.logprob;
+    tops.push_back(std::move(top));
+    offsets.push_back(characters);
+    if (!shape.tokenizer->IsSpecial(logprob.token_id)) {
+      characters += CharactersOf(shape.tokenizer->TokenBytes(logprob.token_id));
+    }
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+const char* OriginName(TokenOrigin origin) {
+  switch (origin) {
+    case TokenOrigin::kFirst:
+      return "first";
+    case TokenOrigin::kDrafted:
+      return "drafted";
+    case TokenOrigin::kTarget:
+      break;
+  }
+  return "target";
+}
+
+void AddTokens(const OutputDelta& delta, json& choice) {
+  json origins = json::array();
+  json bytes = json::array();
+  for (const TokenMark& mark : delta.marks) {
+    origins.push_back(OriginName(mark.origin));
+    bytes.push_back(mark.text_bytes);
+  }
+  choice["token_ids"] = delta.token_ids;
+  choice["token_origins"] = std::move(origins);
+  choice["token_text_bytes"] = std::move(bytes);
+}
+
+// `content`: the message, its delta, or the text.
+json ChoiceOf(const AnswerShape& shape, int index, json content, const OutputDelta& delta,
+              const OutputEnd* end, const ResponseLabels& labels, int64_t& characters) {
+  const bool chat = shape.kind == OpenAiKind::kChat;
+  const char* name = !chat ? "text" : content.contains("delta") ? "delta" : "message";
+  json choice = {{"index", index}, {name, std::move(chat ? content[name] : content)}};
+  choice["logprobs"] = !shape.has_logprobs ? json(nullptr)
+                       : chat              ? ChatLogprobs(shape, delta)
+                                           : CompletionLogprobs(shape, delta, characters);
+  choice["finish_reason"] = FinishOf(end);
+  if (end != nullptr) {
+    choice["stop_reason"] = StopOf(end);
+    choice["seed"] = labels.seed;
+  }
+  if (shape.return_token_ids) AddTokens(delta, choice);
+  return choice;
+}
+
+json UsageOf(const std::vector<RequestStats>& stats, int choices_per_prompt) {
+  int64_t prompt = 0, cached = 0, completion = 0, thinking = 0, accepted = 0, drafted = 0;
+  for (size_t i = 0; i < stats.size(); ++i) {
+    if (i % static_cast<size_t>(choices_per_prompt) == 0) {  // a prompt counts once
+      prompt += stats[i].prompt_tokens;
+      cached += stats[i].cached_tokens;
+    }
+    completion += stats[i].completion_tokens;
+    thinking += stats[i].thinking_tokens;
+    accepted += stats[i].accepted_tokens;
+    drafted += stats[i].draft_tokens;
+  }
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", completion},
+          {"total_tokens", prompt + completion},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"completion_tokens_details",
+           {{"reasoning_tokens", thinking},
+            {"accepted_prediction_tokens", accepted},
+            {"rejected_prediction_tokens", drafted - accepted}}}};
+}
+
+}  // namespace
+
+std::string ChunkEvent(const AnswerShape& shape, int index, const OutputDelta& delta, const OutputEnd* end,
+                       const ResponseLabels& labels, ChoiceProgress& progress) {
+  json content;
+  bool says_something = end != nullptr || shape.has_logprobs || shape.return_token_ids;
+  if (shape.kind == OpenAiKind::kChat) {
+    json message = json::object();
+    if (!progress.has_begun) message["role"] = "assistant";
+    ThinkingSplit::Parts parts = progress.split.Feed(delta);
+    if (!parts.thinking.empty()) message["reasoning_content"] = std::move(parts.thinking);
+    if (!parts.answer.empty()) message["content"] = std::move(parts.answer);
+    says_something |= !message.empty();
+    content["delta"] = std::move(message);
+  } else {
+    says_something |= !delta.text.empty();
+    content = delta.text;
+  }
+  if (!says_something) return "";
+  progress.has_begun = true;
+  json event = Envelope(shape, /*is_chunk=*/true);
+  event["choices"].push_back(
+      ChoiceOf(shape, index, std::move(content), delta, end, labels, progress.characters));
+  if (shape.include_usage) event["usage"] = nullptr;
+  return Event(event);
+}
+
+std::string UsageEvent(const AnswerShape& shape, const std::vector<RequestStats>& stats,
+                       int choices_per_prompt) {
+  json event = Envelope(shape, /*is_chunk=*/true);
+  event["usage"] = UsageOf(stats, choices_per_prompt);
+  return Event(event);
+}
+
+std::string WholeBody(const AnswerShape& shape, const std::vector<ChoiceEnd>& choices,
+                      int choices_per_prompt) {
+  json body = Envelope(shape, /*is_chunk=*/false);
+  std::vector<RequestStats> stats;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const ChoiceEnd& choice = choices[i];
+    ChoiceProgress progress(choice.labels, *shape.tokenizer);
+    json content;
+    if (shape.kind == OpenAiKind::kChat) {
+      ThinkingSplit::Parts parts = progress.split.Feed(choice.whole);
+      content["message"] = {{"role", "assistant"}, {"content", std::move(parts.answer)}};
+      content["message"]["reasoning_content"] =
+          parts.thinking.empty() ? json(nullptr) : json(std::move(parts.thinking));
+    } else {
+      content = choice.whole.text;
+    }
+    body["choices"].push_back(ChoiceOf(shape, static_cast<int>(i), std::move(content), choice.whole,
+                                       &choice.end, choice.labels, progress.characters));
+    stats.push_back(choice.whole.stats);
+  }
+  body["usage"] = UsageOf(stats, choices_per_prompt);
+  return Dump(body);
+}
+
+namespace {
+
+json ModelOf(const ModelCard& card, int64_t created) {
+  return {{"id", card.name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "foredraft"},
+          {"max_model_len", card.max_seq_len}};
+}
+
+struct ErrorKind {
+  int http_status;
+  const char* type;
+  const char* code;
+};
+
+ErrorKind KindOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+      return {400, "invalid_request_error", "invalid_value"};
+    case absl::StatusCode::kUnauthenticated:
+      return {401, "authentication_error", "invalid_api_key"};
+    case absl::StatusCode::kPermissionDenied:
+      return {403, "permission_error", "permission_denied"};
+    case absl::StatusCode::kNotFound:
+      return {404, "invalid_request_error", "model_not_found"};
+    case absl::StatusCode::kResourceExhausted:
+      return {429, "rate_limit_error",
+              ReasonOf(status) == kReasonReaderTooSlow ? "reader_too_slow" : "queue_full"};
+    case absl::StatusCode::kUnavailable:
+      return {503, "service_unavailable_error", "unavailable"};
+    case absl::StatusCode::kDeadlineExceeded:
+      return {504, "timeout_error", "deadline_exceeded"};
+    default:
+      return {500, "server_error", "internal_error"};
+  }
+}
+
+json ErrorJson(const char* type, const char* code, const std::string& param, std::string_view text) {
+  return {{"error",
+           {{"message", std::string(text)},
+            {"type", type},
+            {"param", param.empty() ? json(nullptr) : json(param)},
+            {"code", code}}}};
+}
+
+json ErrorJson(OpenAiKind kind, const absl::Status& status) {
+  const ErrorKind error = KindOf(status);
+  const std::string text(status.message());
+  return ErrorJson(error.type, error.code, error.http_status == 400 ? ParamOf(kind, text) : "", text);
+}
+
+}  // namespace
+
+std::string ModelsBody(const ModelCard& card, int64_t created) {
+  return Dump({{"object", "list"}, {"data", json::array({ModelOf(card, created)})}});
+}
+
+std::string ModelBody(const ModelCard& card, int64_t created) { return Dump(ModelOf(card, created)); }
+
+std::string ErrorEvent(const AnswerShape& shape, const absl::Status& status) {
+  return Event(ErrorJson(shape.kind, status));
+}
+
+HttpAnswer ErrorAnswer(OpenAiKind kind, const absl::Status& status) {
+  const ErrorKind error = KindOf(status);
+  HttpAnswer answer{
+      .status = error.http_status, .body = Dump(ErrorJson(kind, status)), .content_type = "application/json"};
+  if (error.http_status == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.http_status == 429 || error.http_status == 503) answer.headers.emplace_back("Retry-After", "1");
+  return answer;
+}
+
+HttpAnswer ErrorAnswer(int http_status, const std::string& text) {
+  HttpAnswer answer{
+      .status = http_status,
+      .body = Dump(ErrorJson(http_status < 500 ? "invalid_request_error" : "service_unavailable_error",
+                             http_status == 404 ? "unknown_url" : "refused", "", text)),
+      .content_type = "application/json"};
+  if (http_status == 503) answer.headers.emplace_back("Retry-After", "1");
+  return answer;
+}
+
+std::string ParamOf(OpenAiKind kind, std::string_view text) {
+  std::string param(text.substr(0, text.find(": ")));
+  const bool is_name =
+      param.size() < text.size() && std::all_of(param.begin(), param.end(), [](unsigned char c) {
+        return std::isalnum(c) != 0 ||
+               std::string_view("_.[]").find(static_cast<char>(c)) != std::string_view::npos;
+      });
+  if (!is_name) return "";
+  const bool chat = kind == OpenAiKind::kChat;
+  const std::pair<std::string_view, std::string_view> renamed[] = {
+      {"sampling.", ""},
+      {"chat.messages", "messages"},
+      {"chat", "messages"},
+      {"text", "prompt"},
+      {"token_ids", "prompt"},
+      {"logprobs", chat ? "top_logprobs" : "logprobs"},
+      {"thinking", "chat_template_kwargs.enable_thinking"}};
+  for (const auto& [ours, theirs] : renamed) {
+    if (!param.starts_with(ours)) continue;
+    const bool is_prefix = param.size() == ours.size() || ours.back() == '.' || param[ours.size()] == '[';
+    const bool is_messages = ours == "chat.messages";
+    if (is_prefix || is_messages) return std::string(theirs) + param.substr(ours.size());
+  }
+  return param;
+}
+
+}  // namespace foredraft

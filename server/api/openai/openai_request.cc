@@ -1,0 +1,277 @@
+#include "server/api/openai/openai_request.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "config/json_text.h"
+#include "server/api/openai/field_reader.h"
+#include "server/text/utf8.h"
+
+namespace foredraft {
+namespace {
+
+using nlohmann::json;
+
+template <class... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// The parser's texts end with what it read last, which may be all of the body.
+absl::Status Shortened(const absl::Status& status) {
+  constexpr size_t kMostBytes = 300;
+  if (status.message().size() <= kMostBytes) return status;
+  const std::string text(status.message().substr(0, kMostBytes));
+  return absl::Status(status.code(), absl::StrCat(text.substr(0, FirstInvalidUtf8(text)), "..."));
+}
+
+// Fields whose meaning foredraft does not have; each may still be sent with the value that changes nothing.
+void RefuseUnsupported(FieldReader& fields) {
+  constexpr char kTools[] = "tools are not supported yet, allowed unset";
+  for (const char* field : {"tools", "functions"}) fields.AllowOnly(field, json::array(), kTools);
+  for (const char* field : {"tool_choice", "function_call"}) fields.AllowOnly(field, "none", kTools);
+  fields.AllowOnly("response_format", json::object({{"type", "text"}}),
+                   "constrained output is not supported yet, allowed {\"type\":\"text\"}");
+  for (const char* field : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                            "structured_outputs", "grammar", "json_schema", "regex", "ebnf"}) {
+    fields.AllowOnly(field, nullptr, "constrained output is not supported yet, allowed unset");
+  }
+  fields.AllowOnly("logit_bias", json::object(), "not supported, allowed {}");
+  fields.AllowOnly("min_tokens", 0, "not supported, allowed 0");
+  fields.AllowOnly("echo", false, "allowed false");
+  fields.AllowOnly("suffix", "", "allowed unset");
+  fields.AllowOnly("best_of", 1, "allowed 1");
+  fields.AllowOnly("use_beam_search", false, "allowed false");
+  fields.AllowOnly("prompt_logprobs", nullptr, "allowed unset");
+  fields.AllowOnly("include_stop_str_in_output", false, "allowed false");
+  fields.AllowOnly("skip_special_tokens", true, "allowed true");
+  fields.AllowOnly("add_generation_prompt", true, "allowed true");
+  fields.AllowOnly("continue_final_message", false, "allowed false");
+  fields.AllowOnly("modalities", json::array({"text"}), "allowed [\"text\"]");
+  fields.AllowOnly("audio", nullptr, "allowed unset");
+  fields.AllowOnly("web_search_options", nullptr, "allowed unset");
+  fields.AllowOnly(
+      "reasoning_effort", nullptr,
+      "allowed unset: chat_template_kwargs.enable_thinking has the choice that models here have");
+}
+
+// Fields about the caller, the account or the place of computing: other servers of this API ignore them, too.
+void IgnoreHarmless(FieldReader& fields) {
+  fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+                 "prompt_cache_retention", "parallel_tool_calls", "prediction",
+                 "spaces_between_special_tokens"});
+}
+
+// A message's text: a string, or parts of type text, which become lines.
+absl::Status ReadContent(const json& content, const std::string& field, std::string& text) {
+  if (content.is_string()) {
+    text = content.get<std::string>();
+    return absl::OkStatus();
+  }
+  if (!content.is_array())
+    return Refuse(field, ": ", ShowJson(content), ", allowed a string or a list of parts");
+  for (size_t i = 0; i < content.size(); ++i) {
+    const json& part = content[i];
+    const std::string name = absl::StrCat(field, "[", i, "]");
+    if (!part.is_object()) return Refuse(name, ": ", ShowJson(part), ", allowed an object");
+    FieldReader fields(part, name + ".");
+    const std::string type = fields.String("type").value_or("");
+    const std::optional<std::string> piece = fields.String("text");
+    if (type != "text") fields.Refuse("type", absl::StrCat(ShowJson(type), ", allowed text"));
+    if (!piece.has_value()) fields.Refuse("text", "absent, required");
+    fields.RefuseUnknown();
+    RETURN_IF_ERROR(fields.status());
+    absl::StrAppend(&text, i == 0 ? "" : "\n", *piece);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChatMessage> ReadMessage(const json& message, const std::string& name) {
+  if (!message.is_object()) return Refuse(name, ": ", ShowJson(message), ", allowed an object");
+  FieldReader fields(message, name + ".");
+  ChatMessage read;
+  read.role = fields.String("role").value_or("");
+  if (read.role == "developer") read.role = "system";  // OpenAI's newer name
+  if (const json* content = fields.Find("content"); content == nullptr) {
+    fields.Refuse("content", "absent, required");
+  } else {
+    fields.Keep(ReadContent(*content, name + ".content", read.content));
+  }
+  for (const char* field : {"tool_calls", "function_call", "tool_call_id"}) {
+    fields.AllowOnly(field, json::array(), "tools are not supported yet, allowed unset");
+  }
+  // Past answers lose their thinking in every template. Names, refusals and sounds are not rendered.
+  fields.Ignore({"name", "reasoning_content", "reasoning", "refusal", "annotations", "audio"});
+  fields.RefuseUnknown();
+  RETURN_IF_ERROR(fields.status());
+  return read;
+}
+
+absl::StatusOr<ChatMessages> ReadMessages(const json* messages) {
+  if (messages == nullptr || !messages->is_array()) {
+    return Refuse("messages: ", messages == nullptr ? "absent" : ShowJson(*messages),
+                  ", allowed a list of messages");
+  }
+  ChatMessages read;
+  for (const json& message : *messages) {
+    ASSIGN_OR_RETURN(ChatMessage next, ReadMessage(message, absl::StrCat("messages[", read.size(), "]")));
+    read.push_back(std::move(next));
+  }
+  return read;
+}
+
+void ReadChat(FieldReader& fields, ClientRequest& request) {
+  absl::StatusOr<ChatMessages> messages = ReadMessages(fields.Find("messages"));
+  fields.Keep(messages.status());
+  if (messages.ok()) request.input = *std::move(messages);
+  if (const json* kwargs = fields.Find("chat_template_kwargs"); kwargs != nullptr && kwargs->is_object()) {
+    FieldReader choices(*kwargs, "chat_template_kwargs.");
+    for (const char* name : {"enable_thinking", "thinking"}) {  // GLM's name and DeepSeek's
+      if (choices.Find(name) != nullptr) request.thinking = choices.Bool(name, false);
+    }
+    choices.RefuseUnknown();
+    fields.Keep(choices.status());
+  } else if (kwargs != nullptr) {
+    fields.Refuse("chat_template_kwargs", absl::StrCat(ShowJson(*kwargs), ", allowed an object"));
+  }
+  const bool logprobs = fields.Bool("logprobs", false);
+  const std::optional<int32_t> top = fields.Int("top_logprobs");
+  if (logprobs) request.logprobs = top.value_or(0);
+  if (!logprobs && top.value_or(0) != 0) fields.Refuse("top_logprobs", "given without logprobs: true");
+}
+
+// Text, ids, or a list of either.
+absl::StatusOr<std::vector<PromptInput>> ReadPrompts(const json* prompt) {
+  if (prompt == nullptr) return Refuse("prompt: absent, required");
+  std::vector<PromptInput> prompts;
+  if (prompt->is_string()) {
+    prompts.emplace_back(prompt->get<std::string>());
+    return prompts;
+  }
+  if (!prompt->is_array() || prompt->empty()) {
+    return Refuse("prompt: ", ShowJson(*prompt), ", allowed text, token ids, or a list of either");
+  }
+  if (prompt->front().is_number()) {
+    std::vector<int32_t> ids;
+    RETURN_IF_ERROR(ReadIds(*prompt, "prompt", ids));
+    prompts.emplace_back(std::move(ids));
+    return prompts;
+  }
+  if (prompt->size() > kMaxChoices) {
+    return Refuse("prompt: ", prompt->size(), " prompts, allowed at most ", kMaxChoices);
+  }
+  for (const json& one : *prompt) {
+    const std::string name = absl::StrCat("prompt[", prompts.size(), "]");
+    std::vector<int32_t> ids;
+    if (one.is_string()) {
+      prompts.emplace_back(one.get<std::string>());
+    } else if (one.is_array()) {
+      RETURN_IF_ERROR(ReadIds(one, name, ids));
+      prompts.emplace_back(std::move(ids));
+    } else {
+      return Refuse(name, ": ", ShowJson(one), ", allowed text or token ids");
+    }
+  }
+  return prompts;
+}
+
+ClientSampling ReadSampling(FieldReader& fields) {
+  ClientSampling sampling;
+  sampling.temperature = fields.Float("temperature");
+  sampling.top_p = fields.Float("top_p");
+  sampling.top_k = fields.Int("top_k");
+  sampling.min_p = fields.Float("min_p");
+  sampling.repetition_penalty = fields.Float("repetition_penalty");
+  sampling.presence_penalty = fields.Float("presence_penalty");
+  sampling.frequency_penalty = fields.Float("frequency_penalty");
+  sampling.seed = fields.Seed("seed");
+  return sampling;
+}
+
+// What both kinds of request have, but for the prompt.
+void ReadCommon(FieldReader& fields, ClientRequest& request) {
+  request.sampling = ReadSampling(fields);
+  request.max_tokens = fields.Int("max_tokens");
+  request.stop = fields.Strings("stop");
+  request.stop_token_ids = fields.Ids("stop_token_ids");
+  request.ignore_eos = fields.Bool("ignore_eos", false);
+  request.max_draft_tokens = fields.Int("max_draft_tokens");
+  request.strict_acceptance = fields.Bool("strict_acceptance", false);
+  request.priority = fields.Int("priority").value_or(0);
+  request.timeout_s = fields.Double("timeout_s");
+}
+
+void ReadStreaming(FieldReader& fields, OpenAiRequest& request) {
+  request.stream = fields.Bool("stream", false);
+  const json* options = fields.Find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) {
+    return fields.Refuse("stream_options", absl::StrCat(ShowJson(*options), ", allowed an object"));
+  }
+  FieldReader read(*options, "stream_options.");
+  request.include_usage = read.Bool("include_usage", false);
+  read.Ignore({"include_obfuscation"});
+  read.RefuseUnknown();
+  fields.Keep(read.status());
+  if (!request.stream) fields.Refuse("stream_options", "given without stream: true");
+}
+
+absl::Status CountChoices(FieldReader& fields, OpenAiRequest& request) {
+  const int n = fields.Int("n").value_or(1);
+  if (n < 1 || n > kMaxChoices) fields.Refuse("n", absl::StrCat(n, ", allowed 1..", kMaxChoices));
+  RETURN_IF_ERROR(fields.status());
+  request.choices_per_prompt = n;
+  if (request.choice_count() <= kMaxChoices) return absl::OkStatus();
+  return Refuse("n: ", n, " for ", request.prompts.size(), " prompts, allowed ", kMaxChoices,
+                " choices in all");
+}
+
+}  // namespace
+
+ClientRequest OpenAiRequest::Choice(int index) const {
+  ClientRequest choice = prompts[index / choices_per_prompt];
+  if (choice.sampling.seed.has_value()) *choice.sampling.seed += index % choices_per_prompt;
+  return choice;
+}
+
+absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body) {
+  absl::StatusOr<json> parsed = ParseJson(body, "body", kMaxRequestValues);
+  if (!parsed.ok()) return Shortened(parsed.status());
+  const json& object = *parsed;
+  if (!object.is_object()) return Refuse("body: ", ShowJson(object), ", allowed an object");
+  FieldReader fields(object, "");
+  OpenAiRequest request;
+  request.kind = kind;
+  request.model = fields.String("model").value_or("");
+  ClientRequest common;
+  ReadCommon(fields, common);
+  request.return_token_ids = fields.Bool("return_token_ids", false);
+  ReadStreaming(fields, request);
+  std::vector<PromptInput> prompts(1);
+  if (kind == OpenAiKind::kChat) {
+    ReadChat(fields, common);
+    if (const std::optional<int32_t> most = fields.Int("max_completion_tokens")) common.max_tokens = most;
+    prompts[0] = std::move(common.input);
+  } else {
+    if (!common.max_tokens.has_value()) common.max_tokens = kDefaultCompletionTokens;
+    common.logprobs = fields.Int("logprobs");
+    absl::StatusOr<std::vector<PromptInput>> read = ReadPrompts(fields.Find("prompt"));
+    fields.Keep(read.status());
+    if (read.ok()) prompts = *std::move(read);
+  }
+  RefuseUnsupported(fields);
+  IgnoreHarmless(fields);
+  common.input = {};
+  for (PromptInput& prompt : prompts) {
+    request.prompts.push_back(common);
+    request.prompts.back().input = std::move(prompt);
+  }
+  RETURN_IF_ERROR(CountChoices(fields, request));
+  fields.RefuseUnknown();
+  RETURN_IF_ERROR(fields.status());
+  return request;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,152 @@
+#include "server/api/openai/openai_service.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "config/json_text.h"
+#include "server/api/openai/completion_answer.h"
+#include "server/api/openai/openai_answer.h"
+#include "server/api/request_id.h"
+#include "server/output/request_log.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kChatPath[] = "/v1/chat/completions";
+constexpr char kCompletionPath[] = "/v1/completions";
+constexpr char kModelsPath[] = "/v1/models";
+constexpr char kHealthPath[] = "/health";
+
+OpenAiKind KindOf(const std::string& path) {
+  return path == kCompletionPath ? OpenAiKind::kCompletion : OpenAiKind::kChat;
+}
+
+bool IsJson(std::string_view content_type) {
+  return absl::StartsWithIgnoreCase(absl::string_view(content_type.data(), content_type.size()),
+                                    "application/json");
+}
+
+HttpAnswer OnlyMethods(const char* methods) {
+  HttpAnswer answer = ErrorAnswer(405, absl::StrCat("method: allowed ", methods));
+  answer.headers.emplace_back("Allow", methods);
+  return answer;
+}
+
+}  // namespace
+
+OpenAiService::OpenAiService(Admission& admission, const Access& access, const Health& health,
+                             int max_pending_tokens)
+    : admission_(admission),
+      access_(access),
+      health_(health),
+      max_pending_tokens_(max_pending_tokens),
+      started_(absl::ToUnixSeconds(absl::Now())) {}
+
+HttpAnswer OpenAiService::Refusal(int status, std::string text) { return ErrorAnswer(status, text); }
+
+std::optional<HttpAnswer> OpenAiService::AnswerHead(const HttpRequest& head) {
+  const bool is_post = head.path == kChatPath || head.path == kCompletionPath;
+  const bool is_models =
+      head.path == kModelsPath || absl::StartsWith(head.path, absl::StrCat(kModelsPath, "/"));
+  if (!is_post && !is_models && head.path != kHealthPath) {
+    return ErrorAnswer(404, absl::StrCat(head.path.substr(0, 100), ": not here, allowed ", kChatPath, ", ",
+                                         kCompletionPath, ", ", kModelsPath, ", ", kHealthPath));
+  }
+  if (is_post) return CheckPost(head);
+  if (head.method != "GET" && head.method != "HEAD") return OnlyMethods("GET, HEAD");
+  if (!is_models) return HealthPage();  // probes have no tokens
+  const absl::Status allowed = access_.Check(head.Header("authorization"), Role::kApi).status();
+  return allowed.ok() ? Models(head.path) : ErrorAnswer(OpenAiKind::kChat, allowed);
+}
+
+// Strangers are refused before they may send a body.
+std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) const {
+  if (head.method != "POST") return OnlyMethods("POST");
+  const absl::Status allowed = access_.Check(head.Header("authorization"), Role::kApi).status();
+  if (!allowed.ok()) {
+    const std::string id = MakeRequestId();
+    LogRefusal(id, head.peer, allowed);
+    HttpAnswer answer = ErrorAnswer(KindOf(head.path), allowed);
+    answer.headers.emplace_back(kRequestIdMetadata, id);
+    return answer;
+  }
+  // A browser sends JSON to another origin only after it has asked (cors.h).
+  if (IsJson(head.Header("content-type"))) return std::nullopt;
+  return ErrorAnswer(415, absl::StrCat("Content-Type: ", ShowJson(std::string(head.Header("content-type"))),
+                                       ", allowed application/json"));
+}
+
+HttpAnswer OpenAiService::HealthPage() const {
+  const ServingState state = health_.state();
+  return {.status = state == ServingState::kServing ? 200 : 503,
+          .body = absl::StrCat("{\"status\":\"", ServingStateName(state), "\"}"),
+          .content_type = "application/json"};
+}
+
+HttpAnswer OpenAiService::Models(const std::string& path) const {
+  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  if (!parts.ok()) return ErrorAnswer(OpenAiKind::kChat, parts.status());
+  const ModelCard& card = (*parts)->model;
+  HttpAnswer answer{.content_type = "application/json"};
+  if (path == kModelsPath) {
+    answer.body = ModelsBody(card, started_);
+  } else if (path.substr(std::string_view(kModelsPath).size() + 1) == card.name) {
+    answer.body = ModelBody(card, started_);
+  } else {
+    return ErrorAnswer(OpenAiKind::kChat, absl::NotFoundError(absl::StrCat("model: allowed ", card.name)));
+  }
+  return answer;
+}
+
+absl::StatusOr<OpenAiRequest> OpenAiService::Read(const HttpRequest& http) const {
+  ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
+  ASSIGN_OR_RETURN(OpenAiRequest request, ReadOpenAiRequest(KindOf(http.path), http.body));
+  if (!request.model.empty() && request.model != parts->model.name) {
+    return absl::NotFoundError(
+        absl::StrCat("model: ", ShowJson(request.model.substr(0, 64)), ", allowed ", parts->model.name));
+  }
+  return request;
+}
+
+void OpenAiService::Serve(std::shared_ptr<HttpExchange> exchange) {
+  const HttpRequest& http = exchange->request();
+  std::string request_id(http.Header(kRequestIdMetadata));
+  if (request_id.empty()) request_id = MakeRequestId();
+  absl::StatusOr<OpenAiRequest> request = Read(http);
+  AnswerShape shape{.kind = KindOf(http.path), .created = absl::ToUnixSeconds(absl::Now())};
+  if (!request.ok()) {
+    const auto answer = std::make_shared<CompletionAnswer>(exchange, shape, OpenAiRequest{.prompts = {{}}});
+    const std::shared_ptr<GenerationCall> call =
+        answer->AddChoice(admission_.OpenCall(), max_pending_tokens_);
+    admission_.Refuse(request_id, request.status(), call);
+    return answer->AllSubmitted();
+  }
+  const ServingParts& parts = **admission_.Parts();  // Read has seen them
+  shape.id = absl::StrCat(shape.kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-", PrintableId(request_id));
+  shape.model = parts.model.name;
+  shape.fingerprint = parts.model.numerics_class;
+  shape.has_logprobs = request->prompts.front().logprobs.has_value();
+  shape.return_token_ids = request->return_token_ids;
+  shape.include_usage = request->include_usage;
+  shape.tokenizer = parts.tokenizer;
+  Submit(*request, request_id, std::make_shared<CompletionAnswer>(exchange, std::move(shape), *request));
+}
+
+void OpenAiService::Submit(const OpenAiRequest& request, const std::string& request_id,
+                           const std::shared_ptr<CompletionAnswer>& answer) {
+  answer->SetRequestId(PrintableId(request_id));
+  const int count = request.choice_count();
+  for (int i = 0; i < count && !answer->has_failed(); ++i) {
+    ClientRequest choice = request.Choice(i);
+    choice.request_id = count == 1 ? request_id : absl::StrCat(request_id, "-", i);
+    admission_.Submit(access_, std::move(choice),
+                      answer->AddChoice(admission_.OpenCall(), max_pending_tokens_));
+  }
+  answer->AllSubmitted();
+}
+
+}  // namespace foredraft

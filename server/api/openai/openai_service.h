@@ -1,0 +1,44 @@
+#pragma once
+
+// OpenAI's API over HTTP: a third wire over the same admission. It translates, and has no logic of its own;
+// gRPC's foredraft.v1 has all that the daemon can do. Thread-safe.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/api/access.h"
+#include "server/api/admission.h"
+#include "server/api/health.h"
+#include "server/api/openai/openai_request.h"
+#include "server/http/http_service.h"
+
+namespace foredraft {
+
+class OpenAiService final : public HttpService {
+ public:
+  // All outlive the service's exchanges.
+  OpenAiService(Admission& admission, const Access& access, const Health& health, int max_pending_tokens);
+
+  std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
+  void Serve(std::shared_ptr<HttpExchange> exchange) override;
+  HttpAnswer Refusal(int status, std::string text) override;
+
+ private:
+  HttpAnswer HealthPage() const;
+  HttpAnswer Models(const std::string& path) const;
+  // What is sent to a path that takes POST, by its head.
+  std::optional<HttpAnswer> CheckPost(const HttpRequest& head) const;
+  absl::StatusOr<OpenAiRequest> Read(const HttpRequest& http) const;
+  void Submit(const OpenAiRequest& request, const std::string& request_id,
+              const std::shared_ptr<class CompletionAnswer>& answer);
+
+  Admission& admission_;
+  const Access& access_;
+  const Health& health_;
+  const int max_pending_tokens_;
+  const int64_t started_;  // seconds since the epoch
+};
+
+}  // namespace foredraft

@@ -1,0 +1,233 @@
+// OpenAI's API of the binary that serves abacus, beside its gRPC.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/daemon_fixture.h"
+#include "tests/server/http/http_client.h"
+
+namespace foredraft {
+namespace {
+
+using nlohmann::json;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+constexpr char kChat[] = "/v1/chat/completions";
+constexpr char kCompletion[] = "/v1/completions";
+
+int PortOf(const std::string& address) { return std::stoi(address.substr(address.rfind(':') + 1)); }
+
+class OpenAiDaemon : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { daemon_ = new Daemon; }
+  static void TearDownTestSuite() {
+    delete daemon_;
+    daemon_ = nullptr;
+  }
+
+  static int port() { return PortOf(daemon_->http_address()); }
+  static json Post(const std::string& path, const json& body) {
+    const HttpReply reply = Ask(port(), "POST", path, body.dump());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.status == 200 ? json::parse(reply.body) : json();
+  }
+  static json Generate(std::vector<std::string> arguments) {
+    arguments.push_back("--json");
+    const RunResult result = daemon_->Generate(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+  }
+  static json ChatBody(const std::string& question) {
+    return {{"model", "abacus"},
+            {"messages", {{{"role", "user"}, {"content", question}}}},
+            {"return_token_ids", true}};
+  }
+
+  static inline Daemon* daemon_ = nullptr;
+};
+
+TEST_F(OpenAiDaemon, AnswersAreGrpcsForTheSameSeed) {
+  const struct {
+    const char* name;
+    std::string question;
+    double temperature;
+    uint64_t seed;
+  } cases[] = {
+      {"greedy", "Compute 5+81.", 0, 1},
+      {"sampled", "What is 31 * 9?", 1, 42},
+      {"hot", "Sort these numbers from smallest to largest: 41, 7, 88, 19.", 1.5, 18446744073709551615u}};
+  for (const auto& [name, question, temperature, seed] : cases) {
+    SCOPED_TRACE(name);
+    const json grpc = Generate({"--chat", question, "--temperature", std::to_string(temperature), "--seed",
+                                std::to_string(seed), "--max-tokens", "300"});
+    json body = ChatBody(question);
+    body.update({{"temperature", temperature}, {"seed", seed}, {"max_completion_tokens", 300}});
+    const json whole = Post(kChat, body);
+    const json& choice = whole["choices"][0];
+    EXPECT_EQ(choice["token_ids"], grpc["token_ids"]);
+    EXPECT_EQ(choice["finish_reason"], grpc["finish_reason"]);
+    const json& thinking = choice["message"]["reasoning_content"];
+    const std::string answer = choice["message"]["content"];
+    ASSERT_TRUE(thinking.is_string());
+    const bool has_answer = grpc["text"].get<std::string>().find("</think>") != std::string::npos;
+    EXPECT_EQ(thinking.get<std::string>() + (has_answer ? "</think>" : "") + answer, grpc["text"]);
+    const json& usage = whole["usage"];
+    EXPECT_EQ(usage["prompt_tokens"], grpc["usage"]["prompt_tokens"]);
+    EXPECT_EQ(usage["completion_tokens"], grpc["usage"]["completion_tokens"]);
+    EXPECT_EQ(usage["completion_tokens_details"]["reasoning_tokens"], grpc["usage"]["thinking_tokens"]);
+    EXPECT_EQ(usage["completion_tokens_details"]["accepted_prediction_tokens"],
+              grpc["speculation"]["accepted_tokens"]);
+
+    body.update({{"stream", true}, {"stream_options", {{"include_usage", true}}}});
+    const std::vector<std::string> events = EventsOf(Ask(port(), "POST", kChat, body.dump()).body);
+    json ids = json::array();
+    std::string streamed_thinking, streamed;
+    for (const std::string& event : events) {
+      if (event == "[DONE]") break;
+      const json parsed = json::parse(event);
+      if (parsed["choices"].empty()) {
+        EXPECT_EQ(parsed["usage"]["completion_tokens"], usage["completion_tokens"]);
+        continue;
+      }
+      const json& part = parsed["choices"][0];
+      streamed_thinking += part["delta"].value("reasoning_content", "");
+      streamed += part["delta"].value("content", "");
+      for (const json& id : part["token_ids"]) ids.push_back(id);
+    }
+    EXPECT_EQ(events.back(), "[DONE]");
+    EXPECT_EQ(ids, grpc["token_ids"]);
+    EXPECT_EQ(streamed_thinking, thinking);
+    EXPECT_EQ(streamed, answer);
+  }
+}
+
+TEST_F(OpenAiDaemon, CompletionsAndLogprobsAreGrpcs) {
+  const json grpc =
+      Generate({"--prompt", "1 2 3", "--temperature", "0", "--max-tokens", "16", "--logprobs", "2"});
+  const json choice = Post(
+      kCompletion,
+      {{"prompt", "1 2 3"}, {"temperature", 0}, {"logprobs", 2}, {"return_token_ids", true}})["choices"][0];
+  EXPECT_EQ(choice["token_ids"], grpc["token_ids"]);
+  EXPECT_EQ(choice["text"], grpc["text"]);
+  ASSERT_EQ(choice["logprobs"]["token_logprobs"].size(), grpc["logprobs"].size());
+  for (size_t i = 0; i < grpc["logprobs"].size(); ++i) {
+    EXPECT_FLOAT_EQ(choice["logprobs"]["token_logprobs"][i].get<float>(),
+                    grpc["logprobs"][i]["logprob"].get<float>());
+  }
+}
+
+TEST_F(OpenAiDaemon, SeveralChoicesAndAStop) {
+  json body = ChatBody("What is 8 weeks in days?");
+  body.update({{"n", 3}, {"seed", 5}, {"temperature", 1}, {"stop", "</think>"}});
+  const json choices = Post(kChat, body)["choices"];
+  ASSERT_EQ(choices.size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    const json grpc = Generate({"--chat", "What is 8 weeks in days?", "--seed", std::to_string(5 + i),
+                                "--temperature", "1", "--stop", "</think>"});
+    EXPECT_EQ(choices[i]["token_ids"], grpc["token_ids"]) << i;
+    EXPECT_EQ(choices[i]["stop_reason"], "</think>") << i;
+    EXPECT_EQ(choices[i]["message"]["content"], "") << i;
+  }
+}
+
+TEST_F(OpenAiDaemon, ALostConnectionGivesItsBlocksBack) {
+  json body = {{"prompt", "1 2 3"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"stream", false}};
+  HttpClient client(port());
+  ASSERT_TRUE(client.Send(HttpText("POST", kCompletion, body.dump())));
+  ASSERT_TRUE(daemon_->EventuallyMetric("requests_running", "", 1));
+  client.Close();
+  const auto start = steady_clock::now();
+  EXPECT_TRUE(daemon_->EventuallyMetric("kv_cache_blocks", "state=\"used\"", 0));
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+// What a stranger may send: the port answers the next one at once, and the daemon does not grow.
+TEST_F(OpenAiDaemon, HostileRequestsEndBounded) {
+  std::string headers = "GET /health HTTP/1.1\r\n";
+  for (int i = 0; i < 100'000; ++i) headers += "X: 1\r\n";
+  const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const double memory = daemon_->Metric("process_resident_memory_bytes");
+  const struct {
+    std::string bytes;
+    int status;
+  } cases[] = {
+      {headers + "\r\n", 431},
+      {post + "Content-Length: 999999999\r\n\r\n{", 413},
+      {post + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}", 400},
+      {post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {HttpText("POST", kChat, std::string(10 << 20, '[')), 400},
+      {HttpText("POST", kChat, "{\"messages\": \"" + std::string(10 << 20, 'a') + "\"}"), 400},
+      {HttpText("POST", kCompletion, "{\"prompt\": \"" + std::string(10 << 20, '\\') + "\"}"), 400},
+      {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400},
+  };
+  for (const auto& [bytes, status] : cases) {
+    HttpClient client(port());
+    client.Send(bytes);
+    EXPECT_EQ(client.Read().status, status) << bytes.substr(0, 120);
+    const auto start = steady_clock::now();
+    EXPECT_EQ(Ask(port(), "GET", "/health").status, 200);
+    EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(1));
+  }
+  EXPECT_LT(daemon_->Metric("process_resident_memory_bytes"), memory + (64 << 20));
+}
+
+TEST_F(OpenAiDaemon, DrippedRequestsDoNotKeepProbesWaiting) {
+  std::vector<std::unique_ptr<HttpClient>> dripping;
+  const int pages = PortOf(daemon_->metrics_address());
+  for (int i = 0; i < 250; ++i) {
+    for (const int each : {pages, port()}) {
+      dripping.push_back(std::make_unique<HttpClient>(each));
+      dripping.back()->Send(
+          "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: "
+          "99999\r\n\r\n{");
+    }
+  }
+  steady_clock::duration slowest{};
+  for (int i = 0; i < 10; ++i) {
+    for (auto& client : dripping) client->Send(" ");
+    for (const auto& [at, page] : {std::pair(pages, "/healthz"), {pages, "/metrics"}, {port(), "/health"}}) {
+      const auto start = steady_clock::now();
+      EXPECT_EQ(Ask(at, "GET", page).status, 200) << page;
+      slowest = std::max(slowest, steady_clock::now() - start);
+    }
+  }
+  RecordProperty("slowest_us", std::to_string(slowest / std::chrono::microseconds(1)));
+  EXPECT_LT(slowest, std::chrono::seconds(1));  // 100 ms on a machine with nothing else to do
+}
+
+TEST_F(OpenAiDaemon, FiveHundredOpenStreamsTakeNoThreads) {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/" + std::to_string(daemon_->process().pid()) +
+                                                    "/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  json body = {{"prompt", "1 2 3"}, {"max_tokens", 8}, {"ignore_eos", true}, {"stream", true}};
+  Post(kCompletion, {{"prompt", "1"}, {"max_tokens", 1}});
+  const auto before = threads();
+  const double memory = daemon_->Metric("process_resident_memory_bytes");
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 512; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(port()));
+    ASSERT_TRUE(clients.back()->Send(HttpText("POST", kCompletion, body.dump())));
+  }
+  const auto during = threads();
+  const double memory_during = daemon_->Metric("process_resident_memory_bytes");
+  for (auto& client : clients) EXPECT_THAT(client->Read().body, HasSubstr("[DONE]"));
+  RecordProperty("threads", static_cast<int>(during));
+  RecordProperty("more_kib", static_cast<int>((memory_during - memory) / 1024));
+  EXPECT_LE(during, before + 1);
+  EXPECT_LT(memory_during, memory + (64 << 20));
+}
+
+}  // namespace
+}  // namespace foredraft

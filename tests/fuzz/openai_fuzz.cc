@@ -1,0 +1,98 @@
+// Requests of OpenAI's API: the first byte chooses the endpoint and how the answer is cut, the rest is the
+// body. Refused with one line that names a field, or good for scheduler and device; then an answer, whole and
+// as a stream, whose texts are those of the tokens.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/check.h"
+#include "server/api/openai/openai_answer.h"
+#include "server/api/openai/openai_request.h"
+#include "tests/fuzz/served_abacus.h"
+
+namespace foredraft {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMostPlayedChoices = 3;
+
+// What a client joins from the events of a stream.
+struct Joined {
+  std::string thinking;
+  std::string text;
+  int64_t tokens = 0;
+
+  void Add(OpenAiKind kind, const std::string& event) {
+    if (event.empty()) return;
+    CHECK(event.starts_with("data: ") && event.ends_with("\n\n")) << event;
+    const json choice = json::parse(event.substr(6))["choices"][0];
+    if (kind == OpenAiKind::kChat) {
+      thinking += choice["delta"].value("reasoning_content", "");
+      text += choice["delta"].value("content", "");
+    } else {
+      text += choice["text"].get<std::string>();
+    }
+    if (choice.contains("token_ids")) tokens += static_cast<int64_t>(choice["token_ids"].size());
+  }
+};
+
+void CheckAnswer(const AnswerShape& shape, const ServedAbacus::Answer& answer, const ResponseLabels& labels) {
+  ChoiceProgress progress(labels, *shape.tokenizer);
+  Joined joined;
+  for (size_t i = 0; i < answer.deltas.size(); ++i) {
+    const bool is_last = i + 1 == answer.deltas.size();
+    joined.Add(shape.kind,
+               ChunkEvent(shape, 0, answer.deltas[i], is_last ? &answer.end : nullptr, labels, progress));
+  }
+  const json body = json::parse(WholeBody(shape, {{answer.whole, answer.end, labels}}, 1));
+  const json& choice = body["choices"][0];
+  CHECK_EQ(body["usage"]["completion_tokens"].get<size_t>(), answer.whole.token_ids.size());
+  if (shape.return_token_ids) CHECK_EQ(joined.tokens, static_cast<int64_t>(answer.whole.token_ids.size()));
+  if (shape.kind == OpenAiKind::kCompletion) {
+    CHECK(choice["text"] == answer.whole.text && joined.text == answer.whole.text) << joined.text;
+    return;
+  }
+  const json& message = choice["message"];
+  CHECK(message["content"] == joined.text) << joined.text;
+  const json& thinking = message["reasoning_content"];
+  CHECK((thinking.is_null() ? std::string() : thinking.get<std::string>()) == joined.thinking)
+      << joined.thinking;
+  CHECK_LE(joined.text.size() + joined.thinking.size(), answer.whole.text.size());
+}
+
+void FuzzBody(OpenAiKind kind, const std::string& body) {
+  const auto request = ReadOpenAiRequest(kind, body);
+  if (!request.ok()) return ServedAbacus::CheckRefusal(request.status());
+  CHECK(request->choice_count() >= 1 && request->choice_count() <= kMaxChoices) << request->choice_count();
+  ServedAbacus& abacus = ServedAbacus::Get();
+  for (int i = 0; i < std::min(request->choice_count(), kMostPlayedChoices); ++i) {
+    auto checked = abacus.validator().Check(request->Choice(i));
+    if (!checked.ok()) {
+      (void)ParamOf(kind, {checked.status().message().data(), checked.status().message().size()});
+      ServedAbacus::CheckRefusal(checked.status());
+      continue;
+    }
+    const ResponseLabels labels{.seed = checked->request.sampling.seed,
+                                .prompt_phase = checked->request.prompt_phase,
+                                .thinking = checked->request.thinking};
+    const AnswerShape shape{.kind = kind,
+                            .id = "x",
+                            .model = "abacus",
+                            .has_logprobs = checked->request.logprob_count >= 0,
+                            .return_token_ids = request->return_token_ids,
+                            .include_usage = request->include_usage,
+                            .tokenizer = &abacus.tokenizer()};
+    CheckAnswer(shape, abacus.Play(*std::move(checked)), labels);
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const auto kind = data[0] % 2 == 0 ? foredraft::OpenAiKind::kChat : foredraft::OpenAiKind::kCompletion;
+  foredraft::FuzzBody(kind, std::string(reinterpret_cast<const char*>(data) + 1, size - 1));
+  return 0;
+}

@@ -1,0 +1,190 @@
+#include "server/api/openai/openai_answer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error_reason.h"
+
+namespace foredraft {
+namespace {
+
+using nlohmann::json;
+
+const Tokenizer& Abacus() {
+  static const std::unique_ptr<Tokenizer> tokenizer = *Tokenizer::Load("deploy/models/abacus/tokenizer.json");
+  return *tokenizer;
+}
+
+ThinkingIds Thinking() {
+  return {.begin = *Abacus().AddedTokenId("<think>"), .end = *Abacus().AddedTokenId("</think>")};
+}
+
+// A delta of these tokens, with `held` bytes at its end that are not sent yet.
+OutputDelta DeltaOf(const std::vector<int32_t>& ids, size_t held = 0, const std::string& before = "") {
+  OutputDelta delta{.text = before, .token_ids = ids};
+  for (const int32_t id : ids) {
+    const std::string text(Abacus().TokenBytes(id));
+    delta.text += text;
+    delta.marks.push_back({.text_bytes = static_cast<int32_t>(text.size())});
+  }
+  delta.text.resize(delta.text.size() - held);
+  return delta;
+}
+
+std::vector<int32_t> Ids(const std::string& text) {
+  return *Abacus().Encode(text, {.parse_special = true, .add_bos = false});
+}
+
+TEST(ThinkingSplit, SplitsWhereTheTokenStandsHoweverTheTextIsCut) {
+  const std::string text = "12 plus </think>is 3";
+  const std::vector<int32_t> ids = Ids(text);
+  for (size_t cut = 0; cut <= ids.size(); ++cut) {
+    ThinkingSplit split(Phase::kThinking, Thinking(), Abacus());
+    const auto first = split.Feed(DeltaOf({ids.begin(), ids.begin() + static_cast<long>(cut)}));
+    const auto second = split.Feed(DeltaOf({ids.begin() + static_cast<long>(cut), ids.end()}));
+    EXPECT_EQ(first.thinking + second.thinking, "12 plus ") << cut;
+    EXPECT_EQ(first.answer + second.answer, "is 3") << cut;
+  }
+}
+
+TEST(ThinkingSplit, TextThatIsHeldBackComesLater) {
+  const std::vector<int32_t> ids = Ids("ab</think>c");
+  ThinkingSplit split(Phase::kThinking, Thinking(), Abacus());
+  const auto first = split.Feed(DeltaOf(ids, /*held=*/6));  // of "</think>c" only "</t" is sent
+  EXPECT_EQ(first.thinking, "ab");
+  EXPECT_EQ(first.answer, "");
+  const auto second = split.Feed({.text = "hink>c"});
+  EXPECT_EQ(second.thinking, "");
+  EXPECT_EQ(second.answer, "c");
+}
+
+TEST(ThinkingSplit, WithoutMarkersAllTextHasThePhaseOfThePrompt) {
+  ThinkingSplit answer(Phase::kAnswer, {}, Abacus());
+  EXPECT_EQ(answer.Feed(DeltaOf(Ids("1+2"))).answer, "1+2");
+  ThinkingSplit thinking(Phase::kThinking, Thinking(), Abacus());
+  EXPECT_EQ(thinking.Feed(DeltaOf(Ids("1+2"))).thinking, "1+2");
+}
+
+AnswerShape ShapeOf(OpenAiKind kind) {
+  return {.kind = kind,
+          .id = "x-1",
+          .model = "abacus",
+          .created = 7,
+          .has_logprobs = true,
+          .return_token_ids = true,
+          .tokenizer = &Abacus()};
+}
+
+OutputDelta WithLogprobs(OutputDelta delta) {
+  for (const int32_t id : delta.token_ids) {
+    delta.logprobs.push_back({.token_id = id, .logprob = -0.5f, .top = {{.token_id = id, .logprob = -0.5f}}});
+  }
+  delta.stats = {.prompt_tokens = 4,
+                 .completion_tokens = static_cast<int>(delta.token_ids.size()),
+                 .cached_tokens = 2,
+                 .thinking_tokens = 1,
+                 .draft_tokens = 5,
+                 .accepted_tokens = 3};
+  return delta;
+}
+
+TEST(OpenAiAnswer, AWholeChatHasThinkingApartAndLogprobsPerToken) {
+  const std::vector<int32_t> ids = Ids("1+2</think>3");
+  ChoiceEnd end{.whole = WithLogprobs(DeltaOf(ids)),
+                .end = {.finish = FinishReason::kStop, .matched_stop = "4"},
+                .labels = {.seed = 9, .prompt_phase = Phase::kThinking, .thinking = Thinking()}};
+  const json body = json::parse(WholeBody(ShapeOf(OpenAiKind::kChat), {end, end}, 2));
+  EXPECT_EQ(body["object"], "chat.completion");
+  const json& choice = body["choices"][1];
+  EXPECT_EQ(choice["index"], 1);
+  EXPECT_EQ(choice["message"]["reasoning_content"], "1+2");
+  EXPECT_EQ(choice["message"]["content"], "3");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "4");
+  EXPECT_EQ(choice["seed"], 9);
+  EXPECT_EQ(choice["token_ids"], ids);
+  EXPECT_EQ(choice["token_origins"], json(std::vector<std::string>(ids.size(), "target")));
+  EXPECT_EQ(choice["token_text_bytes"].size(), ids.size());
+  const json& content = choice["logprobs"]["content"];
+  ASSERT_EQ(content.size(), ids.size());
+  EXPECT_EQ(content[0]["top_logprobs"][0]["token"], content[0]["token"]);
+  EXPECT_EQ(content[0]["bytes"][0], static_cast<int>('1'));
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 4);  // a prompt counts once
+  EXPECT_EQ(body["usage"]["completion_tokens"], 2 * ids.size());
+  EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"], 6);
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["rejected_prediction_tokens"], 4);
+}
+
+TEST(OpenAiAnswer, TextOffsetsGoOnFromChunkToChunk) {
+  const ResponseLabels labels;
+  ChoiceProgress progress(labels, Abacus());
+  const AnswerShape shape = ShapeOf(OpenAiKind::kCompletion);
+  std::string text;
+  for (const std::string piece : {"12 +", " 3 ="}) {
+    const std::string event =
+        ChunkEvent(shape, 0, WithLogprobs(DeltaOf(Ids(piece))), nullptr, labels, progress);
+    const json choice = json::parse(event.substr(6))["choices"][0];
+    const json& logprobs = choice["logprobs"];
+    for (size_t i = 0; i < logprobs["tokens"].size(); ++i) {
+      EXPECT_EQ(logprobs["text_offset"][i], text.size());
+      text += logprobs["tokens"][i].get<std::string>();
+    }
+    EXPECT_EQ(choice["finish_reason"], nullptr);
+  }
+  EXPECT_EQ(text, "12 + 3 =");
+}
+
+TEST(OpenAiAnswer, AStreamsFirstChunkHasTheRoleAndEmptyOnesAreLeftOut) {
+  AnswerShape shape = ShapeOf(OpenAiKind::kChat);
+  shape.has_logprobs = shape.return_token_ids = false;
+  const ResponseLabels labels;
+  ChoiceProgress progress(labels, Abacus());
+  const json first =
+      json::parse(ChunkEvent(shape, 0, DeltaOf(Ids("1")), nullptr, labels, progress).substr(6));
+  EXPECT_EQ(first["choices"][0]["delta"], (json{{"role", "assistant"}, {"content", "1"}}));
+  EXPECT_EQ(ChunkEvent(shape, 0, {}, nullptr, labels, progress), "");
+  const OutputEnd end{.finish = FinishReason::kLength};
+  const json last = json::parse(ChunkEvent(shape, 0, {}, &end, labels, progress).substr(6));
+  EXPECT_EQ(last["choices"][0]["delta"], json::object());
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "length");
+}
+
+TEST(OpenAiAnswer, ErrorsHaveOpenAisShapeAndTheDaemonsText) {
+  const struct {
+    absl::Status status;
+    int http;
+    const char* param;
+  } cases[] = {
+      {absl::InvalidArgumentError("sampling.top_p: 2, allowed above 0 to 1"), 400, "top_p"},
+      {absl::InvalidArgumentError("chat.messages[1].role: \"x\", allowed user"), 400, "messages[1].role"},
+      {absl::InvalidArgumentError("logprobs: 30, allowed 0..20"), 400, "top_logprobs"},
+      {absl::UnauthenticatedError("no token"), 401, nullptr},
+      {absl::PermissionDeniedError("the token x"), 403, nullptr},
+      {absl::NotFoundError("model: x"), 404, nullptr},
+      {WithReason(absl::ResourceExhaustedError("full: 3"), kReasonQueueFull), 429, nullptr},
+      {absl::UnavailableError("loading: the model"), 503, nullptr},
+      {absl::DeadlineExceededError("late"), 504, nullptr},
+      {absl::InternalError("bug, request r-1"), 500, nullptr},
+  };
+  for (const auto& [status, http, param] : cases) {
+    const HttpAnswer answer = ErrorAnswer(OpenAiKind::kChat, status);
+    EXPECT_EQ(answer.status, http);
+    const json error = json::parse(answer.body)["error"];
+    EXPECT_EQ(error["message"], std::string(status.message()));
+    EXPECT_EQ(error["param"], param == nullptr ? json(nullptr) : json(param));
+    EXPECT_TRUE(error["type"].is_string() && error["code"].is_string());
+    const bool again = http == 429 || http == 503;
+    EXPECT_EQ(std::count(answer.headers.begin(), answer.headers.end(),
+                         std::pair<std::string, std::string>("Retry-After", "1")),
+              again ? 1 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace foredraft

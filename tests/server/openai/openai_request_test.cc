@@ -1,0 +1,155 @@
+#include "server/api/openai/openai_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace foredraft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+OpenAiRequest Read(OpenAiKind kind, const std::string& body) {
+  absl::StatusOr<OpenAiRequest> request = ReadOpenAiRequest(kind, body);
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? *std::move(request) : OpenAiRequest{.prompts = {{}}};
+}
+
+TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
+  const OpenAiRequest request = Read(OpenAiKind::kChat, R"({
+    "model": "abacus", "messages": [{"role": "developer", "content": "short"},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "bob"}],
+    "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5,
+    "presence_penalty": -1, "frequency_penalty": 2, "seed": 18446744073709551615, "max_tokens": 5,
+    "max_completion_tokens": 9, "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": true, "logprobs": true,
+    "top_logprobs": 4, "n": 3, "stream": true, "stream_options": {"include_usage": true}, "user": "me",
+    "chat_template_kwargs": {"enable_thinking": false}, "max_draft_tokens": 2, "strict_acceptance": true,
+    "priority": 1, "timeout_s": 2.5, "return_token_ids": true, "logit_bias": {}, "tools": [], "tool_choice": "none",
+    "response_format": {"type": "text"}, "min_tokens": 0, "guided_json": null})");
+  EXPECT_EQ(request.model, "abacus");
+  EXPECT_TRUE(request.stream && request.include_usage && request.return_token_ids);
+  EXPECT_EQ(request.choice_count(), 3);
+  const ClientRequest& client = request.prompts.at(0);
+  const auto& messages = std::get<ChatMessages>(client.input);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].role, "system");
+  EXPECT_EQ(messages[1].content, "a\nb");
+  EXPECT_EQ(client.thinking, false);
+  EXPECT_EQ(client.sampling.temperature, 0.5f);
+  EXPECT_EQ(client.sampling.top_p, 0.25f);
+  EXPECT_EQ(client.sampling.top_k, 7);
+  EXPECT_EQ(client.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(client.sampling.presence_penalty, -1.0f);
+  EXPECT_EQ(client.sampling.frequency_penalty, 2.0f);
+  EXPECT_EQ(client.max_tokens, 9);
+  EXPECT_THAT(client.stop, ElementsAre("x", "y"));
+  EXPECT_THAT(client.stop_token_ids, ElementsAre(3));
+  EXPECT_TRUE(client.ignore_eos && client.strict_acceptance);
+  EXPECT_EQ(client.logprobs, 4);
+  EXPECT_EQ(client.max_draft_tokens, 2);
+  EXPECT_EQ(client.priority, 1);
+  EXPECT_EQ(client.timeout_s, 2.5);
+  EXPECT_EQ(request.Choice(0).sampling.seed, 18446744073709551615u);
+  EXPECT_EQ(request.Choice(2).sampling.seed, 1u);  // around the end
+}
+
+TEST(OpenAiRequest, WhatIsAbsentStaysAbsent) {
+  const ClientRequest client =
+      Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}], "seed": null})")
+          .prompts.at(0);
+  EXPECT_FALSE(client.sampling.temperature.has_value() || client.sampling.seed.has_value());
+  EXPECT_FALSE(client.max_tokens.has_value() || client.logprobs.has_value() || client.thinking.has_value());
+}
+
+TEST(OpenAiRequest, PromptsAreTextIdsOrListsOfThem) {
+  const auto prompts = [](const std::string& prompt) {
+    return Read(OpenAiKind::kCompletion, R"({"prompt": )" + prompt + R"(, "n": 2})").prompts;
+  };
+  EXPECT_EQ(std::get<std::string>(prompts(R"("a b")").at(0).input), "a b");
+  EXPECT_THAT(std::get<std::vector<int32_t>>(prompts("[1, 2]").at(0).input), ElementsAre(1, 2));
+  EXPECT_EQ(std::get<std::string>(prompts(R"(["a", "b"])").at(1).input), "b");
+  EXPECT_THAT(std::get<std::vector<int32_t>>(prompts("[[1], [2, 3]]").at(1).input), ElementsAre(2, 3));
+  EXPECT_EQ(prompts(R"("a")").at(0).max_tokens, 16);
+}
+
+struct Refusal {
+  const char* name;
+  std::string field;  // and its value, in JSON
+  std::string text;
+};
+
+class RefusedField : public testing::TestWithParam<Refusal> {};
+
+TEST_P(RefusedField, IsNamed) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "a"}], )" + GetParam().field + "}";
+  const absl::StatusOr<OpenAiRequest> request = ReadOpenAiRequest(OpenAiKind::kChat, body);
+  EXPECT_TRUE(absl::IsInvalidArgument(request.status())) << request.status();
+  EXPECT_THAT(std::string(request.status().message()), HasSubstr(GetParam().text));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, RefusedField,
+    testing::Values(Refusal{"Tools", R"("tools": [{"type": "function"}])", "tools are not supported yet"},
+                    Refusal{"ToolChoice", R"("tool_choice": "auto")",
+                            "tool_choice: \"auto\", tools are not supported yet"},
+                    Refusal{"ResponseFormat", R"("response_format": {"type": "json_object"})",
+                            "constrained output is not supported"},
+                    Refusal{"LogitBias", R"("logit_bias": {"5": 1})", "logit_bias: {\"5\":1}, not supported"},
+                    Refusal{"MinTokens", R"("min_tokens": 4)", "min_tokens: 4, not supported, allowed 0"},
+                    Refusal{"Unknown", R"("max_token": 4)", "max_token: unknown, nearest is max_tokens"},
+                    Refusal{"UnknownOption", R"("stream": true, "stream_options": {"x": 1})",
+                            "stream_options.x: unknown"},
+                    Refusal{"OptionsWithoutStream", R"("stream_options": {"include_usage": true})",
+                            "given without stream"},
+                    Refusal{"TopLogprobsAlone", R"("top_logprobs": 2)", "given without logprobs"},
+                    Refusal{"Type", R"("temperature": "hot")", "temperature: \"hot\", allowed a number"},
+                    Refusal{"Fraction", R"("max_tokens": 1.5)", "max_tokens: 1.5, allowed a whole number"},
+                    Refusal{"LargeInt", R"("max_tokens": 4294967296)", "max_tokens: 4294967296"},
+                    Refusal{"NoChoices", R"("n": 0)", "n: 0, allowed 1..128"},
+                    Refusal{"ManyChoices", R"("n": 129)", "n: 129, allowed 1..128"},
+                    Refusal{"Thinking", R"("chat_template_kwargs": {"enable_thinking": 1})",
+                            "enable_thinking: 1, allowed true, false"},
+                    Refusal{"Stop", R"("stop": [1])", "stop: [1], allowed a string or a list of strings"},
+                    Refusal{"Twice", R"("n": 1, "n": 2)", "given twice"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(OpenAiRequest, RefusesMessagesByTheirPlace) {
+  const auto refusal = [](const std::string& messages) {
+    return std::string(
+        ReadOpenAiRequest(OpenAiKind::kChat, R"({"messages": )" + messages + "}").status().message());
+  };
+  EXPECT_THAT(refusal("5"), HasSubstr("messages: 5, allowed a list"));
+  EXPECT_THAT(refusal(R"([{"role": "user"}])"), HasSubstr("messages[0].content: absent"));
+  EXPECT_THAT(refusal(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"),
+              HasSubstr("messages[0].content[0].type: \"image_url\", allowed text"));
+  EXPECT_THAT(refusal(R"([{"role": "assistant", "content": "", "tool_calls": [{}]}])"),
+              HasSubstr("messages[0].tool_calls: [{}], tools are not supported yet"));
+}
+
+TEST(OpenAiRequest, HostileBodiesEndInAShortLine) {
+  const std::string bodies[] = {"",
+                                "{",
+                                "[1, 2]",
+                                std::string(100'000, '['),
+                                "{\"a\": \"" + std::string(1 << 20, 'x'),
+                                "\xff\xfe",
+                                "{\"prompt\": [" + std::string(4 << 20, ',') + "]}",
+                                "{\"prompt\": [0" +
+                                    [] {
+                                      std::string many;
+                                      for (int i = 0; i < (1 << 20) + 1; ++i) many += ",0";
+                                      return many;
+                                    }() +
+                                    "]}"};
+  for (const std::string& body : bodies) {
+    const absl::Status status = ReadOpenAiRequest(OpenAiKind::kCompletion, body).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << body.substr(0, 20);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("body: "));
+    EXPECT_LT(status.message().size(), 400u);
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
