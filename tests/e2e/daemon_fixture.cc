@@ -77,7 +77,7 @@ Daemon::Daemon(const std::vector<std::string>& sets, const std::string& config,
                const std::vector<std::string>& flags, const std::string& shell)
     : process_(Arguments(sets, config, flags, shell)) {
   static const std::regex kServing(
-      R"(serving  grpc (\S+)   metrics http://(\S+)/metrics   openai http://(\S+)/v1)");
+      R"(serving  grpc (\S+)   metrics http://(\S+)/metrics   openai https?://(\S+)/v1)");
   std::smatch match;
   const bool serving = process_.WaitForStderr("/v1");
   const std::string screen = process_.Stderr();
