@@ -48,7 +48,9 @@ void CheckAnswer(const AnswerShape& shape, const ServedAbacus::Answer& answer, c
   const json body = json::parse(WholeBody(shape, {{answer.whole, answer.end, labels}}, 1));
   const json& choice = body["choices"][0];
   CHECK_EQ(body["usage"]["completion_tokens"].get<size_t>(), answer.whole.token_ids.size());
-  if (shape.return_token_ids) CHECK_EQ(joined.tokens, static_cast<int64_t>(answer.whole.token_ids.size()));
+  if (shape.return_token_ids) {
+    CHECK_EQ(joined.tokens, static_cast<int64_t>(answer.whole.token_ids.size()));
+  }
   if (shape.kind == OpenAiKind::kCompletion) {
     CHECK(choice["text"] == answer.whole.text && joined.text == answer.whole.text) << joined.text;
     return;
