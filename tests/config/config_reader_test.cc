@@ -292,7 +292,7 @@ const Refusal kRefusals[] = {
      "r1.yaml:3: server.http_address: 0.0.0.0:8000, allowed a loopback address, or any with "
      "server.tls.cert and key, or with server.allow_insecure: true"},
     {"CorsOrigins", "model: /m\nserver: {cors_origins: 5}\n",
-     "r1.yaml:2: server.cors_origins: 5, allowed a list of texts"},
+     "r1.yaml:2: server.cors_origins: 5, allowed a list of texts, null"},
     {"GatewayOffLoopback", "model: /m\nserver:\n  gateway_address: 0.0.0.0:50053\n",
      "r1.yaml:3: server.gateway_address: 0.0.0.0:50053, allowed a loopback address, or any with "
      "server.allow_insecure: true"},
