@@ -95,24 +95,28 @@ void ServiceNotifier::Watch(ServiceView view) {
 void ServiceNotifier::Follow() {
   const microseconds watchdog = socket_->watchdog();
   steady_clock::time_point next_feed = steady_clock::now();
-  ServingState said = ServingState::kServing;
   std::unique_lock<std::mutex> lock(mutex_);
   do {
     lock.unlock();
-    const ServingState state = view_.state();
-    if (state != said && state == ServingState::kDraining) {
-      Send("STOPPING=1");
-      Extend(view_.drain_timeout() + kShutdown, "draining");
-    } else if (state != said) {
-      Send(state == ServingState::kServing ? "STATUS=serving" : "STATUS=a rank was lost");
-    }
-    said = state;
+    Say(view_.state());
     if (watchdog.count() > 0 && steady_clock::now() >= next_feed) {
       Feed(view_);
       next_feed = steady_clock::now() + watchdog / 4;
     }
     lock.lock();
   } while (!changed_.wait_for(lock, kTick, [this] { return ended_; }));
+  Say(view_.state());  // a drain may be shorter than a tick
+}
+
+void ServiceNotifier::Say(ServingState state) {
+  if (state == said_) return;
+  said_ = state;
+  if (state == ServingState::kDraining) {
+    Send("STOPPING=1");
+    Extend(view_.drain_timeout() + kShutdown, "draining");
+  } else {
+    Send(state == ServingState::kServing ? "STATUS=serving" : "STATUS=a rank was lost");
+  }
 }
 
 void ServiceNotifier::Feed(const ServiceView& view) {

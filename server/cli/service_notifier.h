@@ -59,12 +59,14 @@ class ServiceNotifier : public StartObserver {
   void Send(const std::string& message) const;
   void Extend(std::chrono::seconds patience, const std::string& status);
   void Follow();
+  void Say(ServingState state);  // thread of Watch, once per change
   void Feed(const ServiceView& view);
 
   const std::unique_ptr<NotifySocket> socket_;
   StartObserver& next_;
   std::chrono::steady_clock::time_point next_progress_;  // of Loading, whose events may come often
   bool reported_stall_ = false;                          // thread of Watch
+  ServingState said_ = ServingState::kServing;           // thread of Watch
 
   ServiceView view_;  // constant once the thread runs
   std::mutex mutex_;
