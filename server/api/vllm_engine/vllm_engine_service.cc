@@ -16,18 +16,19 @@ namespace foredraft {
 grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Generate(
     grpc::CallbackServerContext* context, const vllm_wire::GenerateRequest* request) {
   CallHooks hooks = admission_.OpenCall();
+  const absl::StatusOr<std::string> caller = access_.Check(*context, Role::kApi);
+  const CallKey key(caller.value_or(""), request->request_id());
   const std::shared_ptr<bool> registered = std::make_shared<bool>(false);  // written before the call can end
-  hooks.done = [this, registered, id = request->request_id(), done = std::move(hooks.done)] {
-    if (*registered) Unregister(id);
+  hooks.done = [this, registered, key, done = std::move(hooks.done)] {
+    if (*registered) Unregister(key);
     done();
   };
   const std::shared_ptr<VllmGenerateCall> call =
       VllmGenerateCall::Create(context, std::move(hooks), request->stream(), max_pending_tokens_);
   absl::StatusOr<ClientRequest> client = ReadRequest(*request);
-  const absl::Status allowed = access_.Check(*context, Role::kApi).status();
-  *registered = allowed.ok() && Register(request->request_id(), call);
-  if (!allowed.ok()) {
-    client = allowed;
+  *registered = caller.ok() && Register(key, call);
+  if (!caller.ok()) {
+    client = caller.status();
   } else if (!*registered) {
     client =
         absl::AlreadyExistsError(absl::StrCat("request_id: ", request->request_id(), ": a live call has it"));
@@ -41,28 +42,27 @@ grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Genera
   return call.get();
 }
 
-bool VllmEngineService::Register(const std::string& request_id,
-                                 const std::shared_ptr<VllmGenerateCall>& call) {
-  if (request_id.empty()) return true;
+bool VllmEngineService::Register(const CallKey& key, const std::shared_ptr<VllmGenerateCall>& call) {
+  if (key.second.empty()) return true;
   std::lock_guard<std::mutex> lock(mutex_);
-  return live_calls_.emplace(request_id, call).second;
+  return live_calls_.emplace(key, call).second;
 }
 
-void VllmEngineService::Unregister(const std::string& request_id) {
+void VllmEngineService::Unregister(const CallKey& key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  live_calls_.erase(request_id);
+  live_calls_.erase(key);
 }
 
 grpc::ServerUnaryReactor* VllmEngineService::Abort(grpc::CallbackServerContext* context,
                                                    const vllm_wire::AbortRequest* request,
                                                    vllm_wire::AbortResponse*) {
-  const absl::Status allowed = access_.Check(*context, Role::kApi).status();
-  if (!allowed.ok()) return FinishNow(context, allowed);
+  const absl::StatusOr<std::string> caller = access_.Check(*context, Role::kApi);
+  if (!caller.ok()) return FinishNow(context, caller.status());
   std::vector<std::shared_ptr<VllmGenerateCall>> calls;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const std::string& id : request->request_ids()) {
-      const auto found = live_calls_.find(id);
+      const auto found = live_calls_.find(CallKey(*caller, id));
       if (found != live_calls_.end()) calls.push_back(found->second.lock());
     }
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "server/api/admin_hooks.h"
 #include "server/api/admission.h"
@@ -54,10 +55,13 @@ class VllmEngineService final : public vllm_wire::VllmEngine::CallbackService {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // The name of the caller's token (empty where none is asked for) and the caller's request id: callers
+  // choose ids independently, and none may end a call of another.
+  using CallKey = std::pair<std::string, std::string>;
 
-  // False: a live call has the id. An empty id is always taken and never registered.
-  bool Register(const std::string& request_id, const std::shared_ptr<VllmGenerateCall>& call);
-  void Unregister(const std::string& request_id);
+  // False: a live call has the key. An empty id is always taken and never registered.
+  bool Register(const CallKey& key, const std::shared_ptr<VllmGenerateCall>& call);
+  void Unregister(const CallKey& key);
   // Tokens per second since the throughput was last computed, at least a second ago.
   double Throughput();
   // The parts that serve, if the caller may use them.
@@ -72,8 +76,8 @@ class VllmEngineService final : public vllm_wire::VllmEngine::CallbackService {
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::map<std::string, std::weak_ptr<VllmGenerateCall>> live_calls_;  // by the client's request id
-  std::shared_ptr<const TokenizerBundle> bundle_;                      // from the first GetTokenizer on
+  std::map<CallKey, std::weak_ptr<VllmGenerateCall>> live_calls_;
+  std::shared_ptr<const TokenizerBundle> bundle_;  // from the first GetTokenizer on
   Clock::time_point throughput_time_ = start_;
   double throughput_tokens_ = 0;
   double throughput_ = 0;

@@ -1,0 +1,111 @@
+// What one client of the daemon can do to another: clients are told apart by their tokens.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/access.h"
+#include "tests/server/serving_fixture.h"
+#include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
+
+namespace foredraft {
+namespace {
+
+using grpc::StatusCode;
+
+std::string TokenOf(const std::string& name) { return "token-of-" + name; }
+
+void Authorize(grpc::ClientContext& context, const std::string& name) {
+  context.AddMetadata("authorization", "Bearer " + TokenOf(name));
+}
+
+// alice and bob have the role api, root is admin.
+class Tenants : public testing::Test {
+ protected:
+  Tenants() {
+    std::ofstream out(file_, std::ios::trunc);
+    for (const char* name : {"alice", "bob"}) out << TokenLine(Role::kApi, name, TokenOf(name)) << "\n";
+    out << TokenLine(Role::kAdmin, "root", TokenOf("root")) << "\n";
+    options_.frontend.server.auth.tokens_file = file_;
+    options_.rank.step_time = std::chrono::milliseconds(2);
+  }
+  ~Tenants() override { std::filesystem::remove(file_); }
+
+  const std::string file_ = absl::StrCat(testing::TempDir(), "/foredraft_tenants_", getpid());
+  TestServerOptions options_;
+};
+
+struct VllmAnswer {
+  grpc::Status status;
+  std::string finish_reason;
+  int tokens = 0;
+};
+
+VllmAnswer VllmGenerate(vllm_wire::VllmEngine::Stub& stub, const std::string& caller, const std::string& id,
+                        int max_tokens) {
+  vllm_wire::GenerateRequest request;
+  request.set_request_id(id);
+  for (uint32_t token : {5, 6, 7}) request.mutable_tokenized()->add_input_ids(token);
+  request.mutable_sampling_params()->set_max_tokens(max_tokens);
+  request.mutable_sampling_params()->set_seed(1);
+  grpc::ClientContext context;
+  Authorize(context, caller);
+  const auto reader = stub.Generate(&context, request);
+  VllmAnswer answer;
+  vllm_wire::GenerateResponse response;
+  while (reader->Read(&response)) {
+    if (!response.has_complete()) continue;
+    answer.finish_reason = response.complete().finish_reason();
+    answer.tokens = response.complete().output_ids_size();
+  }
+  answer.status = reader->Finish();
+  return answer;
+}
+
+grpc::Status VllmAbort(vllm_wire::VllmEngine::Stub& stub, const std::string& caller, const std::string& id) {
+  vllm_wire::AbortRequest request;
+  request.add_request_ids(id);
+  vllm_wire::AbortResponse response;
+  grpc::ClientContext context;
+  Authorize(context, caller);
+  return stub.Abort(&context, request, &response);
+}
+
+TEST_F(Tenants, AbortReachesRequestsOfTheSameTokenOnly) {
+  TestServer server(options_);
+  const auto stub = vllm_wire::VllmEngine::NewStub(server.channel());
+  auto alice = std::async(std::launch::async, [&] { return VllmGenerate(*stub, "alice", "chatcmpl-1", 450); });
+  ASSERT_TRUE(server.Eventually([&] { return server.Metric("generation_tokens_total") > 5; }));
+  for (const char* other : {"bob", "root"}) EXPECT_TRUE(VllmAbort(*stub, other, "chatcmpl-1").ok()) << other;
+  const VllmAnswer whole = alice.get();
+  EXPECT_TRUE(whole.status.ok()) << whole.status.error_message();
+  EXPECT_EQ(whole.finish_reason, "length");
+  EXPECT_EQ(whole.tokens, 450);
+
+  alice = std::async(std::launch::async, [&] { return VllmGenerate(*stub, "alice", "chatcmpl-1", 450); });
+  ASSERT_TRUE(server.Eventually([&] { return server.Metric("generation_tokens_total") > 455; }));
+  EXPECT_TRUE(VllmAbort(*stub, "alice", "chatcmpl-1").ok());
+  EXPECT_EQ(alice.get().finish_reason, "abort");
+}
+
+TEST_F(Tenants, AnIdInUseIsFreeForAnotherToken) {
+  TestServer server(options_);
+  const auto stub = vllm_wire::VllmEngine::NewStub(server.channel());
+  auto bob = std::async(std::launch::async, [&] { return VllmGenerate(*stub, "bob", "chatcmpl-1", 450); });
+  ASSERT_TRUE(server.Eventually([&] { return server.Metric("requests_running") == 1; }));
+  EXPECT_EQ(VllmGenerate(*stub, "bob", "chatcmpl-1", 3).status.error_code(), StatusCode::ALREADY_EXISTS);
+  const VllmAnswer alice = VllmGenerate(*stub, "alice", "chatcmpl-1", 3);
+  EXPECT_TRUE(alice.status.ok()) << alice.status.error_message();
+  EXPECT_EQ(alice.tokens, 3);
+  EXPECT_TRUE(VllmAbort(*stub, "bob", "chatcmpl-1").ok());
+  EXPECT_EQ(bob.get().finish_reason, "abort");
+}
+
+}  // namespace
+}  // namespace foredraft
