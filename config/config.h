@@ -21,6 +21,7 @@ enum class Backend { kCpu, kCuda };
 enum class LoadFormat { kAuto, kDummy };
 enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
+enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
 enum class LogFormat { kText, kJson };
@@ -31,6 +32,7 @@ constexpr auto EnumNames(Backend) { return std::to_array<const char*>({"cpu", "c
 constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto", "dummy"}); }
 constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
+constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
 constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP"}); }
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
@@ -72,6 +74,7 @@ struct ServerConfig {
   int handshake_timeout_s = 20;
   double max_queue_share = 1;
   int priority_ageing_s = 30;
+  int tokenizer_threads = 0;  // 0 = a quarter of the CPUs, 1..8
   bool reflection = true;
   int drain_timeout_s = 30;
   AuthConfig auth;
@@ -113,6 +116,7 @@ struct AttentionDpConfig {
 struct KvCacheConfig {
   int tokens_per_block = 0;  // 0 = the backend's default: cpu 32, cuda 64
   bool enable_block_reuse = true;
+  BlockReuseScope block_reuse_scope = BlockReuseScope::kAll;
   double free_gpu_memory_fraction = 0.9;
   int64_t max_tokens = 0;  // 0 = max_batch_size x max_seq_len, at most a quarter of RAM (cpu)
   int64_t host_cache_size = int64_t{1} << 30;  // bytes

@@ -164,6 +164,9 @@ void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConf
   if (config.kv_cache_config.dtype == KvDtype::kAuto) config.kv_cache_config.dtype = KvDtype::kBf16;
   if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);
   const int local_ranks = LocalRankCount(config);
+  if (config.server.tokenizer_threads == 0) {
+    config.server.tokenizer_threads = std::clamp(host.cores / 4, 1, 8);
+  }
   if (config.cpu.threads == 0) config.cpu.threads = std::max(1, host.cores / local_ranks);
   if (local_ranks > 1 && config.cpu.pin.value_or(false)) {
     errors.Add("cpu.pin", RefuseKey(loaded, "cpu.pin", "true", "false where ranks share a host"));

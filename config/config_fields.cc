@@ -136,6 +136,10 @@ const ConfigField kFields[] = {
      "A request that has waited this many seconds longer goes before one whose priority is higher by one; 0: "
      "a "
      "higher priority always goes first."},
+    {"server.tokenizer_threads", MEMBER(c.server.tokenizer_threads), Range(1, 64), kRestart, kDaemon,
+     NoBits(), "a quarter of the CPUs, 1 to 8",
+     "Threads that tokenize inputs of more than 4 KiB; smaller ones are tokenized where they arrive. Up to "
+     "`max_queue_size` inputs wait for them, and clients take turns."},
     {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Serve gRPC reflection."},
     {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kDaemon, NoBits(),
@@ -210,6 +214,11 @@ const ConfigField kFields[] = {
      kSame, NoBits(), "32 with `backend: cpu`, 64 with `cuda`", "Tokens in a block of the KV cache."},
     {"kv_cache_config.enable_block_reuse", MEMBER(c.kv_cache_config.enable_block_reuse), Any(), kRestart,
      kDaemon, NoBits(), kSet, "Share the blocks of equal prompt prefixes between requests."},
+    {"kv_cache_config.block_reuse_scope", MEMBER(c.kv_cache_config.block_reuse_scope), Any(), kRestart,
+     kDaemon, NoBits(), kSet,
+     "Whose prompts may share blocks: `all` or `token`, only those of the same token's name "
+     "([security.md](security.md), section 3). With `all`, `cached_tokens` and the time to the first token "
+     "tell a client whether somebody sent a prompt that begins like its own."},
     {"kv_cache_config.free_gpu_memory_fraction", MEMBER(c.kv_cache_config.free_gpu_memory_fraction),
      Range(0.01, 1), kRestart, kOwn, NoBits(), kSet,
      "With `backend: cuda` and no `max_tokens`: the cache's share of the memory that weights and workspaces "

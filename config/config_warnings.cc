@@ -82,6 +82,13 @@ std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelL
   if (!loaded.notes.empty() && !loaded.origins.contains("backend") && config.backend == Backend::kCpu) {
     warnings.Add("backend", "cpu", "the file has keys of TensorRT-LLM; write backend: cuda to run on GPUs");
   }
+  if (config.kv_cache_config.block_reuse_scope == BlockReuseScope::kToken &&
+      (config.server.auth.tokens_file.empty() || !config.server.gateway_address.empty())) {
+    warnings.Add("kv_cache_config.block_reuse_scope", "token",
+                 config.server.auth.tokens_file.empty()
+                     ? "without server.auth.tokens_file all callers share blocks as one"
+                     : "callers of server.gateway_address have no tokens and share blocks as one");
+  }
   if (config.speculative_config && config.speculative_config->forced_acceptance_length) {
     warnings.Add("speculative_config.forced_acceptance_length",
                  absl::StrCat(*config.speculative_config->forced_acceptance_length),

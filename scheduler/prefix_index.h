@@ -16,6 +16,11 @@ namespace foredraft {
 class PrefixIndex {
  public:
   static constexpr uint64_t kRoot = 0;
+  // The empty prefix of a scope, below 2^63: prefixes of different scopes are never equal. Ids of nodes never
+  // reach these numbers.
+  static constexpr uint64_t RootOf(uint64_t scope) {
+    return scope == 0 ? kRoot : (uint64_t{1} << 63) + scope;
+  }
 
   struct Node {
     uint64_t id = 0;  // 0 = none

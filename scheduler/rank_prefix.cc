@@ -12,13 +12,14 @@
 
 namespace foredraft {
 
-PrefixMatch RankState::Match(std::span<const int32_t> prompt, int max_reused_len) const {
+PrefixMatch RankState::Match(uint64_t scope, std::span<const int32_t> prompt, int max_reused_len) const {
   PrefixMatch match;
+  match.last_node = PrefixIndex::RootOf(scope);
   const int size = groups_[kHistoryGroup].shape.tokens_per_block;
   const bool has_windows = group_count() > 1;
   const int block_limit = max_reused_len / size;
   size_t usable = 0;
-  uint64_t usable_node = PrefixIndex::kRoot;
+  uint64_t usable_node = match.last_node;
   for (int i = 0; i < block_limit; ++i) {
     PrefixIndex::Node node = index_.Find(match.last_node, prompt.subspan(i * size, size));
     if (node.id == 0) break;

@@ -94,7 +94,7 @@ class RankState {
   void Vacate(Sequence* sequence);
 
   // ---- prefix reuse (rank_prefix.cc) ----
-  PrefixMatch Match(std::span<const int32_t> prompt, int max_reused_len) const;
+  PrefixMatch Match(uint64_t scope, std::span<const int32_t> prompt, int max_reused_len) const;
   // Blocks of the match that no sequence holds: reusing them reduces what Allocate can hand out.
   int UnheldIn(const PrefixMatch& match, int group) const;
   void Reuse(Sequence* sequence, const PrefixMatch& match);

@@ -28,6 +28,7 @@ struct Request {
   int32_t draft_cap = 7;                // per-request cap on drafts verified per step
   bool strict_acceptance = false;       // opts out of relaxed acceptance
   int32_t priority = 0;                 // higher first
+  uint64_t reuse_scope = 0;             // requests of one scope may share blocks of equal prefixes
   Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
   ThinkingIds thinking;
   SteadyTime arrival;

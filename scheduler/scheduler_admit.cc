@@ -28,8 +28,9 @@ bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placemen
   *placement = {.rank = rank};
   if (!HasRoom(sequence, rank, /*end_count=*/0, &placement->swappable)) return false;
   if (options_.enable_block_reuse) {
-    placement->match =
-        state.Match(sequence.request.prompt_ids, sequence.prompt_len - options_.drafter.reuse_reserve);
+    const Request& request = sequence.request;
+    placement->match = state.Match(request.reuse_scope, request.prompt_ids,
+                                   sequence.prompt_len - options_.drafter.reuse_reserve);
   }
   placement->ends = EndsToKeep(sequence, placement->match);
   if (!placement->ends.empty()) {

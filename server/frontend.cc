@@ -91,7 +91,8 @@ Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
       metrics_(std::make_shared<Metrics>(options.metrics)),
       admission_({.request_timeout_s = options.request_timeout_s,
                   .max_queue_share = options.server.max_queue_share,
-                  .max_queue_size = options.max_queue_size},
+                  .max_queue_size = options.max_queue_size,
+                  .reuse_by_token = options.reuse_by_token},
                  health_, *metrics_),
       generation_(admission_, tokens_, options.max_pending_tokens),
       api_admin_(

@@ -50,6 +50,12 @@ absl::StatusOr<QueueShare::Place> QueueShare::Take(const std::string& client, in
   });
 }
 
+uint64_t NumberedNames::NumberOf(const std::string& name) {
+  if (name.empty()) return 0;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return numbers_.emplace(name, numbers_.size() + 1).first->second;
+}
+
 std::string ClientOf(const std::string& peer) {
   const size_t colon = peer.rfind(':');
   const bool has_port = peer.starts_with("ipv4:") || peer.starts_with("ipv6:");
@@ -126,6 +132,7 @@ absl::Status Admission::TrySubmit(const Access& access, ClientRequest client_req
   Request& request = checked->request;
   OutputSpec& spec = checked->spec;
   request.id = spec.id = next_id_.fetch_add(1);
+  request.reuse_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(caller) : 0;
   request.arrival = spec.arrival = arrival;
   request.deadline = spec.deadline = DeadlineOf(arrival, context, timeout_s, request_timeout_s_.load());
   spec.request_id = request_id;

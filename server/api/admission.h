@@ -56,6 +56,17 @@ class QueueShare {
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
+// Gives each name a number, from 1 on; the empty name has 0. Names are never forgotten: these are tokens'.
+// Thread-safe.
+class NumberedNames {
+ public:
+  uint64_t NumberOf(const std::string& name);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> numbers_;  // guarded by mutex_
+};
+
 // Who `peer` (CallContext::peer) is, without the port: "ipv4:10.0.0.7".
 std::string ClientOf(const std::string& peer);
 
@@ -63,6 +74,7 @@ struct AdmissionLimits {
   int request_timeout_s = 600;
   double max_queue_share = 1;  // of max_queue_size, for one client; 1: no cap
   int max_queue_size = 1024;
+  bool reuse_by_token = false;  // prompts share blocks only with those of the same token's name
 };
 
 class Admission {
@@ -72,6 +84,7 @@ class Admission {
       : health_(health),
         metrics_(metrics),
         max_queue_share_(limits.max_queue_share),
+        reuse_by_token_(limits.reuse_by_token),
         request_timeout_s_(limits.request_timeout_s),
         max_queue_size_(limits.max_queue_size) {}
 
@@ -107,7 +120,9 @@ class Admission {
   const Health& health_;
   Metrics& metrics_;
   const double max_queue_share_;
+  const bool reuse_by_token_;
   QueueShare queue_share_;
+  NumberedNames reuse_scopes_;
   std::atomic<int> request_timeout_s_;
   std::atomic<int> max_queue_size_;
   std::atomic<uint64_t> next_id_ = 1;

@@ -20,6 +20,16 @@ TEST(PrefixIndex, FindsABlockOnlyBehindItsOwnPrefix) {
   EXPECT_EQ(index.Find(ab.id, Tokens{3, 4}).id, 0u);
 }
 
+TEST(PrefixIndex, ScopesHaveRootsOfTheirOwn) {
+  PrefixIndex index(10);
+  EXPECT_EQ(PrefixIndex::RootOf(0), PrefixIndex::kRoot);
+  index.Insert(PrefixIndex::RootOf(1), Tokens{1, 2}, 5);
+  index.Insert(PrefixIndex::RootOf(2), Tokens{1, 2}, 6);
+  EXPECT_EQ(index.Find(PrefixIndex::RootOf(0), Tokens{1, 2}).id, 0u);
+  EXPECT_EQ(index.Find(PrefixIndex::RootOf(1), Tokens{1, 2}).block, 5);
+  EXPECT_EQ(index.Find(PrefixIndex::RootOf(2), Tokens{1, 2}).block, 6);
+}
+
 TEST(PrefixIndex, KeepsTheFirstOfTwoEqualBlocks) {
   PrefixIndex index(10);
   const auto first = index.Insert(PrefixIndex::kRoot, Tokens{1, 2}, 5);

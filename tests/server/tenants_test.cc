@@ -107,5 +107,30 @@ TEST_F(Tenants, AnIdInUseIsFreeForAnotherToken) {
   EXPECT_EQ(bob.get().finish_reason, "abort");
 }
 
+// How many tokens of a prompt of 100 ids were found in the cache.
+int CachedTokens(TestServer& server, const std::string& caller) {
+  v1::GenerateRequest request = SimpleRequest(7, 3);
+  for (int i = 0; i < 100; ++i) request.mutable_token_ids()->add_ids(10 + i % 50);
+  grpc::ClientContext context;
+  Authorize(context, caller);
+  const StreamResult stream = ReadStream(server.stub(), request, &context);
+  EXPECT_TRUE(stream.status.ok()) << stream.status.error_message();
+  return stream.status.ok() ? stream.last().usage().cached_tokens() : -1;
+}
+
+TEST_F(Tenants, BlocksAreSharedInTheirScope) {
+  options_.scheduler.enable_block_reuse = true;
+  for (const bool by_token : {false, true}) {
+    options_.frontend.reuse_by_token = by_token;
+    TestServer server(options_);
+    EXPECT_EQ(CachedTokens(server, "alice"), 0);
+    const int of_alice = CachedTokens(server, "alice");
+    EXPECT_GT(of_alice, 0);
+    EXPECT_EQ(CachedTokens(server, "bob"), by_token ? 0 : of_alice);
+    EXPECT_EQ(CachedTokens(server, "bob"), of_alice) << "bob's own";
+    EXPECT_EQ(CachedTokens(server, "alice"), of_alice);
+  }
+}
+
 }  // namespace
 }  // namespace foredraft
