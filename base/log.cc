@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/visible_text.h"
+
 namespace foredraft {
 namespace {
 
@@ -19,7 +21,7 @@ void LogLine(LogLevel level, std::string_view line) {
   if (Sink()) {
     Sink()(level, line);
   } else if (level != LogLevel::kDebug) {
-    std::fprintf(stderr, "foredraft: %.*s\n", static_cast<int>(line.size()), line.data());
+    std::fprintf(stderr, "foredraft: %s\n", VisibleText(line).c_str());
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/visible_text.h"
 
 namespace foredraft {
 namespace {
@@ -142,7 +143,8 @@ void AnswerText::PrintText(const TextPart& part, size_t from, std::string& out) 
       ChangeLook({.is_thinking = part.is_thinking,
                   .origin = style_.drafts ? piece.origin : v1::TOKEN_ORIGIN_UNSPECIFIED},
                  out);
-      out += piece.text.substr(0, end);
+      const std::string_view printed = piece.text.substr(0, end);
+      out += style_.escapes ? VisibleText(printed, "\n\t") : std::string(printed);
     }
     held_breaks_ += piece.text.substr(end);
   }

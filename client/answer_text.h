@@ -72,6 +72,7 @@ struct AnswerStyle {
   bool colour = false;
   bool thinking = true;  // false: thinking is left out
   bool drafts = false;   // drafted tokens are marked
+  bool escapes = false;  // for a terminal: what it would act on is written as an escape (VisibleText)
 };
 
 class AnswerText {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "base/status_macros.h"
+#include "base/visible_text.h"
 #include "client/answer_text.h"
 #include "client/client_options.h"
 #include "client/commands.h"
@@ -44,7 +45,9 @@ class Conversation {
 
   absl::Status Run() {
     ASSIGN_OR_RETURN(const std::string model, ModelName());
-    if (terminal_) printf("%s at %s; /help lists commands\n", model.c_str(), options_.server.address.c_str());
+    if (terminal_) {
+      printf("%s at %s; /help lists commands\n", VisibleText(model).c_str(), options_.server.address.c_str());
+    }
     std::string line;
     for (;;) {
       if (terminal_) fputs("> ", stdout);
@@ -115,7 +118,7 @@ class Conversation {
     const auto reader = stub_->GenerateStream(context.get(), Request());
     report_.emplace();
     std::string answer;
-    AnswerText text({.colour = colour_, .thinking = terminal_});
+    AnswerText text({.colour = colour_, .thinking = terminal_, .escapes = isatty(STDOUT_FILENO) == 1});
     v1::GenerateChunk chunk;
     while (reader->Read(&chunk)) {
       report_->Add(chunk);

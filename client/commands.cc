@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <string>
 
+#include "base/visible_text.h"
+
 namespace foredraft {
 
 int Fail(const absl::Status& status) {
@@ -10,7 +12,7 @@ int Fail(const absl::Status& status) {
   for (char& letter : line) {
     if (letter == '\n') letter = ' ';
   }
-  fprintf(stderr, "foredraft: %s\n", line.c_str());
+  fprintf(stderr, "foredraft: %s\n", VisibleText(line).c_str());
   return 1;
 }
 

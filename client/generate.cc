@@ -79,8 +79,10 @@ void ReadStdin(std::optional<std::string>& text) {
 class TextOutput {
  public:
   explicit TextOutput(const GenerateOptions& options) : silent_(options.json) {
-    if (options.show_drafts || isatty(STDOUT_FILENO) == 1) {
-      answer_.emplace(AnswerStyle{.colour = HasColour(STDOUT_FILENO), .drafts = options.show_drafts});
+    const bool terminal = isatty(STDOUT_FILENO) == 1;
+    if (options.show_drafts || terminal) {
+      answer_.emplace(AnswerStyle{
+          .colour = HasColour(STDOUT_FILENO), .drafts = options.show_drafts, .escapes = terminal});
     }
   }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
+#include "base/visible_text.h"
 
 namespace foredraft {
 namespace {
@@ -289,7 +290,8 @@ std::vector<TopLine> TopFrame(const TopServer& server, const TopHistory& history
 std::string TopText(const TopLine& line, int width, bool colour) {
   std::string out;
   for (const TopSpan& span : line) {
-    const std::string_view text = Cut(span.text, width);
+    const std::string visible = VisibleText(span.text);
+    const std::string_view text = Cut(visible, width);
     if (text.empty()) continue;
     width -= Columns(text);
     const std::string_view escape = colour ? EscapeOf(span.style) : "";

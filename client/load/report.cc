@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/grouped_digits.h"
+#include "base/visible_text.h"
 #include "client/load/run_metrics.h"
 #include "client/measure/table.h"
 
@@ -96,7 +97,7 @@ std::string TextRow(const std::string& heading, const std::string& text) {
 
 std::string ServerText(const MeasuredServer& server) {
   const v1::GetModelResponse& model = server.model;
-  return absl::StrCat(model.name(), " at ", server.address, ", ", model.backend(), ", foredraft ",
+  return absl::StrCat(VisibleText(model.name()), " at ", server.address, ", ", model.backend(), ", foredraft ",
                       model.version(), ", numerics ", model.numerics_class(), ", ",
                       model.max_draft_len() > 0 ? absl::StrCat("drafts up to ", model.max_draft_len())
                                                 : "no speculative_config");

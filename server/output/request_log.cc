@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/visible_text.h"
 #include "server/output/stderr_sink.h"
 
 namespace foredraft {
@@ -35,22 +36,10 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   return spdlog::level::err;
 }
 
-// A quoted JSON string; spdlog's patterns cannot quote.
+// A quoted JSON string; spdlog's patterns cannot quote. In ASCII alone, with every other character as \uXXXX:
+// terminals, too, show lines of JSON.
 std::string Quote(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// One line on any terminal: no text of a client can look like another line.
-std::string OneLine(std::string_view text) {
-  std::string line;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) {
-      absl::StrAppendFormat(&line, "\\x%02x", static_cast<unsigned char>(c));
-    } else {
-      line.push_back(c);
-    }
-  }
-  return line;
+  return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
 void WriteLine(LogLevel level, std::string_view line, std::string_view request_id) {
@@ -59,9 +48,9 @@ void WriteLine(LogLevel level, std::string_view line, std::string_view request_i
     text = absl::StrCat("\"message\":", Quote(line));
     if (!request_id.empty()) absl::StrAppend(&text, ",\"request_id\":", Quote(request_id));
   } else if (!request_id.empty()) {
-    text = absl::StrCat("request ", OneLine(request_id), " ", OneLine(line));
+    text = absl::StrCat("request ", VisibleText(request_id), " ", VisibleText(line));
   } else {
-    text = OneLine(line);
+    text = VisibleText(line);
   }
   spdlog::default_logger_raw()->log(SpdlogLevel(level), text);
 }

@@ -70,6 +70,12 @@ TEST(AnswerText, LineBreaksStayWithinASectionAndOutsideOfBrackets) {
             "thinking: a\n[b.]\nc\nanswer: [d]");
 }
 
+TEST(AnswerText, OnATerminalTheModelsTextCannotDriveIt) {
+  const std::vector<Token> tokens = {{"a\n\tb\x1b[2J"}, {"\xc2\x9b\x31m\xe4\xb8\xad"}};
+  EXPECT_EQ(Shown({.escapes = true}, {Chunk(tokens)}), "a\n\tb\\x1b[2J\\u009b1m\xe4\xb8\xad");
+  EXPECT_EQ(Shown({}, {Chunk(tokens)}), "a\n\tb\x1b[2J\xc2\x9b\x31m\xe4\xb8\xad");
+}
+
 // However the tokens are spread over chunks.
 TEST(AnswerText, ShowsTheSameHoweverTheTextIsCut) {
   const std::string whole = Shown({.drafts = true}, {Chunk(kThinkingAnswer, 3)});

@@ -145,5 +145,9 @@ TEST(TopFrame, ColourIsEscapesOnly) {
   EXPECT_EQ(TopText(line, 3, false), "abc");
 }
 
+TEST(TopFrame, ADaemonsTextCannotDriveTheTerminal) {
+  EXPECT_EQ(TopText({{.text = "m\x1b[2J\xe2\x80\xae"}}, 40, false), "m\\x1b[2J\\u202e");
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -29,11 +29,12 @@ using testing::Not;
 // The daemon's log as lines in a file, through descriptor 2.
 class LogFile {
  public:
-  LogFile() : path_(absl::StrCat(testing::TempDir(), "/foredraft_log_", getpid())), saved_(dup(2)) {
+  explicit LogFile(LogFormat format = LogFormat::kText)
+      : path_(absl::StrCat(testing::TempDir(), "/foredraft_log_", getpid())), saved_(dup(2)) {
     const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(fd, 2);
     close(fd);
-    InstallLog(LogLevel::kInfo, LogFormat::kText);
+    InstallLog(LogLevel::kInfo, format);
   }
   ~LogFile() {
     InstallLogSink(nullptr);
@@ -107,6 +108,26 @@ TEST(AccessLog, AClientsTextCannotForgeALine) {
     EXPECT_EQ(line.find("error   all ranks"), std::string::npos);
   }
   EXPECT_THAT(log.Text(), AllOf(HasSubstr("a\\x0ab"), HasSubstr("request i\\x0aj k\\x0dl")));
+}
+
+// What terminals act on besides C0: CSI, OSC and NEL as C1, separators, and the direction of text. The request
+// is served, so its id stands in the line of its end.
+TEST(AccessLog, AClientsTextCannotDriveATerminal) {
+  const std::string id = "x\xc2\x9b\x32J\xc2\x9d\xc2\x85\xe2\x80\xa8\xe2\x80\xae-\xe4\xb8\xad";
+  for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
+    const LogFile log(format);
+    TestServer server;
+    v1::GenerateRequest request = SimpleRequest(1, 5);
+    request.set_request_id(id);
+    EXPECT_TRUE(ReadStream(server.stub(), request).status.ok());
+    const bool json = format == LogFormat::kJson;
+    ASSERT_TRUE(server.Eventually([&] { return log.Text().find("u009b2J") != std::string::npos; }));
+    EXPECT_THAT(log.Text(), HasSubstr(json ? "x\\u009b2J\\u009d\\u0085\\u2028\\u202e-\\u4e2d"
+                                           : "x\\u009b2J\\u009d\\u0085\\u2028\\u202e-\xe4\xb8\xad"));
+    for (const char* raw : {"\xc2\x9b", "\xc2\x9d", "\xc2\x85", "\xe2\x80\xa8", "\xe2\x80\xae"}) {
+      EXPECT_THAT(log.Text(), Not(HasSubstr(raw)));
+    }
+  }
 }
 
 TEST(AccessLog, AFloodOfRefusalsIsCounted) {
