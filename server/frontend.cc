@@ -258,6 +258,7 @@ void Frontend::ReloadFiles() {
       Log(LogLevel::kInfo, "server.auth.tokens_file: %s: %d tokens", file, table->size());
       tokens_.Require(*std::move(table));
     } else {
+      metrics_->RecordReload(/*accepted=*/false);
       Log(LogLevel::kError, "the tokens in force stay: %s", table.status().message());
     }
   }

@@ -94,6 +94,11 @@ absl::StatusOr<TokenTable> TokenTable::Parse(std::string_view text, const std::s
     }
     table.entries_.push_back(std::move(entry));
   }
+  if (table.entries_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "server.auth.tokens_file: ", file, ": no token, allowed at least 1 (foredraft token makes them)"));
+  }
+  if (text.back() != '\n') return Refuse(file, number, "no line break at its end: the file may be cut");
   return table;
 }
 

@@ -39,7 +39,8 @@ class TokenTable {
   };
 
   // `text` is the file's: a line per token, empty lines and lines that begin with # apart. INVALID_ARGUMENT
-  // names `file`, line and what is wrong; it never shows a hash.
+  // names `file`, line and what is wrong; it never shows a hash. A file without a token, or whose last line
+  // has no line break, may be one that is being written, and is refused.
   static absl::StatusOr<TokenTable> Parse(std::string_view text, const std::string& file);
   static absl::StatusOr<TokenTable> Read(const std::string& file);
 

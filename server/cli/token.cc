@@ -45,7 +45,7 @@ absl::Status Token(const TokenOptions& options) {
   ASSIGN_OR_RETURN(const std::string token, MakeToken());
   const std::string line = TokenLine(*role, options.name, token);
   // Refuses a name that the daemon would refuse.
-  RETURN_IF_ERROR(TokenTable::Parse(line, "--name").status());
+  RETURN_IF_ERROR(TokenTable::Parse(line + "\n", "--name").status());
   if (options.append.empty()) {
     fprintf(stderr, "line for server.auth.tokens_file: %s\n", line.c_str());
   } else {

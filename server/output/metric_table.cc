@@ -62,7 +62,7 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_graph_replays_total", kCounter, "", "Decode steps replayed from a graph."},
     {"foredraft_eager_steps_total", kCounter, "", "Decode steps run without a graph."},
     {"foredraft_config_reloads_total", kCounter, "result (accepted, refused)",
-     "Configuration reloads, by result."},
+     "Configuration reloads, by result. A `server.auth.tokens_file` that is refused counts, too."},
     {"foredraft_log_lines_dropped_total", kCounter, "",
      "Log lines that were dropped because nobody read stderr."},
     {"foredraft_connections", kGauge, "", "Open connections to the API and the gateway listener."},

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -205,10 +206,34 @@ TEST_F(Tokens, TheFileIsReadAgainAndABadOneChangesNothing) {
   EXPECT_EQ(get_load(), StatusCode::OK);
 }
 
+// A file that is being written when it is read again: nothing, a part of a line, all but the last line break.
+// Had it been taken, /metrics would be open, because no line has the role metrics.
+TEST_F(Tokens, AnEmptyOrCutFileChangesNothing) {
+  TestServer server(options_);
+  std::ostringstream whole;
+  whole << std::ifstream(file_).rdbuf();
+  int refused = 0;
+  const std::string admin = TokenLine(Role::kAdmin, "bob", kAdminToken);
+  for (const std::string& cut : {std::string(), std::string("\n"), std::string("# tokens\n"), admin,
+                                 admin.substr(0, 30), whole.str().substr(0, whole.str().size() - 1)}) {
+    std::ofstream(file_, std::ios::trunc) << cut;
+    server.frontend().ReloadFiles();
+    EXPECT_GE(server.Metric("config_reloads_total", {{"result", "refused"}}), ++refused) << cut;
+    EXPECT_TRUE(CallEmpty(server.channel(), "/foredraft.v1.AdminService/GetLoad", kApiToken).ok()) << cut;
+    EXPECT_THAT(server.Http("/metrics"), HasSubstr(" 401 ")) << cut;
+  }
+  std::ofstream(file_, std::ios::trunc) << whole.str();
+  server.frontend().ReloadFiles();
+  EXPECT_TRUE(CallEmpty(server.channel(), "/foredraft.v1.AdminService/GetLoad", kApiToken).ok());
+}
+
 TEST_F(Tokens, AFileWithAnErrorIsNoStart) {
   std::ofstream(file_, std::ios::trunc) << "api alice no-hash\n";
   EXPECT_THAT(std::string(Frontend::Listen(options_.frontend, {}).status().message()),
               HasSubstr("server.auth.tokens_file: " + file_ + ":1: SHA-256"));
+  std::ofstream(file_, std::ios::trunc) << "";
+  EXPECT_EQ(Frontend::Listen(options_.frontend, {}).status().message(),
+            "server.auth.tokens_file: " + file_ + ": no token, allowed at least 1 (foredraft token makes them)");
 }
 
 TEST_F(Tokens, MetricsNeedOneProbesDoNot) {
