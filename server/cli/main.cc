@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <new>
 #include <string>
@@ -86,13 +87,18 @@ void OpenStandardDescriptors() {
   }
 }
 
-// The daemon takes SIGHUP once it serves; before that the signal would end it.
-void HoldReloads() {
+// The daemon's signals would end a process that does not handle them yet, so they wait until `serve` takes
+// them. Initialising the shared libraries takes longer than a supervisor may wait before its first signal:
+// this runs before they are, and therefore calls nothing but the C library.
+void HoldSignals(int argc, char** argv, char** /*environment*/) {
+  if (argc < 2 || strcmp(argv[1], "serve") != 0) return;
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGHUP);
+  for (int signal : {SIGHUP, SIGINT, SIGTERM}) sigaddset(&signals, signal);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
 }
+
+[[gnu::section(".preinit_array"), gnu::used]] void (*const hold_signals)(int, char**, char**) = HoldSignals;
 
 }  // namespace
 }  // namespace foredraft
@@ -100,7 +106,6 @@ void HoldReloads() {
 int main(int argc, char** argv) {
   using namespace foredraft;  // NOLINT: only main is outside the namespace
   OpenStandardDescriptors();
-  if (argc > 1 && std::string_view(argv[1]) == "serve") HoldReloads();
   // gRPC logs errors that our own line on stderr already reports. Set the variable to see its log.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // Debian's Abseil enables its deadlock detector, which makes every lock inside gRPC take a global lock.
