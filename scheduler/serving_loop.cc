@@ -224,7 +224,8 @@ void ServingLoop::LoseRanks(const absl::Status& error) {
   }
   in_flight_.clear();
   lost_ = true;
-  inbox_.RefuseRequests(error);
+  // With resume, a request that was admitted before its caller could know of the loss waits like the others.
+  if (!scheduler_->options().resume) inbox_.RefuseRequests(error);
   for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) Accept(std::move(item));
   scheduler_->LoseRanks(error);
   inbox_.SetWaiting(scheduler_->waiting_count());
@@ -276,7 +277,10 @@ void ServingLoop::Restart() {
   inbox_.Order(RanksRestarted{});  // last: from here on the ranks may be lost again
 }
 
-void ServingLoop::GiveUp(const absl::Status& error) { inbox_.Order(RanksGone{Lost(error)}); }
+void ServingLoop::GiveUp(const absl::Status& error) {
+  inbox_.RefuseRequests(Lost(error));  // first: nothing submitted after RanksGone may wait
+  inbox_.Order(RanksGone{Lost(error)});
+}
 
 void ServingLoop::SetSpeculation(const Speculation& speculation) { inbox_.Order(speculation); }
 

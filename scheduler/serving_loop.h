@@ -73,8 +73,8 @@ class ServingLoop {
   absl::Status Submit(Request request);
 
   // Called by other threads when they notice that a rank failed: the same happens as when a Launch or Collect
-  // fails. Health is not ok, new requests are refused, and those that are here end with UNAVAILABLE or, with
-  // SchedulerOptions::resume, wait; meanwhile cancels and deadlines end them.
+  // fails. Health is not ok. New requests are refused, and those that are here end with UNAVAILABLE; with
+  // SchedulerOptions::resume both wait, and meanwhile cancels and deadlines end them.
   void ReportLoss(const absl::Status& error);
 
   // After a loss, once health is not ok: serves again on the same executors, which have been reset.
