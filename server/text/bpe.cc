@@ -24,11 +24,12 @@ struct Candidate {
   }
 };
 
-// A heap with the lowest rank on top, the leftmost among equals.
-class Candidates {
+// The candidates of a short piece: a heap with the lowest rank on top, the leftmost among equals.
+class CandidateHeap {
  public:
-  void Reserve(size_t count) { heap_.reserve(count); }
-  void PushUnordered(Candidate candidate) { heap_.push_back(candidate); }
+  explicit CandidateHeap(size_t count) { heap_.reserve(count); }
+  // Before the first Pop, from left to right.
+  void PushFirst(Candidate candidate) { heap_.push_back(candidate); }
   void Order() { std::make_heap(heap_.begin(), heap_.end(), std::greater<>()); }
   void Push(Candidate candidate) {
     heap_.push_back(candidate);
@@ -46,6 +47,59 @@ class Candidates {
   std::vector<Candidate> heap_;
 };
 
+// The same order for a long piece, whose heap would miss the CPU's caches at every level. A queue per rank has
+// its candidates from left to right. Nearly all arrive in that order, because merges of one rank go from left
+// to right; the others have a heap.
+class CandidateQueues {
+ public:
+  explicit CandidateQueues(size_t /*count*/) {}
+  void PushFirst(Candidate candidate) { Push(candidate); }
+  void Order() {}
+  void Push(Candidate candidate) {
+    Queue& queue = queues_[candidate.rank];
+    if (queue.empty()) {
+      queue.in_order.clear();
+      queue.next = 0;
+      ranks_.push_back(candidate.rank);
+      std::push_heap(ranks_.begin(), ranks_.end(), std::greater<>());
+    }
+    if (queue.next == queue.in_order.size() || queue.in_order.back().left <= candidate.left) {
+      queue.in_order.push_back(candidate);
+    } else {
+      queue.late.push_back(candidate);
+      std::push_heap(queue.late.begin(), queue.late.end(), std::greater<>());
+    }
+  }
+  Candidate Pop() {
+    Queue& queue = queues_[ranks_.front()];
+    Candidate top;
+    if (queue.next == queue.in_order.size() ||
+        (!queue.late.empty() && queue.late.front().left < queue.in_order[queue.next].left)) {
+      std::pop_heap(queue.late.begin(), queue.late.end(), std::greater<>());
+      top = queue.late.back();
+      queue.late.pop_back();
+    } else {
+      top = queue.in_order[queue.next++];
+    }
+    if (queue.empty()) {
+      std::pop_heap(ranks_.begin(), ranks_.end(), std::greater<>());
+      ranks_.pop_back();
+    }
+    return top;
+  }
+  bool empty() const { return ranks_.empty(); }
+
+ private:
+  struct Queue {
+    std::vector<Candidate> in_order;  // from `next` on; by `left`
+    size_t next = 0;
+    std::vector<Candidate> late;  // a heap
+    bool empty() const { return next == in_order.size() && late.empty(); }
+  };
+  absl::flat_hash_map<int32_t, Queue> queues_;  // by rank
+  std::vector<int32_t> ranks_;                  // a heap: those whose queues are not empty
+};
+
 }  // namespace
 
 const Bpe::Merge* Bpe::FindMerge(int32_t left, int32_t right) const {
@@ -53,23 +107,33 @@ const Bpe::Merge* Bpe::FindMerge(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-void Bpe::Encode(std::string_view piece, std::vector<int32_t>& ids) const {
+void Bpe::Encode(std::string_view piece, std::vector<int32_t>& ids, size_t long_piece) const {
   if (!whole_pieces_.empty()) {
     if (const auto whole = whole_pieces_.find(std::string(piece)); whole != whole_pieces_.end()) {
       ids.push_back(whole->second);
       return;
     }
   }
+  if (piece.size() == 1) {
+    ids.push_back(byte_ids_[static_cast<uint8_t>(piece.front())]);
+  } else if (piece.size() < long_piece) {
+    MergeAll<CandidateHeap>(piece, ids);
+  } else {
+    MergeAll<CandidateQueues>(piece, ids);
+  }
+}
+
+template <class Candidates>
+void Bpe::MergeAll(std::string_view piece, std::vector<int32_t>& ids) const {
   const int32_t count = static_cast<int32_t>(piece.size());
   std::vector<Symbol> symbols(count);
   for (int32_t i = 0; i < count; ++i) {
     symbols[i] = {byte_ids_[static_cast<uint8_t>(piece[i])], i - 1, i + 1 < count ? i + 1 : -1};
   }
-  Candidates candidates;
-  candidates.Reserve(count);
+  Candidates candidates(count);
   for (int32_t i = 0; i + 1 < count; ++i) {
     if (const Merge* merge = FindMerge(symbols[i].id, symbols[i + 1].id)) {
-      candidates.PushUnordered({merge->rank, i, merge->id});
+      candidates.PushFirst({merge->rank, i, merge->id});
     }
   }
   candidates.Order();

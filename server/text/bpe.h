@@ -30,14 +30,17 @@ class Bpe {
   // A piece equal to `bytes` becomes `id` without any merges.
   void AddWholePiece(std::string bytes, int32_t id) { whole_pieces_.insert_or_assign(std::move(bytes), id); }
 
-  // Appends the ids of a piece, in O(n log n) of its length.
-  void Encode(std::string_view piece, std::vector<int32_t>& ids) const;
+  // Appends the ids of a piece, in O(n log n) of its length. Pieces of `long_piece` bytes and more are merged in
+  // the same order by another structure, which is faster for them.
+  void Encode(std::string_view piece, std::vector<int32_t>& ids, size_t long_piece = 4096) const;
 
  private:
   static uint64_t Key(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
   const Merge* FindMerge(int32_t left, int32_t right) const;
+  template <class Candidates>
+  void MergeAll(std::string_view piece, std::vector<int32_t>& ids) const;
 
   std::array<int32_t, 256> byte_ids_;
   absl::flat_hash_map<uint64_t, Merge> merges_;             // by Key(left, right)
