@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error_reason.h"
 #include "base/status_macros.h"
+#include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
 
@@ -97,7 +98,8 @@ bool Admission::WaitForNoCalls(SteadyTime deadline) const {
 
 void Admission::Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call) {
   const std::string request_id = request.request_id.empty() ? MakeRequestId() : request.request_id;
-  const absl::Status status = TrySubmit(access, std::move(request), request_id, call);
+  const absl::Status status =
+      OrOutOfMemory([&] { return TrySubmit(access, std::move(request), request_id, call); });
   if (!status.ok()) Refuse(request_id, status, call);
 }
 
@@ -145,7 +147,7 @@ absl::Status Admission::TrySubmit(const Access& access, ClientRequest client_req
                            .thinking = request.thinking});
   const uint64_t id = request.id;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
-  const absl::Status submitted = parts.loop->Submit(std::move(request));
+  const absl::Status submitted = OrOutOfMemory([&] { return parts.loop->Submit(std::move(request)); });
   if (!submitted.ok()) {
     LogRefusal(PrintableId(request_id), context.peer(), submitted);
     parts.output->Refused(id, submitted);

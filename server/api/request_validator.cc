@@ -187,7 +187,7 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(PromptInput inp
 absl::StatusOr<std::vector<int32_t>> RequestValidator::EncodeText(const std::string& text,
                                                                   const EncodeOptions& options) const {
   absl::StatusOr<std::vector<int32_t>> ids = tokenizer_.Encode(text, options);
-  if (!ids.ok()) return Refuse("text: ", ids.status().message());
+  if (!ids.ok()) return absl::Status(ids.status().code(), absl::StrCat("text: ", ids.status().message()));
   return ids;
 }
 

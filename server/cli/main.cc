@@ -3,15 +3,18 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -98,6 +101,35 @@ void HoldSignals(int argc, char** argv, char** /*environment*/) {
   sigprocmask(SIG_BLOCK, &signals, nullptr);
 }
 
+constexpr char kOutOfMemory[] =
+    "foredraft: out of memory: max_batch_size, max_num_tokens, max_seq_len, kv_cache_config and "
+    "max_queue_size decide how much is needed\n";
+constexpr char kOutOfThreads[] =
+    "foredraft: a thread or another resource was refused: ulimit -u and -v, and the limits of the "
+    "container, decide how many there are\n";
+
+// For an exception that nothing catches, on any thread: one line, and exit code 1 where a shortage is the
+// cause. Allocates nothing.
+[[noreturn]] void EndInOneLine() {
+  const auto say = [](const char* line) { (void)!write(STDERR_FILENO, line, strlen(line)); };
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    say(kOutOfMemory);
+    _exit(1);
+  } catch (const std::system_error&) {
+    say(kOutOfThreads);
+    _exit(1);
+  } catch (const std::exception& error) {
+    say("foredraft: unexpected: ");
+    say(error.what());
+    say("\n");
+  } catch (...) {
+  }
+  signal(SIGABRT, SIG_DFL);
+  abort();
+}
+
 [[gnu::section(".preinit_array"), gnu::used]] void (*const hold_signals)(int, char**, char**) = HoldSignals;
 
 }  // namespace
@@ -105,6 +137,7 @@ void HoldSignals(int argc, char** argv, char** /*environment*/) {
 
 int main(int argc, char** argv) {
   using namespace foredraft;  // NOLINT: only main is outside the namespace
+  std::set_terminate(EndInOneLine);
   OpenStandardDescriptors();
   // gRPC logs errors that our own line on stderr already reports. Set the variable to see its log.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
@@ -140,11 +173,6 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
-  } catch (const std::bad_alloc&) {
-    fprintf(stderr,
-            "foredraft: out of memory: max_batch_size, max_num_tokens, max_seq_len, kv_cache_config and "
-            "max_queue_size decide how much is needed\n");
-    return 1;
-  }
+  }  // Others reach EndInOneLine without unwinding: half a daemon cannot be taken down in order.
   return exit_code;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -74,6 +75,22 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// While the daemon starts: gRPC aborts without a text where it gets no thread or no memory.
+class AbortsInOneLine {
+ public:
+  AbortsInOneLine() { signal(SIGABRT, Say); }
+  ~AbortsInOneLine() { signal(SIGABRT, SIG_DFL); }
+
+ private:
+  static void Say(int) {
+    constexpr char kLine[] =
+        "foredraft: a library gave up, most often for want of threads or memory: ulimit -u and -v, and the "
+        "limits of the container, decide how much there is (GRPC_VERBOSITY=ERROR shows its reason)\n";
+    (void)!write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+    _exit(1);
+  }
+};
+
 ServiceView ViewOf(Daemon& daemon, const Config& config) {
   return {.state = [&daemon] { return daemon.state(); },
           .last_turn = [&daemon] { return daemon.last_turn(); },
@@ -105,12 +122,14 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   for (const std::string& warning : ConfigWarnings(resolved.loaded, ModelLimitsOf(resolved.model))) {
     Log(LogLevel::kWarning, "configuration: %s", warning);
   }
+  std::optional<AbortsInOneLine> start(std::in_place);
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
   const SignalThread signal_thread(*daemon);
   StartScreen screen(isatty(STDERR_FILENO) != 0);
   ServiceNotifier notifier(std::move(service_manager), screen);
   RETURN_IF_ERROR(daemon->Load(notifier));
+  start.reset();
   notifier.Watch(ViewOf(*daemon, config));
   RETURN_IF_ERROR(daemon->Run());
   Log(LogLevel::kInfo, "stopped");

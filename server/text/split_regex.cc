@@ -33,7 +33,7 @@ struct RegexScratch::Buffers {
   pcre2_jit_stack* jit_stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
 
   Buffers() {
-    CHECK(match != nullptr && context != nullptr);
+    if (!complete()) return;
     pcre2_set_match_limit(context, kMatchLimit);
     pcre2_set_heap_limit(context, kHeapLimitKib);
     // Null where pages cannot be made executable: PCRE2 then interprets.
@@ -44,6 +44,7 @@ struct RegexScratch::Buffers {
     pcre2_match_context_free(context);
     pcre2_match_data_free(match);
   }
+  bool complete() const { return match != nullptr && context != nullptr; }  // else memory was short
 };
 
 RegexScratch::RegexScratch() : buffers_(std::make_unique<Buffers>()) {}
@@ -86,11 +87,15 @@ absl::StatusOr<SplitRegex> SplitRegex::CompileTranslated(std::string_view patter
 absl::Status SplitRegex::Split(std::string_view text, RegexScratch& scratch,
                                std::vector<std::string_view>& pieces) const {
   const RegexScratch::Buffers& buffers = *scratch.buffers_;
+  if (!buffers.complete()) return absl::ResourceExhaustedError("the tokenizer's regex: out of memory");
   size_t done = 0;
   while (done < text.size()) {
     const int found = pcre2_match(code_.get(), Subject(text), text.size(), done, PCRE2_NO_UTF_CHECK,
                                   buffers.match, buffers.context);
     if (found == PCRE2_ERROR_NOMATCH) break;
+    if (found == PCRE2_ERROR_NOMEMORY) {
+      return absl::ResourceExhaustedError("the tokenizer's regex: out of memory");
+    }
     if (found < 0) {
       return absl::InvalidArgumentError(
           absl::StrFormat("the tokenizer's regex fails after byte %d: %s", done, ErrorText(found)));

@@ -38,7 +38,7 @@ class SplitRegex {
 
   // Splits `text` (valid UTF-8): every match, and every stretch of text between matches, is appended to
   // `pieces` as a view of `text`, in order. Look-around does not see beyond `text`. INVALID_ARGUMENT if a
-  // match exceeds its limits; `pieces` is then incomplete.
+  // match exceeds its limits, RESOURCE_EXHAUSTED if it gets no memory; `pieces` is then incomplete.
   absl::Status Split(std::string_view text, RegexScratch& scratch,
                      std::vector<std::string_view>& pieces) const;
 

@@ -1,5 +1,5 @@
 // The whole daemon, attacked from outside: connections without end, callers without a token, a start without
-// descriptors.
+// descriptors or memory, early signals.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -88,6 +90,45 @@ TEST(Attack, MoreConnectionsThanDescriptors) {
   EXPECT_EQ(last.exit_code, 0) << last.err;
   daemon.process().Signal(SIGTERM);
   EXPECT_EQ(daemon.process().Wait(), 0);
+}
+
+// Sanitizers reserve more address space than these limits.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Attack, AStartWithoutMemoryIsOneLine) {
+  for (const char* kib : {"500000", "700000", "900000", "1100000"}) {
+    const RunResult run = RunProgram(
+        {"/bin/sh", "-c", std::string("ulimit -v ") + kib + " && exec \"$0\" \"$@\"", FOREDRAFT_BINARY, "serve",
+         "--config", kConfig, "--set", "server.grpc_address=127.0.0.1:0", "--set",
+         "server.metrics_address=127.0.0.1:0", "--set", "server.admin_address=none"});
+    EXPECT_EQ(run.exit_code, 1) << kib << ": " << run.err;
+    EXPECT_THAT(run.err, testing::MatchesRegex("(.* (info|warning) .*\n)*foredraft: [^\n]*\n")) << kib;
+    EXPECT_THAT(run.err, testing::Not(HasSubstr("terminate called"))) << kib;
+  }
+}
+#endif
+
+// Until `serve` takes them, the daemon's signals wait; they do not end it.
+TEST(Attack, SignalsInTheFirstMillisecondsWait) {
+  for (int i = 0; i < 30; ++i) {
+    const int signal = i % 2 == 0 ? SIGTERM : SIGINT;
+    ChildProcess daemon({FOREDRAFT_BINARY, "serve", "--config", kConfig, "--set",
+                         "server.grpc_address=127.0.0.1:0", "--set", "server.metrics_address=127.0.0.1:0", "--set",
+                         "server.admin_address=none"});
+    // The dynamic loader runs before any code of the program: wait for the first signal that is blocked.
+    uint64_t blocked = 0;
+    while (blocked == 0) {
+      std::ifstream status("/proc/" + std::to_string(daemon.pid()) + "/status");
+      bool is_daemon = false;  // and not yet the test's own image
+      for (std::string line; std::getline(status, line);) {
+        is_daemon |= line == "Name:\tforedraft";
+        if (is_daemon && line.starts_with("SigBlk:")) blocked = std::stoull(line.substr(7), nullptr, 16);
+      }
+    }
+    for (const int held : {SIGHUP, SIGINT, SIGTERM}) EXPECT_TRUE(blocked >> (held - 1) & 1) << held;
+    daemon.Signal(SIGHUP);
+    daemon.Signal(signal);
+    EXPECT_EQ(daemon.Wait(), 0) << daemon.Stderr();
+  }
 }
 
 TEST(Attack, NobodyWithoutAToken) {

@@ -10,6 +10,7 @@
 #include "server/api/generation_call.h"
 #include "server/api/grpc_context.h"
 #include "server/api/grpc_status.h"
+#include "server/api/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -110,7 +111,7 @@ grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContex
                                                       const v1::GenerateRequest* request,
                                                       v1::GenerateResponse* response) {
   const std::shared_ptr<V1UnaryCall> call = V1UnaryCall::Create(context, admission_.OpenCall(), response);
-  admission_.Submit(access_, ReadRequest(*request), call);
+  Submit(*request, call);
   return call.get();
 }
 
@@ -118,8 +119,19 @@ grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const std::shared_ptr<V1StreamCall> call =
       V1StreamCall::Create(context, admission_.OpenCall(), max_pending_tokens_);
-  admission_.Submit(access_, ReadRequest(*request), call);
+  Submit(*request, call);
   return call.get();
+}
+
+void GenerationService::Submit(const v1::GenerateRequest& request,
+                               const std::shared_ptr<GenerationCall>& call) {
+  absl::StatusOr<ClientRequest> client =
+      OrOutOfMemory([&]() -> absl::StatusOr<ClientRequest> { return ReadRequest(request); });
+  if (client.ok()) {
+    admission_.Submit(access_, *std::move(client), call);
+  } else {
+    admission_.Refuse(request.request_id(), client.status(), call);
+  }
 }
 
 grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
@@ -130,10 +142,11 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
   const bool add_bos = !request->has_add_bos() || request->add_bos();
   const std::optional<bool> thinking =
       request->has_thinking() ? std::optional<bool>(request->thinking()) : std::nullopt;
-  const absl::StatusOr<std::vector<int32_t>> ids = (*parts)->validator->Tokenize(
-      ReadInput(*request), {.parse_special = request->parse_special(), .add_bos = add_bos}, thinking);
-  if (ids.ok()) response->mutable_token_ids()->Add(ids->begin(), ids->end());
-  return FinishNow(context, ids.status());
+  return FinishNow(context, OrOutOfMemory([&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, (*parts)->validator->Tokenize(ReadInput(*request), {.parse_special = request->parse_special(), .add_bos = add_bos}, thinking));
+    response->mutable_token_ids()->Add(ids.begin(), ids.end());
+    return absl::OkStatus();
+  }));
 }
 
 grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
@@ -141,11 +154,12 @@ grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerCont
                                                         v1::DetokenizeResponse* response) {
   const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (!parts.ok()) return FinishNow(context, parts.status());
-  const auto& ids = request->token_ids();
-  absl::StatusOr<std::string> text =
-      (*parts)->validator->Detokenize({ids.data(), static_cast<size_t>(ids.size())});
-  if (text.ok()) response->set_text(*std::move(text));
-  return FinishNow(context, text.status());
+  return FinishNow(context, OrOutOfMemory([&]() -> absl::Status {
+    const auto& ids = request->token_ids();
+    ASSIGN_OR_RETURN(std::string text, (*parts)->validator->Detokenize({ids.data(), static_cast<size_t>(ids.size())}));
+    response->set_text(std::move(text));
+    return absl::OkStatus();
+  }));
 }
 
 grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContext* context,

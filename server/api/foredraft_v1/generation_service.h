@@ -30,6 +30,7 @@ class GenerationService final : public v1::GenerationService::CallbackService {
  private:
   // The parts that serve, if the caller may use them.
   absl::StatusOr<const ServingParts*> PartsFor(const grpc::CallbackServerContext& context) const;
+  void Submit(const v1::GenerateRequest& request, const std::shared_ptr<GenerationCall>& call);
 
   Admission& admission_;
   const Access& access_;

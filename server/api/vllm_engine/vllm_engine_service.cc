@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "server/api/grpc_status.h"
+#include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
 
@@ -25,7 +26,7 @@ grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Genera
   };
   const std::shared_ptr<VllmGenerateCall> call =
       VllmGenerateCall::Create(context, std::move(hooks), request->stream(), max_pending_tokens_);
-  absl::StatusOr<ClientRequest> client = ReadRequest(*request);
+  absl::StatusOr<ClientRequest> client = OrOutOfMemory([&] { return ReadRequest(*request); });
   *registered = caller.ok() && Register(key, call);
   if (!caller.ok()) {
     client = caller.status();
@@ -134,7 +135,8 @@ grpc::ServerWriteReactor<::smg::grpc::common::GetTokenizerChunk>* VllmEngineServ
     grpc::CallbackServerContext* context, const ::smg::grpc::common::GetTokenizerRequest*) {
   const std::string id = MakeRequestId();
   context->AddTrailingMetadata(kRequestIdMetadata, id);
-  absl::StatusOr<std::shared_ptr<const TokenizerBundle>> bundle = Bundle(*context);
+  absl::StatusOr<std::shared_ptr<const TokenizerBundle>> bundle =
+      OrOutOfMemory([&] { return Bundle(*context); });
   if (!bundle.ok()) LogRefusal(id, context->peer(), bundle.status());
   return new TokenizerCall(std::move(bundle));
 }
