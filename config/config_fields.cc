@@ -133,9 +133,9 @@ const ConfigField kFields[] = {
      "gateway is one client. 1: no cap."},
     {"server.priority_ageing_s", MEMBER(c.server.priority_ageing_s), Range(0, 86400), kRestart, kDaemon,
      NoBits(), kSet,
-     "A request that has waited this many seconds longer goes before one whose priority is higher by one; 0: "
-     "a "
-     "higher priority always goes first."},
+     "A request that has waited this many seconds longer goes before one whose priority is higher by one. "
+     "Priorities are -100 to 100, so none waits for requests that came more than 200 times this long after "
+     "it. 0: a higher priority always goes first, and there is no such bound."},
     {"server.tokenizer_threads", MEMBER(c.server.tokenizer_threads), Range(1, 64), kRestart, kDaemon,
      NoBits(), "a quarter of the CPUs, 1 to 8",
      "Threads that tokenize inputs of more than 4 KiB; smaller ones are tokenized where they arrive. Up to "

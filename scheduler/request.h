@@ -18,6 +18,9 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 enum class FinishReason : int32_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
 
+// Priorities are -kMaxPriority .. kMaxPriority, so that ageing bounds how long a request waits (wait_queue.h).
+inline constexpr int32_t kMaxPriority = 100;
+
 struct Request {
   uint64_t id = 0;  // unique in the process; the client's request_id string stays with the server
   std::vector<int32_t> prompt_ids;
@@ -27,7 +30,8 @@ struct Request {
   int32_t logprob_count = -1;
   int32_t draft_cap = 7;                // per-request cap on drafts verified per step
   bool strict_acceptance = false;       // opts out of relaxed acceptance
-  int32_t priority = 0;                 // higher first
+  int32_t priority = 0;                 // higher first, at most kMaxPriority
+  uint64_t client = 0;                  // whose it is: clients take turns (wait_queue.h)
   uint64_t reuse_scope = 0;             // requests of one scope may share blocks of equal prefixes
   Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
   ThinkingIds thinking;

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/check.h"
 
@@ -8,7 +9,8 @@ namespace foredraft {
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       draft_policy_(options.batch_sizes, options.max_draft_len, options.draft_len, options.draft_policy),
-      last_draft_len_(options.draft_len) {
+      last_draft_len_(options.draft_len),
+      waiting_(options.priority_ageing) {
   CHECK_GT(options.rank_count, 0);
   CHECK_GT(options.max_num_tokens, 0);
   CHECK(!options.batch_sizes.empty());
@@ -62,7 +64,7 @@ absl::Status Scheduler::Submit(Request request) {
   SetOrder(sequence);
   const bool is_new = sequences_.emplace(sequence->request.id, std::move(owned)).second;
   CHECK(is_new) << "request id " << sequence->request.id << " is in use";
-  waiting_.insert(sequence);
+  waiting_.Add(sequence);
   counters_.waiting_prompt_tokens += sequence->prompt_len;
   if (sequence->request.deadline != SteadyTime::max()) {
     deadlines_.emplace(std::make_pair(sequence->request.deadline, sequence->arrival_number), sequence);
@@ -73,14 +75,12 @@ absl::Status Scheduler::Submit(Request request) {
 // With ageing, a priority is worth seconds of arrival, so the order of two requests never changes.
 void Scheduler::SetOrder(Sequence* sequence) const {
   const Request& request = sequence->request;
+  CHECK_LE(std::abs(request.priority), kMaxPriority) << "request " << request.id;
   if (options_.priority_ageing.count() == 0) {
     sequence->priority_class = request.priority;
     return;
   }
-  constexpr int64_t kMostSeconds = 1'000'000'000;  // as nanoseconds it fits 64 bits
-  const int64_t seconds = int64_t{request.priority} * options_.priority_ageing.count();
-  sequence->queue_time =
-      request.arrival - std::chrono::seconds(std::clamp(seconds, -kMostSeconds, kMostSeconds));
+  sequence->queue_time = request.arrival - request.priority * options_.priority_ageing;
 }
 
 void Scheduler::Cancel(uint64_t request_id, FinishReason reason) {
@@ -120,7 +120,7 @@ void Scheduler::Leave(Sequence* sequence) {
   }
   switch (sequence->state) {
     case SequenceState::kWaiting:
-      waiting_.erase(sequence);
+      waiting_.Remove(sequence);
       counters_.waiting_prompt_tokens -= sequence->prompt_len;
       break;
     case SequenceState::kPrefilling: {
@@ -187,7 +187,7 @@ void Scheduler::SetSpeculation(const Speculation& speculation) {
 SchedulerLoad Scheduler::load() const {
   SchedulerLoad load = counters_;
   load.running = running_;
-  load.waiting = static_cast<int>(waiting_.size());
+  load.waiting = waiting_.size();
   load.draft_len = last_draft_len_;
   load.speed_up = draft_policy_.SpeedUp();
   load.ranks.reserve(ranks_.size());
@@ -216,7 +216,13 @@ SchedulerLoad Scheduler::load() const {
 
 void Scheduler::CheckInvariants() const {
   int64_t waiting_tokens = 0;
-  for (const Sequence* sequence : waiting_) waiting_tokens += sequence->prompt_len;
+  int waiting = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->state != SequenceState::kWaiting) continue;
+    ++waiting;
+    waiting_tokens += sequence->prompt_len;
+  }
+  CHECK_EQ(waiting, waiting_.size());
   CHECK_EQ(waiting_tokens, counters_.waiting_prompt_tokens);
   std::vector<int64_t> host_reserved(ranks_.size());
   std::vector<CacheGroupCounts> pool_reserved(ranks_.size(), CacheGroupCounts(options_.groups.size()));

@@ -42,7 +42,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -57,6 +56,7 @@
 #include "scheduler/request_size.h"
 #include "scheduler/sequence.h"
 #include "scheduler/speculation.h"
+#include "scheduler/wait_queue.h"
 
 namespace foredraft {
 
@@ -67,8 +67,8 @@ struct SchedulerOptions {
   int max_seq_len = 4096;
   bool enable_chunked_prefill = true;  // false requires max_num_tokens >= max_seq_len
   int batching_wait_iters = 10;
-  // A request goes before one that arrived this much earlier and whose priority is lower by one. 0: a higher
-  // priority always goes first.
+  // A request goes before one that arrived this much earlier and whose priority is lower by one (wait_queue.h).
+  // 0: a higher priority always goes first.
   std::chrono::seconds priority_ageing{0};
   // The cache groups: the history, then windows. The history's blocks are whole blocks of every window, and a
   // window's pool holds at least one sequence (MinBlockCount).
@@ -189,7 +189,7 @@ class Scheduler {
   void SetSpeculation(const Speculation& speculation);
 
   SchedulerLoad load() const;
-  int waiting_count() const { return static_cast<int>(waiting_.size()); }  // load().waiting
+  int waiting_count() const { return waiting_.size(); }  // load().waiting
   const SchedulerOptions& options() const { return options_; }
 
   // CHECKs block-conservation, every reference count and reservation of every rank.
@@ -275,7 +275,7 @@ class Scheduler {
   int last_draft_len_;  // SchedulerLoad::draft_len
   std::deque<RankState> ranks_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by request id, until freed
-  std::set<Sequence*, AdmittedFirst> waiting_;
+  WaitQueue waiting_;
   std::map<std::pair<SteadyTime, uint64_t>, Sequence*> deadlines_;  // (deadline, arrival number), not ended
   std::deque<LaunchedPlan> in_flight_;                              // at most 2, between Plan and Commit
   LaunchedPlan planning_;                                           // of the plan being made

@@ -7,13 +7,13 @@
 
 namespace foredraft {
 
-// In order, without overtaking, so that small requests cannot starve a large one.
+// In the order of the queue, without overtaking, so that small requests cannot starve a large one.
 void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
   while (!waiting_.empty()) {
-    Sequence* sequence = *waiting_.begin();
+    Sequence* sequence = waiting_.First();
     Placement placement = Place(*sequence);
     if (placement.rank < 0) return;
-    waiting_.erase(waiting_.begin());
+    waiting_.Take(sequence);
     counters_.waiting_prompt_tokens -= sequence->prompt_len;
     Admit(sequence, placement, now, plan);
   }

@@ -67,7 +67,7 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   sequence->plans_in_flight = 0;
   sequence->last_plan = 0;
   sequence->live_in = 0;
-  waiting_.insert(sequence);
+  waiting_.Add(sequence);
   counters_.waiting_prompt_tokens += sequence->prompt_len;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/error_reason.h"
+#include "base/fnv.h"
 #include "base/status_macros.h"
 #include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
@@ -112,11 +113,10 @@ void Admission::Refuse(const std::string& request_id, const absl::Status& status
   call->Refuse(status);
 }
 
-absl::StatusOr<QueueShare::Place> Admission::TakeShare(const CallContext& context,
-                                                       const std::string& caller) {
+absl::StatusOr<QueueShare::Place> Admission::TakeShare(const std::string& client) {
   if (max_queue_share_ >= 1) return QueueShare::Place();
   const int share = std::max(static_cast<int>(max_queue_share_ * max_queue_size_.load()), 1);
-  return queue_share_.Take(caller.empty() ? ClientOf(context.peer()) : caller, share);
+  return queue_share_.Take(client, share);
 }
 
 absl::Status Admission::TrySubmit(const Access& access, ClientRequest client_request,
@@ -130,10 +130,12 @@ absl::Status Admission::TrySubmit(const Access& access, ClientRequest client_req
   const std::optional<double> timeout_s = client_request.timeout_s;
   absl::StatusOr<CheckedRequest> checked = parts.validator->Check(std::move(client_request));
   if (!checked.ok()) return checked.status();
-  ASSIGN_OR_RETURN(QueueShare::Place place, TakeShare(context, caller));
+  const std::string client = caller.empty() ? ClientOf(context.peer()) : caller;
+  ASSIGN_OR_RETURN(QueueShare::Place place, TakeShare(client));
   Request& request = checked->request;
   OutputSpec& spec = checked->spec;
   request.id = spec.id = next_id_.fetch_add(1);
+  request.client = Fnv1a(client);
   request.reuse_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(caller) : 0;
   request.arrival = spec.arrival = arrival;
   request.deadline = spec.deadline = DeadlineOf(arrival, context, timeout_s, request_timeout_s_.load());

@@ -114,8 +114,7 @@ class Admission {
  private:
   absl::Status TrySubmit(const Access& access, ClientRequest request, const std::string& request_id,
                          const std::shared_ptr<GenerationCall>& call);
-  // `caller` is the name of the caller's token, if it has one.
-  absl::StatusOr<QueueShare::Place> TakeShare(const CallContext& context, const std::string& caller);
+  absl::StatusOr<QueueShare::Place> TakeShare(const std::string& client);
 
   const Health& health_;
   Metrics& metrics_;

@@ -41,7 +41,7 @@ struct ClientRequest {
   std::optional<int32_t> logprobs;
   std::optional<int32_t> max_draft_tokens;
   bool strict_acceptance = false;
-  int32_t priority = 0;
+  int32_t priority = 0;  // -kMaxPriority..kMaxPriority
   std::optional<double> timeout_s;
 };
 

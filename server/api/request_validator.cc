@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <random>
 #include <utility>
@@ -98,6 +99,9 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   if (!client.ignore_eos) request.stop_ids = EndIds(client.input);
   request.stop_ids.insert(request.stop_ids.end(), client.stop_token_ids.begin(), client.stop_token_ids.end());
   request.priority = client.priority;
+  if (std::abs(int64_t{request.priority}) > kMaxPriority) {
+    return Refuse("priority: ", Grouped(request.priority), ", allowed ", -kMaxPriority, "..", kMaxPriority);
+  }
   request.strict_acceptance = client.strict_acceptance;
 
   const char* const input_field = InputField(client.input);

@@ -107,6 +107,7 @@ void SchedulerRun::SubmitRandom() {
   if (Chance(40)) request.stop_ids = {Random(0, 39), Random(0, 39)};
   if (Chance(20)) request.draft_cap = Random(0, setting_.max_draft_len);
   if (Chance(20)) request.priority = Random(-1, 1);
+  request.client = static_cast<uint64_t>(Random(1, 4));
   request.strict_acceptance = Chance(30);
   if (Chance(20)) request.sampling.temperature = 1;
   if (Chance(30)) request.prompt_phase = Phase::kThinking;

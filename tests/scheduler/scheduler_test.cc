@@ -407,13 +407,30 @@ TEST(Scheduler, AnOldRequestGoesBeforeAYoungOneOfAHigherPriority) {
   submit(3, 1);  // before the one that arrived 9 s earlier
   stage.now += std::chrono::seconds(2);
   submit(4, 1);                                    // after the ones that arrived 11 s earlier
-  submit(5, std::numeric_limits<int32_t>::max());  // before all
-  submit(6, std::numeric_limits<int32_t>::min());  // after all
+  submit(5, kMaxPriority);                         // before all
+  submit(6, -kMaxPriority);                        // after all
   std::vector<uint64_t> order;
   while (stage.scheduler.HasWork()) {
     for (const uint64_t seed : AdmittedSeeds(stage.Turn())) order.push_back(seed);
   }
   EXPECT_THAT(order, ElementsAre(5, 3, 1, 2, 4, 6));
+}
+
+// The twelfth request, of another client, is admitted after one of the first client's eleven.
+TEST(Scheduler, ClientsTakeTurns) {
+  SchedulerOptions options = SmallOptions();
+  options.max_batch_size = 1;
+  Stage stage(options);
+  for (uint64_t id = 1; id <= 12; ++id) {
+    Request request = stage.MakeRequest(id, 5, 1);
+    request.client = id == 12 ? 8 : 7;
+    stage.Submit(request);
+  }
+  std::vector<uint64_t> order;
+  while (stage.scheduler.HasWork()) {
+    for (const uint64_t seed : AdmittedSeeds(stage.Turn())) order.push_back(seed);
+  }
+  EXPECT_THAT(order, ElementsAre(1, 12, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
 }
 
 TEST(Scheduler, EndsAllInOrderOfArrivalWithTheError) {
