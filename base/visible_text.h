@@ -1,7 +1,7 @@
 #pragma once
 
-// Text from outside (clients, files, models) as it may stand in a log line or on a terminal: nothing in it can
-// begin a line, move the cursor, or change the order in which other text is read.
+// Text from outside (clients, files, models) as it may stand in a log line or on a terminal: nothing in it
+// can begin a line, move the cursor, or change the order in which other text is read.
 
 #include <string>
 #include <string_view>

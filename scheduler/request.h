@@ -18,7 +18,8 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 enum class FinishReason : int32_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
 
-// Priorities are -kMaxPriority .. kMaxPriority, so that ageing bounds how long a request waits (wait_queue.h).
+// Priorities are -kMaxPriority .. kMaxPriority, so that ageing bounds how long a request waits
+// (wait_queue.h).
 inline constexpr int32_t kMaxPriority = 100;
 
 struct Request {

@@ -67,8 +67,8 @@ struct SchedulerOptions {
   int max_seq_len = 4096;
   bool enable_chunked_prefill = true;  // false requires max_num_tokens >= max_seq_len
   int batching_wait_iters = 10;
-  // A request goes before one that arrived this much earlier and whose priority is lower by one (wait_queue.h).
-  // 0: a higher priority always goes first.
+  // A request goes before one that arrived this much earlier and whose priority is lower by one
+  // (wait_queue.h). 0: a higher priority always goes first.
   std::chrono::seconds priority_ageing{0};
   // The cache groups: the history, then windows. The history's blocks are whole blocks of every window, and a
   // window's pool holds at least one sequence (MinBlockCount).

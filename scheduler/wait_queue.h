@@ -53,7 +53,7 @@ class WaitQueue {
     uint64_t turn = 0;  // the smaller first
     InOrder waiting;    // not empty
   };
-  struct Level {  // of one priority
+  struct Level {      // of one priority
     InOrder waiting;  // not empty; of all clients
     absl::flat_hash_map<uint64_t, Client> clients;
     std::map<uint64_t, uint64_t> turns;  // turn to client

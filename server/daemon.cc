@@ -39,6 +39,7 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
   options.server = config.server;
   options.request_timeout_s = config.request_timeout_s;
   options.max_queue_size = config.max_queue_size;
+  options.tokenizer_threads = config.server.tokenizer_threads;
   options.reuse_by_token = config.kv_cache_config.block_reuse_scope == BlockReuseScope::kToken;
   options.longest_turn = LongestTurn(config);
   options.metrics.model_name = config.served_model_name;

@@ -75,9 +75,9 @@ class Daemon {
   ~Daemon();
 
   absl::Status Load(StartObserver& observer);
-  // Returns after RequestDrain, once the last call has ended or the drain has cut it short. Not ok: a rank was
-  // lost for good. A drain that cuts calls short is ok: a stop was asked for, and a supervisor that restarts
-  // after failures must not undo it.
+  // Returns after RequestDrain, once the last call has ended or the drain has cut it short. Not ok: a rank
+  // was lost for good. A drain that cuts calls short is ok: a stop was asked for, and a supervisor that
+  // restarts after failures must not undo it.
   absl::Status Run();
 
   // The first call begins a drain; the second ends it at once.

@@ -92,6 +92,7 @@ Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
       admission_({.request_timeout_s = options.request_timeout_s,
                   .max_queue_share = options.server.max_queue_share,
                   .max_queue_size = options.max_queue_size,
+                  .tokenizer_threads = options.tokenizer_threads,
                   .reuse_by_token = options.reuse_by_token},
                  health_, *metrics_),
       generation_(admission_, tokens_, options.max_pending_tokens),
@@ -399,6 +400,7 @@ void Frontend::Shutdown() {
   if (grpc_ == nullptr) return;
   watchdog_.reset();
   BeginDrain();
+  admission_.EndTokenizing();
   if (output_ != nullptr) {
     output_->EndAll(absl::UnavailableError("draining: the daemon stopped before the request ended"));
     WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);

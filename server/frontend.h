@@ -49,7 +49,8 @@ struct FrontendOptions {
   MetricsOptions metrics;
   int request_timeout_s = 600;
   int max_queue_size = 1024;
-  bool reuse_by_token = false;  // AdmissionLimits
+  int tokenizer_threads = 1;  // AdmissionLimits, as the next
+  bool reuse_by_token = false;
   // /healthz fails once the scheduler or the output thread has not turned for this long.
   std::chrono::seconds longest_turn = std::chrono::seconds(90);
   // How often the daemon dials its own API listener, and looks whether tokens and certificates have changed.

@@ -97,8 +97,8 @@ std::string TextRow(const std::string& heading, const std::string& text) {
 
 std::string ServerText(const MeasuredServer& server) {
   const v1::GetModelResponse& model = server.model;
-  return absl::StrCat(VisibleText(model.name()), " at ", server.address, ", ", model.backend(), ", foredraft ",
-                      model.version(), ", numerics ", model.numerics_class(), ", ",
+  return absl::StrCat(VisibleText(model.name()), " at ", server.address, ", ", model.backend(),
+                      ", foredraft ", model.version(), ", numerics ", model.numerics_class(), ", ",
                       model.max_draft_len() > 0 ? absl::StrCat("drafts up to ", model.max_draft_len())
                                                 : "no speculative_config");
 }

@@ -27,12 +27,26 @@ SteadyTime DeadlineOf(SteadyTime arrival, const CallContext& context, std::optio
   if (timeout_s.has_value()) left = std::min(left, std::chrono::duration<double>(*timeout_s));
   if (const auto deadline = context.deadline(); deadline.has_value()) {
     const std::chrono::duration<double> rpc = *deadline - system_clock::now();
-    left = std::min(left, rpc - std::min(std::chrono::duration<double>(0.1), rpc / 10));
+    const std::chrono::duration<double> passed = steady_clock::now() - arrival;
+    left = std::min(left, passed + rpc - std::min(std::chrono::duration<double>(0.1), rpc / 10));
   }
   return arrival + std::chrono::duration_cast<steady_clock::duration>(left);
 }
 
+// A text of this size is tokenized in less than a millisecond.
+constexpr size_t kShortInputBytes = 4096;
+constexpr size_t kMessageBytes = 64;  // that a message of a chat is worth, besides its content
+
 }  // namespace
+
+size_t TextBytes(const PromptInput& input) {
+  size_t bytes = 0;
+  if (const auto* text = std::get_if<std::string>(&input)) bytes = text->size();
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) {
+    for (const ChatMessage& message : *messages) bytes += kMessageBytes + message.content.size();
+  }
+  return bytes;
+}
 
 absl::StatusOr<QueueShare::Place> QueueShare::Take(const std::string& client, int max) {
   std::lock_guard<std::mutex> lock(counts_->mutex);
@@ -58,6 +72,10 @@ uint64_t NumberedNames::NumberOf(const std::string& name) {
   return numbers_.emplace(name, numbers_.size() + 1).first->second;
 }
 
+std::string ClientName(const std::string& peer, const std::string& caller) {
+  return caller.empty() ? ClientOf(peer) : caller;
+}
+
 std::string ClientOf(const std::string& peer) {
   const size_t colon = peer.rfind(':');
   const bool has_port = peer.starts_with("ipv4:") || peer.starts_with("ipv6:");
@@ -66,6 +84,7 @@ std::string ClientOf(const std::string& peer) {
 
 void Admission::Open(ServingParts parts) {
   CHECK(parts_ == nullptr) << "the model is served already";
+  pool_.Start(tokenizer_threads_);
   parts_ = std::make_unique<const ServingParts>(std::move(parts));
   opened_.store(parts_.get());
 }
@@ -99,9 +118,55 @@ bool Admission::WaitForNoCalls(SteadyTime deadline) const {
 
 void Admission::Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call) {
   const std::string request_id = request.request_id.empty() ? MakeRequestId() : request.request_id;
-  const absl::Status status =
-      OrOutOfMemory([&] { return TrySubmit(access, std::move(request), request_id, call); });
+  absl::StatusOr<Arrived> arrived =
+      OrOutOfMemory([&] { return Arrive(call->context(), access, std::move(request), request_id); });
+  if (!arrived.ok()) {
+    Refuse(request_id, arrived.status(), call);
+    return;
+  }
+  const auto shared = std::make_shared<Arrived>(*std::move(arrived));  // a Job can be copied
+  const std::string client = ClientName(call->context().peer(), shared->caller);
+  Tokenize(client, TextBytes(shared->request.input),
+           [this, shared, call = std::move(call)](const absl::Status& may) {
+             if (may.ok()) {
+               SubmitOrRefuse(std::move(*shared), call);
+             } else {
+               Refuse(shared->request_id, may, call);
+             }
+           });
+}
+
+absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context, const Access& access,
+                                                     ClientRequest request, const std::string& request_id) {
+  ASSIGN_OR_RETURN(std::string caller, access.Check(context.authorization(), Role::kApi));
+  RETURN_IF_ERROR(health_.Admits());
+  ASSIGN_OR_RETURN(QueueShare::Place place, TakeShare(ClientName(context.peer(), caller)));
+  return Arrived{.request = std::move(request),
+                 .request_id = request_id,
+                 .time = steady_clock::now(),
+                 .caller = std::move(caller),
+                 .place = std::move(place)};
+}
+
+void Admission::SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call) {
+  if (call->cancelled()) {  // while it waited to be tokenized
+    metrics_.RecordCancelled();
+    call->End(
+        {}, {.finish = FinishReason::kCancelled, .status = absl::CancelledError("cancelled by the client")});
+    return;
+  }
+  const std::string request_id = arrived.request_id;
+  const absl::Status status = OrOutOfMemory([&] { return TrySubmit(std::move(arrived), call); });
   if (!status.ok()) Refuse(request_id, status, call);
+}
+
+void Admission::Tokenize(const std::string& client, size_t input_bytes, TokenizerPool::Job tokenize) {
+  if (input_bytes <= kShortInputBytes) {
+    tokenize(absl::OkStatus());
+    return;
+  }
+  const absl::Status added = pool_.Add(client, max_queue_size_.load(), tokenize);
+  if (!added.ok()) tokenize(added);
 }
 
 void Admission::Refuse(const std::string& request_id, const absl::Status& status,
@@ -119,28 +184,22 @@ absl::StatusOr<QueueShare::Place> Admission::TakeShare(const std::string& client
   return queue_share_.Take(client, share);
 }
 
-absl::Status Admission::TrySubmit(const Access& access, ClientRequest client_request,
-                                  const std::string& request_id,
-                                  const std::shared_ptr<GenerationCall>& call) {
-  const SteadyTime arrival = steady_clock::now();
+absl::Status Admission::TrySubmit(Arrived arrived, const std::shared_ptr<GenerationCall>& call) {
   CallContext& context = call->context();
-  ASSIGN_OR_RETURN(const std::string caller, access.Check(context.authorization(), Role::kApi));
-  RETURN_IF_ERROR(health_.Admits());
   const ServingParts& parts = *opened_.load();  // not null: the server serves
-  const std::optional<double> timeout_s = client_request.timeout_s;
-  absl::StatusOr<CheckedRequest> checked = parts.validator->Check(std::move(client_request));
+  const std::string& request_id = arrived.request_id;
+  const std::optional<double> timeout_s = arrived.request.timeout_s;
+  absl::StatusOr<CheckedRequest> checked = parts.validator->Check(std::move(arrived.request));
   if (!checked.ok()) return checked.status();
-  const std::string client = caller.empty() ? ClientOf(context.peer()) : caller;
-  ASSIGN_OR_RETURN(QueueShare::Place place, TakeShare(client));
   Request& request = checked->request;
   OutputSpec& spec = checked->spec;
   request.id = spec.id = next_id_.fetch_add(1);
-  request.client = Fnv1a(client);
-  request.reuse_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(caller) : 0;
-  request.arrival = spec.arrival = arrival;
-  request.deadline = spec.deadline = DeadlineOf(arrival, context, timeout_s, request_timeout_s_.load());
+  request.client = Fnv1a(ClientName(context.peer(), arrived.caller));
+  request.reuse_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(arrived.caller) : 0;
+  request.arrival = spec.arrival = arrived.time;
+  request.deadline = spec.deadline = DeadlineOf(arrived.time, context, timeout_s, request_timeout_s_.load());
   spec.request_id = request_id;
-  spec.queue_place = std::move(place);
+  spec.queue_place = std::move(arrived.place);
   context.SetRequestId(PrintableId(request_id));
   call->Label(request.id, {.request_id = request_id,
                            .seed = request.sampling.seed,
@@ -149,6 +208,7 @@ absl::Status Admission::TrySubmit(const Access& access, ClientRequest client_req
                            .thinking = request.thinking});
   const uint64_t id = request.id;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
+  call->Submitted();
   const absl::Status submitted = OrOutOfMemory([&] { return parts.loop->Submit(std::move(request)); });
   if (!submitted.ok()) {
     LogRefusal(PrintableId(request_id), context.peer(), submitted);

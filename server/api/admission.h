@@ -24,6 +24,7 @@
 #include "server/api/health.h"
 #include "server/api/model_card.h"
 #include "server/api/request_validator.h"
+#include "server/api/tokenizer_pool.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
 
@@ -69,11 +70,17 @@ class NumberedNames {
 
 // Who `peer` (CallContext::peer) is, without the port: "ipv4:10.0.0.7".
 std::string ClientOf(const std::string& peer);
+// Whose turn a request takes: `caller`, the name of its token, or without one who `peer` is.
+std::string ClientName(const std::string& peer, const std::string& caller);
+
+// Of text that is to be tokenized.
+size_t TextBytes(const PromptInput& input);
 
 struct AdmissionLimits {
   int request_timeout_s = 600;
   double max_queue_share = 1;  // of max_queue_size, for one client; 1: no cap
   int max_queue_size = 1024;
+  int tokenizer_threads = 1;
   bool reuse_by_token = false;  // prompts share blocks only with those of the same token's name
 };
 
@@ -85,6 +92,7 @@ class Admission {
         metrics_(metrics),
         max_queue_share_(limits.max_queue_share),
         reuse_by_token_(limits.reuse_by_token),
+        tokenizer_threads_(limits.tokenizer_threads),
         request_timeout_s_(limits.request_timeout_s),
         max_queue_size_(limits.max_queue_size) {}
 
@@ -99,12 +107,19 @@ class Admission {
 
   // Counts a call as open until its `done` hook.
   CallHooks OpenCall();
-  // Submits the call's request if `access` lets its caller generate, or refuses the call with the reason.
-  // Gives the answer its id (request_id.h).
+  // Submits the call's request if `access` lets its caller generate, or refuses the call with the reason; at
+  // once or, where its input is long, once a thread of the pool has tokenized it. Gives the answer its id
+  // (request_id.h).
   void Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call);
   // Refuses a call whose message its wire cannot read.
   void Refuse(const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
+
+  // Calls `tokenize` with OkStatus: here, or on a thread of the pool if the input has more than a few bytes.
+  // With an error, here or later, if it may not: the queue is full, or the server stops. client: ClientName.
+  void Tokenize(const std::string& client, size_t input_bytes, TokenizerPool::Job tokenize);
+  // Inputs that wait to be tokenized are refused, now and later.
+  void EndTokenizing() { pool_.Close(absl::UnavailableError("draining: the daemon stops")); }
 
   // Calls whose answers are not finished.
   int open_calls() const;
@@ -112,14 +127,26 @@ class Admission {
   bool WaitForNoCalls(SteadyTime deadline) const;
 
  private:
-  absl::Status TrySubmit(const Access& access, ClientRequest request, const std::string& request_id,
-                         const std::shared_ptr<GenerationCall>& call);
+  // A request whose caller may generate, before its input is tokenized.
+  struct Arrived {
+    ClientRequest request;
+    std::string request_id;
+    SteadyTime time;
+    std::string caller;  // the name of its token, if it has one
+    QueueShare::Place place;
+  };
+
+  absl::StatusOr<Arrived> Arrive(const CallContext& context, const Access& access, ClientRequest request,
+                                 const std::string& request_id);
+  void SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call);
+  absl::Status TrySubmit(Arrived arrived, const std::shared_ptr<GenerationCall>& call);
   absl::StatusOr<QueueShare::Place> TakeShare(const std::string& client);
 
   const Health& health_;
   Metrics& metrics_;
   const double max_queue_share_;
   const bool reuse_by_token_;
+  const int tokenizer_threads_;
   QueueShare queue_share_;
   NumberedNames reuse_scopes_;
   std::atomic<int> request_timeout_s_;
@@ -131,6 +158,8 @@ class Admission {
   mutable std::mutex calls_mutex_;
   mutable std::condition_variable calls_changed_;
   int open_calls_ = 0;  // guarded by calls_mutex_
+
+  TokenizerPool pool_;  // last: its threads use the others
 };
 
 }  // namespace foredraft

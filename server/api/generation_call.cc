@@ -7,6 +7,7 @@
 namespace foredraft {
 
 void GenerationCall::CallCancelled() {
+  cancelled_.store(true);  // first: Submitted reports it where the id comes later
   if (const uint64_t id = id_.load(); id != 0) hooks_.cancelled(id);
 }
 

@@ -48,6 +48,13 @@ class GenerationCall : public ResponseSink {
   CallContext& context() { return *context_; }
   void Refuse(const absl::Status& status) { End({}, {.finish = FinishReason::kError, .status = status}); }
 
+  // Whether its client has left, perhaps before the request was submitted.
+  bool cancelled() const { return cancelled_.load(); }
+  // After the output thread has opened the request: reports a cancellation that came before that.
+  void Submitted() {
+    if (cancelled()) hooks_.cancelled(id_.load());
+  }
+
   bool closed() const override;
   void Abandon() override;
 
@@ -62,7 +69,7 @@ class GenerationCall : public ResponseSink {
     return call;
   }
 
-  // From OnCancel and OnDone.
+  // From OnCancel and OnDone. CallCancelled may come at any time, also before the request has an id.
   void CallCancelled();
   void CallDone();
 
@@ -80,6 +87,7 @@ class GenerationCall : public ResponseSink {
  private:
   const std::unique_ptr<CallContext> context_;  // what it refers to is valid until done_
   const CallHooks hooks_;
+  std::atomic<bool> cancelled_ = false;
   std::atomic<uint64_t> id_ = 0;  // 0 = not submitted, or refused before it had one
   ResponseLabels labels_;
   bool done_ = false;  // guarded by mutex_

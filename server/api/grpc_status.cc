@@ -25,12 +25,17 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(code, message, details.SerializeAsString());
 }
 
-grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
+void Answer(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+            const absl::Status& status) {
   const std::string id = MakeRequestId();
   context->AddTrailingMetadata(kRequestIdMetadata, id);
   if (!status.ok()) LogRefusal(id, context->peer(), status);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
+}
+
+grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Answer(context, reactor, status);
   return reactor;
 }
 

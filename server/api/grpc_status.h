@@ -14,7 +14,11 @@ namespace foredraft {
 // details: google.rpc.Status with one google.rpc.ErrorInfo.
 grpc::Status ToGrpc(const absl::Status& status);
 
-// Answers a call at once, under an id of its own; an error is logged as a refusal.
+// Finishes a call with `reactor`, its default one, under an id of its own; an error is logged as a refusal.
+void Answer(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+            const absl::Status& status);
+
+// Answers a call at once.
 grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status);
 
 }  // namespace foredraft

@@ -105,8 +105,8 @@ struct TraceEnd {
 
 absl::Status Serve(const ConfigOptions& options, const std::optional<std::string>& trace) {
   RaiseDescriptorLimit();
-  // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals. (main
-  // has blocked them already; this says what the thread relies on.)
+  // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals.
+  // (main has blocked them already; this says what the thread relies on.)
   const sigset_t signals = ServeSignals();
   CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
   signal(SIGPIPE, SIG_IGN);

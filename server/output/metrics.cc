@@ -242,6 +242,8 @@ void Metrics::RecordEnd(FinishReason finish, double request_seconds) {
 
 void Metrics::RecordRejected() { rejected_->Increment(); }
 
+void Metrics::RecordCancelled() { requests_[static_cast<size_t>(FinishReason::kCancelled)]->Increment(); }
+
 void Metrics::RecordIteration(const IterationStats& stats) {
   for (size_t rank = 0; rank < stats.ranks.size(); ++rank) {
     const RankStats& of_rank = stats.ranks[rank];

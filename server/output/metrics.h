@@ -56,8 +56,10 @@ class Metrics : public prometheus::Collectable {
   void RecordPrefix(int queried_tokens, int cached_tokens);
   void RecordEnd(FinishReason finish, double request_seconds);
 
-  // gRPC threads: a request was refused before the serving loop saw it.
+  // gRPC and tokenizer threads: a request was refused before the serving loop saw it.
   void RecordRejected();
+  // Its client left before that.
+  void RecordCancelled();
   // Scheduler thread.
   void RecordIteration(const IterationStats& stats);
   void RecordReload(bool accepted);

@@ -30,8 +30,8 @@ class Bpe {
   // A piece equal to `bytes` becomes `id` without any merges.
   void AddWholePiece(std::string bytes, int32_t id) { whole_pieces_.insert_or_assign(std::move(bytes), id); }
 
-  // Appends the ids of a piece, in O(n log n) of its length. Pieces of `long_piece` bytes and more are merged in
-  // the same order by another structure, which is faster for them.
+  // Appends the ids of a piece, in O(n log n) of its length. Pieces of `long_piece` bytes and more are merged
+  // in the same order by another structure, which is faster for them.
   void Encode(std::string_view piece, std::vector<int32_t>& ids, size_t long_piece = 4096) const;
 
  private:

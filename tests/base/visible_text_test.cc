@@ -14,13 +14,15 @@ TEST(VisibleText, EscapesWhatATerminalActsOn) {
   };
   for (const Case& test : {
            Case{"plain", "abc ~ \\x", "abc ~ \\x"},
-           Case{"other scripts", "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80", "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80"},
+           Case{"other scripts", "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80",
+                "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80"},
            Case{"C0", std::string("a\0b\n\r\x1b[2J", 9), "a\\x00b\\x0a\\x0d\\x1b[2J"},
            Case{"DEL", "\x7f", "\\x7f"},
            Case{"C1: CSI, OSC, NEL", "\xc2\x9b\x32J\xc2\x9d\xc2\x85", "\\u009b2J\\u009d\\u0085"},
            Case{"no-break space, after C1", "\xc2\xa0", "\xc2\xa0"},
            Case{"separators", "\xe2\x80\xa8\xe2\x80\xa9", "\\u2028\\u2029"},
-           Case{"direction", "\xe2\x80\xaa\xe2\x80\xae\xe2\x81\xa6\xe2\x81\xa9", "\\u202a\\u202e\\u2066\\u2069"},
+           Case{"direction", "\xe2\x80\xaa\xe2\x80\xae\xe2\x81\xa6\xe2\x81\xa9",
+                "\\u202a\\u202e\\u2066\\u2069"},
            Case{"their neighbours", "\xe2\x80\xa7\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa",
                 "\xe2\x80\xa7\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa"},
            Case{"C1 as a byte", "\x9b\x32J", "\\x9b2J"},
@@ -33,9 +35,7 @@ TEST(VisibleText, EscapesWhatATerminalActsOn) {
   }
 }
 
-TEST(VisibleText, KeepsWhatItIsToldTo) {
-  EXPECT_EQ(VisibleText("a\n\tb\r\x1b", "\n\t"), "a\n\tb\\x0d\\x1b");
-}
+TEST(VisibleText, KeepsWhatItIsToldTo) { EXPECT_EQ(VisibleText("a\n\tb\r\x1b", "\n\t"), "a\n\tb\\x0d\\x1b"); }
 
 }  // namespace
 }  // namespace foredraft

@@ -74,8 +74,8 @@ TEST(Serve, ChatRemembersAndHidesThinkingOffTheTerminal) {
   EXPECT_GT(prompts - first_prompt, 2 * first_prompt) << "the second prompt has the first turn before it";
 }
 
-// A stop that was asked for is no failure, however it ends: systemd's Restart=on-failure would start the daemon
-// again.
+// A stop that was asked for is no failure, however it ends: systemd's Restart=on-failure would start the
+// daemon again.
 TEST(Serve, SigtermLetsTheStreamFinishAndATimeoutOrASecondEndsIt) {
   enum Drain { kFinishes, kTimeout, kSecond };
   for (const Drain drain : {kFinishes, kTimeout, kSecond}) {

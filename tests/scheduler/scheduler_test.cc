@@ -406,9 +406,9 @@ TEST(Scheduler, AnOldRequestGoesBeforeAYoungOneOfAHigherPriority) {
   stage.now += std::chrono::seconds(9);
   submit(3, 1);  // before the one that arrived 9 s earlier
   stage.now += std::chrono::seconds(2);
-  submit(4, 1);                                    // after the ones that arrived 11 s earlier
-  submit(5, kMaxPriority);                         // before all
-  submit(6, -kMaxPriority);                        // after all
+  submit(4, 1);              // after the ones that arrived 11 s earlier
+  submit(5, kMaxPriority);   // before all
+  submit(6, -kMaxPriority);  // after all
   std::vector<uint64_t> order;
   while (stage.scheduler.HasWork()) {
     for (const uint64_t seed : AdmittedSeeds(stage.Turn())) order.push_back(seed);

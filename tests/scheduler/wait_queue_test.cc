@@ -131,8 +131,8 @@ TEST(WaitQueue, InterruptedSequencesComeFirst) {
   EXPECT_THAT(waiting.TakeClients(), ElementsAre(kAlice));
 }
 
-// wait-bound: new clients of the highest priority arrive for ever, one for each that is taken; with turns alone
-// they would always be newer clients' first requests.
+// wait-bound: new clients of the highest priority arrive for ever, one for each that is taken; with turns
+// alone they would always be newer clients' first requests.
 TEST(WaitQueue, NoLoadOfHigherPrioritiesHoldsARequestLongerThanTheBound) {
   constexpr seconds kAgeing(1), kBound(2 * kMaxPriority);
   for (const int32_t priority : {-kMaxPriority, 0, kMaxPriority}) {
@@ -181,9 +181,10 @@ class WaitQueueRules : public testing::TestWithParam<int> {  // seconds of agein
     }
   }
   void CheckRemoved(const Waiting& waiting, const Request& removed) {
-    const bool waits = std::any_of(waiting.sequences.begin(), waiting.sequences.end(), [&](const Sequence* other) {
-      return other->request.client == removed.client && other->request.priority == removed.priority;
-    });
+    const bool waits =
+        std::any_of(waiting.sequences.begin(), waiting.sequences.end(), [&](const Sequence* other) {
+          return other->request.client == removed.client && other->request.priority == removed.priority;
+        });
     if (!waits) turns_[removed.priority].erase(removed.client);
   }
 

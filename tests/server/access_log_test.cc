@@ -110,8 +110,8 @@ TEST(AccessLog, AClientsTextCannotForgeALine) {
   EXPECT_THAT(log.Text(), AllOf(HasSubstr("a\\x0ab"), HasSubstr("request i\\x0aj k\\x0dl")));
 }
 
-// What terminals act on besides C0: CSI, OSC and NEL as C1, separators, and the direction of text. The request
-// is served, so its id stands in the line of its end.
+// What terminals act on besides C0: CSI, OSC and NEL as C1, separators, and the direction of text. The
+// request is served, so its id stands in the line of its end.
 TEST(AccessLog, AClientsTextCannotDriveATerminal) {
   const std::string id = "x\xc2\x9b\x32J\xc2\x9d\xc2\x85\xe2\x80\xa8\xe2\x80\xae-\xe4\xb8\xad";
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {

@@ -232,8 +232,9 @@ TEST_F(Tokens, AFileWithAnErrorIsNoStart) {
   EXPECT_THAT(std::string(Frontend::Listen(options_.frontend, {}).status().message()),
               HasSubstr("server.auth.tokens_file: " + file_ + ":1: SHA-256"));
   std::ofstream(file_, std::ios::trunc) << "";
-  EXPECT_EQ(Frontend::Listen(options_.frontend, {}).status().message(),
-            "server.auth.tokens_file: " + file_ + ": no token, allowed at least 1 (foredraft token makes them)");
+  EXPECT_EQ(
+      Frontend::Listen(options_.frontend, {}).status().message(),
+      "server.auth.tokens_file: " + file_ + ": no token, allowed at least 1 (foredraft token makes them)");
 }
 
 TEST_F(Tokens, MetricsNeedOneProbesDoNot) {

@@ -1,5 +1,5 @@
-// A call for which the process gets no memory, on the scripted rank. Sanitizers reserve more address space than
-// any limit here leaves.
+// A call for which the process gets no memory, on the scripted rank. Sanitizers reserve more address space
+// than any limit here leaves.
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 

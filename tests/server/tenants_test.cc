@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/api/access.h"
@@ -80,7 +84,8 @@ grpc::Status VllmAbort(vllm_wire::VllmEngine::Stub& stub, const std::string& cal
 TEST_F(Tenants, AbortReachesRequestsOfTheSameTokenOnly) {
   TestServer server(options_);
   const auto stub = vllm_wire::VllmEngine::NewStub(server.channel());
-  auto alice = std::async(std::launch::async, [&] { return VllmGenerate(*stub, "alice", "chatcmpl-1", 450); });
+  auto alice =
+      std::async(std::launch::async, [&] { return VllmGenerate(*stub, "alice", "chatcmpl-1", 450); });
   ASSERT_TRUE(server.Eventually([&] { return server.Metric("generation_tokens_total") > 5; }));
   for (const char* other : {"bob", "root"}) EXPECT_TRUE(VllmAbort(*stub, other, "chatcmpl-1").ok()) << other;
   const VllmAnswer whole = alice.get();
@@ -105,6 +110,40 @@ TEST_F(Tenants, AnIdInUseIsFreeForAnotherToken) {
   EXPECT_EQ(alice.tokens, 3);
   EXPECT_TRUE(VllmAbort(*stub, "bob", "chatcmpl-1").ok());
   EXPECT_EQ(bob.get().finish_reason, "abort");
+}
+
+// The texts take seconds together, and gRPC has few threads: a request with a short prompt, and another
+// client's text, wait for none of bob's but the one that is being tokenized.
+TEST_F(Tenants, LongTextsHoldUpNobodyElse) {
+  TestServer server(options_);
+  v1::TokenizeRequest request;
+  request.set_text(std::string(size_t{3} << 20, '\n'));
+  std::atomic<int> done = 0;
+  const auto tokenize = [&](const std::string& caller) {
+    grpc::ClientContext context;
+    Authorize(context, caller);
+    v1::TokenizeResponse response;
+    const grpc::Status status = server.stub().Tokenize(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.token_ids_size();
+  };
+  constexpr int kTexts = 10;
+  std::vector<std::future<int>> texts;
+  for (int i = 0; i < kTexts; ++i) {
+    texts.push_back(std::async(std::launch::async, [&] {
+      const int count = tokenize("bob");
+      ++done;
+      return count;
+    }));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // most have arrived
+  grpc::ClientContext context;
+  Authorize(context, "alice");
+  EXPECT_TRUE(ReadStream(server.stub(), SimpleRequest(1, 1), &context).status.ok());
+  EXPECT_LE(done.load(), kTexts / 2) << "a short prompt waited for texts";
+  EXPECT_GT(tokenize("alice"), 1'000'000);
+  EXPECT_LE(done.load(), kTexts - 2) << "alice's text waited for all of bob's";
+  for (std::future<int>& text : texts) EXPECT_GT(text.get(), 1'000'000);
 }
 
 // How many tokens of a prompt of 100 ids were found in the cache.

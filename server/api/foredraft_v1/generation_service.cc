@@ -137,16 +137,27 @@ void GenerationService::Submit(const v1::GenerateRequest& request,
 grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
                                                       const v1::TokenizeRequest* request,
                                                       v1::TokenizeResponse* response) {
-  const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
+  const absl::StatusOr<std::string> caller = access_.Check(*context, Role::kApi);
+  if (!caller.ok()) return FinishNow(context, caller.status());
+  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
   if (!parts.ok()) return FinishNow(context, parts.status());
-  const bool add_bos = !request->has_add_bos() || request->add_bos();
-  const std::optional<bool> thinking =
-      request->has_thinking() ? std::optional<bool>(request->thinking()) : std::nullopt;
-  return FinishNow(context, OrOutOfMemory([&]() -> absl::Status {
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, (*parts)->validator->Tokenize(ReadInput(*request), {.parse_special = request->parse_special(), .add_bos = add_bos}, thinking));
-    response->mutable_token_ids()->Add(ids.begin(), ids.end());
-    return absl::OkStatus();
-  }));
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const auto tokenize = [context, request, response, reactor, parts = *parts](const absl::Status& may) {
+    const auto encode = [&]() -> absl::Status {
+      RETURN_IF_ERROR(may);
+      const EncodeOptions options = {.parse_special = request->parse_special(),
+                                     .add_bos = !request->has_add_bos() || request->add_bos()};
+      const std::optional<bool> thinking =
+          request->has_thinking() ? std::optional<bool>(request->thinking()) : std::nullopt;
+      ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                       parts->validator->Tokenize(ReadInput(*request), options, thinking));
+      response->mutable_token_ids()->Add(ids.begin(), ids.end());
+      return absl::OkStatus();
+    };
+    Answer(context, reactor, OrOutOfMemory(encode));
+  };
+  admission_.Tokenize(ClientName(context->peer(), *caller), request->ByteSizeLong(), tokenize);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
@@ -155,11 +166,12 @@ grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerCont
   const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (!parts.ok()) return FinishNow(context, parts.status());
   return FinishNow(context, OrOutOfMemory([&]() -> absl::Status {
-    const auto& ids = request->token_ids();
-    ASSIGN_OR_RETURN(std::string text, (*parts)->validator->Detokenize({ids.data(), static_cast<size_t>(ids.size())}));
-    response->set_text(std::move(text));
-    return absl::OkStatus();
-  }));
+                     const auto& ids = request->token_ids();
+                     ASSIGN_OR_RETURN(std::string text, (*parts)->validator->Detokenize(
+                                                            {ids.data(), static_cast<size_t>(ids.size())}));
+                     response->set_text(std::move(text));
+                     return absl::OkStatus();
+                   }));
 }
 
 grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContext* context,

@@ -19,15 +19,6 @@ std::shared_ptr<VllmGenerateCall> VllmGenerateCall::Create(grpc::CallbackServerC
       new VllmGenerateCall(context, std::move(hooks), stream, max_pending_tokens)));
 }
 
-void VllmGenerateCall::Abort() {
-  aborted_.store(true);
-  CallCancelled();
-}
-
-void VllmGenerateCall::Submitted() {
-  if (aborted_.load()) CallCancelled();
-}
-
 bool VllmGenerateCall::Push(OutputDelta delta) {
   if (stream_) return StreamCall::Push(std::move(delta));
   std::lock_guard<std::mutex> lock(mutex_);

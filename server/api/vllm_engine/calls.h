@@ -5,7 +5,6 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <atomic>
 #include <memory>
 
 #include "server/api/generation_call.h"
@@ -27,9 +26,7 @@ class VllmGenerateCall final : public StreamCall,
                                                   bool stream, int max_pending_tokens);
 
   // Ends the call as its client's cancellation would. Any thread; may come before the request is submitted.
-  void Abort();
-  // After Submit, which may have come after an Abort.
-  void Submitted();
+  void Abort() { CallCancelled(); }
 
   bool Push(OutputDelta delta) override;
   void End(OutputDelta delta, OutputEnd end) override;
@@ -47,7 +44,6 @@ class VllmGenerateCall final : public StreamCall,
   bool HasLastMessage(const OutputEnd& end) const override;
 
   const bool stream_;
-  std::atomic<bool> aborted_ = false;
   OutputDelta collected_;  // of a call that does not stream; guarded by mutex_
 
   // Owned by gRPC while a write is outstanding, else by the thread that starts the next one.

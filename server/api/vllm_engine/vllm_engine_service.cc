@@ -36,7 +36,6 @@ grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Genera
   }
   if (client.ok()) {
     admission_.Submit(access_, *std::move(client), call);
-    call->Submitted();
   } else {
     admission_.Refuse(request->request_id(), client.status(), call);
   }

@@ -17,7 +17,8 @@ constexpr int kIds = 400;
 // The merge of each pair of ids; rank -1 = none.
 using Merges = std::vector<std::array<Bpe::Merge, kIds>>;
 
-// The definition, in the square of the length: the leftmost pair of the lowest rank is merged until none can be.
+// The definition, in the square of the length: the leftmost pair of the lowest rank is merged until none can
+// be.
 std::vector<int32_t> MergedOneByOne(const Merges& merges, std::vector<int32_t> ids) {
   for (;;) {
     const Bpe::Merge* best = nullptr;
@@ -34,8 +35,8 @@ std::vector<int32_t> MergedOneByOne(const Merges& merges, std::vector<int32_t> i
   }
 }
 
-// Random merges over two letters, many of a token with itself: a merge often makes pairs of lower ranks, and of
-// equal ones further left, and in a run of equal tokens it matters which of them is merged first.
+// Random merges over two letters, many of a token with itself: a merge often makes pairs of lower ranks, and
+// of equal ones further left, and in a run of equal tokens it matters which of them is merged first.
 TEST(Bpe, ShortAndLongPiecesAreMergedAsDefined) {
   std::array<int32_t, 256> byte_ids;
   for (int byte = 0; byte < 256; ++byte) byte_ids[byte] = byte;
@@ -63,7 +64,8 @@ TEST(Bpe, ShortAndLongPiecesAreMergedAsDefined) {
       for (int i = 0; i < length; ++i) piece.push_back(random() % 5 == 0 ? 'b' : 'a');
       std::vector<int32_t> ids;
       bpe.Encode(piece, ids);
-      ASSERT_EQ(ids, MergedOneByOne(merges, {piece.begin(), piece.end()})) << "seed " << seed << ", " << length;
+      ASSERT_EQ(ids, MergedOneByOne(merges, {piece.begin(), piece.end()}))
+          << "seed " << seed << ", " << length;
     }
   }
 }
@@ -79,7 +81,8 @@ TEST(Bpe, LongPiecesAreMergedInTheOrderOfShortOnes) {
     std::mt19937 random(seed);
     const auto letter = [&] { return static_cast<int32_t>('a' + random() % 6); };
     Bpe bpe(byte_ids);
-    for (int32_t rank = 0; rank < 12; ++rank) bpe.AddMerge(letter(), letter(), {.rank = rank, .id = letter()});
+    for (int32_t rank = 0; rank < 12; ++rank)
+      bpe.AddMerge(letter(), letter(), {.rank = rank, .id = letter()});
     std::string piece;
     for (int i = 0; i < 300; ++i) piece.push_back(static_cast<char>(letter()));
     std::vector<int32_t> by_heap, by_queues;
