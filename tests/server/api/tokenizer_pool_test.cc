@@ -43,10 +43,10 @@ class HeldPool : public testing::Test {
       (status.ok() ? served_ : refused_).push_back(client);
     });
   }
-  // Those served so far, once all before it are.
-  std::vector<std::string> Served() {
+  // Those served so far, once `client`, which is to have the most jobs that wait, has been served once more.
+  std::vector<std::string> ServedUntil(const std::string& client) {
     std::promise<void> last;
-    EXPECT_TRUE(pool_.Add("last", 100, [&last](const absl::Status&) { last.set_value(); }).ok());
+    EXPECT_TRUE(pool_.Add(client, 100, [&last](const absl::Status&) { last.set_value(); }).ok());
     last.get_future().wait();
     std::lock_guard<std::mutex> lock(mutex_);
     return served_;
@@ -82,7 +82,7 @@ TEST_F(HeldPool, AFullQueueRefuses) {
   EXPECT_EQ(ReasonOf(full), kReasonQueueFull);
   EXPECT_TRUE(Add("alice", 4).ok()) << "the bound may change";
   Release();
-  EXPECT_EQ(Served().size(), 4u);
+  EXPECT_EQ(ServedUntil("bob").size(), 4u);
 }
 
 TEST_F(HeldPool, ClosingEndsWhatWaits) {
