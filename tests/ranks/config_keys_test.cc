@@ -66,6 +66,7 @@ struct Another {
   void operator()(int64_t& value) const { value = static_cast<int64_t>(Number(static_cast<double>(value))); }
   void operator()(double& value) const { value = Number(value); }
   void operator()(std::vector<int>& value) const { value = {1, 2, 3}; }
+  void operator()(std::vector<std::string>& value) const { value = {"another"}; }
   void operator()(std::map<int, int>& value) const { value = {{1, 2}}; }
   template <class Enum>
   requires std::is_enum_v<Enum>

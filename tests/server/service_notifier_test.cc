@@ -111,7 +111,7 @@ TEST(ServiceNotifier, ExtendsTheStartAndReportsReady) {
   notifier.Loading(0, 2, 4);  // within the same second: not sent
   notifier.WarmingUp();
   EXPECT_THAT(manager.Next(), AllOf(HasSubstr("EXTEND_TIMEOUT_USEC=300000000"), HasSubstr("warming up")));
-  notifier.Serving("127.0.0.1:1", "127.0.0.1:2", "");
+  notifier.Serving({.grpc = "127.0.0.1:1", .metrics = "127.0.0.1:2"});
   EXPECT_EQ(manager.Next(), "READY=1\nSTATUS=serving on 127.0.0.1:1");
 }
 
