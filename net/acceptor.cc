@@ -64,6 +64,11 @@ bool ConnectionCount::Add(int fd) {
   return true;
 }
 
+void ConnectionCount::Remove(int fd) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  open_.erase(fd);
+}
+
 int ConnectionCount::open() {
   std::lock_guard<std::mutex> lock(mutex_);
   ForgetClosed();

@@ -30,14 +30,16 @@ int ConnectionsLeft(const char* key, int max, int reserved);
 // The socket that a descriptor is now; 0 if it is none.
 ino_t SocketOf(int fd);
 
-// Counts connections that others close. An accepted socket is open while its descriptor still is the same
-// socket. Thread-safe.
+// Counts connections, also those of owners that do not say when they close them: an accepted socket is open
+// while its descriptor still is the same socket. Thread-safe.
 class ConnectionCount {
  public:
   explicit ConnectionCount(int max) : max_(max) {}
 
   // False: `max()` are open. Otherwise `fd` counts until it is closed.
   bool Add(int fd);
+  // Who closes `fd` says so before: it counts no more.
+  void Remove(int fd);
   int open();
   int max() const { return max_; }
 

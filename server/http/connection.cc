@@ -46,7 +46,8 @@ Connection::Connection(ConnectionHome& home, Transport::Socket socket, const Tra
       peer_(std::move(peer)),
       address_(WithoutPort(peer_)),
       transport_(Transport::Create(std::move(socket), tls)),
-      timer_(transport_->socket().get_executor()) {
+      timer_(transport_->socket().get_executor()),
+      waiting_number_(home.waiting.NextNumber()) {
   home_.open.Add(this);
 }
 
@@ -250,6 +251,7 @@ void Connection::EndAnswer() {
   for (Outgoing& unsent : outgoing_) unsent.written(false);  // after the last
   outgoing_.clear();
   if (close_after_) return Drain();
+  waiting_number_ = home_.waiting.NextNumber();
   AwaitRequest();
 }
 
@@ -267,6 +269,7 @@ void Connection::CloseNow() {
   state_ = State::kClosed;
   LeaveWaiting();
   timer_.cancel();
+  home_.connections.Remove(transport_->socket().native_handle());
   error_code ignored;
   transport_->socket().close(ignored);
   home_.budget.Give(std::exchange(body_taken_, 0));
@@ -290,14 +293,15 @@ void Connection::DeadlinePassed() {
 }
 
 void Connection::EnterWaiting() {
-  if (waiting_number_ != 0) return;
-  waiting_number_ = home_.waiting.Enter(address_, [weak = weak_from_this()] {
+  if (is_waiting_) return;
+  is_waiting_ = true;
+  home_.waiting.Enter(address_, waiting_number_, [weak = weak_from_this()] {
     if (const auto self = weak.lock(); self != nullptr) self->Close();
   });
 }
 
 void Connection::LeaveWaiting() {
-  if (waiting_number_ != 0) home_.waiting.Leave(address_, std::exchange(waiting_number_, 0));
+  if (std::exchange(is_waiting_, false)) home_.waiting.Leave(address_, waiting_number_);
 }
 
 }  // namespace foredraft

@@ -28,6 +28,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "net/acceptor.h"
 #include "server/http/answer_text.h"
 #include "server/http/cors.h"
 #include "server/http/exchange.h"
@@ -60,7 +61,8 @@ struct ConnectionHome {
   HttpService& service;
   const HttpLimits limits;
   const CorsPolicy cors;
-  WorkerPool* const workers;  // null: Serve runs on the connection's strand
+  WorkerPool* const workers;     // null: Serve runs on the connection's strand
+  ConnectionCount& connections;  // has counted each
   BodyBudget budget{limits.body_budget_bytes};
   WaitingConnections waiting{limits.max_waiting, limits.max_waiting_per_address};
   OpenConnections open;
@@ -113,7 +115,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   boost::asio::steady_timer timer_;
   uint64_t deadline_number_ = 0;
   State state_ = State::kHandshake;
-  uint64_t waiting_number_ = 0;  // 0: not among the waiting
+  uint64_t waiting_number_;  // waiting_connections.h; changes while it is not among them
+  bool is_waiting_ = false;
 
   std::array<char, 8192> area_;  // owned by the read while reading_
   bool reading_ = false;

@@ -46,7 +46,8 @@ HttpListener::HttpListener(const Options& options)
       home_{.service = *options.service,
             .limits = options.limits,
             .cors = CorsPolicy(options.cors_origins),
-            .workers = workers_.get()} {}
+            .workers = workers_.get(),
+            .connections = *options.connections} {}
 
 absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(Options options) {
   ASSIGN_OR_RETURN(ListeningSockets sockets,

@@ -5,23 +5,20 @@
 
 namespace foredraft {
 
-uint64_t WaitingConnections::Enter(const std::string& address, std::function<void()> close) {
+void WaitingConnections::Enter(const std::string& address, uint64_t number, std::function<void()> close) {
   std::function<void()> evicted;
-  uint64_t number = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    number = next_number_++;
-    queues_[address].push_back({number, std::move(close)});
+    queues_[address][number] = std::move(close);
     ++count_;
     if (const auto crowded = Crowded(address); crowded != queues_.end()) {
-      evicted = std::move(crowded->second.front().close);
-      crowded->second.pop_front();
+      evicted = std::move(crowded->second.begin()->second);
+      crowded->second.erase(crowded->second.begin());
       if (crowded->second.empty()) queues_.erase(crowded);
       --count_;
     }
   }
   if (evicted) evicted();
-  return number;
 }
 
 std::map<std::string, WaitingConnections::Queue>::iterator WaitingConnections::Crowded(
@@ -38,10 +35,7 @@ void WaitingConnections::Leave(const std::string& address, uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto queue = queues_.find(address);
   if (queue == queues_.end()) return;
-  const auto found = std::find_if(queue->second.begin(), queue->second.end(),
-                                  [&](const Waiting& waiting) { return waiting.number == number; });
-  if (found == queue->second.end()) return;
-  queue->second.erase(found);
+  if (queue->second.erase(number) == 0) return;
   if (queue->second.empty()) queues_.erase(queue);
   --count_;
 }

@@ -2,12 +2,14 @@
 
 // The connections of a listener whose client is due to send something: a handshake, a head, a body, the next
 // request. They cost their client nothing, so their number is bounded, in all and per address: the one that
-// has waited longest is closed for a new one. A connection whose request is being answered is not among them.
-// Thread-safe.
+// is owed least is closed for a new one, which is the one with the lowest number. A connection has a number
+// from its arrival, and a new one from each request that was answered; other states that it passes through do
+// not change it, or a crowd that is being refused would push out whoever comes behind it. A connection whose
+// request is being answered is not among them. Thread-safe.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <mutex>
 #include <string>
@@ -18,27 +20,26 @@ class WaitingConnections {
  public:
   WaitingConnections(int max, int max_per_address) : max_(max), max_per_address_(max_per_address) {}
 
-  // `close` may be called until Leave, once, on any thread, also after Leave has begun. Returns a number for
-  // Leave.
-  uint64_t Enter(const std::string& address, std::function<void()> close);
+  // For a connection that arrives, or whose request was answered; never 0.
+  uint64_t NextNumber() { return next_number_.fetch_add(1); }
+
+  // `close` may be called until Leave, once, on any thread, also after Leave has begun; and in here, where
+  // the newcomer is the one to go.
+  void Enter(const std::string& address, uint64_t number, std::function<void()> close);
   void Leave(const std::string& address, uint64_t number);
 
   int count() const;
 
  private:
-  struct Waiting {
-    uint64_t number;
-    std::function<void()> close;
-  };
-  using Queue = std::list<Waiting>;  // the first has waited longest
+  using Queue = std::map<uint64_t, std::function<void()>>;  // close by number
 
   // The address whose first connection goes. The caller holds mutex_.
   std::map<std::string, Queue>::iterator Crowded(const std::string& newest);
 
+  std::atomic<uint64_t> next_number_ = 1;
   const int max_;
   const int max_per_address_;
   mutable std::mutex mutex_;
-  uint64_t next_number_ = 1;             // guarded by mutex_
   int count_ = 0;                        // guarded by mutex_
   std::map<std::string, Queue> queues_;  // guarded by mutex_; by address, none empty
 };

@@ -17,7 +17,12 @@ class Crowd {
  public:
   explicit Crowd(int max, int per_address) : waiting_(max, per_address) {}
   uint64_t Enter(const std::string& address, int name) {
-    return waiting_.Enter(address, [this, name] { closed_.push_back(name); });
+    const uint64_t number = waiting_.NextNumber();
+    EnterAgain(address, number, name);
+    return number;
+  }
+  void EnterAgain(const std::string& address, uint64_t number, int name) {
+    waiting_.Enter(address, number, [this, name] { closed_.push_back(name); });
   }
   WaitingConnections& waiting() { return waiting_; }
   const std::vector<int>& closed() const { return closed_; }
@@ -36,6 +41,20 @@ TEST(WaitingConnections, TheOldestOfACrowdedAddressGoes) {
   crowd.Enter("a", 4);
   EXPECT_THAT(crowd.closed(), ElementsAre(1));
   EXPECT_EQ(crowd.waiting().count(), 3);
+}
+
+// A crowd that goes from state to state, as it is refused, does not push out a newcomer behind it.
+TEST(WaitingConnections, WhoComesBackKeepsItsPlace) {
+  Crowd crowd(100, 2);
+  const uint64_t first = crowd.Enter("a", 1);
+  const uint64_t second = crowd.Enter("a", 2);
+  for (const uint64_t number : {first, second}) crowd.waiting().Leave("a", number);
+  crowd.Enter("a", 3);
+  crowd.EnterAgain("a", first, 1);
+  crowd.EnterAgain("a", second, 2);
+  EXPECT_THAT(crowd.closed(), ElementsAre(1));
+  crowd.EnterAgain("a", first, 1);  // is itself the one to go
+  EXPECT_THAT(crowd.closed(), ElementsAre(1, 1));
 }
 
 TEST(WaitingConnections, AmongManyAddressesTheOneWithMostGivesWay) {
