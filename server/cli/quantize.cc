@@ -58,6 +58,7 @@ absl::Status Quantize(const QuantizeOptions& options) {
          options.out_dir.c_str(), Grouped(report.written.tensor_count).c_str(),
          Grouped(report.written.bytes).c_str(), Grouped(report.bytes_read).c_str(),
          Grouped(static_cast<int64_t>(report.tensors.size())).c_str(), Grouped(sum.count).c_str());
+  if (!report.left_out.empty()) printf("left out: the checkpoint's drafter, %s\n", report.left_out.c_str());
   if (worst == nullptr) return absl::OkStatus();
   printf("error over root mean square: %.4f; largest %.4f, %s; every tensor in %s/%s\n", sum.relative(),
          worst->error.relative(), worst->name.c_str(), options.out_dir.c_str(), kQuantizationReportFile);

@@ -32,6 +32,7 @@ struct QuantizeReport {
   WrittenCheckpoint written;
   int64_t bytes_read = 0;
   std::vector<QuantizedTensor> tensors;  // in the checkpoint's order
+  std::string left_out;                  // the drafter whose tensors were not written: ModelConfig::drafter
 };
 
 // The file in out_dir with a line per quantised tensor: name, elements, root mean square of the weights,
