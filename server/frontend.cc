@@ -74,8 +74,9 @@ HttpLimits ApiLimits(const ServerConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options, AdminHooks hooks) {
-  std::unique_ptr<Frontend> frontend(new Frontend(options, std::move(hooks)));
+absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options,
+                                                           const AdminHooks& hooks) {
+  std::unique_ptr<Frontend> frontend(new Frontend(options, hooks));
   RETURN_IF_ERROR(frontend->LoadFiles());
   RETURN_IF_ERROR(frontend->ListenMetrics());
   RETURN_IF_ERROR(frontend->ListenGrpc());
@@ -86,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions
   return frontend;
 }
 
-Frontend::Frontend(const FrontendOptions& options, AdminHooks hooks)
+Frontend::Frontend(const FrontendOptions& options, const AdminHooks& hooks)
     : options_(options),
       metrics_(std::make_shared<Metrics>(options.metrics)),
       admission_({.request_timeout_s = options.request_timeout_s,

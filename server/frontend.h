@@ -74,7 +74,8 @@ struct ServedModel {
 class Frontend {
  public:
   // Errors name the address or the TLS file.
-  static absl::StatusOr<std::unique_ptr<Frontend>> Listen(const FrontendOptions& options, AdminHooks hooks);
+  static absl::StatusOr<std::unique_ptr<Frontend>> Listen(const FrontendOptions& options,
+                                                          const AdminHooks& hooks);
   ~Frontend();  // Shutdown
 
   void Serve(ServedModel model);
@@ -124,7 +125,7 @@ class Frontend {
   std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_->server().InProcessChannel({}); }
 
  private:
-  Frontend(const FrontendOptions& options, AdminHooks hooks);
+  Frontend(const FrontendOptions& options, const AdminHooks& hooks);
   absl::Status LoadFiles();
   absl::Status ListenGrpc();
   absl::Status ListenAdmin();

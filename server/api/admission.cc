@@ -160,7 +160,7 @@ void Admission::SubmitOrRefuse(Arrived arrived, const std::shared_ptr<Generation
   if (!status.ok()) Refuse(request_id, status, call);
 }
 
-void Admission::Tokenize(const std::string& client, size_t input_bytes, TokenizerPool::Job tokenize) {
+void Admission::Tokenize(const std::string& client, size_t input_bytes, const TokenizerPool::Job& tokenize) {
   if (input_bytes <= kShortInputBytes) {
     tokenize(absl::OkStatus());
     return;

@@ -117,7 +117,7 @@ class Admission {
 
   // Calls `tokenize` with OkStatus: here, or on a thread of the pool if the input has more than a few bytes.
   // With an error, here or later, if it may not: the queue is full, or the server stops. client: ClientName.
-  void Tokenize(const std::string& client, size_t input_bytes, TokenizerPool::Job tokenize);
+  void Tokenize(const std::string& client, size_t input_bytes, const TokenizerPool::Job& tokenize);
   // Inputs that wait to be tokenized are refused, now and later.
   void EndTokenizing() { pool_.Close(absl::UnavailableError("draining: the daemon stops")); }
 

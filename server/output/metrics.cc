@@ -270,7 +270,7 @@ void Metrics::ReadLoadFrom(std::function<SchedulerLoad()> source) {
   load_source_ = std::move(source);
 }
 
-void Metrics::SetBuildLabels(std::map<std::string, std::string> labels) {
+void Metrics::SetBuildLabels(const std::map<std::string, std::string>& labels) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (build_gauge_ != nullptr) build_info_->Remove(build_gauge_);
   build_gauge_ = &build_info_->Add(labels);

@@ -78,7 +78,7 @@ class Metrics : public prometheus::Collectable {
   // are 0. It must outlive the metrics or be replaced.
   void ReadLoadFrom(std::function<SchedulerLoad()> source);
   // Replaces the labels of build_info: the numerics class is known only after loading.
-  void SetBuildLabels(std::map<std::string, std::string> labels);
+  void SetBuildLabels(const std::map<std::string, std::string>& labels);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 

@@ -54,7 +54,7 @@ OpCost CostOf(const CompressParams& p, const CostContext&) {
 }
 
 OpCost CostOf(const SelectEntriesParams& p, const CostContext& shape) {
-  const double visible = shape.context / p.ratio;
+  const int64_t visible = int64_t{shape.context} / p.ratio;  // whole spans
   if (visible <= p.top_k) return {.bytes = 4.0 * p.index.rows * p.top_k};
   const double keys = SequencesOf(p.index, shape) * visible * p.entries.width * sizeof(bf16);
   return {.bytes = BytesOf(p.q) + BytesOf(p.weights) + keys + 4.0 * p.index.rows * p.top_k,

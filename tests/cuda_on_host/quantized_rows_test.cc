@@ -3,7 +3,6 @@
 
 #include <limits>
 #include <string>
-#include <tuple>
 
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/gemm/gemm_gate_up.h"
@@ -120,7 +119,8 @@ void ExpectGemmIndifferent(int n, int k) {
   const QuantizedRows x_f8 = PoisonedRows(rig, kCapacity, k);
   cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kCapacity);
   GemmParams p = {.weight = rig.Pack(weight.parts)};
-  for (const auto& [first, rows] : {std::pair{0, 1}, {4, 3}, {8, 4}, {0, 30}, {12, 17}}) {
+  for (const auto& range : {std::pair{0, 1}, {4, 3}, {8, 4}, {0, 30}, {12, 17}}) {
+    const int first = range.first, rows = range.second;
     SCOPED_TRACE(std::to_string(rows) + " rows from " + std::to_string(first));
     const auto run = [&](bool quantized) {
       p.out = Dense(rig.Poisoned<float>(rows * n), rows, n);
@@ -217,11 +217,18 @@ std::vector<TestWeight> GateUpWeights(Noise& noise, int experts, int width, int 
   return weights;
 }
 
+struct GateUpShape {
+  int k, width;
+  float limit = std::numeric_limits<float>::infinity();
+};
+constexpr GateUpShape kGateUpShapes[] = {{128, 128}, {384, 256}, {128, 128, 0.25f}};
+constexpr int kExperts = 4, kTokens = 80;
+
 // The experts' gate and up with silu_mul, with and without a limit: in one kernel, and in three.
 TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
-  constexpr int kExperts = 4, kTokens = 80;
-  const float kNone = std::numeric_limits<float>::infinity();
-  for (const auto& [k, width, limit] : {std::tuple{128, 128, kNone}, {384, 256, kNone}, {128, 128, 0.25f}}) {
+  for (const GateUpShape& shape : kGateUpShapes) {
+    const int k = shape.k, width = shape.width;
+    const float limit = shape.limit;
     SCOPED_TRACE("k " + std::to_string(k) + ", limit " + std::to_string(limit));
     Noise noise(66);
     OpRig rig({}, RunMode::kReplayed);
@@ -281,10 +288,10 @@ TEST(QuantizedRows, GateUpHasTheBitsOfItsParts) {
 
 // Two rows and many inputs: grouped_gemm runs gate and up without silu_mul, in more tiles, then silu_mul.
 TEST(QuantizedRows, GateUpOfFewRowsHasTheBitsOfTheFusedKernel) {
-  constexpr int kExperts = 2, kRowCount = 2, kCols = 4096, kWidth = 128;
+  constexpr int kTwoExperts = 2, kRowCount = 2, kCols = 4096, kWidth = 128;
   Noise noise(68);
   OpRig rig({}, RunMode::kReplayed);
-  const std::vector<TestWeight> experts = GateUpWeights(noise, kExperts, kWidth, kCols);
+  const std::vector<TestWeight> experts = GateUpWeights(noise, kTwoExperts, kWidth, kCols);
   const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kRowCount * kCols)), kRowCount, kCols);
   const QuantizedRows x_f8 = PoisonedRows(rig, kRowCount, kCols);
   cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kRowCount);
@@ -294,13 +301,13 @@ TEST(QuantizedRows, GateUpOfFewRowsHasTheBitsOfTheFusedKernel) {
       .x = x,
       .x_f8 = x_f8,
       .expert_offsets = rig.Put(std::vector<int32_t>{0, 0, kRowCount}),
-      .experts = PackAll(rig, kExperts, [&](int e) -> const TestWeight& { return experts[e]; })};
+      .experts = PackAll(rig, kTwoExperts, [&](int e) -> const TestWeight& { return experts[e]; })};
   const cuda::GemmProblem problem = {
       .x_f8 = x_f8,
       .weight = p.experts.first,
       .data_stride = p.experts.data_stride,
       .scale_stride = p.experts.scale_stride,
-      .ranges = {.offsets = p.expert_offsets, .rows = kRowCount, .groups = kExperts}};
+      .ranges = {.offsets = p.expert_offsets, .rows = kRowCount, .groups = kTwoExperts}};
   ASSERT_FALSE(cuda::GateUpIsFaster(cuda::SizeOf(problem), cuda::RatesOf(rig.stream())));
   rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), p); });
   const QuantizedRows fused = PoisonedRows(rig, kRowCount, kWidth);

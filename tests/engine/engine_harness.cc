@@ -414,7 +414,7 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
   size_t change = 0;
   ServingLoop loop(
       {.overlap = setting.overlap}, std::make_unique<Scheduler>(scheduler_options), ranks.executors(),
-      [&](std::vector<RequestUpdate> updates) { gatherer.Take(updates); },
+      [&](const std::vector<RequestUpdate>& updates) { gatherer.Take(updates); },
       [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
         const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];

@@ -119,7 +119,7 @@ TEST_F(RanksFault, TheServingLoopEndsAllRequestsWhenARankIsLost) {
   };
   ServingLoop loop(
       {}, std::make_unique<Scheduler>(SchedulerOptionsOf(model_, options, setting_)), pointers,
-      [&](std::vector<RequestUpdate> updates) {
+      [&](const std::vector<RequestUpdate>& updates) {
         std::lock_guard<std::mutex> lock(mutex);
         for (const RequestUpdate& update : updates) {
           token_counts[update.request_id] += update.token_ids.size();

@@ -63,7 +63,7 @@ std::string ShippedDType(const ModelConfig& config, const TensorSpec& spec) {
 std::vector<RawTensor> ShippedTensors(const ModelConfig& config) {
   const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
   std::vector<RawTensor> tensors;
-  const auto add = [&](const std::string& name, const std::string& dtype, std::vector<int64_t> shape) {
+  const auto add = [&](const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape) {
     const int64_t bytes = dtype == "I64" ? 8 : (dtype == "F32" ? 4 : (dtype == "BF16" ? 2 : 1));
     tensors.push_back({name, dtype, shape, std::string(ElementsOf(shape) * bytes, '\0')});
   };
