@@ -17,7 +17,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using ::testing::HasSubstr;
 
 // Echoes bodies; "/wait" is answered by the test, "/stream" gets parts until its client is gone.
 class TestService final : public HttpService {

@@ -11,7 +11,6 @@ namespace foredraft {
 namespace {
 
 using Progress = RequestReader::Progress;
-using ::testing::HasSubstr;
 
 constexpr char kPost[] = "POST /x?a=1 HTTP/1.1\r\nHost: h\r\nX-One: 1\r\n";
 
