@@ -103,7 +103,7 @@ class FakeWorker {
  public:
   explicit FakeWorker(
       int port, const std::string& authorization = OpeningOf(kSecret, WorkerNonce()),
-      std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials())
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials = grpc::InsecureChannelCredentials())
       : stub_(v1::WorkerService::NewStub(
             grpc::CreateChannel("127.0.0.1:" + std::to_string(port), credentials))) {
     if (!authorization.empty()) context_.AddMetadata("authorization", authorization);

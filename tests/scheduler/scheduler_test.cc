@@ -12,7 +12,6 @@ namespace foredraft {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 
 struct Refusal {

@@ -15,7 +15,6 @@ namespace {
 
 using testing::Each;
 using testing::Gt;
-using testing::IsEmpty;
 using testing::Ne;
 
 constexpr int kReach = 5;

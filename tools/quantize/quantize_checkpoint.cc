@@ -47,7 +47,7 @@ class Quantizer {
         description_(DescribeModel(config, config.num_nextn_predict_layers)),
         choice_(config_, description_),
         progress_(progress),
-        pool_(options.threads, /*pin=*/false, /*ranks_here=*/1) {}
+        pool_(options.threads, /*pin=*/false, /*pools=*/1) {}
 
   const ModelDescription& description() const { return description_; }
 

@@ -33,11 +33,7 @@ class MtpChain {
  public:
   MtpChain(MtpDevice& device, ModuleCheck& module, StepOps ops, const MtpCheckOptions& options,
            std::vector<std::vector<int32_t>> prompts)
-      : device_(device),
-        module_(module),
-        ops_(std::move(ops)),
-        options_(options),
-        prompts_(std::move(prompts)) {}
+      : device_(device), module_(module), ops_(ops), options_(options), prompts_(std::move(prompts)) {}
 
   // Sequences 0 .. kRequests - 1 have the slots of these numbers; the next kRequests slots generate the same
   // without drafts.
@@ -347,7 +343,7 @@ absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const Model
   ASSIGN_OR_RETURN(StepOps ops,
                    StepOps::Create(device, mtp->stream(), kRequests, config.vocab_size, size.positions));
   ModuleCheck module(*mtp, exact, rounded, kRequests * (options.draft_len + 1));
-  MtpChain chain(*mtp, module, std::move(ops), options, std::move(prompts));
+  MtpChain chain(*mtp, module, ops, options, std::move(prompts));
   RETURN_IF_ERROR(chain.Run());
   RETURN_IF_ERROR(exact.status());
   RETURN_IF_ERROR(rounded.status());

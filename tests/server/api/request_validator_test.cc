@@ -10,7 +10,6 @@
 namespace foredraft {
 namespace {
 
-using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
