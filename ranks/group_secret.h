@@ -1,7 +1,8 @@
 #pragma once
 
-// How a worker and the leader of its group prove to each other that they know the group's secret. Neither
-// sends it: whoever listens at the other's address learns nothing that opens the port, and is not obeyed.
+// Mutual authentication of a worker and the leader of its group: each proves that it knows the group's
+// secret, and neither sends it. A stranger on the leader's address learns nothing that lets it join, and the
+// worker refuses its plans.
 //
 // Each end draws a nonce for the call. A proof is HMAC-SHA256 (RFC 2104) with the secret as key over the
 // prover's role and both nonces, so it is good for one call and one end:
@@ -11,10 +12,9 @@
 //                                                   <-  challenge: its nonce, its proof
 //   checks the proof                                ->  join with its proof
 //
-// The opening proof is over the worker's nonce alone and could be sent again by somebody who has seen it. It
-// only keeps strangers from streams; the worker's proof in join is what lets it in. Pure but for MakeNonce.
-//
-// This says who is at the other end, not that nobody sits between: against that there is TLS.
+// The opening proof covers the worker's nonce alone, so an eavesdropper can replay it. It only keeps
+// strangers from opening streams; a worker joins by its second proof. Nothing here stops a relay that passes
+// every message on: TLS does. Pure but for MakeNonce.
 
 #include <optional>
 #include <string>

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "ranks/range_check.h"
 
 namespace foredraft {
 namespace {
@@ -16,22 +16,9 @@ constexpr int64_t kMostWeightBytes = int64_t{1} << 50;
 constexpr size_t kLargestValue = size_t{1} << 20;
 constexpr int64_t kMostStoredBytes = int64_t{1} << 26;
 
-absl::Status Refuse(absl::string_view field, int64_t value, absl::string_view allowed) {
-  return absl::InvalidArgumentError(absl::StrFormat("%s: %d, allowed %s", field, value, allowed));
-}
-
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t lowest, int64_t highest) {
-  if (value >= lowest && value <= highest) return absl::OkStatus();
-  return Refuse(field, value, absl::StrFormat("%d..%d", lowest, highest));
-}
-
-absl::Status CheckEqual(absl::string_view field, int64_t value, int64_t expected) {
-  return value == expected ? absl::OkStatus() : Refuse(field, value, absl::StrCat(expected));
-}
-
 absl::Status CheckText(absl::string_view field, absl::string_view text) {
   if (text.size() > kLongestText) {
-    return Refuse(field, static_cast<int64_t>(text.size()), absl::StrCat("0..", kLongestText, " bytes"));
+    return RefuseField(field, static_cast<int64_t>(text.size()), absl::StrCat("0..", kLongestText, " bytes"));
   }
   if (ShowPeerText(text) == text) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -60,7 +47,7 @@ int64_t LargestMessage(const RankLimits& limits) {
 absl::Status CheckJoin(const v1::WorkerJoin& join) {
   const size_t bytes = join.ByteSizeLong();
   if (bytes > kLargestJoin) {
-    return Refuse("join", static_cast<int64_t>(bytes), absl::StrCat("0..", kLargestJoin, " bytes"));
+    return RefuseField("join", static_cast<int64_t>(bytes), absl::StrCat("0..", kLargestJoin, " bytes"));
   }
   return First(CheckText("join.version", join.version()), CheckText("join.model_hash", join.model_hash()),
                CheckText("join.numerics_class", join.numerics_class()),

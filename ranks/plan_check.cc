@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "kernels/slot_arrays.h"
+#include "ranks/range_check.h"
 
 namespace foredraft {
 namespace {
@@ -16,20 +17,10 @@ namespace {
 constexpr int kMostLogprobs = 20;
 constexpr int kMostRelaxedIds = 64;
 
-template <class T>
-absl::Status Refuse(absl::string_view field, T value, absl::string_view allowed) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", allowed ", allowed));
-}
-
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t lowest, int64_t highest) {
-  if (value >= lowest && value <= highest) return absl::OkStatus();
-  return Refuse(field, value, absl::StrCat(lowest, "..", highest));
-}
-
 // NaN is outside.
 absl::Status CheckReal(absl::string_view field, double value, double lowest, double highest) {
   if (value >= lowest && value <= highest) return absl::OkStatus();
-  return Refuse(field, value, absl::StrFormat("%g..%g", lowest, highest));
+  return RefuseField(field, value, absl::StrFormat("%g..%g", lowest, highest));
 }
 
 absl::Status CheckSampling(const SamplingParams& sampling, int vocab_size) {
@@ -57,7 +48,7 @@ absl::Status PlanCheck::Check(const IterationPlan& plan) {
     // A new scheduler, whose first plans need not release what the warm-up's left.
     std::fill(slots_.begin(), slots_.end(), 0);
   } else if (plan.number != number_ + 1) {
-    return Refuse("number", plan.number, absl::StrCat(number_ + 1, ", 1"));
+    return RefuseField("number", plan.number, absl::StrCat(number_ + 1, ", 1"));
   }
   number_ = plan.number;
   RETURN_IF_ERROR(CheckGroup(plan));
@@ -73,7 +64,7 @@ absl::Status PlanCheck::Check(const IterationPlan& plan) {
   return CheckDecode(plan);
 }
 
-// What all ranks share.
+// Checks the fields that all ranks share.
 absl::Status PlanCheck::CheckGroup(const IterationPlan& plan) const {
   const int64_t ranks = options_.rank_count;
   RETURN_IF_ERROR(CheckRange("draft_len", plan.draft_len, 0, options_.max_draft_len));
@@ -83,7 +74,7 @@ absl::Status PlanCheck::CheckGroup(const IterationPlan& plan) const {
   const std::vector<int>& buckets = options_.batch_sizes;
   if (plan.decode_bucket != 0 &&
       std::find(buckets.begin(), buckets.end(), plan.decode_bucket) == buckets.end())
-    return Refuse("decode_bucket", plan.decode_bucket, "0 or one of batch_sizes");
+    return RefuseField("decode_bucket", plan.decode_bucket, "0 or one of batch_sizes");
   RETURN_IF_ERROR(CheckRange("prefill_rows size", plan.prefill_rows.size(), ranks, ranks));
   RETURN_IF_ERROR(CheckRange("ended_prompts size", plan.ended_prompts.size(), ranks, ranks));
   for (int r = 0; r < options_.rank_count; ++r) {
@@ -94,11 +85,11 @@ absl::Status PlanCheck::CheckGroup(const IterationPlan& plan) const {
   return absl::OkStatus();
 }
 
-// A slot with a sequence, or one without.
+// taken: the slot must have a sequence; else it must have none.
 absl::Status PlanCheck::CheckSlot(const char* field, int32_t slot, bool taken) const {
   RETURN_IF_ERROR(CheckRange(field, slot, 0, options_.max_batch_size - 1));
   if ((slots_[slot] != 0) == taken) return absl::OkStatus();
-  return Refuse(field, slot, taken ? "slots that have a sequence" : "slots without a sequence");
+  return RefuseField(field, slot, taken ? "slots that have a sequence" : "slots without a sequence");
 }
 
 absl::Status PlanCheck::CheckIds(const char* field, const std::vector<int32_t>& ids) const {
@@ -106,7 +97,7 @@ absl::Status PlanCheck::CheckIds(const char* field, const std::vector<int32_t>& 
   return absl::OkStatus();
 }
 
-// Of every group in order, with true block ids.
+// `blocks` has an element for every group in order, with ids of blocks other than scratch.
 absl::Status PlanCheck::CheckBlocks(const char* field, const std::vector<CacheGroupBlocks>& blocks) const {
   const int64_t groups = options_.groups.size();
   RETURN_IF_ERROR(CheckRange(absl::StrCat(field, ".blocks size"), blocks.size(), groups, groups));
@@ -118,7 +109,8 @@ absl::Status PlanCheck::CheckBlocks(const char* field, const std::vector<CacheGr
                                 .block_ids = blocks[g].block_ids}));
     const auto& ids = blocks[g].block_ids;
     if (std::find(ids.begin(), ids.end(), kScratchBlock) != ids.end())
-      return Refuse(absl::StrCat(field, ".blocks.block_ids"), kScratchBlock, "blocks with a sequence's rows");
+      return RefuseField(absl::StrCat(field, ".blocks.block_ids"), kScratchBlock,
+                         "blocks with a sequence's rows");
   }
   return absl::OkStatus();
 }
@@ -126,7 +118,7 @@ absl::Status PlanCheck::CheckBlocks(const char* field, const std::vector<CacheGr
 absl::Status PlanCheck::CheckImages(const RankPlan& plan) {
   const auto find = [this](const char* field, uint64_t id, auto& found) -> absl::Status {
     found = images_.find(id);
-    return found != images_.end() ? absl::OkStatus() : Refuse(field, id, "images that exist");
+    return found != images_.end() ? absl::OkStatus() : RefuseField(field, id, "images that exist");
   };
   auto image = images_.end();
   for (const uint64_t id : plan.dropped_images) {
@@ -143,7 +135,7 @@ absl::Status PlanCheck::CheckImages(const RankPlan& plan) {
   for (const SwapOut& swap : plan.swaps_out) {
     RETURN_IF_ERROR(CheckSlot("swaps_out.slot", swap.slot, /*taken=*/true));
     RETURN_IF_ERROR(CheckBlocks("swaps_out", swap.blocks));
-    if (images_.contains(swap.image_id)) return Refuse("swaps_out.image_id", swap.image_id, "a new one");
+    if (images_.contains(swap.image_id)) return RefuseField("swaps_out.image_id", swap.image_id, "a new one");
     Image stored{.sequence = slots_[swap.slot], .block_counts = {}, .frames = options_.host_image_frames};
     for (const CacheGroupBlocks& blocks : swap.blocks) {
       stored.block_counts.push_back(static_cast<int>(blocks.block_ids.size()));
@@ -186,7 +178,8 @@ absl::Status PlanCheck::CheckAdmission(const SlotAdmission& a) {
   const int most_reused = std::max(0, a.prompt_len - options_.drafter.reuse_reserve);
   RETURN_IF_ERROR(CheckRange("reused_len", a.reused_len, 0, most_reused));
   for (const CacheGroupShape& group : options_.groups) {
-    if (a.reused_len % group.tokens_per_block != 0) return Refuse("reused_len", a.reused_len, "whole blocks");
+    if (a.reused_len % group.tokens_per_block != 0)
+      return RefuseField("reused_len", a.reused_len, "whole blocks");
   }
   const bool reuses = a.reused_len > 0;
   RETURN_IF_ERROR(CheckRange("boundary_block", a.boundary_block, reuses ? 1 : -1,
@@ -230,10 +223,10 @@ absl::Status PlanCheck::CheckPrefill(const IterationPlan& plan) {
     sequence.prefilled += static_cast<int32_t>(count);
     sequence.length = sequence.prompt_len;
     if (chunk.last != sequence.prompt_ended())
-      return Refuse("prefill_chunks.last", chunk.last, "at a prompt's end");
+      return RefuseField("prefill_chunks.last", chunk.last, "at a prompt's end");
     if (chunk.last &&
         std::find(rank.live_slots.begin(), rank.live_slots.end(), chunk.slot) == rank.live_slots.end())
-      return Refuse("prefill_chunks.slot", chunk.slot, "live slots where the prompt ends");
+      return RefuseField("prefill_chunks.slot", chunk.slot, "live slots where the prompt ends");
     rows += count;
     ended += chunk.last ? 1 : 0;
   }
@@ -249,10 +242,10 @@ absl::Status PlanCheck::CheckDecode(const IterationPlan& plan) {
   for (const int32_t slot : rank.live_slots) {
     RETURN_IF_ERROR(CheckSlot("live_slots", slot, /*taken=*/true));
     Sequence& sequence = sequence_of(slot);
-    if (!sequence.prompt_ended()) return Refuse("live_slots", slot, "slots whose prompt has ended");
+    if (!sequence.prompt_ended()) return RefuseField("live_slots", slot, "slots whose prompt has ended");
     const bool twice = std::any_of(launched.live.begin(), launched.live.end(),
                                    [&](const auto& live) { return live.first == slot; });
-    if (twice) return Refuse("live_slots", slot, "every slot once");
+    if (twice) return RefuseField("live_slots", slot, "every slot once");
     if (!sequence.finished) {
       const int longest = std::min(sequence.length + sequence.growth, sequence.length_limit);
       const int end = longest + plan.draft_len + options_.drafter.rows_ahead + 1;
@@ -271,7 +264,8 @@ absl::Status PlanCheck::CheckGiven(const IterationPlan& plan) const {
   std::set<int32_t> live(rank.live_slots.begin(), rank.live_slots.end());
   const int most = std::min(plan.draft_len + 1, options_.drafter.given_limit);
   for (const GivenTokens& given : rank.given_tokens) {
-    if (live.erase(given.slot) == 0) return Refuse("given_tokens.slot", given.slot, "live slots, each once");
+    if (live.erase(given.slot) == 0)
+      return RefuseField("given_tokens.slot", given.slot, "live slots, each once");
     RETURN_IF_ERROR(CheckRange("given_tokens.token_ids size", given.token_ids.size(), 1, most));
     RETURN_IF_ERROR(CheckIds("given_tokens.token_ids", given.token_ids));
   }
@@ -287,7 +281,7 @@ absl::Status PlanCheck::CheckMapped(const char* field, int32_t slot, int first, 
         std::min(group.BlocksFor(group.is_history() ? history_end : end), Entries(static_cast<int>(g)));
     for (int index = group.FirstIndex(first); index < last; ++index) {
       if (table[index] == kScratchBlock) {
-        return Refuse(field, slot, absl::StrFormat("slots with a block %d in group %d", index, g));
+        return RefuseField(field, slot, absl::StrFormat("slots with a block %d in group %d", index, g));
       }
     }
   }
@@ -323,7 +317,8 @@ absl::Status CheckedExecutor::Launch(const IterationPlan& plan) {
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(refused_);
   if (in_flight_ == kMaxPlansInFlight) {
-    refused_ = Refuse("plans without a result", in_flight_ + 1, absl::StrCat("at most ", kMaxPlansInFlight));
+    refused_ =
+        RefuseField("plans without a result", in_flight_ + 1, absl::StrCat("at most ", kMaxPlansInFlight));
   } else {
     refused_ = check_.Check(plan);
   }

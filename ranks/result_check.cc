@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "ranks/range_check.h"
 
 namespace foredraft {
 namespace {
@@ -16,27 +17,13 @@ namespace {
 constexpr double kLongestStep = 86'400;  // seconds
 constexpr int32_t kMostTopLogprobs = 20;
 
-template <class T>
-absl::Status Refuse(absl::string_view field, T value, absl::string_view allowed) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", allowed ", allowed));
-}
-
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t lowest, int64_t highest) {
-  if (value >= lowest && value <= highest) return absl::OkStatus();
-  return Refuse(field, value, absl::StrCat(lowest, "..", highest));
-}
-
-absl::Status CheckEqual(absl::string_view field, int64_t value, int64_t expected) {
-  return value == expected ? absl::OkStatus() : Refuse(field, value, absl::StrCat(expected));
-}
-
 absl::Status CheckSeconds(absl::string_view field, double seconds) {
   if (seconds >= 0 && seconds <= kLongestStep) return absl::OkStatus();
-  return Refuse(field, seconds, absl::StrCat("0..", kLongestStep));
+  return RefuseField(field, seconds, absl::StrCat("0..", kLongestStep));
 }
 
 absl::Status CheckFinite(absl::string_view field, double value) {
-  return std::isfinite(value) ? absl::OkStatus() : Refuse(field, value, "finite numbers");
+  return std::isfinite(value) ? absl::OkStatus() : RefuseField(field, value, "finite numbers");
 }
 
 absl::Status Within(absl::string_view list, int64_t index, const absl::Status& status) {
@@ -92,10 +79,10 @@ void ResultCheck::MoveSequences(const RankPlan& plan) {
 // ---- the results ----
 
 absl::Status ResultCheck::Check(const v1::WorkerResult& result) {
-  if (expected_.empty()) return Refuse("result.number", result.number(), "no result: no plan is open");
+  if (expected_.empty()) return RefuseField("result.number", result.number(), "no result: no plan is open");
   const Expected& expected = expected_.front();
   if (result.number() != expected.number) {
-    return Refuse("result.number", result.number(), absl::StrCat(expected.number));
+    return RefuseField("result.number", result.number(), absl::StrCat(expected.number));
   }
   RETURN_IF_ERROR(CheckSeconds("result.prefill_seconds", result.prefill_seconds()));
   RETURN_IF_ERROR(CheckSeconds("result.decode_seconds", result.decode_seconds()));
@@ -140,7 +127,7 @@ absl::Status ResultCheck::CheckTokens(const v1::ResultSlot& slot, const LiveSlot
     RETURN_IF_ERROR(
         Within(".token_ids", i, CheckRange("", slot.token_ids(i), 0, int64_t{limits_.vocab_size} - 1)));
     if (i + 1 < slot.token_ids_size() && Contains(sequence.admission.stop_ids, slot.token_ids(i))) {
-      return Within(".token_ids", i, Refuse("", slot.token_ids(i), "no stop id before the last token"));
+      return Within(".token_ids", i, RefuseField("", slot.token_ids(i), "no stop id before the last token"));
     }
   }
   const int32_t first_of_step = slot.token_ids_size() - step_tokens;
@@ -157,7 +144,7 @@ absl::Status ResultCheck::CheckTokens(const v1::ResultSlot& slot, const LiveSlot
 absl::Status ResultCheck::CheckEnd(const v1::ResultSlot& slot, const LiveSlot& live) const {
   const SlotAdmission& admission = live.sequence->admission;
   if (slot.length() > admission.length_limit) {
-    return Refuse(".length", slot.length(), absl::StrCat("0..", admission.length_limit));
+    return RefuseField(".length", slot.length(), absl::StrCat("0..", admission.length_limit));
   }
   const bool stopped =
       slot.token_ids_size() > 0 && Contains(admission.stop_ids, slot.token_ids(slot.token_ids_size() - 1));

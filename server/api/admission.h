@@ -73,7 +73,7 @@ std::string ClientOf(const std::string& peer);
 // Whose turn a request takes: `caller`, the name of its token, or without one who `peer` is.
 std::string ClientName(const std::string& peer, const std::string& caller);
 
-// Of text that is to be tokenized.
+// Bytes of an input that have to be tokenized; 0 for token ids.
 size_t TextBytes(const PromptInput& input);
 
 struct AdmissionLimits {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Threads that tokenize long inputs: megabytes take up to a second, for which gRPC's threads, of which there
-// are few, would answer nobody else. Clients take turns, and the inputs of one client are served as they
-// came. The threads yield to those that compute and answer (nice 5). Thread-safe.
+// Threads that tokenize long inputs. Megabytes take up to a second, and gRPC has few threads: tokenizing on
+// them would stop all other calls. Clients take turns; inputs of one client are tokenized in order of
+// arrival. The threads have a lower priority (nice 5) than those that compute and answer. Thread-safe.
 
 #include <condition_variable>
 #include <cstdint>

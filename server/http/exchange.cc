@@ -62,7 +62,7 @@ void Exchange::OnEnd(std::function<void(bool complete)> ended) {
 
 void Exchange::End(bool complete) {
   std::function<void(bool complete)> ended;
-  std::shared_ptr<Connection> connection;  // let go of outside the lock
+  std::shared_ptr<Connection> connection;  // released after the lock
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_complete_ = complete;

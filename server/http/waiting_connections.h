@@ -1,11 +1,11 @@
 #pragma once
 
 // The connections of a listener whose client is due to send something: a handshake, a head, a body, the next
-// request. They cost their client nothing, so their number is bounded, in all and per address: the one that
-// is owed least is closed for a new one, which is the one with the lowest number. A connection has a number
-// from its arrival, and a new one from each request that was answered; other states that it passes through do
-// not change it, or a crowd that is being refused would push out whoever comes behind it. A connection whose
-// request is being answered is not among them. Thread-safe.
+// request. They cost their client nothing, so their number is bounded, in all and per address: past the
+// bound, the connection with the lowest number is closed. A connection gets a number when it arrives, and a
+// higher one after each request that was answered. It keeps its number through all other states: connections
+// that are being refused would otherwise re-enter behind a newcomer, and the newcomer would be closed. A
+// connection whose request is being answered is not among them. Thread-safe.
 
 #include <atomic>
 #include <cstdint>

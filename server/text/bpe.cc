@@ -47,9 +47,9 @@ class CandidateHeap {
   std::vector<Candidate> heap_;
 };
 
-// The same order for a long piece, whose heap would miss the CPU's caches at every level. A queue per rank
-// has its candidates from left to right. Nearly all arrive in that order, because merges of one rank go from
-// left to right; the others have a heap.
+// Gives the candidates of a long piece in the order of the heap above, which would miss the CPU's caches at
+// every level. A queue per rank has its candidates from left to right. Nearly all arrive in that order,
+// because merges of one rank go from left to right; the others have a heap.
 class CandidateQueues {
  public:
   explicit CandidateQueues(size_t /*count*/) {}

@@ -379,7 +379,7 @@ TEST_F(ForgedMessages, AStrangerLearnsNothingAndIsLoggedOnce) {
                                            "the last from ipv4:127.0.0.1")));
 }
 
-// Somebody who has seen a worker's call can open a stream as it did, but has not got the secret.
+// An eavesdropper can replay a worker's opening, but cannot compute the proof in join.
 TEST_F(ForgedMessages, AnOpeningThatIsSentAgainDoesNotJoin) {
   for (const char* const proof : {"none", "the opening's", "the leader's", "of another stream"}) {
     SCOPED_TRACE(proof);

@@ -1,4 +1,5 @@
-// Something else listens where a worker expects its leader: it learns no secret and is not obeyed.
+// A server that is not the leader listens on the leader's address: the worker sends it no secret and refuses
+// its plans.
 
 #include <gmock/gmock.h>
 #include <grpcpp/security/credentials.h>
@@ -24,7 +25,7 @@ using testing::Not;
 
 using Script = std::function<std::vector<v1::LeaderMessage>(const std::string& authorization)>;
 
-// Sends its messages to whoever calls, and keeps what it is told.
+// Sends scripted messages to every caller, and records what it receives.
 class FakeLeader final : public v1::WorkerService::Service {
  public:
   explicit FakeLeader(Script script) : script_(std::move(script)) {

@@ -90,6 +90,19 @@ TEST(Acceptor, ClosesWhatIsTooManyAtOnce) {
   close(extra);
 }
 
+// Between two looks at all descriptors, a close that nobody reports keeps its place.
+TEST(ConnectionCount, AReportedCloseGivesItsPlaceBackAtOnce) {
+  ConnectionCount count(1);
+  const int first = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int second = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_TRUE(count.Add(first));
+  EXPECT_FALSE(count.Add(second));
+  count.Remove(first);
+  EXPECT_TRUE(count.Add(second));
+  close(first);
+  close(second);
+}
+
 TEST(Acceptor, TakesItsOwnProbeBeyondTheCount) {
   ConnectionCount count(1);
   Taken taken;

@@ -135,13 +135,15 @@ bool CompletionAnswer::has_failed() const {
 void CompletionAnswer::AllSubmitted() {
   exchange_->OnEnd([self = shared_from_this()](bool complete) {
     std::vector<Handle> handles;
+    bool unwanted = !complete;
     {
       std::lock_guard<std::mutex> lock(self->mutex_);
       handles = std::move(self->handles_);
       self->handles_.clear();
+      unwanted |= self->has_failed_;  // a choice that was added while another one failed
     }
     for (const Handle& handle : handles) {
-      if (!complete) handle.cancel();
+      if (unwanted) handle.cancel();
       handle.done();
     }
   });

@@ -66,7 +66,8 @@ std::string ModelBody(const ModelCard& card, int64_t created);
 // {"error": ...} with the status that OpenAI's clients know.
 HttpAnswer ErrorAnswer(OpenAiKind kind, const absl::Status& status);
 HttpAnswer ErrorAnswer(int http_status, const std::string& text);
-// Of the request; "sampling.top_p" is "top_p" here. Empty where the text names none.
+// The request's field that an error text names, for OpenAI's `param`: "sampling.top_p" is "top_p" here. Empty
+// where the text names none.
 std::string ParamOf(OpenAiKind kind, std::string_view text);
 
 }  // namespace foredraft

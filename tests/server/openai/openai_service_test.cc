@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -379,7 +380,7 @@ TEST_F(TokenTest, StillLoadingIs503) {
 class TlsTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    dir_ = testing::TempDir() + "/openai_tls";
+    dir_ = testing::TempDir() + "/openai_tls_" + std::to_string(getpid());
     std::filesystem::create_directories(dir_);
     const std::string command =
         "cd " + dir_ +
