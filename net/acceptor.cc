@@ -34,9 +34,9 @@ int DescriptorLimit() {
   return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
 }
 
-int ConnectionsLeft(const char* key, int max, int reserved) {
+int ConnectionsLeft(const char* key, int max, int reserved, int each) {
   const int limit = DescriptorLimit();
-  const int left = std::max(limit - std::min(kOtherDescriptors, limit / 2) - reserved, 1);
+  const int left = std::max((limit - std::min(kOtherDescriptors, limit / 2) - reserved) / each, 1);
   if (left < max) {
     Log(LogLevel::kWarning, "%s: %d, lowered to %d: the limit of descriptors (ulimit -n) is %d", key, max,
         left, limit);
@@ -50,6 +50,15 @@ ino_t SocketOf(int fd) {
 }
 
 bool ConnectionCount::Add(int fd) {
+  if (AddIfRoom(fd)) return true;
+  // Another acceptor may take the place that was made.
+  for (int i = 0; i < 8 && make_room_ && make_room_(); ++i) {
+    if (AddIfRoom(fd)) return true;
+  }
+  return false;
+}
+
+bool ConnectionCount::AddIfRoom(int fd) {
   std::lock_guard<std::mutex> lock(mutex_);
   open_.erase(fd);  // what had this number is closed
   using Clock = std::chrono::steady_clock;

@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "net/listening_sockets.h"
@@ -23,9 +24,10 @@ namespace foredraft {
 // The process's limit of descriptors (ulimit -n).
 int DescriptorLimit();
 
-// `max` connections, or fewer where the limit of descriptors leaves fewer beside `reserved` of them and what
-// else the daemon needs (256, or half of a low limit). Then a warning names `key`.
-int ConnectionsLeft(const char* key, int max, int reserved);
+// `max` connections of `each` descriptors, or fewer where the limit of descriptors leaves fewer beside
+// `reserved` of them and what else the daemon needs (256, or half of a low limit). Then a warning names
+// `key`.
+int ConnectionsLeft(const char* key, int max, int reserved, int each);
 
 // The socket that a descriptor is now; 0 if it is none.
 ino_t SocketOf(int fd);
@@ -38,15 +40,20 @@ class ConnectionCount {
 
   // False: `max()` are open. Otherwise `fd` counts until it is closed.
   bool Add(int fd);
+  // `make_room` is called where Add would return false, on its thread: true, it has removed a connection.
+  // While nobody adds.
+  void OnFull(std::function<bool()> make_room) { make_room_ = std::move(make_room); }
   // Who closes `fd` says so before: it counts no more.
   void Remove(int fd);
   int open();
   int max() const { return max_; }
 
  private:
+  bool AddIfRoom(int fd);
   void ForgetClosed();  // the caller holds mutex_
 
   const int max_;
+  std::function<bool()> make_room_;
   std::mutex mutex_;
   // Guarded by mutex_. Looking at thousands of descriptors takes a millisecond; under a flood of connections
   // it is done for a tenth of the time at most.

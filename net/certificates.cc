@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -83,27 +84,33 @@ std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", fd_
 absl::StatusOr<std::unique_ptr<Certificates>> Certificates::Load(const TlsConfig& tls, const TlsKeys& keys) {
   std::unique_ptr<Certificates> certificates(new Certificates(tls, keys));
   RETURN_IF_ERROR(certificates->Reload());
-  if (!certificates->encrypts()) {
-    certificates->credentials_ = grpc::InsecureServerCredentials();
-    return certificates;
-  }
-  const std::string identity = certificates->identity_.path();
-  if (access(identity.c_str(), R_OK) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat(keys.cert, ": ", identity, ": ", std::strerror(errno), "; TLS needs /proc"));
-  }
-  const std::string client_ca = tls.client_ca.empty() ? "" : certificates->client_ca_.path();
-  certificates->credentials_ = WatchingCredentials(identity, client_ca);
   certificates->WarnOfExpiry();
   return certificates;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Certificates::MakeCredentials() const {
+  if (!encrypts()) return grpc::InsecureServerCredentials();
+  const std::string identity = identity_.path();
+  if (access(identity.c_str(), R_OK) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat(keys_.cert, ": ", identity, ": ", std::strerror(errno), "; TLS needs /proc"));
+  }
+  return WatchingCredentials(identity, tls_.client_ca.empty() ? "" : client_ca_.path());
+}
+
+TlsContextPtr Certificates::http2_context() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return http2_context_;
 }
 
 absl::Status Certificates::Reload() {
   ASSIGN_OR_RETURN(const ServerPems pems, ReadServerPems(tls_, keys_));
   if (!encrypts()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(TlsContextPtr context, MakeTlsContext(pems, keys_, Protocol::kHttp2));
   std::lock_guard<std::mutex> lock(mutex_);
   identity_.Replace(absl::StrCat(pems.key, "\n", pems.cert));
   client_ca_.Replace(pems.client_ca);
+  http2_context_ = std::move(context);
   expiry_seconds_ = pems.expiry_seconds;
   return absl::OkStatus();
 }

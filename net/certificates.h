@@ -1,6 +1,6 @@
 #pragma once
 
-// The certificate of a gRPC server, which a running daemon replaces: handshakes after Reload use the new one,
+// The certificate of listeners, which a running daemon replaces: handshakes after Reload use the new one,
 // connections stay. Thread-safe.
 
 #include <grpcpp/security/server_credentials.h>
@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "net/tls.h"
+#include "net/tls_context.h"
 
 namespace foredraft {
 
@@ -37,11 +38,13 @@ class Certificates {
   // Errors as ReadServerPems. Without a certificate, connections are plain text.
   static absl::StatusOr<std::unique_ptr<Certificates>> Load(const TlsConfig& tls, const TlsKeys& keys = {});
 
-  std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
+  // For a server that terminates TLS itself; the new files are in use within a second.
+  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials() const;
+  // For a guard in front of it; null: without a certificate.
+  TlsContextPtr http2_context() const;
   bool encrypts() const { return !tls_.cert.empty(); }
 
-  // Reads the files again. Not ok: they are refused as at the start, and the old ones stay in use. In use
-  // within a second.
+  // Reads the files again. Not ok: they are refused as at the start, and the old ones stay in use.
   absl::Status Reload();
   // Logs a warning if the certificate has expired since it was read, or will within two weeks.
   void WarnOfExpiry() const;
@@ -56,9 +59,9 @@ class Certificates {
   // half of a change.
   MemoryFile identity_;
   MemoryFile client_ca_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;
   mutable std::mutex mutex_;
-  int64_t expiry_seconds_ = 0;  // guarded by mutex_
+  TlsContextPtr http2_context_;  // guarded by mutex_
+  int64_t expiry_seconds_ = 0;   // guarded by mutex_
 };
 
 }  // namespace foredraft

@@ -74,15 +74,17 @@ absl::StatusOr<std::unique_ptr<WorkerPortTrust>> WorkerPortTrust::Load(const Con
   RETURN_IF_ERROR(CheckOwnAuthority(config));
   const PortTls tls = PortTlsOf(config);
   ASSIGN_OR_RETURN(std::unique_ptr<Certificates> certificates, Certificates::Load(tls.files, tls.keys));
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials, certificates->MakeCredentials());
   ASSIGN_OR_RETURN(std::string token, ReadWorkerToken(config.parallel));
   return std::unique_ptr<WorkerPortTrust>(
-      new WorkerPortTrust(config, std::move(certificates), std::move(token)));
+      new WorkerPortTrust(config, std::move(certificates), std::move(credentials), std::move(token)));
 }
 
 WorkerPortTrust::WorkerPortTrust(const Config& config, std::unique_ptr<Certificates> certificates,
-                                 std::string token)
+                                 std::shared_ptr<grpc::ServerCredentials> credentials, std::string token)
     : config_(config),
       certificates_(std::move(certificates)),
+      credentials_(std::move(credentials)),
       own_secret_(MakeWorkerSecret()),
       token_(std::move(token)) {}
 

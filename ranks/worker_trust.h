@@ -29,7 +29,7 @@ class WorkerPortTrust {
  public:
   static absl::StatusOr<std::unique_ptr<WorkerPortTrust>> Load(const Config& config);
 
-  std::shared_ptr<grpc::ServerCredentials> credentials() const { return certificates_->credentials(); }
+  std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
   // The secret of the workers that this daemon starts; it stays until the process ends.
   const std::string& own_secret() const { return own_secret_; }
   // All secrets that a call may have: the own one, and the content of parallel.token_file.
@@ -41,12 +41,14 @@ class WorkerPortTrust {
   void WarnOfExpiry() const { certificates_->WarnOfExpiry(); }
 
  private:
-  WorkerPortTrust(const Config& config, std::unique_ptr<Certificates> certificates, std::string token);
+  WorkerPortTrust(const Config& config, std::unique_ptr<Certificates> certificates,
+                  std::shared_ptr<grpc::ServerCredentials> credentials, std::string token);
   void ReloadToken();
   void ReloadCertificates();
 
   const Config config_;
   const std::unique_ptr<Certificates> certificates_;
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;
   const std::string own_secret_;
   mutable std::mutex mutex_;
   std::string token_;  // guarded by mutex_; empty: none

@@ -1,6 +1,7 @@
 #include "server/frontend.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <utility>
@@ -19,14 +20,16 @@ constexpr std::chrono::milliseconds kLastWrites(500);
 
 constexpr int kAdminConnections = 64;
 constexpr int kPageConnections = 256;
-constexpr int kHttpThreads = 2;  // move bytes and write JSON
-constexpr int kHttpWorkers = 2;  // read JSON and tokenize
+constexpr int kDescriptorsEach = 3;  // of a connection: the client's, and the guard's pair of sockets
+constexpr int kHttpThreads = 2;      // move bytes and write JSON
+constexpr int kHttpWorkers = 2;      // read JSON and tokenize
 // Beyond these, the connection that has waited longest is closed for a new one: a probe gets in, whatever
 // else is connected.
 constexpr int kWaitingPages = 128;
 constexpr int kWaitingPagesPerAddress = 64;
 constexpr int kFailedProbes = 3;  // in a row, until /healthz says so
 constexpr std::chrono::hours kExpiryPeriod(24);
+constexpr std::chrono::seconds kMemoryPeriod(10);
 
 bool HasAdmin(const ServerConfig& config) {
   return !config.admin_address.empty() && config.admin_address != kNoListener;
@@ -109,15 +112,24 @@ Frontend::Frontend(const FrontendOptions& options, const AdminHooks& hooks)
                     .generated_tokens = [this] { return metrics_->generated_tokens(); }},
                    options.max_pending_tokens),
       connections_(ConnectionsLeft("server.max_connections", options.server.max_connections,
-                                   options.reserved_descriptors)),
+                                   options.reserved_descriptors, kDescriptorsEach)),
       admin_connections_(kAdminConnections),
+      guard_(connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
+      admin_guard_(admin_connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
       openai_(admission_, tokens_, health_, options.max_pending_tokens),
       // Probes have no tokens, and what they are told is no secret.
       pages_({{"/metrics", [this](const std::string& authorization) { return MetricsAnswer(authorization); }},
               {"/healthz", [this](const std::string&) { return Live(); }},
               {"/readyz", [this](const std::string&) { return Ready(); }}}),
       page_connections_(kPageConnections),
-      watched_files_(WatchedFiles(options.server)) {}
+      watched_files_(WatchedFiles(options.server)) {
+  for (Access* const access : {&everyone_, &tokens_}) {
+    access->OnAdmitted([this](std::string_view connection) {
+      guard_.Admitted(connection);
+      admin_guard_.Admitted(connection);
+    });
+  }
+}
 
 Frontend::~Frontend() { Shutdown(); }
 
@@ -171,10 +183,11 @@ absl::Status Frontend::ListenGrpc() {
   if (options_.server.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   GrpcListener::Options listener = {.key = "server.grpc_address",
                                     .address = options_.server.grpc_address,
-                                    .credentials = certificates_->credentials(),
                                     .services = {&generation_, &api_admin_},
                                     .connections = &connections_,
-                                    .refused = [this] { metrics_->RecordRefusedConnection(); }};
+                                    .refused = [this] { metrics_->RecordRefusedConnection(); },
+                                    .guard = &guard_,
+                                    .tls = [this] { return certificates_->http2_context(); }};
   if (options_.server.gateway_address.empty()) listener.services.push_back(&vllm_engine_);
   ASSIGN_OR_RETURN(grpc_, GrpcListener::Open(options_.server, std::move(listener)));
   AttachHealth();
@@ -184,15 +197,15 @@ absl::Status Frontend::ListenGrpc() {
 absl::Status Frontend::ListenAdmin() {
   const std::string& address = options_.server.admin_address;
   if (!HasAdmin(options_.server)) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<GrpcListener>> opened = GrpcListener::Open(
-      options_.server,
-      {.key = "server.admin_address",
-       .address = address,
-       .credentials = IsUnix(address) ? grpc::InsecureServerCredentials() : certificates_->credentials(),
-       .services = {&admin_},
-       .connections = &admin_connections_,
-       .refused = [] {},
-       .private_socket = true});
+  absl::StatusOr<std::unique_ptr<GrpcListener>> opened =
+      GrpcListener::Open(options_.server, {.key = "server.admin_address",
+                                           .address = address,
+                                           .services = {&admin_},
+                                           .connections = &admin_connections_,
+                                           .refused = [] {},
+                                           .private_socket = true,
+                                           .guard = IsUnix(address) ? nullptr : &admin_guard_,
+                                           .tls = [this] { return certificates_->http2_context(); }});
   if (!opened.ok()) {
     if (!options_.admin_is_default) return opened.status();
     Log(LogLevel::kWarning, "no admin listener: %s; SIGTERM drains and SIGHUP reloads",
@@ -206,14 +219,13 @@ absl::Status Frontend::ListenAdmin() {
 
 absl::Status Frontend::ListenGateway() {
   if (options_.server.gateway_address.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      gateway_,
-      GrpcListener::Open(options_.server, {.key = "server.gateway_address",
-                                           .address = options_.server.gateway_address,
-                                           .credentials = grpc::InsecureServerCredentials(),
-                                           .services = {&vllm_engine_},
-                                           .connections = &connections_,
-                                           .refused = [this] { metrics_->RecordRefusedConnection(); }}));
+  ASSIGN_OR_RETURN(gateway_, GrpcListener::Open(options_.server,
+                                                {.key = "server.gateway_address",
+                                                 .address = options_.server.gateway_address,
+                                                 .services = {&vllm_engine_},
+                                                 .connections = &connections_,
+                                                 .refused = [this] { metrics_->RecordRefusedConnection(); },
+                                                 .guard = &guard_}));
   AttachHealth();
   return absl::OkStatus();
 }
@@ -232,6 +244,7 @@ void Frontend::StartWatchdog() {
                        {options_.probe_period, [this] { ProbeOwnPort(); }},
                        {options_.file_period, [this] { ReloadChangedFiles(); }},
                        {options_.file_period, [this] { metrics_->SetConnections(connections_.open()); }},
+                       {kMemoryPeriod, [this] { GiveMemoryBack(); }},
                        {kExpiryPeriod, [this] { certificates_->WarnOfExpiry(); }}});
 }
 
@@ -252,6 +265,13 @@ void Frontend::ProbeOwnPort() {
 
 void Frontend::ReloadChangedFiles() {
   if (watched_files_.Changed()) ReloadFiles();
+}
+
+// After a flood the allocator keeps what it took: gRPC has freed it in pieces between which others are in
+// use.
+void Frontend::GiveMemoryBack() {
+  const bool flood = guard_.TakeFlood();
+  if (admin_guard_.TakeFlood() || flood) malloc_trim(0);
 }
 
 void Frontend::ReloadFiles() {
@@ -412,6 +432,8 @@ void Frontend::Shutdown() {
   }
   if (http_listener_ != nullptr) http_listener_->Shutdown();
   if (metrics_listener_ != nullptr) metrics_listener_->Shutdown();
+  guard_.Stop();
+  admin_guard_.Stop();
   if (loop_ != nullptr) loop_->Stop();
   if (output_ != nullptr) output_->Stop();
   grpc_.reset();

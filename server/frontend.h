@@ -22,6 +22,7 @@
 #include "net/acceptor.h"
 #include "net/certificates.h"
 #include "net/file_stamp.h"
+#include "net/guard/guard.h"
 #include "scheduler/serving_loop.h"
 #include "server/api/access.h"
 #include "server/api/admin_hooks.h"
@@ -139,13 +140,14 @@ class Frontend {
   HttpAnswer Ready() const;
   void ProbeOwnPort();
   void ReloadChangedFiles();
+  void GiveMemoryBack();
   SchedulerLoad Load() const;
   ServerLoad ServerLoadNow() const;
 
   const FrontendOptions options_;
   Health health_;
   std::shared_ptr<Metrics> metrics_;
-  const Access everyone_;
+  Access everyone_;
   Access tokens_;  // everyone, too, without server.auth.tokens_file
   std::unique_ptr<Certificates> certificates_;
 
@@ -164,6 +166,8 @@ class Frontend {
   VllmEngineService vllm_engine_;
   ConnectionCount connections_;        // of the API and the gateway
   ConnectionCount admin_connections_;  // few, and never taken by clients of the API
+  Guard guard_;                        // of the API's and the gateway's connections
+  Guard admin_guard_;                  // of the admin listener's by TCP
   std::unique_ptr<GrpcListener> grpc_;
   std::unique_ptr<GrpcListener> admin_listener_;  // with admin_address
   std::unique_ptr<GrpcListener> gateway_;         // with gateway_address

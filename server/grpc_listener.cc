@@ -88,22 +88,34 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Open(const ServerCon
   grpc::ServerBuilder builder;
   SetChannelOptions(limits, builder);
   listener->intake_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   for (grpc::Service* service : options.services) builder.RegisterService(service);
   listener->health_.Register(builder);
   listener->server_ = builder.BuildAndStart();
   CHECK(listener->server_ != nullptr) << options.key << ": no gRPC server";
   listener->health_.Start();
-  listener->acceptor_ = std::make_unique<Acceptor>(
-      std::move(sockets), *options.connections,
-      [intake = listener->intake_.get()](int listener_fd, int fd) {
-        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-        connection.listener_fd = listener_fd;
-        connection.fd = fd;
-        intake->HandleNewConnection(&connection);
-      },
-      std::move(options.refused));
+  listener->acceptor_ =
+      std::make_unique<Acceptor>(std::move(sockets), *options.connections,
+                                 listener->TakeThrough(limits, options), std::move(options.refused));
   return listener;
+}
+
+Acceptor::Take GrpcListener::TakeThrough(const ServerConfig& limits, const Options& options) {
+  Acceptor::Take intake = [intake = intake_.get()](int listener_fd, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener_fd;
+    connection.fd = fd;
+    intake->HandleNewConnection(&connection);
+  };
+  if (options.guard == nullptr) return intake;
+  guarded_ = std::make_shared<GuardedListener>(
+      GuardedListener::Options{.handshake_timeout = std::chrono::seconds(limits.handshake_timeout_s),
+                               .tls = options.tls,
+                               .intake = std::move(intake)});
+  return [guard = options.guard, guarded = guarded_](int listener_fd, int fd) {
+    guard->Take(guarded, listener_fd, fd);
+  };
 }
 
 GrpcListener::~GrpcListener() { Shutdown(); }
@@ -116,6 +128,7 @@ std::string GrpcListener::address() const {
 void GrpcListener::Shutdown() {
   if (server_ == nullptr) return;
   acceptor_->Stop();
+  if (guarded_ != nullptr) guarded_->Stop();
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
   health_.Stop();

@@ -1,9 +1,9 @@
 #pragma once
 
 // A gRPC server on an address of the configuration, with the limits that server.* sets and a health service.
-// Connections come through an Acceptor. Not thread-safe, but for what says so.
+// Connections come through an Acceptor and, but for a unix socket of the owner's, a Guard. Not thread-safe,
+// but for what says so.
 
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "net/acceptor.h"
+#include "net/guard/guard.h"
+#include "net/tls_context.h"
 #include "server/api/health_service.h"
 
 namespace foredraft {
@@ -24,11 +26,12 @@ class GrpcListener {
   struct Options {
     const char* key = "";  // of the address, for errors
     std::string address;
-    std::shared_ptr<grpc::ServerCredentials> credentials;
     std::vector<grpc::Service*> services;    // outlive the listener
     ConnectionCount* connections = nullptr;  // outlives the listener
     std::function<void()> refused;           // a connection that was one too many; on the acceptor's thread
     bool private_socket = false;             // a unix socket is for its owner alone
+    Guard* guard = nullptr;              // outlives the listener; null: gRPC gets connections as they come
+    std::function<TlsContextPtr()> tls;  // of the guard; null, or returns null: in clear
   };
 
   // The error names key and address.
@@ -44,15 +47,19 @@ class GrpcListener {
   // Thread-safe.
   Acceptor& acceptor() { return *acceptor_; }
 
-  // Accepts no more, ends the calls that are left. Safe to call twice.
+  // Accepts no more, ends the calls that are left. What the guard has yet to send it sends until its Stop.
+  // Safe to call twice.
   void Shutdown();
 
  private:
   GrpcListener() = default;
+  // What the acceptor does with connections: they go to the server, through the guard if there is one.
+  Acceptor::Take TakeThrough(const ServerConfig& limits, const Options& options);
 
   std::string address_;
   HealthService health_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
+  std::shared_ptr<GuardedListener> guarded_;  // null without a guard
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
 };

@@ -142,8 +142,16 @@ std::shared_ptr<const TokenTable> Access::table() const {
 }
 
 absl::StatusOr<std::string> Access::Check(const grpc::ServerContextBase& context, Role role) const {
-  if (table() == nullptr) return std::string();
-  return Check(GrpcContext::AuthorizationOf(context), role);
+  absl::StatusOr<std::string> caller = std::string();
+  if (table() != nullptr) caller = Check(GrpcContext::AuthorizationOf(context), role);
+  if (caller.ok() && admitted_) admitted_(context.peer());
+  return caller;
+}
+
+absl::StatusOr<std::string> Access::Check(const CallContext& context, Role role) const {
+  absl::StatusOr<std::string> caller = Check(context.authorization(), role);
+  if (caller.ok() && admitted_) admitted_(context.connection());
+  return caller;
 }
 
 absl::StatusOr<std::string> Access::Check(std::string_view authorization, Role role) const {

@@ -6,14 +6,17 @@
 #include <grpcpp/server_context.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/api/call_context.h"
 
 namespace foredraft {
 
@@ -60,6 +63,11 @@ class Access {
 
   // Asks for a token of `table` from now on.
   void Require(TokenTable table);
+  // `admitted` is called for each call that Check lets in, with its connection (CallContext::connection).
+  // Once, before the first Check.
+  void OnAdmitted(std::function<void(std::string_view connection)> admitted) {
+    admitted_ = std::move(admitted);
+  }
 
   // Whether a token of exactly this role exists.
   bool HasRole(Role role) const;
@@ -67,12 +75,14 @@ class Access {
   // The name of the caller's token, empty where none is asked for. UNAUTHENTICATED: no token, or an unknown
   // one. PERMISSION_DENIED: a token whose role may not do this.
   absl::StatusOr<std::string> Check(const grpc::ServerContextBase& context, Role role) const;
-  // `authorization` is the header's value, "Bearer ...".
+  absl::StatusOr<std::string> Check(const CallContext& context, Role role) const;
+  // `authorization` is the header's value, "Bearer ...". For a request whose connection nobody guards.
   absl::StatusOr<std::string> Check(std::string_view authorization, Role role) const;
 
  private:
   std::shared_ptr<const TokenTable> table() const;
 
+  std::function<void(std::string_view connection)> admitted_;
   mutable std::mutex mutex_;
   std::shared_ptr<const TokenTable> table_;  // guarded by mutex_; null: everyone
 };

@@ -138,7 +138,7 @@ void Admission::Submit(const Access& access, ClientRequest request, std::shared_
 
 absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context, const Access& access,
                                                      ClientRequest request, const std::string& request_id) {
-  ASSIGN_OR_RETURN(std::string caller, access.Check(context.authorization(), Role::kApi));
+  ASSIGN_OR_RETURN(std::string caller, access.Check(context, Role::kApi));
   RETURN_IF_ERROR(health_.Admits());
   ASSIGN_OR_RETURN(QueueShare::Place place, TakeShare(ClientName(context.peer(), caller)));
   return Arrived{.request = std::move(request),

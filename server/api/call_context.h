@@ -12,8 +12,10 @@ class CallContext {
  public:
   virtual ~CallContext() = default;
 
-  // As gRPC writes it: "ipv4:10.0.0.7:51234".
+  // The client's address: "ipv4:10.0.0.7:51234".
   virtual std::string peer() const = 0;
+  // What the server calls its connection; empty where that has no name.
+  virtual std::string connection() const { return ""; }
   // The value of the header, "Bearer ..."; empty without one.
   virtual std::string authorization() const = 0;
   // When the client itself gives up, if it says so.

@@ -1,5 +1,6 @@
 #include "server/api/grpc_context.h"
 
+#include "net/guard/peer_name.h"
 #include "server/api/request_id.h"
 
 namespace foredraft {
@@ -13,6 +14,8 @@ std::optional<std::chrono::system_clock::time_point> GrpcContext::deadline() con
 void GrpcContext::SetRequestId(const std::string& id) {
   context_->AddTrailingMetadata(kRequestIdMetadata, id);
 }
+
+std::string GrpcContext::PeerOf(const grpc::ServerContextBase& context) { return ShownPeer(context.peer()); }
 
 std::string GrpcContext::AuthorizationOf(const grpc::ServerContextBase& context) {
   const auto& metadata = context.client_metadata();

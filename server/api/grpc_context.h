@@ -16,12 +16,15 @@ class GrpcContext final : public CallContext {
   // gRPC's context is valid until the call is done.
   explicit GrpcContext(grpc::CallbackServerContext* context) : context_(context) {}
 
-  std::string peer() const override { return context_->peer(); }
+  std::string peer() const override { return PeerOf(*context_); }
+  std::string connection() const override { return context_->peer(); }
   std::string authorization() const override { return AuthorizationOf(*context_); }
   std::optional<std::chrono::system_clock::time_point> deadline() const override;
   void SetRequestId(const std::string& id) override;
   void Cancel() override { context_->TryCancel(); }
 
+  // The client's address, also behind a guard.
+  static std::string PeerOf(const grpc::ServerContextBase& context);
   static std::string AuthorizationOf(const grpc::ServerContextBase& context);
 
  private:

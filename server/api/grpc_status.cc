@@ -5,6 +5,7 @@
 #include "base/error_reason.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/api/grpc_context.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
 
@@ -29,7 +30,7 @@ void Answer(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reac
             const absl::Status& status) {
   const std::string id = MakeRequestId();
   context->AddTrailingMetadata(kRequestIdMetadata, id);
-  if (!status.ok()) LogRefusal(id, context->peer(), status);
+  if (!status.ok()) LogRefusal(id, GrpcContext::PeerOf(*context), status);
   reactor->Finish(ToGrpc(status));
 }
 

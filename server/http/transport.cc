@@ -4,7 +4,8 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "net/tls_context.h"
 
 namespace foredraft {
 namespace {
@@ -58,28 +59,9 @@ class TlsTransport final : public Transport {
 
 absl::StatusOr<Transport::TlsContext> Transport::MakeTlsContext(const ServerPems& pems) {
   if (pems.cert.empty()) return TlsContext();
-  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
-  boost::system::error_code error;
-  const auto refuse = [&](const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat("server.tls: ", what, ": ", error.message()));
-  };
-  SSL_CTX* const native = context->native_handle();
-  SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
-  // Without resumption: a session would outlive the authority that let its client in.
-  SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
-  SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);
-  context->use_certificate_chain(net::buffer(pems.cert), error);
-  if (error) return refuse("cert");
-  context->use_private_key(net::buffer(pems.key), ssl::context::pem, error);
-  if (error) return refuse("key");
-  if (!pems.client_ca.empty()) {
-    context->add_certificate_authority(net::buffer(pems.client_ca), error);
-    if (error) return refuse("client_ca");
-    context->set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert, error);
-    if (error) return refuse("client_ca");
-  }
-  return context;
+  ASSIGN_OR_RETURN(const TlsContextPtr made, ::foredraft::MakeTlsContext(pems, {}, Protocol::kHttp1));
+  SSL_CTX_up_ref(made.get());
+  return std::make_shared<ssl::context>(made.get());
 }
 
 std::unique_ptr<Transport> Transport::Create(Socket socket, const TlsContext& tls) {

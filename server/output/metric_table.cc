@@ -68,6 +68,17 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_connections", kGauge, "", "Open connections to the API and the gateway listener."},
     {"foredraft_connections_refused_total", kCounter, "",
      "Connections that were closed at once because server.max_connections were open."},
+    {"foredraft_connections_closed_total", kCounter,
+     "reason (preface, frame, header_block, resets, pings, settings, frames, streams, handshake, evicted)",
+     "gRPC connections that were closed for what their client sent or did not send in time, or, `evicted`, "
+     "for "
+     "a newer one while server.max_connections were open. Connections with an admitted call are closed for "
+     "the "
+     "first three reasons only, and for headers that do not end in time."},
+    {"foredraft_connections_slowed_total", kCounter, "who (stranger, client)",
+     "Times that a gRPC connection was left unread for a while because of its rate of frames or calls. "
+     "stranger: "
+     "no call on it was admitted so far."},
     {"foredraft_worker_connections_refused_total", kCounter, "",
      "Connections to parallel.leader_address that were closed because more than "
      "parallel.max_pending_connections had not joined as a worker."},

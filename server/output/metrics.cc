@@ -139,6 +139,12 @@ void Metrics::AddEngine() {
 void Metrics::AddListeners() {
   connections_ = AddGauge("foredraft_connections");
   connections_refused_ = AddCounter("foredraft_connections_refused_total");
+  for (int i = 0; i < kGuardEvents; ++i) {
+    const auto event = static_cast<GuardEvent>(i);
+    guard_events_[static_cast<size_t>(i)] =
+        Closes(event) ? AddCounter("foredraft_connections_closed_total", {{"reason", NameOf(event)}})
+                      : AddCounter("foredraft_connections_slowed_total", {{"who", NameOf(event)}});
+  }
   worker_connections_refused_ = AddCounter("foredraft_worker_connections_refused_total");
   port_probe_failures_ = AddCounter("foredraft_port_probe_failures_total");
   certificate_expiry_ = AddGauge("foredraft_tls_certificate_expiry_timestamp_seconds");

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/slot_arrays.h"
+#include "net/guard/guard_events.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
@@ -68,6 +69,7 @@ class Metrics : public prometheus::Collectable {
   // Any thread: the listeners.
   void RecordRefusedConnection() { connections_refused_->Increment(); }
   void RecordRefusedWorkerConnection() { worker_connections_refused_->Increment(); }
+  void RecordGuard(GuardEvent event) { guard_events_[static_cast<size_t>(event)]->Increment(); }
   void RecordPortProbeFailure() { port_probe_failures_->Increment(); }
   void SetConnections(int open) { connections_->Set(open); }
   void SetCertificateExpiry(int64_t seconds) { certificate_expiry_->Set(static_cast<double>(seconds)); }
@@ -149,6 +151,7 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
   prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *forced_, *waiting_;
   prometheus::Counter *connections_refused_, *port_probe_failures_, *worker_connections_refused_;
+  std::array<prometheus::Counter*, kGuardEvents> guard_events_;
   prometheus::Gauge *connections_, *certificate_expiry_;
   std::vector<RankMetrics> ranks_;
   ProcessMetrics process_;

@@ -64,7 +64,7 @@ TEST(Attack, MoreConnectionsThanDescriptors) {
   // Soft and hard limit, so that the daemon cannot raise it.
   Daemon daemon({}, kConfig, {}, "ulimit -n 256");
   EXPECT_THAT(daemon.process().Stderr(),
-              HasSubstr("lowered to 128: the limit of descriptors (ulimit -n) is 256"));
+              HasSubstr("lowered to 42: the limit of descriptors (ulimit -n) is 256"));
   Connections connections(daemon.grpc_address());
   for (int round = 0; round < 8; ++round) {
     connections.Open(60);

@@ -142,10 +142,11 @@ TEST(ConnectionsLeft, LeavesDescriptorsForTheRest) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit low = {.rlim_cur = 256, .rlim_max = limit.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  EXPECT_EQ(ConnectionsLeft("server.test", 4096, 0), 128);
-  EXPECT_EQ(ConnectionsLeft("server.test", 4096, 100), 28);
-  EXPECT_EQ(ConnectionsLeft("server.test", 4096, 200), 1);
-  EXPECT_EQ(ConnectionsLeft("server.test", 20, 0), 20);
+  EXPECT_EQ(ConnectionsLeft("server.test", 4096, 0, 1), 128);
+  EXPECT_EQ(ConnectionsLeft("server.test", 4096, 100, 1), 28);
+  EXPECT_EQ(ConnectionsLeft("server.test", 4096, 200, 1), 1);
+  EXPECT_EQ(ConnectionsLeft("server.test", 20, 0, 1), 20);
+  EXPECT_EQ(ConnectionsLeft("server.test", 4096, 0, 3), 42);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 

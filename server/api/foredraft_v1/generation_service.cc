@@ -156,7 +156,7 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
     };
     Answer(context, reactor, OrOutOfMemory(encode));
   };
-  admission_.Tokenize(ClientName(context->peer(), *caller), request->ByteSizeLong(), tokenize);
+  admission_.Tokenize(ClientName(GrpcContext::PeerOf(*context), *caller), request->ByteSizeLong(), tokenize);
   return reactor;
 }
 

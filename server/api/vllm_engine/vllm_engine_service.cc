@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "server/api/grpc_context.h"
 #include "server/api/grpc_status.h"
 #include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
@@ -136,7 +137,7 @@ grpc::ServerWriteReactor<::smg::grpc::common::GetTokenizerChunk>* VllmEngineServ
   context->AddTrailingMetadata(kRequestIdMetadata, id);
   absl::StatusOr<std::shared_ptr<const TokenizerBundle>> bundle =
       OrOutOfMemory([&] { return Bundle(*context); });
-  if (!bundle.ok()) LogRefusal(id, context->peer(), bundle.status());
+  if (!bundle.ok()) LogRefusal(id, GrpcContext::PeerOf(*context), bundle.status());
   return new TokenizerCall(std::move(bundle));
 }
 

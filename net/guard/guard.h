@@ -1,0 +1,106 @@
+#pragma once
+
+// Stands between the connections that listeners accept and gRPC. It terminates TLS, checks the frames that
+// clients send (relay.h), and passes everything on to gRPC through pairs of unix sockets.
+//
+// gRPC 1.51 counts neither header blocks nor resets (CVE-2023-33953, CVE-2023-44487), keeps the memory that
+// floods took, and knows nothing of who may call. Here a connection is a stranger's until a call on it was
+// admitted (Admitted). Strangers share a thread; clients have threads of their own, so that no stranger's
+// bytes are read before a client's.
+
+#include <openssl/ssl.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "net/acceptor.h"
+#include "net/guard/guard_loop.h"
+#include "net/guard/guard_report.h"
+#include "net/guard/guard_table.h"
+#include "net/guard/stranger_budgets.h"
+#include "net/tls_context.h"
+
+namespace foredraft {
+
+// A listener behind a guard. Thread-safe.
+class GuardedListener {
+ public:
+  struct Options {
+    std::chrono::milliseconds handshake_timeout{};
+    // For new connections; null, or returns null: in clear.
+    std::function<TlsContextPtr()> tls;
+    // Gives the server a connected socket.
+    std::function<void(int listener_fd, int fd)> intake;
+  };
+  explicit GuardedListener(Options options) : options_(std::move(options)) {}
+
+  // From now on the server gets no connection. When it returns, none is being given.
+  void Stop();
+  // False: it has stopped, and `fd` is closed.
+  bool Give(int listener_fd, int fd);
+  const Options& options() const { return options_; }
+
+ private:
+  const Options options_;
+  std::mutex mutex_;
+  bool stopped_ = false;  // guarded by mutex_
+};
+
+class Guard {
+ public:
+  // `count` counts the connections, and asks the guard for room when all are taken. `counted` as GuardReport.
+  Guard(ConnectionCount& count, std::function<void(GuardEvent)> counted);
+  ~Guard();  // Stop
+
+  // An accepted connection, non-blocking, that `count` has counted. Any thread.
+  void Take(std::shared_ptr<GuardedListener> listener, int listener_fd, int fd);
+  // A call was admitted that came from this peer, as gRPC names it. Any thread.
+  void Admitted(std::string_view grpc_peer);
+  // Whether strangers have left so much behind since the last time that memory may be given back. Any thread.
+  bool TakeFlood() { return report_.TakeFlood(); }
+
+  // After the servers have closed their connections: passes on what they sent last, for at most a second, and
+  // closes all. Safe to call twice.
+  void Stop();
+
+ private:
+  static constexpr size_t kClientLoops = 2;
+  struct Arrival {
+    uint64_t id;
+    int listener_fd;
+    int fd;
+    std::string peer;
+  };
+
+  GuardLoop::Hooks StrangerHooks();
+  GuardLoop::Hooks ClientHooks();
+  GuardLoop& ClientLoop(uint64_t id) { return *client_loops_[id % kClientLoops]; }
+  void Promote(uint64_t id);
+  void CountStreams(const GuardedConnection& connection);
+  void Begin(const std::shared_ptr<GuardedListener>& listener, const Arrival& arrival);
+  void MoveToClients(uint64_t id);
+  void Ended(const GuardedConnection& connection);
+  void CloseWorst();
+
+  ConnectionCount& count_;
+  GuardReport report_;
+  GuardTable table_;
+  // Of the strangers' thread.
+  StrangerBudgets budgets_;
+  GuardTime next_sweep_{};
+  std::unordered_map<uint64_t, size_t> unfinished_;  // streams by connection
+  size_t unfinished_total_ = 0;
+
+  std::atomic<bool> stopped_ = false;
+  GuardLoop strangers_;
+  std::array<std::unique_ptr<GuardLoop>, kClientLoops> client_loops_;
+};
+
+}  // namespace foredraft

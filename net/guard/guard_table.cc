@@ -1,0 +1,55 @@
+#include "net/guard/guard_table.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+namespace foredraft {
+
+void GuardTable::Add(uint64_t id, int fd, const std::string& address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  entries_[id] = {.fd = fd, .address = address};
+  strangers_[address][id] = fd;
+}
+
+bool GuardTable::Remove(uint64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return true;
+  const bool evicted = found->second.evicted;
+  if (!evicted) count_.Remove(found->second.fd);
+  ForgetStranger(id, found->second.address);
+  entries_.erase(found);
+  return !evicted;
+}
+
+void GuardTable::BecomeClient(uint64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end() || found->second.is_client || found->second.evicted) return;
+  found->second.is_client = true;
+  ForgetStranger(id, found->second.address);
+  promoted_(id);
+}
+
+bool GuardTable::EvictOne() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto most = std::max_element(strangers_.begin(), strangers_.end(), [](const auto& a, const auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  if (most == strangers_.end()) return false;
+  const auto [id, fd] = *most->second.begin();
+  entries_[id].evicted = true;
+  ForgetStranger(id, most->first);
+  count_.Remove(fd);
+  shutdown(fd, SHUT_RDWR);  // its owner reads the end and closes it
+  return true;
+}
+
+void GuardTable::ForgetStranger(uint64_t id, const std::string& address) {
+  const auto queue = strangers_.find(address);
+  if (queue == strangers_.end() || queue->second.erase(id) == 0) return;
+  if (queue->second.empty()) strangers_.erase(queue);
+}
+
+}  // namespace foredraft

@@ -1,0 +1,51 @@
+#pragma once
+
+// The connections of a guard, and which of them goes when there are too many.
+//
+// Whoever reaches the port can hold connections. So when all are taken, a newcomer takes the place of a
+// stranger: of the address that has most of them the one that came first. Connections on which a call was
+// admitted never go. A client needs milliseconds to be admitted. Thread-safe.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "net/acceptor.h"
+
+namespace foredraft {
+
+class GuardTable {
+ public:
+  // `promoted` is called once for a connection that becomes a client's, on the thread that says so.
+  GuardTable(ConnectionCount& count, std::function<void(uint64_t id)> promoted)
+      : count_(count), promoted_(std::move(promoted)) {}
+
+  // `id` is greater than those of earlier connections; `address` as LimitedAddress.
+  void Add(uint64_t id, int fd, const std::string& address);
+  // Before `fd` is closed. False: it was evicted.
+  bool Remove(uint64_t id);
+  // A call was admitted on it. Unknown ids have no effect.
+  void BecomeClient(uint64_t id);
+  // Ends a stranger's connection, which its owner then removes. False: there is none.
+  bool EvictOne();
+
+ private:
+  struct Entry {
+    int fd = -1;
+    std::string address;
+    bool is_client = false;
+    bool evicted = false;
+  };
+  void ForgetStranger(uint64_t id, const std::string& address);  // the caller holds mutex_
+
+  ConnectionCount& count_;
+  const std::function<void(uint64_t)> promoted_;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Entry> entries_;               // guarded by mutex_
+  std::map<std::string, std::map<uint64_t, int>> strangers_;  // guarded by mutex_; fd by id by address
+};
+
+}  // namespace foredraft

@@ -1,0 +1,32 @@
+#pragma once
+
+// How a guarded connection is named towards gRPC. gRPC gets one end of a pair of unix sockets; the other end
+// is bound to an abstract name that says who is connected, and ServerContext::peer() shows that name.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace foredraft {
+
+struct GuardedPeer {
+  uint64_t id = 0;      // of the connection, unique in the process
+  std::string address;  // "ipv4:10.0.0.7:51234", "ipv6:[fe80::1]:51234", "unix:"
+};
+
+// Without the leading zero byte. Names of other processes differ.
+std::string AbstractName(const GuardedPeer& peer);
+// None: `grpc_peer` is not a guarded connection.
+std::optional<GuardedPeer> ReadGuardedPeer(std::string_view grpc_peer);
+// The client's address as people read it, of guarded and other connections.
+std::string ShownPeer(std::string_view grpc_peer);
+
+// The other end of a socket that a listener has accepted; an IPv4 client of an IPv6 socket is named as what
+// it is. Empty: it is gone.
+std::string PeerAddressOf(int fd);
+// What counts as one peer in limits by address: a host, and for IPv6 the network of 64 bits that a host may
+// have whole.
+std::string LimitedAddress(std::string_view peer_address);
+
+}  // namespace foredraft

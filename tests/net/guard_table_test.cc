@@ -1,0 +1,89 @@
+// Which connection goes when all are taken.
+
+#include "net/guard/guard_table.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+
+namespace foredraft {
+namespace {
+
+class Table : public testing::Test {
+ protected:
+  Table() {
+    count_.OnFull([this] { return table_.EvictOne(); });
+  }
+  ~Table() override {
+    for (const auto& [id, ends] : pairs_) {
+      for (const int fd : ends) close(fd);
+    }
+  }
+
+  // As an acceptor does it. False: there was no room.
+  bool Arrive(uint64_t id, const std::string& address) {
+    std::array<int, 2>& ends = pairs_[id];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+    if (!count_.Add(ends[0])) return false;
+    table_.Add(id, ends[0], address);
+    return true;
+  }
+  bool IsEvicted(uint64_t id) {
+    pollfd other = {.fd = pairs_[id][1], .events = POLLIN, .revents = 0};
+    return poll(&other, 1, 0) > 0;
+  }
+  std::set<uint64_t> Evicted() {
+    std::set<uint64_t> ids;
+    for (const auto& [id, ends] : pairs_) {
+      if (IsEvicted(id)) ids.insert(id);
+    }
+    return ids;
+  }
+
+  ConnectionCount count_{4};
+  std::set<uint64_t> promoted_;
+  GuardTable table_{count_, [this](uint64_t id) { promoted_.insert(id); }};
+  std::map<uint64_t, std::array<int, 2>> pairs_;
+};
+
+TEST_F(Table, TheFirstStrangerOfTheAddressThatHasMostGoes) {
+  EXPECT_TRUE(Arrive(1, "other"));
+  for (const uint64_t id : {2, 3, 4}) EXPECT_TRUE(Arrive(id, "crowd"));
+  EXPECT_TRUE(Evicted().empty());
+  EXPECT_TRUE(Arrive(5, "crowd"));
+  EXPECT_TRUE(Arrive(6, "new"));
+  EXPECT_EQ(Evicted(), (std::set<uint64_t>{2, 3}));
+  EXPECT_FALSE(table_.Remove(2));
+  EXPECT_TRUE(table_.Remove(1));
+  EXPECT_EQ(count_.open(), 3);
+}
+
+TEST_F(Table, AClientStays) {
+  for (const uint64_t id : {1, 2, 3, 4}) EXPECT_TRUE(Arrive(id, "crowd"));
+  table_.BecomeClient(1);
+  table_.BecomeClient(1);
+  table_.BecomeClient(99);
+  EXPECT_EQ(promoted_, (std::set<uint64_t>{1}));
+  for (uint64_t id = 5; id < 30; ++id) EXPECT_TRUE(Arrive(id, "crowd"));
+  EXPECT_FALSE(IsEvicted(1));
+  EXPECT_FALSE(IsEvicted(29));
+  EXPECT_EQ(Evicted().size(), 25u);
+}
+
+TEST_F(Table, AmongClientsAloneThereIsNoRoom) {
+  for (const uint64_t id : {1, 2, 3, 4}) {
+    EXPECT_TRUE(Arrive(id, "crowd"));
+    table_.BecomeClient(id);
+  }
+  EXPECT_FALSE(Arrive(5, "crowd"));
+  EXPECT_TRUE(Evicted().empty());
+  EXPECT_TRUE(table_.Remove(3));
+  EXPECT_TRUE(Arrive(6, "crowd"));
+}
+
+}  // namespace
+}  // namespace foredraft
