@@ -109,8 +109,9 @@ const ConfigField kFields[] = {
      kSet, "Largest gRPC message and HTTP body that is accepted, in MiB."},
     {"server.max_connections", MEMBER(c.server.max_connections), Range(1, 1 << 20), kRestart, kDaemon,
      NoBits(), kSet,
-     "Connections to `grpc_address`, `gateway_address` and `http_address` together; further ones are closed "
-     "at once. Of those to `http_address` at most half, and a quarter from one address, may wait for their "
+     "Connections to `grpc_address`, `gateway_address` and `http_address` together. Further ones take the "
+     "place of gRPC connections without an admitted call, or are closed at once. Of those to `http_address` "
+     "at most half, and a quarter from one address, may wait for their "
      "client; then the one that has waited longest is closed. Lowered "
      "where the limit of descriptors (`ulimit -n`) leaves fewer."},
     {"server.max_streams_per_connection", MEMBER(c.server.max_streams_per_connection), Range(1, 1 << 20),

@@ -74,6 +74,8 @@ class Acceptor {
   // Closes the sockets; connections stay. Safe to call twice.
   void Stop();
   int port() const { return port_; }
+  // One of the listening sockets, until Stop.
+  int listener_fd() const { return sockets_.fds().front(); }
 
   // The next connection from this local port (of a TCP client) is taken whatever the count: the watchdog's
   // own. Connections of this process over a unix socket always are.

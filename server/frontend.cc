@@ -27,6 +27,7 @@ constexpr int kHttpWorkers = 2;      // read JSON and tokenize
 // else is connected.
 constexpr int kWaitingPages = 128;
 constexpr int kWaitingPagesPerAddress = 64;
+constexpr std::chrono::seconds kServerAnswer(2);
 constexpr int kFailedProbes = 3;  // in a row, until /healthz says so
 constexpr std::chrono::hours kExpiryPeriod(24);
 constexpr std::chrono::seconds kMemoryPeriod(10);
@@ -249,10 +250,12 @@ void Frontend::StartWatchdog() {
 }
 
 void Frontend::ProbeOwnPort() {
-  const absl::Status answer =
+  absl::Status answer =
       Probe({.address = grpc_address(), .tls = certificates_->encrypts(), .dials_from = [this](int port) {
                grpc_->acceptor().ExpectOwn(port);
              }});
+  // Under TLS the answer is the guard's.
+  if (answer.ok() && certificates_->encrypts()) answer = ProbeServer(grpc_->Dial(), kServerAnswer);
   if (answer.ok()) {
     if (failed_probes_.exchange(0) > 0) Log(LogLevel::kInfo, "server.grpc_address answers again");
     return;

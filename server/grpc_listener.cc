@@ -2,6 +2,7 @@
 
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/support/server_interceptor.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <utility>
@@ -102,20 +103,27 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Open(const ServerCon
 }
 
 Acceptor::Take GrpcListener::TakeThrough(const ServerConfig& limits, const Options& options) {
-  Acceptor::Take intake = [intake = intake_.get()](int listener_fd, int fd) {
+  give_ = [intake = intake_.get()](int listener_fd, int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener_fd;
     connection.fd = fd;
     intake->HandleNewConnection(&connection);
   };
-  if (options.guard == nullptr) return intake;
+  if (options.guard == nullptr) return give_;
   guarded_ = std::make_shared<GuardedListener>(
       GuardedListener::Options{.handshake_timeout = std::chrono::seconds(limits.handshake_timeout_s),
                                .tls = options.tls,
-                               .intake = std::move(intake)});
+                               .intake = give_});
   return [guard = options.guard, guarded = guarded_](int listener_fd, int fd) {
     guard->Take(guarded, listener_fd, fd);
   };
+}
+
+int GrpcListener::Dial() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  give_(acceptor_->listener_fd(), ends[1]);
+  return ends[0];
 }
 
 GrpcListener::~GrpcListener() { Shutdown(); }

@@ -47,6 +47,9 @@ class GrpcListener {
   // Thread-safe.
   Acceptor& acceptor() { return *acceptor_; }
 
+  // A connection to the server itself, past listener and guard; the caller closes it. -1: no descriptors.
+  int Dial();
+
   // Accepts no more, ends the calls that are left. What the guard has yet to send it sends until its Stop.
   // Safe to call twice.
   void Shutdown();
@@ -59,6 +62,7 @@ class GrpcListener {
   std::string address_;
   HealthService health_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
+  Acceptor::Take give_;                       // a connection to the server
   std::shared_ptr<GuardedListener> guarded_;  // null without a guard
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -152,6 +153,11 @@ absl::Status Probe(const PortProbe& probe) {
       is_unix ? DialUnix(probe.address.substr(absl::StartsWith(probe.address, "unix:///") ? 7 : 5), deadline)
               : DialTcp(probe, deadline));
   return probe.tls ? AskTls(dialled.fd, deadline) : AskHttp2(dialled.fd, deadline);
+}
+
+absl::Status ProbeServer(int fd, std::chrono::milliseconds timeout) {
+  const Socket dialled(fd);
+  return AskHttp2(dialled.fd, steady_clock::now() + timeout);
 }
 
 }  // namespace foredraft

@@ -21,5 +21,7 @@ struct PortProbe {
 
 // DEADLINE_EXCEEDED or UNAVAILABLE: what failed. Waits up to the timeout.
 absl::Status Probe(const PortProbe& probe);
+// The same for a server of HTTP/2 in clear at the other end of a socket, which is closed in the end.
+absl::Status ProbeServer(int fd, std::chrono::milliseconds timeout);
 
 }  // namespace foredraft

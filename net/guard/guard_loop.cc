@@ -42,7 +42,7 @@ GuardLoop::GuardLoop(const char* name, Hooks hooks)
   CHECK_GE(epoll_fd_, 0) << "epoll_create1: " << std::strerror(errno);
   CHECK_GE(wake_fd_, 0) << "eventfd: " << std::strerror(errno);
   uint32_t watched = 0;
-  Watch(wake_fd_, kWakeTag, EPOLLIN, watched);
+  CHECK(Watch(wake_fd_, kWakeTag, EPOLLIN, watched)) << std::strerror(errno);
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), name);
 }
@@ -133,32 +133,38 @@ void GuardLoop::Advance(uint64_t id, Relay::Ready ready) {
 void GuardLoop::Settle(Connections::iterator entry) {
   GuardedConnection& connection = entry->second;
   Relay& relay = *connection.relay;
+  if (!relay.is_over() && !WatchBoth(connection)) relay.Close();
   if (const std::optional<GuardEvent> event = relay.TakeEvent(); event.has_value()) {
     hooks_.event(connection, *event);
   }
-  if (relay.is_over()) {
-    hooks_.advanced(connection);
-    Unwatch(connection);
-    hooks_.ended(connection);
-    connections_.erase(entry);
-    count_.fetch_sub(1);
+  hooks_.advanced(connection);
+  if (!relay.is_over()) {
+    SetTimer(connection, relay.wake_at());
     return;
   }
-  Watch(relay.client_fd(), ClientTag(connection.id), relay.client_events(), connection.client_events);
-  if (relay.server_fd() >= 0) {
-    Watch(relay.server_fd(), ServerTag(connection.id), relay.server_events(), connection.server_events);
-  }
-  SetTimer(connection, relay.wake_at());
-  hooks_.advanced(connection);
+  Unwatch(connection);
+  hooks_.ended(connection);
+  connections_.erase(entry);
+  count_.fetch_sub(1);
 }
 
 // A descriptor without events is taken out: epoll would tell again and again that its other end has closed.
-void GuardLoop::Watch(int fd, uint64_t tag, uint32_t events, uint32_t& watched) const {
-  if (events == watched) return;
+bool GuardLoop::Watch(int fd, uint64_t tag, uint32_t events, uint32_t& watched) const {
+  if (events == watched) return true;
   epoll_event event = {.events = events, .data = {.u64 = tag}};
   const int operation = watched == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
-  CHECK_EQ(epoll_ctl(epoll_fd_, operation, fd, &event), 0) << std::strerror(errno);
+  if (epoll_ctl(epoll_fd_, operation, fd, &event) != 0) return false;
   watched = events;
+  return true;
+}
+
+bool GuardLoop::WatchBoth(GuardedConnection& connection) const {
+  const Relay& relay = *connection.relay;
+  if (!Watch(relay.client_fd(), ClientTag(connection.id), relay.client_events(), connection.client_events)) {
+    return false;
+  }
+  return relay.server_fd() < 0 ||
+         Watch(relay.server_fd(), ServerTag(connection.id), relay.server_events(), connection.server_events);
 }
 
 void GuardLoop::SetTimer(GuardedConnection& connection, GuardTime wake_at) {
@@ -188,7 +194,11 @@ std::unique_ptr<GuardedConnection> GuardLoop::Take(uint64_t id) {
 void GuardLoop::Close(uint64_t id, std::optional<GuardEvent> event) {
   const auto entry = connections_.find(id);
   if (entry == connections_.end()) return;
-  entry->second.relay->Close(event);
+  if (event.has_value()) {
+    entry->second.relay->Refuse(*event, Clock::now());
+  } else {
+    entry->second.relay->Close();
+  }
   Settle(entry);
 }
 

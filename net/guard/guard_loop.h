@@ -57,7 +57,7 @@ class GuardLoop {
   void Add(GuardedConnection connection);
   // Takes a connection out of the loop; none if it has ended.
   std::unique_ptr<GuardedConnection> Take(uint64_t id);
-  // `event`: why.
+  // `event`: for what its client did; none: because the guard stops.
   void Close(uint64_t id, std::optional<GuardEvent> event);
   void ForEach(const std::function<void(const GuardedConnection&)>& visit) const;
   // Any thread.
@@ -72,7 +72,9 @@ class GuardLoop {
   void PassTimers();
   void Advance(uint64_t id, Relay::Ready ready);
   void Settle(Connections::iterator entry);
-  void Watch(int fd, uint64_t tag, uint32_t events, uint32_t& watched) const;
+  // False: the system has no memory for it.
+  bool Watch(int fd, uint64_t tag, uint32_t events, uint32_t& watched) const;
+  bool WatchBoth(GuardedConnection& connection) const;
   void SetTimer(GuardedConnection& connection, GuardTime wake_at);
   void Unwatch(GuardedConnection& connection);
 

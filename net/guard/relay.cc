@@ -16,6 +16,7 @@ using State = ByteChannel::State;
 
 constexpr int kTurns = 4;  // reads of one Advance, so that one connection does not keep the others waiting
 constexpr std::chrono::seconds kStallTimeout(60);
+constexpr std::chrono::seconds kPenalty(1);
 
 // Bytes that the socket took; -1: it is closed.
 ssize_t SendSome(int fd, std::string_view bytes) {
@@ -55,10 +56,11 @@ void Relay::Advance(GuardTime now, std::span<char> area, Ready ready) {
 }
 
 void Relay::PassDeadlines(GuardTime now) {
-  if (now >= stall_) {
+  if (now >= stall_ || (phase_ == Phase::kRefused && now >= deadline_)) {
     Close();
-  } else if (now >= deadline_ && !waits_) {
-    Close(GuardEvent::kHandshake);
+  } else if (now >= deadline_ && !waits_ && !is_over()) {
+    event_ = GuardEvent::kHandshake;
+    Close();
   }
 }
 
@@ -98,11 +100,12 @@ void Relay::Inspect(std::string_view bytes, GuardTime now) {
   budget_.Begin(now);
   const FrameReader::Result read = reader_.Read(bytes, budget_);
   if (read.fault.has_value()) {
-    return Close(*read.fault == FrameFault::kPreface       ? GuardEvent::kPreface
-                 : *read.fault == FrameFault::kHeaderBlock ? GuardEvent::kHeaderBlock
-                                                           : GuardEvent::kFrame);
+    const GuardEvent event = *read.fault == FrameFault::kPreface       ? GuardEvent::kPreface
+                             : *read.fault == FrameFault::kHeaderBlock ? GuardEvent::kHeaderBlock
+                                                                       : GuardEvent::kFrame;
+    return Refuse(event, now);
   }
-  if (budget_.excess().has_value()) return Close(*budget_.excess());
+  if (budget_.excess().has_value()) return Refuse(*budget_.excess(), now);
   if (read.waits) {
     waits_ = true;
     event_ = is_client() ? GuardEvent::kSlowedClient : GuardEvent::kSlowedStranger;
@@ -111,9 +114,10 @@ void Relay::Inspect(std::string_view bytes, GuardTime now) {
   size_t sent = 0;
   if (read.ready > 0) {
     if (server_fd_ < 0) server_fd_ = options_.open_server();
-    const ssize_t result = server_fd_ < 0 ? -1 : SendSome(server_fd_, bytes.substr(0, read.ready));
-    if (result < 0) return Close();
-    if (phase_ == Phase::kOpening) phase_ = Phase::kOpen;
+    if (server_fd_ < 0) return Close();
+    phase_ = Phase::kOpen;
+    const ssize_t result = SendSome(server_fd_, bytes.substr(0, read.ready));
+    if (result < 0) return ServerLeft();
     sent = static_cast<size_t>(result);
   }
   ready_ = read.ready - sent;
@@ -128,17 +132,21 @@ bool Relay::PassOn() {
   if (ready_ == 0) return true;
   const ssize_t sent = SendSome(server_fd_, std::string_view(inbound_).substr(0, ready_));
   if (sent < 0) {
-    // What the server has sent before it closed is still read.
-    ready_ = 0;
-    inbound_.clear();
-    waits_ = false;
-    deadline_ = GuardTime::max();
-    phase_ = Phase::kEnding;
+    ServerLeft();
     return false;
   }
   ready_ -= static_cast<size_t>(sent);
   RemoveFront(inbound_, static_cast<size_t>(sent));
   return ready_ == 0;
+}
+
+// What the server has sent before it closed is still read.
+void Relay::ServerLeft() {
+  ready_ = 0;
+  inbound_ = {};
+  waits_ = false;
+  deadline_ = GuardTime::max();
+  phase_ = Phase::kEnding;
 }
 
 void Relay::MoveAnswers(GuardTime now, std::span<char> area) {
@@ -190,14 +198,23 @@ void Relay::SetDeadline(GuardTime now) {
   }
 }
 
-void Relay::Close(std::optional<GuardEvent> event) {
-  if (event.has_value()) event_ = event;
-  phase_ = Phase::kOver;
+void Relay::Refuse(GuardEvent event, GuardTime now) {
+  if (is_over()) return;
+  event_ = event;
+  phase_ = Phase::kRefused;
+  if (server_fd_ >= 0) close(std::exchange(server_fd_, -1));
+  inbound_ = {};
+  outbound_ = {};
+  ready_ = 0;
+  waits_ = tls_wants_write_ = false;
+  stall_ = GuardTime::max();
+  deadline_ = now + kPenalty;
+  reader_.StopCounting();
 }
 
 uint32_t Relay::client_events() const {
   if (tls_wants_write_ || !outbound_.empty()) return EPOLLOUT;
-  if (phase_ == Phase::kEnding || waits_ || ready_ > 0) return 0;
+  if (phase_ == Phase::kEnding || phase_ == Phase::kRefused || waits_ || ready_ > 0) return 0;
   return EPOLLIN;
 }
 

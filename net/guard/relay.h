@@ -12,6 +12,7 @@
 // | opening | preface and SETTINGS have come; then the server gets its end of the pair | the same |
 // | open | either end closes; strangers only while they keep to their budget | handshake_timeout for a header block that does not end |
 // | ending | the client has read what the server sent last | kStallTimeout |
+// | refused | nobody reads what its client sends; an attacker's next connection comes that much later | kPenalty |
 // | over | - | - |
 // clang-format on
 //
@@ -57,7 +58,9 @@ class Relay {
   void Advance(GuardTime now, std::span<char> area, Ready ready);
   // From now on the rates of a client hold.
   void BecomeClient(GuardTime now);
-  void Close(std::optional<GuardEvent> event = std::nullopt);
+  void Close() { phase_ = Phase::kOver; }
+  // For what the client did: the server's end closes at once, the client's a little later.
+  void Refuse(GuardEvent event, GuardTime now);
 
   int client_fd() const { return options_.fd; }
   int server_fd() const { return server_fd_; }
@@ -74,7 +77,7 @@ class Relay {
   std::optional<GuardEvent> TakeEvent();
 
  private:
-  enum class Phase { kHandshake, kOpening, kOpen, kEnding, kOver };
+  enum class Phase { kHandshake, kOpening, kOpen, kEnding, kRefused, kOver };
 
   bool is_open() const { return phase_ == Phase::kOpening || phase_ == Phase::kOpen; }
   void PassDeadlines(GuardTime now);
@@ -83,6 +86,7 @@ class Relay {
   // Checks all bytes that have come and are not passed on, and passes on what may be.
   void Inspect(std::string_view bytes, GuardTime now);
   bool PassOn();  // inbound_'s ready bytes. False: the server does not take more now
+  void ServerLeft();
   void MoveAnswers(GuardTime now, std::span<char> area);
   bool WriteAnswers(std::string_view bytes, GuardTime now);  // false: it goes on when the client reads
   void SetDeadline(GuardTime now);

@@ -28,13 +28,17 @@ std::array<int, 2> Pair() {
 class RelayTest : public testing::Test {
  protected:
   RelayTest() : client_(Pair()), server_(Pair()) {
-    relay_ = std::make_unique<Relay>(
-        Relay::Options{
-            .fd = client_[0], .handshake_timeout = seconds(20), .open_server = [this] { return server_[0]; }},
-        address_, now_);
+    relay_ = std::make_unique<Relay>(Relay::Options{.fd = client_[0],
+                                                    .handshake_timeout = seconds(20),
+                                                    .open_server =
+                                                        [this] {
+                                                          was_opened_ = true;
+                                                          return server_[0];
+                                                        }},
+                                     address_, now_);
   }
   ~RelayTest() override {
-    if (relay_->server_fd() < 0) close(server_[0]);
+    if (!was_opened_) close(server_[0]);
     relay_.reset();
     close(client_[1]);
     close(server_[1]);
@@ -56,6 +60,7 @@ class RelayTest : public testing::Test {
   StreamBudget address_{kAddressRates, now_};
   std::array<int, 2> client_, server_;  // the first of each is the relay's
   std::array<char, 65536> area_;
+  bool was_opened_ = false;
   std::unique_ptr<Relay> relay_;
 };
 
@@ -153,9 +158,15 @@ TEST_F(RelayTest, AFloodEndsAStranger) {
   std::string text;
   for (int i = 0; i < 200; ++i) text += Http2Frame(kPing, 0, 0, "12345678");
   Send(text);
-  EXPECT_TRUE(relay_->is_over());
   EXPECT_EQ(relay_->TakeEvent(), GuardEvent::kPings);
   EXPECT_EQ(Received(server_[1]), kClientBegin) << "nothing of the flood arrives";
+  EXPECT_EQ(recv(server_[1], text.data(), 1, 0), 0) << "the server is rid of it at once";
+  EXPECT_EQ(relay_->client_events(), 0u) << "its next connection comes a little later";
+  EXPECT_EQ(relay_->wake_at(), now_ + seconds(1));
+  now_ += seconds(1);
+  Advance();
+  EXPECT_TRUE(relay_->is_over());
+  EXPECT_FALSE(relay_->TakeEvent().has_value());
 }
 
 }  // namespace

@@ -15,6 +15,8 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -53,6 +55,13 @@ class Handshake : public testing::Test {
                                std::filesystem::copy_options::overwrite_existing);
   }
   static TlsConfig Tls() { return {.cert = Path("live.pem"), .key = Path("server.key"), .client_ca = ""}; }
+  static std::shared_ptr<grpc::ChannelCredentials> Trust() {
+    std::stringstream ca;
+    ca << std::ifstream(Path("ca.pem")).rdbuf();
+    grpc::SslCredentialsOptions trust;
+    trust.pem_root_certs = ca.str();
+    return grpc::SslCredentials(trust);
+  }
 
   static std::string dir_;
 };
@@ -108,6 +117,75 @@ TEST_F(Handshake, APeerThatDoesNotGoOnIsClosedAfterTheTimeout) {
   }
 }
 
+// A byte in time prolongs no handshake, and those who do so hold up nobody.
+TEST_F(Handshake, ADrippedHelloIsClosedAndCallsGoOn) {
+  Install("valid.pem");
+  TestServerOptions options;
+  options.frontend.server.handshake_timeout_s = 1;
+  options.frontend.server.tls = Tls();
+  options.frontend.probe_period = milliseconds(200);
+  TestServer server(options);
+  std::vector<int> peers;
+  for (int i = 0; i < 100; ++i) peers.push_back(Dial(server.frontend().grpc_port()));
+  const std::string hello("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+  const auto begin = steady_clock::now();
+  for (const char byte : hello) {
+    for (const int peer : peers) send(peer, &byte, 1, MSG_NOSIGNAL);
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_TRUE(Answers(grpc::CreateChannel(server.address(), Trust())));
+  for (const int peer : peers) {
+    UntilClosed(peer);
+    close(peer);
+  }
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(server.Metric("connections_closed_total", {{"reason", "handshake"}}), 100);
+  EXPECT_EQ(server.Metric("port_probe_failures_total"), 0);
+}
+
+TEST_F(Handshake, OnlyClientsOfHttp2UnderTls12AndLaterComeIn) {
+  Install("valid.pem");
+  TestServerOptions options;
+  options.frontend.server.tls = Tls();
+  TestServer server(options);
+  for (const auto& [flags, taken] : {std::pair<std::string, bool>{"-alpn h2", true},
+                                     {"-alpn h2 -tls1_2", true},
+                                     {"-alpn h2 -tls1_1 -cipher ALL:@SECLEVEL=0", false},
+                                     {"-alpn http/1.1", false}}) {
+    const std::string command =
+        "openssl s_client -connect 127.0.0.1:" + std::to_string(server.frontend().grpc_port()) + " -CAfile " +
+        Path("ca.pem") + " " + flags + " </dev/null >/dev/null 2>&1";
+    EXPECT_EQ(std::system(command.c_str()) == 0, taken) << flags;
+  }
+}
+
+TEST_F(Handshake, ManyStreamsAndLargeRequestsPassUnderTls) {
+  Install("valid.pem");
+  TestServerOptions options;
+  options.frontend.server.tls = Tls();
+  options.frontend.max_queue_size = options.loop.max_queue_size = 4096;
+  TestServer server(options);
+  const auto channel = grpc::CreateChannel(server.address(), Trust());
+  const auto stub = v1::GenerationService::NewStub(channel);
+  std::vector<std::thread> calls;
+  for (int i = 0; i < 128; ++i) {
+    calls.emplace_back([&stub, i] {
+      EXPECT_TRUE(ReadStream(*stub, SimpleRequest(static_cast<uint64_t>(i), 50)).status.ok());
+    });
+  }
+  for (std::thread& call : calls) call.join();
+  v1::GenerateRequest large = SimpleRequest(1, 2);
+  large.set_text(std::string(4 << 20, 'x'));
+  EXPECT_EQ(ReadStream(*stub, large).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  v1::DetokenizeRequest ids;
+  for (int i = 0; i < 100'000; ++i) ids.add_token_ids(5);
+  grpc::ClientContext context;
+  v1::DetokenizeResponse text;
+  EXPECT_TRUE(stub->Detokenize(&context, ids, &text).ok());
+  EXPECT_GE(text.text().size(), 100'000u);
+  EXPECT_EQ(server.Metric("connections_slowed_total", {{"who", "client"}}), 0);
+}
+
 TEST_F(Handshake, AnExpiredCertificateIsNoStart) {
   Install("expired.pem");
   FrontendOptions options = TestServerOptions().frontend;
@@ -138,13 +216,9 @@ TEST_F(Handshake, AnExpiredCertificateReplacesNone) {
   EXPECT_THAT(lines, testing::Contains(ContainsRegex(
                          "^the certificate in use stays: server.tls.cert: .*live.pem: expired on ")));
   EXPECT_EQ(server.Metric("tls_certificate_expiry_timestamp_seconds"), expiry);
-  std::stringstream ca;
-  ca << std::ifstream(Path("ca.pem")).rdbuf();
-  grpc::SslCredentialsOptions trust;
-  trust.pem_root_certs = ca.str();
   const auto until = steady_clock::now() + std::chrono::seconds(3);  // gRPC looks for new files every second
   do {
-    EXPECT_TRUE(Answers(grpc::CreateChannel(server.address(), grpc::SslCredentials(trust))));
+    EXPECT_TRUE(Answers(grpc::CreateChannel(server.address(), Trust())));
   } while (steady_clock::now() < until);
   InstallLogSink(nullptr);
 }
