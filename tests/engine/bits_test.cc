@@ -1,4 +1,4 @@
-// That a change keeps every bit: 200 requests, 20 for abacus and 15 for each of tests/golden/checkpoints,
+// That a change keeps every bit: 230 requests, 20 for abacus and 15 for each of tests/golden/checkpoints,
 // against the hashes in tests/golden/bits.golden.json. They run on each instruction path of the machine, with
 // either dtype of the KV cache, without drafts, with 1 and with 3, by either drafter, on one rank and on two.
 //

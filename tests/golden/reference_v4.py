@@ -21,7 +21,9 @@ class Shape:
 
     def __init__(self, config):
         self.layers = config["num_hidden_layers"]
-        self.modules = config.get("num_nextn_predict_layers", 1)
+        # DSpark's stages are in the place of MTP modules (reference_dspark.py).
+        self.stages = len(config["compress_ratios"]) - self.layers if "dspark_block_size" in config else 0
+        self.modules = 0 if self.stages else config.get("num_nextn_predict_layers", 1)
         if "layer_types" in config:
             rates = LAYER_RATIOS | config.get("compress_rates", {})
             self.overlap = rates["compressed_sparse_attention"]
@@ -37,10 +39,10 @@ class Shape:
             self.rope = config["qk_rope_head_dim"]
             main = {"rope_theta": config["rope_theta"]}
             compress = (config.get("rope_scaling") or {}) | {"rope_theta": config["compress_rope_theta"]}
-        # The MTP modules: window attention, routed by score.
-        self.ratios += [0] * self.modules
-        self.overlapping += [False] * self.modules
-        self.hashed += [False] * self.modules
+        # The MTP modules or stages: window attention, routed by score.
+        self.ratios += [0] * (self.modules + self.stages)
+        self.overlapping += [False] * (self.modules + self.stages)
+        self.hashed += [False] * (self.modules + self.stages)
         self.main_frequencies = frequencies(self.rope, main)
         self.compress_frequencies = frequencies(self.rope, compress)
         for name in ("vocab_size", "hidden_size", "num_attention_heads", "head_dim", "o_groups", "sliding_window", "index_n_heads", "index_head_dim",
@@ -210,7 +212,7 @@ class ReferenceV4:
     def window_pool(self, values, gates, norm, ratio, overlapping, layer):
         """Section 4.1, 4.2: the entries [windows, d] of all complete windows."""
         count = len(values) // ratio
-        values, gates = (part[:count * ratio].view(count, ratio, -1) for part in (values, gates))
+        values, gates = (part[:count * ratio].view(count, ratio, part.shape[-1]) for part in (values, gates))
         if overlapping:
             width = values.shape[-1] // 2
             before = torch.cat([torch.zeros_like(values[:1, :, :width]), values[:-1, :, :width]])
@@ -259,14 +261,19 @@ class ReferenceV4:
         x = self.experts(self.norm(x, f"{name}.ffn_norm"), f"{name}.ffn", ids, self.shape.hashed[layer])
         return self.hyper_post(x, streams, post, comb)
 
+    def run_layers(self, ids):
+        """The target's streams [rows, hc, D] after each layer."""
+        positions, outputs = torch.arange(len(ids)), []
+        self.lead = torch.full((len(ids),), torch.inf, dtype=torch.float64)
+        for layer in range(self.shape.layers):
+            outputs.append(self.layer(outputs[-1] if outputs else self.seed(ids), ids, layer, positions, self.attention))
+        return outputs
+
     def run(self, ids):
         """Logits [rows, V] of the target, then of the MTP module for positions 1.. if there is one."""
         ids = torch.tensor(ids)
         positions = torch.arange(len(ids))
-        self.lead = torch.full((len(ids),), torch.inf, dtype=torch.float64)
-        streams = self.seed(ids)
-        for layer in range(self.shape.layers):
-            streams = self.layer(streams, ids, layer, positions, self.attention)
+        streams = self.run_layers(ids)[-1]
         levels = [self.logits(streams)]
         if self.shape.modules and len(ids) > 1:
             levels.append(self.logits(self.run_module(streams[:-1], ids[1:], positions[1:]), "mtp.0."))
@@ -288,6 +295,7 @@ class Steps:
         self.model = model
         self.capacity = capacity
         self.rows = {}  # (layer, what): [capacity, width]
+        self.outputs = []  # of the last step: the target's streams [1, hc, D] after each layer
 
     def keep(self, layer, what, position, values):
         rows = self.rows.setdefault((layer, what), torch.full((self.capacity, values.shape[-1]), torch.nan, dtype=values.dtype))
@@ -354,9 +362,10 @@ class Steps:
         m = self.model
         ids, at = torch.tensor([token]), torch.tensor([position])
         m.lead = torch.full((1,), torch.inf, dtype=torch.float64)
-        streams = m.seed(ids)
+        streams, self.outputs = m.seed(ids), []
         for layer in range(m.shape.layers):
             streams = m.layer(streams, ids, layer, at, self.attention)
+            self.outputs.append(streams)
         return m.logits(streams)[0], streams[0]
 
     def step_module(self, previous, token, position):

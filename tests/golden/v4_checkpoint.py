@@ -1,7 +1,8 @@
 """Small random checkpoints of DeepSeek-V4 under DeepSeek's tensor names and dtypes (docs/deepseek-v4.md sections 7, 8).
 
 Every kind of layer is in each: window attention alone, CSA with fewer indexer entries kept than visible, HCA that fires,
-experts chosen by hash and by score, hyper-connections, an MTP module. The window is short, so that entries matter.
+experts chosen by hash and by score, hyper-connections, an MTP module or the stages of DSpark. The window is short, so that
+entries matter.
 """
 
 import json
@@ -38,8 +39,16 @@ CONFIGS = {
         "partial_rotary_factor": 0.25, "rope_parameters": {"main": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
                                                            "compress": YARN}, "torch_dtype": "float32"}}
 
+# The four fields, a ratio of 0 per stage, and num_nextn_predict_layers 1 although there is no module.
+DSPARK = {"num_hidden_layers": 4, "torch_dtype": "bfloat16", "dspark_block_size": 5, "dspark_noise_token_id": TINY["vocab_size"] - 1,
+          "dspark_markov_rank": 8}
+DSPARK_CONFIGS = {
+    "deepseek_v4_dspark": CONFIGS["deepseek_v4"] | DSPARK | {"compress_ratios": [0, 4, 128, 4, 0, 0, 0], "dspark_target_layer_ids": [0, 2, 3]},
+    "deepseek_v4_dspark_fp4": CONFIGS["deepseek_v4_fp4"] | DSPARK | {"compress_ratios": [4, 128, 0, 4, 0, 0, 0], "dspark_target_layer_ids": [1, 2, 3]}}
+
 FP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 FP8_MAX = 448.0
+MARKOV_GAIN = 1.4
 
 
 def power_of_two(values):
@@ -190,7 +199,7 @@ class Writer:
         self.norm("norm", hidden)
         self.hyper("hc_head", hc, 1)
         self.plain_linear("head", c["vocab_size"], hidden, 2.5)
-        for module in range(c["num_nextn_predict_layers"]):
+        for module in range(shape.modules):
             name = f"mtp.{module}"
             self.layer(name, 0, False)
             self.linear(f"{name}.e_proj", hidden, hidden)
@@ -198,7 +207,32 @@ class Writer:
             for part in ("enorm", "hnorm", "norm"):
                 self.norm(f"{name}.{part}", hidden)
             self.hyper(f"{name}.hc_head", hc, 1)
+        if shape.stages:
+            self.dspark(shape)
         return self.tensors
+
+    def dspark(self, shape):
+        """The stages, what is before the first one, and what is behind the last one."""
+        c = self.config
+        hidden, rank = c["hidden_size"], c["dspark_markov_rank"]
+        self.linear("mtp.0.main_proj", hidden, len(c["dspark_target_layer_ids"]) * hidden)
+        # Far from 1: the rows that are made of it are normed again, so only differences between its values show.
+        self.plain("mtp.0.main_norm.weight", self.normal(hidden, gain=2.0))
+        for stage in range(shape.stages):
+            self.layer(f"mtp.{stage}", 0, False)
+            # Larger than a layer's, so that it decides more choices.
+            self.exact(f"mtp.{stage}.ffn.gate.bias", self.normal(c["n_routed_experts"], gain=0.4))
+        last = f"mtp.{shape.stages - 1}"
+        self.norm(f"{last}.norm", hidden)
+        self.hyper(f"{last}.hc_head", c["hc_mult"], 1)
+        # The target's weighs all streams nearly alike; this one every second stream.
+        self.exact(f"{last}.hc_head_base", 4.0 * (-1) ** torch.arange(c["hc_mult"]))
+        # Their product changes about half of the choices. One that is left out would pass otherwise.
+        self.plain(f"{last}.markov_head.markov_w1.weight", self.normal(c["vocab_size"], rank))
+        self.plain_linear(f"{last}.markov_head.markov_w2", c["vocab_size"], rank, MARKOV_GAIN)
+        # Hidden states are larger than rows of markov_w1; both have a part in the confidence.
+        parts = self.normal(1, hidden, gain=0.25 / hidden ** 0.5), self.normal(1, rank, gain=rank ** -0.5)
+        self.plain(f"{last}.confidence_head.proj.weight", torch.cat(parts, 1))
 
 
 def write(folder: pathlib.Path, config, seed, shape):
