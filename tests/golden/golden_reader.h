@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads <name>_model.golden.json and its .bin: logits of transformers in float32 (make_model_golden.py). A
-// malformed golden fails a CHECK that names the file.
+// Reads <name>_model.golden.json and its .bin: logits of transformers in float32 (make_model_golden.py,
+// make_dspark_golden.py). A malformed golden fails a CHECK that names the file.
 
 #include <bit>
 #include <cstdint>
@@ -21,11 +21,23 @@ struct GoldenMtp {
   std::vector<float> logits;  // [ids.size() - first_position, vocab_size]
 };
 
+// What DSpark drafts from ids[0 .. position] of a prompt, by reference_dspark.py in float64.
+struct GoldenBlock {
+  int position;                     // of the last committed token, whose row the target has not run
+  int prompt_len;                   // <= position: ids to take as the prompt, the others as given tokens
+  std::vector<float> logits;        // [block size, vocab_size]: U, without the Markov head's bias
+  std::vector<int32_t> drafts;      // greedy, for position + 1 and so on
+  std::vector<double> margins;      // a draft's logit minus the second one, over the rms of U + bias
+  std::vector<double> confidences;  // of each draft
+  double closest_choice;            // the smallest lead of an expert that a router of the block chose
+};
+
 struct GoldenPrompt {
   std::string name;
   std::vector<int32_t> ids;
-  std::vector<float> logits;   // [ids.size(), vocab_size]
-  std::vector<GoldenMtp> mtp;  // fewer than the model has where the prompt is short, or to save space
+  std::vector<float> logits;        // [ids.size(), vocab_size]
+  std::vector<GoldenMtp> mtp;       // fewer than the model has where the prompt is short, or to save space
+  std::vector<GoldenBlock> blocks;  // only of checkpoints with DSpark
 };
 
 struct ModelGolden {
@@ -36,6 +48,9 @@ struct ModelGolden {
   double bfloat16_mean_error = 0;
   double bfloat16_max_error = 0;
   double bfloat16_argmax_agreement = 0;
+  // The same of the blocks' logits, by the reference in BF16. 0: no blocks.
+  double blocks_bfloat16_mean_error = 0;
+  double blocks_bfloat16_max_error = 0;
   std::vector<GoldenPrompt> prompts;
 };
 
@@ -59,6 +74,11 @@ inline ModelGolden ReadModelGolden(const std::string& name) {
   golden.bfloat16_mean_error = rounded["max_error_over_rms"]["mean"].get<double>();
   golden.bfloat16_max_error = rounded["max_error_over_rms"]["max"].get<double>();
   golden.bfloat16_argmax_agreement = rounded["argmax_agreement"].get<double>();
+  if (json.contains("blocks_bfloat16")) {
+    const nlohmann::json& errors = json["blocks_bfloat16"]["max_error_over_rms"];
+    golden.blocks_bfloat16_mean_error = errors["mean"].get<double>();
+    golden.blocks_bfloat16_max_error = errors["max"].get<double>();
+  }
   const auto floats = [&](const nlohmann::json& offset, size_t rows) {
     const size_t begin = offset.get<size_t>() * sizeof(float);
     std::vector<float> values(rows * golden.vocab_size);
@@ -75,6 +95,16 @@ inline ModelGolden ReadModelGolden(const std::string& name) {
       const int first = module["first_position"].get<int>();
       prompt.mtp.push_back(
           {module["module"].get<int>(), first, floats(module["offset"], prompt.ids.size() - first)});
+    }
+    for (const nlohmann::json& block : entry.value("blocks", nlohmann::json::array())) {
+      GoldenBlock& read = prompt.blocks.emplace_back();
+      read.position = block["position"].get<int>();
+      read.prompt_len = block["prompt_len"].get<int>();
+      read.drafts = block["drafts"].get<std::vector<int32_t>>();
+      read.logits = floats(block["offset"], read.drafts.size());
+      read.margins = block["margins"].get<std::vector<double>>();
+      read.confidences = block["confidences"].get<std::vector<double>>();
+      read.closest_choice = block["closest_choice"].get<double>();
     }
     golden.prompts.push_back(std::move(prompt));
   }

@@ -203,7 +203,8 @@ TEST(DeepseekV4Config, HasTransformersDefaults) {
 }
 
 TEST(DeepseekV4Config, ReadsTheGoldenCheckpoints) {
-  for (const char* name : {"deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32"}) {
+  for (const char* name : {"deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32", "deepseek_v4_dspark",
+                           "deepseek_v4_dspark_fp4"}) {
     const auto config = ReadModelConfig(std::string("tests/golden/checkpoints/") + name + "/config.json");
     EXPECT_TRUE(config.ok()) << config.status();
   }

@@ -1,7 +1,8 @@
 // The recipes of DeepSeek-V4 against transformers in float32 (target) and a float64 reference (MTP module):
-// 600 positions of checkpoints with every kind of layer (tests/golden/make_v4_golden.py). The bounds are not
-// fitted: they follow from transformers' own distance when it computes in BF16. The prompt goes through in
-// chunks of the prefill form, then row by row in the decode form, with drafts that are taken back.
+// 600 positions of checkpoints with every kind of layer (tests/golden/make_v4_golden.py,
+// make_dspark_golden.py). The bounds are not fitted: they follow from transformers' own distance when it
+// computes in BF16. The prompt goes through in chunks of the prefill form, then row by row in the decode
+// form, with drafts that are taken back.
 
 #include "engine/model/deepseek_v4/deepseek_v4.h"
 
@@ -31,9 +32,9 @@ class V4Runner {
         device_(*CreateDevice("cpu", {.threads = 2})),
         solo_(device_->ops()),
         stream_(device_->CreateStream()),
-        positions_(positions) {
-    const int modules = config_.num_nextn_predict_layers;
-    auto weights = As<V4Weights>(LoadWeights(checkpoint, config_, modules, *device_, *stream_, nullptr));
+        positions_(positions),
+        modules_(config_.num_nextn_predict_layers) {
+    auto weights = As<V4Weights>(LoadWeights(checkpoint, config_, modules_, *device_, *stream_, nullptr));
     CHECK(weights.ok()) << weights.status();
     model_ = *DeepseekV4::Create(*device_, solo_, config_, *std::move(weights),
                                  {.rows = positions, .decode_rows = positions, .positions = positions});
@@ -42,19 +43,21 @@ class V4Runner {
 
   const ModelConfig& config() const { return config_; }
   int width() const { return model_->output_width(); }
+  bool has_module() const { return modules_ > 0; }
 
   // One sequence's cache, as large as it can get. Everything that is not written is NaN.
   void NewSequence() {
     std::vector<CacheGroupTable> tables;
     std::vector<int> block_counts;
-    for (const CacheGroup& group : CacheGroupsOf(config_, 1, kBlock)) {
+    for (const CacheGroup& group : CacheGroupsOf(config_, modules_, kBlock)) {
       std::vector<int32_t> table((positions_ + group.tokens_per_block - 1) / group.tokens_per_block);
       std::iota(table.rbegin(), table.rend(), 1);  // in descending order; block 0 is scratch
       tables.push_back({Put(table), static_cast<int>(table.size())});
       block_counts.push_back(static_cast<int>(table.size()) + 1);
     }
-    cache_ = *KvCache::Create(*device_, KvCacheShape::Of(config_, 1, kBlock, block_counts, DType::kBF16),
-                              tables, /*poison=*/true);
+    cache_ =
+        *KvCache::Create(*device_, KvCacheShape::Of(config_, modules_, kBlock, block_counts, DType::kBF16),
+                         tables, /*poison=*/true);
   }
 
   // What a level made of some rows.
@@ -111,6 +114,7 @@ class V4Runner {
   SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
   const int positions_;
+  const int modules_;  // 1, or 0 of a checkpoint that drafts with DSpark
   std::unique_ptr<DeepseekV4> model_;
   KvCache cache_;
 };
@@ -125,7 +129,7 @@ std::vector<int32_t> Slice(const std::vector<int32_t>& ids, int first, int count
 
 struct Levels {
   std::vector<float> target;   // [positions, V]
-  std::vector<float> module;   // [positions - 1, V]
+  std::vector<float> module;   // [positions - 1, V]; empty without one
   std::vector<float> streams;  // [positions, N D]
 };
 
@@ -139,7 +143,7 @@ Levels Prefill(V4Runner& runner, const std::vector<int32_t>& ids, const std::vec
     Append(levels.target, target.logits);
     Append(levels.streams, target.streams);
     const int module_first = std::max(first, 1);
-    const int module_count = first + count - module_first;
+    const int module_count = runner.has_module() ? first + count - module_first : 0;
     if (module_count > 0) {
       const auto below = levels.streams.begin() + int64_t{module_first - 1} * runner.width();
       const V4Runner::Output module =
@@ -165,7 +169,7 @@ Levels Decode(V4Runner& runner, const std::vector<int32_t>& ids) {
     const V4Runner::Output target = runner.Target(rows, position, false);
     Append(levels.target, {target.logits.begin(), target.logits.begin() + vocab});
     Append(levels.streams, {target.streams.begin(), target.streams.begin() + runner.width()});
-    if (position == 0) continue;
+    if (position == 0 || !runner.has_module()) continue;
     const auto below = levels.streams.begin() + int64_t{position - 1} * runner.width();
     Append(levels.module,
            runner.Module({ids[position]}, position, false, {below, below + runner.width()}).logits);
@@ -179,7 +183,7 @@ void ExpectNear(const Levels& levels, const ModelGolden& golden, const char* for
   const GoldenPrompt& prompt = golden.prompts[0];
   LogitDistance distance;
   distance.Add(levels.target, prompt.logits, golden.vocab_size);
-  distance.Add(levels.module, prompt.mtp[0].logits, golden.vocab_size);
+  for (const GoldenMtp& mtp : prompt.mtp) distance.Add(levels.module, mtp.logits, golden.vocab_size);
   std::cout << absl::StreamFormat(
       "%s form, %d rows: error over rms %.4f mean, %.4f max (transformers in BF16: %.4f, %.4f), argmax "
       "%.2f%% "
@@ -210,7 +214,8 @@ TEST_P(DeepseekV4Golden, IsAsNearAsTransformersInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, DeepseekV4Golden,
-                         ::testing::Values("deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32"),
+                         ::testing::Values("deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32",
+                                           "deepseek_v4_dspark", "deepseek_v4_dspark_fp4"),
                          [](const auto& info) { return std::string(info.param); });
 
 // docs/deepseek-v4.md section 6: at position 1 the embedding counts as zero.
