@@ -1,0 +1,77 @@
+#pragma once
+
+// Attention of a row over a list of keys, which are also the values, with one key for all heads and a sink
+// per head: what the attention ops without latents share. Their parameters have the same names; they
+// differ in which keys a row attends. A row's bits depend on its own list alone.
+
+#include <algorithm>
+
+#include "kernels/cpu/common/scratch.h"
+#include "kernels/cpu/device/cpu_stream.h"
+#include "kernels/ops/attention.h"
+
+namespace foredraft::cpu {
+
+inline constexpr int32_t kListSplit = 32;     // keys of one softmax, widened to FP32 once for several heads
+inline constexpr int32_t kMaxListHeads = 16;  // an item has at most these
+// And at least these, if the model has them: every item widens its keys.
+inline constexpr int32_t kMinListHeads = 4;
+
+// The softmax of one head over the splits so far. It starts with the sink: weight 1 in the sum, no value.
+struct ListHead {
+  float max;
+  float sum;
+  float* acc;  // [d]
+};
+
+void WidenKey(const bf16* x, int64_t width, float* out);
+// Adds `count` keys of `keys` [count, width], at most kListSplit, to the softmax of one head.
+void AddKeys(const float* q, const float* keys, int32_t count, int64_t width, float scale, ListHead& head);
+void DivideBySum(const ListHead& head, int64_t width, float* out);
+
+// Keys(p, row) has count() and operator[], the keys in order. `memory`: [kListSplit + 2 * kMaxListHeads, d].
+template <class Keys, class Params>
+void AttendHeads(const Params& p, int64_t row, int32_t first_head, int32_t head_count, float* memory) {
+  const int64_t width = p.keys.cols;
+  const Keys attended(p, row);
+  float* const keys = memory;
+  float* const queries = keys + kListSplit * width;
+  ListHead heads[kMaxListHeads];
+  for (int32_t h = 0; h < head_count; ++h) {
+    heads[h] = {p.sinks[first_head + h], 1.0f, queries + (kMaxListHeads + h) * width};
+    std::fill_n(heads[h].acc, width, 0.0f);
+    WidenKey(p.q.row(row) + (first_head + h) * width, width, queries + h * width);
+  }
+  for (int32_t begin = 0; begin < attended.count(); begin += kListSplit) {
+    const int32_t count = std::min(kListSplit, attended.count() - begin);
+    for (int32_t t = 0; t < count; ++t) WidenKey(attended[begin + t], width, keys + t * width);
+    for (int32_t h = 0; h < head_count; ++h) {
+      AddKeys(queries + h * width, keys, count, width, p.scale, heads[h]);
+    }
+  }
+  for (int32_t h = 0; h < head_count; ++h) {
+    DivideBySum(heads[h], width, p.out.row(row) + (first_head + h) * width);
+  }
+}
+
+// key_count: about as many as a row has.
+template <class Keys, class Params>
+void AttendLists(const CpuContext& context, const Params& p, int32_t key_count) {
+  const int64_t width = p.keys.cols;
+  // Heads of one item: as many as leave every thread two items. A head's bits do not depend on it.
+  const int64_t wanted = int64_t{p.index.rows} * p.head_count / (2 * context.pool.thread_count());
+  const auto block = static_cast<int32_t>(std::clamp<int64_t>(wanted, kMinListHeads, kMaxListHeads));
+  const int64_t blocks = (p.head_count + block - 1) / block;
+  const int64_t cost = int64_t{2} * key_count * block * width;
+  context.pool.ParallelFor(p.index.rows * blocks, cost, [&](int64_t begin, int64_t end) {
+    float* const memory = ThreadScratch<float>((kListSplit + 2 * kMaxListHeads) * width);
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t row = item / blocks;
+      if (p.index.slots[row] < 0) continue;
+      const int32_t first = static_cast<int32_t>(item % blocks) * block;
+      AttendHeads<Keys>(p, row, first, std::min(block, p.head_count - first), memory);
+    }
+  });
+}
+
+}  // namespace foredraft::cpu

@@ -1,0 +1,187 @@
+#pragma once
+
+// Attention of one row and 16 or 64 heads by one block (attention_heads.h) over a list of keys, which are
+// also the values: what the attention ops without latents share. Their parameters have the same names; they
+// differ in which keys a row attends. cp.async loads tiles of 64 keys from the forward's rows and from
+// the paged cache.
+//
+// Tiles are counted from the start of a row's list, and the softmax goes through them in order, so a row's
+// own list alone fixes its bits; where a key lies in memory does not matter.
+
+#include "base/check.h"
+#include "kernels/cuda/attention/attention_heads.h"
+#include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/ops/attention.h"
+
+namespace foredraft::cuda {
+
+template <class Params>
+struct AttentionPlan {
+  Params op;
+  float score_scale;   // scale * log2 e
+  int32_t head_tiles;  // blocks of a row
+  int32_t aligned;     // 16-byte copies and paired stores are possible
+};
+
+// kExact: only for aligned rows of kStride elements.
+template <int kHeadTiles, int kWarps, int kStrideOf, int kStages, bool kExactOf, int kBlocksPerSm>
+struct AttentionShape : HeadsShape<kHeadTiles, kWarps, kStrideOf, kStrideOf, kStages, kBlocksPerSm> {
+  static constexpr bool kExact = kExactOf;
+};
+
+using ManyHeadsShape = AttentionShape<4, 8, 512, 2, true, 1>;  // 201 KB
+using FewHeadsShape = AttentionShape<1, 4, 512, 2, false, 1>;  // 147 KB
+using OneStageShape = AttentionShape<1, 4, 512, 1, false, 1>;  // 83 KB, for GPUs with 99 KB
+using NarrowShape = AttentionShape<1, 4, 128, 2, false, 4>;    // 39 KB, up to 128 wide
+
+template <class Shape>
+struct AttentionShared : HeadsShared<Shape> {
+  int32_t present[Shape::kStages][kKeyTile];  // 0: past the row's keys
+};
+
+// The attention of one row and one tile of heads by one block; members are per thread. Keys(p, row) has the
+// row and its keys: count, and operator[] in order, null past the last one.
+template <class Shape, class Keys>
+class RowAttention {
+ public:
+  using Shared = AttentionShared<Shape>;
+
+  __device__ __forceinline__ RowAttention(const AttentionPlan<typename Keys::Params>& p, int32_t row,
+                                          int32_t head_tile, Shared& shared)
+      : p_(p),
+        shared_(shared),
+        attended_(p.op, row),
+        first_head_(head_tile * Shape::kHeads),
+        width_(Shape::kExact ? Shape::kStride : p.op.keys.cols),
+        heads_(shared, width_, width_, p.score_scale) {}
+
+  __device__ __forceinline__ void Run() {
+    const auto row_of = [&](int i) -> RowParts {
+      const int64_t head = first_head_ + i;
+      return Whole(head < p_.op.head_count ? p_.op.q.row(attended_.row) + head * width_ : nullptr);
+    };
+    heads_.LoadQuery(row_of, Aligned(), p_.op.q.data);
+    heads_.Clear([&](int head) { return fmaxf(Sink(head), kFirstMax); });
+    // At least one tile: the row's own key.
+    heads_.Attend(*this, 0, (attended_.count + kKeyTile - 1) / kKeyTile);
+    StoreOutput();
+  }
+
+  // ---- the keys of heads_ ----
+
+  __device__ __forceinline__ void Locate(int32_t tile) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      key_rows_[round] = attended_[tile * kKeyTile + heads_.CopiedKey(round)];
+    }
+  }
+  __device__ __forceinline__ void Load(int stage) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int key = heads_.CopiedKey(round);
+#pragma unroll 4
+      for (int column = heads_.lane() % 8 * 8; column < heads_.PaddedWidth(); column += 64) {
+        FillChunk(shared_.keys[stage].At(key, column), Whole(key_rows_[round]), column, Aligned(),
+                  p_.op.q.data);
+      }
+      if (heads_.lane() % 8 == 0) shared_.present[stage][key] = key_rows_[round] != nullptr;
+    }
+  }
+  __device__ __forceinline__ bool Attended(int stage, int32_t, int i) const {
+    return shared_.present[stage][i] != 0;
+  }
+
+ private:
+  using Heads = AttentionHeads<Shape>;
+  static constexpr int kRounds = Heads::kRounds;
+
+  __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
+  __device__ __forceinline__ RowParts Whole(const bf16* row) const { return {row, nullptr, width_, width_}; }
+  // The sink in units of log2; of heads past the last one it does not matter.
+  __device__ __forceinline__ float Sink(int head) const {
+    return first_head_ + head < p_.op.head_count ? p_.op.sinks[first_head_ + head] * kLog2E : 0.0f;
+  }
+
+  __device__ __forceinline__ void StoreOutput() {
+    heads_.ForEachHead(p_.op.head_count - first_head_, [&](int tile, int half, int head) {
+      const float factor = 1.0f / (heads_.Sum(head) + exp2f(Sink(head) - heads_.Max(tile, half)));
+      float* const out = p_.op.out.row(attended_.row) + static_cast<int64_t>(first_head_ + head) * width_;
+      heads_.ForEachPair(tile, half, [&](const float* sums, int column, int count) {
+        StorePair(out + column, sums[0] * factor, sums[1] * factor, count, Aligned());
+      });
+    });
+  }
+
+  const AttentionPlan<typename Keys::Params>& p_;
+  Shared& shared_;
+  const Keys attended_;
+  const int32_t first_head_;
+  const int width_;
+
+  Heads heads_;
+  const bf16* key_rows_[kRounds];  // of the next tile; null: no key
+};
+
+template <class Shape, class Keys>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
+    ListedAttentionKernel(const __grid_constant__ AttentionPlan<typename Keys::Params> p) {
+  GridDependencySync();
+  const int32_t block = static_cast<int32_t>(blockIdx.x);
+  const int32_t row = block / p.head_tiles;
+  if (p.op.index.slots[row] < 0) return;
+  RowAttention<Shape, Keys>(p, row, block % p.head_tiles, SharedStorage<AttentionShared<Shape>>()).Run();
+}
+
+template <class Shape>
+bool Fits() {
+  return sizeof(AttentionShared<Shape>) <= SharedMemoryLimit();
+}
+
+template <class Shape, class Keys>
+void LaunchAttention(Stream& stream, AttentionPlan<typename Keys::Params> plan) {
+  plan.head_tiles = (plan.op.head_count + Shape::kHeads - 1) / Shape::kHeads;
+  Launch(stream, ListedAttentionKernel<Shape, Keys>,
+         {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows * plan.head_tiles)),
+          .block = dim3(Shape::kThreads),
+          .shared_bytes = sizeof(AttentionShared<Shape>)},
+         plan);
+}
+
+inline bool Aligned16(const void* pointer, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0;
+}
+
+// many_heads: see WindowAttentionChoice.
+template <class Keys>
+void AttendLists(Stream& stream, const typename Keys::Params& p, bool many_heads, bool aligned) {
+  const int32_t width = p.keys.cols;
+  CHECK_LE(width, FewHeadsShape::kStride);
+  CHECK_EQ(p.window.width, width);
+  CHECK_GT(p.scale, 0.0f);
+  const AttentionPlan<typename Keys::Params> plan = {
+      .op = p, .score_scale = p.scale * kLog2E, .head_tiles = 0, .aligned = aligned};
+  if (many_heads && width == ManyHeadsShape::kStride && plan.aligned && Fits<ManyHeadsShape>()) {
+    LaunchAttention<ManyHeadsShape, Keys>(stream, plan);
+  } else if (width <= NarrowShape::kStride) {
+    LaunchAttention<NarrowShape, Keys>(stream, plan);
+  } else if (Fits<FewHeadsShape>()) {
+    LaunchAttention<FewHeadsShape, Keys>(stream, plan);
+  } else {
+    LaunchAttention<OneStageShape, Keys>(stream, plan);
+  }
+}
+
+// Rows for which 64 heads by a block keep the device busy.
+inline bool ManyRows(Stream& stream, int32_t rows) {
+  return rows >= static_cast<CudaStream&>(stream).multiprocessor_count();
+}
+
+// Whether outputs, queries and keys allow 16-byte copies.
+template <class Params>
+bool RowsAligned(const Params& p) {
+  return p.keys.cols % 8 == 0 && Aligned16(p.out.data, p.out.stride) && Aligned16(p.q.data, p.q.stride) &&
+         Aligned16(p.keys.data, p.keys.stride) && Aligned16(p.window.data, 0);
+}
+
+}  // namespace foredraft::cuda
