@@ -16,6 +16,7 @@
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/dense.h"
+#include "kernels/ops/draft_block.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/sample.h"

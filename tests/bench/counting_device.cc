@@ -33,11 +33,13 @@ OpKind KindOf(const MlaDecodeParams&) { return OpKind::kAttention; }
 OpKind KindOf(const MlaPrefillParams&) { return OpKind::kAttention; }
 OpKind KindOf(const RouteExpertsParams&) { return OpKind::kRouting; }
 OpKind KindOf(const WindowAttentionParams&) { return OpKind::kAttention; }
+OpKind KindOf(const BlockAttentionParams&) { return OpKind::kAttention; }
 OpKind KindOf(const SelectEntriesParams&) { return OpKind::kAttention; }
 OpKind KindOf(const HyperPreParams&) { return OpKind::kHyper; }
 OpKind KindOf(const HyperPostParams&) { return OpKind::kHyper; }
 OpKind KindOf(const HyperHeadParams&) { return OpKind::kHyper; }
 OpKind KindOf(const BroadcastStreamsParams&) { return OpKind::kHyper; }
+OpKind KindOf(const MeanStreamsParams&) { return OpKind::kHyper; }
 OpKind KindOf(const CompressParams&) { return OpKind::kCompress; }
 OpKind KindOf(const RouteSoftplusParams&) { return OpKind::kRouting; }
 OpKind KindOf(const GroupRowsParams&) { return OpKind::kRouting; }

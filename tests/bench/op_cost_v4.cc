@@ -72,6 +72,18 @@ OpCost CostOf(const WindowAttentionParams& p, const CostContext& shape) {
           .bf16_flops = 4.0 * p.index.rows * p.head_count * keys * p.keys.cols};
 }
 
+OpCost CostOf(const MeanStreamsParams& p, const CostContext&) {
+  return {.bytes = BytesOf(p.streams) + BytesOf(p.out)};
+}
+
+OpCost CostOf(const BlockAttentionParams& p, const CostContext& shape) {
+  const double window = std::min(shape.context, p.window_len), keys = window + p.block_rows;  // of a row
+  const double stored = double(p.index.rows) / p.block_rows * window * p.keys.cols * sizeof(bf16);
+  return {.bytes = BytesOf(p.out) + BytesOf(p.q) + BytesOf(p.keys) + stored,
+          .stored_bytes = stored,
+          .bf16_flops = 4.0 * p.index.rows * p.head_count * keys * p.keys.cols};
+}
+
 OpCost CostOf(const RouteSoftplusParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.logits) + 4.0 * p.logits.cols + 8.0 * p.index.rows * p.top_k};
 }

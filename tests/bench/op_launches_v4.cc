@@ -30,13 +30,36 @@ KernelLaunches ReducingLaunches(const Params& p, double outputs, const CostConte
 // ---- window_attention ----
 
 // Bytes that a block's warps read from shared memory for a tile of keys
-// (kernels/cuda/attention/window_attention.cu): ldmatrix loads 512 bytes.
+// (kernels/cuda/attention/listed_attention.h): ldmatrix loads 512 bytes.
 double SharedBytesOfTile(double heads, double width) {
   const double head_tiles = heads / 16, warps = heads > 16 ? 8 : 4;
   const double key_groups = kKeyTile / 16 / (warps / head_tiles);
   const double scores = width / 16 * warps * (1 + key_groups);
   const double values = kKeyTile / 16 * warps * (head_tiles + width / 16 / warps);
   return 512 * (scores + values);
+}
+
+// A block per row and tile of heads (kernels/cuda/attention/listed_attention.h). keys: of a row.
+template <class Params>
+KernelLaunches ListedAttentionLaunches(const char* kernel, const Params& p, double keys, const OpCost& cost,
+                                       const GpuModel& gpu) {
+  // An estimate: three barriers of a tile and the softmax between them.
+  constexpr double kBarrierCycles = 400;
+  constexpr double kSharedPerCycle = 128;  // bytes that a multiprocessor reads
+  const double rows = p.index.rows, width = p.keys.cols;
+  const double heads = rows >= gpu.multiprocessors && p.head_count > 16 ? 64 : 16;
+  const double items = rows * CeilDivide(p.head_count, heads);
+  const double tiles = CeilDivide(keys, kKeyTile);
+  return {{.kernel = kernel,
+           .items = items,
+           .memory_bytes = cost.bytes,
+           .item_bytes = keys * width * sizeof(bf16) + heads * width * (sizeof(bf16) + sizeof(float)),
+           .in_flight = kKeyTile * width * sizeof(bf16),
+           .item_bf16_flops = cost.bf16_flops / items,
+           .matrix_share = 0.57,
+           .chain_seconds =
+               tiles * (SharedBytesOfTile(heads, width) / kSharedPerCycle + kBarrierCycles) / gpu.clock,
+           .fixed_seconds = kRowKernelStart + 3 * gpu.memory_latency}};
 }
 
 }  // namespace
@@ -109,27 +132,20 @@ KernelLaunches LaunchesOf(const SelectEntriesParams& p, const CostContext& shape
 }
 
 KernelLaunches LaunchesOf(const WindowAttentionParams& p, const CostContext& shape, const GpuModel& gpu) {
-  constexpr double kBarrierCycles =
-      400;  // an estimate: three barriers of a tile and the softmax between them
-  constexpr double kSharedPerCycle = 128;  // bytes that a multiprocessor reads
-  const double rows = p.index.rows, width = p.keys.cols;
-  const double heads = rows >= gpu.multiprocessors && p.head_count > 16 ? 64 : 16;
-  const double items = rows * CeilDivide(p.head_count, heads);
   const double visible = p.ratio > 0 ? std::floor(double(shape.context) / p.ratio) : 0;
   const double keys = std::min(shape.context, p.window_len) +
                       (p.selected != nullptr ? std::min<double>(visible, p.selected_count) : visible);
-  const double tiles = CeilDivide(keys, kKeyTile);
-  const OpCost cost = CostOf(p, shape);
-  return {{.kernel = "WindowAttention",
-           .items = items,
-           .memory_bytes = cost.bytes,
-           .item_bytes = keys * width * sizeof(bf16) + heads * width * (sizeof(bf16) + sizeof(float)),
-           .in_flight = kKeyTile * width * sizeof(bf16),
-           .item_bf16_flops = cost.bf16_flops / items,
-           .matrix_share = 0.57,
-           .chain_seconds =
-               tiles * (SharedBytesOfTile(heads, width) / kSharedPerCycle + kBarrierCycles) / gpu.clock,
-           .fixed_seconds = kRowKernelStart + 3 * gpu.memory_latency}};
+  return ListedAttentionLaunches("WindowAttention", p, keys, CostOf(p, shape), gpu);
+}
+
+KernelLaunches LaunchesOf(const MeanStreamsParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("MeanStreams", p.out.rows * CeilDivide(p.out.cols, 1024), 256,
+                          CostOf(p, shape).bytes, 2, gpu)};
+}
+
+KernelLaunches LaunchesOf(const BlockAttentionParams& p, const CostContext& shape, const GpuModel& gpu) {
+  const double keys = std::min(shape.context, p.window_len) + p.block_rows;
+  return ListedAttentionLaunches("BlockAttention", p, keys, CostOf(p, shape), gpu);
 }
 
 KernelLaunches LaunchesOf(const RouteSoftplusParams& p, const CostContext& shape, const GpuModel& gpu) {

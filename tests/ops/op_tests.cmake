@@ -17,6 +17,7 @@ set(op_tests
 # Likewise, of DeepSeek-V4's ops.
 set(v4_op_tests
     compress_test.cc
+    draft_block_test.cc
     hyper_connections_test.cc
     select_entries_test.cc
     v4_experts_test.cc
