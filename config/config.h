@@ -22,7 +22,7 @@ enum class LoadFormat { kAuto, kDummy };
 enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class BlockReuseScope { kAll, kToken };
-enum class DecodingType { kMtp };
+enum class DecodingType { kMtp, kDSpark };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
 enum class LogFormat { kText, kJson };
 enum class CpuIsa { kAuto, kAmx, kAvx512, kAvx2, kPortable };
@@ -33,7 +33,7 @@ constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto"
 constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
 constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
-constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP"}); }
+constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark"}); }
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
 constexpr auto EnumNames(LogFormat) { return std::to_array<const char*>({"text", "json"}); }

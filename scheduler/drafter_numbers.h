@@ -8,7 +8,8 @@ namespace foredraft {
 
 // The defaults are those of a server that drafts nothing.
 struct DrafterNumbers {
-  // MTP modules that run: M of docs/speculation.md. Each has weights, cache rows and a boundary.
+  // MTP modules that run: M of docs/speculation.md; or stages of the model's own drafter. Each has weights
+  // and cache rows.
   int module_count = 0;
   // How far a step writes rows past the last one that it verifies: a step at length p with K drafts writes
   // positions up to p + K + rows_ahead, and of those it keeps the ones before P + rows_ahead.
@@ -20,6 +21,8 @@ struct DrafterNumbers {
   int offer_margin = 0;
   // Given tokens in a step (resume) are at most K + 1, and at most this.
   int given_limit = 1 << 20;
+  // Rows that a forward of drafts has per sequence, where it makes all of them at once; 0: no such forward.
+  int block_rows = 0;
 
   bool operator==(const DrafterNumbers&) const = default;
 };

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/formats/stored_format.h"
 
 namespace foredraft {
@@ -53,9 +54,9 @@ absl::StatusOr<bool> AreEqual(const TensorLocation& a, const TensorLocation& b) 
 
 absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
   const int declared = config.num_nextn_predict_layers;
-  if (!config.drafter.empty()) {  // what lies where modules would is the drafter's
+  if (!config.drafter.empty()) {  // the target serves, whatever lies where the drafter's stages should
     RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, 0)));
-    return 0;
+    return CheckTensors(checkpoint, config, DescribeModel(config, declared)).ok() ? declared : 0;
   }
   if (declared > 0) {
     const ModelDescription whole = DescribeModel(config, declared);
@@ -73,6 +74,10 @@ absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelCon
 absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config, int wanted, int loadable) {
   if (wanted <= loadable) return absl::OkStatus();
   const int declared = config.num_nextn_predict_layers;
+  if (!config.drafter.empty()) {
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(dir, config));
+    return CheckTensors(checkpoint, config, DescribeModel(config, declared));
+  }
   std::string why = "config.json declares no more (num_nextn_predict_layers)";
   if (declared > loadable) {
     why = absl::StrFormat(

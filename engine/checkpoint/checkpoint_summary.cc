@@ -45,7 +45,8 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
   }
   summary.mtp_parameters = CountParameters(config, config.num_nextn_predict_layers).all - target.all;
   const std::vector<CacheGroup> groups = CacheGroupsOf(config, 0, kTokensPerBlock);
-  const std::vector<CacheGroup> with_module = CacheGroupsOf(config, 1, kTokensPerBlock);
+  const int drafting_modules = config.drafter.empty() ? 1 : config.num_nextn_predict_layers;
+  const std::vector<CacheGroup> with_module = CacheGroupsOf(config, drafting_modules, kTokensPerBlock);
   summary.kv_bytes_per_token = HistoryBytesPerToken(groups);
   summary.kv_bytes_per_token_of_module = HistoryBytesPerToken(with_module) - summary.kv_bytes_per_token;
   summary.window_bytes_per_sequence =
@@ -79,7 +80,7 @@ absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
     ++summary.tensor_count;
     summary.bytes += tensor.entry->bytes;
     if (!unread.empty() && tensor.entry->name.starts_with(unread))
-      summary.unread_bytes += tensor.entry->bytes;
+      summary.drafter_bytes += tensor.entry->bytes;
     summary.dtype_bytes[tensor.entry->dtype] += tensor.entry->bytes;
   }
   return summary;

@@ -16,7 +16,7 @@ struct CheckpointSummary {
   int64_t parameters = 0;         // of the target, with embedding and head, without scales and copies
   int64_t active_parameters = 0;  // of those, what one token uses: num_experts_per_tok of the routed experts
   int64_t mtp_parameters = 0;     // of all MTP modules, shared embedding and head not counted
-  int64_t unread_bytes = 0;       // of a drafter that does not run: ModelConfig::drafter
+  int64_t drafter_bytes = 0;      // of ModelConfig::drafter
   int64_t tensor_count = 0;
   int64_t bytes = 0;                           // of all tensors in the files
   std::map<std::string, int64_t> dtype_bytes;  // the same by dtype: "BF16", "F8_E4M3"...

@@ -126,7 +126,7 @@ struct ModelDescription {
   std::vector<WeightSpec> weights;
   // Tensors with this name ending (left by old converters) are accepted and not read. Empty: none.
   std::string unread_ending;
-  // Tensors whose names begin so are accepted and not read: of a drafter that does not run. Empty: none.
+  // Tensors whose names begin so are accepted and not read: of a drafter that is not described. Empty: none.
   std::string unread_beginning;
   const TensorSpec* Tensor(TensorSpec tensor);
 };

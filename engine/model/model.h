@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "engine/kv_cache.h"
 #include "engine/model/batch.h"
 #include "engine/model/model_config.h"
@@ -26,14 +27,20 @@ class Model {
                          Matrix<float> output) const = 0;
 
   // Level module + 1, of batch.previous. output: [R, output_width], what Logits and the next level (or the
-  // recycled module) take.
+  // recycled module) take. Rows of a block drafter are blocks of adjacent rows (kernels/ops/draft_block.h).
   virtual void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                          Matrix<float> output) const = 0;
 
   // logits: [R, V] of outputs [R, output_width] of `level`.
   virtual void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const = 0;
 
-  // MTP modules whose weights are there.
+  // bias: [rows, V], what the drafter's head adds to the logits of the token after each of `ids`. Only of
+  // models whose drafter has such a head.
+  virtual void TokenBias(Stream& /*stream*/, const int32_t* /*ids*/, Matrix<float> /*bias*/) const {
+    CHECK(false) << config_.architecture << " has no bias by token";
+  }
+
+  // MTP modules, or stages of the model's own drafter, whose weights are there.
   virtual int module_count() const = 0;
 
   // DeepSeek-V3: D. DeepSeek-V4: all streams, N D.

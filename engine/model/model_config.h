@@ -24,11 +24,12 @@ struct ModelConfig {
   int hidden_size = 0;
   int hc_mult = 1;  // streams of the residual, each of hidden_size; DeepSeek-V4 has several
   int num_hidden_layers = 0;
-  int num_nextn_predict_layers = 0;  // MTP modules, at layers num_hidden_layers..
-  std::string drafter;               // the checkpoint's own, by name, where it is not MTP modules
-  bool recycles_module = false;      // one MTP module makes every draft: none was trained for the next one
-  bool dense_mtp = false;            // MTP modules have a dense MLP
-  std::string mtp_file;              // a file of the checkpoint that its index may leave out; empty: none
+  // MTP modules, at layers num_hidden_layers..; or the stages of `drafter`.
+  int num_nextn_predict_layers = 0;
+  std::string drafter;           // the checkpoint's own, by name, where it is not MTP modules
+  bool recycles_module = false;  // one MTP module makes every draft: none was trained for the next one
+  bool dense_mtp = false;        // MTP modules have a dense MLP
+  std::string mtp_file;          // a file of the checkpoint that its index may leave out; empty: none
   int first_k_dense_replace = 0;
   int moe_layer_freq = 1;
   int intermediate_size = 0;

@@ -1,13 +1,14 @@
 #include "engine/spec/drafter_kinds.h"
 
 #include "base/check.h"
+#include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 
 namespace foredraft {
 
 std::span<const DrafterKind* const> DrafterKinds() {
-  static constexpr const DrafterKind* kKinds[] = {&kEagle, &kVanilla};
+  static constexpr const DrafterKind* kKinds[] = {&kEagle, &kVanilla, &kDSpark};
   return kKinds;
 }
 

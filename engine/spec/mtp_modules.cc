@@ -76,11 +76,12 @@ void SaveBoundaries(const MtpModules& m, const Rank& rank, const ChunkRows& rows
 
 void CheckModules(const LoadedConfig& loaded, const ModelConfig& model, int wanted, ConfigErrors& errors) {
   const std::string path = "speculative_config.max_draft_len";
-  const int present = model.num_nextn_predict_layers;
+  const int present = model.drafter.empty() ? model.num_nextn_predict_layers : 0;
   if (wanted <= present || errors.Refused(path)) return;
   const std::string allowed =
       !model.drafter.empty()
-          ? absl::StrCat("0: this checkpoint drafts with ", model.drafter, ", which foredraft does not run")
+          ? absl::StrCat("0: this checkpoint has no MTP modules and drafts with decoding_type ",
+                         model.drafter)
       : present == 0
           ? "0, the model has no MTP modules: config.json says num_nextn_predict_layers 0 (if the checkpoint "
             "has some, set it to their number)"

@@ -45,8 +45,9 @@ std::string WeightsText(const Config& config, const ModelConfig& model) {
   const int ranks = config.parallel.attention_dp;
   const int modules = DrafterNumbersOf(config, model).module_count;
   const ExpertShard shard{.rank = 0, .size = ranks};
-  std::string text = absl::StrCat(model.num_hidden_layers, " layers, ", modules,
-                                  modules == 1 ? " MTP module" : " MTP modules");
+  const std::string what = model.drafter.empty() ? " MTP module" : absl::StrCat(" ", model.drafter, " stage");
+  std::string text =
+      absl::StrCat(model.num_hidden_layers, " layers, ", modules, what, modules == 1 ? "" : "s");
   if (model.n_routed_experts > 0) {
     absl::StrAppend(&text, ", ", shard.expert_count_here(model.n_routed_experts), " of ",
                     model.n_routed_experts, " experts");

@@ -39,6 +39,18 @@ absl::Status CheckServable(const std::string& dir, const ModelConfig& model) {
   return LoadGenerationConfig(config).status();
 }
 
+// "DSpark in 3 stages, 10,860,000,000 bytes, loaded where it drafts".
+std::string DrafterText(const CheckpointSummary& summary) {
+  const int stages = summary.config.num_nextn_predict_layers;
+  std::string text = summary.config.drafter;
+  absl::StrAppend(&text,
+                  stages > 0 ? absl::StrCat(" in ", stages, " stages") : ", of which stages are missing");
+  if (summary.drafter_bytes > 0) {
+    absl::StrAppend(&text, ", ", Grouped(summary.drafter_bytes), " bytes, loaded where it drafts");
+  }
+  return text;
+}
+
 absl::Status ShowInfo(const std::string& path) {
   ASSIGN_OR_RETURN(const CheckpointSummary summary, Summarize(path));
   const ModelConfig& model = summary.config;
@@ -59,8 +71,7 @@ absl::Status ShowInfo(const std::string& path) {
   if (model.drafter.empty()) {
     Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
   } else {
-    Row("drafter",
-        absl::StrCat(model.drafter, ", not used: ", Grouped(summary.unread_bytes), " bytes are not loaded"));
+    Row("drafter", DrafterText(summary));
   }
   Row("KV bytes per token",
       absl::StrCat(Grouped(summary.kv_bytes_per_token), ", and ",

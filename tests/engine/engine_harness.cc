@@ -19,6 +19,8 @@
 #include "base/check.h"
 #include "engine/cache_group_shapes.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "scheduler/serving_loop.h"
@@ -278,6 +280,12 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::s
   return models->emplace(key, std::move(model)).first->second;
 }
 
+LoadedWeights WeightsFor(const LoadedWeights& weights, const EngineOptions& options) {
+  LoadedWeights copy = weights;
+  if (options.drafter == nullptr && copy.Find<V4Weights>() != nullptr) copy.Get<V4Weights>().dspark = {};
+  return copy;
+}
+
 EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) {
   EngineOptions options;
   options.max_batch_size = setting.max_batch_size;
@@ -286,7 +294,11 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   const int max_draft_len = !setting.mtp      ? 0
                             : setting.vanilla ? model.config.num_nextn_predict_layers
                                               : setting.max_draft_len;
-  UseDrafter(setting.vanilla ? &kVanilla : &kEagle, max_draft_len, model.config, options);
+  if (DraftsInBlocks(model.config)) {
+    UseDrafter(&kDSpark, std::min(max_draft_len, model.config.v4->dspark->block_size), model.config, options);
+  } else {
+    UseDrafter(setting.vanilla ? &kVanilla : &kEagle, max_draft_len, model.config, options);
+  }
   options.tokens_per_block = kTokensPerBlock;
   options.kv_dtype = setting.kv_dtype;
   const int block_tokens = KvCacheShape::Of(options, model.config, 1).tokens_per_block();
@@ -346,7 +358,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
   std::vector<std::unique_ptr<RankEngine>> engines(ranks);
   ForEachRank(ranks, [&](int rank) {
     auto engine = RankEngine::Create(options, model.config, std::move(parts[rank].device),
-                                     shards[rank]->weights, std::move(parts[rank].comm));
+                                     WeightsFor(shards[rank]->weights, options), std::move(parts[rank].comm));
     CHECK(engine.ok()) << engine.status().ToString();
     engines[rank] = *std::move(engine);
   });

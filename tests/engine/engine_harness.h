@@ -37,6 +37,13 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ExpertShard& shard = {},
                                  const std::string& isa = "");
 
+// Whether the checkpoint drafts with DSpark.
+inline bool DraftsInBlocks(const ModelConfig& config) { return config.v4 && config.v4->dspark; }
+
+// The weights for an engine with these options: the daemon loads stages of DSpark only where they run,
+// because the target's forward then writes their keys.
+LoadedWeights WeightsFor(const LoadedWeights& weights, const EngineOptions& options);
+
 // The settings that may change how tokens are computed, but must not change the tokens (kv_dtype aside).
 struct Setting {
   int ranks = 1;          // threads of this process, joined over loopback as processes would be

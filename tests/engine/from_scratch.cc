@@ -166,8 +166,12 @@ void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
 
 int32_t FromScratch::Choose(int level, Matrix<const float> output, int position,
                             const std::vector<int32_t>& drafts) {
+  model_->Logits(*stream_, level, output, logits_.first_rows(1));
+  return ChooseFromLogits(position, drafts);
+}
+
+int32_t FromScratch::ChooseFromLogits(int position, const std::vector<int32_t>& drafts) {
   const Matrix<float> logits = logits_.first_rows(1);
-  model_->Logits(*stream_, level, output, logits);
   SlotDrafts stored = {};
   std::copy(drafts.begin(), drafts.end(), stored.tokens);
   Put(slot_.drafts, &stored, 1);
@@ -228,6 +232,56 @@ std::vector<int32_t> FromScratch::VanillaDrafts(const std::vector<int32_t>& toke
     extended.push_back(drafts.back());
   }
   return drafts;
+}
+
+Matrix<float> FromScratch::Block(const std::vector<int32_t>& tokens, int prompt_len) {
+  const DSparkShape& shape = *model_->config().v4->dspark;
+  const int last = static_cast<int>(tokens.size()) - 1;  // P
+  CHECK_GE(last, 1);
+  CHECK_LE(last + shape.block_size, capacity_);
+  Poison();
+  Target(tokens, std::min(prompt_len, last), last);
+  Rows rows;
+  for (int j = 0; j < shape.block_size; ++j) {
+    rows.ids.push_back(j == 0 ? tokens[last] : shape.noise_token_id);
+    rows.slots.push_back(0);
+    rows.positions.push_back(last + j);
+  }
+  Batch batch = Upload(rows);
+  Matrix<float> below;
+  for (int stage = 0; stage < model_->module_count(); ++stage) {
+    const Matrix<float> output = outputs_[stage + 1].first_rows(shape.block_size);
+    batch.previous = below;
+    model_->RunModule(*stream_, stage, batch, cache_, output);
+    below = output;
+  }
+  return below;
+}
+
+std::vector<int32_t> FromScratch::DSparkDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                                               const SamplingParams& sampling) {
+  CHECK_LE(count, model_->config().v4->dspark->block_size);
+  const int last = static_cast<int>(tokens.size()) - 1;
+  SetRequest(tokens, prompt_len, sampling);
+  const Matrix<float> block = Block(tokens, prompt_len);
+  const Matrix<float> logits = logits_.first_rows(1), bias = logits_.row_range(1, 1);
+  std::vector<int32_t> drafts;
+  for (int k = 0; k < count; ++k) {
+    const int32_t before = k == 0 ? tokens.back() : drafts.back();
+    model_->Logits(*stream_, model_->module_count(), block.row_range(k, 1), logits);
+    Put(ids_, &before, 1);
+    model_->TokenBias(*stream_, ids_, bias);
+    device_.ops().add(*stream_, {.out = logits, .x = bias});
+    drafts.push_back(ChooseFromLogits(last + k, drafts));
+  }
+  return drafts;
+}
+
+std::vector<float> FromScratch::BlockLogits(const std::vector<int32_t>& tokens, int prompt_len) {
+  const Matrix<float> block = Block(tokens, prompt_len);
+  const Matrix<float> logits = logits_.first_rows(block.rows);
+  model_->Logits(*stream_, model_->module_count(), block, logits);
+  return Get(logits.data, size_t(block.rows) * logits.cols);
 }
 
 int32_t FromScratch::GreedyToken(const std::vector<int32_t>& tokens, int prompt_len) {

@@ -35,6 +35,12 @@ class FromScratch {
   std::vector<int32_t> VanillaDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
                                      int max_draft_len, int first_step_end, const SamplingParams& sampling);
 
+  // Drafts of DSpark, count <= dspark_block_size: one block from t_P, then a token after the other.
+  std::vector<int32_t> DSparkDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                                    const SamplingParams& sampling);
+  // [dspark_block_size, V]: the logits of the block from t_P, without what the token before adds.
+  std::vector<float> BlockLogits(const std::vector<int32_t>& tokens, int prompt_len);
+
   // The target's greedy choice for position P + 1 of t_0..t_P; P >= prompt_len - 1. Valid after Drafts or
   // alone.
   int32_t GreedyToken(const std::vector<int32_t>& tokens, int prompt_len);
@@ -56,9 +62,13 @@ class FromScratch {
   void Target(const std::vector<int32_t>& tokens, int prompt_len, int count);
   // Module `level` over positions level..count - 1: those below decode_from in the prefill form.
   void Module(int level, const std::vector<int32_t>& tokens, int decode_from, int count);
+  // The last stage's output of the block from t_P: [dspark_block_size, output_width].
+  Matrix<float> Block(const std::vector<int32_t>& tokens, int prompt_len);
   int32_t Argmax(int level, Matrix<const float> output);
   // The request's own choice for position + 1 (greedy, or with its noise); `drafts` were chosen before.
   int32_t Choose(int level, Matrix<const float> output, int position, const std::vector<int32_t>& drafts);
+  // The same from logits_, [1, V].
+  int32_t ChooseFromLogits(int position, const std::vector<int32_t>& drafts);
   void SetRequest(const std::vector<int32_t>& tokens, int prompt_len, const SamplingParams& sampling);
   void Poison();
   template <class T>

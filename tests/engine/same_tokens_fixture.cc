@@ -43,9 +43,14 @@ const std::vector<int32_t>& SameTokensFixture::Reference(const SameTokensCase& c
     std::vector<int32_t> tokens = request.prompt_ids;
     tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
     const int modules = model_.config.num_nextn_predict_layers;
-    entry = c.setting.vanilla ? scratch->VanillaDrafts(tokens, prompt_len, modules, modules, first_step_end,
-                                                       request.sampling)
-                              : scratch->Drafts(tokens, prompt_len, 7, request.sampling);
+    if (DraftsInBlocks(model_.config)) {
+      entry =
+          scratch->DSparkDrafts(tokens, prompt_len, model_.config.v4->dspark->block_size, request.sampling);
+    } else if (c.setting.vanilla) {
+      entry = scratch->VanillaDrafts(tokens, prompt_len, modules, modules, first_step_end, request.sampling);
+    } else {
+      entry = scratch->Drafts(tokens, prompt_len, 7, request.sampling);
+    }
   }
   return entry;
 }

@@ -77,10 +77,10 @@ void V4Driver::OwnForPlan(Sequence& sequence, int end, int drafted, RankPlan& pl
 }
 
 void V4Driver::OwnAfter(Sequence& sequence) {
-  const int max_draft_len = engine_.options().max_draft_len;
+  const int rows_ahead = engine_.options().drafter_numbers.rows_ahead;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int first = groups_[g].is_history() ? 0 : std::max(0, sequence.length - groups_[g].reach);
-    Own(sequence, static_cast<int>(g), first, sequence.length + max_draft_len, pending_);
+    Own(sequence, static_cast<int>(g), first, sequence.length + rows_ahead, pending_);
   }
 }
 
@@ -90,7 +90,7 @@ void V4Driver::AddChunk(Sequence& sequence, const DriveSetting& setting, Iterati
   const int first = sequence.length;
   const int end = std::min(sequence.prompt_len(), first + setting.chunk);
   const bool last = end == sequence.prompt_len();
-  OwnForPlan(sequence, end, last ? plan.draft_len + engine_.options().max_draft_len : 0, rank);
+  OwnForPlan(sequence, end, last ? plan.draft_len + engine_.options().drafter_numbers.rows_ahead : 0, rank);
   rank.prefill_chunks.push_back({.slot = sequence.slot,
                                  .first_position = first,
                                  .token_ids = {prompt.begin() + first, prompt.begin() + end},
@@ -144,7 +144,7 @@ void V4Driver::SwapOutAndIn(Sequence& sequence) {
 }
 
 IterationPlan V4Driver::PlanOf(std::vector<Sequence>& sequences, const DriveSetting& setting) {
-  const int max_draft_len = engine_.options().max_draft_len;
+  const int rows_ahead = engine_.options().drafter_numbers.rows_ahead;
   IterationPlan plan{.number = ++number_,
                      .draft_len = setting.draft_lens[iteration_++ % setting.draft_lens.size()],
                      .prefill_rows = {0},
@@ -154,7 +154,7 @@ IterationPlan V4Driver::PlanOf(std::vector<Sequence>& sequences, const DriveSett
   for (Sequence& sequence : sequences) {
     if (sequence.ended) continue;
     if (sequence.live) {
-      OwnForPlan(sequence, sequence.length, plan.draft_len + max_draft_len, rank);
+      OwnForPlan(sequence, sequence.length, plan.draft_len + rows_ahead, rank);
       rank.live_slots.push_back(sequence.slot);
     } else {
       AddChunk(sequence, setting, plan);

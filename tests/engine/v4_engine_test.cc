@@ -8,54 +8,52 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
+#include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/v4_driver.h"
 
 namespace foredraft {
 namespace {
 
-constexpr char kCheckpoint[] = "tests/golden/checkpoints/deepseek_v4";
-constexpr int kMaxDraftLen = 7;
-constexpr int kMaxSeqLen = 640;
+constexpr int kLongest = 640;
+constexpr int kMostDrafts = 7;
 
-struct Loaded {
-  ModelConfig config;
-  std::unique_ptr<Device> device;
-  LoadedWeights weights;
+// A checkpoint, and the drafter that it has.
+struct Subject {
+  const char* name;
+  const DrafterKind* drafter;
+  int max_draft_len;
 };
+const Subject kSubjects[] = {{"deepseek_v4", &kEagle, kMostDrafts},
+                             {"deepseek_v4_dspark", &kDSpark, 5},
+                             {"deepseek_v4_dspark_fp4", &kDSpark, 5}};
 
-const Loaded& Model() {
-  static const Loaded* const loaded = [] {
-    auto* const model = new Loaded{*ReadModelConfig(absl::StrCat(kCheckpoint, "/config.json")),
-                                   *CreateDevice("cpu", {.threads = 2}),
-                                   {}};
-    const auto stream = model->device->CreateStream();
-    model->weights = *LoadWeights(kCheckpoint, model->config, 1, *model->device, *stream, nullptr);
-    return model;
-  }();
-  return *loaded;
+const LoadedModel& ModelOf(const Subject& subject) {
+  return LoadModelOnce(absl::StrCat("tests/golden/checkpoints/", subject.name));
 }
 
-std::unique_ptr<RankEngine> MakeEngine(bool mtp, bool graphs) {
+std::unique_ptr<RankEngine> MakeEngine(const Subject& subject, bool drafts, bool graphs) {
+  const LoadedModel& model = ModelOf(subject);
   EngineOptions options;
   options.max_batch_size = 4;
   options.max_num_tokens = 2048;
-  options.max_seq_len = kMaxSeqLen;
-  UseDrafter(&kEagle, mtp ? kMaxDraftLen : 0, Model().config, options);
+  options.max_seq_len = kLongest;
+  UseDrafter(subject.drafter, drafts ? subject.max_draft_len : 0, model.config, options);
   options.tokens_per_block = 16;
-  options.block_count = 1 + 4 * (kMaxSeqLen / 128 + 1);
+  options.block_count = 1 + 4 * (kLongest / 128 + 1);
   options.batch_sizes = {1, 2, 4};
   options.host_cache_bytes = int64_t{16} << 20;
   options.capture_graphs = graphs;
   options.poison_cache = true;
   options.step_timeout = std::chrono::seconds(300);
-  auto engine =
-      RankEngine::Create(options, Model().config, *CreateDevice("cpu", {.threads = 2}), Model().weights);
+  auto engine = RankEngine::Create(options, model.config, *CreateDevice("cpu", {.threads = 2}),
+                                   WeightsFor(model.weights, options));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
@@ -75,28 +73,40 @@ std::vector<DrivenRequest> Requests() {
   return requests;
 }
 
-class V4Engine : public ::testing::Test {
+class V4Engine : public ::testing::TestWithParam<Subject> {
  protected:
-  static const std::vector<DrivenRun>& Baseline() {
-    static const auto* const runs = [] {
-      const auto engine = MakeEngine(/*mtp=*/false, /*graphs=*/false);
-      return new std::vector<DrivenRun>(V4Driver(*engine).Run(Requests(), {}));
-    }();
-    return *runs;
+  // What the runs of a subject are compared with.
+  struct Expected {
+    std::vector<DrivenRun> baseline;  // without drafts
+    std::unique_ptr<FromScratch> scratch;
+    std::map<std::pair<int, int>, std::vector<int32_t>> drafts;  // by request and output tokens
+  };
+
+  static Expected& ExpectedOf(const Subject& subject) {
+    static auto* const all = new std::map<std::string, Expected>;
+    Expected& expected = (*all)[subject.name];
+    if (expected.scratch == nullptr) {
+      const auto engine = MakeEngine(subject, /*drafts=*/false, /*graphs=*/false);
+      expected.baseline = V4Driver(*engine).Run(Requests(), {});
+      const LoadedModel& model = ModelOf(subject);
+      expected.scratch = std::make_unique<FromScratch>(*model.device, model.config, model.weights,
+                                                       kLongest + 2 * kMostDrafts);
+    }
+    return expected;
   }
 
   // The drafts after some output tokens of a request. They do not depend on the setting.
   static const std::vector<int32_t>& Reference(int id, const DrivenRequest& request, int token_count) {
-    static auto* const scratch =
-        new FromScratch(*Model().device, Model().config, Model().weights, kMaxSeqLen + 2 * kMaxDraftLen);
-    static auto* const drafts = new std::map<std::pair<int, int>, std::vector<int32_t>>;
-    std::vector<int32_t>& entry = (*drafts)[{id, token_count}];
+    Expected& expected = ExpectedOf(GetParam());
+    std::vector<int32_t>& entry = expected.drafts[{id, token_count}];
     if (entry.empty()) {
       std::vector<int32_t> tokens = request.prompt;
-      const std::vector<int32_t>& output = Baseline()[id].tokens;
+      const std::vector<int32_t>& output = expected.baseline[id].tokens;
       tokens.insert(tokens.end(), output.begin(), output.begin() + token_count);
-      entry =
-          scratch->Drafts(tokens, static_cast<int>(request.prompt.size()), kMaxDraftLen, request.sampling);
+      const int prompt_len = static_cast<int>(request.prompt.size()), count = GetParam().max_draft_len;
+      entry = GetParam().drafter == &kDSpark
+                  ? expected.scratch->DSparkDrafts(tokens, prompt_len, count, request.sampling)
+                  : expected.scratch->Drafts(tokens, prompt_len, count, request.sampling);
     }
     return entry;
   }
@@ -108,7 +118,7 @@ class V4Engine : public ::testing::Test {
     const std::vector<DrivenRun> runs = driver.Run(requests, setting);
     int checked = 0, accepted = 0, rejected = 0;
     for (size_t id = 0; id < requests.size(); ++id) {
-      ASSERT_EQ(runs[id].tokens, Baseline()[id].tokens) << "request " << id;
+      ASSERT_EQ(runs[id].tokens, ExpectedOf(GetParam()).baseline[id].tokens) << "request " << id;
       accepted += runs[id].accepted;
       rejected += runs[id].rejected;
       for (const DrivenDrafts& step : runs[id].drafts) {
@@ -126,30 +136,33 @@ class V4Engine : public ::testing::Test {
   }
 };
 
-TEST_F(V4Engine, GivesTheSameTokensAndDraftsFromGraphs) {
-  const auto engine = MakeEngine(/*mtp=*/true, /*graphs=*/true);
+TEST_P(V4Engine, GivesTheSameTokensAndDraftsFromGraphs) {
+  const auto engine = MakeEngine(GetParam(), /*drafts=*/true, /*graphs=*/true);
   V4Driver driver(*engine);
-  ExpectTheSame(driver, {.draft_lens = {7}});
+  ExpectTheSame(driver, {.draft_lens = {GetParam().max_draft_len}});
   ExpectTheSame(driver, {.draft_lens = {3}, .chunk = 16, .swap_every = 3});
   ExpectTheSame(driver, {.draft_lens = {0}, .chunk = 200});
   EXPECT_GT(driver.blocks_given_back(), 100);
   EXPECT_GT(driver.swaps(), 10);
 }
 
-TEST_F(V4Engine, GivesTheSameTokensAndDraftsEagerly) {
-  const auto engine = MakeEngine(/*mtp=*/true, /*graphs=*/false);
+TEST_P(V4Engine, GivesTheSameTokensAndDraftsEagerly) {
+  const auto engine = MakeEngine(GetParam(), /*drafts=*/true, /*graphs=*/false);
   V4Driver driver(*engine);
   ExpectTheSame(driver, {.draft_lens = {1}, .chunk = 100, .swap_every = 5});
-  ExpectTheSame(driver, {.draft_lens = {0, 7, 1, 3}, .chunk = 16});
+  ExpectTheSame(driver, {.draft_lens = {0, GetParam().max_draft_len, 1, 3}, .chunk = 16});
 }
 
-TEST_F(V4Engine, CapturesTheSameStepAgain) {
-  const auto engine = MakeEngine(/*mtp=*/true, /*graphs=*/true);
+TEST_P(V4Engine, CapturesTheSameStepAgain) {
+  const auto engine = MakeEngine(GetParam(), /*drafts=*/true, /*graphs=*/true);
   const StepKey key = {.bucket = 4, .draft_len = 3};
   const auto before = engine->CaptureStep(key);
   V4Driver(*engine).Run(Requests(), {.draft_lens = {3}});
   EXPECT_TRUE(before->SameNodes(*engine->CaptureStep(key)));
 }
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, V4Engine, ::testing::ValuesIn(kSubjects),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace foredraft

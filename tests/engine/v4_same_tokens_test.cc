@@ -17,7 +17,8 @@
 namespace foredraft {
 namespace {
 
-constexpr char kCheckpoint[] = "tests/golden/checkpoints/deepseek_v4";
+// With an MTP module, and with DSpark, whose K is at most 5.
+constexpr const char* kCheckpoints[] = {"deepseek_v4", "deepseek_v4_dspark"};
 constexpr int kDraftLens[] = {0, 1, 3, 7};
 // K, overlap, graphs (padded, none, exact sizes), batch, budget, reuse, small pool, draft caps, K changing on
 // the way, losses of the rank, sampled, ranks
@@ -77,9 +78,10 @@ std::vector<Request> V4Requests(bool sampled) {
   return requests;
 }
 
-class V4SameTokens : public SameTokensFixture {
+class V4SameTokens : public SameTokensFixture, public ::testing::WithParamInterface<const char*> {
  protected:
-  V4SameTokens() : SameTokensFixture(LoadModelOnce(kCheckpoint), V4Requests) {}
+  V4SameTokens()
+      : SameTokensFixture(LoadModelOnce(absl::StrCat("tests/golden/checkpoints/", GetParam())), V4Requests) {}
 
   static std::vector<SameTokensCase> Cases(int strength, const std::vector<int>& levels) {
     std::vector<SameTokensCase> cases;
@@ -88,12 +90,12 @@ class V4SameTokens : public SameTokensFixture {
   }
 };
 
-TEST_F(V4SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
+TEST_P(V4SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   ExpectTheSame(Cases(IsFullTier() ? 3 : 2, Levels()));
 }
 
 // Drafts overrun the context, whose last position completes an entry of each kind.
-TEST_F(V4SameTokens, InTheLastPositionsOfTheContext) {
+TEST_P(V4SameTokens, InTheLastPositionsOfTheContext) {
   std::vector<Request> requests = V4Requests(/*sampled=*/false);
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].prompt_ids = RandomIds(kMaxSeqLen - 1 - static_cast<int>(i), 200 + i);
@@ -107,6 +109,9 @@ TEST_F(V4SameTokens, InTheLastPositionsOfTheContext) {
     EXPECT_EQ(run.requests[i].finish, FinishReason::kLength);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, V4SameTokens, ::testing::ValuesIn(kCheckpoints),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace foredraft

@@ -239,7 +239,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
   SetQuantization(config, quantizer.description(), json);
   RETURN_IF_ERROR(CopyOtherFiles(options.in_dir, options.out_dir));
   ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Write());
-  report.left_out = config.drafter;
+  if (config.num_nextn_predict_layers == 0) report.left_out = config.drafter;
   RETURN_IF_ERROR(WriteReport(report, options.out_dir + "/" + kQuantizationReportFile));
   // Last: a directory without config.json is not a checkpoint, so a run that was cut short leaves none.
   RETURN_IF_ERROR(WriteJsonFile(json, options.out_dir + "/config.json"));

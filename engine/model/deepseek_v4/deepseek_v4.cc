@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/model/rope.h"
 
@@ -15,7 +16,9 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   model->cache_rows_ = RegisterV4Rows(config, model->module_count(), registry);
   RETURN_IF_ERROR(model->Allocate(device, capacity));
   // cos and sin have no multiplier.
-  const int dim = config.qk_rope_head_dim, positions = capacity.positions;
+  const int dim = config.qk_rope_head_dim;
+  // A block may begin at the last position of all.
+  const int positions = capacity.positions + (model->has_stages() ? config.v4->dspark->block_size : 0);
   ASSIGN_OR_RETURN(
       model->main_cos_sin_,
       UploadRopeTable(device, RopeFrequencies(dim, config.rope_theta, config.rope_scaling), 1, positions));
@@ -36,7 +39,13 @@ absl::Status DeepseekV4::Allocate(Device& device, const ForwardCapacity& capacit
                       activations_);
   allocate(activations_.mtp_input, capacity.rows * config_.hc_mult, config_.hidden_size);
   AllocateV4(allocate, config_, capacity, v4_activations_);
-  return allocate.status();
+  if (has_stages()) AllocateDSpark(allocate, config_, capacity, dspark_activations_);
+  RETURN_IF_ERROR(allocate.status());
+  const auto stream = device.CreateStream();
+  const int32_t unmapped = 0;
+  device.CopyToDevice(*stream, v4_activations_.unmapped, &unmapped, sizeof(unmapped));
+  stream->Synchronize();
+  return absl::OkStatus();
 }
 
 Forward DeepseekV4::ForwardOf(Stream& stream, const Batch& batch) const {
@@ -66,23 +75,59 @@ void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
   SeedStreams(f, embedded, output);
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
     V4Layer(f, weights_.layers[layer], Context(cache, layer), output);
+    if (has_stages()) TapLayer(f, dspark_activations_, layer, output);
   }
+  if (!has_stages()) return;
+  std::vector<V4LayerContext> stages;
+  for (int stage = 0; stage < module_count(); ++stage) {
+    stages.push_back(Context(cache, config_.num_hidden_layers + stage));
+  }
+  WriteStageKeys(f, weights_.dspark, dspark_activations_, stages);
+}
+
+// A stage's rows are blocks: the first one begins with the embedding of their ids, each other with the output
+// of the one below, in place where that is `output` itself.
+void DeepseekV4::RunStage(const Forward& f, int stage, const KvCache& cache, Matrix<float> output) const {
+  if (stage == 0) {
+    const Matrix<float> embedded = activations_.hidden.first_rows(f.rows());
+    f.ops.embed(
+        f.stream,
+        {.out = embedded, .table = weights_.embed, .ids = f.batch.ids, .vocab_size = config_.vocab_size});
+    SeedStreams(f, embedded, output);
+  } else if (f.batch.previous.data != output.data) {
+    f.ops.copy_rows(f.stream, {.out = output, .x = f.batch.previous, .rows = f.rows()});
+  }
+  V4LayerContext context = Context(cache, config_.num_hidden_layers + stage);
+  context.block_rows = config_.v4->dspark->block_size;
+  V4Layer(f, weights_.dspark.stages[stage], context, output);
 }
 
 void DeepseekV4::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                            Matrix<float> output) const {
   const Forward f = ForwardOf(stream, batch);
+  if (has_stages()) return RunStage(f, module, cache, output);
   const V4ModuleWeights& w = weights_.modules[module];
   ProjectStreams(f, w, weights_.embed, output);
   V4Layer(f, w.layer, Context(cache, config_.num_hidden_layers + module), output);
 }
 
 void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const {
-  const bool target = level == 0;
-  const V4Head head = {.hc_head = target ? weights_.hc_head : weights_.modules[level - 1].hc_head,
-                       .norm = target ? weights_.norm : weights_.modules[level - 1].norm,
-                       .head = weights_.head};
-  HeadLogits(ForwardOf(stream, Batch{}), head, v4_activations_.mix, outputs, logits);
+  HeadLogits(ForwardOf(stream, Batch{}), HeadOf(level), v4_activations_.mix, outputs, logits);
+}
+
+V4Head DeepseekV4::HeadOf(int level) const {
+  if (level == 0) return {weights_.hc_head, weights_.norm, weights_.head};
+  if (!has_stages()) {
+    const V4ModuleWeights& module = weights_.modules[level - 1];
+    return {module.hc_head, module.norm, weights_.head};
+  }
+  CHECK_EQ(level, module_count()) << "only the last stage has a head";
+  return {weights_.dspark.hc_head, weights_.dspark.norm, weights_.head};
+}
+
+void DeepseekV4::TokenBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const {
+  CHECK(has_stages());
+  MarkovBias(ForwardOf(stream, Batch{}), weights_.dspark, dspark_activations_, ids, bias);
 }
 
 }  // namespace foredraft

@@ -1,11 +1,13 @@
 #pragma once
 
 // DeepSeek-V4 (docs/deepseek-v4.md) as recipes over ops. A level's output is its streams, [R, N D]: neither
-// normed nor reduced. Logits are made of streams by the level's own head.
+// normed nor reduced. Logits are made of streams by the level's own head. Stages of DSpark (docs/dspark.md)
+// are levels whose rows are drafted blocks: the last one has the head.
 
 #include <memory>
 #include <vector>
 
+#include "engine/model/deepseek_v4/dspark_stages.h"
 #include "engine/model/deepseek_v4/v4_layer.h"
 #include "engine/model/model.h"
 
@@ -23,10 +25,11 @@ class DeepseekV4 : public Model {
   void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                  Matrix<float> output) const override;
   void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
-  int module_count() const override { return static_cast<int>(weights_.modules.size()); }
+  void TokenBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const override;
+  int module_count() const override { return weights_.module_count(); }
 
-  // What the recipes of v4_layer.h take, for the parts of a forward that are run apart. MTP module i is layer
-  // num_hidden_layers + i.
+  // What the recipes of v4_layer.h take, for the parts of a forward that are run apart. MTP module i, or
+  // stage i, is layer num_hidden_layers + i.
   Forward ForwardOf(Stream& stream, const Batch& batch) const;
   V4LayerContext Context(const KvCache& cache, int layer) const;
 
@@ -35,6 +38,9 @@ class DeepseekV4 : public Model {
       : Model(config), ops_(device.ops()), comm_(comm), weights_(std::move(weights)) {}
 
   absl::Status Allocate(Device& device, const ForwardCapacity& capacity);
+  bool has_stages() const { return !weights_.dspark.stages.empty(); }
+  V4Head HeadOf(int level) const;
+  void RunStage(const Forward& f, int stage, const KvCache& cache, Matrix<float> output) const;
 
   const Ops& ops_;
   Communicator& comm_;
@@ -42,6 +48,7 @@ class DeepseekV4 : public Model {
   std::vector<V4LayerRows> cache_rows_;  // of each layer and module
   Activations activations_;
   V4Activations v4_activations_;
+  DSparkActivations dspark_activations_;     // where there are stages
   const float* main_cos_sin_ = nullptr;      // [positions, rope / 2, 2]: of layers of ratio 0
   const float* compress_cos_sin_ = nullptr;  // [positions, rope / 2, 2]: of layers with a compressor
 };

@@ -33,7 +33,9 @@ PagedRows<T> Paged(const KvCache& cache, CacheHandle handle) {
 std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count,
                                         CacheRegistry& registry) {
   const DeepseekV4Shape& v4 = *config.v4;
-  const RecentRows window = {.group = "window", .reach = v4.sliding_window - 1};
+  // The block of a DSpark stage reads the whole window before its first row.
+  const bool blocks = v4.dspark && module_count > 0;
+  const RecentRows window = {.group = "window", .reach = v4.sliding_window - (blocks ? 0 : 1)};
   const RecentRows heavy_window = {.group = "window", .reach = v4.heavy_ratio - 1};
   // Two windows of an overlapping compressor, in blocks of their own: they are large and soon useless.
   const RecentRows tail = {

@@ -102,13 +102,16 @@ void ReadRatios(JsonFields& fields, const json& ratios, const ModelConfig& confi
                                         layers, all));
   };
   if (!ratios.is_array() || ratios.size() < layers) return refuse();
-  if (!shape.dspark && ratios.size() != layers && ratios.size() != all) return refuse();
+  if (shape.dspark ? ratios.size() > layers + kMaxModules : ratios.size() != layers && ratios.size() != all) {
+    return refuse();
+  }
   for (size_t i = 0; i < ratios.size(); ++i) {
     const auto* name = std::find_if(std::begin(kKindNames), std::end(kKindNames),
                                     [&](const KindName& row) { return ratios[i] == row.shipped_ratio; });
     if (name == std::end(kKindNames) || (i >= layers && name->shipped_ratio != 0)) return refuse();
     if (i < layers) shape.layers.push_back(name->kind);
   }
+  if (shape.dspark) shape.dspark->stage_count = static_cast<int>(ratios.size() - layers);
 }
 
 // The kinds by transformers' layer_types and compress_rates.
@@ -246,13 +249,13 @@ void ReadDeepseekV4(JsonFields& fields, ModelConfig& config) {
   config.recycles_module = true;
   ReadSizes(fields, config, shape);
   shape.dspark = ReadDSpark(fields, config);
-  if (shape.dspark) {
-    config.num_nextn_predict_layers = 0;  // what the file says of them is no number of modules
-    config.drafter = "DSpark";
-  }
   ReadAttention(fields, config, shape);
   if (!fields.status().ok()) return;  // the lists below are checked against these sizes
   ReadLayers(fields, config, shape);
+  if (shape.dspark) {  // what the file says of modules has no meaning
+    config.num_nextn_predict_layers = shape.dspark->stage_count;
+    config.drafter = "DSpark";
+  }
   ReadExperts(fields, config, shape);
   ReadRope(fields, config, shape);
 }

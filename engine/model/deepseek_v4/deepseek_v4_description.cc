@@ -91,7 +91,40 @@ class Describer {
     Layer(AttentionKind::kWindow, false, module.layer);
   }
 
+  // A stage is a layer of the target's kind. The first one also has what context is made with, the last one
+  // the heads. Some vendors put copies of the target's embedding and head beside them, or another gate's
+  // bias.
+  void Stage(const DSparkShape& shape, bool first, bool last, DSparkWeights& dspark, V4LayerWeights& stage) {
+    const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
+    Unread("embed.weight", {vocab, hidden}, "embed.weight");
+    Unread("head.weight", {vocab, hidden}, "head.weight");
+    Unread("ffn.gate.bias_vl", {config_.n_routed_experts}, "");
+    if (first) {
+      const auto tapped = static_cast<int64_t>(shape.target_layer_ids.size());
+      Matrix("main_proj", Linear("main_proj", hidden, tapped * hidden), &dspark.main_proj);
+      Norm("main_norm", hidden, &dspark.main_norm);
+    }
+    Layer(AttentionKind::kWindow, false, stage);
+    if (!last) return;
+    Norm("norm", hidden, &dspark.norm);
+    Hyper("hc_head", config_.hc_mult, 1, dspark.hc_head);
+    const std::string w1 = "markov_head.markov_w1", w2 = "markov_head.markov_w2";
+    Weight(w1, TableMember{&dspark.markov_w1},
+           {Tensor(TensorKind::kMatrix, w1 + ".weight", {vocab, shape.markov_rank})});
+    Plain(w2, vocab, shape.markov_rank, &dspark.markov_w2);
+    Unread("confidence_head.proj.weight", {1, hidden + shape.markov_rank}, "");
+  }
+
  private:
+  // A tensor without use here: a copy of the target's, or a part that has no effect on drafts.
+  void Unread(const std::string& name, Shape shape, const std::string& copy_of) {
+    description_.Tensor({.kind = TensorKind::kUnread,
+                         .name = prefix_ + name,
+                         .shape = std::move(shape),
+                         .mtp_module = mtp_module_,
+                         .copy_of = copy_of});
+  }
+
   void Attention(AttentionKind kind, V4AttentionWeights& attn) {
     const int64_t hidden = config_.hidden_size;
     const int64_t width = int64_t{config_.num_attention_heads} * v4_.head_dim;
@@ -185,20 +218,26 @@ ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_co
   ModelDescription description{.shard = shard};
   auto& model = description.model->Emplace<V4Weights>();
   model.layers.resize(config.num_hidden_layers);
-  model.modules.resize(mtp_module_count);
   const Shape table = {config.vocab_size, config.hidden_size};
   Describer top(config, "", description);
   top.Weight("embed", TableMember{&model.embed}, {top.Tensor(TensorKind::kEmbedding, "embed.weight", table)});
   top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head);
   top.Norm("norm", config.hidden_size, &model.norm);
   top.Hyper("hc_head", config.hc_mult, 1, model.hc_head);
-  if (config.v4->dspark) description.unread_beginning = "mtp.";
+  if (config.v4->dspark && mtp_module_count == 0) description.unread_beginning = "mtp.";
   for (int i = 0; i < config.num_hidden_layers; ++i) {
     Describer(config, absl::StrCat("layers.", i, "."), description)
         .Layer(config.v4->Kind(i), config.v4->IsHash(i), model.layers[i]);
   }
+  (config.v4->dspark ? model.dspark.stages.resize(mtp_module_count) : model.modules.resize(mtp_module_count));
   for (int i = 0; i < mtp_module_count; ++i) {
-    Describer(config, absl::StrCat("mtp.", i, "."), description, i).Module(model.modules[i]);
+    Describer module(config, absl::StrCat("mtp.", i, "."), description, i);
+    if (config.v4->dspark) {
+      module.Stage(*config.v4->dspark, i == 0, i == mtp_module_count - 1, model.dspark,
+                   model.dspark.stages[i]);
+    } else {
+      module.Module(model.modules[i]);
+    }
   }
   return description;
 }

@@ -25,6 +25,7 @@ struct DSparkShape {
   int noise_token_id = 0;             // of a block's rows but the first
   std::vector<int> target_layer_ids;  // the target's layers whose outputs it reads
   int markov_rank = 0;
+  int stage_count = 0;  // 0: config.json does not say, and drafts are refused
 };
 
 struct DeepseekV4Shape {

@@ -65,6 +65,17 @@ struct V4ModuleWeights {
   const float* norm = nullptr;  // [D]
 };
 
+// DSpark (docs/dspark.md). T tapped layers, rank r.
+struct DSparkWeights {
+  PackedWeight main_proj;            // [D, T D]
+  const float* main_norm = nullptr;  // [D]
+  std::vector<V4LayerWeights> stages;
+  HyperWeights hc_head;
+  const float* norm = nullptr;      // [D]
+  const bf16* markov_w1 = nullptr;  // [V, r]
+  PackedWeight markov_w2;           // [V, r]
+};
+
 struct V4Weights {
   const bf16* embed = nullptr;  // [V, D]
   std::vector<V4LayerWeights> layers;
@@ -72,8 +83,9 @@ struct V4Weights {
   const float* norm = nullptr;  // [D]
   PackedWeight head;            // [V, D]
   std::vector<V4ModuleWeights> modules;
+  DSparkWeights dspark;  // its stages in the place of modules
 
-  int module_count() const { return static_cast<int>(modules.size()); }
+  int module_count() const { return static_cast<int>(modules.size() + dspark.stages.size()); }
 };
 
 }  // namespace foredraft

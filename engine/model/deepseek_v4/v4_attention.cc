@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/model/rope.h"
 
@@ -33,20 +34,12 @@ void Queries(const Forward& f, const V4AttentionWeights& w, const V4LayerContext
                                 .eps = f.norm_eps()});
 }
 
-// a.keys.
-void Keys(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
-          const InputRows& normed) {
-  const V4Activations& a = context.activations;
-  const Matrix<float> kv = a.kv.first_rows(f.rows());
-  Linear(f, normed, {.out = kv, .weight = w.wkv});
-  f.ops.write_keys(f.stream, {.keys = a.keys.first_rows(f.rows()),
-                              .window = context.cache.keys,
-                              .kv = kv,
-                              .norm_weight = w.kv_norm,
-                              .cos_sin = context.cos_sin,
-                              .index = f.batch.index,
-                              .rope_dim = f.config.qk_rope_head_dim,
-                              .eps = f.norm_eps()});
+// Rows none of which has memory, so that nothing is written to them.
+PagedRows<bf16> Unmapped(PagedRows<bf16> rows, const int32_t* unmapped) {
+  rows.block_tables = unmapped;
+  rows.table_stride = 0;
+  rows.rows_per_block = std::numeric_limits<int32_t>::max();
+  return rows;
 }
 
 // Where a compressor writes.
@@ -158,6 +151,24 @@ void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const 
   allocate(a.index_scores, std::min(rows, kIndexerRowsAtOnce), capacity.positions / shape.sparse_ratio + 1);
   allocate(a.selected, static_cast<size_t>(rows) * config.index_topk);
   allocate(a.grouped, rows, shape.o_groups * shape.o_lora_rank);
+  allocate(a.unmapped, 1);
+}
+
+void V4Keys(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
+            const InputRows& normed) {
+  const V4Activations& a = context.activations;
+  const Matrix<float> kv = a.kv.first_rows(f.rows());
+  const bool cached = context.block_rows == 0;
+  Linear(f, normed, {.out = kv, .weight = w.wkv});
+  f.ops.write_keys(f.stream,
+                   {.keys = a.keys.first_rows(f.rows()),
+                    .window = cached ? context.cache.keys : Unmapped(context.cache.keys, a.unmapped),
+                    .kv = kv,
+                    .norm_weight = w.kv_norm,
+                    .cos_sin = context.cos_sin,
+                    .index = f.batch.index,
+                    .rope_dim = f.config.qk_rope_head_dim,
+                    .eps = f.norm_eps()});
 }
 
 InputRows V4AttentionInput(const InputRows& buffer, const V4AttentionWeights& w) {
@@ -172,11 +183,24 @@ void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerCon
   const DeepseekV4Shape& shape = *f.config.v4;
   const bool sparse = context.kind == AttentionKind::kCompressedSparse;
   Queries(f, w, context, normed);
-  Keys(f, w, context, normed);
+  V4Keys(f, w, context, normed);
   if (context.kind != AttentionKind::kWindow) {
     Compressor(f, w.compressor, context, normed, {cache.entries, cache.state});
   }
   if (sparse) SelectByIndexer(f, w, context, normed);
+  if (context.block_rows > 0) {
+    f.ops.block_attention(f.stream, {.out = a.q.first_rows(f.rows()),
+                                     .q = a.q_rotated.first_rows(f.rows()),
+                                     .keys = a.keys.first_rows(f.rows()),
+                                     .window = cache.keys,
+                                     .sinks = w.attn_sink,
+                                     .index = f.batch.index,
+                                     .block_rows = context.block_rows,
+                                     .head_count = f.config.num_attention_heads,
+                                     .window_len = shape.sliding_window,
+                                     .scale = static_cast<float>(AttentionScale(shape.head_dim, {}))});
+    return Output(f, w, context, projected);
+  }
   f.ops.window_attention(f.stream, {.out = a.q.first_rows(f.rows()),
                                     .q = a.q_rotated.first_rows(f.rows()),
                                     .keys = a.keys.first_rows(f.rows()),

@@ -30,6 +30,7 @@ struct V4Activations {
   Matrix<float> index_scores;   // [min(R, kIndexerRowsAtOnce), W]
   int32_t* selected = nullptr;  // [R, index_topk]
   Matrix<bf16> grouped;         // [R, o_groups * o_lora_rank]
+  int32_t* unmapped = nullptr;  // [1]: a block table without memory, for keys that are not cached
 };
 
 void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
@@ -42,7 +43,14 @@ struct V4LayerContext {
   V4LayerCache cache;
   int first_position = 0;          // 0 for the target, 1 for the MTP module
   const float* cos_sin = nullptr;  // [positions, rope / 2, 2]: the table of the layer's kind
+  // Rows of a drafted block (docs/dspark.md), whose keys attend each other and are not cached. 0: no blocks,
+  // every row's key is cached and attends the window before it.
+  int block_rows = 0;
 };
+
+// The keys [R, d] of rows whose input to attention is `normed`, in the activations and in the cache.
+void V4Keys(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
+            const InputRows& normed);
 
 // projected = attention(normed). normed: [R, D], in the forms that V4AttentionInput gives.
 void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,

@@ -134,9 +134,25 @@ class Comparison {
       Hyper(name + "hc_head", module.hc_head);
       Layer(name, config_.num_hidden_layers, module.layer);
     }
+    if (!w.dspark.stages.empty()) DSpark(w.dspark);
   }
 
  private:
+  void DSpark(const DSparkWeights& w) {
+    ASSERT_EQ(static_cast<int>(w.stages.size()), config_.v4->dspark->stage_count);
+    Matrix("mtp.0.main_proj", w.main_proj);
+    Vector("mtp.0.main_norm.weight", w.main_norm);
+    for (size_t i = 0; i < w.stages.size(); ++i) {
+      Layer(absl::StrCat("mtp.", i, "."), config_.num_hidden_layers, w.stages[i]);
+    }
+    const std::string last = absl::StrCat("mtp.", w.stages.size() - 1, ".");
+    Vector(last + "norm.weight", w.norm);
+    Hyper(last + "hc_head", w.hc_head);
+    const std::vector<float> w1 = meaning_.Floats(last + "markov_head.markov_w1.weight");
+    for (size_t i = 0; i < w1.size(); ++i) ASSERT_EQ(w.markov_w1[i].bits, ToBf16(w1[i]).bits);
+    Matrix(last + "markov_head.markov_w2", w.markov_w2);
+  }
+
   void Layer(const std::string& name, int index, const V4LayerWeights& w) {
     Hyper(name + "hc_attn", w.hc_attn);
     Hyper(name + "hc_ffn", w.hc_ffn);

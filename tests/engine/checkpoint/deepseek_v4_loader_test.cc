@@ -1,9 +1,11 @@
 // DeepSeek-V4 checkpoints into V4Weights (docs/deepseek-v4.md sections 7 and 8): every tensor reaches its
 // member with the values that its format means, under each of its names; experts by rank; what is refused.
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,39 +83,92 @@ std::vector<RawTensor> TensorsOf(const std::string& dir) {
   return tensors;
 }
 
-// A golden whose module becomes a stage, with stages and tensors that no module has beside it.
-std::string WriteWithDSpark(const std::string& golden) {
-  std::vector<RawTensor> tensors = TensorsOf(GoldenDir(golden));
-  for (const char* const name :
-       {"mtp.0.main_proj.weight", "mtp.1.attn.wkv.weight", "mtp.2.markov_head.embed.weight"}) {
-    tensors.push_back({name, "BF16", {4, 2}, std::string(16, '\x7f')});  // not finite: must not be read
+constexpr const char* kDSparkNames[] = {"deepseek_v4_dspark", "deepseek_v4_dspark_fp4"};
+
+TEST(DeepseekV4Loader, EveryTensorOfAStageReachesItsWeight) {
+  for (const std::string name : kDSparkNames) {
+    SCOPED_TRACE(name);
+    const std::string dir = GoldenDir(name);
+    const ModelConfig config = ConfigOf(dir);
+    const auto loaded = Load(dir, 3);
+    ASSERT_EQ(loaded->weights.dspark.stages.size(), 3u);
+    Comparison(config, dir).Model(loaded->weights);
+    for (const int ranks : {2, 8}) {
+      const ExpertShard shard{.rank = 1, .size = ranks};
+      Comparison(config, dir, shard).Model(Load(dir, 3, shard)->weights);
+    }
+    const absl::StatusOr<CheckpointSummary> summary = SummarizeCheckpoint(dir);
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_EQ(summary->config.num_nextn_predict_layers, 3);
+    EXPECT_GT(summary->mtp_parameters, 0);
+    EXPECT_GT(summary->drafter_bytes, 2 * summary->mtp_parameters / 5);
   }
-  const std::string dir = MakeTestDir("dspark_" + golden);
+}
+
+// A checkpoint with DSpark whose tensors under "mtp." `change` has changed.
+std::string WriteWithStages(const std::string& name,
+                            const std::function<void(std::vector<RawTensor>&)>& change) {
+  std::vector<RawTensor> tensors = TensorsOf(GoldenDir("deepseek_v4_dspark"));
+  change(tensors);
+  const std::string dir = MakeTestDir(name);
   WriteSafetensors(dir + "/model.safetensors", tensors);
-  nlohmann::json config = nlohmann::json::parse(std::ifstream(GoldenDir(golden) + "/config.json"));
-  config["dspark_block_size"] = 5;
-  config["dspark_noise_token_id"] = 3;
-  config["dspark_target_layer_ids"] = {0, 2};
-  config["dspark_markov_rank"] = 8;
-  WriteFile(dir + "/config.json", config.dump());
+  std::filesystem::copy_file(GoldenDir("deepseek_v4_dspark") + "/config.json", dir + "/config.json");
   return dir;
 }
 
-TEST(DeepseekV4Loader, LoadsTheTargetOfACheckpointWithDSpark) {
-  for (const std::string name : kNames) {
-    SCOPED_TRACE(name);
-    const std::string dir = WriteWithDSpark(name);
-    const ModelConfig config = ConfigOf(dir);
-    const auto loaded = Load(dir, 0);
-    EXPECT_TRUE(loaded->weights.modules.empty());
-    Comparison(config, GoldenDir(name)).Model(loaded->weights);
-    const absl::StatusOr<CheckpointSummary> summary = SummarizeCheckpoint(dir);
-    ASSERT_TRUE(summary.ok()) << summary.status();
-    EXPECT_EQ(summary->config.num_nextn_predict_layers, 0);
-    EXPECT_EQ(summary->mtp_parameters, 0);
-    EXPECT_GT(summary->unread_bytes, 3 * 16);
-    EXPECT_EQ(SummarizeCheckpoint(GoldenDir(name))->unread_bytes, 0);
-    EXPECT_EQ(summary->parameters, SummarizeCheckpoint(GoldenDir(name))->parameters);
+// Without drafts the stages are not read, whatever they are; with drafts what does not fit is named.
+TEST(DeepseekV4Loader, ServesTheTargetOfAnyDSpark) {
+  struct Case {
+    const char* name;
+    std::function<void(std::vector<RawTensor>&)> change;
+    const char* error;  // with drafts; null: none
+  };
+  const auto is_of = [](const char* beginning) {
+    return [=](const RawTensor& tensor) { return tensor.name.starts_with(beginning); };
+  };
+  const Case cases[] = {{"two_stages", [&](auto& tensors) { std::erase_if(tensors, is_of("mtp.2.")); },
+                         "tensor mtp.2.hc_attn_fn: missing"},
+                        {"no_stages", [&](auto& tensors) { std::erase_if(tensors, is_of("mtp.")); },
+                         "tensor mtp.0.main_proj.weight: missing"},
+                        {"a_module",
+                         [](auto& tensors) {
+                           tensors.push_back({"mtp.0.enorm.weight", "BF16", {2}, "    "});
+                         },
+                         "tensor mtp.0.enorm.weight: not part of DeepseekV4ForCausalLM"},
+                        {"another_head",
+                         [](auto& tensors) {
+                           tensors.push_back({"mtp.2.markov_head.embed.weight", "BF16", {2}, "    "});
+                         },
+                         "tensor mtp.2.markov_head.embed.weight: not part of"},
+                        {"copies",
+                         [](auto& tensors) {
+                           for (const auto& [name, copy] : {std::pair("embed.weight", "mtp.0.embed.weight"),
+                                                            std::pair("head.weight", "mtp.2.head.weight")}) {
+                             const auto found =
+                                 std::find_if(tensors.begin(), tensors.end(),
+                                              [&](const RawTensor& tensor) { return tensor.name == name; });
+                             RawTensor tensor = *found;
+                             tensor.name = copy;
+                             tensors.push_back(std::move(tensor));
+                           }
+                           tensors.push_back({"mtp.1.ffn.gate.bias_vl", "F32", {8}, std::string(32, '\0')});
+                         },
+                         nullptr}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const std::string dir = WriteWithStages(c.name, c.change);
+    const auto target = Load(dir, 0);
+    EXPECT_TRUE(target->weights.dspark.stages.empty());
+    Comparison(ConfigOf(dir), GoldenDir("deepseek_v4_dspark")).Model(target->weights);
+    EXPECT_EQ(SummarizeCheckpoint(dir)->config.num_nextn_predict_layers, c.error == nullptr ? 3 : 0);
+    FakeDevice device;
+    FakeStream stream;
+    const auto loaded = LoadWeights(dir, ConfigOf(dir), 3, device, stream, nullptr);
+    if (c.error == nullptr) {
+      EXPECT_TRUE(loaded.ok()) << loaded.status();
+    } else {
+      EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(c.error));
+    }
   }
 }
 

@@ -225,9 +225,10 @@ TEST(DeepseekV4Config, ReadsDSparkInThePlaceOfModules) {
     config["compress_ratios"] = json(std::vector<int>(43 + stages, 0));
     const auto read = Inspect(config);
     ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->num_nextn_predict_layers, 0);
+    EXPECT_EQ(read->num_nextn_predict_layers, stages);
     EXPECT_EQ(read->drafter, "DSpark");
     ASSERT_TRUE(read->v4->dspark.has_value());
+    EXPECT_EQ(read->v4->dspark->stage_count, stages);
     EXPECT_EQ(read->v4->dspark->block_size, 5);
     EXPECT_EQ(read->v4->dspark->noise_token_id, 128799);
     EXPECT_THAT(read->v4->dspark->target_layer_ids, ElementsAre(40, 41, 42));

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 
@@ -27,6 +29,11 @@ TEST(DrafterKinds, ConfigurationSelectsOne) {
     for (const DrafterKind* kind : DrafterKinds()) count += kind->selected(speculative);
     EXPECT_EQ(count, 1);
   }
+  speculative.decoding_type = DecodingType::kDSpark;
+  for (const bool vanilla : {false, true}) {
+    speculative.use_mtp_vanilla = vanilla;
+    EXPECT_EQ(SelectedDrafter(config), &kDSpark);
+  }
   speculative.max_draft_len = 0;
   EXPECT_EQ(SelectedDrafter(config), nullptr);
 }
@@ -37,6 +44,7 @@ struct CheckCase {
   int modules;       // of the model
   bool v4;
   const char* error;
+  bool dspark = false;  // the modules are its stages
 };
 
 class DrafterCheck : public ::testing::TestWithParam<CheckCase> {};
@@ -50,6 +58,11 @@ TEST_P(DrafterCheck, RefusesWhatTheModelLacks) {
   model.num_nextn_predict_layers = c.modules;
   model.architecture = c.v4 ? "DeepseekV4ForCausalLM" : "DeepseekV3ForCausalLM";
   model.recycles_module = c.v4;
+  if (c.v4) model.v4.emplace();
+  if (c.dspark) {
+    model.drafter = "DSpark";
+    model.v4->dspark = {.block_size = 5, .stage_count = c.modules};
+  }
   ConfigErrors errors;
   SelectedDrafter(loaded->config)->check(*loaded, model, errors);
   EXPECT_EQ(std::string(errors.First().message()), c.error);
@@ -68,6 +81,24 @@ const CheckCase kChecks[] = {
     {"V4HasNoSequence", "max_draft_len: 1, use_mtp_vanilla: true", 1, true,
      "c.yaml:2: speculative_config.use_mtp_vanilla: true, allowed false with DeepseekV4ForCausalLM: its one "
      "module is recycled"},
+    {"DSpark", "decoding_type: DSpark, max_draft_len: 5", 3, true, "", true},
+    {"DSparkIsWider", "decoding_type: DSpark, max_draft_len: 6", 3, true,
+     "c.yaml:2: speculative_config.max_draft_len: 6, allowed 0..5, dspark_block_size", true},
+    {"DSparkHasNoModules", "max_draft_len: 1", 3, true,
+     "c.yaml:2: speculative_config.max_draft_len: 1, allowed 0: this checkpoint has no MTP modules and "
+     "drafts "
+     "with decoding_type DSpark",
+     true},
+    {"DSparkIsNoVanilla", "decoding_type: DSpark, use_mtp_vanilla: true", 3, true,
+     "c.yaml:2: speculative_config.use_mtp_vanilla: true, allowed false with decoding_type DSpark", true},
+    {"DSparkOfUnknownStages", "decoding_type: DSpark", 0, true,
+     "c.yaml:2: speculative_config.decoding_type: DSpark, allowed MTP without drafts: compress_ratios of "
+     "config.json does not say how many DSpark stages there are (a 0 for each, after the layers)",
+     true},
+    {"NoStagesInV4", "decoding_type: DSpark", 1, true,
+     "c.yaml:2: speculative_config.decoding_type: DSpark, allowed MTP: this checkpoint has no DSpark stages"},
+    {"NoStagesInV3", "decoding_type: DSpark", 1, false,
+     "c.yaml:2: speculative_config.decoding_type: DSpark, allowed MTP: this checkpoint has no DSpark stages"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, DrafterCheck, ::testing::ValuesIn(kChecks),
                          [](const auto& info) { return info.param.name; });
@@ -96,6 +127,26 @@ TEST(DrafterKinds, NumbersAreThoseOfTheSpecification) {
     EXPECT_TRUE(options.drafter_numbers == c.numbers) << c.kind->name << " " << c.max_draft_len;
     EXPECT_EQ(options.position_count(), 100 + 2 * c.max_draft_len);
   }
+}
+
+// Nothing is written past the rows of the step (docs/dspark.md section 3), and a block is as wide whatever K
+// is.
+TEST(DrafterKinds, NumbersOfABlockDrafter) {
+  ModelConfig model;
+  model.v4.emplace().dspark = {.block_size = 5, .stage_count = 3};
+  for (const int draft_len : {1, 5}) {
+    EngineOptions options;
+    options.max_seq_len = 100;
+    options.max_num_tokens = 16;
+    options.batch_sizes = {8};
+    UseDrafter(&kDSpark, draft_len, model, options);
+    EXPECT_TRUE(options.drafter_numbers == (DrafterNumbers{.module_count = 3, .block_rows = 5}));
+    EXPECT_EQ(options.position_count(), 100 + draft_len);
+    EXPECT_EQ(options.largest_forward(), 8 * std::max(5, draft_len + 1));
+    EXPECT_TRUE(SlotRowsOf(options, model).empty());
+  }
+  // Others have no such numbers, and are refused before they are used.
+  EXPECT_TRUE(kDSpark.numbers(ModelConfig(), 5) == DrafterNumbers());
 }
 
 TEST(DrafterKinds, WithoutDraftsThereIsNoDrafter) {

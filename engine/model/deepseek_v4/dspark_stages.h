@@ -1,0 +1,35 @@
+#pragma once
+
+// DSpark, DeepSeek-V4's own drafter (docs/dspark.md), as recipes: what the target's forward leaves for it,
+// and the forward of drafted blocks. Its stages are layers of the target's kind whose rows see the window
+// before their block and all rows of the block.
+
+#include <span>
+
+#include "engine/model/deepseek_v4/v4_layer.h"
+
+namespace foredraft {
+
+// R rows of a forward, r = markov_rank, S = rows that tokens are chosen for.
+struct DSparkActivations {
+  Matrix<bf16> taps;         // [R, T D]: of each tapped layer the mean of its output streams
+  Matrix<float> markov;      // [S, r]
+  Matrix<bf16> markov_rows;  // [S, r]
+};
+
+void AllocateDSpark(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
+                    DSparkActivations& a);
+
+// Keeps what the stages read of the target's layer `layer`, if they read it. streams: [R, N D], its output.
+void TapLayer(const Forward& f, const DSparkActivations& a, int layer, Matrix<const float> streams);
+
+// After the last layer: every stage's keys of the forward's rows, into the cache. stages: a context per
+// stage.
+void WriteStageKeys(const Forward& f, const DSparkWeights& w, const DSparkActivations& a,
+                    std::span<const V4LayerContext> stages);
+
+// bias: [rows, V], what the Markov head adds to the logits of the token after each of `ids`.
+void MarkovBias(const Forward& f, const DSparkWeights& w, const DSparkActivations& a, const int32_t* ids,
+                Matrix<float> bias);
+
+}  // namespace foredraft

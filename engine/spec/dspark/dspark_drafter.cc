@@ -1,0 +1,154 @@
+#include "engine/spec/dspark/dspark_drafter.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "engine/rank.h"
+#include "engine/spec/draft_picker.h"
+
+namespace foredraft {
+namespace {
+
+// The block always has all its rows, also where fewer drafts are wanted: rows see each other, so a narrower
+// one would give other drafts.
+class DSparkDrafter : public Drafter {
+ public:
+  static absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
+                                                         const ModelConfig& model, const SlotState& slots);
+
+  void Prompt(Rank&, const ChunkRows&, const RankRows&) const override {}
+  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override {
+    Draft(rank, input, draft_count);
+  }
+  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
+
+ private:
+  void RunBlocks(const Rank& rank, const DraftInput& input) const;
+
+  int block_rows_ = 0;  // G
+  int noise_id_ = 0;
+  int stage_count_ = 0;
+  RowBuffers rows_;                // [B * G]
+  int32_t* anchor_ids_ = nullptr;  // [B]: the token that the first draft follows
+  Matrix<float> streams_;          // [B * G, W]: of the blocks
+  Matrix<float> draft_rows_;       // [Kmax * B, W]: rows 0..K-1 of the blocks, all sequences' row 0 first
+  DraftPicker picker_;
+};
+
+absl::StatusOr<std::unique_ptr<Drafter>> DSparkDrafter::Create(Device& device, const EngineOptions& options,
+                                                               const ModelConfig& model,
+                                                               const SlotState& /*slots*/) {
+  const DSparkShape& shape = *model.v4->dspark;
+  const int bucket = options.batch_sizes.back();
+  const int rows = bucket * shape.block_size;
+  auto drafter = std::make_unique<DSparkDrafter>();
+  drafter->block_rows_ = shape.block_size;
+  drafter->noise_id_ = shape.noise_token_id;
+  drafter->stage_count_ = shape.stage_count;
+  RETURN_IF_ERROR(AllocateBuffer(device, rows, drafter->rows_));
+  RETURN_IF_ERROR(AllocateBuffer(device, bucket, drafter->anchor_ids_));
+  RETURN_IF_ERROR(AllocateBuffer(device, rows, OutputWidth(model), drafter->streams_));
+  RETURN_IF_ERROR(
+      AllocateBuffer(device, bucket * options.max_draft_len, OutputWidth(model), drafter->draft_rows_));
+  ASSIGN_OR_RETURN(drafter->picker_, DraftPicker::Create(device, bucket));
+  return drafter;
+}
+
+// streams_ = the last stage's output.
+void DSparkDrafter::RunBlocks(const Rank& rank, const DraftInput& input) const {
+  rank.ops().draft_block_rows(*rank.stream, {.ids = rows_.ids,
+                                             .row_slots = rows_.slots,
+                                             .positions = rows_.positions,
+                                             .anchor_ids = anchor_ids_,
+                                             .outputs = input.outputs,
+                                             .bucket = input.bucket,
+                                             .block_rows = block_rows_,
+                                             .noise_id = noise_id_});
+  const int rows = input.bucket * block_rows_;
+  const Matrix<float> streams = streams_.first_rows(rows);
+  RankRows block_rows;
+  if (input.rank_rows != nullptr) {
+    block_rows = *input.rank_rows;
+    for (int32_t& count : block_rows.rows) count *= block_rows_;
+  }
+  for (int stage = 0; stage < stage_count_; ++stage) {
+    rank.model->RunModule(*rank.stream, stage,
+                          {.index = rows_.index(rows),
+                           .ids = rows_.ids,
+                           .previous = streams,
+                           .rank_rows = input.rank_rows == nullptr ? nullptr : &block_rows},
+                          rank.cache, streams);
+  }
+}
+
+void DSparkDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
+  if (draft_count == 0) return;
+  const Ops& ops = rank.ops();
+  Stream& stream = *rank.stream;
+  const int bucket = input.bucket;
+  RunBlocks(rank, input);
+  for (int draft = 0; draft < draft_count; ++draft) {
+    const Matrix<float> rows = {streams_.row(draft), bucket, streams_.cols, block_rows_ * streams_.stride};
+    ops.copy_rows(stream, {.out = draft_rows_.row_range(draft * bucket, bucket), .x = rows, .rows = bucket});
+  }
+  // One product with the head for all drafts; only the bias waits for the draft before.
+  const Matrix<float> logits = rank.buffers.logits.first_rows(draft_count * bucket);
+  rank.model->Logits(stream, stage_count_, draft_rows_.first_rows(draft_count * bucket), logits);
+  const Matrix<float> bias = rank.buffers.sample_scratch.first_rows(bucket);
+  for (int draft = 1; draft <= draft_count; ++draft) {
+    const Matrix<float> own = logits.row_range((draft - 1) * bucket, bucket);
+    rank.model->TokenBias(stream, draft == 1 ? anchor_ids_ : picker_.draft_ids(), bias);
+    ops.add(stream, {.out = own, .x = bias});
+    picker_.Pick(rank, input, draft, own);
+  }
+}
+
+bool Selected(const SpeculativeConfig& config) { return config.decoding_type == DecodingType::kDSpark; }
+
+void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors) {
+  const SpeculativeConfig& config = *loaded.config.speculative_config;
+  const auto refuse = [&](const std::string& path, const std::string& value, const std::string& allowed) {
+    if (!errors.Refused(path)) errors.Add(path, RefuseKey(loaded, path, value, allowed));
+  };
+  if (!model.v4 || !model.v4->dspark) {
+    return refuse("speculative_config.decoding_type", NameOf(config.decoding_type),
+                  absl::StrCat(NameOf(DecodingType::kMtp), ": this checkpoint has no DSpark stages"));
+  }
+  if (config.use_mtp_vanilla) {
+    refuse("speculative_config.use_mtp_vanilla", "true", "false with decoding_type DSpark");
+  }
+  if (model.v4->dspark->stage_count == 0) {
+    return refuse(
+        "speculative_config.decoding_type", NameOf(config.decoding_type),
+        "MTP without drafts: compress_ratios of config.json does not say how many DSpark stages there "
+        "are (a 0 for each, after the layers)");
+  }
+  const int block_size = model.v4->dspark->block_size;
+  if (config.max_draft_len > block_size) {
+    refuse("speculative_config.max_draft_len", absl::StrCat(config.max_draft_len),
+           absl::StrFormat("0..%d, dspark_block_size", block_size));
+  }
+}
+
+// Context is written with the target's own rows, up to p + K, and blocks are not cached. Of a model without
+// stages, which Check refuses, there are none.
+DrafterNumbers Numbers(const ModelConfig& model, int /*max_draft_len*/) {
+  if (!model.v4 || !model.v4->dspark) return {};
+  return {.module_count = model.v4->dspark->stage_count, .block_rows = model.v4->dspark->block_size};
+}
+
+std::vector<SlotRow> SlotRows(const EngineOptions&, const ModelConfig&) { return {}; }
+
+}  // namespace
+
+const DrafterKind kDSpark = {.name = "dspark",
+                             .selected = Selected,
+                             .check = Check,
+                             .numbers = Numbers,
+                             .slot_rows = SlotRows,
+                             .create = DSparkDrafter::Create};
+
+}  // namespace foredraft

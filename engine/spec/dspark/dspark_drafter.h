@@ -1,0 +1,13 @@
+#pragma once
+
+// DSpark: the model's own stages make all drafts of a step in one forward of a block per sequence
+// (docs/dspark.md). What the stages read of committed tokens is written by the target's forward, so the
+// drafter keeps nothing between steps.
+
+#include "engine/spec/drafter_kinds.h"
+
+namespace foredraft {
+
+extern const DrafterKind kDSpark;
+
+}  // namespace foredraft
