@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/engine/engine_harness.h"
+#include "tests/engine/from_scratch.h"
 
 namespace foredraft {
 namespace {
@@ -88,6 +89,35 @@ TEST(V4OnHost, TokensAndLogprobsAreTheSameWithQuantisedWeights) {
   const RunRecord plain = RunRequests(model, Plain(), requests);
   ExpectTheSame(RunRequests(model, Drafting(2, /*graphs=*/true, 1), requests), plain);
   ExpectTheSame(RunRequests(model, Drafting(1, /*graphs=*/false, 2), requests), plain);
+}
+
+// Blocks from graphs and eagerly, on one rank and two: every draft is the one of a computation from the
+// committed tokens alone, on a poisoned cache.
+TEST(V4OnHost, DSparkDraftsDoNotDependOnHowTheyWereComputed) {
+  const LoadedModel& model = LoadModelOnce("tests/golden/checkpoints/deepseek_v4_dspark");
+  const std::vector<Request> requests = Requests({{33, 5}, {1, 9}});
+  const RunRecord plain = RunRequests(model, Plain(), requests);
+  FromScratch scratch(*model.device, model.config, model.weights, 64);
+  int checked = 0;
+  for (const Setting& setting : {Drafting(3, /*graphs=*/true, 1), Drafting(2, /*graphs=*/false, 2)}) {
+    SCOPED_TRACE(setting.DebugString());
+    const RunRecord run = RunRequests(model, setting, requests);
+    ExpectTheSame(run, plain);
+    for (size_t id = 0; id < requests.size(); ++id) {
+      const Request& request = requests[id];
+      for (const StepRecord& step : run.requests[id].records) {
+        if (step.drafts.empty()) continue;
+        std::vector<int32_t> tokens = request.prompt_ids;
+        const std::vector<int32_t>& output = run.requests[id].token_ids;
+        tokens.insert(tokens.end(), output.begin(), output.begin() + step.token_count);
+        EXPECT_EQ(step.drafts, scratch.DSparkDrafts(tokens, static_cast<int>(request.prompt_ids.size()),
+                                                    static_cast<int>(step.drafts.size()), request.sampling))
+            << "request " << id << " after " << step.token_count << " tokens";
+        checked += static_cast<int>(step.drafts.size());
+      }
+    }
+  }
+  EXPECT_GT(checked, 20);
 }
 
 }  // namespace

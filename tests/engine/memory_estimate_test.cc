@@ -15,6 +15,7 @@
 #include "engine/comm/solo_communicator.h"
 #include "engine/kv_budget.h"
 #include "engine/rank.h"
+#include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "kernels/cpu/gemm/packed_weight.h"
@@ -86,10 +87,11 @@ EngineOptions SmallOptions(const DrafterKind& drafter, const ModelConfig& model)
 }
 
 constexpr char kV4Dir[] = "tests/golden/checkpoints/deepseek_v4";
+constexpr char kDSparkDir[] = "tests/golden/checkpoints/deepseek_v4_dspark";
 
 TEST(EstimateMemory, IsWhatTheEngineAllocates) {
   const std::pair<const char*, const DrafterKind*> cases[] = {
-      {kAbacusDir, &kEagle}, {kAbacusDir, &kVanilla}, {kV4Dir, &kEagle}};
+      {kAbacusDir, &kEagle}, {kAbacusDir, &kVanilla}, {kV4Dir, &kEagle}, {kDSparkDir, &kDSpark}};
   for (const auto& [dir, drafter] : cases) {
     SCOPED_TRACE(dir);
     const LoadedModel& model = LoadModelOnce(dir);
