@@ -33,6 +33,7 @@ class Routers {
   void operator()(const V4Weights& weights) {
     for (const V4LayerWeights& layer : weights.layers) Set(layer.ffn);
     for (const V4ModuleWeights& module : weights.modules) Set(module.layer.ffn);
+    for (const V4LayerWeights& stage : weights.dspark.stages) Set(stage.ffn);
     stream_->Synchronize();
   }
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 
 namespace foredraft {
@@ -26,7 +28,9 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
     : ranks_(others == nullptr ? 1 : others->size()), vocab_size_(config.vocab_size) {
   EngineOptions engine;
   engine.max_batch_size = options.max_rows;
-  UseDrafter(&kEagle, options.max_draft_len, config, engine);
+  UseDrafter(config.drafter.empty() ? &kEagle : &kDSpark, options.max_draft_len, config, engine);
+  // As the daemon loads them: with stages of DSpark the target's forward writes their keys.
+  if (engine.drafter == nullptr && weights.Find<V4Weights>() != nullptr) weights.Get<V4Weights>().dspark = {};
   engine.tokens_per_block = options.tokens_per_block;
   engine.kv_dtype = options.kv_dtype;
   const std::vector<CacheGroup> groups =

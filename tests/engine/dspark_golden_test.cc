@@ -1,0 +1,82 @@
+// DSpark's blocks against a float64 reference from the committed tokens alone
+// (tests/golden/make_dspark_golden.py): base logits, and the drafts that they give with the Markov head. The
+// bounds are not fitted: they follow from the reference's own distance when it computes in BF16, as in
+// golden_logits_test.cc.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/from_scratch.h"
+#include "tests/engine/logit_distance.h"
+#include "tests/golden/golden_reader.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kDecodeFrom = 5;  // tokens of the prompt when the rest goes in the decode form
+
+class DSparkGolden : public ::testing::TestWithParam<const char*> {
+ protected:
+  DSparkGolden()
+      : golden_(ReadModelGolden(GetParam())),
+        model_(LoadModelOnce(golden_.checkpoint)),
+        scratch_(*model_.device, model_.config, model_.weights, 640) {}
+
+  // t_0..t_P of a block.
+  std::vector<int32_t> TokensOf(const GoldenBlock& block) const {
+    const std::vector<int32_t>& ids = golden_.prompts[0].ids;
+    return {ids.begin(), ids.begin() + block.position + 1};
+  }
+
+  const ModelGolden golden_;
+  const LoadedModel& model_;
+  FromScratch scratch_;
+};
+
+TEST_P(DSparkGolden, BlocksAreAsNearAsTheReferenceInBf16) {
+  for (const bool decode_form : {false, true}) {
+    LogitDistance distance;
+    for (const GoldenBlock& block : golden_.prompts[0].blocks) {
+      const int prompt_len = decode_form ? std::min(block.position, kDecodeFrom) : block.position;
+      distance.Add(scratch_.BlockLogits(TokensOf(block), prompt_len), block.logits, golden_.vocab_size);
+    }
+    std::cout << absl::StreamFormat(
+        "%s, %s form, %d rows: error over rms %.4f mean, %.4f max (reference in BF16: %.4f, %.4f)\n",
+        GetParam(), decode_form ? "decode" : "prefill", distance.rows, distance.mean_error(),
+        distance.largest_error, golden_.blocks_bfloat16_mean_error, golden_.blocks_bfloat16_max_error);
+    EXPECT_LE(distance.mean_error(), golden_.blocks_bfloat16_mean_error);
+    EXPECT_LE(distance.largest_error, golden_.blocks_bfloat16_max_error);
+  }
+}
+
+// A draft whose lead is smaller than what rounding moves two logits may fall either way, and so may those
+// after it.
+TEST_P(DSparkGolden, DraftsAreTheReferences) {
+  int compared = 0;
+  for (const bool decode_form : {false, true}) {
+    for (const GoldenBlock& block : golden_.prompts[0].blocks) {
+      const int prompt_len = decode_form ? std::min(block.position, kDecodeFrom) : block.position;
+      const int count = static_cast<int>(block.drafts.size());
+      const std::vector<int32_t> drafts =
+          scratch_.DSparkDrafts(TokensOf(block), prompt_len, count, SamplingParams{.temperature = 0});
+      for (int k = 0; k < count && block.margins[k] > 2 * golden_.blocks_bfloat16_mean_error;
+           ++k, ++compared) {
+        ASSERT_EQ(drafts[k], block.drafts[k]) << "draft " << k + 1 << " at " << block.position;
+      }
+    }
+  }
+  EXPECT_GT(compared, static_cast<int>(golden_.prompts[0].blocks.size()) * 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, DSparkGolden,
+                         ::testing::Values("deepseek_v4_dspark", "deepseek_v4_dspark_fp4"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace foredraft
