@@ -1,10 +1,13 @@
-// The speedup from abacus' own drafts at their real acceptance: tokens per second of K = 1 and 3 over those
-// of a model without drafts, at one stream and at four, in process. Rounds are interleaved.
+// The speedup from a model's own drafts at their real acceptance on abacus' questions: tokens per second over
+// those of the model without drafts, at one stream and at four, in process. Rounds are interleaved.
 //
-// usage: draft_gain [ROUNDS] [--markdown] [--quick], from the repository's root
+// usage: draft_gain [ROUNDS] [--model DIR] [--markdown] [--quick], from the repository's root; DIR: abacus,
+// or another checkpoint with its tokenizer
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -33,25 +36,34 @@ struct Rates {
   double length = 0;          // tokens per decode step; a request's first token comes from the prefill
 };
 
-void Main(int rounds, int request_count, bool markdown) {
-  const LoadedModel& model = LoadModelOnce(kAbacusDir);
+// MTP modules are trained for few drafts; a block has all of them anyway.
+std::vector<int> DraftLensOf(const ModelConfig& config) {
+  if (!DraftsInBlocks(config)) return {0, 1, 3};
+  std::vector<int> lens(config.v4->dspark->block_size + 1);
+  std::iota(lens.begin(), lens.end(), 0);
+  return lens;
+}
+
+void Main(const std::string& dir, int rounds, int request_count, bool markdown) {
+  const LoadedModel& model = LoadModelOnce(dir);
+  const std::vector<int> draft_lens = DraftLensOf(model.config);
   std::vector<Request> requests = TestRequests({.count = request_count});
   for (Request& request : requests) request.max_tokens = kMaxTokens;
   std::vector<Contender> contenders;
   contenders.push_back(
       {"no module", std::make_unique<ClosedLoop>(model, Setting{.mtp = false, .max_batch_size = 4})});
-  for (const int draft_len : {0, 1, 3}) {
-    contenders.push_back(
-        {"K = " + std::to_string(draft_len),
-         std::make_unique<ClosedLoop>(
-             model, Setting{.draft_len = draft_len, .max_draft_len = 3, .max_batch_size = 4})});
+  for (const int draft_len : draft_lens) {
+    contenders.push_back({"K = " + std::to_string(draft_len),
+                          std::make_unique<ClosedLoop>(model, Setting{.draft_len = draft_len,
+                                                                      .max_draft_len = draft_lens.back(),
+                                                                      .max_batch_size = 4})});
   }
   if (markdown) {
     std::printf(
-        "## Drafts of abacus\n\n`build/cpu/bin/draft_gain %d --markdown`: %d questions in process, 2 "
+        "## Drafts of %s\n\n`build/cpu/bin/draft_gain %d --model %s --markdown`: %d questions in process, 2 "
         "threads, real "
         "acceptance; medians and quartiles of %d interleaved rounds, the gain within each round.\n\n",
-        rounds, request_count, rounds);
+        std::filesystem::path(dir).filename().c_str(), rounds, dir.c_str(), request_count, rounds);
     std::fflush(stdout);
   }
   Table table({"streams", "drafts", "tokens/s", "tokens a step", "over no module"});
@@ -84,7 +96,8 @@ void Main(int rounds, int request_count, bool markdown) {
 int main(int argc, char** argv) {
   int rounds = 7;
   bool markdown = false, quick = false;
-  foredraft::ParseBenchFlags(argc, argv,
-                             {{"ROUNDS", &rounds}, {"--markdown", &markdown}, {"--quick", &quick}});
-  foredraft::Main(quick ? 1 : rounds, quick ? 2 : 48, markdown);
+  std::string dir = foredraft::kAbacusDir;
+  foredraft::ParseBenchFlags(
+      argc, argv, {{"ROUNDS", &rounds}, {"--model", &dir}, {"--markdown", &markdown}, {"--quick", &quick}});
+  foredraft::Main(dir, quick ? 1 : rounds, quick ? 2 : 48, markdown);
 }

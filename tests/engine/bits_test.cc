@@ -1,6 +1,6 @@
-// That a change keeps every bit: 230 requests, 20 for abacus and 15 for each of tests/golden/checkpoints,
-// against the hashes in tests/golden/bits.golden.json. They run on each instruction path of the machine, with
-// either dtype of the KV cache, without drafts, with 1 and with 3, by either drafter, on one rank and on two.
+// That a change keeps every bit: 20 requests for abacus and 15 for each of tests/golden/checkpoints, against
+// the hashes in tests/golden/bits.golden.json. They run on each instruction path of the machine, with either
+// dtype of the KV cache, without drafts, with 1 and with 3, by either drafter, on one rank and on two.
 //
 // There are two kinds of hashes. "tokens" has tokens, logprobs and finish reasons, which drafts, drafter and
 // ranks must not change, so all these runs are held to one hash. "drafts" has what each step drafted and what
@@ -78,7 +78,7 @@ std::string PartOf(const std::string& checkpoint, DType kv_dtype) {
   return absl::StrCat(checkpoint, ", KV ", DTypeName(kv_dtype));
 }
 
-// Vanilla needs a module per draft; with a single module it drafts as Eagle does.
+// Vanilla needs a module per draft; with a single module it drafts as Eagle does. DSpark's stages are none.
 std::vector<Setting> SettingsOf(const ModelConfig& config, DType kv_dtype) {
   const int modules = config.num_nextn_predict_layers;
   Setting setting = {.max_draft_len = 3,
@@ -94,17 +94,18 @@ std::vector<Setting> SettingsOf(const ModelConfig& config, DType kv_dtype) {
       setting.vanilla = false;
       if (modules > 0 || draft_len == 0) settings.push_back(setting);
       setting.vanilla = true;
-      if (modules >= 3 && draft_len > 0) settings.push_back(setting);
+      if (modules >= 3 && draft_len > 0 && !DraftsInBlocks(config)) settings.push_back(setting);
     }
   }
   return settings;
 }
 
-std::string NameOf(const Setting& setting) {
+std::string NameOf(const Setting& setting, const ModelConfig& config) {
   return absl::StrCat("K ", setting.draft_len, ", ranks ", setting.ranks,
-                      setting.vanilla ? ", Vanilla"
-                      : setting.mtp   ? ", Eagle"
-                                      : "");
+                      setting.vanilla          ? ", Vanilla"
+                      : DraftsInBlocks(config) ? ", DSpark"
+                      : setting.mtp            ? ", Eagle"
+                                               : "");
 }
 
 // ---- requests ----
@@ -228,7 +229,7 @@ TEST_P(Bits, AreThoseRecorded) {
     const std::string part = PartOf(checkpoint, kv_dtype);
     std::set<std::string> names = {"tokens"};
     for (const Setting& setting : SettingsOf(model.config, kv_dtype)) {
-      const std::string name = NameOf(setting);
+      const std::string name = NameOf(setting, model.config);
       SCOPED_TRACE(absl::StrCat(path, ": ", part, ": ", name));
       const RunRecord run = RunRequests(model, setting, requests);
       Golden().Expect(path, part, "tokens", HashOfTokens(run));

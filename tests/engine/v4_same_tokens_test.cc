@@ -110,6 +110,20 @@ TEST_P(V4SameTokens, InTheLastPositionsOfTheContext) {
   }
 }
 
+// A drafter's rows take no prefix away: requests one after another find as many cached tokens as without
+// drafts.
+TEST_P(V4SameTokens, PrefixesAreFoundAsWithoutDrafts) {
+  const std::vector<Request> requests = V4Requests(/*sampled=*/false);
+  const RunRecord plain = RunRequests(model_, {.max_open = 1, .mtp = false}, requests);
+  const RunRecord run = RunRequests(model_, {.max_open = 1, .draft_len = 3}, requests);
+  int hits = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(run.requests[i].cached_tokens, plain.requests[i].cached_tokens) << "request " << i;
+    hits += run.requests[i].cached_tokens > 0;
+  }
+  EXPECT_GE(hits, 2);
+}
+
 INSTANTIATE_TEST_SUITE_P(Checkpoints, V4SameTokens, ::testing::ValuesIn(kCheckpoints),
                          [](const auto& info) { return std::string(info.param); });
 
