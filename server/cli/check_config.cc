@@ -177,8 +177,8 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
       "check-config",
       "Parse and validate a configuration, summarize it, and print the effective values as YAML");
   auto options = std::make_shared<CheckConfigOptions>();
-  options->config.Add(*command);
-  CLI::Option* config = command->get_option("--config")->required(false);
+  options->config.AddWithModel(*command, /*required=*/false);
+  CLI::Option* config = command->get_option("--config");
   CLI::Option* explain = command->add_flag("--explain", options->explain,
                                            "for every key help, type, allowed values, default and where its "
                                            "value came from; memory per rank. Needs "
@@ -199,7 +199,9 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
       ->type_name("DIR")
       ->excludes(config);
   command->callback([options, exit_code] {
-    if (options->config.file.empty() && options->docs.empty()) throw CLI::RequiredError("--config");
+    if (options->config.file.empty() && options->config.model.empty() && options->docs.empty()) {
+      throw CLI::RequiredError("--config");
+    }
     if (options->explain) {
       *exit_code = ExplainConfig(*options);
       return;

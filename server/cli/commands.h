@@ -25,12 +25,21 @@ void AddManual(CLI::App& app, int* exit_code);  // after all others, which it li
 // The options --config and --set.
 struct ConfigOptions {
   std::string file;
+  std::string model;  // of a command that takes a model instead of a file (server/cli/directory_config.h)
   std::vector<std::string> sets;
 
   void Add(CLI::App& command);
+  // The same, or a model's directory as the command's argument, with flags for the keys that people change
+  // most. required: one of the two has to be given.
+  void AddWithModel(CLI::App& command, bool required);
   // Reads the file anew at each call. CLI11 has already refused a malformed --set (exit 2).
   absl::StatusOr<ConfigSources> Sources() const;
   absl::StatusOr<LoadedConfig> Read() const;
+
+ private:
+  void AddSets(CLI::App& command);
+
+  std::vector<ConfigOverride> flags;  // as if by --set, and after those
 };
 
 }  // namespace foredraft

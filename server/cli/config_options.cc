@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "server/cli/commands.h"
+#include "server/cli/directory_config.h"
 
 namespace foredraft {
 namespace {
@@ -20,6 +22,41 @@ std::map<std::string, std::string> ReadEnvironment() {
 
 void ConfigOptions::Add(CLI::App& command) {
   command.add_option("--config", file, "configuration file (YAML)")->required()->type_name("F");
+  AddSets(command);
+}
+
+void ConfigOptions::AddWithModel(CLI::App& command, bool required) {
+  CLI::App* const source = command.add_option_group("source", "What to serve: one of");
+  source->add_option(
+      "MODEL", model,
+      "checkpoint directory, or its name in the local Hugging Face cache; the other keys follow from "
+      "the model and the machine (check-config MODEL shows them)");
+  source->add_option("--config", file, "configuration file (YAML)")->type_name("F");
+  source->require_option(required ? 1 : 0, 1);
+  AddSets(command);
+  constexpr struct {
+    const char* flag;
+    const char* path;
+    const char* help;
+  } kFlags[] = {{"--backend", "backend", "cpu or cuda"},
+                {"--listen", "server.grpc_address", "address of the gRPC API"},
+                {"--http", "server.http_address", "address of OpenAI's API"},
+                {"--max-seq-len", "max_seq_len", "longest context, in tokens"},
+                {"--max-batch-size", "max_batch_size", "most requests in a step"},
+                {"--drafts", "speculative_config.max_draft_len", "most drafts per step; 0: none"}};
+  for (const auto& [flag, path, help] : kFlags) {
+    command
+        .add_option_function<std::string>(
+            flag,
+            [this, path = path](const std::string& value) {
+              flags.push_back({path, value});
+            },
+            absl::StrCat(help, ": --set ", path, "="))
+        ->type_name("V");
+  }
+}
+
+void ConfigOptions::AddSets(CLI::App& command) {
   command
       .add_option("--set", sets,
                   "override a key: a.b=value; repeatable, takes precedence over environment and file")
@@ -38,7 +75,10 @@ absl::StatusOr<ConfigSources> ConfigOptions::Sources() const {
     if (!parsed.ok()) return parsed.status();
     overrides.push_back(*std::move(parsed));
   }
-  return ReadSources(file, ReadEnvironment(), std::move(overrides));
+  overrides.insert(overrides.end(), flags.begin(), flags.end());
+  if (model.empty()) return ReadSources(file, ReadEnvironment(), std::move(overrides));
+  return DirectoryConfig(model, ReadHostFacts(),
+                         {.environment = ReadEnvironment(), .overrides = std::move(overrides)});
 }
 
 absl::StatusOr<LoadedConfig> ConfigOptions::Read() const {

@@ -103,6 +103,21 @@ struct TraceEnd {
   ~TraceEnd() { StopTrace(); }
 };
 
+// Where `serve MODEL` chose a shorter context than the model has.
+void SayContext(const ResolvedConfig& resolved) {
+  const LoadedConfig& loaded = resolved.loaded;
+  const auto origin = loaded.origins.find("max_seq_len");
+  const int longest = ModelLimitsOf(resolved.model).longest_sequence;
+  if (origin == loaded.origins.end() || !origin->second.starts_with("serve ") ||
+      loaded.config.max_seq_len >= longest) {
+    return;
+  }
+  Log(LogLevel::kInfo,
+      "context  %d tokens of the model's %d: a quarter of the memory holds one such request "
+      "(--max-seq-len)",
+      loaded.config.max_seq_len, longest);
+}
+
 absl::Status Serve(const ConfigOptions& options, const std::optional<std::string>& trace) {
   RaiseDescriptorLimit();
   // Blocked before any thread exists so that all threads inherit it: only the signal thread takes signals.
@@ -122,6 +137,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   for (const std::string& warning : ConfigWarnings(resolved.loaded, ModelLimitsOf(resolved.model))) {
     Log(LogLevel::kWarning, "configuration: %s", warning);
   }
+  SayContext(resolved);
   std::optional<AbortsInOneLine> start(std::in_place);
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
@@ -141,7 +157,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
 void AddServe(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("serve", "Run the daemon");
   auto options = std::make_shared<ConfigOptions>();
-  options->Add(*command);
+  options->AddWithModel(*command, /*required=*/true);
   auto trace = std::make_shared<std::optional<std::string>>();
   command
       ->add_option(

@@ -223,6 +223,61 @@ TEST(CommandLine, CheckConfigPrintsAConfigurationThatReadsBackTheSame) {
   EXPECT_EQ(again.out, first.out);
 }
 
+TEST(CommandLine, ServeTakesAModelInsteadOfAFile) {
+  Daemon drafting({}, kModel), plain({}, kModel, {"--drafts", "0", "--max-seq-len", "512"});
+  const std::vector<std::string> question = {"--chat", "What is 48 + 275?", "--json"};
+  const json ours = json::parse(drafting.Generate(question).out);
+  const json theirs = json::parse(plain.Generate(question).out);
+  EXPECT_EQ(ours["text"], theirs["text"]);
+  EXPECT_GT(ours["speculation"]["draft_tokens"], 0);
+  EXPECT_EQ(theirs["speculation"]["draft_tokens"], 0);
+  EXPECT_EQ(drafting.http_address().substr(0, 10), "127.0.0.1:");
+}
+
+// The keys that follow from the model, and those that override them.
+TEST(CommandLine, CheckConfigShowsWhatServeMakesOfAModel) {
+  const RunResult abacus = Foredraft({"check-config", kModel, "--set", "max_queue_size=77"});
+  ASSERT_EQ(abacus.exit_code, 0) << abacus.err;
+  EXPECT_THAT(abacus.out, AllOf(HasSubstr("max_draft_len: 3"), HasSubstr("draft_policy: adaptive"),
+                                HasSubstr("http_address: \"127.0.0.1:8000\""), HasSubstr("max_seq_len: 4096"),
+                                HasSubstr("max_queue_size: 77")));
+  const RunResult dspark = Foredraft({"check-config", "tests/golden/checkpoints/deepseek_v4_dspark"});
+  EXPECT_THAT(dspark.out, AllOf(HasSubstr("decoding_type: DSpark"), HasSubstr("max_draft_len: 5")));
+  const RunResult tiny = Foredraft({"check-config", kModel, "--max-seq-len", "100", "--http", "127.0.0.1:9",
+                                    "--max-batch-size", "3", "--listen", "127.0.0.1:8", "--drafts", "1"});
+  EXPECT_THAT(tiny.out, AllOf(HasSubstr("max_seq_len: 100"), HasSubstr("http_address: \"127.0.0.1:9\""),
+                              HasSubstr("max_batch_size: 3"), HasSubstr("grpc_address: \"127.0.0.1:8\""),
+                              HasSubstr("max_draft_len: 1")));
+}
+
+TEST(CommandLine, AModelIsADirectoryOrInTheHubsCache) {
+  const std::string cache = TestDir("hub"), repository = cache + "/models--org--abacus";
+  std::filesystem::create_directories(repository + "/refs");
+  std::filesystem::create_directories(repository + "/snapshots");
+  WriteText(repository + "/refs/main", "0123abcd\n");
+  std::filesystem::create_directory_symlink(std::filesystem::absolute(kModel),
+                                            repository + "/snapshots/0123abcd");
+  const auto check = [&](const std::string& model) {
+    return RunProgram({"/usr/bin/env", "HF_HUB_CACHE=" + cache, FOREDRAFT_BINARY, "check-config", model});
+  };
+  const RunResult found = check("org/abacus");
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr("/snapshots/0123abcd"), HasSubstr("served_model_name: org/abacus")));
+  const std::string dir = TestDir("gguf");
+  WriteText(dir + "/model.gguf", "GGUF");
+  std::filesystem::create_directory(dir + "/llama");
+  WriteText(dir + "/llama/config.json", R"({"architectures": ["LlamaForCausalLM"]})");
+  ExpectEnds({{{"serve", dir}, 1, "a GGUF file, allowed a Hugging Face checkpoint"},
+              {{"serve", dir + "/model.gguf"}, 1, "a GGUF file"},
+              {{"serve", dir + "/llama"}, 1, "LlamaForCausalLM"},
+              {{"serve", dir + "/none"}, 1, "no such directory"},
+              {{"serve", kModel, "--drafts", "9"}, 1, "speculative_config.max_draft_len: 9"},
+              {{"serve", kModel, "--config", kConfig}, 2, "Exactly 1"}});
+  const RunResult missing = check("org/other");
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("hf download org/other"));
+}
+
 TEST(CommandLine, InfoDescribesTheCheckpoint) {
   const RunResult result = Foredraft({"info", "--checkpoint", kModel});
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -19,7 +19,9 @@ std::vector<std::string> Arguments(const std::vector<std::string>& sets, const s
                                    const std::vector<std::string>& flags, const std::string& shell) {
   std::vector<std::string> arguments;
   if (!shell.empty()) arguments = {"/bin/sh", "-c", shell + " && exec \"$0\" \"$@\""};
-  arguments.insert(arguments.end(), {FOREDRAFT_BINARY, "serve", "--config", config});
+  arguments.insert(arguments.end(), {FOREDRAFT_BINARY, "serve"});
+  if (!std::filesystem::is_directory(config)) arguments.push_back("--config");
+  arguments.push_back(config);
   for (const std::string& set :
        {std::string("server.grpc_address=127.0.0.1:0"), std::string("server.metrics_address=127.0.0.1:0"),
         std::string("server.http_address=127.0.0.1:0"), std::string("server.admin_address=none"),

@@ -29,7 +29,8 @@ std::string HttpGet(const std::string& address, const std::string& path);
 // A `foredraft serve` that is ready.
 class Daemon {
  public:
-  // `flags` are further arguments of `serve`; `shell` is a command of a shell before it, "ulimit -n 256".
+  // `config`: a file, or a model's directory. `flags` are further arguments of `serve`; `shell` is a command
+  // of a shell before it, "ulimit -n 256".
   explicit Daemon(const std::vector<std::string>& sets = {}, const std::string& config = kConfig,
                   const std::vector<std::string>& flags = {}, const std::string& shell = "");
 

@@ -1,0 +1,132 @@
+#include "server/cli/directory_config.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
+#include "engine/model/model_config.h"
+#include "engine/model/model_kinds.h"
+#include "engine/model_limits.h"
+
+namespace foredraft {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsFile(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+bool IsDirectory(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+bool HasGguf(const fs::path& path) {
+  if (path.extension() == ".gguf") return true;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    if (entry.path().extension() == ".gguf") return true;
+  }
+  return false;
+}
+
+// "organisation/model", as hubs name models.
+bool IsHubName(const std::string& model) {
+  const size_t slash = model.find('/');
+  return slash != std::string::npos && slash > 0 && slash + 1 < model.size() &&
+         model.find('/', slash + 1) == std::string::npos && model.front() != '.' && model.front() != '~';
+}
+
+fs::path HubCache() {
+  if (const char* cache = std::getenv("HF_HUB_CACHE"); cache != nullptr && *cache != '\0') return cache;
+  if (const char* home = std::getenv("HF_HOME"); home != nullptr && *home != '\0')
+    return fs::path(home) / "hub";
+  const char* home = std::getenv("HOME");
+  return fs::path(home == nullptr ? "/" : home) / ".cache/huggingface/hub";
+}
+
+// YAML's double-quoted form.
+std::string Quoted(const std::string& text) {
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
+std::string DraftsText(const ModelConfig& model) {
+  int draft_len = 0;
+  std::string type = "MTP";
+  if (model.v4 && model.v4->dspark) {
+    type = model.drafter;
+    draft_len = model.num_nextn_predict_layers > 0 ? model.v4->dspark->block_size : 0;
+  } else if (model.num_nextn_predict_layers > 0) {
+    draft_len = 3;
+  }
+  if (draft_len == 0) return "";
+  return absl::StrFormat(
+      "speculative_config: {decoding_type: %s, max_draft_len: %d, draft_policy: adaptive}\n", type,
+      draft_len);
+}
+
+// A quarter of the memory is the cache's by default (ResolveDefaults).
+int LongestContext(const Config& config, const ModelLimits& limits, const HostFacts& host) {
+  if (config.backend != Backend::kCpu)
+    return 0;  // the device's memory is known only when the weights are on it
+  Config resolved = config;
+  resolved.max_seq_len = limits.longest_sequence;
+  if (resolved.kv_cache_config.tokens_per_block == 0) resolved.kv_cache_config.tokens_per_block = 32;
+  const CacheBytes bytes = limits.cache_bytes(resolved);
+  const int64_t share = host.ram_bytes / 4 / LocalRankCount(resolved) - bytes.windows;
+  const int64_t fits = std::max<int64_t>(share, 0) / std::max<int64_t>(bytes.per_token, 1);
+  constexpr int kUnit = 1024;
+  if (fits >= limits.longest_sequence) return limits.longest_sequence;
+  return static_cast<int>(std::max<int64_t>(fits / kUnit * kUnit, std::min(kUnit, limits.longest_sequence)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindModelDirectory(const std::string& model) {
+  if (IsFile(fs::path(model) / "config.json")) return model;
+  if (IsDirectory(model) || IsFile(model)) {
+    if (!HasGguf(model)) {
+      return absl::NotFoundError(
+          absl::StrCat(model, "/config.json: not there; allowed a Hugging Face checkpoint"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        model, ": a GGUF file, allowed a Hugging Face checkpoint (config.json and *.safetensors) of ",
+        KnownArchitectures(), "; llama.cpp serves GGUF"));
+  }
+  if (!IsHubName(model)) return absl::NotFoundError(absl::StrCat(model, ": no such directory"));
+  const fs::path repository =
+      HubCache() / absl::StrCat("models--", absl::StrReplaceAll(model, {{"/", "--"}}));
+  std::ifstream ref(repository / "refs/main");
+  std::string revision;
+  ref >> revision;
+  const fs::path snapshot = repository / "snapshots" / revision;
+  if (revision.empty() || !IsFile(snapshot / "config.json")) {
+    return absl::NotFoundError(absl::StrCat(model, ": no such directory, and not in ", HubCache().string(),
+                                            ": `hf download ", model, "` puts it there"));
+  }
+  return snapshot.string();
+}
+
+absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
+                                              ConfigSources sources) {
+  ASSIGN_OR_RETURN(const std::string directory, FindModelDirectory(model));
+  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(absl::StrCat(directory, "/config.json")));
+  sources.file = absl::StrCat("serve ", model);
+  sources.text = absl::StrCat("model: ", Quoted(directory), "\n", "server: {http_address: 127.0.0.1:8000}\n",
+                              DraftsText(config));
+  if (directory != model) absl::StrAppend(&sources.text, "served_model_name: ", Quoted(model), "\n");
+  ASSIGN_OR_RETURN(const LoadedConfig loaded, ParseConfig(sources));
+  const int context = LongestContext(loaded.config, ModelLimitsOf(config), host);
+  if (context > 0) absl::StrAppend(&sources.text, "max_seq_len: ", context, "\n");
+  return sources;
+}
+
+}  // namespace foredraft

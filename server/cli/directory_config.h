@@ -1,0 +1,27 @@
+#pragma once
+
+// The configuration of `foredraft serve MODEL`, which has no file: the keys that follow from the model and
+// the machine, as YAML. Environment, --set and the command's flags override them as they override a file.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/config_defaults.h"
+#include "config/config_reader.h"
+
+namespace foredraft {
+
+// The directory of a model that is given as a path, or by its name on a hub ("deepseek-ai/DeepSeek-V3") where
+// Hugging Face's tools have downloaded it: in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub, the
+// revision that "main" stands for. NOT_FOUND says how to download it; INVALID_ARGUMENT where a path has
+// another program's files.
+absl::StatusOr<std::string> FindModelDirectory(const std::string& model);
+
+// OpenAI's API on loopback; the model's own drafter, with as many drafts as adaptive finds to pay; the
+// longest context that the model has, or on the CPU the longest one of which the cache holds a sequence.
+// sources: only environment and overrides are set, which count for the last.
+absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
+                                              ConfigSources sources);
+
+}  // namespace foredraft
