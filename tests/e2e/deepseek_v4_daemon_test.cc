@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,16 +19,19 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-constexpr char kShape[] = "tests/golden/checkpoints/deepseek_v4/config.json";
+// Folders of tests/golden/checkpoints: with an MTP module, and with DSpark stages.
+constexpr char kMtp[] = "deepseek_v4";
+constexpr char kDSpark[] = "deepseek_v4_dspark";
 
-std::string Checkpoint() {
-  static const std::string* const dir = [] {
-    auto* const out = new std::string(TestDir("deepseek_v4") + "/checkpoint");
-    const RunResult synth = Foredraft({"synth", "--config-json", kShape, "--out", *out, "--seed", "7"});
-    EXPECT_EQ(synth.exit_code, 0) << synth.err;
-    return out;
-  }();
-  return *dir;
+std::string Checkpoint(const std::string& shape) {
+  static auto* const dirs = new std::map<std::string, std::string>;
+  std::string& dir = (*dirs)[shape];
+  if (!dir.empty()) return dir;
+  dir = TestDir(shape) + "/checkpoint";
+  const std::string config = absl::StrCat("tests/golden/checkpoints/", shape, "/config.json");
+  const RunResult synth = Foredraft({"synth", "--config-json", config, "--out", dir, "--seed", "7"});
+  EXPECT_EQ(synth.exit_code, 0) << synth.err;
+  return dir;
 }
 
 // 290 prompt tokens, several prefill chunks of which no border is that of an entry, and 100 output tokens.
@@ -38,17 +42,15 @@ std::vector<std::string> LongCall(double temperature) {
           "3",           "--ignore-eos",          "--json",       "--temperature", absl::StrCat(temperature)};
 }
 
-std::vector<std::string> Sets(const std::vector<std::string>& more) {
-  std::vector<std::string> sets = {absl::StrCat("model=", Checkpoint()), "max_seq_len=512",
+std::vector<std::string> Sets(const std::vector<std::string>& more, const std::string& shape = kMtp) {
+  std::vector<std::string> sets = {absl::StrCat("model=", Checkpoint(shape)), "max_seq_len=512",
                                    "max_num_tokens=100", "max_batch_size=4",
                                    "kv_cache_config.max_tokens=4096"};
   sets.insert(sets.end(), more.begin(), more.end());
   return sets;
 }
 
-TEST(DeepseekV4Daemon, GivesTheSameTokensWithAndWithoutDrafts) {
-  Daemon plain(Sets({"speculative_config.max_draft_len=0"}));
-  Daemon drafting(Sets({"speculative_config.max_draft_len=3"}));
+void ExpectTheSameTokens(const Daemon& plain, const Daemon& drafting) {
   for (const double temperature : {0.0, 0.8}) {
     const RunResult expected = plain.Generate(LongCall(temperature));
     ASSERT_EQ(expected.exit_code, 0) << expected.err;
@@ -65,14 +67,38 @@ TEST(DeepseekV4Daemon, GivesTheSameTokensWithAndWithoutDrafts) {
   EXPECT_GT(drafting.Metric("prefix_cache_hit_tokens_total"), 200);
 }
 
+TEST(DeepseekV4Daemon, GivesTheSameTokensWithAndWithoutDrafts) {
+  ExpectTheSameTokens(Daemon(Sets({"speculative_config.max_draft_len=0"})),
+                      Daemon(Sets({"speculative_config.max_draft_len=3"})));
+}
+
+TEST(DeepseekV4Daemon, GivesTheSameTokensWithAndWithoutDSpark) {
+  const std::string type = "speculative_config.decoding_type=DSpark";
+  Daemon plain(Sets({"speculative_config=null"}, kDSpark));
+  ExpectTheSameTokens(plain, Daemon(Sets({type, "speculative_config.max_draft_len=5"}, kDSpark)));
+  ExpectTheSameTokens(plain, Daemon(Sets({type, "speculative_config.max_draft_len=2",
+                                          "cuda_graph_config=null", "disable_overlap_scheduler=true"},
+                                         kDSpark)));
+}
+
 TEST(DeepseekV4Daemon, RefusesByNameWhatItDoesNotServe) {
-  for (const auto& [set, says] : std::vector<std::pair<std::string, std::string>>{
-           {"kv_cache_config.dtype=fp8",
-            "kv_cache_config.dtype: fp8, allowed bf16 with DeepseekV4ForCausalLM"},
-           {"speculative_config.use_mtp_vanilla=true",
-            "speculative_config.use_mtp_vanilla: true, allowed false"}}) {
+  struct Case {
+    const char* shape;
+    const char* set;
+    const char* says;
+  };
+  for (const auto& [shape, set, says] :
+       {Case{kMtp, "kv_cache_config.dtype=fp8",
+             "kv_cache_config.dtype: fp8, allowed bf16 with DeepseekV4ForCausalLM"},
+        Case{kMtp, "speculative_config.use_mtp_vanilla=true",
+             "speculative_config.use_mtp_vanilla: true, allowed false"},
+        Case{kMtp, "speculative_config.decoding_type=DSpark",
+             "speculative_config.decoding_type: DSpark, allowed MTP: this checkpoint has no DSpark stages"},
+        Case{kDSpark, "speculative_config.decoding_type=MTP",
+             "speculative_config.max_draft_len: 1, allowed 0: this checkpoint has no MTP modules and drafts "
+             "with decoding_type DSpark"}}) {
     std::vector<std::string> arguments = {"serve", "--config", kConfig, "--set", "log.level=error"};
-    for (const std::string& each : Sets({"speculative_config.max_draft_len=1", set})) {
+    for (const std::string& each : Sets({"speculative_config.max_draft_len=1", set}, shape)) {
       arguments.insert(arguments.end(), {"--set", each});
     }
     const RunResult result = Foredraft(arguments);
