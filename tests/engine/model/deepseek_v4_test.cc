@@ -43,7 +43,7 @@ class V4Runner {
 
   const ModelConfig& config() const { return config_; }
   int width() const { return model_->output_width(); }
-  bool has_module() const { return modules_ > 0; }
+  bool has_module() const { return modules_ > 0 && config_.drafter.empty(); }
 
   // One sequence's cache, as large as it can get. Everything that is not written is NaN.
   void NewSequence() {
@@ -114,7 +114,7 @@ class V4Runner {
   SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
   const int positions_;
-  const int modules_;  // 1, or 0 of a checkpoint that drafts with DSpark
+  const int modules_;  // or stages of DSpark
   std::unique_ptr<DeepseekV4> model_;
   KvCache cache_;
 };
