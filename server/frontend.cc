@@ -237,6 +237,7 @@ void Frontend::AttachHealth() {
     if (listener != nullptr) services.push_back(&listener->health());
   }
   health_.Attach(std::move(services));
+  metrics_->ReadStateFrom([this] { return std::string(ServingStateName(health_.state())); });
 }
 
 void Frontend::StartWatchdog() {
@@ -430,6 +431,7 @@ void Frontend::Shutdown() {
     WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);
   }
   health_.Attach({});
+  metrics_->ReadStateFrom([state = std::string(ServingStateName(health_.state()))] { return state; });
   for (GrpcListener* listener : {grpc_.get(), admin_listener_.get(), gateway_.get()}) {
     if (listener != nullptr) listener->Shutdown();
   }

@@ -17,9 +17,10 @@ namespace {
 
 using prometheus::Labels;
 
-// The buckets of OpenTelemetry's GenAI conventions, finer below 10 ms per token: small models are fast.
-const std::vector<double> kFirstTokenSeconds = {.001, .005, .01, .02, .04, .06, .08, .1,
-                                                .25,  .5,   .75, 1,   2.5, 5,   7.5, 10};
+// The buckets of OpenTelemetry's GenAI conventions, finer below 10 ms per token: small models are fast. The
+// time to a first token has them up to request_timeout_s by default: queues and long prompts take minutes.
+const std::vector<double> kFirstTokenSeconds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 320, 600};
 const std::vector<double> kPerTokenSeconds = {.0005, .001, .0025, .005, .0075, .01, .025, .05, .075,
                                               .1,    .15,  .2,    .3,   .4,    .5,  .75,  1,   2.5};
 const std::vector<double> kQueueSeconds = {.0005, .001, .005, .01, .025, .05, .1,  .25, .5,
@@ -27,6 +28,12 @@ const std::vector<double> kQueueSeconds = {.0005, .001, .005, .01, .025, .05, .1
 const std::vector<double> kStepSeconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025,
                                           .05,   .1,     .25,   .5,   1,     2.5,  5,   10};
 const std::vector<double> kBatchSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+
+std::vector<double> TokenCounts() {
+  std::vector<double> bounds;
+  for (double bound = 1; bound <= 1 << 20; bound *= 2) bounds.push_back(bound);
+  return bounds;
+}
 
 std::vector<double> RequestSeconds() {
   std::vector<double> bounds;
@@ -107,6 +114,8 @@ void Metrics::AddRequests() {
   rejected_ = AddCounter("foredraft_requests_total", {{"outcome", "rejected"}});
   prompt_tokens_ = AddCounter("foredraft_prompt_tokens_total");
   generation_tokens_ = AddCounter("foredraft_generation_tokens_total");
+  prompt_lengths_ = AddHistogram("foredraft_request_prompt_tokens", TokenCounts());
+  generation_lengths_ = AddHistogram("foredraft_request_generation_tokens", TokenCounts());
   ttft_ = AddHistogram("foredraft_time_to_first_token_seconds", kFirstTokenSeconds);
   per_token_ = AddHistogram("foredraft_time_per_output_token_seconds", kPerTokenSeconds);
   e2e_ = AddHistogram("foredraft_e2e_request_duration_seconds", RequestSeconds());
@@ -116,6 +125,9 @@ void Metrics::AddRequests() {
 }
 
 void Metrics::AddEngine() {
+  for (const char* const state : kDaemonStates) {
+    states_[state] = AddGauge("foredraft_state", {{"state", state}});
+  }
   rank_failures_ = AddCounter("foredraft_rank_failures_total");
   group_restarts_ = AddCounter("foredraft_group_restarts_total");
   log_lines_dropped_ = AddCounter("foredraft_log_lines_dropped_total");
@@ -195,7 +207,10 @@ void Metrics::RecordFirstToken(double ttft_seconds, double queue_seconds) {
   queue_->Observe(queue_seconds);
 }
 
-void Metrics::RecordPrompt(int prompt_tokens) { prompt_tokens_->Increment(prompt_tokens); }
+void Metrics::RecordPrompt(int prompt_tokens) {
+  prompt_tokens_->Increment(prompt_tokens);
+  prompt_lengths_->Observe(prompt_tokens);
+}
 
 void Metrics::CountGenerated(int count) { counts_.generated += count; }
 
@@ -241,8 +256,9 @@ void Metrics::PublishCounts() {
   window_.Add(verified, accepted, std::chrono::steady_clock::now());
 }
 
-void Metrics::RecordEnd(FinishReason finish, double request_seconds) {
+void Metrics::RecordEnd(FinishReason finish, double request_seconds, int generated_tokens) {
   requests_[static_cast<size_t>(finish)]->Increment();
+  generation_lengths_->Observe(generated_tokens);
   e2e_->Observe(request_seconds);
 }
 
@@ -274,6 +290,11 @@ void Metrics::RecordRankFailure() { rank_failures_->Increment(); }
 void Metrics::ReadLoadFrom(std::function<SchedulerLoad()> source) {
   std::lock_guard<std::mutex> lock(mutex_);
   load_source_ = std::move(source);
+}
+
+void Metrics::ReadStateFrom(std::function<std::string()> source) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  state_source_ = std::move(source);
 }
 
 void Metrics::SetBuildLabels(const std::map<std::string, std::string>& labels) {
@@ -328,6 +349,10 @@ void Metrics::RefreshProcess() const {
 std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   std::lock_guard<std::mutex> lock(mutex_);  // also keeps two scrapes from raising a counter twice
   if (load_source_) RefreshFromLoad(load_source_());
+  if (state_source_) {
+    const std::string now = state_source_();
+    for (const auto& [state, gauge] : states_) gauge->Set(state == now ? 1 : 0);
+  }
   RefreshProcess();
   acceptance_rate_->Set(window_.Rate(std::chrono::steady_clock::now()));
   std::vector<prometheus::MetricFamily> families = registry_->Collect();

@@ -40,6 +40,9 @@ struct MetricsOptions {
   std::map<std::string, std::string> config_labels;
 };
 
+// What a daemon may be (server/api/health.h).
+inline constexpr const char* kDaemonStates[] = {"loading", "serving", "draining", "failed"};
+
 class Metrics : public prometheus::Collectable {
  public:
   explicit Metrics(const MetricsOptions& options);
@@ -55,7 +58,7 @@ class Metrics : public prometheus::Collectable {
   // With a stream's first token. Not counted by the scheduler: it may produce the first token of a stream
   // whose client has left, and that client is never told of its cached tokens.
   void RecordPrefix(int queried_tokens, int cached_tokens);
-  void RecordEnd(FinishReason finish, double request_seconds);
+  void RecordEnd(FinishReason finish, double request_seconds, int generated_tokens);
 
   // gRPC and tokenizer threads: a request was refused before the serving loop saw it.
   void RecordRejected();
@@ -79,6 +82,8 @@ class Metrics : public prometheus::Collectable {
   // `source` gives the load gauges and the scheduler's cumulative counters at each scrape; without one they
   // are 0. It must outlive the metrics or be replaced.
   void ReadLoadFrom(std::function<SchedulerLoad()> source);
+  // Likewise, for the state gauge: one of kDaemonStates.
+  void ReadStateFrom(std::function<std::string()> source);
   // Replaces the labels of build_info: the numerics class is known only after loading.
   void SetBuildLabels(const std::map<std::string, std::string>& labels);
 
@@ -155,6 +160,8 @@ class Metrics : public prometheus::Collectable {
   prometheus::Gauge *connections_, *certificate_expiry_;
   std::vector<RankMetrics> ranks_;
   ProcessMetrics process_;
+  std::map<std::string, prometheus::Gauge*> states_;  // by name
+  prometheus::Histogram *prompt_lengths_, *generation_lengths_;
   prometheus::Histogram *ttft_, *per_token_, *e2e_, *queue_, *prefill_seconds_, *decode_seconds_,
       *batch_size_;
   prometheus::Family<prometheus::Gauge>* build_info_;
@@ -163,6 +170,7 @@ class Metrics : public prometheus::Collectable {
 
   mutable std::mutex mutex_;
   std::function<SchedulerLoad()> load_source_;  // guarded by mutex_
+  std::function<std::string()> state_source_;   // guarded by mutex_
   mutable AcceptanceWindow window_;             // guarded by mutex_
   prometheus::Gauge* build_gauge_ = nullptr;    // guarded by mutex_
 };

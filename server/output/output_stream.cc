@@ -170,7 +170,7 @@ void OutputStream::End(OutputEnd end, SteadyTime now) {
   stats_.total_ms = Milliseconds(spec_.arrival, now);
   if (stats_.completion_tokens == 0) metrics_.RecordPrompt(spec_.prompt_tokens);
   CHECK(end.finish != FinishReason::kNone) << "request " << spec_.request_id << " ended without a reason";
-  metrics_.RecordEnd(end.finish, Seconds(spec_.arrival, now));
+  metrics_.RecordEnd(end.finish, Seconds(spec_.arrival, now), stats_.completion_tokens);
   end_ = std::move(end);
 }
 

@@ -28,6 +28,8 @@ constexpr Counterpart kCounterparts[] = {
     {"foredraft_preemptions_total", "vllm:num_preemptions_total"},
     {"foredraft_prompt_tokens_total", "vllm:prompt_tokens_total"},
     {"foredraft_generation_tokens_total", "vllm:generation_tokens_total"},
+    {"foredraft_request_prompt_tokens", "vllm:request_prompt_tokens"},
+    {"foredraft_request_generation_tokens", "vllm:request_generation_tokens"},
     {"foredraft_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
     {"foredraft_time_per_output_token_seconds", "vllm:inter_token_latency_seconds"},
     {"foredraft_e2e_request_duration_seconds", "vllm:e2e_request_latency_seconds"},
