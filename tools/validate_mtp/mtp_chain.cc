@@ -10,6 +10,7 @@
 #include "engine/cache_groups.h"
 #include "tools/validate_mtp/module_check.h"
 #include "tools/validate_mtp/mtp_contract.h"
+#include "tools/validate_mtp/serving_drafter.h"
 #include "tools/validate_mtp/step_ops.h"
 
 namespace foredraft {
@@ -19,15 +20,6 @@ constexpr int kRequests = 3;
 constexpr int kLongestPrompt = 40;  // at least; more than the window has keys
 
 std::vector<int64_t> Wide(const std::vector<int32_t>& values) { return {values.begin(), values.end()}; }
-
-// The best token of every row; ties: the lowest.
-std::vector<int32_t> BestTokens(const std::vector<float>& logits, int vocab_size) {
-  std::vector<int32_t> best;
-  for (auto row = logits.begin(); row != logits.end(); row += vocab_size) {
-    best.push_back(static_cast<int32_t>(std::max_element(row, row + vocab_size) - row));
-  }
-  return best;
-}
 
 class MtpChain {
  public:
@@ -327,28 +319,32 @@ bool MtpCheckResult::ok() const {
 }
 
 absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const ModelConfig& config,
-                                             Device& device, LoadedWeights weights,
+                                             Device& device, const LoadedWeights& weights,
                                              const MtpCheckOptions& options) {
   using reference::Weights;
   ASSIGN_OR_RETURN(const Weights exact, Weights::Open(dir, config, Weights::Precision::kExact));
   ASSIGN_OR_RETURN(const Weights rounded, Weights::Open(dir, config, Weights::Precision::kBf16));
-  const int generated = (options.steps + 1) * (options.draft_len + 1) + options.draft_len;
-  ASSIGN_OR_RETURN(auto prompts, MakePrompts(config, options, generated));
+  const ServingCheckOptions serving = {.draft_len = options.draft_len, .steps = options.steps};
+  const int generated = ServedTokens(serving);  // enough for the chain
+  ASSIGN_OR_RETURN(const auto prompts, MakePrompts(config, options, generated));
   const int longest = static_cast<int>(prompts.back().size());
   const MtpDevice::Size size = {.slots = 2 * kRequests,
                                 .positions = longest + generated,
                                 .rows = std::max(longest + 6, kRequests * (options.draft_len + 1))};
-  ASSIGN_OR_RETURN(const std::unique_ptr<MtpDevice> mtp,
-                   MtpDevice::Create(device, config, std::move(weights), size));
+  ASSIGN_OR_RETURN(const std::unique_ptr<MtpDevice> mtp, MtpDevice::Create(device, config, weights, size));
   ASSIGN_OR_RETURN(StepOps ops,
                    StepOps::Create(device, mtp->stream(), kRequests, config.vocab_size, size.positions));
   ModuleCheck module(*mtp, exact, rounded, kRequests * (options.draft_len + 1));
-  MtpChain chain(*mtp, module, ops, options, std::move(prompts));
+  MtpChain chain(*mtp, module, ops, options, prompts);
   RETURN_IF_ERROR(chain.Run());
+  ASSIGN_OR_RETURN(const std::vector<Boundary> served,
+                   CheckServingDrafter(device, config, weights, DrafterOf(config), prompts, serving));
   RETURN_IF_ERROR(exact.status());
   RETURN_IF_ERROR(rounded.status());
   RETURN_IF_ERROR(device.status());
-  return chain.Result();
+  MtpCheckResult result = chain.Result();
+  result.boundaries.insert(result.boundaries.end(), served.begin(), served.end());
+  return result;
 }
 
 }  // namespace foredraft

@@ -11,6 +11,9 @@
 //
 // Few random drafts are right, so in every step some of the drafts to be verified are replaced by the tokens
 // that the target will choose: 0, 1, .. K of them in turns.
+//
+// Then a server's engine runs the same prompts (serving_drafter.h): the chain has a loop of its own, so it
+// does not show a fault of the drafter that serves.
 
 #include <string>
 #include <vector>
@@ -41,7 +44,7 @@ struct MtpCheckResult {
 // `weights` are those of `dir`, with one MTP module. INVALID_ARGUMENT where the model's sequences are too
 // short for the chain; errors of reading the files.
 absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const ModelConfig& config,
-                                             Device& device, LoadedWeights weights,
+                                             Device& device, const LoadedWeights& weights,
                                              const MtpCheckOptions& options);
 
 }  // namespace foredraft

@@ -1,5 +1,6 @@
 #include "tools/validate_mtp/mtp_device.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -24,6 +25,14 @@ std::vector<PrefillSpan> SpansOf(const DeviceRows& rows) {
 }
 
 }  // namespace
+
+std::vector<int32_t> BestTokens(const std::vector<float>& logits, int vocab_size) {
+  std::vector<int32_t> best;
+  for (auto row = logits.begin(); row != logits.end(); row += vocab_size) {
+    best.push_back(static_cast<int32_t>(std::max_element(row, row + vocab_size) - row));
+  }
+  return best;
+}
 
 absl::StatusOr<std::unique_ptr<MtpDevice>> MtpDevice::Create(Device& device, const ModelConfig& config,
                                                              LoadedWeights weights, const Size& size) {

@@ -32,6 +32,9 @@ struct DeviceRows {
   int count() const { return static_cast<int>(ids.size()); }
 };
 
+// The best token of every row of logits [R, V]; ties: the lowest.
+std::vector<int32_t> BestTokens(const std::vector<float>& logits, int vocab_size);
+
 class MtpDevice {
  public:
   struct Size {
@@ -51,6 +54,13 @@ class MtpDevice {
   std::vector<float> Run(Part part, const DeviceRows& rows, const std::vector<float>& streams = {});
   // [R, V] of outputs [R, W]. level: 0 for the target, 1 for the module.
   std::vector<float> Logits(int level, const std::vector<float>& outputs);
+
+  // The last row of outputs [R, W].
+  std::vector<float> LastRow(const std::vector<float>& outputs) const {
+    return {outputs.end() - width(), outputs.end()};
+  }
+  // NaN into every row of the cache.
+  void PoisonCache() { cache_.Poison(device_, *stream_); }
 
   // kSeed, kProjection and kLayer exist: of DeepSeek-V4.
   bool has_parts() const { return v4_ != nullptr; }

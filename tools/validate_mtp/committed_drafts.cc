@@ -1,0 +1,83 @@
+#include "tools/validate_mtp/committed_drafts.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+// Tokens [first, end), each at the position of its index.
+DeviceRows RowsOf(const std::vector<int32_t>& tokens, int first, int end) {
+  DeviceRows rows;
+  for (int position = first; position < end; ++position) {
+    rows.ids.push_back(tokens[position]);
+    rows.slots.push_back(0);
+    rows.positions.push_back(position);
+  }
+  return rows;
+}
+
+}  // namespace
+
+// Runs `part` over tokens `first`.. to the last one, those before prompt_len in the prefill form. previous:
+// the outputs of the level below, from position first - 1 on; empty for the target.
+std::vector<float> CommittedDrafts::Forward(MtpDevice::Part part, const std::vector<int32_t>& tokens,
+                                            int first, int prompt_len, const std::vector<float>& previous) {
+  const int end = static_cast<int>(tokens.size()), border = std::clamp(prompt_len, first, end);
+  std::vector<float> outputs;
+  const auto run = [&](int begin, int stop, bool prefill) {
+    if (begin == stop) return;
+    DeviceRows rows = RowsOf(tokens, begin, stop);
+    rows.prefill = prefill;
+    if (!previous.empty()) {
+      const auto width = int64_t{device_.width()};
+      rows.previous.assign(previous.begin() + (begin - first) * width,
+                           previous.begin() + (stop - first) * width);
+    }
+    const std::vector<float> given = device_.Run(part, rows);
+    outputs.insert(outputs.end(), given.begin(), given.end());
+  };
+  run(first, border, /*prefill=*/true);
+  run(border, end, /*prefill=*/false);
+  return outputs;
+}
+
+int32_t CommittedDrafts::Best(int level, const std::vector<float>& output) {
+  return BestTokens(device_.Logits(level, output), device_.config().vocab_size)[0];
+}
+
+std::vector<int32_t> CommittedDrafts::Tokens(const std::vector<int32_t>& prompt, int count) {
+  device_.PoisonCache();
+  std::vector<int32_t> all = prompt;
+  const int prompt_len = static_cast<int>(prompt.size());
+  std::vector<float> outputs = Forward(MtpDevice::Part::kTarget, all, 0, prompt_len, {});
+  while (true) {
+    all.push_back(Best(0, device_.LastRow(outputs)));
+    const int end = static_cast<int>(all.size());
+    if (end == prompt_len + count) return {all.begin() + prompt_len, all.end()};
+    outputs = device_.Run(MtpDevice::Part::kTarget, RowsOf(all, end - 1, end));
+  }
+}
+
+std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count) {
+  const int last = static_cast<int>(tokens.size()) - 1;  // P
+  CHECK_GE(last, prompt_len);
+  device_.PoisonCache();
+  // t_P is not in the target's cache.
+  const std::vector<float> target = Forward(MtpDevice::Part::kTarget, {tokens.begin(), tokens.end() - 1},
+                                            /*first=*/0, prompt_len, {});
+  std::vector<float> output =
+      device_.LastRow(Forward(MtpDevice::Part::kForward, tokens, /*first=*/1, prompt_len, target));
+  std::vector<int32_t> drafts;
+  while (true) {
+    drafts.push_back(Best(1, output));
+    const int made = static_cast<int>(drafts.size());
+    if (made == count) return drafts;
+    output = device_.Run(
+        MtpDevice::Part::kForward,
+        {.ids = {drafts.back()}, .slots = {0}, .positions = {last + made}, .previous = std::move(output)});
+  }
+}
+
+}  // namespace foredraft
