@@ -12,15 +12,6 @@ Vector Doubles(const float* values, int count) { return {values, values + count}
 
 }  // namespace
 
-// The device's scores are off by at most twice what rounding changed here, in either direction, and two
-// experts change places when the difference of their scores changes sign.
-bool ModuleCheck::Pair::NearTie() const {
-  const Vector &a = exact->choice_scores(), &b = rounded->choice_scores();
-  double shift = 0;
-  for (size_t i = 0; i < a.size(); ++i) shift = std::max(shift, std::abs(a[i] - b[i]));
-  return exact->lead() < 4 * shift;
-}
-
 ModuleCheck::ModuleCheck(MtpDevice& device, const reference::Weights& exact,
                          const reference::Weights& rounded, int rows)
     : device_(device),

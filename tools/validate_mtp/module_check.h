@@ -38,7 +38,7 @@ class ModuleCheck {
          const ModelConfig& config)
         : exact(reference::MtpReference::Create(exact_weights, config)),
           rounded(reference::MtpReference::Create(rounded_weights, config)) {}
-    bool NearTie() const;
+    bool NearTie() const { return reference::NearTie(exact->choice(), rounded->choice()); }
   };
   struct Outputs {
     reference::Vector exact, rounded;

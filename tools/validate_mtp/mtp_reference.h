@@ -10,12 +10,11 @@
 // W is the width of what the module takes and gives: D, for DeepSeek-V4 the streams, N D. Positions are those
 // of a row's token. One thread.
 
-#include <limits>
 #include <map>
 #include <memory>
-#include <string>
+#include <utility>
 
-#include "tools/validate_mtp/reference_weights.h"
+#include "tools/validate_mtp/reference_parts.h"
 
 namespace foredraft::reference {
 
@@ -26,7 +25,7 @@ struct MtpRow {
   Vector previous;  // [W]: of the target or the module, at position - 1
 };
 
-class MtpReference {
+class MtpReference : protected ReferenceParts {
  public:
   // The weights and the configuration outlive it.
   static std::unique_ptr<MtpReference> Create(const Weights& weights, const ModelConfig& config);
@@ -44,31 +43,19 @@ class MtpReference {
 
   Vector Forward(const MtpRow& row) { return Output(Layer(row, Project(row))); }
 
-  // The scores by which the last Layer chose experts, and how far its choice was from another one. Empty and
-  // infinite in a layer without experts.
-  const Vector& choice_scores() const { return choice_scores_; }
-  double lead() const { return lead_; }
+  // Of the last Layer.
+  const ExpertChoice& choice() const { return choice_; }
 
  protected:
-  MtpReference(const Weights& weights, const ModelConfig& config) : weights_(weights), config_(config) {}
+  MtpReference(const Weights& weights, const ModelConfig& config) : ReferenceParts(weights, config) {}
 
-  // `x` as the recipes hand it to a product or to the cache.
-  Vector Stored(Vector x) const;
-  Vector Linear(const std::string& module, Vector x) const;
-  Vector Norm(std::span<const double> x, const std::string& module) const;
-  void NoteChoice(Vector scores, double lead) {
-    choice_scores_ = std::move(scores);
-    lead_ = lead;
-  }
+  void NoteChoice(ExpertChoice choice) { choice_ = std::move(choice); }
 
-  const Weights& weights_;
-  const ModelConfig& config_;
   // What rows leave for later ones, by sequence and position.
   std::map<int, std::map<int, Vector>> keys_;
 
  private:
-  Vector choice_scores_;
-  double lead_ = std::numeric_limits<double>::infinity();
+  ExpertChoice choice_;
 };
 
 std::unique_ptr<MtpReference> CreateV3Reference(const Weights& weights, const ModelConfig& config);

@@ -150,7 +150,7 @@ class V3Reference : public MtpReference {
     double lead = 0;
     const Vector kept = KeepBestGroups(choice, lead);
     const std::vector<int> chosen = Largest(kept, config_.num_experts_per_tok);
-    NoteChoice(choice, std::min(lead, Lead(kept, config_.num_experts_per_tok)));
+    NoteChoice({choice, std::min(lead, Lead(kept, config_.num_experts_per_tok))});
     double sum = 1e-20;
     for (const int e : chosen) sum += scores[e];
     if (!config_.norm_topk_prob) sum = 1;
