@@ -13,6 +13,7 @@
 #include "engine/checkpoint/weight_loader.h"
 #include "kernels/slot_arrays.h"
 #include "server/cli/commands.h"
+#include "tools/validate_mtp/dspark_chain.h"
 #include "tools/validate_mtp/mtp_chain.h"
 
 namespace foredraft {
@@ -31,8 +32,12 @@ absl::StatusOr<MtpCheckResult> Check(const ValidateOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
                    CreateDevice("cpu", {.threads = std::max(threads, 1)}));
   const std::unique_ptr<Stream> stream = device->CreateStream();
-  ASSIGN_OR_RETURN(LoadedWeights weights, LoadWeights(options.dir, config, 1, *device, *stream, nullptr));
-  return CheckMtpChain(options.dir, config, *device, std::move(weights), options.chain);
+  const bool dspark = config.drafter == "DSpark";
+  ASSIGN_OR_RETURN(const LoadedWeights weights,
+                   LoadWeights(options.dir, config, dspark ? config.num_nextn_predict_layers : 1, *device,
+                               *stream, nullptr));
+  const auto check = dspark ? CheckDSparkChain : CheckMtpChain;
+  return check(options.dir, config, *device, weights, options.chain);
 }
 
 // "0" of values that have to be equal.
@@ -52,7 +57,7 @@ void PrintTable(const MtpCheckResult& result) {
   printf("\nprompts of %s tokens, %lld of %lld drafts accepted\n",
          absl::StrJoin(result.prompt_lens, ", ").c_str(), static_cast<long long>(result.accepted),
          static_cast<long long>(result.verified));
-  printf("%s\n", result.ok() ? "the MTP chain agrees with the float64 reference" : "FAILED");
+  printf("%s\n", result.ok() ? "the chain of drafts agrees with the float64 reference" : "FAILED");
 }
 
 void PrintJson(const MtpCheckResult& result) {
@@ -79,12 +84,16 @@ void PrintJson(const MtpCheckResult& result) {
 void AddValidateMtp(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "validate-mtp",
-      "Run the MTP chain of a small checkpoint and compare each boundary with a float64 reference");
+      "Run the chain of drafts of a small checkpoint, of its MTP module or of DSpark, compare each boundary "
+      "with a "
+      "float64 reference, and every draft that a server's engine makes with one made from scratch");
   auto options = std::make_shared<ValidateOptions>();
-  command->add_option("--model", options->dir, "Hugging Face checkpoint directory, with MTP weights")
+  command
+      ->add_option("--model", options->dir,
+                   "Hugging Face checkpoint directory, with MTP weights or DSpark stages")
       ->required()
       ->type_name("DIR");
-  command->add_option("--drafts", options->chain.draft_len, "per step")
+  command->add_option("--drafts", options->chain.draft_len, "per step; with DSpark at most dspark_block_size")
       ->check(CLI::Range(1, kMaxDraftLen))
       ->capture_default_str()
       ->type_name("K");

@@ -1,5 +1,5 @@
 // The part of `foredraft validate-mtp` that runs a server's engine: it passes with the drafter that serves
-// and fails with one that recycles the wrong hidden state.
+// and fails with one that recycles the wrong hidden state, or drafts behind other noise.
 
 #include "tools/validate_mtp/serving_drafter.h"
 
@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "engine/checkpoint/weight_loader.h"
+#include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/mtp_modules.h"
 #include "gtest/gtest.h"
@@ -131,6 +132,31 @@ TEST_P(ServingDrafter, PassesTheSameDrafterWhereNothingIsRecycled) {
   for (const auto& [name, boundary] : Check(GetParam(), &faulty, {.draft_len = 1, .steps = 4})) {
     EXPECT_TRUE(boundary.ok()) << name;
   }
+}
+
+constexpr char kDSparkModel[] = "tests/golden/checkpoints/deepseek_v4_dspark";
+
+TEST(ServingDSpark, AgreesWithTheCommittedTokens) {
+  for (const int draft_len : {1, 5}) {
+    const auto boundaries = Check(kDSparkModel, nullptr, {.draft_len = draft_len, .steps = 4});
+    ASSERT_EQ(boundaries.size(), 3u);
+    for (const auto& [name, boundary] : boundaries) EXPECT_TRUE(boundary.ok()) << name;
+  }
+}
+
+TEST(ServingDSpark, FailsWhereTheDrafterTakesAnotherNoise) {
+  DrafterKind faulty = kDSpark;
+  faulty.create = [](Device& device, const EngineOptions& options, const ModelConfig& model,
+                     const SlotState& slots) -> absl::StatusOr<std::unique_ptr<Drafter>> {
+    ModelConfig other = model;
+    other.v4->dspark->noise_token_id = 5;
+    return kDSpark.create(device, options, other, slots);
+  };
+  const auto boundaries = Check(kDSparkModel, &faulty, {.draft_len = 3, .steps = 4});
+  ASSERT_EQ(boundaries.size(), 3u);
+  EXPECT_FALSE(boundaries.at("serving drafts").ok());
+  EXPECT_TRUE(boundaries.at("serving acceptance").ok());
+  EXPECT_TRUE(boundaries.at("serving tokens").ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, ServingDrafter, testing::Values(kAbacus, kV4), [](const auto& info) {

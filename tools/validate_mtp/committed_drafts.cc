@@ -61,12 +61,35 @@ std::vector<int32_t> CommittedDrafts::Tokens(const std::vector<int32_t>& prompt,
 }
 
 std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count) {
-  const int last = static_cast<int>(tokens.size()) - 1;  // P
-  CHECK_GE(last, prompt_len);
+  CHECK_GE(tokens.size(), size_t(prompt_len) + 1);
   device_.PoisonCache();
   // t_P is not in the target's cache.
   const std::vector<float> target = Forward(MtpDevice::Part::kTarget, {tokens.begin(), tokens.end() - 1},
                                             /*first=*/0, prompt_len, {});
+  return device_.config().drafter == "DSpark" ? OfBlock(tokens, count)
+                                              : OfModule(tokens, prompt_len, count, target);
+}
+
+// One block from t_P; what it reads of the tokens before is in the cache.
+std::vector<int32_t> CommittedDrafts::OfBlock(const std::vector<int32_t>& tokens, int count) {
+  const int vocab_size = device_.config().vocab_size;
+  DeviceRows rows = BlockRowsOf(*device_.config().v4->dspark, /*slot=*/0, tokens.back(),
+                                static_cast<int>(tokens.size()) - 1);
+  const int stages = device_.config().v4->dspark->stage_count;
+  for (int stage = 0; stage < stages; ++stage) rows.previous = device_.Stage(stage, rows);
+  const std::vector<float> logits = device_.Logits(stages, rows.previous);
+  std::vector<int32_t> drafts;
+  for (int row = 0; row < count; ++row) {
+    std::vector<float> sum = device_.TokenBias({row == 0 ? tokens.back() : drafts.back()});
+    for (int i = 0; i < vocab_size; ++i) sum[i] += logits[int64_t{row} * vocab_size + i];
+    drafts.push_back(BestTokens(sum, vocab_size)[0]);
+  }
+  return drafts;
+}
+
+std::vector<int32_t> CommittedDrafts::OfModule(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                                               const std::vector<float>& target) {
+  const int last = static_cast<int>(tokens.size()) - 1;  // P
   std::vector<float> output =
       device_.LastRow(Forward(MtpDevice::Part::kForward, tokens, /*first=*/1, prompt_len, target));
   std::vector<int32_t> drafts;

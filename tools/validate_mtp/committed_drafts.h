@@ -1,9 +1,9 @@
 #pragma once
 
 // Tokens and drafts of one sequence from its committed tokens alone (docs/speculation.md sections 0, 1 and
-// 3), on a cache that is filled with NaN before each: no slots, no plans, no drafter. So it is what every
-// step of a server has to give, whatever the steps before it left behind. Prompt rows run in the prefill
-// form, generated rows in the decode form, as in a server. Greedy. One thread.
+// 3, docs/dspark.md), on a cache that is filled with NaN before each: no slots, no plans, no drafter. So it
+// is what every step of a server has to give, whatever the steps before it left behind. Prompt rows run in
+// the prefill form, generated rows in the decode form, as in a server. Greedy. One thread.
 
 #include <cstdint>
 #include <vector>
@@ -28,6 +28,10 @@ class CommittedDrafts {
   std::vector<float> Forward(MtpDevice::Part part, const std::vector<int32_t>& tokens, int first,
                              int prompt_len, const std::vector<float>& previous);
 
+  // Of a model that drafts with an MTP module, and of one with DSpark's stages. target: the target's outputs.
+  std::vector<int32_t> OfModule(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                                const std::vector<float>& target);
+  std::vector<int32_t> OfBlock(const std::vector<int32_t>& tokens, int count);
   // The best token of one row's output.
   int32_t Best(int level, const std::vector<float>& output);
 

@@ -16,7 +16,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int kRequests = 3;
+constexpr int kRequests = kChainRequests;
 constexpr int kLongestPrompt = 40;  // at least; more than the window has keys
 
 std::vector<int64_t> Wide(const std::vector<int32_t>& values) { return {values.begin(), values.end()}; }
@@ -289,9 +289,16 @@ class MtpChain {
   CountBoundary tokens_{"tokens", "as without drafts"};
 };
 
-// Three lengths: a few tokens, one, and more than a window of attention.
-absl::StatusOr<std::vector<std::vector<int32_t>>> MakePrompts(const ModelConfig& config,
-                                                              const MtpCheckOptions& options, int generated) {
+}  // namespace
+
+bool MtpCheckResult::ok() const {
+  return std::all_of(boundaries.begin(), boundaries.end(),
+                     [](const Boundary& boundary) { return boundary.ok(); });
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig& config,
+                                                               const MtpCheckOptions& options) {
+  const int generated = ServedTokens({.draft_len = options.draft_len, .steps = options.steps});
   int longest = kLongestPrompt;
   for (const CacheGroup& group : CacheGroupsOf(config, 1, /*tokens_per_block=*/32)) {
     longest = std::max(longest, group.reach + 9);
@@ -311,13 +318,6 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> MakePrompts(const ModelConfig&
   return prompts;
 }
 
-}  // namespace
-
-bool MtpCheckResult::ok() const {
-  return std::all_of(boundaries.begin(), boundaries.end(),
-                     [](const Boundary& boundary) { return boundary.ok(); });
-}
-
 absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const ModelConfig& config,
                                              Device& device, const LoadedWeights& weights,
                                              const MtpCheckOptions& options) {
@@ -326,7 +326,7 @@ absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const Model
   ASSIGN_OR_RETURN(const Weights rounded, Weights::Open(dir, config, Weights::Precision::kBf16));
   const ServingCheckOptions serving = {.draft_len = options.draft_len, .steps = options.steps};
   const int generated = ServedTokens(serving);  // enough for the chain
-  ASSIGN_OR_RETURN(const auto prompts, MakePrompts(config, options, generated));
+  ASSIGN_OR_RETURN(const auto prompts, ChainPrompts(config, options));
   const int longest = static_cast<int>(prompts.back().size());
   const MtpDevice::Size size = {.slots = 2 * kRequests,
                                 .positions = longest + generated,

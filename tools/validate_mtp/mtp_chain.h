@@ -41,6 +41,13 @@ struct MtpCheckResult {
   bool ok() const;
 };
 
+inline constexpr int kChainRequests = 3;
+
+// The prompts of a chain: a few tokens, one, and more than a window of attention where the model's sequences
+// are long enough. INVALID_ARGUMENT where they are too short for the chain.
+absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig& config,
+                                                               const MtpCheckOptions& options);
+
 // `weights` are those of `dir`, with one MTP module. INVALID_ARGUMENT where the model's sequences are too
 // short for the chain; errors of reading the files.
 absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const ModelConfig& config,

@@ -34,6 +34,16 @@ std::vector<int32_t> BestTokens(const std::vector<float>& logits, int vocab_size
   return best;
 }
 
+DeviceRows BlockRowsOf(const DSparkShape& shape, int slot, int token, int position) {
+  DeviceRows rows;
+  for (int i = 0; i < shape.block_size; ++i) {
+    rows.ids.push_back(i == 0 ? token : shape.noise_token_id);
+    rows.slots.push_back(slot);
+    rows.positions.push_back(position + i);
+  }
+  return rows;
+}
+
 absl::StatusOr<std::unique_ptr<MtpDevice>> MtpDevice::Create(Device& device, const ModelConfig& config,
                                                              LoadedWeights weights, const Size& size) {
   std::unique_ptr<MtpDevice> created(new MtpDevice(device, config, size));
@@ -44,7 +54,8 @@ absl::StatusOr<std::unique_ptr<MtpDevice>> MtpDevice::Create(Device& device, con
 
 absl::Status MtpDevice::Allocate(LoadedWeights weights) {
   if (const V4Weights* const v4 = weights.Find<V4Weights>()) {
-    module_ = v4->modules.front();
+    if (!v4->modules.empty()) module_ = v4->modules.front();
+    dspark_ = v4->dspark;
     embed_ = v4->embed;
   }
   ASSIGN_OR_RETURN(
@@ -70,7 +81,7 @@ absl::Status MtpDevice::AllocateCache() {
   constexpr int kTokensPerBlock = 32;
   std::vector<int> block_counts;
   std::vector<CacheGroupTable> tables;
-  for (const CacheGroup& group : CacheGroupsOf(config_, 1, kTokensPerBlock)) {
+  for (const CacheGroup& group : CacheGroupsOf(config_, model_->module_count(), kTokensPerBlock)) {
     const int per_slot = (size_.positions + group.tokens_per_block - 1) / group.tokens_per_block;
     std::vector<int32_t> table(static_cast<size_t>(size_.slots) * per_slot);
     std::iota(table.rbegin(), table.rend(), 1);
@@ -79,14 +90,15 @@ absl::Status MtpDevice::AllocateCache() {
     tables.push_back({.entries = memory, .stride = per_slot});
     block_counts.push_back(static_cast<int>(table.size()) + 1);
   }
-  const KvCacheShape shape = KvCacheShape::Of(config_, 1, kTokensPerBlock, block_counts, DType::kBF16);
+  const KvCacheShape shape =
+      KvCacheShape::Of(config_, model_->module_count(), kTokensPerBlock, block_counts, DType::kBF16);
   ASSIGN_OR_RETURN(cache_, KvCache::Create(device_, shape, tables, /*poison=*/true));
   return absl::OkStatus();
 }
 
-void MtpDevice::Submit(Part part, const Batch& batch, Matrix<float> output) {
+void MtpDevice::Submit(Part part, int module, const Batch& batch, Matrix<float> output) {
   if (part == Part::kTarget) return model_->RunTarget(*stream_, batch, cache_, output);
-  if (part == Part::kForward) return model_->RunModule(*stream_, 0, batch, cache_, output);
+  if (part == Part::kForward) return model_->RunModule(*stream_, module, batch, cache_, output);
   CHECK(has_parts());
   const Forward f = v4_->ForwardOf(*stream_, batch);
   if (part == Part::kSeed) return SeedStreams(f, batch.previous.columns(0, config_.hidden_size), output);
@@ -99,16 +111,29 @@ void MtpDevice::Put(T* to, const std::vector<T>& from) {
   device_.CopyToDevice(*stream_, to, from.data(), from.size() * sizeof(T));
 }
 
-std::vector<float> MtpDevice::Run(Part part, const DeviceRows& rows, const std::vector<float>& streams) {
+void MtpDevice::PutRows(const DeviceRows& rows) {
   CHECK_LE(rows.count(), size_.rows);
   Put(ids_, rows.ids);
   Put(slots_, rows.slots);
   Put(positions_, rows.positions);
+}
+
+std::vector<float> MtpDevice::Run(Part part, const DeviceRows& rows, const std::vector<float>& streams) {
+  return RunModule(part, 0, rows, streams);
+}
+
+std::vector<float> MtpDevice::Stage(int stage, const DeviceRows& blocks) {
+  return RunModule(Part::kForward, stage, blocks, {});
+}
+
+std::vector<float> MtpDevice::RunModule(Part part, int module, const DeviceRows& rows,
+                                        const std::vector<float>& streams) {
+  PutRows(rows);
   Put(previous_.data, rows.previous);
   Put(output_.data, streams);
   const std::vector<PrefillSpan> spans = SpansOf(rows);
   const Matrix<float> output = output_.first_rows(rows.count());
-  Submit(part,
+  Submit(part, module,
          {.index = {slots_, positions_, rows.count()},
           .ids = ids_,
           .previous = part == Part::kTarget ? Matrix<const float>{} : previous_.first_rows(rows.count()),
@@ -116,6 +141,44 @@ std::vector<float> MtpDevice::Run(Part part, const DeviceRows& rows, const std::
          output);
   std::vector<float> values(static_cast<size_t>(rows.count()) * width());
   device_.CopyToHost(*stream_, values.data(), output.data, values.size() * sizeof(float));
+  stream_->Synchronize();
+  return values;
+}
+
+std::vector<float> MtpDevice::Get(Matrix<const bf16> rows) {
+  std::vector<float> values;
+  std::vector<bf16> row(rows.cols);
+  for (int r = 0; r < rows.rows; ++r) {
+    device_.CopyToHost(*stream_, row.data(), rows.row(r), row.size() * sizeof(bf16));
+    stream_->Synchronize();
+    for (const bf16 value : row) values.push_back(ToFloat(value));
+  }
+  return values;
+}
+
+std::vector<float> MtpDevice::Taps(int rows) { return Get(v4_->dspark_activations().taps.first_rows(rows)); }
+
+// Makes the keys again, of this stage alone, so that they are the last ones that the activations hold.
+MtpDevice::StageContext MtpDevice::ContextOf(int stage, const DeviceRows& rows) {
+  PutRows(rows);
+  const std::vector<PrefillSpan> spans = SpansOf(rows);
+  const Batch batch = {
+      .index = {slots_, positions_, rows.count()}, .ids = ids_, .previous = {}, .spans = spans};
+  const Forward f = v4_->ForwardOf(*stream_, batch);
+  DSparkWeights weights = dspark_;
+  weights.stages = {dspark_.stages[stage]};
+  const std::vector<V4LayerContext> context = {v4_->Context(cache_, config_.num_hidden_layers + stage)};
+  WriteStageKeys(f, weights, v4_->dspark_activations(), context);
+  return {.main_x = Get(f.activations.normed.as_bf16.first_rows(rows.count())),
+          .keys = Get(context[0].activations.keys.first_rows(rows.count()))};
+}
+
+std::vector<float> MtpDevice::TokenBias(const std::vector<int32_t>& ids) {
+  const int rows = static_cast<int>(ids.size());
+  Put(ids_, ids);
+  model_->TokenBias(*stream_, ids_, logits_.first_rows(rows));
+  std::vector<float> values(static_cast<size_t>(rows) * config_.vocab_size);
+  device_.CopyToHost(*stream_, values.data(), logits_.data, values.size() * sizeof(float));
   stream_->Synchronize();
   return values;
 }

@@ -35,6 +35,9 @@ struct DeviceRows {
 // The best token of every row of logits [R, V]; ties: the lowest.
 std::vector<int32_t> BestTokens(const std::vector<float>& logits, int vocab_size);
 
+// The rows of a block of DSpark behind `token`, which is at `position`.
+DeviceRows BlockRowsOf(const DSparkShape& shape, int slot, int token, int position);
+
 class MtpDevice {
  public:
   struct Size {
@@ -45,15 +48,30 @@ class MtpDevice {
   // The parts of a chain that can be run apart.
   enum class Part { kTarget, kForward, kSeed, kProjection, kLayer };
 
-  // With one MTP module in the weights. The device outlives it.
+  // With one MTP module, or DSpark's stages, in the weights. The device outlives it.
   static absl::StatusOr<std::unique_ptr<MtpDevice>> Create(Device& device, const ModelConfig& config,
                                                            LoadedWeights weights, const Size& size);
 
   // What a part gives for the rows, [R, W]. kLayer takes `streams` [R, W]; kSeed copies the first stream of
   // rows.previous. Idle rows are undefined.
   std::vector<float> Run(Part part, const DeviceRows& rows, const std::vector<float>& streams = {});
-  // [R, V] of outputs [R, W]. level: 0 for the target, 1 for the module.
+  // [R, V] of outputs [R, W]. level: 0 for the target, 1 for the module, the number of stages for the last
+  // one.
   std::vector<float> Logits(int level, const std::vector<float>& outputs);
+
+  // DSpark (docs/dspark.md). A stage's output [R, W] of blocks; rows.previous: the streams that it takes,
+  // none for the first stage.
+  std::vector<float> Stage(int stage, const DeviceRows& blocks);
+  // Of the last target forward: the taps of its rows, [R, T D]; and what a stage reads of them. `rows` are
+  // those of that forward.
+  struct StageContext {
+    std::vector<float> main_x;  // [R, D], the same for every stage
+    std::vector<float> keys;    // [R, d], as they are in the cache
+  };
+  std::vector<float> Taps(int rows);
+  StageContext ContextOf(int stage, const DeviceRows& rows);
+  // [R, V]: what the drafter's head adds to the logits of the token behind each id.
+  std::vector<float> TokenBias(const std::vector<int32_t>& ids);
 
   // The last row of outputs [R, W].
   std::vector<float> LastRow(const std::vector<float>& outputs) const {
@@ -75,7 +93,11 @@ class MtpDevice {
 
   absl::Status Allocate(LoadedWeights weights);
   absl::Status AllocateCache();
-  void Submit(Part part, const Batch& batch, Matrix<float> output);
+  void Submit(Part part, int module, const Batch& batch, Matrix<float> output);
+  std::vector<float> RunModule(Part part, int module, const DeviceRows& rows,
+                               const std::vector<float>& streams);
+  std::vector<float> Get(Matrix<const bf16> rows);
+  void PutRows(const DeviceRows& rows);
   template <class T>
   void Put(T* to, const std::vector<T>& from);
 
@@ -84,7 +106,8 @@ class MtpDevice {
   const Size size_;
   SoloCommunicator comm_;
   const std::unique_ptr<Stream> stream_;
-  V4ModuleWeights module_;       // of V4
+  V4ModuleWeights module_;       // of V4 with MTP modules
+  DSparkWeights dspark_;         // of V4 with stages
   const bf16* embed_ = nullptr;  // of V4: [V, D]
   std::unique_ptr<Model> model_;
   DeepseekV4* v4_ = nullptr;  // model_, if that is what it is

@@ -137,6 +137,18 @@ StepRows StepOps::NextDraftRows(const std::vector<int32_t>& draft_ids, int draft
   return GetRows(count_);
 }
 
+StepRows StepOps::DraftBlockRows(int block_rows, int noise_id) {
+  device_->ops().draft_block_rows(*stream_, {.ids = ids_,
+                                             .row_slots = row_slots_,
+                                             .positions = positions_,
+                                             .anchor_ids = tokens_,
+                                             .outputs = outputs_,
+                                             .bucket = count_,
+                                             .block_rows = block_rows,
+                                             .noise_id = noise_id});
+  return GetRows(count_ * block_rows);
+}
+
 void StepOps::StoreDrafts(const std::vector<int32_t>& draft_ids, int draft_index) {
   Put(tokens_, draft_ids);
   device_->ops().store_drafts(*stream_, {.draft_ids = tokens_,

@@ -36,6 +36,8 @@ class StepOps {
   StepRows EmittedRows(int draft_len);
   StepRows NextDraftRows(const std::vector<int32_t>& draft_ids, int draft_index);
   void StoreDrafts(const std::vector<int32_t>& draft_ids, int draft_index);
+  // A block of `block_rows` rows, at most kMaxDraftLen + 1, behind each sequence's last emitted token.
+  StepRows DraftBlockRows(int block_rows, int noise_id);
 
  private:
   StepOps(Device& device, Stream& stream, int count) : device_(&device), stream_(&stream), count_(count) {}

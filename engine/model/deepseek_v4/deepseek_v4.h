@@ -32,6 +32,8 @@ class DeepseekV4 : public Model {
   // stage i, is layer num_hidden_layers + i.
   Forward ForwardOf(Stream& stream, const Batch& batch) const;
   V4LayerContext Context(const KvCache& cache, int layer) const;
+  // Of a model with stages: what its last target forward left of their taps.
+  const DSparkActivations& dspark_activations() const { return dspark_activations_; }
 
  private:
   DeepseekV4(Device& device, Communicator& comm, const ModelConfig& config, V4Weights weights)

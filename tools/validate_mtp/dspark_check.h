@@ -1,0 +1,66 @@
+#pragma once
+
+// DSpark's context and blocks on the device and in the reference, compared boundary by boundary. One thread.
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tools/validate_mtp/boundary.h"
+#include "tools/validate_mtp/dspark_reference.h"
+#include "tools/validate_mtp/mtp_device.h"
+
+namespace foredraft {
+
+class DSparkCheck {
+ public:
+  // Shapes are named after forwards of `requests` sequences with `draft_len` drafts. The device and both
+  // weights outlive it.
+  DSparkCheck(MtpDevice& device, const reference::Weights& exact, const reference::Weights& rounded,
+              int requests, int draft_len);
+
+  // Compares what the target's forward of these rows, which the device has just run, leaves for the stages.
+  // Idle rows are skipped. Sequences are slots.
+  void AddContext(const DeviceRows& rows);
+
+  // Runs the stages over blocks, G adjacent rows each, and gives the logits of all rows, [R, V].
+  std::vector<float> RunBlocks(const DeviceRows& blocks);
+
+  // The device's logits of the token behind `before`: those of a block's row, and the bias.
+  std::vector<float> AddBias(std::vector<float> logits, int before);
+  // The draft that the device chose from row `row` of the slot's block, behind the token `before`.
+  void AddDraft(int slot, int row, int before, int draft);
+
+  std::vector<Boundary> Results() const;
+
+ private:
+  using Rows = std::map<int, reference::Vector>;  // by position
+  // By slot and stage.
+  using Keys = std::map<std::pair<int, int>, Rows>;
+
+  // A block that has gone through some stages in a reference, from the taps alone.
+  struct Chain {
+    reference::BlockStreams exact, rounded;
+    std::set<int> uncertain;  // rows for which a near tie of experts may have changed the input or the output
+  };
+
+  std::vector<reference::Vector> ContextOf(const Keys& keys, int slot, int stage, int position) const;
+  reference::BlockStreams StreamsOf(const DeviceRows& blocks, int first) const;
+  void CompareStage(int stage, const DeviceRows& blocks, const std::vector<float>& outputs);
+  void AdvanceChain(int stage, int slot, int position);
+  void CompareLogits(const DeviceRows& blocks, const std::vector<float>& logits);
+
+  MtpDevice& device_;
+  const ModelConfig& config_;
+  const int block_size_;
+  reference::DSparkReference exact_, rounded_;
+  Keys device_keys_, exact_keys_, rounded_keys_;
+  std::map<int, Chain> chains_;                    // by slot
+  std::map<int, reference::BlockStreams> logits_;  // by slot: [G][V], of the chain
+  RealBoundary main_x_, context_keys_, stage_, base_logits_, bias_, full_block_;
+  double draft_gap_ = 0;
+  int64_t drafts_ = 0, drafts_left_out_ = 0;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,46 @@
+#pragma once
+
+// DSpark in double (docs/dspark.md sections 2 and 3), from the taps of the target's layers on: the reference
+// that `foredraft validate-mtp` compares a device with. As MtpReference, it rounds its activations over
+// rounding weights. One thread.
+
+#include <vector>
+
+#include "tools/validate_mtp/v4_layer_reference.h"
+
+namespace foredraft::reference {
+
+// The rows of one block, or one row of it each.
+using BlockStreams = std::vector<Vector>;  // [G][N D]
+
+class DSparkReference : private ReferenceParts {
+ public:
+  // Of a checkpoint with DSpark stages. The weights and the configuration outlive it.
+  DSparkReference(const Weights& weights, const ModelConfig& config);
+
+  int stage_count() const { return static_cast<int>(stages_.size()); }
+
+  // Section 2. main_x [D] of a row's taps [T D], and what a stage keeps of it at the row's position.
+  Vector MainX(const Vector& taps) const;
+  Vector ContextKey(int stage, const Vector& main_x, int position) const;
+
+  // Section 3. The streams with which the block behind `token` begins.
+  BlockStreams Seed(int token) const;
+  // A stage's output. position: P, of the block's first row. context: the stage's keys at max(0, P - W) .. P
+  // - 1.
+  BlockStreams Stage(int stage, const BlockStreams& streams, int position,
+                     const std::vector<Vector>& context);
+  // By which each row of the last Stage chose.
+  const std::vector<ExpertChoice>& choices() const { return choices_; }
+
+  // U of a row of the last stage's output, [V].
+  Vector Logits(const Vector& streams) const;
+  // What the Markov head adds to the logits of the token behind `token`, [V].
+  Vector Bias(int token) const;
+
+ private:
+  std::vector<V4LayerReference> stages_;
+  std::vector<ExpertChoice> choices_;  // [G]
+};
+
+}  // namespace foredraft::reference
