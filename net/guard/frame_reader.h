@@ -62,6 +62,8 @@ class FrameReader {
   bool started() const { return started_; }
   // Within a header block or the first frames: what has been read of it is not ready.
   bool holds() const { return !started_ || in_block_; }
+  // The client has opened a stream.
+  bool has_opened() const { return last_stream_ > 0; }
   // Streams that the client has opened and neither finished nor reset. Counted until StopCounting.
   size_t unfinished_streams() const { return unfinished_.size(); }
   void StopCounting();

@@ -85,6 +85,7 @@ GuardLoop::Hooks Guard::ClientHooks() {
   return {
       .event = [this](const GuardedConnection& connection,
                       GuardEvent event) { report_.Record(event, connection.peer, GuardLoop::Clock::now()); },
+      .called = [this](const GuardedConnection& connection) { table_.NoteCall(connection.id); },
       .advanced = [](const GuardedConnection&) {},
       .ended = [this](const GuardedConnection& connection) { table_.Remove(connection.id); }};
 }

@@ -137,6 +137,10 @@ void GuardLoop::Settle(Connections::iterator entry) {
   if (const std::optional<GuardEvent> event = relay.TakeEvent(); event.has_value()) {
     hooks_.event(connection, *event);
   }
+  if (!connection.has_called && relay.has_called()) {
+    connection.has_called = true;
+    hooks_.called(connection);
+  }
   hooks_.advanced(connection);
   if (!relay.is_over()) {
     SetTimer(connection, relay.wake_at());

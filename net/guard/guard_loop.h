@@ -29,6 +29,7 @@ struct GuardedConnection {
   uint32_t client_events = 0;
   uint32_t server_events = 0;
   GuardTime wake_at = GuardTime::max();
+  bool has_called = false;  // hooks have been told
 };
 
 class GuardLoop {
@@ -38,6 +39,8 @@ class GuardLoop {
   struct Hooks {
     // On the loop's thread. The relay has done what TakeEvent says.
     std::function<void(const GuardedConnection& connection, GuardEvent event)> event;
+    // The client has begun its first call.
+    std::function<void(const GuardedConnection& connection)> called;
     // The connection has been advanced; it may be over.
     std::function<void(const GuardedConnection& connection)> advanced;
     // Just before the connection is destroyed.

@@ -9,7 +9,7 @@ namespace foredraft {
 void GuardTable::Add(uint64_t id, int fd, const std::string& address) {
   std::lock_guard<std::mutex> lock(mutex_);
   entries_[id] = {.fd = fd, .address = address};
-  strangers_[address][id] = fd;
+  strangers_[address].silent[id] = fd;
 }
 
 bool GuardTable::Remove(uint64_t id) {
@@ -21,6 +21,15 @@ bool GuardTable::Remove(uint64_t id) {
   ForgetStranger(id, found->second.address);
   entries_.erase(found);
   return !evicted;
+}
+
+void GuardTable::NoteCall(uint64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  const auto strangers = strangers_.find(found->second.address);
+  if (strangers == strangers_.end() || strangers->second.silent.erase(id) == 0) return;
+  strangers->second.callers[id] = found->second.fd;
 }
 
 void GuardTable::BecomeClient(uint64_t id) {
@@ -38,7 +47,8 @@ bool GuardTable::EvictOne() {
     return a.second.size() < b.second.size();
   });
   if (most == strangers_.end()) return false;
-  const auto [id, fd] = *most->second.begin();
+  const Strangers& strangers = most->second;
+  const auto [id, fd] = *(strangers.silent.empty() ? strangers.callers : strangers.silent).begin();
   entries_[id].evicted = true;
   ForgetStranger(id, most->first);
   count_.Remove(fd);
@@ -47,9 +57,11 @@ bool GuardTable::EvictOne() {
 }
 
 void GuardTable::ForgetStranger(uint64_t id, const std::string& address) {
-  const auto queue = strangers_.find(address);
-  if (queue == strangers_.end() || queue->second.erase(id) == 0) return;
-  if (queue->second.empty()) strangers_.erase(queue);
+  const auto strangers = strangers_.find(address);
+  if (strangers == strangers_.end()) return;
+  strangers->second.silent.erase(id);
+  strangers->second.callers.erase(id);
+  if (strangers->second.size() == 0) strangers_.erase(strangers);
 }
 
 }  // namespace foredraft

@@ -3,8 +3,9 @@
 // The connections of a guard, and which of them goes when there are too many.
 //
 // Whoever reaches the port can hold connections. So when all are taken, a newcomer takes the place of a
-// stranger: of the address that has most of them the one that came first. Connections on which a call was
-// admitted never go. A client needs milliseconds to be admitted. Thread-safe.
+// stranger: of the address that has most of them the one that came first, of those that have called nothing
+// if there are any, because a probe that needs no token keeps its connection, too. Connections on which a
+// call was admitted never go. A client needs milliseconds to be admitted. Thread-safe.
 
 #include <cstdint>
 #include <functional>
@@ -27,7 +28,9 @@ class GuardTable {
   void Add(uint64_t id, int fd, const std::string& address);
   // Before `fd` is closed. False: it was evicted.
   bool Remove(uint64_t id);
-  // A call was admitted on it. Unknown ids have no effect.
+  // It has begun a call, whether that will be admitted or not. Unknown ids have no effect, here and below.
+  void NoteCall(uint64_t id);
+  // A call was admitted on it.
   void BecomeClient(uint64_t id);
   // Ends a stranger's connection, which its owner then removes. False: there is none.
   bool EvictOne();
@@ -39,13 +42,19 @@ class GuardTable {
     bool is_client = false;
     bool evicted = false;
   };
+  struct Strangers {  // of one address: descriptors by id
+    std::map<uint64_t, int> silent;
+    std::map<uint64_t, int> callers;
+
+    size_t size() const { return silent.size() + callers.size(); }
+  };
   void ForgetStranger(uint64_t id, const std::string& address);  // the caller holds mutex_
 
   ConnectionCount& count_;
   const std::function<void(uint64_t)> promoted_;
   std::mutex mutex_;
-  std::unordered_map<uint64_t, Entry> entries_;               // guarded by mutex_
-  std::map<std::string, std::map<uint64_t, int>> strangers_;  // guarded by mutex_; fd by id by address
+  std::unordered_map<uint64_t, Entry> entries_;  // guarded by mutex_
+  std::map<std::string, Strangers> strangers_;   // guarded by mutex_; by address
 };
 
 }  // namespace foredraft

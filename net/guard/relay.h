@@ -72,6 +72,8 @@ class Relay {
   bool is_client() const { return budget_.is_client(); }
   // Not passed on to the server.
   bool is_opening() const { return server_fd_ < 0; }
+  // The client has begun a call.
+  bool has_called() const { return reader_.has_opened(); }
   size_t unfinished_streams() const { return reader_.unfinished_streams(); }
   // What the last Advance did to the connection; at most once.
   std::optional<GuardEvent> TakeEvent();

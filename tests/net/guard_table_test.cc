@@ -62,6 +62,18 @@ TEST_F(Table, TheFirstStrangerOfTheAddressThatHasMostGoes) {
   EXPECT_EQ(count_.open(), 3);
 }
 
+// A probe that needs no token keeps its connection while others merely hold theirs.
+TEST_F(Table, WhoHasCalledGoesAfterWhoHasNot) {
+  for (const uint64_t id : {1, 2, 3, 4}) EXPECT_TRUE(Arrive(id, "crowd"));
+  table_.NoteCall(1);
+  table_.NoteCall(99);
+  for (const uint64_t id : {5, 6, 7}) EXPECT_TRUE(Arrive(id, "crowd"));
+  EXPECT_EQ(Evicted(), (std::set<uint64_t>{2, 3, 4}));
+  for (const uint64_t id : {7, 6, 5}) table_.NoteCall(id);
+  EXPECT_TRUE(Arrive(8, "other"));
+  EXPECT_EQ(Evicted(), (std::set<uint64_t>{1, 2, 3, 4}));
+}
+
 TEST_F(Table, AClientStays) {
   for (const uint64_t id : {1, 2, 3, 4}) EXPECT_TRUE(Arrive(id, "crowd"));
   table_.BecomeClient(1);
