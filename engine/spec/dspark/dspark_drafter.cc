@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/rank.h"
 #include "engine/spec/draft_picker.h"
@@ -41,6 +42,7 @@ class DSparkDrafter : public Drafter {
 absl::StatusOr<std::unique_ptr<Drafter>> DSparkDrafter::Create(Device& device, const EngineOptions& options,
                                                                const ModelConfig& model,
                                                                const SlotState& /*slots*/) {
+  CHECK(model.v4 && model.v4->dspark) << model.architecture << " has no stages";
   const DSparkShape& shape = *model.v4->dspark;
   const int bucket = options.batch_sizes.back();
   const int rows = bucket * shape.block_size;
