@@ -122,7 +122,7 @@ def evaluate(model, tokenizer, items, args):
         counts += collections.Counter(asked=1, right=good, tokens=len(row) - len(prompt))
         if not good and counts["asked"] - counts["right"] <= args.wrong:
             print(f"wrong: {item['question']}\n{reply}\nexpected: {item.get('answer', item.get('asked'))}\n")
-        streams = model.streams(torch.tensor([row]))
+        streams = model.streams(torch.tensor([row])) if args.drafters else None
         for name in args.drafters:
             counts += acceptance(name, HITS[name](model, row, streams, len(prompt)), len(prompt), len(row))
     return counts
