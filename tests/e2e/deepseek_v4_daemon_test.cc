@@ -81,6 +81,23 @@ TEST(DeepseekV4Daemon, GivesTheSameTokensWithAndWithoutDSpark) {
                                          kDSpark)));
 }
 
+// The small trained V4, with both of its drafters.
+TEST(DeepseekV4Daemon, TrainedDraftersDraftWhatTheTargetSays) {
+  for (const std::string drafter : {"mtp", "dspark"}) {
+    SCOPED_TRACE(drafter);
+    const std::string dir = "deploy/models/abacus-v4/" + drafter;
+    Daemon drafting({}, dir, {"--set", "speculative_config.draft_policy=fixed"}),
+        plain({}, dir, {"--drafts", "0"});
+    for (const char* const question : {"What is 48 + 275?", "What is 47 times 6?", "How many cm are 3 m?"}) {
+      const std::vector<std::string> call = {"--chat", question, "--json", "--max-tokens", "150"};
+      const Json ours = Json::parse(drafting.Generate(call).out),
+                 theirs = Json::parse(plain.Generate(call).out);
+      EXPECT_EQ(ours["token_ids"], theirs["token_ids"]) << question;
+      EXPECT_GT(ours["speculation"]["acceptance_length"], 2) << question;
+    }
+  }
+}
+
 TEST(DeepseekV4Daemon, RefusesByNameWhatItDoesNotServe) {
   struct Case {
     const char* shape;
