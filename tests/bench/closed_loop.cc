@@ -12,7 +12,8 @@ ClosedLoop::ClosedLoop(const LoadedModel& model, const Setting& setting) {
   options.poison_cache = false;
   auto device = CreateDevice("cpu", {.threads = 2});
   CHECK(device.ok());
-  auto engine = RankEngine::Create(options, model.config, *std::move(device), model.weights);
+  auto engine =
+      RankEngine::Create(options, model.config, *std::move(device), WeightsFor(model.weights, options));
   CHECK(engine.ok()) << engine.status().ToString();
   CHECK((*engine)->WarmUp().ok());
   executor_ = std::make_unique<LocalExecutor>(*std::move(engine), 0);
