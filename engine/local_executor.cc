@@ -47,6 +47,7 @@ absl::StatusOr<RankResult> LocalExecutor::Collect() {
 }
 
 void LocalExecutor::Run() {
+  engine_->PinSubmitter();
   while (true) {
     std::optional<IterationPlan> plan = plans_.Pop(kIdle);
     if (!plan) {

@@ -40,6 +40,8 @@ class RankEngine {
                                                             std::unique_ptr<Communicator> comm = nullptr);
   ~RankEngine();
 
+  // Called once by the thread that will call Submit, before its first call.
+  void PinSubmitter() { rank_.device->PinSubmitter(); }
   // plan.ranks[index] is this rank's part.
   void Submit(const IterationPlan& plan, int index);
   // The result of the oldest submitted plan. UNAVAILABLE when an exchange with the other ranks failed,

@@ -132,6 +132,10 @@ class Device {
   // `count` weights of random elements, generated on the device.
   virtual absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) = 0;
 
+  // Called once by the thread that from then on submits the ops. Where ops run on pinned threads of the host,
+  // and this thread is one of them, it is pinned to its core.
+  virtual void PinSubmitter() {}
+
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;
 

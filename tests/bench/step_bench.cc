@@ -49,6 +49,7 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   auto created = RankEngine::Create(engine, config, std::move(device), std::move(weights), std::move(others));
   CHECK(created.ok()) << created.status().ToString();
   engine_ = *std::move(created);
+  engine_->PinSubmitter();
   for (size_t g = 0; g < groups.size(); ++g) {
     const int count = (engine_->rank().cache.shape().block_counts[g] - 1) / options.max_rows;
     const int tokens_per_block = groups[g].tokens_per_block;

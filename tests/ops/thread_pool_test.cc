@@ -1,7 +1,13 @@
 #include "kernels/cpu/device/thread_pool.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -53,6 +59,22 @@ TEST(ThreadPool, KeepsSmallWorkOnTheCaller) {
   }
 }
 
+TEST(ThreadPool, DividesAJobWhereThatSavesItsCallerFiveMicroseconds) {
+  ThreadPool pool(2, false);
+  int64_t longest = 0;  // of the ranges that the caller was given
+  const auto run = [&](int64_t count) {
+    const std::thread::id caller = std::this_thread::get_id();
+    longest = 0;
+    pool.ParallelFor(count, 1 << 13, [&](int64_t begin, int64_t end) {
+      if (std::this_thread::get_id() == caller) longest = std::max(longest, end - begin);
+    });
+  };
+  run(3);  // a half of it is 4 us
+  EXPECT_EQ(longest, 3);
+  run(8);
+  EXPECT_LT(longest, 8);
+}
+
 TEST(ThreadPool, TakesCallersFromSeveralThreads) {
   ThreadPool pool(3, false);
   std::atomic<int64_t> sum{0};
@@ -75,6 +97,55 @@ TEST(ThreadPool, WorkersRunPinnedWhereTheyFit) {
     pool.ParallelFor(64, kHeavy, [&](int64_t begin, int64_t end) { sum += end - begin; });
   }
   EXPECT_EQ(sum, 6400);
+}
+
+// The cores that the calling thread may run on.
+std::vector<int> CoresOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+TEST(ThreadPool, PinsTheCallerBesideItsWorkers) {
+  const std::vector<int> all = CoresOfThisThread();
+  struct Case {
+    int threads;
+    bool pin;
+    size_t caller_cores;
+  };
+  for (const Case& c :
+       {Case{static_cast<int>(all.size()), true, 1}, Case{static_cast<int>(all.size()), false, all.size()},
+        Case{1, true, all.size()}, Case{static_cast<int>(all.size()) + 1, true, all.size()}}) {
+    std::thread([&] {
+      ThreadPool pool(c.threads, c.pin);
+      pool.PinCaller();
+      std::vector<int> cores = CoresOfThisThread();
+      ASSERT_EQ(cores.size(), all.size() == 1 ? 1 : c.caller_cores) << c.threads << " threads, pin " << c.pin;
+      if (cores.size() == all.size()) return;
+      // No worker runs on the caller's core: while the caller waits inside its item, each other core takes
+      // one.
+      std::mutex mutex;
+      std::map<std::thread::id, int> core_of;
+      std::atomic<int> arrived{0};
+      pool.ParallelFor(c.threads, kHeavy, [&](int64_t, int64_t) {
+        {
+          std::lock_guard<std::mutex> lock(mutex);
+          core_of[std::this_thread::get_id()] = sched_getcpu();
+        }
+        ++arrived;
+        while (arrived < c.threads) std::this_thread::yield();
+      });
+      std::set<int> used;
+      for (const auto& [thread, core] : core_of) used.insert(core);
+      EXPECT_EQ(used.size(), all.size());
+      EXPECT_EQ(core_of.at(std::this_thread::get_id()), cores[0]);
+    }).join();
+  }
 }
 
 TEST(ThreadPool, NeitherSpinsNorPinsWherePoolsOutnumberCores) {

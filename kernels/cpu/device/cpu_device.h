@@ -47,6 +47,7 @@ class CpuDevice : public Device {
   absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) override;
   absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) override;
   absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) override;
+  void PinSubmitter() override { pool_.PinCaller(); }
   std::unique_ptr<Stream> CreateStream() override;
   std::unique_ptr<Event> CreateEvent() override;
   void CopyToDevice(Stream& stream, void* device, const void* host, size_t bytes) override;

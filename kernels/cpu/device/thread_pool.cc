@@ -21,6 +21,15 @@ constexpr int kSpinLimit = 4000;  // pauses: some 50 us
 constexpr int64_t kUnitCost = 1 << 13;
 constexpr int64_t kParkedUnitCost = 1 << 15;
 
+// What a divided job must save its caller: 5 us. Less than that is lost again, because a worker that spins
+// between jobs keeps its core from the threads that pass on the tokens.
+constexpr double kLeastSaved = 1 << 14;
+
+bool SavesEnough(int64_t count, int64_t item_cost, int64_t threads) {
+  const double cost = static_cast<double>(count) * static_cast<double>(item_cost);
+  return cost - cost / static_cast<double>(threads) >= kLeastSaved;
+}
+
 uint64_t MakeShare(uint64_t generation, uint64_t first, uint64_t end) {
   return generation << (2 * kUnitBits) | first << kUnitBits | end;
 }
@@ -44,6 +53,13 @@ std::vector<int> AllowedCores() {
   return cores;
 }
 
+void PinTo(pthread_t thread, int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  pthread_setaffinity_np(thread, sizeof(set), &set);  // best effort
+}
+
 void EndThreads(std::vector<std::thread>& threads, std::atomic<bool>& ending, std::mutex& mutex,
                 std::condition_variable& published) {
   ending.store(true);
@@ -59,6 +75,7 @@ void EndThreads(std::vector<std::thread>& threads, std::atomic<bool>& ending, st
 ThreadPool::ThreadPool(int threads, bool pin, int pools)
     : spin_limit_(threads * pools <= static_cast<int>(AllowedCores().size()) ? kSpinLimit : 0),
       pinned_(pin && pools == 1 && threads <= static_cast<int>(AllowedCores().size())),
+      caller_core_(AllowedCores().empty() ? -1 : AllowedCores().front()),
       shares_(std::max(threads, 1)) {
   CHECK_GE(threads, 1);
   const std::vector<int> cores = AllowedCores();
@@ -69,16 +86,15 @@ ThreadPool::ThreadPool(int threads, bool pin, int pools)
       EndThreads(workers_, ending_, park_mutex_, job_published_);
       throw;
     }
-    if (pinned_) {
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      CPU_SET(cores[index], &set);
-      pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);  // best effort
-    }
+    if (pinned_) PinTo(workers_.back().native_handle(), cores[index]);
   }
 }
 
 ThreadPool::~ThreadPool() { EndThreads(workers_, ending_, park_mutex_, job_published_); }
+
+void ThreadPool::PinCaller() {
+  if (pinned_ && !workers_.empty()) PinTo(pthread_self(), caller_core_);
+}
 
 void ThreadPool::Run(int64_t count, int64_t item_cost, RangeFn fn, const void* context) {
   if (count <= 0) return;
@@ -88,7 +104,7 @@ void ThreadPool::Run(int64_t count, int64_t item_cost, RangeFn fn, const void* c
       std::max({int64_t{1}, unit_cost / std::max<int64_t>(1, item_cost),
                 (count + static_cast<int64_t>(kUnitMask) - 1) / static_cast<int64_t>(kUnitMask)});
   const int64_t units = (count + unit - 1) / unit;
-  if (threads == 1 || units == 1) {
+  if (threads == 1 || units == 1 || !SavesEnough(count, item_cost, threads)) {
     fn(context, 0, count);
     return;
   }

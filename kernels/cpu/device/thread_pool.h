@@ -31,6 +31,10 @@ class ThreadPool {
   int thread_count() const { return static_cast<int>(workers_.size()) + 1; }
   bool spins() const { return spin_limit_ > 0; }
   bool pinned() const { return pinned_; }
+  // Pins the calling thread, which calls ParallelFor from now on, to the core that the pinned workers leave
+  // free. Otherwise the kernel may put it on a worker's core, where the two take turns while another core
+  // idles. No effect without pinned workers.
+  void PinCaller();
 
   // Calls body(begin, end) over disjoint ranges that cover [0, count). `item_cost` is roughly the number of
   // scalar operations per item: work too small to divide stays on the caller.
@@ -74,6 +78,7 @@ class ThreadPool {
 
   const int spin_limit_;
   const bool pinned_;
+  const int caller_core_;  // workers are pinned to the cores after it
   std::vector<std::thread> workers_;
 
   std::mutex run_mutex_;  // one job at a time
