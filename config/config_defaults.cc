@@ -83,10 +83,7 @@ void ResolvePool(const HostFacts& host, const ModelLimits& model, Config& config
   KvCacheConfig& cache = config.kv_cache_config;
   if (cache.max_tokens != 0 || config.backend != Backend::kCpu) return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
-  const CacheBytes bytes = model.cache_bytes(config);
-  const int64_t share = host.ram_bytes / 4 / LocalRankCount(config) - bytes.windows;
-  const int64_t fits = std::max<int64_t>(share, 0) / std::max<int64_t>(bytes.per_token, 1);
-  const int64_t blocks = std::min(wanted, fits) / cache.tokens_per_block;
+  const int64_t blocks = std::min(wanted, CacheTokensThatFit(host, model, config)) / cache.tokens_per_block;
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
 
@@ -153,13 +150,21 @@ std::vector<int> StepSizes(const Config& config) {
   return sizes;
 }
 
+int DefaultTokensPerBlock(Backend backend) { return backend == Backend::kCuda ? 64 : 32; }
+
+int64_t CacheTokensThatFit(const HostFacts& host, const ModelLimits& model, const Config& config) {
+  const CacheBytes bytes = model.cache_bytes(config);
+  const int64_t share = host.ram_bytes / 4 / LocalRankCount(config) - bytes.windows;
+  return std::max<int64_t>(share, 0) / std::max<int64_t>(bytes.per_token, 1);
+}
+
 void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded,
                      ConfigErrors& errors) {
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
   if (config.server.admin_address.empty()) config.server.admin_address = host.admin_address;
   if (config.kv_cache_config.tokens_per_block == 0) {
-    config.kv_cache_config.tokens_per_block = config.backend == Backend::kCuda ? 64 : 32;
+    config.kv_cache_config.tokens_per_block = DefaultTokensPerBlock(config.backend);
   }
   if (config.kv_cache_config.dtype == KvDtype::kAuto) config.kv_cache_config.dtype = KvDtype::kBf16;
   if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);

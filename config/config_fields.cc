@@ -264,8 +264,7 @@ const ConfigField kFields[] = {
     {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSame,
      NoBits(), kSet,
      "Source of the drafts: the model's MTP modules, or the DSpark stages of DeepSeek-V4's checkpoints since "
-     "June "
-     "2026, with `max_draft_len` at most `dspark_block_size`."},
+     "June 2026, with `max_draft_len` at most `dspark_block_size`."},
     {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, kSame,
      NoBits(), kSet,
      "K, the most drafts per step. A reload may lower it and raise it up to its value at the start; 0 at the "

@@ -40,8 +40,8 @@ class ConnectionCount {
 
   // False: `max()` are open. Otherwise `fd` counts until it is closed.
   bool Add(int fd);
-  // `make_room` is called where Add would return false, on its thread: true, it has removed a connection.
-  // While nobody adds.
+  // `make_room` is called, on Add's thread, where Add would return false; it returns whether it has removed a
+  // connection. Set before the first Add.
   void OnFull(std::function<bool()> make_room) { make_room_ = std::move(make_room); }
   // Who closes `fd` says so before: it counts no more.
   void Remove(int fd);

@@ -21,7 +21,8 @@ struct PortProbe {
 
 // DEADLINE_EXCEEDED or UNAVAILABLE: what failed. Waits up to the timeout.
 absl::Status Probe(const PortProbe& probe);
-// The same for a server of HTTP/2 in clear at the other end of a socket, which is closed in the end.
+// Probes a server of HTTP/2 in clear text at the other end of a socket, and closes the socket. Errors as
+// Probe.
 absl::Status ProbeServer(int fd, std::chrono::milliseconds timeout);
 
 }  // namespace foredraft

@@ -5,11 +5,12 @@
 // A connection is a stranger's until a call on it was admitted (a right token, or none is asked for); then it
 // is a client's. Nothing else tells them apart, so what a client needs for its first calls is free:
 //
+// clang-format off
 // | | a stranger | a client |
 // |---|---|---|
-// | resets, pings, settings, other frames | a burst, then a few per second; beyond that it is closed |
-// hundreds per second and more; beyond that it is slowed | | streams, headers | a few of its own, then it
-// shares with all strangers of its address; beyond that it is slowed | slowed |
+// | resets, pings, settings, other frames | a burst, then a few per second; beyond that it is closed | thousands per second (settings: a hundred); beyond that it is slowed |
+// | streams, headers | a few of its own, then it shares with all strangers of its address; beyond that it is slowed | thousands per second; beyond that it is slowed |
+// clang-format on
 //
 // Slowed means that its bytes are left unread until it is within its rate again.
 

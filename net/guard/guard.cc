@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "net/guard/peer_name.h"
+#include "net/socket_address.h"
 
 namespace foredraft {
 namespace {

@@ -4,9 +4,9 @@
 // clients send (relay.h), and passes everything on to gRPC through pairs of unix sockets.
 //
 // gRPC 1.51 counts neither header blocks nor resets (CVE-2023-33953, CVE-2023-44487), keeps the memory that
-// floods took, and knows nothing of who may call. Here a connection is a stranger's until a call on it was
-// admitted (Admitted). Strangers share a thread; clients have threads of their own, so that no stranger's
-// bytes are read before a client's.
+// floods took, and does not tell callers with a token from others. Here a connection is a stranger's until a
+// call on it was admitted (Admitted). Strangers share a thread; clients have threads of their own, so that no
+// stranger's bytes are read before a client's.
 
 #include <openssl/ssl.h>
 
@@ -92,7 +92,7 @@ class Guard {
   ConnectionCount& count_;
   GuardReport report_;
   GuardTable table_;
-  // Of the strangers' thread.
+  // Used by the strangers' thread only.
   StrangerBudgets budgets_;
   GuardTime next_sweep_{};
   std::unordered_map<uint64_t, size_t> unfinished_;  // streams by connection

@@ -23,7 +23,7 @@ class GuardReport {
 
   // `peer` is the client's address.
   void Record(GuardEvent event, const std::string& peer, Time now);
-  // A stranger's connection has ended, whoever ended it.
+  // A stranger's connection has ended, by either side.
   void StrangerLeft() { strangers_left_.fetch_add(1, std::memory_order_relaxed); }
 
   // Whether strangers have left so much behind since the last time that memory may be given back.
@@ -37,7 +37,7 @@ class GuardReport {
 
   const std::function<void(GuardEvent)> counted_;
   std::atomic<int64_t> strangers_left_ = 0;
-  std::atomic<int64_t> misdeeds_ = 0;  // that make memory grow
+  std::atomic<int64_t> misdeeds_ = 0;  // events that make memory grow
   std::mutex mutex_;
   std::array<Line, kGuardEvents> lines_;  // guarded by mutex_
 };

@@ -2,10 +2,10 @@
 
 // The connections of a guard, and which of them goes when there are too many.
 //
-// Whoever reaches the port can hold connections. So when all are taken, a newcomer takes the place of a
-// stranger: of the address that has most of them the one that came first, of those that have called nothing
-// if there are any, because a probe that needs no token keeps its connection, too. Connections on which a
-// call was admitted never go. A client needs milliseconds to be admitted. Thread-safe.
+// Any host that reaches the port can hold connections. So when all are taken, a newcomer takes the place of a
+// stranger at the address that has the most strangers: the oldest one that has begun no call, or else the
+// oldest one. A probe that needs no token begins calls, and so keeps its connection longer. Connections on
+// which a call was admitted are never evicted; a client needs milliseconds to be admitted. Thread-safe.
 
 #include <cstdint>
 #include <functional>

@@ -51,26 +51,6 @@ std::string ShownPeer(std::string_view grpc_peer) {
   return peer.has_value() ? peer->address : std::string(grpc_peer);
 }
 
-std::string PeerAddressOf(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
-    return absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port));
-  }
-  if (address.ss_family != AF_INET6) return "unix:";
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
-    return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
-  }
-  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-  return absl::StrCat("ipv6:[", text, "]:", ntohs(v6.sin6_port));
-}
-
 std::string LimitedAddress(std::string_view peer_address) {
   const std::string host(peer_address.substr(0, peer_address.rfind(':')));
   if (!absl::StartsWith(host, "ipv6:[")) return host;

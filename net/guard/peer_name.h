@@ -22,9 +22,6 @@ std::optional<GuardedPeer> ReadGuardedPeer(std::string_view grpc_peer);
 // The client's address as people read it, of guarded and other connections.
 std::string ShownPeer(std::string_view grpc_peer);
 
-// The other end of a socket that a listener has accepted; an IPv4 client of an IPv6 socket is named as what
-// it is. Empty: it is gone.
-std::string PeerAddressOf(int fd);
 // What counts as one peer in limits by address: a host, and for IPv6 the network of 64 bits that a host may
 // have whole.
 std::string LimitedAddress(std::string_view peer_address);

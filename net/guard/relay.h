@@ -12,7 +12,7 @@
 // | opening | preface and SETTINGS have come; then the server gets its end of the pair | the same |
 // | open | either end closes; strangers only while they keep to their budget | handshake_timeout for a header block that does not end |
 // | ending | the client has read what the server sent last | kStallTimeout |
-// | refused | nobody reads what its client sends; an attacker's next connection comes that much later | kPenalty |
+// | refused | the client's bytes are left unread, which delays an attacker's next connection | kPenalty |
 // | over | - | - |
 // clang-format on
 //
@@ -70,7 +70,7 @@ class Relay {
   GuardTime wake_at() const;  // max: never
   bool is_over() const { return phase_ == Phase::kOver; }
   bool is_client() const { return budget_.is_client(); }
-  // Not passed on to the server.
+  // The server has not got its end yet.
   bool is_opening() const { return server_fd_ < 0; }
   // The client has begun a call.
   bool has_called() const { return reader_.has_opened(); }

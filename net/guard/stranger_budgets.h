@@ -19,8 +19,8 @@ class StrangerBudgets {
   }
   void Leave(const std::string& address) { --addresses_.at(address).connections; }
 
-  // Forgets addresses without strangers once their budget is whole again, not before: otherwise whoever
-  // closes all connections could begin anew.
+  // Forgets addresses without strangers once their budget is full again, not before: otherwise an attacker
+  // could get a fresh budget by closing all connections.
   void Sweep(GuardTime now) {
     std::erase_if(addresses_, [now](const auto& entry) {
       return entry.second.connections == 0 && entry.second.budget.IsFull(now);

@@ -76,7 +76,7 @@ class Access {
   // one. PERMISSION_DENIED: a token whose role may not do this.
   absl::StatusOr<std::string> Check(const grpc::ServerContextBase& context, Role role) const;
   absl::StatusOr<std::string> Check(const CallContext& context, Role role) const;
-  // `authorization` is the header's value, "Bearer ...". For a request whose connection nobody guards.
+  // `authorization` is the header's value, "Bearer ...". For a request on a connection without a guard.
   absl::StatusOr<std::string> Check(std::string_view authorization, Role role) const;
 
  private:

@@ -29,8 +29,8 @@ struct ConfigOptions {
   std::vector<std::string> sets;
 
   void Add(CLI::App& command);
-  // The same, or a model's directory as the command's argument, with flags for the keys that people change
-  // most. required: one of the two has to be given.
+  // Add, and a model's directory as the command's argument, with flags for the keys that people change most.
+  // required: a file or a directory has to be given.
   void AddWithModel(CLI::App& command, bool required);
   // Reads the file anew at each call. CLI11 has already refused a malformed --set (exit 2).
   absl::StatusOr<ConfigSources> Sources() const;

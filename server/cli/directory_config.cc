@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -73,16 +72,16 @@ std::string DraftsText(const ModelConfig& model) {
       draft_len);
 }
 
-// A quarter of the memory is the cache's by default (ResolveDefaults).
+// The longest context of which the cache holds one sequence. 0: not known, because a device's memory is known
+// only when the weights are on it.
 int LongestContext(const Config& config, const ModelLimits& limits, const HostFacts& host) {
-  if (config.backend != Backend::kCpu)
-    return 0;  // the device's memory is known only when the weights are on it
+  if (config.backend != Backend::kCpu) return 0;
   Config resolved = config;
   resolved.max_seq_len = limits.longest_sequence;
-  if (resolved.kv_cache_config.tokens_per_block == 0) resolved.kv_cache_config.tokens_per_block = 32;
-  const CacheBytes bytes = limits.cache_bytes(resolved);
-  const int64_t share = host.ram_bytes / 4 / LocalRankCount(resolved) - bytes.windows;
-  const int64_t fits = std::max<int64_t>(share, 0) / std::max<int64_t>(bytes.per_token, 1);
+  if (resolved.kv_cache_config.tokens_per_block == 0) {
+    resolved.kv_cache_config.tokens_per_block = DefaultTokensPerBlock(resolved.backend);
+  }
+  const int64_t fits = CacheTokensThatFit(host, limits, resolved);
   constexpr int kUnit = 1024;
   if (fits >= limits.longest_sequence) return limits.longest_sequence;
   return static_cast<int>(std::max<int64_t>(fits / kUnit * kUnit, std::min(kUnit, limits.longest_sequence)));

@@ -14,8 +14,8 @@ namespace foredraft {
 
 // The directory of a model that is given as a path, or by its name on a hub ("deepseek-ai/DeepSeek-V3") where
 // Hugging Face's tools have downloaded it: in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub, the
-// revision that "main" stands for. NOT_FOUND says how to download it; INVALID_ARGUMENT where a path has
-// another program's files.
+// revision that the cache's refs/main names. NOT_FOUND says how to download it; INVALID_ARGUMENT where a path
+// has another program's files.
 absl::StatusOr<std::string> FindModelDirectory(const std::string& model);
 
 // OpenAI's API on loopback; the model's own drafter, with as many drafts as adaptive finds to pay; the

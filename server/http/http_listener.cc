@@ -1,7 +1,5 @@
 #include "server/http/http_listener.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,30 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "net/socket_address.h"
 
 namespace foredraft {
 namespace {
 
 constexpr size_t kMostWaitingJobs = 4096;
 constexpr std::chrono::seconds kClosing(1);
-
-// As gRPC names peers. An IPv4 client of an IPv6 socket is named as what it is.
-std::string PeerOf(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
-    return absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port));
-  }
-  if (address.ss_family != AF_INET6) return "unix:";
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
-    return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
-  }
-  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-  return absl::StrCat("ipv6:[", text, "]:", ntohs(v6.sin6_port));
-}
 
 }  // namespace
 
@@ -97,7 +78,7 @@ void HttpListener::Take(int fd) {
     std::lock_guard<std::mutex> lock(mutex_);
     tls = tls_;
   }
-  std::make_shared<Connection>(home_, std::move(socket), tls, PeerOf(address))->Start();
+  std::make_shared<Connection>(home_, std::move(socket), tls, AddressText(address))->Start();
 }
 
 void HttpListener::Shutdown() {

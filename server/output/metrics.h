@@ -82,7 +82,8 @@ class Metrics : public prometheus::Collectable {
   // `source` gives the load gauges and the scheduler's cumulative counters at each scrape; without one they
   // are 0. It must outlive the metrics or be replaced.
   void ReadLoadFrom(std::function<SchedulerLoad()> source);
-  // Likewise, for the state gauge: one of kDaemonStates.
+  // `source` gives the state gauge's value at each scrape: one of kDaemonStates. It must outlive the metrics
+  // or be replaced.
   void ReadStateFrom(std::function<std::string()> source);
   // Replaces the labels of build_info: the numerics class is known only after loading.
   void SetBuildLabels(const std::map<std::string, std::string>& labels);

@@ -67,7 +67,7 @@ class FromScratch {
   int32_t Argmax(int level, Matrix<const float> output);
   // The request's own choice for position + 1 (greedy, or with its noise); `drafts` were chosen before.
   int32_t Choose(int level, Matrix<const float> output, int position, const std::vector<int32_t>& drafts);
-  // The same from logits_, [1, V].
+  // Choose from logits_, [1, V].
   int32_t ChooseFromLogits(int position, const std::vector<int32_t>& drafts);
   void SetRequest(const std::vector<int32_t>& tokens, int prompt_len, const SamplingParams& sampling);
   void Poison();

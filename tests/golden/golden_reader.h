@@ -48,7 +48,7 @@ struct ModelGolden {
   double bfloat16_mean_error = 0;
   double bfloat16_max_error = 0;
   double bfloat16_argmax_agreement = 0;
-  // The same of the blocks' logits, by the reference in BF16. 0: no blocks.
+  // The distances of the blocks' logits when the reference computes in BF16. 0: no blocks.
   double blocks_bfloat16_mean_error = 0;
   double blocks_bfloat16_max_error = 0;
   std::vector<GoldenPrompt> prompts;

@@ -32,7 +32,7 @@ class DeepseekV4 : public Model {
   // stage i, is layer num_hidden_layers + i.
   Forward ForwardOf(Stream& stream, const Batch& batch) const;
   V4LayerContext Context(const KvCache& cache, int layer) const;
-  // Of a model with stages: what its last target forward left of their taps.
+  // The taps that the last target forward has written. Only for a model with stages.
   const DSparkActivations& dspark_activations() const { return dspark_activations_; }
 
  private:
