@@ -11,8 +11,9 @@ namespace foredraft {
 namespace {
 
 SlotConstants ConstantsOf(const SlotAdmission& admission) {
-  CHECK_LE(admission.stop_ids.size(), static_cast<size_t>(kMaxStopIds)) << "slot " << admission.slot;
   const SamplingParams& sampling = admission.sampling;
+  CHECK_LE(admission.stop_ids.size(), static_cast<size_t>(kMaxStopIds)) << "slot " << admission.slot;
+  CHECK_LE(sampling.logit_bias.size(), static_cast<size_t>(kMaxLogitBiases)) << "slot " << admission.slot;
   SlotConstants constants{.seed = sampling.seed,
                           .temperature = sampling.temperature,
                           .top_p = sampling.top_p,
@@ -28,9 +29,13 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
                           .end_thinking_id = admission.thinking.end,
                           .prompt_len = admission.prompt_len,
                           .length_limit = admission.length_limit,
+                          .first_stop_position = admission.prompt_len + sampling.min_tokens,
                           .stop_id_count = static_cast<int32_t>(admission.stop_ids.size()),
-                          .stop_ids = {}};
+                          .stop_ids = {},
+                          .bias_count = static_cast<int32_t>(sampling.logit_bias.size()),
+                          .biases = {}};
   std::copy(admission.stop_ids.begin(), admission.stop_ids.end(), constants.stop_ids);
+  std::copy(sampling.logit_bias.begin(), sampling.logit_bias.end(), constants.biases);
   return constants;
 }
 
@@ -90,7 +95,7 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
   SlotFacts& facts = facts_[slot];
   facts.wants_logprobs = admission.logprob_count >= 0;
   facts.counts_tokens = admission.sampling.counts_tokens();
-  facts.greedy = admission.sampling.temperature == 0 && !facts.counts_tokens && !facts.wants_logprobs;
+  facts.greedy = admission.sampling.is_plain_argmax() && !facts.wants_logprobs;
   facts.rows.clear();
   for (size_t i = 0; i < shape_.rows.size(); ++i) {
     const SlotRow& row = shape_.rows[i];

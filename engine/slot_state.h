@@ -26,7 +26,7 @@ namespace foredraft {
 struct SlotFacts {
   bool counts_tokens = false;
   bool wants_logprobs = false;
-  bool greedy = true;                // neither of the two, and temperature 0
+  bool greedy = true;                // no logprobs, and SamplingParams::is_plain_argmax
   std::vector<uint8_t> prompt_seen;  // [V], empty unless counts_tokens: SlotArrays::prompt_seen's row
   // The registered rows, in their order; empty for those that are not on the host.
   std::vector<std::vector<int32_t>> rows;

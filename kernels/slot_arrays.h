@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "config/acceptance_rule.h"
+#include "config/token_bias.h"
 
 namespace foredraft {
 
@@ -34,10 +35,13 @@ struct SlotConstants {
   int32_t strict;             // 1: never relaxed, whatever the rule says
   int32_t begin_thinking_id;  // -1 = the model does not think
   int32_t end_thinking_id;
-  int32_t prompt_len;    // m
-  int32_t length_limit;  // largest length: min(max_seq_len, prompt_len + max_tokens) - 1
+  int32_t prompt_len;           // m
+  int32_t length_limit;         // largest length: min(max_seq_len, prompt_len + max_tokens) - 1
+  int32_t first_stop_position;  // tokens for positions before it are none of stop_ids; 0 = off
   int32_t stop_id_count;
   int32_t stop_ids[kMaxStopIds];
+  int32_t bias_count;
+  TokenBias biases[kMaxLogitBiases];  // ascending by token id
 };
 
 // t_0..t_length are committed; t_length = last_token is not in the target's cache.

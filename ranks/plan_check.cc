@@ -30,7 +30,15 @@ absl::Status CheckSampling(const SamplingParams& sampling, int vocab_size) {
   RETURN_IF_ERROR(CheckReal("min_p", sampling.min_p, 0, 1));
   RETURN_IF_ERROR(CheckReal("repetition_penalty", sampling.repetition_penalty, 0, 100));
   RETURN_IF_ERROR(CheckReal("presence_penalty", sampling.presence_penalty, -2, 2));
-  return CheckReal("frequency_penalty", sampling.frequency_penalty, -2, 2);
+  RETURN_IF_ERROR(CheckReal("frequency_penalty", sampling.frequency_penalty, -2, 2));
+  RETURN_IF_ERROR(CheckRange("logit_bias", sampling.logit_bias.size(), 0, kMaxLogitBiases));
+  int lowest = 0;  // ids ascend
+  for (const TokenBias& bias : sampling.logit_bias) {
+    RETURN_IF_ERROR(CheckRange("logit_bias.token_id", bias.token_id, lowest, vocab_size - 1));
+    RETURN_IF_ERROR(CheckReal("logit_bias.bias", bias.bias, -100, 100));
+    lowest = bias.token_id + 1;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -173,6 +181,7 @@ absl::Status PlanCheck::CheckAdmission(const SlotAdmission& a) {
   RETURN_IF_ERROR(CheckRange("draft_cap", a.draft_cap, 0, options_.max_draft_len));
   RETURN_IF_ERROR(CheckRange("prompt_len", a.prompt_len, 1, options_.max_seq_len - 1));
   RETURN_IF_ERROR(CheckRange("length_limit", a.length_limit, a.prompt_len, options_.max_seq_len - 1));
+  RETURN_IF_ERROR(CheckRange("min_tokens", a.sampling.min_tokens, 0, a.length_limit - a.prompt_len + 1));
   RETURN_IF_ERROR(CheckRange("stop_ids size", a.stop_ids.size(), 0, kMaxStopIds));
   RETURN_IF_ERROR(CheckIds("stop_ids", a.stop_ids));
   const int most_reused = std::max(0, a.prompt_len - options_.drafter.reuse_reserve);

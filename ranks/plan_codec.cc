@@ -69,6 +69,14 @@ struct Codec {
     FIELD(presence_penalty);
     FIELD(frequency_penalty);
     FIELD(seed);
+    FIELD(min_tokens);
+    FIELD(logit_bias);
+  }
+
+  template <class Value, Is<v1::PlanTokenBias> Message>
+  static void Visit(Value& value, Message& message) {
+    FIELD(token_id);
+    FIELD(bias);
   }
 
   template <class Value, Is<v1::PlanThinking> Message>

@@ -16,11 +16,12 @@ struct ArgmaxParams {
   Matrix<const float> logits;  // [R, V]
 };
 
-// The target's own token of each row: penalties, then argmax (temperature 0), or temperature, top-k, top-p,
-// min-p and argmax(log q + Gumbel(seed, position, v)) (docs/speculation.md section 2). Rows of one slot are
-// adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
-// counts. The noise is keyed by the sampled token's position, which is the row's position + 1. kNoToken where
-// the row is not usable; its logprobs are then not written.
+// The target's own token of each row: the request's adjustments (kernels/logit_adjustments.h), then argmax
+// (temperature 0), or temperature, top-k, top-p, min-p and argmax(log q + Gumbel(seed, position, v))
+// (docs/speculation.md section 2). Rows of one slot are adjacent. For the penalties, row j of a slot counts
+// ids[1..j] of its slot's rows on top of the slot's counts. The noise is keyed by the sampled token's
+// position, which is the row's position + 1. kNoToken where the row is not usable; its logprobs are then not
+// written.
 struct SampleParams {
   int32_t* out;                // [R]
   LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0
@@ -34,7 +35,7 @@ struct SampleParams {
 };
 
 // Relaxed acceptance (docs/speculation.md section 2): relaxed[r] = 1 where the id of the slot's next row is a
-// candidate of row r: among the relaxed_topk most probable tokens (softmax of the penalised logits at
+// candidate of row r: among the relaxed_topk most probable tokens (softmax of the adjusted logits at
 // temperature 1; ties: lower id first), with a probability at least the largest less relaxed_delta. 0 where
 // the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. verify_drafts
 // checks the phase.

@@ -141,15 +141,20 @@ int32_t FromScratch::Argmax(int level, Matrix<const float> output) {
 
 void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
                              const SamplingParams& sampling) {
-  const SlotConstants constants = {.seed = sampling.seed,
-                                   .temperature = sampling.temperature,
-                                   .top_p = sampling.top_p,
-                                   .min_p = sampling.min_p,
-                                   .repetition_penalty = sampling.repetition_penalty,
-                                   .presence_penalty = sampling.presence_penalty,
-                                   .frequency_penalty = sampling.frequency_penalty,
-                                   .top_k = sampling.top_k,
-                                   .logprob_count = -1};
+  SlotConstants constants = {.seed = sampling.seed,
+                             .temperature = sampling.temperature,
+                             .top_p = sampling.top_p,
+                             .min_p = sampling.min_p,
+                             .repetition_penalty = sampling.repetition_penalty,
+                             .presence_penalty = sampling.presence_penalty,
+                             .frequency_penalty = sampling.frequency_penalty,
+                             .top_k = sampling.top_k,
+                             .logprob_count = -1,
+                             .first_stop_position = prompt_len + sampling.min_tokens,
+                             .stop_id_count = static_cast<int32_t>(stop_ids_.size()),
+                             .bias_count = static_cast<int32_t>(sampling.logit_bias.size())};
+  std::copy(stop_ids_.begin(), stop_ids_.end(), constants.stop_ids);
+  std::copy(sampling.logit_bias.begin(), sampling.logit_bias.end(), constants.biases);
   std::vector<int32_t> output_counts(slot_.vocab_size, 0);
   std::vector<uint8_t> prompt_seen(slot_.vocab_size, 0);
   for (size_t i = 0; i < tokens.size(); ++i) {

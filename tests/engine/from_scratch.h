@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/checkpoint/loaded_weights.h"
@@ -23,6 +24,9 @@ class FromScratch {
   // capacity: tokens of the longest sequence. kv_dtype: as EngineOptions has it.
   FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
               DType kv_dtype = DType::kBF16);
+
+  // Of the request whose drafts follow: what its min_tokens excludes.
+  void SetStopIds(std::vector<int32_t> stop_ids) { stop_ids_ = std::move(stop_ids); }
 
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
   // positions P+1..P+count, count >= 1.
@@ -90,6 +94,7 @@ class FromScratch {
   int32_t* argmax_;
 
   // The one slot that Choose samples for, on the device.
+  std::vector<int32_t> stop_ids_;
   SlotArrays slot_;
   float* scratch_;  // [V]
 };

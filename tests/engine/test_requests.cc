@@ -55,6 +55,14 @@ std::vector<Request> TestRequests(const RequestShape& shape) {
       request.sampling.presence_penalty = 0.2f;
       request.sampling.frequency_penalty = 0.1f;
     }
+    if (i % 4 == 2) {
+      // The digits are likely, so the first one is chosen less often and the second one more.
+      const auto one = (*tokenizer)->Encode("1");
+      const auto nine = (*tokenizer)->Encode("9");
+      CHECK(one.ok() && nine.ok() && one->back() < nine->back());
+      request.sampling.logit_bias = {{one->back(), -3}, {nine->back(), 2.5f}};
+      request.sampling.min_tokens = request.max_tokens / 2;
+    }
   }
   return requests;
 }

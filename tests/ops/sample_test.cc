@@ -233,6 +233,18 @@ TEST(Sample, TakesNoTokenOfAnUnusableRow) {
   }
 }
 
+void SetBiases(SlotConstants& c, const std::vector<TokenBias>& biases) {
+  c.bias_count = static_cast<int32_t>(biases.size());
+  std::copy(biases.begin(), biases.end(), c.biases);
+}
+
+// Tokens for positions before `first` are none of `stop_ids`. The rows of these tests are at position 9.
+void SetMinimum(SlotConstants& c, int first, const std::vector<int32_t>& stop_ids) {
+  c.first_stop_position = first;
+  c.stop_id_count = static_cast<int32_t>(stop_ids.size());
+  std::copy(stop_ids.begin(), stop_ids.end(), c.stop_ids);
+}
+
 TEST(Sample, EveryFieldChangesTheOutput) {
   // One slot, vocabulary 4, prompt {0}, output {1, 1, 2}; greedy argmax shows the penalised logits.
   const struct {
@@ -258,6 +270,50 @@ TEST(Sample, EveryFieldChangesTheOutput) {
        0,
        0},
       {"negative presence", [](SlotConstants& c) { c.presence_penalty = -2.0f; }, {0, 0, 1, 2}, 3, 2},
+      {"bias up",
+       [](SlotConstants& c) {
+         SetBiases(c, {{3, 2.5f}});
+       },
+       {0, 0, 4, 2},
+       2,
+       3},
+      {"bias down",
+       [](SlotConstants& c) {
+         SetBiases(c, {{0, 50}, {2, -100}, {3, 49}});
+       },
+       {0, 0, 4, 2},
+       2,
+       3},
+      {"bias before penalties",  // (1 + 3) / 4 < 1.5, while 1 / 4 + 3 would win
+       [](SlotConstants& c) {
+         SetBiases(c, {{1, 3}});
+         c.repetition_penalty = 4.0f;
+       },
+       {0, 1, 0, 1.5f},
+       3,
+       3},
+      {"stop ids too early",
+       [](SlotConstants& c) {
+         SetMinimum(c, 11, {0, 2});
+       },
+       {3, 1, 4, 2},
+       2,
+       3},
+      {"stop ids early enough",
+       [](SlotConstants& c) {
+         SetMinimum(c, 10, {0, 2});
+       },
+       {3, 1, 4, 2},
+       2,
+       2},
+      {"a bias does not bring stop ids back",
+       [](SlotConstants& c) {
+         SetMinimum(c, 11, {2});
+         SetBiases(c, {{2, 100}});
+       },
+       {3, 1, 4, 2},
+       2,
+       0},
   };
   for (const auto& c : cases) {
     SlotFixture slots(1, 4);
@@ -284,6 +340,62 @@ TEST(Sample, CountsEarlierDraftsOfTheStep) {
     OpRig rig({.threads = 3}, mode);
     // Row 0: 2.5 wins. Row 1: token 1 drops to 1.5. Row 2: to 0.5. Row 3: token 2 drops to 1.0.
     EXPECT_EQ(RunSample(rig, slots, rows).tokens, (std::vector<int32_t>{1, 1, 2, 2, 3, 1}));
+  }
+}
+
+// The rows of one step reach the end of min_tokens one after another, whatever drafts lead there.
+TEST(Sample, EachRowHasItsOwnPositionForMinTokens) {
+  SlotFixture slots(1, 3);
+  SetMinimum(slots.constants[0], 11, {1});
+  std::vector<Row> rows;
+  for (int j = 0; j < 4; ++j) rows.push_back({0, 8 + j, {0, 5, 2}, 2, j});
+  for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+    OpRig rig({}, mode);
+    EXPECT_EQ(RunSample(rig, slots, rows).tokens, (std::vector<int32_t>{2, 2, 1, 1}));
+  }
+}
+
+// All adjustments at once, against their definition, over a vocabulary of several blocks of a GPU.
+TEST(Sample, AdjustmentsEqualTheirDefinition) {
+  constexpr int kVocab = 9001;
+  Noise noise(79);
+  SlotFixture slots(1, kVocab);
+  SlotConstants& c = slots.constants[0];
+  c.repetition_penalty = 1.3f;
+  c.presence_penalty = 0.4f;
+  c.frequency_penalty = 0.7f;
+  std::vector<TokenBias> biases;
+  for (int i = 0; i < kMaxLogitBiases; ++i)
+    biases.push_back({17 * i + i % 5, static_cast<float>(i % 11) - 5});
+  SetBiases(c, biases);
+  for (int v = 0; v < kVocab; ++v) {
+    slots.prompt_seen[v] = v % 7 == 0;
+    slots.output_counts[v] = v % 13 == 0 ? 1 + v % 3 : 0;
+  }
+  std::vector<float> logits = noise.Floats(kVocab, 4.0f);
+  OpRig rig({}, RunMode::kEager);
+  std::vector<int32_t> stop_ids;
+  // The best token becomes a stop id again and again, so that ranks are compared and not only the first.
+  for (int round = 0; round < kMaxStopIds; ++round) {
+    SetMinimum(c, 11, stop_ids);
+    int best = -1;
+    float best_logit = 0;
+    for (int v = 0; v < kVocab; ++v) {
+      if (std::find(stop_ids.begin(), stop_ids.end(), v) != stop_ids.end()) continue;
+      float logit = logits[v];
+      for (const TokenBias& bias : biases) {
+        if (bias.token_id == v) logit += bias.bias;
+      }
+      const int count = slots.output_counts[v];
+      if (count > 0 || slots.prompt_seen[v] != 0) logit = logit > 0 ? logit / 1.3f : logit * 1.3f;
+      if (count > 0) logit -= 0.7f * static_cast<float>(count) + 0.4f;
+      if (best < 0 || logit > best_logit) {
+        best = v;
+        best_logit = logit;
+      }
+    }
+    ASSERT_EQ(RunSample(rig, slots, {{0, 9, logits}}).tokens[0], best) << "round " << round;
+    stop_ids.push_back(best);
   }
 }
 

@@ -163,6 +163,7 @@ class RandomPlans {
     a.sampling.temperature = static_cast<float>(Pick(0, 1));
     a.sampling.presence_penalty = static_cast<float>(Pick(0, 1));
     a.sampling.seed = random_();
+    if (Pick(0, 3) == 0) a.sampling.logit_bias = {{Pick(0, 9), -2}, {Pick(10, 20), 3}};
     a.prompt_len = Pick(1, 40);
     a.length_limit = Pick(a.prompt_len, options_.max_seq_len - 1);
     a.stop_ids = Ids(Pick(0, 3));

@@ -3,8 +3,8 @@
 
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
+#include "kernels/cpu/sample/adjusted_logits.h"
 #include "kernels/cpu/sample/argmax.h"
-#include "kernels/cpu/sample/penalties.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -35,9 +35,11 @@ void RelaxRow(const RelaxDraftsParams& p, int32_t r) {
   const int32_t draft = p.slots.drafts[slot].tokens[p.row_in_slot[r]];  // as stored: may be an illegal id
   if (draft < 0 || draft >= p.logits.cols) return;
   const float* logits = p.logits.row(r);
-  if (HasPenalties(c)) {
+  const AdjustedLogits adjusted(p.slots, slot, p.index.positions[r] + 1,
+                                EarlierDrafts(p.ids, p.row_in_slot, r));
+  if (adjusted.applies) {
     float* const scratch = p.scratch + static_cast<int64_t>(r) * p.logits.cols;
-    WritePenalised(p.slots, slot, EarlierDrafts(p.ids, p.row_in_slot, r), logits, scratch);
+    WriteAdjusted(adjusted, p.logits.cols, logits, scratch);
     logits = scratch;
   }
   p.relaxed[r] =

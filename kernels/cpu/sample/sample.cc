@@ -16,8 +16,8 @@
 #include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
+#include "kernels/cpu/sample/adjusted_logits.h"
 #include "kernels/cpu/sample/argmax.h"
-#include "kernels/cpu/sample/penalties.h"
 #include "kernels/philox.h"
 
 namespace foredraft::cpu {
@@ -146,11 +146,13 @@ void SampleRow(const SampleParams& p, int32_t r) {
     return;
   }
   float* scratch = p.scratch + static_cast<int64_t>(r) * vocab;
-  if (HasPenalties(c)) {
-    const DraftHistory history = p.stored_drafts > 0
-                                     ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
-                                     : EarlierDrafts(p.ids, p.row_in_slot, r);
-    WritePenalised(p.slots, slot, history, logits, scratch);
+  const int32_t position = p.index.positions[r] + 1;
+  const AdjustedLogits adjusted(p.slots, slot, position,
+                                p.stored_drafts > 0
+                                    ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
+                                    : EarlierDrafts(p.ids, p.row_in_slot, r));
+  if (adjusted.applies) {
+    WriteAdjusted(adjusted, vocab, logits, scratch);
     logits = scratch;
   }
   if (c.temperature <= 0.0f) {
@@ -160,7 +162,7 @@ void SampleRow(const SampleParams& p, int32_t r) {
       const float scaled = logits[v] / c.temperature;
       scratch[v] = scaled == scaled ? scaled : kMinusInfinity;
     }
-    p.out[r] = SampleToken(c, scratch, vocab, {c.seed, p.index.positions[r] + 1});
+    p.out[r] = SampleToken(c, scratch, vocab, {c.seed, position});
   }
   if (p.logprobs != nullptr && c.logprob_count >= 0) {
     WriteLogprobs(p.logits.row(r), vocab, p.out[r], c.logprob_count, p.logprobs[r]);

@@ -13,8 +13,8 @@
 #include "kernels/cuda/common/row_blocks.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/exp.h"
+#include "kernels/logit_adjustments.h"
 #include "kernels/ops.h"
-#include "kernels/penalties.h"
 
 namespace foredraft::cuda {
 
@@ -167,28 +167,5 @@ __device__ double SumOfChunks(const double* sums, int32_t chunks, float largest,
   }
   return WarpReduce(sum, Sum());
 }
-
-// ---- penalties ----
-
-// Applies the slot's penalties to a row's logits.
-struct PenalisedLogits {
-  const SlotConstants* constants;
-  const int32_t* counts;     // [vocab]
-  const uint8_t* in_prompt;  // [vocab]
-  DraftHistory history;
-  bool applies;
-
-  __device__ PenalisedLogits(const SlotArrays& slots, int32_t slot, const DraftHistory& drafts)
-      : constants(slots.constants + slot),
-        counts(slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size),
-        in_prompt(slots.prompt_seen + static_cast<int64_t>(slot) * slots.vocab_size),
-        history(drafts),
-        applies(HasPenalties(*constants)) {}
-
-  __device__ float operator()(int32_t v, float logit) const {
-    if (!applies) return logit;
-    return Penalised(*constants, logit, in_prompt[v] != 0, counts[v] + history.Count(v));
-  }
-};
 
 }  // namespace foredraft::cuda

@@ -15,7 +15,7 @@ namespace {
 struct RelaxPlan {
   RelaxDraftsParams p;
   RowSplit split;
-  // [R, split.chunks], of the penalised logits:
+  // [R, split.chunks], of the adjusted logits:
   IndexedKeyBits* largest;
   double* sums;     // of exp(logit - ReferenceOf(largest))
   int32_t* before;  // how many tokens of the chunk come before the draft
@@ -39,19 +39,19 @@ __device__ int32_t DraftOfRow(const RelaxDraftsParams& p, int32_t r) {
   return draft < p.logits.cols ? draft : -1;
 }
 
-__device__ PenalisedLogits PenaltiesOfRow(const RelaxDraftsParams& p, int32_t r) {
-  return {p.slots, p.index.slots[r], EarlierDrafts(p.ids, p.row_in_slot, r)};
+__device__ AdjustedLogits AdjustedRow(const RelaxDraftsParams& p, int32_t r) {
+  return {p.slots, p.index.slots[r], p.index.positions[r] + 1, EarlierDrafts(p.ids, p.row_in_slot, r)};
 }
 
 __device__ void SumUpChunk(const RelaxPlan& plan, int32_t r, int32_t chunk, IndexedKeyBits draft_key,
                            RelaxShared& shared) {
-  const PenalisedLogits penalised = PenaltiesOfRow(plan.p, r);
+  const AdjustedLogits adjusted = AdjustedRow(plan.p, r);
   const int32_t columns = plan.split.columns;
   LoadChunk(shared.stage, plan.p.logits.row(r), columns, chunk);
   IndexedKeyBits largest = 0;
   int32_t before = 0;
   ForEachLoaded(shared.stage, columns, chunk, [&](int32_t v, float x) {
-    const IndexedKeyBits key = KeyOf(v, penalised(v, x));
+    const IndexedKeyBits key = KeyOf(v, adjusted(v, x));
     largest = Largest()(largest, key);
     before += key > draft_key ? 1 : 0;
   });
@@ -60,7 +60,7 @@ __device__ void SumUpChunk(const RelaxPlan& plan, int32_t r, int32_t chunk, Inde
   const float reference = ReferenceOf(largest);
   double sum = 0.0;
   ForEachLoaded(shared.stage, columns, chunk,
-                [&](int32_t v, float x) { sum += static_cast<double>(Exp(penalised(v, x) - reference)); });
+                [&](int32_t v, float x) { sum += static_cast<double>(Exp(adjusted(v, x) - reference)); });
   sum = BlockReduce(sum, Sum(), shared.sums);
   if (threadIdx.x != 0) return;
   const int64_t index = int64_t{r} * plan.split.chunks + chunk;
@@ -74,8 +74,7 @@ __global__ void __launch_bounds__(kChunkThreads) SumUpChunks(const __grid_consta
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t draft = DraftOfRow(plan.p, r);
   if (draft < 0) return;
-  const IndexedKeyBits draft_key =
-      KeyOf(draft, PenaltiesOfRow(plan.p, r)(draft, plan.p.logits.row(r)[draft]));
+  const IndexedKeyBits draft_key = KeyOf(draft, AdjustedRow(plan.p, r)(draft, plan.p.logits.row(r)[draft]));
   for (int32_t chunk = plan.split.first_chunk(); chunk < plan.split.end_chunk(); ++chunk) {
     SumUpChunk(plan, r, chunk, draft_key, SharedStorage<RelaxShared>());
   }
@@ -96,7 +95,7 @@ __device__ bool IsCandidate(const RelaxPlan& plan, int32_t r, int32_t draft) {
   const double sum =
       SumOfChunks(plan.sums + first, chunks, top_logit, [&](int32_t c) { return plan.largest[first + c]; });
   // P(top) - P(draft) = lead / sum.
-  const float draft_logit = PenaltiesOfRow(p, r)(draft, p.logits.row(r)[draft]);
+  const float draft_logit = AdjustedRow(p, r)(draft, p.logits.row(r)[draft]);
   const double lead = 1.0 - static_cast<double>(Exp(draft_logit - top_logit));
   return rank < p.slots.rule->relaxed_topk && lead / sum <= static_cast<double>(delta);
 }

@@ -2,7 +2,7 @@
 // per row (kernels/cuda/common/row_blocks.h) but for the last:
 //
 // clang-format off
-//   SurveyLogits   penalties; the largest and the lowest logit; per chunk, what logprobs need. A row that is not
+//   SurveyLogits   the request's adjustments; the largest and the lowest logit; per chunk, what logprobs need. A row that is not
 //                  usable (kNoToken) has the largest key of all, and takes no part in what follows
 //   CountLogits    logits and probabilities per bin        (rows with top-k or top-p; kernels/cuda/sample/sample_filter.h)
 //   ListCandidates the keys in the bins where a filter ends        (the same rows)
@@ -31,7 +31,7 @@ namespace {
 struct SamplePlan {
   SampleParams p;
   RowSplit split;
-  IndexedKeyBits* largest = nullptr;   // [R, blocks]: keys of the scaled logits, after penalties
+  IndexedKeyBits* largest = nullptr;   // [R, blocks]: keys of the scaled logits, after adjustments
   IndexedKeyBits* drawn = nullptr;     // [R, blocks]: keys of the scaled logits plus noise
   uint32_t* lowest = nullptr;          // [R, blocks]: OrderedKey of the lowest finite scaled logit
   RowSelection* selections = nullptr;  // [R]
@@ -42,9 +42,10 @@ struct SamplePlan {
   __device__ bool wants_logprobs(int32_t slot) const {
     return p.logprobs != nullptr && constants(slot).logprob_count >= 0;
   }
-  // Row r after penalties, before the division by the temperature.
-  __device__ const float* penalised(int32_t r, const SlotConstants& c) const {
-    return HasPenalties(c) ? p.scratch + int64_t{r} * split.columns : p.logits.row(r);
+  // Row r after the request's adjustments, before the division by the temperature.
+  __device__ const float* adjusted(int32_t r, const SlotConstants& c) const {
+    return AdjustsLogits(c, p.index.positions[r] + 1) ? p.scratch + int64_t{r} * split.columns
+                                                      : p.logits.row(r);
   }
   __device__ int64_t own_block(int32_t r) const { return int64_t{r} * split.blocks + blockIdx.y; }
   __device__ IndexedKeyBits top(int32_t r) const {
@@ -61,7 +62,7 @@ struct SamplePlan {
 template <class Visit>
 __device__ void ForEachScaled(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
                               int32_t begin, int32_t end, const Visit& visit) {
-  ForEachLogit(stage, plan.penalised(r, c), plan.split.columns, begin, end,
+  ForEachLogit(stage, plan.adjusted(r, c), plan.split.columns, begin, end,
                [&](int32_t v, float x) { visit(v, Scaled(c, x)); });
 }
 // ForEachScaled over the thread block's own chunks.
@@ -92,11 +93,11 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
   if (!greedy && HasFilter(c, split.columns)) {
     ClearSelection(plan.selections[r], static_cast<int32_t>(blockIdx.y), split.blocks);
   }
-  const PenalisedLogits penalised(p.slots, slot,
-                                  p.stored_drafts > 0
-                                      ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
-                                      : EarlierDrafts(p.ids, p.row_in_slot, r));
-  float* const kept = !greedy && penalised.applies ? p.scratch + int64_t{r} * split.columns : nullptr;
+  const AdjustedLogits adjusted(p.slots, slot, p.index.positions[r] + 1,
+                                p.stored_drafts > 0
+                                    ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
+                                    : EarlierDrafts(p.ids, p.row_in_slot, r));
+  float* const kept = !greedy && adjusted.applies ? p.scratch + int64_t{r} * split.columns : nullptr;
   SurveyShared& shared = SharedStorage<SurveyShared>();
   IndexedKeyBits largest = 0;
   uint32_t lowest = ~0u;
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
   for (int32_t chunk = split.first_chunk(); chunk < split.end_chunk(); ++chunk) {
     LoadChunk(shared.stage, p.logits.row(r), split.columns, chunk);
     ForEachLoaded(shared.stage, split.columns, chunk, [&](int32_t v, float raw) {
-      float x = penalised(v, raw);
+      float x = adjusted(v, raw);
       if (kept != nullptr) kept[v] = x;
       if (!greedy) x = Scaled(c, x);
       largest =

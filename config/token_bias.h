@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+namespace foredraft {
+
+// A request's biases, at most.
+inline constexpr int kMaxLogitBiases = 512;
+
+// Added to the logit of a token before it is chosen. Requests and the device's memory hold lists of them,
+// ascending by token id. Trivially copyable.
+struct TokenBias {
+  int32_t token_id = 0;
+  float bias = 0;  // [-100, 100]
+  bool operator==(const TokenBias&) const = default;
+};
+
+}  // namespace foredraft
