@@ -191,7 +191,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.limits = RequestLimitsOf(sized, model_, defaults, *tokenizer, thinking);
   served.card = ModelCardOf(config_, summary.config, served.limits, numerics_class);
   served.tokenizer = std::move(tokenizer);
-  served.chat_format = KindOf(model_).chat_format;
+  served.chat_format = std::string(KindOf(model_).chat_format(model_));
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
   served.executors = ranks_->executors();

@@ -42,7 +42,7 @@ struct ModelKind {
   // Fields of config.json by which it names a drafter that is not MTP modules, and which `read` reads.
   std::span<const char* const> drafter_fields = {};
   // The chat format of its tokenizers that have no template (server/text/chat_format.h).
-  std::string_view chat_format;
+  std::string_view (*chat_format)(const ModelConfig& config);
   // Reads config.json's fields but quantization_config and the token ids.
   void (*read)(JsonFields& fields, ModelConfig& config);
   // The tensors of a checkpoint with the first `mtp_module_count` MTP modules.

@@ -51,6 +51,8 @@ class Tokenizer {
   // As the file says: a special token is markup, skipped in decoded text. R1's <think> is not special.
   bool IsSpecial(int32_t id) const;
   std::optional<int32_t> AddedTokenId(std::string_view content) const;
+  // The added tokens that `text` spells out and the plain text between them, in order: views of `text`.
+  std::vector<TextSegment> SplitAtAddedTokens(std::string_view text) const { return added_tokens_.Cut(text); }
 
   int32_t vocab_size() const { return static_cast<int32_t>(token_bytes_.size()); }  // highest id + 1
   int32_t bos_id() const { return bos_id_; }                                        // -1 = none

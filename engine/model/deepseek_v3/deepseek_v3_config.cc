@@ -185,17 +185,22 @@ void ReadRope(JsonFields& fields, ModelConfig& config) {
 
 }  // namespace
 
-void ReadDeepseekV3(JsonFields& fields, ModelConfig& config) {
+const V3Family& V3FamilyOf(const ModelConfig& config) {
   const V3Family* const family =
       std::find_if(std::begin(kV3Families), std::end(kV3Families), [&](const V3Family& row) {
         return row.name.architecture == config.architecture && row.name.model_type == config.model_type;
       });
   CHECK(family != std::end(kV3Families)) << config.model_type;
-  config.dense_mtp = family->dense_mtp;
-  config.mtp_file = family->mtp_file;
-  ReadSizes(fields, *family, config);
-  ReadAttention(fields, *family, config);
-  ReadExperts(fields, *family, config);
+  return *family;
+}
+
+void ReadDeepseekV3(JsonFields& fields, ModelConfig& config) {
+  const V3Family& family = V3FamilyOf(config);
+  config.dense_mtp = family.dense_mtp;
+  config.mtp_file = family.mtp_file;
+  ReadSizes(fields, family, config);
+  ReadAttention(fields, family, config);
+  ReadExperts(fields, family, config);
   ReadRope(fields, config);
 }
 

@@ -34,6 +34,8 @@ struct V3Family {
   bool dense_mtp = false;
   // A file beside the shards that has the MTP modules and may be absent from the index; empty: none.
   std::string_view mtp_file;
+  // ModelKind::chat_format
+  std::string_view chat_format = "deepseek_r1";
 };
 
 inline constexpr V3Family kV3Families[] = {
@@ -70,7 +72,8 @@ inline constexpr V3Family kV3Families[] = {
                 .topk_group = 4,
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 2.5},
-     .sparse_attention = true},
+     .sparse_attention = true,
+     .chat_format = "deepseek_v32"},
     // GLM-4.7-Flash: the mathematics and the tensor names of DeepSeek-V3, MTP modules included. Defaults:
     // transformers, models/glm4_moe_lite. Its config.json has no scoring_func (sigmoid) and no BOS.
     // rms_norm_eps is 1e-5, but the two latent norms use 1e-6 as transformers builds them (vLLM and SGLang

@@ -21,7 +21,7 @@ constexpr auto kNames = [] {
 
 const ModelKind kDeepseekV3Kind = {
     .names = kNames,
-    .chat_format = "deepseek_r1",
+    .chat_format = [](const ModelConfig& config) { return V3FamilyOf(config).chat_format; },
     .read = ReadDeepseekV3,
     .describe = DescribeDeepSeekV3,
     .register_rows =

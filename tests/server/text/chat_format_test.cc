@@ -8,6 +8,7 @@
 
 #include "server/text/byte_alphabet.h"
 #include "server/text/utf8.h"
+#include "tests/server/text/chat_tokenizer.h"
 
 namespace foredraft {
 namespace {
@@ -17,38 +18,12 @@ using Json = nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The bytes are ids 0..255; `added` are ids 300...
-std::unique_ptr<Tokenizer> MakeTokenizer(const std::vector<std::string>& added, const Json& config) {
-  Json vocab;
-  for (int byte = 0; byte < 256; ++byte) {
-    std::string letter;
-    AppendUtf8(ByteAlphabet()[byte], letter);
-    vocab[letter] = byte;
-  }
-  Json added_tokens = Json::array();
-  for (const std::string& content : added) {
-    added_tokens.push_back({{"id", 300 + added_tokens.size()}, {"content", content}, {"special", true}});
-  }
-  const Json json = {{"added_tokens", added_tokens},
-                     {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-                     {"decoder", {{"type", "ByteLevel"}}},
-                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
-  auto tokenizer = Tokenizer::Parse(json.dump(), config.dump());
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
-}
-
 // <s> 300, </s> 301, <｜User｜> 302, <｜Assistant｜> 303, <think> 304, </think> 305
 std::unique_ptr<Tokenizer> Deepseek(const char* chat_template) {
   Json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   if (chat_template != nullptr) config["chat_template"] = chat_template;
   return MakeTokenizer({"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"}, config);
 }
-
-// What tells V3.1's template from R1's.
-constexpr char kV31[] =
-    "{% if not thinking is defined %}{% set thinking = false %}{% endif %}'<｜User｜>' '<｜Assistant｜>' "
-    "'<｜end▁of▁sentence｜>' '<think>' '</think>'";
 
 // [gMASK] 300, <sop> 301, <|system|> 302, <|user|> 303, <|assistant|> 304, <|observation|> 305, <think> 306,
 // </think> 307
@@ -57,11 +32,6 @@ std::unique_ptr<Tokenizer> Glm(const std::string& chat_template) {
                         "<think>", "</think>"},
                        {{"chat_template", chat_template}});
 }
-
-// What tells GLM-4.7's template from those of other GLMs.
-constexpr char kGlm47[] =
-    "[gMASK]<sop> <|user|>{{ m }} <|system|>{{ m }} <|assistant|> '</think>' if not enable_thinking else "
-    "'<think>'";
 
 constexpr char kV4[] = "deepseek_v4";
 
@@ -111,7 +81,7 @@ TEST(ChatFormat, OpensR1sThinkingAsTheTemplateDoes) {
 }
 
 TEST(ChatFormat, RendersV31WithThinkingOnAndOff) {
-  const auto tokenizer = Deepseek(kV31);
+  const auto tokenizer = Deepseek(kV31Template);
   EXPECT_THAT(Render(*tokenizer, {{"user", "a"}}), ElementsAre(300, 302, 'a', 303, 305));
   EXPECT_THAT(Render(*tokenizer, {{"user", "a"}}, false), ElementsAre(300, 302, 'a', 303, 305));
   EXPECT_THAT(Render(*tokenizer, {{"user", "a"}}, true), ElementsAre(300, 302, 'a', 303, 304));
@@ -119,7 +89,7 @@ TEST(ChatFormat, RendersV31WithThinkingOnAndOff) {
 }
 
 TEST(ChatFormat, RendersTheHistoryOfV31WithoutThinking) {
-  const auto tokenizer = Deepseek(kV31);
+  const auto tokenizer = Deepseek(kV31Template);
   EXPECT_THAT(Render(*tokenizer,
                      {{"system", "s"},
                       {"user", "a"},
@@ -195,7 +165,7 @@ TEST(ChatFormat, EncodesWhatV4JoinsAsOneText) {
 
 // A template in the checkpoint is what counts, whatever the architecture is.
 TEST(ChatFormat, PrefersTheTemplateToV4sEncoder) {
-  const auto tokenizer = Deepseek(kV31);
+  const auto tokenizer = Deepseek(kV31Template);
   const auto format = ChatFormat::Create(*tokenizer, kV4);
   ASSERT_TRUE(format.ok()) << format.status();
   EXPECT_THAT(*format->Render(std::vector<ChatMessage>{{"user", "a"}, {"user", "b"}}),
@@ -203,7 +173,7 @@ TEST(ChatFormat, PrefersTheTemplateToV4sEncoder) {
 }
 
 TEST(ChatFormat, RendersGlm) {
-  const auto tokenizer = Glm(kGlm47);
+  const auto tokenizer = Glm(kGlm47Template);
   EXPECT_THAT(Render(*tokenizer, {{"user", " a"}}), ElementsAre(300, 301, 303, ' ', 'a', 304, 306));
   EXPECT_THAT(Render(*tokenizer, {{"user", "a"}}, false), ElementsAre(300, 301, 303, 'a', 304, 307));
   EXPECT_THAT(Render(*tokenizer,
@@ -233,10 +203,10 @@ TEST(ChatFormat, KeepsMarkupInContentsAsText) {
                                              {"assistant", forged + "</think>" + forged},
                                              {"user", forged}};
   EXPECT_THAT(MarkupOf(Render(*Deepseek(nullptr), messages)), ElementsAre(300, 302, 303, 301, 302, 303, 304));
-  EXPECT_THAT(MarkupOf(Render(*Deepseek(kV31), messages)),
+  EXPECT_THAT(MarkupOf(Render(*Deepseek(kV31Template), messages)),
               ElementsAre(300, 302, 303, 305, 301, 302, 303, 305));
   EXPECT_THAT(MarkupOf(RenderV4(messages)), ElementsAre(300, 302, 303, 305, 301, 302, 303, 305));
-  const auto glm = Glm(kGlm47);
+  const auto glm = Glm(kGlm47Template);
   EXPECT_THAT(MarkupOf(Render(*glm, messages)), ElementsAre(300, 301, 302, 303, 304, 307, 303, 304, 306));
   EXPECT_THAT(glm->Decode(Render(*glm, {{"user", forged}}), /*skip_special=*/true), forged);
 }
@@ -245,15 +215,15 @@ TEST(ChatFormat, RefusesByMessage) {
   const auto tokenizer = Deepseek(nullptr);
   EXPECT_THAT(Error(*tokenizer, {}), HasSubstr("chat.messages: empty"));
   EXPECT_THAT(Error(*tokenizer, {{"user", "a"}, {"tool", "b"}}),
-              HasSubstr("chat.messages[1].role: \"tool\", allowed system"));
+              HasSubstr("chat.messages[1].role: \"tool\", allowed behind an assistant's message"));
   EXPECT_THAT(Error(*tokenizer, {{"user", "a"}, {"assistant", "b"}}),
-              HasSubstr("chat.messages[1].role: \"assistant\", allowed user for the last"));
+              HasSubstr("chat.messages[1].role: \"assistant\", allowed user or tool for the last"));
   EXPECT_THAT(Error(*tokenizer, {{"user", "a\xFF"}}),
               HasSubstr("chat.messages[0].content: not UTF-8 at byte 1"));
   const std::vector<ChatMessage> broken = {{"system", "a"}, {"user", "b"}, {"user", "\xFF"}};
   EXPECT_THAT(std::string(ChatFormat::Create(*tokenizer, kV4)->Render(broken).status().message()),
-              HasSubstr("chat.messages[1].content: not UTF-8 at byte 3"));
-  EXPECT_THAT(Error(*Glm(kGlm47), {{"assistant", "\xFF"}, {"user", "a"}}),
+              HasSubstr("chat.messages[2].content: not UTF-8 at byte 0"));
+  EXPECT_THAT(Error(*Glm(kGlm47Template), {{"assistant", "\xFF"}, {"user", "a"}}),
               HasSubstr("chat.messages[0].content: not UTF-8 at byte 0"));
 }
 
@@ -268,7 +238,7 @@ TEST(ChatFormat, NeedsAKnownTemplate) {
   // ChatML; GLM-4.5's line break behind <|user|>; GLM-5.2's other history.
   for (const std::string& chat_template :
        {std::string("<|im_start|>user\n"), std::string("[gMASK]<sop> <|user|>\n{{ m }} enable_thinking"),
-        std::string(kGlm47) + " '<think></think>'"}) {
+        std::string(kGlm47Template) + " '<think></think>'"}) {
     const auto format = ChatFormat::Create(*Glm(chat_template));
     EXPECT_EQ(format.status().code(), absl::StatusCode::kFailedPrecondition) << chat_template;
     EXPECT_THAT(std::string(format.status().message()), HasSubstr("chat template")) << chat_template;

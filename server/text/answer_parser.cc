@@ -1,0 +1,426 @@
+#include "server/text/answer_parser.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/text/tool_json.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kWhiteSpace[] = " \n\r\t";
+constexpr size_t kMostNameBytes = 256, kMostKeyBytes = 1024;
+constexpr size_t kMostFenceBytes = 256;  // of white space and backticks behind arguments
+
+// Where `text` ends in a beginning of `literal` that is not all of it: the longest one's first byte, or the
+// text's size.
+size_t BeginningAtEnd(std::string_view text, std::string_view literal) {
+  for (size_t length = std::min(text.size(), literal.size() - 1); length > 0; --length) {
+    if (text.ends_with(literal.substr(0, length))) return text.size() - length;
+  }
+  return text.size();
+}
+
+std::string_view Stripped(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kWhiteSpace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
+}
+
+// Whether a schema says that a value is a string and nothing else.
+bool IsString(const nlohmann::json& schema) {
+  if (!schema.is_object()) return false;
+  if (const auto type = schema.find("type"); type != schema.end()) return *type == "string";
+  const auto values = schema.find("enum");
+  return values != schema.end() && values->is_array() && !values->empty() &&
+         std::all_of(values->begin(), values->end(), [](const auto& value) { return value.is_string(); });
+}
+
+// The arguments of a tool that are strings by its schema.
+std::vector<std::string> StringsOf(const ChatTool& tool) {
+  std::vector<std::string> keys;
+  const auto schema = nlohmann::json::parse(tool.parameters, nullptr, /*allow_exceptions=*/false);
+  if (!schema.is_object()) return keys;
+  const auto properties = schema.find("properties");
+  if (properties == schema.end() || !properties->is_object()) return keys;
+  for (const auto& [key, value] : properties->items()) {
+    if (IsString(value)) keys.push_back(key);
+  }
+  return keys;
+}
+
+// "functions.NAME:INDEX"
+std::string_view NameOfId(std::string_view id) {
+  constexpr std::string_view kPrefix = "functions.";
+  const size_t colon = id.rfind(':');
+  if (!id.starts_with(kPrefix) || colon == std::string_view::npos) return {};
+  return id.substr(0, colon).substr(kPrefix.size());
+}
+
+}  // namespace
+
+void AppendCalls(std::vector<CallDelta>& calls, std::vector<CallDelta> next) {
+  for (CallDelta& call : next) {
+    if (calls.empty() || calls.back().index != call.index) {
+      calls.push_back(std::move(call));
+    } else {
+      calls.back().arguments.append(call.arguments);
+      calls.back().complete |= call.complete;
+    }
+  }
+}
+
+AnswerParser::AnswerParser(AnswerOptions options)
+    : options_(std::move(options)),
+      calls_(options_.syntax->calls()),
+      begin_thinking_(MarkText(kBeginThinkingMark)),
+      end_thinking_(MarkText(kEndThinkingMark)),
+      trigger_(calls_.begin.empty() ? calls_.call : calls_.begin),
+      state_(options_.begins_in_thinking ? State::kThinking : State::kText) {}
+
+void AnswerParser::Feed(std::string_view marked, AnswerDelta& delta) {
+  delta_ = &delta;
+  pending_.append(marked);
+  while (Step()) {
+  }
+  delta_ = nullptr;
+}
+
+void AnswerParser::End(AnswerDelta& delta) {
+  Feed("", delta);
+  delta_ = &delta;
+  switch (state_) {
+    case State::kSection:
+      // Without the end of the section its calls are as good.
+      if (call_count_ == 0 || !Stripped(pending_).empty()) GiveUp();
+      break;
+    case State::kName:
+      GiveUp();
+      break;
+    case State::kJson:
+      EmitJson(pending_.size(), /*is_last=*/true);
+      break;
+    case State::kStringValue:
+      EmitArguments(options_.syntax->Unmarked(std::exchange(pending_, ""), /*as_shown=*/false));
+      break;
+    case State::kText:
+    case State::kPlain:
+      EmitText(std::exchange(pending_, ""));
+      break;
+    case State::kThinking:
+    case State::kArguments:
+    case State::kKey:
+    case State::kBeforeValue:
+    case State::kJsonValue:
+      break;
+  }
+  delta_ = nullptr;
+}
+
+bool AnswerParser::Step() {
+  if (is_over()) {
+    pending_.clear();
+    return false;
+  }
+  switch (state_) {
+    case State::kText:
+      return ReadText();
+    case State::kThinking:
+      return ReadThinking();
+    case State::kSection:
+      return ReadSection();
+    case State::kName:
+      return ReadName();
+    case State::kJson:
+      return ReadJson();
+    case State::kArguments:
+      return ReadArgument();
+    case State::kKey:
+      return ReadKey();
+    case State::kBeforeValue:
+      return ReadValueBegin();
+    case State::kStringValue:
+      return ReadString();
+    case State::kJsonValue:
+      return ReadJsonValue();
+    case State::kPlain:
+      EmitText(std::exchange(pending_, ""));
+      return false;
+  }
+  return false;
+}
+
+bool AnswerParser::ReadText() {
+  const bool calls = !options_.tools.empty();
+  const size_t think = pending_.find(begin_thinking_);
+  const size_t call = calls ? pending_.find(trigger_) : std::string::npos;
+  const size_t end_think = pending_.find(end_thinking_);
+  const size_t mark = std::min(think, end_think);
+  if (mark < call) {
+    EmitText(pending_.substr(0, mark));
+    Drop(mark + begin_thinking_.size());
+    if (mark == think) state_ = State::kThinking;
+    return true;
+  }
+  // Up to two line breaks before a section may belong to it.
+  size_t safe = call != std::string::npos ? call
+                : calls                   ? BeginningAtEnd(pending_, trigger_)
+                                          : pending_.size();
+  for (int i = 0; calls && calls_.own_lines && i < 2 && safe > 0 && pending_[safe - 1] == '\n'; ++i) --safe;
+  EmitText(pending_.substr(0, safe));
+  Drop(safe);
+  if (call == std::string::npos) return false;
+  Hold(call - safe + trigger_.size());
+  state_ = calls_.begin.empty() ? State::kName : State::kSection;
+  return true;
+}
+
+bool AnswerParser::ReadThinking() {
+  const size_t begin = pending_.find(begin_thinking_), end = pending_.find(end_thinking_);
+  const size_t mark = std::min(begin, end);
+  delta_->thinking += options_.syntax->Unmarked(pending_.substr(0, mark), /*as_shown=*/true);
+  if (mark == std::string::npos) {
+    pending_.clear();
+    return false;
+  }
+  Drop(mark + end_thinking_.size());
+  if (mark == end) state_ = State::kText;
+  return true;
+}
+
+bool AnswerParser::ReadSection() {
+  HoldWhiteSpace();
+  const Match call = At(calls_.call), end = At(calls_.end);
+  if (call == Match::kYes) {
+    Hold(calls_.call.size());
+    state_ = State::kName;
+    return true;
+  }
+  if (end == Match::kYes && call_count_ > 0) {
+    Drop(calls_.end.size());
+    held_.clear();
+    state_ = State::kText;
+    behind_calls_ = true;
+    return true;
+  }
+  return call == Match::kMore || end == Match::kMore ? false : GiveUp();
+}
+
+bool AnswerParser::ReadName() {
+  size_t end = std::string::npos, consumed = 0;
+  if (calls_.arguments == CallSyntax::Arguments::kTagged) {
+    end = std::min(pending_.find(calls_.key), pending_.find(calls_.call_end));
+  } else {
+    end = pending_.find(calls_.name_end);
+    consumed = calls_.name_end.size();
+  }
+  if (end == std::string::npos) {
+    // A literal that begins within the bound is shorter than the bound.
+    return pending_.size() > 2 * kMostNameBytes ? GiveUp() : false;
+  }
+  const std::string name(Stripped(std::string_view(pending_).substr(0, end)));
+  const ChatTool* tool = FindTool(calls_.names_ids ? NameOfId(name) : std::string_view(name));
+  if (end > kMostNameBytes || tool == nullptr) return GiveUp();
+  Drop(end + consumed);
+  held_.clear();
+  Announce(calls_.names_ids ? name : absl::StrCat(options_.id_prefix, "_", call_count_), *tool);
+  state_ = calls_.arguments == CallSyntax::Arguments::kJson ? State::kJson : State::kArguments;
+  return true;
+}
+
+// Arguments end at the call's end, whose first added token or text tells. Another mark of calls within them
+// breaks the call; thinking's marks are text of theirs.
+bool AnswerParser::ReadJson() {
+  const size_t end = pending_.find(calls_.call_end);
+  size_t broken = 0;
+  while ((broken = pending_.find(kMarkByte, broken)) < std::min(end, pending_.size())) {
+    const std::string_view mark = std::string_view(pending_).substr(broken, 2);
+    const bool may_be_end = end == std::string::npos && BeginningAtEnd(pending_, calls_.call_end) <= broken;
+    if (mark != begin_thinking_ && mark != end_thinking_ && !may_be_end) break;
+    broken += 2;
+  }
+  if (broken < std::min(end, pending_.size())) {
+    EmitJson(broken, /*is_last=*/true);
+    return BreakCall();
+  }
+  if (end == std::string::npos) {
+    EmitJson(BeginningAtEnd(pending_, calls_.call_end), /*is_last=*/false);
+    return false;
+  }
+  EmitJson(end, /*is_last=*/true);
+  Drop(calls_.call_end.size());
+  if (!has_arguments_) EmitArguments("{}");
+  CompleteCall();
+  return true;
+}
+
+void AnswerParser::EmitJson(size_t end, bool is_last) {
+  std::string_view json = std::string_view(pending_).substr(0, end);
+  const size_t begin = has_arguments_ ? 0 : std::min(json.find_first_not_of(kWhiteSpace), json.size());
+  // White space and backticks at the end may be the fence's.
+  size_t kept = json.find_last_not_of(calls_.fenced ? " \n\r\t`" : kWhiteSpace) + 1;
+  kept = std::max({kept, begin, end - std::min(end, kMostFenceBytes)});
+  EmitArguments(options_.syntax->Unmarked(json.substr(begin, kept - begin), /*as_shown=*/false));
+  Drop(is_last ? end : kept);
+}
+
+bool AnswerParser::ReadArgument() {
+  pending_.erase(0, pending_.find_first_not_of(kWhiteSpace));
+  const Match key = At(calls_.key), end = At(calls_.call_end);
+  if (key == Match::kYes) {
+    Drop(calls_.key.size());
+    state_ = State::kKey;
+    return true;
+  }
+  if (end == Match::kYes) {
+    Drop(calls_.call_end.size());
+    EmitArguments(has_arguments_ ? "}" : "{}");
+    CompleteCall();
+    return true;
+  }
+  return key == Match::kMore || end == Match::kMore ? false : BreakCall();
+}
+
+bool AnswerParser::ReadKey() {
+  const size_t end = pending_.find(calls_.key_end);
+  const bool is_dsml = calls_.arguments == CallSyntax::Arguments::kDsml;
+  const size_t value =
+      is_dsml && end != std::string::npos ? pending_.find(calls_.value, end + calls_.key_end.size()) : end;
+  if (value == std::string::npos) return pending_.size() > 2 * kMostKeyBytes ? BreakCall() : false;
+  const std::string key(is_dsml ? pending_.substr(0, end) : Stripped(pending_.substr(0, end)));
+  if (value > kMostKeyBytes || key.find(kMarkByte) != std::string::npos ||
+      std::find(keys_.begin(), keys_.end(), key) != keys_.end()) {
+    return BreakCall();
+  }
+  keys_.push_back(key);
+  if (!is_dsml) {
+    is_string_ = std::find(strings_.begin(), strings_.end(), key) != strings_.end();
+    Drop(end + calls_.key_end.size());
+    state_ = State::kBeforeValue;
+    return true;
+  }
+  const size_t flag_begin = end + calls_.key_end.size();
+  const std::string flag = pending_.substr(flag_begin, value - flag_begin);
+  if (flag != "true" && flag != "false") return BreakCall();
+  is_string_ = flag == "true";
+  Drop(value + calls_.value.size());
+  BeginArgument();
+  return true;
+}
+
+bool AnswerParser::ReadValueBegin() {
+  pending_.erase(0, pending_.find_first_not_of(kWhiteSpace));
+  const Match begin = At(calls_.value);
+  if (begin == Match::kMore) return false;
+  if (begin == Match::kNo) return BreakCall();
+  Drop(calls_.value.size());
+  BeginArgument();
+  return true;
+}
+
+void AnswerParser::BeginArgument() {
+  state_ = is_string_ ? State::kStringValue : State::kJsonValue;
+  searched_ = 0;
+  if (is_string_) EmitArguments(absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": \""));
+}
+
+bool AnswerParser::ReadString() {
+  const size_t end = pending_.find(calls_.value_end);
+  const size_t safe = end != std::string::npos ? end : BeginningAtEnd(pending_, calls_.value_end);
+  std::string escaped;
+  AppendEscapedJson(options_.syntax->Unmarked(pending_.substr(0, safe), /*as_shown=*/false), escaped);
+  EmitArguments(escaped);
+  Drop(safe);
+  if (end == std::string::npos) return false;
+  Drop(calls_.value_end.size());
+  EmitArguments("\"");
+  state_ = State::kArguments;
+  return true;
+}
+
+// A value that is no JSON, whatever was announced, is a string.
+bool AnswerParser::ReadJsonValue() {
+  const size_t end = pending_.find(calls_.value_end, searched_);
+  if (end == std::string::npos) {
+    searched_ = pending_.size() - std::min(pending_.size(), calls_.value_end.size() - 1);
+    return false;
+  }
+  const std::string value = options_.syntax->Unmarked(pending_.substr(0, end), /*as_shown=*/false);
+  const std::string_view json = Stripped(value);
+  EmitArguments(absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": ",
+                             nlohmann::json::accept(json) ? std::string(json) : QuotedJson(value)));
+  Drop(end + calls_.value_end.size());
+  state_ = State::kArguments;
+  return true;
+}
+
+AnswerParser::Match AnswerParser::At(const std::string& literal) const {
+  if (pending_.starts_with(literal)) return Match::kYes;
+  return pending_.size() < literal.size() && literal.starts_with(pending_) ? Match::kMore : Match::kNo;
+}
+
+void AnswerParser::Hold(size_t bytes) {
+  held_.append(pending_, 0, bytes);
+  Drop(bytes);
+}
+
+void AnswerParser::HoldWhiteSpace() {
+  Hold(std::min(pending_.find_first_not_of(kWhiteSpace), pending_.size()));
+}
+
+bool AnswerParser::GiveUp() {
+  has_broken_call_ = true;
+  state_ = State::kPlain;
+  EmitText(std::exchange(held_, "") + std::exchange(pending_, ""));
+  return false;
+}
+
+bool AnswerParser::BreakCall() {
+  state_ = State::kPlain;
+  EmitText(std::exchange(pending_, ""));
+  return false;
+}
+
+void AnswerParser::EmitText(std::string_view marked) {
+  std::string text = options_.syntax->Unmarked(marked, /*as_shown=*/true);
+  if (behind_calls_) {
+    if (text.find_first_not_of(kWhiteSpace) == std::string::npos) {
+      blanks_ += text;
+      return;
+    }
+    text.insert(0, std::exchange(blanks_, ""));
+    behind_calls_ = false;
+  }
+  delta_->text += text;
+}
+
+void AnswerParser::EmitArguments(std::string_view json) {
+  if (json.empty()) return;
+  has_arguments_ = true;
+  AppendCalls(delta_->calls, {{.index = call_count_ - 1, .arguments = std::string(json)}});
+}
+
+void AnswerParser::Announce(std::string id, const ChatTool& tool) {
+  if (calls_.arguments == CallSyntax::Arguments::kTagged) strings_ = StringsOf(tool);
+  has_arguments_ = false;
+  keys_.clear();
+  AppendCalls(delta_->calls, {{.index = call_count_++, .id = std::move(id), .name = tool.name}});
+}
+
+void AnswerParser::CompleteCall() {
+  ++complete_calls_;
+  AppendCalls(delta_->calls, {{.index = call_count_ - 1, .complete = true}});
+  behind_calls_ = true;
+  state_ = calls_.begin.empty() ? State::kText : State::kSection;
+}
+
+const ChatTool* AnswerParser::FindTool(std::string_view name) const {
+  const auto found = std::find_if(options_.tools.begin(), options_.tools.end(),
+                                  [name](const ChatTool& tool) { return tool.name == name; });
+  return found == options_.tools.end() ? nullptr : &*found;
+}
+
+}  // namespace foredraft

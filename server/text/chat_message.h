@@ -1,0 +1,50 @@
+#pragma once
+
+// A conversation as clients send it: messages, the tools that the model may call, and its calls.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace foredraft {
+
+// A function that the model may call.
+struct ChatTool {
+  std::string name;         // 1..kMaxToolNameBytes letters, digits, '_', '-' and '.'
+  std::string description;  // empty: none
+  std::string parameters;   // JSON text: a schema; empty: {}
+  bool strict = false;      // arguments follow the schema, which takes constrained output
+};
+
+// A call of a tool.
+struct ToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text: an object
+};
+
+struct ChatMessage {
+  std::string role;  // system, user, assistant, tool
+  std::string content;
+  std::vector<ToolCall> tool_calls;  // assistant
+  std::string tool_call_id;          // tool: the call that it answers; empty: the next one in order
+  std::string thinking;              // assistant: what came before the content, without its tags
+};
+
+inline constexpr int kMaxToolNameBytes = 64;
+
+// What a request says of tools.
+struct ChatTools {
+  std::vector<ChatTool> tools;
+  std::string choice;    // "auto" (or empty), "none", "required", "function:NAME"
+  bool parallel = true;  // false: the answer ends behind its first call
+
+  // With "none" the model does not see the tools, and nothing that it writes is a call.
+  bool has_effect() const { return !tools.empty() && choice != "none"; }
+};
+
+// Bytes of text in them.
+size_t TextBytes(const ChatMessage& message);
+size_t TextBytes(const ChatTools& tools);
+
+}  // namespace foredraft

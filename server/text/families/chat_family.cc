@@ -1,0 +1,66 @@
+#include "server/text/families/chat_family.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/text/tool_json.h"
+
+namespace foredraft {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
+
+}  // namespace
+
+std::string Conversation::Field(size_t i, const char* name) const {
+  return absl::StrCat("chat.messages[", indices[i], "].", name);
+}
+
+size_t Conversation::LastUser() const {
+  size_t last = size();
+  for (size_t i = 0; i < size(); ++i) {
+    if (role(i) == "user") last = i;
+  }
+  return last;
+}
+
+absl::StatusOr<int32_t> FindMarkup(const Tokenizer& tokenizer, std::string_view content) {
+  const std::optional<int32_t> id = tokenizer.AddedTokenId(content);
+  if (id.has_value()) return *id;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("tokenizer.json has no added token \"%s\", which the chat format needs", content));
+}
+
+std::string_view AnswerOf(const ChatMessage& message) {
+  const std::string_view content = message.content;
+  const size_t end = content.rfind(kEndThink);
+  return end == std::string_view::npos ? content : content.substr(end + kEndThink.size());
+}
+
+std::string_view ThinkingOf(const ChatMessage& message) {
+  if (!message.thinking.empty()) return message.thinking;
+  std::string_view content = message.content;
+  const size_t end = content.find(kEndThink);
+  if (end == std::string_view::npos) return {};
+  content = content.substr(0, end);
+  const size_t begin = content.rfind(kThink);
+  return begin == std::string_view::npos ? content : content.substr(begin + kThink.size());
+}
+
+std::vector<CallArgument> ArgumentsOf(const ToolCall& call) {
+  if (call.arguments.empty()) return {};
+  const auto json = nlohmann::ordered_json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return {{.name = "arguments", .value = call.arguments, .is_string = true}};
+  std::vector<CallArgument> arguments;
+  for (const auto& [name, value] : json.items()) {
+    const bool is_string = value.is_string();
+    arguments.push_back(
+        {.name = name,
+         .value = is_string ? value.get<std::string>() : SpacedJson(value.dump(), JsonSpacing::kSpaced),
+         .is_string = is_string});
+  }
+  return arguments;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,84 @@
+#pragma once
+
+// What a family's chat format is made of: a row per family, each in a file of its own beside this one.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/text/call_syntax.h"
+#include "server/text/chat_message.h"
+#include "server/text/prompt_writer.h"
+#include "server/text/tokenizer.h"
+
+namespace foredraft {
+
+// A conversation that ChatFormat has checked: it ends with a user's message or with results, and the results
+// of an answer's calls follow it in the order of the calls.
+struct Conversation {
+  std::span<const ChatMessage> messages;
+  std::span<const ChatTool> tools;  // that the model may call
+  bool thinks = false;              // the answer begins with a thinking section
+  // The client's index of each message, for the names of fields in errors.
+  std::span<const size_t> indices;
+
+  size_t size() const { return messages.size(); }
+  const std::string& role(size_t i) const { return messages[i].role; }
+  // The role of the message before; empty for the first.
+  std::string_view role_before(size_t i) const { return i == 0 ? std::string_view() : messages[i - 1].role; }
+  // "chat.messages[3].content", by the client's index.
+  std::string Field(size_t i, const char* name) const;
+  // The last user's message; size() where there is none.
+  size_t LastUser() const;
+};
+
+// What a tokenizer and its chat template say about a family's format. Constant once read.
+struct ChatSetup {
+  std::vector<int32_t> opening;  // of every prompt: BOS, or [gMASK] <sop>
+  int32_t end_of_answer = -1;    // behind each past answer; -1 = none
+  // Tokens that end an answer, in addition to the checkpoint's EOS: the markup that opens the turn of another
+  // role, which the model writes when its own turn is over.
+  std::vector<int32_t> stop_ids;
+  bool has_choice = true;            // whether an answer begins with thinking is the request's choice
+  bool opens_thinking = false;       // where the request does not choose
+  bool calls_while_thinking = true;  // false: with tools an answer begins without thinking
+  std::string thinking_opening;      // R1 and V3: "<think>\n", "<think>" or nothing
+  bool has_thinking = true;          // V3 and Kimi-K2-Instruct have none
+  std::string default_system;        // Kimi-K2: of conversations without a system text at their beginning
+  bool compact_json = false;         // Kimi-K2: of the tools
+};
+
+struct ChatFamily {
+  // FAILED_PRECONDITION if the tokenizer lacks the family's markup.
+  absl::StatusOr<ChatSetup> (*read)(const Tokenizer& tokenizer);
+  // Writes the whole prompt but for its opening.
+  void (*render)(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt);
+  CallSyntax (*calls)();
+};
+
+// FAILED_PRECONDITION: tokenizer.json has no such added token.
+absl::StatusOr<int32_t> FindMarkup(const Tokenizer& tokenizer, std::string_view content);
+
+// The thinking of a past answer: the message's own, or what its content has before </think>.
+std::string_view ThinkingOf(const ChatMessage& message);
+// The content behind its last </think>.
+std::string_view AnswerOf(const ChatMessage& message);
+
+// An argument of a call, in the order of the JSON object.
+struct CallArgument {
+  std::string name;
+  std::string value;  // the text of a string, or JSON
+  bool is_string;
+};
+// The arguments of `call`. Arguments that are no JSON object are one argument of the name "arguments".
+std::vector<CallArgument> ArgumentsOf(const ToolCall& call);
+
+// DeepSeek-V3-0324 and R1; V3.1; V3.2; V4; GLM-4.7; Kimi-K2.
+extern const ChatFamily kDeepseekR1Chat, kDeepseekV31Chat, kDeepseekV32Chat, kDeepseekV4Chat, kGlm47Chat,
+    kKimiK2Chat;
+
+}  // namespace foredraft

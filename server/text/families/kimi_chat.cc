@@ -1,0 +1,159 @@
+// Kimi-K2-Instruct and Kimi-K2-Thinking.
+// clang-format off
+//
+//   [<|im_system|>tool_declare<|im_middle|> tools <|im_end|>]
+//   (<|im_system|>system | <|im_user|>user | <|im_assistant|>assistant | <|im_system|>tool) <|im_middle|> text <|im_end|>...
+//   <|im_assistant|>assistant<|im_middle|>
+// clang-format on
+//
+// The first turn is a system text: the template's own where the conversation begins with another role. A
+// call's id, "functions.NAME:INDEX", is part of the format: INDEX counts the calls of the conversation. Calls
+// of clients that have other ids are given such ones. K2-Thinking opens its thinking itself; answers since
+// the last one without calls keep theirs.
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/text/families/chat_family.h"
+#include "server/text/tool_json.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kSystem[] = "<|im_system|>", kUser[] = "<|im_user|>", kAssistant[] = "<|im_assistant|>";
+constexpr char kMiddle[] = "<|im_middle|>", kEnd[] = "<|im_end|>";
+constexpr char kSection[] = "<|tool_calls_section_begin|>", kSectionEnd[] = "<|tool_calls_section_end|>";
+constexpr char kCall[] = "<|tool_call_begin|>", kCallEnd[] = "<|tool_call_end|>";
+constexpr char kArguments[] = "<|tool_call_argument_begin|>";
+constexpr char kFunctions[] = "functions.";
+// Templates' texts for conversations without a system text; the first is of the versions since 2025-08.
+constexpr const char* kDefaultSystems[] = {"You are Kimi, an AI assistant created by Moonshot AI.",
+                                           "You are a helpful assistant"};
+
+absl::StatusOr<ChatSetup> Read(const Tokenizer& tokenizer) {
+  ChatSetup setup;
+  for (const char* content : {kSystem, kUser, kAssistant, kMiddle}) {
+    RETURN_IF_ERROR(FindMarkup(tokenizer, content).status());
+  }
+  ASSIGN_OR_RETURN(setup.end_of_answer, FindMarkup(tokenizer, kEnd));
+  setup.stop_ids = {setup.end_of_answer};
+  setup.has_choice = false;
+  const std::string_view source = *tokenizer.chat_template();  // by which the family was recognised
+  const auto has = [source](std::string_view part) { return source.find(part) != std::string_view::npos; };
+  setup.has_thinking = has("<think></think>");
+  setup.compact_json = has("separators=(',', ':')");
+  for (const char* system : kDefaultSystems) {
+    if (setup.default_system.empty() && has(system)) setup.default_system = system;
+  }
+  return setup;
+}
+
+// Whether a call's id has the form "functions.NAME:INDEX".
+bool HasOwnForm(const ToolCall& call) {
+  const std::string prefix = absl::StrCat(kFunctions, call.name, ":");
+  return call.id.size() > prefix.size() && call.id.starts_with(prefix) &&
+         std::all_of(call.id.begin() + static_cast<ptrdiff_t>(prefix.size()), call.id.end(),
+                     [](unsigned char c) { return c >= '0' && c <= '9'; });
+}
+
+// The ids of a conversation's calls: those of message i begin at first_of[i].
+struct CallIds {
+  std::vector<std::string> ids;
+  std::vector<size_t> first_of;
+};
+CallIds IdsOf(const Conversation& chat) {
+  CallIds result;
+  for (const ChatMessage& message : chat.messages) {
+    result.first_of.push_back(result.ids.size());
+    for (const ToolCall& call : message.tool_calls) {
+      result.ids.push_back(HasOwnForm(call) ? call.id
+                                            : absl::StrCat(kFunctions, call.name, ":", result.ids.size()));
+    }
+  }
+  return result;
+}
+
+void Header(const char* mark, const std::string& role, PromptWriter& prompt) {
+  prompt.Markup(absl::StrCat(mark, role, kMiddle));
+}
+
+void WriteAnswer(const Conversation& chat, size_t i, const CallIds& ids, PromptWriter& prompt) {
+  const ChatMessage& message = chat.messages[i];
+  prompt.Content(chat.Field(i, "content"), AnswerOf(message));
+  if (message.tool_calls.empty()) return;
+  const std::string field = chat.Field(i, "tool_calls");
+  prompt.Markup(kSection);
+  for (size_t c = 0; c < message.tool_calls.size(); ++c) {
+    prompt.Markup(kCall);
+    prompt.Content(field, ids.ids[ids.first_of[i] + c]);
+    prompt.Markup(kArguments);
+    const std::string& arguments = message.tool_calls[c].arguments;
+    prompt.Content(field, arguments.empty() ? "{}" : arguments);
+    prompt.Markup(kCallEnd);
+  }
+  prompt.Markup(kSectionEnd);
+}
+
+void Render(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt) {
+  const JsonSpacing spacing = setup.compact_json ? JsonSpacing::kCompact : JsonSpacing::kSpaced;
+  if (!chat.tools.empty()) {
+    Header(kSystem, "tool_declare", prompt);
+    for (const ChatTool& tool : chat.tools) {
+      prompt.Markup(&tool == chat.tools.data() ? "[" : setup.compact_json ? "," : ", ");
+      prompt.Content("chat.tools", ToolJson(tool, spacing));
+    }
+    prompt.Markup(absl::StrCat("]", kEnd));
+  }
+  if (chat.role(0) != "system") {
+    Header(kSystem, "system", prompt);
+    prompt.Markup(absl::StrCat(setup.default_system, kEnd));
+  }
+  const CallIds ids = IdsOf(chat);
+  size_t kept_from = 0;  // answers from here on keep their thinking
+  size_t caller = 0;     // the answer whose results are being written
+  for (size_t i = 0; i < chat.size(); ++i) {
+    if (chat.role(i) == "assistant" && chat.messages[i].tool_calls.empty()) kept_from = i + 1;
+  }
+  for (size_t i = 0; i < chat.size(); ++i) {
+    const ChatMessage& message = chat.messages[i];
+    if (message.role == "assistant") {
+      Header(kAssistant, "assistant", prompt);
+      if (setup.has_thinking) {
+        prompt.Markup("<think>");
+        if (i >= kept_from) prompt.Content(chat.Field(i, "thinking"), ThinkingOf(message));
+        prompt.Markup("</think>");
+      }
+      WriteAnswer(chat, i, ids, prompt);
+      caller = i;
+    } else if (message.role == "tool") {
+      Header(kSystem, "tool", prompt);
+      prompt.Markup("## Return of ");
+      prompt.Content(chat.Field(i, "tool_call_id"), ids.ids[ids.first_of[caller] + (i - caller - 1)]);
+      prompt.Markup("\n");
+      prompt.Content(chat.Field(i, "content"), message.content);
+    } else {
+      Header(message.role == "system" ? kSystem : kUser, message.role, prompt);
+      prompt.Content(chat.Field(i, "content"), message.content);
+    }
+    prompt.Mark(setup.end_of_answer);
+  }
+  Header(kAssistant, "assistant", prompt);
+}
+
+CallSyntax Calls() {
+  return {.arguments = CallSyntax::Arguments::kJson,
+          .begin = kSection,
+          .end = kSectionEnd,
+          .call = kCall,
+          .name_end = kArguments,
+          .call_end = kCallEnd,
+          .names_ids = true};
+}
+
+}  // namespace
+
+const ChatFamily kKimiK2Chat = {.read = Read, .render = Render, .calls = Calls};
+
+}  // namespace foredraft
