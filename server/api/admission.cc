@@ -43,7 +43,7 @@ size_t TextBytes(const PromptInput& input) {
   size_t bytes = 0;
   if (const auto* text = std::get_if<std::string>(&input)) bytes = text->size();
   if (const auto* messages = std::get_if<ChatMessages>(&input)) {
-    for (const ChatMessage& message : *messages) bytes += kMessageBytes + message.content.size();
+    for (const ChatMessage& message : *messages) bytes += kMessageBytes + TextBytes(message);
   }
   return bytes;
 }
@@ -126,14 +126,14 @@ void Admission::Submit(const Access& access, ClientRequest request, std::shared_
   }
   const auto shared = std::make_shared<Arrived>(*std::move(arrived));  // a Job can be copied
   const std::string client = ClientName(call->context().peer(), shared->caller);
-  Tokenize(client, TextBytes(shared->request.input),
-           [this, shared, call = std::move(call)](const absl::Status& may) {
-             if (may.ok()) {
-               SubmitOrRefuse(std::move(*shared), call);
-             } else {
-               Refuse(shared->request_id, may, call);
-             }
-           });
+  const size_t bytes = TextBytes(shared->request.input) + TextBytes(shared->request.tools);
+  Tokenize(client, bytes, [this, shared, call = std::move(call)](const absl::Status& may) {
+    if (may.ok()) {
+      SubmitOrRefuse(std::move(*shared), call);
+    } else {
+      Refuse(shared->request_id, may, call);
+    }
+  });
 }
 
 absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context, const Access& access,
@@ -201,11 +201,9 @@ absl::Status Admission::TrySubmit(Arrived arrived, const std::shared_ptr<Generat
   spec.request_id = request_id;
   spec.queue_place = std::move(arrived.place);
   context.SetRequestId(PrintableId(request_id));
-  call->Label(request.id, {.request_id = request_id,
-                           .seed = request.sampling.seed,
-                           .max_draft_len = parts.model.max_draft_len,
-                           .prompt_phase = request.prompt_phase,
-                           .thinking = request.thinking});
+  call->Label(
+      request.id,
+      {.request_id = request_id, .seed = request.sampling.seed, .max_draft_len = parts.model.max_draft_len});
   const uint64_t id = request.id;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   call->Submitted();

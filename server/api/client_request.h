@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "server/text/chat_format.h"
+#include "server/text/chat_message.h"
 
 namespace foredraft {
 
@@ -32,6 +32,8 @@ struct ClientRequest {
   std::string request_id;  // empty: the server makes one
   PromptInput input;
   std::optional<bool> thinking;  // chat input: whether the answer begins with a thinking section
+  ChatTools tools;               // chat input
+  bool raw_text = false;         // chat input: the answer's text is not taken apart
   bool parse_special = false;    // text input: special tokens written out in the text become those tokens
   ClientSampling sampling;
   std::optional<int32_t> max_tokens;

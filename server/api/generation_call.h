@@ -33,8 +33,6 @@ struct ResponseLabels {
   std::string request_id;
   uint64_t seed = 0;
   int max_draft_len = 0;  // entries of accepted_per_position
-  Phase prompt_phase = Phase::kAnswer;
-  ThinkingIds thinking;
 };
 
 class GenerationCall : public ResponseSink {

@@ -12,6 +12,7 @@
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "kernels/slot_arrays.h"
+#include "server/api/tool_check.h"
 
 namespace foredraft {
 namespace {
@@ -51,13 +52,21 @@ const char* InputField(const PromptInput& input) {
 }
 
 // Bytes of text in the prompt.
-size_t TextBytes(const PromptInput& input) {
+size_t PromptBytes(const PromptInput& input, const ChatTools& tools) {
   if (const auto* text = std::get_if<std::string>(&input)) return text->size();
   size_t bytes = 0;
   if (const auto* messages = std::get_if<ChatMessages>(&input)) {
-    for (const ChatMessage& message : *messages) bytes += message.content.size();
+    for (const ChatMessage& message : *messages) bytes += TextBytes(message);
   }
-  return bytes;
+  return bytes + TextBytes(tools);
+}
+
+// Fields of chat that came with another input.
+absl::Status CheckNoChat(const PromptInput& input, std::optional<bool> thinking, const ChatTools& tools) {
+  const char* const allowed = ", allowed with chat";
+  if (thinking.has_value()) return Refuse("thinking: given with ", InputField(input), allowed);
+  if (!tools.tools.empty()) return Refuse("chat.tools: given with ", InputField(input), allowed);
+  return absl::OkStatus();
 }
 
 bool HasControlBytes(const std::string& text) {
@@ -69,6 +78,8 @@ uint64_t DrawSeed() {
   thread_local std::mt19937_64 generator{std::random_device{}()};
   return generator();
 }
+
+std::string CallIdPrefix() { return absl::StrFormat("call_%016x", DrawSeed()); }
 
 Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& prompt_ids) {
   Phase phase = Phase::kAnswer;
@@ -105,8 +116,8 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   request.strict_acceptance = client.strict_acceptance;
 
   const char* const input_field = InputField(client.input);
-  ASSIGN_OR_RETURN(request.prompt_ids,
-                   PromptIds(std::move(client.input), client.parse_special, client.thinking));
+  const bool is_chat = std::holds_alternative<ChatMessages>(client.input);
+  ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(client));
   const int prompt_len = static_cast<int>(request.prompt_ids.size());
   ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(input_field, client.max_tokens, prompt_len));
   request.thinking = thinking_.load();
@@ -117,6 +128,14 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   checked.spec.stop_token_ids = std::move(client.stop_token_ids);
   checked.spec.prompt_phase = request.prompt_phase;
   checked.spec.thinking = request.thinking;
+  if (is_chat && !client.raw_text) {
+    AnswerOptions& answer = checked.spec.answer.emplace();
+    answer.syntax = &chat_format_->answers();
+    answer.begins_in_thinking = request.prompt_phase == Phase::kThinking;
+    answer.parallel_calls = client.tools.parallel;
+    if (client.tools.has_effect()) answer.tools = std::move(client.tools.tools);
+    answer.id_prefix = CallIdPrefix();
+  }
   return checked;
 }
 
@@ -140,10 +159,10 @@ absl::Status RequestValidator::CheckLengths(const ClientRequest& client) const {
     return Refuse("stop_token_ids: ", Grouped(client.stop_token_ids.size()), " ids, allowed at most ",
                   kMaxStopIds - eos_count);
   }
-  return CheckPromptLength(client.input);
+  return CheckPromptLength(client.input, client.tools);
 }
 
-absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const {
+absl::Status RequestValidator::CheckPromptLength(const PromptInput& input, const ChatTools& tools) const {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
     RETURN_IF_ERROR(limits_.size.CheckPrompt("token_ids", static_cast<int64_t>(ids->size())));
   }
@@ -153,7 +172,7 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input) const
                   Grouped(kMaxChatMessages));
   }
   // A longer text has too many tokens in any case, so it is refused without being tokenized.
-  const size_t bytes = TextBytes(input);
+  const size_t bytes = PromptBytes(input, tools);
   const size_t most = static_cast<size_t>(limits_.size.max_seq_len) * limits_.longest_token_bytes;
   if (bytes > most) {
     return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, at most ", Grouped(most),
@@ -171,19 +190,19 @@ std::vector<int32_t> RequestValidator::EndIds(const PromptInput& input) const {
   return ids;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(PromptInput input, bool parse_special,
-                                                                 std::optional<bool> thinking) const {
-  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, thinking);
-  if (thinking.has_value()) {
-    return Refuse("thinking: given with ", InputField(input), ", allowed with chat");
+// Takes the input's ids out of `client`.
+absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(ClientRequest& client) const {
+  if (const auto* messages = std::get_if<ChatMessages>(&client.input)) {
+    return ChatIds(*messages, client.thinking, client.tools);
   }
-  if (auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
+  RETURN_IF_ERROR(CheckNoChat(client.input, client.thinking, client.tools));
+  if (auto* ids = std::get_if<std::vector<int32_t>>(&client.input)) {
     RETURN_IF_ERROR(CheckIds("token_ids", *ids));
     return std::move(*ids);
   }
-  if (const auto* text = std::get_if<std::string>(&input)) {
+  if (const auto* text = std::get_if<std::string>(&client.input)) {
     if (text->empty()) return Refuse("text: empty, allowed at least 1 character");
-    return EncodeText(*text, {.parse_special = parse_special});
+    return EncodeText(*text, {.parse_special = client.parse_special});
   }
   return Refuse("input: empty, allowed one of text, token_ids, chat");
 }
@@ -196,9 +215,11 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::EncodeText(const std::str
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::ChatIds(const ChatMessages& messages,
-                                                               std::optional<bool> thinking) const {
+                                                               std::optional<bool> thinking,
+                                                               const ChatTools& tools) const {
   if (chat_format_ == nullptr) return Refuse("chat: ", no_chat_, ", allowed text, token_ids");
-  return chat_format_->Render(messages, thinking);
+  RETURN_IF_ERROR(CheckTools(tools));
+  return chat_format_->Render(messages, thinking, tools);
 }
 
 absl::Status RequestValidator::CheckIds(const char* field, std::span<const int32_t> ids) const {
@@ -249,15 +270,14 @@ absl::StatusOr<int64_t> RequestValidator::MaxTokens(const char* input_field,
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInput& input,
                                                                 const EncodeOptions& options,
-                                                                std::optional<bool> thinking) const {
-  if (const size_t bytes = TextBytes(input); bytes > kMaxTokenizeBytes) {
+                                                                std::optional<bool> thinking,
+                                                                const ChatTools& tools) const {
+  if (const size_t bytes = PromptBytes(input, tools); bytes > kMaxTokenizeBytes) {
     return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, allowed at most ",
                   Grouped(kMaxTokenizeBytes));
   }
-  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, thinking);
-  if (thinking.has_value()) {
-    return Refuse("thinking: given with ", InputField(input), ", allowed with chat");
-  }
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, thinking, tools);
+  RETURN_IF_ERROR(CheckNoChat(input, thinking, tools));
   if (const auto* text = std::get_if<std::string>(&input)) return EncodeText(*text, options);
   return Refuse("input: empty, allowed one of text, chat");
 }

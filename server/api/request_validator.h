@@ -24,6 +24,7 @@ inline constexpr int kMaxRequestIdBytes = 128;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopBytes = 256;
 inline constexpr int kMaxChatMessages = 1024;
+inline constexpr int kMaxTools = 128;
 inline constexpr int kMaxTokenizeBytes = 4 << 20;
 
 // What the loaded model and the configuration allow.
@@ -60,22 +61,24 @@ class RequestValidator {
   ThinkingIds thinking() const { return thinking_.load(); }
 
   absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
-  // Text or chat into token ids; the options are for text, `thinking` for chat.
+  // Text or chat into token ids; the options are for text, `thinking` and `tools` for chat.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
-                                                std::optional<bool> thinking = std::nullopt) const;
+                                                std::optional<bool> thinking = std::nullopt,
+                                                const ChatTools& tools = {}) const;
+  // Whether chat is taken, and with it tools.
+  bool has_chat() const { return chat_format_ != nullptr; }
   absl::StatusOr<std::string> Detokenize(std::span<const int32_t> token_ids) const;
 
   const RequestLimits& limits() const { return limits_; }
 
  private:
   absl::Status CheckLengths(const ClientRequest& client) const;
-  absl::Status CheckPromptLength(const PromptInput& input) const;
+  absl::Status CheckPromptLength(const PromptInput& input, const ChatTools& tools) const;
   // EOS, and for chat the tokens that begin another turn.
   std::vector<int32_t> EndIds(const PromptInput& input) const;
-  absl::StatusOr<std::vector<int32_t>> PromptIds(PromptInput input, bool parse_special,
-                                                 std::optional<bool> thinking) const;
-  absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages,
-                                               std::optional<bool> thinking) const;
+  absl::StatusOr<std::vector<int32_t>> PromptIds(ClientRequest& client) const;
+  absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages, std::optional<bool> thinking,
+                                               const ChatTools& tools) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text,
                                                   const EncodeOptions& options) const;
   absl::Status CheckIds(const char* field, std::span<const int32_t> ids) const;

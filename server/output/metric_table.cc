@@ -34,6 +34,9 @@ constexpr MetricRow kMetrics[] = {
      "1 while forced acceptance is configured: tokens are not the model's."},
     {"foredraft_requests_total", kCounter, "outcome (stop, length, cancelled, deadline, rejected, error)",
      "Requests ended, by outcome."},
+    {"foredraft_tool_calls_total", kCounter, "result (complete, incomplete, text)",
+     "Calls of tools in answers. Incomplete: the answer ended within the call, or went on otherwise than the "
+     "model's format says. Text: what began like a call was none, or of an unknown tool."},
     {"foredraft_prompt_tokens_total", kCounter, "", "Prompt tokens of requests."},
     {"foredraft_generation_tokens_total", kCounter, "", "Tokens emitted."},
     {"foredraft_request_prompt_tokens", kHistogram, "", "Prompt tokens of a request."},

@@ -112,6 +112,9 @@ void Metrics::AddRequests() {
         AddCounter("foredraft_requests_total", {{"outcome", FinishReasonName(finish)}});
   }
   rejected_ = AddCounter("foredraft_requests_total", {{"outcome", "rejected"}});
+  complete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "complete"}});
+  incomplete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "incomplete"}});
+  text_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "text"}});
   prompt_tokens_ = AddCounter("foredraft_prompt_tokens_total");
   generation_tokens_ = AddCounter("foredraft_generation_tokens_total");
   prompt_lengths_ = AddHistogram("foredraft_request_prompt_tokens", TokenCounts());
@@ -260,6 +263,12 @@ void Metrics::RecordEnd(FinishReason finish, double request_seconds, int generat
   requests_[static_cast<size_t>(finish)]->Increment();
   generation_lengths_->Observe(generated_tokens);
   e2e_->Observe(request_seconds);
+}
+
+void Metrics::CountToolCalls(int complete, int incomplete, bool has_text) {
+  complete_calls_->Increment(complete);
+  incomplete_calls_->Increment(incomplete);
+  text_calls_->Increment(has_text ? 1 : 0);
 }
 
 void Metrics::RecordRejected() { rejected_->Increment(); }

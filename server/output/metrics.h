@@ -59,6 +59,8 @@ class Metrics : public prometheus::Collectable {
   // whose client has left, and that client is never told of its cached tokens.
   void RecordPrefix(int queried_tokens, int cached_tokens);
   void RecordEnd(FinishReason finish, double request_seconds, int generated_tokens);
+  // The calls of tools in an answer that has ended; has_text: what began like a call was none.
+  void CountToolCalls(int complete, int incomplete, bool has_text);
 
   // gRPC and tokenizer threads: a request was refused before the serving loop saw it.
   void RecordRejected();
@@ -150,6 +152,7 @@ class Metrics : public prometheus::Collectable {
   std::array<PhaseCounters, 2> phases_;           // by Phase
   std::array<prometheus::Counter*, 6> requests_;  // by FinishReason; kNone has none
   prometheus::Counter* rejected_;
+  prometheus::Counter *complete_calls_, *incomplete_calls_, *text_calls_;
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;

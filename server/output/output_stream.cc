@@ -34,6 +34,10 @@ absl::Status StatusOf(const RequestUpdate& update, const std::string& request_id
 
 }  // namespace
 
+const char* FinishReasonName(const OutputEnd& end) {
+  return end.called_tools ? "tool_calls" : FinishReasonName(end.finish);
+}
+
 const char* FinishReasonName(FinishReason finish) {
   switch (finish) {
     case FinishReason::kStop:
@@ -60,6 +64,7 @@ OutputStream::OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics&
       phase_(spec_.prompt_phase),
       last_token_time_(spec_.arrival) {
   stats_.prompt_tokens = spec_.prompt_tokens;
+  if (spec_.answer) splitter_.emplace(*std::move(spec_.answer), spec_.thinking, tokenizer);
 }
 
 OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
@@ -67,7 +72,7 @@ OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
   Emitted tokens = EmitTokens(update);
   const int emitted = tokens.token_count();
   if (emitted > 0) CountTokens(update, emitted, now);
-  if (matched_stop_) {
+  if (is_over()) {
     ended_by_text_ = update.finish == FinishReason::kNone;
     End({.finish = FinishReason::kStop, .matched_stop = matched_stop_}, now);
   } else if (update.finish != FinishReason::kNone) {
@@ -80,7 +85,9 @@ OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
   }
   update.token_ids.resize(emitted);
   if (!update.logprobs.empty()) update.logprobs.resize(emitted);
-  return {.text = std::move(tokens.text),
+  return {.text = std::move(tokens.answer.text),
+          .thinking = std::move(tokens.answer.thinking),
+          .calls = std::move(tokens.answer.calls),
           .token_ids = std::move(update.token_ids),
           .marks = std::move(tokens.marks),
           .logprobs = std::move(update.logprobs),
@@ -95,25 +102,38 @@ OutputStream::Emitted OutputStream::EmitTokens(const RequestUpdate& update) {
   Emitted emitted;
   const int count = static_cast<int>(update.token_ids.size());
   emitted.marks.reserve(count);
-  const auto add_text = [&](const std::string& piece) {
-    if (!emitted.marks.empty()) emitted.marks.back().text_bytes += static_cast<int32_t>(piece.size());
-    emitted.text += Match(piece);
-  };
-  for (int i = 0; i < count && !matched_stop_.has_value(); ++i) {
+  for (int i = 0; i < count && !is_over(); ++i) {
     if (i == (update.first_token ? 1 : 0)) step_phase_ = phase_;
     CountPhase(update.token_ids[i]);
     emitted.marks.push_back({.origin = TokenOrigin::kDrafted});
     // The stop token that ended the sequence is counted but not shown.
     if (update.finish == FinishReason::kStop && i == count - 1) break;
-    add_text(detokenizer_.Append({&update.token_ids[i], 1}));
+    AddText(update.token_ids[i], detokenizer_.Append({&update.token_ids[i], 1}), emitted);
   }
   MarkOrigins(update.first_token, emitted.marks);
-  if (update.finish != FinishReason::kNone && !matched_stop_.has_value()) {
+  const bool ends = update.finish != FinishReason::kNone;
+  if (ends && !is_over()) {
     // At the end, send an incomplete character and text that could have begun a stop string.
-    add_text(detokenizer_.Flush());
-    emitted.text += stop_matcher_.Flush();
+    AddText(kNoToken, detokenizer_.Flush(), emitted);
+    AddSafeText(stop_matcher_.Flush(), emitted);
   }
+  if (splitter_ && (ends || is_over())) splitter_->End(emitted.answer);
   return emitted;
+}
+
+void OutputStream::AddText(int32_t token_id, const std::string& piece, Emitted& emitted) {
+  auto bytes = static_cast<int32_t>(piece.size());
+  if (splitter_ && token_id != kNoToken) bytes -= splitter_->AddToken(token_id, bytes);
+  if (!emitted.marks.empty()) emitted.marks.back().text_bytes += bytes;
+  AddSafeText(Match(piece), emitted);
+}
+
+void OutputStream::AddSafeText(std::string_view text, Emitted& emitted) {
+  if (splitter_) {
+    splitter_->AddText(text, emitted.answer);
+  } else {
+    emitted.answer.text += text;
+  }
 }
 
 std::string OutputStream::Match(std::string_view piece) {
@@ -171,6 +191,12 @@ void OutputStream::End(OutputEnd end, SteadyTime now) {
   if (stats_.completion_tokens == 0) metrics_.RecordPrompt(spec_.prompt_tokens);
   CHECK(end.finish != FinishReason::kNone) << "request " << spec_.request_id << " ended without a reason";
   metrics_.RecordEnd(end.finish, Seconds(spec_.arrival, now), stats_.completion_tokens);
+  if (splitter_) {
+    const AnswerParser& parser = splitter_->parser();
+    metrics_.CountToolCalls(parser.complete_calls(), parser.incomplete_calls(), parser.has_broken_call());
+    end.called_tools = end.finish == FinishReason::kStop && !end.matched_stop && !end.matched_stop_token_id &&
+                       parser.complete_calls() > 0 && parser.incomplete_calls() == 0;
+  }
   end_ = std::move(end);
 }
 

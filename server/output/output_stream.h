@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "scheduler/request.h"
+#include "server/output/answer_splitter.h"
 #include "server/output/metrics.h"
 #include "server/output/response_sink.h"
 #include "server/text/detokenizer.h"
@@ -29,6 +30,7 @@ struct OutputSpec {
   std::vector<int32_t> stop_token_ids;  // the request's own, without EOS
   Phase prompt_phase = Phase::kAnswer;
   ThinkingIds thinking;
+  std::optional<AnswerOptions> answer;  // of chat: how thinking and calls are taken apart from the text
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();
   std::shared_ptr<const void> queue_place;  // given back at the first token, or with the stream
@@ -54,15 +56,21 @@ class OutputStream {
  private:
   struct Emitted {
     std::vector<TokenMark> marks;  // one per token
-    std::string text;
+    AnswerDelta answer;            // without AnswerOptions all is text
 
     int token_count() const { return static_cast<int>(marks.size()); }
   };
   // The update's tokens up to the one that completes a stop string.
   Emitted EmitTokens(const RequestUpdate& update);
+  // Adds a token's text, or with kNoToken what the detokenizer held back.
+  void AddText(int32_t token_id, const std::string& piece, Emitted& emitted);
+  // Adds text that no stop string begins in.
+  void AddSafeText(std::string_view text, Emitted& emitted);
   // Returns the text that may be sent once `piece` has come; sets matched_stop_ if it completes a stop
   // string.
   std::string Match(std::string_view piece);
+  // Whether what the output has so far ends it, whatever the engine says.
+  bool is_over() const { return matched_stop_.has_value() || (splitter_ && splitter_->parser().is_over()); }
   void CountPhase(int32_t token_id);
   void CountTokens(const RequestUpdate& update, int emitted, SteadyTime now);
   void CountStep(const StepStats& step, int emitted);
@@ -72,8 +80,9 @@ class OutputStream {
   Metrics& metrics_;
   Detokenizer detokenizer_;
   StopMatcher stop_matcher_;
-  Phase phase_;                        // after the last token
-  Phase step_phase_ = Phase::kAnswer;  // of the last decode step: that of its first row
+  std::optional<AnswerSplitter> splitter_;  // with AnswerOptions
+  Phase phase_;                             // after the last token
+  Phase step_phase_ = Phase::kAnswer;       // of the last decode step: that of its first row
   RequestStats stats_;
   SteadyTime last_token_time_;
   bool ended_by_text_ = false;

@@ -179,7 +179,7 @@ void OutputThread::Close(uint64_t id, OutputDelta last) {
       absl::StrFormat(
           "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, queue %.1f ms, "
           "first token %.1f ms, total %.1f ms%s",
-          FinishReasonName(opened.stream->end()->finish), stats.prompt_tokens, stats.cached_tokens,
+          FinishReasonName(*opened.stream->end()), stats.prompt_tokens, stats.cached_tokens,
           stats.completion_tokens, stats.steps, stats.accepted_tokens, stats.draft_tokens, stats.queue_ms,
           stats.ttft_ms, stats.total_ms, stats.forced ? ", forced acceptance" : ""));
   opened.sink->End(std::move(last), *opened.stream->end());

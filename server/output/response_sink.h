@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "kernels/slot_arrays.h"
 #include "scheduler/request.h"
+#include "server/text/answer_parser.h"
 
 namespace foredraft {
 
@@ -56,12 +57,14 @@ struct TokenMark {
   TokenOrigin origin = TokenOrigin::kTarget;
   // Bytes of the output's text, 0 where the token completes no character. All tokens' bytes in order are the
   // text, with what is held back because a stop string may begin in it, and with a stop string that was
-  // found.
+  // found. Of a chat answer they are thinking, text and what spells out calls; the tags of thinking count 0.
   int32_t text_bytes = 0;
 };
 
 struct OutputDelta {
-  std::string text;  // whole characters
+  std::string text;              // whole characters; of a chat answer without thinking and calls
+  std::string thinking;          // of a chat answer, without its tags
+  std::vector<CallDelta> calls;  // of a chat answer, ascending by index
   std::vector<int32_t> token_ids;
   std::vector<TokenMark> marks;        // one per token
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
@@ -70,6 +73,8 @@ struct OutputDelta {
   // Appends the delta that follows this one.
   void Append(OutputDelta next) {
     text.append(next.text);
+    thinking.append(next.thinking);
+    AppendCalls(calls, std::move(next.calls));
     token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
     marks.insert(marks.end(), next.marks.begin(), next.marks.end());
     logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
@@ -79,6 +84,8 @@ struct OutputDelta {
   // Clears everything but the stats; keeps the capacity.
   void Clear() {
     text.clear();
+    thinking.clear();
+    calls.clear();
     token_ids.clear();
     marks.clear();
     logprobs.clear();
@@ -89,7 +96,8 @@ struct OutputEnd {
   FinishReason finish = FinishReason::kNone;
   std::optional<std::string> matched_stop;
   std::optional<int32_t> matched_stop_token_id;
-  absl::Status status;  // of the call; ok for stop and length
+  bool called_tools = false;  // the answer ended by itself and has calls, all of them complete
+  absl::Status status;        // of the call; ok for stop and length
 };
 
 // The response side of one call. Push and End are called by one thread at a time and never block.
@@ -108,5 +116,7 @@ class ResponseSink {
 
 // "stop", "length", "cancelled", "deadline", "error"; "" for kNone.
 const char* FinishReasonName(FinishReason finish);
+// As clients get it: the reason's name, or "tool_calls".
+const char* FinishReasonName(const OutputEnd& end);
 
 }  // namespace foredraft

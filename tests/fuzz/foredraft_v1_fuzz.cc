@@ -1,6 +1,8 @@
 // Requests of foredraft.v1: refused with one line that names a field, or good for scheduler and device; then
 // an answer, translated into the messages of both ways to ask. Tokenize and Detokenize too.
 
+#include <utility>
+
 #include "base/check.h"
 #include "foredraft/v1/generation.pb.h"
 #include "server/api/foredraft_v1/messages.h"
@@ -13,21 +15,34 @@ namespace {
 
 void CheckChunks(const ServedAbacus::Answer& answer, const ResponseLabels& labels) {
   v1::GenerateChunk chunk;
+  CallJoiner joiner;
   int64_t tokens = 0;
-  std::string text;
+  std::string text, thinking;
+  std::vector<std::string> calls;
+  const auto add_calls = [&calls](const auto& message) {
+    for (const v1::ToolCall& call : message.tool_calls()) calls.push_back(call.SerializeAsString());
+  };
   for (const OutputDelta& delta : answer.deltas) {
-    FillChunk(delta, labels, &chunk);
+    FillChunk(delta, labels, joiner, &chunk);
+    const bool is_last = &delta == &answer.deltas.back();
+    if (!is_last) add_calls(chunk);
     CHECK_EQ(chunk.index(), tokens);
     CHECK_EQ(chunk.token_origins_size(), chunk.token_ids_size());
     CHECK_EQ(chunk.token_text_bytes_size(), chunk.token_ids_size());
     tokens += chunk.token_ids_size();
     text += chunk.text();
+    thinking += chunk.thinking();
   }
-  FillEnd(answer.stats, answer.end, labels, &chunk);
+  FillEnd(answer.stats, answer.end, labels, joiner, &chunk);
+  add_calls(chunk);
   CHECK_EQ(chunk.usage().completion_tokens(), tokens);
   v1::GenerateResponse response;
   FillResponse(answer.whole, answer.end, labels, &response);
   CHECK_EQ(response.text(), text);
+  CHECK_EQ(response.thinking(), thinking);
+  const std::vector<std::string> joined = std::exchange(calls, {});
+  add_calls(response);
+  CHECK(joined == calls) << joined.size() << " calls, whole " << calls.size();
   CHECK_EQ(response.token_ids_size(), tokens);
   CHECK_EQ(response.finish_reason(), chunk.finish_reason());
   v1::GenerateResponse again;
@@ -48,8 +63,9 @@ void Tokenize(const v1::TokenizeRequest& wire) {
   const RequestValidator& validator = ServedAbacus::Get().validator();
   const bool add_bos = !wire.has_add_bos() || wire.add_bos();
   const auto thinking = wire.has_thinking() ? std::optional<bool>(wire.thinking()) : std::nullopt;
-  const auto ids = validator.Tokenize(ReadInput(wire),
-                                      {.parse_special = wire.parse_special(), .add_bos = add_bos}, thinking);
+  const auto ids =
+      validator.Tokenize(ReadInput(wire), {.parse_special = wire.parse_special(), .add_bos = add_bos},
+                         thinking, ReadTools(wire.chat()));
   if (!ids.ok()) return ServedAbacus::CheckRefusal(ids.status());
   const auto text = validator.Detokenize(*ids);
   CHECK(text.ok()) << text.status();

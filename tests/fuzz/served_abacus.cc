@@ -74,15 +74,25 @@ class PretendedEngine {
   bool first_ = true;
 };
 
-// The text of all tokens, as their marks say, is what was sent, and a stop string that was found.
-void CheckText(const ServedAbacus::Answer& answer, const std::vector<std::string>& stops) {
+// The text of all tokens, as their marks say, is what was sent, and a stop string that was found. A chat's
+// answer is in parts; what spells out calls is in none.
+void CheckText(const ServedAbacus::Answer& answer, const std::vector<std::string>& stops, bool is_chat) {
   CHECK(IsValidUtf8(answer.whole.text)) << answer.whole.text;
+  CHECK(IsValidUtf8(answer.whole.thinking)) << answer.whole.thinking;
+  for (const CallDelta& call : answer.whole.calls) {
+    CHECK(IsValidUtf8(call.arguments) && !call.id.empty() && !call.name.empty()) << call.arguments;
+  }
   for (const std::string& stop : stops) CHECK(answer.whole.text.find(stop) == std::string::npos) << stop;
   int64_t marked = 0;
   for (const TokenMark& mark : answer.whole.marks) marked += mark.text_bytes;
   const size_t matched = answer.end.matched_stop ? answer.end.matched_stop->size() : 0;
-  CHECK_GE(marked, static_cast<int64_t>(answer.whole.text.size() + matched));
-  CHECK(matched > 0 || marked == static_cast<int64_t>(answer.whole.text.size())) << marked;
+  const auto sent = static_cast<int64_t>(answer.whole.text.size() + answer.whole.thinking.size());
+  if (is_chat) {
+    CHECK(answer.whole.calls.empty() && matched == 0 ? marked == sent : marked >= sent) << marked;
+    return;
+  }
+  CHECK_GE(marked, sent + static_cast<int64_t>(matched));
+  CHECK(matched > 0 || marked == sent) << marked;
 }
 
 void CheckCounts(const ServedAbacus::Answer& answer) {
@@ -149,6 +159,7 @@ void ServedAbacus::CheckRequest(const Request& request) const {
 ServedAbacus::Answer ServedAbacus::Play(CheckedRequest checked) {
   CheckRequest(checked.request);
   const std::vector<std::string> stops = checked.spec.stop;
+  const bool is_chat = checked.spec.answer.has_value();
   CHECK_EQ(static_cast<size_t>(checked.spec.prompt_tokens), checked.request.prompt_ids.size());
   SteadyTime now{};
   PretendedEngine engine(checked.request);
@@ -163,7 +174,7 @@ ServedAbacus::Answer ServedAbacus::Play(CheckedRequest checked) {
   answer.stats = stream.stats();
   for (const OutputDelta& delta : answer.deltas) answer.whole.Append(delta);
   CheckCounts(answer);
-  CheckText(answer, stops);
+  CheckText(answer, stops, is_chat);
   return answer;
 }
 

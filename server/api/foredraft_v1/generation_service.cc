@@ -34,6 +34,7 @@ class V1StreamCall final : public StreamCall, public grpc::ServerWriteReactor<v1
   bool HasLastMessage(const OutputEnd& end) const override;
 
   v1::GenerateChunk chunk_;  // owned by gRPC while a write is outstanding
+  CallJoiner calls_;         // likewise: a chunk is filled only when none is being written
 };
 
 // Generate: the answer in one piece. A request that its deadline ends has no answer.
@@ -64,8 +65,8 @@ std::shared_ptr<V1StreamCall> V1StreamCall::Create(grpc::CallbackServerContext* 
 }
 
 void V1StreamCall::WriteMessage(const OutputDelta& delta, const OutputEnd* end) {
-  FillChunk(delta, labels(), &chunk_);
-  if (end != nullptr) FillEnd(delta.stats, *end, labels(), &chunk_);
+  FillChunk(delta, labels(), calls_, &chunk_);
+  if (end != nullptr) FillEnd(delta.stats, *end, labels(), calls_, &chunk_);
   StartWrite(&chunk_);
 }
 
@@ -149,8 +150,9 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
                                      .add_bos = !request->has_add_bos() || request->add_bos()};
       const std::optional<bool> thinking =
           request->has_thinking() ? std::optional<bool>(request->thinking()) : std::nullopt;
-      ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                       parts->validator->Tokenize(ReadInput(*request), options, thinking));
+      ASSIGN_OR_RETURN(
+          const std::vector<int32_t> ids,
+          parts->validator->Tokenize(ReadInput(*request), options, thinking, ReadTools(request->chat())));
       response->mutable_token_ids()->Add(ids.begin(), ids.end());
       return absl::OkStatus();
     };
@@ -178,7 +180,10 @@ grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContex
                                                       const v1::GetModelRequest*,
                                                       v1::GetModelResponse* response) {
   const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
-  if (parts.ok()) FillModel((*parts)->model, (*parts)->validator->thinking(), response);
+  if (parts.ok()) {
+    const RequestValidator& validator = *(*parts)->validator;
+    FillModel((*parts)->model, validator.thinking(), validator.has_chat(), response);
+  }
   return FinishNow(context, parts.status());
 }
 

@@ -1,12 +1,21 @@
 #include "server/api/foredraft_v1/messages.h"
 
+#include <utility>
+
 namespace foredraft {
 namespace {
 
 ChatMessages ReadChat(const v1::Chat& wire) {
   ChatMessages messages;
   for (const v1::ChatMessage& message : wire.messages()) {
-    messages.push_back({.role = message.role(), .content = message.content()});
+    ChatMessage& read = messages.emplace_back();
+    read.role = message.role();
+    read.content = message.content();
+    read.tool_call_id = message.tool_call_id();
+    read.thinking = message.thinking();
+    for (const v1::ToolCall& call : message.tool_calls()) {
+      read.tool_calls.push_back({.id = call.id(), .name = call.name(), .arguments = call.arguments()});
+    }
   }
   return messages;
 }
@@ -63,6 +72,16 @@ void FillTiming(const RequestStats& stats, v1::Timing* timing) {
   timing->set_tokens_per_second(stats.tokens_per_second());
 }
 
+template <class Message>
+void AddCalls(const std::vector<ToolCall>& calls, Message* message) {
+  for (const ToolCall& call : calls) {
+    v1::ToolCall* wire = message->add_tool_calls();
+    wire->set_id(call.id);
+    wire->set_name(call.name);
+    wire->set_arguments(call.arguments);
+  }
+}
+
 v1::TokenOrigin OriginOf(const TokenMark& mark) {
   switch (mark.origin) {
     case TokenOrigin::kFirst:
@@ -77,8 +96,11 @@ v1::TokenOrigin OriginOf(const TokenMark& mark) {
 
 // The fields that GenerateChunk and GenerateResponse share: tokens, and how the request ended.
 template <class Message>
-void FillTokens(const OutputDelta& delta, const ResponseLabels& labels, Message* message) {
+void FillTokens(const OutputDelta& delta, const ResponseLabels& labels, CallJoiner& calls, Message* message) {
   message->set_text(delta.text);
+  message->set_thinking(delta.thinking);
+  message->clear_tool_calls();
+  AddCalls(calls.Add(delta.calls), message);
   message->mutable_token_ids()->Assign(delta.token_ids.begin(), delta.token_ids.end());
   message->clear_token_origins();
   message->clear_token_text_bytes();
@@ -103,10 +125,11 @@ void FillTokens(const OutputDelta& delta, const ResponseLabels& labels, Message*
 
 template <class Message>
 void FillFinish(const RequestStats& stats, const OutputEnd& end, const ResponseLabels& labels,
-                Message* message) {
+                CallJoiner& calls, Message* message) {
+  AddCalls(calls.TakeRest(), message);
   message->set_request_id(labels.request_id);
   message->set_seed(labels.seed);
-  message->set_finish_reason(FinishReasonName(end.finish));
+  message->set_finish_reason(FinishReasonName(end));
   if (end.matched_stop) message->set_matched_stop(*end.matched_stop);
   if (end.matched_stop_token_id) message->set_matched_stop_token_id(*end.matched_stop_token_id);
   FillTiming(stats, message->mutable_timing());
@@ -114,10 +137,42 @@ void FillFinish(const RequestStats& stats, const OutputEnd& end, const ResponseL
 
 }  // namespace
 
+ChatTools ReadTools(const v1::Chat& wire) {
+  ChatTools read;
+  for (const v1::Tool& tool : wire.tools()) {
+    read.tools.push_back({.name = tool.name(),
+                          .description = tool.description(),
+                          .parameters = tool.parameters(),
+                          .strict = tool.strict()});
+  }
+  read.choice = wire.tool_choice();
+  if (wire.has_parallel_tool_calls()) read.parallel = wire.parallel_tool_calls();
+  return read;
+}
+
+std::vector<ToolCall> CallJoiner::Add(const std::vector<CallDelta>& deltas) {
+  std::vector<ToolCall> whole;
+  for (const CallDelta& delta : deltas) {
+    if (delta.is_first()) open_ = ToolCall{.id = delta.id, .name = delta.name};
+    if (!open_.has_value()) continue;
+    open_->arguments += delta.arguments;
+    if (delta.complete) whole.push_back(*std::exchange(open_, std::nullopt));
+  }
+  return whole;
+}
+
+std::vector<ToolCall> CallJoiner::TakeRest() {
+  std::vector<ToolCall> rest;
+  if (open_.has_value()) rest.push_back(*std::exchange(open_, std::nullopt));
+  return rest;
+}
+
 ClientRequest ReadRequest(const v1::GenerateRequest& wire) {
   ClientRequest request;
   request.request_id = wire.request_id();
   request.input = ReadInput(wire);
+  if (wire.has_chat()) request.tools = ReadTools(wire.chat());
+  request.raw_text = wire.raw_text();
   if (wire.has_thinking()) request.thinking = wire.thinking();
   request.parse_special = wire.parse_special();
   request.sampling = ReadSampling(wire.sampling());
@@ -139,7 +194,8 @@ PromptInput ReadInput(const v1::TokenizeRequest& wire) {
   return {};
 }
 
-void FillChunk(const OutputDelta& delta, const ResponseLabels& labels, v1::GenerateChunk* chunk) {
+void FillChunk(const OutputDelta& delta, const ResponseLabels& labels, CallJoiner& calls,
+               v1::GenerateChunk* chunk) {
   const int index = delta.stats.completion_tokens - static_cast<int>(delta.token_ids.size());
   chunk->set_index(index);
   if (index == 0) {
@@ -149,21 +205,24 @@ void FillChunk(const OutputDelta& delta, const ResponseLabels& labels, v1::Gener
     chunk->clear_request_id();
     chunk->clear_seed();
   }
-  FillTokens(delta, labels, chunk);
+  FillTokens(delta, labels, calls, chunk);
 }
 
-void FillEnd(const RequestStats& stats, const OutputEnd& end, const ResponseLabels& labels,
+void FillEnd(const RequestStats& stats, const OutputEnd& end, const ResponseLabels& labels, CallJoiner& calls,
              v1::GenerateChunk* chunk) {
-  FillFinish(stats, end, labels, chunk);
+  FillFinish(stats, end, labels, calls, chunk);
 }
 
 void FillResponse(const OutputDelta& whole, const OutputEnd& end, const ResponseLabels& labels,
                   v1::GenerateResponse* response) {
-  FillTokens(whole, labels, response);
-  FillFinish(whole.stats, end, labels, response);
+  CallJoiner calls;
+  FillTokens(whole, labels, calls, response);
+  FillFinish(whole.stats, end, labels, calls, response);
 }
 
-void FillModel(const ModelCard& card, const ThinkingIds& thinking, v1::GetModelResponse* response) {
+void FillModel(const ModelCard& card, const ThinkingIds& thinking, bool has_tools,
+               v1::GetModelResponse* response) {
+  response->set_tools(has_tools);
   response->set_name(card.name);
   response->set_architecture(card.architecture);
   response->set_vocab_size(card.vocab_size);

@@ -57,15 +57,14 @@ class StreamChoice final : public StreamCall {
   bool HasLastMessage(const OutputEnd& end) const override { return end.status.ok(); }
 
   std::string Event(const OutputDelta& delta, const OutputEnd* end) {
-    if (!progress_.has_value()) progress_.emplace(labels(), *answer_->shape().tokenizer);
-    return ChunkEvent(answer_->shape(), index_, delta, end, labels(), *progress_);
+    return ChunkEvent(answer_->shape(), index_, delta, end, labels(), progress_);
   }
 
   const std::shared_ptr<CompletionAnswer> answer_;
   const int index_;
   // Owned by the write that is outstanding, else by the thread that starts the next one.
   ChoiceEnd ended_;
-  std::optional<ChoiceProgress> progress_;
+  ChoiceProgress progress_;
 };
 
 class WholeChoice final : public GenerationCall {

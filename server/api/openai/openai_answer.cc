@@ -28,9 +28,7 @@ json Envelope(const AnswerShape& shape, bool is_chunk) {
           {"choices", json::array()}};
 }
 
-json FinishOf(const OutputEnd* end) {
-  return end == nullptr ? json(nullptr) : json(FinishReasonName(end->finish));
-}
+json FinishOf(const OutputEnd* end) { return end == nullptr ? json(nullptr) : json(FinishReasonName(*end)); }
 
 // vLLM's field: what ended the answer, where it was a stop of the request's own.
 json StopOf(const OutputEnd* end) {
@@ -128,6 +126,37 @@ json ChoiceOf(const AnswerShape& shape, int index, json content, const OutputDel
   return choice;
 }
 
+json FunctionOf(const CallDelta& call) { return {{"name", call.name}, {"arguments", call.arguments}}; }
+
+// Of a stream: a call's id and name come once, its arguments piece by piece.
+json CallDeltas(const std::vector<CallDelta>& calls) {
+  json deltas = json::array();
+  for (const CallDelta& call : calls) {
+    if (call.is_first()) {
+      deltas.push_back(
+          {{"index", call.index}, {"id", call.id}, {"type", "function"}, {"function", FunctionOf(call)}});
+    } else if (!call.arguments.empty()) {
+      deltas.push_back({{"index", call.index}, {"function", {{"arguments", call.arguments}}}});
+    }
+  }
+  return deltas;
+}
+
+json MessageOf(const OutputDelta& whole) {
+  const auto or_null = [](const std::string& text, bool is_null) {
+    return is_null ? json(nullptr) : json(text);
+  };
+  json message = {{"role", "assistant"},
+                  {"content", or_null(whole.text, whole.text.empty() && !whole.calls.empty())},
+                  {"reasoning_content", or_null(whole.thinking, whole.thinking.empty())}};
+  if (whole.calls.empty()) return message;
+  json& calls = message["tool_calls"] = json::array();
+  for (const CallDelta& call : whole.calls) {
+    calls.push_back({{"id", call.id}, {"type", "function"}, {"function", FunctionOf(call)}});
+  }
+  return message;
+}
+
 json UsageOf(const std::vector<RequestStats>& stats, int choices_per_prompt) {
   int64_t prompt = 0, cached = 0, completion = 0, thinking = 0, accepted = 0, drafted = 0;
   for (size_t i = 0; i < stats.size(); ++i) {
@@ -159,9 +188,9 @@ std::string ChunkEvent(const AnswerShape& shape, int index, const OutputDelta& d
   if (shape.kind == OpenAiKind::kChat) {
     json message = json::object();
     if (!progress.has_begun) message["role"] = "assistant";
-    ThinkingSplit::Parts parts = progress.split.Feed(delta);
-    if (!parts.thinking.empty()) message["reasoning_content"] = std::move(parts.thinking);
-    if (!parts.answer.empty()) message["content"] = std::move(parts.answer);
+    if (!delta.thinking.empty()) message["reasoning_content"] = delta.thinking;
+    if (!delta.text.empty()) message["content"] = delta.text;
+    if (json calls = CallDeltas(delta.calls); !calls.empty()) message["tool_calls"] = std::move(calls);
     says_something |= !message.empty();
     content["delta"] = std::move(message);
   } else {
@@ -190,13 +219,10 @@ std::string WholeBody(const AnswerShape& shape, const std::vector<ChoiceEnd>& ch
   std::vector<RequestStats> stats;
   for (size_t i = 0; i < choices.size(); ++i) {
     const ChoiceEnd& choice = choices[i];
-    ChoiceProgress progress(choice.labels, *shape.tokenizer);
+    ChoiceProgress progress;
     json content;
     if (shape.kind == OpenAiKind::kChat) {
-      ThinkingSplit::Parts parts = progress.split.Feed(choice.whole);
-      content["message"] = {{"role", "assistant"}, {"content", std::move(parts.answer)}};
-      content["message"]["reasoning_content"] =
-          parts.thinking.empty() ? json(nullptr) : json(std::move(parts.thinking));
+      content["message"] = MessageOf(choice.whole);
     } else {
       content = choice.whole.text;
     }
@@ -305,6 +331,7 @@ std::string ParamOf(OpenAiKind kind, std::string_view text) {
   const std::pair<std::string_view, std::string_view> renamed[] = {
       {"sampling.", ""},
       {"chat.messages", "messages"},
+      {"chat.", ""},
       {"chat", "messages"},
       {"text", "prompt"},
       {"token_ids", "prompt"},

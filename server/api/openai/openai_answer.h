@@ -11,7 +11,6 @@
 #include "server/api/generation_call.h"
 #include "server/api/model_card.h"
 #include "server/api/openai/openai_request.h"
-#include "server/api/openai/thinking_split.h"
 #include "server/http/http_message.h"
 #include "server/output/response_sink.h"
 #include "server/text/tokenizer.h"
@@ -33,10 +32,6 @@ struct AnswerShape {
 
 // What a choice's text so far leaves for the next part of its stream. Owner: one choice; not thread-safe.
 struct ChoiceProgress {
-  ChoiceProgress(const ResponseLabels& labels, const Tokenizer& tokenizer)
-      : split(labels.prompt_phase, labels.thinking, tokenizer) {}
-
-  ThinkingSplit split;
   int64_t characters = 0;  // of the tokens so far
   bool has_begun = false;  // the role is sent
 };

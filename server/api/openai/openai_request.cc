@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "server/api/openai/field_reader.h"
+#include "server/api/openai/tool_fields.h"
 #include "server/text/utf8.h"
 
 namespace foredraft {
@@ -29,9 +30,8 @@ absl::Status Shortened(const absl::Status& status) {
 
 // Fields whose meaning foredraft does not have; each may still be sent with the value that changes nothing.
 void RefuseUnsupported(FieldReader& fields) {
-  constexpr char kTools[] = "tools are not supported yet, allowed unset";
-  for (const char* field : {"tools", "functions"}) fields.AllowOnly(field, json::array(), kTools);
-  for (const char* field : {"tool_choice", "function_call"}) fields.AllowOnly(field, "none", kTools);
+  fields.AllowOnly("functions", json::array(), "allowed unset: tools is their newer name");
+  fields.AllowOnly("function_call", "none", "allowed unset: tool_choice is its newer name");
   fields.AllowOnly("response_format", json::object({{"type", "text"}}),
                    "constrained output is not supported yet, allowed {\"type\":\"text\"}");
   for (const char* field : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
@@ -60,8 +60,7 @@ void RefuseUnsupported(FieldReader& fields) {
 // Fields about the caller, the account or the place of computing: other servers of this API ignore them, too.
 void IgnoreHarmless(FieldReader& fields) {
   fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-                 "prompt_cache_retention", "parallel_tool_calls", "prediction",
-                 "spaces_between_special_tokens"});
+                 "prompt_cache_retention", "prediction", "spaces_between_special_tokens"});
 }
 
 // A message's text: a string, or parts of type text, which become lines.
@@ -94,16 +93,22 @@ absl::StatusOr<ChatMessage> ReadMessage(const json& message, const std::string& 
   ChatMessage read;
   read.role = fields.String("role").value_or("");
   if (read.role == "developer") read.role = "system";  // OpenAI's newer name
-  if (const json* content = fields.Find("content"); content == nullptr) {
-    fields.Refuse("content", "absent, required");
-  } else {
+  if (const json* calls = fields.Find("tool_calls"); calls != nullptr) {
+    ASSIGN_OR_RETURN(read.tool_calls, ReadToolCalls(*calls, name + ".tool_calls"));
+  }
+  read.tool_call_id = fields.String("tool_call_id").value_or("");
+  if (const json* content = fields.Find("content"); content != nullptr) {
     fields.Keep(ReadContent(*content, name + ".content", read.content));
+  } else if (read.tool_calls.empty()) {
+    fields.Refuse("content", "absent, required");
   }
-  for (const char* field : {"tool_calls", "function_call", "tool_call_id"}) {
-    fields.AllowOnly(field, json::array(), "tools are not supported yet, allowed unset");
-  }
-  // Past answers lose their thinking in every template. Names, refusals and sounds are not rendered.
-  fields.Ignore({"name", "reasoning_content", "reasoning", "refusal", "annotations", "audio"});
+  // vLLM's newer name of reasoning_content is reasoning.
+  const std::optional<std::string> reasoning = fields.String("reasoning");
+  read.thinking = fields.String("reasoning_content").value_or(reasoning.value_or(""));
+  if (read.role != "assistant") read.thinking.clear();
+  fields.AllowOnly("function_call", json::object(), "allowed unset: tool_calls is its newer name");
+  // Names, refusals and sounds are not rendered.
+  fields.Ignore({"name", "refusal", "annotations", "audio"});
   fields.RefuseUnknown();
   RETURN_IF_ERROR(fields.status());
   return read;
@@ -122,10 +127,11 @@ absl::StatusOr<ChatMessages> ReadMessages(const json* messages) {
   return read;
 }
 
-void ReadChat(FieldReader& fields, ClientRequest& request) {
+void ReadChat(FieldReader& fields, std::string_view body, ClientRequest& request) {
   absl::StatusOr<ChatMessages> messages = ReadMessages(fields.Find("messages"));
   fields.Keep(messages.status());
   if (messages.ok()) request.input = *std::move(messages);
+  request.tools = ReadTools(fields, body);
   if (const json* kwargs = fields.Find("chat_template_kwargs"); kwargs != nullptr && kwargs->is_object()) {
     FieldReader choices(*kwargs, "chat_template_kwargs.");
     for (const char* name : {"enable_thinking", "thinking"}) {  // GLM's name and DeepSeek's
@@ -251,7 +257,7 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_vie
   ReadStreaming(fields, request);
   std::vector<PromptInput> prompts(1);
   if (kind == OpenAiKind::kChat) {
-    ReadChat(fields, common);
+    ReadChat(fields, body, common);
     if (const std::optional<int32_t> most = fields.Int("max_completion_tokens")) common.max_tokens = most;
     prompts[0] = std::move(common.input);
   } else {
@@ -260,6 +266,9 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_vie
     absl::StatusOr<std::vector<PromptInput>> read = ReadPrompts(fields.Find("prompt"));
     fields.Keep(read.status());
     if (read.ok()) prompts = *std::move(read);
+    fields.AllowOnly("tools", json::array(), "allowed unset: /v1/chat/completions takes tools");
+    fields.AllowOnly("tool_choice", "none", "allowed unset: /v1/chat/completions takes tools");
+    fields.Ignore({"parallel_tool_calls"});
   }
   RefuseUnsupported(fields);
   IgnoreHarmless(fields);

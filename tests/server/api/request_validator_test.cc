@@ -57,7 +57,7 @@ const BadField kBadFields[] = {
     {"empty chat", [](Client& c) { c.input = ChatMessages{}; }, {"chat.messages: empty"}},
     {"role",
      [](Client& c) { c.input = ChatMessages{{.role = "tool"}}; },
-     {"chat.messages[0].role: \"tool\"", "system, user, assistant"}},
+     {"chat.messages[0].role: \"tool\"", "allowed behind"}},
     {"too many messages",
      [](Client& c) { c.input = ChatMessages(kMaxChatMessages + 1, {.role = "user"}); },
      {"chat.messages: 1,025 messages", "1,024"}},
@@ -291,6 +291,57 @@ TEST_F(RequestValidatorTest, ThinkingIsForChat) {
               HasSubstr("thinking: false"));
   EXPECT_THAT(std::string(validator.Tokenize("a", {}, true).status().message()),
               HasSubstr("thinking: given with text"));
+}
+
+TEST_F(RequestValidatorTest, RefusesToolsByName) {
+  const auto refusal = [this](ChatTools tools) {
+    return std::string(
+        Check({.input = ChatMessages{{.role = "user", .content = "a"}}, .tools = std::move(tools)})
+            .status()
+            .message());
+  };
+  const std::vector<ChatTool> tools = {{.name = "f"}};
+  EXPECT_EQ(refusal({.tools = tools, .choice = "required"}),
+            "chat.tool_choice: \"required\", allowed auto, none: forced calls take constrained output, which "
+            "is not "
+            "supported yet");
+  EXPECT_THAT(refusal({.tools = tools, .choice = "function:f"}),
+              HasSubstr("chat.tool_choice: \"function:f\""));
+  EXPECT_EQ(refusal({.tools = tools, .choice = "any"}), "chat.tool_choice: \"any\", allowed auto, none");
+  EXPECT_THAT(refusal({.tools = {{.name = "f", .strict = true}}}), HasSubstr("chat.tools[0].strict: true"));
+  EXPECT_THAT(refusal({.tools = {{.name = "f"}, {.name = "a b"}}}), HasSubstr("chat.tools[1].name: \"a b\""));
+  EXPECT_THAT(refusal({.tools = {{.name = "f"}, {.name = "f"}}}),
+              HasSubstr("chat.tools[1].name: \"f\", allowed a"));
+  EXPECT_THAT(refusal({.tools = {{.name = "f", .parameters = "[]"}}}),
+              HasSubstr("chat.tools[0].parameters: [], allowed a JSON schema"));
+  EXPECT_THAT(refusal({.tools = {{.name = "f", .parameters = "{"}}}),
+              HasSubstr("chat.tools[0].parameters: not JSON"));
+  EXPECT_THAT(refusal({.tools = std::vector<ChatTool>(129, {.name = "f"})}),
+              HasSubstr("129 tools, allowed at most 128"));
+  EXPECT_THAT(std::string(Check({.input = "a", .tools = {.tools = tools}}).status().message()),
+              HasSubstr("chat.tools: given with text, allowed with chat"));
+}
+
+TEST_F(RequestValidatorTest, OnlyChatIsTakenApart) {
+  EXPECT_FALSE(Check(Good())->spec.answer.has_value());
+  EXPECT_FALSE(Check({.input = "a"})->spec.answer.has_value());
+  // Tools in the prompt need more room than the fixture's limit.
+  RequestLimits limits = Limits();
+  limits.size.max_seq_len = 2048;
+  ClientRequest chat = {.input = ChatMessages{{.role = "user", .content = "a"}},
+                        .tools = {.tools = {{.name = "f"}}}};
+  const auto checked = Check(chat, limits);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  ASSERT_TRUE(checked->spec.answer.has_value());
+  EXPECT_TRUE(checked->spec.answer->begins_in_thinking);
+  EXPECT_EQ(checked->spec.answer->tools.size(), 1u);
+  const int with_tools = checked->spec.prompt_tokens;
+  chat.tools.choice = "none";
+  const auto none = Check(chat, limits);
+  EXPECT_TRUE(none->spec.answer->tools.empty());
+  EXPECT_LT(none->spec.prompt_tokens, with_tools);
+  chat.raw_text = true;
+  EXPECT_FALSE(Check(chat, limits)->spec.answer.has_value());
 }
 
 TEST_F(RequestValidatorTest, WithoutAChatFormatChatIsRefusedWithTheReason) {

@@ -19,54 +19,19 @@ const Tokenizer& Abacus() {
   return *tokenizer;
 }
 
-ThinkingIds Thinking() {
-  return {.begin = *Abacus().AddedTokenId("<think>"), .end = *Abacus().AddedTokenId("</think>")};
-}
-
-// A delta of these tokens, with `held` bytes at its end that are not sent yet.
-OutputDelta DeltaOf(const std::vector<int32_t>& ids, size_t held = 0, const std::string& before = "") {
-  OutputDelta delta{.text = before, .token_ids = ids};
+// A delta of these tokens, all of them text.
+OutputDelta DeltaOf(const std::vector<int32_t>& ids) {
+  OutputDelta delta{.token_ids = ids};
   for (const int32_t id : ids) {
     const std::string text(Abacus().TokenBytes(id));
     delta.text += text;
     delta.marks.push_back({.text_bytes = static_cast<int32_t>(text.size())});
   }
-  delta.text.resize(delta.text.size() - held);
   return delta;
 }
 
 std::vector<int32_t> Ids(const std::string& text) {
   return *Abacus().Encode(text, {.parse_special = true, .add_bos = false});
-}
-
-TEST(ThinkingSplit, SplitsWhereTheTokenStandsHoweverTheTextIsCut) {
-  const std::string text = "12 plus </think>is 3";
-  const std::vector<int32_t> ids = Ids(text);
-  for (size_t cut = 0; cut <= ids.size(); ++cut) {
-    ThinkingSplit split(Phase::kThinking, Thinking(), Abacus());
-    const auto first = split.Feed(DeltaOf({ids.begin(), ids.begin() + static_cast<long>(cut)}));
-    const auto second = split.Feed(DeltaOf({ids.begin() + static_cast<long>(cut), ids.end()}));
-    EXPECT_EQ(first.thinking + second.thinking, "12 plus ") << cut;
-    EXPECT_EQ(first.answer + second.answer, "is 3") << cut;
-  }
-}
-
-TEST(ThinkingSplit, TextThatIsHeldBackComesLater) {
-  const std::vector<int32_t> ids = Ids("ab</think>c");
-  ThinkingSplit split(Phase::kThinking, Thinking(), Abacus());
-  const auto first = split.Feed(DeltaOf(ids, /*held=*/6));  // of "</think>c" only "</t" is sent
-  EXPECT_EQ(first.thinking, "ab");
-  EXPECT_EQ(first.answer, "");
-  const auto second = split.Feed({.text = "hink>c"});
-  EXPECT_EQ(second.thinking, "");
-  EXPECT_EQ(second.answer, "c");
-}
-
-TEST(ThinkingSplit, WithoutMarkersAllTextHasThePhaseOfThePrompt) {
-  ThinkingSplit answer(Phase::kAnswer, {}, Abacus());
-  EXPECT_EQ(answer.Feed(DeltaOf(Ids("1+2"))).answer, "1+2");
-  ThinkingSplit thinking(Phase::kThinking, Thinking(), Abacus());
-  EXPECT_EQ(thinking.Feed(DeltaOf(Ids("1+2"))).thinking, "1+2");
 }
 
 AnswerShape ShapeOf(OpenAiKind kind) {
@@ -96,7 +61,9 @@ TEST(OpenAiAnswer, AWholeChatHasThinkingApartAndLogprobsPerToken) {
   const std::vector<int32_t> ids = Ids("1+2</think>3");
   ChoiceEnd end{.whole = WithLogprobs(DeltaOf(ids)),
                 .end = {.finish = FinishReason::kStop, .matched_stop = "4"},
-                .labels = {.seed = 9, .prompt_phase = Phase::kThinking, .thinking = Thinking()}};
+                .labels = {.seed = 9}};
+  end.whole.thinking = "1+2";
+  end.whole.text = "3";
   const json body = json::parse(WholeBody(ShapeOf(OpenAiKind::kChat), {end, end}, 2));
   EXPECT_EQ(body["object"], "chat.completion");
   const json& choice = body["choices"][1];
@@ -123,7 +90,7 @@ TEST(OpenAiAnswer, AWholeChatHasThinkingApartAndLogprobsPerToken) {
 
 TEST(OpenAiAnswer, TextOffsetsGoOnFromChunkToChunk) {
   const ResponseLabels labels;
-  ChoiceProgress progress(labels, Abacus());
+  ChoiceProgress progress;
   const AnswerShape shape = ShapeOf(OpenAiKind::kCompletion);
   std::string text;
   for (const std::string piece : {"12 +", " 3 ="}) {
@@ -144,7 +111,7 @@ TEST(OpenAiAnswer, AStreamsFirstChunkHasTheRoleAndEmptyOnesAreLeftOut) {
   AnswerShape shape = ShapeOf(OpenAiKind::kChat);
   shape.has_logprobs = shape.return_token_ids = false;
   const ResponseLabels labels;
-  ChoiceProgress progress(labels, Abacus());
+  ChoiceProgress progress;
   const json first =
       json::parse(ChunkEvent(shape, 0, DeltaOf(Ids("1")), nullptr, labels, progress).substr(6));
   EXPECT_EQ(first["choices"][0]["delta"], (json{{"role", "assistant"}, {"content", "1"}}));
@@ -155,6 +122,47 @@ TEST(OpenAiAnswer, AStreamsFirstChunkHasTheRoleAndEmptyOnesAreLeftOut) {
   EXPECT_EQ(last["choices"][0]["finish_reason"], "length");
 }
 
+TEST(OpenAiAnswer, AWholeChatHasItsCalls) {
+  AnswerShape shape = ShapeOf(OpenAiKind::kChat);
+  shape.has_logprobs = shape.return_token_ids = false;
+  ChoiceEnd end{.end = {.finish = FinishReason::kStop, .called_tools = true}};
+  end.whole.calls = {{.index = 0, .id = "a_0", .name = "f", .arguments = "{\"x\": 1}", .complete = true},
+                     {.index = 1, .id = "a_1", .name = "g", .arguments = "{}", .complete = true}};
+  const json choice = json::parse(WholeBody(shape, {end}, 1))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["stop_reason"], nullptr);
+  EXPECT_EQ(choice["message"]["content"], nullptr);
+  EXPECT_EQ(
+      choice["message"]["tool_calls"],
+      json::parse(R"([{"id": "a_0", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
+                            {"id": "a_1", "type": "function", "function": {"name": "g", "arguments": "{}"}}])"));
+  end.whole.text = "Hm.";
+  EXPECT_EQ(json::parse(WholeBody(shape, {end}, 1))["choices"][0]["message"]["content"], "Hm.");
+}
+
+TEST(OpenAiAnswer, AStreamsCallsComePieceByPiece) {
+  AnswerShape shape = ShapeOf(OpenAiKind::kChat);
+  shape.has_logprobs = shape.return_token_ids = false;
+  ChoiceProgress progress;
+  const auto delta_of = [&](std::vector<CallDelta> calls) {
+    OutputDelta delta;
+    delta.calls = std::move(calls);
+    const std::string event = ChunkEvent(shape, 0, delta, nullptr, {}, progress);
+    return event.empty() ? json() : json::parse(event.substr(6))["choices"][0]["delta"];
+  };
+  EXPECT_EQ(delta_of({{.index = 0, .id = "a_0", .name = "f"}}),
+            json::parse(R"({"role": "assistant", "tool_calls": [{"index": 0, "id": "a_0", "type": "function",
+                            "function": {"name": "f", "arguments": ""}}]})"));
+  EXPECT_EQ(delta_of({{.index = 0, .arguments = "{\"x\""}}),
+            json::parse(R"({"tool_calls": [{"index": 0, "function": {"arguments": "{\"x\""}}]})"));
+  EXPECT_EQ(delta_of({{.index = 0, .complete = true}}), json());  // nothing that a client sees
+  EXPECT_EQ(delta_of({{.index = 0, .arguments = ": 1}", .complete = true},
+                      {.index = 1, .id = "a_1", .name = "g", .arguments = "{}", .complete = true}}),
+            json::parse(R"({"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}},
+                            {"index": 1, "id": "a_1", "type": "function",
+                             "function": {"name": "g", "arguments": "{}"}}]})"));
+}
+
 TEST(OpenAiAnswer, ErrorsHaveOpenAisShapeAndTheDaemonsText) {
   const struct {
     absl::Status status;
@@ -163,6 +171,7 @@ TEST(OpenAiAnswer, ErrorsHaveOpenAisShapeAndTheDaemonsText) {
   } cases[] = {
       {absl::InvalidArgumentError("sampling.top_p: 2, allowed above 0 to 1"), 400, "top_p"},
       {absl::InvalidArgumentError("chat.messages[1].role: \"x\", allowed user"), 400, "messages[1].role"},
+      {absl::InvalidArgumentError("chat.tools[0].name: \"\", allowed 1"), 400, "tools[0].name"},
       {absl::InvalidArgumentError("logprobs: 30, allowed 0..20"), 400, "top_logprobs"},
       {absl::UnauthenticatedError("no token"), 401, nullptr},
       {absl::PermissionDeniedError("the token x"), 403, nullptr},

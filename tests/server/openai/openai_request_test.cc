@@ -91,9 +91,17 @@ TEST_P(RefusedField, IsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, RefusedField,
-    testing::Values(Refusal{"Tools", R"("tools": [{"type": "function"}])", "tools are not supported yet"},
-                    Refusal{"ToolChoice", R"("tool_choice": "auto")",
-                            "tool_choice: \"auto\", tools are not supported yet"},
+    testing::Values(Refusal{"Tools", R"("tools": [{"type": "function"}])", "tools[0].function: absent"},
+                    Refusal{"ToolsType", R"("tools": [{"type": "custom", "function": {}}])",
+                            "tools[0].type: \"custom\", allowed function"},
+                    Refusal{"ToolsList", R"("tools": {"a": 1})", "tools: {\"a\":1}, allowed a list"},
+                    Refusal{"ToolsSchema", R"("tools": [{"function": {"name": "f", "parameters": "{}"}}])",
+                            "tools[0].function.parameters: \"{}\", allowed a JSON schema"},
+                    Refusal{"ToolsUnknown", R"("tools": [{"function": {"name": "f", "paramters": {}}}])",
+                            "tools[0].function.paramters: unknown, nearest is tools[0].function.parameters"},
+                    Refusal{"ToolChoice", R"("tool_choice": {"type": "allowed_tools"})",
+                            "tool_choice.type: \"allowed_tools\", allowed function"},
+                    Refusal{"Functions", R"("functions": [{"name": "f"}])", "tools is their newer name"},
                     Refusal{"ResponseFormat", R"("response_format": {"type": "json_object"})",
                             "constrained output is not supported"},
                     Refusal{"LogitBias", R"("logit_bias": {"5": 1})", "logit_bias: {\"5\":1}, not supported"},
@@ -125,7 +133,46 @@ TEST(OpenAiRequest, RefusesMessagesByTheirPlace) {
   EXPECT_THAT(refusal(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"),
               HasSubstr("messages[0].content[0].type: \"image_url\", allowed text"));
   EXPECT_THAT(refusal(R"([{"role": "assistant", "content": "", "tool_calls": [{}]}])"),
-              HasSubstr("messages[0].tool_calls: [{}], tools are not supported yet"));
+              HasSubstr("messages[0].tool_calls[0].function: absent"));
+}
+
+TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
+  const ClientRequest client = Read(OpenAiKind::kChat, R"({
+    "messages": [{"role": "user", "content": "Paris?"},
+      {"role": "assistant", "content": null, "reasoning_content": "Look.", "tool_calls": [{"id": "c1", "index": 0,
+        "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"}}]},
+      {"role": "tool", "tool_call_id": "c1", "name": "get_weather", "content": "sunny"}],
+    "tools": [{"type": "function", "function": {"name": "get_weather", "description": "d", "strict": false,
+      "parameters": {"type": "object", "properties": {"zip": {"type": "string"}, "city": {"type": "string"}},
+                     "additionalProperties": false}}},
+      {"type": "function", "function": {"name": "now"}}],
+    "tool_choice": "auto", "parallel_tool_calls": false})")
+                                   .prompts.at(0);
+  const auto& messages = std::get<ChatMessages>(client.input);
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[1].thinking, "Look.");
+  ASSERT_EQ(messages[1].tool_calls.size(), 1u);
+  EXPECT_EQ(messages[1].tool_calls[0].id, "c1");
+  EXPECT_EQ(messages[1].tool_calls[0].name, "get_weather");
+  EXPECT_EQ(messages[1].tool_calls[0].arguments, "{\"city\": \"Paris\"}");
+  EXPECT_EQ(messages[2].tool_call_id, "c1");
+  EXPECT_EQ(client.tools.choice, "auto");
+  EXPECT_FALSE(client.tools.parallel);
+  ASSERT_EQ(client.tools.tools.size(), 2u);
+  EXPECT_EQ(client.tools.tools[0].description, "d");
+  // The keys keep their order, which the model sees.
+  EXPECT_EQ(client.tools.tools[0].parameters,
+            R"({"type":"object","properties":{"zip":{"type":"string"},"city":{"type":"string"}},)"
+            R"("additionalProperties":false})");
+  EXPECT_EQ(client.tools.tools[1].parameters, "");
+  const auto choice = [](const std::string& value) {
+    return Read(OpenAiKind::kChat,
+                R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": )" + value + "}")
+        .prompts.at(0)
+        .tools.choice;
+  };
+  EXPECT_EQ(choice("\"required\""), "required");
+  EXPECT_EQ(choice(R"({"type": "function", "function": {"name": "f"}})"), "function:f");
 }
 
 TEST(OpenAiRequest, HostileBodiesEndInAShortLine) {

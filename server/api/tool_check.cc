@@ -1,0 +1,69 @@
+#include "server/api/tool_check.h"
+
+#include <cstddef>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/grouped_digits.h"
+#include "base/status_macros.h"
+#include "config/json_text.h"
+#include "server/api/request_validator.h"
+#include "server/text/conversation_check.h"
+
+namespace foredraft {
+namespace {
+
+template <class... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::Status CheckChoice(const ChatTools& tools) {
+  const std::string& choice = tools.choice;
+  if (choice.empty() || choice == "auto" || choice == "none") return absl::OkStatus();
+  const std::string shown = ShowJson(choice);
+  if (choice == "required" || choice.starts_with("function:")) {
+    return Refuse("chat.tool_choice: ", shown,
+                  ", allowed auto, none: forced calls take constrained output, which is not supported yet");
+  }
+  return Refuse("chat.tool_choice: ", shown, ", allowed auto, none");
+}
+
+absl::Status CheckTool(const ChatTool& tool, const std::string& name) {
+  if (!IsToolName(tool.name)) {
+    return Refuse(name, ".name: ", ShowJson(tool.name), ", allowed 1..", kMaxToolNameBytes,
+                  " letters, digits, _, - and .");
+  }
+  if (tool.strict) {
+    return Refuse(
+        name,
+        ".strict: true, allowed false: arguments that are bound to follow the schema take constrained "
+        "output, which is not supported yet");
+  }
+  if (tool.parameters.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const nlohmann::json schema, ParseJson(tool.parameters, name + ".parameters"));
+  if (schema.is_object()) return absl::OkStatus();
+  return Refuse(name, ".parameters: ", ShowJson(schema), ", allowed a JSON schema, which is an object");
+}
+
+}  // namespace
+
+absl::Status CheckTools(const ChatTools& tools) {
+  RETURN_IF_ERROR(CheckChoice(tools));
+  if (tools.tools.size() > kMaxTools) {
+    return Refuse("chat.tools: ", Grouped(static_cast<int64_t>(tools.tools.size())),
+                  " tools, allowed at most ", kMaxTools);
+  }
+  std::set<std::string> names;
+  for (size_t i = 0; i < tools.tools.size(); ++i) {
+    const std::string name = absl::StrCat("chat.tools[", i, "]");
+    RETURN_IF_ERROR(CheckTool(tools.tools[i], name));
+    if (!names.insert(tools.tools[i].name).second) {
+      return Refuse(name, ".name: ", ShowJson(tools.tools[i].name), ", allowed a name once");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

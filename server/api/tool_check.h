@@ -1,0 +1,14 @@
+#pragma once
+
+// Checks the tools of a chat request.
+
+#include "absl/status/status.h"
+#include "server/text/chat_message.h"
+
+namespace foredraft {
+
+// INVALID_ARGUMENT names the field of chat, its value and what is allowed. Forced calls (tool_choice
+// "required" or a function) and strict arguments take constrained output, which the daemon does not have.
+absl::Status CheckTools(const ChatTools& tools);
+
+}  // namespace foredraft
