@@ -104,9 +104,36 @@ std::vector<TokenSpans::Piece> TokenSpans::Divide(std::string_view text, size_t 
 }
 
 std::string AnswerText::Add(const v1::GenerateChunk& chunk) {
-  if (!thinking_text_.has_value()) thinking_text_.emplace(BeginsInThinking(chunk));
   spans_.Add(chunk);
+  if (style_.apart) {
+    std::string out = Print(PartsOf(chunk));
+    for (const v1::ToolCall& call : chunk.tool_calls()) PrintCall(call, out);
+    return out;
+  }
+  if (!thinking_text_.has_value()) thinking_text_.emplace(BeginsInThinking(chunk));
   return Print(thinking_text_->Add(chunk.text()));
+}
+
+std::vector<TextPart> AnswerText::PartsOf(const v1::GenerateChunk& chunk) {
+  std::vector<TextPart> parts;
+  for (const bool is_thinking : {true, false}) {
+    const std::string& text = is_thinking ? chunk.thinking() : chunk.text();
+    if (text.empty()) continue;
+    parts.push_back({.text = text, .is_thinking = is_thinking, .begin = apart_end_});
+    apart_end_ += text.size();
+  }
+  return parts;
+}
+
+void AnswerText::PrintCall(const v1::ToolCall& call, std::string& out) {
+  held_breaks_.clear();
+  ChangeLook({}, out);
+  if (section_.has_value()) out += "\n";
+  const std::string line = absl::StrFormat("call %s %s", call.name(), call.arguments());
+  out += style_.escapes ? VisibleText(line) : line;
+  section_ = false;
+  skips_line_breaks_ = true;
+  held_breaks_ = "\n";  // text behind the call has a line of its own
 }
 
 std::string AnswerText::End() {

@@ -72,6 +72,7 @@ struct AnswerStyle {
   bool colour = false;
   bool thinking = true;  // false: thinking is left out
   bool drafts = false;   // drafted tokens are marked
+  bool apart = false;    // the answer to a chat: chunks have thinking, text and calls apart
   bool escapes = false;  // for a terminal: what it would act on is written as an escape (VisibleText)
 };
 
@@ -95,6 +96,10 @@ class AnswerText {
     bool operator==(const Look&) const = default;
   };
 
+  // The parts of a chunk that has them apart.
+  std::vector<TextPart> PartsOf(const v1::GenerateChunk& chunk);
+  // A call of a tool, on a line of its own.
+  void PrintCall(const v1::ToolCall& call, std::string& out);
   std::string Print(const std::vector<TextPart>& parts);
   void PrintText(const TextPart& part, size_t from, std::string& out);
   void BeginSection(bool is_thinking, std::string& out);
@@ -103,6 +108,7 @@ class AnswerText {
   const AnswerStyle style_;
   std::optional<ThinkingText> thinking_text_;  // from the first chunk on
   TokenSpans spans_;
+  size_t apart_end_ = 0;            // bytes of the parts so far
   std::optional<bool> section_;     // whether the section that is being printed is thinking
   bool skips_line_breaks_ = false;  // at the beginning of a section
   std::string held_breaks_;         // line breaks that are printed once text of the same section follows

@@ -118,7 +118,8 @@ class Conversation {
     const auto reader = stub_->GenerateStream(context.get(), Request());
     report_.emplace();
     std::string answer;
-    AnswerText text({.colour = colour_, .thinking = terminal_, .escapes = isatty(STDOUT_FILENO) == 1});
+    AnswerText text(
+        {.colour = colour_, .thinking = terminal_, .apart = true, .escapes = isatty(STDOUT_FILENO) == 1});
     v1::GenerateChunk chunk;
     while (reader->Read(&chunk)) {
       report_->Add(chunk);

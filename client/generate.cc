@@ -17,6 +17,7 @@
 #include "client/generate_report.h"
 #include "client/interrupt.h"
 #include "client/terminal.h"
+#include "client/tool_file.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
 namespace foredraft {
@@ -25,6 +26,7 @@ namespace {
 struct GenerateOptions {
   ServerAddress server;
   std::optional<std::string> prompt, chat, system;
+  std::string tools;  // path of a file
   std::vector<int32_t> token_ids;
   std::optional<int32_t> max_tokens, logprobs, max_draft_tokens;
   SamplingOptions sampling;
@@ -38,9 +40,13 @@ struct GenerateOptions {
   bool strict_acceptance = false;
   bool json = false;
   bool show_drafts = false;
+
+  bool on_terminal() const { return isatty(STDOUT_FILENO) == 1; }
+  // Programs that read stdout get all that the model wrote, unless they ask for its parts.
+  bool raw_text() const { return !json && !show_drafts && tools.empty() && !on_terminal(); }
 };
 
-v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
+absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options) {
   v1::GenerateRequest request;
   if (options.prompt) request.set_text(*options.prompt);
   if (!options.token_ids.empty()) {
@@ -55,6 +61,8 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options) {
     if (options.system) add("system", *options.system);
     add("user", *options.chat);
     if (options.thinking || options.no_thinking) request.set_thinking(options.thinking);
+    if (!options.tools.empty()) RETURN_IF_ERROR(ReadToolFile(options.tools, *request.mutable_chat()));
+    request.set_raw_text(options.raw_text());
   }
   options.sampling.ApplyTo(*request.mutable_sampling());
   if (options.seed) request.mutable_sampling()->set_seed(*options.seed);
@@ -79,11 +87,11 @@ void ReadStdin(std::optional<std::string>& text) {
 class TextOutput {
  public:
   explicit TextOutput(const GenerateOptions& options) : silent_(options.json) {
-    const bool terminal = isatty(STDOUT_FILENO) == 1;
-    if (options.show_drafts || terminal) {
-      answer_.emplace(AnswerStyle{
-          .colour = HasColour(STDOUT_FILENO), .drafts = options.show_drafts, .escapes = terminal});
-    }
+    if (options.raw_text()) return;
+    answer_.emplace(AnswerStyle{.colour = HasColour(STDOUT_FILENO),
+                                .drafts = options.show_drafts,
+                                .apart = options.chat.has_value(),
+                                .escapes = options.on_terminal()});
   }
 
   void Add(const v1::GenerateChunk& chunk) { Print(answer_ ? answer_->Add(chunk) : chunk.text()); }
@@ -128,13 +136,14 @@ void SetDeadline(double timeout_s, grpc::ClientContext& context) {
 
 absl::Status Generate(const GenerateOptions& options) {
   Interrupt interrupt;  // Ctrl-C cancels the call; what it has is printed
+  ASSIGN_OR_RETURN(const v1::GenerateRequest request, MakeRequest(options));
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(options.server));
   const auto context = std::make_shared<grpc::ClientContext>();
   interrupt.Watch(context);
   if (options.timeout_s) SetDeadline(*options.timeout_s, *context);
   const auto stub = v1::GenerationService::NewStub(channel);
   const std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>> reader =
-      stub->GenerateStream(context.get(), MakeRequest(options));
+      stub->GenerateStream(context.get(), request);
   GenerateReport report;
   TextOutput text(options);
   v1::GenerateChunk chunk;
@@ -188,6 +197,9 @@ void AddGenerate(CLI::App& app, int* exit_code) {
   command->add_flag("--no-thinking", options->no_thinking, "the answer to --chat begins without thinking")
       ->needs(chat)
       ->excludes(thinking);
+  command->add_option("--tools", options->tools, "a JSON list of tools that the answer to --chat may call")
+      ->needs(chat)
+      ->type_name("FILE");
   command->add_option("--max-tokens", options->max_tokens,
                       "tokens to generate at most [what max_seq_len leaves]");
   options->sampling.Add(*command);
@@ -213,7 +225,8 @@ void AddGenerate(CLI::App& app, int* exit_code) {
   command->footer(
       "On a terminal thinking is dim and its tags are left out (NO_COLOR: sections have names). Elsewhere "
       "the text "
-      "is as the model wrote it.");
+      "is as the model wrote it; with --tools calls have lines of their own, and with --json all parts have "
+      "fields of their own.");
   command->callback([options, exit_code] {
     ReadStdin(options->prompt);
     ReadStdin(options->chat);

@@ -55,8 +55,11 @@ void GenerateReport::Add(const v1::GenerateChunk& chunk) {
     last_token_ = Clock::now();
     if (whole_.token_ids().empty()) first_token_ = last_token_;
   }
-  // Text and what comes one per token are deltas. Other fields replace their value in earlier chunks.
+  // Text, thinking, calls and what comes one per token are deltas. Other fields replace their value in
+  // earlier chunks.
   whole_.mutable_text()->append(chunk.text());
+  whole_.mutable_thinking()->append(chunk.thinking());
+  whole_.mutable_tool_calls()->MergeFrom(chunk.tool_calls());
   whole_.mutable_token_ids()->MergeFrom(chunk.token_ids());
   whole_.mutable_token_origins()->MergeFrom(chunk.token_origins());
   whole_.mutable_logprobs()->MergeFrom(chunk.logprobs());
@@ -103,6 +106,11 @@ std::string GenerateReport::Json() const {
   foredraft::Json json;
   json["request_id"] = whole_.request_id();
   json["text"] = whole_.text();
+  json["thinking"] = whole_.thinking();
+  json["tool_calls"] = foredraft::Json::array();
+  for (const v1::ToolCall& call : whole_.tool_calls()) {
+    json["tool_calls"].push_back({{"id", call.id()}, {"name", call.name()}, {"arguments", call.arguments()}});
+  }
   json["token_ids"] = std::vector<int32_t>(whole_.token_ids().begin(), whole_.token_ids().end());
   json["token_origins"] = OriginsJson(whole_);
   json["finish_reason"] = whole_.finish_reason();

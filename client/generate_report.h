@@ -21,7 +21,7 @@ class GenerateReport {
   void End(const std::string& reason);
 
   const std::string& finish_reason() const { return whole_.finish_reason(); }
-  bool has_text() const { return !whole_.text().empty(); }
+  bool has_text() const { return !whole_.text().empty() || !whole_.thinking().empty(); }
   std::set<int32_t> logprob_ids() const;  // every token of the logprobs
   // Adds `token`, the text of each id alone, to the logprobs of Json.
   void SetTokenTexts(std::map<int32_t, std::string> texts) { token_texts_ = std::move(texts); }

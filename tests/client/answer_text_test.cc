@@ -103,6 +103,23 @@ TEST(AnswerText, APromptThatEndedInThinkingIsKnownFromTheFirstChunk) {
   EXPECT_EQ(Shown({}, {Chunk({{"a"}, {"<think>"}, {"b"}}, 1)}), "a\nthinking: b");
 }
 
+TEST(AnswerText, AChatsPartsComeApart) {
+  v1::GenerateChunk first = Chunk({{"b", kDrafted}}), second = Chunk({{"c"}}), third;
+  first.set_thinking("a<think>");
+  first.add_token_origins(kFirst);
+  first.mutable_token_text_bytes()->Set(0, 8);  // the thinking's token, then the text's
+  first.add_token_text_bytes(1);
+  first.mutable_token_origins()->SwapElements(0, 1);
+  third.set_text("\nd");
+  v1::ToolCall& call = *third.add_tool_calls();
+  call.set_name("add");
+  call.set_arguments("{\"a\": \"\x1b[2J\"}");
+  v1::GenerateChunk last;
+  last.set_text("e");
+  EXPECT_EQ(Shown({.drafts = true, .apart = true, .escapes = true}, {first, second, third, last}),
+            "thinking: a<think>\nanswer: [b]c\nd\ncall add {\"a\": \"\\x1b[2J\"}\ne");
+}
+
 TEST(AnswerText, TheLegendCountsTokensOfEachOrigin) {
   AnswerText plain({.drafts = true}), green({.colour = true, .drafts = true});
   plain.Add(Chunk(kThinkingAnswer, 3));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -79,8 +80,8 @@ TEST_F(OpenAiDaemon, AnswersAreGrpcsForTheSameSeed) {
     const json& thinking = choice["message"]["reasoning_content"];
     const std::string answer = choice["message"]["content"];
     ASSERT_TRUE(thinking.is_string());
-    const bool has_answer = grpc["text"].get<std::string>().find("</think>") != std::string::npos;
-    EXPECT_EQ(thinking.get<std::string>() + (has_answer ? "</think>" : "") + answer, grpc["text"]);
+    EXPECT_EQ(thinking, grpc["thinking"]);
+    EXPECT_EQ(answer, grpc["text"]);
     const json& usage = whole["usage"];
     EXPECT_EQ(usage["prompt_tokens"], grpc["usage"]["prompt_tokens"]);
     EXPECT_EQ(usage["completion_tokens"], grpc["usage"]["completion_tokens"]);
@@ -138,6 +139,31 @@ TEST_F(OpenAiDaemon, SeveralChoicesAndAStop) {
     EXPECT_EQ(choices[i]["stop_reason"], "</think>") << i;
     EXPECT_EQ(choices[i]["message"]["content"], "") << i;
   }
+}
+
+// abacus knows no tools: that they reach its prompt, and that both wires render the same one, shows in the
+// tokens.
+TEST_F(OpenAiDaemon, ToolsAreInThePromptOfBothWires) {
+  const json tools = json::parse(
+      R"([{"type": "function", "function": {"name": "add", "description": "adds",
+           "parameters": {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "integer"}}}}}])");
+  const std::string path = testing::TempDir() + "/openai_daemon_tools.json";
+  std::ofstream(path) << tools;
+  const json grpc =
+      Generate({"--chat", "Compute 5+81.", "--tools", path, "--temperature", "0", "--max-tokens", "40"});
+  json body = ChatBody("Compute 5+81.");
+  body.update({{"temperature", 0}, {"max_completion_tokens", 40}});
+  const int plain = Post(kChat, body)["usage"]["prompt_tokens"];
+  body["tools"] = tools;
+  const json answer = Post(kChat, body);
+  EXPECT_EQ(answer["choices"][0]["token_ids"], grpc["token_ids"]);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], grpc["usage"]["prompt_tokens"]);
+  EXPECT_GT(answer["usage"]["prompt_tokens"], plain + 100);
+  EXPECT_EQ(grpc["tool_calls"], json::array());
+  body["tool_choice"] = "required";
+  const HttpReply refused = Ask(port(), "POST", kChat, body.dump());
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("forced calls take constrained output"));
 }
 
 TEST_F(OpenAiDaemon, ALostConnectionGivesItsBlocksBack) {

@@ -112,11 +112,8 @@ grpc::Status Turns(Stub& stub, const std::vector<std::string>& questions) {
     v1::GenerateResponse response;
     const grpc::Status status = stub.Generate(&context, ChatRequest(messages, 400), &response);
     if (!status.ok()) return status;
-    // A reasoning model's text has its thinking first; the history takes the answer alone.
-    const std::string end = "</think>";
-    const size_t thinking = response.text().rfind(end);
-    const std::string answer =
-        thinking == std::string::npos ? response.text() : response.text().substr(thinking + end.size());
+    // A reasoning model's thinking is apart; the history takes the answer alone.
+    const std::string& answer = response.text();
     messages.emplace_back("assistant", answer);
     std::printf("> %s\n%s   (prompt %d tokens, cached %d)\n", question.c_str(), answer.c_str(),
                 response.usage().prompt_tokens(), response.usage().cached_tokens());
