@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "config/token_bias.h"
 #include "server/text/chat_message.h"
 
 namespace foredraft {
@@ -26,6 +27,8 @@ struct ClientSampling {
   std::optional<float> presence_penalty;
   std::optional<float> frequency_penalty;
   std::optional<uint64_t> seed;
+  int32_t min_tokens = 0;
+  std::vector<TokenBias> logit_bias;  // in any order
 };
 
 struct ClientRequest {

@@ -97,6 +97,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   CheckedRequest checked;
   Request& request = checked.request;
   ASSIGN_OR_RETURN(request.sampling, Sampling(client.sampling));
+  ASSIGN_OR_RETURN(request.sampling.logit_bias, LogitBias(std::move(client.sampling.logit_bias)));
   if (client.logprobs.has_value()) {
     RETURN_IF_ERROR(CheckRange("logprobs", *client.logprobs, {0, kMaxLogprobs}));
     request.logprob_count = *client.logprobs;
@@ -120,11 +121,15 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(client));
   const int prompt_len = static_cast<int>(request.prompt_ids.size());
   ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(input_field, client.max_tokens, prompt_len));
+  RETURN_IF_ERROR(CheckRange("sampling.min_tokens", client.sampling.min_tokens,
+                             {0, static_cast<double>(request.max_tokens)}));
+  request.sampling.min_tokens = client.sampling.min_tokens;
   request.thinking = thinking_.load();
   request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
 
   checked.spec.prompt_tokens = prompt_len;
   checked.spec.stop = std::move(client.stop);
+  checked.spec.min_tokens = request.sampling.min_tokens;
   checked.spec.stop_token_ids = std::move(client.stop_token_ids);
   checked.spec.prompt_phase = request.prompt_phase;
   checked.spec.thinking = request.thinking;
@@ -255,6 +260,26 @@ absl::StatusOr<SamplingParams> RequestValidator::Sampling(const ClientSampling& 
   if (sampling.temperature < kLowestTemperature) sampling.temperature = 0;
   sampling.repetition_penalty = std::max(sampling.repetition_penalty, kLowestPenalty);
   return sampling;
+}
+
+absl::StatusOr<std::vector<TokenBias>> RequestValidator::LogitBias(std::vector<TokenBias> client) const {
+  if (client.size() > kMaxLogitBiases) {
+    return Refuse("sampling.logit_bias: ", Grouped(client.size()), " tokens, allowed at most ",
+                  kMaxLogitBiases);
+  }
+  std::sort(client.begin(), client.end(),
+            [](const TokenBias& a, const TokenBias& b) { return a.token_id < b.token_id; });
+  for (size_t i = 0; i < client.size(); ++i) {
+    const TokenBias& bias = client[i];
+    if (bias.token_id < 0 || bias.token_id >= limits_.vocab_size) {
+      return Refuse("sampling.logit_bias: token ", bias.token_id, ", allowed 0..", limits_.vocab_size - 1,
+                    " (the vocabulary)");
+    }
+    const std::string field = absl::StrCat("sampling.logit_bias[", bias.token_id, "]");
+    if (i > 0 && client[i - 1].token_id == bias.token_id) return Refuse(field, ": given twice");
+    RETURN_IF_ERROR(CheckRange(field.c_str(), bias.bias, {-100, 100}));
+  }
+  return client;
 }
 
 absl::StatusOr<int64_t> RequestValidator::MaxTokens(const char* input_field,

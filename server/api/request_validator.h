@@ -83,6 +83,8 @@ class RequestValidator {
                                                   const EncodeOptions& options) const;
   absl::Status CheckIds(const char* field, std::span<const int32_t> ids) const;
   absl::StatusOr<SamplingParams> Sampling(const ClientSampling& client) const;
+  // Ascending by token id.
+  absl::StatusOr<std::vector<TokenBias>> LogitBias(std::vector<TokenBias> client) const;
   absl::StatusOr<int64_t> MaxTokens(const char* input_field, std::optional<int32_t> max_tokens,
                                     int64_t prompt_len) const;
 

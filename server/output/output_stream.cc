@@ -125,7 +125,7 @@ void OutputStream::AddText(int32_t token_id, const std::string& piece, Emitted& 
   auto bytes = static_cast<int32_t>(piece.size());
   if (splitter_ && token_id != kNoToken) bytes -= splitter_->AddToken(token_id, bytes);
   if (!emitted.marks.empty()) emitted.marks.back().text_bytes += bytes;
-  AddSafeText(Match(piece), emitted);
+  AddSafeText(MayStop(emitted) ? Match(piece) : piece, emitted);
 }
 
 void OutputStream::AddSafeText(std::string_view text, Emitted& emitted) {

@@ -27,6 +27,7 @@ struct OutputSpec {
   std::string request_id;  // the client's
   int prompt_tokens = 0;
   std::vector<std::string> stop;
+  int32_t min_tokens = 0;  // no stop string ends, or begins in, the text of the first min_tokens tokens
   std::vector<int32_t> stop_token_ids;  // the request's own, without EOS
   Phase prompt_phase = Phase::kAnswer;
   ThinkingIds thinking;
@@ -69,6 +70,10 @@ class OutputStream {
   // Returns the text that may be sent once `piece` has come; sets matched_stop_ if it completes a stop
   // string.
   std::string Match(std::string_view piece);
+  // Whether the text of the token that was marked last may be part of a stop string.
+  bool MayStop(const Emitted& emitted) const {
+    return stats_.completion_tokens + emitted.token_count() > spec_.min_tokens;
+  }
   // Whether what the output has so far ends it, whatever the engine says.
   bool is_over() const { return matched_stop_.has_value() || (splitter_ && splitter_->parser().is_over()); }
   void CountPhase(int32_t token_id);

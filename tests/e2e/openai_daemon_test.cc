@@ -57,6 +57,29 @@ class OpenAiDaemon : public testing::Test {
   static inline Daemon* daemon_ = nullptr;
 };
 
+TEST_F(OpenAiDaemon, MinTokensAndBiasesHoldWithDraftsAndWithout) {
+  for (const double temperature : {0.0, 0.9}) {
+    json body = ChatBody("Compute 5+81.");
+    body["temperature"] = temperature;
+    body["seed"] = 5;
+    body["max_tokens"] = 150;
+    const json plain = Post(kChat, body);
+    const int natural = plain["usage"]["completion_tokens"];
+    ASSERT_EQ(plain["choices"][0]["finish_reason"], "stop") << plain;
+    ASSERT_LT(natural, 100);
+    const int32_t first = plain["choices"][0]["token_ids"][0];
+    body["logit_bias"] = {{std::to_string(first), -100}};
+    body["min_tokens"] = natural + 20;
+    const json drafted = Post(kChat, body);
+    EXPECT_GE(drafted["usage"]["completion_tokens"], natural + 20);
+    EXPECT_GT(drafted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"], 0);
+    const json& ids = drafted["choices"][0]["token_ids"];
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), json(first)), 0);
+    body["max_draft_tokens"] = 0;
+    EXPECT_EQ(Post(kChat, body)["choices"][0]["token_ids"], ids) << "temperature " << temperature;
+  }
+}
+
 TEST_F(OpenAiDaemon, AnswersAreGrpcsForTheSameSeed) {
   const struct {
     const char* name;

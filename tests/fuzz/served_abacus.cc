@@ -154,6 +154,13 @@ void ServedAbacus::CheckRequest(const Request& request) const {
   CHECK(sampling.repetition_penalty > 0 && sampling.repetition_penalty <= 100) << sampling.repetition_penalty;
   CHECK(std::abs(sampling.presence_penalty) <= 2) << sampling.presence_penalty;
   CHECK(std::abs(sampling.frequency_penalty) <= 2) << sampling.frequency_penalty;
+  CHECK(sampling.min_tokens >= 0 && sampling.min_tokens <= request.max_tokens) << sampling.min_tokens;
+  CHECK_LE(sampling.logit_bias.size(), static_cast<size_t>(kMaxLogitBiases));
+  for (int32_t lowest = 0; const TokenBias& bias : sampling.logit_bias) {
+    CHECK(bias.token_id >= lowest && bias.token_id < kVocabSize) << bias.token_id;
+    CHECK(std::abs(bias.bias) <= 100) << bias.bias;
+    lowest = bias.token_id + 1;
+  }
 }
 
 ServedAbacus::Answer ServedAbacus::Play(CheckedRequest checked) {

@@ -44,6 +44,8 @@ ClientSampling ReadSampling(const v1::SamplingParams& wire) {
   if (wire.has_presence_penalty()) sampling.presence_penalty = wire.presence_penalty();
   if (wire.has_frequency_penalty()) sampling.frequency_penalty = wire.frequency_penalty();
   if (wire.has_seed()) sampling.seed = wire.seed();
+  sampling.min_tokens = wire.min_tokens();
+  for (const auto& [token_id, bias] : wire.logit_bias()) sampling.logit_bias.push_back({token_id, bias});
   return sampling;
 }
 

@@ -38,8 +38,6 @@ void RefuseUnsupported(FieldReader& fields) {
                             "structured_outputs", "grammar", "json_schema", "regex", "ebnf"}) {
     fields.AllowOnly(field, nullptr, "constrained output is not supported yet, allowed unset");
   }
-  fields.AllowOnly("logit_bias", json::object(), "not supported, allowed {}");
-  fields.AllowOnly("min_tokens", 0, "not supported, allowed 0");
   fields.AllowOnly("echo", false, "allowed false");
   fields.AllowOnly("suffix", "", "allowed unset");
   fields.AllowOnly("best_of", 1, "allowed 1");
@@ -183,6 +181,28 @@ absl::StatusOr<std::vector<PromptInput>> ReadPrompts(const json* prompt) {
   return prompts;
 }
 
+// {"token id": bias, ...}
+std::vector<TokenBias> ReadLogitBias(FieldReader& fields) {
+  std::vector<TokenBias> biases;
+  const json* object = fields.Find("logit_bias");
+  if (object == nullptr) return biases;
+  if (!object->is_object()) {
+    fields.Refuse("logit_bias",
+                  absl::StrCat(ShowJson(*object), ", allowed an object of token ids and biases"));
+    return biases;
+  }
+  for (const auto& [key, value] : object->items()) {
+    int32_t token_id = 0;
+    if (!absl::SimpleAtoi(key, &token_id) || !value.is_number()) {
+      fields.Refuse("logit_bias", absl::StrCat(ShowJson(key), ": ", ShowJson(value),
+                                               ", allowed a token id in quotes and a number"));
+      break;
+    }
+    biases.push_back({token_id, value.get<float>()});
+  }
+  return biases;
+}
+
 ClientSampling ReadSampling(FieldReader& fields) {
   ClientSampling sampling;
   sampling.temperature = fields.Float("temperature");
@@ -193,6 +213,8 @@ ClientSampling ReadSampling(FieldReader& fields) {
   sampling.presence_penalty = fields.Float("presence_penalty");
   sampling.frequency_penalty = fields.Float("frequency_penalty");
   sampling.seed = fields.Seed("seed");
+  sampling.min_tokens = fields.Int("min_tokens").value_or(0);
+  sampling.logit_bias = ReadLogitBias(fields);
   return sampling;
 }
 

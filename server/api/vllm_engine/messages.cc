@@ -39,7 +39,6 @@ absl::Status CheckUnsupported(const vllm_wire::GenerateRequest& wire) {
 }
 
 absl::Status CheckUnsupported(const vllm_wire::SamplingParams& wire) {
-  if (wire.min_tokens() != 0) return Refuse("sampling_params.min_tokens: ", wire.min_tokens(), ", allowed 0");
   if (wire.n() > 1) return Refuse("sampling_params.n: ", wire.n(), ", allowed 1");
   if (wire.constraint_case() != vllm_wire::SamplingParams::CONSTRAINT_NOT_SET) {
     const auto* field = wire.GetDescriptor()->FindFieldByNumber(wire.constraint_case());
@@ -51,9 +50,6 @@ absl::Status CheckUnsupported(const vllm_wire::SamplingParams& wire) {
   }
   if (wire.include_stop_str_in_output()) {
     return Refuse("sampling_params.include_stop_str_in_output: true, allowed false");
-  }
-  if (wire.logit_bias_size() > 0) {
-    return Refuse("sampling_params.logit_bias: ", wire.logit_bias_size(), " entries, allowed none");
   }
   if (wire.has_truncate_prompt_tokens()) {
     return Refuse("sampling_params.truncate_prompt_tokens: ", wire.truncate_prompt_tokens(),
@@ -83,6 +79,9 @@ ClientSampling ReadSampling(const vllm_wire::SamplingParams& wire) {
   sampling.presence_penalty = wire.presence_penalty();
   sampling.frequency_penalty = wire.frequency_penalty();
   if (wire.has_seed()) sampling.seed = static_cast<uint32_t>(wire.seed());
+  sampling.min_tokens =
+      static_cast<int32_t>(std::min(wire.min_tokens(), kMaxInt32));  // more than any max_tokens
+  for (const auto& [token_id, bias] : wire.logit_bias()) sampling.logit_bias.push_back({token_id, bias});
   return sampling;
 }
 

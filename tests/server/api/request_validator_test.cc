@@ -121,6 +121,41 @@ const BadField kBadFields[] = {
     {"frequency",
      [](Client& c) { c.sampling.frequency_penalty = -3; },
      {"sampling.frequency_penalty: -3", "-2..2"}},
+    {"bias of no token",
+     [](Client& c) {
+       c.sampling.logit_bias = {{-1, 1}};
+     },
+     {"logit_bias: token -1", "0.."}},
+    {"bias of an id too large",
+     [](Client& c) {
+       c.sampling.logit_bias = {{3, 1}, {1 << 30, 1}};
+     },
+     {"logit_bias: token 1073741824", "the vocabulary"}},
+    {"bias twice",
+     [](Client& c) {
+       c.sampling.logit_bias = {{5, 1}, {3, 1}, {5, 2}};
+     },
+     {"logit_bias[5]: given twice"}},
+    {"bias too large",
+     [](Client& c) {
+       c.sampling.logit_bias = {{5, 100.5f}};
+     },
+     {"logit_bias[5]: 100.5", "-100..100"}},
+    {"bias nan",
+     [](Client& c) {
+       c.sampling.logit_bias = {{5, kNan}};
+     },
+     {"logit_bias[5]: nan"}},
+    {"biases",
+     [](Client& c) { c.sampling.logit_bias.resize(513); },
+     {"logit_bias: 513 tokens", "at most 512"}},
+    {"min_tokens negative", [](Client& c) { c.sampling.min_tokens = -1; }, {"sampling.min_tokens: -1"}},
+    {"min_tokens above max_tokens",
+     [](Client& c) {
+       c.max_tokens = 5;
+       c.sampling.min_tokens = 6;
+     },
+     {"sampling.min_tokens: 6", "0..5"}},
     {"logprobs high", [](Client& c) { c.logprobs = 21; }, {"logprobs: 21", "0..20"}},
     {"logprobs negative", [](Client& c) { c.logprobs = -1; }, {"logprobs: -1", "0..20"}},
     {"draft cap", [](Client& c) { c.max_draft_tokens = 8; }, {"max_draft_tokens: 8", "0..7"}},
@@ -166,6 +201,8 @@ TEST_F(RequestValidatorTest, TakesTheLimitsThemselves) {
   client.sampling.min_p = 1;
   client.sampling.presence_penalty = -2;
   client.sampling.frequency_penalty = 2;
+  client.sampling.logit_bias = {{9, 100}, {4, -100}};
+  client.sampling.min_tokens = 1;
   client.sampling.top_k = -1;
   client.logprobs = 20;
   client.max_draft_tokens = 7;
@@ -175,6 +212,10 @@ TEST_F(RequestValidatorTest, TakesTheLimitsThemselves) {
   ASSERT_TRUE(checked.ok()) << checked.status().ToString();
   EXPECT_EQ(checked->request.max_tokens, 127);
   EXPECT_EQ(checked->request.sampling.top_k, 0);
+  EXPECT_THAT(checked->request.sampling.logit_bias,
+              testing::ElementsAre(TokenBias{4, -100}, TokenBias{9, 100}));
+  EXPECT_EQ(checked->request.sampling.min_tokens, 1);
+  EXPECT_EQ(checked->spec.min_tokens, 1);
   EXPECT_EQ(checked->request.stop_ids.size(), 64u);
 }
 

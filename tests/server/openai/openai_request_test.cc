@@ -26,8 +26,8 @@ TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
     "max_completion_tokens": 9, "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": true, "logprobs": true,
     "top_logprobs": 4, "n": 3, "stream": true, "stream_options": {"include_usage": true}, "user": "me",
     "chat_template_kwargs": {"enable_thinking": false}, "max_draft_tokens": 2, "strict_acceptance": true,
-    "priority": 1, "timeout_s": 2.5, "return_token_ids": true, "logit_bias": {}, "tools": [], "tool_choice": "none",
-    "response_format": {"type": "text"}, "min_tokens": 0, "guided_json": null})");
+    "priority": 1, "timeout_s": 2.5, "return_token_ids": true, "logit_bias": {"7": -1.5, "3": 2}, "tools": [], "tool_choice": "none",
+    "response_format": {"type": "text"}, "min_tokens": 2, "guided_json": null})");
   EXPECT_EQ(request.model, "abacus");
   EXPECT_TRUE(request.stream && request.include_usage && request.return_token_ids);
   EXPECT_EQ(request.choice_count(), 3);
@@ -43,6 +43,9 @@ TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
   EXPECT_EQ(client.sampling.repetition_penalty, 1.5f);
   EXPECT_EQ(client.sampling.presence_penalty, -1.0f);
   EXPECT_EQ(client.sampling.frequency_penalty, 2.0f);
+  EXPECT_EQ(client.sampling.min_tokens, 2);
+  EXPECT_THAT(client.sampling.logit_bias,
+              testing::UnorderedElementsAre(TokenBias{7, -1.5f}, TokenBias{3, 2}));
   EXPECT_EQ(client.max_tokens, 9);
   EXPECT_THAT(client.stop, ElementsAre("x", "y"));
   EXPECT_THAT(client.stop_token_ids, ElementsAre(3));
@@ -91,36 +94,39 @@ TEST_P(RefusedField, IsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, RefusedField,
-    testing::Values(Refusal{"Tools", R"("tools": [{"type": "function"}])", "tools[0].function: absent"},
-                    Refusal{"ToolsType", R"("tools": [{"type": "custom", "function": {}}])",
-                            "tools[0].type: \"custom\", allowed function"},
-                    Refusal{"ToolsList", R"("tools": {"a": 1})", "tools: {\"a\":1}, allowed a list"},
-                    Refusal{"ToolsSchema", R"("tools": [{"function": {"name": "f", "parameters": "{}"}}])",
-                            "tools[0].function.parameters: \"{}\", allowed a JSON schema"},
-                    Refusal{"ToolsUnknown", R"("tools": [{"function": {"name": "f", "paramters": {}}}])",
-                            "tools[0].function.paramters: unknown, nearest is tools[0].function.parameters"},
-                    Refusal{"ToolChoice", R"("tool_choice": {"type": "allowed_tools"})",
-                            "tool_choice.type: \"allowed_tools\", allowed function"},
-                    Refusal{"Functions", R"("functions": [{"name": "f"}])", "tools is their newer name"},
-                    Refusal{"ResponseFormat", R"("response_format": {"type": "json_object"})",
-                            "constrained output is not supported"},
-                    Refusal{"LogitBias", R"("logit_bias": {"5": 1})", "logit_bias: {\"5\":1}, not supported"},
-                    Refusal{"MinTokens", R"("min_tokens": 4)", "min_tokens: 4, not supported, allowed 0"},
-                    Refusal{"Unknown", R"("max_token": 4)", "max_token: unknown, nearest is max_tokens"},
-                    Refusal{"UnknownOption", R"("stream": true, "stream_options": {"x": 1})",
-                            "stream_options.x: unknown"},
-                    Refusal{"OptionsWithoutStream", R"("stream_options": {"include_usage": true})",
-                            "given without stream"},
-                    Refusal{"TopLogprobsAlone", R"("top_logprobs": 2)", "given without logprobs"},
-                    Refusal{"Type", R"("temperature": "hot")", "temperature: \"hot\", allowed a number"},
-                    Refusal{"Fraction", R"("max_tokens": 1.5)", "max_tokens: 1.5, allowed a whole number"},
-                    Refusal{"LargeInt", R"("max_tokens": 4294967296)", "max_tokens: 4294967296"},
-                    Refusal{"NoChoices", R"("n": 0)", "n: 0, allowed 1..128"},
-                    Refusal{"ManyChoices", R"("n": 129)", "n: 129, allowed 1..128"},
-                    Refusal{"Thinking", R"("chat_template_kwargs": {"enable_thinking": 1})",
-                            "enable_thinking: 1, allowed true, false"},
-                    Refusal{"Stop", R"("stop": [1])", "stop: [1], allowed a string or a list of strings"},
-                    Refusal{"Twice", R"("n": 1, "n": 2)", "given twice"}),
+    testing::Values(
+        Refusal{"Tools", R"("tools": [{"type": "function"}])", "tools[0].function: absent"},
+        Refusal{"ToolsType", R"("tools": [{"type": "custom", "function": {}}])",
+                "tools[0].type: \"custom\", allowed function"},
+        Refusal{"ToolsList", R"("tools": {"a": 1})", "tools: {\"a\":1}, allowed a list"},
+        Refusal{"ToolsSchema", R"("tools": [{"function": {"name": "f", "parameters": "{}"}}])",
+                "tools[0].function.parameters: \"{}\", allowed a JSON schema"},
+        Refusal{"ToolsUnknown", R"("tools": [{"function": {"name": "f", "paramters": {}}}])",
+                "tools[0].function.paramters: unknown, nearest is tools[0].function.parameters"},
+        Refusal{"ToolChoice", R"("tool_choice": {"type": "allowed_tools"})",
+                "tool_choice.type: \"allowed_tools\", allowed function"},
+        Refusal{"Functions", R"("functions": [{"name": "f"}])", "tools is their newer name"},
+        Refusal{"ResponseFormat", R"("response_format": {"type": "json_object"})",
+                "constrained output is not supported"},
+        Refusal{"LogitBiasKey", R"("logit_bias": {"a": 1})", "logit_bias: \"a\": 1, allowed a token id"},
+        Refusal{"LogitBiasList", R"("logit_bias": [5])", "logit_bias: [5], allowed an object"},
+        Refusal{"LogitBiasValue", R"("logit_bias": {"5": "x"})", "logit_bias: \"5\": \"x\", allowed"},
+        Refusal{"MinTokens", R"("min_tokens": 1.5)", "min_tokens: 1.5, allowed a whole number"},
+        Refusal{"Unknown", R"("max_token": 4)", "max_token: unknown, nearest is max_tokens"},
+        Refusal{"UnknownOption", R"("stream": true, "stream_options": {"x": 1})",
+                "stream_options.x: unknown"},
+        Refusal{"OptionsWithoutStream", R"("stream_options": {"include_usage": true})",
+                "given without stream"},
+        Refusal{"TopLogprobsAlone", R"("top_logprobs": 2)", "given without logprobs"},
+        Refusal{"Type", R"("temperature": "hot")", "temperature: \"hot\", allowed a number"},
+        Refusal{"Fraction", R"("max_tokens": 1.5)", "max_tokens: 1.5, allowed a whole number"},
+        Refusal{"LargeInt", R"("max_tokens": 4294967296)", "max_tokens: 4294967296"},
+        Refusal{"NoChoices", R"("n": 0)", "n: 0, allowed 1..128"},
+        Refusal{"ManyChoices", R"("n": 129)", "n: 129, allowed 1..128"},
+        Refusal{"Thinking", R"("chat_template_kwargs": {"enable_thinking": 1})",
+                "enable_thinking: 1, allowed true, false"},
+        Refusal{"Stop", R"("stop": [1])", "stop: [1], allowed a string or a list of strings"},
+        Refusal{"Twice", R"("n": 1, "n": 2)", "given twice"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(OpenAiRequest, RefusesMessagesByTheirPlace) {

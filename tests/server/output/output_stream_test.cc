@@ -191,6 +191,27 @@ TEST_F(OutputStreamTest, MarksWhereEachTokenComesFrom) {
   EXPECT_THAT(Origins(Apply(at_once, First({300, 301, 302}))), ElementsAre(kFirst, kDrafted, kTarget));
 }
 
+// The text of the first min_tokens tokens neither ends the output nor begins a stop string.
+TEST_F(OutputStreamTest, StopStringsCountFromMinTokensOn) {
+  const std::vector<int32_t> ids = Encode("one STOP here, then STOP here again");
+  std::string text;
+  int first_end = 0;  // tokens up to the end of the first stop string
+  Detokenizer detokenizer(*tokenizer_);
+  for (; text.find("STOP here") == std::string::npos; ++first_end)
+    text += detokenizer.Append({&ids[first_end], 1});
+  for (const int min_tokens : {0, first_end - 1, first_end}) {
+    OutputSpec spec;
+    spec.stop = {"STOP here"};
+    spec.min_tokens = min_tokens;
+    OutputStream stream(std::move(spec), *tokenizer_, metrics_);
+    std::string sent = Apply(stream, First({ids[0]})).text;
+    for (size_t i = 1; i < ids.size() && !stream.end().has_value(); ++i)
+      sent += Apply(stream, Step({ids[i]}, 0)).text;
+    ASSERT_TRUE(stream.end().has_value());
+    EXPECT_EQ(sent, min_tokens == 0 ? "one " : "one STOP here, then ") << min_tokens;
+  }
+}
+
 // A stop string and a stop token may cut a step anywhere: the origins still add up to the accounting.
 TEST_F(OutputStreamTest, OriginsAddUpToTheAccountingWhereverAStepIsCut) {
   const int32_t word = Encode("7")[0], dot = Encode(".")[0];
