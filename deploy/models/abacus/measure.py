@@ -78,7 +78,7 @@ def run(binary, speculative, questions, model=HERE, cache="bf16", temperature=0)
         seed, question = numbered
         reply = daemon.ask(question["question"], temperature, seed)
         speculation = reply["speculation"]
-        return {"kind": question["kind"], "right": is_right(question, reply["text"]), "steps": speculation["steps"],
+        return {"kind": question["kind"], "right": is_right(question, f"{reply['thinking']}</think>{reply['text']}"), "steps": speculation["steps"],
                 "tokens": reply["usage"]["completion_tokens"], "accepted": speculation["accepted_tokens"],
                 "relaxed": speculation["relaxed_tokens"], "ids": reply["token_ids"]}
 

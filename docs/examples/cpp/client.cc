@@ -46,7 +46,7 @@ grpc::Status Stream(Stub& stub, const std::string& question) {
   const auto reader = stub.GenerateStream(&context, ChatRequest({{"user", question}}, 400));
   v1::GenerateChunk chunk;
   while (reader->Read(&chunk)) {
-    std::fputs(chunk.text().c_str(), stdout);
+    std::fputs((chunk.thinking() + chunk.text()).c_str(), stdout);
     std::fflush(stdout);
   }
   // usage, speculation and timing are final in the last chunk.

@@ -27,7 +27,7 @@ def chat_request(messages, max_tokens):
 def stream(stub, question):
     # The RPC's deadline holds in the daemon's queue too.
     for chunk in stub.GenerateStream(chat_request([("user", question)], 400), timeout=60):
-        print(chunk.text, end="", flush=True)
+        print(chunk.thinking + chunk.text, end="", flush=True)
     # usage, speculation and timing are final in the last chunk.
     print(f"\n{chunk.finish_reason}: {chunk.usage.prompt_tokens} + {chunk.usage.completion_tokens} tokens,"
           f" {chunk.speculation.accepted_tokens} of {chunk.speculation.draft_tokens} drafts accepted,"
@@ -65,8 +65,8 @@ def turns(stub, questions):
     for question in questions:
         messages.append(("user", question))
         response = stub.Generate(chat_request(messages, 400), timeout=60)
-        # A reasoning model's text has its thinking first; the history takes the answer alone.
-        answer = response.text.rpartition("</think>")[2].strip()
+        # A reasoning model's thinking is apart; the history takes the answer alone.
+        answer = response.text.strip()
         messages.append(("assistant", answer))
         print(f"> {question}\n{answer}   (prompt {response.usage.prompt_tokens} tokens, cached {response.usage.cached_tokens})")
 
