@@ -1,0 +1,64 @@
+#pragma once
+
+// The automaton of a grammar: the rules' bodies as one graph of states whose edges read a byte or a token,
+// call a rule, or count the iterations of a loop.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grammar/byte_class.h"
+#include "grammar/ir.h"
+
+namespace foredraft {
+
+// Immutable; thread-safe. A state is a number below state_count().
+struct Automaton {
+  static constexpr uint16_t kNeverEnds = 65535;
+
+  struct Edge {
+    enum Kind : uint8_t { kByte, kTokens, kEmpty, kCall, kNestedCall, kLoop };
+    Kind kind;
+    int32_t label;   // class, token set, start of the called rule, loop
+    int32_t target;  // where to go on, after the call or loop
+  };
+  // A repeat that is counted at run time. Its body is not empty, starts at `body` and ends in a final state.
+  struct Loop {
+    int32_t body;
+    int32_t exit;
+    int32_t min;
+    int32_t max;            // -1: no end
+    int32_t per_token = 0;  // how often one token can pass it at most
+  };
+
+  int32_t start = 0;
+  std::vector<int32_t> first_edges;  // [states + 1]
+  std::vector<Edge> edges;           // of a state: bytes, token sets, then the others
+  std::vector<bool> is_final;        // [states]: the rule, or the loop's body, ends here
+  // [states]: how many more objects and arrays must open at once before this rule can end; kNeverEnds if it
+  // cannot.
+  std::vector<uint16_t> nesting_need;
+  std::vector<Loop> loops;
+  std::vector<ByteClass> classes;
+  std::vector<TokenSet> token_sets;
+  // Bytes that no class tells apart share a symbol.
+  std::array<uint8_t, 256> symbols{};
+  int32_t symbol_count = 0;
+  std::vector<uint8_t> symbol_bytes;  // [symbol_count]: one byte of each
+
+  int32_t state_count() const { return static_cast<int32_t>(is_final.size()); }
+  std::span<const Edge> edges_of(int32_t state) const {
+    return std::span(edges).subspan(first_edges[state], first_edges[state + 1] - first_edges[state]);
+  }
+  // What the edge asks of nesting, as nesting_need.
+  int EdgeNeed(const Edge& edge) const;
+};
+
+// INVALID_ARGUMENT: a limit, a rule that calls itself before it consumes anything, or no word at all.
+// `longest_token` in bytes.
+absl::StatusOr<Automaton> BuildAutomaton(Ir& ir, int32_t longest_token);
+
+}  // namespace foredraft

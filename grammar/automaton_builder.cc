@@ -1,0 +1,273 @@
+#include "grammar/automaton_builder.h"
+
+#include <algorithm>
+
+namespace foredraft {
+namespace {
+
+constexpr int32_t kMaxUnrolled = 16;  // repeats of one class of bytes up to this count become states
+
+}  // namespace
+
+RuleFacts::RuleFacts(Ir& ir) : ir_(ir), shortest_(ir.rule_count(), kEndless) {
+  for (bool changed = true; changed && ir.work().Charge(ir.rule_count());) {
+    changed = false;
+    for (RuleId rule = ir.rule_count(); rule-- > 0;) {  // callees mostly come after their callers
+      if (ir.rule_body(rule) < 0) continue;
+      const int32_t length = Compute(ir.rule_body(rule));
+      if (length >= shortest_[rule]) continue;
+      shortest_[rule] = length;
+      changed = true;
+    }
+  }
+  lengths_.assign(ir.node_count(), -1);
+}
+
+int32_t RuleFacts::ShortestLength(NodeId id) const {
+  if (lengths_.empty()) return Compute(id);
+  if (lengths_[id] < 0) lengths_[id] = Compute(id);
+  return lengths_[id];
+}
+
+int32_t RuleFacts::Compute(NodeId id) const {
+  const IrNode& node = ir_.node(id);
+  int64_t length = 0;
+  switch (node.kind) {
+    case IrNode::kNever:
+      return kEndless;
+    case IrNode::kEmpty:
+      return 0;
+    case IrNode::kBytes:
+    case IrNode::kTokens:
+      return 1;
+    case IrNode::kSequence:
+      for (const NodeId child : ir_.children(id)) length += ShortestLength(child);
+      break;
+    case IrNode::kAlternative:
+      length = kEndless;
+      for (const NodeId child : ir_.children(id)) length = std::min<int64_t>(length, ShortestLength(child));
+      break;
+    case IrNode::kRepeat:
+      if (node.min > 0) length = int64_t{node.min} * ShortestLength(ir_.children(id)[0]);
+      break;
+    case IrNode::kCall:
+      return shortest_[node.index];
+    case IrNode::kGraph:
+      return ShortestPath(ir_.graph(node.index));
+  }
+  return static_cast<int32_t>(std::min<int64_t>(length, kEndless));
+}
+
+int32_t RuleFacts::ShortestPath(const NodeGraph& graph) const {
+  std::vector<int32_t> lengths(graph.states.size(), kEndless);
+  std::vector<int32_t> queue = {0};
+  lengths[0] = 0;
+  int32_t best = kEndless;
+  for (size_t i = 0; i < queue.size(); ++i) {
+    const int32_t from = queue[i];
+    if (graph.states[from].accepts) best = std::min(best, lengths[from]);
+    for (const NodeGraph::Edge& edge : graph.states[from].edges) {
+      const int32_t step = edge.label == NodeGraph::kEmptyLabel ? 0 : ShortestLength(edge.label);
+      const int32_t length = std::min(lengths[from] + step, kEndless);
+      if (length >= lengths[edge.target]) continue;
+      lengths[edge.target] = length;
+      queue.push_back(edge.target);
+    }
+  }
+  return best;
+}
+
+AutomatonBuilder::AutomatonBuilder(Ir& ir, const RuleFacts& facts, int32_t longest_token)
+    : ir_(ir), facts_(facts), longest_token_(longest_token) {
+  for (std::vector<int32_t>& starts : rule_starts_) starts.assign(ir.rule_count(), -1);
+}
+
+int32_t AutomatonBuilder::AddState() {
+  ir_.work().Charge(1);
+  states_.emplace_back();
+  is_final_.push_back(false);
+  return static_cast<int32_t>(states_.size()) - 1;
+}
+
+int32_t AutomatonBuilder::AddState(Automaton::Edge edge) {
+  const int32_t state = AddState();
+  AddEdge(state, edge);
+  return state;
+}
+
+int32_t AutomatonBuilder::RuleStart(RuleId rule, bool is_nonempty) {
+  int32_t& start = rule_starts_[is_nonempty][rule];
+  if (start < 0) {
+    start = AddState();
+    pending_.emplace_back(rule, is_nonempty);
+  }
+  return start;
+}
+
+int32_t AutomatonBuilder::Place(NodeId id, int32_t next, bool is_nonempty) {
+  if (ir_.is_full()) return next;
+  const IrNode::Kind kind = ir_.node(id).kind;
+  if (kind == IrNode::kEmpty && !is_nonempty) return next;
+  if (kind == IrNode::kRepeat) return PlaceRepeat(id, next, is_nonempty);
+  if (kind == IrNode::kGraph) return PlaceGraph(ir_.graph(ir_.node(id).index), next, is_nonempty);
+  const int32_t state = AddState();
+  Attach(state, id, next, is_nonempty);
+  return state;
+}
+
+void AutomatonBuilder::Attach(int32_t state, NodeId id, int32_t next, bool is_nonempty) {
+  if (ir_.is_full()) return;
+  const IrNode& node = ir_.node(id);
+  switch (node.kind) {
+    case IrNode::kNever:
+      return;
+    case IrNode::kBytes:
+      AddEdge(state, {Automaton::Edge::kByte, node.index, next});
+      return;
+    case IrNode::kTokens:
+      AddEdge(state, {Automaton::Edge::kTokens, node.index, next});
+      return;
+    case IrNode::kSequence:
+      AttachSequence(state, id, next, is_nonempty);
+      return;
+    case IrNode::kAlternative:
+      for (const NodeId child : ir_.children(id)) Attach(state, child, next, is_nonempty);
+      return;
+    case IrNode::kCall: {
+      const int32_t start = RuleStart(node.index, is_nonempty && facts_.IsNullable(id));
+      AddEdge(state, {node.is_nested ? Automaton::Edge::kNestedCall : Automaton::Edge::kCall, start, next});
+      return;
+    }
+    case IrNode::kEmpty:
+      if (is_nonempty) return;
+      [[fallthrough]];
+    case IrNode::kRepeat:
+    case IrNode::kGraph: {
+      const int32_t start = Place(id, next, is_nonempty);
+      AddEdge(state, {Automaton::Edge::kEmpty, 0, start});
+      return;
+    }
+  }
+}
+
+void AutomatonBuilder::AttachSequence(int32_t state, NodeId id, int32_t next, bool is_nonempty) {
+  const std::span<const NodeId> parts = ir_.children(id);
+  std::vector<int32_t> starts(parts.size() + 1, next);  // of what begins with part i
+  for (size_t i = parts.size(); i-- > 1;) starts[i] = Place(parts[i], starts[i + 1], false);
+  if (!is_nonempty || !facts_.IsNullable(id)) {
+    Attach(state, parts[0], starts[1], false);
+    return;
+  }
+  // Every part may be empty: the first one that is not comes in front of what may follow it.
+  for (size_t i = 0; i < parts.size(); ++i) Attach(state, parts[i], starts[i + 1], true);
+}
+
+int32_t AutomatonBuilder::PlaceRepeat(NodeId id, int32_t next, bool is_nonempty) {
+  IrNode repeat = ir_.node(id);
+  const NodeId body = ir_.children(id)[0];
+  const int32_t shortest = facts_.ShortestLength(body);
+  if (shortest >= RuleFacts::kEndless) return repeat.min == 0 && !is_nonempty ? next : AddState();
+  if (shortest == 0) repeat.min = 0;  // iterations without the empty word: (x?){m,n} is x{0,n}
+  const IrNode::Kind kind = ir_.node(body).kind;
+  const int32_t counted = repeat.max < 0 ? repeat.min : repeat.max;
+  if (counted <= 1 || (kind == IrNode::kBytes && counted <= kMaxUnrolled)) {
+    return PlaceUnrolled(body, repeat, next, is_nonempty);
+  }
+  if (repeat.max < 0 && repeat.min == 0) return PlaceUnrolled(body, repeat, next, is_nonempty);
+  const int32_t min = is_nonempty ? std::max(repeat.min, 1) : repeat.min;
+  return PlaceLoop(body, min, repeat.max, next);
+}
+
+// The copies of a repeat's body one behind the other, with a cycle at the end if it has no end.
+int32_t AutomatonBuilder::PlaceUnrolled(NodeId body, const IrNode& repeat, int32_t next, bool is_nonempty) {
+  const int32_t min = is_nonempty ? std::max(repeat.min, 1) : repeat.min;
+  int32_t start = next;
+  int32_t copies = repeat.max;
+  if (repeat.max < 0) {
+    start = AddState({Automaton::Edge::kEmpty, 0, next});
+    const int32_t again = Place(body, start, true);
+    AddEdge(start, {Automaton::Edge::kEmpty, 0, again});
+    copies = min;
+  }
+  for (int32_t i = copies; i-- > 0;) {
+    start = Place(body, start, true);
+    if (i < min) continue;
+    const int32_t skip = AddState({Automaton::Edge::kEmpty, 0, start});
+    AddEdge(skip, {Automaton::Edge::kEmpty, 0, next});
+    start = skip;
+  }
+  return start;
+}
+
+int32_t AutomatonBuilder::PlaceLoop(NodeId body, int32_t min, int32_t max, int32_t next) {
+  const int32_t end = AddState();
+  is_final_[end] = true;
+  const int32_t start = Place(body, end, true);
+  const int32_t shortest = std::max(1, facts_.ShortestLength(body));
+  const int32_t index = static_cast<int32_t>(loops_.size());
+  loops_.push_back({.body = start, .exit = next, .min = std::max(min, 1), .max = max});
+  loops_.back().per_token = longest_token_ / shortest + 2;
+  const int32_t state = AddState({Automaton::Edge::kLoop, index, next});
+  if (min == 0) AddEdge(state, {Automaton::Edge::kEmpty, 0, next});
+  return state;
+}
+
+int32_t AutomatonBuilder::PlaceGraph(const NodeGraph& graph, int32_t next, bool is_nonempty) {
+  // Without the empty word the states are there twice: before and after the first byte or token.
+  const int32_t count = static_cast<int32_t>(graph.states.size());
+  std::vector<int32_t> after(count), before(count);
+  for (int32_t s = 0; s < count; ++s) {
+    after[s] = AddState();
+    if (graph.states[s].accepts) AddEdge(after[s], {Automaton::Edge::kEmpty, 0, next});
+    if (is_nonempty) before[s] = AddState();
+  }
+  for (int32_t s = 0; s < count && !ir_.is_full(); ++s) {
+    for (const NodeGraph::Edge& edge : graph.states[s].edges) {
+      const bool is_empty = edge.label == NodeGraph::kEmptyLabel;
+      if (is_empty) {
+        AddEdge(after[s], {Automaton::Edge::kEmpty, 0, after[edge.target]});
+      } else {
+        Attach(after[s], edge.label, after[edge.target], false);
+      }
+      if (!is_nonempty) continue;
+      if (is_empty || facts_.IsNullable(edge.label)) {
+        AddEdge(before[s], {Automaton::Edge::kEmpty, 0, before[edge.target]});
+      }
+      if (!is_empty) Attach(before[s], edge.label, after[edge.target], true);
+    }
+  }
+  return count == 0 ? AddState() : is_nonempty ? before[0] : after[0];
+}
+
+Automaton AutomatonBuilder::Build() {
+  const int32_t start = RuleStart(ir_.root(), false);
+  while (!pending_.empty()) {
+    const auto [rule, is_nonempty] = pending_.back();
+    pending_.pop_back();
+    const int32_t end = AddState();
+    is_final_[end] = true;
+    Attach(rule_starts_[is_nonempty][rule], ir_.rule_body(rule), end, is_nonempty);
+  }
+  Automaton automaton = Finish();
+  automaton.start = start;
+  return automaton;
+}
+
+Automaton AutomatonBuilder::Finish() {
+  Automaton automaton;
+  automaton.first_edges.reserve(states_.size() + 1);
+  for (std::vector<Automaton::Edge>& edges : states_) {
+    automaton.first_edges.push_back(static_cast<int32_t>(automaton.edges.size()));
+    std::stable_sort(edges.begin(), edges.end(),
+                     [](const auto& a, const auto& b) { return a.kind < b.kind; });
+    automaton.edges.insert(automaton.edges.end(), edges.begin(), edges.end());
+  }
+  automaton.first_edges.push_back(static_cast<int32_t>(automaton.edges.size()));
+  automaton.is_final = std::move(is_final_);
+  automaton.loops = std::move(loops_);
+  automaton.classes = ir_.classes();
+  automaton.token_sets = ir_.token_sets();
+  return automaton;
+}
+
+}  // namespace foredraft

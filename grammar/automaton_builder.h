@@ -1,0 +1,69 @@
+#pragma once
+
+// Turns rules into states, from each node's end to its start. Used by BuildAutomaton alone.
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "grammar/automaton.h"
+#include "grammar/ir.h"
+
+namespace foredraft {
+
+// What is known of each rule before automata are built: fixed points over the rules.
+class RuleFacts {
+ public:
+  static constexpr int32_t kEndless = 1 << 20;  // as a shortest length: no word, or a very long one
+
+  explicit RuleFacts(Ir& ir);
+  RuleFacts(const RuleFacts&) = delete;
+  bool IsNullable(NodeId node) const { return ShortestLength(node) == 0; }
+  // The length of the shortest word; a token counts as one byte.
+  int32_t ShortestLength(NodeId node) const;
+
+ private:
+  int32_t Compute(NodeId node) const;
+  int32_t ShortestPath(const NodeGraph& graph) const;
+
+  const Ir& ir_;
+  std::vector<int32_t> shortest_;         // [rules]
+  mutable std::vector<int32_t> lengths_;  // [nodes], once the rules' are final; -1 = not asked for yet
+};
+
+class AutomatonBuilder {
+ public:
+  AutomatonBuilder(Ir& ir, const RuleFacts& facts, int32_t longest_token);
+  // Rules that the root reaches become states.
+  Automaton Build();
+
+ private:
+  // Words of `node`, then what follows from the state `next`: as a state of their own, or as edges of
+  // `state`. `is_nonempty`: without the empty word.
+  int32_t Place(NodeId node, int32_t next, bool is_nonempty);
+  void Attach(int32_t state, NodeId node, int32_t next, bool is_nonempty);
+  void AttachSequence(int32_t state, NodeId node, int32_t next, bool is_nonempty);
+  int32_t PlaceRepeat(NodeId node, int32_t next, bool is_nonempty);
+  int32_t PlaceUnrolled(NodeId body, const IrNode& repeat, int32_t next, bool is_nonempty);
+  int32_t PlaceLoop(NodeId body, int32_t min, int32_t max, int32_t next);
+  int32_t PlaceGraph(const NodeGraph& graph, int32_t next, bool is_nonempty);
+  // The first state of a rule, which is made later.
+  int32_t RuleStart(RuleId rule, bool is_nonempty);
+
+  int32_t AddState();
+  int32_t AddState(Automaton::Edge edge);
+  void AddEdge(int32_t from, Automaton::Edge edge) { states_[from].push_back(edge); }
+  Automaton Finish();
+
+  Ir& ir_;
+  const RuleFacts& facts_;
+  const int32_t longest_token_;
+  std::vector<std::vector<Automaton::Edge>> states_;
+  std::vector<bool> is_final_;
+  std::vector<Automaton::Loop> loops_;
+  std::vector<int32_t> rule_starts_[2];  // [is_nonempty][rules]; -1 = not called yet
+  std::vector<std::pair<RuleId, bool>> pending_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,145 @@
+#include "grammar/compile.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "grammar/regex.h"
+
+namespace foredraft {
+namespace {
+
+absl::StatusOr<NodeId> AddChoice(Ir& ir, const std::vector<std::string>& choices) {
+  if (choices.empty() || choices.size() > kMaxChoices) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d choices, allowed 1..%d", choices.size(), kMaxChoices));
+  }
+  int64_t bytes = 0;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    bytes += static_cast<int64_t>(choices[i].size());
+    if (!CodePoints(choices[i])) return absl::InvalidArgumentError(absl::StrFormat("[%d]: not UTF-8", i));
+  }
+  if (bytes > kMaxChoiceBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d bytes, allowed at most %d", bytes, kMaxChoiceBytes));
+  }
+  return ir.OneOf(choices);
+}
+
+absl::StatusOr<NodeId> AddRegex(Ir& ir, std::string_view source) {
+  ASSIGN_OR_RETURN(const Regex regex, Regex::Parse(source, Regex::kWhole, ir.limits().max_depth));
+  return regex.AddTo(ir, SpellRaw);
+}
+
+absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const Vocabulary& vocabulary) {
+  switch (constraint.kind) {
+    case Constraint::kChoice:
+      return AddChoice(ir, constraint.choices);
+    case Constraint::kRegex:
+      return AddRegex(ir, constraint.source);
+    default:
+      (void)vocabulary;
+      return absl::UnimplementedError("");
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint,
+                                                       std::shared_ptr<const Vocabulary> vocabulary,
+                                                       const GrammarLimits& limits) {
+  if (static_cast<int64_t>(constraint.source.size()) > limits.max_source_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d bytes, allowed at most constraints.max_source_kib = %d KiB",
+                        constraint.source.size(), limits.max_source_bytes >> 10));
+  }
+  Ir ir(limits);
+  ASSIGN_OR_RETURN(NodeId body, AddConstraint(ir, constraint, *vocabulary));
+  if (constraint.after_thinking) {
+    body = ir.Sequence({ir.Repeat(ir.Bytes(ByteClass::Of('\n')), 0, 2), body});
+  }
+  const RuleId root = ir.AddRule("the whole output");
+  ir.SetRule(root, body);
+  ir.set_root(root);
+  return Grammar::Create(ir, std::move(vocabulary));
+}
+
+}  // namespace
+
+std::string_view ConstraintField(Constraint::Kind kind) {
+  switch (kind) {
+    case Constraint::kJsonSchema:
+      return "json_schema";
+    case Constraint::kJsonObject:
+      return "json_object";
+    case Constraint::kRegex:
+      return "regex";
+    case Constraint::kChoice:
+      return "choice";
+    case Constraint::kGbnf:
+      return "grammar";
+    case Constraint::kStructuralTag:
+      return "structural_tag";
+  }
+  return "";
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(const Constraint& constraint,
+                                                                 std::shared_ptr<const Vocabulary> vocabulary,
+                                                                 const GrammarLimits& limits) {
+  auto grammar = Compile(constraint, std::move(vocabulary), limits);
+  if (grammar.ok()) return grammar;
+  return absl::Status(grammar.status().code(), absl::StrFormat("%s: %s", ConstraintField(constraint.kind),
+                                                               grammar.status().message()));
+}
+
+GrammarCache::GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, GrammarLimits limits,
+                           int64_t max_bytes)
+    : vocabulary_(std::move(vocabulary)), limits_(limits), max_bytes_(max_bytes) {}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Compile(const Constraint& constraint) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto place = places_.find(constraint);
+    if (place != places_.end()) {
+      ++counts_.hits;
+      entries_.splice(entries_.begin(), entries_, place->second);
+      return entries_.front().grammar;
+    }
+    ++counts_.misses;
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar,
+                   CompileConstraint(constraint, vocabulary_, limits_));
+  Insert(constraint, grammar);
+  return grammar;
+}
+
+void GrammarCache::Insert(const Constraint& constraint, std::shared_ptr<const Grammar> grammar) {
+  const std::lock_guard lock(mutex_);
+  if (places_.contains(constraint)) return;
+  entries_.push_front({constraint, std::move(grammar)});
+  places_[constraint] = entries_.begin();
+  int64_t bytes = ByteCount();
+  while (bytes > max_bytes_ && entries_.size() > 1) {
+    bytes -= entries_.back().grammar->byte_count() +
+             static_cast<int64_t>(entries_.back().constraint.source.size());
+    places_.erase(entries_.back().constraint);
+    entries_.pop_back();
+  }
+}
+
+int64_t GrammarCache::ByteCount() const {
+  int64_t bytes = 0;
+  for (const Entry& entry : entries_) {
+    bytes += entry.grammar->byte_count() + static_cast<int64_t>(entry.constraint.source.size());
+  }
+  return bytes;
+}
+
+GrammarCache::Counts GrammarCache::counts() const {
+  const std::lock_guard lock(mutex_);
+  Counts counts = counts_;
+  counts.bytes = ByteCount();
+  counts.grammars = static_cast<int64_t>(entries_.size());
+  return counts;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,85 @@
+#pragma once
+
+// From what a request asks for to a Grammar.
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "grammar/grammar.h"
+#include "grammar/limits.h"
+#include "grammar/vocabulary.h"
+
+namespace foredraft {
+
+// What an output must be. A plain value.
+struct Constraint {
+  enum Kind : uint8_t { kJsonSchema, kJsonObject, kRegex, kChoice, kGbnf, kStructuralTag };
+  Kind kind = kJsonSchema;
+  std::string source;                // schema, expression, grammar, tag; empty for kJsonObject and kChoice
+  std::vector<std::string> choices;  // of kChoice
+  bool compact = false;              // JSON without white space between its tokens
+  // The output follows a thought, so that up to two line ends may come first.
+  bool after_thinking = false;
+
+  friend bool operator==(const Constraint&, const Constraint&) = default;
+  template <class H>
+  friend H AbslHashValue(H h, const Constraint& c) {
+    return H::combine(std::move(h), c.kind, c.source, c.choices, c.compact, c.after_thinking);
+  }
+};
+
+inline constexpr int kMaxChoices = 1'000;
+inline constexpr int64_t kMaxChoiceBytes = 64 << 10;
+
+// "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag": the constraint's field in
+// every API.
+std::string_view ConstraintField(Constraint::Kind kind);
+
+// INVALID_ARGUMENT names the field, the place in it and what is allowed: "json_schema: #/properties/a/not:
+// not supported, ...". FAILED_PRECONDITION: the vocabulary lacks a byte that the grammar needs.
+absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(const Constraint& constraint,
+                                                                 std::shared_ptr<const Vocabulary> vocabulary,
+                                                                 const GrammarLimits& limits);
+
+// Compiled constraints of one vocabulary, the least recently used ones dropped first. Grammars in use live on
+// in their matchers. Thread-safe; compiling holds no lock, so two requests may compile the same constraint.
+class GrammarCache {
+ public:
+  GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, GrammarLimits limits, int64_t max_bytes);
+
+  absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint);
+
+  struct Counts {
+    int64_t hits = 0;
+    int64_t misses = 0;
+    int64_t bytes = 0;  // of grammars in the cache, with their states and masks
+    int64_t grammars = 0;
+  };
+  Counts counts() const;
+
+ private:
+  struct Entry {
+    Constraint constraint;
+    std::shared_ptr<const Grammar> grammar;
+  };
+  void Insert(const Constraint& constraint, std::shared_ptr<const Grammar> grammar);
+  int64_t ByteCount() const;  // under mutex_
+
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  const GrammarLimits limits_;
+  const int64_t max_bytes_;
+
+  mutable std::mutex mutex_;
+  std::list<Entry> entries_;  // most recently used first
+  absl::flat_hash_map<Constraint, std::list<Entry>::iterator> places_;
+  Counts counts_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,109 @@
+#pragma once
+
+// A compiled constraint, and the progress of one output through it. Source of the algorithm:
+// docs/structured-output.md.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grammar/automaton.h"
+#include "grammar/limits.h"
+#include "grammar/mask_maker.h"
+#include "grammar/state_table.h"
+#include "grammar/token_mask.h"
+#include "grammar/vocabulary.h"
+
+namespace foredraft {
+
+// What all requests with the same constraint share: the automaton, and the states and masks met so far.
+// Thread-safe: calls of matchers of one grammar take turns.
+class Grammar {
+ public:
+  // The automaton of `ir`, and its first mask. INVALID_ARGUMENT: a limit, or no word. FAILED_PRECONDITION:
+  // the grammar needs a byte for which the vocabulary has no token.
+  static absl::StatusOr<std::shared_ptr<const Grammar>> Create(Ir& ir,
+                                                               std::shared_ptr<const Vocabulary> vocabulary);
+
+  const Vocabulary& vocabulary() const { return *vocabulary_; }
+  const Automaton& automaton() const { return automaton_; }
+  // Of automaton, states and masks, about.
+  int64_t byte_count() const;
+  // How many masks were made, and how many of them were asked for again.
+  struct MaskCounts {
+    int64_t made = 0;
+    int64_t reused = 0;
+  };
+  MaskCounts mask_counts() const;
+
+ private:
+  friend class Matcher;
+  Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits);
+
+  // The four below: under mutex_.
+  std::shared_ptr<StateTable> Table() const;
+  absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(StateTable& table, StateId state) const;
+  StateId Step(StateTable& table, StateId from, int32_t token) const;
+  absl::Status CheckBytes() const;
+
+  const Automaton automaton_;
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  const GrammarLimits limits_;
+
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<StateTable> table_;
+  mutable MaskMaker mask_maker_;
+  mutable MaskCounts mask_counts_;
+};
+
+// Where one output is in its grammar. A value: a copy is a place to come back to. Not thread-safe; different
+// matchers may be used by different threads.
+class Matcher {
+ public:
+  // `end_ids`: tokens that end this request beside the vocabulary's, such as its special stop ids. Ids
+  // outside of the vocabulary are left out.
+  explicit Matcher(std::shared_ptr<const Grammar> grammar, std::vector<int32_t> end_ids = {});
+
+  // The tokens that the next row may choose; never empty. Once the output has ended, its end tokens.
+  // RESOURCE_EXHAUSTED or FAILED_PRECONDITION (MaskMaker::Make), naming the position in tokens.
+  absl::StatusOr<std::shared_ptr<const TokenMask>> Mask();
+
+  // Takes one token. False, and nothing changes: the grammar does not allow it here. An end token is taken
+  // where the grammar accepts, and nothing after it. RESOURCE_EXHAUSTED as Mask.
+  absl::StatusOr<bool> Advance(int32_t token);
+
+  // The masks of the rows of one step: of the next token, then of the token after each draft, as long as
+  // drafts are in the masks before them. At most drafts.size() + 1 masks; fewer where a draft leaves the
+  // grammar, ends the output or leads to a limit. The matcher does not move. An error is that of Mask here.
+  absl::StatusOr<std::vector<std::shared_ptr<const TokenMask>>> MasksAlong(
+      std::span<const int32_t> drafts) const;
+
+  // The bytes, at most `max_bytes`, that every continuation begins with. Empty where the output may end here.
+  std::string ForcedBytes(size_t max_bytes) const;
+
+  // Whether the output is complete as it is, so that an end token may come.
+  bool IsAccepting() const;
+  bool has_ended() const { return has_ended_; }
+  int64_t token_count() const { return token_count_; }
+
+ private:
+  absl::StatusOr<std::shared_ptr<const TokenMask>> LockedMask();
+  // Moves the state to the grammar's table, if that was made anew.
+  void Renew();
+  bool IsEndToken(int32_t token) const;
+  std::shared_ptr<const TokenMask> WithEndIds(std::shared_ptr<const TokenMask> mask, bool is_end_only) const;
+
+  std::shared_ptr<const Grammar> grammar_;
+  std::vector<int32_t> end_ids_;  // the request's, ascending
+  std::shared_ptr<StateTable> table_;
+  StateId state_ = StateTable::kDead;  // with the counts as they are
+  int64_t token_count_ = 0;
+  bool has_ended_ = false;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,55 @@
+#pragma once
+
+// Regular expressions of ECMA-262's kind, as far as they are regular: docs/structured-output.md has the list.
+// Nothing here matches text; expressions become nodes.
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grammar/char_set.h"
+#include "grammar/ir.h"
+
+namespace foredraft {
+
+// How the nodes of a character set are spelled: raw, or as in a JSON string (grammar/json_strings.h).
+using CharSpelling = std::function<NodeId(Ir& ir, const CharSet& set)>;
+NodeId SpellRaw(Ir& ir, const CharSet& set);
+
+// A parsed expression. A plain value.
+class Regex {
+ public:
+  enum Extent {
+    kWhole,   // the expression is the whole text
+    kSearch,  // the text has a match somewhere, as in JSON Schema's pattern
+  };
+  static constexpr int kMaxRepeat = 10'000;
+
+  // INVALID_ARGUMENT names the construct and the byte of `pattern` where it is.
+  static absl::StatusOr<Regex> Parse(std::string_view pattern, Extent extent, int max_depth = 64);
+
+  // The language of the expression.
+  NodeId AddTo(Ir& ir, const CharSpelling& spelling) const;
+
+ private:
+  friend class RegexParser;
+  struct Node {
+    enum Kind : uint8_t { kChars, kSequence, kAlternative, kRepeat, kStart, kEnd };
+    Kind kind;
+    CharSet chars;
+    std::vector<int32_t> children;
+    int32_t min = 0, max = 0;  // of kRepeat; max -1: no end
+    size_t at = 0;             // byte of the pattern
+  };
+  absl::StatusOr<int32_t> WithoutAnchors(int32_t node, Extent extent);
+  absl::Status CheckNoAnchor(int32_t node) const;
+  int32_t Add(Node node);
+  NodeId AddNode(Ir& ir, int32_t node, const CharSpelling& spelling) const;
+
+  std::vector<Node> nodes_;
+  int32_t root_ = -1;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,295 @@
+#include "grammar/state_table.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "base/check.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int32_t kBottom = 0;
+
+uint64_t MakeConfig(int32_t state, int32_t frame) {
+  return static_cast<uint64_t>(state) << 32 | static_cast<uint32_t>(frame);
+}
+int32_t StateOf(uint64_t config) { return static_cast<int32_t>(config >> 32); }
+int32_t FrameOf(uint64_t config) { return static_cast<int32_t>(config & 0xFFFFFFFF); }
+
+bool HasToken(const TokenSet& tokens, int32_t id, bool is_ordinary) {
+  const bool is_listed = std::binary_search(tokens.ids.begin(), tokens.ids.end(), id);
+  return tokens.is_complement ? is_ordinary && !is_listed : is_listed;
+}
+
+}  // namespace
+
+size_t StateTable::ConfigsHash::operator()(std::span<const Config> configs) const {
+  return absl::HashOf(std::string_view(reinterpret_cast<const char*>(configs.data()), configs.size_bytes()));
+}
+
+bool StateTable::ConfigsEqual::operator()(StateId a, std::span<const Config> b) const {
+  const std::span<const Config> configs = table->configs(a);
+  return std::equal(configs.begin(), configs.end(), b.begin(), b.end());
+}
+
+StateTable::StateTable(const Automaton& automaton, const GrammarLimits& limits)
+    : automaton_(automaton), limits_(limits), known_(0, ConfigsHash{this}, ConfigsEqual{this}) {
+  is_tail_.resize(automaton.state_count());
+  reads_.resize(automaton.state_count());
+  for (int32_t s = 0; s < automaton.state_count(); ++s) {
+    const auto edges = automaton.edges_of(s);
+    is_tail_[s] = automaton.is_final[s] && edges.empty();
+    reads_[s] = !edges.empty() && edges[0].kind <= Automaton::Edge::kTokens;
+  }
+  frames_.push_back({-1, -1, -1, 0});
+  clamped_frames_.push_back(kBottom);
+  states_.resize(2);  // kDead, kOverflow
+  for (State& state : states_) state.clamped = static_cast<StateId>(&state - states_.data());
+  Reach(automaton.start, kBottom);
+  start_ = Close();
+}
+
+int32_t StateTable::PushFrame(Frame frame) {
+  const auto [place, is_new] = known_frames_.try_emplace(frame, static_cast<int32_t>(frames_.size()));
+  if (is_new) {
+    frames_.push_back(frame);
+    clamped_frames_.push_back(-1);
+    byte_count_ += 64;
+  }
+  return place->second;
+}
+
+void StateTable::Reach(int32_t state, int32_t frame) {
+  if (automaton_.nesting_need[state] + frames_[frame].depth > limits_.max_depth) return;
+  const Config config = MakeConfig(state, frame);
+  if (seen_.insert(config).second) kernel_.push_back(config);
+}
+
+void StateTable::Expand(int32_t state, int32_t frame) {
+  const int32_t depth = frames_[frame].depth;
+  for (const Automaton::Edge& edge : automaton_.edges_of(state)) {
+    if (edge.kind <= Automaton::Edge::kTokens) continue;
+    if (automaton_.EdgeNeed(edge) + depth > limits_.max_depth) continue;
+    switch (edge.kind) {
+      case Automaton::Edge::kCall:
+        // A tail call needs no frame: what the callee ends is the caller's end, too.
+        Reach(edge.label, is_tail_[edge.target] ? frame : PushFrame({edge.target, -1, frame, depth}));
+        break;
+      case Automaton::Edge::kNestedCall:
+        Reach(edge.label, PushFrame({edge.target, -1, frame, depth + 1}));
+        break;
+      case Automaton::Edge::kLoop:
+        Reach(automaton_.loops[edge.label].body, PushFrame({edge.label, 0, frame, depth}));
+        break;
+      default:
+        Reach(edge.target, frame);
+        break;
+    }
+  }
+}
+
+void StateTable::End(int32_t index) {
+  if (index == kBottom) {
+    accepts_ = true;
+    return;
+  }
+  const Frame frame = frames_[index];
+  if (frame.count < 0) {
+    Reach(frame.target, frame.parent);
+    return;
+  }
+  const Automaton::Loop& loop = automaton_.loops[frame.target];
+  const int32_t count = frame.count + 1;
+  if (loop.max < 0 || count < loop.max) {
+    // Without an end, counts past the minimum are alike.
+    const int32_t kept = loop.max < 0 ? std::min(count, loop.min) : count;
+    Reach(loop.body, PushFrame({frame.target, kept, frame.parent, frame.depth}));
+  }
+  if (count >= loop.min) Reach(loop.exit, frame.parent);
+}
+
+StateId StateTable::Close() {
+  const size_t max_seen = static_cast<size_t>(limits_.max_configurations) * 8;
+  reached_.clear();
+  accepts_ = false;
+  bool overflows = false;
+  while (!kernel_.empty() && !overflows) {
+    const Config config = kernel_.back();
+    kernel_.pop_back();
+    const int32_t state = StateOf(config);
+    if (reads_[state]) reached_.push_back(config);
+    Expand(state, FrameOf(config));
+    if (automaton_.is_final[state]) End(FrameOf(config));
+    overflows = seen_.size() > max_seen || reached_.size() > static_cast<size_t>(limits_.max_configurations);
+  }
+  kernel_.clear();
+  seen_.clear();
+  if (overflows) return kOverflow;
+  return Intern(accepts_);
+}
+
+StateId StateTable::Intern(bool accepts) {
+  if (reached_.empty() && !accepts) return kDead;
+  std::sort(reached_.begin(), reached_.end());
+  if (accepts) reached_.push_back(~Config{0});  // a mark, so that the set tells accepting states apart
+  const auto place = known_.find(std::span<const Config>(reached_));
+  if (place != known_.end()) return *place;
+  const StateId id = static_cast<StateId>(states_.size());
+  State& state = states_.emplace_back();
+  state.first_config = static_cast<uint32_t>(configs_.size());
+  state.config_count = static_cast<uint32_t>(reached_.size());
+  state.accepts = accepts;
+  configs_.insert(configs_.end(), reached_.begin(), reached_.end());
+  for (const Config config : reached_) {
+    if (config == ~Config{0}) continue;
+    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
+      state.has_tokens = state.has_tokens || edge.kind == Automaton::Edge::kTokens;
+      if (edge.kind >= Automaton::Edge::kTokens) break;
+    }
+  }
+  known_.insert(id);
+  byte_count_ += static_cast<int64_t>(sizeof(State) + 16 + 8 * reached_.size());
+  return id;
+}
+
+StateId StateTable::MakeStep(StateId from, int symbol) {
+  if (from == kDead || from == kOverflow) return from;
+  if (states_[from].row == nullptr) {
+    rows_.push_back(std::make_unique<StateId[]>(automaton_.symbol_count));
+    states_[from].row = rows_.back().get();
+    std::fill_n(states_[from].row, automaton_.symbol_count, kUnknown);
+    byte_count_ += 4 * automaton_.symbol_count;
+  }
+  const int byte = automaton_.symbol_bytes[symbol];
+  for (const Config config : configs(from)) {
+    if (config == ~Config{0}) break;
+    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
+      if (edge.kind != Automaton::Edge::kByte) break;
+      if (automaton_.classes[edge.label].Has(byte)) Reach(edge.target, FrameOf(config));
+    }
+  }
+  const StateId to = kernel_.empty() ? kDead : Close();
+  states_[from].row[symbol] = to;
+  return to;
+}
+
+StateId StateTable::StepToken(StateId from, int32_t id, bool is_ordinary) {
+  if (from == kOverflow) return from;
+  for (const Config config : configs(from)) {
+    if (config == ~Config{0}) break;
+    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
+      if (edge.kind > Automaton::Edge::kTokens) break;
+      if (edge.kind != Automaton::Edge::kTokens) continue;
+      if (HasToken(automaton_.token_sets[edge.label], id, is_ordinary)) Reach(edge.target, FrameOf(config));
+    }
+  }
+  return kernel_.empty() ? kDead : Close();
+}
+
+StateId StateTable::Union(StateId a, StateId b) {
+  if (a == kOverflow || b == kOverflow) return kOverflow;
+  if (a == kDead) return b;
+  if (b == kDead || a == b) return a;
+  reached_.clear();
+  for (const StateId id : {a, b}) {
+    for (const Config config : configs(id)) {
+      if (config != ~Config{0}) reached_.push_back(config);
+    }
+  }
+  std::sort(reached_.begin(), reached_.end());
+  reached_.erase(std::unique(reached_.begin(), reached_.end()), reached_.end());
+  if (reached_.size() > static_cast<size_t>(limits_.max_configurations)) return kOverflow;
+  return Intern(states_[a].accepts || states_[b].accepts);
+}
+
+std::vector<int32_t> StateTable::NextTokenSets(StateId from) const {
+  std::vector<int32_t> sets;
+  if (!states_[from].has_tokens) return sets;
+  for (const Config config : configs(from)) {
+    if (config == ~Config{0}) break;
+    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
+      if (edge.kind == Automaton::Edge::kTokens) sets.push_back(edge.label);
+    }
+  }
+  std::sort(sets.begin(), sets.end());
+  sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
+  return sets;
+}
+
+int32_t StateTable::ClampFrame(int32_t index) {
+  std::vector<int32_t> chain;
+  int32_t clamped = index;
+  for (; clamped_frames_[clamped] < 0; clamped = frames_[clamped].parent) chain.push_back(clamped);
+  clamped = clamped_frames_[clamped];
+  for (; !chain.empty(); chain.pop_back()) {
+    Frame frame = frames_[chain.back()];
+    if (frame.count >= 0) {
+      // `count` iterations are finished. What the next per_token ones can tell apart is whether they reach
+      // min or max.
+      const Automaton::Loop& loop = automaton_.loops[frame.target];
+      if (frame.count >= loop.min && (loop.max < 0 || frame.count < loop.max - loop.per_token)) {
+        frame.count = loop.min;
+      } else if (frame.count < loop.min - loop.per_token) {
+        frame.count = 0;
+      }
+    }
+    frame.parent = clamped;
+    clamped = PushFrame(frame);
+    clamped_frames_[chain.back()] = clamped;
+  }
+  return clamped;
+}
+
+StateId StateTable::Clamp(StateId from) {
+  if (states_[from].clamped != kUnknown) return states_[from].clamped;
+  StateId clamped = from;
+  if (!automaton_.loops.empty()) {
+    std::vector<Config> changed;
+    for (const Config config : configs(from)) {
+      changed.push_back(config == ~Config{0} ? config
+                                             : MakeConfig(StateOf(config), ClampFrame(FrameOf(config))));
+    }
+    if (states_[from].accepts) changed.pop_back();
+    std::sort(changed.begin(), changed.end());
+    changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
+    reached_ = std::move(changed);
+    clamped = Intern(states_[from].accepts);
+  }
+  states_[from].clamped = clamped;
+  states_[clamped].clamped = clamped;
+  return clamped;
+}
+
+int32_t StateTable::ImportFrame(const StateTable& other, int32_t index, std::vector<int32_t>& known) {
+  std::vector<int32_t> chain;
+  for (; known[index] < 0; index = other.frames_[index].parent) chain.push_back(index);
+  int32_t imported = known[index];
+  for (; !chain.empty(); chain.pop_back()) {
+    Frame frame = other.frames_[chain.back()];
+    frame.parent = imported;
+    imported = PushFrame(frame);
+    known[chain.back()] = imported;
+  }
+  return imported;
+}
+
+StateId StateTable::Import(const StateTable& other, StateId from) {
+  if (from == kDead || from == kOverflow) return from;
+  std::vector<int32_t> known(other.frames_.size(), -1);
+  known[kBottom] = kBottom;
+  reached_.clear();
+  for (const Config config : other.configs(from)) {
+    if (config == ~Config{0}) continue;
+    reached_.push_back(MakeConfig(StateOf(config), ImportFrame(other, FrameOf(config), known)));
+  }
+  return Intern(other.states_[from].accepts);
+}
+
+void StateTable::KeepMask(StateId id, std::shared_ptr<const TokenMask> mask) {
+  byte_count_ += mask->byte_count();
+  states_[id].mask = std::move(mask);
+}
+
+}  // namespace foredraft
