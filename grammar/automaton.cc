@@ -149,6 +149,37 @@ class LeftRecursion {
   std::vector<RuleId> path_;
 };
 
+void CollectCalls(const Ir& ir, NodeId id, std::vector<RuleId>& rules) {
+  const IrNode& node = ir.node(id);
+  if (node.kind == IrNode::kCall) rules.push_back(node.index);
+  for (const NodeId child : ir.children(id)) CollectCalls(ir, child, rules);
+  if (node.kind != IrNode::kGraph) return;
+  for (const NodeGraph::State& state : ir.graph(node.index).states) {
+    for (const NodeGraph::Edge& edge : state.edges) {
+      if (edge.label != NodeGraph::kEmptyLabel) CollectCalls(ir, edge.label, rules);
+    }
+  }
+}
+
+// The name of a rule without a word that no other one without a word explains; empty if the root has a word.
+std::string EmptyRule(const Ir& ir, const RuleFacts& facts) {
+  std::vector<bool> seen(ir.rule_count(), false);
+  const auto is_empty = [&](RuleId rule) {
+    return !seen[rule] && ir.rule_body(rule) >= 0 &&
+           facts.ShortestLength(ir.rule_body(rule)) >= RuleFacts::kEndless;
+  };
+  std::string name;
+  for (RuleId rule = ir.root(); rule >= 0 && is_empty(rule);) {
+    seen[rule] = true;
+    name = ir.rule_name(rule);
+    std::vector<RuleId> calls;
+    CollectCalls(ir, ir.rule_body(rule), calls);
+    const auto next = std::find_if(calls.begin(), calls.end(), is_empty);
+    rule = next == calls.end() ? -1 : *next;
+  }
+  return name;
+}
+
 }  // namespace
 
 int Automaton::EdgeNeed(const Edge& edge) const {
@@ -185,6 +216,9 @@ absl::StatusOr<Automaton> BuildAutomaton(Ir& ir, int32_t longest_token) {
   ComputeNestingNeed(automaton, ir.limits().max_depth, ir.work());
   RETURN_IF_ERROR(ir.work().status());
   if (automaton.nesting_need[automaton.start] > ir.limits().max_depth) {
+    if (const std::string name = EmptyRule(ir, facts); !name.empty()) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: no value satisfies it", name));
+    }
     return absl::InvalidArgumentError(
         absl::StrFormat("no value satisfies it within %d open objects and arrays (constraints.max_depth)",
                         ir.limits().max_depth));

@@ -5,7 +5,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int32_t kMaxUnrolled = 16;  // repeats of one class of bytes up to this count become states
+constexpr int32_t kMaxUnrolled = 32;  // repeats of one class of bytes up to this count become states
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "grammar/json_schema.h"
 #include "grammar/regex.h"
 
 namespace foredraft {
@@ -37,6 +38,10 @@ absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const
       return AddChoice(ir, constraint.choices);
     case Constraint::kRegex:
       return AddRegex(ir, constraint.source);
+    case Constraint::kJsonSchema:
+      return AddJsonSchema(ir, constraint.source, {constraint.compact});
+    case Constraint::kJsonObject:
+      return AddJsonSchema(ir, R"({"type":"object"})", {constraint.compact});
     default:
       (void)vocabulary;
       return absl::UnimplementedError("");

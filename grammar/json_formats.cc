@@ -1,0 +1,79 @@
+#include "grammar/json_formats.h"
+
+#include "absl/strings/str_replace.h"
+
+namespace foredraft {
+namespace {
+
+// RFC 3339, with the lengths of the months and the leap years of the Gregorian calendar; no leap seconds.
+constexpr char kDate[] =
+    R"((?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])))"
+    R"(|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29))";
+constexpr char kTime[] =
+    R"((?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d))";
+// RFC 3339 appendix A.
+constexpr char kDuration[] = R"(P(?:\d{1,9}W|(?:DATE(?:T(?:TIME))?|T(?:TIME))))";
+constexpr char kDurationDate[] = R"((?:\d{1,9}Y(?:\d{1,9}M(?:\d{1,9}D)?)?|\d{1,9}M(?:\d{1,9}D)?|\d{1,9}D))";
+constexpr char kDurationTime[] = R"((?:\d{1,9}H(?:\d{1,9}M(?:\d{1,9}S)?)?|\d{1,9}M(?:\d{1,9}S)?|\d{1,9}S))";
+// RFC 1123. At most 253 characters: up to 4 long labels, or up to 10 of 24 characters.
+constexpr char kHostname[] =
+    R"((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,60}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,60}[A-Za-z0-9])?){0,3})"
+    R"(|[A-Za-z0-9](?:[A-Za-z0-9-]{0,22}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,22}[A-Za-z0-9])?){0,9}))";
+// RFC 5321 without quoted local parts and address literals.
+constexpr char kEmail[] =
+    R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}){0,2}@HOST)";
+constexpr char kIpv4[] = R"((?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
+constexpr char kUuid[] = R"([0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12})";
+// RFC 3986, a scheme always.
+constexpr char kUri[] =
+    R"([A-Za-z][A-Za-z0-9+.-]*:(?://AUTHORITY(?:/PCHAR*)*|/(?:PCHAR+(?:/PCHAR*)*)?|PCHAR+(?:/PCHAR*)*|)(?:\?QUERY*)?(?:#QUERY*)?)";
+constexpr char kAuthority[] =
+    R"((?:(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*@)?(?:\[IPV6\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::\d{0,5})?)";
+constexpr char kPchar[] = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}))";
+constexpr char kQuery[] = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2}))";
+
+// RFC 4291: eight groups of four digits, the last two perhaps an IPv4 address, one run of zeros perhaps left
+// out.
+std::string Ipv6() {
+  const std::string group = "[0-9A-Fa-f]{1,4}";
+  const auto groups = [&](int count) { return "(?:" + group + ":){" + std::to_string(count) + "}"; };
+  const std::string last = "(?:" + group + ":" + group + "|" + std::string(kIpv4) + ")";
+  std::string all = groups(6) + last;
+  for (int before = 0; before <= 7; ++before) {
+    // `before` groups, "::", and at most 7 - before behind it.
+    const std::string head = before == 0 ? ":" : groups(before);
+    std::string tail = group;
+    std::string tails;
+    for (int after = 1; after <= 7 - before; ++after) {
+      tails += "|" + (after == 1 ? group : groups(after - 2) + last);
+    }
+    all += "|" + head + ":(?:" + tails.substr(tails.empty() ? 0 : 1) + ")" + (tails.empty() ? "" : "?");
+  }
+  return "(?:" + all + ")";
+}
+
+std::string Whole(const std::string& expression) { return "^(?:" + expression + ")$"; }
+
+}  // namespace
+
+std::optional<std::string> FormatExpression(std::string_view format) {
+  if (format == "date") return Whole(kDate);
+  if (format == "time") return Whole(kTime);
+  if (format == "date-time") return Whole(std::string(kDate) + "T" + kTime);
+  if (format == "duration") {
+    return Whole(absl::StrReplaceAll(kDuration, {{"DATE", kDurationDate}, {"TIME", kDurationTime}}));
+  }
+  if (format == "hostname") return Whole(kHostname);
+  if (format == "email") return Whole(absl::StrReplaceAll(kEmail, {{"HOST", kHostname}}));
+  if (format == "ipv4") return Whole(kIpv4);
+  if (format == "ipv6") return Whole(Ipv6());
+  if (format == "uuid") return Whole(kUuid);
+  if (format == "uri") {
+    std::string uri =
+        absl::StrReplaceAll(kUri, {{"AUTHORITY", kAuthority}, {"PCHAR", kPchar}, {"QUERY", kQuery}});
+    return Whole(absl::StrReplaceAll(uri, {{"IPV6", Ipv6()}}));
+  }
+  return std::nullopt;
+}
+
+}  // namespace foredraft

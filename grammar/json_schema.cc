@@ -1,0 +1,269 @@
+#include "grammar/json_schema.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "grammar/json_strings.h"
+#include "grammar/regex.h"
+#include "grammar/schema_compiler.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kMaxSpaces = 32;
+constexpr int kMaxTabs = 8;
+
+// Nothing, one space, or a line end and an indentation: never without end, which models fall into.
+NodeId AddSpace(Ir& ir) {
+  const NodeId indentation =
+      ir.Alternative({ir.Repeat(ir.Literal(" "), 0, kMaxSpaces), ir.Repeat(ir.Literal("\t"), 1, kMaxTabs)});
+  return ir.Optional(ir.Alternative({ir.Literal(" "), ir.Sequence({ir.Literal("\n"), indentation})}));
+}
+
+}  // namespace
+
+absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, const JsonValue& schema, const JsonStyle& style) {
+  SchemaCompiler compiler(ir, schema, style);
+  ASSIGN_OR_RETURN(const RuleId rule, compiler.Compile());
+  return ir.Call(rule);
+}
+
+absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, std::string_view schema, const JsonStyle& style) {
+  ASSIGN_OR_RETURN(const auto root, ParseJsonSource(schema, ir.limits().max_depth));
+  return AddJsonSchema(ir, *root, style);
+}
+
+SchemaCompiler::SchemaCompiler(Ir& ir, const JsonValue& root, const JsonStyle& style)
+    : ir_(ir), root_(root), reader_(root, ir.limits(), ir.work()) {
+  if (style.compact) {
+    space_ = ir.Empty();
+  } else {
+    space_rule_ = ir.AddRule("white space");
+    ir.SetRule(space_rule_, AddSpace(ir));
+    space_ = ir.Call(space_rule_);
+  }
+  separator_ = ir.Sequence({space_, ir.Literal(","), space_});
+}
+
+absl::StatusOr<RuleId> SchemaCompiler::Compile() {
+  Conjunction all;
+  RETURN_IF_ERROR(reader_.Expand(root_, all));
+  const RuleId root = RuleOf(all, root_);
+  while (!pending_.empty()) {
+    const Pending next = std::move(pending_.back());
+    pending_.pop_back();
+    ASSIGN_OR_RETURN(const NodeId body, Body(next.conjunction, next.place));
+    RETURN_IF_ERROR(ir_.status());
+    ir_.SetRule(next.rule, body);
+  }
+  return root;
+}
+
+RuleId SchemaCompiler::RuleOf(const Conjunction& conjunction, const JsonValue& place) {
+  const std::string name = JsonPointer(conjunction.never != nullptr ? *conjunction.never
+                                       : conjunction.parts.empty()  ? place
+                                                                    : *conjunction.parts[0].schema);
+  const auto [entry, is_new] = rules_.try_emplace({conjunction.parts, conjunction.never != nullptr}, 0);
+  if (is_new) {
+    entry->second = ir_.AddRule(name);
+    pending_.push_back({entry->second, conjunction, name});
+  }
+  return entry->second;
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::Body(const Conjunction& conjunction, const std::string& place) {
+  if (conjunction.never != nullptr) return ir_.Never();
+  ASSIGN_OR_RETURN(const MergedSchema merged, reader_.Merge(conjunction));
+  if (merged.types == 0) return ir_.Never();
+  if (merged.values != nullptr) return Values(conjunction, *merged.values);
+  if (merged.branching_part >= 0) return Branch(conjunction, merged.branching_part, place);
+  std::vector<NodeId> choices;
+  if (merged.types & kNullType) choices.push_back(ir_.Literal("null"));
+  if (merged.types & kBooleanType) {
+    choices.push_back(ir_.Literal("true"));
+    choices.push_back(ir_.Literal("false"));
+  }
+  if (merged.types & kIntegerType) {
+    ASSIGN_OR_RETURN(const NodeId numbers, Number(merged.numbers, place));
+    choices.push_back(numbers);
+  }
+  if (merged.types & kStringType) {
+    ASSIGN_OR_RETURN(const NodeId strings, String(merged));
+    choices.push_back(strings);
+  }
+  if (merged.types & kArrayType) {
+    ASSIGN_OR_RETURN(const NodeId arrays, Array(conjunction, merged));
+    choices.push_back(Nested(arrays, place));
+  }
+  if (merged.types & kObjectType) {
+    ASSIGN_OR_RETURN(const NodeId objects, Object(conjunction, merged));
+    choices.push_back(Nested(objects, place));
+  }
+  return ir_.Alternative(choices);
+}
+
+NodeId SchemaCompiler::Nested(NodeId body, std::string name) {
+  const RuleId rule = ir_.AddRule(std::move(name));
+  ir_.SetRule(rule, body);
+  return ir_.NestedCall(rule);
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::Branch(const Conjunction& conjunction, int part, const std::string&) {
+  ASSIGN_OR_RETURN(const auto branches, reader_.Branches(conjunction, part));
+  std::vector<NodeId> choices;
+  for (const Conjunction& branch : branches) {
+    if (branch.never != nullptr) continue;
+    choices.push_back(ir_.Call(RuleOf(branch, *conjunction.parts[part].schema)));
+  }
+  return ir_.Alternative(choices);
+}
+
+NodeId SchemaCompiler::Value(const JsonValue& value) {
+  switch (value.kind) {
+    case JsonValue::kNull:
+      return ir_.Literal("null");
+    case JsonValue::kBoolean:
+      return ir_.Literal(value.boolean ? "true" : "false");
+    case JsonValue::kNumber:
+      return ir_.Literal(value.text);
+    case JsonValue::kString:
+      return ir_.Literal(QuoteJson(value.text));
+    case JsonValue::kArray:
+    case JsonValue::kObject:
+      break;
+  }
+  std::vector<NodeId> parts = {ir_.Literal(value.is_array() ? "[" : "{"), space_};
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    if (i > 0) parts.push_back(separator_);
+    if (value.is_object()) {
+      parts.insert(parts.end(), {ir_.Literal(QuoteJson(value.keys[i])), space_, ir_.Literal(":"), space_});
+    }
+    parts.push_back(Value(value.items[i]));
+  }
+  if (!value.items.empty()) parts.push_back(space_);
+  parts.push_back(ir_.Literal(value.is_array() ? "]" : "}"));
+  return ir_.Sequence(parts);
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::Values(const Conjunction& conjunction, const JsonValue& values) {
+  ASSIGN_OR_RETURN(const auto valid, reader_.ValuesOf(conjunction, values));
+  std::vector<std::string> scalars;
+  std::vector<NodeId> choices;
+  for (const JsonValue* value : valid) {
+    if (value->is_array() || value->is_object()) {
+      choices.push_back(Nested(Value(*value), JsonPointer(*value)));
+    } else {
+      const std::string_view word = value->kind == JsonValue::kNull ? "null"
+                                    : value->boolean                ? "true"
+                                                                    : "false";
+      scalars.push_back(value->is_string()   ? QuoteJson(value->text)
+                        : value->is_number() ? value->text
+                                             : std::string(word));
+    }
+  }
+  if (!scalars.empty()) choices.push_back(ir_.OneOf(scalars));
+  return ir_.Alternative(choices);
+}
+
+NodeId SchemaCompiler::CallShared(RuleId& rule, std::string_view name, const std::function<NodeId()>& body) {
+  if (rule < 0) {
+    rule = ir_.AddRule(std::string(name));
+    ir_.SetRule(rule, body());
+  }
+  return ir_.Call(rule);
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::Number(const NumberRange& range, const std::string& place) {
+  const auto add = [&] { return AddNumbers(ir_, range); };
+  const bool is_plain =
+      !range.min && !range.max && range.divisor == 0 && range.places == NumberRange::kMaxPlaces;
+  if (is_plain) {
+    return CallShared(range.is_integer ? integer_ : number_, "a number", [&] { return *add(); });
+  }
+  const auto numbers = add();
+  if (!numbers.ok()) return absl::InvalidArgumentError(absl::StrCat(place, ": ", numbers.status().message()));
+  return numbers;
+}
+
+NodeId SchemaCompiler::AnyString(int64_t min_length, int64_t max_length) {
+  const NodeId quote = ir_.Literal("\"");
+  if (min_length == 0 && max_length < 0) {
+    return CallShared(string_, "a string", [&] {
+      return ir_.Sequence({quote, ir_.Repeat(AnyJsonChar(ir_), 0, -1), quote});
+    });
+  }
+  const NodeId any_char = CallShared(string_char_, "a character", [&] { return AnyJsonChar(ir_); });
+  const NodeId inside =
+      ir_.Repeat(any_char, static_cast<int32_t>(min_length), static_cast<int32_t>(max_length));
+  return ir_.Sequence({quote, inside, quote});
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
+  const NodeId quote = ir_.Literal("\"");
+  const bool has_length = merged.min_length > 0 || merged.max_length >= 0;
+  if (merged.max_length >= 0 && merged.min_length > merged.max_length) return ir_.Never();
+  if (merged.patterns.empty()) return AnyString(merged.min_length, merged.max_length);
+  const JsonValue& first = *merged.patterns[0];
+  if (merged.patterns.size() == 1 && !has_length) {
+    const auto regex =
+        Regex::Parse(SchemaReader::ExpressionOf(first), Regex::kSearch, ir_.limits().max_depth);
+    if (!regex.ok()) return RefuseSchema(first, std::string(regex.status().message()));
+    return ir_.Sequence({quote, regex->AddTo(ir_, SpellJson), quote});
+  }
+  std::vector<StringTest> tests;
+  for (const JsonValue* pattern : merged.patterns) {
+    ASSIGN_OR_RETURN(const auto set, reader_.PatternOf(*pattern));
+    tests.push_back({set});
+  }
+  const auto inside = AddStringProduct(ir_, tests, merged.min_length, merged.max_length);
+  if (!inside.ok()) return RefuseSchema(first, std::string(inside.status().message()));
+  return ir_.Sequence({quote, *inside, quote});
+}
+
+NodeId SchemaCompiler::List(NodeId item, int64_t min, int64_t max) {
+  const NodeId more = ir_.Sequence({separator_, item});
+  const int64_t others_min = std::max<int64_t>(min - 1, 0);
+  const int64_t others_max = max < 0 ? -1 : max - 1;
+  const NodeId others = ir_.Repeat(more, static_cast<int32_t>(others_min), static_cast<int32_t>(others_max));
+  return ir_.Sequence({item, others});
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::Array(const Conjunction& conjunction, const MergedSchema& merged) {
+  const int64_t prefix = static_cast<int64_t>(SchemaReader::PrefixCount(conjunction));
+  int64_t max = merged.max_items;
+  std::vector<NodeId> items;  // one by one, then the others
+  for (int64_t i = 0; i <= prefix; ++i) {
+    ASSIGN_OR_RETURN(const Conjunction item, reader_.ItemOf(conjunction, static_cast<size_t>(i)));
+    if (item.never != nullptr) max = max < 0 ? i : std::min(max, i);
+    items.push_back(ir_.Call(RuleOf(item, Place(conjunction))));
+  }
+  if (max >= 0 && merged.min_items > max) return ir_.Never();
+  NodeGraph graph;
+  const int32_t start = graph.AddState(), end = graph.AddState();
+  graph.states[end].accepts = true;
+  const NodeId close = ir_.Literal("]"), spaced_close = ir_.Sequence({space_, close});
+  int32_t at = graph.AddState();
+  graph.AddEdge(start, ir_.Sequence({ir_.Literal("["), space_}), at);
+  for (int64_t count = 0;; ++count) {
+    // `at` has read `count` elements.
+    if (count >= merged.min_items) graph.AddEdge(at, count == 0 ? close : spaced_close, end);
+    if (count == max) break;
+    const NodeId item = items[std::min(count, prefix)];
+    const int32_t next = graph.AddState();
+    if (count >= prefix) {
+      const int64_t least = std::max<int64_t>(merged.min_items - count, 1);
+      const NodeId list = List(item, least, max < 0 ? -1 : max - count);
+      graph.AddEdge(at, count == 0 ? list : ir_.Sequence({separator_, list}), next);
+      graph.AddEdge(next, spaced_close, end);
+      break;
+    }
+    graph.AddEdge(at, count == 0 ? item : ir_.Sequence({separator_, item}), next);
+    at = next;
+  }
+  return ir_.Graph(std::move(graph));
+}
+
+}  // namespace foredraft

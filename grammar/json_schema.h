@@ -1,0 +1,22 @@
+#pragma once
+
+// JSON by a JSON Schema, as nodes. docs/structured-output.md says what each keyword means here.
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "grammar/ir.h"
+#include "grammar/json_source.h"
+
+namespace foredraft {
+
+struct JsonStyle {
+  bool compact = false;  // no white space between JSON's tokens
+};
+
+// INVALID_ARGUMENT names JSON pointer, keyword and what is allowed.
+absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, std::string_view schema, const JsonStyle& style);
+// The same of a schema inside of another document, whose references are relative to itself.
+absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, const JsonValue& schema, const JsonStyle& style);
+
+}  // namespace foredraft

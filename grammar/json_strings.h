@@ -1,0 +1,50 @@
+#pragma once
+
+// Sets of JSON strings: how characters are spelled between the quotes, and strings that pass several tests at
+// once.
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grammar/automaton.h"
+#include "grammar/ir.h"
+#include "grammar/state_table.h"
+
+namespace foredraft {
+
+// One character of a JSON string, by any spelling: raw, \n, \u000a. Surrogates only in pairs.
+NodeId AnyJsonChar(Ir& ir);
+// Characters of `set` in the one spelling of QuoteJson: raw, escaped where JSON demands it.
+NodeId SpellJson(Ir& ir, const CharSet& set);
+
+// A set of strings, as an automaton over their UTF-8. Not thread-safe.
+class StringSet {
+ public:
+  // `ir` has a root; its nodes spell characters raw.
+  static absl::StatusOr<std::shared_ptr<StringSet>> Create(Ir& ir);
+  // RESOURCE_EXHAUSTED: too many configurations.
+  absl::StatusOr<bool> Has(std::string_view text);
+
+ private:
+  friend class StringProduct;
+  StringSet(Automaton automaton, const GrammarLimits& limits)
+      : automaton_(std::move(automaton)), table_(automaton_, limits) {}
+
+  const Automaton automaton_;
+  StateTable table_;
+};
+
+struct StringTest {
+  std::shared_ptr<StringSet> set;
+  bool is_member = true;  // false: the string is not in the set
+};
+
+// The insides of JSON strings that pass all tests and have min_chars to max_chars characters (-1: no end), in
+// the spelling of QuoteJson. INVALID_ARGUMENT: more than max_product_states.
+absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
+                                        int64_t max_chars);
+
+}  // namespace foredraft

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "grammar/ir.h"
+#include "grammar/json_schema.h"
+#include "grammar/schema_reader.h"
+
+namespace foredraft {
+
+// Turns conjunctions into rules, one per conjunction. Used by AddJsonSchema alone.
+class SchemaCompiler {
+ public:
+  SchemaCompiler(Ir& ir, const JsonValue& root, const JsonStyle& style);
+  // The rule of the root, all others made.
+  absl::StatusOr<RuleId> Compile();
+
+ private:
+  const JsonValue& Place(const Conjunction& conjunction) const {
+    return conjunction.parts.empty() ? root_ : *conjunction.parts[0].schema;
+  }
+  RuleId RuleOf(const Conjunction& conjunction, const JsonValue& place);
+  absl::StatusOr<NodeId> Body(const Conjunction& conjunction, const std::string& place);
+  absl::StatusOr<NodeId> Branch(const Conjunction& conjunction, int part, const std::string& place);
+  absl::StatusOr<NodeId> Values(const Conjunction& conjunction, const JsonValue& values);
+  NodeId Value(const JsonValue& value);
+  NodeId CallShared(RuleId& rule, std::string_view name, const std::function<NodeId()>& body);
+  absl::StatusOr<NodeId> Number(const NumberRange& range, const std::string& place);
+  NodeId AnyString(int64_t min_length, int64_t max_length);
+  absl::StatusOr<NodeId> String(const MergedSchema& merged);
+  absl::StatusOr<NodeId> Array(const Conjunction& conjunction, const MergedSchema& merged);
+  absl::StatusOr<NodeId> Object(const Conjunction& conjunction, const MergedSchema& merged);
+  // One member with a key that is not declared; Never if none may come.
+  absl::StatusOr<NodeId> OtherMember(const Conjunction& conjunction, const MergedSchema& merged);
+  absl::StatusOr<NodeId> OtherKeys(const MergedSchema& merged, const std::vector<std::string>& patterns,
+                                   const std::vector<std::string>& matched, const JsonValue* place);
+  // How many other members may come: first and last, -1 = no end.
+  struct OtherCount {
+    int64_t min = 0, max = -1;
+    bool may_be_empty_object = true;
+  };
+  absl::StatusOr<OtherCount> CountOthers(const Conjunction& conjunction, const MergedSchema& merged,
+                                         bool has_others);
+  NodeId Member(NodeId key, RuleId value);
+  NodeId Nested(NodeId body, std::string name);
+  NodeId List(NodeId item, int64_t min, int64_t max);
+
+  Ir& ir_;
+  const JsonValue& root_;
+  SchemaReader reader_;
+  NodeId space_;      // white space between two tokens
+  NodeId separator_;  // a comma between members or elements
+  // Rules that many places call; -1 = not made yet.
+  RuleId string_ = -1, string_char_ = -1, number_ = -1, integer_ = -1;
+  RuleId space_rule_ = -1;
+  struct Pending {
+    RuleId rule;
+    Conjunction conjunction;
+    std::string place;
+  };
+  std::vector<Pending> pending_;
+  absl::flat_hash_map<std::pair<std::vector<SchemaPart>, bool>, RuleId> rules_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,150 @@
+// Objects of a schema.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "grammar/json_strings.h"
+#include "grammar/regex.h"
+#include "grammar/schema_compiler.h"
+
+namespace foredraft {
+
+NodeId SchemaCompiler::Member(NodeId key, RuleId value) {
+  return ir_.Sequence({key, space_, ir_.Literal(":"), space_, ir_.Call(value)});
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::OtherKeys(const MergedSchema& merged,
+                                                 const std::vector<std::string>& patterns,
+                                                 const std::vector<std::string>& matched,
+                                                 const JsonValue* place) {
+  const NodeId quote = ir_.Literal("\"");
+  std::vector<StringTest> tests;
+  for (const std::string& pattern : patterns) {
+    const bool is_member = std::find(matched.begin(), matched.end(), pattern) != matched.end();
+    ASSIGN_OR_RETURN(const auto set, reader_.PatternSet(*place, pattern));
+    tests.push_back({set, is_member});
+  }
+  if (!merged.names.empty()) {
+    Ir names(ir_.limits());
+    const RuleId root = names.AddRule("names");
+    names.SetRule(root, names.OneOf(merged.names));
+    names.set_root(root);
+    ASSIGN_OR_RETURN(const auto set, StringSet::Create(names));
+    ir_.work().Charge(names.work().spent());
+    tests.push_back({set, false});
+  }
+  if (tests.empty()) {
+    return ir_.Sequence({quote, ir_.Repeat(SpellJson(ir_, CharSet::All()), 0, -1), quote});
+  }
+  ASSIGN_OR_RETURN(const NodeId inside, AddStringProduct(ir_, tests, 0, -1));
+  return ir_.Sequence({quote, inside, quote});
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::OtherMember(const Conjunction& conjunction,
+                                                   const MergedSchema& merged) {
+  std::vector<std::string> patterns;
+  const JsonValue* place = nullptr;
+  for (const JsonValue* object : merged.key_patterns) {
+    for (size_t i = 0; i < object->keys.size(); ++i) {
+      if (std::find(patterns.begin(), patterns.end(), object->keys[i]) != patterns.end()) continue;
+      patterns.push_back(object->keys[i]);
+      place = &object->items[i];
+    }
+  }
+  constexpr size_t kMaxPatterns = 4;
+  if (patterns.size() > kMaxPatterns) {
+    return RefuseSchema(*place->parent,
+                        absl::StrCat(patterns.size(), " patterns, allowed at most ", kMaxPatterns));
+  }
+  std::vector<NodeId> choices;
+  for (uint32_t subset = 0; subset < (1u << patterns.size()); ++subset) {
+    std::vector<std::string> matched;
+    for (size_t p = 0; p < patterns.size(); ++p) {
+      if (subset >> p & 1) matched.push_back(patterns[p]);
+    }
+    ASSIGN_OR_RETURN(const Conjunction value, reader_.OthersOf(conjunction, matched));
+    if (value.never != nullptr) continue;
+    const auto keys = OtherKeys(merged, patterns, matched, place);
+    if (!keys.ok())
+      return place == nullptr ? keys.status() : RefuseSchema(*place, std::string(keys.status().message()));
+    choices.push_back(Member(*keys, RuleOf(value, Place(conjunction))));
+  }
+  return ir_.Alternative(choices);
+}
+
+absl::StatusOr<SchemaCompiler::OtherCount> SchemaCompiler::CountOthers(const Conjunction& conjunction,
+                                                                       const MergedSchema& merged,
+                                                                       bool has_others) {
+  OtherCount count;
+  const int64_t declared = static_cast<int64_t>(merged.names.size());
+  const int64_t required = std::count(merged.is_required.begin(), merged.is_required.end(), true);
+  const int64_t min = merged.min_properties, max = merged.max_properties;
+  if (!has_others) count.max = 0;
+  count.may_be_empty_object = required == 0 && min == 0;
+  if (required == declared) {
+    count.min = std::max<int64_t>(min - declared, 0);
+    if (max >= 0) count.max = has_others ? max - declared : std::min<int64_t>(0, max - declared);
+    return count;
+  }
+  const bool max_is_idle = max < 0 || (!has_others && max >= declared);
+  if (min > std::max<int64_t>(required, 1) || !max_is_idle) {
+    for (const SchemaPart& part : conjunction.parts) {
+      for (const char* keyword : {"minProperties", "maxProperties"}) {
+        const JsonValue* value = part.schema->Find(keyword);
+        if (value == nullptr) continue;
+        return RefuseSchema(*value,
+                            "beside optional properties not supported, allowed minProperties up to 1");
+      }
+    }
+  }
+  return count;
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::Object(const Conjunction& conjunction, const MergedSchema& merged) {
+  ASSIGN_OR_RETURN(const NodeId other, OtherMember(conjunction, merged));
+  const bool has_others = ir_.node(other).kind != IrNode::kNever;
+  ASSIGN_OR_RETURN(const OtherCount others, CountOthers(conjunction, merged, has_others));
+  if (others.max >= 0 && others.min > others.max) return ir_.Never();
+  const size_t count = merged.names.size();
+  const size_t last_required =  // behind the last required one
+      std::find(merged.is_required.rbegin(), merged.is_required.rend(), true).base() -
+      merged.is_required.begin();
+  NodeGraph graph;
+  const int32_t start = graph.AddState(), end = graph.AddState();
+  graph.states[end].accepts = true;
+  const NodeId spaced_close = ir_.Sequence({space_, ir_.Literal("}")});
+  // choices[i]: a member comes, one of i and those behind it. after[i]: members up to i - 1 came, at least
+  // one.
+  std::vector<int32_t> choices, after;
+  for (size_t i = 0; i <= count; ++i) {
+    choices.push_back(graph.AddState());
+    after.push_back(graph.AddState());
+  }
+  graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_}), choices[0]);
+  if (others.may_be_empty_object) {
+    graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_, ir_.Literal("}")}), end);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(const Conjunction value, reader_.PropertyOf(conjunction, merged.names[i]));
+    if (value.never == nullptr || merged.is_required[i]) {
+      const NodeId key = ir_.Literal(QuoteJson(merged.names[i]));
+      graph.AddEdge(choices[i], Member(key, RuleOf(value, Place(conjunction))), after[i + 1]);
+    }
+    if (!merged.is_required[i]) graph.AddEdge(choices[i], NodeGraph::kEmptyLabel, choices[i + 1]);
+  }
+  for (size_t i = 1; i <= count; ++i) {
+    if (i < count || others.max != 0) graph.AddEdge(after[i], separator_, choices[i]);
+    if (i >= last_required && others.min == 0) graph.AddEdge(after[i], spaced_close, end);
+  }
+  if (others.max != 0) {
+    const int32_t last = graph.AddState();
+    graph.AddEdge(choices[count], List(other, std::max<int64_t>(others.min, 1), others.max), last);
+    graph.AddEdge(last, spaced_close, end);
+  }
+  return ir_.Graph(std::move(graph));
+}
+
+}  // namespace foredraft

@@ -1,0 +1,272 @@
+#include "grammar/schema_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
+#include "grammar/json_formats.h"
+#include "grammar/regex.h"
+
+namespace foredraft {
+namespace {
+
+// Decodes %20 and the like.
+std::string UnescapeUri(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() &&
+        absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 1])) &&
+        absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 2]))) {
+      out += absl::HexStringToBytes(std::string(text.substr(i + 1, 2)));
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+// A schema with an $id of its own is another document to the references inside of it.
+bool IsInsideOtherDocument(const JsonValue& place) {
+  for (const JsonValue* at = place.parent; at != nullptr && at->parent != nullptr; at = at->parent) {
+    const JsonValue* id = at->Find("$id");
+    if (id != nullptr && id->is_string() && !id->text.starts_with("#")) return true;
+  }
+  return false;
+}
+
+bool HasPart(const Conjunction& conjunction, const SchemaPart& part) {
+  return std::find(conjunction.parts.begin(), conjunction.parts.end(), part) != conjunction.parts.end();
+}
+
+// Whether `keyword` stands before `other` in the source; also if `other` is missing.
+bool ComesBefore(const JsonValue& schema, std::string_view keyword, std::string_view other) {
+  for (const std::string& key : schema.keys) {
+    if (key == keyword) return true;
+    if (key == other) return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status RefuseSchema(const JsonValue& place, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", JsonPointer(place), what));
+}
+
+SchemaReader::SchemaReader(const JsonValue& root, const GrammarLimits& limits, WorkCounter& work)
+    : root_(root), limits_(limits), work_(work) {}
+
+absl::StatusOr<const JsonValue*> SchemaReader::Resolve(const JsonValue& reference) const {
+  if (!reference.is_string() || !reference.text.starts_with("#")) {
+    return RefuseSchema(reference,
+                        "not supported, allowed a JSON pointer into the same document (\"#/...\")");
+  }
+  if (IsInsideOtherDocument(reference)) {
+    return RefuseSchema(reference, "inside of a schema with an $id of its own: not supported, allowed none");
+  }
+  const std::string pointer = UnescapeUri(std::string_view(reference.text).substr(1));
+  const JsonValue* at = &root_;
+  for (size_t begin = 0; begin < pointer.size();) {
+    if (pointer[begin] != '/')
+      return RefuseSchema(reference, "anchors are not supported, allowed a JSON pointer");
+    const size_t end = std::min(pointer.find('/', begin + 1), pointer.size());
+    std::string name = pointer.substr(begin + 1, end - begin - 1);
+    name = absl::StrReplaceAll(absl::StrReplaceAll(name, {{"~1", "/"}}), {{"~0", "~"}});
+    const JsonValue* next = at->Find(name);
+    size_t index = 0;
+    if (at->is_array() && absl::SimpleAtoi(name, &index) && index < at->items.size())
+      next = &at->items[index];
+    if (next == nullptr) return RefuseSchema(reference, "leads nowhere, allowed a schema of the document");
+    at = next;
+    begin = end;
+  }
+  return at;
+}
+
+absl::Status SchemaReader::Expand(const JsonValue& schema, Conjunction& conjunction) {
+  if (!work_.Charge(1 + static_cast<int64_t>(conjunction.parts.size()))) return work_.status();
+  if (schema.kind == JsonValue::kBoolean) {
+    if (!schema.boolean) conjunction.never = &schema;
+    return absl::OkStatus();
+  }
+  if (!schema.is_object()) return RefuseSchema(schema, "not a schema, allowed an object or a boolean");
+  if (std::find(path_.begin(), path_.end(), &schema) != path_.end()) {
+    return RefuseSchema(schema,
+                        "refers to itself before any value, allowed a reference below properties or items");
+  }
+  if (HasPart(conjunction, {&schema})) return absl::OkStatus();
+  if (path_.size() > 1000) return RefuseSchema(schema, "more than 1000 references in a row");
+  path_.push_back(&schema);
+  const absl::Status status = ExpandObject(schema, conjunction);
+  path_.pop_back();
+  return status;
+}
+
+absl::Status SchemaReader::ExpandObject(const JsonValue& schema, Conjunction& conjunction) {
+  const JsonValue* reference = schema.Find("$ref");
+  const JsonValue* all_of = schema.Find("allOf");
+  // Properties come in the order of their appearance.
+  const bool is_first =
+      ComesBefore(schema, "properties", "$ref") && ComesBefore(schema, "properties", "allOf");
+  if (is_first) conjunction.parts.push_back({&schema});
+  if (reference != nullptr) {
+    ASSIGN_OR_RETURN(const JsonValue* target, Resolve(*reference));
+    RETURN_IF_ERROR(Expand(*target, conjunction));
+  }
+  if (all_of != nullptr) {
+    if (!all_of->is_array()) return RefuseSchema(*all_of, "not a list, allowed a list of schemas");
+    for (const JsonValue& item : all_of->items) RETURN_IF_ERROR(Expand(item, conjunction));
+  }
+  if (!is_first) conjunction.parts.push_back({&schema});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Conjunction>> SchemaReader::Branches(const Conjunction& conjunction, int part) {
+  const SchemaPart& chosen = conjunction.parts[part];
+  const JsonValue* any_of = chosen.schema->Find("anyOf");
+  const bool is_any = any_of != nullptr && !chosen.any_of_is_chosen;
+  const JsonValue& list = is_any ? *any_of : *chosen.schema->Find("oneOf");
+  if (!list.is_array() || list.items.empty())
+    return RefuseSchema(list, "not a list, allowed a list of schemas");
+  std::vector<Conjunction> branches;
+  for (const JsonValue& item : list.items) {
+    Conjunction branch = conjunction;
+    SchemaPart done = chosen;
+    (is_any ? done.any_of_is_chosen : done.one_of_is_chosen) = true;
+    branch.parts.erase(branch.parts.begin() + part);
+    if (!HasPart(branch, done)) branch.parts.insert(branch.parts.begin() + part, done);
+    RETURN_IF_ERROR(Expand(item, branch));
+    if (++branch_count_ > limits_.max_branches) {
+      return RefuseSchema(list,
+                          absl::StrCat("more than ", limits_.max_branches, " branches once all are merged"));
+    }
+    branches.push_back(std::move(branch));
+  }
+  if (!is_any) RETURN_IF_ERROR(CheckOneOf(list, branches));
+  return branches;
+}
+
+absl::Status SchemaReader::CheckOneOf(const JsonValue& one_of, const std::vector<Conjunction>& branches) {
+  for (size_t b = 1; b < branches.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      ASSIGN_OR_RETURN(const bool are_disjoint, AreDisjoint(branches[a], branches[b]));
+      if (!are_disjoint) {
+        return RefuseSchema(
+            one_of,
+            absl::StrFormat("branches %d and %d may both match, allowed disjoint branches or anyOf", a, b));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string SchemaReader::ExpressionOf(const JsonValue& pattern) {
+  const bool is_format = pattern.parent->Find("format") == &pattern;
+  return is_format ? *FormatExpression(pattern.text) : pattern.text;
+}
+
+absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonValue& place,
+                                                                    std::string_view expression) {
+  const auto known = pattern_sets_.find(expression);
+  if (known != pattern_sets_.end()) return known->second;
+  const auto regex = Regex::Parse(expression, Regex::kSearch, limits_.max_depth);
+  if (!regex.ok()) return RefuseSchema(place, std::string(regex.status().message()));
+  Ir ir(limits_);
+  const RuleId root = ir.AddRule("pattern");
+  ir.SetRule(root, regex->AddTo(ir, SpellRaw));
+  ir.set_root(root);
+  auto set = StringSet::Create(ir);
+  work_.Charge(ir.work().spent());
+  if (!set.ok()) return RefuseSchema(place, std::string(set.status().message()));
+  pattern_sets_.emplace(expression, *set);
+  return *set;
+}
+
+absl::StatusOr<Conjunction> SchemaReader::PropertyOf(const Conjunction& conjunction,
+                                                     const std::string& name) {
+  Conjunction result;
+  for (const SchemaPart& part : conjunction.parts) {
+    const JsonValue* properties = part.schema->Find("properties");
+    const JsonValue* declared = properties == nullptr ? nullptr : properties->Find(name);
+    bool is_known = declared != nullptr;
+    if (is_known) RETURN_IF_ERROR(Expand(*declared, result));
+    if (const JsonValue* patterns = part.schema->Find("patternProperties"); patterns != nullptr) {
+      for (size_t i = 0; i < patterns->keys.size(); ++i) {
+        ASSIGN_OR_RETURN(const auto set, PatternSet(patterns->items[i], patterns->keys[i]));
+        ASSIGN_OR_RETURN(const bool matches, set->Has(name));
+        if (matches) RETURN_IF_ERROR(Expand(patterns->items[i], result));
+        is_known = is_known || matches;
+      }
+    }
+    const JsonValue* additional = part.schema->Find("additionalProperties");
+    if (!is_known && additional != nullptr) RETURN_IF_ERROR(Expand(*additional, result));
+  }
+  return result;
+}
+
+absl::StatusOr<Conjunction> SchemaReader::OthersOf(const Conjunction& conjunction,
+                                                   const std::vector<std::string>& matched) {
+  Conjunction result;
+  for (const SchemaPart& part : conjunction.parts) {
+    bool is_known = false;
+    if (const JsonValue* patterns = part.schema->Find("patternProperties"); patterns != nullptr) {
+      for (size_t i = 0; i < patterns->keys.size(); ++i) {
+        if (std::find(matched.begin(), matched.end(), patterns->keys[i]) == matched.end()) continue;
+        is_known = true;
+        RETURN_IF_ERROR(Expand(patterns->items[i], result));
+      }
+    }
+    const JsonValue* additional = part.schema->Find("additionalProperties");
+    if (!is_known && additional != nullptr) RETURN_IF_ERROR(Expand(*additional, result));
+  }
+  return result;
+}
+
+namespace {
+
+// The list of schemas of the first elements, and the schema of the others; nullptr where there is none. Draft
+// 2020-12 writes prefixItems and items, the ones before it a list in items and additionalItems.
+struct ItemSchemas {
+  const JsonValue* prefix = nullptr;
+  const JsonValue* others = nullptr;
+
+  explicit ItemSchemas(const JsonValue& schema) {
+    prefix = schema.Find("prefixItems");
+    others = schema.Find("items");
+    if (prefix == nullptr && others != nullptr && others->is_array()) {
+      prefix = std::exchange(others, schema.Find("additionalItems"));
+    }
+    if (prefix != nullptr && !prefix->is_array()) prefix = nullptr;
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<Conjunction> SchemaReader::ItemOf(const Conjunction& conjunction, size_t index) {
+  Conjunction result;
+  for (const SchemaPart& part : conjunction.parts) {
+    const ItemSchemas items(*part.schema);
+    if (items.prefix != nullptr && index < items.prefix->items.size()) {
+      RETURN_IF_ERROR(Expand(items.prefix->items[index], result));
+    } else if (items.others != nullptr) {
+      RETURN_IF_ERROR(Expand(*items.others, result));
+    }
+  }
+  return result;
+}
+
+size_t SchemaReader::PrefixCount(const Conjunction& conjunction) {
+  size_t count = 0;
+  for (const SchemaPart& part : conjunction.parts) {
+    const ItemSchemas items(*part.schema);
+    if (items.prefix != nullptr) count = std::max(count, items.prefix->items.size());
+  }
+  return count;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,235 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "grammar/compile.h"
+#include "tests/grammar/small_vocabulary.h"
+
+namespace foredraft {
+namespace {
+
+const std::shared_ptr<const Vocabulary>& Bytes() {
+  static const auto vocabulary = SmallVocabulary({});
+  return vocabulary;
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string& schema, bool compact = false) {
+  return CompileConstraint({.kind = Constraint::kJsonSchema, .source = schema, .compact = compact}, Bytes(),
+                           {});
+}
+
+// "accepted", "refused at N" for the first byte that does not fit, or "incomplete".
+std::string Try(const std::shared_ptr<const Grammar>& grammar, const std::string& text) {
+  Matcher matcher(grammar);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto taken = matcher.Advance(static_cast<uint8_t>(text[i]));
+    if (!taken.ok()) return taken.status().ToString();
+    if (!*taken) return "refused at " + std::to_string(i);
+  }
+  return matcher.IsAccepting() ? "accepted" : "incomplete";
+}
+
+struct Case {
+  const char* name;
+  std::string schema;
+  std::vector<std::string> valid;
+  std::vector<std::string> invalid;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+class JsonSchema : public testing::TestWithParam<Case> {};
+
+TEST_P(JsonSchema, TakesWhatIsValid) {
+  const auto grammar = Compile(GetParam().schema);
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  for (const std::string& text : GetParam().valid) EXPECT_EQ(Try(*grammar, text), "accepted") << text;
+  for (const std::string& text : GetParam().invalid) EXPECT_NE(Try(*grammar, text), "accepted") << text;
+}
+
+const Case kCases[] = {
+    {"anything",
+     "{}",
+     {"1", "-0.5e+3", "\"a\"", "[]", "[1, {\"a\": null}]", "{}", "true"},
+     {"", " 1", "01", "1.", "nul", "[1,]"}},
+    {"white space",
+     R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})",
+     {"{\"a\":1}", "{ \"a\" : 1 }", "{\n  \"a\": 1\n}", "{\n\t\"a\": 1\n}"},
+     {"{  \"a\":1}", "{\n\n\"a\":1}", "{\"a\":1} ", "{\"a\" \n:1}"}},
+    {"strings",
+     R"({"type":"string"})",
+     {"\"\"", "\"\xC3\xA9\"", "\"\\u00e9\\n\\/\"", "\"\\ud83d\\ude00\""},
+     {"\"\n\"", "\"\\x\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\xC3\"", "\"\xED\xA0\x80\""}},
+    {"order of properties",
+     R"({"type":"object","properties":{"b":{"const":1},"a":{"const":2}},"required":["c","a"]})",
+     {R"({"b":1,"a":2,"c":3})", R"({"a":2,"c":3})", R"({"a":2,"c":3,"x":4,"x":5})"},
+     {R"({"a":2,"b":1,"c":3})", R"({"a":2})", R"({"c":3,"a":2})", R"({"a":2,"c":3,"a":2})",
+      R"({"b":2,"a":2,"c":3})"}},
+    {"closed object",
+     R"({"type":"object","properties":{"a":{}},"additionalProperties":false})",
+     {"{}", R"({"a":[]})"},
+     {R"({"b":1})", R"({"a":1,"b":1})", R"({"\u0061":1})"}},
+    {"keys that begin as declared ones",
+     R"({"type":"object","properties":{"ab":{"const":1}}})",
+     {R"({"ab":1})", R"({"a":2})", R"({"abc":2})", R"({"b":2})", R"({"":2})", R"({"a\n":2})"},
+     {R"({"ab":2})"}},
+    {"patternProperties",
+     R"({"type":"object","patternProperties":{"^n_":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
+     {R"({"n_a":1,"b":"x"})", R"({"n":"x"})"},
+     {R"({"n_a":"x"})", R"({"b":1})"}},
+    {"count of properties",
+     R"({"type":"object","minProperties":2,"maxProperties":3})",
+     {R"({"a":1,"b":2})", R"({"a":1,"b":2,"c":3})"},
+     {"{}", R"({"a":1})", R"({"a":1,"b":2,"c":3,"d":4})"}},
+    {"arrays",
+     R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3})",
+     {"[1]", "[1,2,3]"},
+     {"[]", "[1,2,3,4]", "[\"a\"]"}},
+    {"prefixItems",
+     R"({"type":"array","prefixItems":[{"const":1},{"const":2}],"items":{"const":3},"minItems":1})",
+     {"[1]", "[1,2]", "[1,2,3,3]"},
+     {"[]", "[2]", "[1,2,4]"}},
+    {"draft 7 tuples",
+     R"({"type":"array","items":[{"const":1}],"additionalItems":false})",
+     {"[]", "[1]"},
+     {"[1,1]", "[2]"}},
+    {"enum",
+     R"({"enum":["a",1,null,[1,"b"],{"x":1.50}]})",
+     {"\"a\"", "1", "null", "[1, \"b\"]", "{\"x\":1.50}"},
+     {"\"b\"", "2", "[1]", "{\"x\":1.5}"}},
+    {"enum with a type",
+     R"({"enum":["a",1,2.5],"type":["integer","string"],"maximum":1})",
+     {"\"a\"", "1"},
+     {"2.5"}},
+    {"integers in bounds",
+     R"({"type":"integer","minimum":-12,"exclusiveMaximum":345})",
+     {"-12", "-9", "-0", "0", "7", "344", "99"},
+     {"-13", "345", "1000", "-100", "1.5", "00"}},
+    {"numbers in bounds",
+     R"({"type":"number","exclusiveMinimum":0,"maximum":1.25})",
+     {"1", "1.25", "0.0001", "1.2500", "0.9"},
+     {"0", "0.0", "1.251", "2", "-1", "1e-1", "-0.5"}},
+    {"negative bounds",
+     R"({"type":"number","minimum":-2.5,"maximum":-0.5})",
+     {"-2.5", "-1", "-0.5", "-0.50"},
+     {"-2.51", "-0.49", "0", "-3", "1"}},
+    {"draft 4 bounds",
+     R"({"type":"integer","minimum":1,"exclusiveMinimum":true,"maximum":3})",
+     {"2", "3"},
+     {"1", "4"}},
+    {"multipleOf",
+     R"({"type":"integer","multipleOf":7,"minimum":10})",
+     {"14", "700", "21"},
+     {"7", "15", "-7", "0"}},
+    {"places", R"({"type":"number","multipleOf":0.01})", {"1", "1.25", "-0.5"}, {"1.255", "1e2"}},
+    {"lengths",
+     R"({"type":"string","minLength":2,"maxLength":3})",
+     {"\"ab\"", "\"\xC3\xA9\\n\xF0\x9F\x98\x80\"", "\"\\ud83d\\ude00b\""},
+     {"\"a\"", "\"abcd\"", "\"\""}},
+    {"pattern",
+     R"({"type":"string","pattern":"^[a-c\"]+\\d$"})",
+     {"\"a1\"", R"("a\"1")"},
+     {"\"d1\"", "\"a\"", R"("\u00611")"}},
+    {"pattern that is searched",
+     R"({"type":"string","pattern":"b|^d"})",
+     {"\"abc\"", "\"d\"", "\"db\""},
+     {"\"ad\"", "\"\""}},
+    {"pattern with length",
+     R"({"type":"string","pattern":"^a*b?$","maxLength":3,"minLength":2})",
+     {"\"aa\"", "\"aab\"", "\"ab\""},
+     {"\"a\"", "\"aaab\"", "\"bb\""}},
+    {"format date",
+     R"({"type":"string","format":"date"})",
+     {"\"2024-02-29\"", "\"2023-12-31\""},
+     {"\"2023-02-29\"", "\"2023-13-01\"", "\"1900-02-29\"", "\"2023-1-1\""}},
+    {"format ipv6",
+     R"({"type":"string","format":"ipv6"})",
+     {"\"::1\"", "\"::\"", "\"1:2:3:4:5:6:7:8\"", "\"1::8\"", "\"::ffff:1.2.3.4\""},
+     {"\"1:2\"", "\":1\"", "\"1:::2\"", "\"1:2:3:4:5:6:7:8:9\"", "\"12345::\""}},
+    {"unknown format", R"({"type":"string","format":"made-up"})", {"\"x\""}, {"1"}},
+    {"anyOf with siblings",
+     R"({"type":"object","properties":{"a":{}},"anyOf":[{"required":["a"]},{"properties":{"a":{"type":"null"}},"required":["b"]}]})",
+     {R"({"a":1})", R"({"b":1})", R"({"a":null,"b":1})"},
+     {"{}", R"({"c":1})"}},
+    {"oneOf by a constant",
+     R"({"oneOf":[{"properties":{"k":{"const":"a"},"x":{"type":"integer"}},"required":["k"],"type":"object"},{"properties":{"k":{"const":"b"}},"required":["k"],"type":"object","additionalProperties":false}]})",
+     {R"({"k":"a","x":1})", R"({"k":"b"})"},
+     {R"({"k":"b","x":1})", "{}"}},
+    {"allOf",
+     R"({"allOf":[{"type":"integer","minimum":3},{"maximum":5},{"multipleOf":2}]})",
+     {"4"},
+     {"3", "6", "2"}},
+    {"recursion",
+     R"({"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{"l":{"$ref":"#/$defs/t"},"v":{"type":"integer"}},"required":["v"],"additionalProperties":false}}})",
+     {R"({"v":1})", R"({"l":{"l":{"v":1},"v":2},"v":3})"},
+     {R"({"l":{},"v":1})"}},
+    {"forced calls of a gateway",
+     R"({"type":"array","minItems":1,"items":{"type":"object","anyOf":[{"properties":{"name":{"enum":["f"]},"parameters":{"type":"object","properties":{"x":{"$ref":"#/$defs/n"}},"required":["x"]}},"required":["name","parameters"]}]},"$defs":{"n":{"type":"integer"}}})",
+     {R"([{"name":"f","parameters":{"x":1}}])"},
+     {"[]", R"([{"name":"g","parameters":{"x":1}}])", R"([{"name":"f","parameters":{"x":"1"}}])"}},
+};
+INSTANTIATE_TEST_SUITE_P(Keywords, JsonSchema, testing::ValuesIn(kCases));
+
+struct Refusal {
+  const char* name;
+  std::string schema;
+  std::string text;
+};
+std::ostream& operator<<(std::ostream& out, const Refusal& r) { return out << r.name; }
+class JsonSchemaRefuses : public testing::TestWithParam<Refusal> {};
+
+TEST_P(JsonSchemaRefuses, ByPointerAndKeyword) {
+  const auto grammar = Compile(GetParam().schema);
+  ASSERT_FALSE(grammar.ok());
+  EXPECT_EQ(grammar.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(grammar.status().message()), "json_schema: " + GetParam().text);
+}
+
+const Refusal kRefusals[] = {
+    {"not", R"({"properties":{"age":{"not":{}}}})",
+     "#/properties/age/not: not supported, allowed a schema without it"},
+    {"text", R"({"a" 1})", "not JSON at byte 6, allowed JSON text"},
+    {"twice", R"({"properties":{"a":1,"a":2}})", "#/properties: key \"a\" given twice, allowed once"},
+    {"oneOf", R"({"oneOf":[{"type":"string"},{"type":"integer"},{"minLength":1}]})",
+     "#/oneOf: branches 0 and 2 may both match, allowed disjoint branches or anyOf"},
+    {"remote", R"({"$ref":"http://x/y"})",
+     "#/$ref: not supported, allowed a JSON pointer into the same document (\"#/...\")"},
+    {"lost", R"({"$ref":"#/nowhere"})", "#/$ref: leads nowhere, allowed a schema of the document"},
+    {"itself", R"({"$ref":"#"})",
+     "#: refers to itself before any value, allowed a reference below properties or items"},
+    {"false", "false", "#: no value satisfies it"},
+    {"contradiction",
+     R"({"type":"object","properties":{"a":{"type":"integer","enum":["x"]}},"required":["a"]})",
+     "#/properties/a: no value satisfies it"},
+    {"endless", R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
+     "#: no value satisfies it"},
+    {"regex", R"x({"type":"string","pattern":"(?=a)"})x",
+     "#/pattern: (?= at byte 0: look-around is not supported, allowed regular expressions without it"},
+    {"uniqueItems", R"({"type":"array","uniqueItems":true})",
+     "#/uniqueItems: not supported, allowed a schema without it"},
+};
+INSTANTIATE_TEST_SUITE_P(Keywords, JsonSchemaRefuses, testing::ValuesIn(kRefusals));
+
+TEST(JsonSchema, LeavesOutWhiteSpaceIfCompact) {
+  const auto grammar = Compile("{}", true);
+  ASSERT_TRUE(grammar.ok());
+  EXPECT_EQ(Try(*grammar, R"({"a":[1,2]})"), "accepted");
+  EXPECT_EQ(Try(*grammar, R"({"a": 1})"), "refused at 5");
+}
+
+TEST(JsonSchema, OffersNoDeeperNestingThanTheLimit) {
+  const auto grammar = Compile("{}");
+  ASSERT_TRUE(grammar.ok());
+  const std::string open(64, '[');
+  EXPECT_EQ(Try(*grammar, open + std::string(64, ']')), "accepted");
+  EXPECT_EQ(Try(*grammar, open + "["), "refused at 64");
+}
+
+TEST(JsonSchema, IgnoresKeywordsOfTypesThatCannotCome) {
+  EXPECT_TRUE(Compile(R"({"type":"string","uniqueItems":true,"dependencies":{"a":["b"]}})").ok());
+}
+
+}  // namespace
+}  // namespace foredraft
