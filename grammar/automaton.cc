@@ -1,7 +1,7 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -45,21 +45,38 @@ void ComputeSymbols(Automaton& automaton) {
 void ComputeNestingNeed(Automaton& automaton, int32_t max_depth, WorkCounter& work) {
   const int32_t count = automaton.state_count();
   automaton.nesting_need.assign(count, Automaton::kNeverEnds);
+  // Edges whose need depends on a state, by that state: where they start, and the edge.
   struct Use {
     int32_t state;
     int32_t edge;
   };
-  std::vector<std::vector<Use>> uses(count);  // edges whose need depends on the state
-  for (int32_t s = 0; s < count; ++s) {
-    for (int32_t e = automaton.first_edges[s]; e < automaton.first_edges[s + 1]; ++e) {
-      const Automaton::Edge& edge = automaton.edges[e];
-      uses[edge.target].push_back({s, e});
-      if (edge.kind == Automaton::Edge::kCall || edge.kind == Automaton::Edge::kNestedCall) {
-        uses[edge.label].push_back({s, e});
+  std::vector<int32_t> first_uses(count + 1, 0);
+  std::vector<Use> uses;
+  for (const bool counts : {true, false}) {
+    for (int32_t s = 0; s < count; ++s) {
+      for (int32_t e = automaton.first_edges[s]; e < automaton.first_edges[s + 1]; ++e) {
+        const Automaton::Edge& edge = automaton.edges[e];
+        const auto add = [&](int32_t used) {
+          if (counts) {
+            ++first_uses[used + 1];
+          } else {
+            uses[first_uses[used]++] = {s, e};
+          }
+        };
+        add(edge.target);
+        if (edge.kind == Automaton::Edge::kCall || edge.kind == Automaton::Edge::kNestedCall) add(edge.label);
+        if (edge.kind == Automaton::Edge::kLoop) add(automaton.loops[edge.label].body);
       }
-      if (edge.kind == Automaton::Edge::kLoop) uses[automaton.loops[edge.label].body].push_back({s, e});
     }
+    if (!counts) break;
+    for (int32_t s = 0; s < count; ++s) first_uses[s + 1] += first_uses[s];
+    uses.resize(first_uses[count]);
   }
+  // Filling moved each beginning to its end, which is where the next one begins.
+  const auto uses_of = [&](int32_t state) {
+    const int32_t begin = state == 0 ? 0 : first_uses[state - 1];
+    return std::span(uses).subspan(begin, first_uses[state] - begin);
+  };
   std::vector<std::vector<int32_t>> levels(max_depth + 1);
   for (int32_t s = 0; s < count; ++s) {
     if (!automaton.is_final[s]) continue;
@@ -70,8 +87,8 @@ void ComputeNestingNeed(Automaton& automaton, int32_t max_depth, WorkCounter& wo
     for (size_t i = 0; i < levels[level].size(); ++i) {
       const int32_t reached = levels[level][i];
       if (automaton.nesting_need[reached] != level) continue;
-      work.Charge(static_cast<int64_t>(uses[reached].size()));
-      for (const Use& use : uses[reached]) {
+      work.Charge(static_cast<int64_t>(uses_of(reached).size()));
+      for (const Use& use : uses_of(reached)) {
         const int need = automaton.EdgeNeed(automaton.edges[use.edge]);
         if (need >= automaton.nesting_need[use.state] || need > max_depth) continue;
         automaton.nesting_need[use.state] = static_cast<uint16_t>(need);

@@ -84,9 +84,9 @@ AutomatonBuilder::AutomatonBuilder(Ir& ir, const RuleFacts& facts, int32_t longe
 
 int32_t AutomatonBuilder::AddState() {
   ir_.work().Charge(1);
-  states_.emplace_back();
+  last_edges_.push_back(-1);
   is_final_.push_back(false);
-  return static_cast<int32_t>(states_.size()) - 1;
+  return static_cast<int32_t>(is_final_.size()) - 1;
 }
 
 int32_t AutomatonBuilder::AddState(Automaton::Edge edge) {
@@ -255,12 +255,16 @@ Automaton AutomatonBuilder::Build() {
 
 Automaton AutomatonBuilder::Finish() {
   Automaton automaton;
-  automaton.first_edges.reserve(states_.size() + 1);
-  for (std::vector<Automaton::Edge>& edges : states_) {
+  automaton.first_edges.reserve(last_edges_.size() + 1);
+  automaton.edges.reserve(edges_.size());
+  for (const int32_t last : last_edges_) {
     automaton.first_edges.push_back(static_cast<int32_t>(automaton.edges.size()));
-    std::stable_sort(edges.begin(), edges.end(),
-                     [](const auto& a, const auto& b) { return a.kind < b.kind; });
-    automaton.edges.insert(automaton.edges.end(), edges.begin(), edges.end());
+    const auto rank = [](Automaton::Edge::Kind kind) { return std::min<int>(kind, Automaton::Edge::kEmpty); };
+    for (const int wanted : {Automaton::Edge::kByte, Automaton::Edge::kTokens, Automaton::Edge::kEmpty}) {
+      for (int32_t e = last; e >= 0; e = edges_[e].previous) {
+        if (rank(edges_[e].edge.kind) == wanted) automaton.edges.push_back(edges_[e].edge);
+      }
+    }
   }
   automaton.first_edges.push_back(static_cast<int32_t>(automaton.edges.size()));
   automaton.is_final = std::move(is_final_);

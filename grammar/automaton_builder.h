@@ -53,13 +53,21 @@ class AutomatonBuilder {
 
   int32_t AddState();
   int32_t AddState(Automaton::Edge edge);
-  void AddEdge(int32_t from, Automaton::Edge edge) { states_[from].push_back(edge); }
+  void AddEdge(int32_t from, Automaton::Edge edge) {
+    edges_.push_back({edge, last_edges_[from]});
+    last_edges_[from] = static_cast<int32_t>(edges_.size()) - 1;
+  }
   Automaton Finish();
 
   Ir& ir_;
   const RuleFacts& facts_;
   const int32_t longest_token_;
-  std::vector<std::vector<Automaton::Edge>> states_;
+  struct ListedEdge {
+    Automaton::Edge edge;
+    int32_t previous;  // of the same state; -1 = none
+  };
+  std::vector<ListedEdge> edges_;
+  std::vector<int32_t> last_edges_;  // [states]
   std::vector<bool> is_final_;
   std::vector<Automaton::Loop> loops_;
   std::vector<int32_t> rule_starts_[2];  // [is_nonempty][rules]; -1 = not called yet

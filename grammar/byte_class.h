@@ -37,7 +37,7 @@ class ByteClass {
     for (const uint64_t word : words_) count += std::popcount(word);
     return count;
   }
-  constexpr bool is_empty() const { return count() == 0; }
+  constexpr bool is_empty() const { return (words_[0] | words_[1] | words_[2] | words_[3]) == 0; }
   // The lowest byte of a set that is not empty.
   constexpr int first() const {
     int w = 0;

@@ -95,13 +95,37 @@ NodeId Ir::Graph(NodeGraph graph) {
 }
 
 NodeId Ir::Characters(const CharSet& set) {
-  std::vector<NodeId> choices;
-  for (const BytePath& path : Utf8Paths(set)) {
-    std::vector<NodeId> parts;
-    for (const ByteClass& bytes : path) parts.push_back(Bytes(bytes));
-    choices.push_back(Sequence(parts));
+  constexpr uint32_t kLastAscii = 0x7F;
+  ByteClass ascii;
+  CharSet others;
+  for (const CharSet::Range& range : set.ranges()) {
+    if (range.first <= kLastAscii) ascii.AddRange(range.first, std::min(range.last, kLastAscii));
+    if (range.last > kLastAscii) others.Add(std::max(range.first, kLastAscii + 1), range.last);
   }
-  return Alternative(choices);
+  if (others.is_empty()) return Bytes(ascii);
+  // Longer spellings are a rule, which a set has once.
+  const auto [place, is_new] = char_rules_.try_emplace(others, -1);
+  if (is_new) {
+    std::vector<NodeId> paths;
+    for (const BytePath& path : Utf8Paths(others)) {
+      std::vector<NodeId> parts;
+      for (const ByteClass& bytes : path) parts.push_back(Bytes(bytes));
+      paths.push_back(Sequence(parts));
+    }
+    place->second = AddRule("characters");
+    SetRule(place->second, Alternative(paths));
+  }
+  const NodeId longer = Call(place->second);
+  return ascii.is_empty() ? longer : Alternative({Bytes(ascii), longer});
+}
+
+NodeId Ir::CallOneOf(const std::vector<std::string>& strings) {
+  const auto [place, is_new] = one_of_rules_.try_emplace(strings, -1);
+  if (is_new) {
+    place->second = AddRule("strings");
+    SetRule(place->second, OneOf(strings));
+  }
+  return Call(place->second);
 }
 
 NodeId Ir::OneOf(std::span<const std::string> strings) {

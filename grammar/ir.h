@@ -5,6 +5,7 @@
 // and may be used many times. Not thread-safe.
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -85,6 +86,8 @@ class Ir {
   NodeId Characters(const CharSet& set);  // in UTF-8
   // One of the strings: their trie.
   NodeId OneOf(std::span<const std::string> strings);
+  // The same as a call of a rule, one per list: for lists that many places use.
+  NodeId CallOneOf(const std::vector<std::string>& strings);
 
   RuleId AddRule(std::string name);
   void SetRule(RuleId rule, NodeId body) { rules_[rule].body = body; }
@@ -126,6 +129,8 @@ class Ir {
   std::vector<ByteClass> classes_;
   absl::flat_hash_map<ByteClass, NodeId> class_nodes_;
   absl::flat_hash_map<std::string, NodeId> literal_nodes_;
+  std::map<std::vector<std::string>, RuleId> one_of_rules_;
+  std::map<CharSet, RuleId> char_rules_;  // characters beyond ASCII
   std::vector<TokenSet> token_sets_;
   std::vector<NodeGraph> graphs_;
   std::vector<Rule> rules_;

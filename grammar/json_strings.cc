@@ -62,7 +62,7 @@ NodeId SpellJson(Ir& ir, const CharSet& set) {
   for (const CharSet::Range& range : escaped.ranges()) {
     for (uint32_t c = range.first; c <= range.last; ++c) escapes.push_back(Inside(static_cast<char>(c)));
   }
-  if (!escapes.empty()) choices.push_back(ir.OneOf(escapes));
+  if (!escapes.empty()) choices.push_back(ir.CallOneOf(escapes));
   return ir.Alternative(choices);
 }
 
@@ -150,7 +150,7 @@ class StringProduct {
     }
     for (const auto& [target, labels] : edges) {
       if (!labels.first.is_empty()) graph_.AddEdge(id, ir_.Bytes(labels.first), target);
-      for (const std::string& escape : labels.second) graph_.AddEdge(id, ir_.Literal(escape), target);
+      if (!labels.second.empty()) graph_.AddEdge(id, ir_.CallOneOf(labels.second), target);
     }
     return absl::OkStatus();
   }

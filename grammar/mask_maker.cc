@@ -14,6 +14,13 @@ constexpr int kMaxTextStates = 32;  // explored to find out whether any text is 
 constexpr int kMaxCharStates = 4;   // that characters of a counted string lead to
 constexpr int kJsonSlice = 0;
 
+// Inline, where std::popcount calls a function unless the machine is known to have the instruction.
+int CountBits(uint32_t word) {
+  word -= word >> 1 & 0x55555555;
+  word = (word & 0x33333333) + (word >> 2 & 0x33333333);
+  return static_cast<int>(((word + (word >> 4)) & 0x0F0F0F0F) * 0x01010101 >> 24);
+}
+
 }  // namespace
 
 MaskMaker::MaskMaker(const Automaton& automaton, const Vocabulary& vocabulary, const GrammarLimits& limits)
@@ -216,7 +223,7 @@ void MaskMaker::AddTokenSet(const TokenSet& tokens) {
 std::shared_ptr<const TokenMask> MaskMaker::Pack() const {
   auto mask = std::make_shared<TokenMask>();
   mask->vocab_size = vocabulary_.size();
-  for (const uint32_t word : words_) mask->count += std::popcount(word);
+  for (const uint32_t word : words_) mask->count += CountBits(word);
   if (mask->count >= vocabulary_.word_count()) {
     mask->words = words_;
     return mask;
