@@ -113,8 +113,8 @@ class LeftRecursion {
         through.push_back(absl::StrFormat("\"%s\"", ir_.rule_name(*name)));
       }
       const std::string via = through.empty() ? "" : " through " + absl::StrJoin(through, ", ");
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "rule \"%s\" calls itself first%s, allowed right recursion", ir_.rule_name(rule), via));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s calls itself first%s, allowed right recursion", ir_.ShowRule(rule), via));
     }
     if (path_.size() > kMaxChain) {
       return absl::InvalidArgumentError(
@@ -188,7 +188,7 @@ std::string EmptyRule(const Ir& ir, const RuleFacts& facts) {
   std::string name;
   for (RuleId rule = ir.root(); rule >= 0 && is_empty(rule);) {
     seen[rule] = true;
-    name = ir.rule_name(rule);
+    name = ir.ShowRule(rule);
     std::vector<RuleId> calls;
     CollectCalls(ir, ir.rule_body(rule), calls);
     const auto next = std::find_if(calls.begin(), calls.end(), is_empty);

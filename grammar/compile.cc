@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
+#include "grammar/structural_tag.h"
 
 namespace foredraft {
 namespace {
@@ -42,10 +44,12 @@ absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const
       return AddJsonSchema(ir, constraint.source, {constraint.compact});
     case Constraint::kJsonObject:
       return AddJsonSchema(ir, R"({"type":"object"})", {constraint.compact});
-    default:
-      (void)vocabulary;
-      return absl::UnimplementedError("");
+    case Constraint::kGbnf:
+      return AddGbnf(ir, constraint.source, vocabulary);
+    case Constraint::kStructuralTag:
+      return AddStructuralTag(ir, constraint.source, vocabulary, {constraint.compact});
   }
+  return absl::InvalidArgumentError("unknown kind");
 }
 
 absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint,

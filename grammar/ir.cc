@@ -151,9 +151,14 @@ NodeId Ir::OneOf(std::span<const std::string> strings) {
   return Graph(std::move(graph));
 }
 
-RuleId Ir::AddRule(std::string name) {
-  rules_.push_back({std::move(name), -1});
+RuleId Ir::AddRule(std::string name, std::string origin) {
+  rules_.push_back({std::move(name), std::move(origin), -1});
   return static_cast<RuleId>(rules_.size()) - 1;
+}
+
+std::string Ir::ShowRule(RuleId rule) const {
+  const Rule& shown = rules_[rule];
+  return shown.origin.empty() ? shown.name : absl::StrFormat("%srule \"%s\"", shown.origin, shown.name);
 }
 
 }  // namespace foredraft

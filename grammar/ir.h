@@ -89,7 +89,9 @@ class Ir {
   // The same as a call of a rule, one per list: for lists that many places use.
   NodeId CallOneOf(const std::vector<std::string>& strings);
 
-  RuleId AddRule(std::string name);
+  // Error messages show `origin`, "line 3: ", and the name in quotes; without an origin the name is a JSON
+  // pointer.
+  RuleId AddRule(std::string name, std::string origin = "");
   void SetRule(RuleId rule, NodeId body) { rules_[rule].body = body; }
   void set_root(RuleId rule) { root_ = rule; }
 
@@ -103,6 +105,7 @@ class Ir {
   const NodeGraph& graph(int32_t index) const { return graphs_[index]; }
   int32_t rule_count() const { return static_cast<int32_t>(rules_.size()); }
   const std::string& rule_name(RuleId rule) const { return rules_[rule].name; }
+  std::string ShowRule(RuleId rule) const;
   NodeId rule_body(RuleId rule) const { return rules_[rule].body; }
   RuleId root() const { return root_; }
 
@@ -116,6 +119,7 @@ class Ir {
  private:
   struct Rule {
     std::string name;
+    std::string origin;
     NodeId body = -1;
   };
   NodeId Add(IrNode node);

@@ -52,6 +52,17 @@ absl::StatusOr<RuleId> SchemaCompiler::Compile() {
   Conjunction all;
   RETURN_IF_ERROR(reader_.Expand(root_, all));
   const RuleId root = RuleOf(all, root_);
+  RETURN_IF_ERROR(CompilePending());
+  return root;
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::CompileValue(const Conjunction& conjunction) {
+  const RuleId rule = RuleOf(conjunction, root_);
+  RETURN_IF_ERROR(CompilePending());
+  return ir_.Call(rule);
+}
+
+absl::Status SchemaCompiler::CompilePending() {
   while (!pending_.empty()) {
     const Pending next = std::move(pending_.back());
     pending_.pop_back();
@@ -59,7 +70,7 @@ absl::StatusOr<RuleId> SchemaCompiler::Compile() {
     RETURN_IF_ERROR(ir_.status());
     ir_.SetRule(next.rule, body);
   }
-  return root;
+  return absl::OkStatus();
 }
 
 RuleId SchemaCompiler::RuleOf(const Conjunction& conjunction, const JsonValue& place) {

@@ -81,8 +81,9 @@ absl::StatusOr<bool> StringSet::Has(std::string_view text) {
 // The automaton of all tests at once, from state to state.
 class StringProduct {
  public:
-  StringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars, int64_t max_chars)
-      : ir_(ir), tests_(tests), min_chars_(min_chars), max_chars_(max_chars) {
+  StringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars, int64_t max_chars,
+                StringSpelling spelling)
+      : ir_(ir), tests_(tests), min_chars_(min_chars), max_chars_(max_chars), spelling_(spelling) {
     // Bytes that all automata, UTF-8 and JSON's escapes treat alike are one symbol.
     std::map<std::vector<int>, ByteClass> groups;
     for (int byte = 0; byte < 256; ++byte) {
@@ -90,7 +91,7 @@ class StringProduct {
       for (const StringTest& test : tests) key.push_back(test.set->automaton_.symbols[byte]);
       for (int utf8 = 0; utf8 < kUtf8States; ++utf8)
         key.push_back(Utf8Step(utf8, static_cast<uint8_t>(byte)));
-      key.push_back(MustEscape().Has(static_cast<uint32_t>(byte)) ? byte : -1);
+      key.push_back(IsEscaped(static_cast<uint8_t>(byte)) ? byte : -1);
       groups[key].Add(byte);
     }
     for (const auto& [key, bytes] : groups) symbols_.push_back(bytes);
@@ -114,6 +115,8 @@ class StringProduct {
   }
 
  private:
+  bool IsEscaped(uint8_t byte) const { return spelling_ == StringSpelling::kJson && MustEscape().Has(byte); }
+
   using State = std::vector<int32_t>;  // of UTF-8, characters so far, of each test
 
   int32_t Find(const State& state) {
@@ -142,7 +145,7 @@ class StringProduct {
       }
       if (!is_alive) continue;
       auto& [raw, escapes] = edges[Find(next)];
-      if (MustEscape().Has(byte)) {
+      if (IsEscaped(byte)) {
         escapes.push_back(Inside(static_cast<char>(byte)));
       } else {
         raw.Add(symbol);
@@ -175,6 +178,7 @@ class StringProduct {
   Ir& ir_;
   const std::vector<StringTest>& tests_;
   const int64_t min_chars_, max_chars_;
+  const StringSpelling spelling_;
   std::vector<ByteClass> symbols_;
   std::vector<State> states_;
   absl::flat_hash_map<State, int32_t> known_;
@@ -182,8 +186,8 @@ class StringProduct {
 };
 
 absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
-                                        int64_t max_chars) {
-  return StringProduct(ir, tests, min_chars, max_chars).Build();
+                                        int64_t max_chars, StringSpelling spelling) {
+  return StringProduct(ir, tests, min_chars, max_chars, spelling).Build();
 }
 
 }  // namespace foredraft

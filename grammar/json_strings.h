@@ -42,9 +42,14 @@ struct StringTest {
   bool is_member = true;  // false: the string is not in the set
 };
 
-// The insides of JSON strings that pass all tests and have min_chars to max_chars characters (-1: no end), in
-// the spelling of QuoteJson. INVALID_ARGUMENT: more than max_product_states.
+enum class StringSpelling {
+  kJson,  // between the quotes of a JSON string, as QuoteJson writes it
+  kRaw,
+};
+
+// The strings that pass all tests and have min_chars to max_chars characters (-1: no end). INVALID_ARGUMENT:
+// more than max_product_states.
 absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
-                                        int64_t max_chars);
+                                        int64_t max_chars, StringSpelling spelling = StringSpelling::kJson);
 
 }  // namespace foredraft

@@ -15,17 +15,20 @@
 
 namespace foredraft {
 
-// Turns conjunctions into rules, one per conjunction. Used by AddJsonSchema alone.
+// Turns conjunctions into rules, one per conjunction. Used by AddJsonSchema and AddXmlParameters.
 class SchemaCompiler {
  public:
   SchemaCompiler(Ir& ir, const JsonValue& root, const JsonStyle& style);
   // The rule of the root, all others made.
   absl::StatusOr<RuleId> Compile();
+  // The rule of a conjunction that another reader of the same document made, all others made.
+  absl::StatusOr<NodeId> CompileValue(const Conjunction& conjunction);
 
  private:
   const JsonValue& Place(const Conjunction& conjunction) const {
     return conjunction.parts.empty() ? root_ : *conjunction.parts[0].schema;
   }
+  absl::Status CompilePending();
   RuleId RuleOf(const Conjunction& conjunction, const JsonValue& place);
   absl::StatusOr<NodeId> Body(const Conjunction& conjunction, const std::string& place);
   absl::StatusOr<NodeId> Branch(const Conjunction& conjunction, int part, const std::string& place);

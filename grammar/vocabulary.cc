@@ -52,6 +52,14 @@ TokenTrie::TokenTrie(std::span<const std::pair<std::string_view, int32_t>> token
 }
 
 absl::StatusOr<std::shared_ptr<const Vocabulary>> Vocabulary::Create(VocabularySource source) {
+  const int32_t size = static_cast<int32_t>(source.ordinary.size());
+  const auto is_outside = [&](int32_t id) { return id < 0 || id >= size; };
+  std::erase_if(source.end_ids, is_outside);
+  std::erase_if(source.added,
+                [&](const auto& added) { return is_outside(added.second) || added.first.empty(); });
+  // An end token or an added one never matches bytes.
+  for (const int32_t id : source.end_ids) source.ordinary[id].clear();
+  for (const auto& [content, id] : source.added) source.ordinary[id].clear();
   std::shared_ptr<Vocabulary> vocabulary(new Vocabulary(std::move(source)));
   RETURN_IF_ERROR(vocabulary->Sort());
   vocabulary->trie_ = TokenTrie(vocabulary->sorted_);
@@ -92,6 +100,24 @@ absl::Status Vocabulary::Sort() {
         "vocabulary: %d bytes in all tokens, allowed at most %d", node_bound, TokenTrie::kMaxNodes));
   }
   return absl::OkStatus();
+}
+
+std::optional<int32_t> Vocabulary::Find(std::string_view bytes) const {
+  for (const auto& [content, id] : source_.added) {
+    if (content == bytes) return id;
+  }
+  const auto place =
+      std::lower_bound(sorted_.begin(), sorted_.end(), bytes,
+                       [](const auto& token, std::string_view wanted) { return token.first < wanted; });
+  if (place == sorted_.end() || place->first != bytes) return std::nullopt;
+  return place->second;
+}
+
+bool Vocabulary::IsToken(int32_t id) const {
+  if (id < 0 || id >= size()) return false;
+  const auto is_id = [&](const auto& added) { return added.second == id; };
+  return IsOrdinary(id) || std::any_of(source_.added.begin(), source_.added.end(), is_id) ||
+         std::find(source_.end_ids.begin(), source_.end_ids.end(), id) != source_.end_ids.end();
 }
 
 void Vocabulary::AddSlice(const ByteClass& excluded, bool has_parts) {

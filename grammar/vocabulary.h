@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,6 +77,10 @@ class Vocabulary {
   bool IsOrdinary(int32_t id) const {
     return !bytes(id).empty() && bytes(id).size() <= TokenTrie::kMaxTokenBytes;
   }
+  // The added token of this content, otherwise an ordinary one of these bytes.
+  std::optional<int32_t> Find(std::string_view bytes) const;
+  // Whether the id is an ordinary, added or end token.
+  bool IsToken(int32_t id) const;
   const std::vector<std::pair<std::string, int32_t>>& added() const { return source_.added; }
   const std::vector<int32_t>& end_ids() const { return source_.end_ids; }
   int32_t longest_token() const { return longest_token_; }

@@ -38,17 +38,21 @@ void CountPieces(std::string_view text, std::map<std::string, int64_t>& counts) 
 }
 
 std::string MadeUpWord(std::mt19937& random) {
-  static constexpr const char* kSyllables[] = {"an", "ber", "con", "der", "es", "fi", "gra", "ing", "ju", "ka", "lo", "men",
-                                               "ni", "or", "pre", "qui", "re", "sta", "ti", "un", "ver", "wa", "xe", "y", "zo"};
+  static constexpr const char* kSyllables[] = {"an", "ber", "con", "der", "es", "fi",  "gra", "ing", "ju",
+                                               "ka", "lo",  "men", "ni",  "or", "pre", "qui", "re",  "sta",
+                                               "ti", "un",  "ver", "wa",  "xe", "y",   "zo"};
   std::string word = random() % 2 == 0 ? " " : "";
-  for (int n = 2 + static_cast<int>(random() % 3); n > 0; --n) word += kSyllables[random() % std::size(kSyllables)];
-  if (random() % 4 == 0) word[word[0] == ' '] = absl::ascii_toupper(static_cast<unsigned char>(word[word[0] == ' ']));
+  for (int n = 2 + static_cast<int>(random() % 3); n > 0; --n)
+    word += kSyllables[random() % std::size(kSyllables)];
+  if (random() % 4 == 0)
+    word[word[0] == ' '] = absl::ascii_toupper(static_cast<unsigned char>(word[word[0] == ' ']));
   return word;
 }
 
 std::string ChineseWord(std::mt19937& random) {
   std::string word;
-  for (int n = 1 + static_cast<int>(random() % 3); n > 0; --n) AppendCodePoint(0x4E00 + random() % 3000, word);
+  for (int n = 1 + static_cast<int>(random() % 3); n > 0; --n)
+    AppendCodePoint(0x4E00 + random() % 3000, word);
   return word;
 }
 
@@ -70,7 +74,8 @@ LargeVocabulary::LargeVocabulary(const std::vector<std::string>& texts, int size
     }
   }
   for (const char c : {' ', '\t', '\n', '-', '=', '*'}) {
-    for (int count = 2; count <= 128; count += count < 16 ? 1 : 16) Add(std::string(static_cast<size_t>(count), c));
+    for (int count = 2; count <= 128; count += count < 16 ? 1 : 16)
+      Add(std::string(static_cast<size_t>(count), c));
   }
   std::map<std::string, int64_t> counts;
   for (const std::string& text : texts) CountPieces(text, counts);
@@ -82,7 +87,8 @@ LargeVocabulary::LargeVocabulary(const std::vector<std::string>& texts, int size
     Add(piece);
   }
   std::mt19937 random(7);
-  while (static_cast<int>(tokens_.size()) < size - 1) Add(random() % 2 == 0 ? ChineseWord(random) : MadeUpWord(random));
+  while (static_cast<int>(tokens_.size()) < size - 1)
+    Add(random() % 2 == 0 ? ChineseWord(random) : MadeUpWord(random));
   VocabularySource source;
   source.ordinary = tokens_;
   source.ordinary.emplace_back();

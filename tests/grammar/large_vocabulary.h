@@ -11,8 +11,9 @@
 
 namespace foredraft {
 
-// A vocabulary of the size and kind of DeepSeek-V3's: bytes, the most frequent pieces of given texts, numbers of up to three
-// digits, runs of spaces, Chinese words, and made-up words. The same texts give the same vocabulary.
+// A vocabulary of the size and kind of DeepSeek-V3's: bytes, the most frequent pieces of given texts, numbers
+// of up to three digits, runs of spaces, Chinese words, and made-up words. The same texts give the same
+// vocabulary.
 class LargeVocabulary {
  public:
   LargeVocabulary(const std::vector<std::string>& texts, int size);

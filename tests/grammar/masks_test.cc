@@ -125,5 +125,53 @@ TEST(Masks, OfRandomGrammarsAreTheSlowMatchers) {
   EXPECT_GT(compared, Rounds(400));
 }
 
+// Schemas whose strings take slices of the vocabulary: whole, by length, with exceptions, or not at all.
+const char* const kSliceSchemas[] = {
+    "{}",
+    R"({"type":"string"})",
+    R"({"type":"string","maxLength":7})",
+    R"({"type":"string","minLength":5,"maxLength":1000})",
+    R"({"type":"object","properties":{"name":{"type":"string"},"nab":{"type":"string","maxLength":40}}})",
+    R"({"type":"string","pattern":"^[a-n ]*$"})",
+    R"({"type":"string","pattern":"na"})",
+    R"({"type":"array","items":{"type":"string","maxLength":3},"maxItems":5})",
+    R"({"type":"object","patternProperties":{"^n":{"type":"integer"}}})",
+};
+
+TEST(Masks, OfStringsAreTheTokensThatAdvance) {
+  std::mt19937 random(3);
+  std::vector<std::string> words = RandomWords({"n", "a", "b", "m", " ", "\"", "\\", ":", ",", "<", "\n", "{",
+                                                "}", "[", "1", "\xC3\xA9", "\xE4\xB8\xAD", "\xE4"},
+                                               500, 9, random);
+  for (int length = 2; length <= 60; ++length) words.emplace_back(static_cast<size_t>(length), 'n');
+  const auto vocabulary = SmallVocabulary(words);
+  for (int seed = 0; seed < Rounds(8); ++seed) {
+    for (const char* schema : kSliceSchemas) {
+      SCOPED_TRACE(std::string(schema) + " seed " + std::to_string(seed));
+      GrammarLimits limits;
+      if (seed % 2 == 1) limits.table_bytes = 50'000;
+      const auto grammar =
+          CompileConstraint({.kind = Constraint::kJsonSchema, .source = schema}, vocabulary, limits);
+      ASSERT_TRUE(grammar.ok()) << grammar.status();
+      Matcher matcher(*grammar);
+      for (int step = 0; step < 25 && !matcher.has_ended(); ++step) {
+        const auto mask = matcher.Mask();
+        ASSERT_TRUE(mask.ok()) << mask.status();
+        std::vector<int32_t> allowed;
+        int count = 0;
+        for (int32_t id = 0; id < vocabulary->size(); ++id) {
+          Matcher after = matcher;
+          ASSERT_EQ(*after.Advance(id), (*mask)->Allows(id))
+              << "token \"" << vocabulary->bytes(id) << "\" at " << step;
+          if ((*mask)->Allows(id)) allowed.push_back(id);
+          count += (*mask)->Allows(id);
+        }
+        ASSERT_EQ(count, (*mask)->count);
+        ASSERT_TRUE(*matcher.Advance(allowed[random() % allowed.size()]));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

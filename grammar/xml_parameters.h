@@ -1,0 +1,31 @@
+#pragma once
+
+// The arguments of a tool call in the formats of DeepSeek-V3.2 and V4 (DSML) and of GLM: a marked parameter
+// per property, strings raw and everything else as JSON.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "grammar/ir.h"
+#include "grammar/json_schema.h"
+#include "grammar/json_source.h"
+#include "grammar/vocabulary.h"
+
+namespace foredraft {
+
+// What stands around name and value. Parts with added tokens match those by id.
+struct XmlFormat {
+  std::string before_name;
+  std::string before_string;  // between the name and a raw string
+  std::string before_json;    // between the name and any other value
+  std::string after_value;
+};
+XmlFormat DeepseekXml();
+XmlFormat GlmXml();
+
+// The parameters of an object schema with declared properties, in their order. INVALID_ARGUMENT: another
+// schema.
+absl::StatusOr<NodeId> AddXmlParameters(Ir& ir, const JsonValue& schema, const Vocabulary& vocabulary,
+                                        const XmlFormat& format, const JsonStyle& style);
+
+}  // namespace foredraft
