@@ -30,13 +30,20 @@ constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft
   return len > 0 ? len : 0;
 }
 
+// The step's first row of a seat, of decode_rows and verify_drafts.
+template <class Params>
+constexpr int32_t FirstRow(const Params& p, int32_t seat) {
+  return p.first_rows != nullptr ? p.first_rows[seat] : seat * (p.draft_len + 1);
+}
+
 constexpr void RunSeat(const DecodeRowsParams& p, int32_t seat) {
   const int32_t slot = p.live_slots[seat];
   const bool runs = Runs(p.slots, slot);
   const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
   const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
-  for (int32_t j = 0; j <= p.draft_len; ++j) {
-    const int32_t row = seat * (p.draft_len + 1) + j;
+  const int32_t last = p.first_rows != nullptr ? verify_len : p.draft_len;
+  for (int32_t j = 0; j <= last; ++j) {
+    const int32_t row = FirstRow(p, seat) + j;
     int32_t id = 0;
     if (j <= verify_len) {
       id = j == 0 ? p.slots.progress[slot].last_token : p.slots.drafts[slot].tokens[j - 1];

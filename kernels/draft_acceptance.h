@@ -38,7 +38,7 @@ constexpr int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
 constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_t slot, int32_t verify_len,
                                StepOutput& out) {
   const AcceptanceRule& rule = *p.slots.rule;
-  const int64_t first_row = static_cast<int64_t>(seat) * (p.draft_len + 1);
+  const int64_t first_row = FirstRow(p, seat);
   const int32_t* drafts = p.slots.drafts[slot].tokens;
   if (const int32_t given = GivenCount(p.slots, slot, p.draft_len); given > 0) {
     for (int32_t j = 0; j < given; ++j) out.token_ids[j] = drafts[j];
@@ -90,6 +90,7 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   const int32_t slot = p.live_slots[seat];
   StepOutput out = {};
   out.slot = slot;
+  out.first_row = FirstRow(p, seat);
   if (slot >= 0) {
     out.length = slots.progress[slot].length;
     out.finished = slots.progress[slot].finished;
@@ -113,7 +114,7 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   if (emitted == room) out.nonfinite = 0;
   // Counts accepted drafts only: the step's last token counts as the target's own, even where the clamp made
   // a draft the last one.
-  const int32_t* target = p.target_ids + static_cast<int64_t>(seat) * (p.draft_len + 1);
+  const int32_t* target = p.target_ids + FirstRow(p, seat);
   const bool given = slots.drafts[slot].given_count > 0;
   for (int32_t i = 0; !given && slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
     out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;

@@ -59,6 +59,9 @@ struct SlotDrafts {
   int32_t draft_count;
   int32_t given_count;  // 0..K+1
   int32_t tokens[kMaxDraftLen + 1];
+  // Of drafts of a drafter with confidences: the logit of the chance that draft i + 1 is accepted, given that
+  // those before it were.
+  float confidences[kMaxDraftLen];
 };
 
 // Logprobs of one emitted token, of the raw target logits.
@@ -89,7 +92,10 @@ struct StepOutput {
   int32_t drafts_verified;  // v
   int32_t relaxed_count;    // emitted drafts that the strict rule would have rejected
   int32_t finished;
+  int32_t first_row;  // the step's row of the seat's last committed token
   int32_t nonfinite;  // 1: the step ended before a row of kNoToken, and so does the sequence
+  // Of the drafts that the step made for the next one, as in SlotDrafts, where the drafter has them.
+  float confidences[kMaxDraftLen];
 };
 
 }  // namespace foredraft

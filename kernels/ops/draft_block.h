@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "config/draft_calibration.h"
 #include "kernels/ops/attention.h"
 #include "kernels/slot_arrays.h"
 
@@ -45,6 +46,39 @@ struct BlockAttentionParams {
   int32_t head_count;
   int32_t window_len;
   float scale;
+};
+
+// The confidence in a draft, as a logit: weight . [hidden; token_rows], in FP32. Within +-kLargestConfidence;
+// NaN becomes the least. Into the slots' drafts and the outputs, for seats whose drafts store_drafts keeps.
+struct DraftConfidenceParams {
+  StepOutput* outputs;             // [B]
+  Matrix<const float> hidden;      // [B, D]: of the row that the draft comes from
+  Matrix<const float> token_rows;  // [B, r]: of the token before the draft
+  const float* weight;             // [D + r]
+  SlotArrays slots;
+  int32_t bucket;
+  int32_t draft_index;  // 1..K
+};
+
+// Leaves a step the drafts that have rows in it: a row for each running seat, and for the remaining rows, of
+// all seats' drafts those with the largest chance that they and all before them are accepted. That chance,
+// the product of calibrated confidences, does not grow along a sequence, so a seat keeps a prefix; ties go to
+// earlier drafts, then to lower seats. Sets draft_count and first_rows, where seats lie one after another,
+// and makes every row idle for decode_rows to fill. No slot has given tokens.
+struct CutDraftsParams {
+  int32_t* first_rows;                  // [B]
+  int32_t* ids;                         // [row_count]
+  int32_t* row_slots;                   // [row_count]
+  int32_t* positions;                   // [row_count]
+  int32_t* row_in_slot;                 // [row_count]
+  float* chances;                       // [B * K]: scratch
+  int32_t* verify_lens;                 // [B]: scratch
+  const int32_t* live_slots;            // [B]
+  const DraftCalibration* calibration;  // [K]
+  SlotArrays slots;
+  int32_t bucket;
+  int32_t draft_len;  // K
+  int32_t row_count;  // B..B * (K + 1)
 };
 
 }  // namespace foredraft

@@ -84,6 +84,11 @@ OpCost CostOf(const BlockAttentionParams& p, const CostContext& shape) {
           .bf16_flops = 4.0 * p.index.rows * p.head_count * keys * p.keys.cols};
 }
 
+OpCost CostOf(const DraftConfidenceParams& p, const CostContext&) {
+  const double weight = 4.0 * (p.hidden.cols + p.token_rows.cols);
+  return {.bytes = weight + BytesOf(p.hidden) + BytesOf(p.token_rows), .stored_bytes = weight};
+}
+
 OpCost CostOf(const RouteSoftplusParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.logits) + 4.0 * p.logits.cols + 8.0 * p.index.rows * p.top_k};
 }

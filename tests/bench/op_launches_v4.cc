@@ -148,6 +148,10 @@ KernelLaunches LaunchesOf(const BlockAttentionParams& p, const CostContext& shap
   return ListedAttentionLaunches("BlockAttention", p, keys, CostOf(p, shape), gpu);
 }
 
+KernelLaunches LaunchesOf(const DraftConfidenceParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("DraftConfidence", p.bucket, 256, CostOf(p, shape).bytes, 3, gpu)};
+}
+
 KernelLaunches LaunchesOf(const RouteSoftplusParams& p, const CostContext& shape, const GpuModel& gpu) {
   KernelLaunch launch =
       StreamingLaunch("RouteSoftplus", CeilDivide(p.index.rows, 4), 128, CostOf(p, shape).bytes, 2, gpu);

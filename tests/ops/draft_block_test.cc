@@ -1,11 +1,15 @@
-// The ops of a block drafter: mean_streams, draft_block_rows, block_attention (docs/dspark.md).
+// The ops of a block drafter: mean_streams, draft_block_rows, block_attention, draft_confidence, cut_drafts
+// (docs/dspark.md).
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
+#include "kernels/exp.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/paged_rows_fixture.h"
+#include "tests/ops/slot_fixture.h"
 
 namespace foredraft {
 namespace {
@@ -233,6 +237,228 @@ TEST(BlockAttention, LeavesIdleBlocks) {
   params.index.slots = rig.Put(Ids(params.index.rows, -1));
   rig.ops().block_attention(rig.stream(), params);
   for (const float value : rig.Get(out, size)) ASSERT_TRUE(std::isnan(value));
+}
+
+// ---- draft_confidence ----
+
+SlotFixture RunningSlots(int count) {
+  SlotFixture slots(count, /*vocab=*/8);
+  for (SlotProgress& progress : slots.progress) progress = {.length = 20, .last_token = 1, .active = 1};
+  return slots;
+}
+
+TEST(DraftConfidence, Holds) {
+  constexpr int kRows = 6, kDraft = 3;
+  struct Shape {
+    int hidden, rank;
+  };
+  for (const Shape s : {Shape{64, 8}, Shape{300, 21}, Shape{4096, 256}}) {
+    Noise noise(97);
+    const std::vector<float> hidden = noise.Floats(size_t(kRows) * s.hidden);
+    const std::vector<float> token_rows = noise.Floats(size_t(kRows) * s.rank);
+    const std::vector<float> weight = noise.Floats(s.hidden + s.rank, 0.1f);
+    OpCase op_case;
+    op_case.name = std::to_string(s.hidden) + " and " + std::to_string(s.rank);
+    op_case.row_count = kRows;
+    op_case.run = [&](OpRig& rig, const std::vector<int>& rows) {
+      const int count = static_cast<int>(rows.size());
+      std::vector<StepOutput> outputs(count);
+      for (int i = 0; i < count; ++i) outputs[i] = {.slot = i, .emitted_count = 1};
+      StepOutput* const written = rig.Put(outputs);
+      SlotFixture slots = RunningSlots(count);
+      const SlotArrays arrays = slots.Put(rig);
+      const float* const of_rows = rig.Put(RowsOf(hidden, s.hidden, rows));
+      const float* const of_tokens = rig.Put(RowsOf(token_rows, s.rank, rows));
+      const float* const weights = rig.Put(weight);
+      rig.Run([&] {
+        rig.ops().draft_confidence(rig.stream(), {.outputs = written,
+                                                  .hidden = Dense(of_rows, count, s.hidden),
+                                                  .token_rows = Dense(of_tokens, count, s.rank),
+                                                  .weight = weights,
+                                                  .slots = arrays,
+                                                  .bucket = count,
+                                                  .draft_index = kDraft});
+      });
+      outputs = rig.Get(written, count);
+      slots.Get(rig, arrays);
+      std::vector<float> logits;
+      for (int i = 0; i < count; ++i) {
+        logits.push_back(outputs[i].confidences[kDraft - 1]);
+        EXPECT_EQ(logits.back(), slots.drafts[i].confidences[kDraft - 1]);
+        EXPECT_EQ(outputs[i].confidences[0], 0) << "another draft's";
+      }
+      return SplitRows(logits, 1);
+    };
+    op_case.check = [&](int row, const Bytes& output) {
+      double sum = 0, magnitude = 0;
+      for (int i = 0; i < s.hidden + s.rank; ++i) {
+        const float x = i < s.hidden ? hidden[size_t(row) * s.hidden + i]
+                                     : token_rows[size_t(row) * s.rank + i - s.hidden];
+        sum += double{weight[i]} * x;
+        magnitude += std::abs(double{weight[i]} * x);
+      }
+      // A product, and additions in 16 or more lanes, then over these.
+      const double roundings = 1 + (s.hidden + s.rank) / 16.0 + 32;
+      ASSERT_NEAR(FromBytes<float>(output)[0], sum, roundings * magnitude * kF32Roundoff);
+    };
+    ExpectOpHolds(op_case);
+  }
+}
+
+TEST(DraftConfidence, IsBoundedAndOfDraftsThatAreKept) {
+  // Far above, far below, NaN; a finished slot, one that emitted nothing, padding.
+  const std::vector<float> hidden = {100, -100, std::nanf(""), 1, 1, 1};
+  SlotFixture slots = RunningSlots(5);
+  slots.progress[3].finished = 1;
+  std::vector<StepOutput> outputs;
+  for (const int slot : {0, 1, 2, 3, 4, -1}) outputs.push_back({.slot = slot, .emitted_count = slot != 4});
+  OpRig rig({}, RunMode::kEager);
+  const SlotArrays arrays = slots.Put(rig);
+  StepOutput* const written = rig.Put(outputs);
+  rig.ops().draft_confidence(rig.stream(),
+                             {.outputs = written,
+                              .hidden = Dense<const float>(rig.Put(hidden), 6, 1),
+                              .token_rows = Dense<const float>(rig.Put(std::vector<float>(6, 1)), 6, 1),
+                              .weight = rig.Put(std::vector<float>{1, 0.5f}),
+                              .slots = arrays,
+                              .bucket = 6,
+                              .draft_index = 1});
+  outputs = rig.Get(written, 6);
+  const float expected[] = {kLargestConfidence, -kLargestConfidence, -kLargestConfidence, 0, 0, 0};
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(outputs[i].confidences[0], expected[i]) << "seat " << i;
+}
+
+// ---- cut_drafts ----
+
+struct CutSetting {
+  int bucket, draft_len, row_count;
+};
+
+// Drafts whose confidences are so coarse that many chances are equal.
+SlotFixture DraftedSlots(int count, int draft_len, Noise& noise) {
+  SlotFixture slots = RunningSlots(count);
+  for (int slot = 0; slot < count; ++slot) {
+    SlotDrafts& drafts = slots.drafts[slot];
+    drafts.draft_count = noise.Int(0, draft_len);
+    for (int k = 0; k < draft_len; ++k) {
+      drafts.tokens[k] = noise.Int(0, 7);
+      drafts.confidences[k] = static_cast<float>(noise.Int(-2, 3));
+    }
+    slots.constants[slot].draft_cap = noise.Int(0, 3) == 0 ? noise.Int(0, draft_len) : kMaxDraftLen;
+    if (noise.Int(0, 5) == 0) slots.progress[slot].finished = 1;
+  }
+  return slots;
+}
+
+std::vector<DraftCalibration> SomeCalibration(int draft_len) {
+  std::vector<DraftCalibration> calibration(draft_len);
+  for (int k = 0; k < draft_len; ++k) calibration[k] = {.slope = 0.5f + 0.25f * k, .offset = 0.5f - 0.5f * k};
+  return calibration;
+}
+
+// The kept drafts of each slot: all drafts by descending chance, as many as rows are left.
+Ids KeptOf(const SlotFixture& slots, const CutSetting& s, const Ids& live) {
+  struct Draft {
+    float chance;
+    int k, seat;
+  };
+  std::vector<Draft> drafts;
+  int rows = s.row_count;
+  const std::vector<DraftCalibration> calibration = SomeCalibration(s.draft_len);
+  for (int seat = 0; seat < s.bucket; ++seat) {
+    const int slot = live[seat];
+    if (slot < 0 || slots.progress[slot].finished != 0) continue;
+    --rows;
+    float chance = 1;
+    const int count =
+        std::min({slots.drafts[slot].draft_count, slots.constants[slot].draft_cap, s.draft_len});
+    for (int k = 0; k < count; ++k) {
+      chance *= Sigmoid(calibration[k].slope * slots.drafts[slot].confidences[k] + calibration[k].offset);
+      drafts.push_back({chance, k, seat});
+    }
+  }
+  std::sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) {
+    return std::tuple(-a.chance, a.k, a.seat) < std::tuple(-b.chance, b.k, b.seat);
+  });
+  drafts.resize(std::min<size_t>(drafts.size(), rows));
+  Ids kept(slots.drafts.size());
+  for (const Draft& draft : drafts) ++kept[live[draft.seat]];
+  return kept;
+}
+
+// Runs cut_drafts and decode_rows as a step does, and checks every row.
+void CheckCut(const CutSetting& s, RunMode mode, uint64_t seed) {
+  Noise noise(seed);
+  SlotFixture slots = DraftedSlots(s.bucket + 2, s.draft_len, noise);
+  Ids live(s.bucket, -1);
+  for (int seat = 0; seat < s.bucket - noise.Int(0, s.bucket / 2); ++seat) live[seat] = seat + 1;
+  const Ids kept = KeptOf(slots, s, live);
+  OpRig rig({}, mode);
+  const SlotArrays arrays = slots.Put(rig);
+  const int capacity = s.bucket * (s.draft_len + 1);
+  const CutDraftsParams cut = {.first_rows = rig.Poisoned<int32_t>(s.bucket),
+                               .ids = rig.Poisoned<int32_t>(capacity),
+                               .row_slots = rig.Poisoned<int32_t>(capacity),
+                               .positions = rig.Poisoned<int32_t>(capacity),
+                               .row_in_slot = rig.Poisoned<int32_t>(capacity),
+                               .chances = rig.Poisoned<float>(size_t(s.bucket) * s.draft_len),
+                               .verify_lens = rig.Poisoned<int32_t>(s.bucket),
+                               .live_slots = rig.Put(live),
+                               .calibration = rig.Put(SomeCalibration(s.draft_len)),
+                               .slots = arrays,
+                               .bucket = s.bucket,
+                               .draft_len = s.draft_len,
+                               .row_count = s.row_count};
+  rig.Run([&] {
+    rig.ops().cut_drafts(rig.stream(), cut);
+    rig.ops().decode_rows(rig.stream(), {.ids = cut.ids,
+                                         .row_slots = cut.row_slots,
+                                         .positions = cut.positions,
+                                         .row_in_slot = cut.row_in_slot,
+                                         .live_slots = cut.live_slots,
+                                         .slots = arrays,
+                                         .bucket = s.bucket,
+                                         .draft_len = s.draft_len,
+                                         .first_rows = cut.first_rows});
+  });
+  const Ids row_slots = rig.Get(cut.row_slots, capacity), ids = rig.Get(cut.ids, capacity);
+  const Ids positions = rig.Get(cut.positions, capacity), in_slot = rig.Get(cut.row_in_slot, capacity);
+  const Ids first_rows = rig.Get(cut.first_rows, s.bucket);
+  const SlotFixture before = slots;
+  slots.Get(rig, arrays);
+  int row = 0;
+  for (int seat = 0; seat < s.bucket; ++seat) {
+    ASSERT_EQ(first_rows[seat], row) << "seat " << seat;
+    const int slot = live[seat];
+    if (slot < 0 || before.progress[slot].finished != 0) continue;
+    ASSERT_EQ(slots.drafts[slot].draft_count, kept[slot]) << "seat " << seat;
+    for (int j = 0; j <= kept[slot]; ++j, ++row) {
+      ASSERT_EQ(row_slots[row], slot);
+      ASSERT_EQ(positions[row], 20 + j);
+      ASSERT_EQ(in_slot[row], j);
+      ASSERT_EQ(ids[row], j == 0 ? 1 : before.drafts[slot].tokens[j - 1]);
+    }
+  }
+  ASSERT_LE(row, s.row_count);
+  for (; row < s.row_count; ++row) {
+    ASSERT_EQ(row_slots[row], -1) << "row " << row << " of no seat";
+    ASSERT_EQ(ids[row] + positions[row] + in_slot[row], 0);
+  }
+  for (; row < capacity; ++row) ASSERT_EQ(ids[row], -1) << "row " << row << " of another step was written";
+}
+
+TEST(CutDrafts, KeepsTheDraftsWithTheLargestChancesWhateverTheirSequences) {
+  for (const CutSetting s : {CutSetting{1, 5, 2}, CutSetting{1, 7, 7}, CutSetting{3, 2, 6},
+                             CutSetting{16, 5, 48}, CutSetting{64, 5, 128}, CutSetting{300, 7, 900}}) {
+    for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+      for (uint64_t seed = 1; seed <= 8; ++seed) {
+        SCOPED_TRACE(testing::Message() << "bucket " << s.bucket << ", K " << s.draft_len << ", rows "
+                                        << s.row_count << ", seed " << seed);
+        CheckCut(s, mode, seed);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
 }
 
 }  // namespace
