@@ -23,7 +23,7 @@ enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp, kDSpark };
-enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive };
+enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
 enum class LogFormat { kText, kJson };
 enum class CpuIsa { kAuto, kAmx, kAvx512, kAvx2, kPortable };
 
@@ -34,7 +34,7 @@ constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"ex
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
 constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
 constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark"}); }
-constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive"}); }
+constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive", "confidence"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
 constexpr auto EnumNames(LogFormat) { return std::to_array<const char*>({"text", "json"}); }
 constexpr auto EnumNames(CpuIsa) { return std::to_array<const char*>({"auto", "amx", "avx512", "avx2", "portable"}); }
@@ -185,5 +185,11 @@ struct Config {
   std::optional<SpeculativeConfig> speculative_config;  // null = no drafts
   LogConfig log;
 };
+
+// Whether steps may have fewer rows than drafts, which the ranks prepare at the start.
+inline bool CutsDrafts(const Config& config) {
+  return config.speculative_config && config.speculative_config->max_draft_len > 0 &&
+         config.speculative_config->draft_policy == DraftPolicyKind::kConfidence;
+}
 
 }  // namespace foredraft

@@ -164,6 +164,13 @@ void CheckSpeculative(const Config& config, Check& check) {
   if (!config.speculative_config || !check.Usable({"speculative_config.max_draft_len"})) return;
   const SpeculativeConfig& speculative = *config.speculative_config;
   CheckSchedule(speculative, check);
+  if (speculative.draft_policy == DraftPolicyKind::kConfidence &&
+      speculative.decoding_type != DecodingType::kDSpark &&
+      check.Usable({"speculative_config.draft_policy", "speculative_config.decoding_type"})) {
+    check.Refuse("speculative_config.draft_policy", NameOf(speculative.draft_policy),
+                 absl::StrCat("fixed, schedule, adaptive: drafts of decoding_type ",
+                              NameOf(speculative.decoding_type), " have no confidences"));
+  }
   if (speculative.forced_acceptance_length &&
       *speculative.forced_acceptance_length > speculative.max_draft_len + 1) {
     check.Refuse("speculative_config.forced_acceptance_length",

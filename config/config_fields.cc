@@ -288,11 +288,15 @@ const ConfigField kFields[] = {
     {"speculative_config.end_thinking_phase_token", MEMBER(Speculative(c).end_thinking_phase_token),
      Range(0, 1 << 22), kReload, kDaemon, InRule(), "the id of `</think>` in the tokenizer",
      "Id of the token that ends the thinking phase."},
-    {"speculative_config.draft_policy", MEMBER(Speculative(c).draft_policy), Any(), kReload, kDaemon,
-     NoBits(), kSet,
+    {"speculative_config.draft_policy", MEMBER(Speculative(c).draft_policy), Any(), kReload, kSame, NoBits(),
+     kSet,
      "How K is chosen at each step: `fixed` takes `max_draft_len`, `schedule` takes it from "
-     "`draft_len_schedule`, `adaptive` measures step times and acceptance. K never exceeds the largest "
-     "`max_draft_tokens` of the requests in the step."},
+     "`draft_len_schedule`, `adaptive` measures step times and acceptance. `confidence`, with "
+     "`decoding_type: "
+     "DSpark`, also verifies only the drafts that the drafter is confident enough of; a reload may leave it, "
+     "and return to it where it was the policy at the start. K never exceeds the largest `max_draft_tokens` "
+     "of "
+     "the requests in the step."},
     {"speculative_config.draft_len_schedule", MEMBER(Speculative(c).draft_len_schedule), Range(0, 7), kReload,
      kDaemon, NoBits(), "no schedule",
      "`{4: 3, 16: 2}`: K is 3 up to batch size 4, 2 up to 16, and 0 above. Required by `draft_policy: "

@@ -58,6 +58,9 @@ ConfigDifference ReloadableDifference(const Config& started, const Config& curre
       needs_restart = draft_len(next) > draft_len(started);
     } else if (block == "speculative_config") {
       changed = changed && next.speculative_config && started.speculative_config;
+      // The steps that cut drafts are captured at the start.
+      needs_restart =
+          field.path == "speculative_config.draft_policy" && CutsDrafts(next) && !CutsDrafts(started);
     } else if (block == "cuda_graph_config") {
       changed = changed && !graphs_switched;
     }

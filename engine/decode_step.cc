@@ -3,12 +3,38 @@
 #include "engine/spec/verifier.h"
 
 namespace foredraft {
+namespace {
 
-std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_len) {
+void CutDrafts(const Rank& rank, const StepKey& key) {
+  const StepBuffers& b = rank.buffers;
+  rank.ops().cut_drafts(*rank.stream, {.first_rows = b.first_rows,
+                                       .ids = b.target.ids,
+                                       .row_slots = b.target.slots,
+                                       .positions = b.target.positions,
+                                       .row_in_slot = b.row_in_slot,
+                                       .chances = b.draft_chances,
+                                       .verify_lens = b.verify_lens,
+                                       .live_slots = b.live_slots,
+                                       .calibration = b.calibration,
+                                       .slots = rank.slots.arrays(),
+                                       .bucket = key.bucket,
+                                       .draft_len = key.draft_len,
+                                       .row_count = key.verify_rows});
+}
+
+}  // namespace
+
+std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_len, bool cuts) {
   std::vector<StepKey> steps;
   for (const int bucket : batch_sizes) {
     for (int draft_len = 0; draft_len <= max_draft_len; ++draft_len) {
       for (const TokenChoice choice : {TokenChoice::kSample, TokenChoice::kArgmax}) {
+        for (int verified = 1; cuts && verified < draft_len; ++verified) {
+          steps.push_back({.bucket = bucket,
+                           .draft_len = draft_len,
+                           .verify_rows = bucket * (verified + 1),
+                           .choice = choice});
+        }
         steps.push_back({.bucket = bucket, .draft_len = draft_len, .choice = choice});
       }
     }
@@ -18,8 +44,9 @@ std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_
 
 void DecodeStep(const Rank& rank, const StepKey& key) {
   const StepBuffers& b = rank.buffers;
-  const int rows = key.bucket * (key.draft_len + 1);
+  const int rows = key.rows();
   const Matrix<float> target_output = b.target_output.first_rows(rows);
+  if (key.cuts()) CutDrafts(rank, key);
   rank.ops().decode_rows(*rank.stream, {.ids = b.target.ids,
                                         .row_slots = b.target.slots,
                                         .positions = b.target.positions,
@@ -27,7 +54,8 @@ void DecodeStep(const Rank& rank, const StepKey& key) {
                                         .live_slots = b.live_slots,
                                         .slots = rank.slots.arrays(),
                                         .bucket = key.bucket,
-                                        .draft_len = key.draft_len});
+                                        .draft_len = key.draft_len,
+                                        .first_rows = key.cuts() ? b.first_rows : nullptr});
   rank.model->RunTarget(*rank.stream, {.index = b.target.index(rows), .ids = b.target.ids}, rank.cache,
                         target_output);
   Verify(rank, key);

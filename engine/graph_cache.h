@@ -1,7 +1,7 @@
 #pragma once
 
-// The captured decode steps, one per (bucket, K, choice of tokens). Filled at start; nothing is captured
-// afterwards. Owner: RankEngine.
+// The captured decode steps, one per (bucket, K, rows, choice of tokens). Filled at start; nothing is
+// captured afterwards. Owner: RankEngine.
 
 #include <memory>
 #include <utility>
@@ -15,13 +15,16 @@ namespace foredraft {
 // Identifies a captured decode step: the shape of its forwards, and how their logits become tokens.
 struct StepKey {
   int bucket = 0;
-  int draft_len = 0;  // K
+  int draft_len = 0;    // K
+  int verify_rows = 0;  // rows of the target's forward; 0: one for every draft, bucket * (K + 1)
   TokenChoice choice = TokenChoice::kSample;
 
+  bool cuts() const { return verify_rows > 0; }
+  int rows() const { return cuts() ? verify_rows : bucket * (draft_len + 1); }
   bool operator==(const StepKey&) const = default;
   template <class H>
   friend H AbslHashValue(H hash, const StepKey& key) {
-    return H::combine(std::move(hash), key.bucket, key.draft_len, key.choice);
+    return H::combine(std::move(hash), key.bucket, key.draft_len, key.verify_rows, key.choice);
   }
 };
 

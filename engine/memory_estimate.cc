@@ -71,7 +71,8 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const Engine
   memory.cache.block_counts[0] = 1;
   memory.sequence_blocks = options.blocks_per_slot(memory.cache.tokens_per_block());
   if (options.capture_graphs) {
-    const std::vector<StepKey> steps = StepsOf(options.graph_sizes(), options.max_draft_len);
+    const std::vector<StepKey> steps =
+        StepsOf(options.graph_sizes(), options.max_draft_len, options.cuts_drafts);
     memory.graph_count = static_cast<int64_t>(steps.size());
     memory.graph_nodes = static_cast<int64_t>(
         rank.device->Capture(*rank.stream, [&] { DecodeStep(rank, steps.back()); })->node_count());

@@ -21,14 +21,16 @@ void Append(std::span<const LogprobOutput> tokens, std::vector<TokenLogprob>& ou
 
 }  // namespace
 
-absl::StatusOr<PendingStep> PendingStep::Create(Device& device, int bucket, int step_rows) {
+absl::StatusOr<PendingStep> PendingStep::Create(Device& device, const EngineOptions& options) {
+  const int bucket = options.batch_sizes.back();
   PendingStep step;
+  step.confidences_ = options.cuts_drafts;
   step.start_ = device.CreateEvent();
   step.prefilled_ = device.CreateEvent();
   step.done_ = device.CreateEvent();
   ASSIGN_OR_RETURN(step.outputs_, device.AllocatePinnedArray<StepOutput>(bucket));
   ASSIGN_OR_RETURN(step.first_outputs_, device.AllocatePinnedArray<StepOutput>(bucket));
-  ASSIGN_OR_RETURN(step.logprobs_, device.AllocatePinnedArray<LogprobOutput>(step_rows));
+  ASSIGN_OR_RETURN(step.logprobs_, device.AllocatePinnedArray<LogprobOutput>(options.largest_step()));
   ASSIGN_OR_RETURN(step.first_logprobs_, device.AllocatePinnedArray<LogprobOutput>(bucket));
   return step;
 }
@@ -99,11 +101,14 @@ SlotResult PendingStep::ResultOf(int index) const {
   }
   result.token_ids.insert(result.token_ids.end(), output.token_ids, output.token_ids + output.emitted_count);
   if (live.wants_logprobs) {
-    Append({&logprobs_[size_t(index) * (draft_len_ + 1)], size_t(output.emitted_count)}, result.logprobs);
+    Append({&logprobs_[output.first_row], size_t(output.emitted_count)}, result.logprobs);
   }
   result.drafts_verified = output.drafts_verified;
   result.relaxed_count = output.relaxed_count;
   result.finished = output.finished != 0;
+  if (confidences_ && output.emitted_count > 0 && !result.finished) {
+    result.confidences.assign(output.confidences, output.confidences + draft_len_);
+  }
   return result;
 }
 

@@ -21,8 +21,7 @@ namespace foredraft {
 
 class PendingStep {
  public:
-  // bucket and step_rows: of the largest decode step.
-  static absl::StatusOr<PendingStep> Create(Device& device, int bucket, int step_rows);
+  static absl::StatusOr<PendingStep> Create(Device& device, const EngineOptions& options);
 
   // Before the plan's first copy or op. `index` is that of the rank in the plan.
   void Begin(const Rank& rank, const IterationPlan& plan, int index);
@@ -54,6 +53,8 @@ class PendingStep {
   StepOutput* first_outputs_ = nullptr;      // [B]
   LogprobOutput* logprobs_ = nullptr;        // [S]
   LogprobOutput* first_logprobs_ = nullptr;  // [B]
+
+  bool confidences_ = false;  // whether drafts have them
 
   // What the plan says.
   uint64_t number_ = 0;

@@ -33,6 +33,7 @@ void RankEngine::Submit(const IterationPlan& plan, int index) {
   PendingStep& pending = pending_[submitted_count_++ % pending_.size()];
   pending.Begin(rank_, plan, index);
   ApplyAcceptance(plan.acceptance);
+  ApplyCalibration(plan.calibration);
   ApplyStateChanges(rank_plan);
   if (HasPrefill(plan)) RunPrefill(rank_, plan, index);
   pending.EndPrefill(rank_);
@@ -42,6 +43,7 @@ void RankEngine::Submit(const IterationPlan& plan, int index) {
   if (plan.decode_bucket > 0) {
     replayed = SubmitDecodeStep(rank_plan.live_slots, {.bucket = plan.decode_bucket,
                                                        .draft_len = plan.draft_len,
+                                                       .verify_rows = plan.verify_rows,
                                                        .choice = ChoiceFor(rank_plan.live_slots)});
   }
   pending.Download(rank_, replayed);
@@ -70,6 +72,13 @@ void RankEngine::ApplyAcceptance(const AcceptanceRule& acceptance) {
   if (acceptance == acceptance_) return;
   acceptance_ = acceptance;
   rank_.slots.SetRule(*rank_.stream, acceptance);
+}
+
+void RankEngine::ApplyCalibration(const std::vector<DraftCalibration>& calibration) {
+  if (calibration.empty() || calibration == calibration_) return;
+  CHECK_LE(calibration.size(), size_t{kMaxDraftLen});
+  calibration_ = calibration;
+  Upload(*rank_.device, *rank_.stream, calibration_, rank_.buffers.calibration);
 }
 
 void RankEngine::ApplyStateChanges(const RankPlan& plan) {
@@ -102,6 +111,7 @@ TokenChoice RankEngine::ChoiceFor(std::span<const int32_t> slots) const {
 
 bool RankEngine::SubmitDecodeStep(std::span<const int32_t> live_slots, const StepKey& key) {
   CHECK_LE(static_cast<int>(live_slots.size()), key.bucket);
+  CHECK(!key.cuts() || (options_.cuts_drafts && key.rows() >= key.bucket)) << key.verify_rows << " rows";
   std::fill(std::copy(live_slots.begin(), live_slots.end(), padded_slots_.begin()), padded_slots_.end(), -1);
   rank_.device->CopyToDevice(*rank_.stream, rank_.buffers.live_slots, padded_slots_.data(),
                              key.bucket * sizeof(int32_t));

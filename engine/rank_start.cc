@@ -45,8 +45,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   rank.comm = std::move(comm);
   RETURN_IF_ERROR(rank.Allocate(options, config, std::move(weights)));
   for (PendingStep& step : engine->pending_) {
-    ASSIGN_OR_RETURN(step,
-                     PendingStep::Create(*rank.device, options.batch_sizes.back(), options.largest_step()));
+    ASSIGN_OR_RETURN(step, PendingStep::Create(*rank.device, options));
   }
   engine->padded_slots_.resize(options.batch_sizes.back());
   if (rank.device->needs_first_runs() || rank.comm->size() > 1) RETURN_IF_ERROR(engine->FirstRuns());
@@ -67,7 +66,7 @@ absl::Status RankEngine::FirstRuns() {
       RETURN_IF_ERROR(FirstPrefill(rows));
     }
   }
-  for (const StepKey& key : StepsOf(options_.batch_sizes, options_.max_draft_len)) {
+  for (const StepKey& key : StepsOf(options_.batch_sizes, options_.max_draft_len, options_.cuts_drafts)) {
     // The steps of both token choices have the same exchanges between ranks.
     if (key.choice == TokenChoice::kArgmax && !rank_.device->needs_first_runs()) continue;
     RETURN_IF_ERROR(RunEmptyStep(key));
@@ -147,7 +146,7 @@ int64_t RankEngine::GraphBytes() {
 }
 
 std::vector<StepKey> RankEngine::CapturedSteps() const {
-  return StepsOf(options_.graph_sizes(), options_.max_draft_len);
+  return StepsOf(options_.graph_sizes(), options_.max_draft_len, options_.cuts_drafts);
 }
 
 absl::Status RankEngine::CaptureSteps() {

@@ -83,6 +83,7 @@ EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   options.max_num_tokens = config.max_num_tokens;
   options.max_seq_len = config.max_seq_len;
   UseDrafter(SelectedDrafter(config), MaxDraftLen(config), model, options);
+  options.cuts_drafts = CutsDrafts(config);
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
   options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
   options.kv_dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;

@@ -79,6 +79,7 @@ absl::Status PlanCheck::CheckGroup(const IterationPlan& plan) const {
   RETURN_IF_ERROR(CheckRange("relaxed_topk", plan.acceptance.relaxed_topk, 0, kMostRelaxedIds));
   RETURN_IF_ERROR(CheckReal("relaxed_delta", plan.acceptance.relaxed_delta, 0, 1));
   RETURN_IF_ERROR(CheckReal("forced_length", plan.acceptance.forced_length, 0, kMaxDraftLen + 1));
+  RETURN_IF_ERROR(CheckCut(plan));
   const std::vector<int>& buckets = options_.batch_sizes;
   if (plan.decode_bucket != 0 &&
       std::find(buckets.begin(), buckets.end(), plan.decode_bucket) == buckets.end())
@@ -91,6 +92,22 @@ absl::Status PlanCheck::CheckGroup(const IterationPlan& plan) const {
                                std::min(plan.prefill_rows[r], options_.max_batch_size)));
   }
   return absl::OkStatus();
+}
+
+absl::Status PlanCheck::CheckCut(const IterationPlan& plan) const {
+  RETURN_IF_ERROR(CheckRange("calibration size", plan.calibration.size(), 0, options_.max_draft_len));
+  for (const DraftCalibration& draft : plan.calibration) {
+    RETURN_IF_ERROR(CheckReal("calibration.slope", draft.slope, 0, kLargestConfidence));
+    RETURN_IF_ERROR(CheckReal("calibration.offset", draft.offset, -kLargestConfidence, kLargestConfidence));
+  }
+  if (plan.verify_rows == 0) return absl::OkStatus();
+  const bool cuts = options_.draft_policy.kind == DraftPolicyKind::kConfidence;
+  const bool gives = !plan.ranks[rank_].given_tokens.empty();
+  if (!cuts || gives || plan.decode_bucket == 0) return RefuseField("verify_rows", plan.verify_rows, "0");
+  for (int verified = 1; verified < plan.draft_len; ++verified) {
+    if (plan.verify_rows == int64_t{plan.decode_bucket} * (verified + 1)) return absl::OkStatus();
+  }
+  return RefuseField("verify_rows", plan.verify_rows, "0, or decode_bucket times 2..draft_len");
 }
 
 // taken: the slot must have a sequence; else it must have none.

@@ -53,6 +53,7 @@ class PlanCheck {
   };
 
   absl::Status CheckGroup(const IterationPlan& plan) const;
+  absl::Status CheckCut(const IterationPlan& plan) const;
   absl::Status CheckImages(const RankPlan& plan);
   absl::Status CheckAdmission(const SlotAdmission& admission);
   absl::Status CheckDelta(const BlockTableDelta& delta) const;

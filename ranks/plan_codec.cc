@@ -45,6 +45,12 @@ struct Codec {
     FIELD(forced_length);
   }
 
+  template <class Value, Is<v1::PlanCalibration> Message>
+  static void Visit(Value& value, Message& message) {
+    FIELD(slope);
+    FIELD(offset);
+  }
+
   template <class Value, Is<v1::PlanGroupBlocks> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(group);
@@ -130,6 +136,8 @@ struct Codec {
     FIELD(number);
     FIELD(draft_len);
     FIELD(acceptance);
+    FIELD(verify_rows);
+    FIELD(calibration);
     FIELD(decode_bucket);
     FIELD(prefill_rows);
     FIELD(ended_prompts);
@@ -167,6 +175,7 @@ struct Codec {
     FIELD(relaxed_count);
     FIELD(finished);
     FIELD(logprobs);
+    FIELD(confidences);
     FIELD(nonfinite_logits);
   }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "config/draft_calibration.h"
 #include "ranks/range_check.h"
 
 namespace foredraft {
@@ -163,7 +164,21 @@ absl::Status ResultCheck::CheckCounts(const v1::ResultSlot& slot, const LiveSlot
   const int32_t most_drafts =
       given || live.sequence->finished ? 0 : std::min(draft_len, live.sequence->admission.draft_cap);
   RETURN_IF_ERROR(CheckRange(".drafts_verified", slot.drafts_verified(), given ? 0 : accepted, most_drafts));
-  return CheckRange(".relaxed_count", slot.relaxed_count(), 0, given ? 0 : accepted);
+  RETURN_IF_ERROR(CheckRange(".relaxed_count", slot.relaxed_count(), 0, given ? 0 : accepted));
+  return CheckConfidences(slot, draft_len);
+}
+
+// None, or one for each draft of the next step.
+absl::Status ResultCheck::CheckConfidences(const v1::ResultSlot& slot, int32_t draft_len) const {
+  if (slot.confidences_size() == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckEqual(".confidences size", slot.confidences_size(), slot.finished() ? 0 : draft_len));
+  for (int i = 0; i < slot.confidences_size(); ++i) {
+    if (std::abs(slot.confidences(i)) <= kLargestConfidence) continue;
+    return Within(
+        ".confidences", i,
+        RefuseField("", slot.confidences(i), absl::StrCat(-kLargestConfidence, "..", kLargestConfidence)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ResultCheck::CheckLogprobs(const v1::ResultSlot& slot, const Sequence& sequence) const {

@@ -58,6 +58,7 @@ class ResultCheck {
   absl::Status CheckTokens(const v1::ResultSlot& slot, const LiveSlot& live, int32_t step_tokens) const;
   absl::Status CheckCounts(const v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len,
                            int32_t step_tokens) const;
+  absl::Status CheckConfidences(const v1::ResultSlot& slot, int32_t draft_len) const;
   absl::Status CheckEnd(const v1::ResultSlot& slot, const LiveSlot& live) const;
   absl::Status CheckLogprobs(const v1::ResultSlot& slot, const Sequence& sequence) const;
 

@@ -16,6 +16,7 @@ struct ModelFacts {
   int64_t parameters = 0;    // of the target and all MTP modules
   int64_t bytes = 0;         // in the checkpoint
   int mtp_modules = 0;       // in the checkpoint
+  int stages = 0;            // of the checkpoint's own drafter, in the place of MTP modules
   int64_t cache_blocks = 0;  // per rank; 0 = decided by the memory that is free after loading
   int tokens_per_block = 0;
   int ranks = 1;

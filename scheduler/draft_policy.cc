@@ -1,6 +1,8 @@
 #include "scheduler/draft_policy.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
@@ -17,11 +19,22 @@ constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
 constexpr double kProbeCost = 0.005;  // share of the time
 
+constexpr int kOldest = 8192;        // steps after which `confidence` measures even the worst shape again
+constexpr double kPromising = 0.97;  // of the rate in use: what may be better for all that is known
+constexpr double kTokensWeight = 1.0 / 16;  // EWMA weight of a step in a bucket's expected tokens
+constexpr int kPublishGap = 32;             // steps between two changes of the device's calibration
+
 }  // namespace
 
 DraftPolicy::DraftPolicy(const std::vector<int>& buckets, int max_draft_len, int draft_len,
                          const DraftPolicyOptions& options)
-    : draft_len_(draft_len), options_(options), acceptance_(max_draft_len), last_draft_len_(draft_len) {
+    : max_draft_len_(max_draft_len),
+      draft_len_(draft_len),
+      options_(options),
+      acceptance_(max_draft_len),
+      calibration_(max_draft_len),
+      published_(max_draft_len),
+      last_shape_(StepShape::Of(draft_len)) {
   for (int bucket : buckets) buckets_.emplace(bucket, Bucket{.times = StepTimes(max_draft_len)});
 }
 
@@ -37,22 +50,28 @@ int DraftPolicy::upper() const {
   return std::min(largest, draft_len_);
 }
 
-int DraftPolicy::Choose(int bucket, const std::vector<int>& live_by_cap) {
+StepShape DraftPolicy::ChooseShape(int bucket, const std::vector<int>& live_by_cap,
+                                   const StepDrafts& drafts) {
   int largest_cap = static_cast<int>(live_by_cap.size()) - 1;
   while (largest_cap > 0 && live_by_cap[largest_cap] == 0) --largest_cap;
-  const int draft_len = ChooseForPolicy(bucket, std::min(draft_len_, largest_cap), live_by_cap);
-  if (draft_len > 0) drafted_ = {.bucket = bucket, .draft_len = draft_len, .live_by_cap = live_by_cap};
-  return draft_len;
+  const StepShape shape = ChooseForPolicy(bucket, std::min(draft_len_, largest_cap), live_by_cap, drafts);
+  if (shape.draft_len > 0) drafted_ = {.bucket = bucket, .shape = shape, .live_by_cap = live_by_cap};
+  return shape;
 }
 
-int DraftPolicy::ChooseForPolicy(int bucket, int upper, const std::vector<int>& live_by_cap) {
+StepShape DraftPolicy::ChooseForPolicy(int bucket, int upper, const std::vector<int>& live_by_cap,
+                                       const StepDrafts& drafts) {
   switch (options_.kind) {
     case DraftPolicyKind::kFixed:
-      return upper;
+      return StepShape::Of(upper);
     case DraftPolicyKind::kSchedule:
-      return std::min(upper, Scheduled(bucket));
-    case DraftPolicyKind::kAdaptive:
-      return Adapt(&buckets_.at(bucket), upper, live_by_cap);
+      return StepShape::Of(std::min(upper, Scheduled(bucket)));
+    case DraftPolicyKind::kAdaptive: {
+      Bucket& of_bucket = buckets_.at(bucket);
+      return Adapt(&of_bucket, upper, RateIn(of_bucket, live_by_cap));
+    }
+    case DraftPolicyKind::kConfidence:
+      return ChooseByConfidence(bucket, upper, drafts);
   }
   CHECK(false) << "draft policy " << static_cast<int>(options_.kind);
 }
@@ -62,22 +81,79 @@ int DraftPolicy::Scheduled(int bucket) const {
   return entry == options_.schedule.end() ? 0 : entry->second;
 }
 
+// K changes slowly, as a step's drafts are verified in the next one; v with every step whose drafts are
+// known.
+StepShape DraftPolicy::ChooseByConfidence(int bucket, int upper, const StepDrafts& drafts) {
+  Bucket& of_bucket = buckets_.at(bucket);
+  const std::vector<double> tokens = TokensByShape(drafts, calibration_, bucket, max_draft_len_);
+  ExpectTokens(&of_bucket, tokens, std::max(1, drafts.live_count()));
+  const StepShape slow = Adapt(&of_bucket, upper, RateIn(of_bucket, {}));
+  if (!drafts.fresh || slow != of_bucket.in_use) return slow;
+  StepShape best = slow;
+  double best_rate = 0;
+  for (int verify_len = 1; verify_len <= slow.draft_len; ++verify_len) {
+    const StepShape shape = {slow.draft_len, verify_len};
+    if (!of_bucket.times.known(shape)) continue;
+    const double rate = tokens[shape.index()] / of_bucket.times.Estimate(shape);
+    if (rate > best_rate) std::tie(best, best_rate) = std::pair(shape, rate);
+  }
+  return best;
+}
+
+void DraftPolicy::ExpectTokens(Bucket* bucket, const std::vector<double>& tokens, int live_count) {
+  if (bucket->tokens.empty()) {
+    for (const double sum : tokens) bucket->tokens.push_back(sum / live_count);
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    bucket->tokens[i] += kTokensWeight * (tokens[i] / live_count - bucket->tokens[i]);
+  }
+}
+
 void DraftPolicy::Observe(const StepObservation& step) {
   acceptance_.Observe(step.tried, step.accepted);
+  for (const StepObservation::Event& event : step.events) {
+    calibration_.Observe(event.k, event.confidence, event.accepted);
+  }
+  if (--steps_to_publish_ < 0) {
+    published_ = calibration_.scales();
+    steps_to_publish_ = kPublishGap;
+  }
   Bucket& bucket = buckets_.at(step.bucket);
-  const int in_use = options_.kind == DraftPolicyKind::kAdaptive ? bucket.draft_len : draft_len_;
-  bucket.times.Observe(step.draft_len, step.seconds, /*is_in_use=*/step.draft_len == in_use);
+  const bool measures =
+      options_.kind == DraftPolicyKind::kAdaptive || options_.kind == DraftPolicyKind::kConfidence;
+  const StepShape in_use = measures ? bucket.in_use : StepShape::Of(draft_len_);
+  const StepShape shape = {step.draft_len, step.draft_len - step.cut_len};
+  bucket.times.Observe(shape, step.seconds, /*is_in_use=*/shape == in_use);
+}
+
+void DraftPolicy::Expect(std::span<const float> confidences) {
+  double reached = 1;
+  for (size_t i = 0; i < confidences.size(); ++i) {
+    const int k = static_cast<int>(i) + 1;
+    calibration_.Expect(k, confidences[i], reached);
+    reached *= calibration_.Chance(k, confidences[i]);
+  }
 }
 
 double DraftPolicy::SpeedUp() const {
   if (drafted_.bucket < 0) return 0;
   const Bucket& bucket = buckets_.at(drafted_.bucket);
-  if (!bucket.times.known(0) || !bucket.times.known(drafted_.draft_len)) return 0;
-  return Rate(bucket, drafted_.draft_len, drafted_.live_by_cap) / Rate(bucket, 0, drafted_.live_by_cap);
+  if (!bucket.times.known({}) || !bucket.times.known(drafted_.shape)) return 0;
+  const Rate rate = RateIn(bucket, drafted_.live_by_cap);
+  return rate(drafted_.shape) / rate({});
 }
 
-// Expected tokens per second of steps with this K.
-double DraftPolicy::Rate(const Bucket& bucket, int draft_len, const std::vector<int>& live_by_cap) const {
+DraftPolicy::Rate DraftPolicy::RateIn(const Bucket& bucket, const std::vector<int>& live_by_cap) const {
+  if (reads_confidences() && !bucket.tokens.empty()) {
+    return [&bucket](StepShape shape) { return bucket.tokens[shape.index()] / bucket.times.Estimate(shape); };
+  }
+  return [this, &bucket, &live_by_cap](StepShape shape) {
+    return TokensPerStep(shape.draft_len, live_by_cap) / bucket.times.Estimate(shape);
+  };
+}
+
+// Expected tokens of a step with a row for each of K drafts.
+double DraftPolicy::TokensPerStep(int draft_len, const std::vector<int>& live_by_cap) const {
   double tokens = 0;
   double reached = 1;  // chance that all drafts so far are accepted
   double per_sequence = 1;
@@ -88,52 +164,103 @@ double DraftPolicy::Rate(const Bucket& bucket, int draft_len, const std::vector<
     }
     tokens += live_by_cap[cap] * per_sequence;
   }
-  return tokens / bucket.times.Estimate(draft_len);
+  return tokens;
 }
 
-int DraftPolicy::Adapt(Bucket* bucket, int upper, const std::vector<int>& live_by_cap) {
-  if (bucket->draft_len < 0) {
-    bucket->draft_len = last_draft_len_;
+StepShape DraftPolicy::Adapt(Bucket* bucket, int upper, const Rate& rate) {
+  if (bucket->is_new) {
+    bucket->is_new = false;
+    bucket->in_use = last_shape_;
     bucket->steps_to_probe = kFirstProbeGap;
   }
-  last_draft_len_ = bucket->draft_len = std::min(bucket->draft_len, upper);
-  if (!bucket->times.known(bucket->draft_len)) return bucket->draft_len;
-  if (bucket->probe_steps_left == 0) Reconsider(bucket, upper, live_by_cap);
-  if (bucket->probe_steps_left == 0 && --bucket->steps_to_probe < 0) StartProbe(bucket, upper, live_by_cap);
-  if (bucket->probe_steps_left == 0) return bucket->draft_len;
+  StepShape& in_use = bucket->in_use;
+  if (in_use.cuts() && !reads_confidences()) in_use = StepShape::Of(in_use.draft_len);
+  const int draft_len = std::min(in_use.draft_len, upper);
+  last_shape_ = in_use = {draft_len, std::min(in_use.verify_len, draft_len)};
+  if (!bucket->times.known(in_use)) return in_use;
+  if (bucket->probe_steps_left == 0) Reconsider(bucket, upper, rate);
+  if (bucket->probe_steps_left == 0 && --bucket->steps_to_probe < 0) StartProbe(bucket, upper, rate);
+  if (bucket->probe_steps_left == 0) return in_use;
   --bucket->probe_steps_left;
-  return std::min(bucket->probe_draft_len, upper);
+  const int probed = std::min(bucket->probe.draft_len, upper);
+  return {probed, std::min(bucket->probe.verify_len, probed)};
 }
 
-void DraftPolicy::Reconsider(Bucket* bucket, int upper, const std::vector<int>& live_by_cap) {
-  double best_rate = Rate(*bucket, bucket->draft_len, live_by_cap) * (1 + kMargin);
-  for (int draft_len = 0; draft_len <= upper; ++draft_len) {
-    if (!bucket->times.known(draft_len)) continue;
-    const double rate = Rate(*bucket, draft_len, live_by_cap);
-    if (rate <= best_rate) continue;
-    best_rate = rate;
-    last_draft_len_ = bucket->draft_len = draft_len;
+// In ascending order.
+std::vector<StepShape> DraftPolicy::Candidates(int upper) const {
+  std::vector<StepShape> shapes = StepShape::All(upper);
+  if (!reads_confidences()) std::erase_if(shapes, [](StepShape shape) { return shape.cuts(); });
+  return shapes;
+}
+
+void DraftPolicy::Reconsider(Bucket* bucket, int upper, const Rate& rate) {
+  double best_rate = rate(bucket->in_use) * (1 + kMargin);
+  for (const StepShape shape : Candidates(upper)) {
+    if (!bucket->times.known(shape)) continue;
+    const double of_shape = rate(shape);
+    if (of_shape <= best_rate) continue;
+    best_rate = of_shape;
+    last_shape_ = bucket->in_use = shape;
     bucket->steps_to_probe = kFirstProbeGap;
   }
 }
 
-// Probes the K measured longest ago among K / 2, K + 1 and K - 1. K / 2 is a candidate because a larger
-// difference in K shows the cost of a draft more clearly.
-void DraftPolicy::StartProbe(Bucket* bucket, int upper, const std::vector<int>& live_by_cap) {
-  const int in_use = bucket->draft_len;
-  int probe = -1;
-  for (int draft_len : {in_use / 2, in_use + 1, in_use - 1}) {
+// K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly.
+StepShape DraftPolicy::NeighbourToProbe(const Bucket& bucket, int upper) const {
+  const int in_use = bucket.in_use.draft_len;
+  StepShape probe = bucket.in_use;
+  for (const int draft_len : {in_use / 2, in_use + 1, in_use - 1}) {
+    const StepShape shape = StepShape::Of(draft_len);
     if (draft_len < 0 || draft_len > upper || draft_len == in_use) continue;
-    if (probe < 0 || bucket->times.age(draft_len) > bucket->times.age(probe)) probe = draft_len;
+    if (probe == bucket.in_use || bucket.times.age(shape) > bucket.times.age(probe)) probe = shape;
   }
+  return probe;
+}
+
+// A drafter with confidences makes all drafts in one forward, so few drafts may be worse than more and than
+// none, and there are too many shapes to try them all. First those from which the costs of a block, a draft
+// and a row follow; then the one that these costs make the best, if it may be better than the one in use;
+// then, again, whatever was measured so long ago that probing it costs little.
+StepShape DraftPolicy::ShapeToProbe(const Bucket& bucket, int upper, const Rate& rate) const {
+  const StepShape in_use = bucket.in_use;
+  const int half = (upper + 1) / 2;
+  for (const StepShape shape :
+       {StepShape{}, StepShape::Of(half), StepShape{upper, half}, StepShape::Of(upper)}) {
+    if (!bucket.times.known(shape)) return shape;
+  }
+  StepShape probe = in_use;
+  double best = rate(in_use) * kPromising;
+  for (const StepShape shape : Candidates(upper)) {
+    if (bucket.times.known(shape)) continue;
+    const double predicted = bucket.tokens[shape.index()] / bucket.times.Predict(shape);
+    if (predicted > best) std::tie(probe, best) = std::pair(shape, predicted);
+  }
+  if (probe != in_use) return probe;
+  for (const StepShape shape : Candidates(upper)) {
+    if (shape == in_use || !bucket.times.known(shape)) continue;
+    const int age = bucket.times.age(shape);
+    if (age < ProbeGap(rate(in_use) / rate(shape) - 1, kOldest)) continue;
+    if (probe == in_use || age > bucket.times.age(probe)) probe = shape;
+  }
+  return probe;
+}
+
+// Steps after which a probe that loses so much of its time has cost no more than its share.
+int DraftPolicy::ProbeGap(double loss, int largest) {
+  const double paid_back = kProbeSteps * loss / kProbeCost;
+  return static_cast<int>(std::clamp<double>(paid_back, kLeastProbeGap, largest));
+}
+
+void DraftPolicy::StartProbe(Bucket* bucket, int upper, const Rate& rate) {
+  const StepShape in_use = bucket->in_use;
+  const StepShape probe =
+      reads_confidences() ? ShapeToProbe(*bucket, upper, rate) : NeighbourToProbe(*bucket, upper);
   bucket->steps_to_probe = kFirstProbeGap;
-  if (probe < 0) return;
-  bucket->probe_draft_len = probe;
+  if (probe == in_use) return;
+  bucket->probe = probe;
   bucket->probe_steps_left = kProbeSteps;
   if (!bucket->times.known(probe)) return;
-  const double loss = Rate(*bucket, in_use, live_by_cap) / Rate(*bucket, probe, live_by_cap) - 1;
-  const double paid_back = kProbeSteps * loss / kProbeCost;
-  bucket->steps_to_probe = static_cast<int>(std::clamp<double>(paid_back, kLeastProbeGap, kLargestProbeGap));
+  bucket->steps_to_probe = ProbeGap(rate(in_use) / rate(probe) - 1, kLargestProbeGap);
 }
 
 }  // namespace foredraft

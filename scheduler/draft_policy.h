@@ -8,19 +8,32 @@
 //   schedule   K by the decode bucket, at most draft_len
 //   adaptive   the K in 0..draft_len with the most expected tokens per second: the expected tokens of all live
 //              sequences, over the expected time of the step
+//   confidence the shape (K, v) with the most: of the K drafts of each sequence, the step verifies v on average,
+//              those with the largest chance to be accepted by their calibrated confidences
 // clang-format on
 //
-// Under every policy K is also at most the largest draft cap among the live sequences. Adaptive compares only
-// values of K that it has measured in the bucket. A new bucket starts with the K in use at the last step.
-// From time to time a few steps run with K / 2, K + 1 or K - 1 instead (a probe): soon after a change of K
-// and while one of these is unmeasured, later only as often as keeps the cost of probes small. A measured K
-// replaces the one in use if its tokens per second are higher by a margin.
+// Under every policy K is also at most the largest draft cap among the live sequences. Adaptive and
+// confidence compare only shapes that they have measured in the bucket. A new bucket starts with the shape in
+// use at the last step. From time to time a few steps run with another shape (a probe), for adaptive K / 2, K
+// + 1 or K - 1: soon after a change and while one of these is unmeasured, later only as often as keeps the
+// cost of probes small. A measured shape replaces the one in use if its tokens per second are higher by a
+// margin.
+//
+// With v rows for drafts per seat a step's time is known, and so is what a further row costs: (K, v) has more
+// tokens per second than (K, v - 1) where the drafts that v adds are expected to be accepted often enough to
+// pay for their rows. Where the confidences of the very drafts that a step verifies are known when it is
+// planned (no step in flight), v follows them from step to step; otherwise their recent mean. Either way the
+// device cuts by the drafts' own confidences.
 
+#include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
+#include "scheduler/confidence_calibration.h"
 #include "scheduler/speculation.h"
 #include "scheduler/step_estimates.h"
+#include "scheduler/step_tokens.h"
 
 namespace foredraft {
 
@@ -28,9 +41,17 @@ namespace foredraft {
 struct StepObservation {
   int bucket = 0;
   int draft_len = 0;          // K
+  int cut_len = 0;            // K - v
   double seconds = 0;         // the host's part included; 0 = not measured
   std::vector<int> tried;     // [Kmax] drafts at position i + 1 with all earlier drafts accepted
   std::vector<int> accepted;  // [Kmax] accepted drafts among these
+  // The drafts that were tried and have confidences.
+  struct Event {
+    int k = 0;  // 1..Kmax
+    float confidence = 0;
+    bool accepted = false;
+  };
+  std::vector<Event> events;
 };
 
 class DraftPolicy {
@@ -47,43 +68,73 @@ class DraftPolicy {
 
   // Returns K for the next step, at most the largest cap among the live sequences. live_by_cap: [Kmax + 1]
   // live sequences by draft cap.
-  int Choose(int bucket, const std::vector<int>& live_by_cap);
+  int Choose(int bucket, const std::vector<int>& live_by_cap) {
+    return ChooseShape(bucket, live_by_cap, {}).draft_len;
+  }
+  // As Choose. drafts: read by the policy `confidence` alone; no rank = not known.
+  StepShape ChooseShape(int bucket, const std::vector<int>& live_by_cap, const StepDrafts& drafts);
 
   void Observe(const StepObservation& step);
+  // The drafts that a sequence's next step may verify.
+  void Expect(std::span<const float> confidences);
 
   // Expected tokens per second of steps like the last one, over those of the same step without drafts, both
   // from measured times and acceptance. 0 until both were measured in the bucket: adaptive may try K = 0 by
   // itself; under the other policies a step has K = 0 when all its sequences have a draft cap of 0.
   double SpeedUp() const;
 
- private:
-  struct Bucket {  // of the adaptive policy
-    StepTimes times;
-    int draft_len = -1;  // K in use when no probe runs; -1 = the bucket is new
-    int steps_to_probe = 0;
-    int probe_draft_len = 0;
-    int probe_steps_left = 0;
-  };
+  bool reads_confidences() const { return options_.kind == DraftPolicyKind::kConfidence; }
+  // For the device, which is told of a change from time to time.
+  const std::vector<DraftCalibration>& calibration() const { return published_; }
+  double calibration_error() const { return calibration_.error(); }
 
-  int ChooseForPolicy(int bucket, int upper, const std::vector<int>& live_by_cap);
+ private:
+  struct Bucket {  // of the policies that measure
+    StepTimes times;
+    bool is_new = true;
+    StepShape in_use;  // when no probe runs
+    int steps_to_probe = 0;
+    StepShape probe;
+    int probe_steps_left = 0;
+    // Of `confidence`: by shape, the mean of recent steps' expected tokens per sequence. Empty before the
+    // first.
+    std::vector<double> tokens;
+  };
+  // Expected tokens per second of steps with this shape, up to a factor.
+  using Rate = std::function<double(StepShape)>;
+
+  StepShape ChooseForPolicy(int bucket, int upper, const std::vector<int>& live_by_cap,
+                            const StepDrafts& drafts);
   int Scheduled(int bucket) const;
-  int Adapt(Bucket* bucket, int upper, const std::vector<int>& live_by_cap);
-  void Reconsider(Bucket* bucket, int upper, const std::vector<int>& live_by_cap);
-  void StartProbe(Bucket* bucket, int upper, const std::vector<int>& live_by_cap);
-  double Rate(const Bucket& bucket, int draft_len, const std::vector<int>& live_by_cap) const;
+  StepShape ChooseByConfidence(int bucket, int upper, const StepDrafts& drafts);
+  void ExpectTokens(Bucket* bucket, const std::vector<double>& tokens, int live_count);
+  StepShape Adapt(Bucket* bucket, int upper, const Rate& rate);
+  void Reconsider(Bucket* bucket, int upper, const Rate& rate);
+  void StartProbe(Bucket* bucket, int upper, const Rate& rate);
+  std::vector<StepShape> Candidates(int upper) const;
+  StepShape NeighbourToProbe(const Bucket& bucket, int upper) const;
+  StepShape ShapeToProbe(const Bucket& bucket, int upper, const Rate& rate) const;
+  static int ProbeGap(double loss, int largest);
+  Rate RateIn(const Bucket& bucket, const std::vector<int>& live_by_cap) const;
+  double TokensPerStep(int draft_len, const std::vector<int>& live_by_cap) const;
+
+  const int max_draft_len_;
 
   int draft_len_;
   DraftPolicyOptions options_;
 
   // Measured under any policy.
   AcceptanceCurve acceptance_;
+  ConfidenceCalibration calibration_;
+  std::vector<DraftCalibration> published_;  // calibration_'s, as the device has it
+  int steps_to_publish_ = 0;
   std::map<int, Bucket> buckets_;
-  int last_draft_len_;  // Bucket::draft_len of the last step's bucket
+  StepShape last_shape_;  // Bucket::in_use of the last step's bucket
 
   // The last step that had drafts.
   struct Drafted {
     int bucket = -1;  // -1 = there was none
-    int draft_len = 0;
+    StepShape shape;
     std::vector<int> live_by_cap;
   };
   Drafted drafted_;

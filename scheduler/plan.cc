@@ -63,6 +63,11 @@ std::string RuleText(const AcceptanceRule& acceptance) {
   return absl::StrCat(" relaxed top ", acceptance.relaxed_topk, " delta ", acceptance.relaxed_delta);
 }
 
+// Empty where every draft has a row.
+std::string RowsText(int32_t verify_rows) {
+  return verify_rows > 0 ? absl::StrCat(" rows ", verify_rows) : "";
+}
+
 }  // namespace
 
 bool HasPrefill(const IterationPlan& plan) {
@@ -74,8 +79,9 @@ std::string IterationPlan::DebugString() const {
   std::string text;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (rank > 0) text += '\n';
-    absl::StrAppendFormat(&text, "iteration %d K %d bucket %d%s rank %d:%s", number, draft_len, decode_bucket,
-                          RuleText(acceptance), rank, RankLine(ranks[rank]));
+    absl::StrAppendFormat(&text, "iteration %d K %d bucket %d%s%s rank %d:%s", number, draft_len,
+                          decode_bucket, RowsText(verify_rows), RuleText(acceptance), rank,
+                          RankLine(ranks[rank]));
   }
   return text;
 }

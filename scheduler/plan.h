@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "config/acceptance_rule.h"
+#include "config/draft_calibration.h"
 #include "scheduler/sampling_params.h"
 
 namespace foredraft {
@@ -123,9 +124,13 @@ struct RankPlan {
 
 struct IterationPlan {
   uint64_t number = 0;
-  int32_t draft_len = 0;               // K, one for all ranks
-  AcceptanceRule acceptance;           // one for all ranks
-  int32_t decode_bucket = 0;           // padded batch size, one for all ranks; 0 = no decode step
+  int32_t draft_len = 0;      // K, one for all ranks
+  AcceptanceRule acceptance;  // one for all ranks
+  // Rows of the target's forward on every rank: decode_bucket * (v + 1) for 0 < v < K, into which each rank
+  // cuts its drafts by their confidences; 0: a row for every draft. A plan with given tokens has 0.
+  int32_t verify_rows = 0;
+  std::vector<DraftCalibration> calibration;  // [Kmax], one for all ranks; empty: as in the plan before
+  int32_t decode_bucket = 0;                  // padded batch size, one for all ranks; 0 = no decode step
   std::vector<int32_t> prefill_rows;   // [ranks]: tokens each rank prefills; all 0 = no prefill forward
   std::vector<int32_t> ended_prompts;  // [ranks]: prompts that end in this prefill
   std::vector<RankPlan> ranks;
@@ -161,6 +166,9 @@ struct SlotResult {
   int32_t relaxed_count = 0;    // accepted drafts of the step that the strict rule rejects
   bool finished = false;        // stop id or length_limit reached on the device, or the logits are not usable
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
+  // Of the K drafts that the step made for the next one: logits of the chance that a draft is accepted, given
+  // that those before it were. Empty where there are none, or no draft policy that reads them.
+  std::vector<float> confidences;
   // The logits after the last of token_ids have NaN or infinity: the sequence cannot go on.
   bool nonfinite_logits = false;
 

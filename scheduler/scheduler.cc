@@ -190,6 +190,7 @@ SchedulerLoad Scheduler::load() const {
   load.waiting = waiting_.size();
   load.draft_len = last_draft_len_;
   load.speed_up = draft_policy_.SpeedUp();
+  load.calibration_error = draft_policy_.calibration_error();
   load.ranks.reserve(ranks_.size());
   for (const RankState& rank : ranks_) {
     RankLoad& of_rank = load.ranks.emplace_back();

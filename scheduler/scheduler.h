@@ -125,9 +125,10 @@ struct SchedulerLoad {
   int64_t waiting_prompt_tokens = 0;
   int64_t blocks_used = 0;  // of the history, over all ranks, scratch not counted
   int64_t blocks_free = 0;
-  int64_t blocks_cached = 0;  // not referenced, kept for reuse
-  int draft_len = 0;          // K in use
-  double speed_up = 0;        // DraftPolicy::SpeedUp
+  int64_t blocks_cached = 0;     // not referenced, kept for reuse
+  int draft_len = 0;             // K in use
+  double speed_up = 0;           // DraftPolicy::SpeedUp
+  double calibration_error = 0;  // DraftPolicy::calibration_error
   std::vector<RankLoad> ranks;
   // Sums over prompts whose first token was computed; the metrics count those whose stream was still open.
   uint64_t prefix_queried_tokens = 0;
@@ -135,6 +136,7 @@ struct SchedulerLoad {
   uint64_t preemptions = 0;
   uint64_t wasted_steps = 0;  // slot-steps computed for sequences that had already ended
   uint64_t rewound_blocks = 0;
+  uint64_t cut_drafts = 0;        // drafts that were made, and not verified because others had the rows
   uint64_t resumed_requests = 0;  // admissions again after a loss
   uint64_t replayed_tokens = 0;   // delivered tokens that were computed again
   uint64_t nonfinite_logits = 0;  // requests that they ended
@@ -210,6 +212,7 @@ class Scheduler {
   struct LaunchedPlan {
     uint64_t number = 0;
     int32_t draft_len = 0;
+    int32_t cut_len = 0;  // drafts per seat without a row
     int decode_bucket = 0;
     bool forced = false;
     std::vector<LaunchedRank> ranks;
@@ -248,6 +251,7 @@ class Scheduler {
   bool PrefillIsDue(const IterationPlan& plan) const;
   void PlanPrefill(IterationPlan* plan);
   void PlanDecode(IterationPlan* plan);
+  void PlanDrafts(const std::vector<int>& live_by_cap, IterationPlan* plan);
   void Name(Sequence* sequence, uint64_t plan_number);
 
   // Parts of Commit (scheduler_commit.cc).
@@ -256,6 +260,8 @@ class Scheduler {
                          int step_tokens);
   void FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results, double step_seconds);
+  void ObserveConfidences(const LaunchedPlan& launched, const Sequence& sequence, const SlotResult& slot,
+                          StepObservation& step);
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
 
   // Resume (scheduler_resume.cc).

@@ -36,6 +36,7 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
                             double step_seconds) {
   StepObservation step{.bucket = launched.decode_bucket,
                        .draft_len = launched.draft_len,
+                       .cut_len = launched.cut_len,
                        .seconds = step_seconds,
                        .tried = std::vector<int>(options_.max_draft_len),
                        .accepted = std::vector<int>(options_.max_draft_len)};
@@ -53,9 +54,26 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
         ++step.accepted[i];
       }
       if (accepted < slot.drafts_verified && !slot.finished) ++step.tried[accepted];
+      ObserveConfidences(launched, *launched.ranks[rank].live[i].sequence, slot, step);
     }
   }
   draft_policy_.Observe(step);
+}
+
+// What became of the drafts whose confidences the sequence's last result had.
+void Scheduler::ObserveConfidences(const LaunchedPlan& launched, const Sequence& sequence,
+                                   const SlotResult& slot, StepObservation& step) {
+  // Drafts of a prompt's end are verified in the same iteration: nothing is known of them but their number.
+  const int made = slot.first_token ? launched.draft_len : static_cast<int>(sequence.confidences.size());
+  const int wanted = std::min({made, static_cast<int>(launched.draft_len), DraftCap(sequence)});
+  if (launched.cut_len > 0) counters_.cut_drafts += std::max(0, wanted - slot.drafts_verified);
+  if (launched.forced || slot.first_token) return;
+  const int accepted = slot.step_token_count() - 1;
+  const int known = std::min(static_cast<int>(sequence.confidences.size()), slot.drafts_verified);
+  for (int k = 1; k <= std::min(accepted + 1, known); ++k) {
+    if (k > accepted && slot.finished) break;  // a stop or the limit cut the step there
+    step.events.push_back({.k = k, .confidence = sequence.confidences[k - 1], .accepted = k <= accepted});
+  }
 }
 
 void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* result) {
@@ -81,6 +99,8 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
       continue;
     }
     CHECK(sequence->slot < 0 || sequence->slot == result->slots[i].slot) << "iteration " << launched.number;
+    sequence->confidences = std::move(result->slots[i].confidences);
+    draft_policy_.Expect(sequence->confidences);
     CommitResult(launched, expected.live[i], &result->slots[i]);
     if (sequence->state == SequenceState::kDecoding) {  // rewind, pass
       counters_.rewound_blocks +=

@@ -272,9 +272,7 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
   if (most_live == 0) return;
   plan->decode_bucket = *std::lower_bound(options_.batch_sizes.begin(), options_.batch_sizes.end(),
                                           static_cast<int>(most_live));
-  plan->draft_len = draft_policy_.Choose(plan->decode_bucket, live_by_cap);
-  last_draft_len_ = planning_.draft_len = plan->draft_len;
-  planning_.decode_bucket = plan->decode_bucket;
+  PlanDrafts(live_by_cap, plan);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     for (LaunchedSlot& live : planning_.ranks[rank].live) {
       Sequence* const sequence = live.sequence;
@@ -285,6 +283,33 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
       GiveTokens(live, plan->draft_len, &plan->ranks[rank]);
     }
   }
+}
+
+// The shape of the step.
+void Scheduler::PlanDrafts(const std::vector<int>& live_by_cap, IterationPlan* plan) {
+  StepDrafts drafts;
+  bool gives = false;
+  if (draft_policy_.reads_confidences()) {
+    drafts.fresh = true;
+    for (const LaunchedRank& rank : planning_.ranks) {
+      std::vector<SequenceDrafts>& of_rank = drafts.ranks.emplace_back();
+      for (const LaunchedSlot& live : rank.live) {
+        const Sequence& sequence = *live.sequence;
+        of_rank.push_back({.confidences = sequence.confidences, .cap = DraftCap(sequence)});
+        drafts.fresh = drafts.fresh && sequence.unresolved_steps == 0;
+        gives = gives || sequence.replays();
+      }
+    }
+    plan->calibration = draft_policy_.calibration();
+  }
+  const StepShape shape = draft_policy_.ChooseShape(plan->decode_bucket, live_by_cap, drafts);
+  plan->draft_len = shape.draft_len;
+  // Given tokens take the rows of drafts, and have no confidences.
+  const int verify_len = gives ? shape.draft_len : shape.verify_len;
+  if (verify_len < shape.draft_len) plan->verify_rows = plan->decode_bucket * (verify_len + 1);
+  last_draft_len_ = planning_.draft_len = plan->draft_len;
+  planning_.cut_len = shape.draft_len - verify_len;
+  planning_.decode_bucket = plan->decode_bucket;
 }
 
 void Scheduler::Name(Sequence* sequence, uint64_t plan_number) {

@@ -88,6 +88,9 @@ struct Sequence {
   int32_t unresolved_rows = 0;  // sum of K_j + 1 over launched, uncommitted decode steps
   int unresolved_steps = 0;     // their count
 
+  // Of the drafts that the last committed step made (SlotResult::confidences).
+  std::vector<float> confidences;
+
   // Two sums over `groups`, so that most steps need not look at them (RankState::SetBounds): the positions
   // that the block tables of all groups reach, and the most positions for which RankState::Shrink still has a
   // block to release.

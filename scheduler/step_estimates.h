@@ -8,24 +8,48 @@
 
 namespace foredraft {
 
-// Seconds of a decode step of one bucket, by K. Only the comparison between values of K matters, and some
-// causes slow every K alike (longer contexts, a busy machine). So a time is a level, updated by steps with
-// the K in use, times a ratio per K, updated by steps with another K: a slower machine changes the level, not
-// the comparison.
+// What of a decode step in one bucket its time depends on.
+struct StepShape {
+  int draft_len = 0;   // K
+  int verify_len = 0;  // v: per seat, the drafts that the step has rows for; K, or less where it cuts drafts
+
+  // A step with a row for every draft.
+  static constexpr StepShape Of(int draft_len) { return {draft_len, draft_len}; }
+
+  // Which of the shapes with up to Kmax drafts, 0 < v <= K or v = K = 0.
+  constexpr int index() const { return draft_len * (draft_len - 1) / 2 + verify_len; }
+  static constexpr int Count(int max_draft_len) { return Of(max_draft_len).index() + 1; }
+  // The shapes, by index.
+  static std::vector<StepShape> All(int max_draft_len);
+
+  constexpr bool cuts() const { return verify_len < draft_len; }
+  bool operator==(const StepShape&) const = default;
+};
+
+// Seconds of a decode step of one bucket, by its shape. Only the comparison between shapes matters, and some
+// causes slow every shape alike (longer contexts, a busy machine). So a time is a level, updated by steps
+// with the shape in use, times a ratio per shape, updated by steps with another one: a slower machine changes
+// the level, not the comparison.
 class StepTimes {
  public:
-  explicit StepTimes(int max_draft_len) : cells_(max_draft_len + 1) {}
+  explicit StepTimes(int max_draft_len) : shapes_(StepShape::All(max_draft_len)), cells_(shapes_.size()) {}
 
-  void Observe(int draft_len, double seconds, bool is_in_use);
+  void Observe(StepShape shape, double seconds, bool is_in_use);
 
-  // False until this K was measured a few times.
-  bool known(int draft_len) const;
+  // False until this shape was measured a few times.
+  bool known(StepShape shape) const;
 
-  // Steps since this K was last measured; large where it never was.
-  int age(int draft_len) const;
+  // Steps since this shape was last measured; large where it never was.
+  int age(StepShape shape) const;
 
-  // In seconds. Never decreases as K grows.
-  double Estimate(int draft_len) const;
+  // In seconds. Never decreases as K or v grows.
+  double Estimate(StepShape shape) const;
+
+  // In seconds, of a shape that need not be known: least squares over the known ones of
+  // t = a + b [K > 0] + c K + d v, with a slight pull of b, c and d towards 0. d is what a row per seat
+  // costs.
+  double Predict(StepShape shape) const;
+  int known_count() const;
 
  private:
   struct Cell {
@@ -35,7 +59,8 @@ class StepTimes {
   };
   double level_ = 0;  // log seconds
   int step_count_ = 0;
-  std::vector<Cell> cells_;  // [Kmax + 1]
+  std::vector<StepShape> shapes_;
+  std::vector<Cell> cells_;  // of each shape
 };
 
 // The chance that the draft at position i (1..Kmax) is accepted, given that those before it were. Over all

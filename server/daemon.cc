@@ -65,7 +65,8 @@ ModelFacts FactsOf(const Config& config, const CheckpointSummary& summary) {
   const EngineOptions engine = EngineOptionsOf(config, summary.config);
   return {.parameters = summary.parameters + summary.mtp_parameters,
           .bytes = summary.bytes,
-          .mtp_modules = summary.config.num_nextn_predict_layers,
+          .mtp_modules = summary.config.mtp_module_count(),
+          .stages = summary.config.num_nextn_predict_layers - summary.config.mtp_module_count(),
           .cache_blocks = std::max(engine.block_count - 1, 0),
           .tokens_per_block = BlockTokens(config, summary.config),
           .ranks = config.parallel.attention_dp};

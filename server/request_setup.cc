@@ -110,7 +110,7 @@ ModelCard ModelCardOf(const Config& config, const ModelConfig& model, const Requ
           .max_seq_len = config.max_seq_len,
           .max_batch_size = config.max_batch_size,
           .tokens_per_block = BlockTokens(config, model),
-          .mtp_modules = model.num_nextn_predict_layers,
+          .mtp_modules = model.mtp_module_count(),
           .max_draft_len = MaxDraftLen(config),
           .eos_ids = limits.eos_ids,
           .bos_id = model.bos_token_id,

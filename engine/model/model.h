@@ -40,6 +40,13 @@ class Model {
     CHECK(false) << config_.architecture << " has no bias by token";
   }
 
+  // The confidence in draft p.draft_index of each sequence, for p.outputs and p.slots. Its hidden states are
+  // rows `first_row`.. of the last call of Logits, its tokens those of the last call of TokenBias. Only of
+  // models whose drafter has a confidence head.
+  virtual void Confidence(Stream& /*stream*/, int /*first_row*/, const DraftConfidenceParams& /*p*/) const {
+    CHECK(false) << config_.architecture << " has no confidence head";
+  }
+
   // MTP modules, or stages of the model's own drafter, whose weights are there.
   virtual int module_count() const = 0;
 

@@ -26,7 +26,8 @@ struct ModelConfig {
   int num_hidden_layers = 0;
   // MTP modules, at layers num_hidden_layers..; or the stages of `drafter`.
   int num_nextn_predict_layers = 0;
-  std::string drafter;           // the checkpoint's own, by name, where it is not MTP modules
+  std::string drafter;  // the checkpoint's own, by name, where it is not MTP modules
+  int mtp_module_count() const { return drafter.empty() ? num_nextn_predict_layers : 0; }
   bool recycles_module = false;  // one MTP module makes every draft: none was trained for the next one
   bool dense_mtp = false;        // MTP modules have a dense MLP
   std::string mtp_file;          // a file of the checkpoint that its index may leave out; empty: none
@@ -72,6 +73,8 @@ struct ModelConfig {
   // DeepSeek-V4 only. It has no kv_lora_rank, qk_nope_head_dim, v_head_dim, dense layers or expert groups.
   std::optional<DeepseekV4Shape> v4;
 
+  // The checkpoint's own drafter makes all drafts of a step in one forward of blocks (DSpark).
+  bool drafts_in_blocks() const { return v4 && v4->dspark; }
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule unless
   // dense_mtp.

@@ -17,7 +17,7 @@ struct Rank;
 
 // Each sequence's result of the decode step's verification, or of the prefill.
 struct DraftInput {
-  const StepOutput* outputs = nullptr;  // [bucket]
+  StepOutput* outputs = nullptr;  // [bucket]; a drafter adds the confidences of its drafts
   // [bucket * (draft_len + 1), Model::output_width]: level 0 at positions p.. of each sequence.
   Matrix<const float> target_output;
   int bucket = 0;     // of the decode step; after a prefill, the number of prompts that ended

@@ -6,7 +6,7 @@ void Verify(const Rank& rank, const StepKey& key) {
   const StepBuffers& b = rank.buffers;
   const Ops& ops = rank.ops();
   Stream& stream = *rank.stream;
-  const int rows = key.bucket * (key.draft_len + 1);
+  const int rows = key.rows();
   const Matrix<float> logits = b.logits.first_rows(rows);
   rank.model->Logits(stream, /*level=*/0, b.target_output.first_rows(rows), logits);
   ChooseTokens(ops, stream, key.choice,
@@ -31,7 +31,8 @@ void Verify(const Rank& rank, const StepKey& key) {
                              .live_slots = b.live_slots,
                              .slots = rank.slots.arrays(),
                              .bucket = key.bucket,
-                             .draft_len = key.draft_len});
+                             .draft_len = key.draft_len,
+                             .first_rows = key.cuts() ? b.first_rows : nullptr});
 }
 
 void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice) {

@@ -9,7 +9,7 @@
 
 namespace foredraft {
 
-// Rows buffers.target, bucket * (K + 1) of them, whose outputs are buffers.target_output. Fills
+// Rows buffers.target, key.rows() of them, whose outputs are buffers.target_output. Fills
 // buffers.outputs and logprobs, and advances the slots.
 void Verify(const Rank& rank, const StepKey& key);
 

@@ -60,7 +60,7 @@ std::string Quoted(const std::string& text) {
 std::string DraftsText(const ModelConfig& model) {
   int draft_len = 0;
   std::string type = "MTP";
-  if (model.v4 && model.v4->dspark) {
+  if (model.drafts_in_blocks()) {
     type = model.drafter;
     draft_len = model.num_nextn_predict_layers > 0 ? model.v4->dspark->block_size : 0;
   } else if (model.num_nextn_predict_layers > 0) {

@@ -20,6 +20,9 @@ std::string Short(int64_t number) {
   return Grouped(number);
 }
 
+// "3 MTP modules"
+std::string Modules(int count) { return absl::StrCat(count, count == 1 ? " MTP module" : " MTP modules"); }
+
 std::string Drafts(const Config& config) {
   if (!config.speculative_config.has_value() || config.speculative_config->max_draft_len == 0) return "none";
   const SpeculativeConfig& speculative = *config.speculative_config;
@@ -38,10 +41,11 @@ void StartScreen::Line(const std::string& text) const {
 }
 
 void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
-  model_lines_.push_back(absl::StrCat("model    ", config.served_model_name, ", ", Short(facts.parameters),
-                                      " parameters, ", Megabytes(facts.bytes), " MB, ", facts.mtp_modules,
-                                      facts.mtp_modules == 1 ? " MTP module" : " MTP modules",
-                                      "     drafts  ", Drafts(config)));
+  model_lines_.push_back(absl::StrCat(
+      "model    ", config.served_model_name, ", ", Short(facts.parameters), " parameters, ",
+      Megabytes(facts.bytes), " MB, ",
+      facts.stages > 0 ? absl::StrCat(facts.stages, " drafter stages") : Modules(facts.mtp_modules),
+      "     drafts  ", Drafts(config)));
   const std::string cache =
       facts.cache_blocks == 0
           ? absl::StrCat(config.kv_cache_config.free_gpu_memory_fraction,

@@ -32,7 +32,7 @@ absl::StatusOr<MtpCheckResult> Check(const ValidateOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
                    CreateDevice("cpu", {.threads = std::max(threads, 1)}));
   const std::unique_ptr<Stream> stream = device->CreateStream();
-  const bool dspark = config.drafter == "DSpark";
+  const bool dspark = config.drafts_in_blocks();
   ASSIGN_OR_RETURN(const LoadedWeights weights,
                    LoadWeights(options.dir, config, dspark ? config.num_nextn_predict_layers : 1, *device,
                                *stream, nullptr));

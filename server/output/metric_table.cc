@@ -30,6 +30,14 @@ constexpr MetricRow kMetrics[] = {
      "Expected tokens per second with drafts over those without, for the last step's batch, from measured "
      "step times "
      "and acceptance. 0 until steps without drafts were measured in that decode bucket."},
+    {"foredraft_spec_decode_calibration_error", kGauge, "",
+     "With `draft_policy: confidence`: the mean distance between the predicted and the observed acceptance "
+     "of "
+     "drafts, over about the last 2,000 verified ones in ten bins of the prediction. 0 before the first."},
+    {"foredraft_spec_decode_cut_tokens_total", kCounter, "",
+     "With `draft_policy: confidence`: drafts made and not verified, because a step had rows for more "
+     "promising "
+     "ones alone."},
     {"foredraft_spec_decode_forced", kGauge, "",
      "1 while forced acceptance is configured: tokens are not the model's."},
     {"foredraft_requests_total", kCounter, "outcome (stop, length, cancelled, deadline, rejected, error)",

@@ -102,6 +102,8 @@ void Metrics::AddSpeculation(int max_draft_len) {
   acceptance_rate_ = AddGauge("foredraft_spec_decode_acceptance_rate");
   draft_length_ = AddGauge("foredraft_spec_decode_draft_length");
   speed_up_ = AddGauge("foredraft_spec_decode_speed_up_estimate");
+  calibration_error_ = AddGauge("foredraft_spec_decode_calibration_error");
+  cut_tokens_ = AddCounter("foredraft_spec_decode_cut_tokens_total");
   forced_ = AddGauge("foredraft_spec_decode_forced");
 }
 
@@ -317,6 +319,7 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   waiting_->Set(load.waiting);
   draft_length_->Set(load.draft_len);
   speed_up_->Set(load.speed_up);
+  calibration_error_->Set(load.calibration_error);
   for (size_t rank = 0; rank < load.ranks.size(); ++rank) {
     const RankLoad& of_rank = load.ranks[rank];
     const RankMetrics& metrics = ranks_.at(rank);
@@ -343,6 +346,7 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   RaiseTo(preemptions_, load.preemptions);
   RaiseTo(wasted_steps_, load.wasted_steps);
   RaiseTo(rewound_blocks_, load.rewound_blocks);
+  RaiseTo(cut_tokens_, load.cut_drafts);
 }
 
 void Metrics::RefreshProcess() const {

@@ -155,10 +155,11 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *complete_calls_, *incomplete_calls_, *text_calls_;
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
-  prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_;
+  prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_,
+      *cut_tokens_;
   prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_, *nonfinite_logits_;
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
-  prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *forced_, *waiting_;
+  prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *calibration_error_, *forced_, *waiting_;
   prometheus::Counter *connections_refused_, *port_probe_failures_, *worker_connections_refused_;
   std::array<prometheus::Counter*, kGuardEvents> guard_events_;
   prometheus::Gauge *connections_, *certificate_expiry_;

@@ -1,11 +1,13 @@
-// Tokens per second of each fixed K and of the adaptive policy, on abacus in process, under a load that ramps
-// from 1 to 64 streams and back. Rounds are interleaved; values are medians over rounds, so they compare
-// within one run.
+// Tokens per second of each fixed K and of the policies that choose, in process, under a load that ramps from
+// 1 to 64 streams and back. Rounds are interleaved; values are medians over rounds, so they compare within
+// one run.
 //
-// usage: draft_policy_ramp [ROUNDS] [--markdown] [--quick], from the repository's root
+// usage: draft_policy_ramp [ROUNDS] [--model DIR] [--requests N] [--markdown] [--quick], from the
+// repository's root; DIR: abacus, or another checkpoint with its tokenizer; N: per stage
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,11 +23,11 @@
 namespace foredraft {
 namespace {
 
-constexpr int kMaxDraftLen = 7;
 constexpr int kStreams[] = {1, 2, 4, 8, 16, 32, 64, 32, 16, 8, 4, 2, 1};
 
 struct Contender {
   std::string name;
+  bool is_fixed = false;
   std::unique_ptr<ClosedLoop> load;
   std::vector<double> totals;               // tokens per second of each round
   std::vector<std::vector<double>> stages;  // [round][stage] tokens per second
@@ -43,21 +45,48 @@ void RunRound(Contender& contender, const std::vector<Request>& requests) {
   contender.totals.push_back(total.rate());
 }
 
-void Print(const std::vector<Contender>& contenders, int rounds, int requests, bool markdown) {
+// The median over the rounds of what a stage gave over the best fixed K of that stage in the same round.
+double OverBestFixed(const std::vector<Contender>& contenders, const Contender& policy, size_t stage) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < policy.stages.size(); ++round) {
+    double best = 0;
+    for (const Contender& each : contenders) {
+      if (each.is_fixed) best = std::max(best, each.stages[round][stage]);
+    }
+    ratios.push_back(policy.stages[round][stage] / best);
+  }
+  return Summarize(ratios).p50;
+}
+
+void PrintPolicies(const std::vector<Contender>& contenders) {
+  double best = 0;
+  for (const Contender& contender : contenders) {
+    if (contender.is_fixed) best = std::max(best, Summarize(contender.totals).p50);
+  }
+  for (const Contender& contender : contenders) {
+    if (contender.is_fixed) continue;
+    std::printf("%s over the best fixed K of all: %.3f; over the best one of each stage and round:",
+                contender.name.c_str(), Summarize(contender.totals).p50 / best);
+    for (size_t stage = 0; stage < std::size(kStreams); ++stage) {
+      std::printf(" %.2f", OverBestFixed(contenders, contender, stage));
+    }
+    std::printf("\n");
+  }
+}
+
+void Print(const std::vector<Contender>& contenders, const std::string& dir, int rounds, int requests,
+           bool markdown) {
   if (markdown) {
     std::printf(
-        "## Draft policies on a ramp\n\n`build/cpu/bin/draft_policy_ramp %d --markdown`: abacus in process, "
-        "2 "
-        "threads, %d requests per stage, tokens per second, medians of %d interleaved rounds; the last "
-        "column "
-        "with its quartiles.\n\n",
-        rounds, requests, rounds);
+        "## Draft policies on a ramp\n\n`build/cpu/bin/draft_policy_ramp %d --model %s --requests %d "
+        "--markdown`: %s in process, 2 threads, %d requests per stage, tokens per second, medians of %d "
+        "interleaved rounds; the last column with its quartiles.\n\n",
+        rounds, dir.c_str(), requests, std::filesystem::path(dir).filename().c_str(), requests, rounds);
   }
   std::vector<std::string> head = {"streams"};
   for (const int streams : kStreams) head.push_back(std::to_string(streams));
   head.push_back("all");
   Table table(head);
-  double best = 0;
   for (const Contender& contender : contenders) {
     std::vector<std::string> row = {contender.name};
     for (size_t stage = 0; stage < std::size(kStreams); ++stage) {
@@ -68,44 +97,56 @@ void Print(const std::vector<Contender>& contenders, int rounds, int requests, b
     const Summary all = Summarize(contender.totals);
     row.push_back(absl::StrFormat("%.0f (%.0f-%.0f)", all.p50, all.p25, all.p75));
     table.Add(row);
-    if (&contender != &contenders.back()) best = std::max(best, all.p50);
   }
   std::fflush(stdout);
   table.Print(markdown);
-  std::printf("Adaptive over the best fixed K: %.3f\n", Summarize(contenders.back().totals).p50 / best);
+  PrintPolicies(contenders);
 }
 
-void Main(int rounds, int requests_per_stage, bool markdown) {
-  const LoadedModel& model = LoadModelOnce(kAbacusDir);
+std::vector<Contender> ContendersFor(const LoadedModel& model) {
+  const bool dspark = DraftsInBlocks(model.config);
+  const std::vector<int> draft_lens =
+      dspark ? std::vector<int>{0, 1, 2, 3, 5} : std::vector<int>{0, 1, 2, 3, 5, 7};
+  std::vector<std::pair<std::string, DraftPolicyKind>> policies = {{"adaptive", DraftPolicyKind::kAdaptive}};
+  if (dspark) policies.emplace_back("confidence", DraftPolicyKind::kConfidence);
+  std::vector<Contender> contenders;
+  const auto add = [&](const std::string& name, int draft_len, DraftPolicyKind policy) {
+    contenders.push_back(
+        {.name = name,
+         .is_fixed = policy == DraftPolicyKind::kFixed,
+         .load = std::make_unique<ClosedLoop>(
+             model, Setting{.draft_len = draft_len, .max_batch_size = 64, .policy = policy})});
+  };
+  for (const int draft_len : draft_lens) {
+    add("K = " + std::to_string(draft_len), draft_len, DraftPolicyKind::kFixed);
+  }
+  for (const auto& [name, policy] : policies) add(name, draft_lens.back(), policy);
+  return contenders;
+}
+
+void Main(const std::string& dir, int rounds, int requests_per_stage, bool markdown) {
+  const LoadedModel& model = LoadModelOnce(dir);
   std::vector<Request> requests = TestRequests({.count = requests_per_stage});
   for (Request& request : requests) request.max_tokens = 120;
-  std::vector<Contender> contenders;
-  for (const int draft_len : {0, 1, 2, 3, 5, 7}) {
-    contenders.push_back(
-        {"K = " + std::to_string(draft_len),
-         std::make_unique<ClosedLoop>(model, Setting{.draft_len = draft_len, .max_batch_size = 64}),
-         {},
-         {}});
-  }
-  contenders.push_back({"adaptive",
-                        std::make_unique<ClosedLoop>(model, Setting{.draft_len = kMaxDraftLen,
-                                                                    .max_batch_size = 64,
-                                                                    .policy = DraftPolicyKind::kAdaptive}),
-                        {},
-                        {}});
+  std::vector<Contender> contenders = ContendersFor(model);
   for (int round = 0; round < rounds; ++round) {
     for (Contender& contender : contenders) RunRound(contender, requests);
   }
-  Print(contenders, rounds, requests_per_stage, markdown);
+  Print(contenders, dir, rounds, requests_per_stage, markdown);
 }
 
 }  // namespace
 }  // namespace foredraft
 
 int main(int argc, char** argv) {
-  int rounds = 3;
+  int rounds = 3, requests = 96;
   bool markdown = false, quick = false;
+  std::string dir = foredraft::kAbacusDir;
   foredraft::ParseBenchFlags(argc, argv,
-                             {{"ROUNDS", &rounds}, {"--markdown", &markdown}, {"--quick", &quick}});
-  foredraft::Main(quick ? 1 : rounds, quick ? 2 : 96, markdown);
+                             {{"ROUNDS", &rounds},
+                              {"--model", &dir},
+                              {"--requests", &requests},
+                              {"--markdown", &markdown},
+                              {"--quick", &quick}});
+  foredraft::Main(dir, quick ? 1 : rounds, quick ? 2 : requests, markdown);
 }

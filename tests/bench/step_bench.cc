@@ -25,10 +25,10 @@ int32_t PromptToken(int slot, int position, int vocab_size) {
 StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
                      std::unique_ptr<Device> device, LoadedWeights weights,
                      std::unique_ptr<Communicator> others)
-    : ranks_(others == nullptr ? 1 : others->size()), vocab_size_(config.vocab_size) {
+    : config_(config), ranks_(others == nullptr ? 1 : others->size()), vocab_size_(config.vocab_size) {
   EngineOptions engine;
   engine.max_batch_size = options.max_rows;
-  UseDrafter(config.drafter.empty() ? &kEagle : &kDSpark, options.max_draft_len, config, engine);
+  UseDrafter(config.drafts_in_blocks() ? &kDSpark : &kEagle, options.max_draft_len, config, engine);
   // As the daemon loads them: with stages of DSpark the target's forward writes their keys.
   if (engine.drafter == nullptr && weights.Find<V4Weights>() != nullptr) weights.Get<V4Weights>().dspark = {};
   engine.tokens_per_block = options.tokens_per_block;
@@ -121,7 +121,7 @@ void StepBench::Start(int rows, int draft_len) {
 IterationPlan StepBench::Step(int draft_len) {
   IterationPlan plan;
   plan.draft_len = draft_len;
-  if (draft_len > 0) plan.acceptance.forced_length = kAcceptedLength[draft_len];
+  if (draft_len > 0) plan.acceptance.forced_length = AcceptedLength(config_, draft_len);
   plan.decode_bucket = live_;
   plan.prefill_rows.assign(ranks_, 0);
   plan.ended_prompts.assign(ranks_, 0);

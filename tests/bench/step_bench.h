@@ -19,7 +19,18 @@
 
 namespace foredraft {
 
-inline constexpr float kAcceptedLength[] = {1.0f, 1.92f, 2.4f, 2.82f};  // by K
+// The tokens of a step with K drafts: published for R1's MTP module used again, and for V4-Pro-0813's DSpark
+// (InferenceX, coding, as served by vLLM).
+inline float AcceptedLength(const ModelConfig& config, int draft_len) {
+  constexpr float kOfMtp[] = {1.0f, 1.92f, 2.4f, 2.82f};
+  constexpr float kOfDSpark[] = {1.0f, 1.84f, 2.51f, 3.01f, 3.36f, 3.61f};
+  return config.drafts_in_blocks() ? kOfDSpark[draft_len] : kOfMtp[draft_len];
+}
+
+// The K that are measured or predicted.
+inline std::vector<int> BenchDraftLens(const ModelConfig& config) {
+  return config.drafts_in_blocks() ? std::vector<int>{0, 1, 2, 3, 4, 5} : std::vector<int>{0, 1, 3};
+}
 
 struct StepBenchOptions {
   int context = 4096;            // positions attended at the start; rounded up to whole blocks of the history
@@ -73,6 +84,7 @@ class StepBench {
   // Maps the blocks of every window of the live slots, up to what one more step may write.
   void MapStep(int draft_len, RankPlan& plan);
 
+  const ModelConfig config_;
   const int ranks_;
   int context_ = 0;
   std::vector<SlotBlocks> groups_;        // the history first

@@ -29,7 +29,6 @@
 namespace foredraft {
 namespace {
 
-constexpr int kDraftLens[] = {0, 1, 3};
 constexpr int kMostPlainRows = 8;
 constexpr int kTalliedSteps = 15;
 
@@ -58,6 +57,7 @@ std::string Times(const Summary& spread) {
 struct Report {
   const Options& options;
   CpuRates& rates;
+  const ModelConfig& config;
 };
 
 // The heading of a section and what it measures.
@@ -90,7 +90,7 @@ void PrintSteps(const Report& report, const std::vector<Line>& lines) {
                "of read bandwidth", "tokens/s"});
   for (const Line& line : lines) {
     const MeasuredSteps& m = line.measured;
-    const double tokens = line.setting.rows * kAcceptedLength[line.setting.draft_len];
+    const double tokens = line.setting.rows * AcceptedLength(report.config, line.setting.draft_len);
     table.Add({absl::StrCat(line.setting.rows), line.name, Ms(Summarize(m.step_seconds)),
                absl::StrFormat("%.2f", Summarize(m.bounds).p50 * 1e3), Times(Summarize(m.over_bounds)),
                absl::StrFormat("%.0f", m.step_bytes / 1e6), absl::StrFormat("%.1f", m.step_flops / 1e9),
@@ -103,25 +103,26 @@ void PrintSteps(const Report& report, const std::vector<Line>& lines) {
 
 // The gain of drafts at one row, against a model without its module.
 void PrintGain(const Report& report, const std::vector<Line>& lines) {
-  Heading(
-      report.options, "Drafts, one sequence, forced acceptance",
-      "Tokens per second over those without drafts, at the acceptance lengths published for R1; predicted "
-      "from the bounds of the steps. Spread over rounds.");
+  Heading(report.options, "Drafts, one sequence, forced acceptance",
+          "Tokens per second over those without drafts, at the acceptance lengths published for R1, of "
+          "DSpark for "
+          "V4-Pro; predicted "
+          "from the bounds of the steps. Spread over rounds.");
   Table table({"K", "accepted length", "gain", "predicted", "measured / predicted"});
   const MeasuredSteps& base = lines[0].measured;
   for (const Line& line : lines) {
     const int k = line.setting.draft_len;
     if (line.setting.rows != 1 || k == 0) continue;
-    const double predicted =
-        kAcceptedLength[k] * Summarize(base.bounds).p50 / Summarize(line.measured.bounds).p50;
+    const double length = AcceptedLength(report.config, k);
+    const double predicted = length * Summarize(base.bounds).p50 / Summarize(line.measured.bounds).p50;
     std::vector<double> gains, reached;
     const size_t rounds = base.rates.size();
     for (size_t i = 0; i < rounds; ++i) {
       const double base_seconds = base.step_bytes / base.rates[i];
-      gains.push_back(kAcceptedLength[k] * base_seconds * line.measured.rates[i] / line.measured.step_bytes);
+      gains.push_back(length * base_seconds * line.measured.rates[i] / line.measured.step_bytes);
       reached.push_back(gains.back() / predicted);
     }
-    table.Add({line.name, absl::StrFormat("%.2f", kAcceptedLength[k]), Times(Summarize(gains)),
+    table.Add({line.name, absl::StrFormat("%.2f", length), Times(Summarize(gains)),
                absl::StrFormat("%.2f", predicted), Percent(Summarize(reached))});
   }
   table.Print(report.options.markdown);
@@ -139,12 +140,13 @@ void Steps(const Report& report, const BenchModel& model) {
     meter.emplace(options.Meter(max_draft_len, rows), model);
   };
   make(0, plain_rows, plain);
-  if (module) make(kDraftLens[std::size(kDraftLens) - 1], options.rows, mtp);
+  const std::vector<int> draft_lens = BenchDraftLens(model.config);
+  if (module) make(draft_lens.back(), options.rows, mtp);
   std::vector<Line> lines;
   for (const int rows : options.rows) {
     if (plain && rows <= plain_rows.back()) lines.push_back({"-", &*plain, {rows, 0}, {}});
     if (!module) continue;
-    for (const int k : kDraftLens) lines.push_back({absl::StrCat(k), &*mtp, {rows, k}, {}});
+    for (const int k : draft_lens) lines.push_back({absl::StrCat(k), &*mtp, {rows, k}, {}});
   }
   Rounds(report, lines);
   PrintSteps(report, lines);
@@ -231,9 +233,9 @@ void Ops(const Report& report, const BenchModel& model) {
   StepMeter plain(options.Meter(0, rows), model);
   for (const int count : rows) AddOps(report, plain, {count, 0}, "-", table);
   if (model.config.num_nextn_predict_layers > 0) {
-    constexpr int kDraftLen = 3;
-    StepMeter mtp(options.Meter(kDraftLen, {1}), model);
-    AddOps(report, mtp, {1, kDraftLen}, absl::StrCat(kDraftLen), table);
+    const int draft_len = BenchDraftLens(model.config).back();
+    StepMeter mtp(options.Meter(draft_len, {1}), model);
+    AddOps(report, mtp, {1, draft_len}, absl::StrCat(draft_len), table);
   }
   table.Print(options.markdown);
 }
@@ -291,7 +293,7 @@ absl::Status Run(const Options& options) {
     return absl::InvalidArgumentError("--fp8-cache: DeepSeek-V4's cache has no FP8 form");
   }
   CpuRates rates(options.threads, size_t(options.buffer_mb) << 20);
-  const Report report{options, rates};
+  const Report report{options, rates, *config};
   {
     const auto model = MakeBenchModel(checkpoint ? options.model : "", *config, options.threads);
     if (!model.ok()) return model.status();

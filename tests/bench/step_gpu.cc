@@ -32,7 +32,6 @@
 namespace foredraft {
 namespace {
 
-constexpr int kMaxDraftLen = 3;
 constexpr int kWarmSteps = 3;
 constexpr int kTimedSteps = 24;
 constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence: both ways to submit
@@ -40,7 +39,9 @@ constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence:
 struct Options : StepOptions {
   int warm_steps() const { return quick ? 0 : kWarmSteps; }
   int timed_steps() const { return quick ? 1 : kTimedSteps; }
-  std::vector<int> draft_lens() const { return quick ? std::vector<int>{3} : std::vector<int>{0, 1, 3}; }
+  std::vector<int> draft_lens(const ModelConfig& config) const {
+    return quick ? std::vector<int>{3} : BenchDraftLens(config);
+  }
   int max_rows() const { return rows.back(); }
 };
 
@@ -65,13 +66,15 @@ class GpuStep {
     device_ = counting.get();
     const auto stream = counting->CreateStream();
     const int ranks = ranks_ = options.ranks;
-    auto weights = MakeDummyWeights(config, 1, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
+    const int max_draft_len = BenchDraftLens(config).back();
+    const int modules = config.drafts_in_blocks() ? config.num_nextn_predict_layers : 1;
+    auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
     if (ranks > 1) {
       const int experts = config.n_routed_experts;
       ChooseOwnExperts(*counting, *weights, config, experts / ranks);
-      const int rows = std::min(options.max_rows() * (kMaxDraftLen + 1), MoeRowsAtOnce(ranks));
+      const int rows = std::min(options.max_rows() * (max_draft_len + 1), MoeRowsAtOnce(ranks));
       auto copies = CopyCommunicator::Create(*counting, ranks, experts, rows * config.num_experts_per_tok);
       CHECK(copies.ok()) << copies.status().ToString();
       others = *std::move(copies);
@@ -79,7 +82,7 @@ class GpuStep {
     StepBenchOptions step{.context = options.context,
                           .max_rows = options.max_rows(),
                           .batch_sizes = options.rows,
-                          .max_draft_len = kMaxDraftLen,
+                          .max_draft_len = max_draft_len,
                           .max_num_tokens = options.max_rows(),
                           .max_steps = kMaxSteps,
                           .graphs = graphs};
@@ -145,8 +148,10 @@ struct Setting {
 
 class Report {
  public:
-  Report(const Options& options, const std::string& device, const GpuModel* gpu, const DeviceRates& rates)
-      : json_(options.json),
+  Report(const Options& options, const ModelConfig& config, const std::string& device, const GpuModel* gpu,
+         const DeviceRates& rates)
+      : config_(config),
+        json_(options.json),
         rates_(rates),
         measured_(options.backend != "paper"),
         markdown_(options.markdown) {
@@ -171,7 +176,7 @@ class Report {
   // `predicted`: seconds, 0 if there is no model of the device.
   void Add(const Setting& setting, bool overlap, const Timing& timing, const OpCost& cost, double predicted) {
     const double roofline = RooflineSeconds(cost, rates_);
-    const double tokens = kAcceptedLength[setting.draft_len] / timing.period_seconds;
+    const double tokens = AcceptedLength(config_, setting.draft_len) / timing.period_seconds;
     const auto microseconds = [](double seconds) { return absl::StrFormat("%.1f", seconds * 1e6); };
     const auto if_measured = [this](const std::string& value) { return measured_ ? value : "-"; };
     std::cout << absl::StrFormat(
@@ -216,6 +221,7 @@ class Report {
     return markdown_ ? markdown : text;
   }
 
+  const ModelConfig& config_;
   JsonLines json_;
   const DeviceRates rates_;
   const bool measured_;
@@ -274,7 +280,7 @@ class Steps {
   template <class Visit>
   void ForSettings(const How& how, const Visit& visit) const {
     for (const int rows : options_.rows) {
-      for (const int draft_len : options_.draft_lens()) visit(Setting{rows, draft_len, how.name});
+      for (const int draft_len : options_.draft_lens(config_)) visit(Setting{rows, draft_len, how.name});
     }
   }
 
@@ -298,7 +304,7 @@ int Run(const Options& options, const GpuModel* gpu) {
     Steps steps(options, *config, gpu);
     steps.Predict();
     Report report(
-        options, PaperDevice(*gpu).name(), gpu,
+        options, *config, PaperDevice(*gpu).name(), gpu,
         {.bytes_per_second = gpu->memory_rate, .bf16_flops = gpu->bf16_flops, .fp8_flops = gpu->fp8_flops});
     steps.PrintPredictions(report);
     return 0;
@@ -309,7 +315,7 @@ int Run(const Options& options, const GpuModel* gpu) {
     return 1;
   }
   if (gpu == nullptr) gpu = FindGpuModel((*probe)->name());
-  Report report(options, (*probe)->name(), gpu, MeasureRates(**probe, options.quick));
+  Report report(options, *config, (*probe)->name(), gpu, MeasureRates(**probe, options.quick));
   probe->reset();
   Steps steps(options, *config, gpu);
   if (gpu != nullptr) steps.Predict();

@@ -41,7 +41,8 @@ absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, con
   return model;
 }
 
-StepMeter::StepMeter(const Options& options, const BenchModel& model) : vocab_size_(model.config.vocab_size) {
+StepMeter::StepMeter(const Options& options, const BenchModel& model)
+    : config_(model.config), vocab_size_(model.config.vocab_size) {
   StepBenchOptions step{.context = options.context,
                         .max_rows = options.rows.back(),
                         .batch_sizes = options.rows,
@@ -141,7 +142,7 @@ const std::vector<OpTallies>& StepMeter::CostsOf(const StepSetting& setting, int
 }
 
 void StepMeter::StartCounting(const StepSetting& setting, int step) {
-  const double tokens = (kWarmSteps + step + 1) * kAcceptedLength[setting.draft_len];
+  const double tokens = (kWarmSteps + step + 1) * AcceptedLength(config_, setting.draft_len);
   counting_->StartCounting({.context = bench_->context() + static_cast<int>(tokens),
                             .rows_per_sequence = setting.draft_len + 1,
                             .host_arrays = true},

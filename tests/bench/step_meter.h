@@ -76,6 +76,7 @@ class StepMeter {
   const std::vector<OpTallies>& CostsOf(const StepSetting& setting, int steps);
   void StartCounting(const StepSetting& setting, int step);
 
+  const ModelConfig config_;
   const int vocab_size_;
   CountingDevice* counting_ = nullptr;  // of bench_
   std::unique_ptr<StepBench> bench_;

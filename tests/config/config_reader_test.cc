@@ -397,6 +397,9 @@ const Refusal kRefusals[] = {
     {"ScheduleOverMax",
      "model: /m\nspeculative_config: {max_draft_len: 2, draft_policy: schedule, draft_len_schedule: {4: 3}}",
      "r1.yaml:2: speculative_config.draft_len_schedule: 4: 3, allowed 0..2, max_draft_len"},
+    {"ConfidenceOfMtp", "model: /m\nspeculative_config: {draft_policy: confidence}",
+     "r1.yaml:2: speculative_config.draft_policy: confidence, allowed fixed, schedule, adaptive: drafts of "
+     "decoding_type MTP have no confidences"},
     {"ScheduleKey", "model: /m\nspeculative_config: {draft_len_schedule: {x: 3}}",
      "r1.yaml:2: speculative_config.draft_len_schedule: {x: 3}, allowed a mapping of batch sizes to 0..7, "
      "null"},

@@ -109,6 +109,16 @@ TEST(DeployConfigs, TheShapeOfV4FlashResolves) {
   EXPECT_TRUE(ReadModelConfig("deploy/configs/yardstick-v4.json").ok());
 }
 
+TEST(DeployConfigs, TheShapesWithDSparkHaveThreeStages) {
+  for (const char* name : {"yardstick-v4-dspark", "v4-flash-0731-shape-43x32", "v4-flash-0731-shape-43x64"}) {
+    const auto config = ReadModelConfig("deploy/configs/" + std::string(name) + ".json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    ASSERT_TRUE(config->drafts_in_blocks());
+    EXPECT_EQ(config->v4->dspark->stage_count, 3) << name;
+    EXPECT_EQ(config->v4->dspark->target_layer_ids.back(), config->num_hidden_layers - 1) << name;
+  }
+}
+
 TEST(DeployConfigs, TheShapeOfGlmInInt4FitsAMachineOf24Gib) {
   const std::string stem = "deploy/configs/glm-4.7-flash";
   const auto shipped = Resolve(stem + ".yaml", stem + ".json");

@@ -99,7 +99,11 @@ TEST(V4OnHost, DSparkDraftsDoNotDependOnHowTheyWereComputed) {
   const RunRecord plain = RunRequests(model, Plain(), requests);
   FromScratch scratch(*model.device, model.config, model.weights, 64);
   int checked = 0;
-  for (const Setting& setting : {Drafting(3, /*graphs=*/true, 1), Drafting(2, /*graphs=*/false, 2)}) {
+  Setting cutting = Drafting(3, /*graphs=*/true, 1);
+  cutting.verify_len = 1;
+  int confidences = 0;
+  for (const Setting& setting :
+       {Drafting(3, /*graphs=*/true, 1), Drafting(2, /*graphs=*/false, 2), cutting}) {
     SCOPED_TRACE(setting.DebugString());
     const RunRecord run = RunRequests(model, setting, requests);
     ExpectTheSame(run, plain);
@@ -110,14 +114,21 @@ TEST(V4OnHost, DSparkDraftsDoNotDependOnHowTheyWereComputed) {
         std::vector<int32_t> tokens = request.prompt_ids;
         const std::vector<int32_t>& output = run.requests[id].token_ids;
         tokens.insert(tokens.end(), output.begin(), output.begin() + step.token_count);
-        EXPECT_EQ(step.drafts, scratch.DSparkDrafts(tokens, static_cast<int>(request.prompt_ids.size()),
-                                                    static_cast<int>(step.drafts.size()), request.sampling))
+        FromScratch::BlockDrafts expected =
+            scratch.DSparkDrafts(tokens, static_cast<int>(request.prompt_ids.size()),
+                                 static_cast<int>(step.drafts.size()), request.sampling);
+        EXPECT_EQ(step.drafts, expected.ids)
             << "request " << id << " after " << step.token_count << " tokens";
+        expected.confidences.resize(step.confidences.size());
+        EXPECT_EQ(step.confidences, expected.confidences)
+            << "request " << id << " after " << step.token_count << " tokens";
+        confidences += static_cast<int>(step.confidences.size());
         checked += static_cast<int>(step.drafts.size());
       }
     }
   }
   EXPECT_GT(checked, 20);
+  EXPECT_GT(confidences, 10);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -71,7 +72,7 @@ TEST_P(DSparkGolden, DraftsAreTheReferences) {
       if (block.closest_choice < kNearTie) continue;
       const int count = static_cast<int>(block.drafts.size());
       const std::vector<int32_t> drafts =
-          scratch_.DSparkDrafts(TokensOf(block), prompt_len, count, SamplingParams{.temperature = 0});
+          scratch_.DSparkDrafts(TokensOf(block), prompt_len, count, SamplingParams{.temperature = 0}).ids;
       for (int k = 0; k < count && block.margins[k] > 2 * golden_.blocks_bfloat16_mean_error;
            ++k, ++compared) {
         ASSERT_EQ(drafts[k], block.drafts[k]) << "draft " << k + 1 << " at " << block.position;
@@ -79,6 +80,39 @@ TEST_P(DSparkGolden, DraftsAreTheReferences) {
     }
   }
   EXPECT_GT(compared, static_cast<int>(golden_.prompts[0].blocks.size()) * 3);
+}
+
+// A confidence is one more linear map of the streams that the logits are made of, so its logit may be as far
+// from the reference's as theirs are, over the root of their mean square.
+TEST_P(DSparkGolden, ConfidencesAreTheReferences) {
+  for (const bool decode_form : {false, true}) {
+    double distance = 0, bound = 0, low = 1, high = 0, square = 0;
+    int compared = 0;
+    std::vector<double> slopes;
+    for (const GoldenBlock& block : golden_.prompts[0].blocks) {
+      const int prompt_len = decode_form ? std::min(block.position, kDecodeFrom) : block.position;
+      if (block.closest_choice < kNearTie) continue;
+      const int count = static_cast<int>(block.drafts.size());
+      const FromScratch::BlockDrafts made =
+          scratch_.DSparkDrafts(TokensOf(block), prompt_len, count, SamplingParams{.temperature = 0});
+      for (int k = 0; k < count; ++k, ++compared) {
+        const double expected = block.confidences[k], logit = std::log(expected / (1 - expected));
+        distance += std::abs(1 / (1 + std::exp(-made.confidences[k])) - expected);
+        slopes.push_back(expected * (1 - expected));
+        square += logit * logit;
+        low = std::min(low, expected);
+        high = std::max(high, expected);
+        if (made.ids[k] != block.drafts[k]) break;  // the drafts after it follow another token
+      }
+    }
+    const double rms = std::sqrt(square / compared);
+    for (const double slope : slopes) bound += slope * golden_.blocks_bfloat16_mean_error * rms + 1e-6;
+    std::cout << absl::StreamFormat("%s: %d confidences in %.2f..%.2f, distance %.5f, bound %.5f\n",
+                                    GetParam(), compared, low, high, distance / compared, bound / compared);
+    EXPECT_LE(distance, bound);
+    EXPECT_GT(compared, static_cast<int>(golden_.prompts[0].blocks.size()) * 2);
+    EXPECT_GT(high - low, 0.3) << "the bound would pass any constant";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, DSparkGolden,

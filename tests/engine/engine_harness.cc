@@ -39,9 +39,13 @@ constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy m
 // order, it copies the slots' drafts. Requests are found by seed.
 class RecordingExecutor : public Executor {
  public:
-  RecordingExecutor(std::unique_ptr<RankEngine> engine, int rank, RunRecord& record,
+  RecordingExecutor(std::unique_ptr<RankEngine> engine, int rank, int verify_len, RunRecord& record,
                     const std::map<uint64_t, int>& index)
-      : engine_(std::move(engine)), rank_(rank), record_(record), request_of_seed_(index) {
+      : engine_(std::move(engine)),
+        rank_(rank),
+        verify_len_(verify_len),
+        record_(record),
+        request_of_seed_(index) {
     Device& device = *engine_->rank().device;
     for (DraftCopy& copy : copies_) {
       auto memory = device.AllocatePinnedArray<SlotDrafts>(engine_->options().max_batch_size);
@@ -75,7 +79,13 @@ class RecordingExecutor : public Executor {
     std::vector<int> requests;
     for (const int slot : rank.live_slots) requests.push_back(request_of_slot_.at(slot));
     launched_.push_back(std::move(requests));
-    CHECK(plans_.TryPush(IterationPlan(plan))) << "iteration " << plan.number;
+    IterationPlan cut = plan;
+    const bool gives = std::any_of(plan.ranks.begin(), plan.ranks.end(),
+                                   [](const RankPlan& each) { return !each.given_tokens.empty(); });
+    if (verify_len_ > 0 && plan.draft_len > verify_len_ && !gives) {
+      cut.verify_rows = plan.decode_bucket * (verify_len_ + 1);
+    }
+    CHECK(plans_.TryPush(std::move(cut))) << "iteration " << plan.number;
     return absl::OkStatus();
   }
 
@@ -122,6 +132,7 @@ class RecordingExecutor : public Executor {
     if (progress.first_step_count == 0) progress.first_step_count = progress.token_count;
     record_.requests[request].records.push_back(
         {.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
+         .confidences = result.confidences,
          .token_count = progress.token_count,
          .first_step_count = progress.first_step_count,
          .drafts_verified = result.drafts_verified,
@@ -136,6 +147,7 @@ class RecordingExecutor : public Executor {
 
   const std::unique_ptr<RankEngine> engine_;
   const int rank_;
+  const int verify_len_;
   RunRecord& record_;
   const std::map<uint64_t, int>& request_of_seed_;
   std::map<int, int> request_of_slot_;
@@ -252,8 +264,8 @@ std::string Setting::DebugString() const {
                       graphs, padding ? "" : " (no padding)", ", batch ", max_batch_size, ", budget ",
                       max_num_tokens, ", reuse ", reuse, ", KV ", DTypeName(kv_dtype), ", small pool ",
                       small_pool, ", draft caps ", draft_caps, ", policy ", static_cast<int>(policy),
-                      ", losses [", absl::StrJoin(losses, " "), "], K changes [",
-                      absl::StrJoin(draft_len_changes, " "), "]");
+                      ", rows for ", verify_len, " drafts, losses [", absl::StrJoin(losses, " "),
+                      "], K changes [", absl::StrJoin(draft_len_changes, " "), "]");
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
@@ -299,6 +311,8 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   } else {
     UseDrafter(setting.vanilla ? &kVanilla : &kEagle, max_draft_len, model.config, options);
   }
+  options.cuts_drafts = options.drafter == &kDSpark &&
+                        (setting.policy == DraftPolicyKind::kConfidence || setting.verify_len > 0);
   options.tokens_per_block = kTokensPerBlock;
   options.kv_dtype = setting.kv_dtype;
   const int block_tokens = KvCacheShape::Of(options, model.config, 1).tokens_per_block();
@@ -372,7 +386,11 @@ class LosableRanks {
  public:
   LosableRanks(const LoadedModel& model, const EngineOptions& options, const Setting& setting,
                RunRecord& record, const std::map<uint64_t, int>& request_of_seed)
-      : model_(model), options_(options), record_(record), request_of_seed_(request_of_seed) {
+      : model_(model),
+        options_(options),
+        verify_len_(setting.verify_len),
+        record_(record),
+        request_of_seed_(request_of_seed) {
     for (int rank = 0; rank < setting.ranks; ++rank) {
       const bool last = rank + 1 == setting.ranks;
       executors_.push_back(std::make_unique<LosableExecutor>(last ? setting.losses : std::vector<int>()));
@@ -385,8 +403,8 @@ class LosableRanks {
     const int count = static_cast<int>(executors_.size());
     std::vector<std::unique_ptr<RankEngine>> engines = CreateEngines(model_, options_, count);
     for (int rank = 0; rank < count; ++rank) {
-      executors_[rank]->Replace(
-          std::make_unique<RecordingExecutor>(std::move(engines[rank]), rank, record_, request_of_seed_));
+      executors_[rank]->Replace(std::make_unique<RecordingExecutor>(std::move(engines[rank]), rank,
+                                                                    verify_len_, record_, request_of_seed_));
     }
   }
 
@@ -399,6 +417,7 @@ class LosableRanks {
  private:
   const LoadedModel& model_;
   const EngineOptions options_;
+  const int verify_len_;
   RunRecord& record_;
   const std::map<uint64_t, int>& request_of_seed_;
   std::vector<std::unique_ptr<LosableExecutor>> executors_;

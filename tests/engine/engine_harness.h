@@ -38,7 +38,7 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& isa = "");
 
 // Whether the checkpoint drafts with DSpark.
-inline bool DraftsInBlocks(const ModelConfig& config) { return config.v4 && config.v4->dspark; }
+inline bool DraftsInBlocks(const ModelConfig& config) { return config.drafts_in_blocks(); }
 
 // The weights for an engine with these options: the daemon loads stages of DSpark only where they run,
 // because the target's forward then writes their keys.
@@ -62,7 +62,9 @@ struct Setting {
   bool small_pool = false;                           // so small that sequences are swapped
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose
-  AcceptanceRule acceptance;                         // only the strict rule keeps the target's tokens
+  int verify_len = 0;  // of a model whose drafts have confidences: steps with more drafts have rows for so
+                       // many of them per seat, whatever the policy says; 0: as it says
+  AcceptanceRule acceptance;           // only the strict rule keeps the target's tokens
   std::vector<int> losses;             // iterations, counted over the run, in which a rank is lost
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 
@@ -71,9 +73,10 @@ struct Setting {
 
 // What the engine did for one request.
 struct StepRecord {
-  std::vector<int32_t> drafts;  // made after the tokens so far
-  int token_count = 0;          // tokens emitted so far
-  int first_step_count = 0;     // the same after the first decode step since the last admission
+  std::vector<int32_t> drafts;     // made after the tokens so far
+  std::vector<float> confidences;  // of these, where there are any
+  int token_count = 0;             // tokens emitted so far
+  int first_step_count = 0;        // the same after the first decode step since the last admission
   int drafts_verified = 0;
   int accepted = 0;  // drafts accepted in the decode step; -1: no step
 };

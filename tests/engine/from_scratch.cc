@@ -59,11 +59,12 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeight
       Dense(MustAllocate<float>(device, size_t(capacity) * config.vocab_size), capacity, config.vocab_size);
   slot_ = {.rule = MustAllocate<AcceptanceRule>(device, 1),
            .constants = MustAllocate<SlotConstants>(device, 1),
-           .progress = nullptr,
+           .progress = MustAllocate<SlotProgress>(device, 1),
            .drafts = MustAllocate<SlotDrafts>(device, 1),
            .output_counts = MustAllocate<int32_t>(device, config.vocab_size),
            .prompt_seen = MustAllocate<uint8_t>(device, config.vocab_size),
            .vocab_size = config.vocab_size};
+  output_ = MustAllocate<StepOutput>(device, 1);
   scratch_ = MustAllocate<float>(device, config.vocab_size);
 }
 
@@ -263,21 +264,27 @@ Matrix<float> FromScratch::Block(const std::vector<int32_t>& tokens, int prompt_
   return below;
 }
 
-std::vector<int32_t> FromScratch::DSparkDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
-                                               const SamplingParams& sampling) {
+FromScratch::BlockDrafts FromScratch::DSparkDrafts(const std::vector<int32_t>& tokens, int prompt_len,
+                                                   int count, const SamplingParams& sampling) {
   CHECK_LE(count, model_->config().v4->dspark->block_size);
   const int last = static_cast<int>(tokens.size()) - 1;
   SetRequest(tokens, prompt_len, sampling);
   const Matrix<float> block = Block(tokens, prompt_len);
   const Matrix<float> logits = logits_.first_rows(1), bias = logits_.row_range(1, 1);
-  std::vector<int32_t> drafts;
+  const StepOutput output = {.slot = 0, .emitted_count = 1};
+  const SlotProgress running = {.active = 1};
+  Put(output_, &output, 1);
+  Put(slot_.progress, &running, 1);
+  BlockDrafts drafts;
   for (int k = 0; k < count; ++k) {
-    const int32_t before = k == 0 ? tokens.back() : drafts.back();
+    const int32_t before = k == 0 ? tokens.back() : drafts.ids.back();
     model_->Logits(*stream_, model_->module_count(), block.row_range(k, 1), logits);
     Put(ids_, &before, 1);
     model_->TokenBias(*stream_, ids_, bias);
+    model_->Confidence(*stream_, 0, {.outputs = output_, .slots = slot_, .bucket = 1, .draft_index = k + 1});
+    drafts.confidences.push_back(Get(output_, 1)[0].confidences[k]);
     device_.ops().add(*stream_, {.out = logits, .x = bias});
-    drafts.push_back(ChooseFromLogits(last + k, drafts));
+    drafts.ids.push_back(ChooseFromLogits(last + k, drafts.ids));
   }
   return drafts;
 }

@@ -40,8 +40,12 @@ class FromScratch {
                                      int max_draft_len, int first_step_end, const SamplingParams& sampling);
 
   // Drafts of DSpark, count <= dspark_block_size: one block from t_P, then a token after the other.
-  std::vector<int32_t> DSparkDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
-                                    const SamplingParams& sampling);
+  struct BlockDrafts {
+    std::vector<int32_t> ids;
+    std::vector<float> confidences;  // logits
+  };
+  BlockDrafts DSparkDrafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
+                           const SamplingParams& sampling);
   // [dspark_block_size, V]: the logits of the block from t_P, without what the token before adds.
   std::vector<float> BlockLogits(const std::vector<int32_t>& tokens, int prompt_len);
 
@@ -96,7 +100,8 @@ class FromScratch {
   // The one slot that Choose samples for, on the device.
   std::vector<int32_t> stop_ids_;
   SlotArrays slot_;
-  float* scratch_;  // [V]
+  StepOutput* output_;  // [1]
+  float* scratch_;      // [V]
 };
 
 }  // namespace foredraft

@@ -145,6 +145,7 @@ void V4Driver::SwapOutAndIn(Sequence& sequence) {
 
 IterationPlan V4Driver::PlanOf(std::vector<Sequence>& sequences, const DriveSetting& setting) {
   const int rows_ahead = engine_.options().drafter_numbers.rows_ahead;
+  const int verify_len = setting.verify_lens[iteration_ % setting.verify_lens.size()];
   IterationPlan plan{.number = ++number_,
                      .draft_len = setting.draft_lens[iteration_++ % setting.draft_lens.size()],
                      .prefill_rows = {0},
@@ -164,6 +165,8 @@ IterationPlan V4Driver::PlanOf(std::vector<Sequence>& sequences, const DriveSett
     const std::vector<int>& sizes = engine_.options().batch_sizes;
     plan.decode_bucket =
         *std::lower_bound(sizes.begin(), sizes.end(), static_cast<int>(rank.live_slots.size()));
+    const bool cuts = verify_len > 0 && verify_len < plan.draft_len;
+    plan.verify_rows = cuts ? plan.decode_bucket * (verify_len + 1) : 0;
   }
   return plan;
 }
@@ -172,8 +175,9 @@ void V4Driver::Take(const SlotResult& slot, const DriveSetting& setting, Sequenc
   run.tokens.insert(run.tokens.end(), slot.token_ids.begin(), slot.token_ids.end());
   run.accepted += slot.step_token_count() - 1;
   run.rejected += slot.drafts_verified - (slot.step_token_count() - 1);
-  run.drafts.push_back(
-      {.token_count = static_cast<int>(run.tokens.size()), .drafts = DraftsOf(engine_, slot.slot)});
+  run.drafts.push_back({.token_count = static_cast<int>(run.tokens.size()),
+                        .drafts = DraftsOf(engine_, slot.slot),
+                        .confidences = slot.confidences});
   sequence.length = slot.length;
   sequence.ended = slot.finished;
   ++sequence.steps;

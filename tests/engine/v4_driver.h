@@ -21,15 +21,17 @@ struct DrivenRequest {
 };
 
 struct DriveSetting {
-  std::vector<int> draft_lens = {0};  // K of successive iterations, repeated
-  int chunk = 8192;                   // prompt tokens of a sequence and iteration, at most
-  int swap_every = 0;                 // decode steps after which a sequence goes to host memory and back
+  std::vector<int> draft_lens = {0};   // K of successive iterations, repeated
+  std::vector<int> verify_lens = {0};  // rows per seat for so many drafts, likewise; 0: for all K
+  int chunk = 8192;                    // prompt tokens of a sequence and iteration, at most
+  int swap_every = 0;                  // decode steps after which a sequence goes to host memory and back
 };
 
 // The drafts that the engine had made after `token_count` output tokens.
 struct DrivenDrafts {
   int token_count = 0;
   std::vector<int32_t> drafts;
+  std::vector<float> confidences;
 };
 
 struct DrivenRun {

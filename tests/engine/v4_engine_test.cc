@@ -59,13 +59,14 @@ const LoadedModel& ModelOf(const Subject& subject) {
   return LoadModelOnce(other.string());
 }
 
-std::unique_ptr<RankEngine> MakeEngine(const Subject& subject, bool drafts, bool graphs) {
+std::unique_ptr<RankEngine> MakeEngine(const Subject& subject, bool drafts, bool graphs, bool cuts = false) {
   const LoadedModel& model = ModelOf(subject);
   EngineOptions options;
   options.max_batch_size = 4;
   options.max_num_tokens = 2048;
   options.max_seq_len = kLongest;
   UseDrafter(subject.drafter, drafts ? subject.max_draft_len : 0, model.config, options);
+  options.cuts_drafts = cuts;
   options.tokens_per_block = 16;
   options.block_count = 1 + 4 * (kLongest / 128 + 1);
   options.batch_sizes = {1, 2, 4};
@@ -100,7 +101,8 @@ class V4Engine : public ::testing::TestWithParam<Subject> {
   struct Expected {
     std::vector<DrivenRun> baseline;  // without drafts
     std::unique_ptr<FromScratch> scratch;
-    std::map<std::pair<int, int>, std::vector<int32_t>> drafts;  // by request and output tokens
+    // By request and output tokens; with confidences where the drafter has them.
+    std::map<std::pair<int, int>, FromScratch::BlockDrafts> drafts;
   };
 
   static Expected& ExpectedOf(const Subject& subject) {
@@ -117,41 +119,50 @@ class V4Engine : public ::testing::TestWithParam<Subject> {
   }
 
   // The drafts after some output tokens of a request. They do not depend on the setting.
-  static const std::vector<int32_t>& Reference(int id, const DrivenRequest& request, int token_count) {
+  static const FromScratch::BlockDrafts& Reference(int id, const DrivenRequest& request, int token_count) {
     Expected& expected = ExpectedOf(GetParam());
-    std::vector<int32_t>& entry = expected.drafts[{id, token_count}];
-    if (entry.empty()) {
+    FromScratch::BlockDrafts& entry = expected.drafts[{id, token_count}];
+    if (entry.ids.empty()) {
       std::vector<int32_t> tokens = request.prompt;
       const std::vector<int32_t>& output = expected.baseline[id].tokens;
       tokens.insert(tokens.end(), output.begin(), output.begin() + token_count);
       const int prompt_len = static_cast<int>(request.prompt.size()), count = GetParam().max_draft_len;
-      entry = GetParam().drafter == &kDSpark
-                  ? expected.scratch->DSparkDrafts(tokens, prompt_len, count, request.sampling)
-                  : expected.scratch->Drafts(tokens, prompt_len, count, request.sampling);
+      if (GetParam().drafter == &kDSpark) {
+        entry = expected.scratch->DSparkDrafts(tokens, prompt_len, count, request.sampling);
+      } else {
+        entry.ids = expected.scratch->Drafts(tokens, prompt_len, count, request.sampling);
+      }
     }
     return entry;
   }
 
   static void ExpectTheSame(V4Driver& driver, const DriveSetting& setting) {
-    SCOPED_TRACE(absl::StrCat("K ", absl::StrJoin(setting.draft_lens, " "), ", chunks of ", setting.chunk,
+    SCOPED_TRACE(absl::StrCat("K ", absl::StrJoin(setting.draft_lens, " "), ", rows for ",
+                              absl::StrJoin(setting.verify_lens, " "), ", chunks of ", setting.chunk,
                               ", swapped every ", setting.swap_every));
     const std::vector<DrivenRequest> requests = Requests();
     const std::vector<DrivenRun> runs = driver.Run(requests, setting);
-    int checked = 0, accepted = 0, rejected = 0;
+    int checked = 0, with_confidence = 0, accepted = 0, rejected = 0;
     for (size_t id = 0; id < requests.size(); ++id) {
       ASSERT_EQ(runs[id].tokens, ExpectedOf(GetParam()).baseline[id].tokens) << "request " << id;
       accepted += runs[id].accepted;
       rejected += runs[id].rejected;
       for (const DrivenDrafts& step : runs[id].drafts) {
         if (step.drafts.empty()) continue;
-        std::vector<int32_t> expected = Reference(static_cast<int>(id), requests[id], step.token_count);
-        expected.resize(step.drafts.size());
-        ASSERT_EQ(step.drafts, expected) << "request " << id << " after " << step.token_count << " tokens";
+        FromScratch::BlockDrafts expected = Reference(static_cast<int>(id), requests[id], step.token_count);
+        expected.ids.resize(step.drafts.size());
+        ASSERT_EQ(step.drafts, expected.ids)
+            << "request " << id << " after " << step.token_count << " tokens";
+        expected.confidences.resize(step.confidences.size());
+        ASSERT_EQ(step.confidences, expected.confidences)
+            << "request " << id << " after " << step.token_count << " tokens";
+        with_confidence += static_cast<int>(step.confidences.size());
         checked += static_cast<int>(step.drafts.size());
       }
     }
     if (setting.draft_lens == std::vector<int>{0}) return;
     EXPECT_GT(checked, 20);
+    EXPECT_EQ(with_confidence, setting.verify_lens == std::vector<int>{0} ? 0 : checked);
     EXPECT_GT(accepted, 0);
     EXPECT_GT(rejected, 20);
   }
@@ -172,6 +183,19 @@ TEST_P(V4Engine, GivesTheSameTokensAndDraftsEagerly) {
   V4Driver driver(*engine);
   ExpectTheSame(driver, {.draft_lens = {1}, .chunk = 100, .swap_every = 5});
   ExpectTheSame(driver, {.draft_lens = {0, GetParam().max_draft_len, 1, 3}, .chunk = 16});
+}
+
+// Steps with fewer rows than drafts: which drafts are verified depends on the neighbours' confidences, and no
+// token does.
+TEST_P(V4Engine, GivesTheSameTokensDraftsAndConfidencesInStepsThatCutDrafts) {
+  if (GetParam().drafter != &kDSpark) return;
+  for (const bool graphs : {false, true}) {
+    const auto engine = MakeEngine(GetParam(), /*drafts=*/true, graphs, /*cuts=*/true);
+    V4Driver driver(*engine);
+    ExpectTheSame(driver, {.draft_lens = {5}, .verify_lens = {1}});
+    ExpectTheSame(driver,
+                  {.draft_lens = {5, 3, 5}, .verify_lens = {2, 1, 4, 3}, .chunk = 16, .swap_every = 3});
+  }
 }
 
 TEST_P(V4Engine, CapturesTheSameStepAgain) {

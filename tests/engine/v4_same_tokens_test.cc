@@ -21,15 +21,15 @@ namespace {
 constexpr const char* kCheckpoints[] = {"deepseek_v4", "deepseek_v4_dspark"};
 constexpr int kDraftLens[] = {0, 1, 3, 7};
 // K, overlap, graphs (padded, none, exact sizes), batch, budget, reuse, small pool, draft caps, K changing on
-// the way, losses of the rank, sampled, ranks
+// the way, losses of the rank, sampled, ranks, cuts (none, by the policy, all)
 std::vector<int> Levels() {
   const bool cpu = TestBackend() == "cpu";  // of a GPU's ranks each needs a GPU of its own
-  return {4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, cpu ? 3 : 1};
+  return {4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, cpu ? 3 : 1, 3};
 }
 
 bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
 
-SameTokensCase CaseOf(const std::vector<int>& row) {
+SameTokensCase CaseOf(const std::vector<int>& row, bool dspark) {
   SameTokensCase c{.name = absl::StrCat("row [", absl::StrJoin(row, " "), "]"), .setting = {}};
   c.setting.draft_len = kDraftLens[row[0]];
   c.setting.overlap = row[1] == 0;
@@ -44,6 +44,9 @@ SameTokensCase CaseOf(const std::vector<int>& row) {
   if (row[9] == 1) c.setting.losses = {4, 11, 30};
   c.sampled = row[10] == 1;
   c.setting.ranks = 1 << row[11];
+  // Where drafts have no confidences, the policy is adaptive and nothing is cut.
+  if (row[12] == 1) c.setting.policy = dspark ? DraftPolicyKind::kConfidence : DraftPolicyKind::kAdaptive;
+  if (row[12] == 2 && dspark) c.setting.verify_len = 1;
   return c;
 }
 
@@ -83,9 +86,11 @@ class V4SameTokens : public SameTokensFixture, public ::testing::WithParamInterf
   V4SameTokens()
       : SameTokensFixture(LoadModelOnce(absl::StrCat("tests/golden/checkpoints/", GetParam())), V4Requests) {}
 
-  static std::vector<SameTokensCase> Cases(int strength, const std::vector<int>& levels) {
+  std::vector<SameTokensCase> Cases(int strength, const std::vector<int>& levels) const {
     std::vector<SameTokensCase> cases;
-    for (const std::vector<int>& row : CoveringArray(levels, strength)) cases.push_back(CaseOf(row));
+    for (const std::vector<int>& row : CoveringArray(levels, strength)) {
+      cases.push_back(CaseOf(row, DraftsInBlocks(model_.config)));
+    }
     return cases;
   }
 };
@@ -122,6 +127,24 @@ TEST_P(V4SameTokens, PrefixesAreFoundAsWithoutDrafts) {
     hits += run.requests[i].cached_tokens > 0;
   }
   EXPECT_GE(hits, 2);
+}
+
+// Long enough for the policy to try steps that cut drafts: it does so whatever the times of steps are.
+TEST_P(V4SameTokens, WhereThePolicyCutsDrafts) {
+  if (!DraftsInBlocks(model_.config)) return;
+  for (const bool overlap : {false, true}) {
+    Setting setting{.draft_len = 5, .overlap = overlap, .max_batch_size = 8};
+    setting.policy = DraftPolicyKind::kConfidence;
+    const std::vector<Request> requests = V4Requests(/*sampled=*/true);
+    const RunRecord plain = RunRequests(model_, {.mtp = false, .overlap = false}, requests);
+    const RunRecord run = RunRequests(model_, setting, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(run.requests[i].token_ids, plain.requests[i].token_ids) << "request " << i;
+    }
+    EXPECT_GT(run.load.cut_drafts, 0u);
+    EXPECT_GT(run.load.calibration_error, 0);
+    EXPECT_LT(run.load.calibration_error, 1);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, V4SameTokens, ::testing::ValuesIn(kCheckpoints),

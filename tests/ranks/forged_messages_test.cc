@@ -236,6 +236,12 @@ TEST_F(ForgedMessages, OfAResultLoseTheRank) {
        [](auto& m) { SlotOf(m, 1).set_drafts_verified(1); }},
       {"result.slots[1].relaxed_count: 3, allowed 0..2", [](auto& m) { SlotOf(m, 1).set_relaxed_count(3); }},
       {"result.slots[1].relaxed_count: -1", [](auto& m) { SlotOf(m, 1).set_relaxed_count(-1); }},
+      {"result.slots[0].confidences size: 2, allowed 3",
+       [](auto& m) { SlotOf(m, 0).add_confidences(1), SlotOf(m, 0).add_confidences(1); }},
+      {"result.slots[0].confidences[2]: nan, allowed -30..30",
+       [](auto& m) {
+         for (const float logit : {30.0f, -30.0f, std::nanf("")}) SlotOf(m, 0).add_confidences(logit);
+       }},
       {"result.slots[1].token_ids size of the step: 5, allowed 1..4",
        [](auto& m) {
          SlotOf(m, 1).add_token_ids(25);

@@ -41,9 +41,15 @@ Rig MakeRig(const std::string& checkpoint, bool vanilla) {
   loaded.config.kv_cache_config.tokens_per_block = 8;
   loaded.config.kv_cache_config.max_tokens = 512;
   loaded.config.kv_cache_config.host_cache_size = 1 << 20;
-  loaded.config.speculative_config.emplace().use_mtp_vanilla = vanilla;
+  SpeculativeConfig& speculative = loaded.config.speculative_config.emplace();
+  speculative.use_mtp_vanilla = vanilla;
   Rig rig;
   rig.model = *ReadModelConfig(loaded.config.model + "/config.json");
+  if (rig.model.drafts_in_blocks()) {
+    speculative = {.decoding_type = DecodingType::kDSpark,
+                   .max_draft_len = 3,
+                   .draft_policy = DraftPolicyKind::kConfidence};
+  }
   const ModelLimits limits = ModelLimitsOf(rig.model);
   EXPECT_TRUE(ResolveDefaults({}, &limits, loaded).ok());
   rig.built = *BuildRank(loaded.config, rig.model, *CreateRankDevice(loaded.config), {}, {});
@@ -217,6 +223,11 @@ class RandomPlans {
     for (const int32_t slot : rank.live_slots) {
       if (Pick(0, 9) == 0) rank.given_tokens.push_back({.slot = slot, .token_ids = Ids(1)});
     }
+    const bool cuts = options_.draft_policy.kind == DraftPolicyKind::kConfidence;
+    if (cuts && plan.draft_len > 1 && plan.decode_bucket > 0 && rank.given_tokens.empty()) {
+      plan.verify_rows = plan.decode_bucket * (1 + Pick(1, plan.draft_len - 1));
+      plan.calibration.assign(options_.max_draft_len, {.slope = 0.5f, .offset = 1});
+    }
   }
 
   const SchedulerOptions options_;
@@ -353,7 +364,8 @@ TEST_P(PlanCheckTest, WhatPassesRuns) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, PlanCheckTest,
-                         testing::Values(std::pair{"fp8", true}, std::pair{"deepseek_v4", false}),
+                         testing::Values(std::pair{"fp8", true}, std::pair{"deepseek_v4", false},
+                                         std::pair{"deepseek_v4_dspark", false}),
                          [](const auto& info) { return std::string(info.param.first); });
 
 // ---- the worker's executor ----

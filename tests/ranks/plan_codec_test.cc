@@ -35,6 +35,8 @@ IterationPlan FullPlan() {
   IterationPlan plan{.number = 1'000'000'000'007,
                      .draft_len = 3,
                      .acceptance = {.relaxed_topk = 5, .relaxed_delta = 0.25f, .forced_length = 1.5f},
+                     .verify_rows = 32,
+                     .calibration = {{.slope = 0.5f, .offset = -1.5f}},
                      .decode_bucket = 16,
                      .prefill_rows = {17, 0, 9},
                      .ended_prompts = {1, 0, 2}};
@@ -93,6 +95,7 @@ RankResult FullResult() {
                                    .logprob = -0.5f,
                                    .top = {{.token_id = 6, .logprob = -1.5f},
                                            {.token_id = 7, .logprob = -2.5f}}}},
+                     .confidences = {1.5f, -0.5f, 0.25f},
                      .nonfinite_logits = true}},
           .prefill_seconds = 0.5,
           .decode_seconds = 0.25,
@@ -122,6 +125,7 @@ TEST(PlanCodec, KnowsEveryField) {
   };
   expect_fields(*v1::WorkerPlan::descriptor(), MemberCount<IterationPlan>() - 1 + MemberCount<RankPlan>());
   expect_fields(*v1::PlanAcceptance::descriptor(), MemberCount<AcceptanceRule>());
+  expect_fields(*v1::PlanCalibration::descriptor(), MemberCount<DraftCalibration>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapOut>());
   expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapIn>());
   expect_fields(*v1::PlanGroupBlocks::descriptor(), MemberCount<CacheGroupBlocks>());

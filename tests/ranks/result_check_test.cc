@@ -241,7 +241,7 @@ TEST(ResultCheck, LetsThroughWhatCommitTakesAndEveryHonestResult) {
 TEST(ResultCheck, ReadsEveryField) {
   const auto fields = [](const google::protobuf::Descriptor& message) { return message.field_count(); };
   EXPECT_EQ(fields(*v1::WorkerResult::descriptor()), 5) << "replayed: either value is a possible truth";
-  EXPECT_EQ(fields(*v1::ResultSlot::descriptor()), 9);
+  EXPECT_EQ(fields(*v1::ResultSlot::descriptor()), 10);
   EXPECT_EQ(fields(*v1::ResultLogprob::descriptor()), 4);
 }
 

@@ -118,6 +118,8 @@ TEST(Frontend, EveryMetricExistsFromTheStart) {
                            "graph_replays_total",
                            "eager_steps_total",
                            "rewound_blocks_total",
+                           "spec_decode_calibration_error",
+                           "spec_decode_cut_tokens_total",
                            "config_reloads_total"}) {
     EXPECT_EQ(server.Metric(name, {{"model_name", "scripted"}}), 0) << name;
   }

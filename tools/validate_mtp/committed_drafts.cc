@@ -66,8 +66,8 @@ std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens,
   // t_P is not in the target's cache.
   const std::vector<float> target = Forward(MtpDevice::Part::kTarget, {tokens.begin(), tokens.end() - 1},
                                             /*first=*/0, prompt_len, {});
-  return device_.config().drafter == "DSpark" ? OfBlock(tokens, count)
-                                              : OfModule(tokens, prompt_len, count, target);
+  return device_.config().drafts_in_blocks() ? OfBlock(tokens, count)
+                                             : OfModule(tokens, prompt_len, count, target);
 }
 
 // One block from t_P; what it reads of the tokens before is in the cache.

@@ -166,7 +166,7 @@ class ServingDrafter {
 }  // namespace
 
 const DrafterKind& DrafterOf(const ModelConfig& config) {
-  return config.drafter == "DSpark" ? kDSpark : kEagle;
+  return config.drafts_in_blocks() ? kDSpark : kEagle;
 }
 
 absl::StatusOr<std::vector<Boundary>> CheckServingDrafter(Device& device, const ModelConfig& config,

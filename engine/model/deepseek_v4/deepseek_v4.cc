@@ -130,4 +130,11 @@ void DeepseekV4::TokenBias(Stream& stream, const int32_t* ids, Matrix<float> bia
   MarkovBias(ForwardOf(stream, Batch{}), weights_.dspark, dspark_activations_, ids, bias);
 }
 
+// HeadLogits leaves the streams, reduced to one, in `hidden`.
+void DeepseekV4::Confidence(Stream& stream, int first_row, const DraftConfidenceParams& p) const {
+  CHECK(has_stages());
+  StageConfidence(ForwardOf(stream, Batch{}), weights_.dspark, dspark_activations_,
+                  activations_.hidden.row_range(first_row, p.bucket), p);
+}
+
 }  // namespace foredraft

@@ -26,6 +26,7 @@ class DeepseekV4 : public Model {
                  Matrix<float> output) const override;
   void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
   void TokenBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const override;
+  void Confidence(Stream& stream, int first_row, const DraftConfidenceParams& p) const override;
   int module_count() const override { return weights_.module_count(); }
 
   // What the recipes of v4_layer.h take, for the parts of a forward that are run apart. MTP module i, or

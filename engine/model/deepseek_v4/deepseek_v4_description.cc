@@ -112,7 +112,9 @@ class Describer {
     Weight(w1, TableMember{&dspark.markov_w1},
            {Tensor(TensorKind::kMatrix, w1 + ".weight", {vocab, shape.markov_rank})});
     Plain(w2, vocab, shape.markov_rank, &dspark.markov_w2);
-    Unread("confidence_head.proj.weight", {1, hidden + shape.markov_rank}, "");
+    const std::string confidence = "confidence_head.proj";
+    Floats(confidence, Tensor(TensorKind::kMatrix, confidence + ".weight", {1, hidden + shape.markov_rank}),
+           &dspark.confidence);
   }
 
  private:

@@ -71,9 +71,10 @@ struct DSparkWeights {
   const float* main_norm = nullptr;  // [D]
   std::vector<V4LayerWeights> stages;
   HyperWeights hc_head;
-  const float* norm = nullptr;      // [D]
-  const bf16* markov_w1 = nullptr;  // [V, r]
-  PackedWeight markov_w2;           // [V, r]
+  const float* norm = nullptr;        // [D]
+  const bf16* markov_w1 = nullptr;    // [V, r]
+  PackedWeight markov_w2;             // [V, r]
+  const float* confidence = nullptr;  // [D + r]
 };
 
 struct V4Weights {

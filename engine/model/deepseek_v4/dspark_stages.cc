@@ -42,4 +42,12 @@ void MarkovBias(const Forward& f, const DSparkWeights& w, const DSparkActivation
   Linear(f, {.as_bf16 = rounded}, {.out = bias, .weight = w.markov_w2});
 }
 
+void StageConfidence(const Forward& f, const DSparkWeights& w, const DSparkActivations& a,
+                     Matrix<const float> hidden, DraftConfidenceParams p) {
+  p.hidden = hidden;
+  p.token_rows = a.markov.first_rows(hidden.rows);
+  p.weight = w.confidence;
+  f.ops.draft_confidence(f.stream, p);
+}
+
 }  // namespace foredraft

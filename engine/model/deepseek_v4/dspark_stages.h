@@ -32,4 +32,10 @@ void WriteStageKeys(const Forward& f, const DSparkWeights& w, const DSparkActiva
 void MarkovBias(const Forward& f, const DSparkWeights& w, const DSparkActivations& a, const int32_t* ids,
                 Matrix<float> bias);
 
+// The confidence in a draft (kernels/ops/draft_block.h), of the tokens before the drafts that MarkovBias took
+// last. hidden: [rows, D], before the last stage's norm, of the rows that the drafts come from. p: where it
+// goes.
+void StageConfidence(const Forward& f, const DSparkWeights& w, const DSparkActivations& a,
+                     Matrix<const float> hidden, DraftConfidenceParams p);
+
 }  // namespace foredraft

@@ -32,6 +32,7 @@ class DSparkDrafter : public Drafter {
   int block_rows_ = 0;  // G
   int noise_id_ = 0;
   int stage_count_ = 0;
+  bool confidences_ = false;       // whether anything reads them
   RowBuffers rows_;                // [B * G]
   int32_t* anchor_ids_ = nullptr;  // [B]: the token that the first draft follows
   Matrix<float> streams_;          // [B * G, W]: of the blocks
@@ -50,6 +51,7 @@ absl::StatusOr<std::unique_ptr<Drafter>> DSparkDrafter::Create(Device& device, c
   drafter->block_rows_ = shape.block_size;
   drafter->noise_id_ = shape.noise_token_id;
   drafter->stage_count_ = shape.stage_count;
+  drafter->confidences_ = options.cuts_drafts;
   RETURN_IF_ERROR(AllocateBuffer(device, rows, drafter->rows_));
   RETURN_IF_ERROR(AllocateBuffer(device, bucket, drafter->anchor_ids_));
   RETURN_IF_ERROR(AllocateBuffer(device, rows, OutputWidth(model), drafter->streams_));
@@ -104,6 +106,11 @@ void DSparkDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_c
     const Matrix<float> own = logits.row_range((draft - 1) * bucket, bucket);
     rank.model->TokenBias(stream, draft == 1 ? anchor_ids_ : picker_.draft_ids(), bias);
     ops.add(stream, {.out = own, .x = bias});
+    if (confidences_) {
+      rank.model->Confidence(
+          stream, (draft - 1) * bucket,
+          {.outputs = input.outputs, .slots = rank.slots.arrays(), .bucket = bucket, .draft_index = draft});
+    }
     picker_.Pick(rank, input, draft, own);
   }
 }
