@@ -96,9 +96,8 @@ const ConfigField kFields[] = {
      "Listener of its own for gateways (`vllm.grpc.engine.VllmEngine`), in plain text: for a daemon whose "
      "`grpc_address` has TLS."},
     {"server.http_address", MEMBER(c.server.http_address), Address(), kRestart, kDaemon, NoBits(), "none",
-     "Listener of OpenAI's API over HTTP ([clients.md](clients.md)), with the tokens, certificates and "
-     "limits "
-     "of `grpc_address`. Off loopback it needs what that needs."},
+     "Listener of OpenAI's API over HTTP, with a page to try it at `/` ([clients.md](clients.md)); with the "
+     "tokens, certificates and limits of `grpc_address`. Off loopback it needs what that needs."},
     {"server.cors_origins", MEMBER(c.server.cors_origins), Any(), kRestart, kDaemon, NoBits(), "none",
      "Origins whose pages a browser lets use `http_address`, like `[\"https://chat.example\"]`; `[\"*\"]` is "
      "every origin."},

@@ -118,6 +118,7 @@ Frontend::Frontend(const FrontendOptions& options, const AdminHooks& hooks)
       guard_(connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
       admin_guard_(admin_connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
       openai_(admission_, tokens_, health_, options.max_pending_tokens),
+      page_(openai_),
       // Probes have no tokens, and what they are told is no secret.
       pages_({{"/metrics", [this](const std::string& authorization) { return MetricsAnswer(authorization); }},
               {"/healthz", [this](const std::string&) { return Live(); }},
@@ -169,7 +170,7 @@ absl::Status Frontend::ListenHttp() {
   ASSIGN_OR_RETURN(http_listener_,
                    HttpListener::Open({.key = "server.http_address",
                                        .address = options_.server.http_address,
-                                       .service = &openai_,
+                                       .service = &page_,
                                        .connections = &connections_,
                                        .refused = [this] { metrics_->RecordRefusedConnection(); },
                                        .limits = ApiLimits(options_.server),

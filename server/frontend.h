@@ -38,6 +38,7 @@
 #include "server/http/http_pages.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
+#include "server/page/chat_page.h"
 
 namespace foredraft {
 
@@ -172,6 +173,7 @@ class Frontend {
   std::unique_ptr<GrpcListener> admin_listener_;  // with admin_address
   std::unique_ptr<GrpcListener> gateway_;         // with gateway_address
   OpenAiService openai_;
+  ChatPage page_;
   HttpPages pages_;
   ConnectionCount page_connections_;                // few, and never taken by clients of the API
   std::unique_ptr<HttpListener> metrics_listener_;  // with metrics_address

@@ -2,8 +2,10 @@
 
 #include <cstdio>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/grouped_digits.h"
 #include "base/log.h"
 #include "base/version.h"
@@ -28,6 +30,12 @@ std::string Drafts(const Config& config) {
   const SpeculativeConfig& speculative = *config.speculative_config;
   return absl::StrCat("up to ", speculative.max_draft_len, ", ", SelectedDrafter(config)->name, ", ",
                       speculative.use_relaxed_acceptance_for_thinking ? "relaxed while thinking" : "strict");
+}
+
+// "   page http://127.0.0.1:8000/", which a browser can open; not on a unix socket.
+std::string PageText(absl::string_view openai) {
+  if (openai.empty() || absl::StrContains(openai, "unix:")) return "";
+  return absl::StrCat("   page ", absl::StripSuffix(openai, "v1"));
 }
 
 }  // namespace
@@ -122,7 +130,8 @@ void StartScreen::WarmedUp(int graph_count, double seconds) {
 void StartScreen::Serving(const ServedAddresses& addresses) {
   Line(absl::StrCat("serving  grpc ", addresses.grpc, "   metrics http://", addresses.metrics, "/metrics",
                     addresses.openai.empty() ? "" : "   openai ", addresses.openai,
-                    addresses.gateway.empty() ? "" : "   gateway ", addresses.gateway));
+                    PageText(addresses.openai), addresses.gateway.empty() ? "" : "   gateway ",
+                    addresses.gateway));
 }
 
 }  // namespace foredraft

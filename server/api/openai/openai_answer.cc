@@ -96,6 +96,7 @@ const char* OriginName(TokenOrigin origin) {
   return "target";
 }
 
+// The bytes of a chat's tokens add up to its two texts, which markers of thinking are not in.
 void AddTokens(const OutputDelta& delta, json& choice) {
   json origins = json::array();
   json bytes = json::array();
@@ -108,21 +109,36 @@ void AddTokens(const OutputDelta& delta, json& choice) {
   choice["token_text_bytes"] = std::move(bytes);
 }
 
+// foredraft.v1's Speculation so far, and at the end its Timing.
+void AddFigures(const RequestStats& stats, bool has_ended, json& choice) {
+  choice["speculation"] = {{"steps", stats.steps},
+                           {"draft_tokens", stats.draft_tokens},
+                           {"accepted_tokens", stats.accepted_tokens}};
+  if (!has_ended) return;
+  choice["timing"] = {{"queue_ms", stats.queue_ms},
+                      {"ttft_ms", stats.ttft_ms},
+                      {"total_ms", stats.total_ms},
+                      {"tokens_per_second", stats.tokens_per_second()}};
+}
+
 // `content`: the message, its delta, or the text.
 json ChoiceOf(const AnswerShape& shape, int index, json content, const OutputDelta& delta,
-              const OutputEnd* end, const ResponseLabels& labels, int64_t& characters) {
+              const OutputEnd* end, const ResponseLabels& labels, ChoiceProgress& progress) {
   const bool chat = shape.kind == OpenAiKind::kChat;
   const char* name = !chat ? "text" : content.contains("delta") ? "delta" : "message";
   json choice = {{"index", index}, {name, std::move(chat ? content[name] : content)}};
   choice["logprobs"] = !shape.has_logprobs ? json(nullptr)
                        : chat              ? ChatLogprobs(shape, delta)
-                                           : CompletionLogprobs(shape, delta, characters);
+                                           : CompletionLogprobs(shape, delta, progress.characters);
   choice["finish_reason"] = FinishOf(end);
   if (end != nullptr) {
     choice["stop_reason"] = StopOf(end);
     choice["seed"] = labels.seed;
   }
-  if (shape.return_token_ids) AddTokens(delta, choice);
+  if (shape.return_token_ids) {
+    AddTokens(delta, choice);
+    AddFigures(delta.stats, end != nullptr, choice);
+  }
   return choice;
 }
 
@@ -200,8 +216,7 @@ std::string ChunkEvent(const AnswerShape& shape, int index, const OutputDelta& d
   if (!says_something) return "";
   progress.has_begun = true;
   json event = Envelope(shape, /*is_chunk=*/true);
-  event["choices"].push_back(
-      ChoiceOf(shape, index, std::move(content), delta, end, labels, progress.characters));
+  event["choices"].push_back(ChoiceOf(shape, index, std::move(content), delta, end, labels, progress));
   if (shape.include_usage) event["usage"] = nullptr;
   return Event(event);
 }
@@ -227,7 +242,7 @@ std::string WholeBody(const AnswerShape& shape, const std::vector<ChoiceEnd>& ch
       content = choice.whole.text;
     }
     body["choices"].push_back(ChoiceOf(shape, static_cast<int>(i), std::move(content), choice.whole,
-                                       &choice.end, choice.labels, progress.characters));
+                                       &choice.end, choice.labels, progress));
     stats.push_back(choice.whole.stats);
   }
   body["usage"] = UsageOf(stats, choices_per_prompt);
@@ -241,7 +256,8 @@ json ModelOf(const ModelCard& card, int64_t created) {
           {"object", "model"},
           {"created", created},
           {"owned_by", "foredraft"},
-          {"max_model_len", card.max_seq_len}};
+          {"max_model_len", card.max_seq_len},
+          {"max_draft_len", card.max_draft_len}};
 }
 
 struct ErrorKind {

@@ -52,8 +52,12 @@ OutputDelta WithLogprobs(OutputDelta delta) {
                  .completion_tokens = static_cast<int>(delta.token_ids.size()),
                  .cached_tokens = 2,
                  .thinking_tokens = 1,
+                 .steps = 1,
                  .draft_tokens = 5,
-                 .accepted_tokens = 3};
+                 .accepted_tokens = 3,
+                 .queue_ms = 1,
+                 .ttft_ms = 2,
+                 .total_ms = 10};
   return delta;
 }
 
@@ -76,6 +80,9 @@ TEST(OpenAiAnswer, AWholeChatHasThinkingApartAndLogprobsPerToken) {
   EXPECT_EQ(choice["token_ids"], ids);
   EXPECT_EQ(choice["token_origins"], json(std::vector<std::string>(ids.size(), "target")));
   EXPECT_EQ(choice["token_text_bytes"].size(), ids.size());
+  EXPECT_EQ(choice["speculation"], (json{{"steps", 1}, {"draft_tokens", 5}, {"accepted_tokens", 3}}));
+  EXPECT_EQ(choice["timing"],
+            (json{{"queue_ms", 1.0}, {"ttft_ms", 2.0}, {"total_ms", 10.0}, {"tokens_per_second", 500.0}}));
   const json& content = choice["logprobs"]["content"];
   ASSERT_EQ(content.size(), ids.size());
   EXPECT_EQ(content[0]["top_logprobs"][0]["token"], content[0]["token"]);
@@ -109,12 +116,18 @@ TEST(OpenAiAnswer, TextOffsetsGoOnFromChunkToChunk) {
 
 TEST(OpenAiAnswer, AStreamsFirstChunkHasTheRoleAndEmptyOnesAreLeftOut) {
   AnswerShape shape = ShapeOf(OpenAiKind::kChat);
-  shape.has_logprobs = shape.return_token_ids = false;
+  shape.has_logprobs = false;
   const ResponseLabels labels;
   ChoiceProgress progress;
-  const json first =
-      json::parse(ChunkEvent(shape, 0, DeltaOf(Ids("1")), nullptr, labels, progress).substr(6));
+  json first = json::parse(ChunkEvent(shape, 0, DeltaOf(Ids("1")), nullptr, labels, progress).substr(6));
   EXPECT_EQ(first["choices"][0]["delta"], (json{{"role", "assistant"}, {"content", "1"}}));
+  EXPECT_TRUE(first["choices"][0].contains("speculation"));
+  EXPECT_FALSE(first["choices"][0].contains("timing"));  // only at the end
+  shape.return_token_ids = false;
+  first = json::parse(ChunkEvent(shape, 0, DeltaOf(Ids("1")), nullptr, labels, progress).substr(6));
+  for (const char* asked : {"token_ids", "token_origins", "token_text_bytes", "speculation"}) {
+    EXPECT_FALSE(first["choices"][0].contains(asked)) << asked;
+  }
   EXPECT_EQ(ChunkEvent(shape, 0, {}, nullptr, labels, progress), "");
   const OutputEnd end{.finish = FinishReason::kLength};
   const json last = json::parse(ChunkEvent(shape, 0, {}, &end, labels, progress).substr(6));
