@@ -1,3 +1,4 @@
+#include <termios.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/visible_text.h"
 #include "client/answer_text.h"
@@ -15,6 +17,7 @@
 #include "client/commands.h"
 #include "client/generate_report.h"
 #include "client/interrupt.h"
+#include "client/line_editor.h"
 #include "client/terminal.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
@@ -23,7 +26,14 @@ namespace {
 
 constexpr char kHelp[] =
     "/reset  forget the conversation     /system TEXT  set the system message\n"
-    "/stats  of the last answer          /exit         or Ctrl-D; Ctrl-C ends an answer\n";
+    "/stats  of the last answer          /exit         or Ctrl-D, or Ctrl-C twice\n"
+    "Ctrl-C ends an answer, which stays in the conversation, and drops what is typed. The arrows, Ctrl-A, "
+    "Ctrl-E,\n"
+    "Ctrl-W and Ctrl-R edit and find earlier messages. What is pasted is one message, line breaks "
+    "included.\n";
+constexpr char kCtrlC[] =
+    "Ctrl-C once more, Ctrl-D or /exit leaves; during an answer Ctrl-C ends the answer\n";
+constexpr char kNoHistory[] = "none";
 
 struct ChatOptions {
   ServerAddress server;
@@ -31,6 +41,7 @@ struct ChatOptions {
   std::optional<int32_t> max_tokens;
   SamplingOptions sampling;
   std::optional<uint64_t> seed;
+  std::optional<std::string> history;  // a file, or kNoHistory
 };
 
 // A conversation on the terminal. Where stdout is not one, only answers are printed, without thinking.
@@ -48,34 +59,71 @@ class Conversation {
     if (terminal_) {
       printf("%s at %s; /help lists commands\n", VisibleText(model).c_str(), options_.server.address.c_str());
     }
-    std::string line;
-    for (;;) {
-      if (terminal_) fputs("> ", stdout);
-      fflush(stdout);
-      if (!std::getline(std::cin, line)) break;
-      absl::StripAsciiWhitespace(&line);
-      if (line.empty()) continue;
-      if (line == "/exit") break;
-      if (line[0] == '/') {
-        Command(line);
+    RETURN_IF_ERROR(OpenEditor());
+    std::string message;
+    while (NextMessage(message)) {
+      absl::StripAsciiWhitespace(&message);
+      if (message.empty()) continue;
+      if (message == "/exit") break;
+      if (message[0] == '/' && message.find('\n') == std::string::npos) {
+        Command(message);
         continue;
       }
-      const absl::Status status = Answer(line);
+      const absl::Status status = Answer(message);
       if (!status.ok() && !terminal_) return status;
       if (!status.ok()) Fail(status);
     }
-    if (terminal_ && std::cin.eof()) printf("\n");
     return absl::OkStatus();
   }
 
  private:
+  absl::Status OpenEditor() {
+    if (!terminal_) return absl::OkStatus();
+    editor_.emplace("> ");
+    if (options_.history == kNoHistory) return absl::OkStatus();
+    if (options_.history.has_value()) {
+      const absl::Status kept = editor_->KeepHistoryIn(*options_.history);
+      return absl::Status(kept.code(), kept.ok() ? "" : absl::StrCat("--history: ", kept.message()));
+    }
+    // Without a home, or in one that cannot be written, this conversation alone is remembered.
+    if (const std::string file = DefaultHistoryFile(); !file.empty()) {
+      editor_->KeepHistoryIn(file).IgnoreError();
+    }
+    return absl::OkStatus();
+  }
+
+  // False: the conversation ends.
+  bool NextMessage(std::string& message) {
+    fflush(stdout);
+    if (!editor_.has_value()) return static_cast<bool>(std::getline(std::cin, message));
+    for (bool is_second = false;;) {
+      switch (editor_->Read(message)) {
+        case LineEditor::Event::kMessage:
+          return true;
+        case LineEditor::Event::kEnd:
+          Print("\n");
+          return false;
+        case LineEditor::Event::kCtrlC:
+          if (is_second) return false;
+          is_second = true;
+          Print(kCtrlC);
+          break;
+        case LineEditor::Event::kDiscarded:
+          is_second = false;
+          break;
+      }
+    }
+  }
+
   absl::StatusOr<std::string> ModelName() {
     const auto context = std::make_shared<grpc::ClientContext>();
     interrupt_.Watch(context);
     v1::GetModelResponse model;
     const grpc::Status status = stub_->GetModel(context.get(), {}, &model);
     interrupt_.Watch(nullptr);
-    if (!status.ok()) return CallError(options_.server.address, status);
+    if (!status.ok()) {
+      return WithListener(CallError(options_.server.address, status), options_.server.address);
+    }
     return model.name();
   }
 
@@ -135,6 +183,7 @@ class Conversation {
       turns_.pop_back();
       return CallError(options_.server.address, status);
     }
+    if (cancelled && terminal_) Print("(ended by Ctrl-C; what there is of it stays in the conversation)\n");
     turns_.push_back(answer.empty() ? " " : answer);
     return absl::OkStatus();
   }
@@ -149,13 +198,18 @@ class Conversation {
   const bool terminal_ = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   const bool colour_ = terminal_ && HasColour(STDOUT_FILENO);
   Interrupt& interrupt_;
+  std::optional<LineEditor> editor_;  // on a terminal
   std::string system_;
   std::vector<std::string> turns_;  // user, assistant, user, ...
   std::optional<GenerateReport> report_;
 };
 
 absl::Status Chat(const ChatOptions& options) {
-  Interrupt interrupt([] {  // at the prompt
+  termios modes{};
+  const bool has_modes = tcgetattr(STDIN_FILENO, &modes) == 0;
+  // At the prompt Ctrl-C is a key: this is a signal from elsewhere.
+  Interrupt interrupt([has_modes, modes] {
+    if (has_modes) tcsetattr(STDIN_FILENO, TCSADRAIN, &modes);
     fputs("\n", stdout);
     fflush(stdout);
     _exit(0);
@@ -177,6 +231,11 @@ void AddChat(CLI::App& app, int* exit_code) {
                       "tokens of an answer at most [what max_seq_len leaves]");
   options->sampling.Add(*command);
   command->add_option("--seed", options->seed, "the same seed gives the same answers");
+  command
+      ->add_option("--history", options->history,
+                   "file with earlier messages, for the arrow keys; none keeps none "
+                   "[~/.local/state/foredraft/chat_history]")
+      ->type_name("FILE");
   command->callback([options, exit_code] {
     const absl::Status status = Chat(*options);
     *exit_code = status.ok() ? 0 : Fail(status);

@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/client_interceptor.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -12,9 +13,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/http_get.h"
 
 namespace foredraft {
 namespace {
+
+constexpr char kNobodyAnswers[] = "nobody answers: is `foredraft serve` running?";
+constexpr std::chrono::milliseconds kListenerAnswer(1000);
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -77,6 +82,12 @@ absl::StatusOr<std::string> ReadToken(const ServerAddress& server) {
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& server,
                                                            const grpc::ChannelArguments& arguments) {
+  if (absl::StrContains(server.address, "http://") || absl::StrContains(server.address, "https://")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(server.address,
+                     ": is a URL, for clients of OpenAI's API; this command speaks gRPC: "
+                     "allowed HOST:PORT of server.grpc_address, by default 127.0.0.1:50051"));
+  }
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, ClientCredentials(server));
   ASSIGN_OR_RETURN(const std::string token, ReadToken(server));
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
@@ -90,8 +101,32 @@ absl::Status CallError(const std::string& address, const grpc::Status& status) {
   // gRPC's words for a connection that was refused; a daemon that answers has its own.
   const bool nobody = code == absl::StatusCode::kUnavailable &&
                       absl::StrContains(status.error_message(), "failed to connect to all addresses");
-  const std::string text = nobody ? "nobody answers: is `foredraft serve` running?" : status.error_message();
+  const std::string text = nobody ? kNobodyAnswers : status.error_message();
   return absl::Status(code, absl::StrCat(address, ": ", absl::StatusCodeToString(code), " ", text));
+}
+
+absl::Status WithListener(const absl::Status& status, const std::string& address) {
+  if (!absl::IsUnavailable(status) || !absl::StrContains(status.message(), kNobodyAnswers)) return status;
+  const absl::StatusOr<HttpPage> metrics = HttpFetch(address, "/metrics", kListenerAnswer, "");
+  std::string what;
+  if (metrics.ok() && absl::StrContains(metrics->body, "foredraft_")) {
+    what = "the page of metrics (server.metrics_address)";
+  } else if (metrics.ok()) {
+    const absl::StatusOr<HttpPage> health = HttpFetch(address, "/health", kListenerAnswer, "");
+    what = health.ok() && absl::StrContains(health->body, "\"status\"") ? "OpenAI's API (server.http_address)"
+                                                                        : "something that speaks HTTP";
+  } else if (absl::StrContains(metrics.status().message(), "nobody answers") ||
+             absl::IsInvalidArgument(metrics.status())) {
+    return status;
+  } else {
+    return absl::UnavailableError(absl::StrCat(
+        address,
+        ": something listens here, but no gRPC connection comes about: is it server.grpc_address, and "
+        "does it ask for TLS (--tls-ca)?"));
+  }
+  return absl::UnavailableError(absl::StrCat(address, ": here is ", what,
+                                             "; this command speaks gRPC: allowed server.grpc_address, by "
+                                             "default 127.0.0.1:50051"));
 }
 
 }  // namespace foredraft

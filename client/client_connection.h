@@ -24,12 +24,17 @@ struct ServerAddress {
 // The first line of the token's file, else FOREDRAFT_TOKEN; empty where neither is given.
 absl::StatusOr<std::string> ReadToken(const ServerAddress& server);
 
-// A channel whose calls carry the token, if there is one. The error names the file that cannot be read.
+// A channel whose calls carry the token, if there is one. The error names the file that cannot be read, or
+// the URL that was given as an address.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& server,
                                                            const grpc::ChannelArguments& arguments = {});
 
 // "127.0.0.1:50051: UNAVAILABLE <what the daemon or gRPC says>", with the call's code. Where no daemon
 // listens, it asks whether one runs.
 absl::Status CallError(const std::string& address, const grpc::Status& status);
+
+// The same error where a daemon answered or nothing listens. Where something else listens at `address`, its
+// text says what: the page of metrics, OpenAI's API. Asks it over HTTP, for 2 s at most.
+absl::Status WithListener(const absl::Status& status, const std::string& address);
 
 }  // namespace foredraft

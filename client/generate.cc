@@ -158,13 +158,14 @@ absl::Status Generate(const GenerateOptions& options) {
                                                                           : "");
   if (report.finish_reason().empty()) {
     if (!options.json && report.has_text()) printf("\n");
-    return CallError(options.server.address, status);
+    return WithListener(CallError(options.server.address, status), options.server.address);
   }
+  report.SetTokenTexts(TokenTexts(*stub, report.logprob_ids()));
   if (options.json) {
-    report.SetTokenTexts(TokenTexts(*stub, report.logprob_ids()));
     printf("%s\n", report.Json().c_str());
   } else {
     printf("\n");
+    if (options.logprobs) printf("\n%s", report.LogprobsTable().c_str());
     fflush(stdout);
     if (options.show_drafts) fprintf(stderr, "%s\n", text.Legend().c_str());
     fprintf(stderr, "%s\n", report.Summary().c_str());
@@ -183,7 +184,7 @@ void AddGenerate(CLI::App& app, int* exit_code) {
   CLI::Option_group* input = command->add_option_group("Input");
   input->add_option("--prompt", options->prompt, "text to continue; - reads stdin")->type_name("T");
   CLI::Option* chat =
-      input->add_option("--chat", options->chat, "a user's message; - reads stdin")->type_name("T");
+      input->add_option("message,--chat", options->chat, "a user's message; - reads stdin")->type_name("T");
   input->add_option("--token-ids", options->token_ids, "token ids, used as they are")
       ->delimiter(',')
       ->type_name("1,2,3");
@@ -210,7 +211,7 @@ void AddGenerate(CLI::App& app, int* exit_code) {
       ->allow_extra_args(false);
   command->add_flag("--ignore-eos", options->ignore_eos, "do not stop at the end-of-text token");
   command->add_option("--logprobs", options->logprobs,
-                      "print this many top logprobs per token, 0..20 (with --json)");
+                      "print each token with its logprob and this many likely ones, 0..20");
   command->add_option("--max-draft-tokens", options->max_draft_tokens,
                       "drafts per step at most, 0..7 [the daemon's choice]");
   command->add_option("--timeout", options->timeout_s, "seconds after which the daemon ends the request")

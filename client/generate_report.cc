@@ -1,11 +1,15 @@
 #include "client/generate_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/visible_text.h"
+#include "client/measure/table.h"
 
 namespace foredraft {
 namespace {
@@ -47,6 +51,16 @@ Json OriginsJson(const v1::GenerateChunk& whole) {
   }
   return all;
 }
+
+// What a column shows of a token: its text in quotes, or its id where it has none.
+std::string TokenCell(int32_t id, const TokenTextMap& texts) {
+  const auto text = texts.find(id);
+  if (text == texts.end() || text->second.empty()) return absl::StrCat("#", id);
+  return VisibleText(Json(text->second).dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// "-0.105"; of a certain token "0.000", without the sign.
+std::string LogprobCell(double logprob) { return absl::StrFormat("%.3f", Rounded(logprob) + 0.0); }
 
 }  // namespace
 
@@ -167,6 +181,23 @@ std::string GenerateReport::Summary() const {
   if (speculation.forced()) text += "   FORCED: not the model's tokens";
   absl::StrAppendFormat(&text, "   seed %u   request %s", whole_.seed(), whole_.request_id());
   return text;
+}
+
+std::string GenerateReport::LogprobsTable() const {
+  size_t most = 0;
+  for (const v1::TokenLogprob& token : whole_.logprobs()) most = std::max<size_t>(most, token.top_size());
+  std::vector<std::string> head = {"token", "logprob"};
+  for (size_t i = 0; i < most; ++i) head.push_back(absl::StrCat("top ", i + 1));
+  Table table(head);
+  for (const v1::TokenLogprob& token : whole_.logprobs()) {
+    std::vector<std::string> row = {TokenCell(token.token_id(), token_texts_), LogprobCell(token.logprob())};
+    for (const v1::TopLogprob& top : token.top()) {
+      row.push_back(absl::StrCat(TokenCell(top.token_id(), token_texts_), " ", LogprobCell(top.logprob())));
+    }
+    row.resize(head.size());
+    table.Add(std::move(row));
+  }
+  return table.Text();
 }
 
 }  // namespace foredraft

@@ -23,10 +23,12 @@ class GenerateReport {
   const std::string& finish_reason() const { return whole_.finish_reason(); }
   bool has_text() const { return !whole_.text().empty() || !whole_.thinking().empty(); }
   std::set<int32_t> logprob_ids() const;  // every token of the logprobs
-  // Adds `token`, the text of each id alone, to the logprobs of Json.
+  // Adds `token`, the text of each id alone, to the logprobs of Json and of LogprobsTable.
   void SetTokenTexts(std::map<int32_t, std::string> texts) { token_texts_ = std::move(texts); }
   std::string Json() const;     // one object, on one line
   std::string Summary() const;  // for people
+  // A row per token: its text, its logprob, and the likely ones at its place. For people.
+  std::string LogprobsTable() const;
 
  private:
   using Clock = std::chrono::steady_clock;

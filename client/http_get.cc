@@ -14,6 +14,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace foredraft {
 namespace {
@@ -33,7 +34,7 @@ class PageReader {
     parser_.body_limit(kMaxPageBytes);
   }
 
-  // The body of an answer with status 200, or why there is none.
+  // Reads the answer, or says why there is none.
   error_code Read(const http::request<http::empty_body>& request) {
     error_code result;
     const auto addresses = net::ip::tcp::resolver(io_).resolve(host_, port_, result);
@@ -62,10 +63,14 @@ class PageReader {
   http::response_parser<http::string_body> parser_;
 };
 
+absl::Status Failed(const std::string& address, const std::string& path, const std::string& why) {
+  return absl::UnavailableError(absl::StrCat("http://", address, path, ": ", why));
+}
+
 }  // namespace
 
-absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path,
-                                    std::chrono::milliseconds timeout, const std::string& token) {
+absl::StatusOr<HttpPage> HttpFetch(const std::string& address, const std::string& path,
+                                   std::chrono::milliseconds timeout, const std::string& token) {
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
@@ -74,19 +79,23 @@ absl::StatusOr<std::string> HttpGet(const std::string& address, const std::strin
   }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  const auto failed = [&](const std::string& why) {
-    return absl::UnavailableError(absl::StrCat("http://", address, path, ": ", why));
-  };
   http::request<http::empty_body> request(http::verb::get, path, 11);
   request.set(http::field::host, address);
   request.set(http::field::connection, "close");
   if (!token.empty()) request.set(http::field::authorization, absl::StrCat("Bearer ", token));
   PageReader reader(std::move(host), absl::StrCat(port), timeout);
   if (const error_code error = reader.Read(request); error) {
-    return failed(error == net::error::connection_refused ? "nobody answers" : error.message());
+    return Failed(address, path,
+                  error == net::error::connection_refused ? "nobody answers" : error.message());
   }
-  if (reader.status() != 200) return failed(absl::StrCat("status ", reader.status()));
-  return reader.TakeBody();
+  return HttpPage{.status = reader.status(), .body = reader.TakeBody()};
+}
+
+absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path,
+                                    std::chrono::milliseconds timeout, const std::string& token) {
+  ASSIGN_OR_RETURN(HttpPage page, HttpFetch(address, path, timeout, token));
+  if (page.status != 200) return Failed(address, path, absl::StrCat("status ", page.status));
+  return std::move(page.body);
 }
 
 }  // namespace foredraft

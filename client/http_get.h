@@ -1,6 +1,6 @@
 #pragma once
 
-// Gets a page over plain HTTP: the page of metrics, for `foredraft top`.
+// Gets a page over plain HTTP: the page of metrics, for `foredraft top`, and what tells HTTP from gRPC.
 
 #include <chrono>
 #include <string>
@@ -8,6 +8,15 @@
 #include "absl/status/statusor.h"
 
 namespace foredraft {
+
+struct HttpPage {
+  int status = 0;
+  std::string body;
+};
+
+// What is at http://ADDRESS/PATH, whatever its status. Otherwise as HttpGet.
+absl::StatusOr<HttpPage> HttpFetch(const std::string& address, const std::string& path,
+                                   std::chrono::milliseconds timeout, const std::string& token);
 
 // The body at http://ADDRESS/PATH; `address` is HOST:PORT. Sends `token`, unless empty, as a bearer token.
 // Waits `timeout` in all. Errors name the address.

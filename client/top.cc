@@ -55,8 +55,9 @@ class TopClient {
 
   absl::StatusOr<TopServer> Describe() {
     TopServer server{.address = options_.server.address};
-    RETURN_IF_ERROR(Call(
-        [&](grpc::ClientContext* context) { return generation_->GetModel(context, {}, &server.model); }));
+    RETURN_IF_ERROR(WithListener(
+        Call([&](grpc::ClientContext* context) { return generation_->GetModel(context, {}, &server.model); }),
+        options_.server.address));
     v1::GetConfigResponse config;
     RETURN_IF_ERROR(
         Call([&](grpc::ClientContext* context) { return admin_->GetConfig(context, {}, &config); }));

@@ -31,7 +31,7 @@ absl::StatusOr<v1::GetModelResponse> GetModel(const ServerAddress& server) {
   context.set_deadline(DeadlineIn(kConnectDeadline));
   v1::GetModelResponse model;
   const grpc::Status status = v1::GenerationService::NewStub(channel)->GetModel(&context, {}, &model);
-  if (!status.ok()) return CallError(server.address, status);
+  if (!status.ok()) return WithListener(CallError(server.address, status), server.address);
   return model;
 }
 

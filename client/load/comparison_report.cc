@@ -16,9 +16,13 @@ using Kind = RunMetric::Column::Kind;
 
 constexpr size_t kMaxDifferencesShown = 10;
 
+std::string RangeText(const Summary& ratio) {
+  return absl::StrFormat("%.2f (%.2f..%.2f)", ratio.p50, ratio.min, ratio.max);
+}
+
 std::string RatioText(const Summary& ratio) {
   if (ratio.count == 0) return "-";
-  return absl::StrFormat("x %.2f (%.2f..%.2f)", ratio.p50, ratio.min, ratio.max);
+  return absl::StrCat("x ", RangeText(ratio));
 }
 
 std::string SettingsTable(const Comparison& comparison) {
@@ -181,18 +185,21 @@ std::string TextReport(const ComparisonReport& report) {
 }
 
 std::string ResultText(const Comparison& comparison) {
+  // The best of the others; the first setting has no ratio to itself.
   size_t best = 0;
-  Summary best_ratio;
+  Summary ratio;
   for (size_t i = 1; i < comparison.settings.size(); ++i) {
-    const Summary ratio = comparison.MetricsOf(i)[0].ratio;
-    if (ratio.p50 <= std::max(best_ratio.p50, 1.0)) continue;
+    const Summary other = comparison.MetricsOf(i)[0].ratio;
+    if (other.count == 0 || (best > 0 && other.p50 <= ratio.p50)) continue;
     best = i;
-    best_ratio = ratio;
+    ratio = other;
   }
-  const std::string& name = comparison.settings[best].name;
-  if (best == 0) return absl::StrCat(name, " gives the most output tok/s");
-  return absl::StrFormat("%s gives %.2f (%.2f..%.2f) times the output tok/s of %s", name, best_ratio.p50,
-                         best_ratio.min, best_ratio.max, comparison.settings[0].name);
+  const std::string& first = comparison.settings[0].name;
+  if (best == 0) return absl::StrCat(first, " gives the most output tok/s");
+  const std::string gives = absl::StrFormat("%s gives %s times the output tok/s of %s",
+                                            comparison.settings[best].name, RangeText(ratio), first);
+  if (ratio.min < 1 && ratio.max > 1) return absl::StrCat("no clear difference: ", gives);
+  return ratio.p50 > 1 ? gives : absl::StrCat(first, " gives the most output tok/s");
 }
 
 std::string NotesText(const ComparisonReport& report) {

@@ -30,7 +30,8 @@ struct Nearest {
   int distance = std::numeric_limits<int>::max();
 
   void Consider(std::string_view wanted, const std::string& candidate) {
-    const int candidate_distance = EditDistance(wanted, candidate);
+    // A name that was begun is nearer than one that is spelt alike.
+    const int candidate_distance = candidate.starts_with(wanted) ? 1 : EditDistance(wanted, candidate);
     if (candidate_distance < distance) *this = {.name = candidate, .distance = candidate_distance};
   }
   // A name of which half the letters must change was not meant to be the nearest one.

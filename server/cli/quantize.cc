@@ -1,7 +1,4 @@
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <iterator>
 #include <memory>
@@ -9,43 +6,17 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
-#include "base/log.h"
 #include "base/status_macros.h"
+#include "server/cli/byte_progress.h"
 #include "server/cli/commands.h"
-#include "server/cli/progress_bar.h"
 #include "tools/quantize/quantize_checkpoint.h"
 
 namespace foredraft {
 namespace {
 
-// A bar on a terminal, otherwise a log line every 10%.
-class QuantizeProgress {
- public:
-  void Show(int64_t done_bytes, int64_t total_bytes) {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    if (terminal_) {
-      fprintf(stderr, "\rquantizing  %s   %.1f s", ProgressBar(done_bytes, total_bytes).c_str(), seconds);
-      if (done_bytes == total_bytes) fprintf(stderr, "\n");
-      fflush(stderr);
-      return;
-    }
-    const int64_t tenths = done_bytes * 10 / std::max<int64_t>(total_bytes, 1);
-    if (tenths == logged_tenths_) return;
-    logged_tenths_ = tenths;
-    LogLine(LogLevel::kInfo, absl::StrFormat("quantizing  %d%%  %s / %s MB   %.1f s", tenths * 10,
-                                             Megabytes(done_bytes), Megabytes(total_bytes), seconds));
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  int64_t logged_tenths_ = 0;
-};
-
 absl::Status Quantize(const QuantizeOptions& options) {
-  QuantizeProgress progress;
+  ByteProgress progress("quantizing");
   const auto show = [&](int64_t done_bytes, int64_t total_bytes) { progress.Show(done_bytes, total_bytes); };
   ASSIGN_OR_RETURN(const QuantizeReport report, QuantizeCheckpoint(options, show));
   QuantizationError sum;

@@ -57,6 +57,7 @@ class SignalThread {
       } else if (daemon.loaded()) {
         daemon.RequestDrain();
       } else {
+        KeepBelowLog("");
         Log(LogLevel::kInfo, "stopped while loading");
         _exit(0);  // no request was accepted yet
       }

@@ -1,7 +1,5 @@
 #include "server/cli/start_screen.h"
 
-#include <cstdio>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +9,7 @@
 #include "base/version.h"
 #include "engine/spec/drafter_kinds.h"
 #include "server/cli/progress_bar.h"
+#include "server/output/request_log.h"
 
 namespace foredraft {
 namespace {
@@ -42,7 +41,7 @@ std::string PageText(absl::string_view openai) {
 
 void StartScreen::Line(const std::string& text) const {
   if (terminal_) {
-    fprintf(stderr, "%s\n", text.c_str());
+    ShowLine(text);
   } else {
     LogLine(LogLevel::kInfo, text);
   }
@@ -91,10 +90,13 @@ void StartScreen::Loading(int rank, int64_t done_bytes, int64_t total_bytes) {
                           Megabytes(total_bytes), progress.seconds()));
 }
 
-// Redraws one line per rank over the previous lines and leaves the cursor at the end of the last one.
-void StartScreen::DrawBars() {
-  if (drawn_ && ranks_.size() > 1) fprintf(stderr, "\x1b[%zuA", ranks_.size() - 1);
-  drawn_ = true;
+StartScreen::~StartScreen() {
+  if (terminal_) KeepBelowLog("");  // of a start that failed
+}
+
+// A line per rank, below the log.
+void StartScreen::DrawBars() const {
+  std::string lines;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const Progress& progress = ranks_[rank];
     const std::string state =
@@ -102,29 +104,23 @@ void StartScreen::DrawBars() {
             ? "has not begun"
             : absl::StrFormat("%s   %.1f s", ProgressBar(progress.done_bytes, progress.total_bytes),
                               progress.seconds());
-    fprintf(stderr, "%s\r\x1b[K%s  %s", rank > 0 ? "\n" : "", Label(static_cast<int>(rank)).c_str(),
-            state.c_str());
+    absl::StrAppend(&lines, rank > 0 ? "\n" : "", Label(static_cast<int>(rank)), "  ", state);
   }
-  fflush(stderr);
+  KeepBelowLog(absl::StrCat(lines, warm_up_));
 }
 
-// On a terminal the line begins here and WarmedUp ends it.
 void StartScreen::WarmingUp() {
-  warming_up_ = true;
-  if (terminal_) {
-    fprintf(stderr, "              warm-up ");
-  } else {
-    LogLine(LogLevel::kInfo, "warm-up  every step runs for the first time");
-  }
+  if (!terminal_) return LogLine(LogLevel::kInfo, "warm-up  every step runs for the first time");
+  warm_up_ = "              warm-up ";
+  DrawBars();
 }
 
 void StartScreen::WarmedUp(int graph_count, double seconds) {
   const std::string text = absl::StrFormat("%d graphs, %.1f s", graph_count, seconds);
-  if (terminal_) {
-    fprintf(stderr, "%s%s\n", warming_up_ ? "" : "              warm-up ", text.c_str());
-  } else {
-    LogLine(LogLevel::kInfo, absl::StrCat("warm-up ", text));
-  }
+  if (!terminal_) return LogLine(LogLevel::kInfo, absl::StrCat("warm-up ", text));
+  warm_up_ = absl::StrCat("              warm-up ", text);
+  DrawBars();
+  KeepBelowLog("");
 }
 
 void StartScreen::Serving(const ServedAddresses& addresses) {

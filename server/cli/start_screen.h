@@ -13,7 +13,9 @@ namespace foredraft {
 
 class StartScreen : public StartObserver {
  public:
+  // After InstallLog: what a terminal shows keeps the log's order.
   explicit StartScreen(bool terminal) : terminal_(terminal) {}
+  ~StartScreen() override;
 
   void ModelKnown(const Config& config, const ModelFacts& facts) override;
   void Waiting(const std::string& what) override;
@@ -41,13 +43,12 @@ class StartScreen : public StartObserver {
 
   void Line(const std::string& text) const;
   std::string Label(int rank) const;
-  void DrawBars();
+  void DrawBars() const;
 
   const bool terminal_;
   std::vector<std::string> model_lines_;  // shown once the ranks are known
   std::vector<Progress> ranks_;
-  bool drawn_ = false;
-  bool warming_up_ = false;
+  std::string warm_up_;  // behind the last bar
 };
 
 }  // namespace foredraft

@@ -13,6 +13,7 @@
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "engine/model/model_config.h"
+#include "server/cli/byte_progress.h"
 #include "server/cli/commands.h"
 #include "server/request_setup.h"
 #include "server/text/synth_tokenizer.h"
@@ -38,7 +39,9 @@ std::vector<std::string> FormatNames() {
 }
 
 absl::Status Synth(const RandomCheckpointOptions& options) {
-  ASSIGN_OR_RETURN(const WrittenCheckpoint written, WriteRandomCheckpoint(options));
+  ByteProgress progress("writing");
+  const auto show = [&](int64_t done_bytes, int64_t total_bytes) { progress.Show(done_bytes, total_bytes); };
+  ASSIGN_OR_RETURN(const WrittenCheckpoint written, WriteRandomCheckpoint(options, show));
   RETURN_IF_ERROR(WriteTokenizer(options));
   printf("%s: %s tensors, %s bytes\n", options.out_dir.c_str(), Grouped(written.tensor_count).c_str(),
          Grouped(written.bytes).c_str());

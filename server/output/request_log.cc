@@ -97,6 +97,14 @@ void InstallLog(LogLevel level, LogFormat format) {
   InstallLogSink([](LogLevel line_level, std::string_view line) { WriteLine(line_level, line, ""); });
 }
 
+void ShowLine(std::string_view line) {
+  if (stderr_sink != nullptr) stderr_sink->WriteLine(line);
+}
+
+void KeepBelowLog(std::string lines) {
+  if (stderr_sink != nullptr) stderr_sink->KeepBelow(std::move(lines));
+}
+
 uint64_t DroppedLogLines() { return stderr_sink == nullptr ? 0 : stderr_sink->dropped_lines(); }
 
 void SetLogLevel(LogLevel level) { spdlog::set_level(SpdlogLevel(level)); }

@@ -3,6 +3,7 @@
 // The daemon's log: text or JSON lines on stderr (spdlog). Lines about a request carry its id. Thread-safe.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -16,6 +17,11 @@ void InstallLog(LogLevel level, LogFormat format);
 void SetLogLevel(LogLevel level);
 // Lines that were dropped because nobody reads stderr: writing them would stop the daemon.
 uint64_t DroppedLogLines();
+
+// What `serve` shows on a terminal, after InstallLog: a line as it is among those of the log, and lines that
+// stay below it (StderrSink::KeepBelow).
+void ShowLine(std::string_view line);
+void KeepBelowLog(std::string lines);
 
 // Control characters, which clients' texts may have, are written as \\xNN: a line is one line.
 void LogRequest(LogLevel level, std::string_view request_id, std::string_view line);

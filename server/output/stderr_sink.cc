@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
@@ -21,6 +23,14 @@ int OpenAgain(int fd) {
   return open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
 }
 
+// What takes these lines off the terminal, with the cursor at the end of the last one: to the first line's
+// beginning, and from there everything.
+std::string Erase(const std::string& lines) {
+  if (lines.empty()) return "";
+  const auto breaks = std::count(lines.begin(), lines.end(), '\n');
+  return absl::StrCat("\r", breaks > 0 ? absl::StrCat("\x1b[", breaks, "A") : "", "\x1b[J");
+}
+
 }  // namespace
 
 StderrSink::StderrSink(int fd) : own_fd_(OpenAgain(fd)), fd_(own_fd_ >= 0 ? own_fd_ : fd) {}
@@ -32,6 +42,22 @@ StderrSink::~StderrSink() {
 void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
   spdlog::memory_buf_t formatted;
   formatter_->format(message, formatted);
+  WriteLogged(std::string_view(formatted.data(), formatted.size()));
+}
+
+void StderrSink::WriteLine(std::string_view line) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  WriteLogged(absl::StrCat(std::string(line), "\n"));
+}
+
+void StderrSink::KeepBelow(std::string lines) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (lines == below_) return;
+  Write(lines.empty() ? std::string("\n") : absl::StrCat(Erase(below_), lines));
+  below_ = std::move(lines);
+}
+
+void StderrSink::WriteLogged(std::string_view line) {
   std::string text = std::exchange(rest_, {});
   if (unreported_ > 0) {
     absl::StrAppend(&text, "foredraft: ", Grouped(static_cast<int64_t>(unreported_)),
@@ -43,7 +69,8 @@ void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
     return;
   }
   unreported_ = 0;
-  if (Write(std::string_view(formatted.data(), formatted.size()))) return;
+  if (Write(below_.empty() ? std::string(line) : absl::StrCat(Erase(below_), std::string(line), below_)))
+    return;
   ++unreported_;
   ++dropped_lines_;
 }

@@ -20,6 +20,13 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
   explicit StderrSink(int fd);
   ~StderrSink() override;
 
+  // On a terminal: shows lines below everything that is logged, "loading  50%\nloading  40%", in place of
+  // those of the last call. They are erased before a log line and drawn again behind it. Empty: they stay
+  // where they are, and the log goes on below them.
+  void KeepBelow(std::string lines);
+  // A line as it is, among those of the log.
+  void WriteLine(std::string_view line);
+
   uint64_t dropped_lines() const { return dropped_lines_.load(); }
 
  protected:
@@ -27,6 +34,7 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
+  void WriteLogged(std::string_view line);  // with its line break; the caller holds base_sink's mutex
   bool Write(std::string_view text);
 
   const int own_fd_;  // -1: fd_ is the caller's
@@ -34,6 +42,7 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
   std::atomic<uint64_t> dropped_lines_ = 0;
   uint64_t unreported_ = 0;  // of these, guarded by base_sink's mutex
   std::string rest_;         // of a line that was written in part, guarded by base_sink's mutex
+  std::string below_;        // what KeepBelow shows, guarded by base_sink's mutex
 };
 
 }  // namespace foredraft

@@ -3,24 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <pty.h>
 #include <signal.h>
-#include <sys/ioctl.h>
-#include <sys/wait.h>
-#include <termios.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
-#include <system_error>
 
 #include "tests/e2e/daemon_fixture.h"
+#include "tests/e2e/on_terminal.h"
 
 namespace foredraft {
 namespace {
@@ -36,84 +29,6 @@ std::string ReadText(const std::string& path) {
   text << file.rdbuf();
   return text.str();
 }
-
-// A subcommand on a terminal of its own.
-class OnTerminal {
- public:
-  OnTerminal(std::vector<std::string> arguments, const std::vector<std::string>& environment = {}) {
-    arguments.insert(arguments.begin(), FOREDRAFT_BINARY);
-    winsize size{.ws_row = 30, .ws_col = 90};
-    pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
-    if (pid_ == 0) {
-      setenv("TERM", "xterm-256color", 1);
-      unsetenv("NO_COLOR");
-      for (const std::string& variable : environment) putenv(strdup(variable.c_str()));
-      std::vector<char*> argv;
-      for (std::string& argument : arguments) argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    // Without a terminal there is nothing to wait for: the exception ends the test.
-    if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "forkpty: no terminal");
-    tcgetattr(terminal_, &first_modes_);
-  }
-  ~OnTerminal() {
-    if (pid_ > 0) kill(pid_, SIGKILL);
-    if (pid_ > 0) waitpid(pid_, nullptr, 0);
-    close(terminal_);
-  }
-
-  // Everything that was shown, until it contains `text` or 30 s have passed.
-  std::string WaitFor(const std::string& text) {
-    for (int i = 0; i < 3000 && shown_.find(text) == std::string::npos && Read(10); ++i) {
-    }
-    EXPECT_THAT(shown_, HasSubstr(text));
-    return shown_;
-  }
-  void Type(const std::string& keys) {
-    EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys));
-  }
-  void Resize(unsigned short columns) {
-    winsize size{.ws_row = 30, .ws_col = columns};
-    ioctl(terminal_, TIOCSWINSZ, &size);
-  }
-  // The exit code, of a program that runs for over 30 s -SIGKILL. Everything shown before is in shown().
-  int Wait() {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (Read(10)) {
-      if (std::chrono::steady_clock::now() > deadline) kill(pid_, SIGKILL);  // which closes the terminal
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  const std::string& shown() const { return shown_; }
-  void Forget() { shown_.clear(); }
-  void Signal(int signal) { kill(pid_, signal); }
-  bool HasFirstModes() const {
-    termios now{};
-    tcgetattr(terminal_, &now);
-    return now.c_lflag == first_modes_.c_lflag;
-  }
-
- private:
-  bool Read(int timeout_ms) {  // false: the program has closed the terminal
-    pollfd file{.fd = terminal_, .events = POLLIN};
-    if (poll(&file, 1, timeout_ms) == 0) return true;
-    char part[4096];
-    const ssize_t size = read(terminal_, part, sizeof(part));
-    if (size <= 0) return false;
-    shown_.append(part, static_cast<size_t>(size));
-    return true;
-  }
-
-  int terminal_ = -1;
-  pid_t pid_ = -1;
-  termios first_modes_{};
-  std::string shown_;
-};
 
 const std::vector<std::string> kQuestion = {"--chat", "What is 8 weeks in days?", "--temperature", "0"};
 
@@ -160,12 +75,80 @@ TEST(Screens, OnATerminalThinkingIsDimAndNoTagIsShown) {
   chat.WaitFor("> ");
   chat.Type("What is 8 weeks in days?\n");
   chat.WaitFor("56");
-  chat.WaitFor("\n> ");
+  chat.WaitFor("days.\r\n\x1b[?2004h> ");
   chat.Type("/stats\n");
   chat.WaitFor("acceptance length");
   chat.Type("/exit\n");
   EXPECT_EQ(chat.Wait(), 0);
   EXPECT_THAT(chat.shown(), AllOf(HasSubstr("\x1b[2m"), Not(HasSubstr("think>"))));
+}
+
+TEST(Screens, GenerateTakesAMessageAndShowsLogprobs) {
+  Daemon daemon;
+  const RunResult plain = daemon.Generate(kQuestion);
+  const RunResult table =
+      daemon.Generate({"What is 8 weeks in days?", "--temperature", "0", "--logprobs", "2"});
+  ASSERT_EQ(table.exit_code, 0) << table.err;
+  ASSERT_TRUE(table.out.starts_with(plain.out)) << table.out;
+  std::istringstream lines(table.out.substr(plain.out.size()));
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(line, "");
+  std::getline(lines, line);
+  EXPECT_THAT(line, testing::MatchesRegex("token +logprob +top 1 +top 2"));
+  const json report = json::parse(daemon.Generate(With(kQuestion, {"--json", "--logprobs", "2"})).out);
+  for (const json& token : report["logprobs"]) {
+    std::getline(lines, line);
+    const std::string text = token["token"];
+    EXPECT_THAT(line, testing::StartsWith(text.empty() ? "#" + token["token_id"].dump() : json(text).dump()));
+    EXPECT_THAT(line, testing::MatchesRegex(".* -?[0-9]+\\.[0-9]{3}"));
+  }
+  EXPECT_FALSE(std::getline(lines, line)) << line;
+}
+
+TEST(Screens, AnAddressThatIsNotGrpcsIsNamed) {
+  Daemon daemon;
+  const auto ask = [](const std::string& command, const std::string& address) {
+    std::vector<std::string> arguments = {command, "--server", address};
+    if (command == "generate") arguments.emplace_back("hello");
+    return Foredraft(arguments);
+  };
+  for (const std::string command : {"generate", "chat", "top", "bench"}) {
+    const RunResult metrics = ask(command, daemon.metrics_address());
+    EXPECT_EQ(metrics.exit_code, 1) << command;
+    EXPECT_THAT(metrics.err,
+                HasSubstr(daemon.metrics_address() +
+                          ": here is the page of metrics (server.metrics_address); this command"))
+        << command;
+  }
+  EXPECT_THAT(ask("generate", daemon.http_address()).err,
+              HasSubstr("here is OpenAI's API (server.http_address)"));
+}
+
+TEST(Screens, SynthShowsHowFarItIs) {
+  const std::string dir = TestDir("synth");
+  const std::vector<std::string> synth = {
+      "synth", "--config-json", std::string(kModel) + "/config.json", "--seed", "1", "--out"};
+  OnTerminal screen(With(synth, {dir + "/a"}));
+  EXPECT_EQ(screen.Wait(), 0) << screen.shown();
+  EXPECT_THAT(screen.shown(), AllOf(HasSubstr("\rwriting  █"), HasSubstr(" 7 / 7 MB"), HasSubstr(" s\r\n")));
+  const RunResult piped = Foredraft(With(synth, {dir + "/b"}));
+  EXPECT_THAT(piped.err, AllOf(HasSubstr("writing  100%  7 / 7 MB"), Not(HasSubstr("\r"))));
+}
+
+// Each part of the start begins a line of its own, whatever is logged in between (StderrSink's tests).
+TEST(Screens, ServeLoadsBelowItsLog) {
+  OnTerminal screen({"serve", "--config", kConfig, "--set", "server.grpc_address=127.0.0.1:0", "--set",
+                     "server.metrics_address=127.0.0.1:0", "--set", "server.http_address=127.0.0.1:0"});
+  screen.WaitFor("page http://");
+  screen.Signal(SIGTERM);
+  EXPECT_EQ(screen.Wait(), 0);
+  EXPECT_TRUE(std::regex_search(
+      screen.shown(),
+      std::regex(
+          "\r\x1b\\[Jloading  (█)+ 5 / 5 MB   [0-9.]+ s              warm-up [0-9]+ graphs, [0-9.]+ s\r\n"
+          "serving  grpc 127.0.0.1:[0-9]+ .*   page http://127.0.0.1:[0-9]+/\r\n")))
+      << screen.shown();
 }
 
 TEST(Screens, CtrlCLeavesTheRightFigures) {

@@ -75,6 +75,21 @@ INSTANTIATE_TEST_SUITE_P(DTypes, SynthTest,
                          ::testing::Values(DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1),
                          [](const auto& info) { return DTypeName(info.param); });
 
+TEST(Synth, SaysHowMuchIsWritten) {
+  std::vector<int64_t> done;
+  int64_t total = 0;
+  const auto report =
+      WriteRandomCheckpoint(Options("progress"), [&](int64_t done_bytes, int64_t total_bytes) {
+        done.push_back(done_bytes);
+        total = total_bytes;
+      });
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(std::ssize(done), report->tensor_count);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.back(), report->bytes);
+  EXPECT_EQ(total, report->bytes);
+}
+
 TEST(Synth, ShardsHoldTheSameTensors) {
   const RandomCheckpointOptions whole = Options("whole");
   RandomCheckpointOptions cut = Options("cut");

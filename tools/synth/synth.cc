@@ -220,7 +220,8 @@ absl::Status WriteGenerationConfig(const ModelConfig& config, const std::string&
 
 }  // namespace
 
-absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options) {
+absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options,
+                                                        const LoadProgress& progress) {
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
   ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json));
   const ModelConfig config = WithProjections(shape, options.projections);
@@ -230,10 +231,16 @@ absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOp
   RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));
   const std::vector<RandomTensor> tensors = ListTensors(config, description);
   std::vector<StoredTensor> outputs;
-  for (const RandomTensor& tensor : tensors) outputs.push_back(tensor.out);
+  int64_t total_bytes = 0, done_bytes = 0;
+  for (const RandomTensor& tensor : tensors) {
+    outputs.push_back(tensor.out);
+    total_bytes += tensor.out.bytes();
+  }
   return WriteCheckpoint(outputs, options.out_dir, options.max_shard_bytes,
                          [&](size_t index, std::ostream& out) -> absl::Status {
                            WriteTensor(tensors[index], config, options.seed, out);
+                           done_bytes += tensors[index].out.bytes();
+                           if (progress) progress(done_bytes, total_bytes);
                            return absl::OkStatus();
                          });
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/weight_source.h"
 #include "kernels/weight_format.h"
 #include "tools/quantize/checkpoint_writer.h"
 
@@ -24,6 +25,8 @@ struct RandomCheckpointOptions {
 // Writes config.json, generation_config.json and model.safetensors, or shards with their index.
 // RandomAmplitude scales the weights. Memory is bounded by a small buffer. INVALID_ARGUMENT, ALREADY_EXISTS
 // or RESOURCE_EXHAUSTED name the file.
-absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options);
+// `progress`, which may be empty, is called after each tensor.
+absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options,
+                                                        const LoadProgress& progress = {});
 
 }  // namespace foredraft

@@ -194,6 +194,27 @@ TEST(ComparisonReport, PutsSettingsInRowsAndTheResultLast) {
               testing::EndsWith("K=1 gives 2.00 (1.00..2.50) times the output tok/s of K=0\n"));
 }
 
+TEST(ComparisonReport, RoundsThatDisagreeGiveNoResult) {
+  // Output tok/s of K=1 over those of K=0, round by round.
+  const struct {
+    const char* name;
+    std::vector<std::vector<double>> seconds;
+    const char* result;
+  } cases[] = {
+      {"once slower",
+       {{1, 2}, {2, 1}, {2, 1}},
+       "no clear difference: K=1 gives 2.00 (0.50..2.00) times the output tok/s of K=0"},
+      {"once faster",
+       {{1, 2}, {2, 1}, {1, 2}},
+       "no clear difference: K=1 gives 0.50 (0.50..2.00) times the output tok/s of K=0"},
+      {"always faster", {{2, 1}, {4, 1}}, "K=1 gives 3.00 (2.00..4.00) times the output tok/s of K=0"},
+      {"never slower", {{1, 1}, {4, 2}}, "K=1 gives 1.50 (1.00..2.00) times the output tok/s of K=0"},
+      {"always slower", {{1, 2}, {1, 4}}, "K=0 gives the most output tok/s"}};
+  for (const auto& [name, seconds, result] : cases) {
+    EXPECT_EQ(ResultText(Timed(seconds)), result) << name;
+  }
+}
+
 TEST(ComparisonReport, HasAJsonObjectWithStableKeys) {
   const nlohmann::json json = Reported{.comparison = Timed({{1, 0.5}})}.Json();
   EXPECT_TRUE(json["baseline"].is_null());

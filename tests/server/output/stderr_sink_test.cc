@@ -4,9 +4,12 @@
 #include <spdlog/logger.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,6 +35,7 @@ class LogPipe {
   }
 
   void Log(const std::string& line) { logger_->info(line); }
+  StderrSink& sink() { return *sink_; }
   uint64_t dropped() const { return sink_->dropped_lines(); }
 
   std::string ReadAll() {
@@ -54,6 +58,53 @@ TEST(StderrSink, WritesLines) {
   pipe.Log("two");
   EXPECT_EQ(pipe.ReadAll(), "one\ntwo\n");
   EXPECT_EQ(pipe.dropped(), 0u);
+}
+
+// As a terminal shows it: a carriage return, ESC [ n A and ESC [ J are all that the sink uses.
+std::string Shown(const std::string& text) {
+  std::vector<std::string> lines = {""};
+  size_t row = 0, column = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') {
+      column = 0;
+      if (++row == lines.size()) lines.emplace_back();
+    } else if (text[i] == '\r') {
+      column = 0;
+    } else if (text[i] == '\x1b') {
+      const size_t end = text.find_first_of("AJ", i);
+      if (text[end] == 'A') row -= std::stoul(text.substr(i + 2));
+      if (text[end] == 'J') {
+        lines.resize(row + 1);
+        lines[row].resize(column);
+      }
+      i = end;
+    } else {
+      lines[row].resize(std::max(lines[row].size(), column + 1), ' ');
+      lines[row][column++] = text[i];
+    }
+  }
+  return absl::StrJoin(lines, "|");
+}
+
+TEST(StderrSink, LogLinesComeAboveTheLinesThatStayBelow) {
+  LogPipe pipe;
+  std::string text;
+  const auto shown = [&] { return Shown(text += pipe.ReadAll()); };
+  pipe.Log("before");
+  pipe.sink().KeepBelow("loading  10 MB\nwaits");
+  EXPECT_EQ(shown(), "before|loading  10 MB|waits");
+  pipe.Log("a request");
+  EXPECT_EQ(shown(), "before|a request|loading  10 MB|waits");
+  pipe.sink().KeepBelow("loading  20 MB\nloading  5 MB");
+  pipe.sink().WriteLine("model  abacus");
+  EXPECT_EQ(shown(), "before|a request|model  abacus|loading  20 MB|loading  5 MB");
+  pipe.sink().KeepBelow("done");
+  pipe.Log("another");
+  EXPECT_EQ(shown(), "before|a request|model  abacus|another|done");
+  pipe.sink().KeepBelow("");
+  pipe.sink().KeepBelow("");
+  pipe.Log("after");
+  EXPECT_EQ(shown(), "before|a request|model  abacus|another|done|after|");
 }
 
 TEST(StderrSink, DropsWhatNobodyReadsAndSaysSo) {
