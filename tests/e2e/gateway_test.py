@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenAI's clients through the gateway of deploy/gateway/run, against a daemon that serves abacus.
+"""OpenAI's clients through the gateway of deploy/gateway/run, and the README's program, against a daemon that serves abacus.
 
 usage: tests/e2e/gateway_test.py FOREDRAFT   (the binary)
 
@@ -22,13 +22,13 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VENV = ROOT / "build" / "gateway-venv"
-PACKAGES = ["smg-grpc-proto", "openai", "langchain-openai"]
+PACKAGES = ["smg-grpc-proto", "openai", "langchain-openai", "grpcio-reflection"]
 
 
 def enter_venv() -> None:
     """Runs this script again inside the environment."""
     stamp = VENV / "ready"
-    if not stamp.exists():
+    if not stamp.exists() or stamp.read_text() != " ".join(PACKAGES):
         subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
         pip = [VENV / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
         requirements = ROOT / "deploy" / "gateway" / "requirements.txt"
@@ -36,7 +36,7 @@ def enter_venv() -> None:
             print("NOT CHECKED: PyPI cannot be reached, so there is no gateway and no client")
             sys.exit(0)
         (VENV / "installed.txt").write_bytes(requirements.read_bytes())
-        stamp.touch()
+        stamp.write_text(" ".join(PACKAGES))
     python = str(VENV / "bin" / "python")
     os.execv(python, [python, __file__, *sys.argv[1:], "--inside"])
 
@@ -114,6 +114,16 @@ def held_out(count: int) -> list[dict]:
 
 def chat(client, content: str, **options):
     return client.chat.completions.create(model="abacus", messages=[{"role": "user", "content": content}], **options)
+
+
+def check_readme(daemon: Daemon, directory: pathlib.Path) -> None:
+    """The README's program streams an answer, from a directory that has nothing of the repository."""
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    assert '"127.0.0.1:50051"' in program
+    program = program.replace("127.0.0.1:50051", f"127.0.0.1:{daemon.port}")
+    run = subprocess.run([sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert "The answer is 323." in run.stdout and re.search(r"^acceptance length [1-4]\.\d\d$", run.stdout, re.MULTILINE), run.stdout
 
 
 def check_wire() -> None:
@@ -249,6 +259,7 @@ def main() -> None:
         gateway = Gateway(daemon.port, directory)
         client = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0)
         try:
+            check_readme(daemon, directory)
             check_openai(client, daemon)
             check_langchain(gateway)
             check_leaving(client, daemon)
