@@ -245,14 +245,29 @@ void SetMinimum(SlotConstants& c, int first, const std::vector<int32_t>& stop_id
   std::copy(stop_ids.begin(), stop_ids.end(), c.stop_ids);
 }
 
+// A change of one slot's constants, of vocabulary 4, prompt {0}, output {1, 1, 2}: the argmax before and
+// after.
+struct FieldCase {
+  const char* name;
+  std::function<void(SlotConstants&)> set;
+  std::vector<float> logits;
+  int neutral, expected;
+};
+
+void ExpectChoices(const std::vector<FieldCase>& cases) {
+  for (const auto& c : cases) {
+    SlotFixture slots(1, 4);
+    slots.prompt_seen = {1, 0, 0, 0};
+    slots.output_counts = {0, 2, 1, 0};
+    OpRig rig({}, RunMode::kEager);
+    EXPECT_EQ(RunSample(rig, slots, {{0, 9, c.logits}}).tokens[0], c.neutral) << c.name;
+    c.set(slots.constants[0]);
+    EXPECT_EQ(RunSample(rig, slots, {{0, 9, c.logits}}).tokens[0], c.expected) << c.name;
+  }
+}
+
 TEST(Sample, EveryFieldChangesTheOutput) {
-  // One slot, vocabulary 4, prompt {0}, output {1, 1, 2}; greedy argmax shows the penalised logits.
-  const struct {
-    const char* name;
-    std::function<void(SlotConstants&)> set;
-    std::vector<float> logits;
-    int neutral, expected;
-  } cases[] = {
+  ExpectChoices({
       {"repetition, prompt", [](SlotConstants& c) { c.repetition_penalty = 2.0f; }, {3, 0, 0, 2}, 0, 3},
       {"repetition, output", [](SlotConstants& c) { c.repetition_penalty = 2.0f; }, {0, 3, 0, 2}, 1, 3},
       {"repetition, negative logit",
@@ -270,6 +285,11 @@ TEST(Sample, EveryFieldChangesTheOutput) {
        0,
        0},
       {"negative presence", [](SlotConstants& c) { c.presence_penalty = -2.0f; }, {0, 0, 1, 2}, 3, 2},
+  });
+}
+
+TEST(Sample, BiasesAndStopIdsComeBeforePenalties) {
+  ExpectChoices({
       {"bias up",
        [](SlotConstants& c) {
          SetBiases(c, {{3, 2.5f}});
@@ -314,16 +334,7 @@ TEST(Sample, EveryFieldChangesTheOutput) {
        {3, 1, 4, 2},
        2,
        0},
-  };
-  for (const auto& c : cases) {
-    SlotFixture slots(1, 4);
-    slots.prompt_seen = {1, 0, 0, 0};
-    slots.output_counts = {0, 2, 1, 0};
-    OpRig rig({}, RunMode::kEager);
-    EXPECT_EQ(RunSample(rig, slots, {{0, 9, c.logits}}).tokens[0], c.neutral) << c.name;
-    c.set(slots.constants[0]);
-    EXPECT_EQ(RunSample(rig, slots, {{0, 9, c.logits}}).tokens[0], c.expected) << c.name;
-  }
+  });
 }
 
 TEST(Sample, CountsEarlierDraftsOfTheStep) {
