@@ -16,7 +16,7 @@ int32_t AnswerSplitter::AddToken(int32_t id, int32_t text_bytes) {
   if (mark < 0) return 0;
   // What was held back of an incomplete character comes before the marker. A special token has no text.
   const auto length = static_cast<int64_t>(tokenizer_.TokenBytes(id).size());
-  const int64_t shown = tokenizer_.IsSpecial(id) ? 0 : std::min<int64_t>(length, text_bytes);
+  const int64_t shown = std::min<int64_t>(length, text_bytes);
   markers_.push_back({token_bytes_ - shown, token_bytes_, mark});
   return mark < kFirstCallMark ? static_cast<int32_t>(shown) : 0;
 }

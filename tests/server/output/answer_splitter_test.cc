@@ -144,6 +144,16 @@ TEST_F(AnswerSplitterTest, AStopStringWithinACallEndsItThere) {
   EXPECT_EQ(ToolCalls("incomplete"), 1);
 }
 
+TEST_F(AnswerSplitterTest, AStopStringBehindCallsIsTheReason) {
+  OutputStream stream = Open({"END"});
+  const OutputDelta whole =
+      Play(stream, Ids(std::string(kCall) + "<｜tool▁calls▁end｜>aEND</s>"), FinishReason::kStop);
+  ASSERT_EQ(whole.calls.size(), 1u);
+  EXPECT_TRUE(whole.calls[0].complete);
+  EXPECT_EQ(whole.text, "a");
+  EXPECT_STREQ(FinishReasonName(*stream.end()), "stop");
+}
+
 TEST_F(AnswerSplitterTest, TheLimitWithinACallLeavesItIncomplete) {
   OutputStream stream = Open();
   std::vector<int32_t> ids = Ids(std::string("Hm.") + kCall);
