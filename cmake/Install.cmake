@@ -9,22 +9,27 @@ set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 set(share share/foredraft)
 
 install(TARGETS foredraft RUNTIME DESTINATION bin)
-foreach(proto foredraft/v1/generation foredraft/v1/admin vllm/grpc/engine/vllm_engine smg/grpc/common/common)
+foreach(proto foredraft/v1/generation foredraft/v1/admin google/rpc/error_details vllm/grpc/engine/vllm_engine
+    smg/grpc/common/common)
   get_filename_component(folder ${proto} DIRECTORY)
   install(FILES proto/${proto}.proto DESTINATION ${share}/proto/${folder})
 endforeach()
-install(FILES deploy/models/abacus/config.json deploy/models/abacus/generation_config.json
+install(FILES deploy/models/abacus/README.md deploy/models/abacus/config.json deploy/models/abacus/generation_config.json
               deploy/models/abacus/model.safetensors deploy/models/abacus/tokenizer.json
               deploy/models/abacus/tokenizer_config.json
         DESTINATION ${share}/models/abacus)
 install(FILES deploy/prometheus/prometheus.yml deploy/prometheus/rules.yml DESTINATION ${share}/prometheus)
 install(FILES deploy/grafana/foredraft.json DESTINATION ${share}/grafana)
-install(FILES README.md SECURITY.md CHANGELOG.md DESTINATION share/doc/foredraft)
-install(FILES LICENSE DESTINATION share/doc/foredraft RENAME copyright)
-install(DIRECTORY docs DESTINATION share/doc/foredraft FILES_MATCHING PATTERN "*.md" PATTERN "*.py" PATTERN "*.cc"
-        PATTERN "CMakeLists.txt")
+install(FILES deploy/k8s/endpoint-picker.yaml deploy/k8s/foredraft-1x8.yaml deploy/k8s/foredraft-2x8.yaml
+              deploy/k8s/operations-1x8.yaml
+        DESTINATION ${share}/k8s)
+install(FILES deploy/bench/r1-1k-2k.jsonl DESTINATION ${share}/bench)
+install(PROGRAMS deploy/gateway/run DESTINATION ${share}/gateway)
+install(FILES deploy/gateway/requirements.txt DESTINATION ${share}/gateway)
+install(DIRECTORY docs/examples DESTINATION share/doc/foredraft/docs FILES_MATCHING PATTERN "*.md" PATTERN "*.py"
+        PATTERN "*.cc" PATTERN "CMakeLists.txt")
 
-# Files that name installed paths, the manual page and the completions: these depend on the prefix, which is known only
+# Files that name installed paths, documents among them, the manual page and the completions: these depend on the prefix, which is known only
 # when the script runs.
 install(CODE "
   set(source_dir \"${CMAKE_SOURCE_DIR}\")
@@ -48,6 +53,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS python3-venv)  # of the gateway
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 foreach(control conffiles postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/deploy/debian/${control})

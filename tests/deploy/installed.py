@@ -10,11 +10,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Below the prefix; the page, the completions and the units are made at installation.
 FILES = {
     "bin/foredraft",
+    "lib/systemd/system/foredraft-gateway.service",
     "lib/systemd/system/foredraft.service",
     "lib/systemd/system/foredraft-worker@.service",
     "share/bash-completion/completions/foredraft",
-    "share/man/man1/foredraft.1",
+    "share/man/man1/foredraft.1.gz",
+    "share/foredraft/bench/r1-1k-2k.jsonl",
     "share/foredraft/configs/abacus-cpu.yaml",
+    "share/foredraft/configs/r1-shape-61x256.json",
+    "share/foredraft/gateway/requirements.txt",
+    "share/foredraft/gateway/run",
+    *(f"share/foredraft/k8s/{name}.yaml" for name in ("endpoint-picker", "foredraft-1x8", "foredraft-2x8", "operations-1x8")),
     "share/foredraft/grafana/foredraft.json",
     "share/foredraft/prometheus/prometheus.yml",
     "share/foredraft/prometheus/rules.yml",
@@ -26,11 +32,11 @@ FILES = {
     "share/doc/foredraft/docs/examples/cpp/client.cc",
     "share/doc/foredraft/docs/examples/python/client.py",
     *(f"share/foredraft/models/abacus/{name}" for name in (
-        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
     *(f"share/foredraft/proto/{name}.proto" for name in (
-        "foredraft/v1/generation", "foredraft/v1/admin", "vllm/grpc/engine/vllm_engine", "smg/grpc/common/common")),
+        "foredraft/v1/generation", "foredraft/v1/admin", "google/rpc/error_details", "vllm/grpc/engine/vllm_engine", "smg/grpc/common/common")),
 }
-ETC = {"foredraft/foredraft.yaml", "foredraft/worker.env"}
+ETC = {"foredraft/foredraft.yaml", "foredraft/gateway.env", "foredraft/worker.env"}
 QUESTIONS = (
     ("What is 347 + 586?", "The answer is 933."),
     ("Sort these numbers from smallest to largest: 41, 7, 88, 19.", "The answer is 7, 19, 41, 88."),

@@ -16,6 +16,7 @@ import jsonschema
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+MOST_EXPOSED = 3.0  # of ten, by systemd-analyze security
 faults: list[str] = []
 
 
@@ -102,16 +103,20 @@ def check_schema_refuses(schema: dict) -> None:
 
 def check_units(binary: str) -> None:
     units = sorted((ROOT / "deploy/systemd").glob("*.service"))
-    check(len(units) == 2, f"systemd: {len(units)} units")
+    check(len(units) == 3, f"systemd: {len(units)} units")
     for unit in units:
         with tempfile.TemporaryDirectory() as directory:
             # verify wants the program to exist
             text = unit.read_text().replace("/usr/bin/foredraft", str(pathlib.Path(binary).resolve()))
+            text = text.replace("/usr/share/foredraft/gateway/run", str(ROOT / "deploy/gateway/run"))
             copy = pathlib.Path(directory) / unit.name.replace("@.", "@4.")
             copy.write_text(text)
             run = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False)
             said = [line for line in run.stderr.splitlines() if unit.stem.rstrip("@") in line or "Unknown" in line]
             check(not said, f"{unit.name}: {'; '.join(said)}")
+            rated = subprocess.run(["systemd-analyze", "security", "--offline=true", copy], capture_output=True, text=True, check=False)
+            exposure = re.search(r"exposure level for \S+: ([0-9.]+)", rated.stdout)
+            check(exposure is not None and float(exposure[1]) < MOST_EXPOSED, f"{unit.name}: exposure {exposure and exposure[1]}")
 
 
 def main() -> int:
@@ -127,7 +132,7 @@ def main() -> int:
     check_units(binary)
     for fault in faults:
         print(fault)
-    print(f"manifests_test: {len(manifests)} manifests, 2 units, {len(faults)} faults")
+    print(f"manifests_test: {len(manifests)} manifests, 3 units, {len(faults)} faults")
     return 1 if faults else 0
 
 

@@ -9,6 +9,7 @@ The bare Debian needs root, debootstrap and a mirror of Debian; without root tha
 """
 
 import argparse
+import gzip
 import os
 import pathlib
 import re
@@ -42,7 +43,7 @@ def make_package(build: str, directory: pathlib.Path) -> pathlib.Path:
 def check_content(package: pathlib.Path, tree: pathlib.Path) -> None:
     run("dpkg-deb", "--raw-extract", package, tree)
     expected = {f"usr/{name}" for name in installed.FILES} | {f"etc/{name}" for name in installed.ETC}
-    expected |= {"usr/share/zsh/vendor-completions/_foredraft"}
+    expected |= {"usr/share/zsh/vendor-completions/_foredraft", "usr/share/doc/foredraft/changelog.gz"}
     files = {name for name in installed.files_below(tree) if not name.startswith("DEBIAN/")}
     check(expected <= files, f"lacks {sorted(expected - files)}")
     besides = {name for name in files - expected
@@ -55,8 +56,9 @@ def check_content(package: pathlib.Path, tree: pathlib.Path) -> None:
     check(conffiles == {f"/etc/{name}" for name in installed.ETC}, f"conffiles {conffiles}")
     # ELF files without their symbols: strip leaves no .symtab.
     check(".symtab" not in run("readelf", "--section-headers", "--wide", tree / "usr/bin/foredraft"), "the binary is not stripped")
-    for name in ("foredraft.service", "foredraft-worker@.service"):
-        check("ExecStart=/usr/bin/foredraft " in (tree / "usr/lib/systemd/system" / name).read_text(), f"{name}: another path")
+    for name in ("foredraft.service", "foredraft-worker@.service", "foredraft-gateway.service"):
+        check("ExecStart=/usr/bin/foredraft " in (tree / "usr/lib/systemd/system" / name).read_text()
+              or "ExecStart=/usr/share/foredraft/gateway/run " in (tree / "usr/lib/systemd/system" / name).read_text(), f"{name}: another path")
     for name in ("generation", "admin"):
         proto = (tree / f"usr/share/foredraft/proto/foredraft/v1/{name}.proto").read_text()
         check("option go_package = " in proto, f"{name}.proto: no go_package")
@@ -65,14 +67,32 @@ def check_content(package: pathlib.Path, tree: pathlib.Path) -> None:
 def check_control(package: pathlib.Path) -> None:
     fields = dict(re.findall(r"^(\S+): (.*)$", run("dpkg-deb", "--field", package), re.MULTILINE))
     check(fields["Package"] == "foredraft" and fields["Architecture"] == run("dpkg", "--print-architecture").strip(), str(fields))
+    changelog = (installed.ROOT / "deploy/debian/changelog").read_text()
+    check(changelog.startswith(f"foredraft ({fields['Version']}) "), f"deploy/debian/changelog: not of version {fields['Version']}")
     depends = fields.get("Depends", "")
     for name in ("libgrpc++1.51", "libprotobuf32", "libstdc++6", "libabsl20220623"):
         check(name in depends, f"Depends lacks {name}: {depends}")
 
 
+def check_lintian(package: pathlib.Path) -> None:
+    run = subprocess.run(["lintian", "--allow-root", "--tag-display-limit", "0", package], capture_output=True, text=True, check=False)
+    errors = [line for line in run.stdout.splitlines() if line.startswith("E:")]
+    check(run.returncode in (0, 1, 2) and not errors, f"lintian: {errors or run.stderr.strip()}")
+
+
+def check_documents(tree: pathlib.Path) -> None:
+    """What the documents call by an installed path is there, and nothing is called by its path in the repository."""
+    for document in sorted((tree / "usr/share/doc/foredraft").rglob("*.md")):
+        text = document.read_text()
+        for path in set(re.findall(r"/usr/(?:bin|lib|share)/[\w./@*-]*[\w*]", text)):
+            check(any(tree.glob(path[1:])), f"{document.name}: {path} is not in the package")
+        for path in set(re.findall(r"deploy/(?:bench|configs|gateway|k8s|models)/[\w./-]+", text)):
+            check(False, f"{document.name}: names {path} of the repository")
+
+
 def check_manual(tree: pathlib.Path) -> None:
-    page = tree / "usr/share/man/man1/foredraft.1"
-    groff = subprocess.run(["groff", "-ww", "-man", "-Tutf8", page], capture_output=True, text=True, check=False)
+    page = gzip.decompress((tree / "usr/share/man/man1/foredraft.1.gz").read_bytes()).decode()
+    groff = subprocess.run(["groff", "-ww", "-man", "-Tutf8"], input=page, capture_output=True, text=True, check=False)
     check(groff.returncode == 0 and not groff.stderr, f"foredraft.1: {groff.stderr.strip()[:500]}")
     text = re.sub("\x1b\\[[0-9;]*m|.\b", "", groff.stdout)
     for word in ("foredraft serve", "--max-draft-tokens", "EXIT STATUS"):
@@ -114,6 +134,8 @@ def main() -> int:
         check_content(package, tree)
         check_control(package)
         check_manual(tree)
+        check_documents(tree)
+        check_lintian(package)
         if os.geteuid() == 0:
             root = arguments.root
             if root is None:
