@@ -16,6 +16,8 @@ import jsonschema
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEFAULT_REQUEST_TIMEOUT_S = 600
+DEFAULT_MAX_SEQ_LEN = 4096
 MOST_EXPOSED = 3.0  # of ten, by systemd-analyze security
 faults: list[str] = []
 
@@ -30,16 +32,19 @@ def check_config(binary: str, name: str, text: str) -> dict:
     config = yaml.safe_load(text)
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "foredraft.yaml"
-        path.write_text(text.replace(config["model"], str(ROOT / "deploy/models/abacus")).replace("backend: cuda", "backend: cpu"))
+        shape = "deploy/configs/r1-shape-61x256.json" if "DeepSeek-R1" in config["model"] else "deploy/models/abacus"
+        path.write_text(text.replace(config["model"], str(ROOT / shape)).replace("backend: cuda", "backend: cpu"))
         run = subprocess.run([binary, "check-config", "--config", path], capture_output=True, text=True, check=False)
     check(run.returncode == 0, f"{name}: foredraft.yaml: {run.stderr.strip()}")
     return config
 
 
 def check_pod(name: str, pod: dict, config: dict) -> int:
-    """Grace longer than the drain, every mount has its volume. Returns its GPUs."""
+    """Grace longer than preStop and the drain, the drain as long as a request, every mount has its volume. Returns its GPUs."""
     drain = config["server"]["drain_timeout_s"]
-    check(pod["terminationGracePeriodSeconds"] > drain, f"{name}: grace is not above drain_timeout_s, {drain}")
+    sleeps = [int(container["lifecycle"]["preStop"]["exec"]["command"][1]) for container in pod["containers"] if "lifecycle" in container]
+    check(pod["terminationGracePeriodSeconds"] >= max(sleeps, default=0) + drain + 30, f"{name}: grace is too short for a drain of {drain} s")
+    check(drain >= config.get("request_timeout_s", DEFAULT_REQUEST_TIMEOUT_S), f"{name}: a drain of {drain} s cuts requests short")
     volumes = {volume["name"] for volume in pod["volumes"]}
     gpus = 0
     for container in pod["containers"]:
@@ -64,6 +69,11 @@ def check_manifest(binary: str, path: pathlib.Path, schema: dict) -> None:
     leader = template.get("leaderTemplate", template["workerTemplate"])
     labels = leader["metadata"]["labels"]
     selector = kinds["Service"]["spec"]["selector"]
+    ports = {port["name"] for container in leader["spec"]["containers"] for port in container["ports"]}
+    targets = {port["targetPort"] for port in kinds["Service"]["spec"]["ports"]}
+    check(targets <= ports, f"{path.name}: the service has the ports {sorted(targets)}, the leader {sorted(ports)}")
+    check(all("lifecycle" in container for container in leader["spec"]["containers"]), f"{path.name}: the leader has no preStop")
+    check(config["max_seq_len"] > DEFAULT_MAX_SEQ_LEN, f"{path.name}: max_seq_len {config['max_seq_len']}")
     check(selector.items() <= labels.items(), f"{path.name}: the service selects {selector}, the leader has {labels}")
     gpus = check_pod(f"{path.name}: leader", leader["spec"], config)
     if template["size"] > 1:
@@ -71,6 +81,30 @@ def check_manifest(binary: str, path: pathlib.Path, schema: dict) -> None:
         check(template["workerTemplate"]["metadata"]["labels"] != labels, f"{path.name}: workers are selected too")
     ranks = config["parallel"]["attention_dp"]
     check(gpus == ranks, f"{path.name}: {gpus} GPUs in a group, {ranks} ranks")
+
+
+def check_operations(schema: dict) -> None:
+    """Forms; what they select is what foredraft-1x8.yaml has: labels, ports, the set, a metric without a series for each rank."""
+    path = ROOT / "deploy/k8s/operations-1x8.yaml"
+    documents = {document["kind"]: document for document in yaml.safe_load_all(path.read_text())}
+    check(set(documents) == {"PodDisruptionBudget", "PodMonitor", "NetworkPolicy", "HorizontalPodAutoscaler"}, f"{path.name}: {sorted(documents)}")
+    for document in documents.values():
+        for error in jsonschema.Draft7Validator(schema).iter_errors(document):
+            faults.append(f"{path.name}: {document['kind']}: {error.message[:200]}")
+    served = {document["kind"]: document for document in yaml.safe_load_all((ROOT / "deploy/k8s/foredraft-1x8.yaml").read_text())}
+    template = served["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    labels, ports = template["metadata"]["labels"], {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    for kind, key in (("PodDisruptionBudget", "selector"), ("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
+        selector = documents[kind]["spec"][key]["matchLabels"]
+        check(selector.items() <= labels.items(), f"{path.name}: {kind} selects {selector}, the pods have {labels}")
+    named = {endpoint["port"] for endpoint in documents["PodMonitor"]["spec"]["podMetricsEndpoints"]}
+    named |= {port["port"] for rule in documents["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]}
+    check(named == ports, f"{path.name}: ports {sorted(named)}, the pods have {sorted(ports)}")
+    scaler = documents["HorizontalPodAutoscaler"]["spec"]
+    check(scaler["scaleTargetRef"]["name"] == served["LeaderWorkerSet"]["metadata"]["name"], f"{path.name}: scales another set")
+    for metric in scaler["metrics"]:
+        name = metric["pods"]["metric"]["name"]
+        check(f"| `{name}` |" in (ROOT / "docs/metrics.md").read_text(), f"{path.name}: {name} is no metric")
 
 
 def check_endpoint_picker(schema: dict) -> None:
@@ -128,6 +162,7 @@ def main() -> int:
     for path in manifests:
         check_manifest(binary, path, schema)
     check_config(binary, "container", (ROOT / "deploy/container/abacus.yaml").read_text())
+    check_operations(schema)
     check_endpoint_picker(schema)
     check_units(binary)
     for fault in faults:
