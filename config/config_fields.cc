@@ -16,6 +16,7 @@ constexpr ConfigRange Any() { return {}; }
 constexpr ConfigRange Range(double low, double high) { return {ConfigRange::kNumber, low, high}; }
 constexpr ConfigRange Address() { return {ConfigRange::kAddress}; }
 constexpr ConfigRange AddressOrNone() { return {ConfigRange::kAddressOrNone}; }
+constexpr ConfigRange Path() { return {ConfigRange::kPath}; }
 
 constexpr ConfigChange kRestart = ConfigChange::kRestart;
 constexpr ConfigChange kReload = ConfigChange::kReload;
@@ -53,8 +54,10 @@ SpeculativeConfig& Speculative(Config& c) {
 constexpr std::string_view kSet;
 
 const ConfigField kFields[] = {
-    {"model", MEMBER(c.model), Any(), kRestart, kOwn, InModel(), kSet,
-     "Hugging Face checkpoint directory; with `load_format: dummy` a config.json is enough."},
+    {"model", MEMBER(c.model), Path(), kRestart, kOwn, InModel(), kSet,
+     "Hugging Face checkpoint directory, or the name of a model that Hugging Face's tools have downloaded; "
+     "with "
+     "`load_format: dummy` a config.json is enough."},
     {"served_model_name", MEMBER(c.served_model_name), Any(), kRestart, kDaemon, NoBits(),
      "the last part of `model`", "Name of the model in the API and in metrics."},
     {"backend", MEMBER(c.backend), Any(), kRestart, kSame,
@@ -144,17 +147,17 @@ const ConfigField kFields[] = {
      "Serve gRPC reflection."},
     {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kDaemon, NoBits(),
      kSet, "How long requests may go on after SIGTERM, in seconds; then they are cancelled."},
-    {"server.auth.tokens_file", MEMBER(c.server.auth.tokens_file), Any(), kRestart, kDaemon, NoBits(),
+    {"server.auth.tokens_file", MEMBER(c.server.auth.tokens_file), Path(), kRestart, kDaemon, NoBits(),
      "no tokens",
      "File with a line per bearer token: role (`api`, `admin`, `metrics`), name, SHA-256 in hex; `foredraft "
      "token` makes one. Where set, callers need a token ([security.md](security.md)). Read again on SIGHUP "
      "and when it changes."},
-    {"server.tls.cert", MEMBER(c.server.tls.cert), Any(), kRestart, kOwn, NoBits(), "no TLS",
+    {"server.tls.cert", MEMBER(c.server.tls.cert), Path(), kRestart, kOwn, NoBits(), "no TLS",
      "PEM file with the certificate of the server. The three files are read again on SIGHUP and when they "
      "change."},
-    {"server.tls.key", MEMBER(c.server.tls.key), Any(), kRestart, kOwn, NoBits(), "no TLS",
+    {"server.tls.key", MEMBER(c.server.tls.key), Path(), kRestart, kOwn, NoBits(), "no TLS",
      "PEM file with its private key."},
-    {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Any(), kRestart, kOwn, NoBits(),
+    {"server.tls.client_ca", MEMBER(c.server.tls.client_ca), Path(), kRestart, kOwn, NoBits(),
      "clients need no certificate",
      "PEM file of the authority that signs client certificates. Where set, every RPC needs one."},
     {"metrics.vllm_names", MEMBER(c.metrics.vllm_names), Any(), kRestart, kDaemon, NoBits(), kSet,
@@ -173,7 +176,7 @@ const ConfigField kFields[] = {
      "`parallel.tls.ca` or both."},
     {"parallel.interface", MEMBER(c.parallel.interface), Any(), kRestart, kOwn, NoBits(), kSet,
      "Network interface that carries tensors between ranks, unencrypted."},
-    {"parallel.token_file", MEMBER(c.parallel.token_file), Any(), kRestart, kOwn, NoBits(), "no token",
+    {"parallel.token_file", MEMBER(c.parallel.token_file), Path(), kRestart, kOwn, NoBits(), "no token",
      "File with the secret of workers started by `foredraft worker`, one line of at least 32 characters, the "
      "same for the daemon and its workers. The workers that `serve` starts have a secret of their own. "
      "The daemon reads the file again on SIGHUP and when it changes."},
@@ -185,12 +188,12 @@ const ConfigField kFields[] = {
      "Connections to `leader_address` that have not joined as a worker. When one more comes, one of these is "
      "closed: any of the address that has the most. Lowered to a sixteenth of the limit of descriptors "
      "(`ulimit -n`)."},
-    {"parallel.tls.cert", MEMBER(c.parallel.tls.cert), Any(), kRestart, kOwn, NoBits(), "`server.tls.cert`",
+    {"parallel.tls.cert", MEMBER(c.parallel.tls.cert), Path(), kRestart, kOwn, NoBits(), "`server.tls.cert`",
      "PEM file with the certificate of the daemon towards its workers, or of the worker. The daemon reads "
      "the three files again on SIGHUP and when they change; a worker reads them when it starts."},
-    {"parallel.tls.key", MEMBER(c.parallel.tls.key), Any(), kRestart, kOwn, NoBits(), "`server.tls.key`",
+    {"parallel.tls.key", MEMBER(c.parallel.tls.key), Path(), kRestart, kOwn, NoBits(), "`server.tls.key`",
      "PEM file with its private key."},
-    {"parallel.tls.ca", MEMBER(c.parallel.tls.ca), Any(), kRestart, kOwn, NoBits(), "`server.tls.client_ca`",
+    {"parallel.tls.ca", MEMBER(c.parallel.tls.ca), Path(), kRestart, kOwn, NoBits(), "`server.tls.client_ca`",
      "PEM file of the authority that signs these certificates, and no client's: without a `token_file` "
      "every certificate that it has signed may join as a rank."},
     {"parallel.step_timeout_s", MEMBER(c.parallel.step_timeout_s), Range(1, 3600), kRestart, kOwn, NoBits(),
@@ -246,7 +249,7 @@ const ConfigField kFields[] = {
     {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart, kSame,
      NoBits(), "1, 2, 4, 8, then every 8 up to `max_batch_size`",
      "Batch sizes of decode steps that have graphs, at most `max_batch_size`, which is always one of them."},
-    {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Any(), kRestart, kOwn, InDevice(),
+    {"cublaslt.tuning_file", MEMBER(c.cublaslt.tuning_file), Path(), kRestart, kOwn, InDevice(),
      "the backend's own GEMM kernels", "File that `foredraft tune` wrote: a cuBLASLt algorithm per GEMM."},
     {"cuda.side_stream", MEMBER(c.cuda.side_stream), Any(), kRestart, kOwn, NoBits(), kSet,
      "Run the shared expert on a second stream, beside the routed ones. The fork and the join keep kernels "

@@ -1,5 +1,6 @@
 #include "config/config_reader.h"
 
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <utility>
@@ -26,6 +27,7 @@ std::string PathOfEnvironment(const std::string& name) {
 struct Origin {
   std::string source;  // the file, "--set" or a variable
   int line = 0;
+  int order = 0;             // see ForeignKeyGiven
   std::string foreign = {};  // the key of another program that set it
 
   std::string Show() const {
@@ -38,11 +40,28 @@ absl::Status Refuse(const Origin& origin, const std::string& path, const std::st
   return absl::InvalidArgumentError(absl::StrCat(origin.Show(), ": ", path, ": ", what));
 }
 
+constexpr int kFileOrder = 0;
+constexpr int kEnvironmentOrder = 1;
+constexpr int kFirstOverrideOrder = 2;
+
+// A relative path of a configuration file, as the file's directory has it. Unchanged where that has no such
+// file: it is then relative to the working directory.
+std::string BesideFile(const std::string& directory, const std::string& path) {
+  if (directory.empty() || path.empty() || path.front() == '/') return path;
+  const std::filesystem::path beside = (std::filesystem::path(directory) / path).lexically_normal();
+  std::error_code error;
+  return std::filesystem::exists(beside, error) ? beside.string() : path;
+}
+
 // Sets keys of one source after the other; a later source overwrites. Within the file a key and its alias are
-// the same key, given twice. What is refused is an error and changes nothing.
+// the same key, given twice. What is refused is an error and changes nothing. Keys of another program are
+// translated at the end, when all sources have said theirs; each counts as its own source's.
 class Builder {
  public:
-  Builder(const std::string& file, ConfigErrors& errors) : errors_(errors) { loaded_.file = file; }
+  Builder(const ConfigSources& sources, ConfigErrors& errors)
+      : errors_(errors), directory_(sources.directory) {
+    loaded_.file = sources.file;
+  }
 
   void Apply(const std::string& path, const YAML::Node& value, const Origin& origin) {
     if (const ConfigField* field = FindField(path)) {
@@ -52,7 +71,11 @@ class Builder {
     } else if (IsForeignBlock(path) && value.IsMap()) {
       ApplyEntries(path + ".", value, origin);
     } else if (IsForeignKey(path)) {
-      foreign_.push_back({.path = path, .value = value, .source = origin.source, .line = origin.line});
+      GiveForeign({.path = path,
+                   .value = value,
+                   .source = origin.source,
+                   .line = origin.line,
+                   .order = origin.order});
     } else {
       errors_.Add(path, Refuse(origin, ShowText(path), DescribeUnknownKey(path)));
     }
@@ -61,35 +84,77 @@ class Builder {
   // `prefix` is the path of the block with a dot behind it, or empty.
   void ApplyEntries(const std::string& prefix, const YAML::Node& entries, const Origin& origin) {
     for (const auto& entry : entries) {
-      const Origin at = {origin.source, origin.line == 0 ? 0 : LineOf(entry.first)};
+      const Origin at = {origin.source, origin.line == 0 ? 0 : LineOf(entry.first), origin.order};
       Apply(prefix + entry.first.Scalar(), entry.second, at);
     }
   }
 
-  // Translates the keys of another program that one source had. Keys of batch sizes wait for the last source,
-  // because they depend on max_batch_size.
-  void EndSource(bool last) {
-    std::vector<ForeignKeyGiven> now, later;  // by copies: assigning a YAML::Node changes what it refers to
+  // After the last source. Keys of batch sizes come after the others, because those may turn graphs off.
+  void TranslateForeign() {
+    std::vector<ForeignKeyGiven> first, batch_sizes;  // copies: assigning a YAML::Node changes its referent
     for (const ForeignKeyGiven& given : foreign_) {
-      (last || !SetsBatchSizes(given.path) ? now : later).push_back(given);
+      (SetsBatchSizes(given.path) ? batch_sizes : first).push_back(given);
     }
-    ForeignTranslation translation = TranslateForeignKeys(now, loaded_.config);
-    foreign_ = std::move(later);
+    ApplyTranslation(TranslateForeignKeys(first, loaded_.config));
+    ApplyTranslation(TranslateForeignKeys(batch_sizes, loaded_.config));
+  }
+
+  LoadedConfig& loaded() { return loaded_; }
+
+ private:
+  // Only the last source's value of a key counts.
+  void GiveForeign(ForeignKeyGiven given) {
+    std::vector<ForeignKeyGiven> others;
+    for (const ForeignKeyGiven& other : foreign_) {
+      if (other.order < given.order && ForeignPath(other.path) == ForeignPath(given.path)) {
+        NoteReplaced(other, given.source);
+      } else {
+        others.push_back(other);
+      }
+    }
+    others.push_back(std::move(given));
+    foreign_.swap(others);
+  }
+
+  void NoteReplaced(const ForeignKeyGiven& key, const std::string& by) {
+    loaded_.notes.push_back(absl::StrCat(Origin{key.source, key.line}.Show(), ": ", ShowText(key.path), ": ",
+                                         ShowYaml(key.value), " replaced by ", by));
+  }
+
+  void ApplyTranslation(const ForeignTranslation& translation) {
     for (const auto& [path, error] : translation.errors) errors_.Add(path, error);
+    loaded_.notes.insert(loaded_.notes.end(), translation.notes.begin(), translation.notes.end());
     for (const ForeignAssignment& set : translation.assignments) {
-      const Origin origin = {set.key.source, set.key.line, set.key.path};
+      if (const std::string by = SetLater(set); !by.empty()) {
+        NoteReplaced(set.key, by);
+        continue;
+      }
+      const Origin origin = {set.key.source, set.key.line, set.key.order, set.key.path};
       if (set.is_block) {
         ApplyBlockSwitch(set, origin);
       } else {
         ApplyForeign(set, origin);
       }
     }
-    for (std::string& note : translation.notes) loaded_.notes.push_back(std::move(note));
   }
 
-  LoadedConfig& loaded() { return loaded_; }
+  // Where a source behind the key's own set what the key would set: the target, the block that has it or,
+  // where the target is a block, a key in it. Empty: nowhere.
+  std::string SetLater(const ForeignAssignment& set) const {
+    const std::string block(BlockOf(set.target));
+    for (const auto& [path, order] : order_) {
+      const bool concerns = path == set.target || (!block.empty() && path == block) ||
+                            (set.is_block && path.starts_with(set.target + "."));
+      if (concerns && order > set.key.order) return loaded_.origins.at(path);
+    }
+    return "";
+  }
 
- private:
+  void Remember(const std::string& target, const Origin& origin) {
+    loaded_.origins[target] = origin.Show();
+    order_[target] = origin.order;
+  }
+
   void ApplyField(const ConfigField& field, const std::string& path, const YAML::Node& value,
                   const Origin& origin) {
     const std::string target(field.path);
@@ -102,13 +167,18 @@ class Builder {
       errors_.Add(target, Refuse(origin, path, std::string(status.message())));
       return;
     }
-    loaded_.origins[target] = origin.Show();
+    if (field.range.kind == ConfigRange::kPath && origin.order == kFileOrder) {
+      std::string& member = std::get<std::string& (*)(Config&)>(field.member)(loaded_.config);
+      member = BesideFile(directory_, member);
+    }
+    Remember(target, origin);
   }
 
-  // A key that both programs' names set in one file must get the same value.
+  // A key that both programs' names set in one source must get the same value.
   void ApplyForeign(const ForeignAssignment& set, const Origin& origin) {
     const ConfigField& field = *FindField(set.target);
-    if (origin.line == 0 || !seen_in_file_.contains(set.target)) {
+    const auto given = order_.find(set.target);
+    if (given == order_.end() || given->second < origin.order) {
       ApplyField(field, set.target, set.value, origin);
       return;
     }
@@ -127,14 +197,14 @@ class Builder {
     const bool on = set.value.IsMap();
     const auto given = loaded_.origins.find(set.target);
     if (BlockPresent(loaded_.config, set.target) == on) return;
-    if (given != loaded_.origins.end()) {
+    if (given != loaded_.origins.end() && order_[set.target] == origin.order) {
       errors_.Add(set.target, Refuse(origin, set.target,
                                      absl::StrCat(on ? "on" : "off", ", but it was set ",
                                                   on ? "off by " : "on by ", given->second)));
       return;
     }
     SetBlockPresent(loaded_.config, set.target, on);
-    loaded_.origins[set.target] = origin.Show();
+    Remember(set.target, origin);
   }
 
   // A block given as a whole replaces the keys that earlier sources set in it. `server:` with nothing below
@@ -149,14 +219,32 @@ class Builder {
     }
     SetBlockPresent(loaded_.config, path, value.IsMap());
     if (block.optional) {
-      std::erase_if(loaded_.origins, [&path](const auto& key) { return key.first.starts_with(path + "."); });
+      const auto below = [&path](const auto& key) { return key.first.starts_with(path + "."); };
+      std::erase_if(loaded_.origins, below);
+      std::erase_if(order_, below);
+      DropForeign(path + ".", origin);
     }
-    loaded_.origins[path] = origin.Show();
+    Remember(path, origin);
     ApplyEntries(path + ".", value, origin);
+  }
+
+  // A block that a later source gives as a whole also replaces keys of another program in it.
+  void DropForeign(const std::string& prefix, const Origin& origin) {
+    std::vector<ForeignKeyGiven> others;
+    for (const ForeignKeyGiven& key : foreign_) {
+      if (key.order < origin.order && ForeignPath(key.path).starts_with(prefix)) {
+        NoteReplaced(key, origin.Show());
+      } else {
+        others.push_back(key);
+      }
+    }
+    foreign_.swap(others);
   }
 
   LoadedConfig loaded_;
   ConfigErrors& errors_;
+  const std::string directory_;
+  std::map<std::string, int> order_;  // of the source that set a key or gave a block; keys as in origins
   std::set<std::string> seen_in_file_;
   std::vector<ForeignKeyGiven> foreign_;  // not yet translated
 };
@@ -167,12 +255,12 @@ absl::Status ApplyFile(const ConfigSources& sources, Builder& builder) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s:%d: %s, allowed a mapping of keys", sources.file, LineOf(root), ShowYaml(root)));
   }
-  builder.ApplyEntries("", root, {sources.file, 1});
+  builder.ApplyEntries("", root, {sources.file, 1, kFileOrder});
   return absl::OkStatus();
 }
 
 // Text members take the value unchanged: YAML could read a path as something else.
-absl::Status ApplyText(const std::string& path, const std::string& value, const std::string& origin,
+absl::Status ApplyText(const std::string& path, const std::string& value, const Origin& origin,
                        Builder& builder) {
   const ConfigField* field = FindField(path);
   if (field != nullptr && std::holds_alternative<std::string& (*)(Config&)>(field->member)) {
@@ -180,13 +268,13 @@ absl::Status ApplyText(const std::string& path, const std::string& value, const 
     if (!field->nullable() || (value != "null" && !value.empty())) {
       node = YAML::Node(value);
       // Quoted, so that "true" is text. An address stays plain: errors show it as it was typed.
-      if (field->range.kind == ConfigRange::kAny) node.SetTag("!");
+      if (field->range.kind == ConfigRange::kAny || field->range.kind == ConfigRange::kPath) node.SetTag("!");
     }
-    builder.Apply(path, node, {origin});
+    builder.Apply(path, node, origin);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const YAML::Node node, ParseYaml(value, origin));
-  builder.Apply(path, node, {origin});
+  ASSIGN_OR_RETURN(const YAML::Node node, ParseYaml(value, origin.source));
+  builder.Apply(path, node, origin);
   return absl::OkStatus();
 }
 
@@ -214,7 +302,7 @@ void ApplyEnvironment(const ConfigSources& sources, Builder& builder, ConfigErro
           path, absl::InvalidArgumentError(absl::StrFormat("%s: given twice, also as %s", name, it->second)));
       continue;
     }
-    errors.Add(path, ApplyText(path, value, name, builder));
+    errors.Add(path, ApplyText(path, value, {name, 0, kEnvironmentOrder}, builder));
   }
 }
 
@@ -229,15 +317,15 @@ absl::StatusOr<ConfigOverride> ParseOverride(const std::string& text) {
 }
 
 LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors) {
-  Builder builder(sources.file, errors);
+  Builder builder(sources, errors);
   const absl::Status file = ApplyFile(sources, builder);
   errors.Add(file.ok() ? "" : "model", file);  // without the file, "model: missing" would be no news
-  builder.EndSource(/*last=*/false);
   ApplyEnvironment(sources, builder, errors);
+  int order = kFirstOverrideOrder;
   for (const ConfigOverride& override : sources.overrides) {
-    errors.Add(override.path, ApplyText(override.path, override.value, "--set", builder));
+    errors.Add(override.path, ApplyText(override.path, override.value, {"--set", 0, order++}, builder));
   }
-  builder.EndSource(/*last=*/true);
+  builder.TranslateForeign();
   LoadedConfig loaded = std::move(builder.loaded());
   CheckConfig(loaded, errors);
   std::optional<SpeculativeConfig>& speculative = loaded.config.speculative_config;
@@ -256,7 +344,10 @@ absl::StatusOr<ConfigSources> ReadSources(const std::string& path,
                                           std::map<std::string, std::string> environment,
                                           std::vector<ConfigOverride> overrides) {
   ASSIGN_OR_RETURN(std::string text, ReadFileText(path, 1 << 20));
-  return ConfigSources{path, std::move(text), std::move(environment), std::move(overrides)};
+  std::string directory = std::filesystem::path(path).parent_path().string();
+  if (directory.empty()) directory = ".";
+  return ConfigSources{path, std::move(text), std::move(environment), std::move(overrides),
+                       std::move(directory)};
 }
 
 absl::StatusOr<LoadedConfig> ReadConfig(const std::string& path,

@@ -37,6 +37,8 @@ struct ConfigSources {
   // The process's variables FOREDRAFT_<PATH>, upper case, '.' as "__".
   std::map<std::string, std::string> environment;
   std::vector<ConfigOverride> overrides;  // of the command line; the last of a path wins
+  // Where a relative path of `text` is looked up before the working directory; empty: nowhere.
+  std::string directory = {};
 };
 
 // A configuration, and where each key was set: "r1.yaml:12", "--set", "FOREDRAFT_MODEL", or
@@ -54,7 +56,8 @@ LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors);
 // ParseConfig that returns ConfigErrors::First.
 absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources);
 
-// ParseConfig on a file's text. NOT_FOUND without a file.
+// The sources with a file's text; relative paths in it are those of files beside it, where they exist.
+// NOT_FOUND without a file.
 absl::StatusOr<ConfigSources> ReadSources(const std::string& path,
                                           std::map<std::string, std::string> environment,
                                           std::vector<ConfigOverride> overrides);

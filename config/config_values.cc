@@ -44,7 +44,9 @@ class ValueReader {
     const std::string* plain = PlainText(node_);
     if (plain != nullptr && (*plain == "true" || *plain == "false")) return false;
     const bool none = range_.kind == ConfigRange::kAddressOrNone && node_.Scalar() == kNoListener;
-    if (range_.kind != ConfigRange::kAny && !none && !IsAddress(node_.Scalar())) return false;
+    if ((range_.kind == ConfigRange::kAddress || range_.kind == ConfigRange::kAddressOrNone) && !none &&
+        !IsAddress(node_.Scalar()))
+      return false;
     out = node_.Scalar();
     return true;
   }

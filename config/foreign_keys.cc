@@ -16,16 +16,9 @@ namespace {
 // An older file has the top keys below this block.
 constexpr std::string_view kOldBlock = "pytorch_backend_config";
 
-std::string_view WithoutOldBlock(std::string_view path) {
-  if (path.starts_with(kOldBlock) && path.substr(kOldBlock.size()).starts_with(".")) {
-    path.remove_prefix(kOldBlock.size() + 1);
-  }
-  return path;
-}
-
 const ForeignKey* FindForeignKey(std::string_view path) {
   for (const ForeignKey& key : ForeignKeys()) {
-    if (key.path == WithoutOldBlock(path)) return &key;
+    if (key.path == ForeignPath(path)) return &key;
   }
   return nullptr;
 }
@@ -110,7 +103,9 @@ class Translator {
         value < 1) {
       return Refuse(key, std::string(FindForeignKey(key.path)->target), "allowed a number from 1");
     }
-    if (out.key != nullptr && out.value != value) {
+    if (out.key != nullptr && out.key->order < key.order) {
+      Note(*out.key, absl::StrCat("replaced by ", Show(key)));
+    } else if (out.key != nullptr && out.value != value) {
       return Refuse(key, std::string(FindForeignKey(key.path)->target),
                     absl::StrCat("given twice, also as ", Show(*out.key)));
     }
@@ -140,20 +135,23 @@ class Translator {
       return;
     }
     const int ranks = tensor_ranks_.value;
+    bool refused = false;
     if (ranks > 1 && !attention_dp_.value) {
-      return Refuse(attention_dp_.key != nullptr ? *attention_dp_.key : *tensor_ranks_.key,
-                    "parallel.attention_dp",
-                    absl::StrFormat("foredraft does not split attention between ranks: write "
-                                    "enable_attention_dp: true beside tensor_parallel_size, or parallel: "
-                                    "{attention_dp: %d, moe_ep: %d} instead of both",
-                                    ranks, ranks));
+      refused = true;
+      Refuse(attention_dp_.key != nullptr ? *attention_dp_.key : *tensor_ranks_.key, "parallel.attention_dp",
+             absl::StrFormat("foredraft does not split attention between ranks: write "
+                             "enable_attention_dp: true beside tensor_parallel_size, or parallel: "
+                             "{attention_dp: %d, moe_ep: %d} instead of both",
+                             ranks, ranks));
     }
     if (expert_ranks_.key != nullptr && expert_ranks_.value != ranks) {
-      return Refuse(*expert_ranks_.key, "parallel.moe_ep",
-                    absl::StrFormat("allowed %d, tensor_parallel_size: a rank holds whole experts, and all "
-                                    "ranks have some",
-                                    ranks));
+      refused = true;
+      Refuse(*expert_ranks_.key, "parallel.moe_ep",
+             absl::StrFormat("allowed %d, tensor_parallel_size: a rank holds whole experts, and all "
+                             "ranks have some",
+                             ranks));
     }
+    if (refused) return;
     Become(*tensor_ranks_.key, "parallel.attention_dp", tensor_ranks_.key->value);
     const ForeignKeyGiven& experts = expert_ranks_.key != nullptr ? *expert_ranks_.key : *tensor_ranks_.key;
     Become(experts, "parallel.moe_ep", experts.value);
@@ -214,11 +212,18 @@ class Translator {
 
 }  // namespace
 
+std::string_view ForeignPath(std::string_view path) {
+  if (path.starts_with(kOldBlock) && path.substr(kOldBlock.size()).starts_with(".")) {
+    path.remove_prefix(kOldBlock.size() + 1);
+  }
+  return path;
+}
+
 bool IsForeignKey(std::string_view path) { return FindForeignKey(path) != nullptr; }
 
 bool IsForeignBlock(std::string_view path) {
   if (path == kOldBlock) return true;
-  const std::string prefix = absl::StrCat(std::string(WithoutOldBlock(path)), ".");
+  const std::string prefix = absl::StrCat(std::string(ForeignPath(path)), ".");
   return std::any_of(ForeignKeys().begin(), ForeignKeys().end(),
                      [&prefix](const ForeignKey& key) { return key.path.starts_with(prefix); });
 }

@@ -41,13 +41,18 @@ bool IsForeignBlock(std::string_view path);
 // True for keys that become cuda_graph_config.batch_sizes by themselves, up to max_batch_size.
 bool SetsBatchSizes(std::string_view path);
 
-// A key as it was found in a source: a file with a line, or "--set" (line 0).
+// A key as it was found in a source: a file with a line, or "--set" (line 0). A source with a higher number
+// overrides one with a lower: 0 is the file, each --set has a number of its own.
 struct ForeignKeyGiven {
   std::string path;
   YAML::Node value;
   std::string source;
   int line = 0;
+  int order = 0;
 };
+
+// The key without a block in which older files have it: equal for two spellings of one key.
+std::string_view ForeignPath(std::string_view path);
 
 // A key of ours to set, or an optional block to turn on (a mapping) or off (null).
 struct ForeignAssignment {
@@ -64,7 +69,8 @@ struct ForeignTranslation {
   std::vector<std::pair<std::string, absl::Status>> errors;
 };
 
-// `given`: the foreign keys of one source; `config`: what that source and those before it set.
+// `given`: the foreign keys of all sources, in their order, none of them twice; `config`: what all sources
+// set.
 ForeignTranslation TranslateForeignKeys(const std::vector<ForeignKeyGiven>& given, const Config& config);
 
 }  // namespace foredraft

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <utility>
@@ -117,6 +118,13 @@ std::chrono::seconds LongestTurn(const Config& config) {
 }
 
 absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded) {
+  const Config& config = loaded.config;
+  std::error_code error;
+  if (!IsConfigJson(config) && std::filesystem::is_regular_file(config.model, error)) {
+    return RefuseKey(
+        loaded, "model", config.model,
+        "a directory with weights; load_format: dummy serves random ones of a config.json alone");
+  }
   ResolvedConfig resolved{.loaded = std::move(loaded)};
   ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonOf(resolved.loaded.config)));
   const ModelLimits limits = ModelLimitsOf(resolved.model);

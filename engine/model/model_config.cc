@@ -68,7 +68,8 @@ const ModelKind* ReadKind(JsonFields& fields, ModelConfig& config) {
   const bool one = names != nullptr && names->is_array() && names->size() == 1 && (*names)[0].is_string();
   if (one) config.architecture = (*names)[0].get<std::string>();
   if (!one || !FindModelKind(config.architecture, "")) {
-    fields.Refuse("architectures", names == nullptr ? "missing" : ShowJson(*names), KnownArchitectures());
+    fields.Refuse("architectures", names == nullptr ? "missing" : ShowJson(*names),
+                  KnownArchitectures() + ": foredraft serves these alone, vLLM or SGLang serve others");
     return nullptr;
   }
   const nlohmann::json* type = fields.Find("model_type");

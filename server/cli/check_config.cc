@@ -21,6 +21,7 @@
 #include "ranks/engine_setup.h"
 #include "ranks/model_files.h"
 #include "server/cli/commands.h"
+#include "server/cli/directory_config.h"
 #include "server/cli/explain_memory.h"
 #include "server/daemon.h"
 #include "server/output/metric_table.h"
@@ -95,9 +96,18 @@ struct CheckConfigOptions {
 
 void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
 
+// No weights are needed, so a config.json may be in the place of the checkpoint that has it.
+std::string ConfigJsonToCheck(const Config& config) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
+}
+
 absl::Status CheckConfigFile(const ConfigOptions& options) {
-  ASSIGN_OR_RETURN(LoadedConfig read, options.Read());
-  ASSIGN_OR_RETURN(const ResolvedConfig resolved, ResolveConfig(std::move(read)));
+  ResolvedConfig resolved;
+  ASSIGN_OR_RETURN(resolved.loaded, options.Read());
+  ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonToCheck(resolved.loaded.config)));
+  const ModelLimits limits = ModelLimitsOf(resolved.model);
+  RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
   const LoadedConfig& loaded = resolved.loaded;
   for (const std::string& warning : ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) {
     fprintf(stderr, "foredraft: warning: %s\n", warning.c_str());
@@ -107,25 +117,21 @@ absl::Status CheckConfigFile(const ConfigOptions& options) {
   return absl::OkStatus();
 }
 
-// No weights are needed, so a config.json may stand for the checkpoint that has it.
-std::string ConfigJsonToExplain(const Config& config) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
-}
-
 // All faults, not only the first. The model is read if it can be, so that what depends on it is checked too.
 absl::StatusOr<ResolvedConfig> ResolveAll(const ConfigOptions& options, ConfigErrors& errors) {
   ASSIGN_OR_RETURN(const ConfigSources sources, options.Sources());
   ResolvedConfig resolved{.loaded = ParseConfig(sources, errors), .model = {}};
   std::optional<ModelLimits> limits;
   if (!errors.Refused("model")) {
-    auto read = ReadModelConfig(ConfigJsonToExplain(resolved.loaded.config));
+    const absl::Status found = ResolveModel(resolved.loaded);
+    auto read = found.ok() ? ReadModelConfig(ConfigJsonToCheck(resolved.loaded.config)) : found;
     if (!read.ok()) {
-      errors.Add("model", absl::Status(read.status().code(),
-                                       absl::StrCat(OriginOf(resolved.loaded, "model"),
-                                                    ": model: ", read.status().message(),
-                                                    "; --explain needs the model's config.json alone: --set "
-                                                    "model=FILE")));
+      errors.Add(
+          "model",
+          absl::Status(read.status().code(),
+                       absl::StrCat(found.ok() ? OriginOf(resolved.loaded, "model") + ": model: " : "",
+                                    read.status().message(),
+                                    "; --explain needs the model's config.json alone: --set model=FILE")));
     }
     if (read.ok()) {
       resolved.model = *std::move(read);

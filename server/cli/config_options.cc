@@ -84,7 +84,10 @@ absl::StatusOr<ConfigSources> ConfigOptions::Sources() const {
 absl::StatusOr<LoadedConfig> ConfigOptions::Read() const {
   const absl::StatusOr<ConfigSources> sources = Sources();
   if (!sources.ok()) return sources.status();
-  return ParseConfig(*sources);
+  absl::StatusOr<LoadedConfig> loaded = ParseConfig(*sources);
+  if (!loaded.ok()) return loaded;
+  if (absl::Status found = ResolveModel(*loaded); !found.ok()) return found;
+  return loaded;
 }
 
 }  // namespace foredraft

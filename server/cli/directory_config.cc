@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
+#include "config/config_warnings.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_kinds.h"
 #include "engine/model_limits.h"
@@ -89,12 +90,13 @@ int LongestContext(const Config& config, const ModelLimits& limits, const HostFa
 
 }  // namespace
 
-absl::StatusOr<std::string> FindModelDirectory(const std::string& model) {
+absl::StatusOr<std::string> FindModel(const std::string& model) {
   if (IsFile(fs::path(model) / "config.json")) return model;
+  if (IsFile(model) && fs::path(model).extension() == ".json") return model;
   if (IsDirectory(model) || IsFile(model)) {
     if (!HasGguf(model)) {
-      return absl::NotFoundError(
-          absl::StrCat(model, "/config.json: not there; allowed a Hugging Face checkpoint"));
+      return absl::NotFoundError(absl::StrCat(
+          model, "/config.json: not there; allowed a Hugging Face checkpoint of ", KnownArchitectures()));
     }
     return absl::InvalidArgumentError(absl::StrCat(
         model, ": a GGUF file, allowed a Hugging Face checkpoint (config.json and *.safetensors) of ",
@@ -114,10 +116,24 @@ absl::StatusOr<std::string> FindModelDirectory(const std::string& model) {
   return snapshot.string();
 }
 
+absl::Status ResolveModel(LoadedConfig& loaded) {
+  Config& config = loaded.config;
+  absl::StatusOr<std::string> found = FindModel(config.model);
+  if (!found.ok()) {
+    return absl::Status(found.status().code(),
+                        absl::StrCat(OriginOf(loaded, "model"), ": model: ", found.status().message()));
+  }
+  if (*found == config.model) return absl::OkStatus();
+  if (config.served_model_name.empty()) config.served_model_name = config.model;
+  config.model = *std::move(found);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
                                               ConfigSources sources) {
-  ASSIGN_OR_RETURN(const std::string directory, FindModelDirectory(model));
-  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(absl::StrCat(directory, "/config.json")));
+  ASSIGN_OR_RETURN(const std::string directory, FindModel(model));
+  ASSIGN_OR_RETURN(const ModelConfig config,
+                   ReadModelConfig(IsFile(directory) ? directory : absl::StrCat(directory, "/config.json")));
   sources.file = absl::StrCat("serve ", model);
   sources.text = absl::StrCat("model: ", Quoted(directory), "\n", "server: {http_address: 127.0.0.1:8000}\n",
                               DraftsText(config));

@@ -12,11 +12,14 @@
 
 namespace foredraft {
 
-// The directory of a model that is given as a path, or by its name on a hub ("deepseek-ai/DeepSeek-V3") where
-// Hugging Face's tools have downloaded it: in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub, the
-// revision that the cache's refs/main names. NOT_FOUND says how to download it; INVALID_ARGUMENT where a path
-// has another program's files.
-absl::StatusOr<std::string> FindModelDirectory(const std::string& model);
+// The directory, or config.json, of a model that is given as a path, or by its name on a hub
+// ("deepseek-ai/DeepSeek-V3") where Hugging Face's tools have downloaded it: in HF_HUB_CACHE, HF_HOME/hub or
+// ~/.cache/huggingface/hub, the revision that the cache's refs/main names. NOT_FOUND says how to download it;
+// INVALID_ARGUMENT where a path has another program's files.
+absl::StatusOr<std::string> FindModel(const std::string& model);
+
+// FindModel on the key `model`; a model that was given by a name keeps it as served_model_name.
+absl::Status ResolveModel(LoadedConfig& loaded);
 
 // OpenAI's API on loopback; the model's own drafter, with as many drafts as adaptive finds to pay; the
 // longest context that the model has, or on the CPU the longest one of which the cache holds a sequence.

@@ -1,6 +1,7 @@
 // The configurations that ship: each resolves against its model, as check-config does.
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -35,6 +36,25 @@ TEST(DeployConfigs, AbacusResolves) {
   const auto shipped = Resolve("deploy/configs/abacus-cpu.yaml", "deploy/models/abacus/config.json");
   ASSERT_TRUE(shipped.ok()) << shipped.status();
   EXPECT_EQ(shipped->loaded.config.backend, Backend::kCpu);
+}
+
+TEST(DeployConfigs, TheirRelativePathsAreBesideThem) {
+  const auto absolute = ReadConfig(std::filesystem::absolute("deploy/configs/abacus-cpu.yaml"), {}, {});
+  ASSERT_TRUE(absolute.ok()) << absolute.status();
+  EXPECT_EQ(absolute->config.model, std::filesystem::absolute("deploy/models/abacus"));
+  const auto overridden = ReadConfig("deploy/configs/abacus-cpu.yaml", {}, {{"model", "../models/abacus"}});
+  ASSERT_TRUE(overridden.ok()) << overridden.status();
+  EXPECT_EQ(overridden->config.model, "../models/abacus") << "an override's path is the working directory's";
+  const auto elsewhere =
+      ParseConfig({.file = "f",
+                   .text = "model: models/abacus\nserver: {auth: {tokens_file: none-here}}",
+                   .environment = {},
+                   .overrides = {},
+                   .directory = "deploy"});
+  ASSERT_TRUE(elsewhere.ok()) << elsewhere.status();
+  EXPECT_EQ(elsewhere->config.model, "deploy/models/abacus");
+  EXPECT_EQ(elsewhere->config.server.auth.tokens_file, "none-here")
+      << "no such file beside the configuration";
 }
 
 TEST(DeployConfigs, R1OnEightH200Resolves) {

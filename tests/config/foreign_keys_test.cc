@@ -11,6 +11,7 @@
 namespace foredraft {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -141,6 +142,116 @@ TEST(ForeignKeys, OverridesReplaceWhatTheFileBecame) {
   EXPECT_THAT(parsed.loaded.config.cuda_graph_config->batch_sizes, ElementsAre(1, 2, 4, 8, 16));
 }
 
+// A file of TensorRT-LLM's with the number of ranks on the command line, as its own server takes it.
+TEST(ForeignKeys, KeysOfSeveralSourcesAreTranslatedTogether) {
+  const Parsed parsed = Parse("model: /m\nenable_attention_dp: true", {{"tensor_parallel_size", "8"}});
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  EXPECT_EQ(parsed.loaded.config.parallel.attention_dp, 8);
+  EXPECT_EQ(parsed.loaded.config.parallel.moe_ep, 8);
+  EXPECT_THAT(parsed.loaded.notes,
+              ElementsAre("--set: tensor_parallel_size: 8 became parallel.attention_dp: 8",
+                          "--set: tensor_parallel_size: 8 became parallel.moe_ep: 8",
+                          "r1.yaml:2: enable_attention_dp: true is what foredraft does"));
+}
+
+TEST(ForeignKeys, OfTwoSpellingsTheLaterSourceCounts) {
+  const Parsed parsed = Parse("model: /m\ntensor_parallel_size: 8\nenable_attention_dp: true",
+                              {{"tp_size", "2"}, {"enable_attention_dp", "true"}});
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  EXPECT_EQ(parsed.loaded.config.parallel.attention_dp, 2);
+  EXPECT_THAT(parsed.loaded.notes, Contains("r1.yaml:3: enable_attention_dp: true replaced by --set"));
+  EXPECT_THAT(parsed.loaded.notes,
+              Contains("r1.yaml:2: tensor_parallel_size: 8 replaced by --set: tp_size: 2"));
+}
+
+struct TwoSources {
+  const char* name;
+  const char* text;
+  std::vector<ConfigOverride> overrides;
+  const char* key;
+  const char* value;
+  const char* note;
+};
+
+class ForeignKeysOfTwoSources : public ::testing::TestWithParam<TwoSources> {};
+
+TEST_P(ForeignKeysOfTwoSources, TheLaterOneCounts) {
+  const Parsed parsed = Parse(std::string("model: /m\n") + GetParam().text, GetParam().overrides);
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  const std::string key = GetParam().key;
+  EXPECT_EQ(FindField(key) == nullptr ? BlockPresent(parsed.loaded.config, key) ? "on" : "off"
+                                      : ShowField(*FindField(key), parsed.loaded.config),
+            GetParam().value);
+  EXPECT_THAT(parsed.loaded.notes, Contains(GetParam().note));
+}
+
+const TwoSources kTwoSources[] = {
+    {"OursInTheFile",
+     "kv_cache_config: {dtype: bf16}",
+     {{"kv_cache_dtype", "fp8"}},
+     "kv_cache_config.dtype",
+     "fp8",
+     "--set: kv_cache_dtype: fp8 became kv_cache_config.dtype: fp8"},
+    {"OursInTheOverride",
+     "kv_cache_dtype: fp8",
+     {{"kv_cache_config.dtype", "bf16"}},
+     "kv_cache_config.dtype",
+     "bf16",
+     "r1.yaml:2: kv_cache_dtype: fp8 replaced by --set"},
+    {"OursInALaterOverride",
+     "",
+     {{"kv_cache_dtype", "fp8"}, {"kv_cache_config.dtype", "bf16"}},
+     "kv_cache_config.dtype",
+     "bf16",
+     "--set: kv_cache_dtype: fp8 replaced by --set"},
+    {"GraphsOffAndABlockGiven",
+     "use_cuda_graph: false",
+     {{"cuda_graph_config.batch_sizes", "[1]"}},
+     "cuda_graph_config",
+     "on",
+     "r1.yaml:2: use_cuda_graph: false replaced by --set"},
+    {"GraphsGivenAndOff",
+     "cuda_graph_config: {batch_sizes: [1]}",
+     {{"use_cuda_graph", "false"}},
+     "cuda_graph_config",
+     "off",
+     "--set: use_cuda_graph: false became cuda_graph_config: null"},
+    {"SizesAndABlockOff",
+     "cuda_graph_batch_sizes: [1, 2]",
+     {{"cuda_graph_config", "null"}},
+     "cuda_graph_config",
+     "off",
+     "r1.yaml:2: cuda_graph_batch_sizes: a list replaced by --set"},
+    {"AKeyThatIsRefusedInABlockThatIsReplaced",
+     "speculative_config: {max_draft_len: 1, max_concurrency: 4}",
+     {{"speculative_config", "{max_draft_len: 2}"}},
+     "speculative_config.max_draft_len",
+     "2",
+     "r1.yaml:2: speculative_config.max_concurrency: 4 replaced by --set"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, ForeignKeysOfTwoSources, ::testing::ValuesIn(kTwoSources),
+                         [](const auto& info) { return info.param.name; });
+
+// The keys of speculative_config in TensorRT-LLM 1.4's reference, with the values of its defaults.
+TEST(ForeignKeys, DefaultsOfMtpAndDsparkAreTaken) {
+  const std::string common =
+      "max_total_draft_tokens: null, moe_backend: AUTO, load_format: null, "
+      "acceptance_rate_window_size: null, acceptance_rate_threshold: null, use_rejection_sampling: false, "
+      "allow_advanced_sampling: false, advanced_sampling_mode: full, enable_penalty: true, spec_dec_variant: "
+      "1";
+  for (const std::string& own :
+       {std::string("decoding_type: MTP, num_nextn_predict_layers: 2, use_mtp_vanilla: false, "
+                    "use_dynamic_tree: false, dynamic_tree_max_topK: null, sa_config: null, "
+                    "begin_thinking_phase_token: 128798, end_thinking_phase_token: 128799"),
+        std::string(
+            "decoding_type: DSpark, max_draft_len: 5, mask_token_id: null, target_layer_ids: null, "
+            "block_size: null, markov_rank: null, markov_head_type: vanilla, attention_backend: TRTLLM")}) {
+    EXPECT_THAT(Lines(Parse("model: /m\nspeculative_config: {" + own + ", " + common + "}").errors),
+                IsEmpty())
+        << own;
+  }
+}
+
 TEST(ForeignKeys, OursWinWhereTheyListTheSizes) {
   const Parsed parsed = Parse("model: /m\ncuda_graph_config: {batch_sizes: [1, 8], max_batch_size: 32}");
   ASSERT_THAT(Lines(parsed.errors), IsEmpty());
@@ -152,6 +263,12 @@ TEST(ForeignKeys, TheSameValueTwiceIsNoContradiction) {
                           "enable_attention_dp: true")
                         .errors),
               IsEmpty());
+}
+
+TEST(ForeignKeys, AllThatIsWrongWithTheRanksIsSaidAtOnce) {
+  EXPECT_THAT(Lines(Parse("model: /m\ntensor_parallel_size: 8\nmoe_expert_parallel_size: 2").errors),
+              ElementsAre(HasSubstr("r1.yaml:2: tensor_parallel_size: 8, foredraft does not split attention"),
+                          HasSubstr("r1.yaml:3: moe_expert_parallel_size: 2, allowed 8")));
 }
 
 struct Refusal {
@@ -199,6 +316,13 @@ const Refusal kRefusals[] = {
      "r1.yaml:3"},
     {"GraphsOffAndOn", "cuda_graph_config: {batch_sizes: [1]}\nuse_cuda_graph: false",
      "r1.yaml:3 (use_cuda_graph): cuda_graph_config: off, but it was set on by r1.yaml:2"},
+    {"DraftTree", "speculative_config: {max_draft_len: 3, use_dynamic_tree: true}",
+     "r1.yaml:2: speculative_config.use_dynamic_tree: true, allowed false: drafts are one sequence, not a "
+     "tree: "
+     "leave the key out"},
+    {"DsparkBlock", "speculative_config: {decoding_type: DSpark, block_size: 3}",
+     "r1.yaml:2: speculative_config.block_size: 3, allowed null: the checkpoint's config.json has "
+     "dspark_block_size; for fewer drafts write max_draft_len"},
     {"BeamSearch", "max_beam_width: 4",
      "r1.yaml:2: max_beam_width: 4, allowed 1: foredraft has no beam search: leave the key out"},
     {"Concurrency", "speculative_config: {max_draft_len: 3, max_concurrency: 16}",

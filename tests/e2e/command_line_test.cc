@@ -256,6 +256,20 @@ TEST(CommandLine, CheckConfigShowsWhatServeMakesOfAModel) {
                               HasSubstr("max_draft_len: 1")));
 }
 
+// check-config needs no weights.
+TEST(CommandLine, AConfigJsonAloneIsEnoughToCheck) {
+  const std::string json = "deploy/configs/r1-shape-61x256.json";
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"check-config", json},
+        {"check-config", "--config", "deploy/configs/deepseek-r1-8xh200.yaml", "--set", "model=" + json}}) {
+    const RunResult result = Foredraft(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("# serves  r1-shape-61x256.json on "));
+  }
+  ExpectEnds(
+      {{{"serve", json}, 1, "allowed a directory with weights; load_format: dummy serves random ones"}});
+}
+
 TEST(CommandLine, AModelIsADirectoryOrInTheHubsCache) {
   const std::string cache = TestDir("hub"), repository = cache + "/models--org--abacus";
   std::filesystem::create_directories(repository + "/refs");
@@ -269,13 +283,17 @@ TEST(CommandLine, AModelIsADirectoryOrInTheHubsCache) {
   const RunResult found = check("org/abacus");
   EXPECT_EQ(found.exit_code, 0) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr("/snapshots/0123abcd"), HasSubstr("served_model_name: org/abacus")));
+  WriteText(cache + "/by_name.yaml", "model: org/abacus\n");
+  const RunResult by_file = RunProgram({"/usr/bin/env", "HF_HUB_CACHE=" + cache, FOREDRAFT_BINARY,
+                                        "check-config", "--config", cache + "/by_name.yaml"});
+  EXPECT_THAT(by_file.out, HasSubstr("# serves  org/abacus on ")) << by_file.err;
   const std::string dir = TestDir("gguf");
   WriteText(dir + "/model.gguf", "GGUF");
   std::filesystem::create_directory(dir + "/llama");
   WriteText(dir + "/llama/config.json", R"({"architectures": ["LlamaForCausalLM"]})");
   ExpectEnds({{{"serve", dir}, 1, "a GGUF file, allowed a Hugging Face checkpoint"},
               {{"serve", dir + "/model.gguf"}, 1, "a GGUF file"},
-              {{"serve", dir + "/llama"}, 1, "LlamaForCausalLM"},
+              {{"serve", dir + "/llama"}, 1, "foredraft serves these alone, vLLM or SGLang serve others"},
               {{"serve", dir + "/none"}, 1, "no such directory"},
               {{"serve", kModel, "--drafts", "9"}, 1, "speculative_config.max_draft_len: 9"},
               {{"serve", kModel, "--config", kConfig}, 2, "Exactly 1"}});
