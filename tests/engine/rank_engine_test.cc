@@ -170,7 +170,8 @@ TEST_F(RankEngineTest, WithoutPaddingASizeWithoutAGraphRunsEagerly) {
 TEST_F(RankEngineTest, TheArgmaxIsWhatFullSamplingChooses) {
   const auto argmax = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const auto sampling = MakeEngine({.draft_len = 3, .max_batch_size = 4});
-  ASSERT_FALSE(argmax->CaptureStep({1, 3, TokenChoice::kArgmax})->SameNodes(*argmax->CaptureStep({1, 3})));
+  ASSERT_FALSE(argmax->CaptureStep({.bucket = 1, .draft_len = 3, .choice = TokenChoice::kArgmax})
+                   ->SameNodes(*argmax->CaptureStep({1, 3})));
   IterationPlan a = Start(0, ShortRequest(1), 3);
   IterationPlan b = a;
   b.ranks[0].admissions[0].logprob_count = 0;
