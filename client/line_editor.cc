@@ -120,6 +120,9 @@ absl::Status LineEditor::KeepHistoryIn(const std::string& path) {
 LineEditor::Event LineEditor::Read(std::string& message) {
   ctrl_c_ = was_discarded_ = false;
   const bool marks_pastes = MarksPastes();
+  // el_gets itself would show the prompt first: what comes in between, a paste's line breaks and Ctrl-C,
+  // would be read in the terminal's own modes.
+  el_set(edit_, EL_PREP_TERM, 1);
   if (marks_pastes) Write(kMarkPastes);
   int size = 0;
   const char* line = el_gets(edit_, &size);
