@@ -99,6 +99,21 @@ TEST_F(Tenants, AbortReachesRequestsOfTheSameTokenOnly) {
   EXPECT_EQ(alice.get().finish_reason, "abort");
 }
 
+TEST_F(Tenants, AnIdIsFreeWhenItsClientHearsOfTheEnd) {
+  TestServer server(options_);
+  const auto stub = vllm_wire::VllmEngine::NewStub(server.channel());
+  std::vector<std::future<void>> clients;  // many, so that threads of the server wait for a core
+  for (int client = 0; client < 12; ++client) {
+    clients.push_back(std::async(std::launch::async, [&, client] {
+      for (int i = 0; i < 60; ++i) {
+        const VllmAnswer answer = VllmGenerate(*stub, "alice", absl::StrCat("chatcmpl-", client), 1);
+        ASSERT_TRUE(answer.status.ok()) << "after " << i << " calls: " << answer.status.error_message();
+      }
+    }));
+  }
+  for (std::future<void>& client : clients) client.get();
+}
+
 TEST_F(Tenants, AnIdInUseIsFreeForAnotherToken) {
   TestServer server(options_);
   const auto stub = vllm_wire::VllmEngine::NewStub(server.channel());

@@ -13,10 +13,10 @@ constexpr size_t kTokenizerChunkBytes = size_t{64} << 10;
 }  // namespace
 
 std::shared_ptr<VllmGenerateCall> VllmGenerateCall::Create(grpc::CallbackServerContext* context,
-                                                           CallHooks hooks, bool stream,
-                                                           int max_pending_tokens) {
+                                                           CallHooks hooks, std::function<void()> before_end,
+                                                           bool stream, int max_pending_tokens) {
   return Own(std::shared_ptr<VllmGenerateCall>(
-      new VllmGenerateCall(context, std::move(hooks), stream, max_pending_tokens)));
+      new VllmGenerateCall(context, std::move(hooks), std::move(before_end), stream, max_pending_tokens)));
 }
 
 bool VllmGenerateCall::Push(OutputDelta delta) {
@@ -44,6 +44,7 @@ bool VllmGenerateCall::HasLastMessage(const OutputEnd& end) const {
 void VllmGenerateCall::WriteMessage(const OutputDelta& delta, const OutputEnd* end) {
   written_.Append(delta);
   response_.Clear();
+  if (end != nullptr) BeforeEnd();
   if (end != nullptr) FillComplete(written_, *end, complete_.mutable_complete());
   const bool is_chunk = !delta.token_ids.empty() && (stream_ || end == nullptr);
   if (is_chunk) FillChunk(delta, response_.mutable_chunk());
@@ -59,7 +60,12 @@ void VllmGenerateCall::OnWriteDone(bool ok) {
   }
 }
 
+void VllmGenerateCall::BeforeEnd() {
+  if (before_end_) std::exchange(before_end_, nullptr)();
+}
+
 void VllmGenerateCall::FinishStream(const absl::Status& status) {
+  BeforeEnd();
   const bool is_abort = absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
   Finish(is_abort ? grpc::Status::OK : ToGrpc(status));
 }

@@ -5,7 +5,9 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "server/api/generation_call.h"
 #include "server/api/grpc_context.h"
@@ -22,8 +24,10 @@ namespace foredraft {
 class VllmGenerateCall final : public StreamCall,
                                public grpc::ServerWriteReactor<vllm_wire::GenerateResponse> {
  public:
+  // `before_end` is called once, before the client is told of the end: its id is free by then.
   static std::shared_ptr<VllmGenerateCall> Create(grpc::CallbackServerContext* context, CallHooks hooks,
-                                                  bool stream, int max_pending_tokens);
+                                                  std::function<void()> before_end, bool stream,
+                                                  int max_pending_tokens);
 
   // Ends the call as its client's cancellation would. Any thread; may come before the request is submitted.
   void Abort() { CallCancelled(); }
@@ -36,18 +40,22 @@ class VllmGenerateCall final : public StreamCall,
   void OnDone() override { CallDone(); }
 
  private:
-  VllmGenerateCall(grpc::CallbackServerContext* context, CallHooks hooks, bool stream, int max_pending_tokens)
+  VllmGenerateCall(grpc::CallbackServerContext* context, CallHooks hooks, std::function<void()> before_end,
+                   bool stream, int max_pending_tokens)
       : StreamCall(std::make_unique<GrpcContext>(context), std::move(hooks), max_pending_tokens),
-        stream_(stream) {}
+        stream_(stream),
+        before_end_(std::move(before_end)) {}
   void WriteMessage(const OutputDelta& delta, const OutputEnd* end) override;
   void FinishStream(const absl::Status& status) override;
   bool HasLastMessage(const OutputEnd& end) const override;
+  void BeforeEnd();
 
   const bool stream_;
   OutputDelta collected_;  // of a call that does not stream; guarded by mutex_
 
   // Owned by gRPC while a write is outstanding, else by the thread that starts the next one.
-  OutputDelta written_;  // all tokens so far
+  std::function<void()> before_end_;  // empty once called
+  OutputDelta written_;               // all tokens so far
   vllm_wire::GenerateResponse response_;
   vllm_wire::GenerateResponse complete_;  // waits for the chunk before it
   bool has_complete_ = false;

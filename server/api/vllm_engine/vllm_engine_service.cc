@@ -21,12 +21,12 @@ grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Genera
   const absl::StatusOr<std::string> caller = access_.Check(*context, Role::kApi);
   const CallKey key(caller.value_or(""), request->request_id());
   const std::shared_ptr<bool> registered = std::make_shared<bool>(false);  // written before the call can end
-  hooks.done = [this, registered, key, done = std::move(hooks.done)] {
-    if (*registered) Unregister(key);
-    done();
-  };
-  const std::shared_ptr<VllmGenerateCall> call =
-      VllmGenerateCall::Create(context, std::move(hooks), request->stream(), max_pending_tokens_);
+  const std::shared_ptr<VllmGenerateCall> call = VllmGenerateCall::Create(
+      context, std::move(hooks),
+      [this, registered, key] {
+        if (*registered) Unregister(key);
+      },
+      request->stream(), max_pending_tokens_);
   absl::StatusOr<ClientRequest> client = OrOutOfMemory([&] { return ReadRequest(*request); });
   *registered = caller.ok() && Register(key, call);
   if (!caller.ok()) {
